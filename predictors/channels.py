@@ -120,7 +120,7 @@ class Groups:
 ChannelRule = Callable[[Groups, OperatorView, Sequence[Pieces]], Pieces]
 
 
-def fresh(groups: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Pieces:
+def new_channels(groups: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Pieces:
     """Channels of their own: any of them may be left out."""
     return ((groups.new(width(view.shape)), 1),)
 
@@ -142,7 +142,7 @@ def side_by_side(groups: Groups, view: OperatorView, ins: Sequence[Pieces]) -> P
     return tuple(piece for pieces in ins for piece in pieces)
 
 
-def tied(groups: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Pieces:
+def tied_channels(groups: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Pieces:
     """Channel i of every input is one with channel i of the others; what has one channel for all keeps it."""
     wide = [pieces for pieces, shape in zip(ins, view.inputs, strict=True) if width(shape) == width(view.shape)]
     for pieces, shape in zip(ins, view.inputs, strict=True):

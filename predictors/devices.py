@@ -40,14 +40,14 @@ KERNEL_KINDS = ("conv1x1", "conv", "depthwise", "grouped", "linear", "matmul", "
 #: Those that a profile may leave out; they are then as efficient as `linear`.
 _LIKE_LINEAR = ("matmul",)
 
-_EVERY_KEY = "predictors/profiles/host.toml shows every key"
+_HINT = "predictors/profiles/host.toml shows every key"
 
 #: No number of a device is beyond these; products and quotients of some stay finite.
-_LEAST, _MOST = 1e-15, 1e15
+_MIN, _MAX = 1e-15, 1e15
 
-_Positive = Annotated[float, msgspec.Meta(ge=_LEAST, le=_MOST)]
-_NotNegative = Annotated[float, msgspec.Meta(ge=0, le=_MOST)]
-_Ratio = Annotated[float, msgspec.Meta(ge=_LEAST, le=1)]
+_Positive = Annotated[float, msgspec.Meta(ge=_MIN, le=_MAX)]
+_NotNegative = Annotated[float, msgspec.Meta(ge=0, le=_MAX)]
+_Ratio = Annotated[float, msgspec.Meta(ge=_MIN, le=1)]
 _Text = Annotated[str, msgspec.Meta(min_length=1)]
 
 
@@ -89,7 +89,7 @@ class Contention(_Part, frozen=True):
     memory: _Factor | None = None  # Of kernels that move memory, which is as uncertain; `value` if None.
 
 
-class Slowing(NamedTuple):
+class SlowdownFactors(NamedTuple):
     """Factors on the time of kernels while other processors compute."""
 
     arithmetic: float  # Of kernels that multiply.
@@ -99,7 +99,7 @@ class Slowing(NamedTuple):
 class Spread(_Part, frozen=True):
     """An interval of a factor around 1, and the key of its source."""
 
-    value: tuple[Annotated[float, msgspec.Meta(gt=0, le=1)], Annotated[float, msgspec.Meta(ge=1, le=_MOST)]]
+    value: tuple[Annotated[float, msgspec.Meta(gt=0, le=1)], Annotated[float, msgspec.Meta(ge=1, le=_MAX)]]
     source: _Text
 
 
@@ -197,18 +197,18 @@ class ProfileFile(_Part, frozen=True):
     thermal: Thermal | None = None
 
 
-def refused(path: Path, raw: dict[str, Any], error: Exception) -> StretchError:
+def profile_error(path: Path, raw: dict[str, Any], error: Exception) -> StretchError:
     """Return the defects of a profile that does not fit the schema, with their places in the file."""
     fault = find_fault(raw, ProfileFile)
     what, hint = (str(error), None) if fault is None else (fault.sentence, fault.hint)
-    return StretchError(f"{path} is not a device profile: {what}", hint or _EVERY_KEY)
+    return StretchError(f"{path} is not a device profile: {what}", hint or _HINT)
 
 
-def check(path: Path, parsed: ProfileFile) -> None:
+def check_profile(path: Path, parsed: ProfileFile) -> None:
     """Refuse what the schema alone cannot see."""
 
     def fail(what: str, hint: str | None = None) -> StretchError:
-        return StretchError(f"{path} is not a device profile: {what}", hint or _EVERY_KEY)
+        return StretchError(f"{path} is not a device profile: {what}", hint or _HINT)
 
     if "cpu" not in parsed.processors:
         raise fail("it has no processor `cpu`, which joins the branches")
@@ -341,13 +341,13 @@ class Processor:
         """
         if precision is None:
             return self.default_precision
-        for known in self.precisions:
-            if precision == known:
-                return known
+        for supported in self.precisions:
+            if precision == supported:
+                return supported
         raise UsageError(f"`{self.name}` does not run `{precision}`", f"it runs {', '.join(self.precisions)}")
 
 
-class Constant(NamedTuple):
+class InferenceConstant(NamedTuple):
     """What an inference takes on a processor beside its kernels."""
 
     ms: float  # The time.
@@ -390,7 +390,7 @@ class DeviceProfile:
     file: str = ""
 
     @property
-    def word(self) -> str:
+    def cli_name(self) -> str:
         """Return its name on the command line."""
         return self.file or self.id
 
@@ -419,29 +419,29 @@ class DeviceProfile:
         Raises:
             UnknownNameError: If the device has none of that name.
         """
-        known = self._known.get(name)
-        if known is None:
-            known = self._known[name] = self._processor(name)
-        return known
+        found = self._by_name.get(name)
+        if found is None:
+            found = self._by_name[name] = self._processor(name)
+        return found
 
-    def constant(self, name: str) -> Constant | None:
+    def inference_constant(self, name: str) -> InferenceConstant | None:
         """Return the time that an inference takes on a processor in addition to its kernels, where whole networks were measured on it; None elsewhere."""
         processor = self.processor(name)
         fit, prior = processor.fits.get(processor.default_precision), processor.priors.get(processor.default_precision)
         if fit is not None:
-            return Constant(fit.correction.fixed_ms, fit.interval.high)
-        return Constant(prior.calibration.per_inference_ms, prior.interval.high) if prior and prior.calibration else None
+            return InferenceConstant(fit.correction.fixed_ms, fit.interval.high)
+        return InferenceConstant(prior.calibration.per_inference_ms, prior.interval.high) if prior and prior.calibration else None
 
     @cached_property
-    def usual(self) -> tuple[str, ...]:
+    def default_processors(self) -> tuple[str, ...]:
         """Return the processors that a plan uses by default."""
         return tuple(name for name, processor in self.processors.items() if not processor.optional)
 
     @cached_property
-    def _known(self) -> dict[str, Processor]:
+    def _by_name(self) -> dict[str, Processor]:
         return {}
 
-    def slowing(self, name: str, others: Iterable[str]) -> Slowing:
+    def slowdown(self, name: str, others: Iterable[str]) -> SlowdownFactors:
         """Factors on the times of a processor while some others compute: the products of those by each, as measured on chips with three.
 
         Args:
@@ -450,7 +450,7 @@ class DeviceProfile:
         """
         stated = self.processors[kind_of(name)].contention
         by_each = [stated[kind] for kind in sorted({kind_of(other) for other in others}) if kind in stated]
-        return Slowing(prod(one.value for one in by_each), prod(one.value if one.memory is None else one.memory for one in by_each))
+        return SlowdownFactors(prod(one.value for one in by_each), prod(one.value if one.memory is None else one.memory for one in by_each))
 
     def feeder(self, name: str) -> float:
         """Share of the CPU that the thread takes which feeds a processor while it computes; 0 where its profile states none.
@@ -499,10 +499,10 @@ class DeviceProfile:
         return _by_core_set(self.priors)
 
 
-def _by_core_set(known: Mapping[tuple[str, str, str], T]) -> dict[tuple[str, str], dict[str, T]]:
+def _by_core_set(values: Mapping[tuple[str, str, str], T]) -> dict[tuple[str, str], dict[str, T]]:
     """What is known of each core set, by precision."""
     by_core_set: dict[tuple[str, str], dict[str, T]] = {}
-    for (processor, core_set, precision), value in known.items():
+    for (processor, core_set, precision), value in values.items():
         by_core_set.setdefault((processor, core_set), {})[precision] = value
     return by_core_set
 
@@ -528,10 +528,10 @@ def load_devices(names: str) -> "list[DeviceProfile]":
     for word in (part.strip() for part in names.split(",")):
         if not word:
             raise UsageError(f"the list of devices `{names}` has an empty name", "separate ids by single commas, as in pixel6,mi9")
-        known = fnmatch.filter(list_devices(), word) if is_pattern(word) else [word]
-        if not known:
+        ids = fnmatch.filter(list_devices(), word) if is_pattern(word) else [word]
+        if not ids:
             raise UnknownNameError.among("device", word, list_devices())
-        for profile in map(load_device, known):
+        for profile in map(load_device, ids):
             profiles.setdefault(profile.id, profile)
     return list(profiles.values())
 
@@ -548,31 +548,34 @@ def find_device(name: str) -> str:
     ids = list_devices()
     if name in ids:
         return name
-    names = {profile_id: {_plain(word) for word in (profile_id, *_names(PROFILE_FOLDER / f"{profile_id}.toml"))} for profile_id in ids}
-    matching = [match_id for match_id, known in names.items() if _plain(name) in known]
+    names = {
+        profile_id: {_normalise(word) for word in (profile_id, *_profile_names(PROFILE_FOLDER / f"{profile_id}.toml"))}
+        for profile_id in ids
+    }
+    matching = [match_id for match_id, known in names.items() if _normalise(name) in known]
     if len(matching) == 1:
         return matching[0]
     if matching:
         raise UnknownNameError(f"`{name}` is the name of {len(matching)} profiles", f"choose one of {', '.join(matching)}")
     # another number is another chip: only a name with the same digits can be a misspelling
     digits = re.sub(r"\D", "", name)
-    alike = [word for known in names.values() for word in known if re.sub(r"\D", "", word) == digits]
-    if close := difflib.get_close_matches(_plain(name), alike, n=1, cutoff=0.6):
+    candidates = [word for known in names.values() for word in known if re.sub(r"\D", "", word) == digits]
+    if close := difflib.get_close_matches(_normalise(name), candidates, n=1, cutoff=0.6):
         hint = f"did you mean `{next(match_id for match_id, known in names.items() if close[0] in known)}`?"
     else:
-        near = difflib.get_close_matches(name, ids, n=1, cutoff=0.5)
-        other = f"; the most similar name, `{near[0]}`, is another device" if near else ""
-        hint = f"`stretch list devices` lists those that there are{other}; `stretch profile` measures one of yours"
+        similar = difflib.get_close_matches(name, ids, n=1, cutoff=0.5)
+        similar_note = f"; the most similar name, `{similar[0]}`, is another device" if similar else ""
+        hint = f"`stretch list devices` lists those that there are{similar_note}; `stretch profile` measures one of yours"
     raise UnknownNameError(f"unknown device `{name}`", hint)
 
 
-def _names(path: Path) -> list[str]:
+def _profile_names(path: Path) -> list[str]:
     """Names of a shipped profile beside its id."""
     profile = read_toml(path, "device profile")
     return [profile["name"], *profile.get("aliases", ())]
 
 
-def _plain(name: str) -> str:
+def _normalise(name: str) -> str:
     """A name without case and punctuation."""
     return re.sub(r"[\W_]", "", name.casefold())
 
@@ -607,8 +610,8 @@ def load_device(device: str | Path) -> DeviceProfile:
     try:
         parsed = msgspec.convert(raw, ProfileFile)
     except (msgspec.MsgspecError, ValueError) as error:
-        raise refused(path, raw, error) from error
-    check(path, parsed)
+        raise profile_error(path, raw, error) from error
+    check_profile(path, parsed)
     return DeviceProfile(
         parsed.id,
         parsed.name,

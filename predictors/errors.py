@@ -62,11 +62,11 @@ class UnknownNameError(StretchError):
     exit_code = 3
 
     @classmethod
-    def among(cls, what: str, name: str, known: Iterable[str]) -> "UnknownNameError":
+    def among(cls, noun: str, name: str, known: Iterable[str]) -> "UnknownNameError":
         """Error for `name`, hinting at the closest of the `known` names.
 
         Args:
-            what: Kind of thing, such as ``device``.
+            noun: Kind of thing, such as ``device``.
             name: The requested name.
             known: All valid names.
         """
@@ -78,8 +78,8 @@ class UnknownNameError(StretchError):
             shown = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
             hint = f"known: {shown}"
         else:
-            hint = f"no {what} is registered"
-        return cls(f"unknown {what} `{name}`", hint)
+            hint = f"no {noun} is registered"
+        return cls(f"unknown {noun} `{name}`", hint)
 
 
 class TightRule(NamedTuple):

@@ -14,13 +14,13 @@ class Fault:
     """One thing that a schema does not allow."""
 
     where: str  # Keys that lead to it, with dots between them; empty for the file as a whole.
-    what: str  # What is wrong there, as the end of a sentence.
+    problem: str  # What is wrong there, as the end of a sentence.
     hint: str | None = None  # The nearest name that would have been allowed, as a question, if one is near.
 
     @property
     def sentence(self) -> str:
         """Place and fault."""
-        return f"`{self.where}` {self.what}" if self.where else f"it {self.what}"
+        return f"`{self.where}` {self.problem}" if self.where else f"it {self.problem}"
 
 
 def find_fault(raw: Any, kind: Any, where: str = "") -> Fault | None:
@@ -30,7 +30,7 @@ def find_fault(raw: Any, kind: Any, where: str = "") -> Fault | None:
         kind: What they should be: a `msgspec.Struct`, a dictionary or tuple of such, or a plain type.
         where: Keys that led here.
     """
-    kind = _without_none(kind)
+    kind = _non_optional(kind)
     if get_origin(kind) is Annotated and isinstance(raw, dict):
         kind = get_args(kind)[0]
     origin = get_origin(kind)
@@ -55,9 +55,9 @@ def _in_struct(raw: dict[str, Any], kind: type[msgspec.Struct], where: str) -> F
     for key in raw:
         if key not in fields:
             hint = nearest(key, fields) or f"known: {', '.join(sorted(fields))}"
-            return Fault(_inside(where, key), "is an unknown key", hint)
+            return Fault(_nested_path(where, key), "is an unknown key", hint)
     for key, value in raw.items():
-        if fault := find_fault(value, fields[key].type, _inside(where, key)):
+        if fault := find_fault(value, fields[key].type, _nested_path(where, key)):
             return fault
     lacking = [key for key, field in fields.items() if field.required and key not in raw]
     return Fault(where, f"lacks the key `{lacking[0]}`") if lacking else None
@@ -67,8 +67,8 @@ def _in_dictionary(raw: dict[str, Any], keys: Any, values: Any, where: str) -> F
     for key, value in raw.items():
         if get_origin(keys) is Literal and key not in get_args(keys):
             names = get_args(keys)
-            return Fault(_inside(where, key), "is an unknown key", nearest(key, names) or f"known: {', '.join(names)}")
-        if fault := find_fault(value, values, _inside(where, key)):
+            return Fault(_nested_path(where, key), "is an unknown key", nearest(key, names) or f"known: {', '.join(names)}")
+        if fault := find_fault(value, values, _nested_path(where, key)):
             return fault
     return None
 
@@ -84,7 +84,7 @@ def _in_value(raw: Any, kind: Any, where: str) -> Fault | None:
     return None
 
 
-def _without_none(kind: Any) -> Any:
+def _non_optional(kind: Any) -> Any:
     """The type that an optional value has where it is there."""
     if get_origin(kind) in (Union, types.UnionType):
         rest = [arg for arg in get_args(kind) if arg is not type(None)]
@@ -92,5 +92,5 @@ def _without_none(kind: Any) -> Any:
     return kind
 
 
-def _inside(where: str, key: str) -> str:
+def _nested_path(where: str, key: str) -> str:
     return f"{where}.{key}" if where else key

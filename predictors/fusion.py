@@ -35,7 +35,7 @@ _SLACK = 1e-3
 
 
 @dataclass(frozen=True)
-class Recognised:
+class RecognisedGraph:
     """A graph whose idioms are single operators."""
 
     graph: OpGraph  # The graph; operators keep their names, an idiom has that of its last operator.
@@ -46,7 +46,7 @@ class Recognised:
         return self.parts.get(op, (op,))
 
 
-def recognise(graph: OpGraph, idioms: Collection[str]) -> Recognised:
+def recognise(graph: OpGraph, idioms: Collection[str]) -> RecognisedGraph:
     """Put single operators in the place of idioms.
 
     Args:
@@ -54,7 +54,7 @@ def recognise(graph: OpGraph, idioms: Collection[str]) -> Recognised:
     """
     recognised = {idiom[-1].name: idiom for op in graph.ops if (idiom := _idiom(graph, op, idioms))}
     if not recognised:
-        return Recognised(graph, {})
+        return RecognisedGraph(graph, {})
     inside = {op.name for idiom in recognised.values() for op in idiom[:-1]}
     ops = []
     for op in graph.ops:
@@ -64,7 +64,7 @@ def recognise(graph: OpGraph, idioms: Collection[str]) -> Recognised:
             ops.append(replace(op, kind=kind, inputs=recognised[op.name][0].inputs, attrs={}))
         elif op.name not in inside:
             ops.append(op)
-    return Recognised(
+    return RecognisedGraph(
         OpGraph(graph.name, tuple(ops), graph.outputs), {name: tuple(op.name for op in ops) for name, ops in recognised.items()}
     )
 
@@ -77,10 +77,10 @@ def _idiom(graph: OpGraph, start: Op, idioms: Collection[str]) -> tuple[Op, ...]
     last = _reader(graph, clamp) if clamp and clamp.kind == "relu6" else None
     if clamp is None or last is None:
         return ()
-    if _is_sixth(last) and "hard_sigmoid" in idioms:
+    if _is_one_sixth(last) and "hard_sigmoid" in idioms:
         return (start, clamp, last)
     sixth = _reader(graph, last)
-    if last.kind == "mul" and start.inputs[0] in last.inputs and sixth and _is_sixth(sixth) and "hard_swish" in idioms:
+    if last.kind == "mul" and start.inputs[0] in last.inputs and sixth and _is_one_sixth(sixth) and "hard_swish" in idioms:
         return (start, clamp, last, sixth)
     return ()
 
@@ -91,7 +91,7 @@ def _reader(graph: OpGraph, op: Op) -> Op | None:
     return graph.by_name[readers[0]] if len(readers) == 1 and op.name not in graph.outputs else None
 
 
-def _is_sixth(op: Op) -> bool:
+def _is_one_sixth(op: Op) -> bool:
     value = op.attrs.get("value")
     return op.kind == "mul_scalar" and isinstance(value, int | float) and abs(value * 6 - 1) < _SLACK
 
@@ -127,7 +127,7 @@ class Implementation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tile: Annotated[int, msgspec.Meta(ge=1)] = 1  # Rows and columns of output that it computes at a time.
     min_tiles: int = 1  # Fewest of such tiles.
 
-    def takes(self, work: KernelWork, shape: Shape) -> bool:
+    def applies_to(self, work: KernelWork, shape: Shape) -> bool:
         """Whether the backend chooses it.
 
         Args:
@@ -253,7 +253,7 @@ class Fuser:
             if op.name in done:
                 continue
             done.add(op.name)
-            if self._lacks(seen.graph, op):
+            if self._is_unsupported(seen.graph, op):
                 kernels.append(_kernel(seen, [op], [op.name], self._choices)._replace(elsewhere=True))
                 continue
             if op.kind in self._free or is_view(op, self._viewed, self.rules.lanes):
@@ -276,7 +276,7 @@ class Fuser:
         self, graph: OpGraph, path: Sequence[Op], kinds: frozenset[str], chain: list[Op], members: list[str], done: set[str]
     ) -> bool:
         """Take the operator that follows a chain, at the end of a path, if it is of one of the kinds; whether it was taken."""
-        if not path or path[-1].kind not in kinds or self._lacks(graph, path[-1]):
+        if not path or path[-1].kind not in kinds or self._is_unsupported(graph, path[-1]):
             return False
         following, names = path[-1], [op.name for op in path]
         # What another kernel has yet to compute, or repeats along the image, cannot be read while the chain is written.
@@ -287,7 +287,7 @@ class Fuser:
         done.update(names)
         return True
 
-    def _lacks(self, graph: OpGraph, op: Op) -> bool:
+    def _is_unsupported(self, graph: OpGraph, op: Op) -> bool:
         """Whether the processor does not compute an operator."""
         return op.kind in self._lacking or (GROUPED in self._lacking and is_grouped(graph, op))
 
@@ -320,14 +320,14 @@ def fuse(graph: OpGraph, backend: str) -> list[Kernel]:
     return Fuser(load_rules(backend)).fuse(graph)
 
 
-def _copy(seen: Recognised, op: Op, parts: Sequence[str]) -> Kernel:
+def _copy(seen: RecognisedGraph, op: Op, parts: Sequence[str]) -> Kernel:
     """The kernel that copies some of the tensors which `op` puts side by side."""
     moved = sum(prod(seen.graph.by_name[name].shape) for name in parts)
     work = seen.graph.op_facts(op).work
     return Kernel(op.name, seen.names(op.name), KernelCost(*work[:-1], moved, moved, 0, work.stride, op.kind), 0)
 
 
-def _kernel(seen: Recognised, chain: list[Op], members: list[str], choices: Mapping[str, Sequence[Implementation]]) -> Kernel:
+def _kernel(seen: RecognisedGraph, chain: list[Op], members: list[str], choices: Mapping[str, Sequence[Implementation]]) -> Kernel:
     graph = seen.graph
     # A convolution may follow a pad or precede element-wise steps: it is the main operator.
     main = next((op for op in chain if not kind_of(op.kind).weightless), chain[0])
@@ -338,6 +338,6 @@ def _kernel(seen: Recognised, chain: list[Op], members: list[str], choices: Mapp
     weights, macs = sum([fact.weights for fact in facts]), sum([fact.macs for fact in facts])
     work = graph.op_facts(main).work
     operator = "" if work.kind in _NAMED_BY_KIND else str(main.attrs.get("variant", main.kind))
-    variant = next((choice.name for choice in choices.get(work.kind, ()) if choice.takes(work, main.shape)), operator)
+    variant = next((choice.name for choice in choices.get(work.kind, ()) if choice.applies_to(work, main.shape)), operator)
     cost = KernelCost(*work[:-1], reads, prod(chain[-1].shape), weights, work.stride, variant)
     return Kernel(main.name, tuple([name for member in members for name in seen.names(member)]), cost, macs)

@@ -31,10 +31,10 @@ class OperatorFacts(NamedTuple):
 
 
 #: Facts of operators by all that they depend on: networks repeat themselves, and so do designs.
-_known_facts: dict[tuple[object, ...], OperatorFacts] = {}
+_facts_cache: dict[tuple[object, ...], OperatorFacts] = {}
 
 #: Operators whose facts are kept.
-_MOST_FACTS = 1 << 16
+_MAX_FACTS = 1 << 16
 
 
 #: Tag of an operator that has weights in common with others, such as ``weight=0 bias=1``: a number for each weight of the network that
@@ -167,11 +167,11 @@ class OpGraph:
         if facts is None:
             shapes = self.input_shapes(op)
             key = (op.kind, op.shape, *shapes, *op.attrs.items())
-            facts = _known_facts.get(key)
+            facts = _facts_cache.get(key)
             if facts is None:
-                if len(_known_facts) >= _MOST_FACTS:
-                    _known_facts.clear()
-                facts = _known_facts[key] = _facts(op, shapes)
+                if len(_facts_cache) >= _MAX_FACTS:
+                    _facts_cache.clear()
+                facts = _facts_cache[key] = _facts(op, shapes)
             self._facts[op.name] = facts
         return facts
 
@@ -255,6 +255,6 @@ def _facts(op: Op, shapes: Sequence[Shape]) -> OperatorFacts:
     return OperatorFacts(params, weights, kind.macs(shapes, op.attrs, op.shape), kind.work(shapes, op.attrs, op.shape))
 
 
-def free_name(wanted: str, taken: Callable[[str], bool]) -> str:
+def unique_name(wanted: str, taken: Callable[[str], bool]) -> str:
     """The name, with a number where it is taken already."""
     return next(name for name in chain([wanted], (f"{wanted}_{i}" for i in count(1))) if not taken(name))

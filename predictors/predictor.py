@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NamedTuple
 
-from predictors.devices import ITEM_BYTES, DeviceProfile, Precision, Processor, Slowing
+from predictors.devices import ITEM_BYTES, DeviceProfile, Precision, Processor, SlowdownFactors
 from predictors.errors import StretchError
 from predictors.faults import nearest
 from predictors.fits.prior import Prior
@@ -15,7 +15,7 @@ from predictors.host import HOST, is_host, kind_of
 from predictors.joins import meeting_of
 from predictors.kinds import kinds
 from predictors.models.roofline import MEASURED, KernelModel, KernelTime, Origin, RooflinePredictor
-from predictors.rewrites import laid_out
+from predictors.rewrites import apply_exact_rewrites
 from predictors.rewrites.grouped import GROUPED, owner_of
 from predictors.shapes import pixels, width
 from predictors.side_by_side import Shares
@@ -116,7 +116,7 @@ class KernelsTime(NamedTuple):
         """The two parts, as shares."""
         return Shares(self.arithmetic_ms / self.ms, self.memory_ms / self.ms) if self.ms else Shares()
 
-    def beside(self, slowing: Slowing) -> float:
+    def slowed(self, slowing: SlowdownFactors) -> float:
         """The time while others compute; of arrays of times an array."""
         return self.ms + (slowing.arithmetic - 1) * self.arithmetic_ms + (slowing.memory - 1) * self.memory_ms
 
@@ -174,7 +174,7 @@ class Estimate:
 
 
 #: Estimates that are kept: those of a few graphs on every core set in every precision.
-_MOST_ESTIMATES = 128
+_MAX_ESTIMATES = 128
 
 
 class LatencyPredictor:
@@ -206,7 +206,7 @@ class LatencyPredictor:
         key = (id(graph), processor, precision)
         known = self._estimates.get(key)
         if known is None:
-            if len(self._estimates) >= _MOST_ESTIMATES:
+            if len(self._estimates) >= _MAX_ESTIMATES:
                 self._estimates.clear()
             known = self._estimates[key] = graph, self._estimate(graph, processor, precision)
         return known[1]
@@ -216,7 +216,7 @@ class LatencyPredictor:
         at = on.check_precision(precision)
         launched = self.kernels(graph, processor)
         times = self._times(launched, processor, precision)
-        handover = self.handover(processor, precision, *crossing(graph))
+        handover = self.handover(processor, precision, *io_elements(graph))
         computing = KernelsTime.total(map(KernelsTime.of, times))
         low, high = (end * (computing.ms + handover.ms) for end in model.interval())
         kernels = tuple(KernelEstimate(kernel, time) for kernel, time in zip(launched, times, strict=True))
@@ -248,14 +248,14 @@ class LatencyPredictor:
         known: dict[object, list[Kernel]] = vars(graph).setdefault("_kernels", {})
         key = profile.launching, tuple(rewrites)
         if key not in known:
-            known[key] = _launched(graph, self._fusers[profile.launching], (*profile.rewrites, *rewrites))
+            known[key] = _launched_kernels(graph, self._fusers[profile.launching], (*profile.rewrites, *rewrites))
         return known[key]
 
     def kernels_time(self, kernels: Sequence[Kernel], processor: str, precision: str | None = None) -> KernelsTime:
         """Time of kernels that `kernels` gave, one after the other."""
-        return KernelsTime.total(self.each_kernels_time(kernels, processor, precision))
+        return KernelsTime.total(self.kernels_times(kernels, processor, precision))
 
-    def each_kernels_time(self, kernels: Sequence[Kernel], processor: str, precision: str | None = None) -> list[KernelsTime]:
+    def kernels_times(self, kernels: Sequence[Kernel], processor: str, precision: str | None = None) -> list[KernelsTime]:
         """Time of each of the kernels.
 
         Kernels that are new are timed together, and a call with many takes
@@ -330,14 +330,14 @@ class LatencyPredictor:
         return RelatedModel.of(prior, processor)
 
 
-def crossing(graph: OpGraph) -> tuple[list[int], list[int]]:
+def io_elements(graph: OpGraph) -> tuple[list[int], list[int]]:
     """Elements of each input and of each output of a network."""
     return [prod(op.shape) for op in graph.inputs], [prod(graph.by_name[name].shape) for name in graph.outputs]
 
 
-def _launched(graph: OpGraph, fuser: Fuser, rewrites: Sequence[str]) -> list[Kernel]:
+def _launched_kernels(graph: OpGraph, fuser: Fuser, rewrites: Sequence[str]) -> list[Kernel]:
     """Kernels of a graph after exact rewrites; what computes a part of an operator has the operator's name."""
-    built = laid_out(graph, rewrites)[0]
+    built = apply_exact_rewrites(graph, rewrites)[0]
     kernels = fuser.fuse(built)
     if built is graph:
         return kernels

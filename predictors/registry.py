@@ -20,8 +20,8 @@ class Registry(Generic[T]):
         what: What is registered, as it reads in an error ("delegate").
     """
 
-    def __init__(self, what: str) -> None:
-        self.what = what
+    def __init__(self, noun: str) -> None:
+        self.noun = noun
         self._items: dict[str, T] = {}
 
     def register(self, name: str) -> Callable[[T], T]:
@@ -29,7 +29,7 @@ class Registry(Generic[T]):
 
         def add(item: T) -> T:
             if self._items.get(name, item) is not item:
-                raise StretchError(f"{self.what} `{name}` is registered twice", "rename one of the two")
+                raise StretchError(f"{self.noun} `{name}` is registered twice", "rename one of the two")
             self._items[name] = item
             return item
 
@@ -38,7 +38,7 @@ class Registry(Generic[T]):
     def get(self, name: str) -> T:
         """The object called `name`."""
         if name not in self._items:
-            raise UnknownNameError.among(self.what, name, self._items)
+            raise UnknownNameError.among(self.noun, name, self._items)
         return self._items[name]
 
     def names(self) -> list[str]:

@@ -12,11 +12,11 @@ from itertools import combinations
 from math import inf
 from typing import NamedTuple
 
-from predictors.devices import DeviceProfile, Slowing
+from predictors.devices import DeviceProfile, SlowdownFactors
 from predictors.host import is_host, kind_of
 
 #: Factor on a time by the kinds of processors that compute meanwhile; 1 where it is not stated.
-Company = Mapping[frozenset[str], float]
+ContentionFactors = Mapping[frozenset[str], float]
 
 
 class Shares(NamedTuple):
@@ -25,22 +25,22 @@ class Shares(NamedTuple):
     arithmetic: float = 0.0  # Of kernels that multiply.
     memory: float = 0.0  # Of kernels that move memory.
 
-    def slowed(self, slowing: Slowing) -> float:
+    def time_factor(self, slowing: SlowdownFactors) -> float:
         """Factor on the whole time."""
         return 1 + (slowing.arithmetic - 1) * self.arithmetic + (slowing.memory - 1) * self.memory
 
 
-def company(device: DeviceProfile, processor: str, shares: Shares, others: Iterable[str]) -> Company:
+def contention_factors(device: DeviceProfile, processor: str, shares: Shares, others: Iterable[str]) -> ContentionFactors:
     """Factors on a time of a processor by which of some others compute meanwhile."""
     kinds = sorted({kind_of(other) for other in others} - {kind_of(processor)})
-    sets = (some for count in range(1, len(kinds) + 1) for some in combinations(kinds, count))
-    return {frozenset(some): shares.slowed(device.slowing(processor, some)) for some in sets}
+    sets = (kinds_set for count in range(1, len(kinds) + 1) for kinds_set in combinations(kinds, count))
+    return {frozenset(some): shares.time_factor(device.slowdown(processor, some)) for some in sets}
 
 
-def always(device: DeviceProfile, processor: str, others: Iterable[str]) -> Slowing:
+def worst_slowdown(device: DeviceProfile, processor: str, others: Iterable[str]) -> SlowdownFactors:
     """Factors where it is not known how long others compute meanwhile: they are taken to compute all the time, and to make nothing faster."""
-    stated = device.slowing(processor, others)
-    return Slowing(max(1.0, stated.arithmetic), max(1.0, stated.memory))
+    stated = device.slowdown(processor, others)
+    return SlowdownFactors(max(1.0, stated.arithmetic), max(1.0, stated.memory))
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,11 @@ class ProcessorWork:
     processor: str  # Which.
     start_ms: float  # When it begins.
     ms: float  # How long it takes alone.
-    contention: Company = field(default_factory=dict)  # Factors on that while others compute.
+    contention: ContentionFactors = field(default_factory=dict)  # Factors on that while others compute.
     feeder: float = 0.0  # Share of the CPU that the thread takes which feeds the processor meanwhile.
 
 
-def speed(processor: str, contention: Company, feeders: Mapping[str, float]) -> float:
+def speed(processor: str, contention: ContentionFactors, feeders: Mapping[str, float]) -> float:
     """Speed of a processor as a share of its speed alone.
 
     Args:
@@ -64,39 +64,39 @@ def speed(processor: str, contention: Company, feeders: Mapping[str, float]) -> 
     """
     if not feeders:
         return 1.0
-    fed = sum(feeders.values()) if is_host(processor) else 0.0
-    return max(0.0, 1.0 - fed) / contention.get(frozenset(map(kind_of, feeders)), 1.0)
+    feeding = sum(feeders.values()) if is_host(processor) else 0.0
+    return max(0.0, 1.0 - feeding) / contention.get(frozenset(map(kind_of, feeders)), 1.0)
 
 
-class Ended(NamedTuple):
+class EndedWork(NamedTuple):
     """A piece of work that is done."""
 
     ms: float  # When it ends.
     together: Mapping[str, float]  # What of its time was while each other kind of processor computed, ms.
 
 
-def ends(works: Sequence[ProcessorWork]) -> list[Ended]:
+def end_times(works: Sequence[ProcessorWork]) -> list[EndedWork]:
     """When each of some pieces of work on processors of their own ends."""
-    left = [work.ms for work in works]
+    remaining_ms = [work.ms for work in works]
     start_ms = [work.start_ms for work in works]
     together: list[dict[str, float]] = [{} for _ in works]
     now = 0.0
-    while any(left):
-        running = [i for i, work in enumerate(works) if left[i] and work.start_ms <= now]
+    while any(remaining_ms):
+        running = [i for i, work in enumerate(works) if remaining_ms[i] and work.start_ms <= now]
         rates = {
             i: speed(
                 works[i].processor, works[i].contention, {works[other].processor: works[other].feeder for other in running if other != i}
             )
             for i in running
         }
-        first = min((left[i] / rate if rate else inf for i, rate in rates.items()), default=inf)
-        start = min((work.start_ms for i, work in enumerate(works) if left[i] and work.start_ms > now), default=inf)
+        first = min((remaining_ms[i] / rate if rate else inf for i, rate in rates.items()), default=inf)
+        start = min((work.start_ms for i, work in enumerate(works) if remaining_ms[i] and work.start_ms > now), default=inf)
         step = min(first, start - now)
         for i, rate in rates.items():
-            done = rate > 0 and left[i] / rate <= step
-            left[i] = 0.0 if done else left[i] - step * rate
+            done = rate > 0 and remaining_ms[i] / rate <= step
+            remaining_ms[i] = 0.0 if done else remaining_ms[i] - step * rate
             start_ms[i] = now + step
             for kind in {kind_of(works[other].processor) for other in running if other != i}:
                 together[i][kind] = together[i].get(kind, 0.0) + step
         now = start if start - now <= step else now + step
-    return [Ended(*end) for end in zip(start_ms, together, strict=True)]
+    return [EndedWork(*end) for end in zip(start_ms, together, strict=True)]

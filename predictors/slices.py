@@ -60,27 +60,27 @@ def weight_rows(channels: Channels, width: int, count: int) -> Channels:
     return Channels(channels.start // per, -(-channels.stop // per))
 
 
-def every(shape: Shape) -> Channels:
+def full_range(shape: Shape) -> Channels:
     """All channels of a tensor."""
     return Channels(0, width(shape))
 
 
 def all_channels(view: OperatorView, wanted: Channels) -> Slice:
     """Channels are mixed: everything is read and computed."""
-    return Slice(tuple(every(shape) for shape in view.inputs), every(view.shape), view.attrs)
+    return Slice(tuple(full_range(shape) for shape in view.inputs), full_range(view.shape), view.attrs)
 
 
 def same_slice(view: OperatorView, wanted: Channels) -> Slice:
     """Channel i reads channel i of each input, or the only channel of one that is broadcast."""
     total = width(view.shape)
-    return Slice(tuple(wanted if width(shape) == total else every(shape) for shape in view.inputs), wanted, view.attrs)
+    return Slice(tuple(wanted if width(shape) == total else full_range(shape) for shape in view.inputs), wanted, view.attrs)
 
 
 def filters(view: OperatorView, wanted: Channels) -> Slice:
     """A filter for each channel: all that is read where there is one group, else whole groups."""
     groups, out = integer(view.attrs, "groups"), integer(view.attrs, "out_channels")
     if groups == 1:
-        return Slice((every(view.inputs[0]),), wanted, {**view.attrs, "out_channels": len(wanted)})
+        return Slice((full_range(view.inputs[0]),), wanted, {**view.attrs, "out_channels": len(wanted)})
     written, read = out // groups, width(view.inputs[0]) // groups
     first, behind = wanted.start // written, -(-wanted.stop // written)
     computes = Channels(first * written, behind * written)
@@ -92,7 +92,7 @@ def columns(view: OperatorView, wanted: Channels) -> Slice:
     """A row of a matrix for each channel of a vector; of more axes than two, the channels are not the features."""
     if len(view.shape) != 2:
         return all_channels(view, wanted)
-    return Slice((every(view.inputs[0]),), wanted, {**view.attrs, "out_features": len(wanted)})
+    return Slice((full_range(view.inputs[0]),), wanted, {**view.attrs, "out_features": len(wanted)})
 
 
 def pieces(view: OperatorView, wanted: Channels) -> Slice:

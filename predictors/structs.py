@@ -7,7 +7,7 @@ import msgspec
 Struct = TypeVar("Struct", bound=msgspec.Struct)
 
 
-def plain(struct: msgspec.Struct) -> dict[str, Any]:
+def to_builtins(struct: msgspec.Struct) -> dict[str, Any]:
     """A struct as dictionaries, lists and numbers."""
     data: dict[str, Any] = msgspec.to_builtins(struct, enc_hook=lambda value: value.item())
     return data
@@ -18,7 +18,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_json(self) -> dict[str, Any]:
         """Its object in the command line's JSON."""
-        return plain(self)
+        return to_builtins(self)
 
 
 def filled(kind: type[Struct], /, *sources: object, **values: Any) -> Struct:

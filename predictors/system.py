@@ -90,7 +90,7 @@ def interrupt_main(thread: int) -> None:
 
 
 @contextmanager
-def interruption_waits() -> Iterator[None]:
+def deferred_interrupts() -> Iterator[None]:
     """Let Ctrl-C take effect at the end of the block, whether it ends well or not.
 
     Only where Ctrl-C raises `KeyboardInterrupt`: in the main thread of a program without a handler of its own.

@@ -9,9 +9,9 @@ import numpy as np
 from predictors.errors import StretchError
 from predictors.structs import filled
 from scheduler.bundle.manifest import Manifest, WeightsInfo
-from scheduler.checks.verify import Judgement
+from scheduler.checks.verify import ReferenceComparison
 from scheduler.delegates.base import TunedKernel
-from scheduler.measure.benchmark import CONTROLS, Benchmark, Comparison, Throughput, Timing, judge_speed
+from scheduler.measure.benchmark import CONTROLS, Benchmark, ControlComparison, Throughput, Timing, judge_speed
 from scheduler.measure.energy import MeasuredEnergy
 from scheduler.placement.place import Dispatch, Placement
 from scheduler.runtime.session import Session
@@ -107,7 +107,7 @@ class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
     others: tuple[Timing, ...]  # Contestants that were beaten by one of the above.
     verdict: str  # Who won, in one sentence.
     winner: str | None  # ``branched``, ``sequential``, or None where the times do not tell.
-    comparisons: tuple[Comparison, ...]  # The bundle against each control.
+    comparisons: tuple[ControlComparison, ...]  # The bundle against each control.
     precisions: dict[str, tuple[str, ...]]  # Of the bundle's subgraphs (``branched``) and of the ``controls``.
     equal_precision: bool  # Whether both compute in the same.
     throughput: Throughput | None  # Throughput; None if not measured.
@@ -132,7 +132,7 @@ def read_run_answer(content: object) -> RunAnswer:
 def run_answer(
     session: Session,
     result: Benchmark,
-    right: Judgement | None,
+    right: ReferenceComparison | None,
     rates: Throughput | None,
     energy: MeasuredEnergy,
     *,

@@ -26,10 +26,10 @@ class _SharedPiece:
     size: int
     file: int
     path: str  # What others open it by.
-    named: bool  # Whether it has to be removed.
+    is_named_file: bool  # Whether it has to be removed.
 
 
-#: All there is, by the address at which it begins.
+#: All shared pieces by their first address.
 _pieces: dict[int, _SharedPiece] = {}
 
 
@@ -48,7 +48,7 @@ def shared_bytes(size: int) -> NDArray[np.uint8]:
     start = array.ctypes.data
     _pieces[start] = _SharedPiece(size, file, path, named)
     # nothing is left behind, however this process ends
-    weakref.finalize(array, _forget, start)
+    weakref.finalize(array, _close_piece, start)
     return array
 
 
@@ -76,15 +76,17 @@ def describe(array: Array) -> dict[str, Any] | None:
     return None
 
 
-def opened(described: dict[str, Any]) -> Array:
-    """The array that another process described."""
-    return np.memmap(described["file"], np.dtype(described["dtype"]), "r+", offset=described["offset"], shape=tuple(described["shape"]))
+def open_array(description: dict[str, Any]) -> Array:
+    """Open the array that another process described."""
+    return np.memmap(
+        description["file"], np.dtype(description["dtype"]), "r+", offset=description["offset"], shape=tuple(description["shape"])
+    )
 
 
-def _forget(start: int) -> None:
+def _close_piece(start: int) -> None:
     piece = _pieces.pop(start)
     os.close(piece.file)
-    if piece.named:
+    if piece.is_named_file:
         # Windows keeps a file that is still mapped
         with suppress(OSError):
             os.unlink(piece.path)

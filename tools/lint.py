@@ -44,7 +44,7 @@ NO_FINDING = re.compile(
     r"\b(?:goals?|aim|bounds?|at most|at least|below|may be off|within|until|refused|recipe|learning rate|to 1\.0\d of)\b"
 )
 #: Sentences with numbers that follow from arithmetic, or name a version or a paper's finding.
-KNOWN = (
+ALLOWED_NUMBERS = (
     "a whole sum in half would lose everything that is added beyond 2048 times its size",
     "QNN 2.51 takes them",
     "Its last wheels (2.14)",
@@ -165,7 +165,9 @@ def findings(text: str) -> list[str]:
     return [
         sentence
         for sentence in re.split(r"(?<=[.:;?]) |\n", plain)
-        if RESULT.search(NO_RESULT.sub("", sentence)) and not NO_FINDING.search(sentence) and not any(known in sentence for known in KNOWN)
+        if RESULT.search(NO_RESULT.sub("", sentence))
+        and not NO_FINDING.search(sentence)
+        and not any(known in sentence for known in ALLOWED_NUMBERS)
     ]
 
 
@@ -204,7 +206,7 @@ WORDING = {
     r", for (?:it|they|he|nothing|nobody|those who)\b": "because",
 }
 #: Sentences of these pages that are plain all the same.
-PLAIN = (
+ALLOWED_SENTENCES = (
     "quantiles of measured",
     "Student's t for the logarithm",
     "What matters is the error",
@@ -217,10 +219,10 @@ HELP = "docs/reference/cli.md"
 #: Values of JSON keys, which keep their words.
 IDS = {"no clear winner"}
 #: Folders whose messages and docstrings were not read yet.
-UNREAD = ("stretch/profile/", "scheduler/delegates/opencl/", "scheduler/tools/openvino")
+UNCHECKED = ("stretch/profile/", "scheduler/delegates/opencl/", "scheduler/tools/openvino")
 
 
-def clumsy(text: str) -> list[str]:
+def wording_defects(text: str) -> list[str]:
     """Return the defects of a text's wording: words with a plainer one, and sentences longer than `SENTENCE` words.
 
     Args:
@@ -230,7 +232,7 @@ def clumsy(text: str) -> list[str]:
     plain = re.sub(r"`[^`\n]*`|<!--.*?-->", "x", re.sub(r"\]\([^)\n]*\)", "]", text))
     for part in re.split(r"\n\s*\n|\n(?=\s*(?:[-*#|]|\d+\.))|(?<=\S) *\| ", plain):
         for sentence in re.split(r"(?<=[.?!:])[)*]*\s+", " ".join(part.split())):
-            if any(known in sentence for known in PLAIN):
+            if any(allowed in sentence for allowed in ALLOWED_SENTENCES):
                 continue
             for pattern, instead in WORDING.items():
                 result += [f"`{match[0]}`: write {instead}" for match in re.finditer(pattern, sentence)]
@@ -239,7 +241,7 @@ def clumsy(text: str) -> list[str]:
     return result
 
 
-def written(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def texts_of_module(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Yield line and text of a module's messages, with ``x`` for each value, and of the first paragraphs of public functions."""
     inside = set()
     for node in ast.walk(tree):
@@ -257,16 +259,16 @@ def written(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 def wording(names: list[str]) -> Iterator[str]:
     """README, CONTRIBUTING, the documentation, the help, messages and docstrings are in plain English."""
-    for name, source in texts([name for name in names if name.startswith(PACKAGES) and not name.startswith(UNREAD)], ".py"):
-        for line, text in written(ast.parse(source)):
+    for name, source in texts([name for name in names if name.startswith(PACKAGES) and not name.startswith(UNCHECKED)], ".py"):
+        for line, text in texts_of_module(ast.parse(source)):
             # text without two spaces is a name, and text with lines that end in a semicolon is code
             if text.count(" ") > 1 and ";\n" not in text and text not in IDS:
-                yield from (f"{name}:{line}: {defect}" for defect in clumsy(text))
+                yield from (f"{name}:{line}: {defect}" for defect in wording_defects(text))
     pages = [name for name in names if name in ("README.md", "CONTRIBUTING.md", "experiments/README.md") or name.startswith("docs/")]
     for name, text in texts([name for name in pages if name != "docs/reference/python.md"], ".md"):
         # lines of help are wrapped under their option; a blank line ends what a reader takes in at once
-        told = re.sub(r"\n {7,}(?=\S)", " ", text).replace("\n  ", "\n\n") if name == HELP else FENCE.sub("", text)
-        yield from (f"{name}: {defect}" for defect in clumsy(told))
+        page_text = re.sub(r"\n {7,}(?=\S)", " ", text).replace("\n  ", "\n\n") if name == HELP else FENCE.sub("", text)
+        yield from (f"{name}: {defect}" for defect in wording_defects(page_text))
 
 
 def records(names: list[str]) -> Iterator[str]:

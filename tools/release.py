@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SERIES = ("3.11", "3.12", "3.13", "3.14")
 
 #: Most that the files of the base install may take, bytes, without the bytecode that pip makes of them; torch alone takes more.
-MOST = 200 * 10**6
+MAX_INSTALL_BYTES = 200 * 10**6
 
 #: Paths of one machine, and hosts of package indexes.
 MACHINE = re.compile(r"(?<![\w.~])/(?:work|home|root|Users|mnt|scratch)/[\w.]+|index-url\W+https?:|(?:\d{1,3}\.){3}\d{1,3}:\d+")
@@ -64,7 +64,7 @@ def main(words: Sequence[str] | None = None) -> int:
     config = [f"--ssh-config={Path(args.ssh_config).resolve()}"] if args.ssh_config else []
     with tempfile.TemporaryDirectory(prefix="nn-stretch-release-") as folder:
         wheel, sdist = build(args.dist)
-        rows = {"the files": look_through(wheel, sdist, (ROOT / "CHANGELOG.md").read_text())}
+        rows = {"the files": inspect_packages(wheel, sdist, (ROOT / "CHANGELOG.md").read_text())}
         resolved = {system: functools.partial(resolve, system) for system in SYSTEMS}
         rows["wheels of the base install, plot and torch"] = steps(resolved)
         bundle = Path(folder, "bundle")
@@ -92,7 +92,7 @@ def build(dist: Path) -> tuple[Path, Path]:
     return wheel, sdist
 
 
-def look_through(wheel: Path, sdist: Path, changes: str) -> dict[str, str]:
+def inspect_packages(wheel: Path, sdist: Path, changelog: str) -> dict[str, str]:
     """What holds for the files themselves."""
     with zipfile.ZipFile(wheel) as packed:
         inside = {name: packed.read(name) for name in packed.namelist()}
@@ -102,7 +102,7 @@ def look_through(wheel: Path, sdist: Path, changes: str) -> dict[str, str]:
     return steps(
         {
             "complete": lambda: check_complete(inside, source),
-            "version": lambda: check_version(stated, wheel.name, inside, changes),
+            "version": lambda: check_version(stated, wheel.name, inside, changelog),
             "no machine's names": lambda: check_names({**inside, **source}),
         }
     )
@@ -117,9 +117,9 @@ def check_complete(inside: Mapping[str, bytes], source: Mapping[str, bytes]) -> 
     return f"{len(inside)} files"
 
 
-def check_version(stated: str, name: str, inside: Mapping[str, bytes], changes: str) -> str:
+def check_version(stated: str, name: str, files: Mapping[str, bytes], changes: str) -> str:
     """Refuse a version that is not the same everywhere, or whose changes are not listed under its name."""
-    if f"nn_stretch-{stated}-" not in name or f'__version__ = "{stated}"' not in inside["stretch/__init__.py"].decode():
+    if f"nn_stretch-{stated}-" not in name or f'__version__ = "{stated}"' not in files["stretch/__init__.py"].decode():
         raise FailedError(f"pyproject.toml says {stated}, and {name} or stretch.__version__ something else")
     newest = re.search(r"^## (.+)$", changes, re.MULTILINE)
     if newest is None or not (when := re.fullmatch(rf"{re.escape(stated)} \((\d{{4}}-\d\d-\d\d|unreleased)\)", newest[1])):
@@ -186,7 +186,7 @@ def try_install(
         ours = [path for path in site.iterdir() if path.name.split("-")[0] not in ("pip", "setuptools")]
         files = [item for path in ours for item in ([path] if path.is_file() else path.rglob("*")) if item.is_file()]
         size, bytecode = (sum(file.stat().st_size for file in files if ("__pycache__" in file.parts) == value) for value in (False, True))
-        if size > MOST or (site / "torch").exists():
+        if size > MAX_INSTALL_BYTES or (site / "torch").exists():
             raise FailedError(f"the base install takes {size / 1e6:.0f} MB{', and torch is in it' if (site / 'torch').exists() else ''}")
         return f"{size / 1e6:.0f} MB, and {bytecode / 1e6:.0f} MB of bytecode"
 
@@ -223,10 +223,10 @@ def try_install(
     )
 
 
-def steps(todo: Mapping[str, Callable[[], str]]) -> dict[str, str]:
+def steps(functions: Mapping[str, Callable[[], str]]) -> dict[str, str]:
     """Return the result of each step; after a failure the other steps go on."""
     done = {}
-    for name, step in todo.items():
+    for name, step in functions.items():
         try:
             done[name] = step()
         except (FailedError, ValueError, KeyError) as error:

@@ -24,7 +24,7 @@ SYSTEMS = {
     "macOS arm64": "aarch64-apple-darwin",
 }
 #: What is for developers, or for Linux alone.
-LEFT_OUT = ("dev", "site", "qnn")
+EXCLUDED = ("dev", "site", "qnn")
 
 
 def environment() -> dict[str, str]:
@@ -52,7 +52,7 @@ def missing(system: str, extra: str | None) -> list[str]:
 def main() -> int:
     """Write the record; 1 where the base install lacks a wheel."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = [None, *(name for name in project["optional-dependencies"] if name not in LEFT_OUT)]
+    extras = [None, *(name for name in project["optional-dependencies"] if name not in EXCLUDED)]
     answers = {extra or "base": {system: missing(system, extra) for system in SYSTEMS} for extra in extras}
     record = {"source": "measured", "date": f"{datetime.now(UTC):%Y-%m-%d}", "python": "3.11", "missing": answers}
     RECORD.write_bytes(msgspec.json.format(msgspec.json.encode(record)) + b"\n")

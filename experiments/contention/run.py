@@ -19,7 +19,7 @@ from predictors.errors import StretchError
 from predictors.thermal import read_thermal
 from scheduler.bundle.load import load_bundle
 from scheduler.simulate.answer import prepare
-from scheduler.simulate.clock import Clock, Simulated
+from scheduler.simulate.clock import Clock, SimulationResult
 from scheduler.simulate.networks import Network
 from scheduler.simulate.scene import Arrivals, Heat, Load, Scene, parse_loads, powers
 
@@ -71,7 +71,7 @@ def make_networks(work: Path) -> dict[str, Network]:
     return networks
 
 
-def phases(networks: Mapping[str, Network], share: float, every_ms: float = EVERY_MS) -> dict[str, Simulated]:
+def phases(networks: Mapping[str, Network], share: float, every_ms: float = EVERY_MS) -> dict[str, SimulationResult]:
     """The three phases with each plan alone, and with all of them to choose from.
 
     Args:
@@ -169,7 +169,7 @@ def main(words: list[str] | None = None) -> int:
                 "plan": item.decision.after,
                 "why": item.decision.reason,
             }
-            for item in changed.decided
+            for item in changed.decisions
         ],
         "latencies": [
             {"inference": number} | {name: round(item.latencies_ms[number], 3) for name, item in listed.items()}

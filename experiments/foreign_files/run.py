@@ -23,7 +23,7 @@ import numpy as np
 from experiments.foreign_files.files import FILES, File, bring
 from experiments.records import Value, this_commit, write_record
 from predictors.errors import StretchError
-from scheduler.bundle.manifest import Own, OwnEnd
+from scheduler.bundle.manifest import SourceFile, SourceTensor
 
 HERE = Path(__file__).parent
 DEVICE, DEVICES = "rk3588", "rk3588,mi9"
@@ -132,8 +132,8 @@ def _plain_ends(path: Path, manifest: Any) -> Any:
 
     runtime, shapes = onnxruntime.InferenceSession(str(path)), {tensor.name: tensor.shape for tensor in manifest.tensors}
     sides = ((manifest.inputs, runtime.get_inputs()), (manifest.outputs, runtime.get_outputs()))
-    ends = [[OwnEnd(end.name, name, shapes[name]) for name, end in zip(names, there, strict=True)] for names, there in sides]
-    return Own(tuple(ends[0]), tuple(ends[1]))
+    ends = [[SourceTensor(end.name, name, shapes[name]) for name, end in zip(names, there, strict=True)] for names, there in sides]
+    return SourceFile(tuple(ends[0]), tuple(ends[1]))
 
 
 def _draw(random: np.random.Generator, end: Any) -> Any:

@@ -142,7 +142,7 @@ def profile_row(device: str) -> dict[str, Value]:
         "device": device,
         "calibrated": profile.calibrated,
         "uncertainty %": round(100 * max(item.uncertainty.value for item in used)),
-        "contention": max(profile.slowing(name, {*names} - {name}).arithmetic for name in names),
+        "contention": max(profile.slowdown(name, {*names} - {name}).arithmetic for name in names),
     }
 
 

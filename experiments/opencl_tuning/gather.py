@@ -16,7 +16,7 @@ from scheduler.delegates.opencl.device import OpenDevice, open_device
 from scheduler.delegates.opencl.graph import KernelGraph, fuse, read_graph, simplify
 from scheduler.delegates.opencl.schedule import KernelProblem, Options, Parameters, Schedules
 from scheduler.delegates.opencl.templates import lower
-from scheduler.delegates.opencl.tuner import ScheduleTuner, alone
+from scheduler.delegates.opencl.tuner import ScheduleTuner, single_node_graph
 
 #: Networks that no constant of the cost model was fitted to.
 HELD_OUT = ("resnet18", "googlenet", "mobilenet_v3_large", "shufflenet_v2_x1_0", "regnet_y_800mf", "squeezenet1_1", "densenet121")
@@ -30,7 +30,7 @@ def problems(graph: KernelGraph, device: OpenDevice) -> dict[tuple[str, str], tu
         if node.op not in ("Conv", "Gemm"):
             continue
         for options in (Options(winograd="off"), Options(winograd="on")):
-            one = alone(graph, node)
+            one = single_node_graph(graph, node)
             copy = replace(one, nodes=list(one.nodes), constants=dict(one.constants), shapes=dict(one.shapes))
             schedules = Schedules(device.traits)
             lower(copy, device.traits.blocking(False), device.traits, options, schedules)

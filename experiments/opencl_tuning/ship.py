@@ -20,7 +20,7 @@ from scheduler.delegates.opencl import OpenCLDelegate
 from scheduler.delegates.opencl.compiled import OpenCLCompiled
 from scheduler.delegates.opencl.device import open_device
 from scheduler.delegates.opencl.schedule import Options
-from scheduler.delegates.opencl.tuner import ScheduleTuner, Tuned, device_kind, entries, node_times, tuned_key
+from scheduler.delegates.opencl.tuner import ScheduleTuner, TunedSchedule, device_kind, node_times, schedule_entries, tuned_key
 from scheduler.tuning import ANY_DRIVER, BETTER, shipped_path, write_entries
 
 HERE = Path(__file__).parent
@@ -28,19 +28,19 @@ HERE = Path(__file__).parent
 Key = tuple[str, str]
 
 
-def tune(models: dict[str, Path], core: int) -> dict[Key, Tuned]:
+def tune(models: dict[str, Path], core: int) -> dict[Key, TunedSchedule]:
     """What tuning finds for the convolutions of all networks, each by itself."""
     delegate = OpenCLDelegate((core,), options=Options(tuned=False))
-    result: dict[Key, Tuned] = {}
+    result: dict[Key, TunedSchedule] = {}
     for name, model in models.items():
         known = {key: item.choice for key, item in result.items()}
-        for item in ScheduleTuner(open_device((core,))).tune(delegate.prepared(model), known, budget_s=3600.0):
+        for item in ScheduleTuner(open_device((core,))).tune(delegate.prepare(model), known, budget_s=3600.0):
             result[item.kernel, item.shape] = item
         sys.stderr.write(f"{name}: {len(result) - len(known)} schedules\n")
     return {key: item for key, item in result.items() if item.choice != item.default}
 
 
-def keys_of(compiled: OpenCLCompiled, tuneds: dict[Key, Tuned]) -> dict[str, set[Key]]:
+def keys_of(compiled: OpenCLCompiled, tuneds: dict[Key, TunedSchedule]) -> dict[str, set[Key]]:
     """The tuned schedules that each node of a network depends on."""
     used: dict[str, set[Key]] = {}
     for launch in compiled.launches:
@@ -49,12 +49,14 @@ def keys_of(compiled: OpenCLCompiled, tuneds: dict[Key, Tuned]) -> dict[str, set
     return used
 
 
-def helpful(delegate: OpenCLDelegate, models: dict[str, Path], tuneds: dict[Key, Tuned], rounds: int, share: float) -> dict[Key, Tuned]:
+def helpful(
+    delegate: OpenCLDelegate, models: dict[str, Path], tuneds: dict[Key, TunedSchedule], rounds: int, share: float
+) -> dict[Key, TunedSchedule]:
     """Those with which the nodes of all networks that depend on them take at most `share` of their time, measured within the networks."""
     sums: dict[Key, list[float]] = {key: [0.0, 0.0] for key in tuneds}
     choices = {key: tuned.choice for key, tuned in tuneds.items()}
     for model in models.values():
-        forms = delegate.scheduled(model, {}), delegate.scheduled(model, choices)
+        forms = delegate.compile_with(model, {}), delegate.compile_with(model, choices)
         before, after = node_times(*forms, rounds)
         for node, keys in keys_of(forms[1], tuneds).items():
             for key in keys:
@@ -63,13 +65,13 @@ def helpful(delegate: OpenCLDelegate, models: dict[str, Path], tuneds: dict[Key,
 
 
 def compare(
-    delegate: OpenCLDelegate, models: dict[str, Path], tuneds: dict[Key, Tuned], rounds: int
-) -> tuple[list[dict[str, Value]], dict[Key, Tuned]]:
+    delegate: OpenCLDelegate, models: dict[str, Path], tuneds: dict[Key, TunedSchedule], rounds: int
+) -> tuple[list[dict[str, Value]], dict[Key, TunedSchedule]]:
     """Times of whole networks without and with the schedules, in turns; and the schedules that no network is slower with."""
     rows: list[dict[str, Value]] = []
     good = dict(tuneds)
     for name, model in models.items():
-        forms = delegate.scheduled(model, {}), delegate.scheduled(model, {key: tuned.choice for key, tuned in tuneds.items()})
+        forms = delegate.compile_with(model, {}), delegate.compile_with(model, {key: tuned.choice for key, tuned in tuneds.items()})
         times = interleaved(dict(zip(("without", "with"), map(Runner, forms), strict=True)), rounds)
         before, after = (statistics.median(times[key]) for key in ("without", "with"))
         used = set().union(*keys_of(forms[1], tuneds).values())
@@ -109,7 +111,7 @@ def main(words: list[str] | None = None) -> int:
         while len(good) < len(result):
             result = good
             rows, good = compare(delegate, models, result, options.rounds)
-    write_entries(shipped_path(kind), kind, ANY_DRIVER, entries(list(result.values())))
+    write_entries(shipped_path(kind), kind, ANY_DRIVER, schedule_entries(list(result.values())))
     shipped_path(kind).chmod(0o644)
     write_record(
         HERE / "results" / "shipped.json",

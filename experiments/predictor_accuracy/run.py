@@ -11,7 +11,7 @@ from experiments.measurements.phones import GPU_BACKEND
 from experiments.records import About, Facts, Row, write_record
 from predictors.devices import load_device
 from predictors.fitting.design import Networks
-from predictors.fitting.fit import Judged, family_folds, fit_device
+from predictors.fitting.fit import EvaluatedFit, family_folds, fit_device
 from predictors.measurements.networks import Measurements, load_measurements
 from predictors.predictor import LatencyPredictor
 
@@ -57,12 +57,12 @@ PUBLISHED: list[Row] = [
 ]
 
 
-def name(judged: Judged) -> str:
+def name(judged: EvaluatedFit) -> str:
     """Processor, core set and precision of a fit."""
     return f"{judged.fit.processor}[{judged.fit.core_set}] {judged.fit.precision}"
 
 
-def row(device: str, judged: Judged) -> Row:
+def row(device: str, judged: EvaluatedFit) -> Row:
     """What a fit reached on families left out."""
     held = judged.fit.held_out
     worst = sorted(judged.predicted, key=lambda network: -abs(judged.predicted[network] / judged.measured[network] - 1))[:3]

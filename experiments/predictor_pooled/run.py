@@ -109,7 +109,7 @@ def score(pool: Pool, places: list[Place]) -> Row:
         **within,
         "median error %": round(100 * float(np.median(errors)), 1),
         "mean error %": round(100 * float(np.mean(errors)), 1),
-        "inside 90 % intervals": round(100 * pool.covered(places)),
+        "inside 90 % intervals": round(100 * pool.coverage(places)),
     }
 
 

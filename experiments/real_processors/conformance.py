@@ -105,7 +105,7 @@ def main() -> int:
     if options.only_sessions:
         return sessions(options.only_sessions, options.sessions)
     from scheduler.delegates import delegates, load_plugins
-    from scheduler.delegates.opencl.device import find_device, missing
+    from scheduler.delegates.opencl.device import find_device, unavailable_reason
 
     load_plugins()
     load, suites, rest, opened = os.getloadavg()[0], [], [], []
@@ -121,7 +121,7 @@ def main() -> int:
             row, more = suite(f"{name}, {what}", [*words, "-n", str(options.workers)], options.seconds)
             suites.append(row)
             rest += more
-    device = missing() or f"{find_device().name.strip()}, driver {find_device().driver_version}"
+    device = unavailable_reason() or f"{find_device().name.strip()}, driver {find_device().driver_version}"
     write_record(
         options.out,
         {name: rows for name, rows in {"suites": suites, "sessions": opened, "not_passed": rest}.items() if rows},

@@ -18,7 +18,7 @@ from scheduler.checks.verify import random_input
 from scheduler.delegates import get_delegate
 from scheduler.delegates.opencl import OpenCLDelegate
 from scheduler.runtime.session import Session
-from scheduler.runtime.trace import Trace, typical
+from scheduler.runtime.trace import Trace, median_trace
 from scheduler.simulate.clock import predicted_trace
 from stretch.report.execution import trace_bars
 from stretch.report.html.page import timeline
@@ -78,10 +78,10 @@ def measure(folder: Path, profile: Path, runs: int) -> tuple[list[Row], list[Row
         alone = {step: statistics.median(session.time_alone(step) for _ in range(5)) for step in session.plan.subgraphs}
         kernels = {
             step: sum(launch.ms for launch in delegate.compile_from(bundle, step).profile())
-            for step, place in session.places.items()
+            for step, place in session.subgraph_placements.items()
             if isinstance(delegate := get_delegate(place.delegate).create(place.cores), OpenCLDelegate)
         }
-    measured = typical(traces[WARM:])
+    measured = median_trace(traces[WARM:])
     both = {"measured": measured} | ({"predicted": predicted} if predicted else {})
     planned = {span.name: span.ms for span in predicted.spans} if predicted else {}
     taken = steps(measured, {"predicted ms": planned, "alone ms": alone, "kernels alone ms": kernels})

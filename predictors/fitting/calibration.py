@@ -30,7 +30,7 @@ from predictors.host import HOST
 from predictors.measurements.tables import read_table
 from predictors.models.related import FAMILIES, family_of
 from predictors.predictor import LatencyPredictor
-from predictors.rewrites import exact, laid_out
+from predictors.rewrites import apply_exact_rewrites, exact
 
 Floats = NDArray[np.float64]
 
@@ -96,14 +96,14 @@ class NetworkTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 @dataclass(frozen=True)
-class Calibrated:
-    """What came of the rows of one processor at one precision."""
+class CalibrationResult:
+    """The calibration of one processor at one precision."""
 
     prior: Prior  # With the calibration.
     next_network: str  # Network of `candidates` whose time would narrow the interval most.
     next_width: float  # Upper end of the interval ÷ prediction after it.
     posterior: "_Posterior"  # The numbers and their covariance.
-    wider: float  # Factor on the interval, by which networks left out were further off than the covariance says.
+    interval_factor: float  # Factor on the interval, by which networks left out were further off than the covariance says.
 
 
 def read_networks(path: Path) -> list[NetworkTime]:
@@ -132,7 +132,7 @@ def calibrate(
     candidates: Mapping[str, OpGraph],
     source: str,
     rewrites: Sequence[str] = (),
-) -> tuple[list[Prior], dict[str, Calibrated]]:
+) -> tuple[list[Prior], dict[str, CalibrationResult]]:
     """Priors of every core set and precision of a profile, those of the rows calibrated.
 
     Args:
@@ -151,62 +151,69 @@ def calibrate(
         UsageError: If a row names a precision that its processor does not run, or a rewrite makes another network.
         StretchError: If a row's time has another unit, its network is not the one measured, or there are too few rows.
     """
-    if others := [name for name in rewrites if name not in exact]:
-        raise UsageError(f"the rewrite `{others[0]}` changes what a network computes", f"choose among {', '.join(sorted(exact))}")
-    kept = (*base.fits, *base.priors) if reference else tuple(base.priors)
-    priors = {key: _taken_over(base, reference, *key) for key in kept}
+    if inexact := [name for name in rewrites if name not in exact]:
+        raise UsageError(f"the rewrite `{inexact[0]}` changes what a network computes", f"choose among {', '.join(sorted(exact))}")
+    keys = (*base.fits, *base.priors) if reference else tuple(base.priors)
+    priors = {key: _prior_from(base, reference, *key) for key in keys}
     groups: dict[tuple[str, str], dict[str, list[NetworkTime]]] = {}
     for row in rows:
         processor = base.processor(row.processor)
         key = processor.family, processor.check_precision(row.precision or None)
         groups.setdefault(key, {}).setdefault(processor.core_set, []).append(row)
     candidates = candidates or {row.name: graph_of(row) for row in rows}
-    news: dict[str, Calibrated] = {}
+    results: dict[str, CalibrationResult] = {}
     for (family, precision), of_core_sets in groups.items():
-        able = [name for name, cores in base.processors[family].core_sets.items() if precision in cores.peak_gops]
+        core_sets = [name for name, cores in base.processors[family].core_sets.items() if precision in cores.peak_gops]
         first = max(of_core_sets, key=lambda name: (sum(not row.pipeline for row in of_core_sets[name]), len(of_core_sets[name])))
         origins = ", ".join(dict.fromkeys(row.source for some in of_core_sets.values() for row in some if row.source))
-        said = f"{source}: {origins}" if origins else source
-        lead: Calibrated | None = None
-        for core_set in (first, *(name for name in able if name != first)):
+        described_source = f"{source}: {origins}" if origins else source
+        lead: CalibrationResult | None = None
+        for core_set in (first, *(name for name in core_sets if name != first)):
             start = priors.get((family, core_set, precision)) or Prior(
-                family, core_set, precision, (), 1.0, Interval(COVERAGE, 1.0, 1.0, METHOD), _NOTHING, _neutral(said)
+                family,
+                core_set,
+                precision,
+                (),
+                1.0,
+                Interval(COVERAGE, 1.0, 1.0, METHOD),
+                _NOT_EVALUATED,
+                _identity_calibration(described_source),
             )
-            own = of_core_sets.get(core_set, [])
+            own_rows = of_core_sets.get(core_set, [])
             # the roofline is a candidate beside the relatives; another core set has the base of the first, whose numbers it begins with
-            bare = msgspec.structs.replace(start, relatives=(), scale=1.0, calibration=_neutral(said))
-            bases = [start] if lead is None else [start if lead.prior.relatives and start.relatives else bare]
-            bases += [bare] if lead is None and start.relatives and len(own) >= MIN_CHOICE else []
-            made = []
+            roofline = msgspec.structs.replace(start, relatives=(), scale=1.0, calibration=_identity_calibration(described_source))
+            bases = [start] if lead is None else [start if lead.prior.relatives and start.relatives else roofline]
+            bases += [roofline] if lead is None and start.relatives and len(own_rows) >= MIN_CHOICE else []
+            calibrated = []
             for candidate in bases:
-                neutral = msgspec.structs.replace(candidate, calibration=_neutral(said))
+                neutral = msgspec.structs.replace(candidate, calibration=_identity_calibration(described_source))
                 profile = replace(base, fits={}, priors={**priors, (family, core_set, precision): neutral})
                 parts = _Parts(LatencyPredictor(profile), f"{family}[{core_set}]", precision, rewrites)
-                made.append(_calibrated(candidate, parts, own, graph_of, candidates, said, lead))
-            best = min(made, key=_off)
+                calibrated.append(_calibrated(candidate, parts, own_rows, graph_of, candidates, described_source, lead))
+            best = min(calibrated, key=_mean_square_error)
             lead = lead or best
-            if own:
-                news[f"{family}[{core_set}] {precision}"] = best
+            if own_rows:
+                results[f"{family}[{core_set}] {precision}"] = best
             priors[family, core_set, precision] = best.prior
-    return list(priors.values()), news
+    return list(priors.values()), results
 
 
-def _neutral(source: str) -> Calibration:
+def _identity_calibration(source: str) -> Calibration:
     """A calibration that changes nothing."""
     return Calibration(dict.fromkeys(FAMILIES, 1.0), 0.0, 0.0, (), source)
 
 
-def _off(calibrated: Calibrated) -> float:
-    """How far networks are predicted off by those that are left: mean square of the logarithm."""
+def _mean_square_error(calibrated: CalibrationResult) -> float:
+    """Mean square of the logarithmic error of networks, each predicted by the others."""
     networks = calibrated.prior.calibration.networks if calibrated.prior.calibration else ()
     return float(np.mean([log(row.left_out_ms / row.measured_ms) ** 2 for row in networks])) if networks else 0.0
 
 
-_NOTHING = LeftOut(0, 0, 0.0, 0.0, 0.0)
+_NOT_EVALUATED = LeftOut(0, 0, 0.0, 0.0, 0.0)
 
 
-def _taken_over(base: DeviceProfile, reference: str, family: str, core_set: str, precision: str) -> Prior:
-    """What a profile knows of a processor, as a prior of another profile of the same device."""
+def _prior_from(base: DeviceProfile, reference: str, family: str, core_set: str, precision: str) -> Prior:
+    """Return a profile's fit or prior of a processor as a prior of another profile of the same device."""
     fit = base.fits.get((family, core_set, precision))
     if fit is None:
         return base.priors[family, core_set, precision]
@@ -223,7 +230,7 @@ def _taken_over(base: DeviceProfile, reference: str, family: str, core_set: str,
 
 
 class _Parts:
-    """What a network's time on a processor is made of, before it is calibrated.
+    """Components of a network's time on a processor, before calibration.
 
     Args:
         rewrites: Of networks, beside the profile's.
@@ -236,7 +243,7 @@ class _Parts:
 
     def of(self, graph: OpGraph) -> Floats:
         """Ms that each family of kernels works, number of kernels, inferences, images, and ms that are not calibrated (kernels that the CPU computes)."""
-        estimate = self.predictor.predict(laid_out(graph, self.rewrites)[0], self.processor, self.precision)
+        estimate = self.predictor.predict(apply_exact_rewrites(graph, self.rewrites)[0], self.processor, self.precision)
         parts = dict.fromkeys((*FAMILIES, "kernels", "inferences", "images", "elsewhere"), 0.0)
         for kernel in estimate.kernels:
             if kernel.kernel.elsewhere:
@@ -303,24 +310,28 @@ def _spread(row: NetworkTime) -> float:
 
 def _posterior(rows: Sequence[NetworkTime], parts: Sequence[Floats], before: _Posterior) -> _Posterior:
     """The most probable numbers given the rows, and those known before."""
-    known = np.diag(before.covariance) > 0
-    whiten = np.linalg.inv(np.linalg.cholesky(before.covariance[np.ix_(known, known)]))
+    free_numbers = np.diag(before.covariance) > 0
+    whiten = np.linalg.inv(np.linalg.cholesky(before.covariance[np.ix_(free_numbers, free_numbers)]))
 
-    def logs(free: Floats) -> Floats:
-        return np.asarray(np.where(known, 0.0, before.mean) + np.eye(len(known))[:, known] @ free, dtype=np.float64)
+    def logs(free_logs: Floats) -> Floats:
+        return np.asarray(
+            np.where(free_numbers, 0.0, before.mean) + np.eye(len(free_numbers))[:, free_numbers] @ free_logs, dtype=np.float64
+        )
 
     def residuals(free: Floats) -> Floats:
         errors = [log(_ms(logs(free), p, row) / row.ms) / _spread(row) for row, p in zip(rows, parts, strict=True)]
-        return np.concatenate([errors, whiten @ (free - before.mean[known])])
+        return np.concatenate([errors, whiten @ (free - before.mean[free_numbers])])
 
     def jacobian(free: Floats) -> Floats:
-        slopes = [_slope(logs(free), p, row)[known] / _spread(row) for row, p in zip(rows, parts, strict=True)]
+        slopes = [_slope(logs(free), p, row)[free_numbers] / _spread(row) for row, p in zip(rows, parts, strict=True)]
         return np.vstack([*slopes, whiten])
 
-    solution = optimize.least_squares(residuals, before.mean[known], jacobian, x_scale=np.sqrt(np.diag(before.covariance)[known]))
+    solution = optimize.least_squares(
+        residuals, before.mean[free_numbers], jacobian, x_scale=np.sqrt(np.diag(before.covariance)[free_numbers])
+    )
     slopes = jacobian(solution.x)
     covariance = np.zeros_like(before.covariance)
-    covariance[np.ix_(known, known)] = np.linalg.inv(slopes.T @ slopes)
+    covariance[np.ix_(free_numbers, free_numbers)] = np.linalg.inv(slopes.T @ slopes)
     return _Posterior(logs(solution.x), covariance)
 
 
@@ -331,8 +342,8 @@ def _calibrated(
     graph_of: Callable[[NetworkTime], OpGraph],
     candidates: Mapping[str, OpGraph],
     source: str,
-    lead: Calibrated | None,
-) -> Calibrated:
+    lead: CalibrationResult | None,
+) -> CalibrationResult:
     """The calibration of one core set at one precision; `lead` is that of the core set with most networks, whose numbers it begins with."""
     where = f"{start.processor}[{start.core_set}] in {start.precision}"
     if lead is None and 0 < len(rows) == sum(row.pipeline for row in rows) < MIN_PIPELINES:
@@ -360,17 +371,17 @@ def _calibrated(
     posterior = _posterior(rows, parts, before)
     left_out, squares = [], []
     for i, row in enumerate(rows):
-        others = _posterior([*rows[:i], *rows[i + 1 :]], [*parts[:i], *parts[i + 1 :]], before)
-        left_out.append(others.ms(parts[i], row))
-        squares.append(log(row.ms / left_out[-1]) ** 2 / (others.variance(parts[i], row) + _spread(row) ** 2))
-    wider = lead.wider if lead and not rows else max(1.0, sqrt(sum(squares) / len(squares)))
-    learnt = len(rows) + (len(lead.prior.calibration.networks) if lead and lead.prior.calibration else 0)
-    quantile = float(stats.t.ppf(0.5 + COVERAGE / 2, learnt))
+        without_row = _posterior([*rows[:i], *rows[i + 1 :]], [*parts[:i], *parts[i + 1 :]], before)
+        left_out.append(without_row.ms(parts[i], row))
+        squares.append(log(row.ms / left_out[-1]) ** 2 / (without_row.variance(parts[i], row) + _spread(row) ** 2))
+    interval_factor = lead.interval_factor if lead and not rows else max(1.0, sqrt(sum(squares) / len(squares)))
+    degrees_of_freedom = len(rows) + (len(lead.prior.calibration.networks) if lead and lead.prior.calibration else 0)
+    quantile = float(stats.t.ppf(0.5 + COVERAGE / 2, degrees_of_freedom))
 
     def width(covariance: Floats) -> float:
         """Half of the interval of the logarithm, of the average candidate."""
         variances = [_Posterior(posterior.mean, covariance).variance(p) for p in reference]
-        return quantile * wider * sqrt(float(np.mean(variances)) + NETWORKS**2)
+        return quantile * interval_factor * sqrt(float(np.mean(variances)) + NETWORKS**2)
 
     widths = {}
     for name, p in zip(candidates, reference, strict=True):
@@ -389,25 +400,25 @@ def _calibrated(
             for row, p, ms in zip(rows, parts, left_out, strict=True)
         ),
         source,
-        _similar(rows) if rows or lead is None else bool(lead.prior.calibration and lead.prior.calibration.similar),
+        _is_from_similar(rows) if rows or lead is None else bool(lead.prior.calibration and lead.prior.calibration.similar),
         rounded(exp(pipeline)) if any(row.pipeline for row in rows) else 0.0,
     )
     prior = msgspec.structs.replace(
         start,
         interval=Interval(COVERAGE, rounded(exp(-half)), rounded(exp(half)), METHOD),
-        left_out=_judged(calibration.networks, half) if rows or lead is None else lead.prior.left_out,
+        left_out=_evaluate(calibration.networks, half) if rows or lead is None else lead.prior.left_out,
         calibration=calibration,
     )
-    return Calibrated(prior, best, exp(widths[best]), posterior, wider)
+    return CalibrationResult(prior, best, exp(widths[best]), posterior, interval_factor)
 
 
-def _similar(rows: Sequence[NetworkTime]) -> bool:
+def _is_from_similar(rows: Sequence[NetworkTime]) -> bool:
     """Whether all networks that were timed alone ran on another device."""
     return any(row.sibling for row in rows) and all(row.sibling or row.pipeline for row in rows)
 
 
-def _judged(networks: Sequence[MeasuredNetwork], half: float) -> LeftOut:
-    """How well networks were predicted by the others."""
+def _evaluate(networks: Sequence[MeasuredNetwork], half: float) -> LeftOut:
+    """Return the errors of networks, each predicted by the others."""
     off = np.array([row.left_out_ms / row.measured_ms for row in networks])
     return LeftOut(
         len(networks),
@@ -419,7 +430,7 @@ def _judged(networks: Sequence[MeasuredNetwork], half: float) -> LeftOut:
 
 
 def _check_units(rows: Sequence[NetworkTime], parts: Sequence[Floats], where: str) -> None:
-    """Refuse a time that is far from what the profile, set right by the other rows, says."""
+    """Refuse a time that is far from the profile's prediction, scaled by the other rows."""
     ratios = [row.ms / float(p[:4].sum() + p[7]) for row, p in zip(rows, parts, strict=True)]
     middle = median(ratios) if len(rows) > 2 else 1.0
     worst = max(range(len(rows)), key=lambda i: abs(log(ratios[i] / middle)))

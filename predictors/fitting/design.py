@@ -1,4 +1,4 @@
-"""From networks to numbers: kernels of each network, their groups, and how many units of each parameter they have."""
+"""Design matrix of networks: their kernels, the kernels' groups, and the units of each parameter."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -42,7 +42,7 @@ class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prior: dict[str, TermPrior]  # Its size before anything is measured, by precision.
     spread: Annotated[float, msgspec.Meta(gt=0, le=5)] = 0.5  # How unsure that is, as a logarithm; for pooled fits.
 
-    def takes(self, group: str) -> bool:
+    def applies_to(self, group: str) -> bool:
         """Whether it has a part in the times of a group."""
         return group in self.groups or group.partition(":")[0] in self.groups
 
@@ -99,13 +99,13 @@ def load_formula(backend: str) -> Formula:
     return formula
 
 
-def group_of(cost: KernelCost, groups: Sequence[str]) -> str | None:
-    """The finest group that a kernel is in; None if there is none."""
-    fine = f"{cost.kind}:{cost.variant}"
-    return fine if fine in groups else cost.kind if cost.kind in groups else None
+def find_group(cost: KernelCost, groups: Sequence[str]) -> str | None:
+    """Return the finest group that contains a kernel; None if none does."""
+    variant_group = f"{cost.kind}:{cost.variant}"
+    return variant_group if variant_group in groups else cost.kind if cost.kind in groups else None
 
 
-def grain_of(processor: Processor, precision: str) -> Grain:
+def processor_grain(processor: Processor, precision: str) -> Grain:
     """Units that a processor works in at a precision."""
     return Grain(processor.width_slice, round(processor.profile.reduce_slice.value), ITEM_BYTES[precision])
 
@@ -138,7 +138,7 @@ class Design:
     parameters: tuple[Parameter, ...]  # One a column.
     groups: tuple[str, ...]  # Groups of kernels that the parameters speak of.
     units: Vector  # Networks × parameters.
-    left: dict[str, list[KernelCost]]  # Kernels of each network that are in no group.
+    ungrouped: dict[str, list[KernelCost]]  # Kernels of each network that are in no group.
 
     def priors(self, precision: str) -> list[TermPrior]:
         """Return the prior of each parameter, before any measurement."""
@@ -149,11 +149,11 @@ class Design:
         terms: dict[str, dict[str, float]] = {group: {} for group in self.groups}
         for parameter, size in zip(self.parameters, sizes, strict=True):
             for group, some in terms.items():
-                if parameter.term != INFERENCE and parameter.takes(group) and size > 0:
+                if parameter.term != INFERENCE and parameter.applies_to(group) and size > 0:
                     some[parameter.term] = some.get(parameter.term, 0.0) + float(size)
         return terms
 
-    def fixed(self, sizes: Vector) -> float:
+    def fixed_ms(self, sizes: Vector) -> float:
         """Return the time of an inference in addition to its kernels, ms."""
         return sum(float(size) for parameter, size in zip(self.parameters, sizes, strict=True) if parameter.term == INFERENCE)
 
@@ -167,16 +167,16 @@ def design(networks: Networks, formula: Formula, grain: Grain, precision: str) -
     parameters = tuple(parameter for parameter in formula.parameters if precision in parameter.prior)
     groups = tuple(dict.fromkeys(group for parameter in parameters for group in parameter.groups))
     units = np.zeros((len(networks.costs), len(parameters)))
-    left: dict[str, list[KernelCost]] = {}
+    ungrouped: dict[str, list[KernelCost]] = {}
     for row, (name, costs) in enumerate(networks.costs.items()):
-        inside: dict[str, list[KernelCost]] = {}
+        costs_by_group: dict[str, list[KernelCost]] = {}
         for cost in costs:
-            group = group_of(cost, groups)
+            group = find_group(cost, groups)
             if group is None:
-                left.setdefault(name, []).append(cost)
+                ungrouped.setdefault(name, []).append(cost)
             else:
-                inside.setdefault(group, []).append(cost)
-        tables = {group: columns(some) for group, some in inside.items()}
+                costs_by_group.setdefault(group, []).append(cost)
+        tables = {group: columns(some) for group, some in costs_by_group.items()}
         for column, parameter in enumerate(parameters):
             if parameter.term == INFERENCE:
                 units[row, column] = 1.0
@@ -184,6 +184,6 @@ def design(networks: Networks, formula: Formula, grain: Grain, precision: str) -
                 units[row, column] = sum(
                     float(np.sum(terms.get(parameter.term).units(table, grain)))
                     for group, table in tables.items()
-                    if parameter.takes(group)
+                    if parameter.applies_to(group)
                 )
-    return Design(tuple(networks.costs), parameters, groups, units, left)
+    return Design(tuple(networks.costs), parameters, groups, units, ungrouped)

@@ -13,10 +13,10 @@ from predictors.devices import DeviceProfile, Processor, list_devices
 from predictors.errors import StretchError, UnknownNameError
 from predictors.faults import nearest
 from predictors.fits.fit import Correction, Fit, HeldOut, Interval, KernelGroup
-from predictors.fitting.design import Formula, Networks, design, grain_of, load_formula
+from predictors.fitting.design import Formula, Networks, design, load_formula, processor_grain
 from predictors.fitting.pooled import Place, TimedCoreSet, fit_core_sets
-from predictors.fitting.regression import METHOD, Vector, covered, family_interval, rounded
-from predictors.fitting.single import Timed, correction, fit_kernels, time_kernels
+from predictors.fitting.regression import METHOD, Vector, family_coverage, family_interval, rounded
+from predictors.fitting.single import TimedKernel, correction, fit_kernels, time_kernels
 from predictors.fitting.together import MIN_NETWORKS as MIN_POOLED
 from predictors.fitting.together import Pool
 from predictors.fusion import KernelCost
@@ -40,18 +40,21 @@ def family_folds(families: Mapping[str, str], kinds: Mapping[str, Set[str]], fol
     """
     sizes = Counter(families.values())
     folds = folds or (len(sizes) if len(sizes) <= FEW_FAMILIES else FOLDS)
-    has = {family: frozenset().union(*(kinds[name] for name, of in families.items() if of == family)) for family in sizes}
-    often = Counter(kind for some in has.values() for kind in some)
-    rare = {family: {kind for kind in some if often[kind] == 2} for family, some in has.items()}
+    kinds_of_family = {
+        family: frozenset().union(*(kinds[name] for name, fold_of_family in families.items() if fold_of_family == family))
+        for family in sizes
+    }
+    family_counts = Counter(kind for some in kinds_of_family.values() for kind in some)
+    rare = {family: {kind for kind in some if family_counts[kind] == 2} for family, some in kinds_of_family.items()}
     load = [0] * min(folds, len(sizes))
-    inside: list[set[str]] = [set() for _ in load]
+    kinds_in_fold: list[set[str]] = [set() for _ in load]
     of: dict[str, int] = {}
     for family in sorted(sizes, key=lambda name: (-sizes[name], name)):
-        free = [i for i in range(len(load)) if not rare[family] & inside[i]] or list(range(len(load)))
-        fold = min(free, key=lambda i: (load[i], i))
+        allowed_folds = [i for i in range(len(load)) if not rare[family] & kinds_in_fold[i]] or list(range(len(load)))
+        fold = min(allowed_folds, key=lambda i: (load[i], i))
         of[family] = fold
         load[fold] += sizes[family]
-        inside[fold] |= rare[family]
+        kinds_in_fold[fold] |= rare[family]
     return {name: of[family] for name, family in families.items()}
 
 
@@ -119,15 +122,15 @@ def _pool_of(name: str) -> tuple[Pool, dict[Place, Vector]]:
 #: Fewest networks and families that say something about networks of another family.
 MIN_NETWORKS, MIN_FAMILIES = 12, 3
 
-#: A fit that was judged on nothing yet.
-_UNJUDGED = HeldOut(0, 0, 0, 0.0, 0.0, 0.0, 0.0)
+#: Of a fit that was not evaluated yet.
+_NOT_EVALUATED = HeldOut(0, 0, 0, 0.0, 0.0, 0.0, 0.0)
 
 Predictions = dict[str, float]
 
 
 @dataclass(frozen=True)
-class Judged:
-    """A fit and what fits made in the same way said of networks of families that they had not seen."""
+class EvaluatedFit:
+    """A fit with its evaluation: predictions by fits made in the same way without the network's family."""
 
     fit: Fit  # The fit.
     measured: Predictions  # ms of each network.
@@ -157,8 +160,8 @@ class _Task:
         """The processor of the profile with one core set."""
         return self.device.processor(f"{self.family}[{core_set}]")
 
-    def make(self, core_set: str, groups: dict[str, KernelGroup], beside: Correction) -> Fit:
-        """A fit that was not judged yet."""
+    def make(self, core_set: str, groups: dict[str, KernelGroup], correction: Correction) -> Fit:
+        """Return a fit that was not evaluated yet."""
         runtimes = sorted({row.runtime for row in self.rows(self.measured_on)})
         source = self.measurements.source
         where = f"; {source.url} at {source.commit}" if source.url else ""
@@ -169,16 +172,16 @@ class _Task:
             self.networks.backend,
             ", ".join(runtimes),
             groups,
-            beside,
+            correction,
             Interval(0.9, 1.0, 1.0, METHOD),
-            _UNJUDGED,
+            _NOT_EVALUATED,
             f"{source.title}, device {self.measured_on}{where}",
             self.measured_on if self.measured_on != self.device.id and self.measured_on in list_devices() else None,
         )
 
 
-class TooLittleError(StretchError):
-    """What was measured of one processor at one precision is too little for a fit."""
+class TooFewMeasurementsError(StretchError):
+    """One processor has too few measurements at one precision for a fit."""
 
 
 def fit_device(
@@ -186,113 +189,113 @@ def fit_device(
     device: DeviceProfile,
     measured_on: str | None = None,
     step: Callable[[], object] = lambda: None,
-    tell: Callable[[str], object] = lambda message: None,
-) -> list[Judged]:
+    report: Callable[[str], object] = lambda message: None,
+) -> list[EvaluatedFit]:
     """Fits of everything that was measured on a device and that its profile has.
 
     Args:
         measured_on: Device in the tables; the profile's own id if None. Another
             of the same chip may stand for it.
-        tell: Told why a processor and precision is left out, where others have enough measurements for a fit.
+        report: Called with the reason why a processor and precision is omitted, where others have enough measurements for a fit.
     """
     measured_on = measured_on or device.id
     measured_rows = [row for row in measurements.latencies if row.device == measured_on]
     if not measured_rows:
         raise UnknownNameError.among("device in these measurements", measured_on, sorted({row.device for row in measurements.latencies}))
-    wanted = sorted(
+    targets = sorted(
         {
             (row.processor, row.precision)
             for row in measured_rows
             if row.processor in device.processors and row.core_set in device.processors[row.processor].core_sets
         }
     )
-    if not wanted:
+    if not targets:
         names = sorted({f"{row.processor}[{row.core_set}]" for row in measured_rows})
         raise StretchError(
             f"the profile `{device.id}` has none of the core sets that were measured: {', '.join(names)}",
             nearest(names[0], device.variants),
         )
-    known: dict[str, Networks] = {}
-    judged_fits: list[Judged] = []
-    lacking: list[TooLittleError] = []
-    for family, precision in wanted:
+    networks_by_backend: dict[str, Networks] = {}
+    evaluated_fits: list[EvaluatedFit] = []
+    omitted: list[TooFewMeasurementsError] = []
+    for family, precision in targets:
         backend = device.processors[family].backend
         try:
             formula = load_formula(backend)
         except StretchError as error:
-            lacking.append(TooLittleError(f"{family} in {precision}: {error.message}", error.hint))
+            omitted.append(TooFewMeasurementsError(f"{family} in {precision}: {error.message}", error.hint))
             continue
         if formula.units and precision not in formula.units:
             continue
-        if backend not in known:
-            known[backend] = Networks(measurements.graphs, measurements.families, backend)
-        networks = known[backend]
+        if backend not in networks_by_backend:
+            networks_by_backend[backend] = Networks(measurements.graphs, measurements.families, backend)
+        networks = networks_by_backend[backend]
         folds = family_folds(measurements.families, networks.kinds)
         task = _Task(measurements, device, measured_on, family, precision, networks, formula, folds)
         try:
-            judged_fits += [replace(judged, fit=add_borrowed(judged.fit, measured_on)) for judged in _fit(task)]
-        except TooLittleError as error:
-            lacking.append(error)
+            evaluated_fits += [replace(judged, fit=add_borrowed(judged.fit, measured_on)) for judged in _fit(task)]
+        except TooFewMeasurementsError as error:
+            omitted.append(error)
         step()
-    if lacking and not judged_fits:
-        raise lacking[0]
-    for reason in lacking:
-        tell(reason.message)
-    return judged_fits
+    if omitted and not evaluated_fits:
+        raise omitted[0]
+    for reason in omitted:
+        report(reason.message)
+    return evaluated_fits
 
 
-def _fit(task: _Task) -> list[Judged]:
+def _fit(task: _Task) -> list[EvaluatedFit]:
     """Fits of all core sets of one processor at one precision."""
     times: dict[str, Predictions] = defaultdict(dict)
     for row in task.rows(task.measured_on):
         if row.core_set in task.device.processors[task.family].core_sets:
-            known = times[row.core_set].get(row.network, row.ms)
+            best_ms = times[row.core_set].get(row.network, row.ms)
             # of several runtimes the fastest
-            times[row.core_set][row.network] = min(known, row.ms)
-    for core_set, some in times.items():
-        _check(task, core_set, some)
+            times[row.core_set][row.network] = min(best_ms, row.ms)
+    for core_set, core_set_times in times.items():
+        _check(task, core_set, core_set_times)
     if task.formula.units:
         return _fit_together(task, times)
-    single = bool(task.formula.kernels) and any(
+    has_kernel_times = bool(task.formula.kernels) and any(
         (row.device, row.processor, row.precision) == (task.measured_on, task.family, task.precision) for row in task.measurements.kernels
     )
-    if not single and not task.formula.parameters:
-        raise TooLittleError(
+    if not has_kernel_times and not task.formula.parameters:
+        raise TooFewMeasurementsError(
             f"{task.family} in {task.precision} has times of whole networks alone, and fits for `{task.networks.backend}` need those of kernels",
             "measure with the times of operators",
         )
-    make = _from_kernels if single else _from_networks
-    everything = make(task, frozenset(task.networks.costs), times)
+    make = _from_kernels if has_kernel_times else _from_networks
+    fits = make(task, frozenset(task.networks.costs), times)
     folds = sorted(set(task.folds.values()))
     left_out: dict[str, Predictions] = {core_set: {} for core_set in times}
     for fold in folds:
-        training = frozenset(name for name, of in task.folds.items() if of != fold)
+        training = frozenset(name for name, network_fold in task.folds.items() if network_fold != fold)
         for core_set, fit in make(task, training, times).items():
             model = FittedModel(fit, task.processor(core_set))
             for name, of in task.folds.items():
                 if of == fold and name in times[core_set]:
                     left_out[core_set][name] = predict(model, task.networks.costs[name])
-    return [_judge(task, fit, times[core_set], left_out[core_set], len(folds)) for core_set, fit in everything.items()]
+    return [_evaluate(task, fit, times[core_set], left_out[core_set], len(folds)) for core_set, fit in fits.items()]
 
 
-def _fit_together(task: _Task, times: Mapping[str, Predictions]) -> list[Judged]:
+def _fit_together(task: _Task, times: Mapping[str, Predictions]) -> list[EvaluatedFit]:
     """Fits of all core sets that share what they know with all devices and precisions."""
     processor = task.processor(next(iter(times)))
     rows = [row for row in task.measurements.latencies if row.processor == task.family]
     pool = Pool(task.networks, task.formula, rows, task.folds, (processor.width_slice, round(processor.profile.reduce_slice.value)))
-    everything = pool.sizes()
-    judged_fits = []
+    all_sizes = pool.sizes()
+    evaluated_fits = []
     for core_set, measured in times.items():
         place = (task.precision, task.measured_on, core_set)
         predicted: Predictions = {}
         for fold, sizes in pool.left_out.items():
             model = FittedModel(task.make(core_set, *pool.groups(place, sizes[place])), task.processor(core_set))
             predicted |= {name: predict(model, task.networks.costs[name]) for name in measured if task.folds[name] == fold}
-        judged = _judge(task, task.make(core_set, *pool.groups(place, everything[place])), measured, predicted, len(pool.left_out))
-        held = msgspec.structs.replace(judged.fit.held_out, coverage=rounded(pool.covered([place])))
-        fit = msgspec.structs.replace(judged.fit, interval=pool.interval(task.precision), held_out=held)
-        judged_fits.append(Judged(fit, judged.measured, judged.predicted))
-    return judged_fits
+        evaluated = _evaluate(task, task.make(core_set, *pool.groups(place, all_sizes[place])), measured, predicted, len(pool.left_out))
+        held_out = msgspec.structs.replace(evaluated.fit.held_out, coverage=rounded(pool.coverage([place])))
+        fit = msgspec.structs.replace(evaluated.fit, interval=pool.interval(task.precision), held_out=held_out)
+        evaluated_fits.append(EvaluatedFit(fit, evaluated.measured, evaluated.predicted))
+    return evaluated_fits
 
 
 def predict(model: FittedModel, costs: Sequence[KernelCost]) -> float:
@@ -302,49 +305,51 @@ def predict(model: FittedModel, costs: Sequence[KernelCost]) -> float:
 
 def _check(task: _Task, core_set: str, times: Predictions) -> None:
     families = {task.networks.families[name] for name in times}
-    fewest = MIN_POOLED if task.formula.units else MIN_NETWORKS
-    if len(times) < fewest or len(families) < MIN_FAMILIES:
-        raise TooLittleError(
+    minimum = MIN_POOLED if task.formula.units else MIN_NETWORKS
+    if len(times) < minimum or len(families) < MIN_FAMILIES:
+        raise TooFewMeasurementsError(
             f"{task.family}[{core_set}] in {task.precision} has times of {len(times)} networks of {len(families)} families, "
             f"too few for a fit",
-            f"measure at least {fewest} networks of {MIN_FAMILIES} families",
+            f"measure at least {minimum} networks of {MIN_FAMILIES} families",
         )
 
 
-def _judge(task: _Task, fit: Fit, measured: Predictions, predicted: Predictions, folds: int) -> Judged:
-    """The fit with its interval and how good its like were."""
+def _evaluate(task: _Task, fit: Fit, measured: Predictions, predicted: Predictions, folds: int) -> EvaluatedFit:
+    """Return the fit with its interval and the errors of fits made in the same way."""
     ratios = {name: measured[name] / ms for name, ms in predicted.items()}
     errors = np.array([abs(ms / measured[name] - 1) for name, ms in predicted.items()])
-    held = HeldOut(
+    held_out = HeldOut(
         len(ratios),
         len({task.networks.families[name] for name in ratios}),
         folds,
         rounded(float(np.mean(errors <= 0.1))),
         rounded(float(np.mean(errors <= 0.2))),
         rounded(float(np.mean(errors))),
-        rounded(covered(ratios, task.networks.families)),
+        rounded(family_coverage(ratios, task.networks.families)),
     )
-    stored = msgspec.structs.replace(fit, interval=family_interval(ratios, task.networks.families), held_out=held)
-    return Judged(stored, dict(measured), dict(predicted))
+    evaluated = msgspec.structs.replace(fit, interval=family_interval(ratios, task.networks.families), held_out=held_out)
+    return EvaluatedFit(evaluated, dict(measured), dict(predicted))
 
 
 def _from_networks(task: _Task, training: frozenset[str], times: Mapping[str, Predictions]) -> dict[str, Fit]:
     """Fits to whole networks: those of the other devices share the prior."""
-    grain = grain_of(task.processor(next(iter(times))), task.precision)
+    grain = processor_grain(task.processor(next(iter(times))), task.precision)
     matrix = design(task.networks, task.formula, grain, task.precision)
-    at: dict[tuple[str, str], Vector] = defaultdict(lambda: np.full(len(matrix.names), np.nan))
+    times_by_core_set: dict[tuple[str, str], Vector] = defaultdict(lambda: np.full(len(matrix.names), np.nan))
     position = {name: i for i, name in enumerate(matrix.names)}
     runtimes = {row.runtime for row in task.rows(task.measured_on)}
     for row in task.rows():
         if row.runtime in runtimes:
-            at[row.device, row.core_set][position[row.network]] = row.ms
-    sets = [TimedCoreSet(*key, values) for key, values in sorted(at.items()) if np.isfinite(values).sum() >= MIN_NETWORKS]
+            times_by_core_set[row.device, row.core_set][position[row.network]] = row.ms
+    sets = [TimedCoreSet(*key, values) for key, values in sorted(times_by_core_set.items()) if np.isfinite(values).sum() >= MIN_NETWORKS]
     sizes = fit_core_sets(matrix, task.formula, task.precision, sets, np.array([name in training for name in matrix.names]))
     fits = {}
     for core_set in times:
-        some = np.array([rounded(float(size)) for size in sizes[task.measured_on, core_set]])
-        groups = {name: KernelGroup({term: rounded(ms) for term, ms in some.items()}) for name, some in matrix.group_terms(some).items()}
-        fits[core_set] = task.make(core_set, groups, Correction(fixed_ms=rounded(matrix.fixed(some))))
+        core_set_sizes = np.array([rounded(float(size)) for size in sizes[task.measured_on, core_set]])
+        groups = {
+            name: KernelGroup({term: rounded(ms) for term, ms in some.items()}) for name, some in matrix.group_terms(core_set_sizes).items()
+        }
+        fits[core_set] = task.make(core_set, groups, Correction(fixed_ms=rounded(matrix.fixed_ms(core_set_sizes))))
     return fits
 
 
@@ -354,35 +359,37 @@ def _from_kernels(task: _Task, training: frozenset[str], times: Mapping[str, Pre
     for core_set, measured in times.items():
         key = (task.measured_on, task.family, core_set, task.precision)
         rows = [
-            Timed(row.network, row.cost, row.ms)
+            TimedKernel(row.network, row.cost, row.ms)
             for row in task.measurements.kernels
             if (row.device, row.processor, row.core_set, row.precision) == key and row.network in training
         ]
-        grain = grain_of(task.processor(core_set), task.precision)
+        grain = processor_grain(task.processor(core_set), task.precision)
         groups = fit_kernels(rows, task.formula, grain)
-        beside = correction(*_sums(task, groups, rows, {name: ms for name, ms in measured.items() if name in training}, core_set))
-        fits[core_set] = task.make(core_set, groups, beside)
+        core_set_correction = correction(
+            *_sums(task, groups, rows, {name: ms for name, ms in measured.items() if name in training}, core_set)
+        )
+        fits[core_set] = task.make(core_set, groups, core_set_correction)
     return fits
 
 
 def _sums(
-    task: _Task, groups: dict[str, KernelGroup], rows: Sequence[Timed], measured: Predictions, core_set: str
+    task: _Task, groups: dict[str, KernelGroup], rows: Sequence[TimedKernel], measured: Predictions, core_set: str
 ) -> tuple[Vector, Vector, Vector, Vector]:
     """For each network the sum of its kernels, how many there are, their weight elements, and its time.
 
     Kernels that were measured count with their own time: what trees say of the
     networks they were grown from is better than what they will say of others.
     """
-    grain = grain_of(task.processor(core_set), task.precision)
-    known: dict[tuple[str, KernelCost], list[float]] = defaultdict(list)
+    grain = processor_grain(task.processor(core_set), task.precision)
+    measured_ms: dict[tuple[str, KernelCost], list[float]] = defaultdict(list)
     for row in rows:
-        known[row.network, row.cost].append(row.ms)
-    mean = {key: float(np.mean(some)) for key, some in known.items()}
+        measured_ms[row.network, row.cost].append(row.ms)
+    mean = {key: float(np.mean(some)) for key, some in measured_ms.items()}
     sums = []
     for name in measured:
         costs = task.networks.costs[name]
-        guessed = np.nan_to_num(time_kernels(groups, costs, grain))
-        sums.append(sum(mean.get((name, cost), float(ms)) for cost, ms in zip(costs, guessed, strict=True)))
+        estimated = np.nan_to_num(time_kernels(groups, costs, grain))
+        sums.append(sum(mean.get((name, cost), float(ms)) for cost, ms in zip(costs, estimated, strict=True)))
     counts = [float(len(task.networks.costs[name])) for name in measured]
     weights = [float(sum(cost.weights for cost in task.networks.costs[name])) for name in measured]
     return np.array(sums), np.array(counts), np.array(weights), np.array(list(measured.values()))

@@ -10,10 +10,10 @@ from predictors.fitting.design import INFERENCE, Design, Formula, TermPrior
 from predictors.fitting.regression import Vector, solve, solve_robustly
 
 #: Relative uncertainty of: a time, the formula's priors, the prior that devices share, a size beside its scaling.
-NOISE, WIDE, SHARED, THREADS = 0.05, 1.0, 0.3, 0.1
+NOISE, PRIOR_SPREAD, SHARED_SPREAD, THREADS_SPREAD = 0.05, 1.0, 0.3, 0.1
 
 #: A byte costs at least as much as this many multiply-accumulates, and a launch at least so many ms.
-LEAST_BYTE, LEAST_LAUNCH_MS = 0.5, 5e-4
+MIN_BYTE_MACS, MIN_LAUNCH_MS = 0.5, 5e-4
 
 _CORES = re.compile(r"(\d+)([A-Za-z]+)")
 
@@ -38,7 +38,7 @@ class TimedCoreSet:
         return sum(int(count) for count, _ in _CORES.findall(self.name)) or 1
 
     @property
-    def alone(self) -> str:
+    def single_core(self) -> str:
         """Name of the core set that has the first of these cores by itself."""
         counts = _CORES.findall(self.name)
         return f"1{counts[0][1]}" if counts else self.name
@@ -48,14 +48,14 @@ def fit_core_sets(
     matrix: Design, formula: Formula, precision: str, sets: Sequence[TimedCoreSet], training: Vector
 ) -> dict[tuple[str, str], Vector]:
     """Sizes of the parameters for every core set."""
-    known = {cores.key for cores in sets}
-    # What has no single core to be compared with counts as one itself.
-    single = [cores for cores in sets if cores.cores == 1 or (cores.device, cores.alone) not in known]
-    first = {cores.key: _first(matrix, precision, cores, training) for cores in single}
-    fitted = {cores.key: _shared(matrix, first, cores, training) for cores in single}
+    keys = {cores.key for cores in sets}
+    # A core set without a measured single core counts as a single core.
+    single = [cores for cores in sets if cores.cores == 1 or (cores.device, cores.single_core) not in keys]
+    first = {cores.key: _fit_from_priors(matrix, precision, cores, training) for cores in single}
+    fitted = {cores.key: _fit_from_devices(matrix, first, cores, training) for cores in single}
     for core_set in sets:
         if core_set.key not in fitted:
-            fitted[core_set.key] = _threads(matrix, formula, fitted[core_set.device, core_set.alone], core_set, training)
+            fitted[core_set.key] = _fit_from_single_core(matrix, formula, fitted[core_set.device, core_set.single_core], core_set, training)
     return fitted
 
 
@@ -64,11 +64,11 @@ def _rows(matrix: Design, core_set: TimedCoreSet, training: Vector) -> tuple[Vec
     return matrix.units[use], core_set.times[use]
 
 
-def _first(matrix: Design, precision: str, core_set: TimedCoreSet, training: Vector) -> Vector:
-    """From the formula's priors alone, kept from zero so that logarithms exist."""
+def _fit_from_priors(matrix: Design, precision: str, core_set: TimedCoreSet, training: Vector) -> Vector:
+    """Fit from the formula's priors alone, above zero so that logarithms exist."""
     units, times = _rows(matrix, core_set, training)
     prior = scaled_prior(units, times, matrix.priors(precision))
-    return np.maximum(solve(units, times, prior, WIDE, NOISE), 0.1 * prior)
+    return np.maximum(solve(units, times, prior, PRIOR_SPREAD, NOISE), 0.1 * prior)
 
 
 def scaled_prior(units: Vector, times: Vector, priors: Sequence[TermPrior]) -> Vector:
@@ -81,13 +81,13 @@ def scaled_prior(units: Vector, times: Vector, priors: Sequence[TermPrior]) -> V
     per_mac, per_byte, per_launch = (
         solve(np.vstack([rows / scale, weak / scale]), np.ones(len(times) + 1) * np.append(np.ones(len(times)), 0.3), None) / scale
     )
-    per_byte, per_launch = max(per_byte, LEAST_BYTE * per_mac), max(per_launch, LEAST_LAUNCH_MS)
+    per_byte, per_launch = max(per_byte, MIN_BYTE_MACS * per_mac), max(per_launch, MIN_LAUNCH_MS)
     sizes: Vector = parts @ np.array([per_mac, per_byte, per_launch])
     return sizes
 
 
-def _shared(matrix: Design, first: Mapping[tuple[str, str], Vector], core_set: TimedCoreSet, training: Vector) -> Vector:
-    """Towards what all devices have in common: the mean of their sizes, each relative to how fast the device is."""
+def _fit_from_devices(matrix: Design, first: Mapping[tuple[str, str], Vector], core_set: TimedCoreSet, training: Vector) -> Vector:
+    """Fit with the mean of all devices' sizes as prior, each relative to its device's speed."""
     logs = {key: np.log(sizes) for key, sizes in first.items()}
     mean = matrix.units[training].mean(axis=0)
     weight = mean * np.mean([sizes / (mean @ sizes) for sizes in first.values()], axis=0)
@@ -96,29 +96,29 @@ def _shared(matrix: Design, first: Mapping[tuple[str, str], Vector], core_set: T
     prior = np.exp(np.mean([log - speed[key] for key, log in logs.items()], axis=0) + speed[core_set.key])
     units, times = _rows(matrix, core_set, training)
     prior *= np.exp(np.mean(np.log(times / (units @ prior))))
-    return solve(units, times, prior, SHARED, NOISE)
+    return solve(units, times, prior, SHARED_SPREAD, NOISE)
 
 
-def _threads(matrix: Design, formula: Formula, alone: Vector, core_set: TimedCoreSet, training: Vector) -> Vector:
-    """From one core of the same device: a factor for each scaling, then each size by itself, none divided by more than there are cores."""
+def _fit_from_single_core(matrix: Design, formula: Formula, single_core: Vector, core_set: TimedCoreSet, training: Vector) -> Vector:
+    """Fit from one core of the same device: a factor per scaling, then each size; none is divided by more than the number of cores."""
     units, times = _rows(matrix, core_set, training)
-    alone = np.maximum(alone, alone.max() * 1e-15)
+    single_core = np.maximum(single_core, single_core.max() * 1e-15)
     names = list(formula.threads)
     shares = np.array([[name in parameter.shares for parameter in matrix.parameters] for name in names], dtype=float)
     scalings = [formula.threads[name] for name in names]
     expected = np.array([scaling.factor / core_set.cores**scaling.exponent for scaling in scalings])
     spread = np.array([scaling.spread for scaling in scalings])
     divided = np.full(len(names), 1 / core_set.cores)
-    factors = solve_robustly(units @ (shares * alone).T, times, expected, spread, NOISE, divided)
-    prior = np.maximum((factors @ shares) * alone, 0.03 * alone)
-    return solve_robustly(units, times, prior, THREADS, NOISE, alone / core_set.cores)
+    factors = solve_robustly(units @ (shares * single_core).T, times, expected, spread, NOISE, divided)
+    prior = np.maximum((factors @ shares) * single_core, 0.03 * single_core)
+    return solve_robustly(units, times, prior, THREADS_SPREAD, NOISE, single_core / core_set.cores)
 
 
 #: Logarithms: how fast a core set may be, and one precision beside another.
-SPEED, SPEED_AT = 3.0, 0.3
+SPEED, SPEED_AT_PRECISION = 3.0, 0.3
 
 #: Logarithms: how runtimes differ in what an inference takes beside its kernels, and how devices differ in that.
-RUNTIME, RUNTIME_ON = 1.0, 0.3
+RUNTIME, RUNTIME_ON_DEVICE = 1.0, 0.3
 
 #: What a precision changes beside what formulas say, relative to how unsure those are.
 PRECISION = 0.4
@@ -146,7 +146,7 @@ def fit_pooled(
 ) -> dict[Place, Vector]:
     """Sizes of the parameters for every precision and core set."""
     precisions = sorted(designs)
-    known = {core_set.key: core_set for some in sets.values() for core_set in some}
+    known = {core_set.key: core_set for core_set_sizes in sets.values() for core_set in core_set_sizes}
     keys = sorted(known)
     runtimes = sorted({timed.runtime for some in sets.values() for timed in some})
     model = _Model(formula, [designs[p] for p in precisions], precisions, [known[key] for key in keys], len(runtimes))
@@ -167,7 +167,7 @@ def _data(
 ) -> _PooledTimes:
     """Times of all precisions, core sets and runtimes, which `indices` names in their order."""
     precisions, keys, runtimes = indices
-    units, logs, weights, at = [], [], [], []
+    units, logs, weights, indices_of_times = [], [], [], []
     for p, precision in enumerate(precisions):
         timed = {key: np.sum([np.isfinite(row.times) for row in sets[precision] if row.key == key], axis=0) for key in keys}
         for core_set in sets[precision]:
@@ -175,8 +175,8 @@ def _data(
             units.append(designs[precision].units[use])
             logs.append(np.log(core_set.times[use]))
             weights.append(1 / timed[core_set.key][use])
-            at += [(p, keys.index(core_set.key), runtimes.index(core_set.runtime))] * int(use.sum())
-    where = np.array(at, dtype=np.intp).reshape(-1, 3)
+            indices_of_times += [(p, keys.index(core_set.key), runtimes.index(core_set.runtime))] * int(use.sum())
+    where = np.array(indices_of_times, dtype=np.intp).reshape(-1, 3)
     return _PooledTimes(np.concatenate(units), np.concatenate(logs), where[:, 0], where[:, 1], where[:, 2], np.concatenate(weights))
 
 
@@ -214,11 +214,11 @@ class _Model:
         p, d, k, q = len(precisions), len(sets), len(parameters), len(names)
         # One runtime has nothing to be compared with.
         r = runtimes if runtimes > 1 else 0
-        self._beside = np.array([parameter.term == INFERENCE for parameter in parameters], dtype=float)
+        self._is_inference = np.array([parameter.term == INFERENCE for parameter in parameters], dtype=float)
         #: Factors and the spread of each: common, of precisions, of speed, of speed at a precision, of parts, of parts at a precision,
         #: of runtimes at a precision, of runtimes on a device at a precision.
         self._shapes = [(k,), (p, k), (d,), (p, d), (d, q), (p, d, q), (p, r), (p, d, r)]
-        wide = [np.array(kind) for kind in (SPEED, SPEED_AT, formula.apart, RUNTIME, RUNTIME_ON)]
+        wide = [np.array(kind) for kind in (SPEED, SPEED_AT_PRECISION, formula.apart, RUNTIME, RUNTIME_ON_DEVICE)]
         spreads = [spread, PRECISION * spread, wide[0], wide[1], parts, *wide[2:]]
         self._weight = np.concatenate([np.broadcast_to(s**-2.0, shape).ravel() for s, shape in zip(spreads, self._shapes, strict=True)])
         self._ends = np.cumsum([0, *[int(np.prod(shape)) for shape in self._shapes]])
@@ -253,7 +253,7 @@ class _Model:
         common, at, speed, speed_at, parts, parts_at, runtime, runtime_on = factors
         logs: Vector = self._base[p, d] + common + at[p] + (speed[d] + speed_at[p, d])[:, None] + (parts[d] + parts_at[p, d])[:, self._part]
         if runtime.size:
-            logs = logs + (runtime[p, r] + runtime_on[p, d, r])[:, None] * self._beside
+            logs = logs + (runtime[p, r] + runtime_on[p, d, r])[:, None] * self._is_inference
         return logs
 
     def _loss(self, factors: Vector, data: _PooledTimes) -> tuple[float, Vector]:
@@ -273,7 +273,7 @@ class _Model:
         np.add.at(gradient[4], d, by_part)
         np.add.at(gradient[5], (p, d), by_part)
         if gradient[6].size:
-            np.add.at(gradient[6], (p, r), slope @ self._beside)
-            np.add.at(gradient[7], (p, d, r), slope @ self._beside)
+            np.add.at(gradient[6], (p, r), slope @ self._is_inference)
+            np.add.at(gradient[7], (p, d, r), slope @ self._is_inference)
         loss = float(np.sum(data.weights * (root - 1)) + 0.5 * np.sum(self._weight * factors**2))
         return loss, np.concatenate([part.ravel() for part in gradient]) + self._weight * factors

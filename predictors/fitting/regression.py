@@ -89,7 +89,7 @@ FAMILY_METHOD = (
 )
 
 
-def ends(ratios: Sequence[float], coverage: float = COVERAGE) -> tuple[float, float]:
+def interval_ends(ratios: Sequence[float], coverage: float = COVERAGE) -> tuple[float, float]:
     """Factors on a prediction between which a new time lies with probability `coverage`.
 
     Both ends are order statistics, each with half of the rest beyond it; with n
@@ -106,48 +106,48 @@ def ends(ratios: Sequence[float], coverage: float = COVERAGE) -> tuple[float, fl
     return min(low, 1.0), max(high, 1.0)
 
 
-def _between(ratios: Mapping[str, float], families: Mapping[str, str], level: float) -> float:
+def _covering_ends(ratios: Mapping[str, float], families: Mapping[str, str], level: float) -> float:
     """Share of networks between the ends that networks of other families give at a level."""
     inside = []
     for family in {families[name] for name in ratios}:
         others = [ratio for name, ratio in ratios.items() if families[name] != family]
         if others:
-            low, high = ends(others, level)
+            low, high = interval_ends(others, level)
             inside += [low <= ratio <= high for name, ratio in ratios.items() if families[name] == family]
     return float(np.mean(inside)) if inside else 0.0
 
 
-def family_ends(ratios: Mapping[str, float], families: Mapping[str, str], coverage: float = COVERAGE) -> tuple[float, float]:
+def family_interval_ends(ratios: Mapping[str, float], families: Mapping[str, str], coverage: float = COVERAGE) -> tuple[float, float]:
     """Factors on a prediction between which a network of a new family lies with probability `coverage`.
 
     Networks of one family err alike, so that quantiles over networks promise too
     much: the level is raised until families that are left out are covered.
     """
     levels = [1 - (1 - coverage) * (1 - step / _LEVELS) for step in range(_LEVELS)]
-    level = next((candidate for candidate in levels if _between(ratios, families, candidate) >= coverage), levels[-1])
-    return ends(list(ratios.values()), level)
+    level = next((candidate for candidate in levels if _covering_ends(ratios, families, candidate) >= coverage), levels[-1])
+    return interval_ends(list(ratios.values()), level)
 
 
 def interval(ratios: Sequence[float], coverage: float = COVERAGE) -> Interval:
     """The interval of a fit from all ratios, see `ends`."""
-    return _interval(*ends(ratios, coverage), coverage, METHOD)
+    return _interval(*interval_ends(ratios, coverage), coverage, METHOD)
 
 
 def family_interval(ratios: Mapping[str, float], families: Mapping[str, str], coverage: float = COVERAGE) -> Interval:
     """The interval of a fit from all ratios, see `family_ends`."""
-    return _interval(*family_ends(ratios, families, coverage), coverage, FAMILY_METHOD)
+    return _interval(*family_interval_ends(ratios, families, coverage), coverage, FAMILY_METHOD)
 
 
 def _interval(low: float, high: float, coverage: float, method: str) -> Interval:
     return Interval(coverage, float(f"{low:.4g}"), float(f"{high:.4g}"), method)
 
 
-def covered(ratios: Mapping[str, float], families: Mapping[str, str], coverage: float = COVERAGE) -> float:
+def family_coverage(ratios: Mapping[str, float], families: Mapping[str, str], coverage: float = COVERAGE) -> float:
     """Return the coverage of the interval under leave-one-family-out, its level included."""
     inside = []
     for family in sorted({families[name] for name in ratios}):
         others = {name: ratio for name, ratio in ratios.items() if families[name] != family}
         if others:
-            low, high = family_ends(others, families, coverage)
+            low, high = family_interval_ends(others, families, coverage)
             inside += [low <= ratio <= high for name, ratio in ratios.items() if families[name] == family]
     return float(np.mean(inside)) if inside else 0.0

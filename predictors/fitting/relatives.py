@@ -49,7 +49,7 @@ class FittedProcessor:
     times: Mapping[str, Times]  # Kernel times of each network by its fit.
     fixed_ms: float  # What an inference takes beside them.
 
-    def on(self, other: Processor, precision: str) -> dict[str, float]:
+    def predict_on(self, other: Processor, precision: str) -> dict[str, float]:
         """Return its fit's predictions for each network on another processor, ms."""
         ratios = Ratios.between(self.processor, other, precision)
         return {name: sum(ratios.of(times).ms.tolist()) + self.fixed_ms for name, times in self.times.items()}
@@ -63,7 +63,7 @@ def fit_priors(
 ) -> list[Prior]:
     """Priors of all core sets and precisions of a device that have no fit and enough relatives."""
     pool = _Pool([profile for profile in profiles if profile.id != device.id], measurements)
-    at_home = _Pool([device], measurements)
+    own_pool = _Pool([device], measurements)
     priors = []
     for family, profile in device.processors.items():
         for core_set, cores in profile.core_sets.items():
@@ -71,7 +71,7 @@ def fit_priors(
             for precision in cores.peak_gops:
                 if precision in processor.fits:
                     continue
-                prior = _of_fewer_cores(at_home, device, processor, precision)
+                prior = _prior_from_fewer_cores(own_pool, device, processor, precision)
                 if prior is None and len(chips := pool.relatives(device, processor, precision)) >= MIN_RELATIVES:
                     prior = _prior(processor, precision, chips)
                 if prior is not None:
@@ -89,7 +89,7 @@ def log_ratios(chips: Sequence[FittedProcessor], precision: str) -> list[dict[st
     """For each chip the logarithm of measured ÷ predicted of its networks, predicted from the other chips."""
     ratios = []
     for chip in chips:
-        others = [other.on(chip.processor, precision) for other in chips if other is not chip]
+        others = [other.predict_on(chip.processor, precision) for other in chips if other is not chip]
         ratios.append({name: log(ms / _mean([other[name] for other in others])) for name, ms in chip.measured.items()})
     return ratios
 
@@ -110,9 +110,9 @@ def _prior(processor: Processor, precision: str, chips: Sequence[FittedProcessor
     for i in range(len(chips)):
         others = [*chips[:i], *chips[i + 1 :]]
         # Without this chip: the others around each other, and then on it.
-        at, off = spread(log_ratios(others, precision)) if len(others) > 1 else (0.0, float("inf"))
-        errors += [exp(at - ratio) - 1 for ratio in ratios[i].values()]
-        inside += [abs(ratio - at) <= off for ratio in ratios[i].values()]
+        center, half_width = spread(log_ratios(others, precision)) if len(others) > 1 else (0.0, float("inf"))
+        errors += [exp(center - ratio) - 1 for ratio in ratios[i].values()]
+        inside += [abs(ratio - center) <= half_width for ratio in ratios[i].values()]
     return Prior(
         processor.family,
         processor.core_set,
@@ -130,17 +130,17 @@ def _prior(processor: Processor, precision: str, chips: Sequence[FittedProcessor
     )
 
 
-def _of_fewer_cores(pool: "_Pool", device: DeviceProfile, processor: Processor, precision: str) -> Prior | None:
-    """From the fit of some of the same cores, the largest such set; None where none was fitted.
+def _prior_from_fewer_cores(pool: "_Pool", device: DeviceProfile, processor: Processor, precision: str) -> Prior | None:
+    """Return a prior from the fit of a subset of the same cores, the largest such set; None if none was fitted.
 
-    So a core more never makes a prediction slower. How well a set predicts one that contains it is seen on sets that were both fitted.
+    So another core never makes a prediction slower. The error is known from pairs of sets that were both fitted.
     """
 
     def best(whole: Processor) -> FittedProcessor | None:
         chips = [
             chip
             for chip in pool.own(device, precision)
-            if chip.name.processor == whole.family and _within(chip.name.core_set, whole.core_set)
+            if chip.name.processor == whole.family and _is_proper_subset(chip.name.core_set, whole.core_set)
         ]
         return max(chips, key=lambda chip: _cores(chip.name.core_set) or 0, default=None)
 
@@ -150,27 +150,27 @@ def _of_fewer_cores(pool: "_Pool", device: DeviceProfile, processor: Processor, 
     pairs = [(chip, inner) for chip in pool.own(device, precision) if chip.measured and (inner := best(chip.processor))]
     errors = []
     for chip, inner in pairs:
-        predicted = inner.on(chip.processor, precision)
+        predicted = inner.predict_on(chip.processor, precision)
         errors.append({name: log(ms / predicted[name]) for name, ms in chip.measured.items()})
     if len(errors) < MIN_RELATIVES:
         return None
     middle, width = spread(errors)
     ratios = Ratios.between(part.processor, processor, precision)
     scale = min(exp(middle), 1 / max(ratios.compute, ratios.memory))
-    off = np.array([exp(log(scale) - error) - 1 for ratio in errors for error in ratio.values()])
+    errors_off = np.array([exp(log(scale) - error) - 1 for ratio in errors for error in ratio.values()])
     inside = [abs(error - middle) <= width for ratio in errors for error in ratio.values()]
     judged = LeftOut(
         len(errors),
-        len(off),
-        rounded(float(np.mean(np.abs(off) <= 0.2))),
-        rounded(float(np.mean(np.abs(off)))),
+        len(errors_off),
+        rounded(float(np.mean(np.abs(errors_off) <= 0.2))),
+        rounded(float(np.mean(np.abs(errors_off)))),
         rounded(float(np.mean(inside))),
     )
     interval = Interval(COVERAGE, rounded(exp(-width)), rounded(exp(width)), METHOD)
     return Prior(processor.family, processor.core_set, precision, (part.name,), rounded(scale), interval, judged)
 
 
-def _within(part: str, whole: str) -> bool:
+def _is_proper_subset(part: str, whole: str) -> bool:
     """Whether a core set such as ``3med`` is a proper part of another such as ``1large3med``."""
     counts = [{kind: int(count) for count, kind in re.findall(r"(\d+)([A-Za-z]+)", name)} for name in (part, whole)]
     return part != whole and bool(counts[0]) and all(count <= counts[1].get(kind, 0) for kind, count in counts[0].items())
@@ -188,17 +188,17 @@ class _Pool:
         """Relatives of a processor of a device; of several profiles of one measured device the first alone."""
         chips: dict[tuple[str, str], FittedProcessor] = {}
         for profile in self._profiles:
-            for relative in _fitted(profile, precision):
+            for relative in _fitted_processors(profile, precision):
                 fit = relative.fits[precision]
                 key = (fit.source, relative.core_set)
-                if key not in chips and _alike(profile, relative, device, processor):
+                if key not in chips and _is_relative(profile, relative, device, processor):
                     name = Relative(profile.id, relative.family, relative.core_set, precision)
                     chips[key] = self._chip(name, relative, fit)
         return [chip for chip in chips.values() if chip.measured]
 
     def own(self, device: DeviceProfile, precision: str) -> list[FittedProcessor]:
         """The fitted processors of one of the profiles."""
-        fitted = _fitted(device, precision)
+        fitted = _fitted_processors(device, precision)
         return [self._chip(Relative(device.id, one.family, one.core_set, precision), one, one.fits[precision]) for one in fitted]
 
     def _chip(self, name: Relative, relative: Processor, fit: Fit) -> FittedProcessor:
@@ -230,15 +230,15 @@ class _Pool:
         }
 
 
-def _fitted(profile: DeviceProfile, precision: str) -> list[Processor]:
+def _fitted_processors(profile: DeviceProfile, precision: str) -> list[Processor]:
     """Processors of a profile that have a fit at a precision, with every core set."""
-    every = [
+    processors = [
         profile.processor(f"{family}[{core_set}]") for family, processor in profile.processors.items() for core_set in processor.core_sets
     ]
-    return [processor for processor in every if precision in processor.fits]
+    return [processor for processor in processors if precision in processor.fits]
 
 
-def _alike(profile: DeviceProfile, relative: Processor, device: DeviceProfile, processor: Processor) -> bool:
+def _is_relative(profile: DeviceProfile, relative: Processor, device: DeviceProfile, processor: Processor) -> bool:
     """Whether a processor of one profile is a relative of a processor of another device."""
     if relative.profile.backend in processor.profile.relatives:
         return True

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictors.fits.fit import Correction, KernelGroup, Trees
-from predictors.fitting.design import Formula, group_of
+from predictors.fitting.design import Formula, find_group
 from predictors.fitting.regression import Vector, rounded, solve
 from predictors.fusion import KernelCost
 from predictors.models.fitted import Grain, TreeModel, columns, features, terms
@@ -60,10 +60,10 @@ def grow(costs: Sequence[KernelCost], targets: NDArray[np.float64], weights: NDA
     )
     # A last digit that two processors round differently must not turn a split around.
     model.fit(np.round(rows, 9), np.round(targets, 9), sample_weight=np.round(weights, 9))
-    return _flat([trees[0].nodes for trees in model._predictors], float(model._baseline_prediction.ravel()[0]))
+    return _flatten([trees[0].nodes for trees in model._predictors], float(model._baseline_prediction.ravel()[0]))
 
 
-def _flat(predictors: Sequence[NDArray[np.void]], base: float) -> Trees:
+def _flatten(predictors: Sequence[NDArray[np.void]], base: float) -> Trees:
     """The trees of scikit-learn as flat lists."""
     roots: list[int] = []
     feature: list[int] = []
@@ -77,14 +77,14 @@ def _flat(predictors: Sequence[NDArray[np.void]], base: float) -> Trees:
         for number, node in enumerate(nodes):
             leaf = bool(node["is_leaf"])
             feature.append(0 if leaf else int(node["feature_idx"]))
-            threshold.append(0.0 if leaf else _between(float(node["num_threshold"])))
+            threshold.append(0.0 if leaf else _rounded_threshold(float(node["num_threshold"])))
             left.append(start + (number if leaf else int(node["left"])))
             right.append(start + (number if leaf else int(node["right"])))
             value.append(round(float(node["value"]), 5) if leaf else 0.0)
     return Trees(FEATURES, tuple(roots), tuple(feature), tuple(threshold), tuple(left), tuple(right), tuple(value), round(base, 6), BOUND)
 
 
-def _between(threshold: float) -> float:
+def _rounded_threshold(threshold: float) -> float:
     """A bound between two values of a feature, in few digits: whole features are told apart halfway."""
     return floor(threshold) + 0.5 if threshold >= 64 else round(threshold, 6)
 
@@ -97,12 +97,12 @@ def evaluate(trees: Trees, costs: Sequence[KernelCost]) -> NDArray[np.float64]:
 #: Fewest kernels that a group's terms are fitted to.
 MIN_GROUP = 5
 
-#: No kernel is believed to take less, ms: what a logarithm can bear.
-LEAST_MS = 1e-4
+#: Lower bound of a kernel's time in ms, so that its logarithm exists.
+MIN_MS = 1e-4
 
 
 @dataclass(frozen=True)
-class Timed:
+class TimedKernel:
     """A measured kernel."""
 
     network: str  # That it is part of.
@@ -110,24 +110,26 @@ class Timed:
     ms: float  # Its time.
 
 
-def fit_kernels(rows: Sequence[Timed], formula: Formula, grain: Grain) -> dict[str, KernelGroup]:
+def fit_kernels(rows: Sequence[TimedKernel], formula: Formula, grain: Grain) -> dict[str, KernelGroup]:
     """A formula and, where there are enough kernels, trees for each group."""
-    inside: dict[str, list[Timed]] = {}
+    rows_by_group: dict[str, list[TimedKernel]] = {}
     for row in rows:
-        group = group_of(row.cost, tuple(formula.kernels))
+        group = find_group(row.cost, tuple(formula.kernels))
         if group is not None:
-            inside.setdefault(group, []).append(row)
+            rows_by_group.setdefault(group, []).append(row)
     groups = {
-        name: _group(inside[name], formula.kernels[name], grain) for name in formula.kernels if len(inside.get(name, ())) >= MIN_GROUP
+        name: _group(rows_by_group[name], formula.kernels[name], grain)
+        for name in formula.kernels
+        if len(rows_by_group.get(name, ())) >= MIN_GROUP
     }
-    for kind, like in formula.like.items():
-        if like in groups:
-            groups[kind] = _unmeasured(groups[like])
+    for kind, reference_group in formula.like.items():
+        if reference_group in groups:
+            groups[kind] = _unmeasured(groups[reference_group])
     return groups
 
 
 def _unmeasured(group: KernelGroup) -> KernelGroup:
-    """What moving elements takes of a measured group, for kernels that no table has.
+    """Return the memory terms of a measured group, for kernels that no table has.
 
     Without its trees, which know its shapes, and without the launch: whole networks show that kernels without products, which
     tables leave out, hardly cost one (`correction` finds what they do).
@@ -135,13 +137,13 @@ def _unmeasured(group: KernelGroup) -> KernelGroup:
     return KernelGroup({name: size for name, size in group.terms.items() if terms.get(name).part == "memory"})
 
 
-def _group(rows: Sequence[Timed], names: Sequence[str], grain: Grain) -> KernelGroup:
+def _group(rows: Sequence[TimedKernel], names: Sequence[str], grain: Grain) -> KernelGroup:
     costs = [row.cost for row in rows]
     times = np.array([row.ms for row in rows])
     table = columns(costs)
     units = np.stack([np.broadcast_to(np.asarray(terms.get(name).units(table, grain), dtype=float), len(rows)) for name in names], axis=1)
     sizes = [rounded(float(size)) for size in solve(units, times)]
-    summed = np.maximum(units @ np.array(sizes), LEAST_MS)
+    summed = np.maximum(units @ np.array(sizes), MIN_MS)
     trees = None
     if len(rows) >= MIN_KERNELS:
         # Long kernels count more: a network's time is their sum.
@@ -155,7 +157,7 @@ def time_kernels(groups: dict[str, KernelGroup], costs: Sequence[KernelCost], gr
     times = np.full(len(costs), np.nan)
     inside: dict[str, list[int]] = {}
     for index, cost in enumerate(costs):
-        group = group_of(cost, tuple(groups))
+        group = find_group(cost, tuple(groups))
         if group is not None:
             inside.setdefault(group, []).append(index)
     for name, some in inside.items():

@@ -20,7 +20,7 @@ METHOD = (
     "precision; as many degrees of freedom as networks less one, since the errors of one network on several devices are nearly the same"
 )
 
-#: Fewest networks of a core set: what others know of networks helps, not what they know of this one.
+#: Fewest networks of a core set: other core sets inform about networks, not about this core set.
 MIN_NETWORKS = 8
 
 
@@ -48,15 +48,15 @@ class Pool:
         position = {name: i for i, name in enumerate(self.networks.costs)}
         core_sets: dict[str, list[TimedCoreSet]] = {}
         for precision in self.designs:
-            at: dict[tuple[str, str, str], Vector] = defaultdict(lambda: np.full(len(position), np.nan))
+            times_by_key: dict[tuple[str, str, str], Vector] = defaultdict(lambda: np.full(len(position), np.nan))
             names: dict[tuple[str, str], set[str]] = defaultdict(set)
             for row in self.rows:
                 if row.precision == precision:
-                    at[row.device, row.core_set, row.runtime][position[row.network]] = row.ms
+                    times_by_key[row.device, row.core_set, row.runtime][position[row.network]] = row.ms
                     names[row.device, row.core_set].add(row.network)
             core_sets[precision] = [
                 TimedCoreSet(device, name, times, runtime)
-                for (device, name, runtime), times in sorted(at.items())
+                for (device, name, runtime), times in sorted(times_by_key.items())
                 if len(names[device, name]) >= MIN_NETWORKS
             ]
         return core_sets
@@ -66,15 +66,15 @@ class Pool:
         """Times by precision and core set, with the runtime that is fastest for the network."""
         core_sets: dict[str, list[TimedCoreSet]] = {}
         for precision, some in self.timed.items():
-            least: dict[tuple[str, str], Vector] = {}
+            fastest: dict[tuple[str, str], Vector] = {}
             for core_set in some:
-                least[core_set.key] = np.fmin(least.get(core_set.key, core_set.times), core_set.times)
-            core_sets[precision] = [TimedCoreSet(*key, times) for key, times in least.items()]
+                fastest[core_set.key] = np.fmin(fastest.get(core_set.key, core_set.times), core_set.times)
+            core_sets[precision] = [TimedCoreSet(*key, times) for key, times in fastest.items()]
         return core_sets
 
-    def sizes(self, without: int | None = None) -> dict[Place, Vector]:
+    def sizes(self, without_fold: int | None = None) -> dict[Place, Vector]:
         """Sizes of the parameters, from all networks or those outside of one fold."""
-        training = np.array([self.folds[name] != without for name in self.networks.costs])
+        training = np.array([self.folds[name] != without_fold for name in self.networks.costs])
         return fit_pooled(self.designs, self.formula, self.timed, training)
 
     @cached_property
@@ -83,11 +83,11 @@ class Pool:
         return {fold: self.sizes(fold) for fold in sorted(set(self.folds.values()))}
 
     def groups(self, place: Place, sizes: Vector) -> tuple[dict[str, KernelGroup], Correction]:
-        """Sizes as what a fit stores."""
+        """Return sizes in the form that a fit stores."""
         matrix = self.designs[place[0]]
         stored = np.array([rounded(float(size)) for size in sizes])
         groups = {name: KernelGroup({term: rounded(ms) for term, ms in some.items()}) for name, some in matrix.group_terms(stored).items()}
-        return groups, Correction(fixed_ms=rounded(matrix.fixed(stored)))
+        return groups, Correction(fixed_ms=rounded(matrix.fixed_ms(stored)))
 
     @cached_property
     def ratios(self) -> dict[Place, dict[str, float]]:
@@ -101,7 +101,7 @@ class Pool:
                         by_place[precision, *core_set.key][name] = float(core_set.times[i] / (self.designs[precision].units[i] @ sizes))
         return dict(by_place)
 
-    def ends(self, precision: str, without: str | None = None) -> tuple[float, float]:
+    def interval_ends(self, precision: str, without_family: str | None = None) -> tuple[float, float]:
         """Ends of the interval at a precision, from networks left out on all devices.
 
         Args:
@@ -113,18 +113,18 @@ class Pool:
         logs: dict[str, list[float]] = defaultdict(list)
         for place, some in self.ratios.items():
             for name, ratio in some.items():
-                if place[0] == precision and families[name] != without:
+                if place[0] == precision and families[name] != without_family:
                     logs[name].append(float(np.log(ratio)))
-        every = np.concatenate([np.array(network_logs) for network_logs in logs.values()])
-        reach = float(t.ppf((1 + COVERAGE) / 2, len(logs) - 1) * np.sqrt(np.mean(every**2)))
-        return float(np.exp(-reach)), float(np.exp(reach))
+        all_logs = np.concatenate([np.array(network_logs) for network_logs in logs.values()])
+        half_width = float(t.ppf((1 + COVERAGE) / 2, len(logs) - 1) * np.sqrt(np.mean(all_logs**2)))
+        return float(np.exp(-half_width)), float(np.exp(half_width))
 
     def interval(self, precision: str) -> Interval:
         """The interval at a precision: ten networks on one device are too few for quantiles."""
-        low, high = self.ends(precision)
+        low, high = self.interval_ends(precision)
         return Interval(COVERAGE, float(f"{low:.4g}"), float(f"{high:.4g}"), METHOD)
 
-    def covered(self, places: Sequence[Place]) -> float:
+    def coverage(self, places: Sequence[Place]) -> float:
         """Return the coverage of the interval under leave-one-family-out, on any device."""
         families, inside = self.networks.families, []
         bounds: dict[tuple[str, str], tuple[float, float]] = {}
@@ -132,6 +132,6 @@ class Pool:
             for name, ratio in self.ratios[place].items():
                 key = (place[0], families[name])
                 if key not in bounds:
-                    bounds[key] = self.ends(*key)
+                    bounds[key] = self.interval_ends(*key)
                 inside.append(bounds[key][0] <= ratio <= bounds[key][1])
         return float(np.mean(inside))

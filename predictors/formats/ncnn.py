@@ -12,7 +12,7 @@ from pathlib import Path
 
 from predictors.errors import StretchError, need
 from predictors.files import read_bytes
-from predictors.graph import Op, OpGraph, free_name
+from predictors.graph import Op, OpGraph, unique_name
 from predictors.operators import kind_of
 from predictors.operators.opaque import attributes
 from predictors.registry import RuleTable
@@ -479,7 +479,7 @@ class NcnnLowering:
         need(bool(ends), f"{self._path} computes nothing from its input")
         last = ends[0]
         if len(ends) > 1:
-            last = free_name("outputs", self._ops.__contains__)
+            last = unique_name("outputs", self._ops.__contains__)
             shape = self._ops[ends[0]].shape
             self._ops[last] = Op(last, "view", tuple(ends), {"shape": shape}, shape)
         return OpGraph.build(self._path.stem, self._ops.values(), last)
@@ -525,7 +525,7 @@ class NcnnLowering:
             if min(shape, default=1) < 1:
                 raise ValueError(f"its output would be {shape}")
             wanted = f"{layer.name}_{step.kind}" if place else layer.name
-            name = free_name(wanted.replace("/", "_").replace(".", "_"), self._ops.__contains__)
+            name = unique_name(wanted.replace("/", "_").replace(".", "_"), self._ops.__contains__)
             self._ops[name] = Op(name, step.kind, tuple(names), step.attrs, shape)
             last = Blob(name, shape)
         stated = layer.shapes[number] if layer.shapes else None

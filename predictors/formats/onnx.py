@@ -15,7 +15,7 @@ from typing import Any
 from predictors.errors import StretchError, UsageError, first_line, need
 from predictors.files import read_bytes
 from predictors.formats.inference import infer_shapes
-from predictors.graph import Op, OpGraph, free_name
+from predictors.graph import Op, OpGraph, unique_name
 from predictors.operators import kind_of, kinds
 from predictors.operators.opaque import attributes
 from predictors.registry import RuleTable
@@ -160,21 +160,21 @@ def _concat(node: ShapedNode) -> Step:
     return "concat", {}
 
 
-def _plain(kind: str, **attrs: Any) -> Rule:
+def _same_kind(kind: str, **attrs: Any) -> Rule:
     return lambda node: (kind, dict(attrs))
 
 
-RULES.update({node: _plain(name) for name in kinds for node in kinds.get(name).nodes})
+RULES.update({node: _same_kind(name) for name in kinds for node in kinds.get(name).nodes})
 RULES.update(
     {
         "BatchNormalization": lambda node: ("batch_norm", {"affine": True, "eps": float(node.attrs.get("epsilon", 1e-5))}),
         # without the bounds of a clipping, which may be stored tensors; runtimes fuse any of them
-        "Clip": _plain("relu6"),
-        "Flatten": _plain("flatten"),
-        "GlobalAveragePool": _plain("global_avg_pool", keepdims=True),
-        "GlobalMaxPool": _plain("global_max_pool", keepdims=True),
+        "Clip": _same_kind("relu6"),
+        "Flatten": _same_kind("flatten"),
+        "GlobalAveragePool": _same_kind("global_avg_pool", keepdims=True),
+        "GlobalMaxPool": _same_kind("global_max_pool", keepdims=True),
         "LeakyRelu": lambda node: ("leaky_relu", {"slope": float(node.attrs.get("alpha", 0.01))}),
-        "Softmax": _plain("softmax"),
+        "Softmax": _same_kind("softmax"),
     }
 )
 
@@ -211,7 +211,7 @@ def read_onnx(path: str | Path, input_shape: InputShapes | None = None) -> OpGra
     last = [value for value in inputs if len(value.type.tensor_type.shape.dim) == 4 and readers.turn(value.name)]
     for value in last:
         _turn(graph, value)
-    _settle(path, inputs, requested)
+    _resolve_shapes(path, inputs, requested)
     shapes = _infer(path, model)
     try:
         return _OnnxLowering(path, graph, stored, shapes).graph(inputs)
@@ -267,7 +267,7 @@ def _turn(graph: Any, value: Any) -> None:
     shape = value.type.tensor_type.shape
     dims = [shape.dim[axis] for axis in TO_FIRST]
     shape.CopyFrom(type(shape)(dim=dims))
-    last = free_name(f"{value.name}_last", {name for node in graph.node for name in node.output}.__contains__)
+    last = unique_name(f"{value.name}_last", {name for node in graph.node for name in node.output}.__contains__)
     for node in graph.node:
         node.input[:] = [last if name == value.name else name for name in node.input]
     graph.node.insert(0, make_node("Transpose", [value.name], [last], perm=TO_LAST))
@@ -300,7 +300,7 @@ def _by_name(path: Path, names: Sequence[str], requested: InputShapes | None) ->
     return dict(requested)
 
 
-def _settle(path: Path, inputs: list[Any], requested: Mapping[str, Sequence[int]]) -> None:
+def _resolve_shapes(path: Path, inputs: list[Any], requested: Mapping[str, Sequence[int]]) -> None:
     """Give every input a size in numbers."""
     for value in inputs:
         dims = value.type.tensor_type.shape.dim
@@ -388,10 +388,10 @@ class _OnnxLowering:
                 return kind, attrs
         return ("view", {"shape": seen.shape}) if seen.kind in _VIEWS else opaque(seen)
 
-    def _append(self, wanted: str, step: Step, sources: tuple[str, ...], tensor: str) -> str:
-        name, (kind, attrs) = free_name(wanted, self._ops.__contains__), step
+    def _append(self, name: str, step: Step, sources: tuple[str, ...], tensor: str) -> str:
+        name, (kind, attrs) = unique_name(name, self._ops.__contains__), step
         shape = kind_of(kind).shape([self._ops[source].shape for source in sources], attrs)
-        need(prod(shape) >= 1, f"`{wanted}` of {self._path} gives an empty tensor")
+        need(prod(shape) >= 1, f"`{name}` of {self._path} gives an empty tensor")
         self._ops[name] = Op(name, kind, sources, attrs, shape)
         if tensor:
             self._maker[tensor] = name

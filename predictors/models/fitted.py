@@ -118,7 +118,7 @@ def winograd_tiles(cost: Any) -> Any:
     return np.ceil(np.sqrt(cost.pixels) / 4) ** 2
 
 
-def _upto(bound: int) -> Term:
+def _up_to(bound: int) -> Term:
     """Steps of the serial loop as long as outputs still fill idle units: the time does not grow with more of them at once."""
     return Term(lambda cost, grain: serial(cost, grain) * np.minimum(outputs(cost, grain), bound), "compute")
 
@@ -183,7 +183,7 @@ terms.register("winograd_transforms")(
     Term(lambda cost, grain: 36 * winograd_tiles(cost) * (cost.in_channels + cost.out_channels), "memory")
 )
 for _bound in (8_000, 16_000, 32_000, 48_000, 64_000, 128_000):
-    terms.register(f"serial_upto_{_bound}")(_upto(_bound))
+    terms.register(f"serial_upto_{_bound}")(_up_to(_bound))
     terms.register(f"serial_beyond_{_bound}")(_beyond(_bound))
 
 
@@ -263,7 +263,7 @@ Floats = NDArray[np.float64]
 SIBLING_SPREAD = 1.36
 
 #: Kernels whose times are kept as rows.
-_MOST_ROWS = 1 << 15
+_MAX_ROWS = 1 << 15
 
 _PARTS: tuple[Part, ...] = ("launch", "compute", "memory")
 
@@ -336,7 +336,7 @@ class FittedModel:
 
     def columns(self, costs: Sequence[KernelCost]) -> Times:
         """Times of kernels as arrays; equal kernels are computed once, also for different devices whose relative this is."""
-        known = self._rows if len(self._rows) < _MOST_ROWS else {}
+        known = self._rows if len(self._rows) < _MAX_ROWS else {}
         new = list(dict.fromkeys(cost for cost in costs if cost not in known))
         for name, at in self._grouped(new).items():
             some = [new[i] for i in at]

@@ -32,10 +32,10 @@ class Ratios:
     @classmethod
     def between(cls, relative: Processor, processor: Processor, precision: str) -> "Ratios":
         """From what the two profiles specify."""
-        one, other = relative.cores, processor.cores
-        at: Precision = processor.check_precision(precision)
-        peaks = [cores.peak_gops[at].value * cores.scaling.value for cores in (one, other)]
-        return cls(peaks[0] / peaks[1], one.bandwidth_gbs.value / other.bandwidth_gbs.value)
+        own_cores, other = relative.cores, processor.cores
+        checked: Precision = processor.check_precision(precision)
+        peaks = [cores.peak_gops[checked].value * cores.scaling.value for cores in (own_cores, other)]
+        return cls(peaks[0] / peaks[1], own_cores.bandwidth_gbs.value / other.bandwidth_gbs.value)
 
     def of(self, times: Times) -> Times:
         """Kernels' times, scaled."""

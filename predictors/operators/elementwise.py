@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 
-from predictors.channels import fresh, same_channels, tied
+from predictors.channels import new_channels, same_channels, tied_channels
 from predictors.kinds import POINTWISE, RECTIFIER, UNLAUNCHED, Kind, kinds, no_weights
 from predictors.rows import same_rows
 from predictors.shapes import Attrs, Shape, ints
@@ -25,7 +25,7 @@ def _broadcast(ins: Sequence[Shape], attrs: Attrs) -> Shape:
     return tuple(out)
 
 
-kinds.register("input")(Kind(lambda ins, attrs: ints(attrs, "shape"), channels=fresh, min_inputs=0, traits=frozenset({UNLAUNCHED})))
+kinds.register("input")(Kind(lambda ins, attrs: ints(attrs, "shape"), channels=new_channels, min_inputs=0, traits=frozenset({UNLAUNCHED})))
 for name in ("dropout", "stochastic_depth", "identity"):
     kinds.register(name)(_each(additive=Additive(), identity=True, traits=frozenset({UNLAUNCHED})))
 
@@ -41,7 +41,7 @@ for name, nodes in (("relu", ("Relu",)), ("relu6", ())):
 kinds.register("prelu")(_pointwise(weights=lambda ins, attrs: {"weight": (ins[0][1],)}))
 
 for name in ("add", "mul", "div"):
-    kinds.register(name)(Kind(_broadcast, channels=tied, rows=same_rows, slices=same_slice, min_inputs=2))
+    kinds.register(name)(Kind(_broadcast, channels=tied_channels, rows=same_rows, slices=same_slice, min_inputs=2))
 for name, weights, shifts in (
     ("add_scalar", no_weights, True),
     ("mul_scalar", no_weights, False),

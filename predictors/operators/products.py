@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import gcd, prod
 
-from predictors.channels import Groups, Narrowed, OperatorView, Pieces, freeze_all, fresh
+from predictors.channels import Groups, Narrowed, OperatorView, Pieces, freeze_all, new_channels
 from predictors.kinds import KernelWork, Kind, kinds
 from predictors.rows import window_rows
 from predictors.shapes import Attrs, Shape, integer, ints, pixels, rank4, window_shape
@@ -34,7 +34,7 @@ def _channels(ties: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Pieces
     """Dense: its own; depthwise: those it reads; grouped: units coarsened to whole convolution groups."""
     groups, out = integer(view.attrs, "groups"), integer(view.attrs, "out_channels")
     if groups == 1:
-        return fresh(ties, view, ins)
+        return new_channels(ties, view, ins)
     channels = view.inputs[0][1]
     if groups == channels:
         return tuple((group, per * (out // channels)) for group, per in ins[0])
@@ -79,7 +79,7 @@ kinds.register("linear")(
         lambda ins, attrs: (*ins[0][:-1], integer(attrs, "out_features")),
         lambda ins, attrs, out: prod(out) * ins[0][-1],
         _matrix_weights,
-        channels=fresh,
+        channels=new_channels,
         slices=columns,
         work=lambda ins, attrs, out: KernelWork("linear", ins[0][-1], out[-1], 1, 1, prod(out[:-1])),
         scaled=lambda attrs, narrowed: {**attrs, "out_features": narrowed.out},

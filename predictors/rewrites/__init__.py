@@ -19,7 +19,7 @@ rewrites: Registry[Rewrite] = Registry("rewrite")
 exact: Registry[Rewrite] = Registry("exact rewrite")
 
 
-def rewritten(graph: OpGraph, names: Sequence[str]) -> tuple[OpGraph, tuple[str, ...]]:
+def apply_rewrites(graph: OpGraph, names: Sequence[str]) -> tuple[OpGraph, tuple[str, ...]]:
     """A graph after some rewrites, one after the other.
 
     Args:
@@ -40,18 +40,18 @@ def rewritten(graph: OpGraph, names: Sequence[str]) -> tuple[OpGraph, tuple[str,
     return graph, tuple(done)
 
 
-def changing(names: Sequence[str]) -> tuple[str, ...]:
+def inexact_rewrites(names: Sequence[str]) -> tuple[str, ...]:
     """Those of some rewrites that make another network."""
     return tuple(name for name in names if name not in exact)
 
 
-def laid_out(graph: OpGraph, names: Sequence[str]) -> tuple[OpGraph, tuple[str, ...]]:
+def apply_exact_rewrites(graph: OpGraph, names: Sequence[str]) -> tuple[OpGraph, tuple[str, ...]]:
     """A graph after the exact ones of some rewrites, and those of them that changed something; the graph keeps the answer."""
     key = tuple(dict.fromkeys(name for name in names if name in exact))
-    known: dict[tuple[str, ...], tuple[OpGraph, tuple[str, ...]]] = vars(graph).setdefault("_laid_out", {})
-    if key not in known:
-        known[key] = rewritten(graph, key)
-    return known[key]
+    cached: dict[tuple[str, ...], tuple[OpGraph, tuple[str, ...]]] = vars(graph).setdefault("_laid_out", {})
+    if key not in cached:
+        cached[key] = apply_rewrites(graph, key)
+    return cached[key]
 
 
 import_modules(__name__, __path__)

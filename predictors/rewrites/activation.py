@@ -6,7 +6,7 @@ from predictors.graph import OpGraph
 from predictors.rewrites import Rewrite, rewrites
 
 #: Smooth or costly ones, and what comes near them with a few instructions, the nearest first.
-INSTEAD = {
+REPLACEMENTS = {
     "silu": ("hard_swish", "relu6", "relu"),
     "hard_swish": ("relu6", "relu"),
     "gelu": ("hard_swish", "relu6", "relu"),
@@ -16,7 +16,7 @@ INSTEAD = {
 }
 
 
-def _other(kind: str, by: str) -> Rewrite:
+def _replacement(kind: str, by: str) -> Rewrite:
     def rewrite(graph: OpGraph) -> OpGraph:
         if not any(op.kind == kind for op in graph.ops):
             return graph
@@ -26,6 +26,6 @@ def _other(kind: str, by: str) -> Rewrite:
     return rewrite
 
 
-for _kind, _others in INSTEAD.items():
+for _kind, _others in REPLACEMENTS.items():
     for _by in _others:
-        rewrites.register(f"{_kind}={_by}")(_other(_kind, _by))
+        rewrites.register(f"{_kind}={_by}")(_replacement(_kind, _by))

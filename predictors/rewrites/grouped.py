@@ -13,7 +13,7 @@ from predictors.rewrites import exact, rewrites
 from predictors.shapes import integer
 
 #: Most parts of one convolution: each is a launch, and beyond that the exchange with the CPU is no worse.
-MOST_PARTS = 64
+MAX_PARTS = 64
 
 #: What profiles call grouped convolutions that are not depthwise, in `unsupported` (they are no kind of operator).
 GROUPED = "grouped_conv"
@@ -34,12 +34,12 @@ def owner_of(op: Op) -> str:
 
 @rewrites.register(f"{GROUPED}=parts")
 @exact.register(f"{GROUPED}=parts")
-def in_parts(graph: OpGraph) -> OpGraph:
+def split_grouped(graph: OpGraph) -> OpGraph:
     """The graph whose grouped convolutions are slices, ordinary convolutions and a concat; those of over `MOST_PARTS` groups stay."""
     placed: dict[str, list[Op]] = {}
     gone: set[str] = set()
     for op in graph.ops:
-        if is_grouped(graph, op) and integer(op.attrs, "groups") <= MOST_PARTS:
+        if is_grouped(graph, op) and integer(op.attrs, "groups") <= MAX_PARTS:
             chain = _chain(graph, op)
             parts = _parts(graph, chain)
             if not any(part.name in graph.by_name for part in parts[:-1]):

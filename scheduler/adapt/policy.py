@@ -26,7 +26,7 @@ from predictors.errors import UsageError
 
 
 @dataclass(frozen=True)
-class Work:
+class PlannedWork:
     """A step of a plan."""
 
     name: str  # Unique in its plan.
@@ -42,7 +42,7 @@ class Alternative:
     """A plan, as the policy sees it."""
 
     name: str  # Unique among the alternatives.
-    work: tuple[Work, ...]  # Its steps, each behind those that it waits for.
+    work: tuple[PlannedWork, ...]  # Its steps, each behind those that it waits for.
     #: Additional power of each computing processor; empty if energy is irrelevant.
     watts: Mapping[str, float] = field(default_factory=dict)
 
@@ -87,7 +87,7 @@ _RECENT = 3
 
 
 @dataclass(frozen=True)
-class Rules:
+class AdaptationRules:
     """Parameters of the policy."""
 
     contended: float = 1.5  # Factor on the expected time from which a processor is contended.
@@ -124,7 +124,7 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class Ran:
+class InferenceMeasured:
     """Event: an inference has ended."""
 
     number: int  # Number of the inference.
@@ -143,7 +143,7 @@ class Probe:
 
 
 @dataclass(frozen=True)
-class Probed:
+class ProbeMeasured:
     """Event: a probe has ended."""
 
     number: int  # Last inference before the event.
@@ -153,7 +153,7 @@ class Probed:
 
 
 @dataclass(frozen=True)
-class Decision:
+class PlanDecision:
     """The plan of the next inference, with the reason."""
 
     inference: int  # Last inference before the decision.
@@ -162,11 +162,11 @@ class Decision:
     after: str  # Plan to run; the previous one during a probe, or if the probe confirms it.
     reason: str
     factors: Mapping[str, float]  # Assumed slowdown of each contended processor.
-    probe: Probe | None = None  # Probe to run concurrently with the next inferences; its end is reported as `Probed`.
+    probe: Probe | None = None  # Probe to run concurrently with the next inferences; its end is reported as `ProbeMeasured`.
 
 
 @dataclass(frozen=True)
-class Observed:
+class Observation:
     """Observed state of a processor."""
 
     #: Logarithms of the last factors; initially 0, as planned.
@@ -182,8 +182,8 @@ class Observed:
 class State:
     """Complete state of a policy."""
 
-    present: str  # Plan of the next inference.
-    observed: Mapping[str, Observed] = field(default_factory=dict)  # By processor; only those that were used.
+    current: str  # Plan of the next inference.
+    observed: Mapping[str, Observation] = field(default_factory=dict)  # By processor; only those that were used.
     probed: str | None = None  # Processor under a probe; None if there is none, or its result is obsolete.
 
 
@@ -194,11 +194,11 @@ class Policy:
         alternatives: At least one; the first wins ties.
     """
 
-    def __init__(self, alternatives: Sequence[Alternative], rules: Rules | None = None) -> None:
+    def __init__(self, alternatives: Sequence[Alternative], rules: AdaptationRules | None = None) -> None:
         self.alternatives = {alternative.name: alternative for alternative in alternatives}
         if not alternatives or len(self.alternatives) < len(alternatives):
             raise UsageError("two alternatives have the same name", "alternatives are different plans of a network")
-        self.rules = rules or Rules()
+        self.rules = rules or AdaptationRules()
         missing = [
             name for alternative in alternatives for name, ms in alternative.computing_ms.items() if ms and name not in alternative.watts
         ]
@@ -210,34 +210,34 @@ class Policy:
         """The initial state: the best plan without contention."""
         return State(self._best({}, next(iter(self.alternatives))))
 
-    def after(self, state: State, event: Ran | Probed) -> tuple[State, Decision | None]:
+    def after(self, state: State, event: InferenceMeasured | ProbeMeasured) -> tuple[State, PlanDecision | None]:
         """The next state after an event, and the decision if there is one."""
-        return self._ran(state, event) if isinstance(event, Ran) else self._probed(state, event)
+        return self._after_inference(state, event) if isinstance(event, InferenceMeasured) else self._after_probe(state, event)
 
-    def _ran(self, state: State, ran: Ran) -> tuple[State, Decision | None]:
-        observed = {**state.observed, **{name: self._looked(state, name, factor) for name, factor in _factors(ran).items()}}
-        if ran.alternative != state.present:  # it started before the last decision
+    def _after_inference(self, state: State, ran: InferenceMeasured) -> tuple[State, PlanDecision | None]:
+        observed = {**state.observed, **{name: self._updated(state, name, factor) for name, factor in _factors(ran).items()}}
+        if ran.alternative != state.current:  # it started before the last decision
             return replace(state, observed=observed), None
-        factors = _slowed(observed)
+        factors = _slowdowns(observed)
         if any(factors.keys() & _factors(ran).keys() - {name for name, view in state.observed.items() if view.contended}):
             # observations of unused processors are old and matter again: probe them at once
             observed = {
-                name: self._away(view, 0) if name in factors and name not in _factors(ran) else view for name, view in observed.items()
+                name: self._unused(view, 0) if name in factors and name not in _factors(ran) else view for name, view in observed.items()
             }
-        best = self._best(factors, state.present)
-        if best != state.present:
-            left = {name: self._away(view, self.rules.probe_after) for name, view in observed.items() if name in _factors(ran)}
-            reason = self._why(factors, state.present, best)
-            return self._decided(State(state.present, {**observed, **left}), ran.number, "move", best, reason, factors)
-        return self._watch(replace(state, observed=observed), ran.number, factors)
+        best = self._best(factors, state.current)
+        if best != state.current:
+            unused = {name: self._unused(view, self.rules.probe_after) for name, view in observed.items() if name in _factors(ran)}
+            reason = self._explain(factors, state.current, best)
+            return self._decide(State(state.current, {**observed, **unused}), ran.number, "move", best, reason, factors)
+        return self._schedule_probe(replace(state, observed=observed), ran.number, factors)
 
-    def _away(self, observed: Observed, wait: int) -> Observed:
+    def _unused(self, observed: Observation, wait: int) -> Observation:
         """The state of a processor that is unused from now on."""
         return replace(observed, wait=wait, gap=self.rules.probe_after)
 
-    def _looked(self, state: State, name: str, factor: float) -> Observed:
+    def _updated(self, state: State, name: str, factor: float) -> Observation:
         """The state of a processor after one more measurement."""
-        before, rules = state.observed.get(name, Observed()), self.rules
+        before, rules = state.observed.get(name, Observation()), self.rules
         recent = (*before.recent, factor)[-_RECENT:]
         mean = before.mean + rules.weight * (median(recent) - before.mean)
         contrary = mean <= log(rules.free) if before.contended else mean >= log(rules.contended)
@@ -245,9 +245,9 @@ class Policy:
         view = replace(before, recent=recent, mean=mean, votes=votes)
         if votes < rules.inferences:
             return view
-        return self._away(replace(view, votes=0, contended=not before.contended), rules.probe_after)
+        return self._unused(replace(view, votes=0, contended=not before.contended), rules.probe_after)
 
-    def _probed(self, state: State, probed: Probed) -> tuple[State, Decision | None]:
+    def _after_probe(self, state: State, probed: ProbeMeasured) -> tuple[State, PlanDecision | None]:
         """The next state after a probe; a probe from before a change of plan is ignored."""
         name = probed.processor
         if state.probed != name:
@@ -260,66 +260,70 @@ class Policy:
             gap = min(2 * view.gap, self.rules.probe_most)
             view = replace(view, gap=gap, wait=gap)
         observed = {**state.observed, name: view}
-        factors = _slowed(observed)
-        best = self._best(factors, state.present)
+        factors = _slowdowns(observed)
+        best = self._best(factors, state.current)
         if view.contended:
             reason = f"{name} still takes {exp(view.mean):.2f} times its time: next probe after {gap} inferences"
-            return self._decided(State(state.present, observed), probed.number, "stay away", best, reason, factors)
+            return self._decide(State(state.current, observed), probed.number, "stay away", best, reason, factors)
         reason = f"{name} is free again: {exp(view.mean):.2f} times its time"
-        return self._decided(State(state.present, observed), probed.number, "return", best, reason, factors)
+        return self._decide(State(state.current, observed), probed.number, "return", best, reason, factors)
 
-    def _watch(self, state: State, number: int, factors: Mapping[str, float]) -> tuple[State, Decision | None]:
+    def _schedule_probe(self, state: State, number: int, factors: Mapping[str, float]) -> tuple[State, PlanDecision | None]:
         """Count down to probes of unused processors whose release would change the plan; one probe at a time."""
         if state.probed is not None:
             return state, None
-        used = self.alternatives[state.present].computing_ms
-        observed, due = dict(state.observed), None
+        used = self.alternatives[state.current].computing_ms
+        observed, probe_processor = dict(state.observed), None
         for name in factors:
-            if used.get(name) or self._best({**factors, name: 1.0}, state.present) == state.present:
+            if used.get(name) or self._best({**factors, name: 1.0}, state.current) == state.current:
                 continue
             observed[name] = replace(observed[name], wait=observed[name].wait - 1)
-            due = due or (name if observed[name].wait <= 0 else None)
+            probe_processor = probe_processor or (name if observed[name].wait <= 0 else None)
         state = replace(state, observed=observed)
-        if due is None:
+        if probe_processor is None:
             return state, None
-        using = [alternative for alternative in self.alternatives.values() if alternative.computing_ms.get(due)]
-        least = min(using, key=lambda alternative: alternative.expected_ms(factors))
-        reason = f"probe of {due}, which took {factors[due]:.2f} times its time"
-        probe = Probe(due, least.name, least.computing_ms[due])
-        return self._decided(replace(state, probed=due), number, "probe", state.present, reason, factors, probe)
+        using = [alternative for alternative in self.alternatives.values() if alternative.computing_ms.get(probe_processor)]
+        fastest = min(using, key=lambda alternative: alternative.expected_ms(factors))
+        reason = f"probe of {probe_processor}, which took {factors[probe_processor]:.2f} times its time"
+        probe = Probe(probe_processor, fastest.name, fastest.computing_ms[probe_processor])
+        return self._decide(replace(state, probed=probe_processor), number, "probe", state.current, reason, factors, probe)
 
-    def _best(self, factors: Mapping[str, float], present: str) -> str:
+    def _best(self, factors: Mapping[str, float], current: str) -> str:
         """The plan to run: the current one unless another saves enough, or only the other one meets the deadline."""
         expected = {name: alternative.expected_ms(factors) for name, alternative in self.alternatives.items()}
-        allowed = inf if self.rules.deadline_ms is None else self.rules.deadline_ms
-        keeping = [name for name, ms in expected.items() if ms <= allowed]
-        costs = {name: self.alternatives[name].expected_mj(factors) for name in keeping} if self._energy and keeping else expected
-        least = min(keeping or expected, key=lambda name: (costs[name], expected[name]))
-        if keeping and present not in keeping:
-            return least
-        return least if costs[least] < (1 - self.rules.gain) * costs[present] else present
+        limit_ms = inf if self.rules.deadline_ms is None else self.rules.deadline_ms
+        meeting_deadline = [name for name, ms in expected.items() if ms <= limit_ms]
+        costs = (
+            {name: self.alternatives[name].expected_mj(factors) for name in meeting_deadline}
+            if self._energy and meeting_deadline
+            else expected
+        )
+        best = min(meeting_deadline or expected, key=lambda name: (costs[name], expected[name]))
+        if meeting_deadline and current not in meeting_deadline:
+            return best
+        return best if costs[best] < (1 - self.rules.gain) * costs[current] else current
 
-    def _why(self, factors: Mapping[str, float], present: str, best: str) -> str:
+    def _explain(self, factors: Mapping[str, float], current: str, best: str) -> str:
         slower = ", ".join(f"{name} takes {factor:.2f} times its time" for name, factor in factors.items())
-        one, other = (self.alternatives[name].expected_ms(factors) for name in (present, best))
-        why = f"{slower or 'no processor is contended'}: {other:.2f} ms expected instead of {one:.2f} ms"
+        current_ms, best_ms = (self.alternatives[name].expected_ms(factors) for name in (current, best))
+        text = f"{slower or 'no processor is contended'}: {best_ms:.2f} ms expected instead of {current_ms:.2f} ms"
         if self._energy:
-            less, more = (self.alternatives[name].expected_mj(factors) for name in (best, present))
-            why += f", {less:.2f} mJ instead of {more:.2f}"
-        return why if self.rules.deadline_ms is None else f"{why}, {self.rules.deadline_ms:g} ms allowed"
+            best_mj, current_mj = (self.alternatives[name].expected_mj(factors) for name in (best, current))
+            text += f", {best_mj:.2f} mJ instead of {current_mj:.2f}"
+        return text if self.rules.deadline_ms is None else f"{text}, {self.rules.deadline_ms:g} ms allowed"
 
-    def _decided(
+    def _decide(
         self, state: State, number: int, kind: Kind, best: str, reason: str, factors: Mapping[str, float], probe: Probe | None = None
-    ) -> tuple[State, Decision]:
-        return replace(state, present=best), Decision(number, kind, state.present, best, reason, dict(factors), probe)
+    ) -> tuple[State, PlanDecision]:
+        return replace(state, current=best), PlanDecision(number, kind, state.current, best, reason, dict(factors), probe)
 
 
-def _slowed(observed: Mapping[str, Observed]) -> dict[str, float]:
+def _slowdowns(observed: Mapping[str, Observation]) -> dict[str, float]:
     """Slowdown of the contended processors."""
     return {name: exp(view.mean) for name, view in observed.items() if view.contended}
 
 
-def _factors(ran: Ran) -> dict[str, float]:
+def _factors(ran: InferenceMeasured) -> dict[str, float]:
     """Logarithms of measured over expected times of the processors in use."""
     factors = {name: _factor(ran.measured_ms.get(name, 0.0), expected) for name, expected in ran.expected_ms.items()}
     return {name: factor for name, factor in factors.items() if factor is not None}

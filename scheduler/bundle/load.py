@@ -1,8 +1,8 @@
-"""A bundle on disk: read, checked and signed. Its hashes prove that it is whole; who made it, a signature alone.
+"""A bundle on disk: read, checked and signed. Its hashes prove that it is whole; only a signature proves who made it.
 
-A bundle is replaced by exchanging two folders under one name. Who opened the name before and opens a file by it after
+A bundle is replaced by exchanging two folders under one name. A reader that opened the name before and opens a file by it after
 would mix two bundles; so a reader holds the folder itself and names files through it. A lock that readers share says
-that the folder is in use: whoever removes folders takes it alone first.
+that the folder is in use; code that removes folders takes it exclusively first.
 
 Whoever changes a file can state its new hash as well. A signature (Ed25519, RFC 8032) proves that the description, which
 has the hashes of all other files, is as the holder of a key left it.
@@ -29,19 +29,19 @@ from predictors import system
 from predictors.errors import MissingBackendError, StretchError, install_line, upgrade_line
 from predictors.files import open_regular, read_bytes
 from predictors.joins import meetings
-from scheduler.bundle.manifest import SCHEMA, JoinEntry, Manifest, Own, SubgraphEntry, Tensor
+from scheduler.bundle.manifest import SCHEMA, JoinEntry, Manifest, SourceFile, SubgraphEntry, Tensor
 from scheduler.bundle.rows import ROW_AXIS, Rows, cut_shape
 from scheduler.formats.onnx import OnnxFile, open_onnx
 from scheduler.formats.onnx.file import MAX_WORK
 from scheduler.formats.onnx.shapes.node import FLOAT
 from scheduler.formats.tflite import open_tflite
 
-#: How often a folder that is just being removed is looked for again, and after how long.
-_TRIES, _PAUSE_S = 200, 0.005
+#: Attempts to open a folder that is being removed, and the pause between them.
+_ATTEMPTS, _PAUSE_S = 200, 0.005
 
 
-class Held:
-    """A folder that keeps its files for as long as this object lives."""
+class OpenFolder:
+    """An open folder, which keeps its files for as long as this object lives."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -55,22 +55,22 @@ class Held:
         root = Path(f"/proc/{os.getpid()}/fd/{self._descriptor}")
         return root if root.is_dir() else self._path
 
-    def named(self, text: str) -> str:
+    def replace_root(self, text: str) -> str:
         """The text with the folder's name in place of `root`."""
         return text.replace(str(self.root), str(self._path))
 
     def contains(self, file: Path) -> bool:
         """Whether a file below `root` is in the folder once every link is followed."""
         while True:
-            before = os.path.realpath(self.root)
+            folder = os.path.realpath(self.root)
             real = os.path.realpath(file)
-            if os.path.realpath(self.root) == before:
-                return Path(real).is_relative_to(before)
+            if os.path.realpath(self.root) == folder:
+                return Path(real).is_relative_to(folder)
 
 
 @contextlib.contextmanager
-def in_use(path: Path) -> Iterator[int]:
-    """Mark a folder as in use, so that nobody removes it, until the block ends.
+def shared_lock(path: Path) -> Iterator[int]:
+    """Hold the shared lock of a folder, so that it is not removed until the block ends.
 
     Yields:
         The folder's inode number, by which it is known under any name.
@@ -87,12 +87,12 @@ def in_use(path: Path) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def unused(path: Path) -> Iterator[bool]:
-    """Take a folder for oneself, to remove it.
+def exclusive_lock(path: Path) -> Iterator[bool]:
+    """Try to hold the exclusive lock of a folder, to remove it.
 
     Yields:
-        Whether it is ours until the block ends: no, if anybody reads or writes
-        it, or if the file system cannot tell.
+        Whether the lock is held until the block ends: False if a process reads or writes
+        the folder, or if the file system has no locks.
     """
     if not system.OPENS_FOLDERS:
         yield False
@@ -103,17 +103,17 @@ def unused(path: Path) -> Iterator[bool]:
         yield False
         return
     try:
-        yield _lock(descriptor, "LOCK_EX") is True and _is_still(path, descriptor)
+        yield _lock(descriptor, "LOCK_EX") is True and _is_same_folder(path, descriptor)
     finally:
         os.close(descriptor)
 
 
 def _open_shared(path: Path) -> int:
     """A descriptor of the folder that has this name, with the shared lock on it."""
-    for _ in range(_TRIES):
+    for _ in range(_ATTEMPTS):
         descriptor = os.open(path, system.flags("O_RDONLY", "O_DIRECTORY", "O_CLOEXEC"))
         # without locks nothing is removed while it could be in use either
-        if _lock(descriptor, "LOCK_SH") is not False and _is_still(path, descriptor):
+        if _lock(descriptor, "LOCK_SH") is not False and _is_same_folder(path, descriptor):
             return descriptor
         os.close(descriptor)
         time.sleep(_PAUSE_S)
@@ -131,14 +131,14 @@ def _lock(descriptor: int, kind: str) -> bool | None:
     return True
 
 
-def _is_still(path: Path, descriptor: int) -> bool:
-    """Whether the name is still that of the folder behind the descriptor."""
-    mine = os.fstat(descriptor)
+def _is_same_folder(path: Path, descriptor: int) -> bool:
+    """Whether the path still names the folder of the descriptor."""
+    opened = os.fstat(descriptor)
     try:
-        now = os.stat(path)
+        current = os.stat(path)
     except OSError:
         return False
-    return (now.st_dev, now.st_ino) == (mine.st_dev, mine.st_ino)
+    return (current.st_dev, current.st_ino) == (opened.st_dev, opened.st_ino)
 
 
 SIGNATURE = "signature.json"
@@ -249,7 +249,7 @@ MAX_TENSOR_ELEMENTS = 1 << 30
 
 
 def graph_problems(manifest: Manifest) -> Iterator[str]:
-    """Why the manifest's parts are not one graph that can run, one sentence each.
+    """Return the defects of the manifest's graph, one sentence each.
 
     Each tensor has one writer and at least one reader, both lists are in
     topological order, and the shapes of each join add up.
@@ -262,9 +262,9 @@ def graph_problems(manifest: Manifest) -> Iterator[str]:
         yield f"it has {len(steps)} subgraphs and joins and {len(manifest.tensors)} tensors, the limit is {MAX_PARTS}"
         return
     tensors = {t.name: t for t in manifest.tensors}
-    for what, names in (("tensor", [t.name for t in manifest.tensors]), ("subgraph or join", steps)):
-        if twice := next((n for n, count in Counter(names).items() if count > 1), None):
-            yield f"{what} `{twice}` is there twice"
+    for kind, names in (("tensor", [t.name for t in manifest.tensors]), ("subgraph or join", steps)):
+        if duplicate := next((n for n, count in Counter(names).items() if count > 1), None):
+            yield f"{kind} `{duplicate}` is there twice"
             return
     if reserved := {"input", "output"}.intersection(steps):
         yield f"no subgraph or join may be called `{reserved.pop()}`"
@@ -288,13 +288,13 @@ def graph_problems(manifest: Manifest) -> Iterator[str]:
     yield from _order_problems(manifest, reads, writes)
     for join in manifest.joins:
         yield from _join_problems(join, [tensors[i] for i in join.inputs], tensors[join.output])
-    for what, ends, shape in (
+    for kind, ends, shape in (
         ("input", manifest.inputs, manifest.model.input_shape),
         ("output", manifest.outputs, manifest.model.output_shape),
     ):
         tensor = ends[0]
         if tensors[tensor].shape != shape:
-            yield f"the model's {'first ' if len(ends) > 1 else ''}{what} has shape {list(shape)}, its tensor `{tensor}` {list(tensors[tensor].shape)}"
+            yield f"the model's {'first ' if len(ends) > 1 else ''}{kind} has shape {list(shape)}, its tensor `{tensor}` {list(tensors[tensor].shape)}"
 
 
 def _consistency_end_problems(manifest: Manifest) -> Iterator[str]:
@@ -303,12 +303,12 @@ def _consistency_end_problems(manifest: Manifest) -> Iterator[str]:
     if names and (len(set(names)) != len(manifest.outputs) or len(names) != len(manifest.outputs) or not all(names)):
         yield f"its {len(manifest.outputs)} outputs are called {', '.join(name or 'nothing' for name in names[:8])}"
     ends = [("the model", manifest.inputs, manifest.outputs)] + [(f"`{s.name}`", s.inputs, s.outputs) for s in manifest.subgraphs]
-    for who, *pair in ends:
+    for reader, *pair in ends:
         for verb, names in zip(("reads", "writes"), pair, strict=True):
             if not names:
-                yield f"{who} {verb} no tensor"
-            if twice := next((n for n, count in Counter(names).items() if count > 1), None):
-                yield f"{who} {verb} the tensor `{twice}` twice"
+                yield f"{reader} {verb} no tensor"
+            if duplicate := next((n for n, count in Counter(names).items() if count > 1), None):
+                yield f"{reader} {verb} the tensor `{duplicate}` twice"
 
 
 def _tensor_problems(manifest: Manifest, reads: dict[str, tuple[str, ...]], writes: dict[str, tuple[str, ...]]) -> Iterator[str]:
@@ -333,7 +333,7 @@ def _tensor_problems(manifest: Manifest, reads: dict[str, tuple[str, ...]], writ
 
 
 def _row_problems(subgraph: SubgraphEntry, tensors: dict[str, Tensor]) -> Iterator[str]:
-    """A subgraph reads rows that are there, of images whose rows can be told."""
+    """A subgraph reads existing rows, of images with an axis of rows."""
     for name, (start, stop) in subgraph.rows.items():
         if name not in subgraph.inputs:
             yield f"`{subgraph.name}` states rows of `{name[:80]}`, which it does not read"
@@ -347,19 +347,19 @@ def _row_problems(subgraph: SubgraphEntry, tensors: dict[str, Tensor]) -> Iterat
 
 
 def _order_problems(manifest: Manifest, reads: dict[str, tuple[str, ...]], writes: dict[str, tuple[str, ...]]) -> Iterator[str]:
-    """Each list must be in topological order; both together must have no circle."""
-    there = set(manifest.inputs)
-    left = {"subgraphs": deque(s.name for s in manifest.subgraphs), "joins": deque(j.name for j in manifest.joins)}
-    moved = True
-    while moved:
-        moved = False
-        for steps in left.values():
-            while steps and all(tensor in there for tensor in reads[steps[0]]):
-                there.update(writes[steps.popleft()])
-                moved = True
-    for what, steps in left.items():
+    """Each list must be in topological order; both together must have no cycle."""
+    available = set(manifest.inputs)
+    remaining = {"subgraphs": deque(s.name for s in manifest.subgraphs), "joins": deque(j.name for j in manifest.joins)}
+    progress = True
+    while progress:
+        progress = False
+        for steps in remaining.values():
+            while steps and all(tensor in available for tensor in reads[steps[0]]):
+                available.update(writes[steps.popleft()])
+                progress = True
+    for kind, steps in remaining.items():
         if steps:
-            yield f"the {what} are not in topological order: `{steps[0]}` reads a tensor that is written later"
+            yield f"the {kind} are not in topological order: `{steps[0]}` reads a tensor that is written later"
             return
 
 
@@ -378,17 +378,17 @@ def _join_problems(join: JoinEntry, inputs: list[Tensor], output: Tensor) -> Ite
         yield f"join `{join.name}`{problem}"
 
 
-def file_problems(path: Path, held: Held, manifest: Manifest, *, hashes: bool) -> Iterator[str]:
+def file_problems(path: Path, folder: OpenFolder, manifest: Manifest, *, hashes: bool) -> Iterator[str]:
     """Return defects of a bundle's files, one sentence each, without reading their content."""
-    for name in _used(manifest):
+    for name in _used_files(manifest):
         if name not in manifest.files:
             yield f"{path / 'bundle.json'} uses the file `{name}` without stating its size and hash"
     for name in manifest.files:
-        if not inside(name):
+        if not is_safe_path(name):
             yield f"{path / 'bundle.json'} names the file `{name}`, which is not inside the bundle"
             continue
         try:
-            problem = _problem(held, manifest, name, hashes=hashes)
+            problem = _file_problem(folder, manifest, name, hashes=hashes)
         except FileNotFoundError:
             problem = "is missing"
         except (OSError, ValueError, RuntimeError) as error:
@@ -397,7 +397,7 @@ def file_problems(path: Path, held: Held, manifest: Manifest, *, hashes: bool) -
             yield f"{path / name} {problem}"
 
 
-def onnx_problems(path: Path, held: Held, manifest: Manifest) -> Iterator[str]:
+def onnx_problems(path: Path, folder: OpenFolder, manifest: Manifest) -> Iterator[str]:
     """Return the defects of a bundle's unchanged ONNX files, one sentence each."""
     compiled = {name for files in manifest.contexts.values() for name in files.values()}
     work: dict[str, int] = {}
@@ -406,23 +406,23 @@ def onnx_problems(path: Path, held: Held, manifest: Manifest) -> Iterator[str]:
             continue
         try:
             if manifest.own is not None and name == manifest.own.file:
-                check_own(held.root / name, manifest.own)
-            opened = open_onnx(held.root / name)
-            if stray := _stray_location(opened, name, manifest):
-                yield f"{path / name} keeps weights in `{stray}`, which is not a file of the bundle"
+                check_source_file(folder.root / name, manifest.own)
+            opened = open_onnx(folder.root / name)
+            if missing := _missing_location(opened, name, manifest):
+                yield f"{path / name} keeps weights in `{missing}`, which is not a file of the bundle"
             # code for a DSP is one opaque operator, and runs only if its user trusts it
             elif name not in compiled and (manifest.own is None or name != manifest.own.file):
-                work[name] = opened.demand.work
+                work[name] = opened.cost.work
                 yield from _end_problems(path, opened, name, manifest)
         except StretchError as error:
-            yield held.named(error.message)
+            yield folder.replace_root(error.message)
     total = sum(work.get(entry.file, 0) for entry in manifest.subgraphs)
     if total > MAX_WORK:
         yield f"{path / 'bundle.json'}: its subgraphs take {total:.1e} multiply-accumulates, {MAX_WORK:.1e} are allowed"
 
 
-def check_own(path: Path, own: Own) -> set[str]:
-    """Refuse the user's own file where running it is no bounded work; gives where its weights lie that are outside of it."""
+def check_source_file(path: Path, own: SourceFile) -> set[str]:
+    """Refuse the user's own file if running it is unbounded work; return the files of its external weights."""
     if path.suffix == ".tflite":
         open_tflite(path)
         return set()
@@ -436,11 +436,11 @@ def check_own(path: Path, own: Own) -> set[str]:
             del shape.dim[:]
             for size in sizes[value.name]:
                 shape.dim.add().dim_value = size
-    _ = opened.demand
+    _ = opened.cost
     return opened.external
 
 
-def inside(name: str) -> bool:
+def is_safe_path(name: str) -> bool:
     """Whether a file's name in a manifest stays inside of the bundle."""
     path = PurePosixPath(name)
     return (
@@ -453,7 +453,7 @@ def inside(name: str) -> bool:
     )
 
 
-def _used(manifest: Manifest) -> list[str]:
+def _used_files(manifest: Manifest) -> list[str]:
     used = [s.file for s in manifest.subgraphs] + [manifest.whole, *manifest.controls.values(), *manifest.int8_controls.values()]
     used += [manifest.own.file] if manifest.own is not None else []
     if manifest.tflite is not None:
@@ -462,16 +462,16 @@ def _used(manifest: Manifest) -> list[str]:
     return [*used, *manifest.aot.values()]
 
 
-def _problem(held: Held, manifest: Manifest, name: str, *, hashes: bool) -> str:
-    """What is wrong with one file; empty if nothing is."""
-    file, entry = held.root / name, manifest.files[name]
-    if not file.exists() and not file.is_symlink():
+def _file_problem(folder: OpenFolder, manifest: Manifest, name: str, *, hashes: bool) -> str:
+    """Return the defect of one file; empty if it has none."""
+    path, entry = folder.root / name, manifest.files[name]
+    if not path.exists() and not path.is_symlink():
         return "is missing"
-    if not held.contains(file):
+    if not folder.contains(path):
         return "is a link that leads out of the bundle"
-    if file.exists() and not file.is_file():
+    if path.exists() and not path.is_file():
         return "is not a file"
-    with open_regular(file) as stream:
+    with open_regular(path) as stream:
         size = stream.seek(0, 2)
         if size != entry.bytes:
             return f"has {size} bytes, the bundle was written with {entry.bytes}"
@@ -481,11 +481,11 @@ def _problem(held: Held, manifest: Manifest, name: str, *, hashes: bool) -> str:
     return ""
 
 
-def _stray_location(opened: OnnxFile, name: str, manifest: Manifest) -> str:
-    """Where weights lie that are kept outside of an ONNX file and are no hashed file of the bundle; empty if nowhere."""
+def _missing_location(opened: OnnxFile, name: str, manifest: Manifest) -> str:
+    """Return a file of external weights that is not a hashed file of the bundle; empty if there is none."""
     for location in opened.external:
-        beside = str(PurePosixPath(name).parent / location) if inside(location) else None
-        if beside not in manifest.files:
+        file = str(PurePosixPath(name).parent / location) if is_safe_path(location) else None
+        if file not in manifest.files:
             return location or "a file without a name"
     return ""
 
@@ -497,49 +497,49 @@ def _end_problems(path: Path, opened: OnnxFile, name: str, manifest: Manifest) -
     stated = [(entry.inputs, entry.outputs, entry.rows) for entry in manifest.subgraphs if entry.file == name]
     stated += [(manifest.inputs, manifest.outputs, {})] * (name == manifest.whole)
     for inputs, outputs, rows in stated:
-        for what, names, has, cuts in zip(("input", "output"), (inputs, outputs), opened.ends, (rows, {}), strict=True):
-            wanted = {end_name: cut_shape(tensors[end_name].shape, cuts.get(end_name), tensors[end_name].layout) for end_name in names}
-            if has != wanted:
-                file_text, manifest_text = _listed(has), _listed(wanted)
-                yield f"{path / name} does not fit the bundle: its {what} is {file_text}, the manifest states {manifest_text}"
+        for side, names, shapes, cuts in zip(("input", "output"), (inputs, outputs), opened.ends, (rows, {}), strict=True):
+            expected = {end_name: cut_shape(tensors[end_name].shape, cuts.get(end_name), tensors[end_name].layout) for end_name in names}
+            if shapes != expected:
+                file_text, manifest_text = _format_shapes(shapes), _format_shapes(expected)
+                yield f"{path / name} does not fit the bundle: its {side} is {file_text}, the manifest states {manifest_text}"
 
 
-def _listed(shapes: Mapping[str, tuple[int, ...]]) -> str:
+def _format_shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:
     return ", ".join(f"`{name}` {list(shape)}" for name, shape in shapes.items()) or "nothing"
 
 
 MANIFEST = "bundle.json"
 MAX_MANIFEST_BYTES = 16 << 20
 
-_AGAIN = "write the bundle again with `stretch branch`"
+_HINT = "write the bundle again with `stretch branch`"
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle whose description holds together and whose files are there.
+    """A bundle with a consistent description and all its files.
 
     It stays what it was when it was read, even if another bundle takes its
-    place meanwhile: the folder of before is kept for as long as this lives.
+    place meanwhile: the previous folder is kept for as long as this lives.
 
     Args:
         path: The folder.
         manifest: Its description.
-        held: The folder itself; None for one that nobody replaces.
+        folder: The open folder; None for one that is never replaced.
         signer: Fingerprint of the trusted key that it is signed with; None if no key is required.
     """
 
     path: Path
     manifest: Manifest
-    held: Held | None = field(default=None, compare=False, repr=False)
+    folder: OpenFolder | None = field(default=None, compare=False, repr=False)
     signer: str | None = None
 
     def file(self, name: str) -> Path:
         """A path of one of the bundle's files, by its name in the manifest; it may lead through a descriptor of this process."""
-        return (self.path if self.held is None else self.held.root) / name
+        return (self.path if self.folder is None else self.folder.root) / name
 
-    def named(self, text: str) -> str:
+    def replace_root(self, text: str) -> str:
         """The text with the bundle's folder in place of what `file` gives."""
-        return text if self.held is None else self.held.named(text)
+        return text if self.folder is None else self.folder.replace_root(text)
 
     def subgraph(self, name: str) -> SubgraphEntry:
         """The subgraph called `name`."""
@@ -547,12 +547,12 @@ class Bundle:
 
 
 @contextlib.contextmanager
-def naming(bundle: Bundle | Held) -> Iterator[None]:
-    """Let errors name the bundle's folder, not the descriptor that its files are opened through."""
+def add_path_to_errors(bundle: Bundle | OpenFolder) -> Iterator[None]:
+    """Make errors name the bundle's folder, not the descriptor through which its files are opened."""
     try:
         yield
     except StretchError as error:
-        error.message = bundle.named(error.message)
+        error.message = bundle.replace_root(error.message)
         error.args = (error.message,)
         raise
 
@@ -583,26 +583,26 @@ def load_bundle(path: str | Path, *, check_hashes: bool = False, trust: str | Pa
     keys = [public_key(Path(key)) for key in ([trust] if isinstance(trust, str | Path) else trust)]
     bundle = read_bundle(Path(path), keys)
     for problem in bundle_problems(bundle, hashes=check_hashes or bool(keys)):
-        raise StretchError(problem, _AGAIN)
+        raise StretchError(problem, _HINT)
     return bundle
 
 
 def read_bundle(path: Path, keys: Sequence[bytes] = ()) -> Bundle:
-    """Read a bundle's description alone; nothing says yet that its files are there.
+    """Read only a bundle's description; its files are not checked.
 
     Args:
         keys: Public keys, 32 bytes each, with one of which the description has to be signed; none: with any or not at all.
     """
     try:
-        held = Held(path)
+        folder = OpenFolder(path)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise _no_bundle(path) from error
     except (OSError, ValueError) as error:
         raise StretchError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
-    with naming(held):
-        text = _description(held.root)
-        signer = fingerprint(check_signature(held.root, text, keys)) if keys else None
-        return Bundle(path, _decoded(held.root, text), held, signer)
+    with add_path_to_errors(folder):
+        text = _read_description(folder.root)
+        signer = fingerprint(check_signature(folder.root, text, keys)) if keys else None
+        return Bundle(path, _decode(folder.root, text), folder, signer)
 
 
 def bundle_problems(bundle: Bundle, *, hashes: bool) -> Iterator[str]:
@@ -614,16 +614,16 @@ def bundle_problems(bundle: Bundle, *, hashes: bool) -> Iterator[str]:
         bundle: A bundle fresh from `read_bundle`.
         hashes: Whether to compare each file's SHA-256.
     """
-    held = bundle.held or Held(bundle.path)
+    folder = bundle.folder or OpenFolder(bundle.path)
     damaged = False
-    for problem in file_problems(bundle.path, held, bundle.manifest, hashes=hashes):
+    for problem in file_problems(bundle.path, folder, bundle.manifest, hashes=hashes):
         damaged = True
         yield problem
     for problem in graph_problems(bundle.manifest):
         damaged = True
         yield f"{bundle.path / MANIFEST}: {problem}"
     if not damaged:
-        yield from onnx_problems(bundle.path, held, bundle.manifest)
+        yield from onnx_problems(bundle.path, folder, bundle.manifest)
 
 
 def _no_bundle(path: Path) -> StretchError:
@@ -631,21 +631,21 @@ def _no_bundle(path: Path) -> StretchError:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """The description in a folder, without holding the folder."""
-    return _decoded(path, _description(path))
+    """Read the description in a folder, without keeping the folder open."""
+    return _decode(path, _read_description(path))
 
 
-def _description(path: Path) -> bytes:
-    """What the file of a description holds."""
+def _read_description(path: Path) -> bytes:
+    """Read the file of a description."""
     file = path / MANIFEST
     if not file.exists() and not file.is_symlink():
         raise _no_bundle(path)
     if file.exists() and not file.is_file():
-        raise StretchError(f"{file} is not a file", _AGAIN)
-    return read_bytes(file, "bundle's description", MAX_MANIFEST_BYTES, _AGAIN)
+        raise StretchError(f"{file} is not a file", _HINT)
+    return read_bytes(file, "bundle's description", MAX_MANIFEST_BYTES, _HINT)
 
 
-def _decoded(path: Path, text: bytes) -> Manifest:
+def _decode(path: Path, text: bytes) -> Manifest:
     file = path / MANIFEST
     try:
         schema = msgspec.json.decode(text, type=_Version).schema
@@ -658,7 +658,7 @@ def _decoded(path: Path, text: bytes) -> Manifest:
             )
         return msgspec.json.decode(text, type=Manifest)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise StretchError(f"{file} is damaged: {error}", _AGAIN) from error
+        raise StretchError(f"{file} is damaged: {error}", _HINT) from error
 
 
 def sign_bundle(path: str | Path, key: Path) -> str:
@@ -669,5 +669,5 @@ def sign_bundle(path: str | Path, key: Path) -> str:
     """
     bundle = load_bundle(path, check_hashes=True)
     folder = bundle.file("")
-    with naming(bundle):
-        return fingerprint(sign(folder, _description(folder), key))
+    with add_path_to_errors(bundle):
+        return fingerprint(sign(folder, _read_description(folder), key))

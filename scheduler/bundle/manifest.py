@@ -107,7 +107,7 @@ class ModelInfo(_ManifestStruct, frozen=True):
     preprocessing: Preprocessing | None = None  # What a picture goes through before the model reads it; None if that is not known.
 
 
-class OwnEnd(_ManifestStruct, frozen=True):
+class SourceTensor(_ManifestStruct, frozen=True):
     """An input or output of the user's own file, and the tensor of the bundle that it is."""
 
     name: str  # In the file; of a TFLite file the number of its tensor.
@@ -119,11 +119,11 @@ class OwnEnd(_ManifestStruct, frozen=True):
     zero_point: int = 0
 
 
-class Own(_ManifestStruct, frozen=True):
+class SourceFile(_ManifestStruct, frozen=True):
     """The file that the original was read from."""
 
-    inputs: tuple[OwnEnd, ...]  # All inputs of the file, in its order.
-    outputs: tuple[OwnEnd, ...]  # All outputs of the file, in its order.
+    inputs: tuple[SourceTensor, ...]  # All inputs of the file, in its order.
+    outputs: tuple[SourceTensor, ...]  # All outputs of the file, in its order.
     precision: Precision = "fp32"  # The least precise numbers that it computes with.
     file: str = ""  # Where it lies in the bundle.
     exact: bool = False  # Whether the bundle's outputs are to be those of the file.
@@ -167,11 +167,11 @@ class Manifest(_ManifestStruct, frozen=True):
     #: What the outputs are called for those who run the model, in their order, such as the keys of what the original returns; empty where
     #: they are called like their tensors.
     results: tuple[str, ...] = ()
-    own: Own | None = None  # The user's own file, if the original was read from one that the bundle holds.
+    own: SourceFile | None = None  # The user's own file, if the original was read from one that the bundle holds.
     int8_controls: dict[str, str] = {}  # The controls in int8, by name, where subgraphs are in int8; for their times.
     calibrated_on: tuple[str, ...] = ()  # Fingerprints of the images that weights were fitted to (`fingerprint`), where there were any.
 
-    def named(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
+    def name_outputs(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
         """The outputs among some tensors by name, as those who run the model get them."""
         return {result: tensors[name] for name, result in zip(self.outputs, self.results or self.outputs, strict=True)}
 

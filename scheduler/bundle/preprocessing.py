@@ -31,21 +31,23 @@ class Preprocessing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     channels: Literal["rgb", "bgr"] = "rgb"  # Order in which the model reads the colours.
     range: Literal[1, 255] = 1  # What the brightest pixel is before the mean is taken off.
 
-    def scaled(self, width: int, height: int, to: tuple[int, int]) -> tuple[int, int]:
+    def resized_size(self, width: int, height: int, target: tuple[int, int]) -> tuple[int, int]:
         """Size of a picture of `width` × `height` after the resize, never smaller than `to`, the crop."""
-        wide, high = to
+        target_width, target_height = target
         if self.squash and self.size is None:
-            size = round(wide / self.crop), round(high / self.crop)
+            size = round(target_width / self.crop), round(target_height / self.crop)
         else:
-            least = min(width, height)
-            shorter = round(least * max(high / height, wide / width) / self.crop) if self.size is None else self.size
+            shorter_side = min(width, height)
+            resized_side = (
+                round(shorter_side * max(target_height / height, target_width / width) / self.crop) if self.size is None else self.size
+            )
             # as torchvision: the longer side is cut off, not rounded
-            size = int(shorter * width / least), int(shorter * height / least)
+            size = int(resized_side * width / shorter_side), int(resized_side * height / shorter_side)
         if self.size is None:
-            size = max(wide, size[0]), max(high, size[1])
-        elif size[0] < wide or size[1] < high:
+            size = max(target_width, size[0]), max(target_height, size[1])
+        elif size[0] < target_width or size[1] < target_height:
             raise StretchError(
-                f"a picture of {width}×{height} resized to a shorter side of {self.size} is smaller than what the model reads, {wide}×{high}",
+                f"a picture of {width}×{height} resized to a shorter side of {self.size} is smaller than what the model reads, {target_width}×{target_height}",
                 "resize to more with --set preprocessing.size",
             )
         if size[0] * size[1] > MAX_PIXELS:
@@ -55,7 +57,7 @@ class Preprocessing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             )
         return size
 
-    def having(self, values: Mapping[str, Any]) -> "Preprocessing":
+    def replace(self, values: Mapping[str, Any]) -> "Preprocessing":
         """This with other values.
 
         Args:
@@ -96,7 +98,7 @@ def requested_preprocessing(
     if requested is None:
         return stated
     try:
-        read = stated.having(msgspec.to_builtins(requested) if isinstance(requested, Preprocessing) else dict(requested))
+        read = stated.replace(msgspec.to_builtins(requested) if isinstance(requested, Preprocessing) else dict(requested))
     except (msgspec.ValidationError, TypeError, ValueError) as error:
         raise UsageError(f"the requested preprocessing cannot be used: {error}", TABLE_HINT) from error
     if problem := read.problem(shape):

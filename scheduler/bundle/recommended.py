@@ -43,7 +43,7 @@ def whole_on(bundle: Bundle, name: str, file: str, processor: str, precision: Pr
     macs = manifest.control_macs.get(name, manifest.model.macs)
     # it reads and writes what the branches do, under names of its own
     known = {tensor.name: tensor for tensor in manifest.tensors}
-    crossing = [(now, known[then], "input", name) for now, then in zip(inputs, manifest.inputs, strict=True)]
+    crossing = [(tensor_name, known[then], "input", name) for tensor_name, then in zip(inputs, manifest.inputs, strict=True)]
     crossing += [(now, known[then], name, "output") for now, then in zip(outputs, manifest.outputs, strict=True)]
     changed = msgspec.structs.replace(
         manifest,

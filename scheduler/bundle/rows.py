@@ -44,16 +44,16 @@ def cut_shape(shape: tuple[int, ...], rows: Rows | None, layout: str = "NCHW") -
     return (*shape[:axis], rows[1] - rows[0], *shape[axis + 1 :])
 
 
-def read_by(subgraph: Reader, tensors: Mapping[str, Array]) -> list[Array]:
+def rows_read_by(subgraph: Reader, tensors: Mapping[str, Array]) -> list[Array]:
     """Return the inputs of a subgraph in NCHW, in its order, each as one piece of memory."""
     return [np.ascontiguousarray(cut(tensors[name], subgraph.rows.get(name))) for name in subgraph.inputs]
 
 
-def read_alone(subgraph: Reader, tensors: Mapping[str, Array]) -> Array:
-    """As `read_by`, of a subgraph that reads one tensor."""
+def rows_read_once(subgraph: Reader, tensors: Mapping[str, Array]) -> Array:
+    """As `rows_read_by`, of a subgraph that reads one tensor."""
     if len(subgraph.inputs) != 1:
         raise StretchError(
             f"a subgraph reads {len(subgraph.inputs)} tensors ({', '.join(subgraph.inputs)}), and only one is supported here",
             "place the segment without portions",
         )
-    return read_by(subgraph, tensors)[0]
+    return rows_read_by(subgraph, tensors)[0]

@@ -94,34 +94,34 @@ def _design_problems(manifest: Manifest) -> Iterator[str]:
     except (msgspec.ValidationError, RecursionError) as error:
         yield f"`design` is not a design: {error}"
         return
-    beside = [side.name for side in design.sides]
-    planned = list(dict.fromkeys(entry.segment for entry in manifest.subgraphs if entry.segment not in beside))
+    side_names = [side.name for side in design.sides]
+    planned = list(dict.fromkeys(entry.segment for entry in manifest.subgraphs if entry.segment not in side_names))
     stated = [segment.name for segment in design.segments]
-    if stated != planned or set(stated) & set(beside) or len(set(beside)) < len(beside):
-        yield f"`design` has the segments {_listed(stated)}, the subgraphs are of {_listed(planned)}"
+    if stated != planned or set(stated) & set(side_names) or len(set(side_names)) < len(side_names):
+        yield f"`design` has the segments {_join_names(stated)}, the subgraphs are of {_join_names(planned)}"
         return
     for segment in design.segments:
         yield from _segment_problems(segment, manifest)
     for side in design.sides:
         names = [entry.name for entry in manifest.subgraphs if entry.segment == side.name]
         if names != [f"{side.name}.{side.processor}"]:
-            yield f"`design` has `{side.name}` on {side.processor} outside the backbone, its subgraphs are {_listed(names) or 'none'}"
+            yield f"`design` has `{side.name}` on {side.processor} outside the backbone, its subgraphs are {_join_names(names) or 'none'}"
 
 
 def _segment_problems(segment: _StatedSegment, manifest: Manifest) -> Iterator[str]:
     entries = [entry for entry in manifest.subgraphs if entry.segment == segment.name]
     processors = [branch.processor for branch in segment.branches]
     # A subgraph that was moved to another processor keeps the name of its branch.
-    of = {p for p in processors for entry in entries if p == entry.processor or entry.name == f"{segment.name}.{p}"}
+    branch_processors = {p for p in processors for entry in entries if p == entry.processor or entry.name == f"{segment.name}.{p}"}
     twice = len(set(processors)) != len(processors) and not join_of(segment.join).hands_on
-    if twice or len(entries) != len(processors) or of != set(processors):
-        listed = _listed([entry.name for entry in entries])
-        yield f"`design` has branches on {_listed(processors)} in segment `{segment.name}`, its subgraphs are {listed}"
+    if twice or len(entries) != len(processors) or branch_processors != set(processors):
+        listed = _join_names([entry.name for entry in entries])
+        yield f"`design` has branches on {_join_names(processors)} in segment `{segment.name}`, its subgraphs are {listed}"
     kinds: list[str] = [join.kind for join in manifest.joins if join.segment == segment.name]
     meets = join_of(segment.join).meets
-    wanted = [] if len(processors) == 1 or meets is None else [meets]
-    if kinds != wanted:
-        yield f"`design` joins segment `{segment.name}` by {segment.join}, the bundle has {_listed(kinds) or 'no join'} there"
+    expected = [] if len(processors) == 1 or meets is None else [meets]
+    if kinds != expected:
+        yield f"`design` joins segment `{segment.name}` by {segment.join}, the bundle has {_join_names(kinds) or 'no join'} there"
 
 
 def _predicted_problems(predicted: Mapping[str, Any]) -> Iterator[str]:
@@ -151,8 +151,8 @@ def _check_problems(manifest: Manifest) -> Iterator[str]:
     """Beside the checks of its files, which a bundle that was written without torch lacks, there are tables of exports."""
     checks = manifest.checks
     yield from _number_problems("checks", checks, signed=True)
-    others = checks.keys() - _EXPORT_CHECKS
-    for key in sorted(others):
+    results = checks.keys() - _EXPORT_CHECKS
+    for key in sorted(results):
         if not isinstance(checks[key], dict):
             yield f"`checks.{key[:80]}` is no table of results"
     rounding = checks.get(ROUNDING, {})
@@ -160,7 +160,7 @@ def _check_problems(manifest: Manifest) -> Iterator[str]:
         yield f"`checks.{ROUNDING}` is no table of numbers"
     elif not all(0 <= (_number(error) or 0) <= MAX_ROUNDING for error in rounding.values()):
         yield f"`checks.{ROUNDING}` states an error above {MAX_ROUNDING:g}"
-    if len(others) == len(checks):
+    if len(results) == len(checks):
         return
     tolerance = _number(checks.get("tolerance"))
     if not tolerance:
@@ -171,14 +171,14 @@ def _check_problems(manifest: Manifest) -> Iterator[str]:
 
 
 def _error_problems(manifest: Manifest, tolerance: float | None) -> Iterator[str]:
-    known = {"model", *manifest.controls, *(entry.name for entry in manifest.subgraphs)}
+    names = {"model", *manifest.controls, *(entry.name for entry in manifest.subgraphs)}
     stated, largest = manifest.checks.get("errors"), _number(manifest.checks.get("max_error"))
     errors = {name: _number(error) for name, error in stated.items()} if isinstance(stated, dict) else {}
     numbers = [error for error in errors.values() if error is not None]
     if not errors or len(numbers) < len(errors):
         yield "`checks.errors` is not a number from zero for each file"
-    elif stray := sorted(errors.keys() - known):
-        yield f"`checks.errors` has `{stray[0][:80]}`, which is no file of the bundle"
+    elif unknown := sorted(errors.keys() - names):
+        yield f"`checks.errors` has `{unknown[0][:80]}`, which is no file of the bundle"
     elif largest is None or not math.isclose(largest, max(numbers), rel_tol=_ROUNDING):
         yield f"`checks.max_error` is {largest}, and not the largest of `checks.errors`"
     elif tolerance and largest > tolerance:
@@ -211,6 +211,6 @@ def _number(value: object) -> float | None:
     return float(value) if _finite(value) and value >= 0 else None
 
 
-def _listed(names: list[str]) -> str:
+def _join_names(names: list[str]) -> str:
     """Names for a sentence, the first few of many."""
     return ", ".join(name[:40] for name in names[:8]) + (", …" if len(names) > 8 else "")

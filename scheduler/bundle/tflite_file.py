@@ -20,7 +20,7 @@ METADATA = "nn_stretch.plan"
 SCHEMA = 2
 MAX_BYTES = (1 << 31) - 1
 
-_AGAIN = "write it again with `stretch export BUNDLE --format tflite --out NEW_BUNDLE`"
+_HINT = "write it again with `stretch export BUNDLE --format tflite --out NEW_BUNDLE`"
 
 _CODES = {kind.number: name for name, kind in OPERATORS.items()}
 
@@ -42,7 +42,7 @@ class TfliteFile:
         )
         return inputs, outputs
 
-    def alone(self, signature: str) -> bytes:
+    def single_signature_file(self, signature: str) -> bytes:
         """A file with one signature only.
 
         A runtime prepares all subgraphs of the file it is given, weights
@@ -57,9 +57,9 @@ class TfliteFile:
             tensors.append({**tensor, "buffer": len(buffers) if content else 0})
             if content:
                 buffers.append(content)
-        kept = {key: value for key, value in self.model.items() if key != "metadata"}
-        alone = {"subgraphs": [{**graph, "tensors": tensors}], "buffers": buffers, "signature_defs": [{**definition, "subgraph_index": 0}]}
-        return bytes(TFLITE.encode(kept | alone))
+        common = {key: value for key, value in self.model.items() if key != "metadata"}
+        single = {"subgraphs": [{**graph, "tensors": tensors}], "buffers": buffers, "signature_defs": [{**definition, "subgraph_index": 0}]}
+        return bytes(TFLITE.encode(common | single))
 
     def operators(self, signature: str) -> list[tuple[str, str]]:
         """Name of the tensor that each operator of a signature writes, and the operator's name in the schema."""
@@ -77,7 +77,7 @@ class TfliteFile:
 
 def load_tflite(path: Path) -> TfliteFile:
     """Read a TFLite file and check it."""
-    return parse_tflite(read_bytes(path, "TFLite file", MAX_BYTES, _AGAIN), path)
+    return parse_tflite(read_bytes(path, "TFLite file", MAX_BYTES, _HINT), path)
 
 
 def parse_tflite(data: bytes, path: Path) -> TfliteFile:
@@ -86,17 +86,17 @@ def parse_tflite(data: bytes, path: Path) -> TfliteFile:
         model = TFLITE.decode(data)
         check_model(model)
     except StretchError as error:
-        raise StretchError(f"{path} is no TFLite file that nn-stretch wrote: {error.message}", _AGAIN) from error
+        raise StretchError(f"{path} is no TFLite file that nn-stretch wrote: {error.message}", _HINT) from error
     entries = [entry for entry in model.get("metadata", []) if entry.get("name") == METADATA]
     if len(entries) != 1:
-        raise StretchError(f"{path} has no plan in its metadata, so it is no TFLite file of a bundle", _AGAIN)
+        raise StretchError(f"{path} has no plan in its metadata, so it is no TFLite file of a bundle", _HINT)
     try:
         content = model["buffers"][entries[0].get("buffer", 0)].get("data", b"")
         plan = msgspec.json.decode(bytes(content), type=TflitePlan)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise StretchError(f"the plan in the metadata of {path} is damaged: {error}", _AGAIN) from error
+        raise StretchError(f"the plan in the metadata of {path} is damaged: {error}", _HINT) from error
     if plan.schema != SCHEMA:
-        raise StretchError(f"the plan in the metadata of {path} has schema {plan.schema}, this nn-stretch reads {SCHEMA}", _AGAIN)
+        raise StretchError(f"the plan in the metadata of {path} has schema {plan.schema}, this nn-stretch reads {SCHEMA}", _HINT)
     file = TfliteFile(path, model, plan)
     _check_plan(file)
     return file
@@ -110,15 +110,15 @@ def bundle_tflite(bundle: Bundle) -> tuple[bytes, TfliteFile]:
             f"{bundle.path} has no TFLite file", f"write one with `stretch export {bundle.path} --format tflite --out NEW_BUNDLE`"
         )
     path = bundle.file(name)
-    data = read_bytes(path, "TFLite file", MAX_BYTES, _AGAIN)
+    data = read_bytes(path, "TFLite file", MAX_BYTES, _HINT)
     if hashlib.sha256(data).hexdigest() != bundle.manifest.files[name].sha256:
         raise StretchError(f"{path} was changed after the bundle was written: its SHA-256 differs", "write the bundle again")
     file = parse_tflite(data, path)
-    check_belongs(file, bundle.manifest)
+    check_same_plan(file, bundle.manifest)
     return data, file
 
 
-def check_belongs(file: TfliteFile, manifest: Manifest) -> None:
+def check_same_plan(file: TfliteFile, manifest: Manifest) -> None:
     """Raise StretchError unless a file's plan is that of the bundle: the same steps, tensors and precisions."""
 
     def steps(tensors: tuple[Tensor, ...], subgraphs: tuple[SubgraphEntry, ...], joins: tuple[JoinEntry, ...]) -> Any:
@@ -130,7 +130,7 @@ def check_belongs(file: TfliteFile, manifest: Manifest) -> None:
 
     plan = file.plan
     if steps(plan.tensors, plan.subgraphs, plan.joins) != steps(manifest.tensors, manifest.subgraphs, manifest.joins):
-        raise StretchError(f"{file.path} was written for another bundle", _AGAIN)
+        raise StretchError(f"{file.path} was written for another bundle", _HINT)
 
 
 def nhwc(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -147,9 +147,9 @@ def _check_plan(file: TfliteFile) -> None:
     steps |= {j.name: (j.inputs, (j.output,), none) for j in plan.joins}
     keys = {definition["signature_key"] for definition in file.model["signature_defs"]}
     if keys != steps.keys():
-        raise StretchError(f"the signatures of {file.path} are not the subgraphs and joins of its plan", _AGAIN)
+        raise StretchError(f"the signatures of {file.path} are not the subgraphs and joins of its plan", _HINT)
     for step, (reads, writes, rows) in steps.items():
         inputs, outputs = file.ends(step)
-        wanted = {name: cut_shape(shapes[name], rows.get(name), "NHWC") if name in shapes else None for name in reads}
-        if inputs != wanted or outputs != {name: shapes.get(name) for name in writes}:
-            raise StretchError(f"signature `{step}` of {file.path} does not have the tensors that its plan states", _AGAIN)
+        expected = {name: cut_shape(shapes[name], rows.get(name), "NHWC") if name in shapes else None for name in reads}
+        if inputs != expected or outputs != {name: shapes.get(name) for name in writes}:
+            raise StretchError(f"signature `{step}` of {file.path} does not have the tensors that its plan states", _HINT)

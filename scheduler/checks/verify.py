@@ -14,10 +14,10 @@ import numpy as np
 
 from predictors.errors import MissingBackendError, StretchError, first_line
 from scheduler.bundle.load import MANIFEST, Bundle, bundle_problems, public_key, read_bundle
-from scheduler.bundle.manifest import Own, SubgraphEntry
-from scheduler.bundle.rows import read_by
+from scheduler.bundle.manifest import SourceFile, SubgraphEntry
+from scheduler.bundle.rows import rows_read_by
 from scheduler.bundle.statements import ROUNDING, statement_problems
-from scheduler.bundle.tflite_file import check_belongs, load_tflite
+from scheduler.bundle.tflite_file import check_same_plan, load_tflite
 from scheduler.delegates import LiteRtDelegate
 from scheduler.delegates.base import Array
 from scheduler.delegates.cpu import load_runtime
@@ -25,16 +25,16 @@ from scheduler.delegates.ort_session import open_session
 from scheduler.formats.int8_edges import edges
 from scheduler.formats.onnx import open_onnx
 from scheduler.progress import Progress, silent
-from scheduler.runtime.inputs import Values, as_arrays, plain
-from scheduler.runtime.own import OwnFile
-from scheduler.runtime.sequential import TOLERANCES, Sequential, allowed, distance, max_error, relative
+from scheduler.runtime.inputs import Values, as_arrays, unwrap_single
+from scheduler.runtime.own import SourceFileRunner
+from scheduler.runtime.sequential import TOLERANCES, Sequential, allowed_distance, distance, max_error, relative
 from scheduler.runtime.session import Session
 
 #: Key of a manifest's `checks`.
 KEY = "sample"
 
 #: Elements of the output that are kept, evenly spread over it.
-KEPT = 64
+MAX_VALUES = 64
 
 
 class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -92,7 +92,7 @@ def digest(x: Values) -> str:
 
 def _spread(output: Array) -> list[float]:
     flat = output.ravel()
-    at = np.unique(np.linspace(0, flat.size - 1, min(KEPT, flat.size)).round().astype(int))
+    at = np.unique(np.linspace(0, flat.size - 1, min(MAX_VALUES, flat.size)).round().astype(int))
     return [float(value) for value in flat[at]]
 
 
@@ -153,27 +153,27 @@ def verify_bundle(path: Path, trust: Sequence[Path] = (), progress: Progress = s
             if entry.precision == "int8":
                 edges(open_onnx(bundle.file(entry.file)).proto)
         progress("its whole model")
-        expected = bundle.manifest.named(as_arrays(Sequential(bundle.file(bundle.manifest.whole)).run(x), bundle.manifest.outputs))
-        wrong = own_problems(bundle, x)
+        expected = bundle.manifest.name_outputs(as_arrays(Sequential(bundle.file(bundle.manifest.whole)).run(x), bundle.manifest.outputs))
+        wrong = source_file_problems(bundle, x)
         if wrong:
             return Verification(tuple(wrong), None)
         progress("its subgraphs")
-        compared = [_compared(bundle, x, expected, "the subgraphs", None)]
+        compared = [_compare(bundle, x, expected, "the subgraphs", None)]
         if bundle.manifest.tflite is not None:
-            check_belongs(load_tflite(bundle.file(bundle.manifest.tflite)), bundle.manifest)
+            check_same_plan(load_tflite(bundle.file(bundle.manifest.tflite)), bundle.manifest)
             if LiteRtDelegate.unavailable() is None:
                 everywhere = {entry.processor: "litert" for entry in bundle.manifest.subgraphs}
-                compared.append(_compared(bundle, x, expected, f"the signatures of {bundle.manifest.tflite}", everywhere))
+                compared.append(_compare(bundle, x, expected, f"the signatures of {bundle.manifest.tflite}", everywhere))
     except StretchError as error:
         if error.exit_code != 1:
             raise
-        return Verification((bundle.named(error.message),), None)
+        return Verification((bundle.replace_root(error.message),), None)
     errors = [comparison.max_error for comparison in compared if comparison.max_error is not None]
     problems = tuple(p for comparison in compared for p in comparison.problems)
-    return Verification(problems, max(errors, default=None), compared[0].tolerance, bundle.signer, uncompared(bundle.manifest.own))
+    return Verification(problems, max(errors, default=None), compared[0].tolerance, bundle.signer, uncompared_note(bundle.manifest.own))
 
 
-def _compared(bundle: Bundle, x: Values, expected: Mapping[str, Array], what: str, mapping: Mapping[str, str] | None) -> Verification:
+def _compare(bundle: Bundle, x: Values, expected: Mapping[str, Array], what: str, mapping: Mapping[str, str] | None) -> Verification:
     """Run the bundle, placed as `mapping` says, against the outputs of its whole model; of several outputs, the worst counts."""
     manifest = bundle.manifest
     lower = sorted({entry.precision for entry in manifest.subgraphs} - {"fp32"})
@@ -181,7 +181,7 @@ def _compared(bundle: Bundle, x: Values, expected: Mapping[str, Array], what: st
         got = as_arrays(session(x), list(expected))
     problems, errors, tolerances = [], [], []
     for tensor, (name, value) in zip(manifest.outputs, expected.items(), strict=True):
-        tolerances.append(allowed(manifest.checks, tensor, usual=TOLERANCE))
+        tolerances.append(allowed_distance(manifest.checks, tensor, default=TOLERANCE))
         who = what if len(expected) == 1 else f"{what} for the output `{name}`"
         problem, error = _difference(manifest.whole, got[name], value, who, lower, tolerances[-1])
         problems += [problem] if problem else []
@@ -209,32 +209,32 @@ def _difference(
     return (None if moved <= ROUNDED else problem), error
 
 
-def uncompared(own: Own | None) -> str | None:
+def uncompared_note(own: SourceFile | None) -> str | None:
     """Why results are not compared with the user's own file: one that rounds is far from its reals for inputs it is not made for."""
     return None if own is None or own.precision == "fp32" else f"not compared with {own.file}, which computes in {own.precision}"
 
 
-def own_problems(bundle: Bundle, x: Values) -> list[str]:
+def source_file_problems(bundle: Bundle, x: Values) -> list[str]:
     """Where the network computes something else than the user's own file, one sentence each; none where the file is not there, or cannot be run here.
 
     A file that computes in fp32 is compared with the whole model if its outputs are to be the same, else with the original as it was captured.
     """
     manifest, own = bundle.manifest, bundle.manifest.own
-    if own is None or uncompared(own) or "original" not in manifest.controls:
+    if own is None or uncompared_note(own) or "original" not in manifest.controls:
         return []
     try:
-        file = OwnFile(bundle.file(own.file), own)
+        file = SourceFileRunner(bundle.file(own.file), own)
     except MissingBackendError:
         return []
-    inputs = file.taken(as_arrays(x, manifest.inputs))
+    inputs = file.as_file_inputs(as_arrays(x, manifest.inputs))
     name = manifest.whole if own.exact else manifest.controls["original"]
-    computed = Sequential(bundle.file(name)).run(plain(inputs))
+    computed = Sequential(bundle.file(name)).run(unwrap_single(inputs))
     got = dict(zip(manifest.outputs, computed.values() if isinstance(computed, Mapping) else [computed], strict=True))
     problems = []
     for tensor, want in file.run(inputs).items():
         there = np.isfinite(want)
         error = distance(got[tensor][there], want[there], "fp32") if got[tensor].shape == want.shape and there.any() else 0.0
-        most = allowed(manifest.checks, tensor, usual=TOLERANCE)
+        most = allowed_distance(manifest.checks, tensor, default=TOLERANCE)
         if got[tensor].shape != want.shape or not error <= most:
             problems.append(
                 f"{name} differs from the file that was branched, {own.file}, by {error:.1e} of its output, {most:.0e} is allowed"
@@ -246,7 +246,9 @@ def random_input(bundle: Bundle, seed: int = 0) -> Any:
     """Normally distributed numbers of the bundle's input shape and type: an array, or by name where there are several inputs."""
     tensors = {tensor.name: tensor for tensor in bundle.manifest.tensors}
     rng = np.random.default_rng(seed)
-    return plain({name: rng.standard_normal(tensors[name].shape).astype(np.dtype(tensors[name].dtype)) for name in bundle.manifest.inputs})
+    return unwrap_single(
+        {name: rng.standard_normal(tensors[name].shape).astype(np.dtype(tensors[name].dtype)) for name in bundle.manifest.inputs}
+    )
 
 
 class Reference:
@@ -293,13 +295,13 @@ def _run(session: Any, x: Values) -> list[Array]:
 _ROUNDED_MARGIN, _FAULT = 2, 1.0
 
 
-def allowed_in_sequence(checks: Mapping[str, Any], tensor: str, precision: str) -> float:
+def allowed_end_to_end(checks: Mapping[str, Any], tensor: str, precision: str) -> float:
     """Largest `distance` that is no fault where the subgraphs before were rounded too, by what the export measured on its images."""
-    usual = allowed(checks, tensor, precision)
+    default = allowed_distance(checks, tensor, precision)
     exported = checks.get("precision")
     stated = exported.get(ROUNDING) if isinstance(exported, dict) and precision != "fp32" else None
     error = stated.get(tensor) if isinstance(stated, dict) else None
-    return max(usual, min(_ROUNDED_MARGIN * error, _FAULT)) if isinstance(error, float) else usual
+    return max(default, min(_ROUNDED_MARGIN * error, _FAULT)) if isinstance(error, float) else default
 
 
 #: From the most to the least precise.
@@ -307,8 +309,8 @@ _PRECISIONS = tuple(TOLERANCES)
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """A session's results that were found right."""
+class ReferenceComparison:
+    """Results of a session that agree with the reference."""
 
     against: str  # File that they were compared with.
     measure: str  # ``largest`` difference over the largest element, or ``rms`` over rms.
@@ -320,7 +322,7 @@ class Judgement:
     expected: Values  # The output that was expected.
 
 
-def judge(session: Session, x: Values) -> Judgement:
+def compare_with_reference(session: Session, x: Values) -> ReferenceComparison:
     """Run a session once and compare every tensor that crosses subgraphs, and the output."""
     manifest = session.bundle.manifest
     checks = manifest.checks
@@ -334,35 +336,35 @@ def judge(session: Session, x: Values) -> Judgement:
         for name in sub.outputs:
             if name not in expected:
                 continue
-            error, most = distance(tensors[name], expected[name], precision), allowed_in_sequence(checks, name, precision)
-            if not error <= most:
-                raise _blame(session, sub, name, tensors, _words(error, precision, most), precision)
+            error, limit = distance(tensors[name], expected[name], precision), allowed_end_to_end(checks, name, precision)
+            if not error <= limit:
+                raise _fault_error(session, sub, name, tensors, _describe(error, precision, limit), precision)
             worst, compared = max(worst, error), compared + 1
-    output, final = (manifest.named(values) for values in (tensors, expected))
-    check_output(session, plain(output), plain(final))
+    output, final = (manifest.name_outputs(values) for values in (tensors, expected))
+    check_output(session, unwrap_single(output), unwrap_single(final))
     worst = max(worst, *(distance(output[name], final[name], precision) for name in final))
     measure = "largest" if precision == "fp32" else "rms"
-    for problem in own_problems(session.bundle, x):
+    for problem in source_file_problems(session.bundle, x):
         raise StretchError(problem, "write the bundle again with `stretch branch`")
     against = manifest.whole
     if manifest.own is not None:
-        against += f", {uncompared(manifest.own) or f'and that against the file, {manifest.own.file}'}"
+        against += f", {uncompared_note(manifest.own) or f'and that against the file, {manifest.own.file}'}"
     largest = max_error(output, final)
-    tolerance = max(allowed_in_sequence(checks, name, precision) for name in expected)
-    return Judgement(against, measure, worst, tolerance, largest, compared, stored, plain(final))
+    tolerance = max(allowed_end_to_end(checks, name, precision) for name in expected)
+    return ReferenceComparison(against, measure, worst, tolerance, largest, compared, stored, unwrap_single(final))
 
 
 def check_output(session: Session, output: Values, expected: Values) -> None:
-    """Compare a later output with the one that was judged."""
+    """Compare a later output with the one that was checked."""
     manifest = session.bundle.manifest
     precision = max((sub.precision for sub in manifest.subgraphs), key=_PRECISIONS.index)
     names = manifest.results or manifest.outputs
-    got, right = (as_arrays(values, names) for values in (output, expected))
+    got, expected_by_name = (as_arrays(values, names) for values in (output, expected))
     for name, tensor in zip(names, manifest.outputs, strict=True):
-        error, most = distance(got[name], right[name], precision), allowed_in_sequence(manifest.checks, tensor, precision)
-        if not error <= most:
-            what = "the output" if len(right) == 1 else f"the output `{name}`"
-            raise StretchError(f"{what} {_words(error, precision, most)} {manifest.whole}", _HINT)
+        error, limit = distance(got[name], expected_by_name[name], precision), allowed_end_to_end(manifest.checks, tensor, precision)
+        if not error <= limit:
+            subject = "the output" if len(expected_by_name) == 1 else f"the output `{name}`"
+            raise StretchError(f"{subject} {_describe(error, precision, limit)} {manifest.whole}", _HINT)
 
 
 _HINT = "run `stretch verify`, and try other delegates with --map"
@@ -377,22 +379,24 @@ def _check_whole(session: Session, reference: Reference, x: Values, results: Map
     sample = read_sample(bundle.manifest.checks)
     if sample is None:
         return False
-    known = random_input(bundle, sample.seed)
-    now = results if digest(known) == digest(x) else reference.run(known)
-    if problem := sample.problem(known, now[outputs[0]], allowed(bundle.manifest.checks, outputs[0])):
+    sample_input = random_input(bundle, sample.seed)
+    sample_results = results if digest(sample_input) == digest(x) else reference.run(sample_input)
+    if problem := sample.problem(sample_input, sample_results[outputs[0]], allowed_distance(bundle.manifest.checks, outputs[0])):
         raise StretchError(f"{bundle.file(whole)} {problem}", "write the bundle again with `stretch branch`")
     return True
 
 
-def _blame(
+def _fault_error(
     session: Session, sub: SubgraphEntry, tensor: str, tensors: Mapping[str, Array], difference: str, precision: str
 ) -> StretchError:
-    """The error that says whose fault it is: the delegate's, if the subgraph's own file gives something else, or the file's."""
+    """Return an error that names the cause: the delegate, if the subgraph's own file computes something else, or the file."""
     bundle = session.bundle
-    place = session.places[sub.name]
-    recomputed = run_file(bundle.file(sub.file), dict(zip(sub.inputs, read_by(sub, tensors), strict=True)))[tensor]
+    place = session.subgraph_placements[sub.name]
+    recomputed = run_file(bundle.file(sub.file), dict(zip(sub.inputs, rows_read_by(sub, tensors), strict=True)))[tensor]
     got = tensors[tensor]
-    if recomputed.shape == got.shape and distance(got, recomputed, precision) <= allowed(bundle.manifest.checks, tensor, precision):
+    if recomputed.shape == got.shape and distance(got, recomputed, precision) <= allowed_distance(
+        bundle.manifest.checks, tensor, precision
+    ):
         return StretchError(
             f"the output of subgraph `{sub.name}` {difference} {bundle.manifest.whole}: its file {bundle.file(sub.file)} computes something else",
             "write the bundle again with `stretch branch`",
@@ -403,11 +407,11 @@ def _blame(
     )
 
 
-def _words(error: float, precision: str, most: float) -> str:
-    """How far off something is, as the middle of a sentence that ends with the reference."""
-    limit = f"{most:g} is allowed in {precision}"
+def _describe(error: float, precision: str, limit: float) -> str:
+    """Describe an error, as the middle of a sentence that ends with the reference."""
+    limit_text = f"{limit:g} is allowed in {precision}"
     if not np.isfinite(error):
         return "holds NaN or infinity, unlike that of"
     if precision == "fp32":
-        return f"is off by {error:.2g} of its largest element ({limit}), compared with"
-    return f"is off by {error:.2g} of its size ({limit}), compared with"
+        return f"is off by {error:.2g} of its largest element ({limit_text}), compared with"
+    return f"is off by {error:.2g} of its size ({limit_text}), compared with"

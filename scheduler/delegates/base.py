@@ -82,7 +82,7 @@ class AsyncInvocation(Invocation):
 
 
 @dataclass(frozen=True)
-class NodePlace:
+class NodePlacement:
     """Where one operator of a subgraph ended up."""
 
     name: str  # Name of the ONNX node.
@@ -121,14 +121,14 @@ class Compiled(ABC):
 
     def check(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Raise StretchError unless the buffers fit this subgraph."""
-        for what, known, arrays in (("input", self.inputs, inputs), ("output", self.outputs, outputs)):
-            if len(known) != len(arrays):
-                raise StretchError(f"the subgraph has {len(known)} {what}s, {len(arrays)} buffers were given")
-            for (name, shape), array in zip(known.items(), arrays, strict=True):
+        for side, shapes, arrays in (("input", self.inputs, inputs), ("output", self.outputs, outputs)):
+            if len(shapes) != len(arrays):
+                raise StretchError(f"the subgraph has {len(shapes)} {side}s, {len(arrays)} buffers were given")
+            for (name, shape), array in zip(shapes.items(), arrays, strict=True):
                 if array.shape != shape:
-                    raise StretchError(f"{what} `{name}` has shape {list(shape)}, its buffer {list(array.shape)}")
+                    raise StretchError(f"{side} `{name}` has shape {list(shape)}, its buffer {list(array.shape)}")
                 if not array.flags.c_contiguous:
-                    raise StretchError(f"the buffer of {what} `{name}` is not contiguous")
+                    raise StretchError(f"the buffer of {side} `{name}` is not contiguous")
 
 
 class TunedKernel(msgspec.Struct, frozen=True, kw_only=True):
@@ -244,7 +244,7 @@ class Delegate(ABC):
             MissingBackendError: If a library this delegate needs is missing.
         """
 
-    def abort(self, why: str) -> bool:
+    def abort(self, reason: str) -> bool:
         """End what runs now, from another thread, because it hangs.
 
         Args:
@@ -253,7 +253,7 @@ class Delegate(ABC):
         Returns:
             Whether the call comes back now, and the delegate may be used again; most cannot be stopped.
         """
-        del why
+        del reason
         return False
 
     @property
@@ -277,7 +277,7 @@ class Delegate(ABC):
         """
         return self.compile(bundle.file(bundle.subgraph(name).file))
 
-    def places_from(self, bundle: "Bundle", name: str) -> list[NodePlace]:
+    def node_placements_from(self, bundle: "Bundle", name: str) -> list[NodePlacement]:
         """Where each operator of a bundle's subgraph runs, and what its kernel takes where that can be measured.
 
         This is how kernels' times leave a delegate, whatever it measures them with; asked by `stretch explain`.
@@ -287,7 +287,7 @@ class Delegate(ABC):
             Each operator of the subgraph, then kernels that the delegate added. An operator without a time is computed
             in another one's kernel, as its reason says, or by a delegate that cannot tell.
         """
-        return self.places(bundle.file(bundle.subgraph(name).file))
+        return self.node_placements(bundle.file(bundle.subgraph(name).file))
 
     def tuning_from(self, bundle: "Bundle", name: str, mode: str) -> Tuning:
         """Prepare a bundle's subgraph to have its kernels tuned; asked by `stretch profile --tune`.
@@ -302,9 +302,9 @@ class Delegate(ABC):
             f"{type(self).__name__} has nothing to tune in subgraph `{name}`", "`stretch list delegates` lists the tunable ones"
         )
 
-    def places(self, model: Path) -> list[NodePlace]:
-        """As `places_from`, of the ONNX file `model`."""
-        return [NodePlace(name, op, "runs as it stands") for name, op in open_onnx(model).named]
+    def node_placements(self, model: Path) -> list[NodePlacement]:
+        """As `node_placements_from`, of the ONNX file `model`."""
+        return [NodePlacement(name, op, "runs as it stands") for name, op in open_onnx(model).named_nodes]
 
 
 class CoreDelegate(Delegate):
@@ -338,7 +338,7 @@ def load_package(name: str, hint: str) -> ModuleType:
 
 delegates: Registry[type[Delegate]] = Registry("delegate")
 
-_points: dict[str, EntryPoint] = {}
+_entry_points: dict[str, EntryPoint] = {}
 
 
 def load_plugins() -> dict[str, str]:
@@ -350,27 +350,27 @@ def load_plugins() -> dict[str, str]:
     """
     broken: dict[str, str] = {}
     for point in entry_points(group=ENTRY_POINT_GROUP):
-        where = f" ({_origin(point)})"
+        source = f" ({_origin(point)})"
         try:
             loaded = point.load()
         except (Exception, SystemExit) as error:
-            broken[point.name] = f"{type(error).__name__}: {error}{where}"
+            broken[point.name] = f"{type(error).__name__}: {error}{source}"
             continue
         if not (isinstance(loaded, type) and issubclass(loaded, Delegate)):
-            broken[point.name] = f"`{point.value}` is not a Delegate{where}"
+            broken[point.name] = f"`{point.value}` is not a Delegate{source}"
         elif isabstract(loaded):
-            broken[point.name] = f"`{point.value}` lacks `{min(loaded.__abstractmethods__)}`{where}"
+            broken[point.name] = f"`{point.value}` lacks `{min(loaded.__abstractmethods__)}`{source}"
         elif point.name in delegates and delegates.get(point.name) is not loaded:
-            broken[point.name] = f"the name is taken by {delegates.get(point.name).__module__}{where}"
+            broken[point.name] = f"the name is taken by {delegates.get(point.name).__module__}{source}"
         else:
-            _points[point.name] = point
+            _entry_points[point.name] = point
             delegates.register(point.name)(loaded)
     return broken
 
 
 def origin(name: str) -> str | None:
     """The package and the entry point that a delegate comes from, in words; None for those of nn-stretch."""
-    return _origin(_points[name]) if name in _points else None
+    return _origin(_entry_points[name]) if name in _entry_points else None
 
 
 def _origin(point: EntryPoint) -> str:
@@ -398,8 +398,8 @@ _STDERR = threading.Lock()
 
 
 @contextlib.contextmanager
-def output_into(file: IO[Any], descriptor: int = 2) -> Iterator[None]:
-    """Have what the process writes to standard error go to a file, native code included; the file is at its beginning afterwards.
+def redirect_output(file: IO[Any], descriptor: int = 2) -> Iterator[None]:
+    """Redirect the process's standard error to a file, native code included; the file is rewound afterwards.
 
     Args:
         descriptor: 1 for standard output in its place.
@@ -408,30 +408,30 @@ def output_into(file: IO[Any], descriptor: int = 2) -> Iterator[None]:
         OSError: Or ValueError or AttributeError, before anything is changed, where there is no standard error.
     """
     (sys.stdout if descriptor == 1 else sys.stderr).flush()
-    real = os.dup(descriptor)
+    original = os.dup(descriptor)
     os.dup2(file.fileno(), descriptor)
     try:
         yield
     finally:
-        os.dup2(real, descriptor)
-        os.close(real)
+        os.dup2(original, descriptor)
+        os.close(original)
         file.seek(0)
 
 
 @contextlib.contextmanager
-def quiet(*notes: bytes) -> Iterator[None]:
+def filter_stderr(*notes: bytes) -> Iterator[None]:
     """Hold back what native code writes to stderr, and pass on afterwards the lines that do not begin with one of some words.
 
     Standard error belongs to the whole process: what other threads write there
     meanwhile is passed on as well, a moment later.
     """
-    with _STDERR, tempfile.TemporaryFile() as held:
+    with _STDERR, tempfile.TemporaryFile() as captured:
         try:
             with contextlib.ExitStack() as stack:
                 with contextlib.suppress(OSError, ValueError, AttributeError):  # there is no standard error
-                    stack.enter_context(output_into(held))
+                    stack.enter_context(redirect_output(captured))
                 yield
         finally:
-            for line in held:
+            for line in captured:
                 if not line.startswith(notes):
                     os.write(2, line)

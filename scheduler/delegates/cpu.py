@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from scheduler.delegates.base import CoreDelegate, NodePlace, delegates, load_package
+from scheduler.delegates.base import CoreDelegate, NodePlacement, delegates, load_package
 from scheduler.delegates.ort_session import SessionCompiled, open_session
 from scheduler.formats.onnx import open_onnx
 
@@ -21,7 +21,7 @@ _MARKS = ("fused ", "_nchwc", "/QuickGeluFusion/")
 _NORMALISES = "_bn_nchwc"
 
 
-def place_kernels(nodes: Iterable[Any], kernels: Mapping[str, tuple[str, float]]) -> list[NodePlace]:
+def place_kernels(nodes: Iterable[Any], kernels: Mapping[str, tuple[str, float]]) -> list[NodePlacement]:
     """Each operator with its kernel's time, or the operator it was merged into; then kernels that were added."""
     nodes = list(nodes)
     names = [node.name or f"{node.op_type}_{i}" for i, node in enumerate(nodes)]
@@ -40,7 +40,7 @@ def place_kernels(nodes: Iterable[Any], kernels: Mapping[str, tuple[str, float]]
                     queue.append(writer[name])
 
     owned: dict[int, float] = {}
-    added: list[NodePlace] = []
+    added: list[NodePlacement] = []
     for kernel, (op, ms) in kernels.items():
         name = kernel.removesuffix(_NORMALISES)
         for mark in _MARKS:
@@ -50,18 +50,18 @@ def place_kernels(nodes: Iterable[Any], kernels: Mapping[str, tuple[str, float]]
         wanted = None if kernel.endswith(_NORMALISES) else op.removeprefix("Fused")
         owner = None if last is None else next((i for i in upstream(last) if nodes[i].op_type == wanted and i not in owned), last)
         if owner is None:
-            added.append(NodePlace(kernel, op, "added by ONNX Runtime to change the layout", ms))
+            added.append(NodePlacement(kernel, op, "added by ONNX Runtime to change the layout", ms))
         else:
             owned[owner] = owned.get(owner, 0.0) + ms
-    places = []
+    placements = []
     for i, node in enumerate(nodes):
         if i in owned:
-            places.append(NodePlace(names[i], node.op_type, "has a CPU kernel in ONNX Runtime", owned[i]))
+            placements.append(NodePlacement(names[i], node.op_type, "has a CPU kernel in ONNX Runtime", owned[i]))
             continue
         into = next((j for j in upstream(i) if j in owned), None)
         reason = f"merged into `{names[into]}` by ONNX Runtime" if into is not None else "optimised away by ONNX Runtime"
-        places.append(NodePlace(names[i], node.op_type, reason))
-    return places + added
+        placements.append(NodePlacement(names[i], node.op_type, reason))
+    return placements + added
 
 
 def profile_kernels(session_of: Any) -> dict[str, tuple[str, float]]:
@@ -107,7 +107,7 @@ class CpuDelegate(CoreDelegate):
         session = open_session(model, _PROVIDERS, *self.options())
         return SessionCompiled(session, *open_onnx(model).ends)
 
-    def places(self, model: Path) -> list[NodePlace]:
+    def node_placements(self, model: Path) -> list[NodePlacement]:
         """Return each operator with its kernel's measured time, or the operator that it was merged into."""
 
         def session(prefix: str) -> Any:

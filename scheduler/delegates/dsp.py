@@ -27,7 +27,7 @@ import numpy as np
 from predictors.errors import MissingBackendError, StretchError, UnknownNameError, first_line, install_line
 from predictors.files import cache_folder
 from scheduler.bundle.load import Bundle
-from scheduler.delegates.base import Array, Delegate, NodePlace, delegates, output_into
+from scheduler.delegates.base import Array, Delegate, NodePlacement, delegates, redirect_output
 from scheduler.delegates.ort_session import SessionCompiled
 from scheduler.formats.onnx import open_onnx
 
@@ -105,7 +105,7 @@ def _load() -> QnnLibrary:
     # Loaded here first: the provider keeps the linker's reason to itself.
     try:
         # it prints a line where programs expect data, which lies in the C library's buffer at first
-        with Path(os.devnull).open("w+b") as nowhere, output_into(nowhere, 1):
+        with Path(os.devnull).open("w+b") as nowhere, redirect_output(nowhere, 1):
             ctypes.CDLL(backend)
             ctypes.CDLL(None).fflush(None)
     except OSError as error:
@@ -321,15 +321,15 @@ class DspDelegate(Delegate):
         inputs, outputs = open_onnx(bundle.file(file)).ends
         return SessionCompiled(open_context(bundle.file(file), self._chip), inputs, outputs)
 
-    def places(self, model: Path) -> list[NodePlace]:
+    def node_placements(self, model: Path) -> list[NodePlacement]:
         """Return each operator: all of them are one graph of the DSP, which reports no times."""
         self.compile(model)
         where = "the Hexagon simulator" if is_simulated() else "the DSP"
-        places = []
-        for name, op in open_onnx(model).named:
+        placements = []
+        for name, op in open_onnx(model).named_nodes:
             reason = f"a scale of the integers in {where}'s graph" if op in QUANTISERS else f"in int8, part of {where}'s graph"
-            places.append(NodePlace(name, op, reason))
-        return places
+            placements.append(NodePlacement(name, op, reason))
+        return placements
 
 
 def is_simulated() -> bool:

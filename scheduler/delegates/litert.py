@@ -20,7 +20,7 @@ import numpy as np
 
 from predictors.errors import MissingBackendError, StretchError, first_line, install_line
 from scheduler.bundle.tflite_file import TfliteFile, bundle_tflite, load_tflite
-from scheduler.delegates.base import Array, Compiled, CoreDelegate, Invocation, NodePlace, UnableError, delegates, quiet
+from scheduler.delegates.base import Array, Compiled, CoreDelegate, Invocation, NodePlacement, UnableError, delegates, filter_stderr
 from scheduler.delegates.process import ChildDelegate, ChildProcess, ProcessCompiled
 
 if TYPE_CHECKING:
@@ -175,20 +175,22 @@ class LiteRtDelegate(CoreDelegate):
         """Make the signature called `name` ready to run: a subgraph or a join."""
         return self._compiled(self._file(bundle), name)
 
-    def places_from(self, bundle: "Bundle", name: str) -> list[NodePlace]:
+    def node_placements_from(self, bundle: "Bundle", name: str) -> list[NodePlacement]:
         """The conversions and the whole subgraph with their measured times, and who computes each operator."""
         file = self._file(bundle)
         compiled = self._compiled(file, name)
         call = compiled.bind(*([np.zeros(shape, np.float32) for shape in ends.values()] for ends in (compiled.inputs, compiled.outputs)))
         times = {step: _ms(step) for step in (call.enter, call.compute, call.leave)}
         inside = _by_xnnpack(compiled)
-        places = [NodePlace(f"{name}/to NHWC", "convert", "channels go last at the border of a LiteRT subgraph", times[call.enter])]
+        placements = [NodePlacement(f"{name}/to NHWC", "convert", "channels go last at the border of a LiteRT subgraph", times[call.enter])]
         for writes, code in file.operators(name):
             where = "a kernel of XNNPACK" if writes in inside else "a kernel of LiteRT: XNNPACK does not take it"
-            places.append(NodePlace(writes, code, f"{where}; LiteRT reports no times"))
-        places.append(NodePlace(f"{name}/compute", "all operators", "LiteRT runs them as one call", times[call.compute]))
-        places.append(NodePlace(f"{name}/to NCHW", "convert", "channels go first at the border of a LiteRT subgraph", times[call.leave]))
-        return places
+            placements.append(NodePlacement(writes, code, f"{where}; LiteRT reports no times"))
+        placements.append(NodePlacement(f"{name}/compute", "all operators", "LiteRT runs them as one call", times[call.compute]))
+        placements.append(
+            NodePlacement(f"{name}/to NCHW", "convert", "channels go first at the border of a LiteRT subgraph", times[call.leave])
+        )
+        return placements
 
     def _file(self, bundle: "Bundle") -> TfliteFile:
         path = bundle.file(bundle.manifest.tflite or "")
@@ -198,7 +200,7 @@ class LiteRtDelegate(CoreDelegate):
 
     def _compiled(self, file: TfliteFile, name: str) -> LiteRtCompiled:
         inputs, outputs = file.ends(name)
-        interpreter = open_interpreter(file.alone(name), len(self._cores), f"signature `{name}` of {file.path}")
+        interpreter = open_interpreter(file.single_signature_file(name), len(self._cores), f"signature `{name}` of {file.path}")
         details = [*interpreter.get_input_details(), *interpreter.get_output_details()]
         indices = {tensor: int(tensor_detail["index"]) for tensor, tensor_detail in zip((*inputs, *outputs), details, strict=True)}
         shapes = inputs | outputs
@@ -264,7 +266,7 @@ def open_interpreter(
     """
     make = _interpreter()
     try:
-        with quiet(*_NOTES), warnings.catch_warnings():
+        with filter_stderr(*_NOTES), warnings.catch_warnings():
             # that keeping all tensors takes memory
             warnings.simplefilter("ignore")
             interpreter = make(
@@ -372,7 +374,7 @@ class LiteRtGpuDelegate(ChildDelegate, LiteRtDelegate):
         # halves only where the file has them is more than LiteRT offers: all is computed in fp32
         options = Options(hardware_accelerators=HardwareAccelerator[self.accelerator], gpu_options=GpuOptions(enforce_f32=True))
         try:
-            with quiet(*_NOTES):
+            with filter_stderr(*_NOTES):
                 compiled = CompiledModel.from_file(str(model), options=options)
         except RuntimeError as error:
             raise UnableError(f"LiteRT cannot compile {model.name} for the {self.accelerator}: {first_line(error)}") from error
@@ -386,20 +388,20 @@ class LiteRtGpuDelegate(ChildDelegate, LiteRtDelegate):
     def compile_from(self, bundle: "Bundle", name: str) -> ProcessCompiled:  # type: ignore[override] # as above
         """Compile the signature called `name`, a subgraph or a join, in the child process."""
         file = self._file(bundle)
-        if self._line is None:
-            self._line, self._folder = ChildProcess(NAME, self._cores), tempfile.TemporaryDirectory(prefix="nn-stretch-")
+        if self._child is None:
+            self._child, self._folder = ChildProcess(NAME, self._cores), tempfile.TemporaryDirectory(prefix="nn-stretch-")
         assert self._folder is not None
         path = Path(self._folder.name) / f"{name}.tflite"
-        path.write_bytes(file.alone(name))
-        compiled = self._line.compile(path)
+        path.write_bytes(file.single_signature_file(name))
+        compiled = self._child.compile(path)
         for shapes, known in zip((compiled.inputs, compiled.outputs), file.ends(name), strict=True):
             if list(shapes.items()) != [(tensor, nchw_shape(shape)) for tensor, shape in known.items()]:
                 raise StretchError(f"LiteRT gives the tensors of signature `{name}` other shapes than the plan of {file.path}")
         return compiled
 
-    def places_from(self, bundle: "Bundle", name: str) -> list[NodePlace]:
+    def node_placements_from(self, bundle: "Bundle", name: str) -> list[NodePlacement]:
         """Return each operator, without times: the accelerator reports none."""
-        return [NodePlace(writes, code, f"LiteRT's {self.accelerator}") for writes, code in self._file(bundle).operators(name)]
+        return [NodePlacement(writes, code, f"LiteRT's {self.accelerator}") for writes, code in self._file(bundle).operators(name)]
 
     def close(self) -> None:
         """End the child, at once."""

@@ -19,14 +19,24 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 
 from predictors.errors import StretchError
-from predictors.system import interruption_waits
+from predictors.system import deferred_interrupts
 from scheduler.cores import pin_thread
-from scheduler.delegates.base import Allocate, Array, AsyncInvocation, Compiled, Delegate, Invocation, NodePlace, delegates, get_delegate
-from scheduler.shared import describe, opened, shared_bytes, shared_like
+from scheduler.delegates.base import (
+    Allocate,
+    Array,
+    AsyncInvocation,
+    Compiled,
+    Delegate,
+    Invocation,
+    NodePlacement,
+    delegates,
+    get_delegate,
+)
+from scheduler.shared import describe, open_array, shared_bytes, shared_like
 
 
 class Server:
-    """What the child has made ready: it reads commands from stdin, one line of JSON each, and answers on stdout.
+    """The child's side: reads commands from stdin, one line of JSON each, and answers on stdout.
 
     Args:
         inner: Name of the delegate that does the work.
@@ -49,7 +59,7 @@ class Server:
                 self._compiled[command["key"]] = compiled
                 return {"inputs": list(compiled.inputs.items()), "outputs": list(compiled.outputs.items())}
             case "bind":
-                inputs, outputs = ([opened(description) for description in command[what]] for what in ("inputs", "outputs"))
+                inputs, outputs = ([open_array(description) for description in command[what]] for what in ("inputs", "outputs"))
                 self._bound[command["key"]] = self._compiled[command["compiled"]].bind(inputs, outputs)
                 return {}
             case "run":
@@ -85,15 +95,15 @@ def child(inner: str, cores: str) -> None:
 #: What the child process runs.
 _START = "import sys; from scheduler.delegates.process import child; child(*sys.argv[1:])"
 
-#: Commands that make something in the child; a new child is given them again.
-_MAKING = ("compile", "bind")
+#: Commands that create an object in the child; they are repeated for a new child.
+_CREATING = ("compile", "bind")
 
-#: Seconds that a child may take to be as far as the one before it.
+#: Seconds that a new child may take to repeat the commands of the one before it.
 START_S = 120.0
 
 
-class GoneError(StretchError):
-    """The child process has ended, and with it what it was told."""
+class ChildEndedError(StretchError):
+    """The child process has ended, with all its objects."""
 
 
 class ChildProcess:
@@ -107,24 +117,24 @@ class ChildProcess:
     def __init__(self, inner: str, cores: tuple[int, ...]) -> None:
         self._command = [sys.executable, "-c", _START, inner, ",".join(map(str, cores))]
         self._sending, self._reading = threading.Lock(), threading.RLock()
-        self._numbers = 0
+        self._last_number = 0
         self._answers: dict[int, dict[str, Any]] = {}
-        #: What the child has made and somebody still uses, by the key that both know it by, in order.
-        self._made: dict[int, dict[str, Any]] = {}
+        #: Commands that created the child's objects that are still in use, by key, in order.
+        self._created: dict[int, dict[str, Any]] = {}
         self._keys = count()
-        #: What the child still has, though nobody uses it.
+        #: Keys of the child's objects that are not used any more.
         self._dropped: list[int] = []
         #: Why it was ended from here; None if it was not.
         self._aborted: str | None = None
         #: Whether a new child is being made ready.
-        self.reviving = False
+        self.restarting = False
         self._ended = False
         self._start()
 
     def _start(self) -> None:
         path = os.pathsep.join(entry for entry in sys.path if entry)
         # a child that was begun and not registered yet would outlive an interrupted parent
-        with interruption_waits():
+        with deferred_interrupts():
             self._process = subprocess.Popen(
                 self._command,
                 stdin=subprocess.PIPE,
@@ -140,9 +150,9 @@ class ChildProcess:
         self._ended = True
         self._end()
 
-    def abort(self, why: str) -> None:
+    def abort(self, reason: str) -> None:
         """End the child from another thread: pending calls get the reason, and the next command starts a new child."""
-        self._aborted = why
+        self._aborted = reason
         with suppress(OSError):
             self._process.kill()
 
@@ -156,25 +166,25 @@ class ChildProcess:
         """Whether the child was ended from here, and no other has come since."""
         return self._aborted is not None
 
-    def revive(self) -> None:
-        """See that there is a child: where it has ended, a new one is given all that the old one had made."""
+    def ensure_running(self) -> None:
+        """Start a new child if it has ended, and create all objects of the old one again."""
         if self._alive():
             return  # whoever waits for an answer holds the lock
         with self._reading:
             if self._alive():
                 return
             if self._ended:
-                raise GoneError("the delegate was closed")
-            self.reviving = True
+                raise ChildEndedError("the delegate was closed")
+            self.restarting = True
             try:
                 self._end()
                 self._aborted, self._answers, self._dropped = None, {}, []
                 self._start()
-                late = threading.Timer(START_S, self._process.kill)
-                late.daemon = True
-                late.start()
+                timer = threading.Timer(START_S, self._process.kill)
+                timer.daemon = True
+                timer.start()
                 try:
-                    for command in list(self._made.values()):
+                    for command in list(self._created.values()):
                         self.answer(self.send(**command))
                 except BaseException:
                     # it would lack what others rely on: the next command begins again
@@ -182,9 +192,9 @@ class ChildProcess:
                     self._process.wait()
                     raise
                 finally:
-                    late.cancel()
+                    timer.cancel()
             finally:
-                self.reviving = False
+                self.restarting = False
 
     def _alive(self) -> bool:
         return self._process.poll() is None and self._aborted is None
@@ -192,8 +202,8 @@ class ChildProcess:
     def send(self, **command: Any) -> int:
         """Hand a command over without waiting for its answer."""
         with self._sending:
-            self._numbers += 1
-            number = self._numbers
+            self._last_number += 1
+            number = self._last_number
             dropped, self._dropped = self._dropped, []
             if dropped:
                 command["drop"] = dropped
@@ -202,7 +212,7 @@ class ChildProcess:
                 self._process.stdin.write(json.dumps({**command, "number": number}).encode() + b"\n")
                 self._process.stdin.flush()
             except (OSError, ValueError) as error:
-                raise self._gone() from error
+                raise self._ended_error() from error
         return number
 
     def answer(self, number: int) -> dict[str, Any]:
@@ -213,9 +223,9 @@ class ChildProcess:
                 try:
                     line = self._process.stdout.readline()
                 except ValueError as error:  # closed meanwhile
-                    raise self._gone() from error
+                    raise self._ended_error() from error
                 if not line.endswith(b"\n"):
-                    raise self._gone()
+                    raise self._ended_error()
                 reply: dict[str, Any] = json.loads(line)
                 self._answers[reply.pop("number")] = reply
             reply = self._answers.pop(number)
@@ -223,39 +233,39 @@ class ChildProcess:
             raise StretchError(reply["error"], reply.get("hint"))
         return reply
 
-    def make(self, **command: Any) -> tuple[int, dict[str, Any]]:
-        """Have the child make something, which a child that takes its place makes again until it is dropped."""
-        assert command["do"] in _MAKING
+    def create(self, **command: Any) -> tuple[int, dict[str, Any]]:
+        """Have the child create an object; a new child creates it again, until it is dropped."""
+        assert command["do"] in _CREATING
         command["key"] = next(self._keys)
-        self.revive()
+        self.ensure_running()
         try:
             reply = self.answer(self.send(**command))
-        except GoneError:
+        except ChildEndedError:
             # it may have ended a moment ago, which nobody had seen yet
-            self.revive()
+            self.ensure_running()
             reply = self.answer(self.send(**command))
-        self._made[command["key"]] = command
+        self._created[command["key"]] = command
         return command["key"], reply
 
     def compile(self, model: Path) -> "ProcessCompiled":
         """Have the child make the subgraph in a file ready."""
-        key, reply = self.make(do="compile", model=str(model.resolve()))
+        key, reply = self.create(do="compile", model=str(model.resolve()))
         inputs, outputs = ({name: tuple(shape) for name, shape in reply[what]} for what in ("inputs", "outputs"))
         return ProcessCompiled(self, key, inputs, outputs)
 
     def drop(self, key: int) -> None:
-        """Nobody uses what has this key any more: the child lets go of it, and one that takes its place does not make it."""
+        """Drop an unused object from the child, with the next command."""
         # called when memory is collected, which may be while anything is locked: told with the next command
-        if self._made.pop(key, None) is not None:
+        if self._created.pop(key, None) is not None:
             self._dropped.append(key)
 
-    def _gone(self) -> GoneError:
+    def _ended_error(self) -> ChildEndedError:
         if self._aborted is not None:
-            return GoneError(self._aborted)
+            return ChildEndedError(self._aborted)
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(1)
         code = self._process.poll()
-        return GoneError(f"the process of the delegate has ended{'' if code is None else f' with status {code}'}")
+        return ChildEndedError(f"the process of the delegate has ended{'' if code is None else f' with status {code}'}")
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
@@ -280,12 +290,12 @@ class ProcessInvocation(AsyncInvocation):
     inputs are in the shared memory as they were, and a subgraph gives the same again.
     """
 
-    def __init__(self, line: ChildProcess, compiled: "ProcessCompiled", inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+    def __init__(self, child: ChildProcess, compiled: "ProcessCompiled", inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         # what it is bound to must not be dropped before it is
-        self._line, self._compiled = line, compiled
+        self._child, self._compiled = child, compiled
         self._pending: int | None = None
         #: Of those who wait, one reads the answer: what an interrupted run left behind may still be waited for when the next begins.
-        self._answered = threading.Lock()
+        self._answer_lock = threading.Lock()
         buffers = [*inputs, *outputs]
         copies = iter(shared_like([array for array in buffers if describe(array) is None]))
         #: What the child reads and writes, which has to stay where it is.
@@ -294,23 +304,25 @@ class ProcessInvocation(AsyncInvocation):
         self._reads = [(shared, array) for shared, array in pairs[: len(inputs)] if shared is not array]
         self._writes = [(shared, array) for shared, array in pairs[len(inputs) :] if shared is not array]
         descriptions = [describe(array) for array in self._shared]
-        self._key, _ = line.make(do="bind", compiled=compiled.key, inputs=descriptions[: len(inputs)], outputs=descriptions[len(inputs) :])
-        weakref.finalize(self, line.drop, self._key)
+        self._key, _ = child.create(
+            do="bind", compiled=compiled.key, inputs=descriptions[: len(inputs)], outputs=descriptions[len(inputs) :]
+        )
+        weakref.finalize(self, child.drop, self._key)
 
     def enqueue(self) -> None:
         """Tell the child to run, on copies of inputs that it cannot see."""
-        self._line.revive()
+        self._child.ensure_running()
         for shared, array in self._reads:
             np.copyto(shared, array)
-        self._pending = self._told()
+        self._pending = self._send_run()
 
     def wait(self) -> None:
         """Wait for the child, then copy outputs that it cannot write."""
-        with self._answered:
+        with self._answer_lock:
             if self._pending is None:
                 return
             try:
-                self._answer(self._pending)
+                self._await_answer(self._pending)
             except StretchError:
                 self._pending = None
                 raise
@@ -319,43 +331,45 @@ class ProcessInvocation(AsyncInvocation):
             for shared, array in self._writes:
                 np.copyto(array, shared)
 
-    def _told(self) -> int:
+    def _send_run(self) -> int:
         try:
-            return self._line.send(do="run", bound=self._key)
-        except GoneError:
-            self._line.revive()
-            return self._line.send(do="run", bound=self._key)
+            return self._child.send(do="run", bound=self._key)
+        except ChildEndedError:
+            self._child.ensure_running()
+            return self._child.send(do="run", bound=self._key)
 
-    def _answer(self, number: int) -> None:
+    def _await_answer(self, number: int) -> None:
         try:
-            self._line.answer(number)
-        except GoneError:
-            if self._line.aborted:
+            self._child.answer(number)
+        except ChildEndedError:
+            if self._child.aborted:
                 raise
-            self._line.revive()
-            self._line.answer(self._line.send(do="run", bound=self._key))
+            self._child.ensure_running()
+            self._child.answer(self._child.send(do="run", bound=self._key))
 
 
 class ProcessCompiled(Compiled):
     """A subgraph that the child has made ready."""
 
-    def __init__(self, line: ChildProcess, key: int, inputs: Mapping[str, tuple[int, ...]], outputs: Mapping[str, tuple[int, ...]]) -> None:
+    def __init__(
+        self, child: ChildProcess, key: int, inputs: Mapping[str, tuple[int, ...]], outputs: Mapping[str, tuple[int, ...]]
+    ) -> None:
         super().__init__(inputs, outputs)
-        self._line = line
+        self._child = child
         self.key = key
-        weakref.finalize(self, line.drop, key)
+        weakref.finalize(self, child.drop, key)
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> ProcessInvocation:
         """Bind it to memory shared with the child."""
         self.check(inputs, outputs)
-        return ProcessInvocation(self._line, self, inputs, outputs)
+        return ProcessInvocation(self._child, self, inputs, outputs)
 
 
 class ChildDelegate(Delegate):
     """A delegate that has a child process compute."""
 
     asynchronous = True
-    _line: ChildProcess | None = None  # None until there is one.
+    _child: ChildProcess | None = None  # None until there is one.
 
     def allocator(self) -> Allocate:
         """Return the allocator of memory that the child can map, which saves it a copy."""
@@ -363,19 +377,19 @@ class ChildDelegate(Delegate):
 
     def close(self) -> None:
         """End the child, at once."""
-        if self._line is not None:
-            self._line.end()
+        if self._child is not None:
+            self._child.end()
 
-    def abort(self, why: str) -> bool:
+    def abort(self, reason: str) -> bool:
         """End the child where it hangs: the call comes back with `why`, and the next one finds a new child."""
-        if self._line is not None:
-            self._line.abort(why)
-        return self._line is not None
+        if self._child is not None:
+            self._child.abort(reason)
+        return self._child is not None
 
     @property
     def restarting(self) -> bool:
         """Whether a new child is being made ready."""
-        return self._line is not None and self._line.reviving
+        return self._child is not None and self._child.restarting
 
 
 @delegates.register("process")
@@ -395,7 +409,7 @@ class ProcessDelegate(ChildDelegate):
 
     def __init__(self, inner: str = INNER, cores: tuple[int, ...] = ()) -> None:
         self._inner = get_delegate(inner)
-        self._line: ChildProcess = ChildProcess(inner, cores)
+        self._child: ChildProcess = ChildProcess(inner, cores)
 
     @classmethod
     def create(cls, cores: tuple[int, ...]) -> Self:
@@ -409,13 +423,13 @@ class ProcessDelegate(ChildDelegate):
 
     def compile(self, model: Path) -> ProcessCompiled:
         """Have the child make a subgraph ready."""
-        return self._line.compile(model)
+        return self._child.compile(model)
 
     @property
     def pid(self) -> int:
         """Number of the child process there is now."""
-        return self._line.pid
+        return self._child.pid
 
-    def places(self, model: Path) -> list[NodePlace]:
+    def node_placements(self, model: Path) -> list[NodePlacement]:
         """As the inner delegate places them."""
-        return self._inner.create(()).places(model)
+        return self._inner.create(()).node_placements(model)

@@ -1,4 +1,4 @@
-"""When a site whose delegate failed is left alone, and when it is tried again: a pure function of events, without a clock.
+"""When a site is not used after a failure of its delegate, and when it is tried again: a pure function of events, without a clock.
 
 A *site* is a delegate on its cores. One that fails is *retired* for a number of inferences; then it is *on trial*, and
 *restored* when enough inferences in a row went well. One that fails on trial is retired for twice as long. Counting
@@ -15,8 +15,8 @@ import msgspec
 from predictors.errors import UsageError
 from scheduler.placement.place import Placement
 
-#: What is decided of a site.
-What = Literal["retired", "on trial", "restored"]
+#: Kinds of decisions about a site.
+DecisionKind = Literal["retired", "on trial", "restored"]
 
 
 class Site(NamedTuple):
@@ -35,8 +35,8 @@ class Site(NamedTuple):
         return self.delegate + "+".join(map(str, self.cores))
 
 
-class Failed(msgspec.Struct, frozen=True, tag=True):
-    """A site could not do its work."""
+class SiteFailed(msgspec.Struct, frozen=True, tag=True):
+    """A site failed to run a subgraph."""
 
     site: Site  # Which.
     step: str  # The subgraph that it was to run.
@@ -44,32 +44,32 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     for_good: bool = False  # Whether it can never be used again, because a call of it hangs.
 
 
-class Returned(msgspec.Struct, frozen=True, tag=True):
-    """A site that is on trial has its work again; inferences count for it from now on."""
+class SiteReturned(msgspec.Struct, frozen=True, tag=True):
+    """A site on trial runs its subgraphs again; inferences count towards its trial from now on."""
 
     site: Site  # Which.
 
 
-class Ended(msgspec.Struct, frozen=True, tag=True):
+class InferenceEnded(msgspec.Struct, frozen=True, tag=True):
     """An inference has ended."""
 
 
-Event = Failed | Returned | Ended
+Event = SiteFailed | SiteReturned | InferenceEnded
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """What was decided of a site, and why."""
+class FaultDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """A decision about a site, with its reason."""
 
     inference: int  # How many inferences had ended.
     site: Site  # Which.
-    what: What  # ``retired``: others do its work; ``on trial``: it is given its work again; ``restored``: it has done it well.
+    what: DecisionKind  # ``retired``: others do its work; ``on trial``: it is given its work again; ``restored``: it has done it well.
     reason: str  # In words.
     inferences: int | None = None  # For how many it is retired; None for good, or where it is not.
 
 
 @dataclass(frozen=True)
 class FaultPolicy:
-    """What is done about delegates that fail.
+    """Policy for delegates that fail.
 
     Args:
         back_off: Inferences for which a site is left alone when it fails first; twice as many each time that it fails on trial.
@@ -102,7 +102,7 @@ class FaultPolicy:
 
 @dataclass
 class _Record:
-    """What is known of a site that has failed."""
+    """State of a site that has failed."""
 
     back_off: int  # Inferences for which it is retired, this time.
     until: int | None  # When it is tried again; None for never.
@@ -111,73 +111,73 @@ class _Record:
 
 
 #: Delegates that do the work of one that failed, the first that can: any machine has them.
-STAND_INS = ("cpu", "reference")
+FALLBACK_DELEGATES = ("cpu", "reference")
 
 
-class Keeper:
-    """The state of all sites of one session, told from any thread."""
+class FaultTracker:
+    """The state of all sites of one session; takes events from any thread."""
 
     def __init__(self, policy: FaultPolicy) -> None:
         self.policy = policy
         self._lock = threading.Lock()
         self._ended = 0
         self._records: dict[Site, _Record] = {}
-        self._decisions: list[Decision] = []
-        self._carried_out = 0
+        self._decisions: list[FaultDecision] = []
+        self._taken = 0
 
     @property
-    def decisions(self) -> tuple[Decision, ...]:
-        """All that was decided, in order."""
+    def decisions(self) -> tuple[FaultDecision, ...]:
+        """Return all decisions, in order."""
         with self._lock:
             return tuple(self._decisions)
 
-    def tell(self, event: Event) -> list[Decision]:
-        """Take in one event; what is decided where it asks for that."""
+    def handle(self, event: Event) -> list[FaultDecision]:
+        """Handle one event and return the decisions that it causes."""
         with self._lock:
-            decisions = self._handle(event)
+            decisions = self._decide(event)
             self._decisions += decisions
             return decisions
 
     @property
     def pending(self) -> bool:
-        """Whether `take` would give anything."""
+        """Whether `take_decisions` would return any."""
         with self._lock:
-            return self._carried_out < len(self._decisions)
+            return self._taken < len(self._decisions)
 
-    def take(self) -> Sequence[Decision]:
-        """Decisions since the last call, to be carried out."""
+    def take_decisions(self) -> Sequence[FaultDecision]:
+        """Return the decisions since the last call, to be applied."""
         with self._lock:
-            decisions = self._decisions[self._carried_out :]
-            self._carried_out = len(self._decisions)
+            decisions = self._decisions[self._taken :]
+            self._taken = len(self._decisions)
             return decisions
 
-    def retired(self, site: Site) -> bool:
-        """Whether a site is left alone."""
+    def is_retired(self, site: Site) -> bool:
+        """Whether a site is retired."""
         with self._lock:
             return site in self._records and not self._records[site].trial
 
-    def _handle(self, event: Event) -> list[Decision]:
+    def _decide(self, event: Event) -> list[FaultDecision]:
         match event:
-            case Failed(site, step, reason, for_good):
-                return self._failed(site, f"`{step}`: {reason}", for_good=for_good)
-            case Returned(site):
+            case SiteFailed(site, step, reason, for_good):
+                return self._on_failure(site, f"`{step}`: {reason}", for_good=for_good)
+            case SiteReturned(site):
                 if site in self._records and self._records[site].trial:
                     self._records[site].passed = 0
                 return []
-            case Ended():
+            case InferenceEnded():
                 self._ended += 1
-                return [decision for site in list(self._records) for decision in self._due(site)]
+                return [decision for site in list(self._records) for decision in self._on_inference_ended(site)]
 
-    def _failed(self, site: Site, reason: str, *, for_good: bool) -> list[Decision]:
+    def _on_failure(self, site: Site, reason: str, *, for_good: bool) -> list[FaultDecision]:
         record = self._records.get(site)
         if record is not None and not record.trial and not (for_good and record.until is not None):
-            return []  # of several inferences in flight the first has told
-        again = record is not None and record.trial
-        back_off = min(self.policy.longest, 2 * record.back_off) if again and record is not None else self.policy.back_off
+            return []  # another inference in flight has reported it already
+        failed_on_trial = record is not None and record.trial
+        back_off = min(self.policy.longest, 2 * record.back_off) if failed_on_trial and record is not None else self.policy.back_off
         self._records[site] = _Record(back_off, None if for_good else self._ended + back_off)
         return [self._decision(site, "retired", reason, None if for_good else back_off)]
 
-    def _due(self, site: Site) -> list[Decision]:
+    def _on_inference_ended(self, site: Site) -> list[FaultDecision]:
         record = self._records[site]
         if record.trial:
             if record.passed is None:
@@ -192,5 +192,5 @@ class Keeper:
         record.trial = True
         return [self._decision(site, "on trial", f"{record.back_off} inferences have gone by")]
 
-    def _decision(self, site: Site, what: What, reason: str, inferences: int | None = None) -> Decision:
-        return Decision(inference=self._ended, site=site, what=what, reason=reason, inferences=inferences)
+    def _decision(self, site: Site, what: DecisionKind, reason: str, inferences: int | None = None) -> FaultDecision:
+        return FaultDecision(inference=self._ended, site=site, what=what, reason=reason, inferences=inferences)

@@ -44,14 +44,14 @@ class Flatbuffer:
         self._root = root
         self._identifier = identifier
 
-    def decode(self, data: bytes | memoryview, *, others: bool = False) -> dict[str, Any]:
+    def decode(self, data: bytes | memoryview, *, allow_unknown: bool = False) -> dict[str, Any]:
         """The root table; fields that are not there are left out.
 
         Numbers in a row come back as arrays that share the memory of `data`.
         """
         if bytes(data[4:8]) != self._identifier:
             raise StretchError("it does not begin like one")
-        return _Reader(self.tables, self._unions, memoryview(data), others).root(self._root)
+        return _Reader(self.tables, self._unions, memoryview(data), allow_unknown).root(self._root)
 
     def encode(self, value: Mapping[str, Any]) -> bytearray:
         """A file with `value` as its root table; fields that are left out have their default."""
@@ -62,12 +62,12 @@ class Flatbuffer:
 
 
 class _Reader:
-    def __init__(self, tables: Tables, unions: Unions, data: memoryview, others: bool) -> None:
+    def __init__(self, tables: Tables, unions: Unions, data: memoryview, allow_unknown: bool) -> None:
         self._tables = tables
         self._unions = unions
         self._data = data
-        self._others = others
-        self._left = MAX_PARTS
+        self._allow_unknown = allow_unknown
+        self._remaining = MAX_PARTS
 
     def root(self, name: str) -> dict[str, Any]:
         return self._table(name, self._offset(0))
@@ -81,8 +81,8 @@ class _Reader:
         return at + int(self._number("I", at))
 
     def _spend(self, parts: int) -> None:
-        self._left -= parts
-        if self._left < 0:
+        self._remaining -= parts
+        if self._remaining < 0:
             raise StretchError(f"it has more than {MAX_PARTS} parts")
 
     def _table(self, name: str, at: int) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class _Reader:
             raise StretchError(f"a {name} in it has no proper index")
         slots = [self._number("H", index + place) for place in range(4, size, 2)]
         known = {slot for slot, _ in fields.values()}
-        if not self._others and any(offset and slot not in known for slot, offset in enumerate(slots)):
+        if not self._allow_unknown and any(offset and slot not in known for slot, offset in enumerate(slots)):
             raise StretchError(f"a {name} in it has a field that nn-stretch does not write")
         table: dict[str, Any] = {}
         # the number that chooses a union's table comes before the union
@@ -110,7 +110,7 @@ class _Reader:
     def _named(self, kind: str, fields: Mapping[str, Any]) -> bool:
         """Whether a field is to be read: not if it is a table of a union that may be any, and the schema does not name it."""
         chooser, _, union = kind.partition("?")
-        return not (union and self._others) or fields.get(chooser, 0) in self._unions[union]
+        return not (union and self._allow_unknown) or fields.get(chooser, 0) in self._unions[union]
 
     def _field(self, name: str, kind: str, at: int, fields: Mapping[str, Any]) -> Any:
         if kind in SCALARS:

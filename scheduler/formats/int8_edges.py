@@ -5,7 +5,7 @@ from typing import Any
 
 from predictors.errors import StretchError
 
-_AGAIN = "write the bundle again with `stretch export`"
+_HINT = "write the bundle again with `stretch export`"
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ def edges(model: Any) -> tuple[dict[str, Edge], dict[str, Edge]]:
         try:
             scale, zero = (onnx.numpy_helper.to_array(constants[name]).item() for name in node.input[1:3])
         except (KeyError, ValueError) as error:
-            raise StretchError(f"int8 subgraph `{graph.name}` has no single scale at `{node.name or node.op_type}`", _AGAIN) from error
+            raise StretchError(f"int8 subgraph `{graph.name}` has no single scale at `{node.name or node.op_type}`", _HINT) from error
         return Edge(float(scale), int(zero))
 
     graph = model.graph
@@ -34,15 +34,15 @@ def edges(model: Any) -> tuple[dict[str, Edge], dict[str, Edge]]:
     for tensor in (value.name for value in graph.input):
         readers = [node for node in graph.node if tensor in node.input]
         if not readers or any(node.op_type != "QuantizeLinear" for node in readers):
-            raise StretchError(f"int8 subgraph `{graph.name}` reads `{tensor}` without quantising it", _AGAIN)
+            raise StretchError(f"int8 subgraph `{graph.name}` reads `{tensor}` without quantising it", _HINT)
         reads[tensor] = edge(readers[0])
     writes: dict[str, Edge] = {}
     for tensor in (value.name for value in graph.output):
         last = producers.get(tensor)
         if last is None or last.op_type != "DequantizeLinear":
-            raise StretchError(f"int8 subgraph `{graph.name}` writes `{tensor}` without dequantising it", _AGAIN)
+            raise StretchError(f"int8 subgraph `{graph.name}` writes `{tensor}` without dequantising it", _HINT)
         before = producers.get(last.input[0])
         writes[tensor] = edge(last)
         if before is None or before.op_type != "QuantizeLinear" or edge(before) != writes[tensor]:
-            raise StretchError(f"int8 subgraph `{graph.name}` writes `{tensor}` in another scale than it was rounded in", _AGAIN)
+            raise StretchError(f"int8 subgraph `{graph.name}` writes `{tensor}` in another scale than it was rounded in", _HINT)
     return reads, writes

@@ -222,7 +222,7 @@ ANY_TFLITE = _flatbuffer(_ANY_WRITTEN, _ANY_SETTINGS)
 MAX_ELEMENTS = 1 << 28
 
 #: Scales of int8 tensors: beyond them LiteRT's fixed-point factors leave their range, and it stops the process.
-LEAST_SCALE, MAX_SCALE = 2.0**-24, 2.0**24
+MIN_SCALE, MAX_SCALE = 2.0**-24, 2.0**24
 
 #: Largest factor between the integers of an operator's inputs and those of its result: LiteRT stops the process
 #: at twice that for products with weights, and for additions.
@@ -331,7 +331,7 @@ def _check_tensor(tensor: dict[str, Any], buffers: list[Mapping[str, Any]]) -> b
         )
         need(kind in ("int8", "int32"), f"tensor `{name}` is {kind} and has a scale")
         need(len(scale) == 1 or content is not None, f"tensor `{name}` has a scale for each channel and is no weight")
-        fits = content is not None or LEAST_SCALE <= scale[0] <= MAX_SCALE
+        fits = content is not None or MIN_SCALE <= scale[0] <= MAX_SCALE
         need(bool(fits), f"tensor `{name}` has the scale {scale[:1]}, which is out of range")
     need(quant is not None or kind != "int8", f"tensor `{name}` is int8 without a scale")
     return content is not None
@@ -417,7 +417,7 @@ MAX_BYTES = (1 << 31) - 1
 #: Types whose numbers may stand for reals.
 ROUNDED = ("int4", "int8", "uint8", "int16", "int32", "int64")
 
-_AGAIN = "convert it again"
+_HINT = "convert it again"
 
 #: Stands before the name of a custom operator, which may be that of one of the schema.
 _CUSTOM = "custom"
@@ -491,9 +491,9 @@ def open_tflite(path: Path) -> TfliteNetwork:
     """Read the one network of a file; refuse a file without one, or a damaged one."""
     content = read_bytes(path, "model", MAX_BYTES)
     try:
-        return _network(path, ANY_TFLITE.decode(content, others=True), content)
+        return _network(path, ANY_TFLITE.decode(content, allow_unknown=True), content)
     except StretchError as error:
-        raise StretchError(f"{path} is no TFLite file that can be read: {error.message}", error.hint or _AGAIN) from error
+        raise StretchError(f"{path} is no TFLite file that can be read: {error.message}", error.hint or _HINT) from error
 
 
 def _network(path: Path, model: Mapping[str, Any], content: bytes) -> TfliteNetwork:

@@ -1,4 +1,4 @@
-"""A bundle against the sequential models of equal cores, in turns, so that both see the same machine, and what that says in one sentence; how many inferences a second it makes."""
+"""Measures a bundle and sequential models on equal cores in turns, compares them in one sentence, and measures throughput."""
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -16,19 +16,19 @@ from predictors.host import is_host
 from scheduler.bundle.manifest import Manifest
 from scheduler.bundle.recommended import whole_on
 from scheduler.cores import available_cores
-from scheduler.measure.steady import Known, play_round, ratio_interval
+from scheduler.measure.steady import RatioEstimate, play_round, ratio_interval
 from scheduler.placement.mapping import bundle_precisions
-from scheduler.runtime.inputs import Values, as_arrays, plain
-from scheduler.runtime.own import OwnFile
+from scheduler.runtime.inputs import Values, as_arrays, unwrap_single
+from scheduler.runtime.own import SourceFileRunner
 from scheduler.runtime.sequential import Sequential, max_error
 from scheduler.runtime.session import Session
 from scheduler.runtime.trace import Trace
 
-#: Name of the bundle among the contestants.
+#: Name of the bundle among the variants.
 BRANCHED = "branched"
 
 #: The turn in which each subgraph runs by itself.
-_ALONE = "alone"
+_SUBGRAPHS_ALONE = "alone"
 
 
 #: Precision of a bundle's controls and of its whole model.
@@ -37,7 +37,7 @@ CONTROLS = "fp32"
 
 @dataclass(frozen=True)
 class Timing:
-    """How long one contestant took."""
+    """Time of one variant."""
 
     name: str  # Which.
     median_ms: float  # Median over the rounds.
@@ -86,7 +86,7 @@ class Benchmark:
 
 @dataclass(frozen=True)
 class Effort:
-    """How long a comparison goes on."""
+    """Length of a comparison."""
 
     rounds: int = 30  # Rounds that count; with `width`, at least.
     warmup: int = 5  # Rounds before them that do not.
@@ -95,7 +95,7 @@ class Effort:
     least_seconds: float = 2.0  # And not for less than this: an interval tells of the time it was taken in, and machines have moods.
     seconds: float = 10.0  # But no longer than this, once there are `rounds` rounds.
 
-    def enough(self, seconds: float, narrow: Callable[[float], bool]) -> bool:
+    def is_enough(self, seconds: float, narrow: Callable[[float], bool]) -> bool:
         """Whether to stop, once there are `rounds` rounds."""
         return self.width is None or seconds > self.seconds or (seconds >= self.least_seconds and narrow(self.width))
 
@@ -111,26 +111,30 @@ def benchmark(session: Session, x: Values, effort: Effort | None = None, step: C
     cores = used_cores(session)
     output = session.run(x)
     whole = Sequential(bundle.file(bundle.manifest.whole), cores)
-    error = max_error(output, plain(bundle.manifest.named(as_arrays(whole.run(x), bundle.manifest.outputs)))) if session.computes else None
+    error = (
+        max_error(output, unwrap_single(bundle.manifest.name_outputs(as_arrays(whole.run(x), bundle.manifest.outputs))))
+        if session.computes
+        else None
+    )
     with ExitStack() as stack:
-        elsewhere = _elsewhere(session, x, stack)
-        rivals = {f"same net as one graph, {_threads(cores)}": whole.time} | _controls(session, x, cores)
-        rounds = _Rounds(session, x, rivals | {name: time for name, (_, time) in elsewhere.items()})
+        elsewhere_controls = _controls_elsewhere(session, x, stack)
+        baselines = {f"same net as one graph, {_threads(cores)}": whole.time} | _controls(session, x, cores)
+        rounds = _Rounds(session, x, baselines | {name: time for name, (_, time) in elsewhere_controls.items()})
         for number in range(effort.warmup):
             rounds.play(number)
             if step is not None:
                 step()
-        rounds.forget()
+        rounds.reset()
         start = perf_counter_ns()
-        while rounds.count < effort.rounds or not effort.enough((perf_counter_ns() - start) / 1e9, rounds.narrow):
+        while rounds.count < effort.rounds or not effort.is_enough((perf_counter_ns() - start) / 1e9, rounds.are_narrow):
             rounds.play(rounds.count)
             if step is not None:
                 step()
-        precisions = {CONTROLS, *(precision for precision, _ in elsewhere.values())}
+        precisions = {CONTROLS, *(precision for precision, _ in elsewhere_controls.values())}
         return rounds.result(cores, error, (perf_counter_ns() - start) / 1e9, tuple(sorted(precisions)))
 
 
-def _elsewhere(session: Session, x: Values, stack: ExitStack) -> dict[str, tuple[Precision, Callable[[], float]]]:
+def _controls_elsewhere(session: Session, x: Values, stack: ExitStack) -> dict[str, tuple[Precision, Callable[[], float]]]:
     """Each control in each precision and on each delegate of the bundle's subgraphs, with its precision.
 
     Controls in fp32 on CPU cores by ONNX Runtime are not among them, and those that cannot run are left out.
@@ -138,38 +142,41 @@ def _elsewhere(session: Session, x: Values, stack: ExitStack) -> dict[str, tuple
     bundle, precisions = session.bundle, bundle_precisions(session.bundle.manifest)
     all_cores = "+".join(map(str, used_cores(session)))
     controls: dict[str, tuple[Precision, Callable[[], float]]] = {}
-    floats = [*bundle.manifest.controls.items(), *_own_control(bundle.manifest)]
+    floats = [*bundle.manifest.controls.items(), *_source_file_control(bundle.manifest)]
     for place in session.placements.values():
         if place.simulated or not session.computes:
             continue
-        able = precisions.get(place.processor, set())
-        wanted: list[tuple[Precision, str, str]] = []
-        if able & {"fp32", "fp16"} and place.delegate != "cpu":
-            wanted += [("fp32" if "fp32" in able else "fp16", *control) for control in floats]
-        if "int8" in able:
-            wanted += [("int8", *control) for control in bundle.manifest.int8_controls.items()]
+        place_precisions = precisions.get(place.processor, set())
+        candidates: list[tuple[Precision, str, str]] = []
+        if place_precisions & {"fp32", "fp16"} and place.delegate != "cpu":
+            candidates += [("fp32" if "fp32" in place_precisions else "fp16", *control) for control in floats]
+        if "int8" in place_precisions:
+            candidates += [("int8", *control) for control in bundle.manifest.int8_controls.items()]
         target = place.delegate + all_cores if is_host(place.processor) and place.cores else place.target
-        for precision, control, file in wanted:
+        for precision, control, file in candidates:
             # what runs elsewhere is left out, and no news of the bundle
             with suppress(StretchError), warnings.catch_warnings(action="ignore"):
-                alone = whole_on(bundle, control, file, place.processor, precision)
-                values = dict(zip(alone.manifest.inputs, as_arrays(x, bundle.manifest.inputs).values(), strict=True))
-                other = stack.enter_context(Session(alone, {place.processor: target}))
-                other.run(values)
-                if not other.replaced:
+                whole_bundle = whole_on(bundle, control, file, place.processor, precision)
+                values = dict(zip(whole_bundle.manifest.inputs, as_arrays(x, bundle.manifest.inputs).values(), strict=True))
+                control_session = stack.enter_context(Session(whole_bundle, {place.processor: target}))
+                control_session.run(values)
+                if not control_session.replaced:
                     rounded = " in int8" if precision == "int8" else ""
-                    controls[f"{control}, {place.processor}{rounded} on {place.delegate}"] = precision, partial(_timed, other, values)
+                    controls[f"{control}, {place.processor}{rounded} on {place.delegate}"] = (
+                        precision,
+                        partial(_timed, control_session, values),
+                    )
     return controls
 
 
-def _own_control(manifest: Manifest) -> list[tuple[str, str]]:
+def _source_file_control(manifest: Manifest) -> list[tuple[str, str]]:
     """The user's own file as a control that takes the place of the captured original, if it has the same ends."""
     own = manifest.own
     if own is None or own.precision != CONTROLS or not own.file.endswith(".onnx"):
         return []
-    alike = all(end.dtype == "float32" and not end.order for end in (*own.inputs, *own.outputs))
+    same_ends = all(end.dtype == "float32" and not end.order for end in (*own.inputs, *own.outputs))
     ends = tuple(tuple(end.tensor for end in side) for side in (own.inputs, own.outputs))
-    return [("original", own.file)] if alike and ends == (manifest.inputs, manifest.outputs) else []
+    return [("original", own.file)] if same_ends and ends == (manifest.inputs, manifest.outputs) else []
 
 
 def _timed(session: Session, x: Values) -> float:
@@ -182,13 +189,13 @@ def _controls(session: Session, x: Values, cores: tuple[int, ...]) -> dict[str, 
     """Each control on all the cores and on one."""
     controls: dict[str, Callable[[], float]] = {}
     for control, file in session.bundle.manifest.controls.items():
-        for used in dict.fromkeys((cores, cores[:1])):
-            time = _original(session, x, used) if control == "original" else None
+        for thread_cores in dict.fromkeys((cores, cores[:1])):
+            time = _original(session, x, thread_cores) if control == "original" else None
             if time is None:
-                model = Sequential(session.bundle.file(file), used)
+                model = Sequential(session.bundle.file(file), thread_cores)
                 model.run(x)
                 time = model.time
-            controls[f"{control}, {_threads(used)}"] = time
+            controls[f"{control}, {_threads(thread_cores)}"] = time
     return controls
 
 
@@ -198,7 +205,7 @@ def _original(session: Session, x: Values, cores: tuple[int, ...]) -> Callable[[
     if manifest.own is None:
         return None
     try:
-        file = OwnFile(session.bundle.file(manifest.own.file), manifest.own, cores)
+        file = SourceFileRunner(session.bundle.file(manifest.own.file), manifest.own, cores)
     except MissingBackendError:
         return None
     file.run(as_arrays(x, manifest.inputs))
@@ -206,17 +213,17 @@ def _original(session: Session, x: Values, cores: tuple[int, ...]) -> Callable[[
 
 
 class _Rounds:
-    """What the rounds of a comparison measured so far."""
+    """Measurements of the rounds so far."""
 
-    def __init__(self, session: Session, x: Values, rivals: Mapping[str, Callable[[], float]]) -> None:
+    def __init__(self, session: Session, x: Values, baselines: Mapping[str, Callable[[], float]]) -> None:
         self._session, self._x = session, x
-        self._whole = next(iter(rivals))
-        self._contestants: dict[str, Callable[[], object]] = {BRANCHED: self._branched, **rivals, _ALONE: self._each_alone}
-        self.forget()
+        self._whole_name = next(iter(baselines))
+        self._variants: dict[str, Callable[[], object]] = {BRANCHED: self._branched, **baselines, _SUBGRAPHS_ALONE: self._each_alone}
+        self.reset()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Start again."""
-        self.times: dict[str, list[float]] = {name: [] for name in self._contestants if name != _ALONE}
+        self.times: dict[str, list[float]] = {name: [] for name in self._variants if name != _SUBGRAPHS_ALONE}
         self._alone: dict[str, list[float]] = {name: [] for name in self._session.plan.subgraphs}
         self._traces: list[Trace] = []
 
@@ -226,29 +233,29 @@ class _Rounds:
         return len(self._traces)
 
     def play(self, number: int) -> None:
-        """One more round; `number` says who is first."""
-        for name, ms in play_round(self._contestants, number).items():
+        """Run one more round; `number` decides which variant is first."""
+        for name, ms in play_round(self._variants, number).items():
             if isinstance(ms, float):
                 self.times[name].append(ms)
 
-    def narrow(self, width: float) -> bool:
+    def are_narrow(self, width: float) -> bool:
         """Return whether every ratio of a baseline to the bundle is known to `width` of itself."""
         intervals = [ratio_interval(times, self.times[BRANCHED]) for name, times in self.times.items() if name != BRANCHED]
         return all(ratio.width <= width for ratio in intervals)
 
     def result(self, cores: tuple[int, ...], error: float | None, seconds: float, controls: tuple[str, ...]) -> Benchmark:
-        """The rounds summed up."""
+        """Summarise the rounds."""
         timings = {n: Timing(n, float(np.median(v)), float(np.percentile(v, 90))) for n, v in self.times.items()}
-        ideal = [ideal_ms(self._session, self._least(number)) for number in range(self.count)]
+        ideal = [ideal_ms(self._session, self._fastest_ms(number)) for number in range(self.count)]
         efficiency = float(np.median([ms / trace.makespan_ms for ms, trace in zip(ideal, self._traces, strict=True)]))
-        sequential, same_macs = _best(timings, "original"), _best(timings, "sequential_same_macs")
-        chosen = [timings[BRANCHED], timings[self._whole], sequential, same_macs]
+        sequential, same_macs = _fastest(timings, "original"), _fastest(timings, "sequential_same_macs")
+        reported = [timings[BRANCHED], timings[self._whole_name], sequential, same_macs]
         return Benchmark(
             branched=timings[BRANCHED],
             sequential=sequential,
             same_macs=same_macs,
-            whole=timings[self._whole],
-            others=tuple(timing for timing in timings.values() if timing not in chosen),
+            whole=timings[self._whole_name],
+            others=tuple(timing for timing in timings.values() if timing not in reported),
             cores=cores,
             rounds={name: tuple(values) for name, values in self.times.items()},
             alone_ms={name: float(np.median(values)) for name, values in self._alone.items()},
@@ -270,19 +277,19 @@ class _Rounds:
         for name, values in self._alone.items():
             values.append(self._session.time_alone(name))
 
-    def _least(self, number: int) -> dict[str, float]:
-        """What each subgraph needs in a round: alone, or within the inference if that was faster.
+    def _fastest_ms(self, number: int) -> dict[str, float]:
+        """Return the time of each subgraph in a round: alone, or within the inference if that was faster.
 
-        Company cannot speed a processor up, so a subgraph that was slower alone was measured
-        with what a run by itself adds: caches that others filled, a thread that had to wake.
+        Other work cannot speed a processor up, so a subgraph that was slower alone was measured
+        with the costs of a separate run: caches filled by others, a thread that had to wake.
         """
-        within = {span.name: span.ms for span in self._traces[number].spans if span.kind == "subgraph"}
-        return {name: min(values[number], within[name]) for name, values in self._alone.items()}
+        in_inference = {span.name: span.ms for span in self._traces[number].spans if span.kind == "subgraph"}
+        return {name: min(values[number], in_inference[name]) for name, values in self._alone.items()}
 
 
 def used_cores(session: Session) -> tuple[int, ...]:
     """The cores that a session's processors are placed on; all of this process where none has one."""
-    return tuple(sorted({core for place in session.places.values() for core in place.cores})) or available_cores()
+    return tuple(sorted({core for place in session.subgraph_placements.values() for core in place.cores})) or available_cores()
 
 
 def shares_a_core(session: Session) -> bool:
@@ -290,8 +297,8 @@ def shares_a_core(session: Session) -> bool:
     if session.moved:
         return True
     return any(
-        one.processor != other.processor and (one.queue == other.queue or not set(one.cores).isdisjoint(other.cores))
-        for one, other in combinations(dict.fromkeys(session.places.values()), 2)
+        first.processor != second.processor and (first.queue == second.queue or not set(first.cores).isdisjoint(second.cores))
+        for first, second in combinations(dict.fromkeys(session.subgraph_placements.values()), 2)
     )
 
 
@@ -307,7 +314,7 @@ def ideal_ms(session: Session, alone_ms: Mapping[str, float]) -> float:
     return sum(max(branches.values()) for branches in segments.values())
 
 
-def _best(timings: Mapping[str, Timing], control: str) -> Timing | None:
+def _fastest(timings: Mapping[str, Timing], control: str) -> Timing | None:
     candidates = [timing for name, timing in timings.items() if name.partition(", ")[0] == control]
     return min(candidates, key=lambda timing: timing.median_ms) if candidates else None
 
@@ -317,7 +324,7 @@ def _threads(cores: tuple[int, ...]) -> str:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ControlComparison:
     """A control's time over the bundle's: above 1 branching is faster."""
 
     name: str  # Of the control.
@@ -332,7 +339,7 @@ class Verdict:
 
     text: str  # One sentence.
     winner: str | None  # ``branched``, ``sequential``, or None where the times do not tell.
-    ratios: Mapping[str, Known]  # Time of each control over the bundle's, by the control's name: above 1 branching is faster.
+    ratios: Mapping[str, RatioEstimate]  # Time of each control over the bundle's, by the control's name: above 1 branching is faster.
     precisions: tuple[str, ...]  # Precisions of the bundle's subgraphs.
     controls: tuple[str, ...] = (CONTROLS,)  # Precisions of the controls.
 
@@ -342,46 +349,46 @@ class Verdict:
         return self.precisions == self.controls
 
     @property
-    def comparisons(self) -> tuple[Comparison, ...]:
+    def comparisons(self) -> tuple[ControlComparison, ...]:
         """The bundle against each control."""
-        return tuple(Comparison(name, known.value, known.low or 0.0, known.high) for name, known in self.ratios.items())
+        return tuple(ControlComparison(name, known.value, known.low or 0.0, known.high) for name, known in self.ratios.items())
 
 
 def judge_speed(
     result: Benchmark, precisions: Sequence[str] = (CONTROLS,), simulated: Sequence[str] = (), original: str = CONTROLS
 ) -> Verdict:
-    """Who is faster, if the intervals say it; `original` is the precision of the user's own file."""
+    """Decide who is faster, if the intervals allow it; `original` is the precision of the user's own file."""
     kinds, controls = tuple(sorted(set(precisions))), tuple(sorted({*result.controls, original}))
-    rivals = [timing for timing in (result.sequential, result.same_macs, result.whole) if timing is not None]
-    ratios = {rival.name: ratio_interval(result.rounds[rival.name], result.rounds[result.branched.name]) for rival in rivals}
+    baselines = [timing for timing in (result.sequential, result.same_macs, result.whole) if timing is not None]
+    ratios = {baseline.name: ratio_interval(result.rounds[baseline.name], result.rounds[result.branched.name]) for baseline in baselines}
     if simulated:
         names = ", ".join(simulated)
         text = f"no verdict on speed: the {names} is simulated here, so the numbers of the output count and the times do not"
         return Verdict(text, None, ratios, kinds, controls)
-    text, winner = _compare(result, rivals, ratios)
+    text, winner = _compare(result, baselines, ratios)
     verdict = Verdict(text, winner, ratios, kinds, controls)
     if verdict.equal_precision:
         return verdict
-    also = f"; the subgraphs are {' and '.join(kinds)} and the controls {' and '.join(controls)}, so this compares precisions too"
-    return replace(verdict, text=text + also)
+    precision_note = f"; the subgraphs are {' and '.join(kinds)} and the controls {' and '.join(controls)}, so this compares precisions too"
+    return replace(verdict, text=text + precision_note)
 
 
-def _compare(result: Benchmark, rivals: Sequence[Timing], ratios: Mapping[str, Known]) -> tuple[str, str | None]:
+def _compare(result: Benchmark, baselines: Sequence[Timing], ratios: Mapping[str, RatioEstimate]) -> tuple[str, str | None]:
     cores = f"{len(result.cores)} core{'s' if len(result.cores) != 1 else ''}"
     if result.sequential is None:
         whole = f"the same net as one graph takes {result.whole.median_ms:.2f} ms on the same {cores}"
         return f"no comparison with the original: it ran without controls; {whole}", None
     ratio, fastest = ratios[result.sequential.name], result.best_sequential or result.sequential
-    against = (
+    comparison = (
         f"{ratios[fastest.name].value:.2f}× ({ratios[fastest.name]}) against the best sequential run ({fastest.name}: the fastest of the "
         f"original and the network of the same MACs, on each processor alone) on the same {cores}"
     )
-    faster = [rival for rival in rivals if ratios[rival.name].side < 0]
-    even = [rival for rival in rivals if ratios[rival.name].side == 0]
+    faster = [rival for rival in baselines if ratios[rival.name].side < 0]
+    even = [rival for rival in baselines if ratios[rival.name].side == 0]
     best = min(faster, key=lambda rival: rival.median_ms, default=None)
     if ratio.side < 0:
         return (
-            f"branching loses here: {against}; this is expected on cores of one kind, branches help on processors of different kinds",
+            f"branching loses here: {comparison}; this is expected on cores of one kind, branches help on processors of different kinds",
             "sequential",
         )
     if best is not None:
@@ -392,7 +399,7 @@ def _compare(result: Benchmark, rivals: Sequence[Timing], ratios: Mapping[str, K
             "sequential",
         )
     if ratio.side == 0:
-        return f"too close to call: branching has {against}; rounds of this length do not decide", None
+        return f"too close to call: branching has {comparison}; rounds of this length do not decide", None
     if even:
         rival = min(even, key=lambda timing: timing.median_ms)
         return (
@@ -400,7 +407,7 @@ def _compare(result: Benchmark, rivals: Sequence[Timing], ratios: Mapping[str, K
             f"({ratios[rival.name]}) on the same {cores}",
             None,
         )
-    return f"branching wins here: {against}", "branched"
+    return f"branching wins here: {comparison}", "branched"
 
 
 @dataclass(frozen=True)
@@ -430,11 +437,11 @@ def throughput(
     """Measure a session's rates: each round runs a burst of every variant, in an order that rotates."""
     cores = used_cores(session)
     whole = session.bundle.file(session.bundle.manifest.whole)
-    one, every = Sequential(whole, cores[:1]), Sequential(whole, cores)
-    for model in (one, every):
+    single_core, all_cores = Sequential(whole, cores[:1]), Sequential(whole, cores)
+    for model in (single_core, all_cores):
         model.run(x)
 
-    def submitted() -> None:
+    def submit_burst() -> None:
         for future in [session.submit(x) for _ in range(burst)]:
             future.result()
 
@@ -447,15 +454,15 @@ def throughput(
         for _ in range(burst):
             call()
 
-    contestants = {
-        f"branched, {in_flight} in flight": partial(rate, submitted),
+    variants = {
+        f"branched, {in_flight} in flight": partial(rate, submit_burst),
         "branched, one at a time": partial(rate, partial(repeat, lambda: session.run(x))),
-        "same net as one graph, 1 thread": partial(rate, partial(repeat, one.time)),
-        f"same net as one graph, {len(cores)} threads": partial(rate, partial(repeat, every.time)),
+        "same net as one graph, 1 thread": partial(rate, partial(repeat, single_core.time)),
+        f"same net as one graph, {len(cores)} threads": partial(rate, partial(repeat, all_cores.time)),
     }
-    measured: dict[str, list[float]] = {name: [] for name in contestants}
+    measured: dict[str, list[float]] = {name: [] for name in variants}
     for number in range(warmup + rounds):
-        for name, per_second in play_round(contestants, number).items():
+        for name, per_second in play_round(variants, number).items():
             if number >= warmup:
                 measured[name].append(per_second)
         if step is not None:

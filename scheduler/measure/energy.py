@@ -18,7 +18,7 @@ class Meter(Protocol):
     """What counts energy from the moment on that it is made."""
 
     name: str  # What it measures, in words.
-    least_s: float  # What is shorter than this it does not tell well, s.
+    min_s: float  # What is shorter than this it does not tell well, s.
 
     def read_mj(self) -> float:
         """Energy until now, mJ."""
@@ -57,10 +57,10 @@ def folders(root: Path, pattern: str) -> list[Path]:
 
 
 #: Fuel gauges average over up to a second or so.
-SUPPLY_LEAST_S = 2.0
+SUPPLY_MIN_S = 2.0
 
 #: No device that runs from a battery takes more, W: a larger number is not in the unit that it should be in.
-MOST_W = 1000.0
+MAX_W = 1000.0
 
 
 class Supply:
@@ -77,7 +77,7 @@ class Supply:
         folders = supplies(root)
         if not folders:
             raise CounterError(f"{root / 'power_supply'} has nothing that reports its power")
-        self._folder, self._clock, self.least_s = folders[0], clock, SUPPLY_LEAST_S
+        self._folder, self._clock, self.min_s = folders[0], clock, SUPPLY_MIN_S
         self.name = f"power_supply: {self._folder.name}"
         self._last = clock(), self._watts()
         self._mj = 0.0
@@ -96,7 +96,7 @@ class Supply:
                 f"{self._folder} is not discharging ({status.lower()}): it does not report the power used", "unplug the charger"
             )
         watts = abs(_microwatts(self._folder)) / 1e6
-        if watts > MOST_W:
+        if watts > MAX_W:
             raise CounterError(f"{self._folder} reports {watts:.4g} W, which no battery gives")
         return watts
 
@@ -121,7 +121,7 @@ def supplies(root: Path) -> list[Path]:
 
 
 #: Counters move about once a millisecond: of so long a time that is one part in a hundred.
-LEAST_S = 0.1
+RAPL_MIN_S = 0.1
 
 
 class Rapl:
@@ -138,7 +138,7 @@ class Rapl:
         self._zones = [path for path in zones(root) if read_word(path / "name").startswith(("package", "dram"))]
         if not self._zones:
             raise CounterError(f"{root / 'powercap'} has no counter of a package")
-        self.name, self.least_s = "RAPL: " + ", ".join(read_word(path / "name") for path in self._zones), LEAST_S
+        self.name, self.min_s = "RAPL: " + ", ".join(read_word(path / "name") for path in self._zones), RAPL_MIN_S
         self._last, self._total = [self._counter(path) for path in self._zones], 0
 
     def read_mj(self) -> float:
@@ -211,8 +211,8 @@ def _one_loop(run: Callable[[], object], meter: Meter) -> float:
     """What an inference took in a loop that the counter tells well, mJ."""
     begin, since, count, mj = meter.read_mj(), perf_counter(), 0, 0.0
     # a loop goes on until the counter has moved, so that none takes nothing
-    while (seconds := perf_counter() - since) < meter.least_s or mj <= 0:
-        if seconds > _PATIENCE * meter.least_s:
+    while (seconds := perf_counter() - since) < meter.min_s or mj <= 0:
+        if seconds > _PATIENCE * meter.min_s:
             raise CounterError(f"{meter.name} has not moved for {seconds:.1f} s")
         run()
         count, mj = count + 1, meter.read_mj() - begin

@@ -37,7 +37,7 @@ BATCHES = 8
 T_975 = (12.706205, 4.302653, 3.182446, 2.776445, 2.570582, 2.446912, 2.364624)
 
 
-def _ends(value: float, logs: NDArray[np.float64]) -> tuple[float, float]:
+def _interval_ends(value: float, logs: NDArray[np.float64]) -> tuple[float, float]:
     """Student's 95 % interval around the mean of logarithms, widened to hold a value."""
     half = T_975[len(logs) - 2] * float(logs.std(ddof=1)) / math.sqrt(len(logs))
     centre = float(logs.mean())
@@ -45,13 +45,13 @@ def _ends(value: float, logs: NDArray[np.float64]) -> tuple[float, float]:
     return min(value, math.exp(max(centre - half, -700.0))), max(value, math.exp(min(centre + half, 700.0)))
 
 
-#: An interval whose upper end is so many times the lower one tells nothing.
-ENDLESS = 100.0
+#: An interval with a larger ratio of its ends is not shown.
+MAX_END_RATIO = 100.0
 
 
 @dataclass(frozen=True)
-class Known:
-    """A positive number with its intervals; None for an end that too few rounds give."""
+class RatioEstimate:
+    """A positive number with a 95 % interval; None for an end if there are too few rounds."""
 
     value: float  # Median of all rounds.
     low: float | None = None  # Lower end of its 95 % interval.
@@ -73,12 +73,12 @@ class Known:
 
     def __str__(self) -> str:
         """``0.97–1.06``; in words where there is no interval, or one that tells nothing."""
-        if self.low is None or self.high is None or self.high > ENDLESS * self.low:
+        if self.low is None or self.high is None or self.high > MAX_END_RATIO * self.low:
             return "too few rounds for an interval"
         return f"{self.low:.2f}–{self.high:.2f}"
 
 
-def ratio_interval(times: Sequence[float], others: Sequence[float]) -> Known:
+def ratio_interval(times: Sequence[float], baseline_times: Sequence[float]) -> RatioEstimate:
     """The ratio of the medians of two series that were measured in turns, with a 95 % interval.
 
     Non-overlapping batch means (Law, Simulation Modeling and Analysis, chapter
@@ -89,30 +89,30 @@ def ratio_interval(times: Sequence[float], others: Sequence[float]) -> Known:
     interval grows with them, which one over single rounds would not. It is
     widened to hold the ratio of all rounds, should that lie outside.
     """
-    a, b = np.asarray(times, float), np.asarray(others, float)
+    a, b = np.asarray(times, float), np.asarray(baseline_times, float)
     value = float(np.median(a) / np.median(b))
     count = min(BATCHES, len(a))
     if count < 2:
-        return Known(value)
+        return RatioEstimate(value)
     logs = np.array([np.log(np.median(x) / np.median(y)) for x, y in zip(np.array_split(a, count), np.array_split(b, count), strict=True)])
-    return Known(value, *_ends(value, logs))
+    return RatioEstimate(value, *_interval_ends(value, logs))
 
 
 #: Rounds that count at least and at most, and rounds before them.
-LEAST, MOST, WARMUP = 7, 25, 2
+MIN_ROUNDS, MAX_ROUNDS, WARMUP = 7, 25, 2
 
-#: Relative distance between the quartiles of a contestant's times beyond which they say nothing.
+#: Relative distance between the quartiles of times above which they are unstable.
 UNSTEADY = 0.15
 
 #: Uncertainty of a median, relative, at which a contestant was measured well enough.
-_ENOUGH = 0.01
+_PRECISION = 0.01
 
 #: A thread with this niceness is seldom made to wait for others; what it asks for where it may.
 _NICE = -10
 
 
 @dataclass(frozen=True)
-class Steady:
+class SteadyTime:
     """The time of one contestant."""
 
     ms: float  # Median of the runs that count.
@@ -121,7 +121,7 @@ class Steady:
     least_ms: float = 0.0  # The quickest run.
 
     @classmethod
-    def of(cls, times: Sequence[float]) -> "Steady":
+    def of(cls, times: Sequence[float]) -> "SteadyTime":
         """Of the times of some runs, ms."""
         low, middle, high = np.percentile(times, [25, 50, 75])
         return cls(float(middle), float(high - low) / 1.349, len(times), float(min(times)))
@@ -138,42 +138,46 @@ class Steady:
 
 
 @contextlib.contextmanager
-def preferred() -> Iterator[None]:
-    """Ask the system to run the calling thread, and threads that it starts, before others; nothing where it must not."""
-    before = None
+def high_priority() -> Iterator[None]:
+    """Raise the priority of the calling thread, and of threads that it starts, if that is allowed."""
+    previous = None
     if hasattr(os, "setpriority"):
         with contextlib.suppress(OSError):
-            was = os.getpriority(os.PRIO_PROCESS, 0)
-            os.setpriority(os.PRIO_PROCESS, 0, min(was, _NICE))
-            before = was
+            current = os.getpriority(os.PRIO_PROCESS, 0)
+            os.setpriority(os.PRIO_PROCESS, 0, min(current, _NICE))
+            previous = current
     try:
         yield
     finally:
-        if before is not None:
+        if previous is not None:
             with contextlib.suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, 0, before)
+                os.setpriority(os.PRIO_PROCESS, 0, previous)
 
 
 def time_steadily(
-    contestants: Mapping[str, Callable[[], object]], serial: bool = False, least: int = LEAST, most: int = MOST, end: float = math.inf
-) -> dict[str, Steady]:
-    """Time what runs without waiting for others, in turns.
+    contestants: Mapping[str, Callable[[], object]],
+    serial: bool = False,
+    min_rounds: int = MIN_ROUNDS,
+    max_rounds: int = MAX_ROUNDS,
+    end: float = math.inf,
+) -> dict[str, SteadyTime]:
+    """Time variants in turns, without the effect of other processes.
 
     Work on a single core counts with the time that the core computed, and with the least that it waited in two runs: on a
     busy machine, too, that is what it takes. Of other work, runs during which the system gave a core to somebody else are
     left out as long as there are enough others. Rounds go on until every median is known well.
     """
     samples: dict[str, list[_Sample]] = {name: [] for name in contestants}
-    timed = {name: _timed(run) for name, run in contestants.items()}
-    for number in range(-WARMUP, most):
+    timed_runs = {name: _timed(run) for name, run in contestants.items()}
+    for number in range(-WARMUP, max_rounds):
         if monotonic() > end:
             break
-        for name, sample in play_round(timed, number).items():
+        for name, sample in play_round(timed_runs, number).items():
             if number >= 0:
                 samples[name].append(sample)
-        if number + 1 >= least and all(_known(_summed(some, serial)) for some in samples.values()):
+        if number + 1 >= min_rounds and all(_is_precise(_summarise(name_samples, serial)) for name_samples in samples.values()):
             break
-    return {name: _summed(some, serial) for name, some in samples.items() if len(some) >= least}
+    return {name: _summarise(some, serial) for name, some in samples.items() if len(some) >= min_rounds}
 
 
 @dataclass(frozen=True)
@@ -186,13 +190,13 @@ class _Sample:
 
 
 def _timed(run: Callable[[], object]) -> Callable[[], _Sample]:
-    def once() -> _Sample:
+    def timed_run() -> _Sample:
         before, computed, start = _switches(), process_time_ns(), perf_counter_ns()
         run()
         wall, computed = perf_counter_ns() - start, process_time_ns() - computed
         return _Sample(wall / 1e6, computed / 1e6, _switches() > before)
 
-    return once
+    return timed_run
 
 
 def _switches() -> int:
@@ -200,22 +204,22 @@ def _switches() -> int:
     return 0 if system.resource is None else system.resource.getrusage(system.resource.RUSAGE_SELF).ru_nivcsw
 
 
-def _summed(samples: list[_Sample], serial: bool) -> Steady:
-    whole = [sample.wall for sample in samples if not sample.interrupted]
+def _summarise(samples: list[_Sample], serial: bool) -> SteadyTime:
+    uninterrupted_ms = [sample.wall for sample in samples if not sample.interrupted]
     if serial:
         # A thread that waits for its turn on a busy machine does not compute; what it waits at least is part of the work.
         # That is less than nothing where the caller and the device compute at the same time. The least of all is left out:
         # another thread of this process may have computed meanwhile, which makes it seem that the work waited less.
         waits = sorted(sample.wall - sample.computed for sample in samples)[:2][-1]
-        used = [max(0.1 * sample.computed, sample.computed + waits) for sample in samples]
+        times = [max(0.1 * sample.computed, sample.computed + waits) for sample in samples]
     else:
-        used = whole if len(whole) >= min(5, len(samples)) else [sample.wall for sample in samples]
-    return Steady.of(used)
+        times = uninterrupted_ms if len(uninterrupted_ms) >= min(5, len(samples)) else [sample.wall for sample in samples]
+    return SteadyTime.of(times)
 
 
-def _known(steady: Steady) -> bool:
+def _is_precise(steady: SteadyTime) -> bool:
     # The standard error of a median of normal times is 1.253 σ ÷ √n.
-    return 1.253 * steady.std_ms <= _ENOUGH * steady.ms * math.sqrt(steady.runs)
+    return 1.253 * steady.std_ms <= _PRECISION * steady.ms * math.sqrt(steady.runs)
 
 
 def buffers(shapes: Iterable[tuple[int, ...]], allocate: Allocate | None) -> list[NDArray[np.float32]]:
@@ -241,26 +245,26 @@ def runner(compiled: Compiled, cores: tuple[int, ...], allocate: Allocate | None
 
 def time_operators(delegate: Delegate, model: Path, cores: tuple[int, ...], operators: Sequence[str]) -> tuple[dict[str, float], float]:
     """Times of operators inside a network, by the delegate's profiler."""
-    known = set(operators)
+    names = set(operators)
     with pinned(cores[:1]):
-        places = delegate.places(model)
+        placements = delegate.node_placements(model)
     times: dict[str, float] = {}
-    added = 0.0
-    for place in places:
-        owner = place.name if place.name in known else place.name.rpartition(".")[0]
+    other_ms = 0.0
+    for place in placements:
+        owner = place.name if place.name in names else place.name.rpartition(".")[0]
         if place.ms is None:
             continue
-        if owner in known:
+        if owner in names:
             times[owner] = times.get(owner, 0.0) + place.ms
         else:
-            added += place.ms
-    return times, added
+            other_ms += place.ms
+    return times, other_ms
 
 
 def time_kernels(operators: Mapping[str, float], kernels: Sequence[tuple[str, ...]]) -> list[float | None]:
     """Times of kernels from those of their operators, ms; None where the delegate ran none of a kernel's operators by itself."""
     sums = [[operators[name] for name in names if name in operators] for names in kernels]
-    return [sum(some) if some and sum(some) > 0 else None for some in sums]
+    return [sum(durations) if durations and sum(durations) > 0 else None for durations in sums]
 
 
 @dataclass(frozen=True)
@@ -282,7 +286,7 @@ class LinkTimes:
 
 
 #: No link is believed to be faster: what crosses nothing at all.
-MOST_GBS = 1000.0
+MAX_GBS = 1000.0
 
 
 def fit_link(runs: Sequence[Handover]) -> LinkTimes:
@@ -291,8 +295,8 @@ def fit_link(runs: Sequence[Handover]) -> LinkTimes:
 
     times = np.maximum([run.ms for run in runs], 1e-4)
     rows = np.array([[1.0, run.in_bytes / 1e6, run.out_bytes / 1e6] for run in runs])
-    (fixed, to, back), _ = nnls(rows / times[:, None], np.ones(len(runs)))
-    return LinkTimes(float(fixed), *(MOST_GBS if per_mb * MOST_GBS <= 1 else 1 / per_mb for per_mb in (float(to), float(back))))
+    (fixed, to_cost, back_cost), _ = nnls(rows / times[:, None], np.ones(len(runs)))
+    return LinkTimes(float(fixed), *(MAX_GBS if per_mb * MAX_GBS <= 1 else 1 / per_mb for per_mb in (float(to_cost), float(back_cost))))
 
 
 #: Runs of the shorter work in each phase, and phases: alone and together by turns.
@@ -300,8 +304,8 @@ RUNS, PHASES = 8, 5
 
 
 @dataclass(frozen=True)
-class Together:
-    """How much longer two pieces of work take side by side."""
+class SideBySide:
+    """Slowdown of two pieces of work that run at the same time."""
 
     first: float  # Time beside the second ÷ time alone.
     second: float  # Time beside the first ÷ time alone.
@@ -309,22 +313,22 @@ class Together:
 
 def time_together(
     first: Callable[[], None], second: Callable[[], None], runs: int = RUNS, phases: int = PHASES, end: float = inf
-) -> Together:
+) -> SideBySide:
     """Run both alone and together by turns; the ratio of the medians, at least 1: company cannot speed a processor up."""
     works = (first, second)
-    alone: tuple[list[float], list[float]] = ([], [])
-    beside: tuple[list[float], list[float]] = ([], [])
+    alone_ms: tuple[list[float], list[float]] = ([], [])
+    beside_ms: tuple[list[float], list[float]] = ([], [])
     for work in works:
         work()
     for phase in range(phases):
         if phase and monotonic() > end:
             break
         for number, work in enumerate(works):
-            alone[number].extend(_time(work) for _ in range(runs))
+            alone_ms[number].extend(_time(work) for _ in range(runs))
         for number in range(2):
-            beside[number].extend(_beside(works[number], works[1 - number], runs))
-    ratios = [float(np.median(beside[i]) / np.median(alone[i])) for i in range(2)]
-    return Together(*ratios)
+            beside_ms[number].extend(_time_beside(works[number], works[1 - number], runs))
+    ratios = [float(np.median(beside_ms[i]) / np.median(alone_ms[i])) for i in range(2)]
+    return SideBySide(*ratios)
 
 
 def _time(work: Callable[[], None]) -> float:
@@ -333,19 +337,19 @@ def _time(work: Callable[[], None]) -> float:
     return (perf_counter_ns() - start) / 1e6
 
 
-def _beside(work: Callable[[], None], other: Callable[[], None], runs: int) -> list[float]:
-    """Times of one piece of work while the other is done over and over."""
-    going, stop = threading.Event(), threading.Event()
+def _time_beside(work: Callable[[], None], other: Callable[[], None], runs: int) -> list[float]:
+    """Return times of one piece of work while another one runs repeatedly."""
+    started, stop = threading.Event(), threading.Event()
 
-    def keep_on() -> None:
+    def repeat() -> None:
         while not stop.is_set():
             other()
-            going.set()
+            started.set()
 
-    thread = threading.Thread(target=keep_on)
+    thread = threading.Thread(target=repeat)
     thread.start()
     try:
-        going.wait()
+        started.wait()
         return [_time(work) for _ in range(runs)]
     finally:
         stop.set()
@@ -353,11 +357,11 @@ def _beside(work: Callable[[], None], other: Callable[[], None], runs: int) -> l
 
 
 #: Exchanges in each state, and those that are made whatever the time.
-READS, FEWEST = 25, 5
+TRANSFERS, MIN_TRANSFERS = 25, 5
 
 
 @dataclass(frozen=True)
-class Reads:
+class TransferTimes:
     """Exchanges with a processor that has a queue, in turns: of an idle one, and behind a kernel that was running in it."""
 
     in_bytes: int  # Bytes that each hands over.
@@ -375,15 +379,15 @@ class Reads:
 
 
 def time_reads(
-    read: AsyncInvocation, kernel: AsyncInvocation, sizes: tuple[int, int], read_ms: float, *, turns: int = READS, end: float = inf
-) -> Reads:
+    read: AsyncInvocation, kernel: AsyncInvocation, sizes: tuple[int, int], read_ms: float, *, turns: int = TRANSFERS, end: float = inf
+) -> TransferTimes:
     """Exchange with an idle queue and behind a kernel, in turns."""
     idle: list[float] = []
     working: list[float] = []
     alone: list[float] = []
     feeding: list[float] = []
     for turn in range(turns):
-        if turn >= FEWEST and monotonic() > end:
+        if turn >= MIN_TRANSFERS and monotonic() > end:
             break
         for invocation, times in ((read, idle), (kernel, alone)):
             computed, start = thread_time_ns(), perf_counter_ns()
@@ -402,4 +406,4 @@ def time_reads(
         # an exchange that is over before the kernel has not waited for it
         working.append((done - (ended if begun <= ended <= done else begun)) / 1e6)
     in_idle, in_working = (tuple(max(0.0, ms - read_ms) for ms in times) for times in (idle, working))
-    return Reads(*sizes, in_idle, in_working, median(alone), min(1.0, median(feeding)))
+    return TransferTimes(*sizes, in_idle, in_working, median(alone), min(1.0, median(feeding)))

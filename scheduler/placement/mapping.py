@@ -28,13 +28,13 @@ def drivers(kind: str) -> list[tuple[str, type[Delegate]]]:
     return [(name, delegates.get(name)) for name in delegates if kind in delegates.get(name).drives]
 
 
-def first_driver(able: Iterable[str]) -> str | None:
-    """Of delegates that are available, by name, the one that drives a processor: the first preferred one, else the first.
+def first_driver(available: Iterable[str]) -> str | None:
+    """Return the delegate that drives a processor: the first preferred one of those available, else the first.
 
-    Those behind a preferred one are not looked at, so `able` may find out one by one.
+    Names after a preferred one are not read, so `available` may be a generator.
     """
     first = None
-    for name in able:
+    for name in available:
         if delegates.get(name).preferred():
             return name
         first = first or name
@@ -43,18 +43,18 @@ def first_driver(able: Iterable[str]) -> str | None:
 
 @cache
 def _load_plugins_once() -> None:
-    """Those that cannot be loaded are passed over; `stretch list delegates` tells of them."""
+    """Load plug-ins once; `stretch list delegates` reports those that fail."""
     load_plugins()
 
 
 def is_integer_only(processor: str) -> bool:
     """Whether it has no floating point: every delegate that drives it runs int8 alone."""
-    able = [set(delegate.precisions) for _, delegate in drivers(kind_of(processor))]
-    return bool(able) and all(precisions == {"int8"} for precisions in able)
+    precisions_of_drivers = [set(delegate.precisions) for _, delegate in drivers(kind_of(processor))]
+    return bool(precisions_of_drivers) and all(precisions == {"int8"} for precisions in precisions_of_drivers)
 
 
 def device_dispatch(processor: str) -> Dispatch:
-    """How work reaches it on its device (paper 003, section 6.2): a CPU runs it on the calling thread, others as their delegate does."""
+    """Return how a processor gets its work on its device (paper 003, section 6.2): a CPU on the calling thread, others as their delegate."""
     if is_host(processor):
         return "inline"
     return "async" if any(delegate.asynchronous for _, delegate in drivers(kind_of(processor))) else "blocking"
@@ -118,21 +118,21 @@ def place_processors(
             raise UsageError(f"processor `{name}` is mapped, but the bundle does not use it", f"the bundle uses {', '.join(processors)}")
     host = host_among(processors)
     targets = {processor: _target(processor, text, cores) for processor, text in mapping.items()}
-    left = _Cores(cores, {core for _, chosen in targets.values() for core in chosen}, host is not None)
-    ways = {name: (precisions or {}).get(name, ("fp32",)) for name in processors}
-    drivers_of = {name: _driver(name, ways[name], (planned or {}).get(name)) for name in processors if name not in targets}
+    core_pool = _CorePool(cores, {core for _, chosen in targets.values() for core in chosen}, host is not None)
+    precisions_of = {name: (precisions or {}).get(name, ("fp32",)) for name in processors}
+    drivers_of = {name: _driver(name, precisions_of[name], (planned or {}).get(name)) for name in processors if name not in targets}
     placed: dict[str, Placement] = {}
     for processor in sorted(processors, key=lambda p: p != host):
         if processor in targets:
             placed[processor] = _placement(processor, *targets[processor], f"mapped to {mapping[processor]}")
         elif processor == host:
-            fed = sum(not chosen for _, chosen in targets.values())
+            asynchronous_count = sum(not chosen for _, chosen in targets.values())
             others = [name for name in processors if name != host and name not in targets]
-            standing_in = any(_on_core(drivers_of[name][0]) for name in others)
-            placed[processor] = _host(processor, left, fed + len(others), standing_in, *drivers_of[processor])
+            standing_in = any(_computes_on_core(drivers_of[name][0]) for name in others)
+            placed[processor] = _host_placement(processor, core_pool, asynchronous_count + len(others), standing_in, *drivers_of[processor])
         else:
-            placed[processor] = _by_default(processor, left, *drivers_of[processor], little_cores)
-    placed = _dispatched(placed, host)
+            placed[processor] = _default_placement(processor, core_pool, *drivers_of[processor], little_cores)
+    placed = _set_dispatch(placed, host)
     return {processor: placed[processor] for processor in processors}
 
 
@@ -142,52 +142,52 @@ def target_placement(processor: str, target: str, queues: Mapping[str, Dispatch]
     return replace(place, dispatch=queues.get(place.queue, place.dispatch))
 
 
-class _Cores:
+class _CorePool:
     """Unassigned cores, handed out one by one; the last one is shared when they run out.
 
     Args:
         named: Cores that a mapping names.
     """
 
-    def __init__(self, cores: Sequence[int], named: Collection[int], hosted: bool) -> None:
-        self.free = [core for core in cores if core not in named]
-        if not hosted and len(self.free) > 1:
+    def __init__(self, cores: Sequence[int], mapped: Collection[int], has_host: bool) -> None:
+        self.free = [core for core in cores if core not in mapped]
+        if not has_host and len(self.free) > 1:
             self.free.pop(0)  # left to the calling thread
-        self._last = self.free[0] if self.free else cores[-1]
+        self._shared = self.free[0] if self.free else cores[-1]
 
     def take(self) -> int:
         if self.free:
-            self._last = self.free.pop(0)
-        return self._last
+            self._shared = self.free.pop(0)
+        return self._shared
 
 
-def _host(processor: str, left: _Cores, needed: int, standing_in: bool, driver: str | None, why_not: str) -> Placement:
-    """Where the CPU runs that no mapping names; `needed` cores are those of other processors, on which some may be stood in for."""
-    free, able = len(left.free), max(1, len(left.free) - needed)
-    count = sum(map(int, re.findall(r"\d+", processor.partition("[")[2]))) or (1 if standing_in else able)
-    cores = tuple(left.take() for _ in range(min(count, able)))
+def _host_placement(processor: str, core_pool: _CorePool, needed: int, standing_in: bool, driver: str | None, refusal: str) -> Placement:
+    """Place an unmapped CPU; `needed` cores remain for other processors, some of which may be replaced by a core."""
+    free, available = len(core_pool.free), max(1, len(core_pool.free) - needed)
+    count = sum(map(int, re.findall(r"\d+", processor.partition("[")[2]))) or (1 if standing_in else available)
+    cores = tuple(core_pool.take() for _ in range(min(count, available)))
     reason = f"the CPU of this machine, {len(cores)} of {max(free, 1)} cores"
-    return _placement(processor, driver or "cpu", cores, reason + (f"; {why_not}" if why_not else ""))
+    return _placement(processor, driver or "cpu", cores, reason + (f"; {refusal}" if refusal else ""))
 
 
-def _on_core(driver: str | None) -> bool:
-    """Whether a processor with this driver, or none, is stood in for by a core."""
+def _computes_on_core(driver: str | None) -> bool:
+    """Whether a processor with this driver, or none, computes on a CPU core."""
     return driver is None or get_delegate(driver).needs_core()
 
 
-def _by_default(processor: str, left: _Cores, driver: str | None, why_not: str, little_cores: Sequence[int]) -> Placement:
-    """Where a processor that no mapping names runs."""
-    if driver and _on_core(driver):
-        if left.free:
+def _default_placement(processor: str, core_pool: _CorePool, driver: str | None, refusal: str, little_cores: Sequence[int]) -> Placement:
+    """Place a processor that no mapping names."""
+    if driver and _computes_on_core(driver):
+        if core_pool.free:
             reason = f"the {driver} delegate on a CPU core: this machine has no {processor} that the delegate supports"
-            return replace(_placement(processor, driver, (left.free.pop(0),), reason), stand_in=True)
-        driver, why_not = None, f"no core is left for the {driver} delegate"
+            return replace(_placement(processor, driver, (core_pool.free.pop(0),), reason), stand_in=True)
+        driver, refusal = None, f"no core is left for the {driver} delegate"
     if driver:
         simulated = get_delegate(driver).simulated()
         reason = f"the simulator of a {processor}: its results count, its times do not" if simulated else f"the {processor} of this machine"
         return replace(_placement(processor, driver, (), reason), stand_in=simulated, waits_on=little_core(little_cores))
-    reason = "the CPU of this machine" if is_host(processor) else f"{why_not}; a CPU core replaces it"
-    return _placement(processor, "cpu", (left.take(),), reason)
+    reason = "the CPU of this machine" if is_host(processor) else f"{refusal}; a CPU core replaces it"
+    return _placement(processor, "cpu", (core_pool.take(),), reason)
 
 
 def bundle_precisions(manifest: Manifest) -> dict[str, set[str]]:
@@ -199,7 +199,7 @@ def bundle_precisions(manifest: Manifest) -> dict[str, set[str]]:
 
 
 def _driver(processor: str, precisions: Collection[str], planned: str | None = None) -> tuple[str | None, str]:
-    """The delegate that drives a processor itself, that of the plan first, or None and why there is none."""
+    """Return the delegate that drives a processor, that of the plan first, or None and the reason."""
     reasons = ["" if is_host(processor) else f"no delegate here drives a {processor}"]
     if planned in delegates:
         reason = _refusal(processor, str(planned), get_delegate(str(planned)), precisions)
@@ -207,24 +207,24 @@ def _driver(processor: str, precisions: Collection[str], planned: str | None = N
             return planned, ""
         reasons.append(f"the plan was measured on `{planned}`: {reason}")
 
-    def able() -> Iterator[str]:
+    def available() -> Iterator[str]:
         for name, delegate in drivers(processor):
             if reason := _refusal(processor, name, delegate, precisions):
                 reasons.append(reason)
             else:
                 yield name
 
-    return first_driver(able()), reasons[-1]
+    return first_driver(available()), reasons[-1]
 
 
 def _refusal(processor: str, name: str, delegate: type[Delegate], precisions: Collection[str]) -> str:
-    """Why a delegate does not drive a processor here, or nothing if it does."""
+    """Return the reason why a delegate does not drive a processor here; empty if it does."""
     if name not in os.environ.get(DRIVERS_VARIABLE, name).split(","):
         return f"no delegate here drives a {processor}: {DRIVERS_VARIABLE} leaves out `{name}`"
-    refused = sorted(set(precisions) - set(delegate.precisions))
-    if refused:
-        able = ", ".join(delegate.precisions)
-        return f"the `{name}` delegate runs {able} alone, and subgraphs of the {processor} are {', '.join(refused)}"
+    unsupported = sorted(set(precisions) - set(delegate.precisions))
+    if unsupported:
+        supported = ", ".join(delegate.precisions)
+        return f"the `{name}` delegate runs {supported} alone, and subgraphs of the {processor} are {', '.join(unsupported)}"
     try:
         problem = delegate.unavailable()
     except Exception as error:
@@ -262,7 +262,7 @@ def _placement(processor: str, name: str, cores: tuple[int, ...], reason: str) -
     return Placement(processor, name, cores, queue, dispatch, not is_host(processor), reason, delegate.simulated())
 
 
-def _dispatched(placed: Mapping[str, Placement], host: str | None) -> dict[str, Placement]:
+def _set_dispatch(placed: Mapping[str, Placement], host: str | None) -> dict[str, Placement]:
     """The placements, with the queue that runs on the calling thread made inline."""
     if host is not None:
         inline = placed[host].queue
@@ -319,73 +319,76 @@ def choose_processors(manifest: Manifest, allowed: Sequence[str] | None = None, 
     chosen: dict[str, str] = {}
     for entries in segments.values():
         chosen |= _segment(entries, usable, priority)
-    moved = tuple(entry if chosen[entry.name] == entry.processor else _moved(entry, chosen[entry.name]) for entry in manifest.subgraphs)
+    moved = tuple(entry if chosen[entry.name] == entry.processor else _move(entry, chosen[entry.name]) for entry in manifest.subgraphs)
     return msgspec.structs.replace(manifest, subgraphs=moved)
 
 
 def _segment(entries: Sequence[SubgraphEntry], usable: Sequence[str], priority: Priority | None) -> dict[str, str]:
     """Processor of each branch of a segment."""
-    stays = {entry.name: entry.processor for entry in entries if entry.processor in usable}
-    if priority is None and len(stays) == len(entries):
-        return stays
-    options = [[stays[entry.name]] if priority is None and entry.name in stays else _able(entry, usable) for entry in entries]
+    unchanged = {entry.name: entry.processor for entry in entries if entry.processor in usable}
+    if priority is None and len(unchanged) == len(entries):
+        return unchanged
+    options = [
+        [unchanged[entry.name]] if priority is None and entry.name in unchanged else _capable_processors(entry, usable) for entry in entries
+    ]
     if any(name not in entry.alternatives for entry, names in zip(entries, options, strict=True) for name in names):
-        # Nothing is known of the times: the first allowed processor, as the user wrote them.
-        return {entry.name: stays.get(entry.name, usable[0]) for entry in entries}
-    if _handing_on(entries):
-        # Portions that wait for each other are far too many to try all ways; each goes where it is cheapest, or stays.
+        # Without predicted times, take the first allowed processor in the user's order.
+        return {entry.name: unchanged.get(entry.name, usable[0]) for entry in entries}
+    if _is_chained(entries):
+        # Too many portions depend on each other to try all assignments; each goes where it is cheapest, or stays.
         return {
             entry.name: entry.processor
             if priority == "latency" and entry.processor in names
             else min(names, key=lambda name: _cost([entry], [name], priority))
             for entry, names in zip(entries, options, strict=True)
         }
-    ways = product(*options)
+    assignments = product(*options)
     best = min(
-        ways, key=lambda names: (*_cost(entries, names, priority), sum(a != e.processor for a, e in zip(names, entries, strict=True)))
+        assignments,
+        key=lambda names: (*_cost(entries, names, priority), sum(a != e.processor for a, e in zip(names, entries, strict=True))),
     )
     return {entry.name: name for entry, name in zip(entries, best, strict=True)}
 
 
-def _handing_on(entries: Sequence[SubgraphEntry]) -> bool:
+def _is_chained(entries: Sequence[SubgraphEntry]) -> bool:
     """Whether subgraphs of a segment read what others of it write."""
-    written = {name for entry in entries for name in entry.outputs}
-    return any(name in written for entry in entries for name in entry.inputs)
+    outputs = {name for entry in entries for name in entry.outputs}
+    return any(name in outputs for entry in entries for name in entry.inputs)
 
 
-def _able(entry: SubgraphEntry, usable: Sequence[str]) -> list[str]:
+def _capable_processors(entry: SubgraphEntry, usable: Sequence[str]) -> list[str]:
     # A float subgraph is not moved to where there is no floating point.
-    able = [name for name in usable if name == entry.processor or entry.precision == "int8" or not is_integer_only(name)]
-    return able or list(usable)
+    capable = [name for name in usable if name == entry.processor or entry.precision == "int8" or not is_integer_only(name)]
+    return capable or list(usable)
 
 
 def _cost(entries: Sequence[SubgraphEntry], names: Sequence[str], priority: Priority | None) -> tuple[float, float]:
-    """What is compared first and second: time of the busiest processor and energy, or the other way round."""
+    """Return the sort key of an assignment: time of the busiest processor and energy, in the order of the priority."""
     busy: dict[str, float] = {}
     energy = 0.0
     for entry, name in zip(entries, names, strict=True):
-        way = entry.alternatives[name]
-        busy[name] = busy.get(name, 0.0) + way.ms
-        energy += way.mj or 0.0
+        prediction = entry.alternatives[name]
+        busy[name] = busy.get(name, 0.0) + prediction.ms
+        energy += prediction.mj or 0.0
     slowest = max(busy.values())
     return (energy, slowest) if priority == "energy" else (slowest, energy)
 
 
 def _check_predictions(manifest: Manifest, usable: Sequence[str], priority: Priority) -> None:
     for entry in manifest.subgraphs:
-        for name in _able(entry, usable):
-            way = entry.alternatives.get(name)
-            if way is None or (priority == "energy" and way.mj is None):
-                what = "energy" if way is not None else "time"
+        for name in _capable_processors(entry, usable):
+            prediction = entry.alternatives.get(name)
+            if prediction is None or (priority == "energy" and prediction.mj is None):
+                quantity = "energy" if prediction is not None else "time"
                 raise UsageError(
-                    f"--priority {priority} needs the predicted {what} of subgraph `{entry.name}` on `{name}`, which the bundle does not carry",
+                    f"--priority {priority} needs the predicted {quantity} of subgraph `{entry.name}` on `{name}`, which the bundle does not carry",
                     "write it again with `stretch branch`"
-                    if way is None
+                    if prediction is None
                     else f"state power_w of `{name}` in the profile of {manifest.device}, then write the bundle again with `stretch branch`",
                 )
 
 
-def _moved(entry: SubgraphEntry, processor: str) -> SubgraphEntry:
-    known: Mapping[str, object] = entry.alternatives
-    ms = entry.alternatives[processor].ms if processor in known else None
+def _move(entry: SubgraphEntry, processor: str) -> SubgraphEntry:
+    alternatives: Mapping[str, object] = entry.alternatives
+    ms = entry.alternatives[processor].ms if processor in alternatives else None
     return msgspec.structs.replace(entry, processor=processor, predicted_ms=ms)

@@ -78,7 +78,7 @@ def interchangeable(placements: Iterable[Placement], movable: Collection[str]) -
     }
 
 
-def fallback_placement(place: Placement, onto: str, why: str, queues: Mapping[str, Dispatch]) -> Placement:
+def fallback_placement(place: Placement, delegate_name: str, reason: str, queues: Mapping[str, Dispatch]) -> Placement:
     """Return the placement on CPU cores that replaces one whose delegate cannot run a subgraph.
 
     It takes the cores of the other, or the last of this process where that had none.
@@ -87,12 +87,12 @@ def fallback_placement(place: Placement, onto: str, why: str, queues: Mapping[st
     queue = f"cpu{'+'.join(map(str, cores))}"
     return replace(
         place,
-        delegate=onto,
+        delegate=delegate_name,
         cores=cores,
         queue=queue,
         dispatch=queues.get(queue, "blocking"),
         stand_in=True,
-        reason=f"the {place.delegate} delegate cannot run it: {why}",
+        reason=f"the {place.delegate} delegate cannot run it: {reason}",
         simulated=False,
         waits_on=None,
     )

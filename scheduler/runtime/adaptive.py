@@ -10,12 +10,12 @@ from statistics import median
 from typing import Any
 
 from predictors.errors import StretchError, UsageError
-from scheduler.adapt.policy import Alternative, Decision, Policy, Probe, Probed, Ran, Rules, Work
+from scheduler.adapt.policy import AdaptationRules, Alternative, InferenceMeasured, PlanDecision, PlannedWork, Policy, Probe, ProbeMeasured
 from scheduler.runtime.inputs import zeros
 from scheduler.runtime.session import Session
 
 #: Inferences whose events are kept.
-KEPT = 4096
+MAX_EVENTS = 4096
 
 #: What of a trace occupies a processor.
 _COMPUTING = ("subgraph", "join")
@@ -46,26 +46,30 @@ class AdaptiveSession:
     """
 
     def __init__(
-        self, sessions: Mapping[str, Session], rules: Rules | None = None, quiet: int = 5, watts: Mapping[str, float] | None = None
+        self,
+        sessions: Mapping[str, Session],
+        rules: AdaptationRules | None = None,
+        quiet: int = 5,
+        watts: Mapping[str, float] | None = None,
     ) -> None:
         if not sessions:
             raise UsageError("there is no session to run", "give one for each plan")
         if quiet < 1:
             raise UsageError(f"{quiet} inferences say nothing of what is usual", "quiet is 1 or more")
         ends = {name: _ends(session) for name, session in sessions.items()}
-        first, wanted = next(iter(ends.items()))
+        first, expected = next(iter(ends.items()))
         for name, end in ends.items():
-            if end != wanted:
+            if end != expected:
                 raise UsageError(f"`{name}` has other inputs or outputs than `{first}`", "give plans of one network")
         self._sessions = dict(sessions)
-        self._policy = Policy([_measured(name, session, quiet, watts or {}) for name, session in sessions.items()], rules)
+        self._policy = Policy([_measure_alternative(name, session, quiet, watts or {}) for name, session in sessions.items()], rules)
         self._state = self._policy.begin()
         self._lock = threading.Lock()
         self._runs = 0
-        self._events: deque[Ran | Probed] = deque(maxlen=KEPT)
-        self._decisions: list[Decision] = []
+        self._events: deque[InferenceMeasured | ProbeMeasured] = deque(maxlen=MAX_EVENTS)
+        self._decisions: list[PlanDecision] = []
         #: Probes that are over, and what they took, ms; the policy hears of them after the next inference.
-        self._probed: SimpleQueue[tuple[Probe, float]] = SimpleQueue()
+        self._probe_results: SimpleQueue[tuple[Probe, float]] = SimpleQueue()
 
     def __call__(self, x: Any) -> Any:
         """Run once; see `run`."""
@@ -82,29 +86,29 @@ class AdaptiveSession:
             StretchError: As `Session.run`.
         """
         with self._lock:
-            name = self._state.present
+            name = self._state.current
             session = self._sessions[name]
             output = session.run(x)
             number, self._runs = self._runs, self._runs + 1
-            self._tell(Ran(number, name, self._policy.alternatives[name].computing_ms, session.trace.busy_ms(_COMPUTING)))
+            self._handle(InferenceMeasured(number, name, self._policy.alternatives[name].computing_ms, session.trace.busy_ms(_COMPUTING)))
             with suppress(Empty):
                 while True:
-                    probe, ms = self._probed.get_nowait()
-                    self._tell(Probed(number, probe.processor, probe.expected_ms, ms))
+                    probe, ms = self._probe_results.get_nowait()
+                    self._handle(ProbeMeasured(number, probe.processor, probe.expected_ms, ms))
             return output
 
-    def _tell(self, event: Ran | Probed) -> None:
-        """Let the policy hear of something, and do what it decides."""
+    def _handle(self, event: InferenceMeasured | ProbeMeasured) -> None:
+        """Report an event to the policy, and apply its decision."""
         self._events.append(event)
         self._state, decision = self._policy.after(self._state, event)
         if decision is None:
             return
         self._decisions.append(decision)
         if decision.probe is not None:
-            threading.Thread(target=self._look, args=(decision.probe,), name="probe", daemon=True).start()
+            threading.Thread(target=self._run_probe, args=(decision.probe,), name="probe", daemon=True).start()
 
-    def _look(self, probe: Probe) -> None:
-        """Run what a plan has for a processor; nobody needs what it computes."""
+    def _run_probe(self, probe: Probe) -> None:
+        """Run a plan's subgraphs on a processor to measure them; their outputs are discarded."""
         session, ms = self._sessions[probe.alternative], 0.0
         try:
             for name, subgraph in session.plan.subgraphs.items():
@@ -112,12 +116,12 @@ class AdaptiveSession:
                     ms += session.time_alone(name)
         except StretchError:  # inferences on that plan would tell why
             ms = inf
-        self._probed.put((probe, ms))
+        self._probe_results.put((probe, ms))
 
     @property
-    def present(self) -> str:
+    def current(self) -> str:
         """Name of the session that the next inference runs on."""
-        return self._state.present
+        return self._state.current
 
     @property
     def alternatives(self) -> Mapping[str, Alternative]:
@@ -125,20 +129,20 @@ class AdaptiveSession:
         return self._policy.alternatives
 
     @property
-    def decisions(self) -> tuple[Decision, ...]:
+    def decisions(self) -> tuple[PlanDecision, ...]:
         """When another plan was taken, and why."""
         with self._lock:
             return tuple(self._decisions)
 
     @property
-    def events(self) -> tuple[Ran | Probed, ...]:
+    def events(self) -> tuple[InferenceMeasured | ProbeMeasured, ...]:
         """Return the policy's inputs for the last inferences: the same inputs give the same decisions."""
         with self._lock:
             return tuple(self._events)
 
 
-def _measured(name: str, session: Session, quiet: int, watts: Mapping[str, float]) -> Alternative:
-    """A session's plan, with what its steps took in undisturbed inferences; the first one, which makes things ready, does not count."""
+def _measure_alternative(name: str, session: Session, quiet: int, watts: Mapping[str, float]) -> Alternative:
+    """Return a session's plan with the median times of its steps in undisturbed inferences, after one for warm-up."""
     x = zeros(session.bundle.manifest)
     session.run(x)
     traces = []
@@ -149,7 +153,7 @@ def _measured(name: str, session: Session, quiet: int, watts: Mapping[str, float
     work = []
     for step in plan.order:
         spans = [span for trace in traces for span in trace.spans if span.name == step and span.kind in _COMPUTING]
-        work.append(Work(step, spans[0].processor, spans[0].queue, median(span.ms for span in spans), 0.0, plan.before(step)))
+        work.append(PlannedWork(step, spans[0].processor, spans[0].queue, median(span.ms for span in spans), 0.0, plan.predecessors(step)))
     return Alternative(name, tuple(work), watts)
 
 
@@ -157,6 +161,6 @@ def _ends(session: Session) -> dict[str, tuple[tuple[int, ...], str]]:
     """Shape and type of each input and output by the name that callers know it by, the one output's aside."""
     manifest = session.bundle.manifest
     tensors = {tensor.name: tensor for tensor in manifest.tensors}
-    outputs = manifest.named({name: tensors[name] for name in manifest.outputs})
+    outputs = manifest.name_outputs({name: tensors[name] for name in manifest.outputs})
     named = outputs if len(outputs) > 1 else {"output": next(iter(outputs.values()))}
     return {name: (item.shape, item.dtype) for name, item in ({name: tensors[name] for name in manifest.inputs} | named).items()}

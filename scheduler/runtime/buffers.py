@@ -28,7 +28,7 @@ def zeros(size: int) -> NDArray[np.uint8]:
 Copy = tuple[Array, Array]
 
 
-class _Copies:
+class _RowCopies:
     """Copies, and when the last of them began and ended."""
 
     def __init__(self, copies: Sequence[Copy]) -> None:
@@ -46,15 +46,15 @@ class _Copies:
         return ("rows", self.start, self.end)
 
 
-class AroundInvocation(Invocation):
-    """Copies rows, runs, then has the outputs looked at."""
+class CheckedInvocation(Invocation):
+    """Copies rows, runs, then checks the outputs."""
 
     def __init__(self, call: Invocation, copies: Sequence[Copy], check: Callable[[], None] | None) -> None:
         self._call, self._check = call, check
-        self._rows = _Copies(copies) if copies else None
+        self._rows = _RowCopies(copies) if copies else None
 
     def run(self) -> None:
-        """Copy, compute, look."""
+        """Copy, compute, check."""
         if self._rows is not None:
             self._rows.run()
         self._call.run()
@@ -66,8 +66,8 @@ class AroundInvocation(Invocation):
         return (*(() if self._rows is None else (self._rows.span,)), *self._call.conversions())
 
 
-class AsyncAroundInvocation(AroundInvocation, AsyncInvocation):
-    """Copies rows, enqueues, waits, then has the outputs looked at."""
+class AsyncCheckedInvocation(CheckedInvocation, AsyncInvocation):
+    """Copies rows, enqueues, waits, then checks the outputs."""
 
     _call: AsyncInvocation
 
@@ -78,7 +78,7 @@ class AsyncAroundInvocation(AroundInvocation, AsyncInvocation):
         self._call.enqueue()
 
     def wait(self) -> None:
-        """Wait for what was enqueued, then look."""
+        """Wait for the enqueued work, then check."""
         self._call.wait()
         if self._check is not None:
             self._check()
@@ -89,18 +89,18 @@ class AsyncAroundInvocation(AroundInvocation, AsyncInvocation):
         return times if times is None or self._rows is None else (self._rows.start, times[1])
 
 
-def around(call: Invocation, copies: Sequence[Copy], check: Callable[[], None] | None = None) -> Invocation:
-    """An invocation that first has its rows copied and whose outputs are looked at; itself where there is nothing to do."""
+def wrap_invocation(call: Invocation, copies: Sequence[Copy], check: Callable[[], None] | None = None) -> Invocation:
+    """Return an invocation that copies rows before and checks outputs after; `call` itself if neither is needed."""
     if not copies and check is None:
         return call
-    return (AsyncAroundInvocation if isinstance(call, AsyncInvocation) else AroundInvocation)(call, copies, check)
+    return (AsyncCheckedInvocation if isinstance(call, AsyncInvocation) else CheckedInvocation)(call, copies, check)
 
 
 #: Every tensor that is no slice of another starts at a multiple of this many bytes: a cache line, and the widest registers.
 ALIGNMENT = 64
 
 #: With more tensors than this, finding out which are never alive together costs more than sharing is worth.
-SHARED_AT_MOST = 1000
+MAX_SHARED = 1000
 
 
 class Buffers:
@@ -118,18 +118,18 @@ class Buffers:
     def __init__(self, plan: ExecutionPlan, tensors: Sequence[Tensor], planner: Planner = plan_offset, allocate: Allocate = zeros) -> None:
         self._tensors = {tensor.name: tensor for tensor in tensors}
         #: Tensors of which a subgraph reads rows that are not one piece: its own memory for them, a tensor among the others.
-        self._bands = self._own_rows(plan)
+        self._row_buffers = self._make_row_buffers(plan)
         slices, copied = self._slices(plan)
         #: Tensors that are no slice of another, with their slices.
-        self._whole = {name: [name] for name in self._tensors if name not in slices}
+        self._slices_of = {name: [name] for name in self._tensors if name not in slices}
         for name in slices:
-            self._whole[_outermost(name, slices)].append(name)
+            self._slices_of[_outermost(name, slices)].append(name)
         self.lifetimes = self._lifetimes(plan)
-        able = planner if len(self._whole) <= SHARED_AT_MOST else plan_naive
-        self.memory: MemoryPlan = able(self.lifetimes, ALIGNMENT)
-        self.arrays: dict[str, Array] = self._allocated(allocate)
+        used_planner = planner if len(self._slices_of) <= MAX_SHARED else plan_naive
+        self.memory: MemoryPlan = used_planner(self.lifetimes, ALIGNMENT)
+        self.arrays: dict[str, Array] = self._allocate(allocate)
         for name, (join, start) in slices.items():  # outermost first
-            self.arrays[name] = self._place(join, name, start)
+            self.arrays[name] = self._join_slice(join, name, start)
         self.joins: dict[str, Callable[[], None] | None] = {
             join.name: self._copy(join, copied[join.name]) if join.name in copied else self._combine(join) for join in plan.joins.values()
         }
@@ -139,19 +139,21 @@ class Buffers:
         """Memory of all buffers."""
         return self.memory.total_bytes
 
-    def _own_rows(self, plan: ExecutionPlan) -> dict[tuple[str, str], str]:
-        own_rows = {}
+    def _make_row_buffers(self, plan: ExecutionPlan) -> dict[tuple[str, str], str]:
+        row_buffers = {}
         for subgraph in plan.subgraphs.values():
             for name, rows in subgraph.rows.items():
                 tensor = self._tensors[name]
                 if math.prod(tensor.shape[: ROW_AXIS[tensor.layout]]) == 1:
                     continue
-                current = f"rows of {name} for {subgraph.name}"
-                while current in self._tensors:
-                    current += "'"
-                self._tensors[current] = msgspec.structs.replace(tensor, name=current, shape=cut_shape(tensor.shape, rows, tensor.layout))
-                own_rows[subgraph.name, name] = current
-        return own_rows
+                buffer_name = f"rows of {name} for {subgraph.name}"
+                while buffer_name in self._tensors:
+                    buffer_name += "'"
+                self._tensors[buffer_name] = msgspec.structs.replace(
+                    tensor, name=buffer_name, shape=cut_shape(tensor.shape, rows, tensor.layout)
+                )
+                row_buffers[subgraph.name, name] = buffer_name
+        return row_buffers
 
     def reads(self, subgraph: PlannedSubgraph) -> tuple[dict[str, Array], list[Copy]]:
         """Return the tensors that a subgraph's code is bound to, and the rows to copy there before it runs."""
@@ -159,19 +161,19 @@ class Buffers:
         for name in subgraph.inputs:
             tensor = self._tensors[name]
             bound[name] = cut(self.arrays[name], subgraph.rows.get(name), tensor.layout)
-            value = self._bands.get((subgraph.name, name))
+            value = self._row_buffers.get((subgraph.name, name))
             if value is not None:
                 copies.append((self.arrays[value], bound[name]))
                 bound[name] = self.arrays[value]
         return bound, copies
 
-    def like(self, names: Sequence[str]) -> dict[str, Array]:
+    def new_arrays(self, names: Sequence[str]) -> dict[str, Array]:
         """New arrays of the shapes and types of some tensors."""
         return {name: np.zeros(self._tensors[name].shape, np.dtype(self._tensors[name].dtype)) for name in names}
 
     def _slices(self, plan: ExecutionPlan) -> tuple[dict[str, tuple[PlannedJoin, int]], dict[str, list[tuple[str, int]]]]:
         """Tensors that lie in a join's output and where their channels start, and those that have to be copied there."""
-        inside: dict[str, tuple[PlannedJoin, int]] = {}
+        slices: dict[str, tuple[PlannedJoin, int]] = {}
         copied: dict[str, list[tuple[str, int]]] = {}
         # Outermost joins first: an inner join's output is then a slice already.
         for join in reversed(list(plan.joins.values())):
@@ -179,12 +181,12 @@ class Buffers:
                 continue
             copied[join.name], start, axis = [], 0, self._axis(join)
             for name in join.inputs:
-                if name not in inside and math.prod(self._tensors[join.output].shape[:axis]) == 1:
-                    inside[name] = (join, start)
+                if name not in slices and math.prod(self._tensors[join.output].shape[:axis]) == 1:
+                    slices[name] = (join, start)
                 else:
                     copied[join.name].append((name, start))
                 start += self._tensors[name].shape[axis]
-        return inside, copied
+        return slices, copied
 
     def _lifetimes(self, plan: ExecutionPlan) -> Lifetimes:
         """When memory is in use, by steps: the arrival of the inputs, the plan's own, and the collection of the outputs."""
@@ -197,13 +199,13 @@ class Buffers:
             steps.update(number[name] for name in plan.readers.get(tensor, ()))
         for tensor in plan.outputs:
             uses[tensor].add(collection)
-        for (reader, _), band in self._bands.items():
+        for (reader, _), band in self._row_buffers.items():
             uses[band] = {number[reader]}
         reads = [sorted({writer.get(tensor, arrival) for tensor in plan.step(name).inputs}) for name in plan.order]
         after = [[], *reads, list(range(1, collection))]
         lifetimes = [
             Lifetime(name, self._bytes(name), tuple(sorted({step for part in parts for step in uses[part]})))
-            for name, parts in self._whole.items()
+            for name, parts in self._slices_of.items()
         ]
         return Lifetimes(sorted(lifetimes, key=lambda lifetime: lifetime.steps[0]), after)
 
@@ -211,7 +213,7 @@ class Buffers:
         tensor = self._tensors[name]
         return math.prod(tensor.shape) * np.dtype(tensor.dtype).itemsize
 
-    def _allocated(self, allocate: Allocate) -> dict[str, Array]:
+    def _allocate(self, allocate: Allocate) -> dict[str, Array]:
         arenas = []
         for number, size in enumerate(self.memory.sizes):
             try:
@@ -231,7 +233,7 @@ class Buffers:
         tensor = self._tensors[join.output]
         return meeting_of(join.kind).axis(tensor.layout, len(tensor.shape))
 
-    def _place(self, join: PlannedJoin, name: str, start: int) -> Array:
+    def _join_slice(self, join: PlannedJoin, name: str, start: int) -> Array:
         """The slice of a join's output that a tensor fills."""
         axis = self._axis(join)
         return self.arrays[join.output][(slice(None),) * axis + (slice(start, start + self._tensors[name].shape[axis]),)]
@@ -247,7 +249,7 @@ class Buffers:
         return combine
 
     def _copy(self, join: PlannedJoin, parts: Sequence[tuple[str, int]]) -> Callable[[], None] | None:
-        copies = [(self._place(join, name, start), self.arrays[name]) for name, start in parts]
+        copies = [(self._join_slice(join, name, start), self.arrays[name]) for name, start in parts]
         if not copies:
             return None
 
@@ -259,7 +261,7 @@ class Buffers:
 
 
 def _outermost(name: str, slices: Mapping[str, tuple[PlannedJoin, int]]) -> str:
-    """The tensor that holds another, whatever lies between."""
+    """Return the outermost tensor that contains another."""
     while name in slices:
         name = slices[name][0].output
     return name
@@ -278,13 +280,13 @@ def bind_subgraph(
         check: Looks at the outputs after each run.
     """
     inputs, outputs = (
-        list(current) if set(current) == set(planned) else planned
-        for current, planned in ((compiled.inputs, subgraph.inputs), (compiled.outputs, subgraph.outputs))
+        list(compiled_names) if set(compiled_names) == set(planned_names) else planned_names
+        for compiled_names, planned_names in ((compiled.inputs, subgraph.inputs), (compiled.outputs, subgraph.outputs))
     )
     reads, copies = buffers.reads(subgraph)
     try:
         writes = buffers.arrays if outputs_into is None else outputs_into
-        return around(compiled.bind([reads[name] for name in inputs], [writes[name] for name in outputs]), copies, check)
+        return wrap_invocation(compiled.bind([reads[name] for name in inputs], [writes[name] for name in outputs]), copies, check)
     except StretchError as error:
         error.message = f"{subgraph.file} does not fit the bundle: {error.message}"
         error.args = (error.message,)
@@ -294,4 +296,6 @@ def bind_subgraph(
 def subgraph_spans(subgraph: PlannedSubgraph, queue: str, call: Invocation, start: int, end: int) -> list[Span]:
     """Return the spans of a subgraph that has just run: itself, then the conversions at its border, which are within it."""
     result = [Span(subgraph.name, subgraph.processor, queue, "subgraph", start, end)]
-    return result + [Span(f"{subgraph.name} {what}", subgraph.processor, queue, "conversion", a, b) for what, a, b in call.conversions()]
+    return result + [
+        Span(f"{subgraph.name} {conversion}", subgraph.processor, queue, "conversion", a, b) for conversion, a, b in call.conversions()
+    ]

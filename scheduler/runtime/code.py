@@ -1,4 +1,4 @@
-"""Compiled subgraphs by where they are placed, made when they are first asked for, while others run too."""
+"""Compiled subgraphs by placement, compiled on first use, also while others run."""
 
 import contextlib
 import threading
@@ -8,35 +8,35 @@ from dataclasses import replace
 from typing import Literal
 
 from predictors.errors import StretchError, first_line
-from scheduler.bundle.load import Bundle, naming
+from scheduler.bundle.load import Bundle, add_path_to_errors
 from scheduler.cores import pinned
 from scheduler.delegates import Compiled, Delegate, get_delegate, origin
 from scheduler.delegates.base import Allocate, UnableError
-from scheduler.faults.policy import STAND_INS, Failed, Keeper, Site
+from scheduler.faults.policy import FALLBACK_DELEGATES, FaultTracker, Site, SiteFailed
 from scheduler.placement.place import Dispatch, Placement, fallback_placement
 from scheduler.runtime.buffers import zeros
-from scheduler.runtime.sequential import allowed
+from scheduler.runtime.sequential import allowed_distance
 from scheduler.runtime.threads import delegate_failure
 
-#: What became of a call that takes too long.
-Aborted = Literal["ended", "restarting", "no"]
+#: Result of aborting a call that takes too long.
+AbortResult = Literal["ended", "restarting", "no"]
 
 
 class CompiledSubgraphs:
-    """What a bundle's subgraphs are compiled to, on delegates that are made once for each set of cores.
+    """A bundle's compiled subgraphs, on delegates that are made once for each set of cores.
 
     Args:
         keeper: What is known of their faults, and what is done about them; None where a fault ends an inference.
     """
 
-    def __init__(self, bundle: Bundle, delegates: Mapping[str, Delegate] | None = None, keeper: Keeper | None = None) -> None:
+    def __init__(self, bundle: Bundle, delegates: Mapping[str, Delegate] | None = None, fault_tracker: FaultTracker | None = None) -> None:
         self._bundle = bundle
-        self.keeper = keeper
-        self._given = dict(delegates or {})
+        self.fault_tracker = fault_tracker
+        self._provided = dict(delegates or {})
         self._delegates: dict[tuple[str, tuple[int, ...]], Delegate] = {}
         self._compiled: dict[tuple[str, str, tuple[int, ...]], Compiled] = {}
         #: Delegates that end with this object: those that it made.
-        self._own: list[Delegate] = []
+        self._created: list[Delegate] = []
         self._lock = threading.RLock()
 
     def get(self, name: str, place: Placement) -> Compiled:
@@ -46,16 +46,16 @@ class CompiledSubgraphs:
             if key not in self._compiled:
                 delegate = self._delegate(place)
                 # Helper threads of a backend inherit the affinity of the thread that compiles.
-                with pinned(place.cores), naming(self._bundle), _blamed(place.delegate, f"compile `{name}`"):
+                with pinned(place.cores), add_path_to_errors(self._bundle), _name_package_in_errors(place.delegate, f"compile `{name}`"):
                     compiled = delegate.compile_from(self._bundle, name)
                 if not isinstance(compiled, Compiled):
-                    wrong = TypeError(f"it returned {type(compiled).__name__}, not Compiled")
-                    raise delegate_failure(place.delegate, f"compile `{name}`", wrong)
+                    type_error = TypeError(f"it returned {type(compiled).__name__}, not Compiled")
+                    raise delegate_failure(place.delegate, f"compile `{name}`", type_error)
                 self._compiled[key] = compiled
             return self._compiled[key]
 
-    def ready(self, name: str, place: Placement, queues: Mapping[str, Dispatch]) -> Placement:
-        """Have a subgraph compiled for a placement, or for the one it falls back on."""
+    def compile_or_fall_back(self, name: str, place: Placement, queues: Mapping[str, Dispatch]) -> Placement:
+        """Compile a subgraph for a placement, or for the one it falls back on; return that placement."""
         try:
             self.get(name, place)
         except UnableError as error:
@@ -63,50 +63,52 @@ class CompiledSubgraphs:
         return place
 
     def fall_back(self, name: str, place: Placement, error: Exception, queues: Mapping[str, Dispatch]) -> Placement:
-        """Compile a subgraph for where it runs instead.
+        """Compile a subgraph for its fallback, and return that placement.
 
         With a keeper of faults, who is told, any delegate that every machine has may do it; else the one that the delegate
         itself falls back on, with a warning.
         """
-        why = first_line(error)
-        if self.keeper is not None:
-            self.keeper.tell(Failed(Site.of(place), name, why))
-            return self.stand_in(name, place, error, queues)
-        onto = self._delegate(place).falls_back_on
-        if onto is None:
+        reason = first_line(error)
+        if self.fault_tracker is not None:
+            self.fault_tracker.handle(SiteFailed(Site.of(place), name, reason))
+            return self.compile_stand_in(name, place, error, queues)
+        delegate_name = self._delegate(place).falls_back_on
+        if delegate_name is None:
             raise error
-        instead = fallback_placement(place, onto, why, queues)
-        self.get(name, instead)
-        warnings.warn(f"subgraph `{name}` of the {place.processor} runs on the CPU: {why}", stacklevel=2)
-        return instead
+        replacement = fallback_placement(place, delegate_name, reason, queues)
+        self.get(name, replacement)
+        warnings.warn(f"subgraph `{name}` of the {place.processor} runs on the CPU: {reason}", stacklevel=2)
+        return replacement
 
-    def stand_in(self, name: str, place: Placement, error: Exception, queues: Mapping[str, Dispatch]) -> Placement:
+    def compile_stand_in(self, name: str, place: Placement, error: Exception, queues: Mapping[str, Dispatch]) -> Placement:
         """Compile a subgraph for the first delegate that any machine has, can run it and has not failed itself."""
-        for onto in STAND_INS:
-            instead = fallback_placement(place, onto, str(error), queues)
-            if onto == place.delegate or (self.keeper is not None and self.keeper.retired(Site.of(instead))):
+        for delegate_name in FALLBACK_DELEGATES:
+            replacement = fallback_placement(place, delegate_name, str(error), queues)
+            if delegate_name == place.delegate or (self.fault_tracker is not None and self.fault_tracker.is_retired(Site.of(replacement))):
                 continue
             try:
-                self.get(name, instead)
+                self.get(name, replacement)
             except StretchError:
                 continue
-            return instead
+            return replacement
         raise error
 
-    def other(self, name: str, place: Placement) -> tuple[str, Compiled] | None:
+    def compile_other(self, name: str, place: Placement) -> tuple[str, Compiled] | None:
         """A subgraph compiled on the same cores by a delegate that its own may be compared with, and that one's name.
 
         None if there is none: one that has failed itself proves nothing.
         """
-        for onto in STAND_INS:
-            instead = replace(place, delegate=onto)
-            if onto != place.delegate and not (self.keeper is not None and self.keeper.retired(Site.of(instead))):
+        for delegate_name in FALLBACK_DELEGATES:
+            replacement = replace(place, delegate=delegate_name)
+            if delegate_name != place.delegate and not (
+                self.fault_tracker is not None and self.fault_tracker.is_retired(Site.of(replacement))
+            ):
                 with contextlib.suppress(StretchError):
-                    return onto, self.get(name, instead)
+                    return delegate_name, self.get(name, replacement)
         return None
 
-    def forget(self, site: Site) -> None:
-        """Let go of a delegate and its compiled code, so that both are made again on the next request.
+    def drop_site(self, site: Site) -> None:
+        """Drop a delegate and its compiled code, so that both are made again on the next request.
 
         Args:
             site: The delegate on its cores, where nothing runs.
@@ -114,21 +116,21 @@ class CompiledSubgraphs:
         with self._lock:
             self._compiled = {key: built for key, built in self._compiled.items() if Site(*key[1:]) != site}
             delegate = self._delegates.pop((site.delegate, site.cores), None)
-            if delegate not in self._own:
+            if delegate not in self._created:
                 return
-            self._own.remove(delegate)
+            self._created.remove(delegate)
         delegate.close()
 
     def accuracy(self, name: str) -> tuple[str, list[float]]:
         """Precision of a subgraph's file, and how far each of its outputs may be from another delegate's."""
         entry, checks = self._bundle.subgraph(name), self._bundle.manifest.checks
-        return entry.precision, [allowed(checks, output, entry.precision) for output in entry.outputs]
+        return entry.precision, [allowed_distance(checks, output, entry.precision) for output in entry.outputs]
 
     def movable(self) -> frozenset[str]:
         """Delegates whose subgraphs may run on any thread, several of them at once."""
         return frozenset(name for (name, _), delegate in self._delegates.items() if delegate.reentrant)
 
-    def abort(self, place: Placement, why: str) -> Aborted:
+    def abort(self, place: Placement, why: str) -> AbortResult:
         """Have a delegate give up what hangs.
 
         Returns:
@@ -146,18 +148,18 @@ class CompiledSubgraphs:
         """Return whether every delegate in use computes real results."""
         return all(delegate.computes for delegate in self._delegates.values())
 
-    def allocator(self, places: Iterable[Placement]) -> Allocate:
+    def allocator(self, placements: Iterable[Placement]) -> Allocate:
         """Return the allocator for the buffers of some placements: that of the first delegate that needs other memory than numpy's."""
-        return next(filter(None, (self._delegate(place).allocator() for place in places)), zeros)
+        return next(filter(None, (self._delegate(place).allocator() for place in placements)), zeros)
 
-    def computing(self, place: Placement) -> bool:
+    def computes_at(self, place: Placement) -> bool:
         """Return whether the delegate of a placement computes real results."""
         return self._delegate(place).computes
 
     def close(self) -> None:
-        """Let go of everything compiled, and end the delegates that were made here; may be called twice."""
+        """Drop all compiled code, and end the delegates that were made here; may be called twice."""
         with self._lock:
-            current, self._own = self._own, []
+            current, self._created = self._created, []
             self._compiled = {}
         for delegate in current:
             delegate.close()
@@ -165,21 +167,21 @@ class CompiledSubgraphs:
     def _delegate(self, place: Placement) -> Delegate:
         key = (place.delegate, place.cores)
         if key not in self._delegates:
-            value = self._given.get(place.delegate)
+            value = self._provided.get(place.delegate)
             if value is None:
-                with _blamed(place.delegate, "start"):
+                with _name_package_in_errors(place.delegate, "start"):
                     value = get_delegate(place.delegate).create(place.cores)
-                self._own.append(value)
+                self._created.append(value)
             self._delegates[key] = value
         return self._delegates[key]
 
 
 @contextlib.contextmanager
-def _blamed(name: str, what: str) -> Iterator[None]:
-    """Have an error that no delegate of ours raises name the package of the delegate."""
+def _name_package_in_errors(name: str, action: str) -> Iterator[None]:
+    """Make errors of other packages' delegates name their package."""
     try:
         yield
     except Exception as error:
         if isinstance(error, StretchError) or origin(name) is None:
             raise
-        raise delegate_failure(name, what, error) from error
+        raise delegate_failure(name, action, error) from error

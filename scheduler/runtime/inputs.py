@@ -1,4 +1,4 @@
-"""What callers may give and get: numpy arrays, and tensors of other libraries through DLPack, never copied on the way."""
+"""Inputs and outputs of callers: numpy arrays, and tensors of other libraries through DLPack, without copies."""
 
 from collections.abc import Mapping, Sequence
 from math import inf, isfinite
@@ -11,7 +11,7 @@ from scheduler.bundle.manifest import Manifest
 from scheduler.delegates.base import Array
 
 #: Priorities are from minus to plus this.
-MOST_PRIORITY = 100
+MAX_PRIORITY = 100
 
 #: One array, or by name where a model has several inputs or outputs.
 Values = Array | Mapping[str, Array]
@@ -34,8 +34,8 @@ def as_arrays(x: Any, names: Sequence[str]) -> dict[str, Array]:
     return {name: as_array(x[name]) for name in names}
 
 
-def plain(arrays: Mapping[str, Array]) -> Values:
-    """Values by name as callers get them: the array itself where there is one alone."""
+def unwrap_single(arrays: Mapping[str, Array]) -> Values:
+    """Return the array itself if there is only one, else a dictionary by name."""
     return next(iter(arrays.values())) if len(arrays) == 1 else dict(arrays)
 
 
@@ -64,18 +64,18 @@ def check_input(x: Array, like: Array, name: str | None = None) -> None:
         like: An array of the shape and type that it must have.
         name: Its name, for messages, where the model has several.
     """
-    what = "the input" if name is None else f"the input `{name}`"
+    subject = "the input" if name is None else f"the input `{name}`"
     if x.shape != like.shape:
         swapped = x.ndim == like.ndim == 4 and (x.shape[0], x.shape[3], x.shape[1], x.shape[2]) == like.shape
         hint = "it looks like NHWC: the bundle takes NCHW, as x.transpose(0, 3, 1, 2)" if swapped else None
-        raise UsageError(f"{what} has shape {list(x.shape)}, the bundle takes {list(like.shape)}", hint)
+        raise UsageError(f"{subject} has shape {list(x.shape)}, the bundle takes {list(like.shape)}", hint)
     if x.dtype != like.dtype:
-        raise UsageError(f"{what} has type {x.dtype}, the bundle takes {like.dtype}", f"convert it with x.astype('{like.dtype}')")
+        raise UsageError(f"{subject} has type {x.dtype}, the bundle takes {like.dtype}", f"convert it with x.astype('{like.dtype}')")
     # One pass that catches NaN and infinity; a sum that only overflowed is looked at again.
     with np.errstate(all="ignore"):
         suspicious = x.dtype.kind == "f" and not isfinite(float(np.sum(x)))
     if suspicious and not np.isfinite(x).all():
-        raise UsageError(f"{what} contains NaN or infinity")
+        raise UsageError(f"{subject} contains NaN or infinity")
 
 
 def check_inputs(arrays: Mapping[str, Array], like: Mapping[str, Array]) -> None:
@@ -87,27 +87,27 @@ def check_inputs(arrays: Mapping[str, Array], like: Mapping[str, Array]) -> None
 def zeros(manifest: Manifest) -> Values:
     """An input of zeros, as a session of the bundle takes it."""
     tensors = {tensor.name: tensor for tensor in manifest.tensors}
-    return plain({name: np.zeros(tensors[name].shape, np.dtype(tensors[name].dtype)) for name in manifest.inputs})
+    return unwrap_single({name: np.zeros(tensors[name].shape, np.dtype(tensors[name].dtype)) for name in manifest.inputs})
 
 
-def checked_priority(priority: int) -> int:
-    """A priority."""
-    if not -MOST_PRIORITY <= priority <= MOST_PRIORITY:
-        raise UsageError(f"{priority} is no priority", f"it is from {-MOST_PRIORITY} to {MOST_PRIORITY}, the highest goes first")
+def check_priority(priority: int) -> int:
+    """Return a priority that is in range."""
+    if not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
+        raise UsageError(f"{priority} is no priority", f"it is from {-MAX_PRIORITY} to {MAX_PRIORITY}, the highest goes first")
     return priority
 
 
-def checked_deadline(deadline_ms: float | None) -> float | None:
-    """A latency that is allowed, ms; None for any."""
+def check_deadline(deadline_ms: float | None) -> float | None:
+    """Return a deadline in ms that is positive and finite; None for none."""
     if deadline_ms is not None and not (isfinite(deadline_ms) and deadline_ms > 0):
         raise UsageError(f"a deadline of {deadline_ms:g} ms is not positive and finite", "give the milliseconds that an inference may take")
     return deadline_ms
 
 
 def deadline_at(now_s: float, deadline_ms: float | None) -> float:
-    """When a request has to be done, s; infinite for never.
+    """Return the time at which a request has to be done, s; infinite without a deadline.
 
     Args:
         deadline_ms: How long it may take, ms; None for any time.
     """
-    return inf if checked_deadline(deadline_ms) is None else now_s + (deadline_ms or 0.0) / 1e3
+    return inf if check_deadline(deadline_ms) is None else now_s + (deadline_ms or 0.0) / 1e3

@@ -69,7 +69,7 @@ from scheduler.runtime.plan import ExecutionPlan
 CALLING_THREAD = "calling thread"
 
 #: Name of the client of a machine that serves one alone.
-ONLY = ""
+ONLY_CLIENT = ""
 
 #: Milliseconds after which an inference without a deadline is the most urgent of all.
 PATIENCE_MS = 1000.0
@@ -83,7 +83,7 @@ class InputReady(_Data, frozen=True):
     """The inputs of an inference are in the buffers of its lane."""
 
     lane: int
-    client: str = ONLY
+    client: str = ONLY_CLIENT
     at_ms: float = 0.0  # Now.
     deadline_ms: float | None = None  # When it has to be over, by the same clock; None for any time.
     priority: int = 0  # The higher the sooner.
@@ -95,7 +95,7 @@ class StepDone(_Data, frozen=True):
     lane: int
     step: str
     queue: str
-    client: str = ONLY
+    client: str = ONLY_CLIENT
     at_ms: float = 0.0
 
 
@@ -106,7 +106,7 @@ class StepFailed(_Data, frozen=True):
     step: str
     queue: str
     error: str
-    client: str = ONLY
+    client: str = ONLY_CLIENT
     at_ms: float = 0.0
 
 
@@ -117,7 +117,7 @@ class StepReturned(_Data, frozen=True):
     step: str
     queue: str
     placement: Placement
-    client: str = ONLY
+    client: str = ONLY_CLIENT
     at_ms: float = 0.0
 
 
@@ -126,7 +126,7 @@ class Replaced(_Data, frozen=True):
 
     step: str
     placement: Placement
-    client: str = ONLY
+    client: str = ONLY_CLIENT
     at_ms: float = 0.0
 
 
@@ -150,7 +150,7 @@ class Start(_Data, frozen=True):
     lane: int
     step: str
     queue: str
-    client: str = ONLY
+    client: str = ONLY_CLIENT
 
 
 class Enqueue(Start, frozen=True):
@@ -179,7 +179,7 @@ class Finish(_Data, frozen=True):
     """All outputs of a lane are in their buffers; the lane is free once they were read."""
 
     lane: int
-    client: str = ONLY
+    client: str = ONLY_CLIENT
 
 
 class Fail(_Data, frozen=True):
@@ -188,18 +188,18 @@ class Fail(_Data, frozen=True):
     lane: int
     step: str
     error: str
-    client: str = ONLY
+    client: str = ONLY_CLIENT
 
 
 Event = InputReady | StepDone | StepFailed | StepReturned | Replaced | ClientRemoved | QueueReleased
 Instruction = Enqueue | Submit | RunInline | Join | Wait | Finish | Fail
 
-_HOW: dict[Dispatch, type[Enqueue | Submit | RunInline]] = {"async": Enqueue, "blocking": Submit, "inline": RunInline}
+_START_TYPES: dict[Dispatch, type[Enqueue | Submit | RunInline]] = {"async": Enqueue, "blocking": Submit, "inline": RunInline}
 
 
 @dataclass
 class Client:
-    """Whose inferences these are."""
+    """A client: its plan, placements and share."""
 
     plan: ExecutionPlan  # What each of them runs.
     placements: Mapping[str, Placement]  # Where each subgraph is started from now on.
@@ -208,7 +208,7 @@ class Client:
     movable: frozenset[str] = frozenset()  # Delegates whose subgraphs any queue of such a delegate on as many cores may run.
 
     def __post_init__(self) -> None:
-        """Take up the placements of the plan alone."""
+        """Check the numbers, and keep the placements of the plan's subgraphs."""
         if self.lanes < 1:
             raise ValueError("a client needs a lane")
         if not (isfinite(self.weight) and self.weight > 0):
@@ -218,7 +218,7 @@ class Client:
             raise ValueError("a subgraph is placed nowhere")
 
     def place(self, placements: Mapping[str, Placement]) -> None:
-        """Have subgraphs placed so from now on."""
+        """Place subgraphs from now on."""
         self.placements = placements
         #: Dispatch of each queue.
         self.queues = queues_of(placements.values())
@@ -227,27 +227,27 @@ class Client:
 
 
 class _Inference:
-    """What an inference has left to do, and how urgent it is."""
+    """The remaining steps of an inference, and its urgency."""
 
-    __slots__ = ("began_ms", "client", "deadline_ms", "failure", "lane", "left", "missing", "number", "priority", "ready")
+    __slots__ = ("began_ms", "client", "deadline_ms", "failure", "lane", "missing", "number", "priority", "ready", "steps_left")
 
-    def __init__(self, plan: ExecutionPlan, begins: InputReady, number: int) -> None:
-        self.client, self.lane, self.number = begins.client, begins.lane, number
-        self.began_ms, self.priority = begins.at_ms, begins.priority
-        self.deadline_ms = inf if begins.deadline_ms is None else begins.deadline_ms
+    def __init__(self, plan: ExecutionPlan, event: InputReady, number: int) -> None:
+        self.client, self.lane, self.number = event.client, event.lane, number
+        self.began_ms, self.priority = event.at_ms, event.priority
+        self.deadline_ms = inf if event.deadline_ms is None else event.deadline_ms
         self.missing = dict(plan.missing)
-        self.left = len(plan.missing)
+        self.steps_left = len(plan.missing)
         #: Position in the plan and name, in that order.
         self.ready: list[tuple[int, str]] = []
         self.failure: tuple[str, str] | None = None
 
     def copy(self) -> "_Inference":
-        other = copy(self)
-        other.missing, other.ready = dict(self.missing), list(self.ready)
-        return other
+        duplicate = copy(self)
+        duplicate.missing, duplicate.ready = dict(self.missing), list(self.ready)
+        return duplicate
 
     def key(self) -> Hashable:
-        return self.client, self.lane, tuple(self.missing.values()), tuple(self.ready), self.left, self.failure
+        return self.client, self.lane, tuple(self.missing.values()), tuple(self.ready), self.steps_left, self.failure
 
 
 class Machine:
@@ -269,9 +269,9 @@ class Machine:
         #: Queue that the calling thread serves; None if it serves none.
         self.caller: str | None = None
         if caller:
-            places = [place for client in clients.values() for place in client.placements.values()]
-            self.caller = next((place.queue for place in places if place.dispatch == "inline"), CALLING_THREAD)
-        self._begun = 0
+            placements = [place for client in clients.values() for place in client.placements.values()]
+            self.caller = next((place.queue for place in placements if place.dispatch == "inline"), CALLING_THREAD)
+        self._inference_count = 0
         self._inferences: dict[tuple[str, int], _Inference] = {}  # in order of arrival
         #: What each busy queue runs, and since when; None for what a removed client left there.
         self._running: dict[str, tuple[_Inference, str, float] | None] = {}
@@ -287,21 +287,21 @@ class Machine:
         cls, plan: ExecutionPlan, placements: Mapping[str, Placement], lanes: int = 1, *, caller: bool = True, movable: Collection[str] = ()
     ) -> "Machine":
         """A machine of one client."""
-        return cls({ONLY: Client(plan, placements, lanes, movable=frozenset(movable))}, caller=caller)
+        return cls({ONLY_CLIENT: Client(plan, placements, lanes, movable=frozenset(movable))}, caller=caller)
 
     def add(self, name: str, client: Client) -> None:
-        """Have one more client, or another plan for one of whom nothing is in flight."""
+        """Add a client, or replace the plan of one that has nothing in flight."""
         if self.in_flight(name):
             raise ValueError(f"inferences of `{name}` are in flight")
-        self._place(client, {step: self._fitted(place) for step, place in client.placements.items()})
+        self._place(client, {step: self._with_thread(place) for step, place in client.placements.items()})
         self.clients[name] = client
         self._sort_queues()
 
-    def in_flight(self, client: str = ONLY) -> int:
+    def in_flight(self, client: str = ONLY_CLIENT) -> int:
         """How many inferences of a client have not ended."""
         return sum(owner == client for owner, _ in self._inferences)
 
-    def waiting(self, client: str = ONLY) -> dict[str, int]:
+    def waiting(self, client: str = ONLY_CLIENT) -> dict[str, int]:
         """Subgraphs of a client that are ready and wait for each of its queues: its depth."""
         depth = dict.fromkeys(self.clients[client].queues, 0)
         placements = self.clients[client].placements
@@ -312,35 +312,35 @@ class Machine:
                         depth[placements[step].queue] += 1
         return depth
 
-    def left_behind(self, queue: str) -> bool:
+    def is_abandoned(self, queue: str) -> bool:
         """Whether a queue is held by a step of a removed client."""
         return queue in self._running and self._running[queue] is None
 
     def handle(self, event: Event) -> list[Instruction]:
-        """Take in one event."""
+        """Handle one event and return instructions."""
         match event:
             case StepDone(lane, step, queue, client, at_ms):
-                inference = self._freed(client, lane, step, queue, at_ms)
-                inference.left -= 1
+                inference = self._release(client, lane, step, queue, at_ms)
+                inference.steps_left -= 1
                 plan = self.clients[client].plan
                 for tensor in plan.step(step).outputs:
-                    _arrived(inference, plan, tensor)
+                    _mark_available(inference, plan, tensor)
                 return self._advance(inference, queue, at_ms)
             case InputReady(lane, client, at_ms):
                 if (client, lane) in self._inferences or client not in self.clients or not 0 <= lane < self.clients[client].lanes:
                     raise ValueError(f"lane {lane}{f' of `{client}`' if client else ''} is not free")
                 plan = self.clients[client].plan
-                inference = self._inferences[client, lane] = _Inference(plan, event, self._begun)
-                self._begun += 1
+                inference = self._inferences[client, lane] = _Inference(plan, event, self._inference_count)
+                self._inference_count += 1
                 for tensor in plan.inputs:
-                    _arrived(inference, plan, tensor)
+                    _mark_available(inference, plan, tensor)
                 return self._advance(inference, None, at_ms)
             case StepFailed(lane, step, queue, error, client, at_ms):
-                inference = self._freed(client, lane, step, queue, at_ms)
+                inference = self._release(client, lane, step, queue, at_ms)
                 inference.failure = inference.failure or (step, error)
                 return self._advance(inference, queue, at_ms)
             case StepReturned(lane, step, queue, placement, client, at_ms):
-                inference = self._freed(client, lane, step, queue, at_ms)
+                inference = self._release(client, lane, step, queue, at_ms)
                 self._replace(client, step, placement)
                 insort(inference.ready, (self.clients[client].plan.order[step], step))
                 return self._advance(inference, queue, at_ms)
@@ -349,43 +349,46 @@ class Machine:
                 return self._advance(None, None, at_ms)
             case ClientRemoved(client, at_ms):
                 self._inferences = {key: inference for key, inference in self._inferences.items() if key[0] != client}
-                for queue, held in self._running.items():
-                    if held is not None and held[0].client == client:
-                        self._charge(queue, client, at_ms - held[2])
+                for queue, entry in self._running.items():
+                    if entry is not None and entry[0].client == client:
+                        self._charge(queue, client, at_ms - entry[2])
                         self._running[queue] = None
                 return self._advance(None, None, at_ms)
             case QueueReleased(queue, at_ms):
-                if not self.left_behind(queue):
+                if not self.is_abandoned(queue):
                     raise ValueError(f"nothing that was left behind runs on `{queue}`")
                 del self._running[queue]
                 return self._advance(None, queue, at_ms)
 
     def copy(self) -> "Machine":
-        """A machine that goes its own way from here."""
-        other = copy(self)
-        other.clients = {name: copy(client) for name, client in self.clients.items()}
-        other._inferences = {key: inference.copy() for key, inference in self._inferences.items()}
-        other._running = {
-            queue: held and (other._inferences[held[0].client, held[0].lane], *held[1:]) for queue, held in self._running.items()
+        """Return an independent copy."""
+        duplicate = copy(self)
+        duplicate.clients = {name: copy(client) for name, client in self.clients.items()}
+        duplicate._inferences = {key: inference.copy() for key, inference in self._inferences.items()}
+        duplicate._running = {
+            queue: entry and (duplicate._inferences[entry[0].client, entry[0].lane], *entry[1:]) for queue, entry in self._running.items()
         }
-        other._service_ms, other._floor = {queue: dict(by_client) for queue, by_client in self._service_ms.items()}, dict(self._floor)
-        return other
+        duplicate._service_ms, duplicate._floor = (
+            {queue: dict(by_client) for queue, by_client in self._service_ms.items()},
+            dict(self._floor),
+        )
+        return duplicate
 
     def key(self) -> Hashable:
         """Equal for machines of one client that answer all events to come alike, if those carry no moments."""
-        running = tuple((queue, held and (held[0].lane, held[1])) for queue, held in self._running.items())
+        running = tuple((queue, entry and (entry[0].lane, entry[1])) for queue, entry in self._running.items())
         placements = tuple(place for client in self.clients.values() for place in client.placements.values())
         return tuple(inference.key() for inference in self._inferences.values()), running, placements
 
-    def _fitted(self, place: Placement) -> Placement:
-        """A placement as this machine has it: without a calling thread, every queue has a thread."""
+    def _with_thread(self, place: Placement) -> Placement:
+        """Return the placement for this machine: without a calling thread, every queue has a thread."""
         return place if self.caller is not None or place.dispatch == "blocking" else changed(place, dispatch="blocking")
 
     def _replace(self, client: str, step: str, placement: Placement) -> None:
         owner = self.clients[client]
         if step not in owner.placements:
             raise ValueError(f"`{step}` is no subgraph, so it cannot be placed")
-        self._place(owner, {**owner.placements, step: self._fitted(placement)})
+        self._place(owner, {**owner.placements, step: self._with_thread(placement)})
         self._sort_queues()
 
     def _place(self, client: Client, placements: Mapping[str, Placement]) -> None:
@@ -396,40 +399,40 @@ class Machine:
     def _sort_queues(self) -> None:
         queues = {queue: dispatch for client in self.clients.values() for queue, dispatch in client.queues.items()}
         # In the order in which they are set to work, the calling thread last.
-        others = [queue for kind in ("async", "blocking") for queue, dispatch in queues.items() if dispatch == kind]
-        self._queues = others if self.caller is None else [*others, self.caller]
+        ordered = [queue for kind in ("async", "blocking") for queue, dispatch in queues.items() if dispatch == kind]
+        self._queues = ordered if self.caller is None else [*ordered, self.caller]
         self._helping = any(client.helps for client in self.clients.values())
 
-    def _advance(self, inference: _Inference | None, freed: str | None, at_ms: float) -> list[Instruction]:
+    def _advance(self, inference: _Inference | None, released: str | None, at_ms: float) -> list[Instruction]:
         """Set every free queue to work, and close the inference if it has ended."""
         queues = self._queues
-        if self.caller is None and freed is not None:
-            queues = [freed, *(queue for queue in queues if queue != freed)]
+        if self.caller is None and released is not None:
+            queues = [released, *(queue for queue in queues if queue != released)]
         instructions: list[Instruction] = []
-        for able in (self._placed_here, self._placed_at_helped) if self._helping else (self._placed_here,):
+        for select in (self._own_step, self._helped_step) if self._helping else (self._own_step,):
             for queue in queues:
-                step = None if queue in self._running else self._most_urgent(queue, able, at_ms)
+                step = None if queue in self._running else self._most_urgent(queue, select, at_ms)
                 if step is not None:
                     instructions.append(self._start(*step, queue, at_ms))
         ended = None if inference is None else self._ended(inference)
         if ended is not None:
             instructions.append(ended)
         elif self.caller is not None and self._running and self.caller not in self._running:
-            instructions.append(Wait({queue: held[1] for queue, held in self._running.items() if held is not None}))
+            instructions.append(Wait({queue: entry[1] for queue, entry in self._running.items() if entry is not None}))
         return instructions
 
     def _ended(self, inference: _Inference) -> Finish | Fail | None:
         """The end of an inference of which nothing runs and nothing more will."""
-        if (inference.failure is None and inference.left) or any(held and held[0] is inference for held in self._running.values()):
+        if (inference.failure is None and inference.steps_left) or any(entry and entry[0] is inference for entry in self._running.values()):
             return None
         del self._inferences[inference.client, inference.lane]
         if inference.failure is None:
             return Finish(inference.lane, inference.client)
         return Fail(inference.lane, *inference.failure, inference.client)
 
-    def _most_urgent(self, queue: str, able: Callable[[_Inference, str], str | None], at_ms: float) -> tuple[_Inference, str] | None:
-        """Of the steps that a queue can run the next one."""
-        steps = [(inference, step) for inference in self._inferences.values() if (step := able(inference, queue)) is not None]
+    def _most_urgent(self, queue: str, select: Callable[[_Inference, str], str | None], at_ms: float) -> tuple[_Inference, str] | None:
+        """Return the next step of a queue."""
+        steps = [(inference, step) for inference in self._inferences.values() if (step := select(inference, queue)) is not None]
         if not steps:
             return None
         service_ms = self._service_ms.setdefault(queue, {})
@@ -446,7 +449,7 @@ class Machine:
 
         return steps[0] if len(steps) == 1 else min(steps, key=urgency)
 
-    def _placed_here(self, inference: _Inference, queue: str) -> str | None:
+    def _own_step(self, inference: _Inference, queue: str) -> str | None:
         """A join of an inference, if the queue may run its joins, else a subgraph that is placed on it."""
         if inference.failure is not None or not inference.ready:
             return None
@@ -461,37 +464,37 @@ class Machine:
                 subgraph = step
         return subgraph
 
-    def _placed_at_helped(self, inference: _Inference, queue: str) -> str | None:
+    def _helped_step(self, inference: _Inference, queue: str) -> str | None:
         """A subgraph of an inference that is placed on a queue which this one helps."""
         client = self.clients[inference.client]
         if inference.failure is not None or queue not in client.helps:
             return None
-        placements, others = client.placements, client.helps[queue]
-        return next((step for _, step in inference.ready if step in placements and placements[step].queue in others), None)
+        placements, helped = client.placements, client.helps[queue]
+        return next((step for _, step in inference.ready if step in placements and placements[step].queue in helped), None)
 
     def _start(self, inference: _Inference, step: str, queue: str, at_ms: float) -> Enqueue | Submit | RunInline | Join:
         client = self.clients[inference.client]
         inference.ready.remove((client.plan.order[step], step))
         self._running[queue] = inference, step, at_ms
-        how = Join if step in client.plan.joins else _HOW[client.placements[step].dispatch]
-        return how(inference.lane, step, queue, inference.client)
+        start_type = Join if step in client.plan.joins else _START_TYPES[client.placements[step].dispatch]
+        return start_type(inference.lane, step, queue, inference.client)
 
-    def _freed(self, client: str, lane: int, step: str, queue: str, at_ms: float) -> _Inference:
-        held, inference = self._running.get(queue), self._inferences.get((client, lane))
-        if held is None or inference is None or held[0] is not inference or held[1] != step:
+    def _release(self, client: str, lane: int, step: str, queue: str, at_ms: float) -> _Inference:
+        entry, inference = self._running.get(queue), self._inferences.get((client, lane))
+        if entry is None or inference is None or entry[0] is not inference or entry[1] != step:
             raise ValueError(f"`{step}` of lane {lane}{f' of `{client}`' if client else ''} is not running on `{queue}`")
         del self._running[queue]
-        self._charge(queue, client, at_ms - held[2])
+        self._charge(queue, client, at_ms - entry[2])
         return inference
 
     def _charge(self, queue: str, client: str, ms: float) -> None:
-        """A queue served a client for so long."""
+        """Add time for which a queue served a client."""
         service_ms = self._service_ms[queue]
         service_ms[client] = service_ms.get(client, 0.0) + max(0.0, ms) / self.clients[client].weight
 
 
-def _arrived(inference: _Inference, plan: ExecutionPlan, tensor: str) -> None:
-    """A tensor is there: steps that waited for it alone are ready."""
+def _mark_available(inference: _Inference, plan: ExecutionPlan, tensor: str) -> None:
+    """Mark a tensor as available: steps that waited only for it are ready."""
     for name in plan.readers.get(tensor, ()):
         inference.missing[name] -= 1
         if not inference.missing[name]:
@@ -516,7 +519,7 @@ class Node(Generic[A]):
 
 
 class Transitions(Generic[A]):
-    """The answers of a machine of one client, remembered: what was worked out once is looked up from then on.
+    """Memoized answers of a machine of one client: each is computed once and looked up from then on.
 
     Between two subgraphs, Python code runs from caches that the last subgraph has emptied; each object it touches costs a
     miss. A look-up touches a tenth of what the rules above touch. States that answer alike are one node, so that the
@@ -534,11 +537,11 @@ class Transitions(Generic[A]):
         """The node of a state; the state is not changed any more."""
         return self._nodes.setdefault(machine.key(), Node(machine))
 
-    def learn(self, node: Node[A], event: Event, name: Hashable | None) -> tuple[A, Node[A]]:
-        """Work out the answer to an event that `node.answers` does not have.
+    def compute(self, node: Node[A], event: Event, name: Hashable | None) -> tuple[A, Node[A]]:
+        """Compute the answer to an event that `node.answers` lacks.
 
         Args:
-            name: Key of the answer in `node.answers`; None to not remember it.
+            name: Key of the answer in `node.answers`; None to not memoize it.
         """
         machine = node.machine.copy()
         answer = self._prepare(machine.handle(event))
@@ -548,7 +551,7 @@ class Transitions(Generic[A]):
         return node.answers[name]
 
     def clear(self) -> None:
-        """Forget everything: states lead back to where they began, and what they answer would live as long as that."""
+        """Drop all nodes: states form cycles, which would keep their answers alive."""
         for node in self._nodes.values():
             node.answers.clear()
         self._nodes.clear()

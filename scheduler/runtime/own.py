@@ -1,4 +1,4 @@
-"""The file that a network was read from, run by its own runtime on what the networks of a bundle read."""
+"""Runs the file that a network was read from on its own runtime, with the inputs of the bundle's networks."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictors.errors import StretchError, first_line, need
-from scheduler.bundle.manifest import Own, OwnEnd
+from scheduler.bundle.manifest import SourceFile, SourceTensor
 from scheduler.cores import pinned
 from scheduler.delegates.base import Array
 from scheduler.delegates.cpu import CpuDelegate
@@ -18,37 +18,37 @@ from scheduler.delegates.ort_session import open_session
 from scheduler.formats.onnx import open_onnx
 
 
-class OwnFile:
+class SourceFileRunner:
     """An ONNX or TFLite file of any exporter.
 
     Args:
         own: How its ends are those of the bundle's networks.
         cores: Cores it may use, one thread each; empty for one thread anywhere.
-        inner: Tensors within it that `seen` tells, by their names in the file.
+        inner: Tensors within it that `inner_tensors` returns, by their names in the file.
 
     Raises:
         MissingBackendError: If its runtime is not installed.
         StretchError: If its runtime does not load it.
     """
 
-    def __init__(self, path: Path, own: Own, cores: tuple[int, ...] = (), *, inner: Sequence[str] = ()) -> None:
+    def __init__(self, path: Path, own: SourceFile, cores: tuple[int, ...] = (), *, inner: Sequence[str] = ()) -> None:
         self.own, self.cores = own, cores
-        run = _Interpreter if path.suffix == ".tflite" else _Session
+        run = _TfliteRunner if path.suffix == ".tflite" else _OnnxRunner
         self._run = run(path, own, cores, inner)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Its outputs by the bundle's tensors, of inputs by theirs, in the order of axes and the types that the bundle has."""
+        """Run the file: inputs and outputs are by the bundle's tensors, with its order of axes and its types."""
         self._run.put([_to_file(end, inputs.get(end.tensor)) for end in self.own.inputs])
         with pinned(self.cores[:1]):
             self._run.compute()
         return {end.tensor: _from_file(end, self._run.get(end.name)) for end in self.own.outputs if end.tensor}
 
-    def taken(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Inputs as the file can have them: whole numbers and bytes are rounded."""
+    def as_file_inputs(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Return inputs as the file represents them: integers and bytes are rounded."""
         return {end.tensor: _from_file(end, _to_file(end, inputs[end.tensor])) for end in self.own.inputs if end.tensor}
 
-    def seen(self, names: Sequence[str]) -> dict[str, Array]:
-        """Tensors of the last run as they are in the file."""
+    def inner_tensors(self, names: Sequence[str]) -> dict[str, Array]:
+        """Return tensors of the last run as they are in the file."""
         return {name: self._run.get(name) for name in names}
 
     def time(self) -> float:
@@ -59,43 +59,43 @@ class OwnFile:
             return (perf_counter_ns() - start) / 1e6
 
 
-def _to_file(end: OwnEnd, array: Array | None) -> NDArray[Any]:
+def _to_file(end: SourceTensor, array: Array | None) -> NDArray[Any]:
     """An input as the file has it; zeros where the network does not read it."""
     kind = np.dtype(end.dtype)
     if array is None:
         return np.zeros(end.shape, kind)
-    turned = array.transpose(end.order) if end.order else array
+    permuted = array.transpose(end.order) if end.order else array
     if kind.kind in "iu":
         limits = np.iinfo(kind)
-        turned = np.clip(np.round(turned / (end.scale or 1)) + end.zero_point, limits.min, limits.max)
-    return np.ascontiguousarray(turned.reshape(end.shape), kind)
+        permuted = np.clip(np.round(permuted / (end.scale or 1)) + end.zero_point, limits.min, limits.max)
+    return np.ascontiguousarray(permuted.reshape(end.shape), kind)
 
 
-def _from_file(end: OwnEnd, array: NDArray[Any]) -> Array:
+def _from_file(end: SourceTensor, array: NDArray[Any]) -> Array:
     """An output as the bundle has it."""
     reals = np.asarray(array, np.float32)
     reals = reals if end.scale is None else (reals - end.zero_point) * np.float32(end.scale)
     return reals.transpose(np.argsort(end.order)) if end.order else reals
 
 
-def _telling(path: Path, names: Sequence[str]) -> bytes:
-    """An ONNX file that gives tensors within it as well."""
+def _with_extra_outputs(path: Path, names: Sequence[str]) -> bytes:
+    """Return an ONNX file with inner tensors as additional outputs."""
     file = open_onnx(path)
     need(not file.external, f"{path} keeps weights in another file")
-    there = {value.name for value in file.proto.graph.output}
-    file.proto.graph.output.extend(type(file.proto.graph.output[0])(name=name) for name in names if name not in there)
+    outputs = {value.name for value in file.proto.graph.output}
+    file.proto.graph.output.extend(type(file.proto.graph.output[0])(name=name) for name in names if name not in outputs)
     content: bytes = file.proto.SerializeToString()
     return content
 
 
-class _Session:
+class _OnnxRunner:
     """An ONNX file in ONNX Runtime."""
 
-    def __init__(self, path: Path, own: Own, cores: tuple[int, ...], inner: Sequence[str]) -> None:
+    def __init__(self, path: Path, own: SourceFile, cores: tuple[int, ...], inner: Sequence[str]) -> None:
         settings, options = CpuDelegate(cores).options()
         # a judge computes as ONNX says; this optimiser takes zeros before max pooling for minus infinity
         settings |= {} if cores else {"optimization.disable_specified_optimizers": "Pad_Fusion"}
-        content = _telling(path, inner) if inner else None
+        content = _with_extra_outputs(path, inner) if inner else None
         self._session = open_session(path, ["CPUExecutionProvider"], settings, options, content)
         self._names = list(dict.fromkeys(value.name for value in self._session.get_outputs()))
         self._inputs, self._binding = own.inputs, self._session.io_binding()
@@ -120,10 +120,10 @@ class _Session:
         return result
 
 
-class _Interpreter:
+class _TfliteRunner:
     """A TFLite file in LiteRT."""
 
-    def __init__(self, path: Path, own: Own, cores: tuple[int, ...], inner: Sequence[str]) -> None:
+    def __init__(self, path: Path, own: SourceFile, cores: tuple[int, ...], inner: Sequence[str]) -> None:
         shapes = {int(end.name): end.shape for end in own.inputs}
         self._run = open_interpreter(path.read_bytes(), len(cores), str(path), shapes, inner=bool(inner))
         self._inputs = [int(end.name) for end in own.inputs]

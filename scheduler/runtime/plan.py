@@ -54,7 +54,7 @@ class ExecutionPlan:
     missing: Mapping[str, int]  # How many tensors each subgraph or join reads.
     order: Mapping[str, int]  # Position of each subgraph and join in the topological order.
 
-    def before(self, name: str) -> tuple[str, ...]:
+    def predecessors(self, name: str) -> tuple[str, ...]:
         """Steps whose tensors the step called `name` reads."""
         return tuple(dict.fromkeys(self.writers[tensor] for tensor in self.step(name).inputs if tensor in self.writers))
 
@@ -69,7 +69,7 @@ def make_plan(manifest: Manifest | TflitePlan) -> ExecutionPlan:
     Args:
         manifest: The bundle's description, or that in its TFLite file; its steps may stand in any order.
     """
-    return plan_of(
+    return build_plan(
         manifest.inputs,
         manifest.outputs,
         [PlannedSubgraph(s.name, s.segment, s.file, s.processor, s.inputs, s.outputs, s.rows) for s in manifest.subgraphs],
@@ -77,13 +77,13 @@ def make_plan(manifest: Manifest | TflitePlan) -> ExecutionPlan:
     )
 
 
-def plan_of(
+def build_plan(
     inputs: Iterable[str], outputs: Iterable[str], subgraphs: Iterable[PlannedSubgraph], joins: Iterable[PlannedJoin]
 ) -> ExecutionPlan:
     """The plan of subgraphs and joins in any order."""
     inputs = tuple(inputs)
-    named, meeting = {s.name: s for s in subgraphs}, {j.name: j for j in joins}
-    steps: dict[str, PlannedSubgraph | PlannedJoin] = {**named, **meeting}
+    subgraphs_by_name, joins_by_name = {s.name: s for s in subgraphs}, {j.name: j for j in joins}
+    steps: dict[str, PlannedSubgraph | PlannedJoin] = {**subgraphs_by_name, **joins_by_name}
     readers: dict[str, list[str]] = {}
     for name, step in steps.items():
         for tensor in dict.fromkeys(step.inputs):
@@ -93,9 +93,9 @@ def plan_of(
     return ExecutionPlan(
         inputs=inputs,
         outputs=tuple(outputs),
-        subgraphs={name: named[name] for name in order if name in named},
-        joins={name: meeting[name] for name in order if name in meeting},
-        readers={tensor: tuple(sorted(who, key=order.__getitem__)) for tensor, who in readers.items()},
+        subgraphs={name: subgraphs_by_name[name] for name in order if name in subgraphs_by_name},
+        joins={name: joins_by_name[name] for name in order if name in joins_by_name},
+        readers={tensor: tuple(sorted(names, key=order.__getitem__)) for tensor, names in readers.items()},
         writers=writers,
         missing={name: len(set(step.inputs)) for name, step in steps.items()},
         order=order,

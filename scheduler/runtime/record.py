@@ -17,15 +17,15 @@ import msgspec
 from predictors.errors import StretchError
 from predictors.files import open_regular
 from scheduler.placement.place import Placement
-from scheduler.runtime.machine import ONLY, Event, Finish, Instruction, Machine
-from scheduler.runtime.plan import PlannedJoin, PlannedSubgraph, plan_of
+from scheduler.runtime.machine import ONLY_CLIENT, Event, Finish, Instruction, Machine
+from scheduler.runtime.plan import PlannedJoin, PlannedSubgraph, build_plan
 
 SCHEMA = 1
 
 #: A line of a record is at most this long, in bytes: that of the largest bundle's plan.
 MAX_LINE = 64 << 20
 
-_AGAIN = "record the run again"
+_HINT = "record the run again"
 
 
 class Opening(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -45,7 +45,7 @@ class Opening(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
     @classmethod
     def of(cls, number: int, machine: Machine) -> "Opening":
         """A machine of one client, as it is opened."""
-        client = machine.clients[ONLY]
+        client = machine.clients[ONLY_CLIENT]
         plan = client.plan
         return cls(
             SCHEMA,
@@ -60,9 +60,9 @@ class Opening(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
             tuple(sorted(client.movable)),
         )
 
-    def make(self) -> Machine:
+    def make_machine(self) -> Machine:
         """The machine, with nothing in flight."""
-        plan = plan_of(self.inputs, self.outputs, self.subgraphs, self.joins)
+        plan = build_plan(self.inputs, self.outputs, self.subgraphs, self.joins)
         return Machine.of(plan, self.placements, self.lanes, caller=self.caller, movable=self.movable)
 
 
@@ -99,7 +99,7 @@ class Recorder:
         self._write(Opening.of(number, machine))
         return number
 
-    def note(self, machine: int, event: Event, instructions: Sequence[Instruction]) -> None:
+    def write(self, machine: int, event: Event, instructions: Sequence[Instruction]) -> None:
         """Write down an event and its answer."""
         self._write(Line(machine, event, list(instructions)))
 
@@ -110,9 +110,9 @@ class Recorder:
                 self._file.close()
             except OSError as error:
                 self._error = self._error or error
-            lost, self._error = self._error, None
-        if lost is not None:
-            raise self._failure(lost) from lost
+            failure, self._error = self._error, None
+        if failure is not None:
+            raise self._failure(failure) from failure
 
     def _write(self, line: Opening | Line) -> None:
         """A thread that runs inferences must not end with a full disk: `close` tells of it."""
@@ -144,30 +144,30 @@ def replay(path: Path) -> Replay:
     events = finished = 0
     for number, line in _lines(path):
         where = f"line {number} of {path}"
-        answered = _answered(machines, line, where)
+        instructions = _apply(machines, line, where)
         if isinstance(line, Line):
-            if answered != line.instructions:
-                raise StretchError(f"{where} answers {_words(line.instructions)}, the state machine {_words(answered)}", _AGAIN)
+            if instructions != line.instructions:
+                raise StretchError(f"{where} answers {_describe(line.instructions)}, the state machine {_describe(instructions)}", _HINT)
             events += 1
-            finished += sum(isinstance(instruction, Finish) for instruction in answered)
+            finished += sum(isinstance(instruction, Finish) for instruction in instructions)
     if not machines:
-        raise StretchError(f"{path} is no record of a run: it has no line", _AGAIN)
+        raise StretchError(f"{path} is no record of a run: it has no line", _HINT)
     return Replay(len(machines), events, finished)
 
 
-def _answered(machines: dict[int, Machine], line: Opening | Line, where: str) -> list[Instruction]:
+def _apply(machines: dict[int, Machine], line: Opening | Line, where: str) -> list[Instruction]:
     """What the machine of a line answers to its event; a machine that the line opens is added."""
     if isinstance(line, Opening) and line.schema != SCHEMA:
-        raise StretchError(f"{where} has schema {line.schema}, this nn-stretch replays {SCHEMA}", _AGAIN)
+        raise StretchError(f"{where} has schema {line.schema}, this nn-stretch replays {SCHEMA}", _HINT)
     if isinstance(line, Line) and line.machine not in machines:
-        raise StretchError(f"{where} is of machine {line.machine}, which no line before it opens", _AGAIN)
+        raise StretchError(f"{where} is of machine {line.machine}, which no line before it opens", _HINT)
     try:
         if isinstance(line, Opening):
-            machines[line.machine] = line.make()
+            machines[line.machine] = line.make_machine()
             return []
         return machines[line.machine].handle(line.event)
     except (ValueError, StretchError) as error:
-        raise StretchError(f"{where} cannot follow what stands before it: {error}", _AGAIN) from error
+        raise StretchError(f"{where} cannot follow what stands before it: {error}", _HINT) from error
 
 
 def _lines(path: Path) -> Iterator[tuple[int, Opening | Line]]:
@@ -178,15 +178,15 @@ def _lines(path: Path) -> Iterator[tuple[int, Opening | Line]]:
             while data := stream.readline(MAX_LINE):
                 number += 1
                 if not data.endswith(b"\n"):
-                    raise StretchError(f"line {number} of {path} is cut off", _AGAIN)
+                    raise StretchError(f"line {number} of {path} is cut off", _HINT)
                 yield number, decoder.decode(data)
     except OSError as error:
         raise StretchError(f"cannot read the record {path}: {error.strerror}") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise StretchError(f"line {number} of {path} is no line of a record: {error}", _AGAIN) from error
+        raise StretchError(f"line {number} of {path} is no line of a record: {error}", _HINT) from error
 
 
-def _words(instructions: Sequence[Instruction]) -> str:
+def _describe(instructions: Sequence[Instruction]) -> str:
     """Instructions, short enough for a sentence."""
     text = msgspec.json.encode(list(instructions)).decode()
     return text if len(text) <= 300 else f"{text[:300]}…"

@@ -14,7 +14,7 @@ from scheduler.delegates import Delegate
 from scheduler.faults.policy import FaultPolicy
 from scheduler.placement.mapping import bundle_precisions, place_processors
 from scheduler.runtime.executor import Driver, Tenant
-from scheduler.runtime.inputs import checked_priority, deadline_at
+from scheduler.runtime.inputs import check_priority, deadline_at
 from scheduler.runtime.machine import PATIENCE_MS, Event, Instruction, Machine
 from scheduler.runtime.session import Session
 from scheduler.runtime.threads import TIME_LIMIT_S, QueueThreads
@@ -55,7 +55,7 @@ class SharedSession(Session):
 
     def submit_until(self, x: Any, deadline_s: float, priority: int) -> Future[Any]:
         """`submit` with a deadline by the clock of `time.monotonic`, which may be over; infinite for none."""
-        return self._submitted(x, deadline_s, checked_priority(priority))
+        return self._submit(x, deadline_s, check_priority(priority))
 
 
 class Scheduler:
@@ -99,7 +99,7 @@ class Scheduler:
         time_limit: float = TIME_LIMIT_S,
         faults: FaultPolicy | None = None,
     ) -> None:
-        loaded = _named(bundles)
+        loaded = _load_by_name(bundles)
         for name in weights or {}:
             if name not in loaded:
                 raise UnknownNameError.among("model", name, list(loaded))
@@ -108,12 +108,12 @@ class Scheduler:
             if not any(name in processor for processor in processors.values()):
                 used = dict.fromkeys(item for processor in processors.values() for item in processor)
                 raise UsageError(f"processor `{name}` is mapped, but no bundle uses it", f"the bundles use {', '.join(used)}")
-        wanted = _mapping(loaded.values(), mapping or {})
+        shared_mapping = _shared_mapping(loaded.values(), mapping or {})
         self._driver = Driver(Machine({}, patience_ms=patience_ms), QueueThreads(), threading.RLock(), now=lambda: time.monotonic() * 1e3)
         self._sessions: dict[str, SharedSession] = {}
         try:
             for name, bundle in loaded.items():
-                targets = {key: target for key, target in wanted.items() if key in processors[name]}
+                targets = {key: target for key, target in shared_mapping.items() if key in processors[name]}
                 options = {"mapping": targets, "in_flight": in_flight, "delegates": delegates, "time_limit": time_limit, "faults": faults}
                 self._sessions[name] = SharedSession(Tenant(self._driver, name, (weights or {}).get(name, 1.0)), bundle, **options)
         except BaseException:
@@ -139,7 +139,7 @@ class Scheduler:
             UsageError: If an input, the deadline or the priority makes no sense, or no model is named of several.
             StretchError: If the scheduler is closed.
         """
-        return self.sessions[chosen(self._sessions, model)].submit(x, deadline_ms=deadline_ms, priority=priority)
+        return self.sessions[resolve_model(self._sessions, model)].submit(x, deadline_ms=deadline_ms, priority=priority)
 
     def run(self, x: Any, model: str | None = None) -> Any:
         """Run one inference; see `submit`."""
@@ -173,7 +173,7 @@ class Scheduler:
         self._driver.threads.close(lambda: kind is not KeyboardInterrupt)
 
 
-def chosen(models: Collection[str], name: str | None) -> str:
+def resolve_model(models: Collection[str], name: str | None) -> str:
     """Return the name of one of several models; None means the only one."""
     if name is None:
         if len(models) > 1:
@@ -184,30 +184,30 @@ def chosen(models: Collection[str], name: str | None) -> str:
     return name
 
 
-def _named(bundles: Mapping[str, Bundle | Path | str] | Sequence[Bundle | Path | str]) -> dict[str, Bundle]:
+def _load_by_name(bundles: Mapping[str, Bundle | Path | str] | Sequence[Bundle | Path | str]) -> dict[str, Bundle]:
     """The bundles, read, by name."""
     if not bundles:
         raise UsageError("a scheduler of no bundle has nothing to do", "give some")
     if isinstance(bundles, str | Path | Bundle):
         bundles = [bundles]
     pairs = bundles.items() if isinstance(bundles, Mapping) else [("", bundle) for bundle in bundles]
-    named: dict[str, Bundle] = {}
+    by_name: dict[str, Bundle] = {}
     for arguments, item in pairs:
         bundle = item if isinstance(item, Bundle) else load_bundle(item)
         name = arguments or bundle.path.resolve().name
-        if name in named:
+        if name in by_name:
             raise UsageError(f"two bundles would be called `{name}`", 'give them names, as {"a": FOLDER, "b": FOLDER}')
-        named[name] = bundle
-    return named
+        by_name[name] = bundle
+    return by_name
 
 
-def _mapping(bundles: Collection[Bundle], mapping: Mapping[str, str]) -> dict[str, str]:
+def _shared_mapping(bundles: Collection[Bundle], mapping: Mapping[str, str]) -> dict[str, str]:
     """Cores for each processor, the same for every bundle, where it runs on some."""
     manifests = [bundle.manifest for bundle in bundles]
     precisions: dict[str, set[str]] = {}
     for manifest in manifests:
-        for name, some in bundle_precisions(manifest).items():
-            precisions.setdefault(name, set()).update(some)
+        for name, names in bundle_precisions(manifest).items():
+            precisions.setdefault(name, set()).update(names)
     planned = {name: delegate for manifest in manifests for name, delegate in manifest.delegates.items()}
-    placed = place_processors(list(precisions), mapping, precisions=precisions, planned=planned)
-    return {name: f"{place.delegate}{'+'.join(map(str, place.cores))}" for name, place in placed.items() if place.cores} | dict(mapping)
+    placements = place_processors(list(precisions), mapping, precisions=precisions, planned=planned)
+    return {name: f"{place.delegate}{'+'.join(map(str, place.cores))}" for name, place in placements.items() if place.cores} | dict(mapping)

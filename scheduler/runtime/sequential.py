@@ -1,4 +1,4 @@
-"""What a bundle's results are compared with, a whole model on ONNX Runtime as one graph on all the cores it is given, and how far a tensor may be from what it should be."""
+"""The reference of a bundle's results: the whole model on ONNX Runtime as one graph, and the largest error that is allowed."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ from scheduler.cores import pinned
 from scheduler.delegates.base import Array, UnableError
 from scheduler.delegates.cpu import CpuDelegate
 from scheduler.faults.policy import FaultPolicy
-from scheduler.runtime.inputs import Values, as_arrays, plain
+from scheduler.runtime.inputs import Values, as_arrays, unwrap_single
 
 #: The last places of numbers around 1 in single precision.
-LAST_PLACES = 4 * float(np.finfo(np.float32).eps)
+ROUNDING_ERROR = 4 * float(np.finfo(np.float32).eps)
 
 
 class Sequential:
@@ -44,7 +44,7 @@ class Sequential:
             np.copyto(buffer, arguments)
         with pinned(self.cores[:1]):
             self._call.run()
-        return plain({name: output.copy() for name, output in self._outputs.items()})
+        return unwrap_single({name: output.copy() for name, output in self._outputs.items()})
 
     def time(self) -> float:
         """Milliseconds of one run on the last input."""
@@ -73,7 +73,7 @@ def relative(got: NDArray[Any], expected: NDArray[Any]) -> float:
     difference = float(np.max(np.abs(got - expected)))
     if float(np.min(expected)) >= 0 and largest <= 1:
         # a difference that is no number stays none
-        difference = difference if difference != difference else max(0.0, difference - LAST_PLACES)
+        difference = difference if difference != difference else max(0.0, difference - ROUNDING_ERROR)
     return difference / largest if largest else difference
 
 
@@ -86,18 +86,18 @@ TOLERANCES = {"fp32": 1e-3, "fp16": 0.05, "int8": 0.3}
 MARGIN = 4
 
 
-def allowed(checks: Mapping[str, Any], tensor: str, precision: str = "fp32", usual: float | None = None) -> float:
+def allowed_distance(checks: Mapping[str, Any], tensor: str, precision: str = "fp32", default: float | None = None) -> float:
     """Largest `distance` that is no fault.
 
     Args:
         precision: It was computed in: ``fp32``, ``fp16`` or ``int8``.
         usual: What is allowed in most networks; that of `TOLERANCES` if None.
     """
-    usual = TOLERANCES[precision] if usual is None else usual
+    default = TOLERANCES[precision] if default is None else default
     # what a bundle states wrongly allows nothing; `stretch verify` names it
     rounding = checks.get(ROUNDING)
     stated = rounding.get(tensor) if isinstance(rounding, dict) else None
-    return max(usual, MARGIN * stated) if precision == "fp32" and isinstance(stated, float) else usual
+    return max(default, MARGIN * stated) if precision == "fp32" and isinstance(stated, float) else default
 
 
 def distance(got: Array, expected: Array, precision: str) -> float:
@@ -113,31 +113,31 @@ def distance(got: Array, expected: Array, precision: str) -> float:
 
 
 #: Computes a subgraph's outputs from the same inputs by another delegate, whose name comes with them; None if there is no other.
-Other = Callable[[], tuple[str, Sequence[Array]] | None]
+Recompute = Callable[[], tuple[str, Sequence[Array]] | None]
 
 
 @dataclass
 class Check:
-    """Looks at what a subgraph wrote, after each run."""
+    """Checks a subgraph's outputs after each run."""
 
     outputs: Sequence[Array]  # Its output buffers.
-    other: Other  # Computes them by another delegate.
+    recompute: Recompute  # Computes them by another delegate.
     precision: str  # Of the subgraph.
-    allowed: Sequence[float]  # How far each output may be from the other delegate's (`scheduler.runtime.sequential.allowed`).
-    policy: FaultPolicy  # What is looked at.
+    allowed: Sequence[float]  # How far each output may be from the other delegate's (`scheduler.runtime.sequential.allowed_distance`).
+    policy: FaultPolicy  # Which checks run.
     runs: int = 0
 
     def __call__(self) -> None:
-        """Look."""
+        """Check the outputs."""
         self.runs += 1
         spot = self.policy.spot_every > 0 and self.runs % self.policy.spot_every == 0
         if not spot and (not self.policy.finite or all(map(_finite, self.outputs))):
             return
         with np.errstate(all="ignore"):  # numbers may be any
-            other = self.other()
-        if other is None:
+            recomputed = self.recompute()
+        if recomputed is None:
             return
-        name, expected = other
+        name, expected = recomputed
         for got, want, allowed in zip(self.outputs, expected, self.allowed, strict=True):
             if not _finite(want):
                 continue  # the network itself has no number there

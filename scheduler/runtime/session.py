@@ -1,4 +1,4 @@
-"""What users hold: a bundle made ready to run on this machine."""
+"""A bundle ready to run on this machine."""
 
 import math
 import threading
@@ -15,26 +15,26 @@ from predictors.errors import StretchError, UnknownNameError, UsageError
 from scheduler.bundle.load import Bundle, load_bundle
 from scheduler.delegates import Delegate
 from scheduler.delegates.base import Array
-from scheduler.faults.policy import Decision, Ended, Failed, FaultPolicy, Keeper, Returned, Site
+from scheduler.faults.policy import FaultDecision, FaultPolicy, FaultTracker, InferenceEnded, Site, SiteFailed, SiteReturned
 from scheduler.memory import planners
 from scheduler.placement.mapping import Priority, bundle_precisions, choose_processors, mapping_of_used, place_processors, target_placement
 from scheduler.placement.place import Placement, place_subgraphs, queues_of
 from scheduler.runtime.buffers import Buffers
 from scheduler.runtime.code import CompiledSubgraphs
 from scheduler.runtime.executor import Executor, Tenant
-from scheduler.runtime.inputs import as_arrays, check_inputs, plain
+from scheduler.runtime.inputs import as_arrays, check_inputs, unwrap_single
 from scheduler.runtime.plan import make_plan
 from scheduler.runtime.record import Recorder
 from scheduler.runtime.threads import TIME_LIMIT_S, HangError, hang_reason
 from scheduler.runtime.trace import QueueDepth, Trace
 
 
-def again_after_a_hang(future: Future[Any], run: Callable[[], Any]) -> Future[Any]:
-    """A future that has the result of another one, or where that hung, of a second try."""
+def retry_after_hang(future: Future[Any], run: Callable[[], Any]) -> Future[Any]:
+    """Return a future with the result of another one or, if that hung, of a second try."""
     outcome: Future[Any] = Future()
     outcome.set_running_or_notify_cancel()
 
-    def take(work: Callable[[], Any]) -> None:
+    def set_outcome(work: Callable[[], Any]) -> None:
         try:
             result = work()
         except BaseException as error:  # it belongs to whoever waits
@@ -43,69 +43,71 @@ def again_after_a_hang(future: Future[Any], run: Callable[[], Any]) -> Future[An
             outcome.set_result(result)
 
     # the first future may be kept by a thread that hangs: once it is done it must not keep what the second try needs
-    again = [run]
+    pending_run = [run]
 
-    def ended(first: Future[Any]) -> None:
-        work = again.pop()
+    def on_done(first: Future[Any]) -> None:
+        work = pending_run.pop()
         if isinstance(first.exception(), HangError):
             # not here: this is a thread of what hangs
-            threading.Thread(target=take, args=(work,), name="nn-stretch second try", daemon=True).start()
+            threading.Thread(target=set_outcome, args=(work,), name="nn-stretch second try", daemon=True).start()
         else:
-            take(first.result)
+            set_outcome(first.result)
 
-    future.add_done_callback(ended)
+    future.add_done_callback(on_done)
     return outcome
 
 
 class Recovery:
-    """Where a session's subgraphs belong, and how they get there: carries out what was decided of sites whose delegates failed.
+    """Moves a session's subgraphs when delegates fail and recover: applies decisions about sites.
 
     Args:
-        home: Where each subgraph runs if nothing is wrong.
+        normal_placements: Where each subgraph runs without faults.
     """
 
-    def __init__(self, home: Mapping[str, Placement], keeper: Keeper, code: CompiledSubgraphs) -> None:
-        self.home = dict(home)
-        self.keeper = keeper
+    def __init__(self, normal_placements: Mapping[str, Placement], fault_tracker: FaultTracker, code: CompiledSubgraphs) -> None:
+        self.normal_placements = dict(normal_placements)
+        self.fault_tracker = fault_tracker
         self._code = code
 
-    def carry_out(self, runner: Executor) -> None:
-        """Do what was decided since the last time, while nothing runs."""
+    def apply_decisions(self, runner: Executor) -> None:
+        """Apply the decisions since the last call, while nothing runs."""
         # of a site that was retired and is on trial by now, the last word counts
-        for decision in {action.site: action for action in self.keeper.take()}.values():
+        for decision in {action.site: action for action in self.fault_tracker.take_decisions()}.values():
             if decision.what == "retired":
-                self._leave(decision.site, decision.reason, runner)
+                self._retire(decision.site, decision.reason, runner)
             elif decision.what == "on trial":
-                self._come_back(decision.site, runner)
+                self._restore(decision.site, runner)
 
-    def without(self, site: Site, reason: str, places: Mapping[str, Placement]) -> dict[str, Placement]:
-        """Where each subgraph runs when a site is left."""
-        remaining = dict(places)
-        for name, place in places.items():
+    def placements_without(self, site: Site, reason: str, placements: Mapping[str, Placement]) -> dict[str, Placement]:
+        """Return the placement of each subgraph without a site."""
+        remaining = dict(placements)
+        for name, place in placements.items():
             if Site.of(place) == site:
-                remaining[name] = self._code.stand_in(name, place, StretchError(reason), queues_of(remaining.values()))
+                remaining[name] = self._code.compile_stand_in(name, place, StretchError(reason), queues_of(remaining.values()))
         return remaining
 
-    def _leave(self, site: Site, reason: str, runner: Executor) -> None:
-        """Nothing is given to a site any more; what nothing else can run stays, and says so when it runs."""
-        for name, place in list(runner.places.items()):
+    def _retire(self, site: Site, reason: str, runner: Executor) -> None:
+        """Move subgraphs away from a site; those that nothing else can run stay, and fail when they run."""
+        for name, place in list(runner.placements.items()):
             if Site.of(place) == site:
                 with suppress(StretchError):
-                    runner.replace(name, self._code.stand_in(name, place, StretchError(reason), queues_of(runner.places.values())))
+                    runner.replace(
+                        name, self._code.compile_stand_in(name, place, StretchError(reason), queues_of(runner.placements.values()))
+                    )
 
-    def _come_back(self, site: Site, runner: Executor) -> None:
-        """A site is made anew, and does its own work again; where it cannot even compile it, it has failed again."""
-        runner.forget(site)
-        self._code.forget(site)
-        for name, place in self.home.items():
+    def _restore(self, site: Site, runner: Executor) -> None:
+        """Make a site again and move its subgraphs back; if one does not compile, the site has failed again."""
+        runner.drop_site(site)
+        self._code.drop_site(site)
+        for name, place in self.normal_placements.items():
             if Site.of(place) != site:
                 continue
             try:
                 runner.replace(name, place)
             except StretchError as error:
-                self.keeper.tell(Failed(Site.of(place), name, error.message))
+                self.fault_tracker.handle(SiteFailed(Site.of(place), name, error.message))
                 return
-        self.keeper.tell(Returned(site))
+        self.fault_tracker.handle(SiteReturned(site))
 
 
 class Session:
@@ -169,17 +171,17 @@ class Session:
         self.bundle = bundle if isinstance(bundle, Bundle) else load_bundle(bundle)
         manifest = choose_processors(self.bundle.manifest, processors, priority)
         used = list(dict.fromkeys(entry.processor for entry in manifest.subgraphs))
-        wanted = mapping_of_used(mapping or {}, self.bundle.manifest, used, processors)
-        #: Where each processor of the device runs here; single subgraphs may run elsewhere (`places`).
+        used_mapping = mapping_of_used(mapping or {}, self.bundle.manifest, used, processors)
+        #: Where each processor of the device runs here; single subgraphs may run elsewhere (`subgraph_placements`).
         self.placements = place_processors(
-            used, wanted, precisions=bundle_precisions(manifest), little_cores=manifest.little_cores, planned=manifest.delegates
+            used, used_mapping, precisions=bundle_precisions(manifest), little_cores=manifest.little_cores, planned=manifest.delegates
         )
         self.plan = make_plan(manifest)
         #: Subgraphs that do not run on the processor of the design, and where they run instead.
         self.moved = {
-            now.name: now.processor
-            for now, before in zip(manifest.subgraphs, self.bundle.manifest.subgraphs, strict=True)
-            if now.processor != before.processor
+            chosen.name: chosen.processor
+            for chosen, planned in zip(manifest.subgraphs, self.bundle.manifest.subgraphs, strict=True)
+            if chosen.processor != planned.processor
         }
         self._planner = planners.get(memory_planner)
         self._lock = threading.Lock()
@@ -188,35 +190,35 @@ class Session:
         self._time_limit = time_limit
         self._executor: Executor | None = None
         self._recorder = None if record is None else Recorder(Path(record))
-        self._keeper = None if faults is None else Keeper(faults)
-        self._code = CompiledSubgraphs(self.bundle, delegates, self._keeper)
+        self._fault_tracker = None if faults is None else FaultTracker(faults)
+        self._code = CompiledSubgraphs(self.bundle, delegates, self._fault_tracker)
         self._recovery: Recovery | None = None
         try:
-            places = place_subgraphs(manifest.subgraphs, self.placements)
-            if self._keeper is not None:
-                self._recovery = Recovery(places, self._keeper, self._code)
-            self._executor = self._made(dict(places))
+            placements = place_subgraphs(manifest.subgraphs, self.placements)
+            if self._fault_tracker is not None:
+                self._recovery = Recovery(placements, self._fault_tracker, self._code)
+            self._executor = self._build_executor(dict(placements))
             if self._tenant is not None:
-                self._executor.ready()
+                self._executor.prepare_in_flight()
         except BaseException:
-            self._let_go()
+            self._close_resources()
             raise
 
-    def _made(self, places: dict[str, Placement]) -> Executor:
-        """The executor, with each subgraph compiled for where it can run."""
-        for name, place in places.items():
-            places[name] = self._code.ready(name, place, queues_of(places.values()))
-        manifest, allocate = self.bundle.manifest, self._code.allocator(places.values())
+    def _build_executor(self, placements: dict[str, Placement]) -> Executor:
+        """Build the executor, with each subgraph compiled for a placement that can run it."""
+        for name, place in placements.items():
+            placements[name] = self._code.compile_or_fall_back(name, place, queues_of(placements.values()))
+        manifest, allocate = self.bundle.manifest, self._code.allocator(placements.values())
         plan, planner = self.plan, self._planner  # the executor is part of cycles, so nothing of it may hold this session and its bundle
         return Executor(
             self.plan,
-            places,
+            placements,
             lambda: Buffers(plan, manifest.tensors, planner, allocate),
             self._code,
             self._time_limit,
             self._recorder,
             in_flight=self._in_flight,
-            named=manifest.named,
+            name_outputs=manifest.name_outputs,
             tenant=self._tenant,
         )
 
@@ -240,7 +242,7 @@ class Session:
             UsageError: If an input is missing, has another shape or type or is not finite.
             StretchError: If a delegate fails, or the session is closed.
         """
-        return plain(self._run(x, None))
+        return unwrap_single(self._run(x, None))
 
     def tensors(self, x: Any) -> dict[str, Array]:
         """Run one inference, and look at it.
@@ -254,15 +256,15 @@ class Session:
         Raises:
             StretchError: As `run`.
         """
-        kept: dict[str, Array] = {}
-        self._run(x, kept)
-        return kept
+        tensors: dict[str, Array] = {}
+        self._run(x, tensors)
+        return tensors
 
     def _run(self, x: Any, keep: dict[str, Array] | None) -> dict[str, Array]:
         arguments = as_arrays(x, self.plan.inputs)
         self._refuse_callbacks()
         with self._lock:
-            executor = self._idle()
+            executor = self._idle_executor()
             arrays = executor.buffers.arrays
             check_inputs(arguments, arrays)
             while True:
@@ -272,12 +274,12 @@ class Session:
                     self._trace = executor.run(keep)
                     break
                 except HangError as error:
-                    executor = self._left_behind(error)
+                    executor = self._replace_hung_executor(error)
                     arrays = executor.buffers.arrays
                 finally:
-                    if self._keeper is not None:
-                        self._keeper.tell(Ended())
-            return self.bundle.manifest.named({name: arrays[name].copy() for name in self.plan.outputs})
+                    if self._fault_tracker is not None:
+                        self._fault_tracker.handle(InferenceEnded())
+            return self.bundle.manifest.name_outputs({name: arrays[name].copy() for name in self.plan.outputs})
 
     def submit(self, x: Any) -> Future[Any]:
         """Start one inference in addition to those in flight, which share the processors with it.
@@ -295,24 +297,24 @@ class Session:
             UsageError: If an input is missing, has another shape or type or is not finite, or in a callback of such a future.
             StretchError: If the session is closed, or memory is short.
         """
-        return self._submitted(x)
+        return self._submit(x)
 
-    def _submitted(self, x: Any, deadline_s: float = math.inf, priority: int = 0) -> Future[Any]:
-        """`submit`; deadlines and priorities count where others share the processors."""
+    def _submit(self, x: Any, deadline_s: float = math.inf, priority: int = 0) -> Future[Any]:
+        """Start an inference; deadlines and priorities count where other clients share the processors."""
         arrays = as_arrays(x, self.plan.inputs)
         self._refuse_callbacks()
         with self._lock:
-            executor = self._recovered(self._open())
+            executor = self._apply_recovery(self._require_open())
             check_inputs(arrays, executor.buffers.arrays)
             # Under the lock: `run` must not meet it in a subgraph that only one of them may use.
             if self._recovery is None:
                 return executor.submit(arrays, deadline_s, priority)
-            kept = {name: value.copy() for name, value in arrays.items()}
+            copies = {name: value.copy() for name, value in arrays.items()}
             while True:
                 try:
-                    return again_after_a_hang(executor.submit(arrays, deadline_s, priority), lambda: self.run(kept))
+                    return retry_after_hang(executor.submit(arrays, deadline_s, priority), lambda: self.run(copies))
                 except HangError as error:  # of another inference, which this one waited for
-                    executor = self._left_behind(error)
+                    executor = self._replace_hung_executor(error)
 
     def replace(self, subgraph: str, target: str) -> None:
         """Run a subgraph elsewhere from now on; of inferences in flight, those that have not started it go along.
@@ -329,26 +331,28 @@ class Session:
         if subgraph not in self.plan.subgraphs:
             raise UnknownNameError.among("subgraph", subgraph, list(self.plan.subgraphs))
         with self._lock:
-            executor = self._open()
-            place = target_placement(self.plan.subgraphs[subgraph].processor, target, queues_of(executor.places.values()))
+            executor = self._require_open()
+            place = target_placement(self.plan.subgraphs[subgraph].processor, target, queues_of(executor.placements.values()))
             executor.replace(subgraph, place)
             if self._recovery is not None:
-                self._recovery.home[subgraph] = place
+                self._recovery.normal_placements[subgraph] = place
 
     def time_alone(self, subgraph: str) -> float:
         """Milliseconds of one subgraph where it is placed, every other processor idle."""
         with self._lock:
-            return self._idle().run_alone(subgraph).ms
+            return self._idle_executor().run_alone(subgraph).ms
 
     @property
-    def places(self) -> Mapping[str, Placement]:
+    def subgraph_placements(self) -> Mapping[str, Placement]:
         """Where each subgraph runs now: where its processor does, unless it was placed elsewhere since, with the reason."""
-        return dict(self._open().places)
+        return dict(self._require_open().placements)
 
     @property
     def replaced(self) -> Mapping[str, Placement]:
         """Subgraphs that run elsewhere than their processor is placed, and where: its delegate could not run them, or `replace` was called."""
-        return {name: place for name, place in self.places.items() if place != self.placements[self.plan.subgraphs[name].processor]}
+        return {
+            name: place for name, place in self.subgraph_placements.items() if place != self.placements[self.plan.subgraphs[name].processor]
+        }
 
     @property
     def in_flight(self) -> int:
@@ -356,9 +360,9 @@ class Session:
         return self._in_flight
 
     @property
-    def decisions(self) -> tuple[Decision, ...]:
+    def decisions(self) -> tuple[FaultDecision, ...]:
         """Return the decisions about failed delegates, in order, each with its reason; empty without `faults`."""
-        return () if self._keeper is None else self._keeper.decisions
+        return () if self._fault_tracker is None else self._fault_tracker.decisions
 
     @property
     def trace(self) -> Trace:
@@ -389,24 +393,24 @@ class Session:
     @property
     def buffer_bytes(self) -> int:
         """Memory of the tensors that cross subgraphs, of all inferences in flight."""
-        return self._open().bytes
+        return self._require_open().bytes
 
     def close(self) -> None:
         """End the session's threads, after what is in flight, and its processes, and let go of its memory; may be called twice.
 
         What hangs is not waited for.
         """
-        self._shut(wait=True)
+        self._close(wait=True)
 
-    def _shut(self, *, wait: bool) -> None:
+    def _close(self, *, wait: bool) -> None:
         with self._lock:
             executor, self._executor = self._executor, None
         if executor is not None:
             executor.close(wait=wait)
-        self._let_go()
+        self._close_resources()
 
-    def _let_go(self) -> None:
-        """End what was made here to run subgraphs, and the record."""
+    def _close_resources(self) -> None:
+        """Close compiled subgraphs and the recording."""
         self._code.close()
         if self._recorder is not None:
             self._recorder.close()
@@ -417,9 +421,9 @@ class Session:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         """Close it; after Ctrl-C without waiting for what is in flight."""
-        self._shut(wait=kind is not KeyboardInterrupt)
+        self._close(wait=kind is not KeyboardInterrupt)
 
-    def _open(self) -> Executor:
+    def _require_open(self) -> Executor:
         if self._executor is None:
             raise StretchError("this session is closed", "make a new Session")
         return self._executor
@@ -429,39 +433,42 @@ class Session:
         if self._executor is not None and self._executor.owns_calling_thread:
             raise UsageError("a callback of a future cannot start another inference", "start it from the thread that waits for results")
 
-    def _idle(self) -> Executor:
+    def _idle_executor(self) -> Executor:
         """The executor, once no submitted inference uses the compiled subgraphs; the lock keeps new ones out."""
-        return self._drained(self._recovered(self._open()))
+        return self._drain(self._apply_recovery(self._require_open()))
 
-    def _drained(self, executor: Executor) -> Executor:
-        """The executor when no submitted inference runs; a new one where one of them hangs."""
+    def _drain(self, executor: Executor) -> Executor:
+        """Wait until no submitted inference runs and return the executor; a new one if one of them hangs."""
         try:
             executor.drain()
         except HangError as error:
-            return self._left_behind(error)
+            return self._replace_hung_executor(error)
         return executor
 
-    def _recovered(self, executor: Executor) -> Executor:
-        """The executor, with what was decided of delegates that failed carried out; it may be a new one."""
+    def _apply_recovery(self, executor: Executor) -> Executor:
+        """Apply decisions about failed delegates and return the executor, which may be a new one."""
         if self._recovery is None:
             return executor
         if executor.hang is not None:
-            executor = self._left_behind(executor.hang)
-        if not self._recovery.keeper.pending:
+            executor = self._replace_hung_executor(executor.hang)
+        if not self._recovery.fault_tracker.pending:
             return executor
-        executor = self._drained(executor)
-        self._recovery.carry_out(executor)
+        executor = self._drain(executor)
+        self._recovery.apply_decisions(executor)
         return executor
 
-    def _left_behind(self, hang: HangError) -> Executor:
-        """A new executor with memory of its own, which gives nothing to what hangs; that may still write to the old memory."""
+    def _replace_hung_executor(self, hang: HangError) -> Executor:
+        """Replace the executor by one with memory of its own: a hanging delegate may still write to the old memory."""
         if self._recovery is None:
             raise hang
-        executor = self._open()
-        self._recovery.keeper.tell(Failed(Site.of(hang.place), hang.subgraph, hang_reason(hang.limit_s), for_good=True))
-        site = Site.of(hang.place)
-        places = self._recovery.without(site, hang.message, executor.places)
-        self._recovery.home = {name: places[name] if Site.of(home) == site else home for name, home in self._recovery.home.items()}
-        self._executor = self._made(places)
+        executor = self._require_open()
+        self._recovery.fault_tracker.handle(SiteFailed(Site.of(hang.placement), hang.subgraph, hang_reason(hang.limit_s), for_good=True))
+        site = Site.of(hang.placement)
+        placements = self._recovery.placements_without(site, hang.message, executor.placements)
+        self._recovery.normal_placements = {
+            name: placements[name] if Site.of(placement) == site else placement
+            for name, placement in self._recovery.normal_placements.items()
+        }
+        self._executor = self._build_executor(placements)
         executor.close(wait=False)
         return self._executor

@@ -1,8 +1,8 @@
 """A thread for each queue, created once and pinned, a watch that notices calls which do not end, and the one sentence a caller gets when a step fails.
 
-A hand-off through two queues is the quickest of what there is; `ThreadPoolExecutor` adds a future with its lock and
-condition to every call. A call that hangs cannot be ended from outside: the thread that made it is given up, and whoever
-waits for it is told. The thread that called the session itself is interrupted as Ctrl-C would do it.
+A hand-off through two queues is the quickest way; `ThreadPoolExecutor` adds a future with its lock and
+condition to every call. A call that hangs cannot be ended from outside: its thread is abandoned, and the caller gets an
+error. The thread that called the session itself is interrupted as by Ctrl-C.
 """
 
 import ctypes
@@ -31,26 +31,26 @@ class HangError(StretchError):
     """
 
     subgraph: str
-    place: Placement
+    placement: Placement
     limit_s: float
 
     @classmethod
-    def of(cls, subgraph: str, place: Placement, limit_s: float) -> "HangError":
+    def of(cls, subgraph: str, placement: Placement, limit_s: float) -> "HangError":
         """The error of a subgraph that hangs."""
         result = cls(
-            f"subgraph `{subgraph}` {_late(limit_s)} on processor `{place.processor}` (delegate `{place.delegate}`)",
-            f"run it elsewhere with --map {place.processor}=cpu, or allow more with --time-limit",
+            f"subgraph `{subgraph}` {_timeout_text(limit_s)} on processor `{placement.processor}` (delegate `{placement.delegate}`)",
+            f"run it elsewhere with --map {placement.processor}=cpu, or allow more with --time-limit",
         )
-        result.subgraph, result.place, result.limit_s = subgraph, place, limit_s
+        result.subgraph, result.placement, result.limit_s = subgraph, placement, limit_s
         return result
 
 
 def hang_reason(limit_s: float) -> str:
     """Describe a call that takes too long, as the end of a sentence."""
-    return f"it {_late(limit_s)}"
+    return f"it {_timeout_text(limit_s)}"
 
 
-def _late(limit_s: float) -> str:
+def _timeout_text(limit_s: float) -> str:
     return f"did not end within {limit_s:g} s"
 
 
@@ -77,7 +77,7 @@ def _authors(name: str) -> str | None:
 
 
 #: Seconds after which a wait looks up: a signal that comes between a thread's last step and its sleep does not wake it.
-LOOK_S = 0.5
+POLL_S = 0.5
 
 #: What a thread is given to run; None ends it.
 Job = Callable[[], object] | None
@@ -95,12 +95,12 @@ class QueueThread(threading.Thread):
         super().__init__(name=f"nn-stretch {queue}", daemon=True)
         self.cores, self.inbox = cores, inbox or SimpleQueue()
         #: Whether another thread has its place, because it hangs.
-        self.retired = False
+        self.replaced = False
 
     def run(self) -> None:
         """Serve the inbox."""
         pin_thread(self.cores)
-        while not self.retired and (job := self.inbox.get()) is not None:
+        while not self.replaced and (job := self.inbox.get()) is not None:
             job()
             job = None  # what it holds must not outlive it in this frame
 
@@ -111,10 +111,10 @@ class QueueThreads:
     def __init__(self) -> None:
         self._threads: dict[str, QueueThread] = {}
         # what was never closed must not leave its threads behind
-        self._finalizer = weakref.finalize(self, _dismiss, self._threads)
+        self._finalizer = weakref.finalize(self, _stop_threads, self._threads)
 
     def open(self, queue: str, cores: tuple[int, ...]) -> None:
-        """Have a thread for a queue."""
+        """Start a thread for a queue, unless it has one."""
         if queue not in self._threads:
             self._threads[queue] = QueueThread(queue, cores)
             self._threads[queue].start()
@@ -122,22 +122,22 @@ class QueueThreads:
                 self._threads[queue].inbox.put(None)
 
     def inbox(self, queue: str) -> SimpleQueue[Job]:
-        """Takes jobs for the thread of a queue, which runs them in their order."""
+        """Return the inbox of a queue's thread, which runs jobs in order."""
         return self._threads[queue].inbox
 
-    def renew(self, queue: str) -> None:
-        """Have another thread for a queue whose thread hangs."""
+    def replace_thread(self, queue: str) -> None:
+        """Start another thread for a queue whose thread hangs."""
         hung = self._threads[queue]
-        hung.retired = True  # should it ever come back
+        hung.replaced = True  # should it ever come back
         self._threads[queue] = QueueThread(queue, hung.cores, hung.inbox)
         self._threads[queue].start()
 
-    def calling(self, queue: str | None = None) -> bool:
+    def is_calling_thread(self, queue: str | None = None) -> bool:
         """Whether the caller is the thread of a queue, or of any."""
         threads = self._threads.values() if queue is None else [self._threads.get(queue)]
         return threading.current_thread() in threads
 
-    def close(self, go_on: Callable[[], bool] = lambda: True) -> bool:
+    def close(self, keep_waiting: Callable[[], bool] = lambda: True) -> bool:
         """End the threads after their current work and wait for them; return whether all have ended.
 
         Args:
@@ -146,13 +146,13 @@ class QueueThreads:
         self._finalizer()
         for thread in list(self._threads.values()):
             if thread is not threading.current_thread():
-                thread.join(LOOK_S)
-                while thread.is_alive() and go_on():
-                    thread.join(LOOK_S)
+                thread.join(POLL_S)
+                while thread.is_alive() and keep_waiting():
+                    thread.join(POLL_S)
         return not any(thread.is_alive() for thread in self._threads.values())
 
 
-def _dismiss(threads: Mapping[str, QueueThread]) -> None:
+def _stop_threads(threads: Mapping[str, QueueThread]) -> None:
     for thread in threads.values():
         thread.inbox.put(None)
 
@@ -163,11 +163,11 @@ TIME_LIMIT_S = 600.0
 #: What runs now by the thread that runs it: name of the subgraph, and when it started in nanoseconds.
 Running = dict[str, tuple[str, int] | None]
 
-_last: list[StretchError] = []
+_last_hang: list[StretchError] = []
 
 
-class Watch:
-    """A thread that looks at running calls now and then, and at nothing while none runs.
+class Watchdog:
+    """A thread that checks running calls for a timeout.
 
     Args:
         limit_s: How long a call may take, s.
@@ -176,15 +176,15 @@ class Watch:
             again when as much time has gone by. Its object is not kept alive.
     """
 
-    def __init__(self, limit_s: float, overdue: Callable[[str, tuple[str, int]], bool]) -> None:
+    def __init__(self, limit_s: float, on_timeout: Callable[[str, tuple[str, int]], bool]) -> None:
         #: Written by the threads that call delegates.
         self.running: Running = {}
         ended = threading.Event()
         thread = threading.Thread(
-            target=_look, args=(self.running, limit_s, weakref.WeakMethod(overdue), ended), name="nn-stretch watch", daemon=True
+            target=_watch_calls, args=(self.running, limit_s, weakref.WeakMethod(on_timeout), ended), name="nn-stretch watch", daemon=True
         )
         thread.start()
-        self._finalizer = weakref.finalize(self, _end, ended, thread)
+        self._finalizer = weakref.finalize(self, _stop, ended, thread)
 
     def close(self) -> None:
         """Return when the thread has ended."""
@@ -207,36 +207,36 @@ def interrupt(thread: int) -> None:
 def note_hang(failure: StretchError) -> None:
     """Remember a hang, for the case that the thread it happened in can never say so."""
     # not the error itself, whose traceback would keep the session and its bundle
-    _last[:] = [StretchError(failure.message, failure.hint)]
+    _last_hang[:] = [StretchError(failure.message, failure.hint)]
 
 
 def last_hang() -> StretchError | None:
     """The hang that was noted last."""
-    return _last[0] if _last else None
+    return _last_hang[0] if _last_hang else None
 
 
-def _look(
-    running: Running, limit_s: float, overdue: "weakref.WeakMethod[Callable[[str, tuple[str, int]], bool]]", ended: threading.Event
+def _watch_calls(
+    running: Running, limit_s: float, on_timeout: "weakref.WeakMethod[Callable[[str, tuple[str, int]], bool]]", ended: threading.Event
 ) -> None:
     limit_ns = int(limit_s * 1e9)
-    #: Calls that were told of, and when to tell of them again.
-    look: dict[str, tuple[tuple[str, int], float]] = {}
+    #: Calls that were reported, and when to report them again.
+    reported: dict[str, tuple[tuple[str, int], float]] = {}
     wait = limit_s
     while not ended.wait(min(wait, threading.TIMEOUT_MAX)):
         now, wait = perf_counter_ns(), limit_s
         for thread, call in list(running.items()):
             if call is None:
                 continue
-            known, again = look.get(thread, (None, inf))
-            left = (again if known is call else call[1] + limit_ns) - now
-            if left > 0:
-                wait = min(wait, left / 1e9)
-            elif tell := overdue():
-                look[thread] = call, now + limit_ns if tell(thread, call) else inf
-                del tell
+            reported_call, report_ns = reported.get(thread, (None, inf))
+            remaining_ns = (report_ns if reported_call is call else call[1] + limit_ns) - now
+            if remaining_ns > 0:
+                wait = min(wait, remaining_ns / 1e9)
+            elif report := on_timeout():
+                reported[thread] = call, now + limit_ns if report(thread, call) else inf
+                del report
 
 
-def _end(ended: threading.Event, thread: threading.Thread) -> None:
+def _stop(ended: threading.Event, thread: threading.Thread) -> None:
     ended.set()
     if thread is not threading.current_thread():
         thread.join()

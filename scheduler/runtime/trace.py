@@ -1,4 +1,4 @@
-"""What ran where and when, and files of it: a timeline for ui.perfetto.dev, a table for everything else."""
+"""Timeline of an inference, and files of it: one for ui.perfetto.dev, and a table."""
 
 import csv
 import io
@@ -14,7 +14,7 @@ from predictors.files import write_whole
 
 @dataclass(frozen=True)
 class Span:
-    """A stretch of time in which one thing ran."""
+    """A span of time in which one step ran."""
 
     name: str  # Subgraph or join, or what is converted or moved for it.
     processor: str  # Processor of the device it was planned for.
@@ -61,18 +61,18 @@ class Trace:
                 busy[span.processor] = busy.get(span.processor, 0.0) + span.ms
         return busy
 
-    def overlap_ms(self, one: str, other: str) -> float:
+    def overlap_ms(self, first: str, second: str) -> float:
         """How long two processors ran subgraphs at the same time, in milliseconds."""
         total = 0
         for a in self.spans:
             for b in self.spans:
-                if a.kind == b.kind == "subgraph" and a.processor == one and b.processor == other:
+                if a.kind == b.kind == "subgraph" and a.processor == first and b.processor == second:
                     total += max(0, min(a.end_ns, b.end_ns) - max(a.start_ns, b.start_ns))
         return total / 1e6
 
 
-def typical(traces: Sequence[Trace]) -> Trace:
-    """The inference in the middle of some, by their makespan; of an even number the shorter of the two in the middle."""
+def median_trace(traces: Sequence[Trace]) -> Trace:
+    """Return the trace with the median makespan, the lower of the two middle ones."""
     return sorted(traces, key=lambda trace: trace.makespan_ms)[(len(traces) - 1) // 2]
 
 

@@ -1,4 +1,4 @@
-"""Which rates several bundles can hold on the same processors, said beforehand: what processors would have to do, and a simulation.
+"""Whether several bundles can hold rates on the same processors, predicted by utilisation and a simulation.
 
 No order of subgraphs holds rates at which a processor had more to do than there is time: utilisation, as Liu and Layland (1973)
 have it. Below that it depends on who waits for whom: subgraphs are not interrupted, and branches wait for each other. So the
@@ -10,16 +10,16 @@ from dataclasses import dataclass, replace
 from math import ceil, floor, isfinite
 
 from predictors.errors import UsageError
-from scheduler.runtime.inputs import checked_deadline, checked_priority
-from scheduler.simulate.clock import Clock, Served, TurnTaking
+from scheduler.runtime.inputs import check_deadline, check_priority
+from scheduler.simulate.clock import ClientResult, Clock, TurnTaking
 from scheduler.simulate.networks import Network
-from scheduler.simulate.scene import MOST_RUNS, Arrivals, Scene
+from scheduler.simulate.scene import MAX_RUNS, Arrivals, Scene
 
 #: Requests of the rarest demand that are simulated.
 REQUESTS = 100
 
 #: Requests of a demand that are simulated at most; of rates that are far apart the rarest has fewer than `REQUESTS` then.
-MOST_REQUESTS = 20_000
+MAX_REQUESTS = 20_000
 
 #: What sums of shares may be over 1 by.
 _ROUNDING = 1e-9
@@ -30,7 +30,7 @@ _HALVINGS = 8
 
 @dataclass(frozen=True)
 class Demand:
-    """What is asked of a bundle.
+    """Requested rate of a bundle.
 
     Args:
         per_second: Requests a second, at equal distances.
@@ -51,12 +51,12 @@ class Demand:
         """Check the numbers."""
         if not (isfinite(self.per_second) and 1e-6 <= self.per_second <= 1e6):
             raise UsageError(f"{self.per_second:g} requests a second are no rate", "a rate is from 1e-06 to 1e+06")
-        checked_deadline(self.deadline_ms)
-        checked_priority(self.priority)
+        check_deadline(self.deadline_ms)
+        check_priority(self.priority)
 
 
 @dataclass(frozen=True)
-class Kept:
+class DemandResult:
     """How a demand was met in the simulation."""
 
     requests: int  # How many had to be over before it ended.
@@ -71,7 +71,7 @@ class Admission:
     holds: bool  # Whether.
     reason: str  # In a sentence; also where they can, then with how busy the busiest processor is.
     busy: Mapping[str, float]  # Share of the time that each processor has to compute, exchange and join: over 1 where it cannot.
-    kept: Mapping[str, Kept]  # How each demand was met, by name; nothing where a processor has more to do than there is time.
+    kept: Mapping[str, DemandResult]  # How each demand was met, by name; nothing where a processor has more to do than there is time.
     factor: float  # Factor on all rates up to which a simulation holds them; 0 if none was found.
 
 
@@ -83,19 +83,21 @@ def admit(networks: Sequence[Network], demands: Sequence[Demand], in_flight: int
     if len(demands) != len(names):
         raise UsageError(f"{len(names)} bundles and {len(demands)} demands do not go together", "state one for each")
     scene = Scene(in_flight=in_flight, jitter=jitter, seed=seed)
-    alone = [Clock(network, Scene()).run().latencies_ms[0] for network in networks]
+    alone_ms = [Clock(network, Scene()).run().latencies_ms[0] for network in networks]
     busy = _busy(networks, demands)
-    most = max(busy.values(), default=0.0)
+    highest_share = max(busy.values(), default=0.0)
 
-    def kept(factor: float) -> dict[str, Kept]:
-        return _simulated(networks, [replace(demand, per_second=demand.per_second * factor) for demand in demands], scene)
+    def simulate(factor: float) -> dict[str, DemandResult]:
+        return _simulate(networks, [replace(demand, per_second=demand.per_second * factor) for demand in demands], scene)
 
-    met = kept(1.0) if most <= 1 + _ROUNDING else {}
-    holds = bool(met) and not any(one.missed for one in met.values())
+    results = simulate(1.0) if highest_share <= 1 + _ROUNDING else {}
+    holds = bool(results) and not any(one.missed for one in results.values())
     factor = _greatest(
-        lambda factor: not any(one.missed for one in kept(factor).values()), 1.0 if holds else 0.0, 1 / most if most else 1.0
+        lambda factor: not any(one.missed for one in simulate(factor).values()),
+        1.0 if holds else 0.0,
+        1 / highest_share if highest_share else 1.0,
     )
-    return Admission(holds, _reason(names, demands, alone, busy, met, factor), busy, met, factor)
+    return Admission(holds, _reason(names, demands, alone_ms, busy, results, factor), busy, results, factor)
 
 
 def _busy(networks: Sequence[Network], demands: Sequence[Demand]) -> dict[str, float]:
@@ -103,37 +105,37 @@ def _busy(networks: Sequence[Network], demands: Sequence[Demand]) -> dict[str, f
     busy: dict[str, float] = {}
     for network, demand in zip(networks, demands, strict=True):
         for name, place in network.placements.items():
-            held = sum(ms for _, ms in network.times[name].parts)
-            busy[place.queue] = busy.get(place.queue, 0.0) + held * demand.per_second / 1e3
+            duration_ms = sum(ms for _, ms in network.times[name].parts)
+            busy[place.queue] = busy.get(place.queue, 0.0) + duration_ms * demand.per_second / 1e3
     return busy
 
 
-def _simulated(networks: Sequence[Network], demands: Sequence[Demand], scene: Scene) -> dict[str, Kept]:
+def _simulate(networks: Sequence[Network], demands: Sequence[Demand], scene: Scene) -> dict[str, DemandResult]:
     """How demands are met, simulated until the rarest has come often enough."""
     periods = [1e3 / demand.per_second for demand in demands]
-    allowed = [demand.deadline_ms or scene.in_flight * period for demand, period in zip(demands, periods, strict=True)]
-    span = min(max(REQUESTS * period for period in periods), min(MOST_REQUESTS * period for period in periods))
+    limits_ms = [demand.deadline_ms or scene.in_flight * period for demand, period in zip(demands, periods, strict=True)]
+    span = min(max(REQUESTS * period for period in periods), min(MAX_REQUESTS * period for period in periods))
     order = sorted(range(len(networks)), key=lambda index: -periods[index])
     scenes: dict[int, Scene] = {}
     for index in order:
         demand, arrivals = demands[index], Arrivals("periodic", periods[index])
-        runs = MOST_RUNS if scenes else max(1, ceil(span / periods[index]))
+        runs = MAX_RUNS if scenes else max(1, ceil(span / periods[index]))
         scenes[index] = replace(scene, runs=runs, arrivals=arrivals, deadline_ms=demand.deadline_ms, priority=demand.priority)
     (network, first), *others = ((networks[index], scenes[index]) for index in order)
     ran = Clock(network, first, others, sharing=TurnTaking(tuple(demands[index].weight for index in order))).run()
     served = dict(zip(order, ran.clients, strict=True))
     return {
-        network.name: _kept(served[index], periods[index], allowed[index], ran.elapsed_ms, scenes[index].runs)
+        network.name: _kept(served[index], periods[index], limits_ms[index], ran.elapsed_ms, scenes[index].runs)
         for index, network in enumerate(networks)
     }
 
 
-def _kept(served: Served, period: float, allowed: float, elapsed: float, runs: int) -> Kept:
+def _kept(served: ClientResult, period: float, allowed: float, elapsed: float, runs: int) -> DemandResult:
     """How one demand was met."""
     ended = served.latencies_ms
     due = min(runs, max(0, floor((elapsed - allowed) / period) + 1))
     late = sum(ms > allowed for ms in ended)
-    return Kept(max(due, len(ended)), late + max(0, due - len(ended)), max(ended, default=None))
+    return DemandResult(max(due, len(ended)), late + max(0, due - len(ended)), max(ended, default=None))
 
 
 def _greatest(holds: Callable[[float], bool], low: float, high: float) -> float:
@@ -151,7 +153,7 @@ def _reason(
     demands: Sequence[Demand],
     alone: Sequence[float],
     busy: Mapping[str, float],
-    kept: Mapping[str, Kept],
+    kept: Mapping[str, DemandResult],
     factor: float,
 ) -> str:
     most = max(busy, key=busy.__getitem__)

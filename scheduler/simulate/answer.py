@@ -17,26 +17,26 @@ from predictors.energy import EnergyModel
 from predictors.errors import StretchError, UsageError
 from predictors.structs import filled
 from predictors.thermal import Thermal
-from scheduler.adapt.policy import Prefer, Rules
+from scheduler.adapt.policy import AdaptationRules, Prefer
 from scheduler.bundle.load import Bundle, load_bundle
 from scheduler.bundle.manifest import Manifest
 from scheduler.placement.mapping import choose_processors
 from scheduler.progress import Progress, silent
-from scheduler.runtime.inputs import checked_deadline
+from scheduler.runtime.inputs import check_deadline
 from scheduler.runtime.plan import make_plan
 from scheduler.runtime.trace import Span, Trace
-from scheduler.simulate.admission import Demand, Kept, admit
-from scheduler.simulate.clock import Clock, Served, Simulated, TurnTaking
+from scheduler.simulate.admission import Demand, DemandResult, admit
+from scheduler.simulate.clock import ClientResult, Clock, SimulationResult, TurnTaking
 from scheduler.simulate.networks import (
     Network,
     StepTable,
     device_placements,
     network_of_steps,
     step_times,
-    with_times,
-    without_bytes,
+    steps_without_bytes,
+    with_predicted_times,
 )
-from scheduler.simulate.scene import MOST_RUNS, Arrivals, Frequency, Heat, Load, Scene, parse_arrivals, powers
+from scheduler.simulate.scene import MAX_RUNS, Arrivals, Frequency, Heat, Load, Scene, parse_arrivals, powers
 
 
 class BusyAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +46,7 @@ class BusyAnswer(msgspec.Struct, frozen=True, kw_only=True):
     share: float  # Share of the elapsed time.
 
 
-class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class SimulatedPlan(msgspec.Struct, frozen=True, kw_only=True):
     """An alternative plan."""
 
     bundle: str  # Its folder.
@@ -146,7 +146,7 @@ class SimulateAnswer(msgspec.Struct, frozen=True, kw_only=True):
     ideal_split_ms: float | None
     ideal_fraction: float | None  # Ideal split over the median latency.
     efficiency: float | None  # Predicted time of the slowest branches over the median latency.
-    plans: tuple[PlanAnswer, ...]  # Alternative plans, this bundle first.
+    plans: tuple[SimulatedPlan, ...]  # Alternative plans, this bundle first.
     decisions: tuple[DecisionAnswer, ...]  # Decisions among them.
     beside: tuple[WorkloadAnswer, ...]  # Concurrent workloads.
     shared: bool  # Whether bundles share processors by deadlines and weights, as in a `Scheduler`.
@@ -164,24 +164,24 @@ class ConcurrentWorkload:
 
     bundle: Bundle  # The bundle.
     arrivals: Arrivals | None = None  # When its inferences are asked for; None for each as soon as the last one is over.
-    written: str | None = None  # How arrivals were written.
+    arrivals_text: str | None = None  # How arrivals were written.
     deadline_ms: float | None = None  # Latency allowed; None for any.
 
 
 @dataclass(frozen=True)
-class Other:
+class AlternativeBundle:
     """Another plan of the network."""
 
     name: str  # What it is called.
     bundle: Bundle  # Of this plan.
 
 
-def parse_other(text: str, bundle: Bundle) -> Other:
+def parse_alternative(text: str, bundle: Bundle) -> AlternativeBundle:
     """A plan to change to, as it is written on the command line."""
     names = [word.strip() for word in text.split(",")]
     if set(names) <= {entry.processor for entry in bundle.manifest.subgraphs}:
-        return Other(f"{bundle.path} on {','.join(names)}", replace(bundle, manifest=_moved(bundle.manifest, names)))
-    return Other(text, load_bundle(Path(text), check_hashes=True))
+        return AlternativeBundle(f"{bundle.path} on {','.join(names)}", replace(bundle, manifest=_on_processors(bundle.manifest, names)))
+    return AlternativeBundle(text, load_bundle(Path(text), check_hashes=True))
 
 
 def parse_workload(text: str) -> ConcurrentWorkload:
@@ -200,26 +200,26 @@ def parse_workload(text: str) -> ConcurrentWorkload:
 
 def prepare(bundle: Bundle, device: DeviceProfile, company: bool, warnings: list[str], name: str | None = None) -> Network:
     """A bundle on a device (`name`: of the network; the bundle's folder if None)."""
-    elsewhere = device.id != bundle.manifest.device
-    manifest = with_times(bundle, device, anew=elsewhere)
+    is_other_device = device.id != bundle.manifest.device
+    manifest = with_predicted_times(bundle, device, repredict=is_other_device)
     untimed = [entry.name for entry in bundle.manifest.subgraphs if entry.predicted_ms is None]
-    if untimed and not elsewhere:
+    if untimed and not is_other_device:
         warnings.append(f"the plan states no time of {', '.join(untimed)}: predicted from the bundle's files")
-    times = step_times(manifest, device, others=company)
+    times = step_times(manifest, device, concurrent=company)
     powers = {processor: EnergyModel(device).mj(processor, 1.0) for processor in dict.fromkeys(time.processor for time in times.values())}
     watts = {processor: power for processor, power in powers.items() if power is not None}
     return Network(name or str(bundle.path), make_plan(manifest), device_placements(manifest, device), times, watts)
 
 
-def _moved(manifest: Manifest, names: Sequence[str]) -> Manifest:
+def _on_processors(manifest: Manifest, names: Sequence[str]) -> Manifest:
     """The plan on some of its processors: what moves computes in the precision that the plan has there."""
     planned = {entry.processor: entry.planned_precision for entry in manifest.subgraphs}
-    moved = choose_processors(manifest, names)
+    placed = choose_processors(manifest, names)
     entries = tuple(
         after if after.processor == before.processor else msgspec.structs.replace(after, planned_precision=planned[after.processor])
-        for before, after in zip(manifest.subgraphs, moved.subgraphs, strict=True)
+        for before, after in zip(manifest.subgraphs, placed.subgraphs, strict=True)
     )
-    return msgspec.structs.replace(moved, subgraphs=entries)
+    return msgspec.structs.replace(placed, subgraphs=entries)
 
 
 def _check(bundle: Bundle, device: DeviceProfile, scene: Scene, request: "SimulationRequest") -> None:
@@ -231,11 +231,11 @@ def _check(bundle: Bundle, device: DeviceProfile, scene: Scene, request: "Simula
                 f"{workload.bundle.path} was planned for {planned}, {bundle.path} for {bundle.manifest.device}",
                 "name the device to simulate them on with --device",
             )
-    for other in request.alternatives:
-        for what, one, two in _compared(bundle.manifest, other.bundle.manifest):
-            if one != two:
+    for alternative in request.alternatives:
+        for kind, ours, theirs in _comparable_facts(bundle.manifest, alternative.bundle.manifest):
+            if ours != theirs:
                 raise UsageError(
-                    f"{other.name} cannot take the place of {bundle.path}: its {what} is {two}, not {one}",
+                    f"{alternative.name} cannot take the place of {bundle.path}: its {kind} is {theirs}, not {ours}",
                     "alternatives are plans of the same network for the same device, as of `stretch branch MODEL --processors cpu,dsp`",
                 )
     for path, arrivals in ((bundle.path, scene.arrivals), *((workload.bundle.path, workload.arrivals) for workload in request.workloads)):
@@ -246,7 +246,7 @@ def _check(bundle: Bundle, device: DeviceProfile, scene: Scene, request: "Simula
             )
 
 
-def _compared(one: Manifest, two: Manifest) -> list[tuple[str, object, object]]:
+def _comparable_facts(one: Manifest, two: Manifest) -> list[tuple[str, object, object]]:
     return [
         ("network", one.model.name, two.model.name),
         ("device", one.device, two.device),
@@ -269,16 +269,16 @@ class SimulationRequest:
     arrivals: str | None = None  # How arrivals were written.
     deadline_ms: float | None = None  # Latency allowed; None for any.
     trace: Path | None = None  # File that gets the timeline.
-    alternatives: tuple[Other, ...] = ()  # Other plans of the network, among which a policy chooses (`scheduler.adapt`).
+    alternatives: tuple[AlternativeBundle, ...] = ()  # Other plans of the network, among which a policy chooses (`scheduler.adapt`).
     workloads: tuple[ConcurrentWorkload, ...] = ()  # Concurrent workloads on the same processors.
     thermal: Thermal | None = None  # How the chip heats up; None to leave that out.
     shared: bool = False  # Whether bundles take turns on processors as those of a `Scheduler` do.
     admit: bool = False  # Whether to say if the rates can be held; bundles take turns then.
-    prefer: Prefer = "latency"  # What the policy prefers among alternatives (`scheduler.adapt.policy.Rules`).
+    prefer: Prefer = "latency"  # What the policy prefers among alternatives (`scheduler.adapt.policy.AdaptationRules`).
 
     def __post_init__(self) -> None:
         """Check the combination."""
-        checked_deadline(self.deadline_ms)
+        check_deadline(self.deadline_ms)
         if self.alternatives and (self.shared or self.admit):
             raise UsageError("alternatives of a bundle do not take turns with other bundles", "simulate the one or the other")
         if self.prefer != "latency" and not self.alternatives:
@@ -291,7 +291,7 @@ def simulate(
     scene: Scene,
     request: SimulationRequest,
     progress: Progress = silent,
-) -> tuple[SimulateAnswer, Simulated]:
+) -> tuple[SimulateAnswer, SimulationResult]:
     """Simulate a bundle on its device.
 
     Args:
@@ -303,13 +303,14 @@ def simulate(
     shared = request.shared or request.admit
     company = scene.in_flight > 1 or bool(request.workloads)
     networks = [
-        prepare(other.bundle, device, company, warnings, other.name) for other in (Other(str(bundle.path), bundle), *request.alternatives)
+        prepare(alternative.bundle, device, company, warnings, alternative.name)
+        for alternative in (AlternativeBundle(str(bundle.path), bundle), *request.alternatives)
     ]
     concurrent = [prepare(workload.bundle, device, True, warnings) for workload in request.workloads]
-    alone = [_makespan_ms(network) for network in (*networks, *concurrent)]
+    alone_ms = [_makespan_ms(network) for network in (*networks, *concurrent)]
     in_flight = scene.in_flight if shared else 1
-    theirs = [
-        replace(scene, runs=MOST_RUNS, in_flight=in_flight, arrivals=workload.arrivals, deadline_ms=workload.deadline_ms, priority=0)
+    workload_scenes = [
+        replace(scene, runs=MAX_RUNS, in_flight=in_flight, arrivals=workload.arrivals, deadline_ms=workload.deadline_ms, priority=0)
         for workload in request.workloads
     ]
     planned_here = device.id == bundle.manifest.device
@@ -321,7 +322,9 @@ def simulate(
         calibrated=bundle.manifest.calibrated if planned_here else device.calibrated,
         figures=bundle.manifest.predicted if planned_here else {},
     )
-    answer, simulated = _simulated(subject, networks, list(zip(concurrent, theirs, strict=True)), scene, request, alone, warnings, progress)
+    answer, simulated = _simulate(
+        subject, networks, list(zip(concurrent, workload_scenes, strict=True)), scene, request, alone_ms, warnings, progress
+    )
     if request.admit:
         answer = msgspec.structs.replace(answer, admission=_admission([*networks, *concurrent], scene, request))
     return answer, simulated
@@ -333,14 +336,14 @@ def simulate_steps(
     scene: Scene,
     request: SimulationRequest,
     progress: Progress = silent,
-) -> tuple[SimulateAnswer, Simulated]:
+) -> tuple[SimulateAnswer, SimulationResult]:
     """Simulate a table of steps (`device`: whose links and contention count; None for the times of the table alone)."""
     warnings: list[str] = []
     if request.alternatives or request.workloads or request.shared or request.admit:
         raise UsageError(f"{table.path} is a table of steps, which runs alone", "other plans and other clients are bundles: leave them out")
     if request.thermal is not None and device is None:
         raise UsageError(f"{table.path} states no power of processors, which heat comes from", "name a device")
-    if device is not None and (unsized := without_bytes(table)):
+    if device is not None and (unsized := steps_without_bytes(table)):
         warnings.append(
             f"the table states no bytes of {', '.join(unsized[:5])}: their transfers take the fixed part of the device's links alone"
         )
@@ -348,7 +351,7 @@ def simulate_steps(
     subject = _Subject(
         path=table.path, model=network.name, device=device, planned_for=None if device is None else device.id, calibrated=False, figures={}
     )
-    return _simulated(subject, [network], [], scene, request, [_makespan_ms(network)], warnings, progress)
+    return _simulate(subject, [network], [], scene, request, [_makespan_ms(network)], warnings, progress)
 
 
 @dataclass(frozen=True)
@@ -363,30 +366,30 @@ class _Subject:
     figures: Mapping[str, Any]  # What the plan states, on its own device.
 
 
-def _simulated(
+def _simulate(
     subject: _Subject,
     networks: Sequence[Network],
     concurrent: Sequence[tuple[Network, Scene]],
     scene: Scene,
     request: SimulationRequest,
-    alone: Sequence[float],
+    alone_ms: Sequence[float],
     warnings: list[str],
     progress: Progress,
-) -> tuple[SimulateAnswer, Simulated]:
+) -> tuple[SimulateAnswer, SimulationResult]:
     """Run the clock, and say what came of it."""
     heat = None
     if request.thermal is not None and subject.device is not None:
-        every = (*networks, *(network for network, _ in concurrent))
-        used = dict.fromkeys(time.processor for network in every for time in network.times.values())
+        all_networks = (*networks, *(network for network, _ in concurrent))
+        used = dict.fromkeys(time.processor for network in all_networks for time in network.times.values())
         heat = Heat(request.thermal, powers(subject.device, request.thermal, used))
     sharing = TurnTaking() if request.shared or request.admit else None
     own_scene = replace(scene, deadline_ms=request.deadline_ms)
-    rules = Rules(prefer=request.prefer, deadline_ms=request.deadline_ms if request.prefer == "deadline" else None)
+    rules = AdaptationRules(prefer=request.prefer, deadline_ms=request.deadline_ms if request.prefer == "deadline" else None)
     simulated = Clock(networks, own_scene, concurrent, rules=rules, heat=heat, sharing=sharing).run(progress)
-    late = [(load.start_ms, f"the load on {load.processor} begins") for load in scene.loads]
-    late += [(step.start_ms, f"the speed of {step.processor} changes") for step in scene.frequencies]
-    warnings += [f"{what} at {ms:g} ms, when all inferences have ended" for ms, what in late if ms >= simulated.elapsed_ms]
-    return _answer(subject, scene, request, alone, simulated, heat, warnings), simulated
+    unused = [(load.start_ms, f"the load on {load.processor} begins") for load in scene.loads]
+    unused += [(step.start_ms, f"the speed of {step.processor} changes") for step in scene.frequencies]
+    warnings += [f"{event} at {ms:g} ms, when all inferences have ended" for ms, event in unused if ms >= simulated.elapsed_ms]
+    return _answer(subject, scene, request, alone_ms, simulated, heat, warnings), simulated
 
 
 def _admission(networks: Sequence[Network], scene: Scene, request: SimulationRequest) -> AdmissionAnswer:
@@ -397,12 +400,12 @@ def _admission(networks: Sequence[Network], scene: Scene, request: SimulationReq
         replace(network, name=network.name if not number else f"{network.name} ({number + 1})") for number, network in enumerate(networks)
     ]
     admission = admit(named, demands, scene.in_flight, scene.jitter, scene.seed)
-    kept = [admission.kept.get(network.name, Kept(0, 0, None)) for network in named]
+    kept = [admission.kept.get(network.name, DemandResult(0, 0, None)) for network in named]
     answers = [filled(DemandAnswer, met, demand, bundle=n.name) for n, demand, met in zip(named, demands, kept, strict=True)]
     return filled(AdmissionAnswer, admission, busy=dict(admission.busy), demands=tuple(answers))
 
 
-def _heat(heat: Heat, simulated: Simulated) -> HeatAnswer:
+def _heat(heat: Heat, simulated: SimulationResult) -> HeatAnswer:
     thermal, latencies = heat.thermal, simulated.latencies_ms
     tenth = max(1, len(latencies) // 10)
     return filled(
@@ -432,8 +435,8 @@ def _answer(
     subject: _Subject,
     scene: Scene,
     request: SimulationRequest,
-    alone: Sequence[float],
-    simulated: Simulated,
+    alone_ms: Sequence[float],
+    simulated: SimulationResult,
     heat: Heat | None,
     warnings: list[str],
 ) -> SimulateAnswer:
@@ -451,7 +454,7 @@ def _answer(
         source="simulated",
         arrivals=request.arrivals,
         busy_with_others=scene.loads,
-        makespan_ms=alone[0],
+        makespan_ms=alone_ms[0],
         p50_ms=p50,
         p90_ms=p90,
         p99_ms=p99,
@@ -465,12 +468,13 @@ def _answer(
         ideal_fraction=None if ideal is None else ideal / p50,
         efficiency=None if efficiency is None or planned is None else efficiency * planned / p50,
         plans=tuple(
-            PlanAnswer(bundle=name, makespan_ms=ms, inferences=count) for (name, count), ms in zip(first.ran.items(), alone, strict=False)
+            SimulatedPlan(bundle=name, makespan_ms=ms, inferences=count)
+            for (name, count), ms in zip(first.ran.items(), alone_ms, strict=False)
         ),
-        decisions=tuple(filled(DecisionAnswer, d.decision, at_ms=d.at_ms, factors=dict(d.decision.factors)) for d in first.decided),
+        decisions=tuple(filled(DecisionAnswer, d.decision, at_ms=d.at_ms, factors=dict(d.decision.factors)) for d in first.decisions),
         beside=tuple(
             _workload(workload, ms, served)
-            for workload, ms, served in zip(request.workloads, alone[len(first.ran) :], simulated.clients[1:], strict=True)
+            for workload, ms, served in zip(request.workloads, alone_ms[len(first.ran) :], simulated.clients[1:], strict=True)
         ),
         shared=request.shared or request.admit,
         admission=None,
@@ -481,14 +485,14 @@ def _answer(
     )
 
 
-def _workload(workload: ConcurrentWorkload, alone: float, served: Served) -> WorkloadAnswer:
+def _workload(workload: ConcurrentWorkload, alone_ms: float, served: ClientResult) -> WorkloadAnswer:
     ended = served.latencies_ms
     p50, p90, p99 = map(float, np.percentile(ended, (50, 90, 99))) if ended else (None, None, None)
     return WorkloadAnswer(
         bundle=workload.bundle.path,
         model=workload.bundle.manifest.model.name,
-        arrivals=workload.written,
-        makespan_ms=alone,
+        arrivals=workload.arrivals_text,
+        makespan_ms=alone_ms,
         inferences=len(ended),
         p50_ms=p50,
         p90_ms=p90,
@@ -498,7 +502,7 @@ def _workload(workload: ConcurrentWorkload, alone: float, served: Served) -> Wor
     )
 
 
-def tracks(answer: SimulateAnswer, simulated: Simulated) -> dict[str, tuple[Trace, ...]]:
+def tracks(answer: SimulateAnswer, simulated: SimulationResult) -> dict[str, tuple[Trace, ...]]:
     """The groups of a timeline.
 
     The inferences that were traced, at least one; those of other clients; which
@@ -510,27 +514,29 @@ def tracks(answer: SimulateAnswer, simulated: Simulated) -> dict[str, tuple[Trac
         # the empty trace aligns the start of all groups
         groups[f"other bundle, {number}: {workload.bundle}"] = (*served.traces, Trace((), first, first))
 
-    def within(name: str, track: str, kind: Literal["load", "plan"], start_ms: float, end_ms: float, until: int) -> list[Span]:
+    def clipped_span(name: str, track: str, kind: Literal["load", "plan"], start_ms: float, end_ms: float, until: int) -> list[Span]:
         start, end = (min(max(round(moment * 1e6), first), until) for moment in (start_ms, end_ms))
         return [Span(name, track, track, kind, start, end)] if start < end else []
 
     # decisions are few, and made after the inferences that are traced as well
-    over = max(last, round(answer.elapsed_ms * 1e6))
-    began = [0.0, *(decision.at_ms for decision in answer.decisions), answer.elapsed_ms]
+    end_ns = max(last, round(answer.elapsed_ms * 1e6))
+    boundaries = [0.0, *(decision.at_ms for decision in answer.decisions), answer.elapsed_ms]
     names = [
         answer.decisions[0].before if answer.decisions else "",
         *(f"{decision.after}: {decision.reason}" for decision in answer.decisions),
     ]
     plans = [
-        span for name, (start, end) in zip(names, pairwise(began), strict=True) for span in within(name, "plan", "plan", start, end, over)
+        span
+        for name, (start, end) in zip(names, pairwise(boundaries), strict=True)
+        for span in clipped_span(name, "plan", "plan", start, end, end_ns)
     ]
     loads = [
         span
         for load in answer.busy_with_others
-        for span in within(f"{load.share:g} of {load.processor}", load.processor, "load", load.start_ms, load.end_ms, last)
+        for span in clipped_span(f"{load.share:g} of {load.processor}", load.processor, "load", load.start_ms, load.end_ms, last)
     ]
     if answer.decisions:
-        groups["plan in use"] = (Trace(tuple(plans), first, over),)
+        groups["plan in use"] = (Trace(tuple(plans), first, end_ns),)
     if loads:
         groups["taken by others"] = (Trace(tuple(loads), first, last),)
     return groups

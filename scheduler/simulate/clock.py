@@ -14,12 +14,12 @@ from math import inf
 from predictors.devices import DeviceProfile
 from predictors.errors import UsageError
 from predictors.side_by_side import speed
-from scheduler.adapt.policy import Decision, Policy, Probe, Probed, Ran, Rules
+from scheduler.adapt.policy import AdaptationRules, InferenceMeasured, PlanDecision, Policy, Probe, ProbeMeasured
 from scheduler.bundle.manifest import Manifest
 from scheduler.progress import Progress, silent
 from scheduler.runtime.machine import (
     CALLING_THREAD,
-    ONLY,
+    ONLY_CLIENT,
     PATIENCE_MS,
     Client,
     Event,
@@ -35,19 +35,19 @@ from scheduler.runtime.machine import (
 )
 from scheduler.runtime.plan import make_plan
 from scheduler.runtime.trace import Span, Trace
-from scheduler.simulate.networks import Doing, Network, StepTime, alternative_of, device_placements, step_times
-from scheduler.simulate.scene import Free, Heat, Scene
+from scheduler.simulate.networks import Activity, Network, StepTime, alternative_of, device_placements, step_times
+from scheduler.simulate.scene import FreeShares, Heat, Scene
 
 _NS = 1e6
 
 #: Inferences between two progress reports.
 PROGRESS_EVERY = 1000
 
-#: States of a machine that are remembered; with many inferences in flight there are more than memory holds.
-_KEPT_STATES = 4096
+#: States of a machine that are memoized; with many inferences in flight there are more than memory holds.
+_MAX_STATES = 4096
 
-#: Events of clients who take turns that are kept, with what they were answered.
-KEPT = 4096
+#: Events of clients that take turns that are kept, with their answers.
+MAX_EVENTS = 4096
 
 
 @dataclass(frozen=True)
@@ -59,48 +59,61 @@ class TurnTaking:
 
 
 @dataclass(frozen=True)
-class Decided:
+class TimedDecision:
     """A decision of the policy, and when it was made."""
 
     at_ms: float  # On the simulation's clock.
-    decision: Decision  # What and why.
+    decision: PlanDecision  # What and why.
 
 
-class Step:
-    """A step of a lane on a queue, as it is started again and again."""
+class SimulatedStep:
+    """A step of a lane on a queue, which is started many times."""
 
-    __slots__ = ("column", "contention", "engine", "event", "feeder", "lane", "line", "name", "parts", "processor", "queue", "within")
+    __slots__ = (
+        "column",
+        "contention",
+        "engine",
+        "event",
+        "feeder",
+        "lane",
+        "name",
+        "overlaps_own_inference",
+        "parts",
+        "processor",
+        "queue",
+        "waiting_line",
+    )
 
-    def __init__(self, engine: "Engine", start: Start, time: StepTime, column: int | None, queue: str) -> None:
+    def __init__(self, engine: "Engine", start: Start, step_time: StepTime, column: int | None, queue: str) -> None:
         self.engine, self.lane, self.name, self.queue = engine, start.lane, start.step, queue
         self.event = StepDone(start.lane, start.step, start.queue, start.client)
         #: What it waits for where several networks share processors: a queue of the device, or this client's own thread.
-        self.line = (engine.number, start.queue) if start.queue == CALLING_THREAD else (0, start.queue)
-        self.processor, self.parts, self.contention = time.processor, time.parts, time.contention
-        self.within, self.feeder = time.within, time.feeder
+        self.waiting_line = (engine.number, start.queue) if start.queue == CALLING_THREAD else (0, start.queue)
+        self.processor, self.parts, self.contention = step_time.processor, step_time.parts, step_time.contention
+        self.overlaps_own_inference, self.feeder = step_time.overlaps_own_inference, step_time.feeder
         #: Of its factor in those of an inference; None for a join.
         self.column = column
 
 
-class Task:
-    """A step that runs, and the part of it that does."""
+class RunningStep:
+    """A step that runs, and its current part."""
 
-    __slots__ = ("began", "doing", "end", "left", "part", "rate", "since", "step")
+    __slots__ = ("activity", "began", "end", "part", "rate", "remaining", "since", "step")
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: SimulatedStep) -> None:
         self.step = step
         self.part = 0
-        self.doing: Doing = step.parts[0][0]
-        #: When the part began, how much of it was left at `since`, and when it ends if its rate stays, ms.
-        self.began = self.left = self.since = self.end = 0.0
+        self.activity: Activity = step.parts[0][0]
+        #: When the part began, how much of it remained at `since`, and when it ends if its rate stays, ms.
+        self.began = self.remaining = self.since = self.end = 0.0
         self.rate = 1.0
 
 
-#: What a machine answers: steps that start, and the lane that has ended.
-Answer = tuple[tuple[Step, ...], int | None]
+#: Answer of a machine: steps that start, and the lane that has ended.
+Answer = tuple[tuple[SimulatedStep, ...], int | None]
 
 
-class Shared:
+class SharedMachine:
     """The state machine of clients who take turns.
 
     Args:
@@ -111,19 +124,19 @@ class Shared:
         self.sharing, self.now = sharing, now
         self.machine = Machine({}, patience_ms=sharing.patience_ms)
         self.engines: dict[str, Engine] = {}
-        #: What the machine was told, and what it answered.
-        self.events: deque[tuple[Event, list[Instruction]]] = deque(maxlen=KEPT)
+        #: Events and answers of the machine.
+        self.events: deque[tuple[Event, list[Instruction]]] = deque(maxlen=MAX_EVENTS)
 
     def add(self, engine: "Engine") -> None:
-        """Have one more client."""
+        """Add a client."""
         weights = self.sharing.weights
         weight = weights[engine.number] if engine.number < len(weights) else 1.0
         network = engine.network
         self.machine.add(engine.client, Client(network.plan, network.placements, engine.scene.in_flight, weight))
         self.engines[engine.client] = engine
 
-    def tell(self, event: Event) -> Answer:
-        """Tell the machine what happened."""
+    def handle(self, event: Event) -> Answer:
+        """Report an event to the machine."""
         answer = self.machine.handle(event)
         self.events.append((event, answer))
         starts = tuple(self.engines[start.client].step(start) for start in answer if isinstance(start, Start))
@@ -131,15 +144,15 @@ class Shared:
 
 
 class Engine:
-    """What runs a network for a client: a state machine of its own, or one that it shares, and the lanes of its inferences."""
+    """Runs a network for a client: with its own or a shared state machine, and the lanes of its inferences."""
 
-    def __init__(self, network: Network, scene: Scene, number: int, shared: Shared | None) -> None:
+    def __init__(self, network: Network, scene: Scene, number: int, shared: SharedMachine | None) -> None:
         self.network, self.scene, self.number, self.shared = network, scene, number, shared
         lanes = scene.in_flight
-        self.client, self._caller = ONLY if shared is None else str(number), shared is None and lanes == 1
-        self._steps: dict[Start, Step] = {}
+        self.client, self._caller = ONLY_CLIENT if shared is None else str(number), shared is None and lanes == 1
+        self._steps: dict[Start, SimulatedStep] = {}
         if shared is None:
-            self._table: Transitions[Answer] = Transitions(self._prepared)
+            self._table: Transitions[Answer] = Transitions(self._prepare)
             machine = Machine.of(network.plan, network.placements, lanes, caller=self._caller)
             self._node: Node[Answer] = self._table.node(machine)
         else:
@@ -147,49 +160,49 @@ class Engine:
         self.columns = {name: column for column, name in enumerate(network.plan.subgraphs)}
         self.free = deque(range(lanes))
         #: Number, request and factors of the inference in each lane, its spans if it is traced, and what processors took for it.
-        self.inference, self.since = [0] * lanes, [0.0] * lanes
+        self.inference, self.requested_ms = [0] * lanes, [0.0] * lanes
         self.factors: list[list[float] | None] = [None] * lanes
         self.spans: list[list[Span] | None] = [None] * lanes
-        self.took: list[dict[str, float]] = [{} for _ in range(lanes)]
+        self.computing_ms: list[dict[str, float]] = [{} for _ in range(lanes)]
 
     def begin(self, lane: int) -> Answer:
         """Begin the inference of a lane."""
         if self.shared is None:
-            return self._tell(lane, InputReady(lane))
-        deadline_ms = None if self.scene.deadline_ms is None else self.since[lane] + self.scene.deadline_ms
-        return self.shared.tell(InputReady(lane, self.client, self.shared.now(), deadline_ms, self.scene.priority))
+            return self._handle(lane, InputReady(lane))
+        deadline_ms = None if self.scene.deadline_ms is None else self.requested_ms[lane] + self.scene.deadline_ms
+        return self.shared.handle(InputReady(lane, self.client, self.shared.now(), deadline_ms, self.scene.priority))
 
-    def end(self, step: Step) -> Answer:
+    def end(self, step: SimulatedStep) -> Answer:
         """End a step."""
         if self.shared is None:
-            return self._tell(step, step.event)
-        return self.shared.tell(StepDone(step.lane, step.name, step.queue, self.client, self.shared.now()))
+            return self._handle(step, step.event)
+        return self.shared.handle(StepDone(step.lane, step.name, step.queue, self.client, self.shared.now()))
 
-    def _tell(self, key: object, event: Event) -> Answer:
-        """Tell the client's own machine what happened."""
-        known = self._node.answers.get(key)
-        if known is None:
-            if len(self._table) > _KEPT_STATES:
+    def _handle(self, key: object, event: Event) -> Answer:
+        """Report an event to the client's own machine."""
+        cached = self._node.answers.get(key)
+        if cached is None:
+            if len(self._table) > _MAX_STATES:
                 self._table.clear()
                 self._node = self._table.node(self._node.machine)
-            known = self._table.learn(self._node, event, key)
-        answer, self._node = known
+            cached = self._table.compute(self._node, event, key)
+        answer, self._node = cached
         return answer
 
-    def _prepared(self, instructions: Sequence[Instruction]) -> Answer:
+    def _prepare(self, instructions: Sequence[Instruction]) -> Answer:
         starts = tuple(self.step(instruction) for instruction in instructions if isinstance(instruction, Start))
         return starts, next((instruction.lane for instruction in instructions if isinstance(instruction, Finish)), None)
 
-    def step(self, start: Start) -> Step:
+    def step(self, start: Start) -> SimulatedStep:
         """A step as the clock runs it."""
         if start not in self._steps:
             queue = CALLING_THREAD if self._caller and isinstance(start, Join) else start.queue
-            self._steps[start] = Step(self, start, self.network.times[start.step], self.columns.get(start.step), queue)
+            self._steps[start] = SimulatedStep(self, start, self.network.times[start.step], self.columns.get(start.step), queue)
         return self._steps[start]
 
 
-class Look:
-    """A probe that is under way. Its processor is as busy as it was when the last inference ended.
+class ProbeRun:
+    """A running probe. Its processor is as busy as it was when the last inference ended.
 
     Args:
         now: When it begins, ms.
@@ -197,19 +210,19 @@ class Look:
 
     def __init__(self, probe: Probe, now: float, rate: float) -> None:
         self.probe = probe
-        self._began, self._since, self._left, self._rate = now, now, probe.expected_ms, rate
+        self._began, self._since, self._remaining, self._rate = now, now, probe.expected_ms, rate
 
-    def took(self, now: float, rate: float) -> float | None:
+    def duration_ms(self, now: float, rate: float) -> float | None:
         """Return its duration, ms, if it has ended; else continue at another rate."""
-        left = self._left - (now - self._since) * self._rate
-        if left <= 0:
-            return self._since + self._left / self._rate - self._began
-        self._since, self._left, self._rate = now, left, rate
+        remaining = self._remaining - (now - self._since) * self._rate
+        if remaining <= 0:
+            return self._since + self._remaining / self._rate - self._began
+        self._since, self._remaining, self._rate = now, remaining, rate
         return None
 
 
-class Flow:
-    """What one client asks for.
+class ClientRun:
+    """The requests of one client, and their results.
 
     Args:
         policy: Chooses; None for the first network always.
@@ -217,15 +230,15 @@ class Flow:
     """
 
     def __init__(
-        self, networks: Sequence[Network], scene: Scene, policy: Policy | None, number: int = 0, shared: Shared | None = None
+        self, networks: Sequence[Network], scene: Scene, policy: Policy | None, number: int = 0, shared: SharedMachine | None = None
     ) -> None:
         self.scene, self.number, self.policy = scene, number, policy
         self.engines = {network.name: Engine(network, scene, number, shared) for network in networks}
         self._expected = {network.name: alternative_of(network).computing_ms for network in networks}
         self._state = None if policy is None else policy.begin()
-        self.present = self.engines[networks[0].name if self._state is None else self._state.present]
-        self.decided: list[Decided] = []
-        self._looks: list[Look] = []
+        self.engine = self.engines[networks[0].name if self._state is None else self._state.current]
+        self.decisions: list[TimedDecision] = []
+        self._probes: list[ProbeRun] = []
         self.requested = self.ended = 0
         self._factors = {name: scene.factors(len(engine.columns), number) for name, engine in self.engines.items()}
         self._requests: Iterator[float] | None = None if scene.arrivals is None else scene.arrivals.times(scene.seed, number)
@@ -240,17 +253,17 @@ class Flow:
         """When the next inference begins, as far as the lanes are concerned; infinite where there is none or no room."""
         return self._request if self.requested < self.scene.runs and self.requested - self.ended < self.scene.in_flight else inf
 
-    def ask(self, now: float) -> tuple[Engine, int]:
-        """Begin the next inference: the engine that runs it, and its lane there."""
-        engine = self.present
+    def begin(self, now: float) -> tuple[Engine, int]:
+        """Begin the next inference; return its engine and lane."""
+        engine = self.engine
         lane = engine.free.popleft()
         # the jitter of an inference depends on its number alone, whatever it runs
         for name, factors in self._factors.items():
-            drawn = next(factors)
+            lane_factors = next(factors)
             if name == engine.network.name:
-                engine.factors[lane] = drawn
+                engine.factors[lane] = lane_factors
         engine.inference[lane] = self.requested
-        engine.since[lane] = now if self._requests is None else self._request
+        engine.requested_ms[lane] = now if self._requests is None else self._request
         engine.spans[lane] = [] if self.requested < self.scene.traced else None
         self.requested += 1
         if self._requests is not None:
@@ -260,67 +273,67 @@ class Flow:
     def finish(self, engine: Engine, lane: int, now: float, rates: Mapping[str, float]) -> None:
         """An inference is over."""
         number, spans = engine.inference[lane], engine.spans[lane]
-        self.latencies[number] = now - engine.since[lane]
+        self.latencies[number] = now - engine.requested_ms[lane]
         if spans is not None:
-            self.traces[number] = Trace(tuple(spans), round(engine.since[lane] * _NS), round(now * _NS))
+            self.traces[number] = Trace(tuple(spans), round(engine.requested_ms[lane] * _NS), round(now * _NS))
         engine.free.append(lane)
         self.ended += 1
         name = engine.network.name
         self.ran[name] += 1
         if self.policy is None:
             return
-        took, engine.took[lane] = engine.took[lane], {}
-        self._tell(Ran(number, name, self._expected[name], took), now, rates)
-        under_way, self._looks = self._looks, []
-        for look in under_way:
-            probe = look.probe
-            ms = look.took(now, rates[probe.processor])
+        computing_ms, engine.computing_ms[lane] = engine.computing_ms[lane], {}
+        self._handle(InferenceMeasured(number, name, self._expected[name], computing_ms), now, rates)
+        probes, self._probes = self._probes, []
+        for probe_run in probes:
+            probe = probe_run.probe
+            ms = probe_run.duration_ms(now, rates[probe.processor])
             if ms is None:
-                self._looks.append(look)
+                self._probes.append(probe_run)
             else:
-                self._tell(Probed(number, probe.processor, probe.expected_ms, ms), now, rates)
+                self._handle(ProbeMeasured(number, probe.processor, probe.expected_ms, ms), now, rates)
 
-    def served(self) -> "Served":
+    def result(self) -> "ClientResult":
         """Results of the inferences that are over."""
         latencies = tuple(ms for _, ms in sorted(self.latencies.items()))
-        return Served(latencies, dict(self.ran), tuple(trace for _, trace in sorted(self.traces.items())), tuple(self.decided))
+        return ClientResult(latencies, dict(self.ran), tuple(trace for _, trace in sorted(self.traces.items())), tuple(self.decisions))
 
-    def _tell(self, event: Ran | Probed, now: float, rates: Mapping[str, float]) -> None:
-        """Let the policy hear of something, and do what it decides."""
+    def _handle(self, event: InferenceMeasured | ProbeMeasured, now: float, rates: Mapping[str, float]) -> None:
+        """Report an event to the policy, and apply its decision."""
         assert self.policy is not None
         assert self._state is not None
         self._state, decision = self.policy.after(self._state, event)
         if decision is None:
             return
-        self.decided.append(Decided(now, decision))
-        self.present = self.engines[self._state.present]
+        self.decisions.append(TimedDecision(now, decision))
+        self.engine = self.engines[self._state.current]
         if decision.probe is not None:
-            self._looks.append(Look(decision.probe, now, rates[decision.probe.processor]))
+            self._probes.append(ProbeRun(decision.probe, now, rates[decision.probe.processor]))
 
 
-def span_of(task: Task, now: float) -> Span:
+def span_of(task: RunningStep, now: float) -> Span:
     """The part of a step that ended, in a trace."""
     step, start, end = task.step, round(task.began * _NS), round(now * _NS)
-    if task.doing in ("subgraph", "join"):
-        return Span(step.name, step.processor, step.queue, "join" if task.doing == "join" else "subgraph", start, end)
-    return Span(f"{step.name} {task.doing}", step.processor, step.queue, "conversion", start, end)
+    if task.activity in ("subgraph", "join"):
+        return Span(step.name, step.processor, step.queue, "join" if task.activity == "join" else "subgraph", start, end)
+    return Span(f"{step.name} {task.activity}", step.processor, step.queue, "conversion", start, end)
 
 
 @dataclass(frozen=True)
-class Served:
+class ClientResult:
     """Results of one client's inferences."""
 
     latencies_ms: tuple[float, ...]  # Latencies of completed inferences, in the order of their requests.
     ran: Mapping[str, int]  # Number of inferences by network.
     traces: tuple[Trace, ...]  # Traces of the first inferences.
-    decided: tuple[Decided, ...]  # Decisions of the policy.
+    decisions: tuple[TimedDecision, ...]  # Decisions of the policy.
 
 
 @dataclass(frozen=True)
-class Simulated:
+class SimulationResult:
     """Results of a simulation."""
 
-    clients: tuple[Served, ...]  # The first client, whose last inference ends the simulation, and the concurrent workloads.
+    clients: tuple[ClientResult, ...]  # The first client, whose last inference ends the simulation, and the concurrent workloads.
     elapsed_ms: float  # From the start of the clock to the end of the first client's last inference.
     busy_ms: Mapping[str, float]  # Computing time of each processor, for all clients.
     communication_ms: float  # Total time of exchanges and joins, overlapping or not.
@@ -349,7 +362,7 @@ class Clock:
         networks: Network | Sequence[Network],
         scene: Scene,
         workloads: Sequence[tuple[Network, Scene]] = (),
-        rules: Rules | None = None,
+        rules: AdaptationRules | None = None,
         heat: Heat | None = None,
         sharing: TurnTaking | None = None,
     ) -> None:
@@ -358,55 +371,58 @@ class Clock:
         if policy is not None and sharing is not None:
             raise UsageError("alternatives of a bundle do not take turns with other bundles", "simulate the one or the other")
         #: State of clients who share processors.
-        self.shared = None if sharing is None else Shared(sharing, lambda: self._now)
-        self._flows = [Flow(alternatives, scene, policy, 0, self.shared)]
-        self._flows += [Flow((network,), theirs, None, number, self.shared) for number, (network, theirs) in enumerate(workloads, start=1)]
-        self._first = self._flows[0]
-        every = [*alternatives, *(network for network, _ in workloads)]
-        steps = [time for network in every for time in network.times.values()]
+        self.shared = None if sharing is None else SharedMachine(sharing, lambda: self._now)
+        self._clients = [ClientRun(alternatives, scene, policy, 0, self.shared)]
+        self._clients += [
+            ClientRun((network,), workload_scene, None, number, self.shared)
+            for number, (network, workload_scene) in enumerate(workloads, start=1)
+        ]
+        self._first_client = self._clients[0]
+        all_networks = [*alternatives, *(network for network, _ in workloads)]
+        steps = [time for network in all_networks for time in network.times.values()]
         #: Whether nothing slows anything down: inferences never overlap, and times contain what steps of one inference do to each other.
-        self._alone = len(self._flows) == 1 and scene.in_flight == 1 and not any(time.within for time in steps)
+        self._undisturbed = len(self._clients) == 1 and scene.in_flight == 1 and not any(time.overlaps_own_inference for time in steps)
         #: Whether some processor slows others down, be it by what feeds it.
-        self._contends = any(time.contention or time.feeder for time in steps)
+        self._has_contention = any(time.contention or time.feeder for time in steps)
         #: Whether several state machines share queues.
-        self._lined = sharing is None and (len(self._flows) > 1 or (len(alternatives) > 1 and scene.in_flight > 1))
-        processors = dict.fromkeys(network.times[name].processor for network in every for name in network.plan.order)
-        self._free = Free(scene.loads, processors, scene.frequencies)
+        self._has_lines = sharing is None and (len(self._clients) > 1 or (len(alternatives) > 1 and scene.in_flight > 1))
+        processors = dict.fromkeys(network.times[name].processor for network in all_networks for name in network.plan.order)
+        self._free = FreeShares(scene.loads, processors, scene.frequencies)
         self._loads = scene.loads
         self._heat = heat
         self._busy = dict.fromkeys(processors, 0.0)
         self._communication = 0.0
         self._now = 0.0
-        self._running: list[Task] = []  # in order of their start
-        self._lines: dict[object, deque[Task]] = {}  # shared queues: the running task and those that wait
+        self._running: list[RunningStep] = []  # in order of their start
+        self._lines: dict[object, deque[RunningStep]] = {}  # shared queues: the running task and those that wait
         self._progress: Progress = silent
 
-    def run(self, progress: Progress = silent, *, everyone: bool = False) -> Simulated:
+    def run(self, progress: Progress = silent, *, all_clients: bool = False) -> SimulationResult:
         """Run all inferences; once."""
         self._progress = progress
-        waited = self._flows if everyone else [self._first]
-        while any(flow.ended < flow.scene.runs for flow in waited):
+        clients = self._clients if all_clients else [self._first_client]
+        while any(client.ended < client.scene.runs for client in clients):
             request, flow = self._request()
             if request <= self._now:
-                self._ask(flow)
+                self._begin_inference(flow)
                 if self._heat is not None:
                     self._heat.set(self._shares())
                 continue
-            task, at = self._next()
+            task, end_ms = self._next()
             change = self._free.until if self._heat is None else min(self._free.until, self._heat.until)
             # of simultaneous events ends come first, so that ended tasks cause no contention
-            now = min(at, change, request)
+            now = min(end_ms, change, request)
             if self._heat is not None:
                 self._heat.advance(now)
             self._now = now
-            if change < at and change <= request:
+            if change < end_ms and change <= request:
                 self._change()
-                self._pace()
-            elif request >= at:
+                self._update_rates()
+            elif request >= end_ms:
                 self._end_part(task)
             if self._heat is not None:
                 self._heat.set(self._shares())
-        return Simulated(tuple(flow.served() for flow in self._flows), self._now, self._busy, self._communication)
+        return SimulationResult(tuple(flow.result() for flow in self._clients), self._now, self._busy, self._communication)
 
     def _change(self) -> None:
         """Apply the next change of load, frequency or temperature."""
@@ -417,90 +433,90 @@ class Clock:
 
     def _shares(self) -> dict[str, float]:
         """Utilisation of each processor, background load included."""
-        shares = {task.step.processor: 1.0 for task in self._running if task.doing not in ("in", "out")}
+        shares = {task.step.processor: 1.0 for task in self._running if task.activity not in ("in", "out")}
         for load in self._loads:
             if load.start_ms <= self._now < load.end_ms:
                 shares[load.processor] = min(1.0, shares.get(load.processor, 0.0) + load.share)
         return shares
 
-    def _request(self) -> tuple[float, Flow]:
+    def _request(self) -> tuple[float, ClientRun]:
         """The client with the next request that has a free lane, and its time."""
-        if len(self._flows) == 1:
-            return self._first.request, self._first
-        return min(((flow.request, flow) for flow in self._flows), key=lambda pair: pair[0])
+        if len(self._clients) == 1:
+            return self._first_client.request, self._first_client
+        return min(((client.request, client) for client in self._clients), key=lambda pair: pair[0])
 
-    def _next(self) -> tuple[Task | None, float]:
+    def _next(self) -> tuple[RunningStep | None, float]:
         """The task that ends next and its time; of simultaneous ones the first that started."""
-        first, at = None, inf
+        first, end_ms = None, inf
         for task in self._running:
-            if task.end < at:
-                first, at = task, task.end
-        return first, at
+            if task.end < end_ms:
+                first, end_ms = task, task.end
+        return first, end_ms
 
-    def _ask(self, flow: Flow) -> None:
+    def _begin_inference(self, client: ClientRun) -> None:
         """Begin a client's next inference."""
-        engine, lane = flow.ask(self._now)
-        self._follow(engine, engine.begin(lane))
+        engine, lane = client.begin(self._now)
+        self._start_steps(engine, engine.begin(lane))
 
-    def _follow(self, engine: Engine, answer: Answer) -> None:
+    def _start_steps(self, engine: Engine, answer: Answer) -> None:
         """Start the steps that a state machine returns."""
         starts, ended = answer
         for step in starts:
-            task = Task(step)
-            if self._lined:
-                line = self._lines.setdefault(step.line, deque())
+            task = RunningStep(step)
+            if self._has_lines:
+                line = self._lines.setdefault(step.waiting_line, deque())
                 line.append(task)
                 if line[0] is not task:
                     continue
             self._running.append(task)
             self._begin_part(task)
         if ended is not None:
-            flow = self._flows[engine.number]
-            flow.finish(engine, ended, self._now, self._rates())
-            if flow is self._first and flow.ended % PROGRESS_EVERY == 0:
-                self._progress(f"{flow.ended} inferences")
-        if not self._alone:
-            self._pace()
+            client = self._clients[engine.number]
+            client.finish(engine, ended, self._now, self._rates())
+            if client is self._first_client and client.ended % PROGRESS_EVERY == 0:
+                self._progress(f"{client.ended} inferences")
+        if not self._undisturbed:
+            self._update_rates()
 
-    def _begin_part(self, task: Task) -> None:
+    def _begin_part(self, task: RunningStep) -> None:
         step = task.step
-        task.doing, left = step.parts[task.part]
-        if task.doing == "subgraph" and step.column is not None:
+        task.activity, remaining = step.parts[task.part]
+        if task.activity == "subgraph" and step.column is not None:
             factors = step.engine.factors[step.lane]
-            left = left if factors is None else left * factors[step.column]
+            remaining = remaining if factors is None else remaining * factors[step.column]
         task.began = task.since = self._now
-        task.left, task.rate = left, self._rate(task)
-        task.end = self._now + left / task.rate if task.rate else inf
+        task.remaining, task.rate = remaining, self._rate(task)
+        task.end = self._now + remaining / task.rate if task.rate else inf
 
-    def _end_part(self, task: Task | None) -> None:
+    def _end_part(self, task: RunningStep | None) -> None:
         """End the current part of a task, and begin what follows."""
         assert task is not None  # an inference in flight always has a running task
         step = task.step
-        spent = self._now - task.began
-        if task.doing == "subgraph":
-            self._busy[step.processor] += spent
+        duration = self._now - task.began
+        if task.activity == "subgraph":
+            self._busy[step.processor] += duration
         else:
-            self._communication += spent
-        if self._first.policy is not None and task.doing in ("subgraph", "join"):
-            took = step.engine.took[step.lane]
-            took[step.processor] = took.get(step.processor, 0.0) + spent
+            self._communication += duration
+        if self._first_client.policy is not None and task.activity in ("subgraph", "join"):
+            computing_ms = step.engine.computing_ms[step.lane]
+            computing_ms[step.processor] = computing_ms.get(step.processor, 0.0) + duration
         spans = step.engine.spans[step.lane]
-        if spans is not None and (task.doing == "join" or self._now > task.began):
+        if spans is not None and (task.activity == "join" or self._now > task.began):
             spans.append(span_of(task, self._now))
         task.part += 1
         if task.part < len(step.parts):
             self._begin_part(task)
-            if not self._alone:
-                self._pace()
+            if not self._undisturbed:
+                self._update_rates()
             return
         self._running.remove(task)
-        if self._lined:
-            self._let_next_in(step)
-        self._follow(step.engine, step.engine.end(step))
+        if self._has_lines:
+            self._start_next(step)
+        self._start_steps(step.engine, step.engine.end(step))
 
-    def _let_next_in(self, step: Step) -> None:
+    def _start_next(self, step: SimulatedStep) -> None:
         """Start the task that has waited longest for the queue."""
-        line = self._lines[step.line]
+        line = self._lines[step.waiting_line]
         line.popleft()
         if line:
             self._running.append(line[0])
@@ -512,36 +528,36 @@ class Clock:
             return self._free.shares
         return {name: share * self._heat.speed for name, share in self._free.shares.items()}
 
-    def _rate(self, task: Task) -> float:
+    def _rate(self, task: RunningStep) -> float:
         """Rate of a task; background load slows computation, not transfers."""
-        if task.doing in ("in", "out"):
+        if task.activity in ("in", "out"):
             return 1.0
         rate = self._free.shares[task.step.processor]
         if self._heat is not None:
             rate *= self._heat.speed
-        if task.doing != "subgraph" or self._alone or not self._contends:
+        if task.activity != "subgraph" or self._undisturbed or not self._has_contention:
             return rate
         step = task.step
         return rate * speed(step.processor, step.contention, self._feeders(step))
 
-    def _feeders(self, step: Step) -> dict[str, float]:
+    def _feeders(self, step: SimulatedStep) -> dict[str, float]:
         """Of each other processor that computes a step, and counts, what feeding it takes of the CPU."""
         return {
-            other.step.processor: other.step.feeder
-            for other in self._running
-            if other.doing == "subgraph"
-            and other.step.processor != step.processor
-            and (step.within or other.step.lane != step.lane or other.step.engine is not step.engine)
+            running.step.processor: running.step.feeder
+            for running in self._running
+            if running.activity == "subgraph"
+            and running.step.processor != step.processor
+            and (step.overlaps_own_inference or running.step.lane != step.lane or running.step.engine is not step.engine)
         }
 
-    def _pace(self) -> None:
+    def _update_rates(self) -> None:
         """Update the rates of all running tasks."""
         for task in self._running:
             rate = self._rate(task)
             if rate != task.rate:
-                task.left = max(0.0, task.left - (self._now - task.since) * task.rate)
+                task.remaining = max(0.0, task.remaining - (self._now - task.since) * task.rate)
                 task.since, task.rate = self._now, rate
-                task.end = self._now + task.left / rate if rate else inf
+                task.end = self._now + task.remaining / rate if rate else inf
 
 
 def predicted_trace(manifest: Manifest, device: DeviceProfile) -> Trace | None:

@@ -25,9 +25,9 @@ from predictors.faults import nearest
 from predictors.host import HOST, host_among, is_host, kind_of
 from predictors.measurements.tables import MAX_MS, numbered_rows
 from predictors.predictor import KernelsTime, LatencyPredictor
-from predictors.side_by_side import Company, Ended, ProcessorWork, Shares, always, company, ends
+from predictors.side_by_side import ContentionFactors, EndedWork, ProcessorWork, Shares, contention_factors, end_times, worst_slowdown
 from scheduler.adapt.policy import Alternative
-from scheduler.adapt.policy import Work as PlannedWork
+from scheduler.adapt.policy import PlannedWork as PlannedWork
 from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import Manifest, SubgraphEntry
 from scheduler.bundle.rows import cut_shape
@@ -35,21 +35,25 @@ from scheduler.formats.onnx import open_onnx
 from scheduler.placement.mapping import device_dispatch
 from scheduler.placement.place import Placement, place_subgraphs
 from scheduler.runtime.machine import CALLING_THREAD
-from scheduler.runtime.plan import ExecutionPlan, PlannedSubgraph, plan_of
+from scheduler.runtime.plan import ExecutionPlan, PlannedSubgraph, build_plan
 
 #: What goes on in a part of a step: an inference begins, a tensor is handed over, a subgraph computed, its output taken back, branches
 #: joined.
-Doing = Literal["start", "in", "subgraph", "out", "join"]
+Activity = Literal["start", "in", "subgraph", "out", "join"]
 
 
 @dataclass(frozen=True)
 class StepTime:
-    """What a step takes, alone but for the other branches of its segment."""
+    """Time of a step, with only the other branches of its segment running."""
 
     processor: str  # Processor of the device that is occupied.
-    parts: tuple[tuple[Doing, float], ...]  # What it does one after the other, and how long each takes, ms; at least one.
-    contention: Company = field(default_factory=dict)  # Factors on its computing time while other inferences compute on other processors.
-    within: bool = False  # Whether steps of its own inference count as well; the time of a plan's branches contains them already.
+    parts: tuple[tuple[Activity, float], ...]  # What it does one after the other, and how long each takes, ms; at least one.
+    contention: ContentionFactors = field(
+        default_factory=dict
+    )  # Factors on its computing time while other inferences compute on other processors.
+    overlaps_own_inference: bool = (
+        False  # Whether steps of its own inference count as well; the time of a plan's branches contains them already.
+    )
     feeder: float = 0.0  # Share of the CPU that the thread takes which feeds the processor while it computes.
 
     @classmethod
@@ -59,28 +63,28 @@ class StepTime:
         in_ms: float,
         ms: float,
         out_ms: float,
-        contention: Company | None = None,
+        contention: ContentionFactors | None = None,
         feeder: float = 0.0,
         start_ms: float = 0.0,
     ) -> "StepTime":
         """Return a subgraph with its transfers and the start of an inference, without steps that take no time."""
-        doing: tuple[tuple[Doing, float], ...] = (("start", start_ms), ("in", in_ms), ("subgraph", ms), ("out", out_ms))
-        return cls(processor, tuple(part for part in doing if part[1]) or (("subgraph", 0.0),), contention or {}, feeder=feeder)
+        parts: tuple[tuple[Activity, float], ...] = (("start", start_ms), ("in", in_ms), ("subgraph", ms), ("out", out_ms))
+        return cls(processor, tuple(part for part in parts if part[1]) or (("subgraph", 0.0),), contention or {}, feeder=feeder)
 
 
 def device_placements(manifest: Manifest, device: DeviceProfile) -> dict[str, Placement]:
     """Where each subgraph runs on the device: a queue for each processor."""
     used = dict.fromkeys(entry.processor for entry in manifest.subgraphs)
-    return place_subgraphs(manifest.subgraphs, {processor: on_device(processor, device) for processor in used})
+    return place_subgraphs(manifest.subgraphs, {processor: device_placement(processor, device) for processor in used})
 
 
-def on_device(processor: str, device: DeviceProfile) -> Placement:
+def device_placement(processor: str, device: DeviceProfile) -> Placement:
     """The placement of a processor on its own device."""
     backend = device.processor(processor).profile.backend
     return Placement(processor, backend, (), processor, device_dispatch(processor), False, "predicted")
 
 
-def step_times(manifest: Manifest, device: DeviceProfile, *, others: bool = False) -> dict[str, StepTime]:
+def step_times(manifest: Manifest, device: DeviceProfile, *, concurrent: bool = False) -> dict[str, StepTime]:
     """The time of each step of a bundle all of whose subgraphs have a predicted time.
 
     A subgraph takes its predicted time, and longer while other branches of its segment
@@ -93,38 +97,40 @@ def step_times(manifest: Manifest, device: DeviceProfile, *, others: bool = Fals
     """
     predictor = LatencyPredictor(device)
     times = {}
-    home, host = _home(manifest), _host(manifest)
-    moved = {entry.name: _moved(manifest, entry, predictor, home) for entry in manifest.subgraphs}
-    starts = _starts(manifest, predictor, home)
-    computing = computing_beside(manifest, {name: arriving for name, (arriving, _) in moved.items()}, device)
+    home, host = _home_processor(manifest), _host(manifest)
+    transfers = {entry.name: _transfer_ms(manifest, entry, predictor, home) for entry in manifest.subgraphs}
+    starts = _start_ms(manifest, predictor, home)
+    computing = computing_beside(manifest, {name: arriving for name, (arriving, _) in transfers.items()}, device)
     for entry in manifest.subgraphs:
-        arriving, leaving = moved[entry.name]
-        alone = others and _branches(manifest, entry) == 1
-        beside = company(device, entry.processor, Shares(*entry.contended_shares), device.processors) if alone else None
+        arriving, leaving = transfers[entry.name]
+        is_whole_segment = concurrent and _branch_count(manifest, entry) == 1
+        slowdowns = (
+            contention_factors(device, entry.processor, Shares(*entry.contended_shares), device.processors) if is_whole_segment else None
+        )
         ms, start_ms = computing[entry.name].ms, starts.get(entry.name, 0.0)
-        times[entry.name] = StepTime.of(entry.processor, arriving, ms, leaving, beside, device.feeder(entry.processor), start_ms)
+        times[entry.name] = StepTime.of(entry.processor, arriving, ms, leaving, slowdowns, device.feeder(entry.processor), start_ms)
     for join in manifest.joins:
         times[join.name] = StepTime(host, (("join", _join_ms(manifest, join.name, host, predictor)),))
     return times
 
 
-def with_times(bundle: Bundle, device: DeviceProfile, *, anew: bool = False) -> Manifest:
+def with_predicted_times(bundle: Bundle, device: DeviceProfile, *, repredict: bool = False) -> Manifest:
     """The bundle's description with a time for each subgraph: the plan's, or where it has none, that of the file by the profile."""
     entries = []
     for entry in bundle.manifest.subgraphs:
-        if entry.predicted_ms is None or anew:
-            time = _by_profile(bundle, entry, device)
+        if entry.predicted_ms is None or repredict:
+            time = _predict_by_profile(bundle, entry, device)
             entry = msgspec.structs.replace(entry, predicted_ms=time.ms, contended_shares=tuple(time.shares))
         entries.append(entry)
     return msgspec.structs.replace(bundle.manifest, subgraphs=tuple(entries))
 
 
-def _branches(manifest: Manifest, entry: SubgraphEntry) -> int:
+def _branch_count(manifest: Manifest, entry: SubgraphEntry) -> int:
     """On how many processors its segment runs."""
     return len({other.processor for other in manifest.subgraphs if other.segment == entry.segment})
 
 
-def _by_profile(bundle: Bundle, entry: SubgraphEntry, device: DeviceProfile) -> KernelsTime:
+def _predict_by_profile(bundle: Bundle, entry: SubgraphEntry, device: DeviceProfile) -> KernelsTime:
     """Time of a subgraph's file."""
     processor = device.processor(entry.processor)
     precision = entry.planned_precision if entry.planned_precision in processor.precisions else processor.default_precision
@@ -136,14 +142,14 @@ def _host(manifest: Manifest) -> str:
     return host_among(entry.processor for entry in manifest.subgraphs) or HOST
 
 
-def _home(manifest: Manifest) -> str:
+def _home_processor(manifest: Manifest) -> str:
     """Where an inference begins and ends: on the host, or on the one processor that runs all of it, one subgraph after the other."""
     names = {entry.processor for entry in manifest.subgraphs}
     chain = len({entry.segment for entry in manifest.subgraphs}) == len(manifest.subgraphs)
     return names.pop() if len(names) == 1 and chain else _host(manifest)
 
 
-def _starts(manifest: Manifest, predictor: LatencyPredictor, home: str) -> dict[str, float]:
+def _start_ms(manifest: Manifest, predictor: LatencyPredictor, home: str) -> dict[str, float]:
     """What an inference takes in addition to its steps, ms, by the first subgraph of each processor that needs no other."""
     tensors, processor = {tensor.name: tensor for tensor in manifest.tensors}, predictor.device.processor(home)
     precisions = (entry.planned_precision for entry in manifest.subgraphs if entry.processor == home)
@@ -164,13 +170,13 @@ def _join_ms(manifest: Manifest, name: str, host: str, predictor: LatencyPredict
     return predictor.join_ms(join.kind, shape, len(join.inputs), host, precision)
 
 
-def computing_beside(manifest: Manifest, starts: Mapping[str, float], device: DeviceProfile) -> dict[str, Ended]:
+def computing_beside(manifest: Manifest, starts: Mapping[str, float], device: DeviceProfile) -> dict[str, EndedWork]:
     """Return how long each subgraph computes, and how much of that while other branches of its segment compute, ms.
 
     Args:
         starts: When each begins to compute, from the start of its segment.
     """
-    computing: dict[str, Ended] = {}
+    computing: dict[str, EndedWork] = {}
     segments: dict[str, list[SubgraphEntry]] = {}
     for entry in manifest.subgraphs:
         segments.setdefault(entry.segment, []).append(entry)
@@ -179,16 +185,16 @@ def computing_beside(manifest: Manifest, starts: Mapping[str, float], device: De
         written = {name for entry in entries for name in entry.outputs}
         works = []
         for entry in entries:
-            beside = company(device, entry.processor, Shares(*entry.contended_shares), processors)
+            beside = contention_factors(device, entry.processor, Shares(*entry.contended_shares), processors)
             works.append(ProcessorWork(entry.processor, starts[entry.name], _stated(entry), beside, device.feeder(entry.processor)))
         if len(processors) == len(entries) and not any(written.intersection(entry.inputs) for entry in entries):
-            computing |= {e.name: end._replace(ms=end.ms - starts[e.name]) for e, end in zip(entries, ends(works), strict=True)}
+            computing |= {e.name: end._replace(ms=end.ms - starts[e.name]) for e, end in zip(entries, end_times(works), strict=True)}
         else:
             # portions wait for each other
             for entry in entries:
                 others = processors - {entry.processor}
-                ms = _stated(entry) * Shares(*entry.contended_shares).slowed(always(device, entry.processor, others))
-                computing[entry.name] = Ended(ms, dict.fromkeys(map(kind_of, others), ms))
+                ms = _stated(entry) * Shares(*entry.contended_shares).time_factor(worst_slowdown(device, entry.processor, others))
+                computing[entry.name] = EndedWork(ms, dict.fromkeys(map(kind_of, others), ms))
     return computing
 
 
@@ -199,7 +205,7 @@ def _stated(entry: SubgraphEntry) -> float:
     return entry.predicted_ms
 
 
-def _moved(manifest: Manifest, entry: SubgraphEntry, predictor: LatencyPredictor, home: str) -> tuple[float, float]:
+def _transfer_ms(manifest: Manifest, entry: SubgraphEntry, predictor: LatencyPredictor, home: str) -> tuple[float, float]:
     """Transfers into and out of a subgraph, ms; inputs and outputs of the network are at `home`."""
     links = predictor.links
     tensors = {tensor.name: tensor for tensor in manifest.tensors}
@@ -240,12 +246,14 @@ def alternative_of(network: Network) -> Alternative:
         # what the host joins grows with what else uses it, as what it computes does
         computing = sum(ms for doing, ms in time.parts if doing in ("subgraph", "join"))
         queue = places[name].queue if name in places else inline
-        work.append(PlannedWork(name, time.processor, queue, computing, sum(ms for _, ms in time.parts) - computing, plan.before(name)))
+        work.append(
+            PlannedWork(name, time.processor, queue, computing, sum(ms for _, ms in time.parts) - computing, plan.predecessors(name))
+        )
     return Alternative(network.name, tuple(work), network.watts)
 
 
 #: Steps of a table, at most.
-MOST_STEPS = 10_000
+MAX_STEPS = 10_000
 
 #: The tensor that steps read which need no other.
 _INPUT = "(input)"
@@ -263,7 +271,7 @@ class TableStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 50)] | None = None  # Size of its result, for transfers to other processors.
 
     @property
-    def needed(self) -> tuple[str, ...]:
+    def dependencies(self) -> tuple[str, ...]:
         """The steps that it waits for."""
         return tuple(dict.fromkeys(self.needs.replace(";", " ").split()))
 
@@ -294,19 +302,19 @@ def read_steps(path: Path) -> StepTable:
             raise StretchError(f"{path}, line {line}: the name `{step.name}` has a space or a `;`, which separate names", "write `_` there")
         if step.name in lines:
             raise StretchError(f"{path}, line {line}: the step `{step.name}` is in line {lines[step.name]} already", "rename one")
-        if len(steps) == MOST_STEPS:
-            raise StretchError(f"{path} has more than {MOST_STEPS} steps", "merge steps that follow each other on one processor")
+        if len(steps) == MAX_STEPS:
+            raise StretchError(f"{path} has more than {MAX_STEPS} steps", "merge steps that follow each other on one processor")
         lines[step.name] = line
         steps.append(step)
     if not steps:
         raise StretchError(f"{path} has a header and no step")
     for step in steps:
-        for name in step.needed:
+        for name in step.dependencies:
             if name not in lines:
                 what = f"{path}, line {lines[step.name]}: `{step.name}` needs `{name}`, which is no step of the table"
                 raise StretchError(what, nearest(name, lines))
     try:
-        TopologicalSorter({step.name: step.needed for step in steps}).prepare()
+        TopologicalSorter({step.name: step.dependencies for step in steps}).prepare()
     except CycleError as error:
         circle = error.args[1][::-1]
         first = min(range(len(circle) - 1), key=lambda i: lines[circle[i]])
@@ -317,11 +325,11 @@ def read_steps(path: Path) -> StepTable:
     return StepTable(path, tuple(steps))
 
 
-def without_bytes(table: StepTable) -> tuple[str, ...]:
+def steps_without_bytes(table: StepTable) -> tuple[str, ...]:
     """Names of steps whose result another kind of processor needs, and whose size the table does not state."""
     kinds = {step.name: kind_of(step.processor) for step in table.steps}
     unsized = {step.name for step in table.steps if step.bytes is None}
-    crossing = {name for step in table.steps for name in step.needed if kinds[name] != kinds[step.name]}
+    crossing = {name for step in table.steps for name in step.dependencies if kinds[name] != kinds[step.name]}
     return tuple(name for name in kinds if name in unsized & crossing)
 
 
@@ -331,7 +339,7 @@ def network_of_steps(table: StepTable, device: DeviceProfile | None) -> Network:
     Args:
         device: Whose links, contention and power count; None for the times of the table alone.
     """
-    plan = plan_of((_INPUT,), _results(table.steps), [_planned(step) for step in table.steps], ())
+    plan = build_plan((_INPUT,), _step_outputs(table.steps), [_planned(step) for step in table.steps], ())
     places = {name: Placement(name, "table", (), name, "blocking", False, "stated by the table") for name in table.processors}
     times = {step.name: StepTime(step.processor, (("subgraph", step.ms),)) for step in table.steps}
     watts = {}
@@ -343,12 +351,12 @@ def network_of_steps(table: StepTable, device: DeviceProfile | None) -> Network:
 
 
 def _planned(step: TableStep) -> PlannedSubgraph:
-    return PlannedSubgraph(step.name, step.name, "", step.processor, step.needed or (_INPUT,), (step.name,))
+    return PlannedSubgraph(step.name, step.name, "", step.processor, step.dependencies or (_INPUT,), (step.name,))
 
 
-def _results(steps: Sequence[TableStep]) -> tuple[str, ...]:
+def _step_outputs(steps: Sequence[TableStep]) -> tuple[str, ...]:
     """Names of the steps that no other needs."""
-    needed = {name for step in steps for name in step.needed}
+    needed = {name for step in steps for name in step.dependencies}
     return tuple(step.name for step in steps if step.name not in needed)
 
 
@@ -358,19 +366,19 @@ def _times_on_device(table: StepTable, device: DeviceProfile) -> dict[str, StepT
     families = {step.name: device.processor(step.processor).family for step in table.steps}
     readers: dict[str, set[str]] = {}
     for step in table.steps:
-        for name in step.needed:
+        for name in step.dependencies:
             readers.setdefault(name, set()).add(families[step.name])
     times = {}
     for step in table.steps:
         family = families[step.name]
         into = back = 0.0
-        for name in step.needed:
+        for name in step.dependencies:
             moved = links.parts_of_bytes(families[name], family, by_name[name].bytes or 0)
             into += sum(ms for end, ms in moved.items() if end != families[name])
         for reader in readers.get(step.name, ()):
             # read back once, whoever reads it
             back = max(back, links.parts_of_bytes(family, reader, step.bytes or 0).get(family, 0.0))
-        beside = company(device, step.processor, Shares(arithmetic=1.0), device.processors)
+        beside = contention_factors(device, step.processor, Shares(arithmetic=1.0), device.processors)
         time = StepTime.of(step.processor, into, step.ms, back, beside, device.feeder(step.processor))
-        times[step.name] = replace(time, within=True)
+        times[step.name] = replace(time, overlaps_own_inference=True)
     return times

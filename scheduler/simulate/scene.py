@@ -1,4 +1,4 @@
-"""What goes on around a bundle while it is simulated: when inferences are asked for, what else uses the processors, how times vary, and how the chip warms up.
+"""Conditions of a simulation: arrivals of requests, load of processors, variation of times, and temperature of the chip.
 
 One body warms up towards what the power of the moment would make of it in the end, by its time constant. Between two
 events the power does not change, so the temperature, and when it crosses a step, are formulas.
@@ -16,20 +16,20 @@ import numpy as np
 from predictors.devices import DeviceProfile
 from predictors.errors import StretchError, UnknownNameError, UsageError
 from predictors.thermal import Thermal
-from scheduler.runtime.inputs import checked_deadline, checked_priority
+from scheduler.runtime.inputs import check_deadline, check_priority
 
 #: Random numbers are drawn for so many inferences at a time.
 _CHUNK = 256
 
 #: Milliseconds between requests, and requests a second, are at most this and at least one over it.
-_MOST = 1e9
+_MAX_NUMBER = 1e9
 
 _ARRIVALS_EXAMPLE = "write periodic:MS, as periodic:33.3, or poisson:RATE with requests a second, as poisson:30"
 
 
 @dataclass(frozen=True)
 class Arrivals:
-    """Requests that come whether the last one is answered or not."""
+    """Requests that arrive whether the last one is answered or not."""
 
     #: ``periodic``: the first at once, then at equal distances; ``poisson``: at random, independently of each other.
     kind: Literal["periodic", "poisson"]
@@ -40,11 +40,11 @@ class Arrivals:
         if self.kind == "periodic":
             for number in count():
                 yield number * self.every_ms
-        rng, at = np.random.default_rng([seed, 1, client] if client else [seed, 1]), 0.0
+        rng, moment = np.random.default_rng([seed, 1, client] if client else [seed, 1]), 0.0
         while True:
             for gap in rng.exponential(self.every_ms, _CHUNK).tolist():
-                at += gap
-                yield at
+                moment += gap
+                yield moment
 
 
 def parse_arrivals(text: str) -> Arrivals:
@@ -56,13 +56,13 @@ def parse_arrivals(text: str) -> Arrivals:
         number = float(form[2])
     except ValueError:
         raise UsageError(f"`{text}` has something in the place of a number", _ARRIVALS_EXAMPLE) from None
-    if not (isfinite(number) and 1 / _MOST <= number <= _MOST):
-        raise UsageError(f"requests cannot come as `{text}` says", f"the number is from {1 / _MOST:g} to {_MOST:g}")
+    if not (isfinite(number) and 1 / _MAX_NUMBER <= number <= _MAX_NUMBER):
+        raise UsageError(f"requests cannot come as `{text}` says", f"the number is from {1 / _MAX_NUMBER:g} to {_MAX_NUMBER:g}")
     return Arrivals("periodic", number) if form[1] == "periodic" else Arrivals("poisson", 1e3 / number)
 
 
 #: Moments of loads are at most this, ms: about twelve days.
-LAST_MS = 1e9
+MAX_MOMENT_MS = 1e9
 
 #: Sums of shares may be over 1 by this, for 0.9 and 0.1 are not exactly 1.
 _ROUNDING = 1e-9
@@ -72,14 +72,14 @@ _EXAMPLE = "write a share of a processor and the milliseconds between which it i
 _SPEED_EXAMPLE = "write a processor, a factor on its speed and the milliseconds between which it holds, as gpu=0.5@100:500"
 
 #: Factors on a processor's speed.
-LEAST_SPEED, MOST_SPEED = 0.01, 10.0
+MIN_SPEED, MAX_SPEED = 0.01, 10.0
 
 _FORM = re.compile(r"(?P<processor>[^=]+)=(?P<number>[^@=]+)@(?P<start>[^:@]+):(?P<end>[^:@]+)")
 
 
 @dataclass(frozen=True)
 class Load:
-    """A share of a processor that is taken for a while."""
+    """A load that takes a share of a processor for a while."""
 
     processor: str  # Processor of the device.
     share: float  # What is taken, from 0 to 1.
@@ -104,10 +104,10 @@ class Frequency:
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        if not LEAST_SPEED <= self.speed <= MOST_SPEED:
+        if not MIN_SPEED <= self.speed <= MAX_SPEED:
             raise UsageError(
                 f"{self.processor} cannot run at {self.speed:g} of its speed",
-                f"a speed is from {LEAST_SPEED:g} to {MOST_SPEED:g}; 1 is the profile's",
+                f"a speed is from {MIN_SPEED:g} to {MAX_SPEED:g}; 1 is the profile's",
             )
         _check_times(f"the speed of {self.processor}", self.start_ms, self.end_ms, _SPEED_EXAMPLE)
 
@@ -122,12 +122,12 @@ def parse_frequencies(texts: Iterable[str]) -> tuple[Frequency, ...]:
     return tuple(Frequency(*parts) for parts in _windows(texts, "speed", _SPEED_EXAMPLE))
 
 
-def _windows(texts: Iterable[str], what: str, example: str) -> Iterator[tuple[str, float, float, float]]:
+def _windows(texts: Iterable[str], kind: str, example: str) -> Iterator[tuple[str, float, float, float]]:
     """Processor, number, start and end of each."""
     for word in (word.strip() for text in texts for word in text.split(",")):
         form = _FORM.fullmatch(word)
         if form is None:
-            raise UsageError(f"`{word}` is no {what}", example)
+            raise UsageError(f"`{word}` is no {kind}", example)
         try:
             number, start, end = (float(form[name]) for name in ("number", "start", "end"))
         except ValueError:
@@ -135,36 +135,36 @@ def _windows(texts: Iterable[str], what: str, example: str) -> Iterator[tuple[st
         yield form["processor"].strip(), number, start, end
 
 
-def _check_times(what: str, start_ms: float, end_ms: float, example: str) -> None:
+def _check_times(subject: str, start_ms: float, end_ms: float, example: str) -> None:
     for moment in (start_ms, end_ms):
-        if not (isfinite(moment) and 0 <= moment <= LAST_MS):
-            raise UsageError(f"{what} has {moment:g} ms for a moment", f"moments are from 0 to {LAST_MS:g} ms")
+        if not (isfinite(moment) and 0 <= moment <= MAX_MOMENT_MS):
+            raise UsageError(f"{subject} has {moment:g} ms for a moment", f"moments are from 0 to {MAX_MOMENT_MS:g} ms")
     if end_ms <= start_ms:
-        raise UsageError(f"{what} ends at {end_ms:g} ms, and begins at {start_ms:g} ms", example)
+        raise UsageError(f"{subject} ends at {end_ms:g} ms, and begins at {start_ms:g} ms", example)
 
 
-class Free:
-    """What loads and clocks leave of each processor as time goes on."""
+class FreeShares:
+    """Free share of each processor over time, after loads and clock frequencies."""
 
     def __init__(self, loads: Sequence[Load], processors: Collection[str], frequencies: Sequence[Frequency] = ()) -> None:
-        everything: list[Load | Frequency] = [*loads, *frequencies]
-        for interval in everything:
+        intervals: list[Load | Frequency] = [*loads, *frequencies]
+        for interval in intervals:
             if interval.processor not in processors:
                 raise UnknownNameError.among("processor of the bundle", interval.processor, processors)
-        taking = [load for load in loads if load.share]
-        counting: list[Load | Frequency] = [*taking, *frequencies]
-        moments = sorted({moment for period in counting for moment in (period.start_ms, period.end_ms)})
+        positive_loads = [load for load in loads if load.share]
+        effective: list[Load | Frequency] = [*positive_loads, *frequencies]
+        moments = sorted({moment for period in effective for moment in (period.start_ms, period.end_ms)})
         self._changes: list[tuple[float, dict[str, float]]] = []
         for moment in moments:
-            left = dict.fromkeys(processors, 1.0)
-            for load in taking:
+            free = dict.fromkeys(processors, 1.0)
+            for load in positive_loads:
                 if load.start_ms <= moment < load.end_ms:
-                    left[load.processor] -= load.share
-            for processor, share in left.items():
+                    free[load.processor] -= load.share
+            for processor, share in free.items():
                 if share < -_ROUNDING:
                     raise UsageError(f"loads take {1 - share:g} of {processor} from {moment:g} ms on", "together they may take 1 of it")
             speeds = _speeds_at(frequencies, moment)
-            shares = {name: share * speeds.get(name, 1.0) if share > _ROUNDING else 0.0 for name, share in left.items()}
+            shares = {name: share * speeds.get(name, 1.0) if share > _ROUNDING else 0.0 for name, share in free.items()}
             self._changes.append((moment, shares))
         self._next = 0
         #: Share of each processor that is free now, times its speed.
@@ -173,7 +173,7 @@ class Free:
         self.until = moments[0] if moments else inf
 
     def change(self) -> None:
-        """Go on to the moment `until`."""
+        """Advance to the moment `until`."""
         self.shares = self._changes[self._next][1]
         self._next += 1
         self.until = self._changes[self._next][0] if self._next < len(self._changes) else inf
@@ -190,18 +190,18 @@ def _speeds_at(frequencies: Sequence[Frequency], moment: float) -> dict[str, flo
 
 
 #: Inferences at once, as `stretch run --in-flight` has it.
-MOST_IN_FLIGHT = 64
+MAX_IN_FLIGHT = 64
 
 #: Inferences of one simulation: their times fit into memory.
-MOST_RUNS = 1_000_000
+MAX_RUNS = 1_000_000
 
 #: Standard deviation of a time's logarithm; at this one a time in twenty is over five times the predicted one.
-MOST_JITTER = 1.0
+MAX_JITTER = 1.0
 
 
 @dataclass(frozen=True)
 class Scene:
-    """What is run, and what disturbs it."""
+    """Inferences to simulate, and their disturbances."""
 
     runs: int = 1  # Inferences.
     in_flight: int = 1  # How many of them there may be at once.
@@ -217,18 +217,16 @@ class Scene:
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        if not 1 <= self.runs <= MOST_RUNS:
-            raise UsageError(f"{self.runs} inferences cannot be simulated", f"from 1 to {MOST_RUNS} can")
-        if not 1 <= self.in_flight <= MOST_IN_FLIGHT:
-            raise UsageError(f"{self.in_flight} inferences cannot be in flight", f"from 1 to {MOST_IN_FLIGHT} can")
-        if not (isfinite(self.jitter) and 0 <= self.jitter <= MOST_JITTER):
-            raise UsageError(
-                f"a jitter of {self.jitter:g} is out of range", f"it is from 0 to {MOST_JITTER:g}; 0.05 is about 5 % of a time"
-            )
+        if not 1 <= self.runs <= MAX_RUNS:
+            raise UsageError(f"{self.runs} inferences cannot be simulated", f"from 1 to {MAX_RUNS} can")
+        if not 1 <= self.in_flight <= MAX_IN_FLIGHT:
+            raise UsageError(f"{self.in_flight} inferences cannot be in flight", f"from 1 to {MAX_IN_FLIGHT} can")
+        if not (isfinite(self.jitter) and 0 <= self.jitter <= MAX_JITTER):
+            raise UsageError(f"a jitter of {self.jitter:g} is out of range", f"it is from 0 to {MAX_JITTER:g}; 0.05 is about 5 % of a time")
         if self.seed < 0:
             raise UsageError(f"{self.seed} is no seed", "a seed is 0 or a positive whole number")
-        checked_deadline(self.deadline_ms)
-        checked_priority(self.priority)
+        check_deadline(self.deadline_ms)
+        check_priority(self.priority)
 
     def factors(self, subgraphs: int, client: int = 0) -> Iterator[list[float] | None]:
         """Of each inference in turn the factors on its subgraphs' times, in the order of the plan; None where nothing jitters.
@@ -249,7 +247,7 @@ _NOW_MS = 1e-6
 
 @dataclass(frozen=True)
 class Power:
-    """What a processor draws."""
+    """Power of a processor."""
 
     computing_w: float  # While it computes at full speed, W.
     idle_w: float  # While it does not, W.
@@ -279,13 +277,13 @@ def powers(device: DeviceProfile, thermal: Thermal, processors: Collection[str])
 
 
 class Heat:
-    """The temperature, as time goes on."""
+    """The temperature over time."""
 
     def __init__(self, thermal: Thermal, power: Mapping[str, Power]) -> None:
         self.thermal, self._power = thermal, power
         self._level = 0
         self._watts = 0.0
-        self._at = 0.0
+        self._now = 0.0
         #: °C, now and at most so far.
         self.temperature_c = self.hottest_c = thermal.ambient_c
         #: When the speed changes next if the power stays, ms.
@@ -313,18 +311,18 @@ class Heat:
         for name, power in self._power.items():
             share = shares.get(name, 0.0)
             self._watts += power.idle_w + share * max(0.0, power.computing_w * scale - power.idle_w)
-        self.until = self._at + self._crossing_ms()
+        self.until = self._now + self._crossing_ms()
 
     def advance(self, now: float) -> None:
         """Go on to a moment that is not behind `until`, ms."""
-        spent = now - self._at
+        spent = now - self._now
         if spent > 0:
             self.processors_mj += self._watts * spent
             self.throttled_ms += spent if self._level else 0.0
             end = self._end_c()
             self.temperature_c = end + (self.temperature_c - end) * exp(-spent / (1e3 * self.thermal.time_constant_s))
             self.hottest_c = max(self.hottest_c, self.temperature_c)
-            self._at = now
+            self._now = now
 
     def change(self) -> None:
         """The temperature is at a step: it is in force from now on, or no more."""

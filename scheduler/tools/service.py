@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from predictors.errors import MissingBackendError, StretchError, UsageError, install_line
-from scheduler.runtime.inputs import checked_priority, deadline_at, zeros
-from scheduler.runtime.scheduler import Scheduler, SharedSession, chosen
+from scheduler.runtime.inputs import check_priority, deadline_at, zeros
+from scheduler.runtime.scheduler import Scheduler, SharedSession, resolve_model
 from scheduler.runtime.session import Session
 from scheduler.runtime.trace import Trace
 from scheduler.simulate.admission import Admission, Demand, admit
@@ -40,7 +40,7 @@ class ServiceRequest:
     future: "Future[Any]" = field(default_factory=Future)  # Who waits for it.
 
 
-class Waiting:
+class RequestQueue:
     """Requests that wait, for several models.
 
     The next one is of the highest priority, of these the one whose deadline is earliest, of these (those without a
@@ -51,7 +51,7 @@ class Waiting:
         self._bound = bound
         self._requests: list[ServiceRequest] = []
         #: Seconds that each model's inferences took so far.
-        self._used = dict.fromkeys(models, 0.0)
+        self._seconds = dict.fromkeys(models, 0.0)
 
     def __len__(self) -> int:
         """How many wait."""
@@ -69,26 +69,26 @@ class Waiting:
             raise OverloadedError(f"{self._bound} requests wait already", "ask again later, or for fewer a second")
         self._requests.append(request)
 
-    def used(self, model: str, seconds: float) -> None:
+    def add_seconds(self, model: str, seconds: float) -> None:
         """An inference of a model took so long."""
-        self._used[model] += seconds
+        self._seconds[model] += seconds
 
-    def overdue(self, now_s: float) -> list[ServiceRequest]:
+    def take_expired(self, now_s: float) -> list[ServiceRequest]:
         """Take away the requests whose deadline has passed."""
-        late = [request for request in self._requests if request.deadline_s <= now_s]
+        expired = [request for request in self._requests if request.deadline_s <= now_s]
         self._requests = [request for request in self._requests if request.deadline_s > now_s]
-        return late
+        return expired
 
-    def next(self, room: Mapping[str, bool]) -> ServiceRequest | None:
+    def take_next(self, room: Mapping[str, bool]) -> ServiceRequest | None:
         """Take away the next request of the models that have room; None if there is none."""
-        able = [
-            (-request.priority, request.deadline_s, self._used[request.model], request.arrived_s, number)
+        candidates = [
+            (-request.priority, request.deadline_s, self._seconds[request.model], request.arrived_s, number)
             for number, request in enumerate(self._requests)
             if room[request.model]
         ]
-        return self._requests.pop(min(able)[-1]) if able else None
+        return self._requests.pop(min(candidates)[-1]) if candidates else None
 
-    def everything(self) -> list[ServiceRequest]:
+    def take_all(self) -> list[ServiceRequest]:
         """Take away all."""
         requests, self._requests = self._requests, []
         return requests
@@ -126,7 +126,7 @@ class Counters:
             for outcome in OUTCOMES:
                 self._requests.labels(model, outcome)
 
-    def note(self, model: str, outcome: str, seconds: float | None = None) -> None:
+    def count(self, model: str, outcome: str, seconds: float | None = None) -> None:
         """A request has come to its end."""
         self._requests.labels(model, outcome).inc()
         if seconds is not None:
@@ -138,14 +138,14 @@ class Counters:
         return {name: int(value("nn_stretch_requests_total", {"model": model, "outcome": name}) or 0) for name in OUTCOMES}
 
 
-def measured_network(name: str, session: Session, quiet: int = 5) -> Network:
+def measure_network(name: str, session: Session, quiet: int = 5) -> Network:
     """A session's plan, with what its steps took in inferences one at a time; nothing else should run then."""
     x = zeros(session.bundle.manifest)
     traces: list[Trace] = []
     for _ in range(quiet + 1):
         session.submit(x).result()
         traces.append(session.submitted_traces[-1])
-    plan, places = session.plan, session.places
+    plan, places = session.plan, session.subgraph_placements
     times = {}
     for step in plan.order:
         # what a step took of its queue; conversions at its border lie within it
@@ -158,7 +158,7 @@ def measured_network(name: str, session: Session, quiet: int = 5) -> Network:
 
 
 #: Name of the model where a session is given without one.
-ONLY = "model"
+ONLY_MODEL = "model"
 
 
 class Service:
@@ -185,12 +185,12 @@ class Service:
     def __init__(self, sessions: Scheduler | Session | Mapping[str, Session], waiting: int = 64) -> None:
         if isinstance(sessions, Scheduler):
             sessions = sessions.sessions
-        self._sessions: dict[str, Session] = {ONLY: sessions} if isinstance(sessions, Session) else dict(sessions)
+        self._sessions: dict[str, Session] = {ONLY_MODEL: sessions} if isinstance(sessions, Session) else dict(sessions)
         if not self._sessions:
             raise UsageError("a service of no session has nothing to do", "give a session, or some by name")
         if waiting < 1:
             raise UsageError(f"a service in which {waiting} requests may wait takes none", "waiting is 1 or more")
-        self._waiting = Waiting(self._sessions, waiting)
+        self._queue = RequestQueue(self._sessions, waiting)
         self._counters = Counters(self._sessions)
         self._running = dict.fromkeys(self._sessions, 0)
         self._changed = threading.Condition()
@@ -216,16 +216,16 @@ class Service:
             UsageError: If the priority or the deadline makes no sense, or no model is named of several.
             StretchError: If the service is closed.
         """
-        name = chosen(self._sessions, model)
+        name = resolve_model(self._sessions, model)
         now = time.monotonic()
-        request = ServiceRequest(name, x, checked_priority(priority), now, deadline_at(now, deadline_ms))
+        request = ServiceRequest(name, x, check_priority(priority), now, deadline_at(now, deadline_ms))
         with self._changed:
             if self._closed:
                 raise StretchError("this service is closed", "make a new Service")
             try:
-                self._waiting.add(request)
+                self._queue.add(request)
             except StretchError:
-                self._counters.note(name, "refused")
+                self._counters.count(name, "refused")
                 raise
             self._changed.notify_all()
         return request.future
@@ -258,12 +258,12 @@ class Service:
             UsageError: If nothing is demanded, or several sessions are not those of one scheduler.
             StretchError: If an inference fails.
         """
-        sessions = {name: self._sessions[chosen(self._sessions, name)] for name in demands}
+        sessions = {name: self._sessions[resolve_model(self._sessions, name)] for name in demands}
         if len(sessions) > 1 and not all(isinstance(session, SharedSession) for session in sessions.values()):
             raise UsageError(
                 "sessions that know nothing of each other promise nothing together", "give the service a Scheduler of the bundles"
             )
-        networks = [measured_network(name, session, quiet) for name, session in sessions.items()]
+        networks = [measure_network(name, session, quiet) for name, session in sessions.items()]
         weighed = [
             replace(demand, weight=session.weight) if isinstance(session, SharedSession) else demand
             for demand, session in zip(demands.values(), sessions.values(), strict=True)
@@ -280,14 +280,14 @@ class Service:
 
     def outcomes(self, model: str | None = None) -> dict[str, int]:
         """How many requests of a model were done, done late, failed, expired, refused and cancelled."""
-        return self._counters.outcomes(chosen(self._sessions, model))
+        return self._counters.outcomes(resolve_model(self._sessions, model))
 
     def prometheus(self) -> str:
         """Counters in Prometheus' text format, for whatever serves them under ``/metrics``."""
         from prometheus_client import generate_latest
 
         with self._changed:
-            self._counters.waiting.set(len(self._waiting))
+            self._counters.waiting.set(len(self._queue))
             for model, count in self._running.items():
                 self._counters.running.labels(model).set(count)
             return generate_latest(self._counters.registry).decode()
@@ -300,11 +300,11 @@ class Service:
         """
         with self._changed:
             self._closed = True
-            dropped = [] if drain else self._waiting.everything()
+            dropped = [] if drain else self._queue.take_all()
             self._changed.notify_all()
         for request in dropped:
             if request.future.cancel():
-                self._counters.note(request.model, "cancelled")
+                self._counters.count(request.model, "cancelled")
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -320,31 +320,31 @@ class Service:
         """The thread that hands requests on, until the service is closed and nothing is left."""
         while True:
             with self._changed:
-                request = self._taken()
+                request = self._take()
                 while request is None:
-                    if self._closed and not len(self._waiting) and not any(self._running.values()):
+                    if self._closed and not len(self._queue) and not any(self._running.values()):
                         return
                     # until a request that waits is late
-                    first = self._waiting.first_deadline
+                    first = self._queue.first_deadline
                     self._changed.wait(None if first is None else max(0.0, first - time.monotonic()))
-                    request = self._taken()
+                    request = self._take()
                 if request.future.set_running_or_notify_cancel():
                     self._running[request.model] += 1
                 else:
-                    self._counters.note(request.model, "cancelled")
+                    self._counters.count(request.model, "cancelled")
                     continue
             self._begin(request)
 
-    def _taken(self) -> ServiceRequest | None:
+    def _take(self) -> ServiceRequest | None:
         """The next request that can begin; the lock is held."""
-        for late in self._waiting.overdue(time.monotonic()):
+        for late in self._queue.take_expired(time.monotonic()):
             if late.future.set_running_or_notify_cancel():
-                self._counters.note(late.model, "expired")
+                self._counters.count(late.model, "expired")
                 late.future.set_exception(DeadlineError(f"the deadline of a request for `{late.model}` passed before it was begun"))
             else:
-                self._counters.note(late.model, "cancelled")
+                self._counters.count(late.model, "cancelled")
         room = {name: self._running[name] < session.in_flight for name, session in self._sessions.items()}
-        return self._waiting.next(room)
+        return self._queue.take_next(room)
 
     def _begin(self, request: ServiceRequest) -> None:
         began = time.monotonic()
@@ -364,11 +364,11 @@ class Service:
         now = time.monotonic()
         with self._changed:
             self._running[request.model] -= 1
-            self._waiting.used(request.model, now - began)
+            self._queue.add_seconds(request.model, now - began)
             self._changed.notify_all()
         if error is not None or done is None:
-            self._counters.note(request.model, "failed", now - request.arrived_s)
+            self._counters.count(request.model, "failed", now - request.arrived_s)
             request.future.set_exception(error)
         else:
-            self._counters.note(request.model, "late" if now > request.deadline_s else "done", now - request.arrived_s)
+            self._counters.count(request.model, "late" if now > request.deadline_s else "done", now - request.arrived_s)
             request.future.set_result(done.result())

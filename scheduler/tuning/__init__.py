@@ -18,7 +18,7 @@ T = TypeVar("T")
 #: Times that each candidate is measured, interleaved; the least counts.
 REPEATS = 3
 #: A candidate whose first time is this many times the best is not measured again.
-HOPELESS = 1.5
+DROP_RATIO = 1.5
 #: Part of the default's time that a candidate must stay below: noise must not replace a choice.
 BETTER = 0.97
 
@@ -35,7 +35,7 @@ class Quickest(Generic[T]):
 def quickest(
     candidates: Sequence[T],
     measure: Callable[[T | None], float | None],
-    spent: Callable[[], bool] = lambda: False,
+    out_of_time: Callable[[], bool] = lambda: False,
 ) -> Quickest[T]:
     """Measure candidates against the default in turns and take the quickest; never one that is slower than the default.
 
@@ -47,7 +47,7 @@ def quickest(
         measure: Milliseconds of a candidate, of the default if given None; None if the device refuses the candidate.
     """
     contenders = [partial(measure, candidate) for candidate in (None, *candidates)]
-    times = race(contenders, REPEATS, HOPELESS, spent=spent)
+    times = race(contenders, REPEATS, DROP_RATIO, out_of_time=out_of_time)
     if 0 not in times:
         raise StretchError("the kernel does not run with its default work-group")
     default = times.pop(0)
@@ -60,9 +60,9 @@ def quickest(
 def race(
     contenders: Sequence[Callable[[], float | None]],
     rounds: int,
-    hopeless: float,
-    trial: int = 1,
-    spent: Callable[[], bool] = lambda: False,
+    drop_ratio: float,
+    trial_rounds: int = 1,
+    out_of_time: Callable[[], bool] = lambda: False,
 ) -> dict[int, float]:
     """Return the least time of each candidate, measured alternately, so that a disturbance affects them all.
 
@@ -74,9 +74,9 @@ def race(
     for turn in range(rounds):
         best = float("inf")
         for i, measure in enumerate(contenders):
-            if i and spent():
+            if i and out_of_time():
                 break
-            if i and turn >= trial and times.get(i, float("inf")) > hopeless * best:
+            if i and turn >= trial_rounds and times.get(i, float("inf")) > drop_ratio * best:
                 continue
             ms = measure()
             if ms is not None:

@@ -15,7 +15,7 @@ from msgspec.structs import asdict, replace
 
 from predictors.devices import DeviceProfile, load_device
 from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UsageError, install_line
-from predictors.structs import filled, plain
+from predictors.structs import filled, to_builtins
 from scheduler.bundle.manifest import Manifest, WeightsInfo
 from scheduler.progress import Progress, silent
 from stretch import __version__
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from scheduler.bundle.agreement import Agreement
     from scheduler.bundle.load import Bundle
-    from scheduler.bundle.manifest import Own
+    from scheduler.bundle.manifest import SourceFile
     from scheduler.bundle.preprocessing import Preprocessing
     from stretch.capture import Captured
     from stretch.capture.inputs import InputShapes
@@ -107,7 +107,7 @@ class Branched:
     mapping: Mapping[str, str] = field(default_factory=dict)
     original: "Captured | None" = field(default=None, repr=False)
     built: str | None = field(default=None, repr=False)
-    own: "tuple[Path, Own] | None" = field(default=None, repr=False)
+    own: "tuple[Path, SourceFile] | None" = field(default=None, repr=False)
     unjudged: bool = False
     ranges: "Ranges" = field(default_factory=dict, repr=False)
 
@@ -209,7 +209,7 @@ class Branched:
         Args:
             spelling: How its sentences write options; as arguments of Python if None.
         """
-        return plain(self.answer(spelling))
+        return to_builtins(self.answer(spelling))
 
     def _control(self) -> "BranchedModel | None":
         """The sequential control to export; built now if that was left out."""
@@ -460,7 +460,7 @@ def branch(
     # what is wrong with a request is said before torch is loaded
     config = (config or PlanConfig()).having(options)
     profile = device if isinstance(device, DeviceProfile) else load_device(device)
-    if design is None or len(profile.usual) < 2:
+    if design is None or len(profile.default_processors) < 2:
         config.checked(profile)
     draft = load_draft(Path(design)) if isinstance(design, str | Path) else design
     least = config.min_agreement

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from scheduler.simulate.answer import SimulateAnswer
-    from scheduler.simulate.clock import Simulated
+    from scheduler.simulate.clock import SimulationResult
     from stretch.capture.inputs import InputShapes
     from stretch.evaluation.measure import EvaluateAnswer
     from stretch.planning.cost.accuracy import AccuracySource
@@ -453,7 +453,7 @@ def simulate(
     ] = False,
     trace: Annotated[Path | None, typer.Option(help="Write a timeline of the first inferences for ui.perfetto.dev to this file.")] = None,
     progress: Progress | None = None,
-) -> "tuple[SimulateAnswer, Simulated]":
+) -> "tuple[SimulateAnswer, SimulationResult]":
     """Simulate a bundle on its device, or a table of steps, under disturbances.
 
     Args:
@@ -468,7 +468,7 @@ def simulate(
     from predictors.thermal import read_thermal
     from scheduler.bundle.load import load_bundle
     from scheduler.runtime.trace import write_perfetto
-    from scheduler.simulate.answer import SimulationRequest, parse_other, parse_workload, simulate_steps, tracks
+    from scheduler.simulate.answer import SimulationRequest, parse_alternative, parse_workload, simulate_steps, tracks
     from scheduler.simulate.answer import simulate as simulate_bundle
     from scheduler.simulate.networks import read_steps
     from scheduler.simulate.scene import Scene, parse_arrivals, parse_frequencies, parse_loads, thermal_of
@@ -499,7 +499,7 @@ def simulate(
         shared=shared,
         admit=admit,
         prefer=prefer,
-        alternatives=tuple(parse_other(text, loaded) for text in alternatives) if loaded is not None else (),
+        alternatives=tuple(parse_alternative(text, loaded) for text in alternatives) if loaded is not None else (),
         thermal=None if heat is None else thermal_of(profile) if heat == "profile" and profile is not None else read_thermal(Path(heat)),
         workloads=tuple(map(parse_workload, beside)),
     )

@@ -19,7 +19,7 @@ from torch import fx, nn
 from torch.export.graph_signature import OutputKind, TensorArgument
 
 from predictors.errors import StretchError, UsageError, first_line, need
-from predictors.graph import Op, OpGraph, free_name
+from predictors.graph import Op, OpGraph, unique_name
 from predictors.operators import kind_of
 from predictors.shapes import Shape
 from stretch.capture.aten import RULES, AtenCall, AtenStep, AtenValue, opaque_node
@@ -225,7 +225,7 @@ class AtenLowering:
     def _free_name(self, wanted: str, more: set[str] = frozenset()) -> str:  # type: ignore[assignment]
         if hasattr(nn.Module, wanted):
             wanted = f"{wanted}_"
-        return free_name(wanted, lambda name: name in self._ops or name in more)
+        return unique_name(wanted, lambda name: name in self._ops or name in more)
 
 
 def _empty(shape: Shape) -> AtenValue:

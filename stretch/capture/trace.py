@@ -15,7 +15,7 @@ import torch
 from torch import fx, nn
 
 from predictors.errors import StretchError, UsageError, first_line, need
-from predictors.graph import Op, OpGraph, free_name
+from predictors.graph import Op, OpGraph, unique_name
 from predictors.shapes import Attr, ints
 from stretch.capture.inputs import ONLY, Inputs, InputShapes, check_hooks, whole_numbers
 from stretch.capture.results import Captured, Returned, check_read, left_out, outputs_of, reachable, relabelled, tensors
@@ -548,7 +548,7 @@ def _unique(wanted: str, otherwise: str, used: set[str]) -> str:
     name = wanted if wanted not in used else otherwise
     if hasattr(nn.Module, name):
         name = f"{name}_"  # operators become submodules, which may not hide a method
-    name = free_name(name, used.__contains__)
+    name = unique_name(name, used.__contains__)
     used.add(name)
     return name
 

@@ -401,7 +401,7 @@ def _from_networks(out: Output, table: str, device: str, target: Path, networks:
             target.unlink()
         raise StretchError(f"cannot write {prior_path(target)}: {error.strerror}", "choose another place with --out") from error
     timed = {base.processor(row.processor).family for row in rows}
-    others = [base.processor(name) for name in base.usual if name not in timed]
+    others = [base.processor(name) for name in base.default_processors if name not in timed]
     if guessed := [one.name for one in others if origin_of(one, one.default_precision) not in MEASURED]:
         out.warn(
             f"no network was timed on the {' and the '.join(guessed)} of {target.stem}: speed-ups compare measured times with estimates"

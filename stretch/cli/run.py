@@ -17,7 +17,7 @@ from stretch.parameters import NO_PLACES, BundleFolder, Places, Processors
 if TYPE_CHECKING:
     import numpy as np
 
-    from scheduler.checks.verify import Judgement
+    from scheduler.checks.verify import ReferenceComparison
     from scheduler.delegates import Delegate
     from scheduler.measure.benchmark import Benchmark, Effort, Throughput
     from scheduler.placement.mapping import Priority
@@ -136,12 +136,12 @@ def run(
 
 def _measure(
     out: Output, session: "Session", x: "np.ndarray[Any, Any]", effort: "Effort", in_flight: int | None
-) -> "tuple[Benchmark, Judgement | None, Throughput | None]":
+) -> "tuple[Benchmark, ReferenceComparison | None, Throughput | None]":
     """Check the results, time the contestants and, if requested, measure the throughput."""
-    from scheduler.checks.verify import check_output, judge
+    from scheduler.checks.verify import check_output, compare_with_reference
     from scheduler.measure.benchmark import benchmark, throughput
 
-    right = judge(session, x) if session.computes else None
+    right = compare_with_reference(session, x) if session.computes else None
     with out.progress("running", total=effort.warmup + effort.rounds if effort.width is None else None) as step:
         result = benchmark(session, x, effort, step)
     if right is not None:

@@ -70,7 +70,7 @@ def measure_files(
             outputs = manifest.model.output_shape
             ranked = len(outputs) == 2 and outputs[1] > 1
             evaluation = evaluate(session.run, original, _within(held_back, seconds), outputs[1] if ranked else 1)
-            delegates = {sub.processor: session.places[sub.name].delegate for sub in lowered.manifest.subgraphs}
+            delegates = {sub.processor: session.subgraph_placements[sub.name].delegate for sub in lowered.manifest.subgraphs}
     share, overlap = (evaluation.agreement, evaluation.top5_overlap) if ranked else (None, None)
     assert evaluation.error is not None  # there is an original
     agreement = BundleAgreement(
@@ -114,7 +114,7 @@ def _lowered(bundle: Bundle, folder: Path, fitted: Sequence[Array], kept: dict[s
         if sub.name in kept and is_integer_only(sub.processor):
             now = msgspec.structs.replace(now, processor=host_of(manifest))
         entries.append(now)
-    return replace(bundle, path=folder, manifest=msgspec.structs.replace(manifest, subgraphs=tuple(entries), contexts={}), held=None)
+    return replace(bundle, path=folder, manifest=msgspec.structs.replace(manifest, subgraphs=tuple(entries), contexts={}), folder=None)
 
 
 def _copy(bundle: Bundle, name: str, file: Path) -> None:

@@ -14,7 +14,7 @@ from predictors.joins import join_of
 from predictors.predictor import KernelsTime
 from predictors.shapes import integer
 from scheduler.bundle.agreement import Agreement
-from scheduler.bundle.load import Bundle, check_own
+from scheduler.bundle.load import Bundle, check_source_file
 from scheduler.bundle.manifest import (
     SCHEMA,
     Alternative,
@@ -22,7 +22,7 @@ from scheduler.bundle.manifest import (
     JoinEntry,
     Manifest,
     ModelInfo,
-    Own,
+    SourceFile,
     SubgraphEntry,
     Tensor,
     WeightsInfo,
@@ -108,7 +108,7 @@ def export_bundle(
     version: str,
     *,
     controls: bool = True,
-    own: tuple[Path, Own] | None = None,
+    own: tuple[Path, SourceFile] | None = None,
     agreeing: Callable[[Bundle], Agreement | None] | None = None,
     progress: Progress = silent,
 ) -> Manifest:
@@ -181,7 +181,9 @@ def _write_graphs(
     return written
 
 
-def _write_own(folder: Path, own: tuple[Path, Own], original: Captured, model: BranchedModel, written: _Written) -> Own | None:
+def _write_own(
+    folder: Path, own: tuple[Path, SourceFile], original: Captured, model: BranchedModel, written: _Written
+) -> SourceFile | None:
     """Put the user's own file in the place of the original written again; None where a bundle cannot hold it."""
     source, ends = own
     if source.suffix not in (".onnx", ".tflite"):
@@ -195,7 +197,7 @@ def _write_own(folder: Path, own: tuple[Path, Own], original: Captured, model: B
     name = f"controls/original{source.suffix}"
     entry = msgspec.structs.replace(ends, inputs=inputs, outputs=results, file=name)
     try:
-        beside = check_own(source, entry)
+        beside = check_source_file(source, entry)
     except StretchError:
         return None
     old, captured = written.controls["original"], "captured.onnx"

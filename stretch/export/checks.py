@@ -73,7 +73,7 @@ def check_export(
 
     Returns:
         max|a - b| / max|b|; ``rounding``, torch's rounding error by tensor, where it exceeds
-        `TOLERANCE` (`scheduler.runtime.sequential.allowed`); and ``sample``, torch's result
+        `TOLERANCE` (`scheduler.runtime.sequential.allowed_distance`); and ``sample``, torch's result
     """
     drawn = random_input(Bundle(folder, manifest), SEED)
     inputs = [torch.from_numpy(array) for array in as_arrays(drawn, manifest.inputs).values()]

@@ -20,8 +20,8 @@ from predictors.errors import InfeasibleError, MissingBackendError, StretchError
 from predictors.structs import filled
 from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import Manifest, SubgraphEntry
-from scheduler.bundle.rows import read_alone
-from scheduler.bundle.tflite_file import check_belongs, load_tflite
+from scheduler.bundle.rows import rows_read_once
+from scheduler.bundle.tflite_file import check_same_plan, load_tflite
 from scheduler.checks.verify import random_input
 from scheduler.delegates.dsp import LIMIT, compile_context, find_chip, load_library, open_context
 from scheduler.progress import Progress, silent
@@ -82,7 +82,7 @@ def export_contexts(bundle: Bundle, out: Path, chips: Sequence[str], progress: P
                 name = f"contexts/{chip}/{sub.name}.onnx"
                 path = folder / name
                 path.parent.mkdir(parents=True, exist_ok=True)
-                got = compile_context(bundle.file(sub.file), chip, path, read_alone(sub, tensors))
+                got = compile_context(bundle.file(sub.file), chip, path, rows_read_once(sub, tensors))
                 codes.append(filled(ChipSubgraph, loss([(tensors[sub.output], got)]), name=sub.name, chip=chip))
                 if codes[-1].cosine < MIN_COSINE:
                     raise InfeasibleError(
@@ -404,7 +404,7 @@ def export_aot(bundle: Bundle, out: Path, chips: Sequence[str], progress: Progre
     chosen = _chosen(bundle, chips, "no signature to compile", options)
     find_toolchain()
     check_target(out, bundle)
-    check_belongs(load_tflite(bundle.file(manifest.tflite)), manifest)
+    check_same_plan(load_tflite(bundle.file(manifest.tflite)), manifest)
     tensors = _tensors(bundle)
     codes: list[ChipSubgraph] = []
     added = {chip: f"aot/{chip}.tflite" for chip in chips}
@@ -425,7 +425,7 @@ def _compiled(
 ) -> Iterator[ChipSignature]:
     """Compile signatures into a copy of a TFLite file, and compare their code with the int8 subgraphs."""
     code = compile_signatures(source, [sub.name for sub in chosen], chip, path)
-    cases = {sub.name: Case(code[sub.name], _last(read_alone(sub, tensors)), _last(tensors[sub.output]).shape) for sub in chosen}
+    cases = {sub.name: Case(code[sub.name], _last(rows_read_once(sub, tensors)), _last(tensors[sub.output]).shape) for sub in chosen}
     got = simulate(cases, chip)
     for sub in chosen:
         lost = loss([(_last(tensors[sub.output]), got[sub.name])])

@@ -18,7 +18,7 @@ from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import Manifest, SubgraphEntry
 from scheduler.bundle.rows import cut
 from scheduler.formats.int8_edges import Edge, edges
-from scheduler.formats.onnx import OnnxFile, state, stated
+from scheduler.formats.onnx import OnnxFile, state_operator, stated_operator
 from scheduler.progress import Progress
 from stretch.export.onnx import NODE_TAGS, WHOLE_PADDING, read_property, to_onnx, weights_of
 from stretch.planning.design.branch_design import BranchDesign, SegmentDesign, undivided
@@ -275,15 +275,15 @@ class _Cutter:
         """Copy the band's attributes to a node; they differ from the whole's in padding alone."""
         del node.attribute[:]
         node.attribute.extend(like.attribute)
-        stated_like, mine = stated(like), stated(node)
+        stated_like, mine = stated_operator(like), stated_operator(node)
         if stated_like is not None and mine is not None:
-            state(node, mine[0], {**mine[1], **{key: value for key, value in stated_like[1].items() if key == "padding"}})
+            state_operator(node, mine[0], {**mine[1], **{key: value for key, value in stated_like[1].items() if key == "padding"}})
 
     def _rows(self, name: str) -> tuple[int, int] | None:
         """Rows that a band's tensor has of the whole's; None for all."""
         rows: tuple[int, int] | None = None
         while (node := self._maker.get(name)) is not None:
-            statement = stated(node)
+            statement = stated_operator(node)
             if statement is not None and statement[0] == _CUT:
                 start, stop = (int(numpy_helper.to_array(self._constants[bound]).item()) for bound in node.input[1:3])
                 rows = (start, stop) if rows is None else (start + rows[0], start + rows[1])
@@ -308,7 +308,7 @@ class _Cutter:
             bounds.append(f"{result}.{what}")
             self._model.graph.initializer.append(numpy_helper.from_array(np.array([value], np.int64), bounds[-1]))
         node = helper.make_node("Slice", [name, *bounds], [real], name=result)
-        state(node, _CUT, {"start": rows[0], "stop": rows[1]})
+        state_operator(node, _CUT, {"start": rows[0], "stop": rows[1]})
         belonging = [entry for entry in self._model.graph.node[0].metadata_props if entry.key in ("stretch.processor", "stretch.subgraph")]
         nodes = [node]
         if rounded:

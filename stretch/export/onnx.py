@@ -16,7 +16,7 @@ from predictors.errors import StretchError
 from predictors.graph import SHARED, Op, OpGraph
 from predictors.operators import kind_of
 from predictors.operators.opaque import CONSTANT
-from scheduler.formats.onnx import OnnxFile, state
+from scheduler.formats.onnx import OnnxFile, state_operator
 from scheduler.formats.onnx.file import SHARING
 from stretch.formats.onnx import OPSET, Arrays, OnnxWriter
 from stretch.opaque.calls import calls_of
@@ -77,7 +77,7 @@ def to_onnx(graph: OpGraph, weights: Arrays, properties: Mapping[str, str] | Non
         else:
             _write(writer, op, ins)
         name_of[op.name] = op.name
-        state(writer.nodes[-1], op.kind, op.attrs, tuple(ins) if op.kind == "opaque" and len(ins) > 1 else ())
+        state_operator(writer.nodes[-1], op.kind, op.attrs, tuple(ins) if op.kind == "opaque" and len(ins) > 1 else ())
         for node in writer.nodes[before:]:
             for prop, tag in (*NODE_TAGS.items(), (WHOLE_PADDING, PADDING_TAG), (SHARING, SHARED)):
                 if op.tags.get(tag):

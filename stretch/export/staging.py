@@ -15,7 +15,7 @@ import msgspec
 
 from predictors import system
 from predictors.errors import StretchError, UsageError
-from scheduler.bundle.load import MANIFEST, SIGNATURE, Bundle, in_use, read_bundle, read_manifest, unused
+from scheduler.bundle.load import MANIFEST, SIGNATURE, Bundle, exclusive_lock, read_bundle, read_manifest, shared_lock
 from scheduler.bundle.manifest import FileEntry, Manifest
 
 #: "Exchange the two names" and "fail if the new name is taken", from <linux/fs.h>.
@@ -93,7 +93,7 @@ def staged(out: Path) -> Iterator[Path]:
     sweep(out)
     try:
         staging = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-        with in_use(staging) as number:
+        with shared_lock(staging) as number:
             try:
                 (staging / UNFINISHED).touch()
                 staging.chmod(0o755)
@@ -237,7 +237,7 @@ def _retire(folder: Path, replaced: bool = False) -> None:
 
     Where folders have no locks, one that has just been `replaced` counts as unused: whoever reads it goes by its old name.
     """
-    with unused(folder) as free:
+    with exclusive_lock(folder) as free:
         if not (free or (replaced and not system.OPENS_FOLDERS)):
             return
         if (folder / UNFINISHED).is_file():

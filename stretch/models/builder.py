@@ -21,11 +21,11 @@ from torch import fx, nn
 from torch.func import functional_call
 
 from predictors.errors import StretchError, UsageError, first_line, need
-from predictors.graph import free_name
+from predictors.graph import unique_name
 from predictors.shapes import Shape
-from scheduler.bundle.manifest import Own
-from scheduler.formats.onnx.file import MAX_ALIVE
-from scheduler.runtime.own import OwnFile
+from scheduler.bundle.manifest import SourceFile
+from scheduler.formats.onnx.file import MAX_LIVE_ELEMENTS
+from scheduler.runtime.own import SourceFileRunner
 from stretch.capture.inputs import InputShapes, checked_shape, is_shape, whole_numbers
 
 #: How a format's rules see a tensor of the running network.
@@ -151,14 +151,14 @@ class Builder:
             raise StretchError(f"torch does not take what it reads: {first_line(error)[:160]}") from error
         parts = built if isinstance(built, tuple | list) else (built,)
         sizes = [part.numel() for part in parts if isinstance(part, torch.Tensor)]
-        if not all(0 < size <= MAX_ALIVE for size in sizes):
-            raise StretchError(f"it makes a tensor of {max(sizes):.1e} elements, 1 to {MAX_ALIVE:.1e} are allowed")
+        if not all(0 < size <= MAX_LIVE_ELEMENTS for size in sizes):
+            raise StretchError(f"it makes a tensor of {max(sizes):.1e} elements, 1 to {MAX_LIVE_ELEMENTS:.1e} are allowed")
         node.meta["val"] = built
         return node
 
     def _own(self, name: str) -> str:
         """A name for a submodule or parameter, like the one in the file."""
-        return free_name(plain_name(name), lambda x: hasattr(self._root, x) or hasattr(fx.GraphModule, x) or x in _STATED)
+        return unique_name(plain_name(name), lambda x: hasattr(self._root, x) or hasattr(fx.GraphModule, x) or x in _STATED)
 
 
 def plain_name(name: str) -> str:
@@ -219,14 +219,14 @@ _TAKEN = frozenset({"self", "torch", "device", "inf", "nan", "NoneType", "fx_pyt
 class OwnNetwork:
     """What is known of the file that a network was read from."""
 
-    own: Own  # Its ends; those of the network are called by the forward's arguments and the keys of what it returns.
+    own: SourceFile  # Its ends; those of the network are called by the forward's arguments and the keys of what it returns.
     #: For each operator in order: what a sentence calls it, and the tensors that it writes by their names in the file, each with
     #: the node of the network that gives it, and the order of its axes in the file.
     operators: Sequence[tuple[str, Mapping[str, tuple[str, tuple[int, ...]]]]] = ()
 
-    def open(self, path: Path, inner: Sequence[str] = ()) -> OwnFile:
+    def open(self, path: Path, inner: Sequence[str] = ()) -> SourceFileRunner:
         """The file in its own runtime; `inner` names tensors within it that will be looked at."""
-        return OwnFile(path, self.own, inner=inner)
+        return SourceFileRunner(path, self.own, inner=inner)
 
 
 #: Types that are reals of single precision here.
@@ -292,7 +292,7 @@ def arguments(names: Sequence[str]) -> list[str]:
     plain = [f"{item}_" if keyword.iskeyword(item) or item in _TAKEN else item for item in plain]
     built: dict[int, str] = {}
     for i in sorted(range(len(names)), key=lambda i: plain[i] != names[i]):
-        built[i] = free_name(plain[i], set(built.values()).__contains__)
+        built[i] = unique_name(plain[i], set(built.values()).__contains__)
     return [built[i] for i in range(len(names))]
 
 
@@ -317,7 +317,7 @@ def settled(path: Path, ends: Sequence[End], input_shapes: InputShapes | None) -
             raise UsageError(
                 f"the size of the input `{_cut(end.name)}` of {path} is open", f"give it with --input {_example(end, len(ends))}"
             )
-        if min(shape, default=1) < 1 or math.prod(shape) > MAX_ALIVE:
+        if min(shape, default=1) < 1 or math.prod(shape) > MAX_LIVE_ELEMENTS:
             raise StretchError(f"the input `{_cut(end.name)}` of {path} has the shape {list(shape)}, which no network reads")
         result[end.argument] = shape
     return result
@@ -359,7 +359,7 @@ def by_name(builder: Builder, results: Sequence[tuple[str, fx.Node]]) -> Any:
     built: dict[str, fx.Node] = {}
     for name, value in results:
         again = value in built.values()
-        built[free_name(name, built.__contains__)] = builder.call(operator.mul, value, 1) if again else value
+        built[unique_name(name, built.__contains__)] = builder.call(operator.mul, value, 1) if again else value
     return built
 
 

@@ -14,7 +14,7 @@ from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
 from predictors.errors import StretchError, first_line, need
-from scheduler.bundle.manifest import Own, OwnEnd
+from scheduler.bundle.manifest import SourceFile, SourceTensor
 from stretch.capture.inputs import InputShapes
 from stretch.capture.results import keyed
 from stretch.models.builder import End, OwnNetwork, Size, finished, named_ends, settled
@@ -62,9 +62,9 @@ def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.
     (output,) = graph.find_nodes(op="output")
     output.args = (pytree.tree_unflatten(output.args[0], program.call_spec.out_spec),)
     graph.set_codegen(fx.graph.CodeGen())
-    own = Own(
-        tuple(OwnEnd(end.name, end.argument, shapes[end.argument], end.kind) for end in ends),
-        tuple(OwnEnd(key, key, ()) for key, _ in keyed(output.args[0])),
+    own = SourceFile(
+        tuple(SourceTensor(end.name, end.argument, shapes[end.argument], end.kind) for end in ends),
+        tuple(SourceTensor(key, key, ()) for key, _ in keyed(output.args[0])),
         "fp16" if any(parameter.dtype in HALF for parameter in program.state_dict.values()) else "fp32",
     )
     return finished(path, fx.GraphModule(network, graph, "Network").float().eval(), shapes, ends, [], _Archive(own, numbers=told))
@@ -98,7 +98,7 @@ class _Program:
         return {key: tensor.float().numpy() for key, tensor in keyed(self._call(*args, **kwargs))}
 
 
-def _given(end: OwnEnd, inputs: Mapping[str, Any]) -> torch.Tensor:
+def _given(end: SourceTensor, inputs: Mapping[str, Any]) -> torch.Tensor:
     """An input of an archive, in its own type."""
     return torch.from_numpy(inputs[end.tensor].copy()).to(getattr(torch, end.dtype))
 

@@ -290,7 +290,7 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
         request._check_together()
         processors = request.processors
         if not processors:
-            processors = device.usual
+            processors = device.default_processors
             able = tuple(name for name in processors if name in request.precision or float_precision(device.processor(name)))
             processors = able if request.exact and len(able) > 1 else processors
         _check_processors(processors, device)
@@ -439,6 +439,6 @@ def _check_processors(processors: tuple[str, ...], device: DeviceProfile) -> Non
         only = len(device.processors) < 2
         raise UsageError(
             f"branches need at least two processors, and {f'the profile {device.id} has one' if only else 'one was named'}: {processors[0]}",
-            f"`stretch predict` with --device {device.word} predicts the network on it"
+            f"`stretch predict` with --device {device.cli_name} predicts the network on it"
             + ("" if only else f"; the profile {device.id} has {', '.join(device.processors)}"),
         )

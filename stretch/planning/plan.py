@@ -17,7 +17,7 @@ from predictors.errors import InfeasibleError, TightRule, UnknownNameError, Usag
 from predictors.graph import OpGraph
 from predictors.joins import DEFAULT, JoinKind, join_of, joins_that
 from predictors.predictor import LatencyPredictor, not_measured
-from predictors.rewrites import changing, exact
+from predictors.rewrites import exact, inexact_rewrites
 from predictors.rewrites.grouped import GROUPED, is_grouped
 from stretch.planning.blocks import Losses, keep_blocks, shortened
 from stretch.planning.config import GENERAL, STRETCH, PlanConfig
@@ -209,7 +209,7 @@ def design_of(problem: PlanningProblem, result: SearchResult) -> BranchDesign:
 def _in_default_precisions(problem: PlanningProblem, request: PlanConfig) -> Message | None:
     """What int8 would change of an exact request that names no precisions; None where the profile's own are planned already."""
     graph, device = problem.graph, problem.device
-    names = request.processors or device.usual
+    names = request.processors or device.default_processors
     usual = {name: device.processor(name).default_precision for name in names}
     if request.precision or usual == problem.config.precision or "int8" not in usual.values():
         return None
@@ -291,7 +291,7 @@ def evaluate(
     if not request.processors:
         # A design may keep to one processor; its controls are then found among all of them.
         several = len({device.processor(p).family for p in design.processors}) > 1
-        request = msgspec.structs.replace(request, processors=design.processors if several else device.usual)
+        request = msgspec.structs.replace(request, processors=design.processors if several else device.default_processors)
     problem = PlanningProblem.of(graph, device, request, accuracy_source)
     result = designed(problem, None, design)
     return replace(result, warnings=_warnings(problem, result))
@@ -339,7 +339,7 @@ def _of_operators(result: PlanResult) -> list[str]:
     rewritten: dict[str, dict[str, None]] = {}
     parted: dict[str, None] = {}
     for branch in (branch for part in result.design.segments for branch in part.branches):
-        for name in changing(branch.rewrites):
+        for name in inexact_rewrites(branch.rewrites):
             rewritten.setdefault(name, {})[branch.processor] = None
         if set(branch.rewrites) & set(exact):
             parted[branch.processor] = None

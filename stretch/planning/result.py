@@ -16,7 +16,7 @@ from predictors.host import HOST, host_among
 from predictors.joins import JoinKind
 from predictors.models.roofline import MEASURED, Origin
 from predictors.predictor import LatencyPredictor, origin_of
-from predictors.rewrites import changing
+from predictors.rewrites import inexact_rewrites
 from predictors.structs import Answer, filled
 from stretch.planning.config import Objective, PlanConfig
 from stretch.planning.cost import compare
@@ -662,7 +662,7 @@ def _kind(row: SegmentTime) -> str:
     if division is not None:
         return division.kind
     changed = len(row.branches) > 1 or any(
-        changing(b.scale.rewrites) or (b.scale.depth, b.scale.width) != (row.segment.depth, row.segment.width) for b in row.branches
+        inexact_rewrites(b.scale.rewrites) or (b.scale.depth, b.scale.width) != (row.segment.depth, row.segment.width) for b in row.branches
     )
     return "stretch" if changed else "whole"
 

@@ -20,8 +20,8 @@ from predictors.errors import StretchError, UsageError
 from predictors.fits import Fit, HeldOut, LeftOut, Prior, fit_path, prior_path, write_fits, write_priors
 from predictors.fits.fit import KernelGroup
 from predictors.fitting.design import Formula, load_formula
-from predictors.fitting.fit import MIN_NETWORKS, TooLittleError, fit_device
-from predictors.fitting.single import Timed, fit_kernels
+from predictors.fitting.fit import MIN_NETWORKS, TooFewMeasurementsError, fit_device
+from predictors.fitting.single import TimedKernel, fit_kernels
 from predictors.fitting.single import time_kernels as fitted_times
 from predictors.fusion import Fuser, Kernel, KernelCost, load_rules
 from predictors.graph import OpGraph
@@ -29,20 +29,20 @@ from predictors.host import HOST
 from predictors.measurements.networks import Source
 from predictors.measurements.tables import KernelLatency, Latency
 from predictors.models.fitted import Grain
-from predictors.system import interruption_waits
+from predictors.system import deferred_interrupts
 from scheduler.cores import available_cores, pinned
 from scheduler.delegates import Delegate
 from scheduler.delegates.base import AsyncInvocation, UnableError
 from scheduler.measure.steady import (
-    LEAST,
-    MOST,
+    MAX_ROUNDS,
+    MIN_ROUNDS,
     UNSTEADY,
     Handover,
-    Reads,
-    Steady,
+    SteadyTime,
+    TransferTimes,
     buffers,
     fit_link,
-    preferred,
+    high_priority,
     runner,
     time_kernels,
     time_operators,
@@ -73,7 +73,7 @@ GROUPS = 10
 Committee = list[dict[str, KernelGroup]]
 
 
-def appoint(rows: Sequence[Timed], formula: Formula, grain: Grain, seed: int) -> Committee:
+def appoint(rows: Sequence[TimedKernel], formula: Formula, grain: Grain, seed: int) -> Committee:
     """Fit each committee member to a random half of the measured networks."""
     names = sorted({row.network for row in rows})
     rng = np.random.default_rng(seed)
@@ -202,7 +202,7 @@ class _NetworkSample:
     graph: OpGraph
     file: Path
     run: Callable[[], None]
-    time: Steady | None = None
+    time: SteadyTime | None = None
 
 
 class Collector:
@@ -250,7 +250,7 @@ class Collector:
         """The committee, fitted again once there is much more data."""
         count = len(self._known())
         if count >= max(FIRST, self._appointed * GROWTH):
-            rows = [Timed(row.network, row.cost, row.ms) for row in self.table.kernels if self._is_own(row)]
+            rows = [TimedKernel(row.network, row.cost, row.ms) for row in self.table.kernels if self._is_own(row)]
             self._committee, self._appointed = appoint(rows, self._formula, GRAIN, count), count
         return self._committee
 
@@ -302,7 +302,7 @@ class Collector:
                 break
         self._result.slowed += len(samples) if slowed else 0
 
-    def _add(self, graph: OpGraph, file: Path, time: Steady) -> None:
+    def _add(self, graph: OpGraph, file: Path, time: SteadyTime) -> None:
         launched = self._fuser.fuse(graph)
         kernel_times = self._kernels(graph, file, time, launched)
         place = self.place
@@ -315,7 +315,7 @@ class Collector:
         self.table.add(graph, family_of(graph.name), Latency(*key, time.ms, time.std_ms), rows)
         self._result.measured += 1
 
-    def _kernels(self, graph: OpGraph, file: Path, time: Steady, launched: Sequence[Kernel]) -> list[float | None]:
+    def _kernels(self, graph: OpGraph, file: Path, time: SteadyTime, launched: Sequence[Kernel]) -> list[float | None]:
         """Times of kernels; None if every run of the profiler was disturbed.
 
         The times of kernels that the delegate added, such as layout changes, and the profiler's overhead are distributed:
@@ -375,7 +375,7 @@ def _handovers(host: Place, place: Place, folder: Path, end: float) -> list[Hand
     if worker is None:
         spent = {
             name: time.ms - _kernels_ms(delegate, place, *files[name])
-            for name, time in time_steadily(runs, place.serial, most=LEAST if monotonic() > end else MOST).items()
+            for name, time in time_steadily(runs, place.serial, max_rounds=MIN_ROUNDS if monotonic() > end else MAX_ROUNDS).items()
         }
     else:
         # the processor is kept busy on its thread, then the host on the caller's
@@ -404,7 +404,7 @@ def sizes(graph: OpGraph) -> tuple[int, int]:
     return read, written
 
 
-def _reads(place: Place, folder: Path, end: float) -> Reads | None:
+def _reads(place: Place, folder: Path, end: float) -> TransferTimes | None:
     """Exchanges with an idle queue and behind a kernel; None of a delegate that has no queue."""
     delegate = place.create()
     try:
@@ -431,7 +431,7 @@ def _after_work(runs: Mapping[str, Callable[[], float]], busy: Sequence[Callable
     """Median times of hand-overs in turns, each after work on both processors, which evicts caches and lets threads sleep."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(_HANDINGS):
-        if number >= LEAST and monotonic() > end:
+        if number >= MIN_ROUNDS and monotonic() > end:
             break
         for name, run in runs.items():
             for work in busy:
@@ -563,7 +563,7 @@ def profile_machine(
     end, others = monotonic() + seconds, [place for place in places if place.family != HOST]
     networks_end = end - min(_RESERVED_S * len(others), _RESERVED * seconds)
     collected = []
-    with preferred():
+    with high_priority():
         for number, place in enumerate(places):
             # unused time goes to the following processors
             share = place.share / sum(later.share for later in places[number:])
@@ -610,7 +610,7 @@ def write_profile(
         write_fits(fit_path(draft), name, command, fits)
         if calibrated:
             write_priors(prior_path(draft), name, command, calibrated)
-        with interruption_waits():
+        with deferred_interrupts():
             # A profile without fits is valid, one with fits of another profile is not.
             for beside in (fit_path, prior_path):
                 beside(path).unlink(missing_ok=True)
@@ -629,7 +629,7 @@ def _fit(draft: DeviceProfile, table: Table) -> list[Fit]:
     """Fits of what tells times of kernels, or has a formula for whole networks; none where nothing does."""
     try:
         return [judged.fit for judged in fit_device(table, draft)]
-    except TooLittleError:
+    except TooFewMeasurementsError:
         return []
 
 

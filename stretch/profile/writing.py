@@ -21,8 +21,8 @@ from predictors.measurements.litert import MAX_BYTES, ORDER, network_ms, read_op
 from predictors.measurements.networks import KERNELS, LATENCIES, NETWORKS, SOURCE, Measurements, Source, load_measurements, write_networks
 from predictors.measurements.tables import KernelLatency, Latency, write_table
 from predictors.models.roofline import MULTIPLIES
-from predictors.system import interruption_waits
-from scheduler.measure.steady import LinkTimes, Reads
+from predictors.system import deferred_interrupts
+from scheduler.measure.steady import LinkTimes, TransferTimes
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Table(Measurements):
         """Write this state; a reader finds complete files, old or new, and no time without its network."""
         if not self.graphs:
             return
-        with interruption_waits():
+        with deferred_interrupts():
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
@@ -130,7 +130,7 @@ class Crossing:
     contention: tuple[float, float]  # Slowdown of compute-bound kernels: on the CPU, on the other.
     contention_memory: tuple[float, float]  # Slowdown of memory-bound kernels.
     runtime: str  # Runtime and interface.
-    reads: Reads | None = None  # Exchanges with an idle queue and behind a running kernel; None where the processor has no queue.
+    reads: TransferTimes | None = None  # Exchanges with an idle queue and behind a running kernel; None where the processor has no queue.
     #: Time of an exchange while both processors compute over that of one alone; None where that was not measured.
     under_load: float | None = None
 

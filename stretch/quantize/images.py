@@ -145,7 +145,7 @@ def _picture(file: Path, shape: Sequence[int], preprocessing: Preprocessing) -> 
         raise StretchError(f"{file} has more pixels than a photograph", "make it smaller, or remove it from the folder") from error
     except (OSError, ValueError, SyntaxError) as error:
         raise StretchError(f"{file} is no picture that can be read", "remove it from the folder") from error
-    size = preprocessing.scaled(picture.width, picture.height, (width, height))
+    size = preprocessing.resized_size(picture.width, picture.height, (width, height))
     picture = picture.resize(size, Image.Resampling[preprocessing.interpolation.upper()])
     left, top = round((picture.width - width) / 2), round((picture.height - height) / 2)
     pixels = np.asarray(picture.crop((left, top, left + width, top + height)), np.float32) * np.float32(preprocessing.range / 255)

@@ -14,7 +14,7 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 from predictors.errors import StretchError, first_line
 from predictors.shapes import Attr
 from scheduler.formats.int8_edges import edges
-from scheduler.formats.onnx import state, stated
+from scheduler.formats.onnx import state_operator, stated_operator
 from stretch.quantize.replay import Loss, Sample, fed, loss, session_of
 
 Array = NDArray[Any]
@@ -101,15 +101,15 @@ def _depthwise(node: NodeProto, factor: Array, offset: Array, weights: dict[str,
     ]
     conv = helper.make_node("Conv", reads, [node.output[0]], name=node.name, kernel_shape=[1, 1], group=len(factor))
     conv.metadata_props.extend(node.metadata_props)
-    state(conv, "conv", _ONE_PIXEL | {"out_channels": len(factor), "groups": len(factor)})
+    state_operator(conv, "conv", _ONE_PIXEL | {"out_channels": len(factor), "groups": len(factor)})
     return conv
 
 
 def _restate(node: NodeProto, **attrs: Attr) -> None:
     """Let a node that states an operator state these attributes with it."""
-    known = stated(node)
+    known = stated_operator(node)
     if known is not None:
-        state(node, known[0], known[1] | attrs)
+        state_operator(node, known[0], known[1] | attrs)
 
 
 def _add(weights: dict[str, onnx.TensorProto], name: str, value: Array) -> str:
@@ -224,7 +224,7 @@ def _entered(model: onnx.ModelProto) -> onnx.ModelProto:
             node.input[:] = [f"{name}.entry" if input_name == name else input_name for input_name in node.input]
         entry = onnx.helper.make_node("Identity", [name], [f"{name}.entry"], name=f"{name}.entry")
         entry.metadata_props.extend(_belonging(graph.node[0]))
-        state(entry, "identity", {})
+        state_operator(entry, "identity", {})
         graph.node.insert(0, entry)
     return model
 

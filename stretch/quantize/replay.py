@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from predictors.errors import StretchError, first_line
 from predictors.joins import meeting_of
 from scheduler.bundle.manifest import JoinEntry, Manifest
-from scheduler.bundle.rows import read_by
+from scheduler.bundle.rows import rows_read_by
 from scheduler.runtime.plan import PlannedJoin, make_plan
 
 Array = NDArray[Any]
@@ -158,5 +158,5 @@ def replay(manifest: Manifest, runs: Mapping[str, Run], x: Array, wholes: Mappin
             meeting = meeting_of(step.kind)
             tensors[step.output] = meeting.combine(values, meeting.axis("NCHW", values[0].ndim), None)
         else:
-            tensors.update(zip(step.outputs, several(runs[name](*read_by(step, tensors))), strict=True))
+            tensors.update(zip(step.outputs, several(runs[name](*rows_read_by(step, tensors))), strict=True))
     return tensors

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from scheduler.answer import RunAnswer
 from scheduler.measure.benchmark import Timing
-from scheduler.runtime.trace import Trace, typical
+from scheduler.runtime.trace import Trace, median_trace
 from scheduler.simulate.answer import SimulateAnswer
 from stretch.planning.messages import command_line
 from stretch.report.brief import explanation_brief, ratio, run_brief, share, simulation_brief
@@ -43,7 +43,7 @@ def run_page(answer: RunAnswer, traces: Sequence[Trace], predicted: Trace | None
     """
     weights = answer.weights.source + (f" ({answer.weights.detail})" if answer.weights.detail else "")
     board = [] if answer.on is None else [("board", f"{answer.on.host}: {answer.on.arch}, Python {answer.on.python}")]
-    measured = [_inference("measured", "The inference with the median time, measured here", typical(traces))] if traces else []
+    measured = [_inference("measured", "The inference with the median time, measured here", median_trace(traces))] if traces else []
     expected = []
     if predicted is not None:
         ms = f"{predicted.makespan_ms:.2f} ms"

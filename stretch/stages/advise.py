@@ -161,11 +161,11 @@ def precisions_at(device: DeviceProfile, precision: str | None) -> dict[str, str
         precision: Each processor has it, or where it lacks it the next wider one; the usual one of each if None.
     """
     if precision is None:
-        return {name: device.processor(name).default_precision for name in device.usual}
+        return {name: device.processor(name).default_precision for name in device.default_processors}
     if precision not in PRECISIONS:
         raise UsageError(f"`{precision}` is no precision", f"choose {', '.join(PRECISIONS)}")
     result = {}
-    for name in device.usual:
+    for name in device.default_processors:
         wide = [item for item in device.processor(name).precisions if ITEM_BYTES[item] >= ITEM_BYTES[precision]]
         if wide:
             result[name] = min(wide, key=lambda item: ITEM_BYTES[item])
@@ -247,7 +247,7 @@ def _on_device(
 
 def _optional(graph: OpGraph, device: DeviceProfile, predictor: LatencyPredictor) -> SingleAdvice | None:
     """The fastest processor that plans use only where it is named; None where there is none."""
-    estimates = [predictor.predict(graph, name) for name in device.processors if name not in device.usual]
+    estimates = [predictor.predict(graph, name) for name in device.processors if name not in device.default_processors]
     fastest = min(estimates, key=lambda estimate: estimate.ms, default=None)
     return filled(SingleAdvice, fastest) if fastest else None
 
@@ -340,7 +340,7 @@ def _command(
     model: Sequence[str], device: DeviceProfile, kind: str | None, request: PlanConfig, single: Single, more: Sequence[OptionName]
 ) -> str:
     """What plans branches of a kind on the command line, or predicts one processor."""
-    where = (*model, "--device", device.word)
+    where = (*model, "--device", device.cli_name)
     if kind not in (EXACT, STRETCHED):
         return command_line("predict", *where, "--processor", single.processor, "--precision", single.precision)
     options = [OptionName("processors", request.processors)] if request.processors else []

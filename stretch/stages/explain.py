@@ -66,7 +66,7 @@ def explain_here(bundle: Bundle, mapping: Mapping[str, str], progress: Progress)
     for entry in manifest.subgraphs:
         place = placements[entry.processor]
         with pinned(place.cores[:1]):
-            nodes = get_delegate(place.delegate).create(place.cores).places_from(bundle, entry.name)
+            nodes = get_delegate(place.delegate).create(place.cores).node_placements_from(bundle, entry.name)
         ops += [_placed(entry, node.name, node.op, place.delegate, node.reason, node.ms, "measured") for node in nodes]
         progress(entry.name)
     processors = {name: filled(PlacedProcessor, p) for name, p in placements.items()}

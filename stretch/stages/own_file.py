@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from predictors.errors import StretchError
-from scheduler.bundle.manifest import Own, OwnEnd
+from scheduler.bundle.manifest import SourceFile, SourceTensor
 from scheduler.runtime.sequential import MARGIN, distance
 from stretch.capture.inputs import Inputs
 from stretch.capture.results import keyed
@@ -29,7 +29,7 @@ _SCALES = (1.0, 3.0, 1.0)
 Arrays = Mapping[str, Any]
 
 
-def check_own_file(loaded: LoadedModel) -> tuple[list[str], tuple[Path, Own] | None]:
+def check_own_file(loaded: LoadedModel) -> tuple[list[str], tuple[Path, SourceFile] | None]:
     """Compare a network with the file that it was read from, on several random inputs.
 
     Returns:
@@ -72,7 +72,7 @@ def _inputs(known: OwnNetwork, inputs: Inputs) -> Iterator[dict[str, Any]]:
         yield {name: np.asarray(np.abs(x) if number + 1 == len(_SCALES) else x) for name, x in drawn.items()}
 
 
-def _numbers(rng: np.random.Generator, end: OwnEnd, shape: tuple[int, ...], scale: float) -> Any:
+def _numbers(rng: np.random.Generator, end: SourceTensor, shape: tuple[int, ...], scale: float) -> Any:
     """Numbers of one input: any reals, whole numbers of its type, or what its bytes can stand for."""
     if not end.dtype.startswith(("int", "uint")):
         return (rng.standard_normal(shape) * scale).astype(np.float32)
@@ -154,7 +154,7 @@ def _first(known: OwnNetwork, loaded: LoadedModel, x: Arrays) -> str:
     try:
         file = known.open(Path(loaded.name), there)
         file.run(x)
-        seen = file.seen(there)
+        seen = file.inner_tensors(there)
     except StretchError:
         return ""
     for what, results in known.operators:

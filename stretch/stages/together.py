@@ -16,12 +16,12 @@ import msgspec
 from predictors.devices import DeviceProfile
 from predictors.errors import InfeasibleError, UsageError
 from predictors.graph import OpGraph
-from predictors.side_by_side import company
+from predictors.side_by_side import contention_factors
 from predictors.structs import Answer
 from scheduler.progress import Progress, silent
-from scheduler.runtime.plan import PlannedJoin, PlannedSubgraph, plan_of
-from scheduler.simulate.clock import Clock, Simulated, TurnTaking
-from scheduler.simulate.networks import Network, StepTime, on_device
+from scheduler.runtime.plan import PlannedJoin, PlannedSubgraph, build_plan
+from scheduler.simulate.clock import Clock, SimulationResult, TurnTaking
+from scheduler.simulate.networks import Network, StepTime, device_placement
 from scheduler.simulate.scene import Scene
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
@@ -49,7 +49,7 @@ def network_of(name: str, run: Timeline, costs: Costs) -> Network:
             last = branch is row.branches[-1] and row is run.segments[-1]
             out_ms = branch.out_ms + (run.output_ms if last else 0.0)
             # the time of a branch contains contention already
-            beside = None if several else company(device, family, branch.estimate.computing.shares, device.processors)
+            beside = None if several else contention_factors(device, family, branch.estimate.computing.shares, device.processors)
             start_ms = run.handover.ms if begins else 0.0
             times[step] = StepTime.of(family, branch.in_ms, branch.ms + branch.contention_ms, out_ms, beside, start_ms=start_ms)
             written.append(f"{step}.y")
@@ -58,18 +58,18 @@ def network_of(name: str, run: Timeline, costs: Costs) -> Network:
             joined, host = f"{segment}.join", device.processor(costs.host).family
             joins.append(PlannedJoin(joined, segment, "sum", arriving, f"{joined}.y", host))
             times[joined], arriving = StepTime(host, (("join", row.join_ms),)), (f"{joined}.y",)
-    places = {subgraph.name: on_device(subgraph.processor, device) for subgraph in subgraphs}
-    return Network(name, plan_of(("x",), arriving, subgraphs, joins), places, times)
+    places = {subgraph.name: device_placement(subgraph.processor, device) for subgraph in subgraphs}
+    return Network(name, build_plan(("x",), arriving, subgraphs, joins), places, times)
 
 
 def single_network(name: str, graph: OpGraph, single: Single, costs: Costs) -> Network:
     """A whole network on one processor as a network of one subgraph."""
     device, estimate = costs.predictor.device, costs.predictor.predict(graph, single.processor, single.precision)
     family = device.processor(single.processor).family
-    beside = company(device, family, estimate.computing.shares, device.processors)
+    beside = contention_factors(device, family, estimate.computing.shares, device.processors)
     time = StepTime.of(family, estimate.handover_ms, estimate.computing_ms, 0.0, beside)
-    plan = plan_of(("x",), ("all.y",), [PlannedSubgraph("all", "all", "", family, ("x",), ("all.y",))], ())
-    return Network(name, plan, {"all": on_device(family, device)}, {"all": time})
+    plan = build_plan(("x",), ("all.y",), [PlannedSubgraph("all", "all", "", family, ("x",), ("all.y",))], ())
+    return Network(name, plan, {"all": device_placement(family, device)}, {"all": time})
 
 
 #: What a pair is to be best in.
@@ -194,8 +194,8 @@ def together(
 def run_together(one: Candidate, other: Candidate, *, throughput: bool = False) -> PairRun:
     """Two candidates under the simulation's clock."""
 
-    def simulated(scene: Scene) -> Simulated:
-        return Clock(one.network, scene, [(other.network, scene)], sharing=TurnTaking()).run(everyone=True)
+    def simulated(scene: Scene) -> SimulationResult:
+        return Clock(one.network, scene, [(other.network, scene)], sharing=TurnTaking()).run(all_clients=True)
 
     once = simulated(Scene())
     rate = 1e3 * ROUNDS / simulated(Scene(runs=ROUNDS, in_flight=IN_FLIGHT)).elapsed_ms if throughput else None

@@ -426,7 +426,7 @@ def random_designs(
     seed: int = 0,
 ) -> list[BranchDesign]:
     """Distinct designs that branch every stage over the same processors with the planner's default join."""
-    processors = processors or profile.usual
+    processors = processors or profile.default_processors
     align = aligns(profile, processors)
     draw = random.Random(seed)
     stages = split_segments(graph)

@@ -145,7 +145,7 @@ GOOD = {"value": 1.5}
 def test_place_fault_and_nearest_name_are_told(raw, where, what, hint):
     fault = find_fault(raw, Tree)
     assert fault.where == where
-    assert what in fault.what
+    assert what in fault.problem
     assert (fault.hint is None) if hint is None else (hint in fault.hint)
     assert "[...]" not in fault.sentence
 

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from predictors.devices import NotNegative, Slowing, list_devices, load_device
+from predictors.devices import NotNegative, SlowdownFactors, list_devices, load_device
 from predictors.energy import EnergyModel
 from predictors.errors import StretchError, UnknownNameError
 from predictors.host import host_among
 from predictors.models.roofline import MEASURED, KernelTime
 from predictors.predictor import KernelsTime, LatencyPredictor, LinkModel
-from predictors.rewrites import rewritten
+from predictors.rewrites import apply_rewrites
 from tests.predictors.networks import efficientnet_b5, efficientnet_lite4, resnet50, small_regnet, small_resnet
 from tests.predictors.specified import specified, stating
 
@@ -98,7 +98,7 @@ IN_PARTS = LatencyPredictor(stating(specified("mi9"), rewrites=("grouped_conv=pa
 @given(group=st.sampled_from([4, 8, 16]), processor=st.sampled_from(["cpu", "gpu", "dsp"]))
 def test_network_costs_what_the_runtime_of_the_profile_makes_of_it(group, processor):
     graph = small_regnet(group)
-    parts, _ = rewritten(graph, ["grouped_conv=parts"])
+    parts, _ = apply_rewrites(graph, ["grouped_conv=parts"])
     estimate = IN_PARTS.predict(graph, processor)
     assert estimate.ms == pytest.approx(MI9.predict(parts, processor).ms)
     assert estimate.ms > MI9.predict(graph, processor).ms
@@ -143,7 +143,7 @@ def test_two_other_processors_exchange_through_the_cpu(elements, precision):
     assert LINKS.ms("gpu", "dsp", elements, precision) == pytest.approx(through)
 
 
-SLOWING = Slowing(1.1, 1.5)
+SLOWING = SlowdownFactors(1.1, 1.5)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ SLOWING = Slowing(1.1, 1.5)
     ],
 )
 def test_each_part_of_a_kernel_is_slowed_by_its_own_factor(time, expected):
-    assert KernelsTime.of(time).beside(SLOWING) == pytest.approx(expected)
+    assert KernelsTime.of(time).slowed(SLOWING) == pytest.approx(expected)
 
 
 def test_energy_is_power_times_time():

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from predictors.channels import Groups, OperatorView, freeze_all, fresh, side_by_side
+from predictors.channels import Groups, OperatorView, freeze_all, new_channels, side_by_side
 from predictors.graph import Op
 from predictors.kinds import kinds
 from predictors.operators import kind_of
@@ -47,7 +47,7 @@ def test_size_of_a_piece_outlives_any_unification(given_groups, data):
 
 def test_rule_that_knows_nothing_freezes_what_it_reads_and_writes():
     groups = Groups()
-    read = fresh(groups, OperatorView([], {}, SHAPE), [])
+    read = new_channels(groups, OperatorView([], {}, SHAPE), [])
     written = freeze_all(groups, OperatorView([SHAPE], {}, SHAPE), [read])
     assert groups.frozen[read[0][0]]
     assert groups.frozen[written[0][0]]

@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from scheduler.bundle.manifest import SCHEMA, FileEntry, JoinEntry, Manifest, ModelInfo, SubgraphEntry, Tensor, WeightsInfo
-from scheduler.formats.onnx.file import state
+from scheduler.formats.onnx.file import state_operator
 
 SIDE = 8
 
@@ -29,7 +29,7 @@ CONV = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1, 1, 1), "dilation":
 
 def stating(kind, node, attrs=None):
     """A node that states which operator it is, as those that are exported do."""
-    state(node, kind, attrs or {})
+    state_operator(node, kind, attrs or {})
     return node
 
 

@@ -7,11 +7,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from predictors.errors import StretchError
-from scheduler.delegates.opencl.tuner import Limits, exhaustive, fast, fast_convolution
+from scheduler.delegates.opencl.tuner import Limits, exhaustive_sizes, fast_convolution_size, fast_size
 from scheduler.tuning import (
     ANY_DRIVER,
+    DROP_RATIO,
     FOLDER,
-    HOPELESS,
     Entry,
     TuningCache,
     quickest,
@@ -126,7 +126,7 @@ def test_candidate_that_the_device_refuses_is_passed_over():
 
 def test_spent_budget_takes_the_best_of_what_is_known():
     clock = Clock({None: [10.0], "a": [5.0], "b": [1.0]})
-    result = quickest(["a", "b"], clock, spent=lambda: "a" in clock.asked)
+    result = quickest(["a", "b"], clock, out_of_time=lambda: "a" in clock.asked)
     assert result.best == "a"
     assert "b" not in clock.asked
 
@@ -150,7 +150,7 @@ def test_quickest_is_at_most_as_slow_as_the_default_in_truth_whatever_noise_slow
         assert truth[result.best] < default
     else:
         # What was measured in every turn and is quicker by more than the margin would have been taken.
-        assert all(time > 0.97 * default for time in truth.values() if 3 * time <= HOPELESS * min(default, *truth.values()))
+        assert all(time > 0.97 * default for time in truth.values() if 3 * time <= DROP_RATIO * min(default, *truth.values()))
 
 
 WIDE = Limits(256, (1024, 1024, 64))
@@ -161,42 +161,42 @@ limits = st.builds(Limits, st.integers(1, 512), st.tuples(*[st.integers(1, 64)] 
 
 def test_fast_follows_the_formulas_of_the_paper():
     # z = gbdp(32) = 8, xy = 256 // 8 = 32, x = min(⌈56 / 2⌉, 32) = 28, y = min(32 // 28, 56) = 1
-    assert fast((56, 56, 32), WIDE) == (28, 1, 8)
+    assert fast_size((56, 56, 32), WIDE) == (28, 1, 8)
     # z = gbdp(35) = 7, the greatest odd one, and 1 of a prime
-    assert [fast((4, 4, z), WIDE)[2] for z in (35, 11, 6)] == [7, 1, 2]
+    assert [fast_size((4, 4, z), WIDE)[2] for z in (35, 11, 6)] == [7, 1, 2]
     # z = gbd(32, 16) = 16, xy = 256 // 16 = 16, x = min(56, 16) = 16, y = min(1, 56) = 1
-    assert fast_convolution((56, 56, 32), WIDE) == (16, 1, 16)
+    assert fast_convolution_size((56, 56, 32), WIDE) == (16, 1, 16)
     # z = gbd(4, 16) = 4, xy = 64, x = 7, y = min(9, 7) = 7, the whole of an odd dimension
-    assert fast_convolution((7, 7, 4), WIDE) == (7, 7, 4)
+    assert fast_convolution_size((7, 7, 4), WIDE) == (7, 7, 4)
     # y = gy and gy is even: half of it
-    assert fast_convolution((8, 8, 4), WIDE) == (8, 4, 4)
+    assert fast_convolution_size((8, 8, 4), WIDE) == (8, 4, 4)
 
 
 @given(grids, limits)
 def test_fast_is_always_allowed(grid, limit):
-    assert limit.allow(fast(grid, limit))
-    assert limit.allow(fast_convolution(grid, limit))
+    assert limit.allow(fast_size(grid, limit))
+    assert limit.allow(fast_convolution_size(grid, limit))
 
 
 @given(grids, limits)
 def test_every_exhaustive_candidate_is_allowed_and_there_is_one(grid, limit):
-    result = exhaustive(grid, limit)
+    result = exhaustive_sizes(grid, limit)
     assert result
     assert len(set(result)) == len(result)
     assert all(limit.allow(size) for size in result)
 
 
 def test_exhaustive_takes_divisors_with_32_work_items_or_more():
-    result = exhaustive((12, 10, 4), WIDE)
+    result = exhaustive_sizes((12, 10, 4), WIDE)
     assert all(12 % x == 0 and 10 % y == 0 and 4 % z == 0 and 32 <= prod((x, y, z)) <= 256 for x, y, z in result)
     assert (12, 10, 2) in result
 
 
 def test_small_grids_fall_back_to_parts_and_then_to_small_groups():
-    assert exhaustive((5, 3, 1), WIDE) == [(x, y, 1) for y in (1, 2, 3) for x in (2, 3, 5)]
-    assert exhaustive((5, 3, 1), Limits(1, (1, 1, 1))) == [(1, 1, 1)]
+    assert exhaustive_sizes((5, 3, 1), WIDE) == [(x, y, 1) for y in (1, 2, 3) for x in (2, 3, 5)]
+    assert exhaustive_sizes((5, 3, 1), Limits(1, (1, 1, 1))) == [(1, 1, 1)]
 
 
 def test_device_that_allows_nothing_is_an_error():
     with pytest.raises(StretchError, match="no work-group at all"):
-        exhaustive((4, 4, 4), Limits(0, (1, 1, 1)))
+        exhaustive_sizes((4, 4, 4), Limits(0, (1, 1, 1)))

@@ -51,7 +51,7 @@ def test_number_written_by_hand_into_a_row_is_reported(source):
     ],
 )
 def test_clumsy_words_and_long_sentences_are_findings(text, words):
-    [finding] = lint.clumsy(f"A plain sentence. {text} Another one.")
+    [finding] = lint.wording_defects(f"A plain sentence. {text} Another one.")
     assert finding.startswith(f"`{words}`: ")
 
 
@@ -68,7 +68,7 @@ def test_clumsy_words_and_long_sentences_are_findings(text, words):
     ],
 )
 def test_questions_code_lists_and_tables_are_plain(text):
-    assert lint.clumsy(text) == []
+    assert lint.wording_defects(text) == []
 
 
 def test_wording_is_checked_in_help_whose_lines_are_wrapped_and_not_in_blocks(tmp_path, monkeypatch):

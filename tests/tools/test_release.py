@@ -8,7 +8,7 @@ import zipfile
 import pytest
 
 from tools import release
-from tools.release import FailedError, build, check_complete, check_names, check_version, look_through
+from tools.release import FailedError, build, check_complete, check_names, check_version, inspect_packages
 
 CHANGES = "# Changes\n\n## 1.2.3 (2026-01-31)\n\n- a\n\n## 1.2.2 (2025-01-01)\n"
 INSIDE = {"stretch/__init__.py": b'__version__ = "1.2.3"'}
@@ -23,7 +23,7 @@ def built(tmp_path_factory):
 
 @pytest.mark.slow
 def test_files_of_this_checkout_are_complete_and_name_no_machine(built):
-    result = look_through(*built, "## nothing")
+    result = inspect_packages(*built, "## nothing")
     assert result["complete"].endswith(" files")
     assert result["no machine's names"] == "none"
     assert result["version"].startswith("failed: CHANGELOG.md begins with `nothing`")

@@ -60,7 +60,7 @@ def left(path: Path) -> int | None:
     from scheduler.delegates.opencl.delegate import OpenCLDelegate
 
     try:
-        return len(OpenCLDelegate().prepared(path).nodes)
+        return len(OpenCLDelegate().prepare(path).nodes)
     except StretchError:
         return None
 

@@ -33,9 +33,9 @@ from scheduler.memory.plan import plan_offset
 class DeviceError(UnableError):
     """A device fails or refuses what it is asked: it has no memory left, say, or was lost."""
 
-    def __init__(self, name: str, what: str, error: Exception) -> None:
+    def __init__(self, name: str, problem: str, error: Exception) -> None:
         reason = first_line(error)
-        super().__init__(f"the OpenCL device `{name}` {what}: {reason}", "run these subgraphs elsewhere with --map gpu=cpu")
+        super().__init__(f"the OpenCL device `{name}` {problem}: {reason}", "run these subgraphs elsewhere with --map gpu=cpu")
 
 
 @dataclass(frozen=True)
@@ -215,13 +215,13 @@ class OpenCLInvocation(AsyncInvocation):
         return DeviceError(self._device.name, "failed", error)
 
 
-def _release(queue: Any, mapped: list[Any], kept: object) -> None:
+def _release(queue: Any, mapped: list[Any], keep_alive: object) -> None:
     """Hand the buffers over for good; `kept` is what must outlive that."""
     for array in mapped:
         array.base.release(queue)
     queue.finish()
     mapped.clear()
-    del kept
+    del keep_alive
 
 
 @dataclass(frozen=True)
@@ -275,7 +275,7 @@ class OpenCLCompiled(Compiled):
             self.intermediates: Lifetimes = intermediates(launches)
             self.allocation: MemoryPlan = planner(self.intermediates, self.device.traits.alignment)
             self.launches = tuple(self._readable(launch) for launch in launches)
-            device.arenas.take(self.allocation.sizes)
+            device.arenas.allocate(self.allocation.sizes)
             self._zeros = self._buffer(
                 np.zeros(max([4, *(a.elements for s in self.launches for a in s.arguments if isinstance(a, Zeros))]), np.float32)
             )
@@ -283,13 +283,13 @@ class OpenCLCompiled(Compiled):
                 for argument in launch.arguments:
                     self._upload(argument)
         except (MemoryError, cl.Error) as error:
-            device.arenas.forget()
+            device.arenas.clear()
             raise DeviceError(device.name, "has no memory for the subgraph", error) from error
         # Drivers finish compiling when a kernel is launched first: not in the first inference, and with an error that compiling can report.
         try:
             self.run([np.zeros(s, np.float32) for s in self.inputs.values()], [np.zeros(s, np.float32) for s in self.outputs.values()])
         except DeviceError as error:
-            device.arenas.forget()
+            device.arenas.clear()
             if "MEM_OBJECT_ALLOCATION_FAILURE" in error.message:
                 raise DeviceError(device.name, "has no memory for the subgraph", error) from error
             raise
@@ -329,7 +329,7 @@ class OpenCLCompiled(Compiled):
             external: Buffers of the inputs and outputs by name; kernels do not keep them alive.
         """
         commands = []
-        arenas = self.device.arenas.take(self.allocation.sizes)
+        arenas = self.device.arenas.allocate(self.allocation.sizes)
         images: dict[int, Any] = {}
         for launch in self.launches:
             kernel = self._programs.kernel(launch.kernel, launch.defines)
@@ -339,7 +339,7 @@ class OpenCLCompiled(Compiled):
             kernel.set_args(*arguments)
             # A kernel that needs many registers allows fewer work-items than its device.
             limit = kernel.get_work_group_info(self._cl.kernel_work_group_info.WORK_GROUP_SIZE, self.device.queue.device)
-            legal = launch.within(limit, self.device.traits.max_sizes)
+            legal = launch.with_legal_local(limit, self.device.traits.max_sizes)
             commands.append(Command(launch, kernel, legal.global_size, legal.local, (*arenas, *images.values())))
         return commands
 
@@ -347,16 +347,16 @@ class OpenCLCompiled(Compiled):
         match argument:
             case TensorArgument(view):
                 offset, strides = np.int32(view.offset), np.array(view.strides, np.int32)
-                if view.where == "device":
+                if view.owner == "device":
                     # An offset in the arena, not a part of its buffer: drivers of NVIDIA crash when the second of two equal parts is freed.
-                    arena, item_bytes = self.allocation.arenas[view.buffer], 4 if view.plain else self._item_bytes
+                    arena, item_bytes = self.allocation.arenas[view.buffer], 4 if view.is_row_major else self._item_bytes
                     offset = np.int32(self.allocation.offsets[view.buffer] // item_bytes + view.offset)
                     if argument.image and arena not in images:
                         images[arena] = self._row_image(arenas[arena], self.allocation.sizes[arena])
                     memory = images[arena] if argument.image else arenas[arena]
                 else:
-                    memory = self._constants[id(argument)] if view.where == "constant" else external[view.buffer]
-                return [memory, offset] if argument.bare else [memory, offset, strides]
+                    memory = self._constants[id(argument)] if view.owner == "constant" else external[view.buffer]
+                return [memory, offset] if argument.without_strides else [memory, offset, strides]
             case Weights():
                 return [self._constants[id(argument)]]
             case Zeros():
@@ -391,7 +391,7 @@ class OpenCLCompiled(Compiled):
         """The launch with buffers in place of images that its device cannot make so large."""
         limit = self.device.traits.images[2] * TEXEL * self._item_bytes
         images = [a.view.buffer for a in launch.arguments if isinstance(a, TensorArgument) and a.image]
-        return launch if all(self.allocation.sizes[self.allocation.arenas[name]] <= limit for name in images) else launch.in_buffers()
+        return launch if all(self.allocation.sizes[self.allocation.arenas[name]] <= limit for name in images) else launch.without_images()
 
     def _texel(self) -> Any:
         return self._cl.ImageFormat(

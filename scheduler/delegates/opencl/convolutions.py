@@ -110,10 +110,10 @@ class Convolution:
         """Everything that decides its time, in words."""
         n, c, h, w = self.input
         _, m, oh, ow = self.output
-        words = f"{n}x{c}x{h}x{w}->{m}x{oh}x{ow} k{self.kernel[0]}x{self.kernel[1]} s{self.stride[0]}x{self.stride[1]}"
+        description = f"{n}x{c}x{h}x{w}->{m}x{oh}x{ow} k{self.kernel[0]}x{self.kernel[1]} s{self.stride[0]}x{self.stride[1]}"
         if self.dilation != (1, 1):
-            words += f" d{self.dilation[0]}x{self.dilation[1]}"
-        return words + (f" g{self.groups}" if self.groups > 1 else "")
+            description += f" d{self.dilation[0]}x{self.dilation[1]}"
+        return description + (f" g{self.groups}" if self.groups > 1 else "")
 
     def residual_argument(self, state: KernelLowering) -> tuple[TensorArgument, ...]:
         """The tensor that is added, if there is one."""
@@ -164,8 +164,8 @@ def pad_to(values: Array, length: int) -> Array:
 #: Largest window whose row of loads stays in registers or the first cache.
 MAX_WIDTH = 11
 
-#: Ways to load that are quicker for some shapes: checks everywhere where most tiles are at a border, nothing kept for the next pixel.
-OTHER_WAYS: tuple[dict[str, int], ...] = ({"REGIONS": 0}, {"MERGED": 0})
+#: Load variants that are quicker for some shapes: bounds checked everywhere if most tiles are at a border, nothing kept for the next pixel.
+LOAD_VARIANTS: tuple[dict[str, int], ...] = ({"REGIONS": 0}, {"MERGED": 0})
 
 
 def suits_depthwise(conv: Convolution) -> bool:
@@ -183,7 +183,7 @@ def depthwise(state: KernelLowering, conv: Convolution) -> None:
     problem = KernelProblem("depthwise", conv.shape, conv.pixels, blocks, conv.weight[0].size)
     tile = state.schedules.parameters(problem, depthwise_tiles(state, conv))
     vw = tile["VW"]
-    x, y = state.blocked(conv.x), state.result(conv.node.output, may_be_plain=True)
+    x, y = state.blocked(conv.x), state.result(conv.node.output, allow_row_major=True)
     tiles = -(-ow // vw)
     weight = pack(conv.weight, lanes, 1)
     power, as_image = image_power(state, weight), reads_image(state, x)
@@ -192,7 +192,7 @@ def depthwise(state: KernelLowering, conv: Convolution) -> None:
         WIMAGE=power,
         XIMAGE=as_image,
         ACT=conv.activation.macro,
-        YPLAIN=y.plain,
+        YPLAIN=y.is_row_major,
         KW=conv.kernel[1],
         SW=conv.stride[1],
         DW=conv.dilation[1],
@@ -233,13 +233,13 @@ def depthwise_tiles(state: KernelLowering, conv: Convolution) -> list[Parameters
         ranked.append((work, -vw))
     ranked.sort()
     tiles = [{"VW": -vw, "CHANNELS_FIRST": order} for _, vw in ranked for order in (0, 1)]
-    return [*tiles[:2], *(tiles[0] | other for other in OTHER_WAYS), *tiles[2:]]
+    return [*tiles[:2], *(tiles[0] | variant for variant in LOAD_VARIANTS), *tiles[2:]]
 
 
 def suits_stem(state: KernelLowering, conv: Convolution) -> bool:
-    """Whether the input is a plain image of few channels, and nothing is added to the result."""
-    plain = state.is_plain(conv.x) and conv.input[1] <= PLAIN_CHANNELS and conv.groups == 1
-    return plain and conv.residual is None and conv.dilation == (1, 1) and conv.output[3] > 1
+    """Whether the input is a row-major image of few channels, and nothing is added to the result."""
+    is_small_image = state.is_row_major_only(conv.x) and conv.input[1] <= MAX_STEM_CHANNELS and conv.groups == 1
+    return is_small_image and conv.residual is None and conv.dilation == (1, 1) and conv.output[3] > 1
 
 
 def stem(state: KernelLowering, conv: Convolution) -> None:
@@ -252,12 +252,12 @@ def stem(state: KernelLowering, conv: Convolution) -> None:
     ranked = sorted(rank_tiles(state.schedules, problem, lambda vw, vc: vw <= ow), key=lambda tile: _stem_preference(state, ow, tile))
     tile = state.schedules.parameters(problem, ranked)
     vw, vc = tile["VW"], tile["VC"]
-    x, y = state.plain(conv.x), state.result(conv.node.output, may_be_plain=True)
+    x, y = state.row_major(conv.x), state.result(conv.node.output, allow_row_major=True)
     tiles = -(-ow // vw), -(-blocks // vc)
     weight = pack(conv.weight, lanes, vc, order=(0, 2, 3, 4, 1))
     power = image_power(state, weight)
     macros = defines(
-        **tile, **switches(state), WIMAGE=power, ACT=conv.activation.macro, YPLAIN=y.plain, KW=conv.kernel[1], SW=conv.stride[1]
+        **tile, **switches(state), WIMAGE=power, ACT=conv.activation.macro, YPLAIN=y.is_row_major, KW=conv.kernel[1], SW=conv.stride[1]
     )
     arguments = (
         TensorArgument(x),
@@ -293,7 +293,7 @@ POINTS = SPAN * SPAN
 #: Time of the transform of one tile of one block of channels, measured on a Zen 4.
 TRANSFORM_CYCLES = 300
 #: Part of the direct convolution's time below which the estimate is trusted.
-WORTH = 0.9
+MAX_TIME_RATIO = 0.9
 
 #: G of F(4×4, 3×3) with interpolation points 0, ±1, ±2, ∞.
 G = np.array(
@@ -310,17 +310,17 @@ def suits_winograd(state: KernelLowering, conv: Convolution) -> bool:
     if switch == "on":
         return True
     tuned = state.schedules.tuned.get(("winograd", conv.shape))
-    return bool(tuned["USE"]) if tuned is not None else worth_it(state, conv)
+    return bool(tuned["USE"]) if tuned is not None else is_winograd_faster(state, conv)
 
 
-def worth_it(state: KernelLowering, conv: Convolution) -> bool:
+def is_winograd_faster(state: KernelLowering, conv: Convolution) -> bool:
     """Whether fewer multiplications outweigh the transforms, 36 weights for 9, and the pixels that tiles add at the border."""
     reads, writes = state.blocking.blocks(conv.input[1]), state.blocking.blocks(conv.output[1])
     depth = reads * state.blocking.lanes
     tiles = conv.output[0] * -(-conv.output[2] // TILE) * -(-conv.output[3] // TILE)
     direct = least_cycles(state.schedules, KernelProblem("conv", conv.shape, conv.pixels, writes, 9 * depth))
     product = least_cycles(state.schedules, KernelProblem("product", conv.shape, tiles, writes, depth, POINTS))
-    return product + TRANSFORM_CYCLES * tiles * (reads + writes) < WORTH * direct
+    return product + TRANSFORM_CYCLES * tiles * (reads + writes) < MAX_TIME_RATIO * direct
 
 
 def transform_weights(weight: Array) -> Array:
@@ -398,7 +398,7 @@ def _matrices(state: KernelLowering, name: str, tiles: int, channels: int) -> Te
 #: Most work-items that share one tile.
 MAX_SPLIT = 16
 #: Largest input that is read channel by channel from NCHW; more channels are brought into blocks first.
-PLAIN_CHANNELS = 4
+MAX_STEM_CHANNELS = 4
 
 
 def convolution(state: KernelLowering, node: KernelNode) -> None:
@@ -434,15 +434,15 @@ def direct(state: KernelLowering, conv: Convolution) -> None:
     _, c, h, w = conv.input
     _, m, oh, ow = conv.output
     blocks = state.blocking.blocks(m)
-    from_plain = state.is_plain(conv.x) and c <= PLAIN_CHANNELS and conv.groups == 1
-    x = state.plain(conv.x) if from_plain else state.blocked(conv.x)
+    from_plain = state.is_row_major_only(conv.x) and c <= MAX_STEM_CHANNELS and conv.groups == 1
+    x = state.row_major(conv.x) if from_plain else state.blocked(conv.x)
     depth = conv.weight[0].size if from_plain else conv.kernel[0] * conv.kernel[1] * -(-conv.weight.shape[1] // lanes) * lanes
     problem = KernelProblem("conv", conv.shape, conv.pixels, blocks, depth, depths=grouped_depths(conv, lanes))
     tile = state.schedules.parameters(problem, candidates(state, problem))
     vw, vc = tile["VW"], tile["VC"]
     weight, reads, first = _packed(state, conv, vc, from_plain)
     residual = conv.residual_argument(state)
-    y = state.result(conv.node.output, may_be_plain=True)
+    y = state.result(conv.node.output, allow_row_major=True)
     tiles = -(-conv.pixels // vw), -(-blocks // vc)
     grid, local = tile_grid(state, tile, tiles)
     split = 1 if from_plain else split_of(state, tiles[0] * tiles[1], reads, local)
@@ -461,7 +461,7 @@ def direct(state: KernelLowering, conv: Convolution) -> None:
         RESIDUAL_LAST=conv.residual_last,
         GROUPED=conv.groups > 1,
         XPLAIN=from_plain,
-        YPLAIN=y.plain,
+        YPLAIN=y.is_row_major,
         XVEC=reads_vectors(state),
         BATCHED=0,
         CHECKED=any(conv.pads),
@@ -488,13 +488,13 @@ def direct(state: KernelLowering, conv: Convolution) -> None:
     state.add(Launch("conv", conv.node.name, macros, arguments, grid, conv.shape, conv.macs, local))
 
 
-def _packed(state: KernelLowering, conv: Convolution, vc: int, from_plain: bool) -> tuple[Array, int, tuple[Argument, ...]]:
+def _packed(state: KernelLowering, conv: Convolution, vc: int, from_row_major: bool) -> tuple[Array, int, tuple[Argument, ...]]:
     """Weights as the kernel reads them, blocks (or channels) of input that a tile reads, and where a group's begin."""
     lanes, c = state.blocking.lanes, conv.input[1]
     if conv.groups > 1:
         weight, starts = pack_grouped(conv.weight, conv.groups, c, lanes, vc)
         return weight, weight.shape[3] // lanes, (Weights(starts, "int"),)
-    if from_plain:
+    if from_row_major:
         return pack(conv.weight, lanes, vc), c, ()
     return pack(conv.weight, lanes, vc, state.blocking.blocks(c) * lanes), state.blocking.blocks(c), ()
 

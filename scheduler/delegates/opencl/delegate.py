@@ -6,30 +6,30 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from predictors.system import interruption_waits
-from scheduler.delegates.base import Allocate, Delegate, NodePlace, TunedKernel, Tuning, UnableError, delegates
+from predictors.system import deferred_interrupts
+from scheduler.delegates.base import Allocate, Delegate, NodePlacement, TunedKernel, Tuning, UnableError, delegates
 from scheduler.delegates.opencl.compiled import OpenCLCompiled
-from scheduler.delegates.opencl.device import device_traits, find_device, missing, open_device, pinned_bytes, pins
+from scheduler.delegates.opencl.device import device_traits, find_device, open_device, pinned_bytes, pinned_is_faster, unavailable_reason
 from scheduler.delegates.opencl.graph import KernelGraph, fuse, read_graph, simplify
 from scheduler.delegates.opencl.launch import Launch
 from scheduler.delegates.opencl.schedule import Options, Schedules
 from scheduler.delegates.opencl.templates import lower, refusals
 from scheduler.delegates.opencl.tuner import (
     CONVOLUTIONS,
-    TURNS,
+    PROFILE_ROUNDS,
     Mode,
     ScheduleTuner,
-    Tuned,
     TunedGroup,
+    TunedSchedule,
     apply_groups,
     cached_schedules,
-    entries,
-    faster,
     faster_nodes,
     group_entries,
     group_key,
-    in_turns,
+    interleaved_profiles,
+    keep_faster,
     open_cache,
+    schedule_entries,
     shipped_schedules,
     tuned_groups,
     tuned_key,
@@ -79,7 +79,7 @@ class OpenCLTuning(Tuning):
 
     def rows(self, choices: Mapping[tuple[str, str], Any]) -> list[TunedKernel]:
         """Each launch, measured before and after in turns."""
-        times = in_turns((self._before, self._delegate.compile(self._model)), TURNS)
+        times = interleaved_profiles((self._before, self._delegate.compile(self._model)), PROFILE_ROUNDS)
         return [self._row(old, new, choices) for old, new in pair_launches(*times)]
 
     def _row(self, old: Any, new: Any, choices: Mapping[tuple[str, str], Any]) -> TunedKernel:
@@ -153,7 +153,7 @@ class OpenCLDelegate(Delegate):
     @classmethod
     def unavailable(cls) -> str | None:
         """Whether pyopencl or an OpenCL device is missing."""
-        return missing()
+        return unavailable_reason()
 
     @property
     def item_bytes(self) -> int:
@@ -176,9 +176,9 @@ class OpenCLDelegate(Delegate):
         return device_traits(find_device()).cpu
 
     def allocator(self) -> Allocate | None:
-        """What makes memory that the driver has pinned, where copies to and from it are faster."""
+        """Return an allocator of pinned memory if copies to and from it are faster, else None."""
         device = open_device(self._cores)
-        return partial(pinned_bytes, device) if pins(device) else None
+        return partial(pinned_bytes, device) if pinned_is_faster(device) else None
 
     def compile(self, model: Path) -> OpenCLCompiled:
         """Choose and build the kernels of a subgraph.
@@ -189,8 +189,8 @@ class OpenCLDelegate(Delegate):
             BuildError: If the driver does not compile a kernel.
             DeviceError: If the device has no memory for it, or refuses a kernel.
         """
-        graph = self.prepared(model)
-        return self._compiled(graph, self.lowered(graph))
+        graph = self.prepare(model)
+        return self._compiled(graph, self.lower(graph))
 
     def compile_from(self, bundle: "Bundle", name: str) -> OpenCLCompiled:
         """Make a bundle's subgraph ready, one in fp16 with half-precision storage.
@@ -201,10 +201,10 @@ class OpenCLDelegate(Delegate):
         entry = bundle.subgraph(name)
         return self.in_precision(entry.precision).compile(bundle.file(entry.file))
 
-    def places_from(self, bundle: "Bundle", name: str) -> list[NodePlace]:
-        """As `places`, in the subgraph's precision."""
+    def node_placements_from(self, bundle: "Bundle", name: str) -> list[NodePlacement]:
+        """As `node_placements`, in the subgraph's precision."""
         entry = bundle.subgraph(name)
-        return self.in_precision(entry.precision).places(bundle.file(entry.file))
+        return self.in_precision(entry.precision).node_placements(bundle.file(entry.file))
 
     def tuning_from(self, bundle: "Bundle", name: str, mode: str) -> OpenCLTuning:
         """The kernels of a bundle's subgraph in its precision: their schedules, or by the other modes their work-groups."""
@@ -218,15 +218,15 @@ class OpenCLDelegate(Delegate):
             return self
         return OpenCLDelegate(self._cores, half=True, options=self._options, planner=self._planner, fallback=self.falls_back_on is not None)
 
-    def lowered(self, graph: KernelGraph) -> list[Launch]:
-        """The launches that compute a graph of `prepared`."""
+    def lower(self, graph: KernelGraph) -> list[Launch]:
+        """Return the launches that compute a graph from `prepare`."""
         if not self._options.tuned:
             return self._launches(graph, {})
         device = open_device(self._cores)
         cache = open_cache(device, self._half)
         return apply_groups(self._launches(graph, {**shipped_schedules(device, self._half), **cached_schedules(cache)}), cache)
 
-    def tune(self, model: Path, budget_s: float, progress: Progress = silent) -> list[Tuned]:
+    def tune(self, model: Path, budget_s: float, progress: Progress = silent) -> list[TunedSchedule]:
         """Measure schedules for the convolutions of a subgraph that were not tuned yet, and keep what makes the subgraph faster in the user's cache.
 
         What was found until an interruption is kept as well.
@@ -236,23 +236,23 @@ class OpenCLDelegate(Delegate):
             progress: Called after each convolution with the name of the next.
         """
         device = open_device(self._cores)
-        graph = self.prepared(model)
+        graph = self.prepare(model)
         cache = open_cache(device, self._half)
-        shipped, known = shipped_schedules(device, self._half), cached_schedules(cache)
-        tuned: list[Tuned] = []
+        shipped, cached = shipped_schedules(device, self._half), cached_schedules(cache)
+        tuned: list[TunedSchedule] = []
         try:
-            for schedule in ScheduleTuner(device, half=self._half, options=self._options).tune(graph, known, budget_s, progress, shipped):
+            for schedule in ScheduleTuner(device, half=self._half, options=self._options).tune(graph, cached, budget_s, progress, shipped):
                 tuned.append(schedule)  # noqa: PERF402 - an interruption leaves results so far
         finally:
             if tuned:
-                with interruption_waits():
-                    before = {**shipped, **known}
+                with deferred_interrupts():
+                    before = {**shipped, **cached}
                     after = {**before, **{(entry.kernel, entry.shape): entry.choice for entry in tuned}}
-                    tuned = faster(tuned, self.scheduled(model, before), self.scheduled(model, after))
-                    cache.save(entries(tuned))
+                    tuned = keep_faster(tuned, self.compile_with(model, before), self.compile_with(model, after))
+                    cache.save(schedule_entries(tuned))
         return tuned
 
-    def scheduled(self, model: Path, schedules: Mapping[tuple[str, str], Mapping[str, int]]) -> OpenCLCompiled:
+    def compile_with(self, model: Path, schedules: Mapping[tuple[str, str], Mapping[str, int]]) -> OpenCLCompiled:
         """A subgraph compiled with these schedules, whatever the cache holds.
 
         Args:
@@ -261,7 +261,7 @@ class OpenCLDelegate(Delegate):
         Raises:
             StretchError: As `compile`.
         """
-        graph = self.prepared(model)
+        graph = self.prepare(model)
         return self._compiled(graph, self._launches(graph, schedules))
 
     def _launches(self, graph: KernelGraph, schedules: Mapping[tuple[str, str], Mapping[str, int]]) -> list[Launch]:
@@ -278,8 +278,8 @@ class OpenCLDelegate(Delegate):
         What was found until an interruption is kept as well.
         """
         device = open_device(self._cores)
-        graph = self.prepared(model)
-        compiled = self._compiled(graph, self.lowered(graph))
+        graph = self.prepare(model)
+        compiled = self._compiled(graph, self.lower(graph))
         groups: list[TunedGroup] = []
         try:
             for group in tuned_groups(device, compiled, mode, budget_s, progress):
@@ -287,7 +287,7 @@ class OpenCLDelegate(Delegate):
         finally:
             chosen = {(group.launch.kernel, group_key(group.launch)): group.local for group in groups if group.local is not None}
             if chosen:
-                with interruption_waits():
+                with deferred_interrupts():
                     launches = [
                         replace(launch, local=chosen.get((launch.kernel, group_key(launch)), launch.local)) for launch in compiled.launches
                     ]
@@ -299,8 +299,8 @@ class OpenCLDelegate(Delegate):
                     open_cache(device, self._half).save(group_entries(groups))
         return groups
 
-    def prepared(self, model: Path) -> KernelGraph:
-        """A subgraph as it is lowered: simplified and fused."""
+    def prepare(self, model: Path) -> KernelGraph:
+        """Read, simplify and fuse the graph of a subgraph."""
         graph = read_graph(model)
         simplify(graph)
         fuse(graph, residual=self._options.fuse, activations=self._options.fuse)
@@ -311,14 +311,14 @@ class OpenCLDelegate(Delegate):
         traits = open_device(self._cores).traits
         return refusals(graph, traits.blocking(self._half), traits, self._options, Schedules(traits, {}))
 
-    def places(self, model: Path) -> list[NodePlace]:
+    def node_placements(self, model: Path) -> list[NodePlacement]:
         """Each operator with its kernel's measured time, or what it was merged into; the reason why a subgraph is refused."""
         try:
             graph = read_graph(model)
             compiled = self.compile(model)
         except UnableError as error:
-            why = f"on the CPU instead, for the opencl delegate refuses its subgraph: {error.message}"
-            return [NodePlace(name, op, why) for name, op in open_onnx(model).named]
+            reason = f"on the CPU instead, for the opencl delegate refuses its subgraph: {error.message}"
+            return [NodePlacement(name, op, reason) for name, op in open_onnx(model).named_nodes]
         names = {node.name: node.op for node in graph.nodes}
         simplify(graph)
         times: dict[str, float] = {}
@@ -329,16 +329,18 @@ class OpenCLDelegate(Delegate):
             times[name] = times.get(name, 0.0) + timing.ms
             kernels.setdefault(name, []).append(timing.launch.kernel)
             owner.update(dict.fromkeys(timing.launch.merged, name))
-        places = []
+        placements = []
         for name, op in names.items():
             if name in times:
-                places.append(NodePlace(name, op, f"{_kind(kernels[name])} on {compiled.device.name}", times[name]))
+                placements.append(NodePlacement(name, op, f"{_kind(kernels[name])} on {compiled.device.name}", times[name]))
             elif name in owner:
-                places.append(NodePlace(name, op, f"merged into `{owner[name]}`"))
+                placements.append(NodePlacement(name, op, f"merged into `{owner[name]}`"))
             else:
-                places.append(NodePlace(name, op, graph.gone.get(name, "nothing is launched for it: its elements lie where they are read")))
-        places += [NodePlace(n, _kind(kernels[n]), "added to change the layout", times[n]) for n in times if n not in names]
-        return places
+                placements.append(
+                    NodePlacement(name, op, graph.removed.get(name, "nothing is launched for it: its elements lie where they are read"))
+                )
+        placements += [NodePlacement(n, _kind(kernels[n]), "added to change the layout", times[n]) for n in times if n not in names]
+        return placements
 
 
 def _kind(kernels: list[str]) -> str:

@@ -91,7 +91,7 @@ class OpenDevice:
     lock: Any = field(default_factory=threading.Lock, compare=False)
 
 
-def missing() -> str | None:
+def unavailable_reason() -> str | None:
     """Why no OpenCL device can be used, or None."""
     if importlib.util.find_spec("pyopencl") is None:
         return f"pyopencl is not installed ({INSTALL})"
@@ -116,22 +116,24 @@ def find_device() -> Any:
         os.environ.setdefault(UNITS_VARIABLE, str(max(1, len(available_cores()) - 1)))
         before = _threads()
         devices = _devices(cl)
-        _WORKERS.extend(thread for thread in _threads() if thread not in before)
+        _POCL_THREADS.extend(thread for thread in _threads() if thread not in before)
     if not devices:
         raise _no_device(cl)
     return choose_device(sorted(devices, key=lambda device: not device.type & cl.device_type.GPU), os.environ.get(DEVICE_VARIABLE, ""))
 
 
-def choose_device(devices: Sequence[Any], wanted: str) -> Any:
-    """The device that a number or a part of a name means; the first where nothing is wanted."""
-    if wanted.isdecimal():
-        named = list(devices[int(wanted) : int(wanted) + 1])
+def choose_device(devices: Sequence[Any], name_or_number: str) -> Any:
+    """Return the device with this number, or the first whose name contains the text; an empty text matches all."""
+    if name_or_number.isdecimal():
+        matching = list(devices[int(name_or_number) : int(name_or_number) + 1])
     else:
-        named = [device for device in devices if wanted.lower() in f"{device.platform.name} {device.name}".lower()]
-    if not named:
-        there = ", ".join(f"{number} is {device.name.strip()}" for number, device in enumerate(devices))
-        raise UnknownNameError(f"{DEVICE_VARIABLE} names `{wanted}`, and no OpenCL device has that number or name", f"here: {there}")
-    return named[0]
+        matching = [device for device in devices if name_or_number.lower() in f"{device.platform.name} {device.name}".lower()]
+    if not matching:
+        listed = ", ".join(f"{number} is {device.name.strip()}" for number, device in enumerate(devices))
+        raise UnknownNameError(
+            f"{DEVICE_VARIABLE} names `{name_or_number}`, and no OpenCL device has that number or name", f"here: {listed}"
+        )
+    return matching[0]
 
 
 def _devices(cl: Any) -> list[Any]:
@@ -184,7 +186,7 @@ def _open(cores: tuple[int, ...]) -> OpenDevice:
     traits = device_traits(device)
     try:
         if cores:
-            device = _part(cl, device, cores)
+            device = _sub_device(cl, device, cores)
         context = cl.Context([device])
         queue = cl.CommandQueue(context, device, properties=cl.command_queue_properties.PROFILING_ENABLE)
     except cl.Error as error:
@@ -199,14 +201,14 @@ def device_traits(device: Any) -> Traits:
     named = f"{device.name} {device.version}"
     extensions = device.extensions.split()
     for entry in _entries():
-        if _fits(entry, device):
-            known = {key: value for key, value in entry.items() if key not in ("platform", "device", "flag", "local", "images")}
+        if _matches_entry(entry, device):
+            fields = {key: value for key, value in entry.items() if key not in ("platform", "device", "flag", "local", "images")}
             limit = device.max_work_group_size
             local = tuple(entry["local"])
             while local[0] * local[1] * local[2] > limit:
                 local = tuple(max(1, size // 2) for size in local)
             return Traits(
-                **known,
+                **fields,
                 local=local,
                 max_local=limit,
                 max_sizes=tuple(device.max_work_item_sizes),
@@ -225,7 +227,7 @@ def _image_limits(device: Any) -> tuple[int, int, int]:
     return device.image2d_max_width, device.image2d_max_height, device.image_max_buffer_size
 
 
-def _fits(entry: dict[str, Any], device: Any) -> bool:
+def _matches_entry(entry: dict[str, Any], device: Any) -> bool:
     """Whether an entry of devices.toml is for a device: its names, and for a CPU that no name tells apart, its type and instructions."""
     patterns = ((entry["platform"], device.platform.name), (entry["device"], f"{device.name} {device.version}"))
     if not all(re.search(pattern, text, re.IGNORECASE) for pattern, text in patterns):
@@ -240,24 +242,24 @@ def _entries() -> list[dict[str, Any]]:
 
 
 #: Threads that PoCL made, one a unit of its CPU device, in the units' order.
-_WORKERS: list[int] = []
+_POCL_THREADS: list[int] = []
 #: First unit given to each set of cores.
-_GIVEN: dict[tuple[int, ...], int] = {}
+_FIRST_UNITS: dict[tuple[int, ...], int] = {}
 
 
-def _part(cl: Any, device: Any, cores: tuple[int, ...]) -> Any:
+def _sub_device(cl: Any, device: Any, cores: tuple[int, ...]) -> Any:
     """As many units of a CPU device as there are cores, their threads pinned to them; no unit is given twice."""
     units = device.max_compute_units
-    first = sum(len(name) for name in _GIVEN)
+    first = sum(len(name) for name in _FIRST_UNITS)
     if first + len(cores) > units:
         raise StretchError(
             f"the OpenCL device `{device.name.strip()}` has {units} units, {first} are in use and {len(cores)} more are requested",
             f"set {UNITS_VARIABLE} to the number of cores that OpenCL may use",
         )
-    if len(_WORKERS) == units:
-        for worker, core in zip(_WORKERS[first : first + len(cores)], cores, strict=True):
+    if len(_POCL_THREADS) == units:
+        for worker, core in zip(_POCL_THREADS[first : first + len(cores)], cores, strict=True):
             system.set_affinity({core}, worker)
-    _GIVEN[cores] = first
+    _FIRST_UNITS[cores] = first
     if len(cores) == units:
         return device
     counts = [count for count in (first, len(cores), units - first - len(cores)) if count]
@@ -275,7 +277,7 @@ def _threads() -> list[int]:
 # Copies from ordinary memory go through memory that the driver has pinned; buffers that lie there are copied at once.
 
 #: Bytes of the copies that tell whether pinned memory is faster, and how many are made of each.
-_TRIED, _TURNS = 1 << 20, 7
+_COPY_BYTES, _COPY_ROUNDS = 1 << 20, 7
 
 
 def pinned_bytes(device: OpenDevice, size: int) -> NDArray[np.uint8]:
@@ -295,23 +297,23 @@ def pinned_bytes(device: OpenDevice, size: int) -> NDArray[np.uint8]:
 
 
 @cache
-def pins(device: OpenDevice) -> bool:
-    """Whether copies of memory that the driver has pinned are faster than those of ordinary memory: measured once."""
+def pinned_is_faster(device: OpenDevice) -> bool:
+    """Whether copies of pinned memory are faster than copies of ordinary memory; measured once."""
     cl = _pyopencl()
     if device.traits.cpu:
         return False
     try:
-        there = cl.Buffer(device.context, cl.mem_flags.READ_WRITE, _TRIED)
-        both = pinned_bytes(device, _TRIED), np.zeros(_TRIED, np.uint8)
+        buffer = cl.Buffer(device.context, cl.mem_flags.READ_WRITE, _COPY_BYTES)
+        arrays = pinned_bytes(device, _COPY_BYTES), np.zeros(_COPY_BYTES, np.uint8)
     except (cl.Error, MemoryError):
         return False
     seconds: tuple[list[float], list[float]] = ([], [])
-    for _ in range(_TURNS):
-        for array, taken in zip(both, seconds, strict=True):
+    for _ in range(_COPY_ROUNDS):
+        for array, durations in zip(arrays, seconds, strict=True):
             start = time.perf_counter()
-            cl.enqueue_copy(device.queue, there, array)
-            cl.enqueue_copy(device.queue, array, there)
-            taken.append(time.perf_counter() - start)
+            cl.enqueue_copy(device.queue, buffer, array)
+            cl.enqueue_copy(device.queue, array, buffer)
+            durations.append(time.perf_counter() - start)
     return median(seconds[0]) < median(seconds[1])
 
 
@@ -367,10 +369,10 @@ def binary_file(*parts: str) -> Path:
 def read_binary(path: Path) -> bytes | None:
     """A binary as it was written, or None: drivers need not notice that one is damaged."""
     try:
-        kept = path.read_bytes()
+        content = path.read_bytes()
     except OSError:
         return None
-    digest, binary = kept[:_DIGEST], kept[_DIGEST:]
+    digest, binary = content[:_DIGEST], content[_DIGEST:]
     if hashlib.sha256(binary).digest() != digest:
         return None
     with suppress(OSError):
@@ -383,8 +385,8 @@ def write_binary(path: Path, binary: bytes) -> None:
     with suppress(OSError, StretchError):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_whole(path, hashlib.sha256(binary).digest() + binary, "kernel")
-        kept = sorted(path.parent.glob("*.bin"), key=lambda file: file.stat().st_mtime_ns, reverse=True)
-        for old in kept[MAX_FILES:]:
+        files = sorted(path.parent.glob("*.bin"), key=lambda file: file.stat().st_mtime_ns, reverse=True)
+        for old in files[MAX_FILES:]:
             old.unlink()
 
 
@@ -438,17 +440,17 @@ class Programs:
         device, traits = self._device, self._device.traits
         macros = [("L", str(traits.lanes)), ("HALF", str(int(self._half))), ("CPU", str(int(traits.cpu))), *defines]
         options = ["-cl-mad-enable", "-cl-finite-math-only", *(f"-D{key}={value}" for key, value in macros)]
-        kept = binary_file(device.name, device.driver, " ".join(options), source(name))
+        cached_path = binary_file(device.name, device.driver, " ".join(options), source(name))
         try:
             with warnings.catch_warnings():
                 # A driver's remarks on a kernel that it did compile.
                 warnings.simplefilter("ignore", pyopencl.CompilerWarning)
-                if (binary := read_binary(kept)) is not None:
+                if (binary := read_binary(cached_path)) is not None:
                     # A driver may refuse what it compiled itself, for instance for a device that looked the same.
                     with suppress(pyopencl.Error):
                         return pyopencl.Program(device.context, device.context.devices, [binary]).build()
                 program = pyopencl.Program(device.context, source(name)).build(options)
-            write_binary(kept, program.get_info(pyopencl.program_info.BINARIES)[0])
+            write_binary(cached_path, program.get_info(pyopencl.program_info.BINARIES)[0])
         except (pyopencl.Error, RuntimeError) as error:
             log = _write_log(name, options, str(error))
             raise BuildError(

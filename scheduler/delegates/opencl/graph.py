@@ -29,9 +29,9 @@ class KernelNode:
     attrs: Mapping[str, Any] = field(default_factory=dict)  # Attributes as Python values; strings are bytes.
     merged: tuple[str, ...] = ()  # Names of the ONNX nodes that it computes, its own included.
 
-    def with_attrs(self, **more: Any) -> "KernelNode":
+    def with_attrs(self, **attrs: Any) -> "KernelNode":
         """A copy with some attributes set."""
-        return replace(self, attrs={**self.attrs, **more})
+        return replace(self, attrs={**self.attrs, **attrs})
 
 
 @dataclass
@@ -43,7 +43,7 @@ class KernelGraph:
     shapes: dict[str, Shape]  # Shape of every tensor.
     inputs: tuple[str, ...]  # Names of the inputs.
     outputs: tuple[str, ...]  # Names of the outputs.
-    gone: dict[str, str] = field(default_factory=dict)  # Why ONNX nodes that are in no node any more are gone, by name.
+    removed: dict[str, str] = field(default_factory=dict)  # Reasons why ONNX nodes are part of no node any more, by name.
 
     def writers(self) -> dict[str, KernelNode]:
         """The node that writes each tensor."""
@@ -105,15 +105,15 @@ def simplify(graph: KernelGraph) -> None:
 
 def fold_constants(graph: KernelGraph) -> None:
     """Compute what depends on constants alone, once, with ONNX's own definition."""
-    kept = []
+    remaining = []
     for node in graph.nodes:
         if node.inputs and all(not name or name in graph.constants for name in node.inputs):
             graph.constants[node.output] = _evaluate(graph, node)
             graph.shapes[node.output] = graph.constants[node.output].shape
-            graph.gone[node.name] = "computed once, for it depends on constants alone"
+            graph.removed[node.name] = "computed once, for it depends on constants alone"
         else:
-            kept.append(node)
-    graph.nodes = kept
+            remaining.append(node)
+    graph.nodes = remaining
 
 
 def _evaluate(graph: KernelGraph, node: KernelNode) -> Array:
@@ -144,7 +144,7 @@ def remove_identities(graph: KernelGraph) -> None:
         inputs = tuple(renamed.get(name, name) for name in node.inputs)
         if node.op in IDENTITIES and node.output not in graph.outputs:
             renamed[node.output] = inputs[0]
-            graph.gone[node.name] = "removed: at inference it returns its input"
+            graph.removed[node.name] = "removed: at inference it returns its input"
         else:
             graph.nodes.append(replace(node, inputs=inputs))
 
@@ -169,7 +169,7 @@ def fold_batch_norms(graph: KernelGraph) -> None:
             merge(graph, before, node, inputs=(before.inputs[0], folded, shifted))
         else:
             names = _constant(graph, f"{node.name}.scale", factor), _constant(graph, f"{node.name}.shift", offset)
-            _swap(graph, node, replace(node, op="ScaleShift", inputs=(node.inputs[0], *names)))
+            _replace_node(graph, node, replace(node, op="ScaleShift", inputs=(node.inputs[0], *names)))
 
 
 def merge_pads(graph: KernelGraph) -> None:
@@ -204,7 +204,7 @@ def merge_pads(graph: KernelGraph) -> None:
         merged = replace(
             after.with_attrs(pads=total, **more), inputs=(node.inputs[0], *after.inputs[1:]), merged=(*after.merged, *node.merged)
         )
-        _swap(graph, after, merged)
+        _replace_node(graph, after, merged)
         graph.nodes.remove(node)
 
 
@@ -251,7 +251,7 @@ def merge(graph: KernelGraph, into: KernelNode, node: KernelNode, *, inputs: tup
     return merged
 
 
-def _swap(graph: KernelGraph, old: KernelNode, new: KernelNode) -> None:
+def _replace_node(graph: KernelGraph, old: KernelNode, new: KernelNode) -> None:
     graph.nodes[graph.nodes.index(old)] = new
 
 
@@ -300,11 +300,13 @@ def fuse(graph: KernelGraph, residual: bool = True, activations: bool = True) ->
     for node in list(graph.nodes):
         activation = activation_of(graph, node)
         if activation is not None and node.op != "Mul":
-            _swap(graph, node, KernelNode(node.name, "Unary", (node.inputs[0],), node.output, {"activation": activation}, node.merged))
-    _products_with_gates(graph)
+            _replace_node(
+                graph, node, KernelNode(node.name, "Unary", (node.inputs[0],), node.output, {"activation": activation}, node.merged)
+            )
+    _merge_gated_products(graph)
     for node in list(graph.nodes):
         if node.op in ("Add", "Mul", "PRelu"):
-            _swap(graph, node, replace(node, op="Binary", attrs={"function": node.op.lower()}))
+            _replace_node(graph, node, replace(node, op="Binary", attrs={"function": node.op.lower()}))
         elif node.op == "Sum":
             _chain_sum(graph, node)
     changed = True
@@ -315,7 +317,7 @@ def fuse(graph: KernelGraph, residual: bool = True, activations: bool = True) ->
 
 
 def activation_of(graph: KernelGraph, node: KernelNode) -> FusedActivation | None:
-    """What an ONNX node does to each element, or None if it is no activation."""
+    """Return the activation that an ONNX node computes, or None if it computes none."""
     attrs = node.attrs
     if node.op == "Clip":
         bounds = []
@@ -334,7 +336,7 @@ def activation_of(graph: KernelGraph, node: KernelNode) -> FusedActivation | Non
     return FusedActivation(name, *(attrs.get(key, default) for key, default in defaults.items()))
 
 
-def _products_with_gates(graph: KernelGraph) -> None:
+def _merge_gated_products(graph: KernelGraph) -> None:
     """x·sigmoid(x) is SiLU, x·hard_sigmoid(x) hard-swish: one activation each."""
     for node in list(graph.nodes):
         if node.op != "Mul" or node not in graph.nodes:
@@ -344,9 +346,9 @@ def _products_with_gates(graph: KernelGraph) -> None:
             unary = writers.get(gate)
             if unary is None or unary.op != "Unary" or unary.inputs[0] != x or graph.only_reader(gate) is not node:
                 continue
-            known = unary.attrs["activation"]
-            standard = known.name == "hard_sigmoid" and abs(known.a - 1 / 6) < 1e-6 and known.b == 0.5
-            name = "silu" if known.name == "sigmoid" else "hard_swish" if standard else None
+            activation = unary.attrs["activation"]
+            standard = activation.name == "hard_sigmoid" and abs(activation.a - 1 / 6) < 1e-6 and activation.b == 0.5
+            name = "silu" if activation.name == "sigmoid" else "hard_swish" if standard else None
             if name:
                 merge(graph, unary, node, inputs=(x,), activation=FusedActivation(name))
                 break
@@ -354,14 +356,14 @@ def _products_with_gates(graph: KernelGraph) -> None:
 
 def _chain_sum(graph: KernelGraph, node: KernelNode) -> None:
     """A sum of n tensors as n − 1 additions."""
-    at = graph.nodes.index(node)
+    index = graph.nodes.index(node)
     total, chain = node.inputs[0], []
-    for i, other in enumerate(node.inputs[1:], start=2):
+    for i, operand in enumerate(node.inputs[1:], start=2):
         output = node.output if i == len(node.inputs) else f"{node.output}.{i}"
         graph.shapes[output] = graph.shapes[node.output]
-        chain.append(KernelNode(node.name, "Binary", (total, other), output, {"function": "add"}, node.merged))
+        chain.append(KernelNode(node.name, "Binary", (total, operand), output, {"function": "add"}, node.merged))
         total = output
-    graph.nodes[at : at + 1] = chain or [replace(node, op="Identity")]
+    graph.nodes[index : index + 1] = chain or [replace(node, op="Identity")]
 
 
 def _merge_activation(graph: KernelGraph, node: KernelNode) -> bool:
@@ -381,11 +383,11 @@ def _merge_residual(graph: KernelGraph, node: KernelNode) -> bool:
     after = graph.only_reader(node.output)
     if after is None or after.op != "Binary" or after.attrs["function"] != "add" or after.attrs.get("activation", NONE) != NONE:
         return False
-    other = after.inputs[1] if after.inputs[0] == node.output else after.inputs[0]
-    if other in graph.constants or graph.shapes[other] != graph.shapes[after.output]:
+    residual_input = after.inputs[1] if after.inputs[0] == node.output else after.inputs[0]
+    if residual_input in graph.constants or graph.shapes[residual_input] != graph.shapes[after.output]:
         return False
     # The merged node stands where the addition stood, so `other` is written before it.
-    inputs = (node.inputs[0], node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else "", other)
+    inputs = (node.inputs[0], node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else "", residual_input)
     last = node.attrs.get("activation", NONE) != NONE
     merge(graph, node, after, inputs=inputs, residual=True, residual_last=last)
     return True

@@ -1,4 +1,4 @@
-"""Kernel launches as data: which kernel, with which constants and arguments, over which grid, and where their tensors lie in device memory."""
+"""Kernel launches as data: which kernel, with which constants and arguments, over which grid, and where their tensors are in device memory."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +12,7 @@ Shape = tuple[int, ...]
 #: Lanes of an image's texel.
 TEXEL = 4
 
-Where = Literal["device", "input", "output", "constant"]
+MemoryOwner = Literal["device", "input", "output", "constant"]
 
 
 @dataclass(frozen=True)
@@ -49,16 +49,16 @@ class Blocking:
 class TensorView:
     """A tensor, or a slice of the channels or rows of one."""
 
-    buffer: str  # Name of the memory that it lies in.
+    buffer: str  # Name of the memory that holds it.
     shape: Shape  # Its logical shape.
     offset: int  # First element.
     strides: tuple[int, int, int, int]  # Distance in elements between images, channel blocks, rows and columns.
-    lanes: int  # Channels of a block; 1 for a plain tensor, whose elements are floats.
+    lanes: int  # Channels of a block; 1 for a row-major tensor, whose elements are floats.
     bytes: int  # Size of the whole buffer.
-    where: Where = "device"  # Whether the buffer is the device's own, or the caller's.
+    owner: MemoryOwner = "device"  # Whether the buffer is the device's own, or the caller's.
 
     @property
-    def plain(self) -> bool:
+    def is_row_major(self) -> bool:
         """Whether it is NCHW in floats, without gaps."""
         return self.lanes == 1
 
@@ -68,30 +68,30 @@ class TensorView:
         return image_shape(self.shape)
 
     def channels(self, first: int, count: int) -> "TensorView":
-        """Some of its channels; of a blocked tensor, `first` is a multiple of the lanes."""
+        """Return a view of some channels; `first` is a multiple of the lanes in a blocked tensor."""
         n, _, h, w = self.image
         shape = (n, count) if len(self.shape) == 2 else (n, count, h, w)
         return replace(self, shape=shape, offset=self.offset + first // self.lanes * self.strides[1])
 
     def rows(self, first: int, count: int) -> "TensorView":
-        """Some rows of an image, which stay where they are."""
+        """Return a view of some rows of an image."""
         n, c, _, w = self.image
         return replace(self, shape=(n, c, count, w), offset=self.offset + first * self.strides[2])
 
-    def reshaped(self, shape: Shape) -> "TensorView":
-        """The same elements under another shape; plain, or of one pixel an image both before and after."""
-        if self.plain:
-            return plain(self.buffer, shape, self.where)
+    def reshape(self, shape: Shape) -> "TensorView":
+        """Return a view of the same elements with another shape; a blocked tensor has one pixel per image before and after."""
+        if self.is_row_major:
+            return row_major_view(self.buffer, shape, self.owner)
         return replace(self, shape=shape)
 
 
-def plain(buffer: str, shape: Shape, where: Where = "device") -> TensorView:
+def row_major_view(buffer: str, shape: Shape, owner: MemoryOwner = "device") -> TensorView:
     """A tensor in row-major order, in floats; of rank 2 and 4 its strides are those of N, C, H, W."""
     strides = (0, 1, 0, 0)
     if len(shape) in (2, 4):
         _, c, h, w = image_shape(shape)
         strides = (c * h * w, h * w, w, 1)
-    return TensorView(buffer, shape, 0, strides, 1, prod(shape) * 4, where)
+    return TensorView(buffer, shape, 0, strides, 1, prod(shape) * 4, owner)
 
 
 def image_shape(shape: Shape) -> tuple[int, int, int, int]:
@@ -110,9 +110,9 @@ Defines = tuple[tuple[str, str], ...]
 class TensorArgument:
     """A tensor argument: pointer, offset and strides, or pointer and offset alone."""
 
-    view: TensorView  # Where it lies.
+    view: TensorView  # Memory, shape and layout.
     written: bool = False  # Whether the kernel writes it.
-    bare: bool = False  # Whether the kernel takes no strides.
+    without_strides: bool = False  # Whether the kernel takes no strides.
     image: bool = False  # Whether the kernel reads it as an image of one row.
     values: Array | None = field(default=None, compare=False)  # Its elements as they lie in memory, where it is constant.
 
@@ -170,7 +170,7 @@ class Launch:
         """The grid, rounded up to whole work-groups."""
         if self.local is None:
             return self.grid
-        return tuple(-(-g // s) * s for g, s in zip(self.grid, self.local, strict=True))
+        return tuple(-(-grid_size // local_size) * local_size for grid_size, local_size in zip(self.grid, self.local, strict=True))
 
     def traffic(self, item_bytes: int) -> int:
         """Bytes that it moves if it reads every input and weight and writes every result once."""
@@ -179,28 +179,30 @@ class Launch:
             match argument:
                 case TensorArgument(view):
                     elements = (
-                        prod(view.shape) if view.plain else -(-view.image[1] // view.lanes) * view.lanes * prod(view.image) // view.image[1]
+                        prod(view.shape)
+                        if view.is_row_major
+                        else -(-view.image[1] // view.lanes) * view.lanes * prod(view.image) // view.image[1]
                     )
-                    total += elements * (4 if view.plain else item_bytes)
+                    total += elements * (4 if view.is_row_major else item_bytes)
                 case Weights(values, kind):
                     total += values.size * (item_bytes if kind == "store" else 4)
         return total
 
-    def within(self, limit: int, sizes: Size) -> "Launch":
-        """The same with a work-group that a device or a kernel allows.
+    def with_legal_local(self, limit: int, sizes: Size) -> "Launch":
+        """Return the launch with a work-group that a device or a kernel allows.
 
-        Its last dimension stays: work-items that share their sums lie there.
+        The last dimension stays, because its work-items share their sums.
         """
         if self.local is None:
             return self
-        local = [min(size, most) for size, most in zip(self.local, sizes, strict=False)]
+        local = [min(size, maximum) for size, maximum in zip(self.local, sizes, strict=False)]
         while prod(local) > limit and max(local[:2]) > 1:
             longest = local.index(max(local[:2]))
             local[longest] //= 2
         return self if tuple(local) == self.local else replace(self, local=tuple(local))
 
-    def in_buffers(self) -> "Launch":
-        """The same with its tensors read from buffers in place of images."""
+    def without_images(self) -> "Launch":
+        """Return the launch with tensors read from buffers instead of images."""
         defines = tuple((name, "0" if name == "XIMAGE" else value) for name, value in self.defines)
         arguments = tuple(replace(a, image=False) if isinstance(a, TensorArgument) else a for a in self.arguments)
         return replace(self, defines=defines, arguments=arguments)
@@ -212,7 +214,7 @@ def intermediates(launches: Sequence[Launch]) -> Lifetimes:
     steps: dict[str, list[int]] = {}
     for i, launch in enumerate(launches):
         for argument in launch.arguments:
-            if isinstance(argument, TensorArgument) and argument.view.where == "device":
+            if isinstance(argument, TensorArgument) and argument.view.owner == "device":
                 view = argument.view
                 sizes[view.buffer] = max(view.bytes, sizes.get(view.buffer, 0))
                 steps.setdefault(view.buffer, []).append(i)
@@ -220,9 +222,9 @@ def intermediates(launches: Sequence[Launch]) -> Lifetimes:
 
 
 class Arenas:
-    """Device memory that all subgraphs of one in-order queue take turns in, whatever bundle they belong to.
+    """Device memory that all subgraphs of one in-order queue share, whatever bundle they belong to.
 
-    What a subgraph leaves there is worthless once the next one starts, and an
+    No subgraph needs its contents after the next one starts, and an
     in-order queue never runs two at once.
 
     Args:
@@ -233,8 +235,8 @@ class Arenas:
         self._context = context
         self._buffers: list[Any] = []
 
-    def take(self, sizes: Sequence[int]) -> list[Any]:
-        """Buffers of at least these sizes; one that is too small is replaced, and lives on with those who have it."""
+    def allocate(self, sizes: Sequence[int]) -> list[Any]:
+        """Return buffers of at least these sizes; a smaller one is replaced, and lives as long as its users."""
         import pyopencl as cl
 
         for i, size in enumerate(sizes):
@@ -244,6 +246,6 @@ class Arenas:
                 self._buffers[i] = cl.Buffer(self._context, cl.mem_flags.READ_WRITE, size)
         return self._buffers[: len(sizes)]
 
-    def forget(self) -> None:
-        """Make new buffers from now on: a driver may find out at the first launch that it lacks the memory of one."""
+    def clear(self) -> None:
+        """Drop all buffers; needed because a driver may notice only at the first launch that memory is short."""
         self._buffers.clear()

@@ -1,4 +1,4 @@
-"""The state of the way from nodes to kernel launches, where layouts are chosen and memory is named, and what templates share."""
+"""State of the lowering from nodes to kernel launches, which chooses layouts and names memory, and helpers of the templates."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 
-from predictors.in_place import TensorPlace, lies_in, places
+from predictors.in_place import TensorPlacement, find_joined, tensor_placements
 from scheduler.delegates.base import Array, UnableError
 from scheduler.delegates.opencl.device import Traits
 from scheduler.delegates.opencl.graph import NONE, FusedActivation, KernelGraph, KernelNode
@@ -23,7 +23,7 @@ from scheduler.delegates.opencl.launch import (
     TensorArgument,
     TensorView,
     image_shape,
-    plain,
+    row_major_view,
 )
 from scheduler.delegates.opencl.schedule import Options, Schedules
 
@@ -34,7 +34,7 @@ class UnsupportedError(UnableError):
 
 @dataclass
 class KernelLowering:
-    """State of the way from nodes to launches; templates ask it for tensors and append launches."""
+    """State of the lowering from nodes to launches; templates take tensors from it and append launches."""
 
     graph: KernelGraph  # What to lower.
     blocking: Blocking  # Of blocked tensors.
@@ -43,10 +43,12 @@ class KernelLowering:
     schedules: Schedules  # Tuned schedules.
 
     def __post_init__(self) -> None:
-        """Find out which tensors lie inside a concatenation."""
+        """Find the tensors that are written inside a concatenation."""
         self.launches: list[Launch] = []
         self._blocked: dict[str, TensorView] = {}
-        self._plain: dict[str, TensorView] = {name: plain(name, self.graph.shapes[name], "input") for name in self.graph.inputs}
+        self._row_major: dict[str, TensorView] = {
+            name: row_major_view(name, self.graph.shapes[name], "input") for name in self.graph.inputs
+        }
         self._slices = concat_slices(self.graph, self.blocking)
 
     def shape(self, name: str) -> Shape:
@@ -54,32 +56,32 @@ class KernelLowering:
         return self.graph.shapes[name]
 
     def blocked(self, name: str) -> TensorView:
-        """A tensor in blocks; converts it where it is plain so far."""
+        """Return a tensor in blocks; converts it if it exists only in row-major order."""
         if name not in self._blocked:
             shape = self.shape(name)
             if len(shape) not in (2, 4):
                 raise UnsupportedError(f"`{name}` has rank {len(shape)}, blocks of channels need rank 2 or 4")
             target = self.blocking.blocked(f"{name}:blocked", shape)
-            self.move(self._plain[name], target, name)
+            self.move(self._row_major[name], target, name)
             self._blocked[name] = target
         return self._blocked[name]
 
-    def plain(self, name: str) -> TensorView:
-        """A tensor in row-major order; converts it where it is blocked so far."""
-        if name not in self._plain:
-            target = plain(f"{name}:plain", self.shape(name))
+    def row_major(self, name: str) -> TensorView:
+        """Return a tensor in row-major order; converts it if it exists only in blocks."""
+        if name not in self._row_major:
+            target = row_major_view(f"{name}:plain", self.shape(name))
             self.move(self._blocked[name], target, name)
-            self._plain[name] = target
-        return self._plain[name]
+            self._row_major[name] = target
+        return self._row_major[name]
 
-    def is_plain(self, name: str) -> bool:
+    def is_row_major_only(self, name: str) -> bool:
         """Whether a tensor exists in row-major order and not in blocks."""
-        return name in self._plain and name not in self._blocked
+        return name in self._row_major and name not in self._blocked
 
-    def result(self, name: str, *, may_be_plain: bool = False) -> TensorView:
-        """Memory for what a kernel writes: blocks, the caller's memory where the kernel can write it, or a slice of a concatenation."""
-        if may_be_plain and name in self.graph.outputs and not any(name in node.inputs for node in self.graph.nodes):
-            return self.plain_result(name)
+    def result(self, name: str, *, allow_row_major: bool = False) -> TensorView:
+        """Return memory for a kernel's result: blocks, the caller's memory if the kernel can write it, or a slice of a concatenation."""
+        if allow_row_major and name in self.graph.outputs and not any(name in node.inputs for node in self.graph.nodes):
+            return self.row_major_result(name)
         if name in self._slices:
             parent, first = self._slices[name]
             if parent not in self._blocked:
@@ -90,23 +92,23 @@ class KernelLowering:
         self._blocked[name] = view
         return view
 
-    def plain_result(self, name: str) -> TensorView:
-        """Memory in row-major order for what a kernel writes, the caller's where `name` is an output."""
-        view = plain(name, self.shape(name), "output" if name in self.graph.outputs else "device")
-        self._plain[name] = view
+    def row_major_result(self, name: str) -> TensorView:
+        """Return row-major memory for a kernel's result, the caller's if `name` is an output."""
+        view = row_major_view(name, self.shape(name), "output" if name in self.graph.outputs else "device")
+        self._row_major[name] = view
         return view
 
     def alias(self, name: str, view: TensorView) -> None:
-        """Let `name` be elements that another tensor has; nothing is launched."""
-        (self._plain if view.plain else self._blocked)[name] = view
+        """Let `name` be a view of another tensor; nothing is launched."""
+        (self._row_major if view.is_row_major else self._blocked)[name] = view
 
-    def inside(self, parts: Sequence[str]) -> TensorView | None:
-        """Tensors that lie side by side in a larger one as what they are put together to; None if they do not."""
-        place = lies_in(parts, {name: self.shape(name)[1] for name in parts}, self._slices)
-        return place and self._blocked[place.whole].channels(place.first, sum(self.shape(name)[1] for name in parts))
+    def joined_view(self, parts: Sequence[str]) -> TensorView | None:
+        """Return the concatenation of tensors that are already side by side in a larger one; None if they are not."""
+        placement = find_joined(parts, {name: self.shape(name)[1] for name in parts}, self._slices)
+        return placement and self._blocked[placement.whole].channels(placement.first, sum(self.shape(name)[1] for name in parts))
 
-    def in_slice(self, name: str) -> bool:
-        """Whether a tensor's place is a slice of a concatenation that need not be copied."""
+    def is_slice(self, name: str) -> bool:
+        """Whether a tensor is written as a slice of a concatenation, so that it is not copied."""
         return name in self._slices
 
     def constant(self, name: str) -> Array:
@@ -122,38 +124,38 @@ class KernelLowering:
     @property
     def native(self) -> bool:
         """Whether kernels compute with half: the device has it and tensors are stored in it, unless the switch says otherwise."""
-        wanted = self.options.arithmetic
-        return self.blocking.half and (self.traits.fp16 if wanted == "auto" else wanted == "half")
+        arithmetic = self.options.arithmetic
+        return self.blocking.half and (self.traits.fp16 if arithmetic == "auto" else arithmetic == "half")
 
     def add(self, launch: Launch) -> None:
         """Append a launch, its work-group within the device's limits."""
-        launch = launch.within(self.traits.max_local, self.traits.max_sizes)
+        launch = launch.with_legal_local(self.traits.max_local, self.traits.max_sizes)
         self.launches.append(replace(launch, defines=(*launch.defines, ("NATIVE", str(int(self.native))))))
 
     def move(self, source: TensorView, target: TensorView, name: str) -> None:
         """Copy elements between layouts."""
         self.add(move_launch(self, source, target, name))
 
-    def own_plain(self, name: str) -> TensorView | None:
-        """A tensor's memory in row-major order, if it has any so far."""
-        return self._plain.get(name)
+    def existing_row_major(self, name: str) -> TensorView | None:
+        """Return a tensor's row-major memory, or None if it has none yet."""
+        return self._row_major.get(name)
 
 
-def concat_slices(graph: KernelGraph, blocking: Blocking) -> dict[str, TensorPlace]:
+def concat_slices(graph: KernelGraph, blocking: Blocking) -> dict[str, TensorPlacement]:
     """Tensors that can be written straight into a concatenation of channels: the result's name and the first channel.
 
     A part must start at a block and be written by a node of this graph, which
     writes it nowhere else; of several concatenations of a tensor, the last has it.
     """
     views = ("Slice", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Concat")
-    written = {node.output for node in graph.nodes if node.op not in views} - set(graph.outputs)
-    joined = [
+    writable = {node.output for node in graph.nodes if node.op not in views} - set(graph.outputs)
+    concatenations = [
         (node.output, node.inputs)
         for node in graph.nodes
         if node.op == "Concat" and len(graph.shapes[node.output]) == 4 and node.attrs["axis"] % 4 == 1
     ]
-    channels = {name: image_shape(graph.shapes[name])[1] for _, parts in joined for name in parts}
-    return places(joined, channels, written, blocking.lanes)
+    channels = {name: image_shape(graph.shapes[name])[1] for _, parts in concatenations for name in parts}
+    return tensor_placements(concatenations, channels, writable, blocking.lanes)
 
 
 def as_float(values: Array) -> Array:
@@ -263,10 +265,12 @@ def move_launch(
     """A copy element by element, with a map of the indices."""
     n, channels, height, width = target.image
     _, c, h, w = source.image
-    block = target.lanes if not target.plain else source.lanes
-    more, grid, local = light_grid(state.traits, -(-channels // block), height * width, n)
-    last = 0 if target.plain or not pad_lanes else block - 1
-    macros = defines(XPLAIN=source.plain, YPLAIN=target.plain, BX=source.lanes, BY=target.lanes, BLOCK=block, LAST=last, **more)
+    block = target.lanes if not target.is_row_major else source.lanes
+    grid_macros, grid, local = light_grid(state.traits, -(-channels // block), height * width, n)
+    last = 0 if target.is_row_major or not pad_lanes else block - 1
+    macros = defines(
+        XPLAIN=source.is_row_major, YPLAIN=target.is_row_major, BX=source.lanes, BY=target.lanes, BLOCK=block, LAST=last, **grid_macros
+    )
     arguments = (
         TensorArgument(source),
         TensorArgument(target, written=True),
@@ -276,5 +280,5 @@ def move_launch(
         Ints(scale),
         Float(fill),
     )
-    words = f"{'x'.join(map(str, source.shape))}{':plain' if source.plain else ''}->{'x'.join(map(str, target.shape))}{':plain' if target.plain else ''}"
-    return Launch("move", name, macros, arguments, grid, words, local=local)
+    description = f"{'x'.join(map(str, source.shape))}{':plain' if source.is_row_major else ''}->{'x'.join(map(str, target.shape))}{':plain' if target.is_row_major else ''}"
+    return Launch("move", name, macros, arguments, grid, description, local=local)

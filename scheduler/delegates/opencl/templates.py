@@ -22,7 +22,7 @@ from scheduler.delegates.opencl.launch import (
     TensorView,
     Weights,
     image_shape,
-    plain,
+    row_major_view,
 )
 from scheduler.delegates.opencl.lowering import (
     CPU_LIGHT,
@@ -65,10 +65,10 @@ def scale_shift(state: KernelLowering, node: KernelNode) -> None:
     scale = constant_operand(state, f"{node.name}.scale", state.constant(node.inputs[1]).reshape(per_channel), shape)
     shift = constant_operand(state, f"{node.name}.shift", state.constant(node.inputs[2]).reshape(per_channel), shape)
     x = TensorArgument(state.blocked(node.inputs[0]))
-    middle = state.blocking.blocked(f"{node.output}:scaled", shape)
+    scaled = state.blocking.blocked(f"{node.output}:scaled", shape)
     first = replace(node, attrs={**node.attrs, "activation": NONE})
-    _launch(state, first, x, scale, "mul", middle)
-    _launch(state, node, TensorArgument(middle), shift, "add")
+    _launch(state, first, x, scale, "mul", scaled)
+    _launch(state, node, TensorArgument(scaled), shift, "add")
 
 
 def _operand(state: KernelLowering, name: str, shape: tuple[int, ...]) -> TensorArgument:
@@ -85,7 +85,7 @@ def constant_operand(state: KernelLowering, name: str, values: Array, shape: tup
         raise UnsupportedError(f"the constant `{name}` has a higher rank than the result")
     operand_shape = image_shape((1,) * (len(shape) - values.ndim) + values.shape)
     packed = to_blocks(np.asarray(values, np.float32).reshape(operand_shape), state.blocking)
-    view = replace(state.blocking.blocked(f"{name}:constant", operand_shape), where="constant")
+    view = replace(state.blocking.blocked(f"{name}:constant", operand_shape), owner="constant")
     return TensorArgument(_repeated(view, image_shape(shape)), values=packed)
 
 
@@ -102,7 +102,8 @@ def to_blocks(values: Array, blocking: Blocking) -> Array:
 def _repeated(view: TensorView, shape: tuple[int, ...]) -> TensorView:
     """A view whose strides repeat what has size 1 where the result has more."""
     strides = tuple(
-        0 if size == 1 and wanted > 1 else stride for size, wanted, stride in zip(view.image, image_shape(shape), view.strides, strict=True)
+        0 if size == 1 and result_size > 1 else stride
+        for size, result_size, stride in zip(view.image, image_shape(shape), view.strides, strict=True)
     )
     n, b, h, w = strides
     return replace(view, strides=(n, b, h, w))
@@ -117,9 +118,9 @@ def _launch(
     n, c, h, w = image_shape(shape)
     act = activation(node)
     y = target or state.result(node.output)
-    more, grid, local = light_grid(state.traits, state.blocking.blocks(c), h * w, n)
+    grid_macros, grid, local = light_grid(state.traits, state.blocking.blocks(c), h * w, n)
     splat = [int(t is not None and c > 1 and t.view.image[1] == 1) for t in (x, z)]
-    macros = defines(ACT=act.macro, OP=f"OP_{function}", BINARY=z is not None, SPLAT_X=splat[0], SPLAT=splat[1], **more)
+    macros = defines(ACT=act.macro, OP=f"OP_{function}", BINARY=z is not None, SPLAT_X=splat[0], SPLAT=splat[1], **grid_macros)
     operands: tuple[Argument, ...] = (x,) if z is None else (x, z)
     arguments = (*operands, TensorArgument(y, written=True), Ints((n, state.blocking.blocks(c), h, w)), *activation_arguments(act))
     shapes = [shape] if z is None else [x.view.shape, z.view.shape]
@@ -140,17 +141,19 @@ def _launch(
 def identity(state: KernelLowering, node: KernelNode) -> None:
     """An output that is its input under another name."""
     name = node.inputs[0]
-    state.alias(node.output, state.plain(name) if state.is_plain(name) or len(state.shape(name)) not in (2, 4) else state.blocked(name))
+    state.alias(
+        node.output, state.row_major(name) if state.is_row_major_only(name) or len(state.shape(name)) not in (2, 4) else state.blocked(name)
+    )
 
 
 def reshape(state: KernelLowering, node: KernelNode) -> None:
     """Another shape: of one pixel an image nothing moves, else elements are brought in row-major order."""
     name, shape = node.inputs[0], state.shape(node.output)
     before = state.shape(name)
-    if _pixels(before) == _pixels(shape) == 1 and before[:2] == shape[:2] and not state.is_plain(name):
-        state.alias(node.output, state.blocked(name).reshaped(shape))
+    if _pixels(before) == _pixels(shape) == 1 and before[:2] == shape[:2] and not state.is_row_major_only(name):
+        state.alias(node.output, state.blocked(name).reshape(shape))
     else:
-        state.alias(node.output, state.plain(name).reshaped(shape))
+        state.alias(node.output, state.row_major(name).reshape(shape))
 
 
 def _pixels(shape: tuple[int, ...]) -> int:
@@ -158,23 +161,23 @@ def _pixels(shape: tuple[int, ...]) -> int:
 
 
 def concat(state: KernelLowering, node: KernelNode) -> None:
-    """Channels side by side, where parts that were written in place are not copied; or rows below each other."""
+    """Concatenate channels, without copies of parts that were written in place; or concatenate rows."""
     if len(state.shape(node.output)) != 4 or node.attrs["axis"] % 4 not in (1, 2):
         raise UnsupportedError("tensors are joined along the channels or rows of images only")
     if node.attrs["axis"] % 4 == 2:
         _concat_rows(state, node)
         return
-    view = state.inside(node.inputs)
+    view = state.joined_view(node.inputs)
     if view is not None and view.buffer != node.output and node.output not in state.graph.outputs:
         state.alias(node.output, view)
         return
     target = state.result(node.output)
-    if any(state.in_slice(name) for name in node.inputs):
+    if any(state.is_slice(name) for name in node.inputs):
         target = state.blocked(node.output)
     first = 0
     for name in node.inputs:
         channels = state.shape(name)[1]
-        written = state.in_slice(name) and state.blocked(name).buffer == target.buffer
+        written = state.is_slice(name) and state.blocked(name).buffer == target.buffer
         if not written:
             n, _, h, w = target.image
             whole = replace(target, shape=(n, channels, h, w))
@@ -261,7 +264,7 @@ def pool(state: KernelLowering, node: KernelNode) -> None:
     if not largest and dilation != (1, 1):
         raise UnsupportedError("averages of dilated windows are not computed")
     blocks = state.blocking.blocks(c)
-    more, grid, local = light_grid(state.traits, blocks, oh * ow, n)
+    grid_macros, grid, local = light_grid(state.traits, blocks, oh * ow, n)
     arguments = (
         TensorArgument(x),
         TensorArgument(y, written=True),
@@ -272,19 +275,19 @@ def pool(state: KernelLowering, node: KernelNode) -> None:
         Ints((bottom, right, counts, 0)),
     )
     shape = f"{describe(node, x.shape)} k{kernel[0]}x{kernel[1]} s{stride[0]}x{stride[1]}"
-    state.add(Launch("pool", node.name, defines(LARGEST=largest, **more), arguments, grid, shape, local=local))
+    state.add(Launch("pool", node.name, defines(LARGEST=largest, **grid_macros), arguments, grid, shape, local=local))
 
 
 def global_pool(state: KernelLowering, node: KernelNode) -> None:
     """GlobalAveragePool and GlobalMaxPool of images."""
     if len(state.shape(node.inputs[0])) != 4:
         raise UnsupportedError("images only are pooled")
-    x, y = state.blocked(node.inputs[0]), state.result(node.output, may_be_plain=True)
+    x, y = state.blocked(node.inputs[0]), state.result(node.output, allow_row_major=True)
     n, c, h, w = x.image
     blocks = state.blocking.blocks(c)
     # a CPU has blocks enough for its cores; on a GPU few blocks of many pixels each would leave most of it idle
     group = 1 if state.traits.cpu else 1 << (min(128, state.traits.max_local, state.traits.max_sizes[0]).bit_length() - 1)
-    macros = defines(LARGEST=node.op == "GlobalMaxPool", YPLAIN=y.plain, GROUP=group, WIDE=min(group, 32, 1 << (w - 1).bit_length()))
+    macros = defines(LARGEST=node.op == "GlobalMaxPool", YPLAIN=y.is_row_major, GROUP=group, WIDE=min(group, 32, 1 << (w - 1).bit_length()))
     arguments = (TensorArgument(x), TensorArgument(y, written=True), Ints((h, w, blocks, c)))
     local = (CPU_LIGHT[0] if state.traits.cpu else group, 1)
     state.add(Launch("global_pool", node.name, macros, arguments, (blocks * group, n), describe(node, x.shape), local=local))
@@ -295,15 +298,15 @@ def _add_lines(
     node: KernelNode,
     items: int,
     before: tuple[Argument, ...],
-    behind: tuple[Argument, ...],
+    after: tuple[Argument, ...],
     kernel: str,
     macros: Defines = (),
 ) -> None:
-    """A launch with one work-item a line, whose tensors are plain; other arguments come before and behind the one that is written."""
-    x, y = state.plain(node.inputs[0]), state.plain_result(node.output)
-    arguments = (TensorArgument(x, bare=True), *before, TensorArgument(y, written=True, bare=True), *behind)
-    words = describe(node, state.shape(node.inputs[0]))
-    state.add(Launch(kernel, node.name, macros, arguments, (items,), words, local=line_local(state.traits)))
+    """Add a launch with one work-item per line and row-major tensors; other arguments come before and after the written one."""
+    x, y = state.row_major(node.inputs[0]), state.row_major_result(node.output)
+    arguments = (TensorArgument(x, without_strides=True), *before, TensorArgument(y, written=True, without_strides=True), *after)
+    description = describe(node, state.shape(node.inputs[0]))
+    state.add(Launch(kernel, node.name, macros, arguments, (items,), description, local=line_local(state.traits)))
 
 
 def softmax(state: KernelLowering, node: KernelNode) -> None:
@@ -335,10 +338,10 @@ def reduce_mean(state: KernelLowering, node: KernelNode) -> None:
     if len(shape) > 4:
         raise UnsupportedError(f"the tensor has rank {len(shape)}, up to 4 are computed")
     full = (1,) * (4 - len(shape)) + shape
-    chosen = {a + 4 - len(shape) for a in axes}
-    kept = tuple(1 if i in chosen else size for i, size in enumerate(full))
-    reduced = tuple(size if i in chosen else 1 for i, size in enumerate(full))
-    _add_lines(state, node, prod(kept), (), (Ints(kept), Ints(reduced), Ints(strides(full))), "reduce_mean")
+    reduced_axes = {a + 4 - len(shape) for a in axes}
+    kept_sizes = tuple(1 if i in reduced_axes else size for i, size in enumerate(full))
+    reduced = tuple(size if i in reduced_axes else 1 for i, size in enumerate(full))
+    _add_lines(state, node, prod(kept_sizes), (), (Ints(kept_sizes), Ints(reduced), Ints(strides(full))), "reduce_mean")
 
 
 def transpose(state: KernelLowering, node: KernelNode) -> None:
@@ -364,12 +367,12 @@ def matmul(state: KernelLowering, node: KernelNode) -> None:
     padded = np.zeros((length, width), np.float32)
     padded[:, :columns] = weight
     rows = prod(shape[:-1])
-    x, y = state.plain(node.inputs[0]), state.plain_result(node.output)
+    x, y = state.row_major(node.inputs[0]), state.row_major_result(node.output)
     arguments = (
-        TensorArgument(x, bare=True),
+        TensorArgument(x, without_strides=True),
         Weights(padded, "float"),
         Weights(np.zeros(width, np.float32), "float"),
-        TensorArgument(y, written=True, bare=True),
+        TensorArgument(y, written=True, without_strides=True),
         Ints((rows, length, columns, 0)),
     )
     grid = (width // lanes, rows)
@@ -439,7 +442,7 @@ def lower(graph: KernelGraph, blocking: Blocking, traits: Traits, options: Optio
 
 
 def refusals(graph: KernelGraph, blocking: Blocking, traits: Traits, options: Options, schedules: Schedules) -> dict[str, str]:
-    """Every node that no kernel computes, by name, with the reason; what it would write counts as there for those behind it."""
+    """Return each node that no kernel computes, by name, with the reason; later nodes are checked as if its result existed."""
     state = KernelLowering(graph, blocking, traits, options, schedules)
     reasons: dict[str, str] = {}
     for node in graph.nodes:
@@ -451,18 +454,18 @@ def refusals(graph: KernelGraph, blocking: Blocking, traits: Traits, options: Op
             reasons[node.name] = f"the opencl delegate has no kernel for {node.op}"
         except UnsupportedError as error:
             reasons[node.name] = error.message
-        state.alias(node.output, plain(node.output, state.shape(node.output), "input"))
+        state.alias(node.output, row_major_view(node.output, state.shape(node.output), "input"))
     return reasons
 
 
 def _finish(state: KernelLowering, name: str) -> None:
     """Bring an output that is blocked, or elements of another tensor, into the caller's memory."""
-    target = plain(name, state.shape(name), "output")
-    source = state.own_plain(name)
+    target = row_major_view(name, state.shape(name), "output")
+    source = state.existing_row_major(name)
     if source == target:
         return
-    if source is not None and state.is_plain(name):
+    if source is not None and state.is_row_major_only(name):
         count = prod(source.shape)
-        state.move(replace(plain(source.buffer, (1, count), source.where)), plain(name, (1, count), "output"), name)
+        state.move(replace(row_major_view(source.buffer, (1, count), source.owner)), row_major_view(name, (1, count), "output"), name)
     else:
         state.move(state.blocked(name), target, name)

@@ -24,12 +24,12 @@ from scheduler.tuning import BETTER, Entry, TuningCache, quickest, race, shipped
 #: File of the kernel whose schedule a problem of this name asks for.
 SOURCES = {"product": "conv", "winograd": "winograd_in"}
 #: A candidate that took this many times the best one in its first two runs is not run again.
-HOPELESS = 1.3
+DROP_RATIO = 1.3
 
 
 @dataclass(frozen=True)
-class Tuned:
-    """What tuning found for one kernel."""
+class TunedSchedule:
+    """The tuned schedule of one kernel."""
 
     kernel: str  # Name of the problem's kernel.
     shape: str  # Its shape in words.
@@ -90,54 +90,55 @@ class ScheduleTuner:
     def tune(
         self,
         graph: KernelGraph,
-        known: Mapping[tuple[str, str], Parameters],
+        cached: Mapping[tuple[str, str], Parameters],
         budget_s: float,
         progress: Progress = silent,
         start: Mapping[tuple[str, str], Parameters] | None = None,
-    ) -> Iterator[Tuned]:
+    ) -> Iterator[TunedSchedule]:
         """Tune every convolution of a simplified and fused graph, until the budget is spent; what is found is given away at once.
 
         Args:
-            graph: What `fuse` left.
+            graph: Simplified and fused.
             known: Schedules found before, which are not measured again.
             budget_s: Seconds after which no further kernel is begun.
             start: Schedules that are taken untuned, where they are not the first of the ranking.
         """
         end = time.monotonic() + budget_s
-        taken = {**(start or {}), **known}
-        done = set(known)
+        schedules = {**(start or {}), **cached}
+        done = set(cached)
         convolutions = [node for node in graph.nodes if node.op in ("Conv", "Gemm")]
-        for node, after in itertools.zip_longest(convolutions, convolutions[1:]):
+        for node, next_node in itertools.zip_longest(convolutions, convolutions[1:]):
             if time.monotonic() < end:
-                for tuned in self._tune_node(alone(graph, node), taken, done, end):
+                for tuned in self._tune_node(single_node_graph(graph, node), schedules, done, end):
                     key = tuned.kernel, tuned.shape
-                    taken[key] = tuned.choice
+                    schedules[key] = tuned.choice
                     done.add(key)
                     yield replace(tuned, node=node.name)
-            progress(after.name if after else "")
+            progress(next_node.name if next_node else "")
 
     def _tune_node(
-        self, graph: KernelGraph, taken: Mapping[tuple[str, str], Parameters], done: AbstractSet[tuple[str, str]], end: float
-    ) -> Iterator[Tuned]:
+        self, graph: KernelGraph, current: Mapping[tuple[str, str], Parameters], done: AbstractSet[tuple[str, str]], end: float
+    ) -> Iterator[TunedSchedule]:
         """What is found for one convolution until the end; `taken` and `done` grow while the caller takes it."""
         options = self._options
         for variant in (replace(options, winograd="off"), replace(options, winograd="on")):
-            schedules = Schedules(self._device.traits, taken)
+            schedules = Schedules(self._device.traits, current)
             self._compile(graph, variant, schedules)
             for problem, candidates in schedules.problems:
                 if time.monotonic() > end:
                     return
                 if (problem.kernel, problem.shape) not in done:
-                    yield self._choose(graph, variant, taken, (problem.kernel, problem.shape), candidates[: self._top])
+                    yield self._choose(graph, variant, current, (problem.kernel, problem.shape), candidates[: self._top])
         if options.winograd == "auto" and graph.nodes[0].op == "Conv":
-            yield from self._algorithm(graph, taken, done)
+            yield from self._algorithm(graph, current, done)
 
     def _algorithm(
-        self, graph: KernelGraph, taken: Mapping[tuple[str, str], Parameters], done: AbstractSet[tuple[str, str]]
-    ) -> Iterator[Tuned]:
+        self, graph: KernelGraph, current: Mapping[tuple[str, str], Parameters], done: AbstractSet[tuple[str, str]]
+    ) -> Iterator[TunedSchedule]:
         """Whether Winograd's algorithm or the direct one is quicker, each with its best schedule."""
         compiled = {
-            use: self._compile(graph, replace(self._options, winograd=use), Schedules(self._device.traits, taken)) for use in ("off", "on")
+            use: self._compile(graph, replace(self._options, winograd=use), Schedules(self._device.traits, current))
+            for use in ("off", "on")
         }
         launches = [launch for launch in compiled["on"].launches if launch.kernel == "winograd_in"]
         if not launches:
@@ -146,52 +147,52 @@ class ScheduleTuner:
         if (kernel, shape) in done:
             return
         times = {use: min(_conv_ms(one) for _ in range(self._rounds)) for use, one in compiled.items()}
-        automatic = self._compile(graph, self._options, Schedules(self._device.traits, taken))
+        automatic = self._compile(graph, self._options, Schedules(self._device.traits, current))
         use_untuned = int(any(launch.kernel == "winograd_in" for launch in automatic.launches))
         before = times["on" if use_untuned else "off"]
         use = int(times["on"] < BETTER * times["off"])
-        yield Tuned(kernel, shape, before, times["on" if use else "off"], {"USE": use}, default={"USE": use_untuned})
+        yield TunedSchedule(kernel, shape, before, times["on" if use else "off"], {"USE": use}, default={"USE": use_untuned})
 
     def _choose(
         self,
         graph: KernelGraph,
         options: Options,
-        known: Mapping[tuple[str, str], Parameters],
+        current: Mapping[tuple[str, str], Parameters],
         key: tuple[str, str],
         candidates: list[Parameters],
-    ) -> Tuned:
-        times = self.measure(graph, options, known, key, candidates)
+    ) -> TunedSchedule:
+        times = self.measure(graph, options, current, key, candidates)
         (default, before), *_ = times
         choice, after = min(times, key=lambda trial: trial[1])
         if after > BETTER * before:
             choice, after = default, before
-        return Tuned(*key, before_ms=before, after_ms=after, choice=dict(choice), default=dict(default))
+        return TunedSchedule(*key, before_ms=before, after_ms=after, choice=dict(choice), default=dict(default))
 
     def measure(
         self,
         graph: KernelGraph,
         options: Options,
-        known: Mapping[tuple[str, str], Parameters],
+        current: Mapping[tuple[str, str], Parameters],
         key: tuple[str, str],
         candidates: Sequence[Parameters],
     ) -> list[tuple[Parameters, float]]:
         """The least time in milliseconds of each candidate that the driver compiles, measured in turns.
 
         Args:
-            graph: One convolution, as `alone` makes it.
+            graph: One convolution, from `single_node_graph`.
             key: Kernel and shape that the candidates are for.
             candidates: Parameters, what they replace first; that one is measured in every round.
         """
         trials: list[tuple[Parameters, OpenCLCompiled]] = []
         for candidate in candidates:
             try:
-                trials.append((candidate, self._compile(graph, options, Schedules(self._device.traits, {**known, key: candidate}))))
+                trials.append((candidate, self._compile(graph, options, Schedules(self._device.traits, {**current, key: candidate}))))
             except StretchError:
                 # The driver does not compile it, or it needs more than the device has.
                 continue
         if not trials:
             raise StretchError(f"no schedule of the kernel `{key[0]}` for {key[1]} can be compiled on `{self._device.name}`")
-        times = race([partial(_conv_ms, one) for _, one in trials], self._rounds, HOPELESS, trial=2)
+        times = race([partial(_conv_ms, one) for _, one in trials], self._rounds, DROP_RATIO, trial_rounds=2)
         return [(candidate, times[i]) for i, (candidate, _) in enumerate(trials)]
 
     def _compile(self, graph: KernelGraph, options: Options, schedules: Schedules) -> OpenCLCompiled:
@@ -200,8 +201,8 @@ class ScheduleTuner:
         return OpenCLCompiled(self._device, graph, launches, half=self._half)
 
 
-def faster(tuned_nodes: list[Tuned], before: OpenCLCompiled, after: OpenCLCompiled) -> list[Tuned]:
-    """What was found, with the untuned choice where the subgraph itself is not faster with it: there other kernels have used the caches before."""
+def keep_faster(tuned_nodes: list[TunedSchedule], before: OpenCLCompiled, after: OpenCLCompiled) -> list[TunedSchedule]:
+    """Return the schedules, with the untuned choice if the subgraph is not faster: inside it other kernels have used the caches before."""
     nodes = faster_nodes(before, after)
     return [tuned if tuned.node in nodes else replace(tuned, choice=tuned.default, after_ms=tuned.before_ms) for tuned in tuned_nodes]
 
@@ -215,15 +216,15 @@ def faster_nodes(before: OpenCLCompiled, after: OpenCLCompiled) -> set[str]:
 def node_times(before: OpenCLCompiled, after: OpenCLCompiled, rounds: int) -> tuple[dict[str, float], dict[str, float]]:
     """Least time of each node's launches in two forms of a subgraph, profiled in turns."""
     times: tuple[dict[str, float], dict[str, float]] = ({}, {})
-    for total, launches in zip(times, in_turns((before, after), rounds), strict=True):
+    for total, launches in zip(times, interleaved_profiles((before, after), rounds), strict=True):
         for timing in launches:
             total[timing.launch.node] = total.get(timing.launch.node, 0.0) + timing.ms
     return times
 
 
-def in_turns(forms: Sequence[OpenCLCompiled], rounds: int) -> list[list[LaunchTime]]:
+def interleaved_profiles(variants: Sequence[OpenCLCompiled], rounds: int) -> list[list[LaunchTime]]:
     """The least time of each launch of several forms of a subgraph, profiled in turns."""
-    profiles = [[compiled.profile(2) for compiled in forms] for _ in range(rounds)]
+    profiles = [[compiled.profile(2) for compiled in variants] for _ in range(rounds)]
     return [[min(times, key=lambda timing: timing.ms) for times in zip(*runs, strict=True)] for runs in zip(*profiles, strict=True)]
 
 
@@ -236,12 +237,12 @@ def tuned_key(launch: Launch) -> tuple[str, str]:
 
 
 def _conv_ms(compiled: OpenCLCompiled) -> float:
-    """Time of the convolution in a graph of `alone`: all launches but conversions and the activation after it."""
+    """Time of the convolution in a graph of `single_node_graph`: all launches but conversions and the activation after it."""
     return sum(timing.ms for timing in compiled.profile(1) if timing.launch.kernel not in ("move", "elementwise"))
 
 
-def alone(graph: KernelGraph, node: KernelNode) -> KernelGraph:
-    """One node as a graph; an activation after it keeps its result on the device, as it is inside a network."""
+def single_node_graph(graph: KernelGraph, node: KernelNode) -> KernelGraph:
+    """Return one node as a graph; an activation after it keeps its result on the device, as inside a network."""
     inputs = tuple(dict.fromkeys(name for name in node.inputs if name and name not in graph.constants))
     end = f"{node.output}:end"
     after = KernelNode(end, "Unary", (node.output,), end, {"activation": FusedActivation("relu")})
@@ -250,8 +251,8 @@ def alone(graph: KernelGraph, node: KernelNode) -> KernelGraph:
     return KernelGraph([node, after], constants, shapes | {name: array.shape for name, array in constants.items()}, inputs, (end,))
 
 
-def entries(tuned_nodes: list[Tuned]) -> list[Entry]:
-    """What was found, as the cache keeps it."""
+def schedule_entries(tuned_nodes: list[TunedSchedule]) -> list[Entry]:
+    """Return the tuned schedules as entries of the cache."""
     return [
         Entry(
             "schedule",
@@ -272,7 +273,7 @@ def entries(tuned_nodes: list[Tuned]) -> list[Entry]:
 Size3 = tuple[int, int, int]
 
 #: Fewest work-items of a candidate of EXHAUSTIVE.
-LEAST_ITEMS = 32
+MIN_ITEMS = 32
 
 
 @dataclass(frozen=True)
@@ -287,7 +288,7 @@ class Limits:
         return min(size) >= 1 and prod(size) <= self.items and all(n <= most for n, most in zip(size, self.sizes, strict=True))
 
 
-def three(sizes: tuple[int, ...]) -> Size3:
+def pad_to_3d(sizes: tuple[int, ...]) -> Size3:
     """Sizes of one to three dimensions as three."""
     if not 1 <= len(sizes) <= 3 or min(sizes) < 1:
         raise ValueError(f"{sizes} is no grid of one to three dimensions")
@@ -305,36 +306,36 @@ def greatest_even_divisor(n: int, most: int = 8) -> int:
     return next((d for d in (8, 4, 2) if d <= most and n % d == 0), 0) or greatest_divisor(n, most)
 
 
-def fast(grid: tuple[int, ...], limits: Limits) -> Size3:
+def fast_size(grid: tuple[int, ...], limits: Limits) -> Size3:
     """The one size that FAST takes for a kernel that is no convolution (paper 002, section 4.1)."""
-    gx, gy, gz = three(grid)
+    gx, gy, gz = pad_to_3d(grid)
     z = greatest_even_divisor(gz, min(8, limits.items))
     plane = limits.items // z
     x = min(-(-gx // 2), plane)
-    return _within((x, min(plane // x, gy), z), limits)
+    return _clamp_size((x, min(plane // x, gy), z), limits)
 
 
-def fast_convolution(grid: tuple[int, ...], limits: Limits) -> Size3:
+def fast_convolution_size(grid: tuple[int, ...], limits: Limits) -> Size3:
     """The one size that FAST takes for a convolution (paper 002, section 4.1)."""
-    gx, gy, gz = three(grid)
+    gx, gy, gz = pad_to_3d(grid)
     z = greatest_divisor(gz, min(16, limits.sizes[2], limits.items))
     plane = min(256, limits.items) // z or 1
     x = min(gx, plane)
     y = min(plane // x, gy)
     if y == gy and gy % 2 == 0:
         y = gy // 2
-    return _within((x, y, z), limits)
+    return _clamp_size((x, y, z), limits)
 
 
-def exhaustive(grid: tuple[int, ...], limits: Limits) -> list[Size3]:
+def exhaustive_sizes(grid: tuple[int, ...], limits: Limits) -> list[Size3]:
     """Every size that EXHAUSTIVE tries (paper 002, section 4.2).
 
     Triples of divisors of the grid's dimensions with 32 to K work-items; where
     there are none, the grid's parts ⌈g/i⌉ for i from 1 to 4, then 1 to 4 in each dimension.
     """
-    dimensions = three(grid)
+    dimensions = pad_to_3d(grid)
     choices = [[d for d in range(1, g + 1) if g % d == 0] for g in dimensions]
-    sizes = [size for size in _triples(choices) if limits.allow(size) and prod(size) >= LEAST_ITEMS]
+    sizes = [size for size in _triples(choices) if limits.allow(size) and prod(size) >= MIN_ITEMS]
     if not sizes:
         parts = [sorted({-(-g // i) for i in range(1, 5)}) for g in dimensions]
         sizes = [size for size in _triples(parts) if limits.allow(size)]
@@ -349,7 +350,7 @@ def _triples(choices: list[list[int]]) -> list[Size3]:
     return [(x, y, z) for z in choices[2] for y in choices[1] for x in choices[0]]
 
 
-def _within(size: Size3, limits: Limits) -> Size3:
+def _clamp_size(size: Size3, limits: Limits) -> Size3:
     """The size cut down to the device's limits, which the paper's formulas leave to the driver."""
     x, y, z = (max(1, min(n, most)) for n, most in zip(size, limits.sizes, strict=True))
     while x * y * z > limits.items:
@@ -363,7 +364,7 @@ def _within(size: Size3, limits: Limits) -> Size3:
 
 
 #: Rounds in which a subgraph is measured before and after tuning.
-TURNS = 4
+PROFILE_ROUNDS = 4
 
 Mode = Literal["fast", "exhaustive"]
 
@@ -373,7 +374,7 @@ CONVOLUTIONS = ("conv", "depthwise", "stem")
 
 @dataclass(frozen=True)
 class TunedGroup:
-    """What was found for one launch."""
+    """The tuned work-group of one launch."""
 
     launch: Launch  # The launch as it was.
     before_ms: float  # Its time with the work-group of its template.
@@ -389,10 +390,10 @@ def group_key(launch: Launch) -> str:
 
 def apply_groups(launches: Iterable[Launch], cache: TuningCache) -> list[Launch]:
     """Launches with the work-groups that tuning found for them."""
-    known = {(e.kernel, e.source, e.shape): e.parameters for e in cache.entries("workgroup")}
+    tuned_sizes = {(e.kernel, e.source, e.shape): e.parameters for e in cache.entries("workgroup")}
     changed = []
     for launch in launches:
-        size = known.get((launch.kernel, source_hash(launch.kernel), group_key(launch)))
+        size = tuned_sizes.get((launch.kernel, source_hash(launch.kernel), group_key(launch)))
         if size is not None:
             local = tuple(size[axis] for axis in ("X", "Y", "Z")[: len(launch.grid)] if axis in size)
             launch = replace(launch, local=local or None)
@@ -459,27 +460,31 @@ def tuned_groups(
         mode: Which candidates: one by formula, or every one.
     """
     end = time.monotonic() + budget_s
-    done: set[tuple[str, str]] = set()
+    seen: set[tuple[str, str]] = set()
     timer, launches = LaunchTimer(device, compiled), compiled.launches
-    for i, (launch, after) in enumerate(itertools.zip_longest(launches, launches[1:])):
+    for i, (launch, next_launch) in enumerate(itertools.zip_longest(launches, launches[1:])):
         key = (launch.kernel, group_key(launch))
-        if key not in done and time.monotonic() < end:
-            done.add(key)
-            candidates = group_candidates(launch, mode, Limits(timer.most_items(i), three(device.traits.max_sizes[:3])))
-            chosen = quickest(candidates, partial(timer.try_ms, i, launch.local), spent=lambda: time.monotonic() > end)
+        if key not in seen and time.monotonic() < end:
+            seen.add(key)
+            candidates = group_candidates(launch, mode, Limits(timer.most_items(i), pad_to_3d(device.traits.max_sizes[:3])))
+            chosen = quickest(candidates, partial(timer.try_ms, i, launch.local), out_of_time=lambda: time.monotonic() > end)
             yield TunedGroup(launch, chosen.default_ms, chosen.best_ms, chosen.best)
-        progress(after.kernel if after else "")
+        progress(next_launch.kernel if next_launch else "")
 
 
 def group_candidates(launch: Launch, mode: Mode, limits: Limits) -> list[Size]:
     """Work-group sizes beside that of a launch's template."""
     convolution = launch.kernel in CONVOLUTIONS
-    sizes = exhaustive(launch.grid, limits) if mode == "exhaustive" else [(fast_convolution if convolution else fast)(launch.grid, limits)]
+    sizes = (
+        exhaustive_sizes(launch.grid, limits)
+        if mode == "exhaustive"
+        else [(fast_convolution_size if convolution else fast_size)(launch.grid, limits)]
+    )
     return [size for size in dict.fromkeys(size[: len(launch.grid)] for size in sizes) if size != launch.local]
 
 
 def group_entries(groups: Iterable[TunedGroup]) -> list[Entry]:
-    """What was found, as the cache keeps it; where the template's own size is best, nothing is kept."""
+    """Return the tuned groups as entries of the cache, without those for which the template's own size is best."""
     return [
         Entry(
             "workgroup",

@@ -16,49 +16,59 @@ from predictors.formats.onnx import decode
 from predictors.graph import SHARED, Op, OpGraph
 from predictors.shapes import Attr, Attrs
 from scheduler.formats.onnx.shapes import RULES
-from scheduler.formats.onnx.shapes.moving import SHORT
-from scheduler.formats.onnx.shapes.node import MAX_RANK, MAX_RESULTS, REALS, TYPE_NAMES, Cost, KnownTensor, Shape, ShapeNode, reason
+from scheduler.formats.onnx.shapes.moving import MAX_VALUES
+from scheduler.formats.onnx.shapes.node import (
+    MAX_RANK,
+    MAX_RESULTS,
+    REALS,
+    TYPE_NAMES,
+    Cost,
+    KnownTensor,
+    Shape,
+    ShapeNode,
+    unsupported_reason,
+)
 
 #: Multiply-accumulates of one file: twice those of a ViT-H/14 of 518 × 518 pixels.
 MAX_WORK = 1 << 41
 
 #: Elements alive at one time, weights left out: half a gigabyte of reals.
-MAX_ALIVE = 1 << 27
+MAX_LIVE_ELEMENTS = 1 << 27
 
 #: Operators and weights of one file.
 MAX_PARTS = 20_000
 
 #: Types of attributes that are numbers and words: FLOAT, INT, STRING, FLOATS, INTS.
-PLAIN = (1, 2, 3, 6, 7)
+PLAIN_ATTRIBUTES = (1, 2, 3, 6, 7)
 
 #: Operators with an attribute that is a tensor, and the type of such attributes.
 _STORING, _TENSOR = ("Constant", "ConstantOfShape"), 4
 
-_AGAIN = "write the bundle again with `stretch branch`"
+_HINT = "write the bundle again with `stretch branch`"
 
 
 @dataclass(frozen=True)
-class Demand:
-    """What it takes to run a file."""
+class FileCost:
+    """Work and memory of running a file."""
 
     work: int  # Multiply-accumulates, or operations on single elements.
-    alive: int  # Most elements alive at one time, weights left out.
+    peak_elements: int  # Most elements alive at one time, weights left out.
 
 
-def _stated(value: Any) -> KnownTensor:
-    """What an input or output is said to be."""
+def _stated_tensor(value: Any) -> KnownTensor:
+    """Return the stated shape and type of an input or output."""
     type, dims = value.type.tensor_type.elem_type, value.type.tensor_type.shape.dim
     need(type in TYPE_NAMES, f"`{value.name}` has element type {type}, which nn-stretch does not write")
     need(len(dims) <= MAX_RANK, f"`{value.name}` has {len(dims)} axes")
     need(all(d.dim_value > 0 for d in dims), f"`{value.name}` has no fixed shape")
     shape = tuple(d.dim_value for d in dims)
-    need(math.prod(shape) <= MAX_ALIVE, f"`{value.name}` has the shape {list(shape)}")
+    need(math.prod(shape) <= MAX_LIVE_ELEMENTS, f"`{value.name}` has the shape {list(shape)}")
     return KnownTensor(shape, type)
 
 
-def _costs(graph: Any, known: Mapping[str, KnownTensor], model: Path) -> list[Cost]:
-    """What each operator makes; `known` are the inputs and the weights."""
-    tensors = dict(known)
+def _costs(graph: Any, inputs: Mapping[str, KnownTensor], model: Path) -> list[Cost]:
+    """Return the results and work of each operator; `inputs` include the weights."""
+    tensors = dict(inputs)
     costs = []
     for i, node in enumerate(graph.node):
         name = node.name or f"{node.op_type}_{i}"
@@ -72,25 +82,25 @@ def _costs(graph: Any, known: Mapping[str, KnownTensor], model: Path) -> list[Co
     return costs
 
 
-def _check_node(node: Any, there: Mapping[str, KnownTensor]) -> None:
-    """Refuse a node that no rule knows, that reads what is not there, or writes what is."""
+def _check_node(node: Any, tensors: Mapping[str, KnownTensor]) -> None:
+    """Refuse a node without a rule, or that reads a missing tensor or writes an existing one."""
     need(node.domain in ("", "ai.onnx"), f"no bundle holds operators of the domain `{node.domain[:60]}`; write it with ONNX's own")
-    need(node.op_type in RULES, reason(node.op_type))
+    need(node.op_type in RULES, unsupported_reason(node.op_type))
     written = [name for name in node.output if name]
     need(0 < len(node.output) <= MAX_RESULTS and bool(node.output[0]), f"it has {len(node.output)} results")
-    twice = next((name for name in written if name in there or written.count(name) > 1), None)
-    need(twice is None, f"`{twice}` is written twice")
+    duplicate = next((name for name in written if name in tensors or written.count(name) > 1), None)
+    need(duplicate is None, f"`{duplicate}` is written twice")
     for name in node.input:
-        need(not name or name in there, f"it reads `{name}`, which nothing writes before it")
+        need(not name or name in tensors, f"it reads `{name}`, which nothing writes before it")
 
 
-def _cost(node: Any, there: Mapping[str, KnownTensor], model: Path) -> Cost:
+def _cost(node: Any, tensors: Mapping[str, KnownTensor], model: Path) -> Cost:
     attrs = {attribute.name: _attribute(attribute, node.op_type in _STORING, model) for attribute in node.attribute}
     need(len(attrs) == len(node.attribute), "it has an attribute twice")
-    cost = RULES[node.op_type](ShapeNode(tuple(there[name] if name else None for name in node.input), attrs, len(node.output)))
+    cost = RULES[node.op_type](ShapeNode(tuple(tensors[name] if name else None for name in node.input), attrs, len(node.output)))
     need(len(cost.results) == len(node.output), f"it has {len(node.output)} results, {len(cost.results)} are allowed")
     for result in cost.results:
-        fits = len(result.shape) <= MAX_RANK and all(n > 0 for n in result.shape) and result.size <= MAX_ALIVE
+        fits = len(result.shape) <= MAX_RANK and all(n > 0 for n in result.shape) and result.size <= MAX_LIVE_ELEMENTS
         need(fits, f"it makes a tensor of {str(list(result.shape))[:200]}")
     return cost
 
@@ -99,19 +109,22 @@ def _attribute(attribute: Any, stores: bool, model: Path) -> Any:
     """The value of an attribute: a number, a word, a list, or the tensor of an operator that stores one."""
     import onnx.helper
 
-    plain = attribute.type in PLAIN or (stores and attribute.type == _TENSOR)
+    plain = attribute.type in PLAIN_ATTRIBUTES or (stores and attribute.type == _TENSOR)
     need(plain and not attribute.ref_attr_name, f"its attribute `{attribute.name}` is no number or word")
     return stored_tensor(attribute.t, model) if attribute.type == _TENSOR else onnx.helper.get_attribute_value(attribute)
 
 
 def _check_outputs(graph: Any, computed: Mapping[str, KnownTensor]) -> None:
-    """Outputs are what the file says of them."""
+    """Check that outputs have their stated shapes and types."""
     for value in graph.output:
         need(value.name in computed, f"nothing writes its output `{value.name}`")
-        stated, built = _stated(value), computed[value.name]
-        need(built.shape == stated.shape, f"it states {list(stated.shape)} for `{value.name}` and makes {list(built.shape)}")
-        names = TYPE_NAMES[stated.type], TYPE_NAMES[built.type]
-        need(built.type == stated.type, f"it states {names[0]} for `{value.name}` and makes {names[1]}")
+        stated, computed_tensor = _stated_tensor(value), computed[value.name]
+        need(
+            computed_tensor.shape == stated.shape,
+            f"it states {list(stated.shape)} for `{value.name}` and makes {list(computed_tensor.shape)}",
+        )
+        names = TYPE_NAMES[stated.type], TYPE_NAMES[computed_tensor.type]
+        need(computed_tensor.type == stated.type, f"it states {names[0]} for `{value.name}` and makes {names[1]}")
 
 
 def _check_statistics(graph: Any) -> None:
@@ -125,21 +138,21 @@ def _check_statistics(graph: Any) -> None:
             need(bool((array >= 0).all()), f"variance `{tensor.name}` of a batch norm is negative or no number")
 
 
-def _most_alive(graph: Any, computed: Mapping[str, KnownTensor]) -> int:
+def _peak_elements(graph: Any, computed: Mapping[str, KnownTensor]) -> int:
     """Most elements that have been written and will still be read, at any operator."""
     sizes = {name: tensor.size for name, tensor in computed.items()}
-    last = {name: i for i, node in enumerate(graph.node) for name in (*node.output, *node.input) if name in sizes}
-    last |= {value.name: len(graph.node) for value in graph.output}
-    ends: dict[int, list[str]] = {}
-    for name, i in last.items():
-        ends.setdefault(i, []).append(name)
+    last_use = {name: i for i, node in enumerate(graph.node) for name in (*node.output, *node.input) if name in sizes}
+    last_use |= {value.name: len(graph.node) for value in graph.output}
+    freed: dict[int, list[str]] = {}
+    for name, i in last_use.items():
+        freed.setdefault(i, []).append(name)
     written = {name for node in graph.node for name in node.output}
-    alive = most = sum(size for name, size in sizes.items() if name not in written)
+    live = peak = sum(size for name, size in sizes.items() if name not in written)
     for i, node in enumerate(graph.node):
-        alive += sum(sizes[name] for name in node.output if name)
-        most = max(most, alive)
-        alive -= sum(sizes[name] for name in ends.get(i, []))
-    return most
+        live += sum(sizes[name] for name in node.output if name)
+        peak = max(peak, live)
+        live -= sum(sizes[name] for name in freed.get(i, []))
+    return peak
 
 
 #: Where the bytes of a tensor are, if not in its file.
@@ -157,37 +170,40 @@ def stored_tensor(tensor: Any, model: Path) -> KnownTensor:
     need(tensor.data_type in TYPE_NAMES, f"weight `{tensor.name}` has element type {tensor.data_type}, which nn-stretch does not write")
     need(all(n >= 0 for n in tensor.dims), f"weight `{tensor.name}` has the shape {list(tensor.dims)}")
     width = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
-    wanted = math.prod(tensor.dims) * width
+    expected_bytes = math.prod(tensor.dims) * width
     if tensor.data_location == EXTERNAL:
-        has = _external_bytes(tensor, model)
+        stored_bytes = _external_bytes(tensor, model)
     elif tensor.HasField("raw_data"):
-        has = len(tensor.raw_data)
+        stored_bytes = len(tensor.raw_data)
     else:
-        has = len(getattr(tensor, onnx.helper.tensor_dtype_to_field(tensor.data_type))) * width
-    need(has == wanted, f"weight `{tensor.name}` has {has} bytes, its shape {list(tensor.dims)} needs {wanted}")
-    return KnownTensor(tuple(tensor.dims), tensor.data_type, _short(tensor))
+        stored_bytes = len(getattr(tensor, onnx.helper.tensor_dtype_to_field(tensor.data_type))) * width
+    need(
+        stored_bytes == expected_bytes,
+        f"weight `{tensor.name}` has {stored_bytes} bytes, its shape {list(tensor.dims)} needs {expected_bytes}",
+    )
+    return KnownTensor(tuple(tensor.dims), tensor.data_type, _short_values(tensor))
 
 
 def _external_bytes(tensor: Any, model: Path) -> int:
     """Bytes of a weight in a file of its own, which must reach that far."""
-    said = {entry.key: entry.value for entry in tensor.external_data}
-    offset, length = said.get("offset", "0"), said.get("length", "0")
+    location = {entry.key: entry.value for entry in tensor.external_data}
+    offset, length = location.get("offset", "0"), location.get("length", "0")
     digits = all(text.isascii() and text.isdigit() and len(text) < 19 for text in (offset, length))
     need(digits, f"weight `{tensor.name}` has no position in its file")
-    file = model.parent / said.get("location", "")
+    file = model.parent / location.get("location", "")
     try:
         size = file.stat().st_size
     except (OSError, ValueError) as error:
         raise StretchError(f"the file of weight `{tensor.name}` cannot be read") from error
     need(int(offset) + int(length) <= size, f"weight `{tensor.name}` lies beyond the end of its file")
-    return int(length) if "length" in said else size - int(offset)
+    return int(length) if "length" in location else size - int(offset)
 
 
-def _short(tensor: Any) -> tuple[float, ...] | None:
+def _short_values(tensor: Any) -> tuple[float, ...] | None:
     """The numbers of a weight that may be a size, a bound or a scale; None of a long one, or one outside the file."""
     import onnx.numpy_helper
 
-    if tensor.data_location == EXTERNAL or math.prod(tensor.dims) > SHORT:
+    if tensor.data_location == EXTERNAL or math.prod(tensor.dims) > MAX_VALUES:
         return None
     return tuple(onnx.numpy_helper.to_array(tensor).ravel().tolist())
 
@@ -211,10 +227,10 @@ KIND, ATTRIBUTES, INPUTS = "stretch.kind", "stretch.attributes", "stretch.inputs
 SHARING = "stretch.shared"
 
 #: Attributes of ONNX nodes that operators have under another name.
-_SAME = {"kernel_shape": "kernel", "strides": "stride", "pads": "padding", "dilations": "dilation", "group": "groups"}
+_ATTRIBUTE_NAMES = {"kernel_shape": "kernel", "strides": "stride", "pads": "padding", "dilations": "dilation", "group": "groups"}
 
 
-def state(node: Any, kind: str, attrs: Attrs, inputs: Sequence[str] = ()) -> None:
+def state_operator(node: Any, kind: str, attrs: Attrs, inputs: Sequence[str] = ()) -> None:
     """Let a node state that it ends an operator of this kind, whatever it stated before, and in which order that reads its tensors."""
     for i in reversed(range(len(node.metadata_props))):
         if node.metadata_props[i].key in (KIND, ATTRIBUTES, INPUTS):
@@ -225,7 +241,7 @@ def state(node: Any, kind: str, attrs: Attrs, inputs: Sequence[str] = ()) -> Non
         entry.key, entry.value = key, value
 
 
-def stated(node: Any) -> tuple[str, dict[str, Attr]] | None:
+def stated_operator(node: Any) -> tuple[str, dict[str, Attr]] | None:
     """Kind and attributes of the operator that a node ends; None if it ends none."""
     metadata = {entry.key: entry.value for entry in node.metadata_props}
     if KIND not in metadata:
@@ -233,12 +249,12 @@ def stated(node: Any) -> tuple[str, dict[str, Attr]] | None:
     try:
         attrs = msgspec.json.decode(metadata.get(ATTRIBUTES, "{}"), type=dict[str, bool | int | float | str | tuple[int, ...]])
     except msgspec.MsgspecError as error:
-        raise StretchError(f"node `{node.name}` states attributes that no operator has: {error}", _AGAIN) from error
+        raise StretchError(f"node `{node.name}` states attributes that no operator has: {error}", _HINT) from error
     return metadata[KIND], attrs
 
 
 @dataclass(frozen=True)
-class Parts:
+class OperatorNodes:
     """One operator and what it is made of."""
 
     op: Op  # The operator; its shape is not known yet.
@@ -246,38 +262,38 @@ class Parts:
     weights: tuple[str, ...]  # Names of the initialisers that they read, in order.
 
 
-def operators(proto: Any) -> Iterator[Parts]:
+def operators(proto: Any) -> Iterator[OperatorNodes]:
     """Every operator of a model in the order of its last node.
 
     An operator is called like the tensor that it writes, or an output if that tensor is only converted to it.
     """
     weights = {tensor.name for tensor in proto.graph.initializer}
-    producers = {name: node for node in proto.graph.node if not quantises(node) for name in node.output if name}
+    producers = {name: node for node in proto.graph.node if not is_quantiser(node) for name in node.output if name}
     place = {node.output[0]: i for i, node in enumerate(proto.graph.node)}
     names = _Names(proto)
     inner: set[str] = set()
     for node in proto.graph.node:
-        if quantises(node):
+        if is_quantiser(node):
             continue
-        kind = stated(node)
+        kind = stated_operator(node)
         if kind is None:
             inner.update(name for name in node.output if name)
             continue
         nodes = sorted(_nodes(node, producers, inner, names), key=lambda member: place[member.output[0]])
-        read = [names.real(name) for member in nodes for name in member.input if name]
+        read = [names.resolve(name) for member in nodes for name in member.input if name]
         tensors = [name for name in read if name not in weights and name not in inner]
         inside = {name for member in nodes for name in member.output}
         inner -= inside
         # What an operator of several nodes reads, more than one of them may read, and calls of torch read each tensor once.
         inputs = tuple(dict.fromkeys(tensors)) if len(nodes) > 1 or kind[0] == _OPAQUE else tuple(tensors)
         sharing = [(SHARED, entry.value) for entry in node.metadata_props if entry.key == SHARING]
-        op = Op(names.real(node.output[0]), kind[0], _in_order(node, inputs), kind[1], tags=dict(sharing))
-        yield Parts(op, tuple(nodes), tuple(name for name in read if name in weights))
+        op = Op(names.resolve(node.output[0]), kind[0], _state_inputs(node, inputs), kind[1], tags=dict(sharing))
+        yield OperatorNodes(op, tuple(nodes), tuple(name for name in read if name in weights))
     if inner:
         raise StretchError(f"the node that writes `{min(inner)}` does not say which operator it is part of")
 
 
-def _in_order(node: Any, inputs: tuple[str, ...]) -> tuple[str, ...]:
+def _state_inputs(node: Any, inputs: tuple[str, ...]) -> tuple[str, ...]:
     """What an operator reads, in the order that its last node states, if it states one of the same tensors."""
     text = next((entry.value for entry in node.metadata_props if entry.key == INPUTS), "[]")
     with contextlib.suppress(msgspec.MsgspecError):
@@ -291,7 +307,7 @@ class _Names:
 
     def __init__(self, proto: Any) -> None:
         self._known: dict[str, str] = {}
-        producers = {node.output[0]: node.input[0] for node in proto.graph.node if quantises(node)}
+        producers = {node.output[0]: node.input[0] for node in proto.graph.node if is_quantiser(node)}
         # The operator that makes an output of an int8 or fp16 subgraph is called like it, as in a float one.
         for output in proto.graph.output:
             last = output.name
@@ -299,15 +315,15 @@ class _Names:
                 last = producers[last]
             self._known[last] = output.name
         for node in proto.graph.node:
-            if quantises(node):
-                self._known[node.output[0]] = self.real(node.input[0])
+            if is_quantiser(node):
+                self._known[node.output[0]] = self.resolve(node.input[0])
 
-    def real(self, name: str) -> str:
+    def resolve(self, name: str) -> str:
         """Return the tensor, or the weight, with this name."""
         return self._known.get(name, name)
 
 
-def quantises(node: Any) -> bool:
+def is_quantiser(node: Any) -> bool:
     """Whether a node only changes the precision of reals; a cast to another type, or one that is an operator, does more."""
     if node.op_type not in QUANTISERS or node.domain or any(entry.key == KIND for entry in node.metadata_props):
         return False
@@ -318,34 +334,34 @@ def _nodes(last: Any, producers: Mapping[str, Any], inner: set[str], names: _Nam
     """The node and those before it that belong to no other operator."""
     nodes, waiting = [last], list(last.input)
     while waiting:
-        name = names.real(waiting.pop())
+        name = names.resolve(waiting.pop())
         if name in inner and all(producers[name] is not node for node in nodes):
             nodes.append(producers[name])
             waiting += producers[name].input
     return nodes
 
 
-def _check_operator(graph: OpGraph, part: Parts, shapes: Mapping[str, Shape]) -> None:
+def _check_operator(graph: OpGraph, part: OperatorNodes, shapes: Mapping[str, Shape]) -> None:
     """Refuse an operator that its nodes are not."""
     op = graph.by_name[part.op.name]
     node = part.nodes[-1]
     where = f"operator `{op.name}` states that it is a {op.kind}"
     output_shape = shapes[node.output[0]]
     need(output_shape == op.shape, f"{where} of shape {list(op.shape)}, its node {node.op_type} makes {list(output_shape)}")
-    there = Counter(_without_ones(shapes[name]) for name in part.weights)
+    there = Counter(_squeezed(shapes[name]) for name in part.weights)
     for shape in graph.op_weights(op).values():
-        need(bool(there[_without_ones(shape)]), f"{where} with a weight of shape {list(shape)}, its nodes read none")
-        there[_without_ones(shape)] -= 1
+        need(bool(there[_squeezed(shape)]), f"{where} with a weight of shape {list(shape)}, its nodes read none")
+        there[_squeezed(shape)] -= 1
     for attribute in (attribute for member in part.nodes for attribute in member.attribute):
         # the kernel of calls of torch is the family of their time
-        key = "" if op.kind == _OPAQUE else _SAME.get(attribute.name, "")
+        key = "" if op.kind == _OPAQUE else _ATTRIBUTE_NAMES.get(attribute.name, "")
         value = tuple(attribute.ints) if attribute.ints else attribute.i
         # the kernel of an opaque operator is a word
         if key in op.attrs and op.kind != "opaque" and op.attrs[key] != value:
             raise StretchError(f"{where} with {key} {op.attrs[key]}, its node {node.op_type} has {value}")
 
 
-def _without_ones(shape: Shape) -> Shape:
+def _squeezed(shape: Shape) -> Shape:
     """A shape as it counts for what broadcasts: a number a channel may be stored with further axes."""
     return tuple(size for size in shape if size != 1)
 
@@ -387,7 +403,7 @@ class OnnxFile:
         return list(self.proto.graph.node)
 
     @property
-    def named(self) -> list[tuple[str, str]]:
+    def named_nodes(self) -> list[tuple[str, str]]:
         """Name and operator type of each node; a node without a name is numbered."""
         return [(node.name or f"{node.op_type}_{i}", node.op_type) for i, node in enumerate(self.proto.graph.node)]
 
@@ -420,36 +436,36 @@ class OnnxFile:
         need(not graph.sparse_initializer, "it has sparse weights")
         need(not graph.quantization_annotation, "it has quantisation annotations")
         need(max(len(graph.node), len(graph.initializer)) <= MAX_PARTS, f"it has more than {MAX_PARTS} operators or weights")
-        for what, values in (("weights", graph.initializer), ("inputs", graph.input), ("outputs", graph.output)):
-            twice = next((name for name, count in Counter(value.name for value in values).items() if count > 1), None)
-            need(twice is None, f"two of its {what} are called `{twice}`")
+        for kind, values in (("weights", graph.initializer), ("inputs", graph.input), ("outputs", graph.output)):
+            duplicate = next((name for name, count in Counter(value.name for value in values).items() if count > 1), None)
+            need(duplicate is None, f"two of its {kind} are called `{duplicate}`")
         weights = {tensor.name: stored_tensor(tensor, self.path) for tensor in graph.initializer}
-        inputs = {value.name: _stated(value) for value in graph.input if value.name not in weights}
+        inputs = {value.name: _stated_tensor(value) for value in graph.input if value.name not in weights}
         costs = _costs(graph, weights | inputs, self.path)
         written = [pair for node, cost in zip(graph.node, costs, strict=True) for pair in zip(node.output, cost.results, strict=True)]
         return weights, inputs | {name: tensor for name, tensor in written if name}, costs
 
     @cached_property
-    def demand(self) -> Demand:
+    def cost(self) -> FileCost:
         """Return the work and memory of a run, after checks of operators, weights and both bounds."""
-        with _about(f"{self.path} cannot be run"):
+        with _add_subject_to_errors(f"{self.path} cannot be run"):
             _, computed, costs = self._tensors
             _check_outputs(self.proto.graph, computed)
             _check_statistics(self.proto.graph)
-            work, alive = sum(cost.work for cost in costs), _most_alive(self.proto.graph, computed)
+            work, peak = sum(cost.work for cost in costs), _peak_elements(self.proto.graph, computed)
             need(work <= MAX_WORK, f"it takes {work:.1e} multiply-accumulates, {MAX_WORK:.1e} are allowed")
-            need(alive <= MAX_ALIVE, f"it keeps {alive:.1e} elements at one time, {MAX_ALIVE:.1e} are allowed")
-            return Demand(work, alive)
+            need(peak <= MAX_LIVE_ELEMENTS, f"it keeps {peak:.1e} elements at one time, {MAX_LIVE_ELEMENTS:.1e} are allowed")
+            return FileCost(work, peak)
 
     @cached_property
     def shapes(self) -> dict[str, Shape]:
         """Shape of every tensor, weights included, worked out from its inputs."""
-        with _about(f"{self.path} cannot be read"):
+        with _add_subject_to_errors(f"{self.path} cannot be read"):
             weights, computed, _ = self._tensors
             return {name: tensor.shape for name, tensor in (weights | computed).items()}
 
     @cached_property
-    def operators(self) -> list[Parts]:
+    def operators(self) -> list[OperatorNodes]:
         """Every operator with its nodes and weights, in the order of its last node."""
         return list(operators(self.proto))
 
@@ -460,7 +476,7 @@ class OnnxFile:
         Operators that are identities at inference were not written and do not come back.
         """
         (inputs, outputs), shapes = self.ends, self.shapes
-        with _about(f"{self.path} is not as nn-stretch writes it"):
+        with _add_subject_to_errors(f"{self.path} is not as nn-stretch writes it"):
             first = [Op(name, "input", attrs={"shape": shape}) for name, shape in inputs.items()]
             graph = OpGraph.build(self.proto.graph.name, [*first, *[part.op for part in self.operators]], outputs)
             for part in self.operators:
@@ -469,12 +485,12 @@ class OnnxFile:
 
 
 @contextlib.contextmanager
-def _about(sentence: str) -> Iterator[None]:
-    """Let errors begin with what they are about."""
+def _add_subject_to_errors(sentence: str) -> Iterator[None]:
+    """Add the subject of errors to the start of their message."""
     try:
         yield
     except StretchError as error:
-        raise StretchError(f"{sentence}: {error.message}", error.hint or _AGAIN) from error
+        raise StretchError(f"{sentence}: {error.message}", error.hint or _HINT) from error
 
 
 def open_onnx(path: Path) -> OnnxFile:

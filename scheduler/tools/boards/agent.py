@@ -40,7 +40,7 @@ GRACE_S = 10.0
 MAX_ANSWER = 64 << 20
 
 
-class GoneError(Exception):
+class ConnectionClosedError(Exception):
     """Nobody is at the other end any more."""
 
 
@@ -58,22 +58,22 @@ class Agent:
         """Answer requests until they end, then leave nothing unfinished."""
         work = {name: getattr(self, "do_" + name) for name in ("open", "keeps", "put", "make", "run", "get", "scratch", "remove")}
         try:
-            self.tell({"facts": facts()}, MARK)
+            self.send({"facts": facts()}, MARK)
             while True:
                 line = self.requests.readline()
                 if not line:
                     return
                 request = json.loads(line.decode())
                 try:
-                    self.tell(work[request.pop("do")](**request) or {})
+                    self.send(work[request.pop("do")](**request) or {})
                 except OSError as error:
-                    self.tell(error_answer(error))
-        except (GoneError, BrokenPipeError):
+                    self.send(error_answer(error))
+        except (ConnectionClosedError, BrokenPipeError):
             pass
         finally:
             self.clean(os.getpid())
 
-    def tell(self, answer: dict[str, Any], mark: str = "") -> None:
+    def send(self, answer: dict[str, Any], mark: str = "") -> None:
         """Write one line."""
         self.answers.write((mark + json.dumps(answer) + "\n").encode())
         self.answers.flush()
@@ -139,7 +139,11 @@ class Agent:
             raise
         if trial:
             tried = subprocess.run(
-                [self.python, *trial], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=surroundings([part])
+                [self.python, *trial],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=child_environment([part]),
             )
             if tried.returncode:
                 shutil.rmtree(part, ignore_errors=True)
@@ -183,7 +187,7 @@ class Agent:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 cwd=self.path(folder),
-                env=dict(surroundings([self.path(module) for module in imports]), NN_STRETCH_ASKS=f"{questions},{answers}"),
+                env=dict(child_environment([self.path(module) for module in imports]), NN_STRETCH_ASKS=f"{questions},{answers}"),
                 pass_fds=(questions, answers),
                 start_new_session=True,
             )
@@ -212,7 +216,7 @@ class Agent:
                 for key, _ in watched.select():
                     if key.fd == self.requests.fileno():
                         # nothing is asked before the answer is there: the other end is gone
-                        raise GoneError
+                        raise ConnectionClosedError
                     data = os.read(key.fd, CHUNK)
                     if not data:
                         watched.unregister(key.fd)
@@ -228,18 +232,18 @@ class Agent:
                     else:
                         *whole, said = (said + data).split(b"\n")
                         for line in whole:
-                            self.tell({"said": line[:2000].decode("utf-8", "replace")})
+                            self.send({"said": line[:2000].decode("utf-8", "replace")})
                         said = said[-2000:]
         if said:
-            self.tell({"said": said.decode("utf-8", "replace")})
+            self.send({"said": said.decode("utf-8", "replace")})
         return bytes(answer)
 
     def pass_question(self, question: dict[str, Any], answer_out: int) -> None:
         """Ask the other end for the content of a file, write it and say so."""
-        self.tell({"asks": question["question"]})
+        self.send({"asks": question["question"]})
         line = self.requests.readline()
         if not line:
-            raise GoneError
+            raise ConnectionClosedError
         problem = json.loads(line.decode())["problem"]
         if not problem:
             content = Content(self.requests)
@@ -259,7 +263,7 @@ class Agent:
             size = os.fstat(stream.fileno()).st_size
             if size > most:
                 raise OSError(errno.EFBIG, "the file is too large", name)
-            self.tell({"size": size})
+            self.send({"size": size})
             digest = hashlib.sha256()
             while True:
                 chunk = stream.read(CHUNK)
@@ -304,7 +308,7 @@ class Content:
         """Exactly so many bytes of the stream."""
         data = self.stream.read(size)
         if len(data) < size:
-            raise GoneError
+            raise ConnectionClosedError
         return data
 
     def finish(self) -> None:
@@ -340,7 +344,7 @@ def error_answer(error: OSError) -> dict[str, Any]:
     return {"error": error.strerror or str(error), "errno": errno.errorcode.get(error.errno or 0, ""), "file": str(error.filename or "")}
 
 
-def surroundings(imports: list[str]) -> dict[str, str]:
+def child_environment(imports: list[str]) -> dict[str, str]:
     """The environment of a program that imports from these folders."""
     return dict(os.environ, PYTHONPATH=os.pathsep.join(imports), PYTHONNOUSERSITE="1", PYTHONUNBUFFERED="1", NN_STRETCH_ON_BOARD="1")
 
@@ -383,7 +387,7 @@ def facts() -> dict[str, Any]:
 
 def stop(number: int, frame: Any) -> None:
     """End as if the other end was gone."""
-    raise GoneError
+    raise ConnectionClosedError
 
 
 def main(python: str) -> None:

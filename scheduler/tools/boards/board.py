@@ -69,7 +69,7 @@ class BoardArchive:
                 step(done)
 
 
-def below(folder: Path, skipped: Iterable[str] = ()) -> dict[str, Path]:
+def files_below(folder: Path, skipped: Iterable[str] = ()) -> dict[str, Path]:
     """Files of a folder by their name in it."""
     left_out = set(skipped)
     paths = (path for path in folder.rglob("*") if path.is_file() and left_out.isdisjoint(path.relative_to(folder).parts))
@@ -105,7 +105,7 @@ def our_archive() -> BoardArchive:
     files: dict[str, Path] = {}
     for package in PACKAGES:
         folder = Path(str(resources.files(package)))
-        files |= {f"{package}/{name}": path for name, path in below(folder, _SKIPPED).items()}
+        files |= {f"{package}/{name}": path for name, path in files_below(folder, _SKIPPED).items()}
     about = distribution()
     for entry in about.files or ():
         # of an editable install, records and links of this machine stay here
@@ -124,7 +124,7 @@ EXTRAS = ("opencl", "litert", "openvino", "ncnn", "qnn", "fit")
 _OLDEST = 17
 
 #: The glibc versions that uv has names for.
-_OF_UV = (17, 28, *range(31, 41))
+_UV_GLIBC_MINORS = (17, 28, *range(31, 41))
 
 
 def requirements(extras: Sequence[str], facts: Facts) -> list[Requirement]:
@@ -181,7 +181,7 @@ def package_archive(host: str, facts: Facts, stated: Sequence[Requirement], name
             reach = "see that the package index can be reached from here, or name a folder with the board's wheels by --wheels"
             mend = f"put the missing wheels into {wheels}" if wheels else reach
             raise MissingBackendError(f"the packages for {host} ({facts}) cannot be had: {_packages_reason(done.stderr)}", mend)
-        yield BoardArchive(name, below(target, ("__pycache__", "bin")))
+        yield BoardArchive(name, files_below(target, ("__pycache__", "bin")))
 
 
 def package_name(stated: Sequence[Requirement], facts: Facts, wheels: Path | None) -> str:
@@ -211,7 +211,7 @@ def installer(facts: Facts) -> list[str]:
         raise MissingBackendError(
             "packages for a board are fetched by pip or uv, and neither is here", "install one, as `python -m ensurepip`"
         )
-    platform = f"{facts.arch}-manylinux_2_{max((n for n in _OF_UV if n <= minor), default=_OLDEST)}"
+    platform = f"{facts.arch}-manylinux_2_{max((n for n in _UV_GLIBC_MINORS if n <= minor), default=_OLDEST)}"
     return [uv, "pip", "install", "--quiet", "--only-binary", ":all:", "--python-version", facts.series, "--python-platform", platform]
 
 
@@ -304,18 +304,18 @@ class AgentConnection:
         self._told.close()
 
     def ask(
-        self, do: str, said: Callable[[str], None] | None = None, make: Callable[[str], bytes] | None = None, **words: Any
+        self, do: str, on_output: Callable[[str], None] | None = None, answer_question: Callable[[str], bytes] | None = None, **words: Any
     ) -> dict[str, Any]:
         """Ask for something and wait for the answer."""
         self._write(json.dumps({"do": do, **words}).encode() + b"\n")
-        while "asks" in (answer := self._answer(said)):
-            self._give(str(answer["asks"]), make)
+        while "asks" in (answer := self._answer(on_output)):
+            self._give(str(answer["asks"]), answer_question)
         return answer
 
-    def send(self, do: str, write: Callable[["Sending"], None], **words: Any) -> dict[str, Any]:
+    def send(self, do: str, write: Callable[["ChunkWriter"], None], **words: Any) -> dict[str, Any]:
         """Ask for something with content behind it."""
         self._write(json.dumps({"do": do, **words}).encode() + b"\n")
-        content = Sending(self._write)
+        content = ChunkWriter(self._write)
         write(content)
         content.end()
         return self._answer()
@@ -326,24 +326,24 @@ class AgentConnection:
         digest, content = hashlib.sha256(), bytearray()
         while length := struct.unpack(">I", self._take(4))[0]:
             if length > CHUNK or len(content) + length > most:
-                raise self._lost()
+                raise self._lost_error()
             chunk = self._take(length)
             digest.update(chunk)
             content += chunk
         if self._take(32) != digest.digest():
-            raise self._lost()
+            raise self._lost_error()
         self._answer()
         return bytes(content)
 
-    def _give(self, question: str, make: Callable[[str], bytes] | None) -> None:
-        content, problem = b"", "files are not served" if make is None else ""
+    def _give(self, question: str, answer_question: Callable[[str], bytes] | None) -> None:
+        content, problem = b"", "files are not served" if answer_question is None else ""
         try:
-            content = make(question) if make is not None else b""
+            content = answer_question(question) if answer_question is not None else b""
         except StretchError as error:
             problem = error.message
         self._write(json.dumps({"problem": problem}).encode() + b"\n")
         if not problem:
-            sending = Sending(self._write)
+            sending = ChunkWriter(self._write)
             sending.write(content)
             sending.end()
 
@@ -354,35 +354,35 @@ class AgentConnection:
         while not (line := self._out.readline(_MAX_GREETING)).startswith(MARK.encode()):
             greeting += line
             if not line.endswith(b"\n") or len(greeting) > _MAX_GREETING:
-                raise self._lost(greeting.decode(errors="replace"))
+                raise self._lost_error(greeting.decode(errors="replace"))
         return self._read(line[len(MARK) :])["facts"]
 
-    def _answer(self, said: Callable[[str], None] | None = None) -> dict[str, Any]:
+    def _answer(self, on_output: Callable[[str], None] | None = None) -> dict[str, Any]:
         while True:
             line = self._out.readline(_MAX_LINE)
             if not line.endswith(b"\n"):
-                raise self._lost()
+                raise self._lost_error()
             answer = self._read(line)
             if "error" in answer:
                 raise RefusedError(*(str(answer.get(key, "")) for key in ("error", "errno", "file")))
             if "said" not in answer:
                 return answer
-            if said is not None:
-                said(str(answer["said"]))
+            if on_output is not None:
+                on_output(str(answer["said"]))
 
     def _read(self, line: bytes) -> dict[str, Any]:
         try:
             answer = json.loads(line)
         except ValueError as error:
-            raise self._lost() from error
+            raise self._lost_error() from error
         if not isinstance(answer, dict):
-            raise self._lost()
+            raise self._lost_error()
         return answer
 
     def _take(self, size: int) -> bytes:
         data = self._out.read(size)
         if len(data) < size:
-            raise self._lost()
+            raise self._lost_error()
         return data
 
     def _write(self, data: bytes, greeting: str | None = None) -> None:
@@ -394,9 +394,9 @@ class AgentConnection:
             self._in.flush()
         except OSError as error:
             # what it says before it ends is the reason
-            raise self._lost(None if greeting is None else self._out.read(_MAX_GREETING).decode(errors="replace")) from error
+            raise self._lost_error(None if greeting is None else self._out.read(_MAX_GREETING).decode(errors="replace")) from error
 
-    def _lost(self, greeting: str | None = None) -> LostError:
+    def _lost_error(self, greeting: str | None = None) -> LostError:
         # whatever it is that writes there has nobody to write to any more
         self._out.close()
         with contextlib.suppress(OSError):
@@ -411,7 +411,7 @@ class AgentConnection:
         return self._ended
 
 
-class Sending:
+class ChunkWriter:
     """Content on its way, as a file that is written to."""
 
     def __init__(self, write: Callable[[bytes], None]) -> None:
@@ -444,7 +444,7 @@ class Sending:
 _ALWAYS = ("BatchMode=yes", "RemoteCommand=none", "ClearAllForwardings=yes", "PermitLocalCommand=no", "LogLevel=ERROR")
 
 #: Where the configuration says nothing: a host that does not answer, or no longer, is given up.
-_UNLESS_SAID = {
+_DEFAULT_OPTIONS = {
     "connecttimeout none": ("ConnectTimeout=20",),
     "serveraliveinterval 0": ("ServerAliveInterval=15", "ServerAliveCountMax=4"),
 }
@@ -506,7 +506,7 @@ def ssh_words(host: str, config: Path | None) -> list[str]:
             f"ssh does not take its configuration: {_last(shown.stderr)}", "correct the file, or name another with --ssh-config"
         )
     settings = set(shown.stdout.splitlines())
-    options = [*_ALWAYS, *(option for said, ours in _UNLESS_SAID.items() if said in settings for option in ours)]
+    options = [*_ALWAYS, *(option for said, ours in _DEFAULT_OPTIONS.items() if said in settings for option in ours)]
     return [*start, "-T", *(word for option in options for word in ("-o", option)), "--", host]
 
 
@@ -530,10 +530,10 @@ def explain_start(host: str, lost: LostError) -> StretchError:
     return StretchError(f"{host} does not start Python: {said}", f"see what `ssh {host} python{SERIES} -V` says")
 
 
-def explain_loss(host: str, doing: str, lost: LostError) -> StretchError:
+def explain_loss(host: str, activity: str, lost: LostError) -> StretchError:
     """Return the error for an agent that fell silent during a step."""
     return StretchError(
-        f"the connection to {host} was lost while {doing}{f': {said}' if (said := _last(lost.stderr)) else ''}",
+        f"the connection to {host} was lost while {activity}{f': {said}' if (said := _last(lost.stderr)) else ''}",
         "complete copies are kept there; repeat the command once the connection is back",
     )
 
@@ -562,7 +562,7 @@ _ERRORS = {kind.exit_code: kind for kind in (UsageError, UnknownNameError, Infea
 _MB = 10**6
 
 
-class Teller(Protocol):
+class ProgressReporter(Protocol):
     """Receiver of progress reports."""
 
     def note(self, message: str) -> None:
@@ -572,7 +572,7 @@ class Teller(Protocol):
         """Begin a task of so many steps; the returned function takes words, and `at` and `total` for the progress."""
 
 
-class Where(msgspec.Struct, frozen=True, kw_only=True):
+class BoardTarget(msgspec.Struct, frozen=True, kw_only=True):
     """Which board, and how it is to be set up."""
 
     host: str  # As ``ssh`` takes it.
@@ -585,13 +585,13 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
 class Board:
     """A board on the line; `open_board` makes one."""
 
-    def __init__(self, where: Where, line: AgentConnection, facts: Facts, teller: Teller) -> None:
-        self.host = where.host
+    def __init__(self, target: BoardTarget, connection: AgentConnection, facts: Facts, progress: ProgressReporter) -> None:
+        self.host = target.host
         self.facts = facts
-        self._line = line
-        self._teller = teller
-        self._doing = "it was looked at"
-        opened = self._ask("open", folder=where.folder)
+        self._connection = connection
+        self._progress = progress
+        self._activity = "it was looked at"
+        opened = self._ask("open", folder=target.folder)
         self._root, self._free = str(opened["root"]), int(opened["free"])
         self._imports: list[str] = []
         self._copied: dict[str, int] = {}
@@ -613,7 +613,7 @@ class Board:
         self._copied |= {"packages": 0, "nn_stretch": 0}
         if not self.keeps(name):
             with ExitStack() as stack:
-                with self._teller.progress(f"fetching packages for {self.facts.arch}"):
+                with self._progress.progress(f"fetching packages for {self.facts.arch}"):
                     packed = stack.enter_context(package_archive(self.host, self.facts, stated, name, wheels))
                 self._copied["packages"] = self._put(packed, f"{len(stated)} packages and what they need", trial=_TRIAL)
         if not self.keeps(ours.name):
@@ -634,7 +634,7 @@ class Board:
         )
         self._copied["bundle"] = 0
         if self.keeps(archive.name, digests):
-            self._teller.note(f"{self.host} has the bundle already")
+            self._progress.note(f"{self.host} has the bundle already")
         else:
             self._copied["bundle"] = self._put(archive, f"the bundle {bundle.path}", replace=True)
         return f"{self._root}/{archive.name}"
@@ -661,19 +661,19 @@ class Board:
         self._ask("remove", name=name)
 
     def run(
-        self, words: Sequence[str], folder: str, said: Callable[[str], None], make: Callable[[str], bytes] | None = None
+        self, words: Sequence[str], folder: str, on_output: Callable[[str], None], answer_question: Callable[[str], bytes] | None = None
     ) -> dict[str, Any]:
         """Run a verb there with ``--json``; it ends when the line does."""
-        self._doing = f"`stretch {words[0]}` was running there"
+        self._activity = f"`stretch {words[0]}` was running there"
         request = {"words": [*_START, *words, "--json"], "imports": self._imports, "folder": folder}
-        with self._teller.progress(f"running on {self.host}"):
-            done = self._ask("run", said, make, **request)
+        with self._progress.progress(f"running on {self.host}"):
+            done = self._ask("run", on_output, answer_question, **request)
         code, text = int(done["code"]), str(done["answer"])
         try:
             answer = json.loads(text)
         except ValueError as error:
-            how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code} and without an answer"
-            raise StretchError(f"`stretch {words[0]}` on {self.host} {how}", "has it memory enough? see what it wrote above") from error
+            ending = f"was ended by signal {-code}" if code < 0 else f"ended with code {code} and without an answer"
+            raise StretchError(f"`stretch {words[0]}` on {self.host} {ending}", "has it memory enough? see what it wrote above") from error
         if not isinstance(answer, dict) or (code and "error" not in answer):
             raise StretchError(f"`stretch {words[0]}` on {self.host} gave no answer that can be read")
         if code:
@@ -682,8 +682,8 @@ class Board:
 
     def fetch(self, name: str, most: int) -> bytes:
         """The content of a file there."""
-        self._doing = f"{name.rpartition('/')[2]} was fetched"
-        content: bytes = self._asked(functools.partial(self._line.receive, name, most))
+        self._activity = f"{name.rpartition('/')[2]} was fetched"
+        content: bytes = self._call(functools.partial(self._connection.receive, name, most))
         return content
 
     def keeps(self, name: str, files: Mapping[str, str] | None = None) -> bool:
@@ -693,65 +693,65 @@ class Board:
     def _put(self, archive: BoardArchive, words: str, trial: Sequence[str] = (), replace: bool = False) -> int:
         """Copy an archive that `words` name; gives its size in bytes."""
         size = archive.bytes
-        self._doing = f"{words} went there"
+        self._activity = f"{words} went there"
         if self._free < size * _OVERHEAD + _MARGIN:
             raise StretchError(
                 f"{self.host} has {_mb(self._free)} free in {self._root}, which is not enough for {words}: {_mb(size)}",
                 "make room there, or choose a folder on another disk with --there",
             )
-        self._teller.note(f"copying {words} to {self.host}: {_mb(size)}")
-        with self._teller.progress(f"copying to {self.host}, MB", max(1, size // _MB)) as bar:
+        self._progress.note(f"copying {words} to {self.host}: {_mb(size)}")
+        with self._progress.progress(f"copying to {self.host}, MB", max(1, size // _MB)) as bar:
 
             def write(stream: Any) -> None:
                 archive.write(stream, lambda done: bar(at=done // _MB, total=max(1, size // _MB)))
 
             request = {"name": archive.name, "trial": list(trial), "replace": replace}
-            done = self._asked(functools.partial(self._line.send, "put", write, **request))
+            done = self._call(functools.partial(self._connection.send, "put", write, **request))
         if "failed" in done:
             raise explain_trial(self.host, int(done["failed"]), str(done.get("told", "")))
         self._free -= size
         return size
 
     def _ask(
-        self, do: str, said: Callable[[str], None] | None = None, make: Callable[[str], bytes] | None = None, **words: Any
+        self, do: str, on_output: Callable[[str], None] | None = None, answer_question: Callable[[str], bytes] | None = None, **words: Any
     ) -> dict[str, Any]:
-        answer: dict[str, Any] = self._asked(functools.partial(self._line.ask, do, said, make, **words))
+        answer: dict[str, Any] = self._call(functools.partial(self._connection.ask, do, on_output, answer_question, **words))
         return answer
 
-    def _asked(self, ask: Callable[[], Any]) -> Any:
+    def _call(self, call: Callable[[], Any]) -> Any:
         try:
-            return ask()
+            return call()
         except LostError as lost:
-            raise explain_loss(self.host, self._doing, lost) from lost
+            raise explain_loss(self.host, self._activity, lost) from lost
         except RefusedError as refused:
-            raise _refused(self.host, refused, self._doing) from refused
+            raise _refused(self.host, refused, self._activity) from refused
 
 
 @contextmanager
-def open_board(where: Where, teller: Teller) -> Iterator[Board]:
+def open_board(target: BoardTarget, progress: ProgressReporter) -> Iterator[Board]:
     """A board with nn-stretch on it, for as long as the block lasts; whatever still runs there ends with it."""
-    host = check_host(where.host)
-    with teller.progress(f"connecting to {host}"):
-        line = connect(host, where.config)
-    with line:
-        facts = read_facts(host, line.facts)
-        teller.note(f"{host}: {facts}")
+    host = check_host(target.host)
+    with progress.progress(f"connecting to {host}"):
+        connection = connect(host, target.config)
+    with connection:
+        facts = read_facts(host, connection.facts)
+        progress.note(f"{host}: {facts}")
         check_facts(host, facts)
-        board = Board(where, line, facts, teller)
-        board.install(where.extras, where.wheels)
+        board = Board(target, connection, facts, progress)
+        board.install(target.extras, target.wheels)
         yield board
 
 
-def _refused(host: str, refused: RefusedError, doing: str) -> StretchError:
+def _refused(host: str, refused: RefusedError, activity: str) -> StretchError:
     about = f"{refused.file}: " if refused.file else ""
     if refused.name in ("ENOSPC", "EDQUOT", "EFBIG"):
         return StretchError(
-            f"there is no room on {host} while {doing}: {refused.reason}",
+            f"there is no room on {host} while {activity}: {refused.reason}",
             "make room there, or choose a folder on another disk with --there",
         )
     if refused.name in ("EACCES", "EPERM", "EROFS", "ENOTDIR", "EEXIST"):
         return StretchError(f"on {host}, {about}{refused.reason}", "choose a folder that can be written to there with --there")
-    return StretchError(f"on {host}, {about}{refused.reason} while {doing}")
+    return StretchError(f"on {host}, {about}{refused.reason} while {activity}")
 
 
 def explain_trial(host: str, code: int, message: str) -> StretchError:

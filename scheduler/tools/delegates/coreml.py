@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from predictors.errors import StretchError
 from predictors.files import cache_folder
-from scheduler.delegates.base import Delegate, NodePlace, UnableError, delegates, output_into
+from scheduler.delegates.base import Delegate, NodePlacement, UnableError, delegates, redirect_output
 from scheduler.delegates.ort_session import SessionCompiled, open_session
 from scheduler.formats.onnx import open_onnx
 
@@ -83,12 +83,12 @@ class CoreMlDelegate(Delegate):
             raise UnableError(error.message, error.hint) from error
         return SessionCompiled(session, *open_onnx(model).ends)
 
-    def places(self, model: Path) -> list[NodePlace]:
+    def node_placements(self, model: Path) -> list[NodePlacement]:
         """Each operator as part of Core ML's program, then the program's own with the device that its plan prefers."""
         options = {key: value for key, value in self.options(model).items() if key != "ModelCacheDirectory"}
-        parts = [NodePlace(name, op, "part of Core ML's program") for name, op in open_onnx(model).named]
+        parts = [NodePlacement(name, op, "part of Core ML's program") for name, op in open_onnx(model).named_nodes]
         with tempfile.TemporaryFile("w+") as log:
-            with output_into(log):
+            with redirect_output(log):
                 self._session(model, options | {"ProfileComputePlan": "1"})
             return [*parts, *planned(log.read())]
 
@@ -112,12 +112,12 @@ class CoreMlNpuDelegate(CoreMlDelegate):
     units = "CPUAndNeuralEngine"
 
 
-def planned(log: str) -> list[NodePlace]:
+def planned(log: str) -> list[NodePlacement]:
     """Operators of Core ML's program, as the provider logs its compute plan; constants have no device and are left out."""
     lines = list(_PLANNED.finditer(log))
     total = sum(float(line["cost"]) for line in lines) or 1.0
     return [
-        NodePlace(
+        NodePlacement(
             f"Core ML {number}",
             line["op"].rpartition(".")[2],
             f"Core ML prefers {_DEVICES.get(line['device'], line['device'])}, {float(line['cost']) / total * 100:.1f} % of the cost it expects",

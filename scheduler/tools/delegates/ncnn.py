@@ -16,7 +16,17 @@ import numpy as np
 
 from predictors.errors import StretchError, install_line
 from scheduler.cores import pinned
-from scheduler.delegates.base import Array, Compiled, CoreDelegate, Delegate, Invocation, UnableError, delegates, load_package, quiet
+from scheduler.delegates.base import (
+    Array,
+    Compiled,
+    CoreDelegate,
+    Delegate,
+    Invocation,
+    UnableError,
+    delegates,
+    filter_stderr,
+    load_package,
+)
 from scheduler.formats.onnx import OnnxFile, open_onnx
 
 INSTALL = install_line("ncnn")
@@ -625,7 +635,7 @@ def _device() -> int | None:
         except OSError:
             return None
     # ncnn lists each device and what it can on lines of their own, as ``[0 NAME]``
-    with _LOCK, quiet(b"["):
+    with _LOCK, filter_stderr(b"["):
         ncnn = load_package("ncnn", INSTALL)
         return int(ncnn.get_gpu_info(0).type()) if ncnn.get_gpu_count() else None
 

@@ -18,7 +18,7 @@ from scheduler.delegates.base import (
     Compiled,
     CoreDelegate,
     Delegate,
-    NodePlace,
+    NodePlacement,
     UnableError,
     delegates,
     load_package,
@@ -120,7 +120,7 @@ class OpenVinoDelegate(CoreDelegate):
         """Compile an ONNX file for the CPU; its threads inherit the affinity of the calling one."""
         return _checked(model, self._compiled(model))
 
-    def places(self, model: Path) -> list[NodePlace]:
+    def node_placements(self, model: Path) -> list[NodePlacement]:
         """Return each kernel with its measured time, and the reason of each operator that has none."""
         return _places(model, self._compiled(model, PERF_COUNT=True))
 
@@ -188,7 +188,7 @@ class DeviceDelegate(Delegate):
         except StretchError as error:
             raise UnableError(error.message, error.hint) from error
 
-    def places(self, model: Path) -> list[NodePlace]:
+    def node_placements(self, model: Path) -> list[NodePlacement]:
         """Return each kernel with its measured time, and the reason of each operator that has none."""
         return _places(model, self._compiled(model, PERF_COUNT=True))
 
@@ -254,14 +254,14 @@ def _checked(model: Path, compiled: Any) -> OpenVinoCompiled:
     return OpenVinoCompiled(compiled, inputs, outputs)
 
 
-def _places(model: Path, compiled: Any) -> list[NodePlace]:
+def _places(model: Path, compiled: Any) -> list[NodePlacement]:
     """Each kernel of a model that was compiled with counters, with its median time of five runs."""
     request = compiled.create_infer_request()
     runs = []
     for _ in range(6):  # the first warms caches up
         request.infer()
         runs.append(request.profiling_info)
-    known = dict(open_onnx(model).named)
+    known = dict(open_onnx(model).named_nodes)
     # a kernel into which operators were folded has a name of its own, and says which of them are left in it
     folded = {op.get_friendly_name(): _text(op, "originalLayersNames").split(",") for op in compiled.get_runtime_model().get_ordered_ops()}
     node_places = []
@@ -273,8 +273,8 @@ def _places(model: Path, compiled: Any) -> list[NodePlace]:
         # an operator of the file, rather than a rounding of it
         names = [part for whole in parts for part in (whole, whole.partition(_INT8_SUFFIX)[0]) if part in known]
         name = next((part for part in names if known[part] not in _ROUNDING), next(iter(names), entry.node_name))
-        node_places.append(NodePlace(name, known.pop(name, entry.node_type), reason, median(map(_ms, again)) if executed else None))
-    return [*node_places, *(NodePlace(name, op, STATUS["OPTIMIZED_OUT"]) for name, op in known.items())]
+        node_places.append(NodePlacement(name, known.pop(name, entry.node_type), reason, median(map(_ms, again)) if executed else None))
+    return [*node_places, *(NodePlacement(name, op, STATUS["OPTIMIZED_OUT"]) for name, op in known.items())]
 
 
 def _text(op: Any, key: str) -> str:

@@ -28,10 +28,10 @@ from scheduler.tools.explain.runtimes import RUNTIMES, check_runtime, read_qnn_l
 # Whether a changed model computes what the original does: on ONNX Runtime's CPU provider, or as ONNX itself defines it.
 
 #: Inputs that are compared.
-DRAWS = 3
+RANDOM_INPUTS = 3
 
 #: Sizes that are drawn for open axes: of a batch, and of others.
-BATCH, OTHER = 1, 64
+BATCH, OTHER_SIZE = 1, 64
 
 _TYPES = {
     "tensor(float)": np.float32,
@@ -54,8 +54,8 @@ def largest_difference(before: Path, after: Path) -> float:
     draw = np.random.default_rng(0)
     worst = 0.0
     fixed = {value.name: value.shape for value in second.get_inputs()}
-    for _ in range(DRAWS):
-        feed = {value.name: _drawn(value, fixed[value.name], draw) for value in first.get_inputs()}
+    for _ in range(RANDOM_INPUTS):
+        feed = {value.name: _random_tensor(value, fixed[value.name], draw) for value in first.get_inputs()}
         wanted = _run(first, feed, before)
         got = _run(second, {v.name: feed[v.name].astype(_TYPES[v.type]) for v in second.get_inputs()}, after)
         for a, b in zip(wanted, got, strict=True):
@@ -141,12 +141,12 @@ def _line(error: Exception) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
-def _drawn(value: Any, fixed: list[Any], draw: np.random.Generator) -> Any:
+def _random_tensor(value: Any, fixed: list[Any], draw: np.random.Generator) -> Any:
     """A random tensor; whole numbers are 0 or 1, which are places of most tables."""
     if value.type not in _TYPES:
         raise StretchError(f"input `{value.name}` is a {value.type}, of which none can be drawn")
     sizes = [size if isinstance(size, int) and size > 0 else None for size in (fixed or value.shape)]
-    shape = [size or (BATCH if axis == 0 else OTHER) for axis, size in enumerate(sizes)]
+    shape = [size or (BATCH if axis == 0 else OTHER_SIZE) for axis, size in enumerate(sizes)]
     kind = _TYPES[value.type]
     return draw.standard_normal(shape).astype(kind) if np.issubdtype(kind, np.floating) else draw.integers(0, 2, shape).astype(kind)
 
@@ -215,7 +215,7 @@ def main(answer: str, work: str, *words: str) -> None:
 
 
 #: Element types that accelerators compute with.
-USUAL = ("float", "float32", "float16", "int8", "uint8", "int32", "bool")
+USUAL_TYPES = ("float", "float32", "float16", "int8", "uint8", "int32", "bool")
 
 _VERSION = re.compile(r"opset (\d+)", re.IGNORECASE)
 
@@ -233,7 +233,7 @@ def find_cause(model: ForeignModel, i: int, words: str | None, taken_kinds: Coll
     spoken = next((kind for kind in op.types if re.search(rf"(?<![a-z]){kind}(?![\w])", said, re.IGNORECASE)), None)
     # sizes and places are whole numbers, which runtimes read as constants
     indices = {"int64", "int32"} if not {"float", "float32", "float16"}.isdisjoint(op.types) else set()
-    unusual = spoken or next((kind for kind in op.types if kind not in USUAL and kind not in indices), None)
+    unusual = spoken or next((kind for kind in op.types if kind not in USUAL_TYPES and kind not in indices), None)
     if unusual is not None and "quantize" not in op.op.lower():
         return f"type {unusual}", f"export the model without {unusual} tensors here"
     if op.dynamic:
@@ -304,7 +304,7 @@ def judge(model: ForeignModel, verdict: Verdict, log: str = "") -> RuntimeExplan
         copies=_crossings(model, on, off) + verdict.added,
         share=None if not total else sum(op.macs or 0 for i, op in enumerate(operators) if i not in off) / total,
         fix=None,
-        log=_shortened(log),
+        log=_shorten(log),
         warnings=list(verdict.warnings),
     )
 
@@ -350,7 +350,7 @@ def _unsupported_reasons(model: ForeignModel, verdict: Verdict, off: set[int]) -
         yield UnsupportedReason(operator=op.name, op=op.op, cause=cause, words=words, change=change)
 
 
-def _shortened(log: str) -> str:
+def _shorten(log: str) -> str:
     """The log, or the lines of a long one about unsupported operators."""
     if len(log) <= LOG_LIMIT:
         return log
@@ -451,7 +451,7 @@ FIXES: dict[str, Callable[[Any], Any | None]] = {
 }
 
 
-def tried(model: Any) -> Iterator[tuple[str, Any]]:
+def try_fixes(model: Any) -> Iterator[tuple[str, Any]]:
     """Fixes that apply to a model: description and changed model."""
     for description, fix in FIXES.items():
         try:
@@ -498,7 +498,7 @@ def fix_file(explanation: RuntimeExplanation, runtime: str, device: str | None, 
             if out is not None:
                 raise UsageError(f"{explanation.file} is not fixed: {problem}", "leave out --fix to see what to change by hand")
             return explanation
-        error = None if out is None else _written(explanation.file, changed, out)
+        error = None if out is None else _write(explanation.file, changed, out)
     return msgspec.structs.replace(explanation, fix=Fix(steps=steps, operators=(explanation.off, after.off), file=out, max_error=error))
 
 
@@ -530,7 +530,7 @@ def _search(
     best, current = model, explanation
     for _ in FIXES:
         improvement = None
-        for description, changed in tried(best):
+        for description, changed in try_fixes(best):
             if description in steps:
                 continue
             draft.write_bytes(changed.SerializeToString())
@@ -556,7 +556,7 @@ def _cost(explanation: RuntimeExplanation) -> tuple[bool, float, int]:
     return not on, 1 - (1.0 if explanation.share is None else explanation.share), explanation.off
 
 
-def _written(original: Path, changed: Any, out: Path) -> float:
+def _write(original: Path, changed: Any, out: Path) -> float:
     """Write the fixed model to a temporary file, and link it to `out` if it is equivalent to the original; returns the difference."""
     draft = out.with_name(f".{out.stem}-{os.getpid()}.onnx")
     try:

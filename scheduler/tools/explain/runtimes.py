@@ -79,7 +79,7 @@ def read_session(onnxruntime: ModuleType, model: ForeignModel, options: Any, ver
         # ONNX Runtime's exceptions share no base class of their own.
         except Exception as error:
             verdict.refused = " ".join(str(error).split())[:600]
-            verdict.at = find_named(model, verdict.refused)
+            verdict.at = find_mentioned(model, verdict.refused)
             return verdict
         place = {op.name: i for i, op in enumerate(model.ops)}
         counted = optimised.is_file()
@@ -100,7 +100,7 @@ def read_session(onnxruntime: ModuleType, model: ForeignModel, options: Any, ver
     return verdict
 
 
-def find_named(model: ForeignModel, words: str) -> int | None:
+def find_mentioned(model: ForeignModel, words: str) -> int | None:
     """Place of the first operator that a message names, by its name or else by its type."""
     names = {op.name: i for i, op in reversed(list(enumerate(model.ops)))}
     for pattern in _NAMED:
@@ -252,14 +252,14 @@ def ask_opencl(model: ForeignModel, device: str | None) -> Verdict:
     if device is not None and device.lower() not in opened_device.name.lower():
         raise UnknownNameError(f"unknown device of opencl `{device}`", f"the delegate drives `{opened_device.name}` here")
     verdict = Verdict(runtime=f"opencl delegate, nn-stretch {version('nn-stretch')}", device=opened_device.name, target="opencl")
-    unread = _unread(model)
+    unread = _unreadable(model)
     if unread is not None:
         verdict.at, verdict.refused = unread
         return verdict
     delegate = OpenCLDelegate()
     place = {op.name: i for i, op in enumerate(model.ops)}
     try:
-        graph = delegate.prepared(model.path)
+        graph = delegate.prepare(model.path)
         said = delegate.refusals(graph)
     except StretchError as error:
         verdict.refused = error.message
@@ -268,7 +268,7 @@ def ask_opencl(model: ForeignModel, device: str | None) -> Verdict:
     kept = {name: node.name for node in graph.nodes for name in (node.name, *node.merged)}
     for name, i in place.items():
         if name not in kept:
-            verdict.gone[i] = graph.gone.get(name, "a constant, or its elements lie where they are read")
+            verdict.gone[i] = graph.removed.get(name, "a constant, or its elements lie where they are read")
         elif kept[name] in said:
             verdict.said[i] = said[kept[name]]
         else:
@@ -276,7 +276,7 @@ def ask_opencl(model: ForeignModel, device: str | None) -> Verdict:
     return verdict
 
 
-def _unread(model: ForeignModel) -> tuple[int, str] | None:
+def _unreadable(model: ForeignModel) -> tuple[int, str] | None:
     """The first operator of a file that the delegate does not read as a graph, and why."""
     if model.opset < MIN_OPSET:
         return 0, f"the file uses opset {model.opset}, the opencl delegate reads {MIN_OPSET} and later"

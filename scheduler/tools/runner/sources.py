@@ -127,7 +127,7 @@ def plan_header(content: bytes, path: Path) -> str:
         "};",
     ]
     for number, step in enumerate(steps):
-        lines += _lists(number, step, tensors, content, file)
+        lines += _tensor_lists(number, step, tensors, content, file)
     lines += ["inline constexpr Step kSteps[] = {"]
     lines += [_step(number, step, processors, meetings) for number, step in enumerate(steps)]
     lines += [
@@ -137,7 +137,7 @@ def plan_header(content: bytes, path: Path) -> str:
         "inline constexpr Plan kPlan = {",
         f"    {FORMAT}, {_text(file.plan.model)}, {_text(file.plan.device)},",
         f"    {_text(hashlib.sha256(content).hexdigest())}, {len(content)}u,",
-        f"    {_text(_opening(plan).decode())},",
+        f"    {_text(_plan_start(plan).decode())},",
         f"    kTensors, {len(tensors)}, kProcessors, {len(processors)}, kSteps, {len(steps)},",
         f"    kInputs, {len(plan.inputs)}, kOutputs, {len(plan.outputs)}}};",
         "",
@@ -154,7 +154,7 @@ def dispatch_of(processor: str) -> Dispatch:
     return _DISPATCH.get(processor, "blocking")
 
 
-def _opening(plan: ExecutionPlan) -> bytes:
+def _plan_start(plan: ExecutionPlan) -> bytes:
     """The first line of a record of the runner's state machine."""
     places = {
         name: Placement(name, "litert", (), name, dispatch_of(name), False, "the runner's thread for it")
@@ -174,7 +174,9 @@ def _meetings(plan: ExecutionPlan) -> dict[str, int]:
     return {sub.name: number for number, some in enumerate(several) for sub in some}
 
 
-def _lists(number: int, step: PlannedSubgraph | PlannedJoin, tensors: Mapping[str, int], content: bytes, file: TfliteFile) -> list[str]:
+def _tensor_lists(
+    number: int, step: PlannedSubgraph | PlannedJoin, tensors: Mapping[str, int], content: bytes, file: TfliteFile
+) -> list[str]:
     rows = step.rows if isinstance(step, PlannedSubgraph) else {}
     reads = ", ".join("{{{}, {}, {}}}".format(tensors[name], *rows.get(name, (0, 0))) for name in step.inputs)
     changed = ", ".join(f"{{{patch.at}u, {patch.value}u}}" for patch in patches(content, file, step.name))

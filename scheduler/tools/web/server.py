@@ -63,7 +63,7 @@ RUNTIME_FILES = (
 )
 
 #: A message of the page is at most this long, in bytes.
-MOST_BYTES = 4 << 20
+MAX_BYTES = 4 << 20
 
 #: Largest difference from this machine's runtime, relative to the largest output, that counts as right.
 TOLERANCE = 1e-4
@@ -241,7 +241,7 @@ class BrowserRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     record: Annotated[list[_Turn], msgspec.Meta(max_length=100_000)]
 
 
-class _SoFar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _PartialRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Times of all contestants while rounds go on."""
 
     times_ms: dict[_Name, _Times]
@@ -300,12 +300,12 @@ class PageServer:
         tell: Gets sentences for the person who started the server.
     """
 
-    shown: Sequence[PageBundle]
+    bundles: Sequence[PageBundle]
     runtime: Path
     host: str = "127.0.0.1"
     port: int = 0
     measurer: Measurer | None = None
-    tell: Callable[[str], None] = lambda text: None
+    report: Callable[[str], None] = lambda text: None
     answers: list[BrowserAnswer] = field(default_factory=list)
     lines: list[Opening | Line] = field(default_factory=list)  # A record of the runs' first inferences, for `record.replay`.
     ended: threading.Event = field(default_factory=threading.Event)
@@ -361,8 +361,8 @@ class PageServer:
     def page(self) -> dict[str, Any]:
         """Return the message that the page reads first."""
         runs = "runs each design in turns with the whole networks it is compared with, and sends the times back"
-        purpose = f"This page {'measures this device, then ' if self.measurer and self.shown else ''}{runs if self.shown else 'measures this device, and sends the times back'}; it talks to no other machine."
-        return {"purpose": purpose, "profile": self.measurer is not None, "bundles": [shown.page for shown in self.shown]}
+        purpose = f"This page {'measures this device, then ' if self.measurer and self.bundles else ''}{runs if self.bundles else 'measures this device, and sends the times back'}; it talks to no other machine."
+        return {"purpose": purpose, "profile": self.measurer is not None, "bundles": [shown.page for shown in self.bundles]}
 
     def result(self, message: bytes) -> dict[str, Any]:
         """Take in the times of a bundle.
@@ -371,7 +371,7 @@ class PageServer:
             StretchError: If they cannot be what the page measured.
         """
         run = msgspec.json.decode(message, type=BrowserRun)
-        shown = next((shown for shown in self.shown if shown.name == run.bundle), None)
+        shown = next((shown for shown in self.bundles if shown.name == run.bundle), None)
         if shown is None:
             raise StretchError(f"the page ran no bundle `{run.bundle}`")
         machine = shown.machine()
@@ -382,12 +382,12 @@ class PageServer:
                 raise StretchError(f"event {number} of the page's recording cannot follow what stands before it: {error}") from error
             if answered != turn.instructions:
                 raise StretchError(f"the page answered event {number} otherwise than the state machine")
-        answer = _judged(shown, run)
+        answer = _check_run(shown, run)
         with self.lock:
             self.lines += [Opening.of(0, shown.machine()), *(Line(0, turn.event, turn.instructions) for turn in run.record)]
             self.answers.append(answer)
         for sentence in answer.sentences:
-            self.tell(f"{shown.page['title']}: {sentence}")
+            self.report(f"{shown.page['title']}: {sentence}")
         return {"sentences": answer.sentences}
 
 
@@ -403,16 +403,16 @@ def _ratios(times: Mapping[str, Sequence[float]]) -> dict[str, BrowserRatio]:
     return {name: BrowserRatio(over=name, ratio=item.value, low=item.low or 0.0, high=item.high) for name, item in ratios.items()}
 
 
-def _judged(shown: PageBundle, run: BrowserRun) -> BrowserAnswer:
+def _check_run(bundle: PageBundle, run: BrowserRun) -> BrowserAnswer:
     times, by_name = run.times_ms, _ratios(run.times_ms)
     medians = {name: float(median(values)) for name, values in times.items()}
     ratios = []
-    for control in shown.manifest.controls:
+    for control in bundle.manifest.controls:
         singles = [name for name in by_name if name.startswith(f"{control} on ")]
         ratios += [by_name[min(singles, key=medians.__getitem__)]] if singles else []
     right = all(value is not None and value <= TOLERANCE for value in run.differences.values())
     overlap = _overlap(run.spans)
-    predicted = shown.manifest.predicted.get("makespan_ms")
+    predicted = bundle.manifest.predicted.get("makespan_ms")
     sentences = [
         f"Branches take {medians['branches']:.4g} ms in the median, of which two processors computed at once for {overlap:.3g} ms."
     ]
@@ -427,7 +427,7 @@ def _judged(shown: PageBundle, run: BrowserRun) -> BrowserAnswer:
     if stand_ins:
         sentences.append(f"The work of {', '.join(stand_ins)} ran on WebAssembly, since this browser offers no such processor.")
     return BrowserAnswer(
-        bundle=str(shown.bundle.path),
+        bundle=str(bundle.bundle.path),
         browser=run.device.agent,
         threads=run.threads,
         providers=dict(run.providers),
@@ -435,7 +435,7 @@ def _judged(shown: PageBundle, run: BrowserRun) -> BrowserAnswer:
         median_ms=medians,
         p90_ms={name: float(np.percentile(values, 90)) for name, values in times.items()},
         rounds=len(times["branches"]),
-        macs_ratio=shown.page["macs"],
+        macs_ratio=bundle.page["macs"],
         ratios=ratios,
         differences=dict(run.differences),
         right=right,
@@ -555,7 +555,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(HTTPStatus.OK, content, _TYPES[Path(name).suffix], headers)
 
     def _bundle(self, name: str, rest: Sequence[str]) -> None:
-        shown = next((shown for shown in self.server_page.shown if shown.name == name), None)
+        shown = next((shown for shown in self.server_page.bundles if shown.name == name), None)
         if shown is not None and rest[:1] == ["files"] and (file := "/".join(rest[1:])) in shown.manifest.files:
             path = shown.bundle.file(file)
             # the page's runtime takes one file a network, with its weights inside
@@ -572,18 +572,18 @@ class _Handler(BaseHTTPRequestHandler):
         if parts is None:
             return
         length = self.headers.get("Content-Length", "")
-        if not length.isdecimal() or int(length) > MOST_BYTES:
+        if not length.isdecimal() or int(length) > MAX_BYTES:
             self.close_connection = True
-            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a message may have {MOST_BYTES} bytes")
+            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a message may have {MAX_BYTES} bytes")
             return
         message = self.rfile.read(int(length))
         try:
             answer = self._answer(parts, message)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            page.tell(f"the page sent an impossible measurement: {first_line(error)}")
+            page.report(f"the page sent an impossible measurement: {first_line(error)}")
             self._refuse(HTTPStatus.BAD_REQUEST, f"the server does not believe this: {first_line(error)}")
         except StretchError as error:
-            page.tell(str(error))
+            page.report(str(error))
             self._refuse(HTTPStatus.CONFLICT, str(error))
         else:
             if answer is None:
@@ -602,7 +602,7 @@ class _Handler(BaseHTTPRequestHandler):
                     page.busy = True
                 return {}
             case ["ratios"]:
-                times = msgspec.json.decode(message, type=_SoFar).times_ms
+                times = msgspec.json.decode(message, type=_PartialRun).times_ms
                 return {name: msgspec.structs.asdict(ratio) for name, ratio in _ratios(times).items()}
             case ["result"]:
                 return page.result(message)
@@ -610,7 +610,7 @@ class _Handler(BaseHTTPRequestHandler):
                 return page.measurer.answer(message)
             case ["failure"]:
                 page.problem = msgspec.json.decode(message, type=dict[str, _Text]).get("problem", "")
-                page.tell(f"the page gave up: {page.problem}")
+                page.report(f"the page gave up: {page.problem}")
                 page.busy = False
                 return {}
             case ["end"]:

@@ -17,7 +17,7 @@ from predictors.joins import meeting_of
 from predictors.operators import kind_of
 from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import SubgraphEntry, Tensor, TflitePlan
-from scheduler.bundle.rows import read_by
+from scheduler.bundle.rows import rows_read_by
 from scheduler.bundle.tflite_file import METADATA, SCHEMA, nhwc, parse_tflite
 from scheduler.delegates.base import Compiled
 from scheduler.delegates.litert import INSTALL, LiteRtDelegate
@@ -117,7 +117,7 @@ def compare(bundle: Bundle, images: Sequence[Array]) -> SignatureLosses:
 
 def _lost(sub: SubgraphEntry, expected: Mapping[str, Array], run: Run) -> Loss:
     """Loss of a subgraph on the expected inputs."""
-    written = several(run(*read_by(sub, expected)))
+    written = several(run(*rows_read_by(sub, expected)))
     return loss(zip((expected[name] for name in sub.outputs), written, strict=True))
 
 

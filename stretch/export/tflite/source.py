@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from predictors.errors import StretchError
-from scheduler.formats.onnx import OnnxFile, quantises
-from scheduler.formats.tflite import LEAST_SCALE
+from scheduler.formats.onnx import OnnxFile, is_quantiser
+from scheduler.formats.tflite import MIN_SCALE
 from stretch.export.onnx import weights_of
 from stretch.formats.tflite import Quant, RoundedWeights, SubgraphSource
 from stretch.quantize.qdq import fold_batch_norms
@@ -28,7 +28,7 @@ def read_source(path: Path) -> SubgraphSource:
     # Versions of protobuf raise different errors for a damaged file.
     except Exception as error:
         raise StretchError(f"{path} is not an ONNX model", "write the bundle again with `stretch branch`") from error
-    if not any(quantises(node) for node in model.graph.node):
+    if not any(is_quantiser(node) for node in model.graph.node):
         folded = fold_batch_norms(model)
         file = OnnxFile(path, folded)
         return SubgraphSource(file.graph, weights_of(file))
@@ -63,7 +63,7 @@ def _reals(model: onnx.ModelProto, path: Path) -> tuple[onnx.ModelProto, dict[st
             constants[node.output[0]] = real
             if rounded is not None:
                 integers[node.output[0]] = rounded
-        elif quantises(node):
+        elif is_quantiser(node):
             names[node.output[0]] = names.get(node.input[0], node.input[0])
         else:
             kept.append(node)
@@ -96,7 +96,7 @@ def _quant(node: onnx.NodeProto, constants: Mapping[str, Array], path: Path) -> 
             f"`{node.name}` of {path} rounds to {zero.dtype}, a TFLite file has int8", "write the bundle again with `stretch export`"
         )
     # A tensor that is almost zero everywhere may become zero.
-    return Quant(max(number, LEAST_SCALE), point - 128 if zero.dtype == np.uint8 else point)
+    return Quant(max(number, MIN_SCALE), point - 128 if zero.dtype == np.uint8 else point)
 
 
 def _dequantised(node: onnx.NodeProto, constants: Mapping[str, Array]) -> tuple[Array, RoundedWeights | None]:

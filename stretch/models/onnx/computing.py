@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import fx, nn
 
 from predictors.errors import StretchError, need
-from scheduler.formats.onnx.shapes.node import BOOL, FLOAT, FLOAT16, INT32, INT64, counted, there
+from scheduler.formats.onnx.shapes.node import BOOL, FLOAT, FLOAT16, INT32, INT64, normalise_axis, require
 from stretch.models.builder import combined, filled, layer_norm, shape_of
 from stretch.models.onnx.moving import pooled_to_one
 from stretch.models.onnx.network import RULES, OnnxSite, Rule, Value, rule
@@ -275,7 +275,7 @@ def _kept(site: OnnxSite) -> fx.Node:
 RULES.update(
     {
         # half precision is computed in single
-        "Cast": lambda site: _as_type(site, there(_TYPES.get(site.attrs.get("to", 0)), f"it casts to type {site.attrs.get('to')}")),
+        "Cast": lambda site: _as_type(site, require(_TYPES.get(site.attrs.get("to", 0)), f"it casts to type {site.attrs.get('to')}")),
         "CastLike": lambda site: _as_type(site, _type_of(site.value(1))),
         "Dropout": _kept,
         "Identity": lambda site: site.x,
@@ -318,7 +318,7 @@ def _layer_norm(site: OnnxSite) -> fx.Node:
 def _rms_norm(site: OnnxSite) -> fx.Node:
     """X over the root of its mean square, times a weight (Zhang and Sennrich, RMSNorm, section 4)."""
     rank = len(site.shape)
-    axes = list(range(counted(int(site.attrs.get("axis", -1)), rank), rank))
+    axes = list(range(normalise_axis(int(site.attrs.get("axis", -1)), rank), rank))
     mean = site.builder.call(torch.mean, site.builder.call(torch.square, site.x), axes, True)
     root = site.builder.call(torch.rsqrt, site.builder.call(operator.add, mean, float(site.attrs.get("epsilon", 1e-5))))
     return site.builder.call(operator.mul, site.builder.call(operator.mul, site.x, root), site.tensor(1))
@@ -327,7 +327,7 @@ def _rms_norm(site: OnnxSite) -> fx.Node:
 @rule("MeanVarianceNormalization")
 def _standardised(site: OnnxSite) -> fx.Node:
     """What is left of x without its mean, over its deviation; the number that keeps this from zero is the standard's."""
-    axes = [counted(int(axis), len(site.shape)) for axis in site.attrs.get("axes", (0, 2, 3))]
+    axes = [normalise_axis(int(axis), len(site.shape)) for axis in site.attrs.get("axes", (0, 2, 3))]
     centred = site.builder.call(operator.sub, site.x, site.builder.call(torch.mean, site.x, axes, True))
     variance = site.builder.call(torch.mean, site.builder.call(torch.square, centred), axes, True)
     deviation = site.builder.call(operator.add, site.builder.call(torch.sqrt, variance), 1e-9)
@@ -414,7 +414,7 @@ def _placed(site: OnnxSite, function: Any) -> fx.Node:
 
 def _cumulated(site: OnnxSite, function: Any, neutral: float) -> fx.Node:
     """Up to each element, or to before it (`exclusive`), or from behind (`reverse`)."""
-    axis, x = counted(int(site.known(1, "axis").item()), len(site.shape)), site.x
+    axis, x = normalise_axis(int(site.known(1, "axis").item()), len(site.shape)), site.x
     back = bool(site.attrs.get("reverse", 0))
     x = site.builder.call(torch.flip, x, [axis]) if back else x
     if site.attrs.get("exclusive", 0):
@@ -452,7 +452,7 @@ RULES.update(
 def _hard_max(site: OnnxSite) -> fx.Node:
     """1 where the largest element is, the first of several."""
     rank = len(site.shape)
-    axis = counted(int(site.attrs.get("axis", -1 if site.opset >= 13 else 1)), rank)
+    axis = normalise_axis(int(site.attrs.get("axis", -1 if site.opset >= 13 else 1)), rank)
     need(site.opset >= 13 or axis == rank - 1, "before opset 13 several axes are one for it")
     numbers = np.arange(site.shape[axis]).reshape(-1, *(1,) * (rank - 1 - axis))
     largest = site.builder.call(torch.argmax, site.x, axis, True)

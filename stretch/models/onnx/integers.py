@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import fx
 
 from predictors.errors import need
-from scheduler.formats.onnx.shapes.node import there
+from scheduler.formats.onnx.shapes.node import require
 from stretch.models.onnx.computing import UNSCALED, times
 from stretch.models.onnx.moving import nonnegative
 from stretch.models.onnx.network import RULES, OnnxSite, Result, Rounded, Rule, Steps, Value, reread, rule
@@ -100,7 +100,7 @@ def _read(site: OnnxSite, i: int, steps: Steps, axis: int) -> Value:
     if isinstance(value, np.ndarray):
         need(value.dtype == steps.zero.dtype, f"its input {i} is of type {value.dtype}, and its zero point of type {steps.zero.dtype}")
         return steps.reals(value, axis)
-    current = there(site.steps_of(i), f"its input {i} is not rounded to bytes")
+    current = require(site.steps_of(i), f"its input {i} is not rounded to bytes")
     return reread(site.builder, site.tensor(i), current, steps)
 
 

@@ -15,7 +15,7 @@ from torch import fx, nn
 
 from predictors.errors import StretchError, need
 from predictors.shapes import same_padding
-from scheduler.formats.onnx.shapes.node import FLOAT, INT32, INT64, counted, there
+from scheduler.formats.onnx.shapes.node import FLOAT, INT32, INT64, normalise_axis, require
 from stretch.models.builder import MAX_KNOWN, Builder, blended, chosen, filled, rearranged, shape_of, turned
 from stretch.models.onnx.network import RULES, OnnxSite, Value, cost_of, rule
 from stretch.operators.pooling import padded_pool
@@ -43,7 +43,7 @@ def _shaped(site: OnnxSite) -> fx.Node:
 @rule("Transpose")
 def _transpose(site: OnnxSite) -> fx.Node:
     order = site.attrs.get("perm", list(reversed(range(len(site.shape)))))
-    return turned(site.builder, site.x, [counted(int(axis), len(site.shape)) for axis in order])
+    return turned(site.builder, site.x, [normalise_axis(int(axis), len(site.shape)) for axis in order])
 
 
 @rule("Concat")
@@ -65,7 +65,7 @@ def _split(site: OnnxSite) -> list[fx.Node]:
 
 @rule("Slice")
 def _slice(site: OnnxSite) -> fx.Node:
-    starts, ends = (there(site.listed(name, i), "it has no bounds") for name, i in (("starts", 1), ("ends", 2)))
+    starts, ends = (require(site.listed(name, i), "it has no bounds") for name, i in (("starts", 1), ("ends", 2)))
     axes, steps = site.listed("axes", 3), site.listed("steps", 4)
     _made(site)
     items: list[Any] = [slice(None)] * len(site.shape)
@@ -123,7 +123,7 @@ def _pad(site: OnnxSite) -> fx.Node:
 def _centred(site: OnnxSite) -> fx.Node:
     """So many elements around the middle of each axis, zeros where there are fewer."""
     shape, wanted = site.shape, site.numbers(1, "shape")
-    axes = [counted(int(axis), len(shape)) for axis in site.attrs.get("axes", range(len(shape)))]
+    axes = [normalise_axis(int(axis), len(shape)) for axis in site.attrs.get("axes", range(len(shape)))]
     pairs = [(0, 0)] * len(shape)
     for axis, size in zip(axes, wanted, strict=True):
         more = abs(size - shape[axis])
@@ -300,7 +300,7 @@ _SAMPLED = {"linear": "bilinear", "cubic": "bicubic"}
 
 
 def _axis(site: OnnxSite, usual: int = 0) -> int:
-    return counted(int(site.attrs.get("axis", usual)), len(site.shape))
+    return normalise_axis(int(site.attrs.get("axis", usual)), len(site.shape))
 
 
 def _sizes_of(value: Value) -> tuple[int, ...]:
@@ -420,7 +420,7 @@ def _one_hot(site: OnnxSite) -> fx.Node:
     """Where a place has the number that the tensor says, counted from the first or the last."""
     values, depth = site.known(2, "values").reshape(-1), int(site.known(1, "depth").reshape(-1)[0])
     rank = len(site.shape)
-    axis = counted(int(site.attrs.get("axis", -1)), rank + 1)
+    axis = normalise_axis(int(site.attrs.get("axis", -1)), rank + 1)
     need(values.shape == (2,) and 0 < depth <= MAX_KNOWN, f"it has {values.size} values and the depth {depth}")
     called = site.builder.call(torch.unsqueeze, site.x, axis)
     numbers = [np.arange(n, n + depth).reshape(-1, *(1,) * (rank - axis)) for n in (0, -depth)]

@@ -15,11 +15,11 @@ from torch import fx
 from predictors.errors import StretchError, first_line, need
 from predictors.formats.onnx import MAX_BYTES, TO_FIRST, TO_LAST, Readers, decode
 from predictors.registry import RuleTable
-from scheduler.bundle.manifest import Own, OwnEnd
-from scheduler.formats.onnx.file import EXTERNAL, MAX_PARTS, PLAIN, stored_tensor
+from scheduler.bundle.manifest import SourceFile, SourceTensor
+from scheduler.formats.onnx.file import EXTERNAL, MAX_PARTS, PLAIN_ATTRIBUTES, stored_tensor
 from scheduler.formats.onnx.shapes import RULES as SHAPES
-from scheduler.formats.onnx.shapes.moving import SHORT
-from scheduler.formats.onnx.shapes.node import FLOAT, FLOAT16, REALS, REASONS, TYPE_NAMES, Cost, KnownTensor, ShapeNode, there
+from scheduler.formats.onnx.shapes.moving import MAX_VALUES
+from scheduler.formats.onnx.shapes.node import FLOAT, FLOAT16, REALS, REASONS, TYPE_NAMES, Cost, KnownTensor, ShapeNode, require
 from stretch.capture.inputs import InputShapes
 from stretch.capture.results import keyed
 from stretch.models.builder import (
@@ -171,7 +171,7 @@ class OnnxSite(OperatorInputs[fx.Node]):
 
     def tensor(self, i: int) -> fx.Node:
         """Input `i` as a tensor of the network, a stored one among its parameters."""
-        value = there(self.value(i), f"it has no input {i}")
+        value = require(self.value(i), f"it has no input {i}")
         return value if isinstance(value, fx.Node) else self.builder.stored(value, f"{self.name}_{i}")
 
     def steps_of(self, i: int) -> Steps | None:
@@ -287,7 +287,7 @@ def _known(x: Any) -> Any:
         return x
     kind = helper.np_dtype_to_tensor_dtype(x.dtype)
     need(kind in TYPE_NAMES, f"it reads numbers of type {x.dtype}, which no network computes with")
-    return KnownTensor(x.shape, kind, tuple(x.ravel().tolist()) if x.size <= SHORT else None)
+    return KnownTensor(x.shape, kind, tuple(x.ravel().tolist()) if x.size <= MAX_VALUES else None)
 
 
 # An ONNX file as a torch network, node by node.
@@ -441,7 +441,7 @@ class _Lowering:
     def network(self) -> fx.GraphModule:
         """The network."""
         for i, node in enumerate(self._nodes):
-            stated = {item.name: _word(helper.get_attribute_value(item)) for item in node.attribute if item.type in PLAIN}
+            stated = {item.name: _word(helper.get_attribute_value(item)) for item in node.attribute if item.type in PLAIN_ATTRIBUTES}
             with reading(self._path, self._what(i), "export the network without it, or give the module itself as `module:factory`", stated):
                 self._lower(node)
         returned = by_name(self._builder, [(name, self._result(name)) for name in self._outputs])
@@ -459,20 +459,20 @@ class _Lowering:
         values = {name: self._values.get(name) for name in node.output if name and name not in self._steps}
         return {name: (value.name, ()) for name, value in values.items() if isinstance(value, fx.Node)}
 
-    def _own(self, keys: Sequence[str]) -> Own:
+    def _own(self, keys: Sequence[str]) -> SourceFile:
         """The ends of the file, and how precisely it computes."""
         turned = {end.name: TO_LAST if end in self._last else () for end in self._ends}
         inputs = [
-            OwnEnd(end.name, end.argument, ordered(self._shapes[end.argument], turned[end.name]), end.kind, turned[end.name])
+            SourceTensor(end.name, end.argument, ordered(self._shapes[end.argument], turned[end.name]), end.kind, turned[end.name])
             for end in self._ends
         ]
         shapes = [shape_of(self._result(name)) for name in self._outputs]
-        outputs = [OwnEnd(name, key, shape) for name, key, shape in zip(self._outputs, keys, shapes, strict=True)]
-        return Own(tuple(inputs), tuple(outputs), "int8" if self._rounded else "fp16" if self._halves else "fp32")
+        outputs = [SourceTensor(name, key, shape) for name, key, shape in zip(self._outputs, keys, shapes, strict=True)]
+        return SourceFile(tuple(inputs), tuple(outputs), "int8" if self._rounded else "fp16" if self._halves else "fp32")
 
     def _result(self, name: str) -> fx.Node:
         """What the network returns as an output of this name; what the file stores as it is."""
-        value = there(self._values.get(name), f"{self._path} returns `{name[:80]}`, which nothing computes")
+        value = require(self._values.get(name), f"{self._path} returns `{name[:80]}`, which nothing computes")
         return self._builder.reals(value) if isinstance(value, fx.Node) else self._builder.stored(np.asarray(value, np.float32), name)
 
     def _warnings(self) -> list[str]:

@@ -12,9 +12,9 @@ from torch import fx
 
 from predictors.errors import StretchError, need
 from predictors.registry import RuleTable
-from scheduler.bundle.manifest import Own, OwnEnd
+from scheduler.bundle.manifest import SourceFile, SourceTensor
 from scheduler.formats.onnx.file import MAX_PARTS
-from scheduler.formats.onnx.shapes.node import there
+from scheduler.formats.onnx.shapes.node import require
 from scheduler.formats.tflite import DEFAULTS, TfliteNetwork, TfliteOperator, open_tflite
 from stretch.capture.inputs import InputShapes
 from stretch.capture.results import keyed
@@ -98,7 +98,7 @@ class TfliteSite(OperatorInputs[TfliteView]):
 
     def seen(self, i: int) -> TfliteView:
         """Input `i` as a tensor of the network, a stored one among its parameters."""
-        value = there(self.value(i), f"it has no input {i}")
+        value = require(self.value(i), f"it has no input {i}")
         return value if isinstance(value, TfliteView) else TfliteView(self.builder.stored(value, f"{self.name}_{i}"))
 
     def shape(self, i: int = 0) -> tuple[int, ...]:
@@ -256,7 +256,7 @@ class _TfliteLowering:
         seen = {i: value for i, value in values.items() if isinstance(value, TfliteView) and value.form != "row"}
         return {str(i): (value.node.name, _LAST if value.form == "image" else ()) for i, value in seen.items()}
 
-    def _own(self, keys: Sequence[str], rounded: bool) -> Own:
+    def _own(self, keys: Sequence[str], rounded: bool) -> SourceFile:
         """The ends of the file, and how precisely it computes."""
         ends = []
         for i, name, shape in [
@@ -267,10 +267,10 @@ class _TfliteLowering:
             order = _LAST if isinstance(value, TfliteView) and value.form == "image" else ()
             steps = tensor.quantisation
             rounding = {} if steps is None else {"scale": float(steps.scales[0]), "zero_point": int(steps.zero_points[0])}
-            ends.append(OwnEnd(str(i), name, ordered(shape, order), tensor.kind, order, **rounding))
+            ends.append(SourceTensor(str(i), name, ordered(shape, order), tensor.kind, order, **rounding))
         halves = any(tensor.kind == "float16" and tensor.stored is None for tensor in self._network.tensors)
         count = len(self._network.inputs)
-        return Own(tuple(ends[:count]), tuple(ends[count:]), "int8" if rounded else "fp16" if halves else "fp32")
+        return SourceFile(tuple(ends[:count]), tuple(ends[count:]), "int8" if rounded else "fp16" if halves else "fp32")
 
     def _result(self, tensor: int) -> fx.Node:
         """What the network returns for an output; what the file stores as it is."""

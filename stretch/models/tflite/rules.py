@@ -11,7 +11,7 @@ import torch
 
 from predictors.errors import StretchError, need
 from predictors.formats.onnx import TO_FIRST, TO_LAST
-from scheduler.formats.onnx.shapes.node import TYPE_NAMES, there
+from scheduler.formats.onnx.shapes.node import TYPE_NAMES, require
 from stretch.models.builder import Builder, chosen, shape_of, turned
 from stretch.models.onnx.computing import linear
 from stretch.models.tflite.network import FIRST, RULES, TfliteSite, TfliteView, aligned, flattened, plain, rule
@@ -40,7 +40,7 @@ _TYPES = {("float32" if name == "float" else name): number for number, name in T
 
 #: What ONNX's attributes are for operators that have settings; half precision is computed in single.
 _ATTRIBUTES: dict[str, Callable[[TfliteSite], dict[str, Any]]] = {
-    "CAST": lambda site: {"to": there(_TYPES.get(site.kinds[0]), f"it casts to {site.kinds[0]}")},
+    "CAST": lambda site: {"to": require(_TYPES.get(site.kinds[0]), f"it casts to {site.kinds[0]}")},
     "GELU": lambda site: {"approximate": "tanh" if site.settings.get("approximate") else "none"},
     "LEAKY_RELU": lambda site: {"alpha": float(site.settings.get("alpha", 0.0))},
     "RELU6": lambda site: {"min": 0.0, "max": 6.0},

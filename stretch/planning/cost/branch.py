@@ -12,15 +12,15 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from predictors.devices import ITEM_BYTES, Slowing
+from predictors.devices import ITEM_BYTES, SlowdownFactors
 from predictors.fusion import Kernel, KernelCost
 from predictors.graph import Op, OpGraph
 from predictors.host import HOST, host_among
 from predictors.joins import JoinKind, join_of
-from predictors.predictor import Handover, KernelsTime, LatencyPredictor, crossing
-from predictors.rewrites import exact, laid_out
+from predictors.predictor import Handover, KernelsTime, LatencyPredictor, io_elements
+from predictors.rewrites import apply_exact_rewrites, exact
 from predictors.shapes import pixels, with_width
-from predictors.side_by_side import always
+from predictors.side_by_side import worst_slowdown
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.division import Share
 from stretch.planning.design.scale import entry_ops, kept_units, missing_blocks, narrowed_op, partitions, scale_branch
@@ -184,7 +184,7 @@ class Costs:
 
     def handover(self, processor: str, graph: OpGraph | None = None) -> Handover:
         """Return the time of an inference on a processor in addition to its kernels, at the planned precision; on the host it is the same for all networks."""
-        return self.predictor.handover(processor, self.precision.get(processor), *(crossing(graph) if graph else ()))
+        return self.predictor.handover(processor, self.precision.get(processor), *(io_elements(graph) if graph else ()))
 
     def align(self, processor: str) -> int:
         """Channels that widths on this processor are multiples of."""
@@ -237,12 +237,12 @@ class Costs:
         """Cost of the original segment on one processor."""
         return self.branch(segment, processor, segment.depth, segment.width)
 
-    def slowing(self, processor: str, others: Iterable[str]) -> Slowing:
+    def slowing(self, processor: str, others: Iterable[str]) -> SlowdownFactors:
         """Factors on a branch's times in the search, which takes other branches to compute all the time, and to make nothing faster."""
-        return always(self.predictor.device, processor, others)
+        return worst_slowdown(self.predictor.device, processor, others)
 
     def join_convs(
-        self, segment: Segment, processor: str, ends: Sequence[tuple[int, int]], slowing: Slowing
+        self, segment: Segment, processor: str, ends: Sequence[tuple[int, int]], slowing: SlowdownFactors
     ) -> list[tuple[int, float, int]]:
         """Return MACs, ms while other branches compute, and parameters of 1×1 convolutions that end branches."""
         shape = segment.graph.by_name[segment.end].shape
@@ -250,7 +250,7 @@ class Costs:
         costs = (KernelCost("conv1x1", w, out, 1, 1, places, places * w, places * out, w * out + out) for w, out in ends)
         kernels = [Kernel("join_conv", ("join_conv",), cost, places * cost.in_channels * cost.out_channels) for cost in costs]
         times = self.each_kernels_time(kernels, processor)
-        return [(kernel.macs, time.beside(slowing), kernel.cost.weights) for kernel, time in zip(kernels, times, strict=True)]
+        return [(kernel.macs, time.slowed(slowing), kernel.cost.weights) for kernel, time in zip(kernels, times, strict=True)]
 
     def join(self, segment: Segment, kind: JoinKind, channels: int, branches: int) -> float:
         """Time of the join of several branches on the host, ms."""
@@ -276,7 +276,7 @@ class Costs:
 
     def each_kernels_time(self, kernels: Sequence[Kernel], processor: str) -> list[KernelsTime]:
         """Time of each of the kernels, at the planned precision."""
-        return self.predictor.each_kernels_time(kernels, processor, self.precision.get(processor))
+        return self.predictor.kernels_times(kernels, processor, self.precision.get(processor))
 
     def group_times(self, launched: Mapping[str, Sequence[Kernel]], groups: Iterable[Iterable[str]]) -> Floats:
         """Return the time of each group of operators that no kernel spans, alone and while others compute, ms (2 × groups × processors)."""
@@ -285,7 +285,7 @@ class Costs:
         for column, (processor, kernels) in enumerate(launched.items()):
             slowing = self.slowing(processor, launched.keys() - {processor})
             for kernel, time in zip(kernels, self.each_kernels_time(kernels, processor), strict=True):
-                times[:, of[kernel.ops[0]], column] += time.ms, time.beside(slowing)
+                times[:, of[kernel.ops[0]], column] += time.ms, time.slowed(slowing)
         return times
 
     def peak_bytes(self, kernels: Iterable[Kernel], processor: str) -> int:
@@ -338,7 +338,7 @@ class Costs:
 
     def _launched(self, graph: OpGraph, processor: str, names: Sequence[str]) -> tuple[list[Kernel], tuple[str, ...]]:
         """Kernels of a graph, and the exact rewrites that were done."""
-        return self.predictor.kernels(graph, processor, names), laid_out(graph, names)[1]
+        return self.predictor.kernels(graph, processor, names), apply_exact_rewrites(graph, names)[1]
 
     def _build(
         self, segment: Segment, piece: _Piece, scale: BranchScale, kept: Mapping[int, int], arriving: int | None, names: Sequence[str]

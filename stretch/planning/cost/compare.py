@@ -98,7 +98,7 @@ def link(processor: str, device: DeviceProfile) -> Unknown:
     """
     stated = device.links[processor]
     low, high = stated.spread.value if stated.spread else LINK_SPREAD
-    if (constant := device.constant(processor)) and constant.ms > stated.fixed_ms:
+    if (constant := device.inference_constant(processor)) and constant.ms > stated.fixed_ms:
         low, high = low * stated.fixed_ms / constant.ms, constant.high
     return Unknown(f"{LINK} {processor}", round(max(low, 1e-3), 9), high, LINKS)
 

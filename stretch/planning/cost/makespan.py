@@ -23,7 +23,7 @@ from predictors.host import kind_of
 from predictors.joins import join_of
 from predictors.predictor import Estimate, Handover
 from predictors.shapes import width
-from predictors.side_by_side import ProcessorWork, always, company, ends
+from predictors.side_by_side import ProcessorWork, contention_factors, end_times, worst_slowdown
 from scheduler.simulate.schedule import Job, schedule
 from stretch.planning.cost.branch import Costs
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, SideDesign
@@ -426,11 +426,11 @@ def side_by_side(branches: Sequence[BranchTime], device: DeviceProfile) -> tuple
     """Branches that begin together, each slower, or faster, while another one computes."""
     works, names = [], [branch.scale.processor for branch in branches]
     for branch, processor in zip(branches, names, strict=True):
-        beside = company(device, processor, branch.estimate.computing.shares, names)
+        beside = contention_factors(device, processor, branch.estimate.computing.shares, names)
         works.append(ProcessorWork(processor, branch.in_ms, branch.ms, beside, device.feeder(processor)))
     return tuple(
         replace(branch, contention_ms=end.ms - branch.in_ms - branch.ms, together=end.together)
-        for branch, end in zip(branches, ends(works), strict=True)
+        for branch, end in zip(branches, end_times(works), strict=True)
     )
 
 
@@ -444,7 +444,7 @@ def subgraph_times(
     for number, (scale, graph) in enumerate(zip(scales, graphs, strict=True)):
         time = _timed(scale, graph, [costs.moves(holders[op.name], scale.processor, prod(op.shape)) for op in graph.inputs], [], costs)
         others = {other.processor for other in scales} - {scale.processor}
-        ms = time.estimate.computing.beside(always(costs.predictor.device, scale.processor, others))
+        ms = time.estimate.computing.slowed(worst_slowdown(costs.predictor.device, scale.processor, others))
         times.append(replace(time, contention_ms=ms - time.ms, together=dict.fromkeys(map(kind_of, others), ms)))
         reads = dict.fromkeys(writers[source.name] for source in graph.inputs if source.name in writers)
         jobs.append(Job(scale.processor, times[-1].total_ms, tuple(reads)))

@@ -16,7 +16,7 @@ from predictors.host import host_among
 from predictors.joins import DEFAULT, JoinKind, join_of, joins_that, meeting_of
 from predictors.kinds import unscaled
 from predictors.operators import kind_of
-from predictors.rewrites import changing, laid_out
+from predictors.rewrites import apply_exact_rewrites, inexact_rewrites
 from predictors.shapes import Attr, width, with_width
 from stretch.planning.design.branch_design import (
     BranchDesign,
@@ -297,7 +297,7 @@ def backbone_parts(design: SegmentDesign, width: int) -> list[int]:
 def scale_branch(segment: Segment, design: SegmentDesign, index: int, in_channels: int) -> ScaledBranch:
     """Branch number `index` of a segment."""
     scale = design.branches[index]
-    if changing(scale.rewrites) != segment.rewrites:
+    if inexact_rewrites(scale.rewrites) != segment.rewrites:
         segment = rewrite_segment(segment, scale.rewrites)
     source = drop_units(segment, scale.depth, scale.dropped)
     channels = segment.channels if source is segment.graph else channel_groups(source)
@@ -411,7 +411,7 @@ def still_shared(graph: OpGraph, design: BranchDesign) -> list[SharedWeight]:
 
 def run_graph(branch: ScaledBranch, scale: BranchScale) -> OpGraph:
     """A branch as its processor runs it: exact rewrites put other operators in the place of some, which have parts of their weights."""
-    return laid_out(branch.graph, scale.rewrites)[0]
+    return apply_exact_rewrites(branch.graph, scale.rewrites)[0]
 
 
 def scaled_graph(graph: OpGraph, design: BranchDesign, branched: Sequence[Sequence[ScaledBranch]] | None = None) -> OpGraph:

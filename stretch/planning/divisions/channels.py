@@ -19,7 +19,7 @@ from predictors.graph import Op, OpGraph
 from predictors.joins import JoinKind
 from predictors.operators import kind_of
 from predictors.shapes import width
-from predictors.slices import Additive, Channels, every
+from predictors.slices import Additive, Channels, full_range
 from stretch.planning.cost.branch import BranchCost, Floats, SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.division import Division, Piece, Share, Taken, check_ranges
@@ -141,7 +141,7 @@ def _mixer(graph: OpGraph, inside: Collection[str], whole: Iterable[str]) -> Op 
         if (op.name not in depends and op.name not in beside) or not op.inputs:
             continue
         part = graph.op_slice(op, Channels(0, 1))
-        if op.name in inside and width(op.shape) > 1 and part.computes == every(op.shape):
+        if op.name in inside and width(op.shape) > 1 and part.computes == full_range(op.shape):
             return op
         reads = zip(op.inputs, graph.input_shapes(op), part.reads, strict=True)
         if any(name in depends and len(read) == width(shape) for name, shape, read in reads):
@@ -175,7 +175,7 @@ def _partial_sum(graph: OpGraph, name: str, channels: Channels, hidden: Hidden) 
         for arguments in graph.by_name[item].inputs:
             if arguments not in sums:
                 before = start.get(arguments)
-                wanted = every(graph.by_name[arguments].shape)
+                wanted = full_range(graph.by_name[arguments].shape)
                 start[arguments] = wanted if before is None else wanted.union(before)
     builder = _Builder(graph, needed_channels(graph, start))
     for op in graph.ops:
@@ -205,7 +205,7 @@ class _Builder:
         if not op.inputs:
             self.ops.append(Op(op.name, op.kind, (), op.attrs, tags=op.tags))
             # what reads nothing that arrives is no branch, which `made` refuses
-            self.reads[op.name] = op.name if wanted is None else self._cut(ENTRY_CHANNELS, op.name, every(op.shape), wanted)
+            self.reads[op.name] = op.name if wanted is None else self._cut(ENTRY_CHANNELS, op.name, full_range(op.shape), wanted)
         elif wanted is not None:
             part = self.graph.op_slice(op, wanted)
             inputs = tuple(self._given(op, at, read) for at, read in enumerate(part.reads) if len(read))
@@ -222,7 +222,7 @@ class _Builder:
         """The projection of some hidden channels; its bias counts once."""
         attrs = {**op.attrs, "bias": bool(op.attrs["bias"]) and first}
         self.ops.append(Op(op.name, op.kind, (self._given(op, 0, channels),), attrs, tags=op.tags))
-        self.taken[op.name] = Taken(every(op.shape), width(op.shape), channels)
+        self.taken[op.name] = Taken(full_range(op.shape), width(op.shape), channels)
         self.reads[op.name] = op.name
 
     def add_term(self, op: Op, sums: Collection[str], *, first: bool) -> None:
@@ -233,11 +233,11 @@ class _Builder:
             return
         shapes = self.graph.input_shapes(op)
         inputs = [
-            self.reads[name] if name in sums else self._given(op, at, every(shape))
+            self.reads[name] if name in sums else self._given(op, at, full_range(shape))
             for at, (name, shape) in enumerate(zip(op.inputs, shapes, strict=True))
         ]
         self.ops.append(Op(op.name, op.kind, tuple(inputs), op.attrs, tags=op.tags))
-        self.taken[op.name] = Taken(every(op.shape), width(op.shape), zeros=() if first else additive.offsets)
+        self.taken[op.name] = Taken(full_range(op.shape), width(op.shape), zeros=() if first else additive.offsets)
         self.reads[op.name] = op.name
 
     def part(self, name: str) -> Piece:

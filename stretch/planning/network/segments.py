@@ -14,7 +14,7 @@ from predictors.graph import Op, OpGraph
 from predictors.joins import JoinKind, joins_that
 from predictors.operators import kind_of
 from predictors.order import stable_order
-from predictors.rewrites import changing, rewritten
+from predictors.rewrites import apply_rewrites, inexact_rewrites
 from predictors.rows import all_rows, height
 from predictors.shapes import ints, width
 
@@ -613,7 +613,7 @@ def cut_segment(graph: OpGraph, name: str, start: str, end: str) -> Segment:
 @memoised
 def rewrite_segment(segment: Segment, names: tuple[str, ...]) -> Segment:
     """A segment of another network, with other operators in the place of some; the segment itself where nothing changes, or its blocks would."""
-    graph, done = rewritten(segment.graph, changing(names))
+    graph, done = apply_rewrites(segment.graph, inexact_rewrites(names))
     if not done:
         return segment
     other = replace(segment, graph=OpGraph.build(graph.name, graph.ops, graph.outputs), rewrites=done)

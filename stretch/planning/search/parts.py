@@ -139,12 +139,12 @@ def branch_times(space: DesignSpace, rows: Sequence[Sequence[BranchCost]]) -> tu
     costs, names = space.costs, [branch.processor for branch in rows[0]]
     slowing = [costs.slowing(name, {*names} - {name}) for name in names]
     times = np.array([[(branch.ms, branch.arithmetic_ms, branch.memory_ms) for branch in row] for row in rows]).T
-    beside = [KernelsTime(*column).beside(by) for column, by in zip(times.swapaxes(0, 1), slowing, strict=True)]
+    beside = [KernelsTime(*column).slowed(by) for column, by in zip(times.swapaxes(0, 1), slowing, strict=True)]
     computed = np.array([beside] * len(space.holders), float)
     moved = np.empty_like(computed)
     for i, name in enumerate(names):
         reads, writes = np.array([(row[i].reads, row[i].writes) for row in rows]).T
-        cut, leaving = np.array([row[i].cut.beside(slowing[i]) for row in rows]), costs.transfer(name, costs.host, writes)
+        cut, leaving = np.array([row[i].cut.slowed(slowing[i]) for row in rows]), costs.transfer(name, costs.host, writes)
         for at, holder in enumerate(space.holders):
             moved[at, i] = leaving + costs.transfer(holder, name, reads)
             if family_of(holder) == family_of(name):

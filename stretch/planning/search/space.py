@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from predictors.devices import Slowing
+from predictors.devices import SlowdownFactors
 from predictors.joins import DEFAULT, JoinKind, join_of
 from predictors.predictor import KernelsTime
 from predictors.shapes import pixels
@@ -157,7 +157,7 @@ class LazyOptions:
         """A number of each of one branch's scales, in the order of `candidates`."""
         return np.array([getattr(candidate, name) for candidate in self.candidates[branch]])
 
-    def slowing(self, branch: int) -> Slowing:
+    def slowing(self, branch: int) -> SlowdownFactors:
         """Factors on the times of one branch while the others compute."""
         return self.costs.slowing(self.subset[branch], {*self.subset} - {self.subset[branch]})
 
@@ -165,7 +165,7 @@ class LazyOptions:
     def beside(self, branch: int) -> Floats:
         """Time of each of one branch's scales while the others compute, ms."""
         time = KernelsTime(*(self.column(branch, name).astype(float) for name in KernelsTime._fields))
-        return np.asarray(time.beside(self.slowing(branch)), dtype=np.float64)
+        return np.asarray(time.slowed(self.slowing(branch)), dtype=np.float64)
 
     @property
     def elements(self) -> int:

@@ -12,7 +12,7 @@ from stretch.cli.output import Output, no_flags
 
 if TYPE_CHECKING:
     from scheduler.bundle.load import Bundle
-    from scheduler.tools.boards.board import Where
+    from scheduler.tools.boards.board import BoardTarget
     from stretch.cli.profile import ProfileOptions
     from stretch.cli.run import RunOptions
 
@@ -48,9 +48,9 @@ class OnBoard:
         self.where()
         return True
 
-    def where(self, *more: str) -> "Where":
+    def where(self, *more: str) -> "BoardTarget":
         """The board that the flags name, with extras that a verb needs."""
-        from scheduler.tools.boards.board import Where
+        from scheduler.tools.boards.board import BoardTarget
         from scheduler.tools.boards.facts import check_host
 
         assert self.on is not None
@@ -58,7 +58,7 @@ class OnBoard:
         if self.there is not None and (not self.there.strip() or not self.there.isprintable()):
             raise UsageError("--there is no name of a folder", "name one on the board, as --there nn-stretch")
         extras = tuple(dict.fromkeys([*more, *names]))
-        return Where(host=check_host(self.on), folder=self.there or "", wheels=self.wheels, extras=extras, config=self.ssh_config)
+        return BoardTarget(host=check_host(self.on), folder=self.there or "", wheels=self.wheels, extras=extras, config=self.ssh_config)
 
     def run(self, out: Output, bundle: "Bundle", options: "RunOptions") -> None:
         """Run a bundle there."""

@@ -13,11 +13,11 @@ from predictors.errors import StretchError
 from predictors.files import write_whole
 from predictors.fits.store import fit_path
 from predictors.measurements.networks import KERNELS, LATENCIES, NETWORKS, SOURCE, load_measurements
-from predictors.system import interruption_waits
+from predictors.system import deferred_interrupts
 from scheduler.answer import read_run_answer
 from scheduler.bundle.load import Bundle
 from scheduler.formats.npy import read_npy
-from scheduler.tools.boards.board import Board, Where, open_board
+from scheduler.tools.boards.board import Board, BoardTarget, open_board
 from stretch.cli.output import Output
 from stretch.cli.profile import ProfileOptions, show_profile
 from stretch.cli.run import RunOptions
@@ -29,7 +29,7 @@ from stretch.report.execution import run_page
 _MOST = 256 << 20
 
 
-def run_there(out: Output, where: Where, bundle: Bundle, options: RunOptions) -> None:
+def run_there(out: Output, where: BoardTarget, bundle: Bundle, options: RunOptions) -> None:
     """Run a bundle on a board, and copy its timeline and table back."""
     files = {"trace": options.trace, "csv": options.table}
     places = [f"{name}={target}" for name, target in options.mapping.items()]
@@ -54,7 +54,7 @@ def run_there(out: Output, where: Where, bundle: Bundle, options: RunOptions) ->
     out.show(answer, lambda answer: run_page(answer, (), None))
 
 
-def measure_there(out: Output, where: Where, options: ProfileOptions) -> None:
+def measure_there(out: Output, where: BoardTarget, options: ProfileOptions) -> None:
     """Profile a board."""
     name, folder = options.name, options.folder
     check_target(name, folder)
@@ -96,7 +96,7 @@ def profile_there(board: Board, name: str, out: Path, words: Sequence[str], resu
             (draft.parent / file).write_bytes(board.fetch(f"{there}/{file}", _MOST))
         load_device(draft)
         load_measurements(draft.parent / measurements)
-        with interruption_waits():
+        with deferred_interrupts():
             if (out / measurements).exists():
                 os.replace(out / measurements, draft.parent / "old")
             os.replace(draft.parent / measurements, out / measurements)

@@ -19,7 +19,7 @@ from predictors.fits import Fit, Prior
 from predictors.graph import OpGraph
 from predictors.measurements.networks import Source
 from predictors.measurements.tables import Latency
-from scheduler.measure.steady import Handover, Steady, fit_link
+from scheduler.measure.steady import Handover, SteadyTime, fit_link
 from scheduler.tools.web.server import RUNTIME, BrowserDevice
 from stretch.profile.places import weight_bytes, write_network
 from stretch.profile.run import HANDOVERS, READ, Chooser, computing, family_of, handed, held_out, moving, sizes, write_profile
@@ -185,7 +185,7 @@ class BrowserMeasurer:
                 if network.startswith(("handover", "computing", "moving")):
                     self._alone.setdefault(name, {})[network] = float(np.median(values))
                     continue
-                steady = Steady.of(values)
+                steady = SteadyTime.of(values)
                 if steady.spread > UNSTEADY:
                     self._refused += 1
                     continue

@@ -10,7 +10,7 @@ from predictors.devices import PROFILE_FOLDER, load_device
 from predictors.errors import StretchError, UnknownNameError
 from predictors.fits import fit_path, write_fits
 from predictors.fitting.fit import fit_device
-from predictors.fitting.regression import covered, ends, family_interval, interval
+from predictors.fitting.regression import family_coverage, family_interval, interval, interval_ends
 from predictors.predictor import LatencyPredictor
 from tests.predictors.fitting.worlds import DEVICE, kernel_world, nothing_borrowed, whole_world
 
@@ -102,7 +102,7 @@ def test_what_too_little_was_measured_of_is_told_and_left_out_beside_the_rest():
     few = [structs.replace(row, precision="int8") for row in world.latencies[:3]]
     whole = [structs.replace(row, processor="gpu", core_set="all", precision="fp16") for row in world.latencies if row.device == DEVICE]
     rows: list[str] = []
-    result = fit_device(replace(world, latencies=[*world.latencies, *few, *whole]), load_device(DEVICE), tell=rows.append)
+    result = fit_device(replace(world, latencies=[*world.latencies, *few, *whole]), load_device(DEVICE), report=rows.append)
     assert {(item.fit.processor, item.fit.precision) for item in result} == {(first.processor, first.precision)}
     assert len(rows) == 2
     assert any("gpu in fp16 has times of whole networks alone" in row for row in rows)
@@ -122,7 +122,7 @@ def test_a_new_ratio_of_the_same_distribution_is_inside_as_often_as_stated():
     inside = 0
     for _ in range(4000):
         some = np.exp(0.3 * draw.standard_normal(80))
-        low, high = ends(list(some[:-1]))
+        low, high = interval_ends(list(some[:-1]))
         inside += low <= some[-1] <= high
     # Three standard errors of a share of 4 000 are 1.4 %; rounding to whole ranks adds up to 2.5 %.
     assert 0.885 <= inside / 4000 <= 0.94
@@ -131,8 +131,8 @@ def test_a_new_ratio_of_the_same_distribution_is_inside_as_often_as_stated():
 def test_coverage_is_counted_without_the_family():
     families = {"a1": "a", "a2": "a", "b1": "b", "b2": "b"}
     # Family b lies outside of all that a says, and a outside of b.
-    assert covered({"a1": 1.0, "a2": 1.1, "b1": 3.0, "b2": 3.1}, families) == pytest.approx(0.5)
-    assert covered({"a1": 1.0, "a2": 1.0, "b1": 1.0, "b2": 1.0}, families) == 1.0
+    assert family_coverage({"a1": 1.0, "a2": 1.1, "b1": 3.0, "b2": 3.1}, families) == pytest.approx(0.5)
+    assert family_coverage({"a1": 1.0, "a2": 1.0, "b1": 1.0, "b2": 1.0}, families) == 1.0
 
 
 def test_interval_names_its_method_and_coverage():

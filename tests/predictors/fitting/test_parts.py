@@ -17,11 +17,11 @@ from predictors.fits import Calibration, Correction, KernelGroup
 from predictors.fitting import design as module
 from predictors.fitting import single as boosting
 from predictors.fitting.calibration import NetworkTime, calibrate, read_networks
-from predictors.fitting.design import INFERENCE, Networks, design, grain_of, group_of, load_formula
+from predictors.fitting.design import INFERENCE, Networks, design, find_group, load_formula, processor_grain
 from predictors.fitting.fit import FEW_FAMILIES, FOLDS, family_folds
 from predictors.fitting.pooled import TimedCoreSet, fit_core_sets
 from predictors.fitting.regression import solve, solve_robustly
-from predictors.fitting.single import FEATURES, Timed, correction, evaluate, fit_kernels, grow, time_kernels
+from predictors.fitting.single import FEATURES, TimedKernel, correction, evaluate, fit_kernels, grow, time_kernels
 from predictors.measurements.networks import load_measurements
 from predictors.models.fitted import FittedModel, columns, features, terms
 from predictors.predictor import LatencyPredictor
@@ -108,10 +108,10 @@ def test_large_families_come_first_small_ones_fill_up_and_two_that_alone_have_a_
 def test_parameter_takes_a_kind_with_its_variants_or_one_of_them():
     of = {parameter.groups: parameter for parameter in load_formula("tflite_cpu").parameters}
     kind, variant = of["elementwise",], of["elementwise:mul",]
-    assert kind.takes("elementwise")
-    assert kind.takes("elementwise:mul")
-    assert variant.takes("elementwise:mul")
-    assert not variant.takes("elementwise")
+    assert kind.applies_to("elementwise")
+    assert kind.applies_to("elementwise:mul")
+    assert variant.applies_to("elementwise:mul")
+    assert not variant.applies_to("elementwise")
 
 
 def test_backend_that_differs_in_choices_has_the_formula_of_its_base():
@@ -147,19 +147,19 @@ def test_wrong_formula_is_refused(tmp_path, monkeypatch, text, message):
 def made():
     graphs, families = networks(6)
     of = Networks(graphs, families, "tflite_cpu")
-    return of, design(of, load_formula("tflite_cpu"), grain_of(processor(), "fp32"), "fp32")
+    return of, design(of, load_formula("tflite_cpu"), processor_grain(processor(), "fp32"), "fp32")
 
 
 def test_units_are_summed_over_the_kernels_of_a_group_and_every_kernel_is_in_one(made):
     of, table = made
-    assert table.left == {}
-    grain = grain_of(processor(), "fp32")
+    assert table.ungrouped == {}
+    grain = processor_grain(processor(), "fp32")
     for column, parameter in enumerate(table.parameters):
         for row, name in enumerate(table.names):
             if parameter.term == INFERENCE:
                 expected = 1.0
             else:
-                inside = [cost for cost in of.costs[name] if (group := group_of(cost, table.groups)) and parameter.takes(group)]
+                inside = [cost for cost in of.costs[name] if (group := find_group(cost, table.groups)) and parameter.applies_to(group)]
                 expected = sum(terms.get(parameter.term).units(cost, grain) for cost in inside)
             assert table.units[row, column] == pytest.approx(expected)
 
@@ -168,7 +168,7 @@ def test_groups_of_a_fit_time_networks_as_the_parameters_do(made):
     of, table = made
     sizes = np.random.default_rng(0).uniform(1e-6, 2e-6, len(table.parameters))
     groups = {name: KernelGroup(some) for name, some in table.group_terms(sizes).items()}
-    model = FittedModel(fit(groups, Correction(fixed_ms=table.fixed(sizes))), processor())
+    model = FittedModel(fit(groups, Correction(fixed_ms=table.fixed_ms(sizes))), processor())
     for row, name in enumerate(table.names):
         total = sum(time.ms for time in model.times(of.costs[name])) + model.fixed_ms
         assert total == pytest.approx(table.units[row] @ sizes, rel=1e-9)
@@ -214,8 +214,8 @@ def test_trees_learn_what_they_are_given_and_are_the_same_when_grown_again(grown
 
 @pytest.fixture(scope="module")
 def fitted():
-    rows = [Timed(row.network, row.cost, row.ms) for row in kernel_world().kernels]
-    grain = grain_of(processor("gpu"), "fp16")
+    rows = [TimedKernel(row.network, row.cost, row.ms) for row in kernel_world().kernels]
+    grain = processor_grain(processor("gpu"), "fp16")
     return rows, fit_kernels(rows, load_formula("tflite_gpu_adreno"), grain), grain
 
 
@@ -251,7 +251,7 @@ def test_correction_finds_scale_share_of_a_kernel_and_of_a_weight_and_fixed_time
 def world():
     result = whole_world(noise=0.02)
     networks = Networks(result.graphs, result.families, "tflite_cpu")
-    built = design(networks, load_formula("tflite_cpu"), grain_of(processor(), "fp32"), "fp32")
+    built = design(networks, load_formula("tflite_cpu"), processor_grain(processor(), "fp32"), "fp32")
     position = {name: i for i, name in enumerate(built.names)}
     times: dict[tuple[str, str], np.ndarray] = {}
     for row in result.latencies:
@@ -261,8 +261,8 @@ def world():
 
 def test_core_sets_are_read_from_their_names():
     nothing = np.array([])
-    assert (TimedCoreSet("d", "1large2med", nothing).cores, TimedCoreSet("d", "1large2med", nothing).alone) == (3, "1large")
-    assert (TimedCoreSet("d", "3small", nothing).cores, TimedCoreSet("d", "3small", nothing).alone) == (3, "1small")
+    assert (TimedCoreSet("d", "1large2med", nothing).cores, TimedCoreSet("d", "1large2med", nothing).single_core) == (3, "1large")
+    assert (TimedCoreSet("d", "3small", nothing).cores, TimedCoreSet("d", "3small", nothing).single_core) == (3, "1small")
     assert TimedCoreSet("d", "all", nothing).cores == 1
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from predictors.devices import Processor, load_device
-from predictors.fitting.design import Networks, design, grain_of, load_formula
+from predictors.fitting.design import Networks, design, load_formula, processor_grain
 from predictors.graph import OpGraph
 from predictors.measurements.networks import LATENCIES, NETWORKS, SOURCE, Measurements, Source, write_networks
 from predictors.measurements.tables import KernelLatency, Latency, write_table
@@ -57,7 +57,7 @@ def processor(name: str = "cpu[1large]") -> Processor:
 def whole_world(noise: float = 0.0, count: int = 20) -> Measurements:
     """Networks timed on two devices: as the formula's priors say, one device twice as slow, with relative noise."""
     graphs, families = networks(count)
-    built = design(Networks(graphs, families, "tflite_cpu"), load_formula("tflite_cpu"), grain_of(processor(), "fp32"), "fp32")
+    built = design(Networks(graphs, families, "tflite_cpu"), load_formula("tflite_cpu"), processor_grain(processor(), "fp32"), "fp32")
     sizes = np.array([prior.compute * 5e-8 + prior.memory * 1e-7 + prior.launch * 2e-3 for prior in built.priors("fp32")])
     draw = np.random.default_rng(0)
     times = built.units @ sizes

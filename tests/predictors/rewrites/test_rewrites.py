@@ -4,9 +4,9 @@ import pytest
 
 from predictors.errors import UnknownNameError
 from predictors.graph import Op, OpGraph
-from predictors.rewrites import changing, laid_out, rewrites, rewritten
-from predictors.rewrites.activation import INSTEAD
-from predictors.rewrites.grouped import MOST_PARTS, is_grouped, owner_of
+from predictors.rewrites import apply_exact_rewrites, apply_rewrites, inexact_rewrites, rewrites
+from predictors.rewrites.activation import REPLACEMENTS
+from predictors.rewrites.grouped import MAX_PARTS, is_grouped, owner_of
 
 
 def graph(*kinds):
@@ -18,10 +18,10 @@ def graph(*kinds):
 
 
 @pytest.mark.representatives(4)
-@pytest.mark.parametrize(("kind", "by"), [(kind, by) for kind, others in INSTEAD.items() for by in others])
+@pytest.mark.parametrize(("kind", "by"), [(kind, by) for kind, others in REPLACEMENTS.items() for by in others])
 def test_one_takes_the_place_of_every_other_and_names_and_shapes_stay(kind, by):
     before = graph(kind, "relu", kind)
-    after, done = rewritten(before, [f"{kind}={by}"])
+    after, done = apply_rewrites(before, [f"{kind}={by}"])
     assert done == (f"{kind}={by}",)
     assert [op.kind for op in after.ops] == ["input", by, "relu", by]
     assert OpGraph.build("net", after.ops, after.outputs) == after
@@ -29,21 +29,21 @@ def test_one_takes_the_place_of_every_other_and_names_and_shapes_stay(kind, by):
 
 
 def test_rewrites_follow_each_other():
-    after, done = rewritten(graph("silu"), ["silu=hard_swish", "gelu=relu", "hard_swish=relu6"])
+    after, done = apply_rewrites(graph("silu"), ["silu=hard_swish", "gelu=relu", "hard_swish=relu6"])
     assert after.by_name["a0"].kind == "relu6"
     assert done == ("silu=hard_swish", "hard_swish=relu6")
 
 
 def test_unknown_rewrite_is_told_with_its_nearest():
     with pytest.raises(UnknownNameError) as caught:
-        rewritten(graph("silu"), ["silu=hardswish"])
+        apply_rewrites(graph("silu"), ["silu=hardswish"])
     assert "silu=hard_swish" in str(caught.value.hint)
 
 
 def test_graph_without_what_is_rewritten_is_the_same_graph():
     before = graph("relu", "tanh")
     for name in rewrites:
-        assert name.startswith("squeeze") or rewritten(before, [name]) == (before, ()), name
+        assert name.startswith("squeeze") or apply_rewrites(before, [name]) == (before, ()), name
 
 
 NAME = "grouped_conv=parts"
@@ -64,7 +64,7 @@ def grouped_graph(groups, channels, *, read_twice=False):
 
 def test_norm_and_activation_go_along_and_the_result_keeps_its_name():
     before = grouped_graph(4, 8)
-    after, done = rewritten(before, [NAME])
+    after, done = apply_rewrites(before, [NAME])
     assert done == (NAME,)
     assert [op.kind for op in after.ops] == ["input", *["slice", "conv", "batch_norm", "relu"] * 4, "concat"]
     assert after.output == "act"
@@ -74,27 +74,27 @@ def test_norm_and_activation_go_along_and_the_result_keeps_its_name():
 
 
 def test_convolution_that_others_read_too_has_its_norm_behind_the_concat():
-    after, _ = rewritten(grouped_graph(4, 8, read_twice=True), [NAME])
+    after, _ = apply_rewrites(grouped_graph(4, 8, read_twice=True), [NAME])
     assert after.by_name["conv"].kind == "concat"
     assert after.by_name["norm"].inputs == ("conv",)
 
 
-@pytest.mark.parametrize(("groups", "channels"), [(1, 8), (8, 8), (MOST_PARTS * 2, MOST_PARTS * 4)])
+@pytest.mark.parametrize(("groups", "channels"), [(1, 8), (8, 8), (MAX_PARTS * 2, MAX_PARTS * 4)])
 def test_dense_and_depthwise_ones_and_those_of_too_many_groups_stay(groups, channels):
     before = grouped_graph(groups, channels)
-    assert rewritten(before, [NAME]) == (before, ())
+    assert apply_rewrites(before, [NAME]) == (before, ())
 
 
 def test_name_that_is_taken_leaves_the_convolution_whole():
     before = grouped_graph(4, 8)
     taken = OpGraph.build("net", [*before.ops, Op("conv_slice1", "relu", ("act",))], "conv_slice1")
-    assert rewritten(taken, [NAME]) == (taken, ())
+    assert apply_rewrites(taken, [NAME]) == (taken, ())
 
 
 def test_it_is_exact_and_others_are_not():
-    assert changing([NAME, "relu6=relu", "silu=relu"]) == ("relu6=relu", "silu=relu")
+    assert inexact_rewrites([NAME, "relu6=relu", "silu=relu"]) == ("relu6=relu", "silu=relu")
     before = grouped_graph(4, 8)
-    assert laid_out(before, ["gelu=relu", NAME])[1] == (NAME,)
+    assert apply_exact_rewrites(before, ["gelu=relu", NAME])[1] == (NAME,)
 
 
 CONV = {"kernel": (1, 1), "stride": (1, 1), "padding": (0,) * 4, "dilation": (1, 1), "groups": 1, "bias": True}
@@ -120,7 +120,7 @@ def ops(gate="sigmoid", image="conv", swapped=False):
 @pytest.mark.parametrize("swapped", [False, True])
 def test_factor_goes_with_all_that_works_it_out(gate, swapped):
     before = OpGraph.build("net", ops(gate, swapped=swapped), "last")
-    after, done = rewritten(before, [SQUEEZE_EXCITE])
+    after, done = apply_rewrites(before, [SQUEEZE_EXCITE])
     assert done == (SQUEEZE_EXCITE,)
     assert [op.name for op in after.ops] == ["x", "conv", "scaled", "last"]
     assert (after.by_name["scaled"].kind, after.by_name["scaled"].inputs) == ("identity", ("conv",))
@@ -130,17 +130,17 @@ def test_factor_goes_with_all_that_works_it_out(gate, swapped):
 def test_mean_of_another_image_is_no_squeeze():
     other = [*ops()[:1], Op("conv", "conv", ("x",), {**CONV, "out_channels": 8}), Op("aside", "relu", ("conv",)), *ops(image="aside")[2:]]
     graph = OpGraph.build("net", other, "last")
-    assert rewritten(graph, [SQUEEZE_EXCITE]) == (graph, ())
+    assert apply_rewrites(graph, [SQUEEZE_EXCITE]) == (graph, ())
 
 
 @pytest.mark.parametrize("read", ["gate", "mean", "fewer"])
 def test_factor_that_something_else_reads_stays(read):
     graph = OpGraph.build("net", [*ops(), Op("other", "tanh", (read,))], ("last", "other"))
-    assert rewritten(graph, [SQUEEZE_EXCITE]) == (graph, ())
+    assert apply_rewrites(graph, [SQUEEZE_EXCITE]) == (graph, ())
 
 
 def test_product_of_an_image_with_itself_and_gate_without_a_mean_stay():
     head = ops()[:2]
     for more in ([Op("square", "mul", ("conv", "conv"))], [Op("gate", "sigmoid", ("conv",)), Op("swish", "mul", ("conv", "gate"))]):
         graph = OpGraph.build("net", [*head, *more], more[-1].name)
-        assert rewritten(graph, [SQUEEZE_EXCITE]) == (graph, ())
+        assert apply_rewrites(graph, [SQUEEZE_EXCITE]) == (graph, ())

@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.errors import UsageError
-from scheduler.adapt.policy import Alternative, Policy, Probed, Ran, Rules, Work
+from scheduler.adapt.policy import AdaptationRules, Alternative, InferenceMeasured, PlannedWork, Policy, ProbeMeasured
 from scheduler.simulate.clock import Clock
 from scheduler.simulate.networks import Network, alternative_of
 from scheduler.simulate.scene import Scene
 from tests.scheduler.simulate.plans import PROCESSORS
 from tests.scheduler.simulate.test_clock import chains
 
-BOTH = Alternative("both", (Work("c", "cpu", "cpu", 10.0, 0.0, ()), Work("g", "gpu", "gpu", 10.0, 1.0, ())))
-GPU = Alternative("gpu", (Work("g", "gpu", "gpu", 19.0, 1.0, ()),))
-CPU = Alternative("cpu", (Work("c", "cpu", "cpu", 25.0, 0.0, ()),))
+BOTH = Alternative("both", (PlannedWork("c", "cpu", "cpu", 10.0, 0.0, ()), PlannedWork("g", "gpu", "gpu", 10.0, 1.0, ())))
+GPU = Alternative("gpu", (PlannedWork("g", "gpu", "gpu", 19.0, 1.0, ()),))
+CPU = Alternative("cpu", (PlannedWork("c", "cpu", "cpu", 25.0, 0.0, ()),))
 PLANS = (BOTH, GPU, CPU)
 
 
@@ -27,11 +27,11 @@ def play(factors, plans=PLANS, rules=None, lasts=1):
     policy = Policy(plans, rules)
     state, ran, decided, looks = policy.begin(), [], [], []
     for number, slow in enumerate(factors):
-        expected = policy.alternatives[state.present].computing_ms
-        ran.append(state.present)
-        happened = [Ran(number, state.present, expected, {name: ms * slow.get(name, 1.0) for name, ms in expected.items()})]
+        expected = policy.alternatives[state.current].computing_ms
+        ran.append(state.current)
+        happened = [InferenceMeasured(number, state.current, expected, {name: ms * slow.get(name, 1.0) for name, ms in expected.items()})]
         happened += [
-            Probed(number, p.processor, p.expected_ms, p.expected_ms * slow.get(p.processor, 1)) for at, p in looks if at == number
+            ProbeMeasured(number, p.processor, p.expected_ms, p.expected_ms * slow.get(p.processor, 1)) for at, p in looks if at == number
         ]
         for event in happened:
             state, decision = policy.after(state, event)
@@ -77,9 +77,9 @@ def contended_gpu():
     policy = Policy(PLANS)
     state = policy.begin()
     for number in range(60):
-        expected = policy.alternatives[state.present].computing_ms
+        expected = policy.alternatives[state.current].computing_ms
         took = {name: 10 * ms if name == "gpu" else ms for name, ms in expected.items()}
-        state, decision = policy.after(state, Ran(number, state.present, expected, took))
+        state, decision = policy.after(state, InferenceMeasured(number, state.current, expected, took))
         if decision is not None and decision.probe is not None:
             return policy, state, decision.probe
     raise AssertionError
@@ -88,7 +88,7 @@ def contended_gpu():
 @pytest.mark.parametrize("ms", [nan, inf, 0.0, -1.0])
 def test_probe_that_fails_leaves_its_processor_contended_and_is_repeated_later(ms):
     policy, state, probe = contended_gpu()
-    after, decision = policy.after(state, Probed(60, "gpu", probe.expected_ms, ms))
+    after, decision = policy.after(state, ProbeMeasured(60, "gpu", probe.expected_ms, ms))
     assert decision.kind == "stay away"
     assert after.observed["gpu"].contended
     assert after.observed["gpu"].mean == state.observed["gpu"].mean
@@ -98,7 +98,7 @@ def test_probe_that_fails_leaves_its_processor_contended_and_is_repeated_later(m
 
 @given(st.lists(st.dictionaries(st.sampled_from(["cpu", "gpu"]), st.sampled_from([1.0, 1.3, 2.0, 8.0])), max_size=120))
 def test_every_move_goes_to_the_plan_that_takes_least_and_saves_enough(factors):
-    rules = Rules()
+    rules = AdaptationRules()
     for item in play(factors, rules=rules)[1]:
         expected = {plan.name: plan.expected_ms(item.factors) for plan in PLANS}
         if item.kind == "move":
@@ -109,9 +109,9 @@ def test_every_move_goes_to_the_plan_that_takes_least_and_saves_enough(factors):
 
 def test_inference_that_began_before_the_last_decision_decides_nothing():
     policy = Policy(PLANS)
-    state = replace(policy.begin(), present="cpu")
+    state = replace(policy.begin(), current="cpu")
     for number in range(9):
-        state, decision = policy.after(state, Ran(number, "both", BOTH.computing_ms, {"cpu": 10.0, "gpu": 90.0}))
+        state, decision = policy.after(state, InferenceMeasured(number, "both", BOTH.computing_ms, {"cpu": 10.0, "gpu": 90.0}))
         assert decision is None
     assert state.observed["gpu"].contended
 
@@ -132,13 +132,13 @@ def test_inference_that_began_before_the_last_decision_decides_nothing():
 )
 def test_rules_that_contradict_each_other_are_refused(rules):
     with pytest.raises(UsageError):
-        Rules(**rules)
+        AdaptationRules(**rules)
 
 
 #: The GPU takes far less power, and both together are the quickest.
 WATTS = {"cpu": 4.0, "gpu": 1.0}
 POWERED = tuple(replace(plan, watts=WATTS) for plan in PLANS)
-ENERGY, WITHIN = Rules(prefer="energy"), Rules(prefer="deadline", deadline_ms=22.0)
+ENERGY, WITHIN = AdaptationRules(prefer="energy"), AdaptationRules(prefer="deadline", deadline_ms=22.0)
 factors = st.fixed_dictionaries({name: st.floats(1, 12) for name in ("cpu", "gpu")})
 
 
@@ -154,26 +154,26 @@ def test_energy_is_followed_when_a_processor_takes_longer_and_again_when_it_is_f
 
 def test_deadline_is_kept_with_the_least_energy_that_keeps_it():
     # the GPU alone takes 20 ms and least energy; contended by half it misses 22 ms, and both together keep them
-    assert Policy(POWERED, WITHIN).begin().present == "gpu"
+    assert Policy(POWERED, WITHIN).begin().current == "gpu"
     ran, decided = play([{}] * 5 + busy("gpu", 1.6, 20), POWERED, WITHIN)
     assert ran[:6] == ["gpu"] * 6
     assert ran[-1] == "both"
     assert decided[0].reason.endswith("22 ms allowed")
 
 
-@given(factors, st.sampled_from([ENERGY, WITHIN, Rules(prefer="deadline", deadline_ms=60.0)]))
+@given(factors, st.sampled_from([ENERGY, WITHIN, AdaptationRules(prefer="deadline", deadline_ms=60.0)]))
 def test_plan_that_is_chosen_keeps_the_deadline_if_any_does_and_takes_least_energy_up_to_the_gain(slow, rules):
     policy = Policy(POWERED, rules)
     state = policy.begin()
     for number in range(40):
-        expected = policy.alternatives[state.present].computing_ms
+        expected = policy.alternatives[state.current].computing_ms
         measured = {name: ms * slow[name] for name, ms in expected.items()}
-        state, _ = policy.after(state, Ran(number, state.present, expected, measured))
+        state, _ = policy.after(state, InferenceMeasured(number, state.current, expected, measured))
         known = {name: exp(item.mean) for name, item in state.observed.items() if item.contended}
         allowed = inf if rules.deadline_ms is None else rules.deadline_ms
         keeping = [item for item in POWERED if item.expected_ms(known) <= allowed]
         if keeping:
-            present = policy.alternatives[state.present]
+            present = policy.alternatives[state.current]
             assert present in keeping
             least = min(item.expected_mj(known) for item in keeping)
             assert present.expected_mj(known) * (1 - rules.gain) <= least + 1e-9
@@ -191,7 +191,7 @@ def test_plan_that_is_chosen_keeps_the_deadline_if_any_does_and_takes_least_ener
 )
 def test_preference_that_makes_no_sense_is_refused(rules, message):
     with pytest.raises(UsageError, match=message):
-        Rules(**rules)
+        AdaptationRules(**rules)
 
 
 def test_energy_needs_the_power_of_every_processor_that_computes():
@@ -214,7 +214,11 @@ def test_chain_takes_what_the_simulation_of_slower_processors_says(network, fact
 
 
 def test_computing_is_added_up_by_processor_and_exchanges_do_not_grow():
-    work = (Work("a", "cpu", "cpu", 2.0, 1.0, ()), Work("b", "gpu", "gpu", 3.0, 0.5, ("a",)), Work("c", "cpu", "cpu", 4.0, 0.0, ("b",)))
+    work = (
+        PlannedWork("a", "cpu", "cpu", 2.0, 1.0, ()),
+        PlannedWork("b", "gpu", "gpu", 3.0, 0.5, ("a",)),
+        PlannedWork("c", "cpu", "cpu", 4.0, 0.0, ("b",)),
+    )
     plan = Alternative("p", work)
     assert plan.computing_ms == {"cpu": 6.0, "gpu": 3.0}
     assert plan.expected_ms({}) == 10.5

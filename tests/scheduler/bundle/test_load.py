@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from onnx import external_data_helper
 
 from predictors.errors import StretchError, UsageError
-from scheduler.bundle.load import MAX_MANIFEST_BYTES, Held, graph_problems, inside, load_bundle, read_bundle, unused
+from scheduler.bundle.load import MAX_MANIFEST_BYTES, OpenFolder, exclusive_lock, graph_problems, is_safe_path, load_bundle, read_bundle
 from scheduler.bundle.manifest import Manifest, SubgraphEntry
 from scheduler.bundle.preprocessing import IMAGENET, Preprocessing, requested_preprocessing
-from scheduler.bundle.rows import cut, cut_shape, read_alone, read_by
+from scheduler.bundle.rows import cut, cut_shape, rows_read_by, rows_read_once
 from scheduler.bundle.statements import statement_problems
-from scheduler.bundle.tflite_file import METADATA, check_belongs, load_tflite, parse_tflite
+from scheduler.bundle.tflite_file import METADATA, check_same_plan, load_tflite, parse_tflite
 from scheduler.checks.verify import verify_bundle
 from stretch.export.tflite.bundle import write_tflite
 from tests.corpus import mutations
@@ -159,7 +159,7 @@ def test_weights_in_a_hashed_file_of_the_bundle_are_accepted(bundle_dir):
 
 
 def test_names_of_files_inside():
-    assert all(map(inside, ["a", "a/b.onnx", ".hidden", "a..b"]))
+    assert all(map(is_safe_path, ["a", "a/b.onnx", ".hidden", "a..b"]))
 
 
 @pytest.mark.parametrize("name", ["stem.onnx", "model.onnx", "controls/original.onnx"])
@@ -208,7 +208,7 @@ def folder(path, text):
 
 @pytest.mark.linux
 def test_held_folder_stays_itself_when_another_takes_its_name(tmp_path):
-    held = Held(folder(tmp_path / "a", "old"))
+    held = OpenFolder(folder(tmp_path / "a", "old"))
     (tmp_path / "a").rename(tmp_path / "gone")
     folder(tmp_path / "a", "new")
     assert (held.root / "f").read_text() == "old"
@@ -217,19 +217,19 @@ def test_held_folder_stays_itself_when_another_takes_its_name(tmp_path):
 
 @pytest.mark.linux
 def test_held_folder_is_not_free_to_be_removed_until_it_is_let_go(tmp_path):
-    held = Held(folder(tmp_path / "a", ""))
-    with unused(tmp_path / "a") as free:
+    held = OpenFolder(folder(tmp_path / "a", ""))
+    with exclusive_lock(tmp_path / "a") as free:
         assert not free
     del held
-    with unused(tmp_path / "a") as free:
+    with exclusive_lock(tmp_path / "a") as free:
         assert free
 
 
 @pytest.mark.linux
 def test_folder_that_is_being_removed_is_not_held(tmp_path):
     folder(tmp_path / "a", "")
-    with unused(tmp_path / "a"), pytest.raises(StretchError, match="is being removed"):
-        Held(tmp_path / "a")
+    with exclusive_lock(tmp_path / "a"), pytest.raises(StretchError, match="is being removed"):
+        OpenFolder(tmp_path / "a")
 
 
 @pytest.fixture
@@ -438,7 +438,7 @@ SIDES = st.integers(200, 2000)
 @given(width=SIDES, height=SIDES, wide=st.integers(1, 400), high=st.integers(1, 400), crop=st.floats(0.5, 1), squash=st.booleans())
 def test_resized_picture_always_holds_the_crop(width, height, wide, high, crop, squash):
     read = msgspec.structs.replace(IMAGENET, crop=crop, squash=squash)
-    scaled = read.scaled(width, height, (wide, high))
+    scaled = read.resized_size(width, height, (wide, high))
     assert scaled[0] >= wide
     assert scaled[1] >= high
 
@@ -453,18 +453,18 @@ def test_resized_picture_always_holds_the_crop(width, height, wide, high, crop, 
     ],
 )
 def test_sizes_are_those_that_are_known(read, picture, resized):
-    assert read.scaled(*picture, (224, 224)) == resized
+    assert read.resized_size(*picture, (224, 224)) == resized
 
 
 def test_size_below_the_input_is_refused():
     with pytest.raises(StretchError, match="resized to a shorter side of 200 is smaller than what the model reads"):
-        Preprocessing(size=200).scaled(500, 400, (224, 224))
+        Preprocessing(size=200).resized_size(500, 400, (224, 224))
 
 
 @pytest.mark.parametrize("read", [Preprocessing(size=16384), Preprocessing(crop=0.01)])
 def test_picture_that_would_fill_the_memory_is_refused(read):
     with pytest.raises(StretchError, match="which is too large"):
-        read.scaled(20_000, 1_000, (224, 224))
+        read.resized_size(20_000, 1_000, (224, 224))
 
 
 def prepared(folder, value):
@@ -551,12 +551,12 @@ def test_tensor_of_which_no_rows_are_stated_is_read_whole():
 
 def test_subgraph_reads_its_rows_in_one_piece_and_in_the_order_of_its_inputs():
     tensors = {"a": np.arange(24.0).reshape(1, 3, 4, 2), "b": np.ones((1, 2))}
-    b, a = read_by(entry(("b", "a"), {"a": (1, 3)}), tensors)
+    b, a = rows_read_by(entry(("b", "a"), {"a": (1, 3)}), tensors)
     assert (a.shape, a.flags.c_contiguous, b.shape) == ((1, 3, 2, 2), True, (1, 2))
     assert np.array_equal(a, tensors["a"][:, :, 1:3])
-    assert np.array_equal(read_alone(entry(("a",), {"a": (1, 3)}), tensors), a)
+    assert np.array_equal(rows_read_once(entry(("a",), {"a": (1, 3)}), tensors), a)
     with pytest.raises(StretchError, match=r"reads 2 tensors \(b, a\), and only one is supported here"):
-        read_alone(entry(("b", "a"), {}), tensors)
+        rows_read_once(entry(("b", "a"), {}), tensors)
 
 
 @pytest.fixture(scope="module")
@@ -592,7 +592,7 @@ def test_signatures_are_the_subgraphs_and_joins_of_the_bundle_in_nhwc(bundle, wh
         assert list(outputs) == [sub.output]
     for join in manifest.joins:
         assert tuple(file.ends(join.name)[0]) == join.inputs
-    check_belongs(file, manifest)
+    check_same_plan(file, manifest)
     assert {t.layout for t in file.plan.tensors} == {"NHWC", "NC"}
 
 
@@ -636,4 +636,4 @@ def _spoil_plan(model):
 def test_file_of_another_bundle_is_refused(whole, bundle, tmp_path):
     other = load_bundle(two_branches(tmp_path / "other", processors=("cpu", "dsp")))
     with pytest.raises(StretchError, match="written for another bundle"):
-        check_belongs(parse_tflite(whole, tmp_path), other.manifest)
+        check_same_plan(parse_tflite(whole, tmp_path), other.manifest)

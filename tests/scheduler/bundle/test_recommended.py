@@ -10,7 +10,7 @@ import pytest
 from predictors.errors import StretchError
 from scheduler.bundle.load import graph_problems, load_bundle
 from scheduler.bundle.recommended import as_recommended
-from scheduler.checks.verify import judge, random_input
+from scheduler.checks.verify import compare_with_reference, random_input
 from scheduler.runtime.session import Session
 
 
@@ -37,7 +37,7 @@ def test_recommended_network_runs_on_its_processor_and_gives_what_its_file_gives
     with Session(bundle) as running:
         assert set(running.placements) == {processor}
         np.testing.assert_allclose(running.run(x), expected, rtol=1e-4, atol=1e-4)
-        assert judge(running, x).against == file
+        assert compare_with_reference(running, x).against == file
 
 
 @pytest.mark.parametrize("recommended", ["branched", "no clear winner"])

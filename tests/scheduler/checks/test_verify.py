@@ -9,7 +9,17 @@ from onnx import numpy_helper
 
 from predictors.errors import StretchError
 from scheduler.bundle.load import load_bundle
-from scheduler.checks.verify import KEPT, KEY, TOLERANCE, Sample, judge, random_input, read_sample, run_file, verify_bundle
+from scheduler.checks.verify import (
+    KEY,
+    MAX_VALUES,
+    TOLERANCE,
+    Sample,
+    compare_with_reference,
+    random_input,
+    read_sample,
+    run_file,
+    verify_bundle,
+)
 from scheduler.runtime.sequential import TOLERANCES
 from scheduler.runtime.session import Session
 from stretch.export.tflite.bundle import export_tflite
@@ -86,7 +96,7 @@ def wrong(subgraph, change):
 def judged(path, subgraph=None, change=None):
     delegates = None if change is None else {"reference": wrong(subgraph, change)}
     with Session(path, {"gpu": "reference"} if delegates else None, delegates=delegates) as session:
-        return judge(session, random_input(session.bundle))
+        return compare_with_reference(session, random_input(session.bundle))
 
 
 @pytest.mark.parametrize("change", [lambda y: y * 1.86, lambda y: y * 0.99, lambda y: y * 0, lambda y: -y, lambda y: y[:, ::-1].copy()])
@@ -131,7 +141,7 @@ def test_lower_precision_is_allowed_its_rounding_and_no_more(bundles, bundle_dir
     half = wrong("s1.gpu", lambda y: y * 1.02)
     half.precisions = ("fp32", "fp16")
     with Session(bundle_dir, {"gpu": "reference"}, delegates={"reference": half}) as session:
-        verdict = judge(session, random_input(session.bundle))
+        verdict = compare_with_reference(session, random_input(session.bundle))
     assert (verdict.measure, verdict.tolerance) == ("rms", TOLERANCES["fp16"])
     assert 0.001 < verdict.error < 0.05
     with pytest.raises(StretchError, match=r"`s1.gpu` .* is off by 0.1 of its size"):
@@ -160,7 +170,7 @@ X = RNG.standard_normal((1, 3, 4, 4)).astype(np.float32)
 def test_output_of_before_has_no_problem_and_survives_json(size):
     y = np.random.default_rng(size).standard_normal((1, size)).astype(np.float32)
     sample = read_sample({KEY: msgspec.json.decode(msgspec.json.encode(Sample.of(X, y, 0)))})
-    assert len(sample.values) == min(size, KEPT)
+    assert len(sample.values) == min(size, MAX_VALUES)
     assert sample.problem(X, y) is None
     assert sample.problem(X, y * np.float32(1 + 1e-5)) is None
 

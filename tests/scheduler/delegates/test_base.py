@@ -19,9 +19,9 @@ from scheduler.bundle.load import load_bundle
 from scheduler.delegates import CpuDelegate, Delegate, delegates, get_delegate, load_plugins
 from scheduler.delegates.cpu import place_kernels
 from scheduler.delegates.null import NullDelegate
-from scheduler.delegates.process import ChildProcess, GoneError, ProcessDelegate, Server, serve
+from scheduler.delegates.process import ChildEndedError, ChildProcess, ProcessDelegate, Server, serve
 from scheduler.runtime.session import Session
-from scheduler.shared import describe, opened, shared_bytes, shared_like
+from scheduler.shared import describe, open_array, shared_bytes, shared_like
 from tests import onnx_runtime
 from tests.scheduler.bundles import onnx_model
 from tests.scheduler.doubles import whole
@@ -185,7 +185,7 @@ def test_what_one_writes_the_other_reads():
     for number, current in enumerate(shared_like(ARRAYS)):
         assert current.flags.c_contiguous
         assert current.flags.writeable
-        other = opened(describe(current))
+        other = open_array(describe(current))
         current[:] = number + 1
         assert (other == number + 1).all()
         other[:] = 7
@@ -197,7 +197,7 @@ def test_any_contiguous_view_is_described_and_nothing_else():
     memory = shared_bytes(4096)
     part = memory[128:256].view(np.float32).reshape(2, 16)
     part[1] = 3
-    assert opened(describe(part[1])).tolist() == [3] * 16
+    assert open_array(describe(part[1])).tolist() == [3] * 16
     assert describe(np.zeros(8, np.float32)) is None
 
 
@@ -306,8 +306,8 @@ def line():
 
 def test_nothing_is_asked_of_what_was_closed(line):
     line.end()
-    with pytest.raises(GoneError, match="closed"):
-        line.make(do="compile", model="x.onnx")
+    with pytest.raises(ChildEndedError, match="closed"):
+        line.create(do="compile", model="x.onnx")
 
 
 def test_a_failure_is_an_answer_and_the_next_command_is_served(bundle_dir):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from predictors.errors import StretchError
 from scheduler.bundle.load import load_bundle
 from scheduler.checks.verify import random_input
-from scheduler.delegates.base import quiet
+from scheduler.delegates.base import filter_stderr
 from scheduler.delegates.litert import LiteRtDelegate, to_nchw, to_nhwc
 from scheduler.runtime.sequential import Sequential, max_error
 from scheduler.runtime.session import Session
@@ -85,7 +85,7 @@ def test_file_that_was_changed_is_refused_though_its_size_is_the_same(bundle, tm
 
 
 def test_explanation_names_every_operator_and_what_the_border_costs(bundle):
-    places = LiteRtDelegate().places_from(bundle, "s1.cpu")
+    places = LiteRtDelegate().node_placements_from(bundle, "s1.cpu")
     assert [place.op for place in places] == ["convert", "CONV_2D", "all operators", "convert"]
     assert all(place.ms is not None for place in places if place.op != "CONV_2D")
     assert "XNNPACK" in places[1].reason
@@ -109,13 +109,13 @@ def test_channels_go_last_and_come_back(shape):
 
 
 def test_notes_of_native_code_are_held_back_and_the_rest_is_passed_on(capfd):
-    with quiet(b"INFO:", b"VERBOSE:"):
+    with filter_stderr(b"INFO:", b"VERBOSE:"):
         os.write(2, b"INFO: Created TensorFlow Lite XNNPACK delegate for CPU.\nERROR: a tensor is missing\n")
     assert capfd.readouterr().err == "ERROR: a tensor is missing\n"
 
 
 def test_standard_error_is_back_after_an_error(capfd):
-    with pytest.raises(RuntimeError), quiet(b"INFO:", b"VERBOSE:"):
+    with pytest.raises(RuntimeError), filter_stderr(b"INFO:", b"VERBOSE:"):
         raise RuntimeError
     os.write(2, b"INFO: later\n")
     assert capfd.readouterr().err == "INFO: later\n"

@@ -8,7 +8,7 @@ import pytest
 
 from predictors.errors import StretchError, UsageError
 from scheduler.delegates.base import UnableError
-from scheduler.faults.policy import Ended, Failed, FaultPolicy, Keeper, Returned, Site
+from scheduler.faults.policy import FaultPolicy, FaultTracker, InferenceEnded, Site, SiteFailed, SiteReturned
 from scheduler.placement.place import Placement, fallback_placement
 from scheduler.runtime.session import Recovery, Session
 from tests.scheduler.doubles import Hooked, numbers, whole
@@ -18,52 +18,52 @@ GPU, CPU = Site("opencl", ()), Site("cpu", (1,))
 
 def told(policy, events):
     """What is decided, with the number of the event; what is on trial has its work again at once."""
-    keeper, rows = Keeper(policy), []
+    keeper, rows = FaultTracker(policy), []
     for number, event in enumerate(events):
-        for item in keeper.tell(event):
+        for item in keeper.handle(event):
             rows.append((number, item.site, item.what, item.inferences))
             if item.what == "on trial":
-                assert keeper.tell(Returned(item.site)) == []
+                assert keeper.handle(SiteReturned(item.site)) == []
     return rows
 
 
 def test_inferences_count_for_a_trial_only_when_the_site_has_its_work_again():
-    keeper = Keeper(FaultPolicy(back_off=1, trial=1))
-    keeper.tell(failed())
-    assert [item.what for item in keeper.tell(Ended())] == ["on trial"]
-    assert [keeper.tell(Ended()) for _ in range(5)] == [[]] * 5
-    keeper.tell(Returned(GPU))
-    assert [item.what for item in keeper.tell(Ended())] == ["restored"]
+    keeper = FaultTracker(FaultPolicy(back_off=1, trial=1))
+    keeper.handle(failed())
+    assert [item.what for item in keeper.handle(InferenceEnded())] == ["on trial"]
+    assert [keeper.handle(InferenceEnded()) for _ in range(5)] == [[]] * 5
+    keeper.handle(SiteReturned(GPU))
+    assert [item.what for item in keeper.handle(InferenceEnded())] == ["restored"]
 
 
 def failed(site=GPU, **more):
-    return Failed(site, "s1.gpu", "it broke", **more)
+    return SiteFailed(site, "s1.gpu", "it broke", **more)
 
 
 def test_site_that_fails_is_left_alone_tried_and_restored():
     policy = FaultPolicy(back_off=3, trial=2)
-    events = [Ended(), failed(), *[Ended()] * 6]
+    events = [InferenceEnded(), failed(), *[InferenceEnded()] * 6]
     assert told(policy, events) == [(1, GPU, "retired", 3), (4, GPU, "on trial", None), (6, GPU, "restored", None)]
 
 
 def test_site_that_fails_on_trial_is_left_alone_for_twice_as_long_up_to_the_longest():
     policy = FaultPolicy(back_off=2, longest=5, trial=3)
-    keeper, rows = Keeper(policy), []
+    keeper, rows = FaultTracker(policy), []
     for _ in range(4):
-        rows += keeper.tell(failed())
-        while keeper.retired(GPU):
-            keeper.tell(Ended())
+        rows += keeper.handle(failed())
+        while keeper.is_retired(GPU):
+            keeper.handle(InferenceEnded())
     assert [row.inferences for row in rows] == [2, 4, 5, 5]
 
 
 def test_site_that_was_restored_begins_with_the_first_back_off_again():
     policy = FaultPolicy(back_off=1, trial=1)
-    result = told(policy, [failed(), Ended(), failed(), Ended(), Ended(), Ended(), failed()])
+    result = told(policy, [failed(), InferenceEnded(), failed(), InferenceEnded(), InferenceEnded(), InferenceEnded(), failed()])
     assert [item for item in result if item[2] == "retired"] == [(0, GPU, "retired", 1), (2, GPU, "retired", 2), (6, GPU, "retired", 1)]
 
 
 def test_site_that_hangs_is_never_tried_again():
-    result = told(FaultPolicy(back_off=1), [failed(), failed(for_good=True), *[Ended()] * 100])
+    result = told(FaultPolicy(back_off=1), [failed(), failed(for_good=True), *[InferenceEnded()] * 100])
     assert result == [(0, GPU, "retired", 1), (1, GPU, "retired", None)]
 
 
@@ -77,8 +77,8 @@ GPU_PLACE = Placement("gpu", "opencl", (), "gpu", "async", True, "")
 
 
 def test_many_threads_that_see_the_same_fault_decide_once():
-    keeper = Keeper(FaultPolicy())
-    threads = [threading.Thread(target=keeper.tell, args=(Failed(Site.of(GPU_PLACE), "s1.gpu", "it broke"),)) for _ in range(16)]
+    keeper = FaultTracker(FaultPolicy())
+    threads = [threading.Thread(target=keeper.handle, args=(SiteFailed(Site.of(GPU_PLACE), "s1.gpu", "it broke"),)) for _ in range(16)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -96,59 +96,59 @@ class Code:
     def __init__(self, *refused):
         self.refused, self.forgotten = refused, []
 
-    def stand_in(self, name, place, error, queues):
+    def compile_stand_in(self, name, place, error, queues):
         if name in self.refused:
             raise error
         return fallback_placement(place, "cpu", str(error), queues)
 
-    def forget(self, site):
+    def drop_site(self, site):
         self.forgotten.append(site)
 
 
 class Runner:
     """Says where it was told to run what; refuses what it is told to refuse."""
 
-    def __init__(self, places, *refused):
-        self.places, self.refused, self.forgotten = dict(places), refused, []
+    def __init__(self, placements, *refused):
+        self.placements, self.refused, self.forgotten = dict(placements), refused, []
 
     def replace(self, name, place):
         if name in self.refused:
             raise StretchError("it does not compile")
-        self.places[name] = place
+        self.placements[name] = place
 
-    def forget(self, site):
+    def drop_site(self, site):
         self.forgotten.append(site)
 
 
 def recovery(code):
-    return Recovery(HOME, Keeper(FaultPolicy(back_off=1, trial=1)), code)
+    return Recovery(HOME, FaultTracker(FaultPolicy(back_off=1, trial=1)), code)
 
 
 def test_everything_on_a_retired_site_leaves_and_comes_back_made_anew():
     code, runner = Code(), Runner(HOME)
     result = recovery(code)
-    result.keeper.tell(Failed(Site.of(GPU_PLACE), "a", "it broke"))
-    result.carry_out(runner)
-    assert {name: place.delegate for name, place in runner.places.items()} == dict.fromkeys("abc", "cpu")
+    result.fault_tracker.handle(SiteFailed(Site.of(GPU_PLACE), "a", "it broke"))
+    result.apply_decisions(runner)
+    assert {name: place.delegate for name, place in runner.placements.items()} == dict.fromkeys("abc", "cpu")
     assert code.forgotten == []
-    result.keeper.tell(Ended())
-    result.carry_out(runner)
-    assert runner.places == HOME
+    result.fault_tracker.handle(InferenceEnded())
+    result.apply_decisions(runner)
+    assert runner.placements == HOME
     assert code.forgotten == runner.forgotten == [Site.of(GPU_PLACE)]
 
 
 def test_what_nothing_else_can_run_stays():
     runner = Runner(HOME)
     result = recovery(Code("b"))
-    result.keeper.tell(Failed(Site.of(GPU_PLACE), "a", "it broke"))
-    result.carry_out(runner)
-    assert {name: place.delegate for name, place in runner.places.items()} == {"a": "cpu", "b": "opencl", "c": "cpu"}
+    result.fault_tracker.handle(SiteFailed(Site.of(GPU_PLACE), "a", "it broke"))
+    result.apply_decisions(runner)
+    assert {name: place.delegate for name, place in runner.placements.items()} == {"a": "cpu", "b": "opencl", "c": "cpu"}
 
 
 def test_site_that_hangs_is_left_by_all_or_said_to_be_needed():
-    assert {place.delegate for place in recovery(Code()).without(Site.of(GPU_PLACE), "it hangs", HOME).values()} == {"cpu"}
+    assert {place.delegate for place in recovery(Code()).placements_without(Site.of(GPU_PLACE), "it hangs", HOME).values()} == {"cpu"}
     with pytest.raises(StretchError, match="it hangs"):
-        recovery(Code("a")).without(Site.of(GPU_PLACE), "it hangs", HOME)
+        recovery(Code("a")).placements_without(Site.of(GPU_PLACE), "it hangs", HOME)
 
 
 class Broken(Hooked):
@@ -192,7 +192,7 @@ def test_delegate_that_fails_is_retired_its_work_is_done_elsewhere_and_it_comes_
         assert [(decision.inference, decision.what) for decision in session.decisions] == [(1, "retired"), (3, "on trial"), (5, "restored")]
         assert session.decisions[0].site.delegate == "null"
         assert "s1.gpu" in session.decisions[0].reason
-        assert session.places["s1.gpu"].delegate == "null"
+        assert session.subgraph_placements["s1.gpu"].delegate == "null"
         assert broken.runs > 8
 
 
@@ -204,7 +204,7 @@ def test_wrong_numbers_are_found_by_spot_checks(bundle_dir):
         for _ in range(4):
             assert np.allclose(session(x), want, atol=1e-5)
         assert "is off by" in session.decisions[0].reason
-        assert session.places["s1.gpu"].delegate == "cpu"
+        assert session.subgraph_placements["s1.gpu"].delegate == "cpu"
 
 
 @pytest.mark.representatives(1)
@@ -215,7 +215,7 @@ def test_call_that_hangs_is_left_behind_for_good_and_the_inference_is_done(bundl
         for x in numbers(shape=(6, 1, 3, 8, 8)):
             assert np.allclose(options(session)[way](x), whole(bundle_dir, x), atol=1e-5)
         assert [(decision.what, decision.inferences) for decision in session.decisions] == [("retired", None)]
-        assert session.places["s1.gpu"].delegate == "cpu"
+        assert session.subgraph_placements["s1.gpu"].delegate == "cpu"
         broken.release.set()
         # what it writes now, it writes into memory that nobody reads any more
         time.sleep(0.1)

@@ -15,11 +15,11 @@ from scheduler.measure.benchmark import Benchmark, Effort, Timing, benchmark, id
 from scheduler.measure.energy import CounterError, Rapl, Supply, measure_energy, read_number, zones
 from scheduler.measure.steady import (
     BATCHES,
-    MOST_GBS,
+    MAX_GBS,
     T_975,
     Handover,
     LinkTimes,
-    Reads,
+    TransferTimes,
     fit_link,
     play_round,
     ratio_interval,
@@ -142,7 +142,7 @@ def work(turns: int) -> int:
 
 def test_rounds_stay_between_their_bounds():
     count = []
-    time_steadily({"x": lambda: count.append(work(1_000))}, least=3, most=4)
+    time_steadily({"x": lambda: count.append(work(1_000))}, min_rounds=3, max_rounds=4)
     assert 3 <= len(count) - 2 <= 4
 
 
@@ -226,12 +226,12 @@ def test_a_link_without_noise_is_found_again(fixed, to, back):
 def test_nothing_is_negative_where_large_tensors_are_handed_over_as_fast_as_small_ones():
     result = fit_link([Handover(i, o, 1.0 - i * 1e-8) for i, o in SIZES])
     assert result.fixed_ms > 0
-    assert result.to_gbs == MOST_GBS
-    assert 0 < result.back_gbs <= MOST_GBS
+    assert result.to_gbs == MAX_GBS
+    assert 0 < result.back_gbs <= MAX_GBS
 
 
 def test_what_a_link_states_is_an_end_where_both_states_are_dearer():
-    assert Reads(10**6, 10**6, (4.5,) * 5, (6.0,) * 5, 20.0, 0.0).spread(LinkTimes(1.0, 1.0, 1.0)) == pytest.approx((1.0, 2.0))
+    assert TransferTimes(10**6, 10**6, (4.5,) * 5, (6.0,) * 5, 20.0, 0.0).spread(LinkTimes(1.0, 1.0, 1.0)) == pytest.approx((1.0, 2.0))
 
 
 @pytest.mark.opencl

@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 
 from scheduler.placement.place import Placement
-from scheduler.runtime.plan import PlannedJoin, PlannedSubgraph, plan_of
+from scheduler.runtime.plan import PlannedJoin, PlannedSubgraph, build_plan
 
 CPU = Placement("cpu", "cpu", (0,), "cpu0", "inline", False, "")
 GPU = Placement("gpu", "gpu", (), "gpu", "async", False, "")
@@ -21,7 +21,7 @@ def planned(subgraphs, joins=(), inputs=("x",), outputs=("y",), placements=ALL):
     def several(names):
         return (names,) if isinstance(names, str) else tuple(names)
 
-    plan = plan_of(
+    plan = build_plan(
         inputs,
         outputs,
         [PlannedSubgraph(n, n.split(".")[0], f"{n}.onnx", p, several(i), several(o)) for n, p, i, o in subgraphs],

@@ -13,9 +13,9 @@ from scheduler.bundle.load import load_bundle
 from scheduler.bundle.manifest import Tensor
 from scheduler.delegates.base import AsyncInvocation, Invocation
 from scheduler.memory import planners
-from scheduler.runtime.buffers import SHARED_AT_MOST, Buffers, around
+from scheduler.runtime.buffers import MAX_SHARED, Buffers, wrap_invocation
 from scheduler.runtime.inputs import as_array, check_input
-from scheduler.runtime.plan import PlannedSubgraph, make_plan, plan_of
+from scheduler.runtime.plan import PlannedSubgraph, build_plan, make_plan
 from scheduler.runtime.sequential import TOLERANCES, distance
 from tests.scheduler.runtime.plans import plans
 
@@ -123,7 +123,7 @@ def networks(draw):
         name: replace(step, rows={i: (row, row + 1) for i in step.inputs if draw(st.booleans()) for row in [draw(st.integers(0, 1))]})
         for name, step in plan.subgraphs.items()
     }
-    plan = plan_of(plan.inputs, plan.outputs, bands.values(), joins.values())
+    plan = build_plan(plan.inputs, plan.outputs, bands.values(), joins.values())
     return plan, [Tensor(name, shape, "", ()) for name, shape in sizes.items()]
 
 
@@ -135,7 +135,7 @@ def test_tensors_that_may_be_alive_at_once_never_overlap(network, planner):
     buffers = Buffers(plan, tensors, planners.get(planner))
     assert buffers.memory.problem(buffers.lifetimes) is None
     groups = holders(plan, buffers.arrays)
-    readers = {band: reader for (reader, _), band in buffers._bands.items()}
+    readers = {band: reader for (reader, _), band in buffers._row_buffers.items()}
     names = sorted(buffers.arrays)
     for i, a in enumerate(names):
         for b in names[:i]:
@@ -201,16 +201,16 @@ def test_memory_counts_slices_once_and_sharing_needs_less(bundles, tmp_path):
 
 
 def test_very_many_tensors_each_have_memory_of_their_own():
-    count = SHARED_AT_MOST + 1
+    count = MAX_SHARED + 1
     subgraphs = [PlannedSubgraph(f"s{i}", "s", "", "cpu", (f"t{i}",), (f"t{i + 1}",)) for i in range(count)]
     tensors = [Tensor(f"t{i}", (1, 16), "", (), layout="NC") for i in range(count + 1)]
-    assert Buffers(plan_of(["t0"], [f"t{count}"], subgraphs, []), tensors).bytes == (count + 1) * 64
+    assert Buffers(build_plan(["t0"], [f"t{count}"], subgraphs, []), tensors).bytes == (count + 1) * 64
 
 
 def one_reader(layout, rows=(2, 5), batch=1):
     """A subgraph that reads some rows of an image of three channels."""
     shape = (batch, 3, 8, 4) if layout == "NCHW" else (batch, 8, 4, 3)
-    plan = plan_of(["x"], ["y"], [PlannedSubgraph("s", "s", "", "cpu", ("x",), ("y",), {"x": rows})], [])
+    plan = build_plan(["x"], ["y"], [PlannedSubgraph("s", "s", "", "cpu", ("x",), ("y",), {"x": rows})], [])
     return plan, Buffers(plan, [Tensor("x", shape, "", (), layout=layout), Tensor("y", (1, 5), "", (), layout="NC")])
 
 
@@ -238,7 +238,7 @@ def test_memory_of_rows_is_free_once_their_reader_is_done():
     """In a chain, what a step reads and what the step after the next reads are never alive together."""
     subgraphs = [PlannedSubgraph(f"s{i}", "s", "", "cpu", (f"t{i}",), (f"t{i + 1}",), {f"t{i}": (0, 6)}) for i in range(6)]
     tensors = [Tensor(f"t{i}", (1, 4, 8, 8), "", ()) for i in range(7)]
-    plan = plan_of(["t0"], ["t6"], subgraphs, [])
+    plan = build_plan(["t0"], ["t6"], subgraphs, [])
     alone = Buffers(plan, tensors, planners.get("naive"))
     shared = Buffers(plan, tensors)
     assert shared.bytes <= 3 * 1024 < alone.bytes == 7 * 1024 + 6 * 768
@@ -246,7 +246,7 @@ def test_memory_of_rows_is_free_once_their_reader_is_done():
 
 def test_tensor_that_is_called_like_a_copy_of_rows_keeps_its_memory():
     name = "rows of x for s"
-    plan = plan_of(["x", name], ["y"], [PlannedSubgraph("s", "s", "", "cpu", ("x", name), ("y",), {"x": (0, 1)})], [])
+    plan = build_plan(["x", name], ["y"], [PlannedSubgraph("s", "s", "", "cpu", ("x", name), ("y",), {"x": (0, 1)})], [])
     tensors = [Tensor(n, (1, 2, 2, 2), "", ()) for n in ("x", name, "y")]
     bound, _ = Buffers(plan, tensors).reads(plan.subgraphs["s"])
     assert [bound[n].shape for n in ("x", name)] == [(1, 2, 1, 2), (1, 2, 2, 2)]
@@ -284,7 +284,7 @@ def image():
 
 def test_rows_are_copied_before_every_run_and_told_as_a_conversion():
     x, current, y = image()
-    call = around(Doubled(current, y), [(current, x[:, :, 1:3])])
+    call = wrap_invocation(Doubled(current, y), [(current, x[:, :, 1:3])])
     for _ in range(2):
         call.run()
         assert np.array_equal(y, 2 * x[:, :, 1:3])
@@ -296,7 +296,7 @@ def test_rows_are_copied_before_every_run_and_told_as_a_conversion():
 
 def test_what_is_enqueued_reads_rows_as_they_were_then():
     x, current, y = image()
-    call = around(DoubledLater(current, y), [(current, x[:, :, 1:3])])
+    call = wrap_invocation(DoubledLater(current, y), [(current, x[:, :, 1:3])])
     assert isinstance(call, AsyncInvocation)
     before = x[:, :, 1:3].copy()
     call.enqueue()
@@ -309,7 +309,7 @@ def test_what_is_enqueued_reads_rows_as_they_were_then():
 def test_nothing_to_copy_leaves_the_invocation_as_it_is():
     _, current, y = image()
     call = Doubled(current, y)
-    assert around(call, []) is call
+    assert wrap_invocation(call, []) is call
 
 
 @pytest.mark.torch

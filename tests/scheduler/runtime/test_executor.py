@@ -25,14 +25,14 @@ from scheduler.delegates.reference import ReferenceDelegate
 from scheduler.faults.policy import FaultPolicy
 from scheduler.placement.mapping import place_processors
 from scheduler.placement.place import Placement, place_subgraphs
-from scheduler.runtime.buffers import Buffers, around
+from scheduler.runtime.buffers import Buffers, wrap_invocation
 from scheduler.runtime.code import CompiledSubgraphs
 from scheduler.runtime.executor import Executor
 from scheduler.runtime.plan import make_plan
 from scheduler.runtime.sequential import TOLERANCES, Check, Sequential, max_error
 from scheduler.runtime.session import Session
-from scheduler.runtime.threads import Watch, interrupt, last_hang, note_hang
-from scheduler.runtime.trace import Span, Trace, typical, write_perfetto
+from scheduler.runtime.threads import Watchdog, interrupt, last_hang, note_hang
+from scheduler.runtime.trace import Span, Trace, median_trace, write_perfetto
 from tests import onnx_runtime
 from tests.scheduler.bundles import Builder, one_after_the_other
 from tests.scheduler.doubles import Hooked, flaky, threads
@@ -104,10 +104,10 @@ def falling(armed):
 
 def test_invocations_that_are_not_asynchronous_as_they_should_be_are_refused(bundle_dir):
     executor = executor_of(bundle_dir, falling({}), REFERENCE)
-    before = dict(executor.places)
+    before = dict(executor.placements)
     with pytest.raises(StretchError, match="`reference` says that it is asynchronous"):
         executor.replace("stem", Placement("gpu", "reference", (), "reference:gpu", "async", True, ""))
-    assert executor.places == before
+    assert executor.placements == before
     executor.close()
 
 
@@ -126,11 +126,11 @@ def test_step_that_cannot_run_goes_where_its_delegate_falls_back_on(bundle_dir, 
             replaced = executor.traces()[-1].replaced
     assert "subgraph `stem` of the cpu runs on the CPU: lost" in str(noted[0].message)
     assert np.allclose(output, onnx_runtime.output(bundle_dir / "model.onnx", x), atol=1e-5)
-    assert executor.places["stem"].delegate == "cpu"
-    assert replaced == {"stem": executor.places["stem"].reason}
+    assert executor.placements["stem"].delegate == "cpu"
+    assert replaced == {"stem": executor.placements["stem"].reason}
     # both ways to run go along
     executor.buffers.arrays["x"][...] = x
-    assert next(span.queue for span in executor.run().spans if span.name == "stem") == executor.places["stem"].queue
+    assert next(span.queue for span in executor.run().spans if span.name == "stem") == executor.placements["stem"].queue
     assert np.allclose(executor.submit({"x": x}).result(60), output, atol=1e-5)
     executor.close()
 
@@ -202,7 +202,7 @@ class WritesLater(Writes, AsyncInvocation):
 
 def made(kind, values, policy, other=lambda: ("cpu", [WANT]), precision="fp32"):
     array = np.zeros(6, np.float32)
-    return around(kind(array, *values), [], Check([array], other, precision, [TOLERANCES[precision]], policy))
+    return wrap_invocation(kind(array, *values), [], Check([array], other, precision, [TOLERANCES[precision]], policy))
 
 
 @pytest.mark.parametrize("kind", [Writes, WritesLater])
@@ -282,7 +282,7 @@ def test_overlap_agrees_with_counting_every_tick(cpu, gpu):
 @given(st.lists(st.integers(0, 100), min_size=1))
 def test_typical_inference_is_the_one_with_the_median_makespan(lengths):
     traces = [Trace((), 0, ms * MS) for ms in lengths]
-    assert typical(traces).makespan_ms == statistics.median_low(lengths)
+    assert median_trace(traces).makespan_ms == statistics.median_low(lengths)
 
 
 X = np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)
@@ -314,7 +314,7 @@ def test_step_that_fails_is_redone_elsewhere_and_what_follows_runs_after_it(path
             for number in range(3):
                 x = X * (number + 1)
                 assert np.allclose(session(x), onnx_runtime.output(path / "model.onnx", x), atol=1e-5)
-        assert session.places[broken].delegate == "cpu"
+        assert session.subgraph_placements[broken].delegate == "cpu"
     counts = Counter(noting.begun)
     assert counts.pop(broken) == 2
     assert set(counts.values()) == {4}
@@ -361,7 +361,7 @@ class Hears:
 
 def test_call_that_takes_too_long_is_told_once_and_a_new_one_again():
     hears = Hears()
-    watch = Watch(0.01, hears.overdue)
+    watch = Watchdog(0.01, hears.overdue)
     for name in ("first", "second"):
         hears.heard.clear()
         call = (name, time.perf_counter_ns())
@@ -375,7 +375,7 @@ def test_call_that_takes_too_long_is_told_once_and_a_new_one_again():
 
 def test_calls_that_end_in_time_are_not_told():
     hears, marker = Hears(), Hears()
-    watch, late = Watch(1000.0, hears.overdue), Watch(0.01, marker.overdue)
+    watch, late = Watchdog(1000.0, hears.overdue), Watchdog(0.01, marker.overdue)
     for running in (watch.running, late.running):
         running["gpu"] = ("s1", time.perf_counter_ns())
     assert marker.heard.wait(60)

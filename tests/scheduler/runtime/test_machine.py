@@ -32,7 +32,7 @@ from scheduler.runtime.machine import (
     Transitions,
     Wait,
 )
-from scheduler.runtime.plan import PlannedJoin, PlannedSubgraph, make_plan, plan_of
+from scheduler.runtime.plan import PlannedJoin, PlannedSubgraph, build_plan, make_plan
 from scheduler.runtime.record import Recorder, Replay, replay
 from scheduler.runtime.session import Session
 from tests.scheduler.doubles import flaky
@@ -210,7 +210,7 @@ def subgraph(name, inputs, outputs):
 
 def test_steps_of_several_tensors_are_ordered_by_all_they_read():
     last = subgraph("last", ("p", "x", "j"), ("y",))
-    plan = plan_of(
+    plan = build_plan(
         ["x", "z"], ["y", "q"], [last, subgraph("first", ("z",), ("p", "q"))], [PlannedJoin("j", "j", "sum", ("q", "z"), "j", "cpu")]
     )
     assert list(plan.subgraphs) == ["first", "last"]
@@ -225,7 +225,7 @@ def test_steps_of_several_tensors_are_ordered_by_all_they_read():
 def test_first_step_that_waits_for_another_or_for_what_nothing_writes_is_named(a, b, named):
     steps = [subgraph("a", a, ("a",)), subgraph("b", b, ("b",)), subgraph("c", ("b",), ("c",))]
     with pytest.raises(StretchError, match=f"`{named}` waits for a tensor that nothing writes before it"):
-        plan_of(["x"], ["c"], steps, [])
+        build_plan(["x"], ["c"], steps, [])
 
 
 ELSEWHERE = [blocking("any", 3), blocking("any", 4), replace(GPU, queue="gpu2")]
@@ -405,7 +405,7 @@ def test_second_inference_starts_where_the_first_ended_and_learns_nothing(machin
     def run(node):
         event = InputReady(0)
         while True:
-            answer, node = node.answers.get(key(event)) or table.learn(node, event, key(event))
+            answer, node = node.answers.get(key(event)) or table.compute(node, event, key(event))
             match answer[-1]:
                 case Finish():
                     return node
@@ -492,7 +492,7 @@ def test_any_machine_comes_back_from_its_record(tmp_path_factory, case, data):
         number, running, event = recorder.open(machine), [], InputReady(0)
         while event is not None:
             answer = machine.handle(event)
-            recorder.note(number, event, answer)
+            recorder.write(number, event, answer)
             running += [instruction for instruction in answer if isinstance(instruction, Start)]
             start = running.pop(data.draw(st.integers(0, len(running) - 1))) if running else None
             event = None if start is None else StepDone(start.lane, start.step, start.queue)

@@ -13,9 +13,9 @@ import onnxruntime
 import pytest
 
 from predictors.errors import StretchError, UnknownNameError, UsageError
-from scheduler.adapt.policy import Policy, Rules
+from scheduler.adapt.policy import AdaptationRules, Policy
 from scheduler.bundle.load import graph_problems, load_bundle
-from scheduler.checks.verify import judge
+from scheduler.checks.verify import compare_with_reference
 from scheduler.cores import available_cores
 from scheduler.delegates.base import UnableError
 from scheduler.delegates.null import AsyncNullDelegate, NullDelegate
@@ -24,7 +24,7 @@ from scheduler.placement.place import Placement
 from scheduler.runtime.adaptive import AdaptiveSession
 from scheduler.runtime.code import CompiledSubgraphs
 from scheduler.runtime.record import replay
-from scheduler.runtime.session import Session, again_after_a_hang
+from scheduler.runtime.session import Session, retry_after_hang
 from scheduler.runtime.threads import HangError, QueueThreads
 from tests import onnx_runtime
 from tests.corpus import mutations
@@ -340,7 +340,7 @@ def test_results_are_called_as_the_manifest_says_one_at_a_time_and_in_flight(pat
             assert list(got) == ["total", "rest"]
             for name, result in zip(bundle.manifest.outputs, got, strict=True):
                 np.testing.assert_allclose(got[result], expected[name], atol=1e-5)
-        judge(session, named_numbers())
+        compare_with_reference(session, named_numbers())
         benchmark(session, named_numbers(), Effort(1, warmup=0))
 
 
@@ -357,7 +357,7 @@ def test_thread_that_hangs_gives_its_jobs_to_another_and_ends_when_it_comes_back
     threads.inbox("cpu1").put(done.set)
     assert begun.wait(60)
     (hung,) = [thread for thread in threading.enumerate() if thread.name == "nn-stretch cpu1"]
-    threads.renew("cpu1")
+    threads.replace_thread("cpu1")
     assert done.wait(60)
     free.set()
     hung.join(60)
@@ -431,7 +431,7 @@ GPU = Placement("gpu", "cpu", (), "gpu", "blocking", True, "")
 @pytest.mark.parametrize(("first_error", "error"), [(ValueError("no"), ValueError), (HangError.of("s1.gpu", GPU, 1.0), ZeroDivisionError)])
 def test_other_errors_and_those_of_the_second_try_are_handed_on(first_error, error):
     first = Future()
-    result = again_after_a_hang(first, lambda: 1 / 0)
+    result = retry_after_hang(first, lambda: 1 / 0)
     first.set_exception(first_error)
     with pytest.raises(error):
         result.result(60)
@@ -444,7 +444,7 @@ def test_hang_is_tried_again_on_a_thread_of_its_own():
         threads.append(threading.current_thread())
         return 4
 
-    result = again_after_a_hang(first, run)
+    result = retry_after_hang(first, run)
     first.set_exception(HangError.of("s1.gpu", GPU, 1.0))
     assert result.result(60) == 4
     assert threads != [threading.current_thread()]
@@ -527,7 +527,7 @@ def test_device_lost_in_a_run_loses_no_inference(bundle_dir, tmp_path, at, tell)
             assert right(bundle_dir, session(numbers(2)), 2)
         reason = "the null_async delegate cannot run it: the device was lost"
         assert session.trace.replaced == {"s1.gpu": reason, "s2.gpu": reason}
-        assert {span.queue for span in session.trace.spans if span.name == "s1.gpu"} == {session.places["s1.gpu"].queue}
+        assert {span.queue for span in session.trace.spans if span.name == "s1.gpu"} == {session.subgraph_placements["s1.gpu"].queue}
         for seed in range(3):
             assert right(bundle_dir, session(numbers(seed)), seed)
     if record is not None:
@@ -561,7 +561,7 @@ def test_subgraph_moves_between_runs_and_its_code_is_made_while_the_session_live
 
 #: Seconds of a subgraph on a processor that nobody else uses: far above what a busy machine adds.
 USUAL = 0.03
-RULES = Rules(contended=3.0, free=2.0, inferences=2, probe_after=3, probe_most=3)
+RULES = AdaptationRules(contended=3.0, free=2.0, inferences=2, probe_after=3, probe_most=3)
 
 
 class Paced(Hooked):
@@ -599,14 +599,14 @@ def test_policy_that_is_told_the_same_decides_the_same(sessions):
         state, decision = policy.after(state, event)
         decisions += [decision] if decision is not None else []
     assert tuple(decisions) == session.decisions
-    assert state.present == session.present
+    assert state.current == session.current
 
 
 def test_one_plan_is_run_whatever_happens(bundle_dir):
     with Session(bundle_dir) as alone:
         session = AdaptiveSession({"alone": alone}, quiet=1)
         assert np.allclose(session(numbers()), whole(bundle_dir, numbers()), atol=1e-5)
-        assert session.present == "alone"
+        assert session.current == "alone"
 
 
 def test_what_makes_no_sense_is_refused(bundle_dir, tmp_path):

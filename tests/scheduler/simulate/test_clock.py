@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from predictors.devices import load_device
 from predictors.errors import StretchError, UsageError
 from predictors.predictor import LatencyPredictor
-from predictors.side_by_side import ProcessorWork, Shares, company, ends
+from predictors.side_by_side import ProcessorWork, Shares, contention_factors, end_times
 from predictors.thermal import Thermal, Throttle
 from scheduler.bundle.load import load_bundle
 from scheduler.formats.onnx import open_onnx
@@ -30,8 +30,17 @@ from scheduler.runtime.plan import make_plan
 from scheduler.runtime.threads import QueueThreads
 from scheduler.simulate.answer import prepare
 from scheduler.simulate.clock import Clock, TurnTaking
-from scheduler.simulate.networks import Network, StepTable, StepTime, TableStep, network_of_steps, read_steps, step_times, with_times
-from scheduler.simulate.scene import Arrivals, Free, Heat, Load, Power, Scene, parse_arrivals, parse_loads, powers, thermal_of
+from scheduler.simulate.networks import (
+    Network,
+    StepTable,
+    StepTime,
+    TableStep,
+    network_of_steps,
+    read_steps,
+    step_times,
+    with_predicted_times,
+)
+from scheduler.simulate.scene import Arrivals, FreeShares, Heat, Load, Power, Scene, parse_arrivals, parse_loads, powers, thermal_of
 from scheduler.simulate.schedule import Job, schedule
 from tests.effort import examples
 from tests.predictors.specified import contending, specified
@@ -188,7 +197,7 @@ class Conducted(Driver):
         self.changed = threading.Condition(self.lock)
 
     def tell(self, event, key=None):
-        end = super().tell(event, key)
+        end = super().handle(event, key)
         event, answer = self.events[-1]
         self.joining -= isinstance(event, StepDone) and (event.client, event.step) not in self.times
         for instruction in answer:
@@ -279,7 +288,7 @@ def test_threads_and_simulation_tell_the_same_and_are_answered_the_same(world, l
         for deadline, priority in zip(deadlines, priorities, strict=True)
     ]
     clock = Clock(networks[0], scenes[0], [(networks[1], scenes[1])], sharing=TurnTaking(weights))
-    clock.run(everyone=True)
+    clock.run(all_clients=True)
     assert [(event, list(answer)) for event, answer in clock.shared.events] == [(event, list(answer)) for event, answer in events]
 
 
@@ -374,7 +383,7 @@ shares = st.builds(
 
 @given(st.lists(shares, max_size=5))
 def test_free_share_is_what_the_loads_of_the_moment_leave(loads):
-    free, since = Free(loads, ["cpu", "gpu"]), -1.0  # before all loads
+    free, since = FreeShares(loads, ["cpu", "gpu"]), -1.0  # before all loads
     while True:
         for processor, share in free.shares.items():
             taken = sum(load.share for load in loads if load.processor == processor and load.start_ms <= since < load.end_ms)
@@ -441,7 +450,7 @@ def test_subgraph_without_a_planned_time_is_predicted_from_its_file(bundle):
     bundle = replace(bundle, manifest=msgspec.structs.replace(manifest, subgraphs=tuple(silent)))
     with pytest.raises(ValueError, match="`stem` has no predicted time"):
         step_times(bundle.manifest, PIXEL6)
-    mapping = {entry.name: entry for entry in with_times(bundle, PIXEL6).subgraphs}
+    mapping = {entry.name: entry for entry in with_predicted_times(bundle, PIXEL6).subgraphs}
     for name in ("stem", "s1.gpu"):
         estimate = LatencyPredictor(PIXEL6).predict(open_onnx(bundle.file(f"{name}.onnx")).graph, mapping[name].processor, "fp32")
         assert mapping[name].predicted_ms == estimate.computing_ms
@@ -471,7 +480,7 @@ def tables(draw, processors):
 def test_steps_on_processors_of_their_own_take_the_longest_path(steps):
     end = {}
     for step in steps:
-        end[step.name] = step.ms + max((end[name] for name in step.needed), default=0.0)
+        end[step.name] = step.ms + max((end[name] for name in step.dependencies), default=0.0)
     assert makespan(steps) == pytest.approx(max(end.values()), rel=1e-12)
 
 
@@ -482,7 +491,7 @@ def test_a_processor_takes_the_first_of_the_table_that_is_ready(steps):
     left, ended, doing, now, ties = {step.name: round(8 * step.ms) for step in steps}, set(), {}, 0, False
     while len(ended) < len(steps):
         for step in steps:
-            if step.name not in ended and step.processor not in doing and ended.issuperset(step.needed):
+            if step.name not in ended and step.processor not in doing and ended.issuperset(step.dependencies):
                 doing[step.processor] = step.name
         for name in doing.values():
             left[name] -= 1
@@ -499,8 +508,8 @@ def test_read_back_goes_through_the_queue_of_the_gpu_and_holds_up_its_next_step(
     device = load_device("mi9")
     back = LatencyPredictor(device).links.parts_of_bytes("gpu", "cpu", 4_000_000)["gpu"]
     steps = [TableStep("a", "gpu", 2.0, bytes=4_000_000), TableStep("b", "gpu", 3.0), TableStep("c", "cpu", 1.0, "a")]
-    slower = device.slowing("gpu", ["cpu"]).arithmetic
-    beside = 1.0 * device.slowing("cpu", ["gpu"]).arithmetic  # the CPU's step runs while the GPU computes from its start to its end
+    slower = device.slowdown("gpu", ["cpu"]).arithmetic
+    beside = 1.0 * device.slowdown("cpu", ["gpu"]).arithmetic  # the CPU's step runs while the GPU computes from its start to its end
     assert makespan(steps, device) == pytest.approx(2.0 + back + beside + 3.0 - beside / slower, rel=1e-12)
 
 
@@ -515,7 +524,7 @@ def test_contention_counts_only_while_another_processor_computes(times, feeder, 
     factors = dict(zip(permutations(("cpu", "gpu", "dsp"), 2), drawn, strict=True))
     device = contending(specified("mi9"), factors)
     works = [
-        ProcessorWork(name, start, ms, company(device, name, Shares(arithmetic=1.0), names), feeder * (name == "gpu"))
+        ProcessorWork(name, start, ms, contention_factors(device, name, Shares(arithmetic=1.0), names), feeder * (name == "gpu"))
         for name, (start, ms) in zip(names, times, strict=True)
     ]
     tick, left, rows, now = 1e-2, [work.ms for work in works], [0.0] * len(works), 0.0
@@ -529,7 +538,7 @@ def test_contention_counts_only_while_another_processor_computes(times, feeder, 
             for other in running:
                 together[i][names[other]] += tick * (other != i)
         now += tick
-    ended = ends(works)
+    ended = end_times(works)
     assert [end.ms for end in ended] == pytest.approx(rows, abs=0.25)
     for end, expected, work in zip(ended, together, works, strict=True):
         assert {name: end.together.get(name, 0.0) for name in names} == pytest.approx(expected, abs=0.25)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from predictors.errors import StretchError, UsageError
 from scheduler import Demand, Scheduler, Session
 from scheduler.answer import read_run_answer, run_answer
-from scheduler.checks.verify import judge, random_input
+from scheduler.checks.verify import compare_with_reference, random_input
 from scheduler.cores import available_cores
 from scheduler.delegates import NullDelegate
 from scheduler.measure.benchmark import Effort, benchmark, throughput
@@ -24,7 +24,7 @@ from scheduler.simulate.admission import admit
 from scheduler.simulate.answer import SimulationRequest, simulate, tracks
 from scheduler.simulate.clock import predicted_trace
 from scheduler.simulate.scene import Arrivals, Scene
-from scheduler.tools.service import DeadlineError, OverloadedError, Service, ServiceRequest, Waiting
+from scheduler.tools.service import DeadlineError, OverloadedError, RequestQueue, Service, ServiceRequest
 from tests.predictors.specified import specified
 from tests.scheduler.doubles import Gate, numbers, whole
 from tests.scheduler.simulate.test_clock import whole as whole_network
@@ -166,13 +166,13 @@ def request(model="a", *, priority=0, arrived=0.0, deadline=inf):
 
 
 def order(requests, used=(), room=ROOM):
-    waiting = Waiting(ROOM, 100)
+    waiting = RequestQueue(ROOM, 100)
     for model, seconds in used:
-        waiting.used(model, seconds)
+        waiting.add_seconds(model, seconds)
     for first in requests:
         waiting.add(first)
     result = []
-    while (first := waiting.next(room)) is not None:
+    while (first := waiting.take_next(room)) is not None:
         result.append(requests.index(first))
     return result
 
@@ -282,7 +282,7 @@ def run(path, mapping=None, in_flight=None, warnings=(), energy=NOTHING, **asked
     """The answer, and what it is made of."""
     with Session(path, mapping, in_flight=in_flight or 1) as session:
         x = random_input(session.bundle)
-        right = judge(session, x) if session.computes else None
+        right = compare_with_reference(session, x) if session.computes else None
         result = benchmark(session, x, Effort(3, warmup=0))
         rates = None if in_flight is None else throughput(session, x, in_flight, rounds=1)
         return run_answer(session, result, right, rates, energy, warnings=list(warnings), **asked), result

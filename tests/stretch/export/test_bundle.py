@@ -19,7 +19,7 @@ from scheduler.bundle.agreement import Agreement
 from scheduler.bundle.load import load_bundle, read_bundle
 from scheduler.bundle.manifest import WeightsInfo
 from scheduler.bundle.statements import MAX_ROUNDING
-from scheduler.checks.verify import TOLERANCE, judge, random_input, read_sample, verify_bundle
+from scheduler.checks.verify import TOLERANCE, compare_with_reference, random_input, read_sample, verify_bundle
 from scheduler.formats.onnx import open_onnx
 from scheduler.runtime.sequential import MARGIN
 from scheduler.runtime.session import Session
@@ -209,7 +209,7 @@ def test_differences_that_the_order_of_float_sums_explains_are_no_fault_and_othe
     assert TOLERANCE < current < MAX_ROUNDING
     assert verify_bundle(tmp_path / "b").ok
     with Session(tmp_path / "b") as session:
-        judge(session, random_input(load_bundle(tmp_path / "b"), 3))
+        compare_with_reference(session, random_input(load_bundle(tmp_path / "b"), 3))
     proto = onnx.load(tmp_path / "b" / "model.onnx")
     bias = next(t for t in proto.graph.initializer if t.name.endswith("part2.bias"))
     largest = np.abs(read_sample(checks).values).max()

@@ -16,7 +16,7 @@ from predictors.errors import InfeasibleError, StretchError, UsageError
 from scheduler.bundle.agreement import Agreement, BundleAgreement
 from scheduler.bundle.load import load_bundle
 from scheduler.bundle.statements import ROUNDING
-from scheduler.checks.verify import allowed_in_sequence, verify_bundle
+from scheduler.checks.verify import allowed_end_to_end, verify_bundle
 from scheduler.delegates import DspDelegate
 from scheduler.measure.benchmark import Effort, benchmark, judge_speed
 from scheduler.runtime.sequential import TOLERANCES
@@ -99,9 +99,9 @@ def test_int8_branches_compete_with_the_original_in_int8(int8):
 
 @given(st.floats(0, 3), st.sampled_from(["fp16", "int8"]))
 def test_rounded_tensor_may_differ_twice_as_much_as_at_its_export_and_never_by_its_size(error, precision):
-    most = allowed_in_sequence({"precision": {ROUNDING: {"t": error}}}, "t", precision)
+    most = allowed_end_to_end({"precision": {ROUNDING: {"t": error}}}, "t", precision)
     assert most == max(TOLERANCES[precision], min(2 * error, 1))
-    assert allowed_in_sequence({"precision": {ROUNDING: {"t": "much"}}}, "t", precision) == TOLERANCES[precision]
+    assert allowed_end_to_end({"precision": {ROUNDING: {"t": "much"}}}, "t", precision) == TOLERANCES[precision]
 
 
 def joined(bundle, x):

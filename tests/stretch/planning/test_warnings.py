@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from predictors.devices import Spread, load_device
 from predictors.errors import InfeasibleError, TightRule, UsageError
-from predictors.structs import plain
+from predictors.structs import to_builtins
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.messages import Message, OptionName, as_flag, as_key, as_word, chance, errors_spelled, spelled
@@ -256,7 +256,7 @@ def test_numbers_of_arrays_become_plain_ones():
         whole: int
         share: float
 
-    outcome = plain(Some(np.int64(3), np.float64(0.5)))
+    outcome = to_builtins(Some(np.int64(3), np.float64(0.5)))
     assert outcome == {"whole": 3, "share": 0.5}
     assert [type(value) for value in outcome.values()] == [int, float]
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from predictors.devices import load_device
 from predictors.errors import StretchError, UnknownNameError, UsageError
 from predictors.fitting.design import load_formula
-from predictors.fitting.single import Timed
+from predictors.fitting.single import TimedKernel
 from predictors.fusion import fuse, load_rules
 from predictors.graph import OpGraph
 from predictors.measurements.networks import Measurements, Source, load_measurements
@@ -25,7 +25,7 @@ from predictors.models.fitted import Grain
 from predictors.predictor import LatencyPredictor
 from scheduler.cores import available_cores
 from scheduler.delegates import delegates, get_delegate
-from scheduler.measure.steady import LinkTimes, Reads, runner, time_kernels, time_operators
+from scheduler.measure.steady import LinkTimes, TransferTimes, runner, time_kernels, time_operators
 from stretch.planning.cost import compare
 from stretch.profile.places import Place, answer_board, find_places, make_weights, weight_bytes, write_network
 from stretch.profile.run import (
@@ -311,7 +311,7 @@ PLACES = [
     Place("gpu", "all", "opencl", "fp32", (1,), 1.0),
 ]
 # 1 MB in at 8 and 1 MB out at 4 GB/s: 0.125 and 0.25 ms, and 0.05 an exchange
-READS = Reads(1_000_000, 1_000_000, (0.9 * 0.425,) * 9, (3.5 * 0.425,) * 9, 20.0, 0.03)
+READS = TransferTimes(1_000_000, 1_000_000, (0.9 * 0.425,) * 9, (3.5 * 0.425,) * 9, 20.0, 0.03)
 
 CROSSING = Crossing(LinkTimes(0.05, 8.0, 4.0), (1.02, 1.05), (1.2, 1.3), "a runtime", READS)
 
@@ -449,7 +449,7 @@ def committee():
     for seed in range(30):
         for cost in costs(f"plain-{seed}"):
             products = cost.pixels * cost.out_channels * cost.groups * cost.in_channels * cost.taps
-            rows.append(Timed(f"plain-{seed}", cost, 0.01 + products / 1e7 + (cost.reads + cost.writes) / 1e6))
+            rows.append(TimedKernel(f"plain-{seed}", cost, 0.01 + products / 1e7 + (cost.reads + cost.writes) / 1e6))
     return appoint(rows, load_formula("onnxruntime"), GRAIN, 0)
 
 

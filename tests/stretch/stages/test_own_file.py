@@ -16,7 +16,7 @@ from predictors.errors import StretchError  # noqa: E402
 from scheduler.answer import run_answer  # noqa: E402
 from scheduler.bundle.load import load_bundle  # noqa: E402
 from scheduler.bundle.manifest import FileEntry  # noqa: E402
-from scheduler.checks.verify import judge, random_input, verify_bundle  # noqa: E402
+from scheduler.checks.verify import compare_with_reference, random_input, verify_bundle  # noqa: E402
 from scheduler.formats.tflite import ANY_TFLITE  # noqa: E402
 from scheduler.measure.benchmark import Effort, benchmark  # noqa: E402
 from scheduler.measure.energy import MeasuredEnergy  # noqa: E402
@@ -120,7 +120,7 @@ def test_file_that_rounds_is_told_wherever_it_is_a_control(tmp_path):
     assert "not compared" in verify_bundle(folder).uncompared
     with Session(folder) as session:
         x = random_input(session.bundle)
-        right, result = judge(session, x), benchmark(session, x, Effort(rounds=2, warmup=1))
+        right, result = compare_with_reference(session, x), benchmark(session, x, Effort(rounds=2, warmup=1))
         answer = run_answer(session, result, right, None, MeasuredEnergy(None, None, None), warnings=[])
     assert "not compared" in answer.check.against
     assert "controls fp32 and int8" in answer.verdict
@@ -145,7 +145,7 @@ def test_bundle_holds_the_file_times_it_and_is_judged_by_it(tmp_path, write):
     assert verify_bundle(result.bundle).ok
     with Session(result.bundle) as session:
         x = random_input(session.bundle)
-        assert "original" in judge(session, x).against
+        assert "original" in compare_with_reference(session, x).against
         assert benchmark(session, x, Effort(rounds=2, warmup=1)).sequential is not None
 
 
@@ -162,7 +162,7 @@ def test_bundle_beside_another_file_is_not_fit_to_run(tmp_path):
     assert len(problems) == 1
     assert "controls/original.onnx" in problems[0]
     with Session(load_bundle(folder)) as session, pytest.raises(StretchError, match="differs from the file"):
-        judge(session, random_input(session.bundle))
+        compare_with_reference(session, random_input(session.bundle))
 
 
 def test_file_whose_batch_is_open_and_weights_lie_outside_is_held_whole(tmp_path):
@@ -215,7 +215,7 @@ def test_graph_within_a_graph_says_what_to_do_instead(tmp_path):
 
 
 def test_second_subgraph_says_what_to_do_instead(tmp_path):
-    tables = ANY_TFLITE.decode(tflite_file(tmp_path).read_bytes(), others=True)
+    tables = ANY_TFLITE.decode(tflite_file(tmp_path).read_bytes(), allow_unknown=True)
     tables["subgraphs"] *= 2
     (tmp_path / "two.tflite").write_bytes(bytes(ANY_TFLITE.encode(tables)))
     with pytest.raises(StretchError, match="2 subgraphs") as caught:

@@ -14,7 +14,7 @@ from torch import nn
 from predictors.errors import StretchError, UnknownNameError
 from predictors.graph import OpGraph
 from predictors.predictor import LatencyPredictor
-from predictors.rewrites import rewritten
+from predictors.rewrites import apply_rewrites
 from predictors.rewrites.grouped import PART
 from scheduler.bundle.load import load_bundle
 from scheduler.checks.verify import verify_bundle
@@ -325,7 +325,7 @@ def test_parts_compute_the_convolution(groups, reads, writes, kernel, stride, bi
             nn.init.uniform_(module.weight, 0.5, 2)
             nn.init.normal_(module.running_mean)
     captured = capture(layers.eval(), (1, groups * reads, 7, 6), "net")
-    graph, done = rewritten(captured.graph, [NAME])
+    graph, done = apply_rewrites(captured.graph, [NAME])
     assert done == (NAME,)
     module = Branch(graph).eval()
     for op, current in weights_in_parts(graph, captured.weights).items():
@@ -336,7 +336,7 @@ def test_parts_compute_the_convolution(groups, reads, writes, kernel, stride, bi
 
 
 def test_weights_in_parts_are_one_piece_again(network):
-    graph = rewritten(network.graph, [NAME])[0]
+    graph = apply_rewrites(network.graph, [NAME])[0]
     again = weights_of_wholes(graph, weights_in_parts(graph, network.weights))
     for name, weight in network.weights.items():
         for key, tensor in weight.items():
@@ -360,7 +360,7 @@ def test_plan_times_parts_as_what_is_launched_and_says_so(network):
     assert any("run in parts" in str(said) for said in parts.warnings) == bool(used)
     graph = scaled_graph(network.graph, parts.design)
     assert any(PART in op.tags for op in graph.ops) == bool(used)
-    launched = LatencyPredictor(device).kernels(rewritten(network.graph, [NAME])[0], "gpu")
+    launched = LatencyPredictor(device).kernels(apply_rewrites(network.graph, [NAME])[0], "gpu")
     assert not any(kernel.elsewhere for kernel in launched)
 
 

@@ -25,10 +25,10 @@ from scheduler.formats.onnx.shapes.node import (
     Shape,
     ShapeNode,
     broadcast,
-    distinct,
-    gives,
-    like,
+    normalise_axes,
+    result_cost,
     rule,
+    same_shape_cost,
 )
 
 #: Element types that a Cast may make.
@@ -50,23 +50,25 @@ def _by_kind(kind: Kind) -> Rule:
             shape = kind.shape([tensor.shape for tensor in tensors], {})
         except ValueError as error:
             raise StretchError(str(error)) from error
-        return _each(shape, tensors, tensors[0].type)
+        return _elementwise_cost(shape, tensors, tensors[0].type)
 
     return rule
 
 
-def _each(shape: tuple[int, ...], tensors: list[KnownTensor], type: int) -> Cost:
+def _elementwise_cost(shape: tuple[int, ...], tensors: list[KnownTensor], type: int) -> Cost:
     """One operation for each element and each tensor that is read."""
-    return gives(shape, KnownTensor(shape).size * len(tensors), type)
+    return result_cost(shape, KnownTensor(shape).size * len(tensors), type)
 
 
-def _together(types: frozenset[int], count: int | None = None, result_type: int | None = None) -> Rule:
+def _elementwise_rule(types: frozenset[int], count: int | None = None, result_type: int | None = None) -> Rule:
     """Tensors of one type that broadcast: `count` of them or any number; into their own type or `made`."""
 
     def rule(node: ShapeNode) -> Cost:
         tensors = node.tensors(types)
         need(count in (None, len(tensors)), f"it has {len(tensors)} inputs")
-        return _each(broadcast([tensor.shape for tensor in tensors]), tensors, tensors[0].type if result_type is None else result_type)
+        return _elementwise_cost(
+            broadcast([tensor.shape for tensor in tensors]), tensors, tensors[0].type if result_type is None else result_type
+        )
 
     return rule
 
@@ -74,25 +76,25 @@ def _together(types: frozenset[int], count: int | None = None, result_type: int 
 @rule("Pow")
 def _pow(node: ShapeNode) -> Cost:
     base, exponent = node.tensor(0, REALS | INDICES), node.tensor(1, REALS | INDICES)
-    return _each(broadcast([base.shape, exponent.shape]), [base, exponent], base.type)
+    return _elementwise_cost(broadcast([base.shape, exponent.shape]), [base, exponent], base.type)
 
 
 @rule("Mod")
 def _mod(node: ShapeNode) -> Cost:
-    need(bool(node.whole("fmod", 0)) or node.tensor(0).type not in REALS, "it takes the remainder of reals without fmod")
-    return _together(NUMBERS, 2)(node)
+    need(bool(node.integer("fmod", 0)) or node.tensor(0).type not in REALS, "it takes the remainder of reals without fmod")
+    return _elementwise_rule(NUMBERS, 2)(node)
 
 
 @rule("Where")
 def _where(node: ShapeNode) -> Cost:
     chosen, one, other = node.tensor(0, frozenset({BOOL})), node.tensor(1), node.tensor(2)
     need(one.type == other.type, "it chooses between two element types")
-    return _each(broadcast([chosen.shape, one.shape, other.shape]), [chosen, one, other], one.type)
+    return _elementwise_cost(broadcast([chosen.shape, one.shape, other.shape]), [chosen, one, other], one.type)
 
 
 @rule("Cast")
 def _cast(node: ShapeNode) -> Cost:
-    x, to = node.tensor(0), node.whole("to", 0)
+    x, to = node.tensor(0), node.integer("to", 0)
     need(to in CASTS, f"it casts to type {to}")
     values = x.values
     if values is not None and to in INDICES | {BOOL}:
@@ -107,14 +109,14 @@ def _clip(node: ShapeNode) -> Cost:
     x = node.tensor(0, NUMBERS)
     for bound in (node.optional(1), node.optional(2)):
         need(bound is None or (not bound.shape and bound.type == x.type), "its bounds are no single numbers")
-    return like(x)
+    return same_shape_cost(x)
 
 
 @rule("PRelu")
 def _prelu(node: ShapeNode) -> Cost:
     x, slope = node.tensor(0, REALS), node.tensor(1, REALS)
     need(broadcast([x.shape, slope.shape]) == x.shape, f"its slopes have the shape {list(slope.shape)}")
-    return like(x)
+    return same_shape_cost(x)
 
 
 @rule("Identity")
@@ -128,42 +130,42 @@ _BOOL, _WHOLE = frozenset({BOOL}), BYTES | INDICES
 
 RULES.update(
     {
-        **dict.fromkeys(_REAL, _together(REALS, 1)),
-        **dict.fromkeys(("Neg", "Abs", "Sign"), _together(NUMBERS, 1)),
-        "Not": _together(_BOOL, 1),
-        "BitwiseNot": _together(_WHOLE, 1),
-        **dict.fromkeys(("IsInf", "IsNaN"), _together(REALS, 1, BOOL)),
-        **dict.fromkeys(("Add", "Sub", "Mul", "Div"), _together(NUMBERS, 2)),
-        **dict.fromkeys(("Max", "Min"), _together(NUMBERS)),
-        **dict.fromkeys(("Mean", "Sum"), _together(REALS)),
-        **dict.fromkeys(("And", "Or", "Xor"), _together(_BOOL, 2)),
-        **dict.fromkeys(("BitwiseAnd", "BitwiseOr", "BitwiseXor"), _together(_WHOLE, 2)),
-        "Equal": _together(ANY, 2, BOOL),
-        **dict.fromkeys(("Greater", "GreaterOrEqual", "Less", "LessOrEqual"), _together(NUMBERS, 2, BOOL)),
+        **dict.fromkeys(_REAL, _elementwise_rule(REALS, 1)),
+        **dict.fromkeys(("Neg", "Abs", "Sign"), _elementwise_rule(NUMBERS, 1)),
+        "Not": _elementwise_rule(_BOOL, 1),
+        "BitwiseNot": _elementwise_rule(_WHOLE, 1),
+        **dict.fromkeys(("IsInf", "IsNaN"), _elementwise_rule(REALS, 1, BOOL)),
+        **dict.fromkeys(("Add", "Sub", "Mul", "Div"), _elementwise_rule(NUMBERS, 2)),
+        **dict.fromkeys(("Max", "Min"), _elementwise_rule(NUMBERS)),
+        **dict.fromkeys(("Mean", "Sum"), _elementwise_rule(REALS)),
+        **dict.fromkeys(("And", "Or", "Xor"), _elementwise_rule(_BOOL, 2)),
+        **dict.fromkeys(("BitwiseAnd", "BitwiseOr", "BitwiseXor"), _elementwise_rule(_WHOLE, 2)),
+        "Equal": _elementwise_rule(ANY, 2, BOOL),
+        **dict.fromkeys(("Greater", "GreaterOrEqual", "Less", "LessOrEqual"), _elementwise_rule(NUMBERS, 2, BOOL)),
         **{node: _by_kind(kinds.get(name)) for name in kinds for node in kinds.get(name).nodes},
     }
 )
 
 
-def _left(shape: tuple[int, ...], axes: list[int], keep: bool) -> list[int]:
+def _reduced_shape(shape: tuple[int, ...], axes: list[int], keep: bool) -> list[int]:
     """The shape once these axes are reduced."""
     return [1 if i in axes else n for i, n in enumerate(shape) if keep or i not in axes]
 
 
 @rule(*(f"Reduce{name}" for name in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")))
 def _reduce(node: ShapeNode) -> Cost:
-    x, axes = node.tensor(0, REALS | INDICES), node.listed("axes", 1)
-    if not axes and not node.whole("noop_with_empty_axes", 0):
+    x, axes = node.tensor(0, REALS | INDICES), node.attribute_or_input("axes", 1)
+    if not axes and not node.integer("noop_with_empty_axes", 0):
         axes = list(range(len(x.shape)))
-    reduced = distinct(axes or [], len(x.shape))
-    return gives(_left(x.shape, reduced, bool(node.whole("keepdims", 1))), x.size, x.type)
+    reduced = normalise_axes(axes or [], len(x.shape))
+    return result_cost(_reduced_shape(x.shape, reduced, bool(node.integer("keepdims", 1))), x.size, x.type)
 
 
 @rule("ArgMax", "ArgMin")
 def _arg(node: ShapeNode) -> Cost:
     x = node.tensor(0, NUMBERS)
     axis = node.axis("axis", 0, len(x.shape))
-    return gives(_left(x.shape, [axis], bool(node.whole("keepdims", 1))), x.size, INT64)
+    return result_cost(_reduced_shape(x.shape, [axis], bool(node.integer("keepdims", 1))), x.size, INT64)
 
 
 @rule("TopK")
@@ -178,16 +180,16 @@ def _top_k(node: ShapeNode) -> Cost:
 @rule("CumSum")
 def _cum_sum(node: ShapeNode) -> Cost:
     x, axis = node.tensor(0, REALS | INDICES), node.number(1)
-    distinct([axis], len(x.shape))
-    return gives(x.shape, x.size, x.type)
+    normalise_axes([axis], len(x.shape))
+    return result_cost(x.shape, x.size, x.type)
 
 
 @rule("BatchNormalization")
 def _batch_norm(node: ShapeNode) -> Cost:
     x = node.tensor(0, REALS)
-    need(not node.whole("training_mode", 0) and node.results == 1, "it is in training mode")
+    need(not node.integer("training_mode", 0) and node.results == 1, "it is in training mode")
     need(len(x.shape) >= 2 and all(node.shape(i) == (x.shape[1],) for i in range(1, 5)), "its statistics are not one number a channel")
-    return like(x)
+    return same_shape_cost(x)
 
 
 @rule("LayerNormalization")
@@ -205,12 +207,12 @@ def _layer_norm(node: ShapeNode) -> Cost:
 
 @rule("GroupNormalization")
 def _group_norm(node: ShapeNode) -> Cost:
-    x, groups = node.tensor(0, REALS), node.whole("num_groups", 0)
+    x, groups = node.tensor(0, REALS), node.integer("num_groups", 0)
     need(len(x.shape) >= 3 and groups > 0 and x.shape[1] % groups == 0, f"{groups} groups do not divide {list(x.shape)}")
     # Before opset 21 it has a weight a group.
     size = node.shape(1)
     need(size in ((groups,), (x.shape[1],)) and node.shape(2) == size, "its weights are not one number a channel")
-    return like(x, 4)
+    return same_shape_cost(x, 4)
 
 
 @rule("InstanceNormalization")
@@ -218,27 +220,27 @@ def _instance_norm(node: ShapeNode) -> Cost:
     x = node.tensor(0, REALS)
     need(len(x.shape) >= 3, f"its input has the shape {list(x.shape)}")
     need(all(node.shape(i) == (x.shape[1],) for i in (1, 2)), "its weights are not one number a channel")
-    return like(x, 4)
+    return same_shape_cost(x, 4)
 
 
 @rule("LogSoftmax", "LpNormalization", "Softmax")
 def _along_axis(node: ShapeNode) -> Cost:
     x = node.tensor(0, REALS)
     node.axis("axis", -1, len(x.shape))
-    return like(x, 4)
+    return same_shape_cost(x, 4)
 
 
 @rule("LRN")
 def _lrn(node: ShapeNode) -> Cost:
-    x, size = node.tensor(0, REALS), node.whole("size", 0)
+    x, size = node.tensor(0, REALS), node.integer("size", 0)
     need(len(x.shape) >= 3 and 0 < size <= MAX_STEP, f"its size is {size}")
-    return like(x, size)
+    return same_shape_cost(x, size)
 
 
 def _check_scales(node: ShapeNode, x: KnownTensor) -> None:
     """A scale and a zero point for all elements, or for each place along one axis."""
-    need(not node.whole("block_size", 0), "it has a scale for each block")
-    axis = node.whole("axis", 1)
+    need(not node.integer("block_size", 0), "it has a scale for each block")
+    axis = node.integer("axis", 1)
     for scales in [node.shape(i) for i in range(1, len(node.inputs))]:
         one = scales in ((), (1,))
         need(one or (-len(x.shape) <= axis < len(x.shape) and scales == (x.shape[axis],)), f"its scales have the shape {list(scales)}")
@@ -249,7 +251,7 @@ def _quantise(node: ShapeNode) -> Cost:
     x, zero = node.tensor(0, REALS), node.optional(2)
     _check_scales(node, x)
     need(zero is None or zero.type in BYTES, "its zero point is no byte")
-    return gives(x.shape, x.size, UINT8 if zero is None else zero.type)
+    return result_cost(x.shape, x.size, UINT8 if zero is None else zero.type)
 
 
 @rule("DequantizeLinear")
@@ -257,7 +259,7 @@ def _dequantise(node: ShapeNode) -> Cost:
     x = node.tensor(0, BYTES | {INT32})
     _check_scales(node, x)
     need(node.tensor(1).type in REALS, "its scales are no reals")
-    return gives(x.shape, x.size, FLOAT)
+    return result_cost(x.shape, x.size, FLOAT)
 
 
 @rule("MatMul")
@@ -269,7 +271,7 @@ def _matmul(node: ShapeNode) -> Cost:
     inner = right.shape[-2] if columns else right.shape[0]
     need(left.shape[-1] == inner, f"{left.shape[-1]} columns meet {inner} rows")
     shape = (*broadcast([left.shape[:-2], right.shape[:-2]]), *rows, *columns)
-    return gives(shape, math.prod(shape) * inner, left.type)
+    return result_cost(shape, math.prod(shape) * inner, left.type)
 
 
 @rule("Gemm")
@@ -277,19 +279,19 @@ def _gemm(node: ShapeNode) -> Cost:
     left, right = node.tensor(0, REALS), node.tensor(1, REALS)
     a, b = left.shape, right.shape
     need(len(a) == len(b) == 2, f"its inputs have the shapes {list(a)} and {list(b)}")
-    a = a[::-1] if node.whole("transA", 0) else a
-    b = b[::-1] if node.whole("transB", 0) else b
+    a = a[::-1] if node.integer("transA", 0) else a
+    b = b[::-1] if node.integer("transB", 0) else b
     need(a[1] == b[0], f"{a[1]} columns meet {b[0]} rows")
     shape = (a[0], b[1])
     bias = node.optional(2)
     need(bias is None or broadcast([shape, bias.shape]) == shape, "its bias does not fit its result")
-    return gives(shape, a[0] * a[1] * b[1], left.type)
+    return result_cost(shape, a[0] * a[1] * b[1], left.type)
 
 
 @rule("Einsum")
 def _einsum(node: ShapeNode) -> Cost:
     """Two tensors, each letter once in each, and the letters of the result stated."""
-    equation = node.word("equation", "").replace(" ", "")
+    equation = node.string("equation", "").replace(" ", "")
     need(len(node.inputs) == 2, f"it has {len(node.inputs)} inputs, two are allowed")
     read, arrow, result = equation.partition("->")
     terms = read.split(",")
@@ -301,7 +303,7 @@ def _einsum(node: ShapeNode) -> Cost:
         for letter, size in zip(letters, tensor.shape, strict=True):
             need(sizes.setdefault(letter, size) == size, f"its axis `{letter}` has two sizes")
     need(set(result) <= sizes.keys(), f"its equation is `{equation[:60]}`")
-    return gives([sizes[letter] for letter in result], math.prod(sizes.values()), node.tensor(0).type)
+    return result_cost([sizes[letter] for letter in result], math.prod(sizes.values()), node.tensor(0).type)
 
 
 #: Directions that a layer may run in, and how many these are.
@@ -318,10 +320,10 @@ def _recurrent(node: ShapeNode, gates: int, states: int) -> Cost:
     """
     x = node.tensor(0, REALS)
     need(len(x.shape) == 3, f"its input has the shape {list(x.shape)}")
-    need(not node.whole("layout", 0), "its batch comes first")
-    direction = node.word("direction", "forward")
+    need(not node.integer("layout", 0), "its batch comes first")
+    direction = node.string("direction", "forward")
     need(direction in _DIRECTIONS, f"its direction is `{direction[:20]}`")
-    (steps, batch, width), ways, size = x.shape, _DIRECTIONS[direction], node.whole("hidden_size", 0)
+    (steps, batch, width), ways, size = x.shape, _DIRECTIONS[direction], node.integer("hidden_size", 0)
     need(size > 0, f"its hidden_size is {size}")
     state, rows = (ways, batch, size), gates * size
     need(node.tensor(1, REALS).shape == (ways, rows, width), f"its weights have the shape {list(node.shape(1))}")
@@ -353,7 +355,7 @@ def _image(node: ShapeNode, types: frozenset[int] = REALS) -> KnownTensor:
 
 
 def _pads(node: ShapeNode, axes: int) -> tuple[int, ...]:
-    need(node.word("auto_pad", "NOTSET") == "NOTSET", "its padding is automatic")
+    need(node.string("auto_pad", "NOTSET") == "NOTSET", "its padding is automatic")
     return node.ints("pads", (0,) * (2 * axes), 0)
 
 
@@ -361,18 +363,18 @@ def _windows(node: ShapeNode, kernel: tuple[int, ...], image: Shape) -> Shape:
     """Sizes of what a window that moves over an image gives."""
     axes = len(kernel)
     strides, dilations = node.ints("strides", (1,) * axes, 1), node.ints("dilations", (1,) * axes, 1)
-    pads, whole = _pads(node, axes), not node.whole("ceil_mode", 0)
+    pads, whole = _pads(node, axes), not node.integer("ceil_mode", 0)
     sizes = []
     for i, size in enumerate(image):
         room = size + pads[i] + pads[i + axes] - dilations[i] * (kernel[i] - 1) - 1
-        need(room >= 0, f"its window of {_times(kernel)} is larger than its input")
+        need(room >= 0, f"its window of {_product(kernel)} is larger than its input")
         steps = room // strides[i] if whole else -(-room // strides[i])
         # a window that would begin in the padding behind the input is left out
         sizes.append(steps if not whole and steps * strides[i] >= size + pads[i] else steps + 1)
     return tuple(sizes)
 
 
-def _times(sizes: Shape) -> str:
+def _product(sizes: Shape) -> str:
     return " × ".join(map(str, sizes))
 
 
@@ -380,13 +382,13 @@ def _times(sizes: Shape) -> str:
 def _conv(node: ShapeNode) -> Cost:
     x, w = _image(node), node.shape(1)
     need(len(x.shape) == len(w), f"its input and weight have the shapes {list(x.shape)} and {list(w)}")
-    groups, channels = node.whole("group", 1), x.shape[1]
+    groups, channels = node.integer("group", 1), x.shape[1]
     need(groups >= 1 and channels == w[1] * groups and w[0] % groups == 0, f"{groups} groups do not divide {channels} and {w[0]} channels")
     _check_kernel(node, w, w[0])
     size = _windows(node, w[2:], x.shape[2:])
     columns = math.prod(size) * math.prod(w[1:])
     _check_columns(columns, w, x.shape)
-    return gives((x.shape[0], w[0], *size), x.shape[0] * w[0] * columns, x.type)
+    return result_cost((x.shape[0], w[0], *size), x.shape[0] * w[0] * columns, x.type)
 
 
 @rule("ConvTranspose")
@@ -394,7 +396,7 @@ def _conv_transpose(node: ShapeNode) -> Cost:
     x, w = _image(node), node.shape(1)
     axes = len(w) - 2
     need(len(x.shape) == len(w), f"its input and weight have the shapes {list(x.shape)} and {list(w)}")
-    groups = node.whole("group", 1)
+    groups = node.integer("group", 1)
     need(groups >= 1 and x.shape[1] == w[0] and w[0] % groups == 0, f"{groups} groups do not divide {x.shape[1]} channels")
     need("output_shape" not in node.attrs, "it states its output_shape")
     _check_kernel(node, w, w[1] * groups)
@@ -406,7 +408,7 @@ def _conv_transpose(node: ShapeNode) -> Cost:
     ]
     columns = math.prod(x.shape[2:]) * math.prod(w[1:]) * groups
     _check_columns(columns, w, x.shape)
-    return gives((x.shape[0], w[1] * groups, *size), math.prod(x.shape) * math.prod(w[1:]), x.type)
+    return result_cost((x.shape[0], w[1] * groups, *size), math.prod(x.shape) * math.prod(w[1:]), x.type)
 
 
 def _check_kernel(node: ShapeNode, weight: Shape, channels: int) -> None:
@@ -417,10 +419,10 @@ def _check_kernel(node: ShapeNode, weight: Shape, channels: int) -> None:
 
 
 def _check_columns(columns: int, weight: Shape, x: Shape) -> None:
-    need(columns <= MAX_COLUMNS, f"its kernel of {_times(weight[2:])} on {_times(x[2:])} pixels is too much")
+    need(columns <= MAX_COLUMNS, f"its kernel of {_product(weight[2:])} on {_product(x[2:])} pixels is too much")
 
 
-def _pooled(node: ShapeNode, types: frozenset[int]) -> tuple[KnownTensor, int]:
+def _pool(node: ShapeNode, types: frozenset[int]) -> tuple[KnownTensor, int]:
     """What a pool makes, and the elements of its window."""
     x = _image(node, types)
     axes = len(x.shape) - 2
@@ -431,35 +433,37 @@ def _pooled(node: ShapeNode, types: frozenset[int]) -> tuple[KnownTensor, int]:
 
 @rule("AveragePool")
 def _average_pool(node: ShapeNode) -> Cost:
-    pooled, taps = _pooled(node, REALS)
+    pooled, taps = _pool(node, REALS)
     return Cost((pooled,), pooled.size * taps)
 
 
 @rule("MaxPool")
 def _max_pool(node: ShapeNode) -> Cost:
     """The largest element of each window, and where it lies where that is asked for."""
-    pooled, taps = _pooled(node, REALS | BYTES)
+    pooled, taps = _pool(node, REALS | BYTES)
     return Cost((pooled, KnownTensor(pooled.shape, INT64))[: node.results], pooled.size * taps)
 
 
 @rule("GlobalAveragePool", "GlobalMaxPool")
 def _global_pool(node: ShapeNode) -> Cost:
     x = _image(node)
-    return gives((*x.shape[:2], *[1] * (len(x.shape) - 2)), x.size, x.type)
+    return result_cost((*x.shape[:2], *[1] * (len(x.shape) - 2)), x.size, x.type)
 
 
 @rule("Col2Im")
 def _columns_to_image(node: ShapeNode) -> Cost:
     """Windows that lie side by side, (n, channels · window, windows), added up where they overlap in an image."""
     x, image, kernel = node.tensor(0, REALS), tuple(node.numbers(1)), tuple(node.numbers(2))
-    need(1 <= len(image) == len(kernel) <= 3 and min(*image, *kernel) > 0, f"it makes an image of {_times(image)} with {_times(kernel)}")
+    need(
+        1 <= len(image) == len(kernel) <= 3 and min(*image, *kernel) > 0, f"it makes an image of {_product(image)} with {_product(kernel)}"
+    )
     shape = (math.prod(kernel), math.prod(_windows(node, kernel, image)))
     fits = len(x.shape) == 3 and x.shape[1] % shape[0] == 0 and x.shape[2] == shape[1]
     need(fits, f"its input has the shape {list(x.shape)} for {shape[1]} windows of {shape[0]} pixels")
-    return gives((x.shape[0], x.shape[1] // shape[0], *image), x.size, x.type)
+    return result_cost((x.shape[0], x.shape[1] // shape[0], *image), x.size, x.type)
 
 
 @rule("LpPool")
 def _lp_pool(node: ShapeNode) -> Cost:
-    need(1 <= node.whole("p", 2) <= MAX_STEP, "its p is no small number")
+    need(1 <= node.integer("p", 2) <= MAX_STEP, "its p is no small number")
     return _average_pool(node)

@@ -19,24 +19,24 @@ from scheduler.formats.onnx.shapes.node import (
     KnownTensor,
     ShapeNode,
     broadcast,
-    counted,
-    distinct,
-    gives,
-    moved,
+    moved_cost,
+    normalise_axes,
+    normalise_axis,
+    require,
+    result_cost,
     rule,
-    there,
 )
 
-#: Constants of at most this many elements may be sizes, and are looked into.
-SHORT = 16
+#: Constants of at most this many elements may be sizes, and keep their values.
+MAX_VALUES = 16
 
 #: Attributes of Constant that hold numbers, with whether they are lists and whether they are reals.
 _STORED = {"value_float": (False, True), "value_floats": (True, True), "value_int": (False, False), "value_ints": (True, False)}
 
 
-def short(tensor: KnownTensor) -> KnownTensor:
-    """The tensor, whose values are forgotten if they are too many to be sizes."""
-    return tensor if tensor.size <= SHORT else KnownTensor(tensor.shape, tensor.type)
+def without_long_values(tensor: KnownTensor) -> KnownTensor:
+    """Return the tensor, without its values if they are too many to be sizes."""
+    return tensor if tensor.size <= MAX_VALUES else KnownTensor(tensor.shape, tensor.type)
 
 
 @rule("Constant")
@@ -46,15 +46,15 @@ def _constant(node: ShapeNode) -> Cost:
     if isinstance(value, KnownTensor):
         return Cost((value,), value.size)
     need(name in _STORED, f"it has its value as `{name}`")
-    many, real = _STORED[name]
-    values = tuple(value) if many else (value,)
-    return Cost((short(KnownTensor((len(values),) if many else (), 1 if real else INT64, values)),), len(values))
+    is_list, real = _STORED[name]
+    values = tuple(value) if is_list else (value,)
+    return Cost((without_long_values(KnownTensor((len(values),) if is_list else (), 1 if real else INT64, values)),), len(values))
 
 
 @rule("Shape")
 def _shape(node: ShapeNode) -> Cost:
     x, rank = node.shape(0), len(node.shape(0))
-    kept = x[node.whole("start", 0) : node.whole("end", rank)]
+    kept = x[node.integer("start", 0) : node.integer("end", rank)]
     need(rank <= MAX_RANK, f"its input has {rank} axes")
     return Cost((KnownTensor((len(kept),), INT64, tuple(kept)),), rank)
 
@@ -65,12 +65,12 @@ def _size(node: ShapeNode) -> Cost:
 
 
 @rule("ConstantOfShape")
-def _filled(node: ShapeNode) -> Cost:
+def _constant_of_shape(node: ShapeNode) -> Cost:
     sizes, value = node.numbers(0), node.attrs.get("value", KnownTensor((1,), values=(0.0,)))
     need(isinstance(value, KnownTensor) and value.size == 1 and len(sizes) <= MAX_RANK, "its value is no single number")
     need(all(n > 0 for n in sizes), f"it makes {sizes}")
     size = math.prod(sizes)
-    values = None if value.values is None or size > SHORT else value.values * size
+    values = None if value.values is None or size > MAX_VALUES else value.values * size
     return Cost((KnownTensor(tuple(sizes), value.type, values),), size)
 
 
@@ -85,7 +85,7 @@ def _range(node: ShapeNode) -> Cost:
     counted = range(first, last, by)
     # `len` of a range overflows where its bounds are far apart.
     count = max(0, -(-(last - first) // by))
-    return Cost((KnownTensor((count,), bounds[0].type, tuple(counted) if count <= SHORT else None),), count)
+    return Cost((KnownTensor((count,), bounds[0].type, tuple(counted) if count <= MAX_VALUES else None),), count)
 
 
 def _real_range(bounds: Sequence[KnownTensor]) -> Cost:
@@ -93,17 +93,17 @@ def _real_range(bounds: Sequence[KnownTensor]) -> Cost:
     need(all(bound.size == 1 and bound.values for bound in bounds), "its bounds are no single constants")
     first, last, by = (np.float32(bound.values[0]) for bound in bounds if bound.values)
     need(bool(by != 0 and np.isfinite([first, last, by, last - first]).all()), f"it goes from {first:g} to {last:g} by {by:g}")
-    return gives((max(0, math.ceil(float(last - first) / float(by))),), 1)
+    return result_cost((max(0, math.ceil(float(last - first) / float(by))),), 1)
 
 
 @rule("Flatten")
 def _flatten(node: ShapeNode) -> Cost:
     x, rank = node.tensor(0), len(node.shape(0))
-    axis = node.whole("axis", 1)
+    axis = node.integer("axis", 1)
     need(-rank <= axis <= rank, f"its axis is {axis}")
     # The axis may lie behind the last one.
     first = axis + rank if axis < 0 else axis
-    return moved(x, (math.prod(x.shape[:first]), math.prod(x.shape[first:])))
+    return moved_cost(x, (math.prod(x.shape[:first]), math.prod(x.shape[first:])))
 
 
 @rule("Reshape")
@@ -112,7 +112,7 @@ def _reshape(node: ShapeNode) -> Cost:
     x, sizes = node.tensor(0), node.numbers(1)
     problem = f"it makes {sizes} of {list(x.shape)}"
     need(all(n >= -1 for n in sizes) and sizes.count(-1) <= 1, problem)
-    if not node.whole("allowzero", 0):
+    if not node.integer("allowzero", 0):
         need(all(n or i < len(x.shape) for i, n in enumerate(sizes)), problem)
         sizes = [n or x.shape[i] for i, n in enumerate(sizes)]
     known = math.prod(n for n in sizes if n != -1)
@@ -120,7 +120,7 @@ def _reshape(node: ShapeNode) -> Cost:
         need(known > 0 and x.size % known == 0, problem)
         sizes = [x.size // known if n == -1 else n for n in sizes]
     need(math.prod(sizes) == x.size, problem)
-    return moved(x, sizes)
+    return moved_cost(x, sizes)
 
 
 @rule("Transpose")
@@ -128,45 +128,45 @@ def _transpose(node: ShapeNode) -> Cost:
     x, rank = node.tensor(0), len(node.shape(0))
     order = node.ints("perm", range(rank - 1, -1, -1), 0)
     need(sorted(order) == list(range(rank)), f"its order of axes is {list(order)}")
-    return gives((x.shape[i] for i in order), x.size, x.type)
+    return result_cost((x.shape[i] for i in order), x.size, x.type)
 
 
 @rule("Squeeze")
 def _squeeze(node: ShapeNode) -> Cost:
-    x, axes = node.tensor(0), node.listed("axes", 1)
-    dropped = [i for i, n in enumerate(x.shape) if n == 1] if axes is None else distinct(axes, len(x.shape))
+    x, axes = node.tensor(0), node.attribute_or_input("axes", 1)
+    dropped = [i for i, n in enumerate(x.shape) if n == 1] if axes is None else normalise_axes(axes, len(x.shape))
     need(all(x.shape[i] == 1 for i in dropped), f"it drops axes {dropped} of {list(x.shape)}")
-    return moved(x, [n for i, n in enumerate(x.shape) if i not in dropped])
+    return moved_cost(x, [n for i, n in enumerate(x.shape) if i not in dropped])
 
 
 @rule("Unsqueeze")
 def _unsqueeze(node: ShapeNode) -> Cost:
-    x, axes = node.tensor(0), node.listed("axes", 1)
+    x, axes = node.tensor(0), node.attribute_or_input("axes", 1)
     need(axes is not None and len(axes) <= MAX_RANK, "it does not say which axes it adds")
     shape = list(x.shape)
-    for axis in sorted(distinct(axes or [], len(shape) + len(axes or []))):
+    for axis in sorted(normalise_axes(axes or [], len(shape) + len(axes or []))):
         shape.insert(axis, 1)
-    return moved(x, shape)
+    return moved_cost(x, shape)
 
 
 @rule("DepthToSpace")
 def _depth_to_space(node: ShapeNode) -> Cost:
-    x, block = node.tensor(0), node.whole("blocksize", 0)
+    x, block = node.tensor(0), node.integer("blocksize", 0)
     need(len(x.shape) == 4 and block > 0 and x.shape[1] % block**2 == 0, f"it spreads {list(x.shape)} over blocks of {block}")
     n, channels, height, width = x.shape
-    return gives((n, channels // block**2, height * block, width * block), x.size, x.type)
+    return result_cost((n, channels // block**2, height * block, width * block), x.size, x.type)
 
 
 @rule("SpaceToDepth")
 def _space_to_depth(node: ShapeNode) -> Cost:
-    x, block = node.tensor(0), node.whole("blocksize", 0)
+    x, block = node.tensor(0), node.integer("blocksize", 0)
     need(len(x.shape) == 4 and block > 0 and not any(n % block for n in x.shape[2:]), f"it gathers {list(x.shape)} from blocks of {block}")
     n, channels, height, width = x.shape
-    return gives((n, channels * block**2, height // block, width // block), x.size, x.type)
+    return result_cost((n, channels * block**2, height // block, width // block), x.size, x.type)
 
 
 #: From here on an end of a slice stands for the end of the axis.
-_FAR = (1 << 31) - 1
+_MAX_PADDING = (1 << 31) - 1
 
 _PAD_MODES = ("constant", "reflect", "edge", "wrap")
 
@@ -181,10 +181,10 @@ def _concat(node: ShapeNode) -> Cost:
     widths = [part.pop(axis) for part in parts]
     need(all(part == parts[0] for part in parts), "its inputs differ on another axis than the joined one")
     shape = (*parts[0][:axis], sum(widths), *parts[0][axis:])
-    return Cost((KnownTensor(shape, tensors[0].type, _joined(tensors)),), math.prod(shape))
+    return Cost((KnownTensor(shape, tensors[0].type, _concatenated_values(tensors)),), math.prod(shape))
 
 
-def _joined(tensors: Sequence[KnownTensor]) -> tuple[float, ...] | None:
+def _concatenated_values(tensors: Sequence[KnownTensor]) -> tuple[float, ...] | None:
     """Elements of short constants one after the other, where they are lists."""
     values: list[float] = []
     for tensor in tensors:
@@ -197,9 +197,9 @@ def _joined(tensors: Sequence[KnownTensor]) -> tuple[float, ...] | None:
 @rule("Split")
 def _split(node: ShapeNode) -> Cost:
     x, axis = node.tensor(0), node.axis("axis", 0, len(node.shape(0)))
-    size, widths = x.shape[axis], node.listed("split", 1)
+    size, widths = x.shape[axis], node.attribute_or_input("split", 1)
     if widths is None:
-        count = node.whole("num_outputs", node.results)
+        count = node.integer("num_outputs", node.results)
         need(count == node.results and 0 < count <= size, f"it splits {size} into {count} parts for {node.results} results")
         width = -(-size // count)
         widths = [width] * (count - 1) + [size - width * (count - 1)]
@@ -210,20 +210,20 @@ def _split(node: ShapeNode) -> Cost:
 @rule("Slice")
 def _slice(node: ShapeNode) -> Cost:
     x, rank = node.tensor(0), len(node.shape(0))
-    starts, ends = (there(node.listed(name, i), "it has no bounds") for name, i in (("starts", 1), ("ends", 2)))
-    axes = node.listed("axes", 3)
-    axes = distinct(range(len(starts)) if axes is None else axes, rank)
+    starts, ends = (require(node.attribute_or_input(name, i), "it has no bounds") for name, i in (("starts", 1), ("ends", 2)))
+    axes = node.attribute_or_input("axes", 3)
+    axes = normalise_axes(range(len(starts)) if axes is None else axes, rank)
     steps = [1] * len(axes) if node.optional(4) is None else node.numbers(4)
     need(len(starts) == len(ends) == len(axes) == len(steps) and 0 not in steps, "its bounds do not fit together")
     shape = list(x.shape)
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        need(step > 0 or end < _FAR, f"it counts backwards to {end}, which runtimes read in two ways")
-        shape[axis] = _cut(shape[axis], start, end, step)
+        need(step > 0 or end < _MAX_PADDING, f"it counts backwards to {end}, which runtimes read in two ways")
+        shape[axis] = _slice_length(shape[axis], start, end, step)
         need(shape[axis] > 0, f"it cuts nothing from axis {axis}, from {start} to {end}")
-    return gives(shape, x.size, x.type)
+    return result_cost(shape, x.size, x.type)
 
 
-def _cut(size: int, start: int, end: int, step: int) -> int:
+def _slice_length(size: int, start: int, end: int, step: int) -> int:
     """Elements between bounds, clamped as ONNX says: forwards to the axis, backwards to its elements and before them."""
     first, last = (bound + size if bound < 0 else bound for bound in (start, end))
     if step > 0:
@@ -233,11 +233,11 @@ def _cut(size: int, start: int, end: int, step: int) -> int:
 
 @rule("Pad")
 def _pad(node: ShapeNode) -> Cost:
-    x, widths = node.tensor(0), there(node.listed("pads", 1), "it does not say how much it pads")
+    x, widths = node.tensor(0), require(node.attribute_or_input("pads", 1), "it does not say how much it pads")
     pads = node.optional(3)
-    axes = list(range(len(x.shape))) if pads is None else distinct(node.numbers(3), len(x.shape))
+    axes = list(range(len(x.shape))) if pads is None else normalise_axes(node.numbers(3), len(x.shape))
     need(len(widths) == 2 * len(axes) and all(-MAX_STEP <= n <= MAX_STEP for n in widths), f"it pads by {widths}")
-    mode = node.word("mode", "constant")
+    mode = node.string("mode", "constant")
     need(mode in _PAD_MODES, f"it pads in the mode `{mode[:20]}`")
     shape = list(x.shape)
     for i, axis in enumerate(axes):
@@ -247,7 +247,7 @@ def _pad(node: ShapeNode) -> Cost:
         limit = {"reflect": shape[axis] - 1, "wrap": shape[axis]}.get(mode, MAX_STEP)
         need(max(before, after) <= limit, f"it pads axis {axis} of {shape[axis]} by {max(before, after)} in the mode `{mode}`")
         shape[axis] += before + after
-    return gives(shape, math.prod(shape), x.type)
+    return result_cost(shape, math.prod(shape), x.type)
 
 
 @rule("Expand")
@@ -255,7 +255,7 @@ def _expand(node: ShapeNode) -> Cost:
     x, sizes = node.tensor(0), node.numbers(1)
     need(all(n > 0 for n in sizes), f"it makes {sizes}")
     shape = broadcast([x.shape, tuple(sizes)])
-    return gives(shape, math.prod(shape), x.type)
+    return result_cost(shape, math.prod(shape), x.type)
 
 
 @rule("Tile")
@@ -263,7 +263,7 @@ def _tile(node: ShapeNode) -> Cost:
     x, times = node.tensor(0), node.numbers(1)
     need(len(times) == len(x.shape) and all(n > 0 for n in times), f"it repeats {list(x.shape)} {times} times")
     shape = [n * k for n, k in zip(x.shape, times, strict=True)]
-    return gives(shape, math.prod(shape), x.type)
+    return result_cost(shape, math.prod(shape), x.type)
 
 
 @rule("Trilu")
@@ -271,7 +271,7 @@ def _trilu(node: ShapeNode) -> Cost:
     x = node.tensor(0, frozenset({FLOAT, BOOL}) | INDICES)
     need(len(x.shape) >= 2, f"its input has the shape {list(x.shape)}")
     need(node.optional(1) is None or node.shape(1) in ((), (1,)), "its diagonal is no single number")
-    return gives(x.shape, x.size, x.type)
+    return result_cost(x.shape, x.size, x.type)
 
 
 _INT64 = frozenset({INT64})
@@ -308,22 +308,22 @@ def _elements(node: ShapeNode) -> tuple[KnownTensor, KnownTensor]:
 @rule("GatherElements")
 def _gather_elements(node: ShapeNode) -> Cost:
     x, indices = _elements(node)
-    return gives(indices.shape, indices.size, x.type)
+    return result_cost(indices.shape, indices.size, x.type)
 
 
-def _written(x: KnownTensor, updates: KnownTensor, wanted: tuple[int, ...]) -> Cost:
+def _scatter(x: KnownTensor, updates: KnownTensor, wanted: tuple[int, ...]) -> Cost:
     """The tensor with others of this shape written into it."""
     need(updates.shape == wanted and updates.type == x.type, f"it writes {list(updates.shape)} where {list(wanted)} goes")
-    return gives(x.shape, x.size + updates.size, x.type)
+    return result_cost(x.shape, x.size + updates.size, x.type)
 
 
 @rule("ScatterElements")
 def _scatter_elements(node: ShapeNode) -> Cost:
     x, indices = _elements(node)
-    return _written(x, node.tensor(2), indices.shape)
+    return _scatter(x, node.tensor(2), indices.shape)
 
 
-def _pointed(x: KnownTensor, indices: KnownTensor, batch: int) -> tuple[int, ...]:
+def _indexed_shape(x: KnownTensor, indices: KnownTensor, batch: int) -> tuple[int, ...]:
     """Sizes of what one tuple of indices points at."""
     need(bool(indices.shape and x.shape), "one of its inputs is a single number")
     most = min(len(x.shape), len(indices.shape) - 1 if batch else len(x.shape))
@@ -336,23 +336,23 @@ def _pointed(x: KnownTensor, indices: KnownTensor, batch: int) -> tuple[int, ...
 @rule("GatherND")
 def _gather_nd(node: ShapeNode) -> Cost:
     x, indices = node.tensor(0), node.tensor(1, _INT64)
-    shape = (*indices.shape[:-1], *_pointed(x, indices, node.whole("batch_dims", 0)))
-    return gives(shape, math.prod(shape), x.type)
+    shape = (*indices.shape[:-1], *_indexed_shape(x, indices, node.integer("batch_dims", 0)))
+    return result_cost(shape, math.prod(shape), x.type)
 
 
 @rule("ScatterND")
 def _scatter_nd(node: ShapeNode) -> Cost:
     x, indices = node.tensor(0), node.tensor(1, _INT64)
-    return _written(x, node.tensor(2), (*indices.shape[:-1], *_pointed(x, indices, 0)))
+    return _scatter(x, node.tensor(2), (*indices.shape[:-1], *_indexed_shape(x, indices, 0)))
 
 
 @rule("OneHot")
 def _one_hot(node: ShapeNode) -> Cost:
     indices, depth, values = node.tensor(0, NUMBERS), node.number(1), node.tensor(2)
     need(depth > 0 and values.shape == (2,), "it has no depth, or not two values")
-    axis = counted(node.whole("axis", -1), len(indices.shape) + 1)
+    axis = normalise_axis(node.integer("axis", -1), len(indices.shape) + 1)
     shape = (*indices.shape[:axis], depth, *indices.shape[axis:])
-    return gives(shape, math.prod(shape), values.type)
+    return result_cost(shape, math.prod(shape), values.type)
 
 
 #: Elements of the input that each mode reads for an element along one axis.
@@ -365,22 +365,22 @@ MAX_SCALE = 64
 @rule("Resize")
 def _resize(node: ShapeNode) -> Cost:
     """ONNX Resize by scales (input 2) or to sizes (input 3), for all axes."""
-    x, mode = node.tensor(0, REALS), node.word("mode", "nearest")
+    x, mode = node.tensor(0, REALS), node.string("mode", "nearest")
     need(mode in _TAPS and "axes" not in node.attrs, f"it resizes in the mode `{mode[:20]}` along some axes")
-    need(node.word("coordinate_transformation_mode", "half_pixel") != "tf_crop_and_resize", "it crops")
-    need(node.word("keep_aspect_ratio_policy", "stretch") == "stretch", "it keeps the ratio of its sides")
+    need(node.string("coordinate_transformation_mode", "half_pixel") != "tf_crop_and_resize", "it crops")
+    need(node.string("keep_aspect_ratio_policy", "stretch") == "stretch", "it keeps the ratio of its sides")
     sizes = node.optional(3)
     shape = _by_scales(node, x.shape) if sizes is None or not sizes.size else node.numbers(3)
     need(len(shape) == len(x.shape), f"it makes {shape} of {list(x.shape)}")
     need(all(0 < new <= MAX_SCALE * old for new, old in zip(shape, x.shape, strict=True)), f"it makes {shape} of {list(x.shape)}")
     axes = sum(new != old for new, old in zip(shape, x.shape, strict=True))
     # Without a smaller side to be exact for, filters that widen as they shrink read each element once.
-    shrunk = x.size if node.whole("antialias", 0) else 0
-    return gives(shape, math.prod(shape) * _TAPS[mode] ** axes + shrunk * _TAPS[mode], x.type)
+    shrunk = x.size if node.integer("antialias", 0) else 0
+    return result_cost(shape, math.prod(shape) * _TAPS[mode] ** axes + shrunk * _TAPS[mode], x.type)
 
 
 def _by_scales(node: ShapeNode, shape: tuple[int, ...]) -> list[int]:
-    scales = there(node.tensor(2).values, "its scales are no constant")
+    scales = require(node.tensor(2).values, "its scales are no constant")
     need(len(scales) == len(shape), "it has no scale for each axis")
     need(all(0 < s <= MAX_SCALE for s in scales), f"its scales are {list(scales)}")
     # In the precision in which scales are stored, as runtimes do: 0.7 of 10 is 7.
@@ -390,8 +390,8 @@ def _by_scales(node: ShapeNode, shape: tuple[int, ...]) -> list[int]:
 @rule("GridSample")
 def _grid_sample(node: ShapeNode) -> Cost:
     x, grid = node.tensor(0, REALS), node.tensor(1, REALS)
-    axes, mode = len(x.shape) - 2, node.word("mode", "linear")
+    axes, mode = len(x.shape) - 2, node.string("mode", "linear")
     fits = 2 <= axes <= 3 and len(grid.shape) == len(x.shape) and grid.shape[0] == x.shape[0] and grid.shape[-1] == axes
     need(fits and mode in _TAPS, f"its grid has the shape {list(grid.shape)} for {list(x.shape)}")
     shape = (*x.shape[:2], *grid.shape[1:-1])
-    return gives(shape, math.prod(shape) * _TAPS[mode] ** axes, x.type)
+    return result_cost(shape, math.prod(shape) * _TAPS[mode] ** axes, x.type)

@@ -46,7 +46,7 @@ class KnownTensor:
         """Elements."""
         return math.prod(self.shape)
 
-    def reshaped(self, shape: Sequence[int]) -> "KnownTensor":
+    def reshape(self, shape: Sequence[int]) -> "KnownTensor":
         """The same elements in another shape."""
         return KnownTensor(tuple(shape), self.type, self.values)
 
@@ -78,7 +78,7 @@ class ShapeNode:
 
     def tensor(self, i: int, types: frozenset[int] = ANY) -> KnownTensor:
         """Input `i`, which must be there and have one of these element types."""
-        present = there(self.optional(i), f"it has no input {i}")
+        present = require(self.optional(i), f"it has no input {i}")
         need(present.type in types, f"its input {i} is of type {TYPE_NAMES[present.type]}")
         return present
 
@@ -96,7 +96,7 @@ class ShapeNode:
     def numbers(self, i: int) -> list[int]:
         """Whole numbers of input `i`, which must be a short constant."""
         tensor = self.tensor(i)
-        values = there(tensor.values, f"its input {i} is no short constant")
+        values = require(tensor.values, f"its input {i} is no short constant")
         need(tensor.type in INDICES and len(tensor.shape) <= 1, f"its input {i} is no list of whole numbers")
         return [int(n) for n in values]
 
@@ -106,7 +106,7 @@ class ShapeNode:
         need(len(numbers) == 1, f"its input {i} has {len(numbers)} numbers, one is needed")
         return numbers[0]
 
-    def listed(self, name: str, i: int) -> list[int] | None:
+    def attribute_or_input(self, name: str, i: int) -> list[int] | None:
         """Whole numbers that are an attribute, or input `i` in later opsets; None where both are left out."""
         if self.optional(i) is not None:
             return self.numbers(i)
@@ -116,21 +116,21 @@ class ShapeNode:
         need(isinstance(value, list | tuple) and all(isinstance(n, int) for n in value), f"its {name} is no list of whole numbers")
         return list(value)
 
-    def ints(self, name: str, default: Sequence[int], least: int) -> tuple[int, ...]:
+    def ints(self, name: str, default: Sequence[int], minimum: int) -> tuple[int, ...]:
         """A list of whole numbers among the attributes, as long as `default`, each within `least` and `MAX_STEP`."""
         value = self.attrs.get(name, default)
         listed = isinstance(value, Sequence) and not isinstance(value, bytes)
         need(listed and len(value) == len(default), f"its {name} is {str(value)[:60]}")
-        need(all(isinstance(n, int) and least <= n <= MAX_STEP for n in value), f"its {name} is {list(value)}")
+        need(all(isinstance(n, int) and minimum <= n <= MAX_STEP for n in value), f"its {name} is {list(value)}")
         return tuple(value)
 
-    def whole(self, name: str, default: int) -> int:
+    def integer(self, name: str, default: int) -> int:
         """A whole number among the attributes."""
         value = self.attrs.get(name, default)
         need(isinstance(value, int), f"its {name} is no whole number")
         return int(value)
 
-    def word(self, name: str, default: str) -> str:
+    def string(self, name: str, default: str) -> str:
         """A word among the attributes."""
         value = self.attrs.get(name, default.encode())
         need(isinstance(value, bytes), f"its {name} is no word")
@@ -138,7 +138,7 @@ class ShapeNode:
 
     def axis(self, name: str, default: int, rank: int) -> int:
         """An axis among the attributes, counted from the first."""
-        return counted(self.whole(name, default), rank, name)
+        return normalise_axis(self.integer(name, default), rank, name)
 
 
 Rule = Callable[[ShapeNode], Cost]
@@ -150,37 +150,37 @@ RULES: RuleTable[Rule] = RuleTable()
 rule = RULES.add
 
 
-def there(value: _T | None, problem: str) -> _T:
-    """The value, which must not be None."""
+def require(value: _T | None, problem: str) -> _T:
+    """Return the value, which must not be None."""
     if value is None:
         raise StretchError(problem)
     return value
 
 
-def gives(shape: Iterable[int], work: int, type: int = FLOAT) -> Cost:
-    """The cost of an operator with one result."""
+def result_cost(shape: Iterable[int], work: int, type: int = FLOAT) -> Cost:
+    """Return the cost of an operator with one result."""
     return Cost((KnownTensor(tuple(shape), type),), work)
 
 
-def like(tensor: KnownTensor, work: int = 1) -> Cost:
-    """The cost of an operator whose result is like a tensor, with so many operations for each element."""
-    return gives(tensor.shape, work * tensor.size, tensor.type)
+def same_shape_cost(tensor: KnownTensor, work: int = 1) -> Cost:
+    """Return the cost of an operator with a result of a tensor's shape and type, and `work` operations per element."""
+    return result_cost(tensor.shape, work * tensor.size, tensor.type)
 
 
-def moved(tensor: KnownTensor, shape: Sequence[int]) -> Cost:
-    """The cost of the same elements in another shape."""
-    return Cost((tensor.reshaped(shape),), tensor.size)
+def moved_cost(tensor: KnownTensor, shape: Sequence[int]) -> Cost:
+    """Return the cost of the same elements in another shape."""
+    return Cost((tensor.reshape(shape),), tensor.size)
 
 
-def counted(axis: int, rank: int, name: str = "axis") -> int:
-    """An axis counted from the first, where it may be counted from the last."""
+def normalise_axis(axis: int, rank: int, name: str = "axis") -> int:
+    """Return a non-negative axis; negative ones count from the last."""
     need(-rank <= axis < rank, f"its {name} is {axis}, there are {rank} axes")
     return axis % rank
 
 
-def distinct(axes: Iterable[int], rank: int) -> list[int]:
-    """Axes counted from the first, none of which may be there twice."""
-    axes_of_rank = [counted(axis, rank, "axes") for axis in axes]
+def normalise_axes(axes: Iterable[int], rank: int) -> list[int]:
+    """Return non-negative axes, which must be distinct."""
+    axes_of_rank = [normalise_axis(axis, rank, "axes") for axis in axes]
     need(len(set(axes_of_rank)) == len(axes_of_rank), f"its axes {axes_of_rank} are there twice")
     return axes_of_rank
 
@@ -196,20 +196,20 @@ def broadcast(shapes: Sequence[Shape]) -> Shape:
     return tuple(reversed(result))
 
 
-_SIZES = "how large its result is depends on what the network computes"
-_INSIDE = "it holds a graph, and how often that runs is not bounded"
-_CHANCE = "its result is random"
+_DYNAMIC_SIZES = "how large its result is depends on what the network computes"
+_NESTED_GRAPH = "it holds a graph, and how often that runs is not bounded"
+_RANDOM = "its result is random"
 
 #: The reason for operators that ONNX has and bundles have not.
 REASONS: Mapping[str, str] = {
-    **dict.fromkeys(("Compress", "NonMaxSuppression", "NonZero", "Unique"), _SIZES),
-    **dict.fromkeys(("If", "Loop", "Scan", "SequenceMap"), _INSIDE),
-    **dict.fromkeys(("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"), _CHANCE),
+    **dict.fromkeys(("Compress", "NonMaxSuppression", "NonZero", "Unique"), _DYNAMIC_SIZES),
+    **dict.fromkeys(("If", "Loop", "Scan", "SequenceMap"), _NESTED_GRAPH),
+    **dict.fromkeys(("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"), _RANDOM),
     "Dropout": "it is for training",
 }
 
 
-def reason(operator: str) -> str:
-    """Why a bundle holds no such operator, and what to do instead."""
+def unsupported_reason(operator: str) -> str:
+    """Return the reason why a bundle holds no such operator, and what to do instead."""
     known = REASONS.get(operator, "nn-stretch does not know its result or its cost")
     return f"no bundle holds `{operator[:60]}`: {known}; take it out of the network, or write it with other operators"

@@ -1,6 +1,6 @@
 import pytest
 
-from scheduler.delegates.opencl.device import missing
+from scheduler.delegates.opencl.device import unavailable_reason
 
 
 def pytest_collection_modifyitems(items):
@@ -9,7 +9,7 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if "delegates/opencl" in str(item.path):
             item.add_marker(pytest.mark.opencl)
-            reason = reason or missing() or "there is one"
+            reason = reason or unavailable_reason() or "there is one"
             if reason != "there is one":
                 item.add_marker(pytest.mark.skip(reason=reason))
 

@@ -122,7 +122,7 @@ def needs_half():
 
 def launches(path, *, half=False, **options):
     delegate = OpenCLDelegate(half=half, options=Options(**options))
-    return delegate.lowered(delegate.prepared(path))
+    return delegate.lower(delegate.prepare(path))
 
 
 def kernels(path, **options):
@@ -148,7 +148,7 @@ def as_gpu(path, *, half=False, **options):
     more = {"cpu": False} | {name: options.pop(name) for name in ("images", "max_local", "max_sizes", "cpu") if name in options}
     traits = replace(device.traits, id="gpu", lanes=4, blocks_inside=False, registers=24, local=(16, 4, 1), **more)
     device = replace(device, traits=traits)
-    graph = OpenCLDelegate().prepared(path)
+    graph = OpenCLDelegate().prepare(path)
     launches = lower(graph, traits.blocking(half), traits, Options(**options), Schedules(traits))
     compiled = OpenCLCompiled(device, graph, launches, half=half)
     return compute(compiled), compiled.launches

@@ -21,16 +21,16 @@ from scheduler.delegates.opencl.device import (
     device_traits,
     find_device,
     is_unknown,
-    missing,
     open_device,
     read_binary,
+    unavailable_reason,
     write_binary,
 )
 from tests.scheduler import bundles
 from tests.scheduler.delegates.opencl import networks
 
 #: Which threads compute is known of PoCL alone.
-POCL = missing() is None and device_traits(find_device()).id.startswith("pocl")
+POCL = unavailable_reason() is None and device_traits(find_device()).id.startswith("pocl")
 
 
 class Named:

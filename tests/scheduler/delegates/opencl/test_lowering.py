@@ -17,7 +17,7 @@ from scheduler.cores import available_cores
 from scheduler.delegates.base import UnableError
 from scheduler.delegates.opencl import OpenCLDelegate
 from scheduler.delegates.opencl import compiled as invocations
-from scheduler.delegates.opencl.device import LIBRARY_VARIABLE, Traits, open_device, pinned_bytes, pins
+from scheduler.delegates.opencl.device import LIBRARY_VARIABLE, Traits, open_device, pinned_bytes, pinned_is_faster
 from scheduler.delegates.opencl.graph import fuse, read_graph, simplify
 from scheduler.delegates.opencl.launch import Blocking, Launch
 from scheduler.delegates.opencl.lowering import UnsupportedError
@@ -99,7 +99,7 @@ def test_identities_go_and_constants_are_computed_once(tmp_path):
     path = networks.save(tmp_path / "m.onnx", nodes, {"x": (1, 3)}, ["y"], {"one": np.ones(3, np.float32)})
     graph = simplified(path)
     assert [node.op for node in graph.nodes] == ["Mul", "Identity"]
-    assert set(graph.gone) == {"i", "j", "two"}
+    assert set(graph.removed) == {"i", "j", "two"}
     assert networks.error(path) <= 1e-6
 
 
@@ -200,10 +200,10 @@ sizes = st.tuples(*[st.integers(1, 40)] * 3)
 
 @given(sizes, sizes, st.integers(1, 64), sizes)
 def test_work_group_is_brought_within_limits(grid, local, limit, most):
-    launch = Launch("k", "n", (), (), grid, "", local=local).within(limit, most)
+    launch = Launch("k", "n", (), (), grid, "", local=local).with_legal_local(limit, most)
     assert all(size <= current and size <= top for size, current, top in zip(launch.local, local, most, strict=True))
     assert prod(launch.local) <= limit or launch.local[:2] == (1, 1)
-    assert Launch("k", "n", (), (), grid, "").within(limit, most).local is None
+    assert Launch("k", "n", (), (), grid, "").with_legal_local(limit, most).local is None
 
 
 shapes = st.tuples(*[st.integers(1, 9)] * 4)
@@ -282,7 +282,7 @@ def test_network_stored_in_half_precision_is_close_and_chooses_the_same_class(tm
 
 
 def test_places_tell_kernel_time_and_what_was_merged(tmp_path):
-    places = {place.name: place for place in OpenCLDelegate().places(networks.residual_block(tmp_path / "m.onnx"))}
+    places = {place.name: place for place in OpenCLDelegate().node_placements(networks.residual_block(tmp_path / "m.onnx"))}
     assert places["c1"].ms > 0
     assert "kernel" in places["c1"].reason
     assert places["n1"].reason == places["r1"].reason == "merged into `c1`"
@@ -291,7 +291,7 @@ def test_places_tell_kernel_time_and_what_was_merged(tmp_path):
 
 def test_places_tell_why_a_subgraph_is_refused(tmp_path):
     path = networks.save(tmp_path / "m.onnx", [("Cos", ["x"], "y", {})], {"x": (1, 5)}, ["y"], {})
-    (place,) = OpenCLDelegate().places(path)
+    (place,) = OpenCLDelegate().node_placements(path)
     assert (
         place.reason
         == "on the CPU instead, for the opencl delegate refuses its subgraph: node `y` is a Cos, for which the opencl delegate has no kernel"
@@ -390,7 +390,7 @@ def test_memory_that_a_driver_pins_is_zero_and_computed_on_as_any_other(tmp_path
     device = open_device(())
     raw = pinned_bytes(device, 16 * 81 * 4 * 2)
     assert not raw.any()
-    assert not (device.traits.cpu and pins(device))  # a CPU device reads the host's memory as it lies
+    assert not (device.traits.cpu and pinned_is_faster(device))  # a CPU device reads the host's memory as it lies
     compiled = OpenCLDelegate().compile(networks.residual_block(tmp_path / "m.onnx"))
     x, y = (part.view(np.float32).reshape(1, 16, 9, 9) for part in np.split(raw, 2))
     x[:] = networks.numbers(1, 16, 9, 9)

@@ -41,7 +41,7 @@ def model(nodes, weights=(), inputs=None, outputs=None):
 
 def check(proto, path):
     onnx.save(proto, str(path / "m.onnx"))
-    return OnnxFile(path / "m.onnx", decode(path / "m.onnx")).demand
+    return OnnxFile(path / "m.onnx", decode(path / "m.onnx")).cost
 
 
 def lying(name="w", **fields):
@@ -167,9 +167,9 @@ def test_work_of_all_operators_together_is_bounded(tmp_path):
 
 def test_memory_is_that_of_tensors_that_are_still_read(tmp_path):
     chain = model([relu("x", "a"), relu("a", "b"), relu("b", "y")])
-    assert check(chain, tmp_path).alive == 2 * 2
+    assert check(chain, tmp_path).peak_elements == 2 * 2
     kept = model([relu("x", "a"), relu("a", "b"), helper.make_node("Sum", ["x", "a", "b"], ["y"])])
-    assert check(kept, tmp_path).alive == 4 * 2
+    assert check(kept, tmp_path).peak_elements == 4 * 2
 
 
 def attention():
@@ -201,7 +201,7 @@ def test_file_with_changed_bytes_is_taken_or_refused_and_nothing_else(tmp_path_f
     path = tmp_path_factory.getbasetemp() / "changed.onnx"
     path.write_bytes(damaged(data.draw, attention().SerializeToString()))
     with one_sentence():
-        assert OnnxFile(path, decode(path)).demand.work >= 0
+        assert OnnxFile(path, decode(path)).cost.work >= 0
 
 
 @pytest.mark.torch
@@ -285,7 +285,7 @@ def test_file_tells_its_nodes_weights_and_the_shapes_of_every_tensor(tmp_path):
     between = {v.name: tuple(d.dim_value for d in v.type.tensor_type.shape.dim) for v in inferred.graph.value_info}
     assert result.ends == ({"x": (1, 2)}, {"y": (1, 2)})
     assert result.shapes == {"x": (1, 2), "b": (2,), "y": (1, 2)} | between
-    assert result.named == [("Relu_0", "Relu"), ("last", "Add")]
+    assert result.named_nodes == [("Relu_0", "Relu"), ("last", "Add")]
     assert [node.op_type for node in result.nodes] == ["Relu", "Add"]
     assert numpy_helper.to_array(result.initialisers["b"]).tolist() == [1.0, 2.0]
     assert result.external == set()
@@ -295,7 +295,7 @@ def test_operator_that_is_not_allowed_is_refused_once_the_check_is_asked_for(tmp
     node = helper.make_node("RandomNormalLike", ["x"], ["y"], name="n")
     result = open_onnx(saved(tmp_path / "m.onnx", [stating("relu", node)], (1, 2)))
     assert result.ends[1] == {"y": (1, 2)}
-    for check, what in ((lambda: result.demand, "run"), (lambda: result.graph, "read")):
+    for check, what in ((lambda: result.cost, "run"), (lambda: result.graph, "read")):
         with pytest.raises(StretchError, match=rf"m\.onnx cannot be {what}: operator `n` .*: no bundle holds `RandomNormalLike`"):
             check()
 

@@ -23,11 +23,11 @@ from scheduler.tools.boards.agent import Agent, Content, facts, unpack
 from scheduler.tools.boards.board import (
     AgentConnection,
     BoardArchive,
+    ChunkWriter,
     RefusedError,
-    Sending,
-    below,
     boot,
     connect,
+    files_below,
     installer,
     package_archive,
     package_name,
@@ -43,7 +43,7 @@ SOURCE = files("scheduler.tools.boards").joinpath("agent.py").read_text()
 
 def sent(data, pieces=1):
     stream = io.BytesIO()
-    sending = Sending(stream.write)
+    sending = ChunkWriter(stream.write)
     for at in range(pieces):
         sending.write(data[len(data) * at // pieces : len(data) * (at + 1) // pieces])
     sending.end()
@@ -111,8 +111,8 @@ def packed(archive):
 
 
 def test_same_files_give_the_same_bytes_and_compression_makes_them_fewer(folder):
-    assert packed(BoardArchive("x", below(folder))) == packed(BoardArchive("x", below(folder)))
-    assert len(packed(BoardArchive("x", below(folder)))) < len(packed(BoardArchive("x", below(folder), compress=False)))
+    assert packed(BoardArchive("x", files_below(folder))) == packed(BoardArchive("x", files_below(folder)))
+    assert len(packed(BoardArchive("x", files_below(folder)))) < len(packed(BoardArchive("x", files_below(folder), compress=False)))
 
 
 def test_end_that_is_closed_is_one_sentence(monkeypatch, tmp_path):
@@ -144,7 +144,7 @@ def run(line, code, said=None):
 def test_files_are_put_kept_fetched_and_removed(line, tmp_path):
     (tmp_path / "files/deep").mkdir(parents=True)
     (tmp_path / "files/deep/a").write_bytes(b"1" * 3_000_000)
-    archive = BoardArchive("some/thing", below(tmp_path / "files"))
+    archive = BoardArchive("some/thing", files_below(tmp_path / "files"))
     assert line.ask("keeps", name="some/thing", files=None) == {"kept": False}
     assert line.send("put", archive.write, name=archive.name, trial=[], replace=False) == {}
     assert line.ask("keeps", name="some/thing", files=None) == {"kept": True}
@@ -162,7 +162,7 @@ def test_what_was_put_before_is_replaced_whole_or_stays(line, tmp_path):
     for name, replace in (("a", False), ("b", True), ("c", False)):
         (tmp_path / name).write_text(name)
         line.send("put", BoardArchive("x", {name: tmp_path / name}).write, name="x", trial=[], replace=replace)
-    assert below(tmp_path / "root/x").keys() == {"b"}
+    assert files_below(tmp_path / "root/x").keys() == {"b"}
     assert not list((tmp_path / "root").glob("unfinished/put*"))
 
 

@@ -25,10 +25,10 @@ from scheduler.tools.explain.foreign import (
     judge,
     largest_difference,
     raise_opset,
-    tried,
+    try_fixes,
 )
 from scheduler.tools.explain.model import ForeignModel, ForeignOp, Verdict, open_model, tflite_macs
-from scheduler.tools.explain.runtimes import find_named
+from scheduler.tools.explain.runtimes import find_mentioned
 from tests.scheduler.foreign_files import linear_tflite
 from tests.scheduler.tools.explain.files import FOREIGN, conv, model, node
 
@@ -195,9 +195,9 @@ def test_first_unsupported_operator_is_the_one_of_its_own_message(foreign, name)
 
 def test_operator_of_a_message_is_found_by_its_name_and_else_by_its_type(foreign):
     opened = open_model(foreign["own_domain"])
-    assert find_named(opened, "Could not find an implementation for Relu(14) node with name 'relu'") == 2
-    assert find_named(opened, "Fatal error: com.example:Swirl(-1) is not a registered function/op") == 1
-    assert find_named(opened, "it is too large") is None
+    assert find_mentioned(opened, "Could not find an implementation for Relu(14) node with name 'relu'") == 2
+    assert find_mentioned(opened, "Fatal error: com.example:Swirl(-1) is not a registered function/op") == 1
+    assert find_mentioned(opened, "it is too large") is None
 
 
 RUNNABLE = [name for name in FOREIGN if name not in ("own_domain", "upsample")]
@@ -211,7 +211,7 @@ def test_every_change_computes_what_the_original_does_by_the_definition_of_onnx(
     )
     kind = onnx.helper.tensor_dtype_to_np_dtype(original.graph.input[0].type.tensor_type.elem_type)
     wanted = ReferenceEvaluator(original).run(None, {"x": x.astype(kind)})[0]
-    for _, changed in tried(original):
+    for _, changed in try_fixes(original):
         onnx.checker.check_model(changed)
         takes = onnx.helper.tensor_dtype_to_np_dtype(changed.graph.input[0].type.tensor_type.elem_type)
         got = ReferenceEvaluator(changed).run(None, {"x": x.astype(takes)})[0]
@@ -239,7 +239,7 @@ def test_originals_stay_as_they_are():
     for write in FOREIGN.values():
         original = write()
         before = original.SerializeToString(deterministic=True)
-        list(tried(original))
+        list(try_fixes(original))
         assert original.SerializeToString(deterministic=True) == before
 
 

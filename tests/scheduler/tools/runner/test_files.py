@@ -75,7 +75,7 @@ def run(content, threads=1):
 
 @pytest.mark.parametrize("signature", ["stem", "s1.cpu", "s1.dsp", "s1.join", "s2.cpu", "s2.dsp", "s2.join", "head"])
 def test_a_patched_file_computes_what_the_signature_written_alone_computes(file, signature):
-    for one, other in zip(run(patched(file, signature)), run(file.alone(signature)), strict=True):
+    for one, other in zip(run(patched(file, signature)), run(file.single_signature_file(signature)), strict=True):
         assert np.array_equal(one, other)
 
 

@@ -15,7 +15,7 @@ from predictors.errors import StretchError
 from scheduler.bundle.load import load_bundle
 from scheduler.runtime.machine import InputReady, StepDone
 from scheduler.runtime.record import replay
-from scheduler.tools.web.server import MOST_BYTES, RUNTIME_FILES, PageBundle, PageServer, runtime_folder
+from scheduler.tools.web.server import MAX_BYTES, RUNTIME_FILES, PageBundle, PageServer, runtime_folder
 from tests.scheduler.doubles import whole
 
 DEVICE = {"agent": "a browser", "cores": 8, "isolated": True, "webgpu": True, "fp16": True, "webnn": False, "lacks": []}
@@ -29,7 +29,7 @@ def server(bundle_dir, tmp_path):
         (runtime / name).write_bytes(b"plain")
         (runtime / f"{name}.gz").write_bytes(b"packed")
     said = []
-    with PageServer([PageBundle("b0", "tiny", load_bundle(bundle_dir))], runtime, tell=said.append) as server:
+    with PageServer([PageBundle("b0", "tiny", load_bundle(bundle_dir))], runtime, report=said.append) as server:
         server.sentences = said
         yield server
 
@@ -100,7 +100,7 @@ def result(server, **changes):
         {"step": "b", "queue": "gpu", "start_ms": 1, "end_ms": 3, "handover_ms": 0.3},
     ]
     body = {"bundle": "b0", "device": DEVICE, "threads": 4, "providers": {"cpu": "wasm", "gpu": "webgpu"}, "times_ms": times}
-    body |= {"differences": dict.fromkeys(contestants, 1e-7), "spans": spans, "record": recording(server.shown[0])}
+    body |= {"differences": dict.fromkeys(contestants, 1e-7), "spans": spans, "record": recording(server.bundles[0])}
     return msgspec.json.encode(body | changes)
 
 
@@ -150,7 +150,7 @@ def test_a_message_that_is_no_json_or_too_long_is_refused(server):
     for body in (b"", b"{", b'{"times": NaN}', b"\xff\xfe", b"[" * 100_000):
         assert ask(server, "result", body)[0].status == 400
     with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)) as connection:
-        connection.request("POST", f"/{server.token}/result", headers={"Content-Length": str(MOST_BYTES + 1)})
+        connection.request("POST", f"/{server.token}/result", headers={"Content-Length": str(MAX_BYTES + 1)})
         assert connection.getresponse().status == 413
     assert server.answers == []
 
@@ -167,7 +167,7 @@ def test_a_second_page_waits_until_the_first_is_done_or_has_failed(server):
 
 
 def test_expected_outputs_are_those_of_the_whole_model(server, bundle_dir):
-    shown = server.shown[0]
+    shown = server.bundles[0]
     name, output = shown.manifest.inputs[0], shown.manifest.outputs[0]
     x = np.frombuffer(ask(server, f"bundles/b0/tensors/{name}")[1], np.float32).reshape(shown.manifest.model.input_shape)
     want = whole(bundle_dir, x)

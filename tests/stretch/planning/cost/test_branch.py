@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from predictors.devices import Slowing, load_device
+from predictors.devices import SlowdownFactors, load_device
 from predictors.errors import StretchError
 from predictors.predictor import LatencyPredictor
 from stretch.planning.config import PlanConfig
@@ -61,10 +61,10 @@ def test_join_convolution_costs_what_its_built_operator_costs(processor):
     segment = STAGES[2]
     graph = built(segment, processor, 4, 512, "none", segment.in_width, "project", 256)
     branch = COSTS.branch(segment, processor, 4, 512)
-    slowing = Slowing(1.25, 1.5)
+    slowing = SlowdownFactors(1.25, 1.5)
     ((macs, ms, params),) = COSTS.join_convs(segment, processor, [(512, 256)], slowing)
     assert (branch.macs + macs, branch.params + params) == (graph.macs, graph.params)
-    assert branch.time.beside(slowing) + ms == pytest.approx(MI9.predict(graph, processor).computing.beside(slowing))
+    assert branch.time.slowed(slowing) + ms == pytest.approx(MI9.predict(graph, processor).computing.slowed(slowing))
 
 
 def test_concatenation_is_free_where_channels_are_the_slowest_axis_and_a_copy_elsewhere():

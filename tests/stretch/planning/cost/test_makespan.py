@@ -8,7 +8,7 @@ from predictors.devices import load_device
 from predictors.energy import EnergyModel
 from predictors.errors import UnknownNameError
 from predictors.predictor import LatencyPredictor
-from predictors.rewrites import rewritten
+from predictors.rewrites import apply_rewrites
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.compare import ideal_split_ms
@@ -61,7 +61,7 @@ def test_planner_timeline_and_baseline_have_the_rewrites_of_the_profile_where_no
         one = BranchDesign(graph.name, "mi9", tuple(whole(s, processor) for s in split_segments(graph)))
         run = timeline(graph, one, costs)
         assert run.makespan_ms == pytest.approx(costs.predictor.predict(graph, processor, COSTS.precision[processor]).ms)
-        assert run.computing_ms == pytest.approx(timeline(rewritten(graph, ["grouped_conv=parts"])[0], one, plain).computing_ms)
+        assert run.computing_ms == pytest.approx(timeline(apply_rewrites(graph, ["grouped_conv=parts"])[0], one, plain).computing_ms)
         scale = BranchScale(processor, segment.depth, segment.width // 2, align=8)
         branch = scale_branch(segment, SegmentDesign("s1", segment.start, segment.end, (scale,)), 0, segment.in_width)
         cost = costs.branch(segment, processor, scale.depth, scale.width)

@@ -12,12 +12,12 @@ from predictors.predictor import LatencyPredictor
 from scheduler.answer import run_answer
 from scheduler.bundle.agreement import Agreement, SegmentAgreement
 from scheduler.bundle.load import load_bundle
-from scheduler.checks.verify import judge, random_input
+from scheduler.checks.verify import compare_with_reference, random_input
 from scheduler.measure.benchmark import Effort, benchmark
 from scheduler.measure.energy import measure_energy
 from scheduler.runtime.session import Session
 from scheduler.runtime.trace import Span, Trace
-from scheduler.simulate.answer import DecisionAnswer, PlanAnswer, SimulationRequest, simulate
+from scheduler.simulate.answer import DecisionAnswer, SimulatedPlan, SimulationRequest, simulate
 from scheduler.simulate.clock import predicted_trace
 from scheduler.simulate.scene import Load, Scene
 from stretch.comparison import CompareAnswer, ComparedRow
@@ -337,7 +337,7 @@ def test_measured_and_predicted_stand_apart(bundle_dir):
     bundle = load_bundle(bundle_dir)
     x = random_input(bundle)
     with Session(bundle) as session:
-        right, result = judge(session, x), benchmark(session, x, Effort(3, 0))
+        right, result = compare_with_reference(session, x), benchmark(session, x, Effort(3, 0))
         answer = run_answer(session, result, right, None, measure_energy(lambda: session.run(x)), warnings=["<mind>"])
     predicted = predicted_trace(bundle.manifest, specified("pixel6"))
     both = checked(render(run_page(answer, result.traces, predicted)))
@@ -365,7 +365,7 @@ def test_every_number_of_inferences_has_a_page(bundle_dir, runs):
 
 def test_other_plans_and_their_reasons_are_listed(bundle_dir):
     answer, result = simulate(load_bundle(bundle_dir), specified("pixel6"), Scene(runs=2, traced=1), SimulationRequest())
-    plans = tuple(PlanAnswer(bundle=name, makespan_ms=5.0, inferences=1) for name in ("a", "<b>"))
+    plans = tuple(SimulatedPlan(bundle=name, makespan_ms=5.0, inferences=1) for name in ("a", "<b>"))
     decision = DecisionAnswer(
         inference=1, at_ms=7.5, kind="move", before="a", after="<b>", reason="gpu takes 3 times as long", factors={"gpu": 3.0}
     )

@@ -40,7 +40,7 @@ class Silent:
 def board(tmp_path):
     """A board on a line that needs no ssh, with the Python of the tests."""
     with AgentConnection(["sh", "-c", boot([sys.executable])]) as line:
-        yield Board(boards.Where(host="here", folder=str(tmp_path / "board")), line, read_facts("here", line.facts), Silent())
+        yield Board(boards.BoardTarget(host="here", folder=str(tmp_path / "board")), line, read_facts("here", line.facts), Silent())
 
 
 @pytest.mark.torch

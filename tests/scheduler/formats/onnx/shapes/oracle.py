@@ -79,7 +79,7 @@ def refused(case, built):
     """Why a file is refused that states results like these; None if it is not."""
     outputs = [helper.make_tensor_value_info(f"y{i}", helper.np_dtype_to_tensor_dtype(y.dtype), y.shape) for i, y in enumerate(built)]
     try:
-        _ = OnnxFile(FILE, case.model(outputs)).demand
+        _ = OnnxFile(FILE, case.model(outputs)).cost
     except StretchError as error:
         return error.message
     return None

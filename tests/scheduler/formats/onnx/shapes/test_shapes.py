@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as arrays
 
 from predictors.errors import StretchError
 from scheduler.formats.onnx.shapes import RULES
-from scheduler.formats.onnx.shapes.moving import SHORT, short
+from scheduler.formats.onnx.shapes.moving import MAX_VALUES, without_long_values
 from scheduler.formats.onnx.shapes.node import REASONS, KnownTensor, ShapeNode, broadcast
 from tests.scheduler.formats.onnx.shapes.oracle import Case, agrees, node, reals, rule, shapes, sizes, whole
 
@@ -259,8 +259,8 @@ def test_part_of_a_shape_is_counted_as_the_runtime_does(shape, start, end):
 
 
 def test_values_of_long_constants_are_forgotten():
-    assert short(KnownTensor((SHORT,), 7, (1,) * SHORT)).values == (1,) * SHORT
-    assert short(KnownTensor((SHORT + 1,), 7, (1,) * (SHORT + 1))).values is None
+    assert without_long_values(KnownTensor((MAX_VALUES,), 7, (1,) * MAX_VALUES)).values == (1,) * MAX_VALUES
+    assert without_long_values(KnownTensor((MAX_VALUES + 1,), 7, (1,) * (MAX_VALUES + 1))).values is None
 
 
 def test_endless_range_is_counted_and_not_made():
@@ -280,10 +280,10 @@ def test_shapes_go_together_where_numpy_says_so(one, other):
 
 def test_attribute_of_another_type_is_refused():
     with pytest.raises(StretchError, match="its group is no whole number"):
-        node([X], {"group": b"2"}).whole("group", 1)
+        node([X], {"group": b"2"}).integer("group", 1)
     with pytest.raises(StretchError, match="its mode is no word"):
-        node([X], {"mode": 2}).word("mode", "nearest")
-    assert node([X], {"mode": b"\xff"}).word("mode", "nearest") == "\N{REPLACEMENT CHARACTER}"
+        node([X], {"mode": 2}).string("mode", "nearest")
+    assert node([X], {"mode": b"\xff"}).string("mode", "nearest") == "\N{REPLACEMENT CHARACTER}"
 
 
 def lists(draw, axes, low, high):
