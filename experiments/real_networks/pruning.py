@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from predictors.graph import OpGraph
     from stretch.capture import Captured
     from stretch.planning.design.branch_design import BranchDesign
-    from stretch.planning.result import PlanResult, Single
+    from stretch.planning.result import PlanResult, SingleProcessor
     from stretch.transform.model import Branch, BranchedModel
 
 HERE = Path(__file__).parent
@@ -269,7 +269,7 @@ def measure(name: str, real: Real, weights: Path, images: Path) -> Row:
     return row | agreement(original, model, result.held_back, "calibrated")
 
 
-def pruned_as_fast(original: "Captured", planned: "PlanResult") -> "tuple[Pruned, Single]":
+def pruned_as_fast(original: "Captured", planned: "PlanResult") -> "tuple[Pruned, SingleProcessor]":
     """The mildest pruned network that is predicted to be as fast on one processor as branches are on theirs, and where and how fast it runs."""
     from stretch.planning.design.scale import aligns
     from stretch.planning.result import ranked_singles
@@ -278,7 +278,7 @@ def pruned_as_fast(original: "Captured", planned: "PlanResult") -> "tuple[Pruned
     alone = planned.best_single.processor
     step = aligns(planned.device, [alone])[alone]
 
-    def single(pruned: Pruned) -> "Single":
+    def single(pruned: Pruned) -> "SingleProcessor":
         return ranked_singles(pruned.captured.graph, planned.costs, planned.config.processors)[0]
 
     pruned = prune(original, mildest(lambda ratio: single(prune(original, ratio, step)).ms, planned.run.makespan_ms), step)

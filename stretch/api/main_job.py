@@ -24,7 +24,7 @@ from stretch.planning.config import PlanConfig
 from stretch.planning.cost.compare import BRANCHED
 from stretch.planning.design.branch_design import DesignDraft, load_draft
 from stretch.planning.design.division import exact_kinds
-from stretch.planning.messages import Message, OptionName, Spelling, as_argument, command_line, spelled
+from stretch.planning.messages import Message, OptionName, Spelling, command_line, format_argument, render_message
 from stretch.planning.plan import evaluate, plan
 from stretch.planning.result import PlanResult
 from stretch.stages.design import BranchedAnswer, read_design
@@ -190,7 +190,7 @@ class Branched:
             spelling: How its sentences write options; as arguments of Python if None.
         """
         planned = self.plan.answer(spelling)
-        spelled_warnings = [spelled(warning, spelling or as_argument) for warning in self.warnings]
+        spelled_warnings = [render_message(warning, spelling or format_argument) for warning in self.warnings]
         return filled(
             BranchedAnswer,
             self,
@@ -458,10 +458,10 @@ def branch(
     tell = progress or silent
     phase = partial(phase_of, seconds, tell)
     # what is wrong with a request is said before torch is loaded
-    config = (config or PlanConfig()).having(options)
+    config = (config or PlanConfig()).replace(options)
     profile = device if isinstance(device, DeviceProfile) else load_device(device)
     if design is None or len(profile.usual) < 2:
-        config.checked(profile)
+        config.resolve(profile)
     draft = load_draft(Path(design)) if isinstance(design, str | Path) else design
     least = config.min_agreement
     check_request(config, refine, synthetic, repair=repair, images=images is not None, design=draft is not None, dry_run=dry_run)

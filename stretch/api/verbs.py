@@ -145,15 +145,15 @@ def search(
         UsageError: If arguments contradict each other.
         StretchError: Or one of its kinds: unknown names, no images, no design, no folder to write to.
     """
-    from stretch.planning.pareto import check_weighed, diverse_front, front, front_answer
+    from stretch.planning.pareto import check_criteria, diverse_front, front, front_answer
 
-    progress, request = progress or silent, (config or PlanConfig()).having(options)
-    weighed = check_weighed(tuple(pareto)) if pareto else ()
+    progress, request = progress or silent, (config or PlanConfig()).replace(options)
+    weighed = check_criteria(tuple(pareto)) if pareto else ()
     differ = within is not None or (not weighed and request.objective not in ("latency", "accuracy"))
     folder = None if out is None else Path(out)
     check_search(request, weighed, images=images, synthetic=synthetic, out=folder, differ=differ)
     profile = device if isinstance(device, DeviceProfile) else load_device(device)
-    request.checked(profile)
+    request.resolve(profile)
     seconds: dict[str, float] = {}
     network = model
     if isinstance(network, str):
@@ -239,7 +239,7 @@ def search_pair(
     request, folder = config or PlanConfig(), None if out is None else Path(out)
     check_search(request, (), out=folder)
     profile = device if isinstance(device, DeviceProfile) else load_device(device)
-    request.checked(profile)
+    request.resolve(profile)
     times = [time.perf_counter()]
     from stretch.stages.network import read_network
 

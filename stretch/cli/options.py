@@ -105,7 +105,7 @@ def settings(flags: Collection[str] = FLAGS) -> Callable[[Callable[..., None]], 
             stated |= {name: known[name].read(word) for name, word in words.items() if word is not None}
             for name, options in taken.items():
                 if options is PLAN_OPTIONS:
-                    values[name] = PlanConfig().having({option.name: stated[option.name] for option in options if option.name in stated})
+                    values[name] = PlanConfig().replace({option.name: stated[option.name] for option in options if option.name in stated})
                 elif name in stated:
                     values[name] = stated[name]
             function(out, **values)
@@ -154,10 +154,10 @@ def _rare(parameter: inspect.Parameter) -> Option | None:
 
 def _flag(option: Option) -> inspect.Parameter:
     """The flag of an option, whose default shows in the help alone: what is not given may stand in the file."""
-    shown = str(option.shown) if option.shown and option.word is not bool else False
+    shown = str(option.shown_default) if option.shown_default and option.flag_type is not bool else False
     complete = _completing(option.choices) if option.choices else None
-    flag = typer.Option(help=option.help, min=option.least, show_default=shown, autocompletion=complete, rich_help_panel=PANEL)
-    return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[option.word | None, flag])
+    flag = typer.Option(help=option.help, min=option.minimum, show_default=shown, autocompletion=complete, rich_help_panel=PANEL)
+    return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[option.flag_type | None, flag])
 
 
 def _completing(choices: tuple[str, ...]) -> Callable[[str], list[str]]:
@@ -176,7 +176,9 @@ def _more(known: Mapping[str, Option], panel: str | None) -> list[inspect.Parame
         if changes == ["help"]:
             from stretch.report.fit import table
 
-            rows = ((name, "" if option.shown is None else str(option.shown), option.help) for name, option in known.items())
+            rows = (
+                (name, "" if option.shown_default is None else str(option.shown_default), option.help) for name, option in known.items()
+            )
             make_console(sys.stdout).print(table("setting", "default", "meaning", rows=rows))
             raise typer.Exit
         return changes

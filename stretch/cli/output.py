@@ -19,7 +19,7 @@ import typer
 from predictors.errors import MissingBackendError, UsageError, install_line
 from stretch.cli.start import SCHEMA
 from stretch.parameters import Word
-from stretch.planning.messages import as_flag, spelled
+from stretch.planning.messages import format_flag, render_message
 
 if TYPE_CHECKING:
     from msgspec import Struct
@@ -79,7 +79,7 @@ class Output:
         """
         from msgspec.structs import replace
 
-        told = [spelled(warning, as_flag) for warning in answer.warnings]
+        told = [render_message(warning, format_flag) for warning in answer.warnings]
         self._pending += [f"warning: {warning}" for warning in dict.fromkeys(told) if warning not in self.warnings]
         answer = replace(answer, warnings=list(dict.fromkeys([*self.warnings, *told])))
         if html is not None:
@@ -120,7 +120,7 @@ class Output:
 
     def warn(self, message: str) -> None:
         """Print a warning on stderr and add it to the result."""
-        message = spelled(message, as_flag)
+        message = render_message(message, format_flag)
         self.warnings.append(message)
         if not self.quiet:
             self._say(f"warning: {message}")

@@ -40,7 +40,7 @@ def search(
     ] = None,
 ) -> None:
     """Search for designs without building them: a Pareto front, or the best design and alternatives."""
-    from stretch.planning.pareto import check_weighed
+    from stretch.planning.pareto import check_criteria
 
     request = run.keywords
     if other is not None:
@@ -50,7 +50,7 @@ def search(
     if pair_goal is not None:
         raise UsageError("pair_goal is an objective for two networks", "name the second one with --with")
     config, images = request["config"], request["images"]
-    weighed = check_weighed(tuple(request["pareto"])) if request["pareto"] else ()
+    weighed = check_criteria(tuple(request["pareto"])) if request["pareto"] else ()
     differ = request["within"] is not None or (not weighed and config.objective not in ("latency", "accuracy"))
     check_search(config, weighed, images=images, out=request["out"], differ=differ)
     if plot is not None:
@@ -58,7 +58,7 @@ def search(
             raise UsageError("--plot applies to a front, not to alternatives of the best design", "leave out --plot")
         check_picture(plot, [])
     profile = load_device(request["device"])
-    config.checked(profile)
+    config.resolve(profile)
     import_torch()
     from stretch.report.front import front_figure, front_page
     from stretch.report.prediction import write_figure

@@ -247,7 +247,7 @@ def _manifest(original: Captured, model: BranchedModel, facts: BundleFacts, vers
         delegates=dict(facts.delegates),
         agreement=facts.agreement,
         calibrated_on=facts.calibrated_on,
-        results=() if original.returned.plain else original.returned.keys(original.graph.outputs),
+        results=() if original.returned.is_single_tensor else original.returned.keys(original.graph.outputs),
     )
 
 

@@ -7,8 +7,8 @@ from predictors.models.roofline import MEASURED
 from scheduler.answer import RunAnswer
 from scheduler.simulate.answer import SimulateAnswer
 from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER, baseline
-from stretch.planning.cost.makespan import HANDED_ON
-from stretch.planning.messages import chance, command_line
+from stretch.planning.cost.makespan import HANDOVER_SHARE
+from stretch.planning.messages import command_line, format_probability
 from stretch.report.html.page import Grid
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def _agreement(agreement: "Agreement | None") -> Brief:
 def _why(plan: "PlanAnswer", at_once_ms: float) -> str:
     predicted, points = plan.predicted, f"{plan.n_meet} meeting point{'' if plan.n_meet == 1 else 's'}"
     shape = f"{points}, {share(plan.macs_ratio)} MACs"
-    if at_once_ms <= HANDED_ON * predicted.makespan_ms and (plan.n_meet or plan.sides):
+    if at_once_ms <= HANDOVER_SHARE * predicted.makespan_ms and (plan.n_meet or plan.sides):
         shape += "; parts run one after the other, each where it is fast"
     moved = f"transfers take {share(predicted.communication_ms / predicted.makespan_ms)} of the time"
     if plan.recommended == BRANCHED:
@@ -128,7 +128,7 @@ def _why(plan: "PlanAnswer", at_once_ms: float) -> str:
         return f"the {predicted.far_ahead} is far ahead of the other processors; {shape}."
     if plan.recommended == NO_CLEAR_WINNER:
         near = min((r for r in plan.comparisons if r.name not in predicted.reference), key=lambda rival: rival.probability)
-        return f"{chance(near.probability)} sure to beat the {BEATEN.get(near.name.partition(':')[0], near.name)}; {shape}."
+        return f"{format_probability(near.probability)} sure to beat the {BEATEN.get(near.name.partition(':')[0], near.name)}; {shape}."
     return f"{shape}; {moved}."
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from stretch.comparison import CompareAnswer, ComparedRow
-from stretch.planning.messages import chance
+from stretch.planning.messages import format_probability
 from stretch.report.brief import advice_brief, ratio
 from stretch.report.html.page import ChartInterval, Fact, Grid, Page, Section, intervals
 from stretch.stages.advise import Advice, BranchesAdvice, DeviceAdvice
@@ -34,7 +34,7 @@ def cells(row: ComparedRow) -> tuple[str, ...]:
         "–" if row.params is None else f"{row.params / 1e6:.2f}",
         "–" if row.n_meet is None else str(row.n_meet),
         "exact" if row.exact else _known(row.agreement, ".1%"),
-        "–" if row.probability is None else chance(row.probability),
+        "–" if row.probability is None else format_probability(row.probability),
         row.recommended or "–",
     )
 

@@ -7,8 +7,8 @@ from predictors.models.roofline import ORIGINS
 from scheduler.bundle.agreement import Agreement
 from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.cost.compare import CONTENTION, baseline
-from stretch.planning.cost.makespan import together_ms
-from stretch.planning.messages import chance
+from stretch.planning.cost.makespan import parallel_ms
+from stretch.planning.messages import format_probability
 from stretch.planning.result import BranchAnswer, ObjectiveAnswer, PlanAnswer, Predicted, SideAnswer
 from stretch.report.brief import UNJUDGED, plan_brief, ratio, share
 from stretch.report.html.page import (
@@ -102,7 +102,7 @@ def difference_line(checks: Mapping[str, Any]) -> str:
 
 def _at_once_ms(plan: PlanAnswer) -> float:
     """Time in which at least two processors compute."""
-    return together_ms((bar.row, bar.start_ms, bar.start_ms + bar.ms) for bar in plan_bars(plan) if bar.kind == "computing")
+    return parallel_ms((bar.row, bar.start_ms, bar.start_ms + bar.ms) for bar in plan_bars(plan) if bar.kind == "computing")
 
 
 def _network(plan: PlanAnswer) -> Section:
@@ -206,7 +206,7 @@ def figures(plan: PlanAnswer) -> list[tuple[str, str]]:
 
     precision = predicted.best_single_precision
     single = predicted.best_single_processor + (f" ({precision})" if precision else "")
-    sure = f"{chance(predicted.probability_faster['all'])} sure"
+    sure = f"{format_probability(predicted.probability_faster['all'])} sure"
     sure += f"; measure next: {predicted.measure_next}" if predicted.measure_next else ""
     params = "of which the original has none" if plan.params_ratio is None else f"{share(plan.params_ratio)} of the original"
     return [
@@ -342,7 +342,7 @@ def baselines_section(plan: PlanAnswer) -> Section:
     numbers = []
     for r in plan.comparisons:
         spans = (f"{r.low_ms:.2f} to {r.high_ms:.2f}", ratio(r.ratio), f"{r.low:.2f} to {r.high:.2f}")
-        numbers.append((baseline(r.name), f"{r.ms:.2f}", *spans, chance(r.probability), r.measure or ""))
+        numbers.append((baseline(r.name), f"{r.ms:.2f}", *spans, format_probability(r.probability), r.measure or ""))
     table = Grid("Baselines in numbers", titles, numbers, right=(1, 2, 3, 4, 5), folded=True)
     drawn = intervals("rivals", "Predicted times with 90 % intervals", words, rows, "ms")
     return Section("baselines", "Baselines", (), [drawn, table], printed=False)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictors.joins import JoinKind
-from stretch.planning.cost.accuracy import SEEN, ChangedSegment, Floats, Measured, MeasuredOn, Sensitivity, Stage
+from stretch.planning.cost.accuracy import SEEN_FEATURES, ChangedSegment, Floats, Measured, MeasuredOn, Sensitivity, Stage
 from stretch.planning.network.segments import Segment
 
 #: Of what a loss depends on, what only helps: its weight is zero or below.
@@ -119,7 +119,7 @@ class _Table:
     def bounded(self) -> NDArray[np.bool_]:
         """Columns whose weight must not be above zero."""
         others = np.zeros(1 + len(self._known) + len(self._runs), bool)
-        return np.concatenate([others, np.array([name in HELPS for name in SEEN])])
+        return np.concatenate([others, np.array([name in HELPS for name in SEEN_FEATURES])])
 
     def parts(self, weights: Floats) -> tuple[dict[str, float], float, dict[str, float], tuple[float, ...]]:
         """Weights of stages, of the length, of segments and of features."""

@@ -21,7 +21,7 @@ from stretch.evaluation.agreement import compare
 from stretch.evaluation.measure import ALIKE, AgreementSums, most_frequent, one_sided, ranks
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import (
-    SEEN,
+    SEEN_FEATURES,
     SEGMENT_FEATURES,
     ChangedSegment,
     Measured,
@@ -225,7 +225,7 @@ def measure_design(captured: Captured, design: BranchDesign, fitted: Batches, he
         raise _no_classes(captured)
     stages = [(stage.name, stage.start, stage.end) for stage in space.segments]
     changed = []
-    for segment, row in changed_segments(captured.graph, design, SEEN):
+    for segment, row in changed_segments(captured.graph, design, SEEN_FEATURES):
         first = next(i for i, (_, begins, _) in enumerate(stages) if begins == segment.start)
         last = next(i for i, (_, _, ends) in enumerate(stages) if ends == segment.end)
         changed.append(ChangedSegment(stages=tuple(name for name, _, _ in stages[first : last + 1]), features=tuple(map(float, row))))
@@ -268,7 +268,7 @@ class _Original:
             for stage in self.stages[last:]:
                 output = stage(output)
             sums.add(output.cpu().numpy(), scores.cpu().numpy())
-        row = option_features(trial.options, SEEN)[trial.index]
+        row = option_features(trial.options, SEEN_FEATURES)[trial.index]
         changed = ChangedSegment(stages=trial.stages(self.space), features=tuple(map(float, row)))
         error = sums.error**2
         return Measured(segments=(changed,), error=error if np.isfinite(error) else 1e30, agreement=sums.same / sums.images)
@@ -339,7 +339,7 @@ def sensitivity_of(
         seconds=round(measurement.seconds, 1),
         complete=measurement.complete,
     )
-    return fit(captured.graph.name, checked.meets_by, request.stages, measurement.alone, measurement.designs, on)
+    return fit(captured.graph.name, checked.resolved_join, request.stages, measurement.alone, measurement.designs, on)
 
 
 def _some(batches: Sequence[torch.Tensor], count: int) -> list[torch.Tensor]:

@@ -33,7 +33,11 @@ def abilities(graph: OpGraph) -> list[StageAbilities]:
     for stage in split_segments(backbone.graph):
         scaled, ops = _scaled(stage) if stage.branchable else [], stage.graph.ops
         parts = [part.graph for part in divide(backbone.graph, stage, frozenset(cut_points(backbone.graph)), False, True)]
-        exact = [word for division in divisions().values() for word in sorted({word for part in parts for word in division.possible(part)})]
+        exact = [
+            word
+            for division in divisions().values()
+            for word in sorted({word for part in parts for word in division.divisible_tensors(part)})
+        ]
         result.append(
             StageAbilities(
                 name=stage.name,

@@ -20,20 +20,20 @@ from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.compare import (
     BRANCHED,
-    LEAST_GAIN,
+    MIN_GAIN,
     NO_CLEAR_WINNER,
     Rival,
-    advised,
     baseline,
-    drawn,
+    draw_factors,
     interval,
+    recommend_among,
     single_run,
 )
-from stretch.planning.cost.makespan import HANDED_ON, computing_spans, together_ms
+from stretch.planning.cost.makespan import HANDOVER_SHARE, computing_spans, parallel_ms
 from stretch.planning.messages import OptionName, command_line
 from stretch.planning.network.segments import components
-from stretch.planning.plan import MERGED_INSTEAD, PlanningProblem, choose, designed, merged_instead
-from stretch.planning.result import PlanResult, Single, ranked_singles
+from stretch.planning.plan import MERGED_OPTIONS, PlanningProblem, choose, choose_merged, predict_design
+from stretch.planning.result import PlanResult, SingleProcessor, ranked_singles
 
 #: Kinds of branches, as they are recommended and as the JSON calls them.
 EXACT, STRETCHED = "exact", "stretched"
@@ -113,7 +113,7 @@ def advise(
 ) -> Advice:
     """Advise on a network for each of some devices.
 
-    Exact branches are not searched for where `least_divided_ms` shows that they cannot gain `LEAST_GAIN`; every other recommendation
+    Exact branches are not searched for where `least_divided_ms` shows that they cannot gain `MIN_GAIN`; every other recommendation
     is that of a plan (`stretch.planning.cost.compare.advised`).
 
     Args:
@@ -212,10 +212,10 @@ def _on_device(
         single = ranked_singles(graph, costs, names)[0]
         at_most = single.ms / least_divided_ms(graph, costs)
         exact = _Planned(None, f"exact branches reach at most {at_most:.2f}x against the {single.processor} alone")
-        if at_most >= LEAST_GAIN:
+        if at_most >= MIN_GAIN:
             exact = _planned(problem, trained=False)
         # the same costs, so that what both kinds have in common is timed once
-        stretched = _planned(replace(problem, config=msgspec.structs.replace(request, kinds=("stretch",)).checked(device)), trained=True)
+        stretched = _planned(replace(problem, config=msgspec.structs.replace(request, kinds=("stretch",)).resolve(device)), trained=True)
         recommended, reason = _recommended(exact, stretched, single)
     else:
         costs = Costs(LatencyPredictor(device), precision)
@@ -223,7 +223,7 @@ def _on_device(
         why = "its profile has one processor" if len(usual) == 1 else f"{names[0]} is the only processor with that precision or a wider one"
         recommended, reason = f"single:{single.processor}", why
     run = single_run(graph, single.processor, single.precision, costs.predictor)
-    low, high = interval(run.drawn_ms(drawn(run.unknowns)))
+    low, high = interval(run.drawn_ms(draw_factors(run.unknowns)))
     optional = _optional(graph, device, costs.predictor)
     if optional:
         reason += f"; where an app may use it, the {optional.processor} alone takes {optional.ms:.2f} ms"
@@ -259,18 +259,18 @@ def _planned(planning_problem: PlanningProblem, *, trained: bool) -> _Planned:
     except InfeasibleError as error:
         if not trained:
             return _Planned(None, error.message)
-        if seldom := merged_instead(planning_problem):
-            return _Planned(designed(*seldom), options=MERGED_INSTEAD)
+        if seldom := choose_merged(planning_problem):
+            return _Planned(predict_design(*seldom), options=MERGED_OPTIONS)
         return _Planned(None, "no stretched branches meet the constraints")
-    return _Planned(designed(planning_problem, choice, trained=trained))
+    return _Planned(predict_design(planning_problem, choice, trained=trained))
 
 
-def _recommended(exact: _Planned, stretched: _Planned, single: Single) -> tuple[str, str]:
+def _recommended(exact: _Planned, stretched: _Planned, single: SingleProcessor) -> tuple[str, str]:
     """What to run, and why in a sentence."""
     if exact.result and stretched.result and exact.pays and stretched.pays:
         # other weights are worth it where they beat the exact branches as they must beat every control
         runs = stretched.result.predicted_run, exact.result.predicted_run
-        beaten = advised(runs[0], {EXACT: runs[1]}, drawn(runs[0].unknowns | runs[1].unknowns)) == BRANCHED
+        beaten = recommend_among(runs[0], {EXACT: runs[1]}, draw_factors(runs[0].unknowns | runs[1].unknowns)) == BRANCHED
         kind = STRETCHED if beaten else EXACT
     elif exact.pays or stretched.pays:
         kind = EXACT if exact.pays else STRETCHED
@@ -283,7 +283,7 @@ def _recommended(exact: _Planned, stretched: _Planned, single: Single) -> tuple[
     return STRETCHED, f"{_gain(STRETCHED, stretched)}, {trained}; {other}"
 
 
-def _without_branches(exact: _Planned, stretched: _Planned, single: Single) -> tuple[str, str]:
+def _without_branches(exact: _Planned, stretched: _Planned, single: SingleProcessor) -> tuple[str, str]:
     """What to run where no branches are recommended, and why in a sentence."""
     kinds = {EXACT: exact, STRETCHED: stretched}
     if kind := _open(exact, stretched):
@@ -314,7 +314,7 @@ def _gain(kind: str, planned: _Planned) -> str:
     """Return how fast branches are against the best single processor."""
     assert planned.result is not None
     rival, processor, run = planned.single, planned.result.best_single.processor, planned.result.run
-    handed_on = together_ms(computing_spans(run)) <= HANDED_ON * run.makespan_ms
+    handed_on = parallel_ms(computing_spans(run)) <= HANDOVER_SHARE * run.makespan_ms
     return (
         f"{kind} branches on {' and '.join(planned.result.design.processors)} are predicted to be {rival.ratio:.2f}x against "
         f"the {processor} alone (90 % interval {rival.low:.2f} to {rival.high:.2f})"
@@ -327,7 +327,7 @@ def _rounding(planned: _Planned) -> str:
     return f" (rounded in {' and '.join(rounds)})" if rounds else ""
 
 
-def _advice(recommended: str, exact: _Planned, stretched: _Planned, single: Single) -> str:
+def _advice(recommended: str, exact: _Planned, stretched: _Planned, single: SingleProcessor) -> str:
     """What to do, in a few words."""
     for kind, planned, words in ((EXACT, exact, "split exactly over"), (STRETCHED, stretched, "stretch and train over")):
         if recommended == kind and planned.result:
@@ -337,7 +337,7 @@ def _advice(recommended: str, exact: _Planned, stretched: _Planned, single: Sing
 
 
 def _command(
-    model: Sequence[str], device: DeviceProfile, kind: str | None, request: PlanConfig, single: Single, more: Sequence[OptionName]
+    model: Sequence[str], device: DeviceProfile, kind: str | None, request: PlanConfig, single: SingleProcessor, more: Sequence[OptionName]
 ) -> str:
     """What plans branches of a kind on the command line, or predicts one processor."""
     where = (*model, "--device", device.word)

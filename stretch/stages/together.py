@@ -27,9 +27,9 @@ from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.makespan import Timeline, timeline
 from stretch.planning.design.branch_design import BranchDesign
-from stretch.planning.pareto import diverse_front, words_of
+from stretch.planning.pareto import describe_segment, diverse_front
 from stretch.planning.plan import PlanningProblem
-from stretch.planning.result import Single, ranked_singles
+from stretch.planning.result import SingleProcessor, ranked_singles
 
 
 def network_of(name: str, run: Timeline, costs: Costs) -> Network:
@@ -62,7 +62,7 @@ def network_of(name: str, run: Timeline, costs: Costs) -> Network:
     return Network(name, plan_of(("x",), arriving, subgraphs, joins), places, times)
 
 
-def single_network(name: str, graph: OpGraph, single: Single, costs: Costs) -> Network:
+def single_network(name: str, graph: OpGraph, single: SingleProcessor, costs: Costs) -> Network:
     """A whole network on one processor as a network of one subgraph."""
     device, estimate = costs.predictor.device, costs.predictor.predict(graph, single.processor, single.precision)
     family = device.processor(single.processor).family
@@ -256,7 +256,7 @@ def together_answer(result: BestPair, seconds: dict[str, float]) -> TogetherAnsw
             PairedAnswer(
                 model=candidate.network.name,
                 processors=list(candidate.processors),
-                branches=[words_of(part) for part in (candidate.design.segments if candidate.design else ()) if not part.whole],
+                branches=[describe_segment(part) for part in (candidate.design.segments if candidate.design else ()) if not part.whole],
                 alone_ms=candidate.alone_ms,
                 best_alone_ms=alone.alone_ms,
                 latency_ms=ms,

@@ -531,7 +531,7 @@ def _branched(stage: Segment, scales: Sequence[tuple[str, int, int, int]], join:
     if join_of(join).divides:
         shares = list(partitions(stage.width, [width for _, _, width, _ in scales], max(align for *_, align in scales)))
     branches = tuple(
-        BranchScale(processor, depth, width, "project" if stage.arriving(width) not in (None, stage.in_width) else "none", share, align)
+        BranchScale(processor, depth, width, "project" if stage.entry_width(width) not in (None, stage.in_width) else "none", share, align)
         for (processor, depth, width, align), share in zip(scales, shares, strict=True)
     )
     return SegmentDesign(stage.name, stage.start, stage.end, branches, join)

@@ -14,7 +14,7 @@ from stretch.capture.results import Returned, returned_by
 from stretch.operators.lowerings import lowerings, make_module
 from stretch.planning.design.branch_design import BranchDesign, SegmentDesign, safe_name, undivided
 from stretch.planning.design.division import Taken
-from stretch.planning.design.scale import ScaledBranch, scaled_branches, scaled_graph, still_shared
+from stretch.planning.design.scale import ScaledBranch, remaining_shared_weights, scaled_branches, scaled_graph
 from stretch.planning.network.segments import backbone_of
 
 #: Tensors or arrays by operator and key.
@@ -327,7 +327,7 @@ class BranchedModel(nn.Module):
             self.add_module(part.name, BranchedSegment(part, branches, whole.graph if part.shares_weights else None))
         for side, side_design in zip(backbone.sides, design.sides, strict=True):
             self.add_module(side.name, Side(side, side_design.processor))
-        self._shared = still_shared(graph, design)
+        self._shared = remaining_shared_weights(graph, design)
         self._share()
 
     def _share(self) -> None:

@@ -28,7 +28,7 @@ _FOLDER = Path(__file__).parent.parent / "divisions"
 _FIRST = ("rows", "channels", "paths", "ends")
 
 #: Words of all ways: the files of their folder.
-WORDS = tuple(
+DIVISION_NAMES = tuple(
     sorted(
         (module.name for module in iter_modules([str(_FOLDER)])), key=lambda name: (name not in _FIRST, (*_FIRST, name).index(name), name)
     )
@@ -97,7 +97,7 @@ class Division:
 
     # the timeline
 
-    def arriving(self, graph: OpGraph, holder: str, processor: str, predictor: LatencyPredictor) -> OpGraph:
+    def input_graph(self, graph: OpGraph, holder: str, processor: str, predictor: LatencyPredictor) -> OpGraph:
         """Return a branch as it runs where a processor holds its input; another graph if the input is cut on the way."""
         return graph
 
@@ -107,11 +107,11 @@ class Division:
 
     # the search
 
-    def ways(self, parts: Any) -> Iterable[tuple[int, Any]]:
+    def candidates(self, parts: Any) -> Iterable[tuple[int, Any]]:
         """Ways (`SegmentOptions`) to run parts of a `stretch.planning.search.parts.PartSpace`, and runs of them, each by its first part."""
         raise NotImplementedError
 
-    def possible(self, graph: OpGraph) -> Collection[str]:
+    def divisible_tensors(self, graph: OpGraph) -> Collection[str]:
         """Return how branches may divide a part in this way, in words of `stretch list models --details`."""
         return ()
 
@@ -127,11 +127,11 @@ class Division:
 @cache
 def divisions() -> dict[str, Division]:
     """Every way, by its word; files are imported when they are first asked for."""
-    ways: dict[str, Division] = {}
-    for word in WORDS:
-        ways[word] = import_module(f"stretch.planning.divisions.{word}").DIVISION
-        ways[word].word = word
-    return ways
+    result: dict[str, Division] = {}
+    for word in DIVISION_NAMES:
+        result[word] = import_module(f"stretch.planning.divisions.{word}").DIVISION
+        result[word].word = word
+    return result
 
 
 def exact_kinds() -> tuple[str, ...]:
@@ -147,19 +147,19 @@ def of_kinds(kinds: Collection[str]) -> list[Division]:
 def with_shares(branch: type[T]) -> type[T]:
     """A class of branches with a field for each way, as files have them; of these at most one is not None."""
     if issubclass(branch, msgspec.Struct):
-        fields = [(word, Share | None, None) for word in WORDS]
-        return msgspec.defstruct(branch.__name__, fields, bases=(branch,), namespace=_kept(branch), frozen=True, kw_only=True)
-    shares = [(word, Share | None, field(default=None)) for word in WORDS]
-    return make_dataclass(branch.__name__, shares, bases=(branch,), namespace=_kept(branch), frozen=True)
+        fields = [(word, Share | None, None) for word in DIVISION_NAMES]
+        return msgspec.defstruct(branch.__name__, fields, bases=(branch,), namespace=_share_fields(branch), frozen=True, kw_only=True)
+    shares = [(word, Share | None, field(default=None)) for word in DIVISION_NAMES]
+    return make_dataclass(branch.__name__, shares, bases=(branch,), namespace=_share_fields(branch), frozen=True)
 
 
-def _kept(branch: type) -> dict[str, Any]:
+def _share_fields(branch: type) -> dict[str, Any]:
     return {"__doc__": branch.__doc__, "__module__": branch.__module__}
 
 
 def shares_of(branch: object) -> dict[str, Share]:
     """Return a branch's share, by the word of the way."""
-    return {word: share for word in WORDS if (share := getattr(branch, word)) is not None}
+    return {word: share for word in DIVISION_NAMES if (share := getattr(branch, word)) is not None}
 
 
 def division_of(design: Any) -> Division | None:

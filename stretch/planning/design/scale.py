@@ -29,7 +29,7 @@ from stretch.planning.design.branch_design import (
     safe_name,
     undivided,
 )
-from stretch.planning.design.division import WORDS, Taken, check_division, divisions, shares_of
+from stretch.planning.design.division import DIVISION_NAMES, Taken, check_division, divisions, shares_of
 from stretch.planning.network.segments import (
     Backbone,
     ChannelGroups,
@@ -401,7 +401,7 @@ def scaled_branches(graph: OpGraph, design: BranchDesign) -> list[list[ScaledBra
     return result
 
 
-def still_shared(graph: OpGraph, design: BranchDesign) -> list[SharedWeight]:
+def remaining_shared_weights(graph: OpGraph, design: BranchDesign) -> list[SharedWeight]:
     """The weights that operators of a network share and that a design keeps in one piece: its operators share them too."""
     if not any(SHARED in op.tags for op in graph.ops):
         return []
@@ -429,7 +429,7 @@ def scaled_graph(graph: OpGraph, design: BranchDesign, branched: Sequence[Sequen
     def add_sides(sides: Iterable[OpGraph]) -> None:
         for side in sides:
             processor = placed[side.name]
-            added, written = _renamed(side.name, processor, processor, side, names)
+            added, written = _rename_branch(side.name, processor, processor, side, names)
             ops.extend(added)
             names.update(written)
 
@@ -438,7 +438,7 @@ def scaled_graph(graph: OpGraph, design: BranchDesign, branched: Sequence[Sequen
     for part, branches in zip(design.segments, branched or scaled_branches(graph, design), strict=True):
         handed, ends = {part.start: at}, []
         for name, scale, branch in zip(part.names, part.branches, branches, strict=True):
-            named, written = _renamed(part.name, name, scale.processor, run_graph(branch, scale), handed)
+            named, written = _rename_branch(part.name, name, scale.processor, run_graph(branch, scale), handed)
             ops += named
             handed |= written
             ends.append(next(reversed(written.values())))
@@ -450,12 +450,12 @@ def scaled_graph(graph: OpGraph, design: BranchDesign, branched: Sequence[Sequen
         names[part.end] = at
     add_sides(backbone.after)
     if any(SHARED in op.tags for op in graph.ops):
-        shared = {holder for weight in still_shared(graph, design) for holder in weight.holders}
-        ops = [replace(op, tags={**op.tags, SHARED: _still(op, shared)}) if SHARED in op.tags else op for op in ops]
+        shared = {holder for weight in remaining_shared_weights(graph, design) for holder in weight.holders}
+        ops = [replace(op, tags={**op.tags, SHARED: _shared_name(op, shared)}) if SHARED in op.tags else op for op in ops]
     return OpGraph.build(graph.name, ops, [names[name] for name in graph.outputs])
 
 
-def _still(op: Op, shared: Collection[tuple[str, str]]) -> str:
+def _shared_name(op: Op, shared: Collection[tuple[str, str]]) -> str:
     """Of the weights that an operator shares in the original, those that it shares in a design."""
     return " ".join(word for word in op.tags[SHARED].split() if (op.tags["origin"], word.partition("=")[0]) in shared)
 
@@ -465,7 +465,7 @@ def host_processor(design: BranchDesign) -> str:
     return host_among(design.processors) or design.processors[0]
 
 
-def _renamed(segment: str, name: str, processor: str, branch: OpGraph, handed: Mapping[str, str]) -> tuple[list[Op], dict[str, str]]:
+def _rename_branch(segment: str, name: str, processor: str, branch: OpGraph, handed: Mapping[str, str]) -> tuple[list[Op], dict[str, str]]:
     """Operators of a branch with their names in the whole network, and those of what it writes."""
     prefix = f"{segment}_{safe_name(name)}_"
     names: Mapping[str, str] = {op.name: handed[op.name] if op.kind == "input" else prefix + op.name for op in branch.ops}
@@ -496,7 +496,7 @@ def resolve_design(draft: DesignDraft, graph: OpGraph, device: str, align: Mappi
         why = f"the design is for the model `{draft.model}`, not for `{graph.name}`"
         raise StretchError(why, f"remove `model` from the design or branch `{draft.model}`")
     backbone = backbone_of(graph)
-    covered = _bounds(draft, backbone.graph)
+    covered = _resolve_segments(draft, backbone.graph)
     parts: list[SegmentDesign] = []
     arriving = width(backbone.graph.input.shape)
     for segment, current in covered:
@@ -504,15 +504,15 @@ def resolve_design(draft: DesignDraft, graph: OpGraph, device: str, align: Mappi
             whole = BranchScale(default, segment.depth, segment.width, align=align[default])
             part = SegmentDesign(segment.name, segment.start, segment.end, (whole,))
         else:
-            part = _part(segment, current, arriving, align)
+            part = _resolve_segment(segment, current, arriving, align)
         arriving = join_width(segment, part)
         parts.append(part)
-    design = BranchDesign(graph.name, device, tuple(parts), sides=_sides(draft, backbone, default, align))
+    design = BranchDesign(graph.name, device, tuple(parts), sides=_resolve_sides(draft, backbone, default, align))
     scaled_graph(graph, design)
     return design
 
 
-def _sides(draft: DesignDraft, backbone: Backbone, default: str, align: Mapping[str, int]) -> tuple[SideDesign, ...]:
+def _resolve_sides(draft: DesignDraft, backbone: Backbone, default: str, align: Mapping[str, int]) -> tuple[SideDesign, ...]:
     """Where the parts beside the backbone run: as the draft says, else on the default processor."""
     sides = {side.name: side.processor for side in draft.sides}
     names = [side.name for side in backbone.sides]
@@ -524,7 +524,7 @@ def _sides(draft: DesignDraft, backbone: Backbone, default: str, align: Mapping[
     return tuple(SideDesign(name, sides.get(name, default)) for name in names)
 
 
-def _bounds(draft: DesignDraft, graph: OpGraph) -> list[tuple[Segment, SegmentDraft | None]]:
+def _resolve_segments(draft: DesignDraft, graph: OpGraph) -> list[tuple[Segment, SegmentDraft | None]]:
     """Every part of the network with its draft, in order; parts without one keep the network's own stages."""
     stages = {s.name: s for s in split_segments(graph)}
     result: list[tuple[Segment, SegmentDraft | None]] = []
@@ -545,10 +545,10 @@ def _bounds(draft: DesignDraft, graph: OpGraph) -> list[tuple[Segment, SegmentDr
         if graph.position[start] < graph.position[at]:
             what = f"segment `{name}` of the design starts at `{start}`, before `{at}` where the one before it ends"
             raise StretchError(what, "order the segments from input to output")
-        result += [(s, None) for s in _between(graph, at, start, stages)]
+        result += [(s, None) for s in _segments_between(graph, at, start, stages)]
         result.append((segment, current))
         at = segment.end
-    result += [(s, None) for s in _between(graph, at, graph.output, stages)]
+    result += [(s, None) for s in _segments_between(graph, at, graph.output, stages)]
     names = [s.name for s, _ in result]
     if len(set(names)) != len(names):
         twice = next(n for n in names if names.count(n) > 1)
@@ -556,7 +556,7 @@ def _bounds(draft: DesignDraft, graph: OpGraph) -> list[tuple[Segment, SegmentDr
     return result
 
 
-def _between(graph: OpGraph, start: str, end: str, stages: dict[str, Segment]) -> list[Segment]:
+def _segments_between(graph: OpGraph, start: str, end: str, stages: dict[str, Segment]) -> list[Segment]:
     """The network's own stages from cut point `start` to `end`, cut where the design cuts them."""
     pieces, at = [], start
     while graph.position[at] < graph.position[end]:
@@ -568,11 +568,11 @@ def _between(graph: OpGraph, start: str, end: str, stages: dict[str, Segment]) -
     return pieces
 
 
-def _part(segment: Segment, segment_draft: SegmentDraft, arriving: int, align: Mapping[str, int]) -> SegmentDesign:
+def _resolve_segment(segment: Segment, segment_draft: SegmentDraft, in_channels: int, align: Mapping[str, int]) -> SegmentDesign:
     if not segment_draft.branches:
         raise StretchError(f"segment `{segment.name}` of the design has no branches", "list at least one { processor, depth, width }")
-    scales = [_branch(segment, b, arriving, align) for b in segment_draft.branches]
-    word = next((word for word in WORDS if any(word in shares_of(b) for b in scales)), None)
+    scales = [_resolve_branch(segment, b, in_channels, align) for b in segment_draft.branches]
+    word = next((word for word in DIVISION_NAMES if any(word in shares_of(b) for b in scales)), None)
     usual = divisions()[word].join(segment) if word is not None else DEFAULT
     alone = len(scales) == 1 and word is None
     join: JoinKind = segment_draft.join or (("none" if scales[0].width == segment.width else "concat") if alone else usual)
@@ -586,7 +586,7 @@ def _part(segment: Segment, segment_draft: SegmentDraft, arriving: int, align: M
     return SegmentDesign(segment.name, segment.start, segment.end, tuple(scales), join)
 
 
-def _branch(segment: Segment, draft: BranchDraft, arriving: int, align: Mapping[str, int]) -> BranchScale:
+def _resolve_branch(segment: Segment, draft: BranchDraft, in_channels: int, align: Mapping[str, int]) -> BranchScale:
     if draft.processor not in align:
         raise UnknownNameError.among("processor", draft.processor, align)
     usual = {"depth": segment.depth, "width": segment.width, "align": align[draft.processor]}
@@ -594,7 +594,7 @@ def _branch(segment: Segment, draft: BranchDraft, arriving: int, align: Mapping[
     for what, value in scale.items():
         if value < 1:
             raise StretchError(f"branch `{segment.name}.{draft.processor}` has {what} {value}", f"{what} is a whole number from 1")
-    entry = draft.entry or ("project" if segment.arriving(scale["width"]) not in (None, arriving) else "none")
+    entry = draft.entry or ("project" if segment.entry_width(scale["width"]) not in (None, in_channels) else "none")
     if draft.dropped and draft.depth is None:
         scale["depth"] = max(segment.depth - len(set(draft.dropped)), 1)
     how = BranchScale(draft.processor, entry=entry, partition=draft.partition or 0, rewrites=draft.rewrites, **scale, **shares_of(draft))

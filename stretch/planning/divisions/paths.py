@@ -56,13 +56,13 @@ def path_graph(graph: OpGraph, name: str, first: int, stop: int) -> OpGraph:
 
 
 #: More paths than this are not divided: there would be too many ways.
-MOST_PATHS = 16
+MAX_PATHS = 16
 
 
-def path_ways(space: DesignSpace, segment: Segment) -> list[SegmentOptions]:
+def path_candidates(space: DesignSpace, segment: Segment) -> list[SegmentOptions]:
     """Ways to compute a segment by its own paths, one object for each sequence of processors; none where it has no paths."""
     paths = find_paths(segment.graph)
-    if not 2 <= len(paths) <= MOST_PATHS:
+    if not 2 <= len(paths) <= MAX_PATHS:
         return []
     costs, graphs, known = space.costs, {}, {}
     for part in combinations(range(len(paths) + 1), 2):
@@ -105,14 +105,14 @@ class _OwnPaths(Division):
     def pieces(self, graph: OpGraph, names: Sequence[str], shares: Sequence[Share], join: str) -> list[Piece]:
         return [Piece(path_graph(graph, name, *share)) for name, share in zip(names, shares, strict=True)]
 
-    def ways(self, parts: PartSpace) -> list[tuple[int, SegmentOptions]]:
+    def candidates(self, parts: PartSpace) -> list[tuple[int, SegmentOptions]]:
         return [
             (first, parts.run_options(options, first, last))
             for segment, first, last, _ in parts.pieces()
-            for options in path_ways(parts.space, segment)
+            for options in path_candidates(parts.space, segment)
         ]
 
-    def possible(self, graph: OpGraph) -> tuple[str, ...]:
+    def divisible_tensors(self, graph: OpGraph) -> tuple[str, ...]:
         return ("paths",) if find_paths(graph) else ()
 
 

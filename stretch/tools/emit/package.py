@@ -25,11 +25,11 @@ from predictors.joins import join_of, meeting_of
 from scheduler.bundle.load import MANIFEST, load_bundle
 from stretch.capture import Captured
 from stretch.capture.inputs import InputShapes
-from stretch.capture.results import Result, Returned, returned_by, tensors
+from stretch.capture.results import Returned, Result, returned_by, tensors
 from stretch.capture.trace import agrees
 from stretch.models.load import names_code
 from stretch.planning.design.branch_design import SegmentDesign
-from stretch.planning.design.scale import ScaledBranch, run_graph, scaled_branches, still_shared
+from stretch.planning.design.scale import ScaledBranch, remaining_shared_weights, run_graph, scaled_branches
 from stretch.stages.network import read_network
 from stretch.stages.reopen import reopen
 from stretch.tools.emit.rules import OWN, OperatorCode, attribute, class_name, code_of, literal, sequence_code
@@ -291,7 +291,7 @@ def branched_sources(original: OpGraph, model: BranchedModel) -> Sources:
             for op in written_class.attributes:
                 places.setdefault(op, []).append((prefix, written_class))
     _helpers(every, sources, share=bands)
-    shared = _shared_between(still_shared(original, model.design), places, sources.tensors)
+    shared = _shared_between(remaining_shared_weights(original, model.design), places, sources.tensors)
     sources.modules["network"] = _network(sources.name, [part.name for part in model.design.segments], original.name, shared)
     return sources
 

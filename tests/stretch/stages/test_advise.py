@@ -13,7 +13,7 @@ from predictors.devices import load_device
 from predictors.predictor import LatencyPredictor
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
-from stretch.planning.cost.compare import LEAST_GAIN
+from stretch.planning.cost.compare import MIN_GAIN
 from stretch.planning.plan import plan
 from stretch.stages.advise import _least, advise, least_divided_ms, precisions_at
 from tests.predictors.networks import small_resnet
@@ -51,7 +51,7 @@ def test_exact_branches_are_not_planned_where_a_bound_excludes_their_gain():
     device = replace(device, processors={name: device.processors[name] for name in ("cpu", "gpu")})
     [answer] = advise("small", GRAPH, [device]).answers
     assert answer.exact is None
-    assert 0 < answer.exact_at_most < LEAST_GAIN
+    assert 0 < answer.exact_at_most < MIN_GAIN
     result = plan(GRAPH, device, PlanConfig(lossless=True, precision=precisions_at(device, None)))
     assert result.recommended.startswith("single:")
 
