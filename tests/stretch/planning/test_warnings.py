@@ -62,7 +62,7 @@ def test_operators_that_need_every_row_are_named_where_bands_are_asked_for(resul
 
 def test_nothing_is_far_ahead_where_others_help(result):
     assert not result.ahead.far
-    assert result.predicted.one_processor_dominates is None
+    assert result.predicted.far_ahead is None
 
 
 def test_exact_plan_says_what_int8_would_add_and_that_it_rounds():

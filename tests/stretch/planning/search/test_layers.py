@@ -167,7 +167,7 @@ def spaces(name, device, processors, alpha):
 @pytest.fixture(autouse=True)
 def always_pruned(monkeypatch):
     """Small spaces are pruned, too."""
-    monkeypatch.setattr(pruning, "FEW", 0)
+    monkeypatch.setattr(pruning, "MAX_ENUMERATED", 0)
 
 
 @pytest.mark.representatives(1)
@@ -184,11 +184,11 @@ def test_what_is_found_equals_brute_force(device, n_meet):
 
 def test_too_many_options_within_the_slack_leave_a_gap_that_is_told(monkeypatch):
     graph, _, every = spaces("bottleneck", "mi9", ("cpu", "gpu", "dsp"), None)
-    monkeypatch.setattr(design_space, "MOST_COMBINATIONS", 0)
+    monkeypatch.setattr(design_space, "MAX_COMBINATIONS", 0)
     space = merge_stages(graph, make_space(graph, "mi9", ("cpu", "gpu", "dsp"), min_width=0.5))
     low, high = round(0.97 * graph.macs), round(1.03 * graph.macs)
     best = search_exact(every, low, high, 1)
-    monkeypatch.setattr(pruning, "MOST", 0)
+    monkeypatch.setattr(pruning, "MAX_OPTIONS", 0)
     pruned = search_pruned(space, low, high, 1)[0]
     assert not pruned.optimal
     assert pruned.ms / (1 + pruned.gap) <= best.ms + 1e-9
