@@ -17,17 +17,26 @@ from torch import fx, nn
 from predictors.errors import StretchError, UsageError, first_line, need
 from predictors.graph import Op, OpGraph, free_name
 from predictors.shapes import Attr, ints
-from stretch.capture.inputs import ONLY, Inputs, InputShapes, check_hooks, whole_numbers
-from stretch.capture.results import Captured, Returned, check_read, left_out, outputs_of, reachable, relabelled, tensors
+from stretch.capture.inputs import SINGLE_INPUT, Inputs, InputShapes, check_hooks, whole_numbers_error
+from stretch.capture.results import (
+    Captured,
+    OutputStructure,
+    check_inputs_used,
+    outputs_of,
+    reachable,
+    rename_outputs,
+    tensors,
+    unused_inputs,
+)
 from stretch.operators.capturing import FUNCTIONS, METHODS, ON_LAST, Own, Refusal, TracedCall, class_name, lower_module, supported
 from stretch.operators.lowerings import lowerings
 from stretch.operators.move import LOWEST
 
 #: Folders whose code is not that of the network.
-_OTHERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+_LIBRARY_FOLDERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
 
 
-class NotTraced(StretchError):
+class TraceFailure(StretchError):
     """A network that torch.fx refuses."""
 
 
@@ -61,7 +70,7 @@ class Tracer(fx.Tracer):
 
 def source_line(error: BaseException) -> str:
     """The network's own line that an exception came from, as `` (file, line 3: `assert …`)``; empty if there is none."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_OTHERS)]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_LIBRARY_FOLDERS)]
     for frame in reversed(frames):
         text = linecache.getline(frame.filename, frame.lineno or 0).strip()
         if text:
@@ -72,7 +81,7 @@ def source_line(error: BaseException) -> str:
 # One run of a traced network: shapes, constants, and which operator a changed tensor comes from.
 
 
-def assembles(node: fx.Node) -> bool:
+def is_assembly(node: fx.Node) -> bool:
     """Whether a node only puts tensors into a container: a named tuple, or a dataclass."""
     target = node.target
     return isinstance(target, type) and (hasattr(target, "_fields") or dataclasses.is_dataclass(target))
@@ -127,7 +136,7 @@ class Values(fx.Interpreter):
             self.parts[n] = tuple(value)
         else:
             self.constants[n] = value
-        if not isinstance(value, torch.Tensor) and n.op != "output" and not assembles(n):
+        if not isinstance(value, torch.Tensor) and n.op != "output" and not is_assembly(n):
             # a tensor that has no node of its own is not taken for an earlier one that lay at the same place
             self._latest |= {id(part): (n, part._version) for part in tensors(value)}
         return value
@@ -174,14 +183,14 @@ class View:
     form: str = "plain"
     detail: tuple[Any, ...] = ()  # Groups, ranges or channel.
 
-    def plain(self) -> str:
+    def require_unchanged(self) -> str:
         """The operator's name."""
         if self.form != "plain":
-            raise Refusal(f"it reads a tensor that was {_WORDS[self.form]}, which is not supported here")
+            raise Refusal(f"it reads a tensor that was {_FORM_NAMES[self.form]}, which is not supported here")
         return self.op
 
 
-_WORDS = {
+_FORM_NAMES = {
     "last": "permuted to N×H×W×C",
     "grouped": "reshaped to five dimensions",
     "swapped": "reshaped to five dimensions",
@@ -195,7 +204,7 @@ _WORDS = {
 Effect = View | tuple[str, dict[str, Attr]]
 
 
-def _as(view: View, form: str, *detail: Any) -> View:
+def _with_form(view: View, form: str, *detail: Any) -> View:
     return View(view.op, view.shape, form, detail)
 
 
@@ -205,11 +214,11 @@ def _permute(view: View, before: Shape, out: Any, *dims: Any) -> Effect:
     if order == tuple(range(len(before))):
         return view
     if view.form == "plain" and order == (0, 2, 3, 1):
-        return _as(view, "last")
+        return _with_form(view, "last")
     if view.form == "last" and order == (0, 3, 1, 2):
-        return _as(view, "plain")
+        return _with_form(view, "plain")
     if view.form == "grouped" and order == (0, 2, 1, 3, 4):
-        return _as(view, "swapped", *view.detail)
+        return _with_form(view, "swapped", *view.detail)
     raise Refusal(f"permuting dimensions to {order} is not supported")
 
 
@@ -224,9 +233,9 @@ def _reshape(view: View, before: Shape, out: Shape, *size: Any) -> Effect | None
         return view
     shape = view.shape
     if view.form == "plain" and len(shape) == 4 and len(out) == 5 and out == (shape[0], out[1], shape[1] // out[1], *shape[2:]):
-        return _as(view, "grouped", out[1])
+        return _with_form(view, "grouped", out[1])
     if view.form == "grouped" and out == shape:
-        return _as(view, "plain")
+        return _with_form(view, "plain")
     if view.form == "swapped" and out == shape:
         return "channel_shuffle", {"groups": view.detail[0]}
     if view.form == "plain" and len(before) == 2 and out == (*before, 1, 1):
@@ -234,32 +243,32 @@ def _reshape(view: View, before: Shape, out: Shape, *size: Any) -> Effect | None
     return None
 
 
-def _same(view: View, before: Shape, out: Any, *_: Any, **__: Any) -> Effect:
+def _identity(view: View, before: Shape, out: Any, *_: Any, **__: Any) -> Effect:
     return view
 
 
 def _split(view: View, before: Shape, out: Any, sizes: Any, dim: int = 0) -> Effect:
-    view.plain()
+    view.require_unchanged()
     supported(dim % len(before) == 1, f"splitting along dimension {dim} is not supported, only along channels")
     ranges, at = [], 0
     for part in out:
         ranges.append((at, at + part.shape[1]))
         at += part.shape[1]
-    return _as(view, "parts", *ranges)
+    return _with_form(view, "parts", *ranges)
 
 
 def _cut(view: View, start: int, stop: int) -> Effect:
     if (start, stop) == (0, view.shape[1]):
-        return view if view.form == "plain" else _as(view, "plain")
+        return view if view.form == "plain" else _with_form(view, "plain")
     return "slice", {"start": start, "stop": stop}
 
 
 def _getitem(view: View, before: Shape, out: Any, index: Any) -> Effect:
     if view.form == "parts" and isinstance(index, slice):
-        return _as(view, "parts", *view.detail[index])
+        return _with_form(view, "parts", *view.detail[index])
     if view.form == "parts":
         return _cut(view, *view.detail[index])
-    view.plain()
+    view.require_unchanged()
     items = index if isinstance(index, tuple) else (index,)
     full = slice(None)
     if len(before) == 2 and len(items) == 4 and items == (full, full, None, None):
@@ -271,7 +280,7 @@ def _getitem(view: View, before: Shape, out: Any, index: Any) -> Effect:
         raise Refusal(f"indexing with {index} is not supported, only ranges of channels")
     channels = items[1] if len(items) > 1 else full
     if isinstance(channels, int):
-        return _as(view, "picked", channels % before[1])
+        return _with_form(view, "picked", channels % before[1])
     if not isinstance(channels, slice) or channels.step not in (None, 1):
         raise Refusal(f"indexing with {index} is not supported, only ranges of channels")
     start, stop, _ = channels.indices(before[1])
@@ -283,18 +292,18 @@ def _unsqueeze(view: View, before: Shape, out: Shape, dim: int) -> Effect:
     if view.form == "picked" and where == 1:
         return _cut(view, view.detail[0], view.detail[0] + 1)
     if view.form == "plain" and len(before) == 2 and where == 2:
-        return _as(view, "tall")
+        return _with_form(view, "tall")
     if view.form == "tall" and where >= 2:
         return "unflatten", {}
     raise Refusal(f"a new dimension {dim} of a tensor of shape {before} is not supported")
 
 
 def _expand(view: View, before: Shape, out: Shape, *_: Any) -> Effect:
-    view.plain()
+    view.require_unchanged()
     if before == out:
         return view
     if len(before) == 4 and out[:2] == before[:2] and before[2:] == (1, 1):
-        return _as(view, "expanded")
+        return _with_form(view, "expanded")
     raise Refusal(f"expanding {before} to {out} is not supported")
 
 
@@ -305,8 +314,8 @@ _RULES: dict[str, Callable[..., Effect | None]] = {
     "swapaxes": _transpose,
     "view": _reshape,
     "reshape": _reshape,
-    "contiguous": _same,
-    "clone": _same,
+    "contiguous": _identity,
+    "clone": _identity,
     "chunk": _split,
     "split": _split,
     "getitem": _getitem,
@@ -316,7 +325,7 @@ _RULES: dict[str, Callable[..., Effect | None]] = {
 }
 
 
-def folded(ops: Sequence[Op]) -> list[Op]:
+def fold_infinite_padding(ops: Sequence[Op]) -> list[Op]:
     """Operators without padding by −∞: no maximum is in it, so the pooling that reads it pads as much more.
 
     Args:
@@ -359,7 +368,7 @@ class TraceLowering:
         returned: What the network returns, likewise.
     """
 
-    returned: Returned
+    returned: OutputStructure
 
     def __init__(self, traced: fx.GraphModule, values: Values, name: str, *, named: bool = False) -> None:
         self._traced, self._values, self._name, self._named = traced, values, name, named
@@ -373,7 +382,7 @@ class TraceLowering:
         for node in self._traced.graph.nodes:
             if node.op == "placeholder":
                 if node in self._values.shapes:
-                    name = str(node.target) if self._named else ONLY
+                    name = str(node.target) if self._named else SINGLE_INPUT
                     self._used.add(name)
                     shape = self._values.shapes[node]
                     self._ops.append(Op(name, "input", attrs={"shape": shape}))
@@ -382,18 +391,18 @@ class TraceLowering:
                 self._lower_node(node)
         outputs = self._outputs()
         try:
-            ops = folded(self._ops)
+            ops = fold_infinite_padding(self._ops)
         except Refusal as error:
             raise StretchError(f"`{self._name}` cannot be captured: {error}") from error
         graph = OpGraph.build(self._name, reachable(ops, outputs), outputs)
         self._check_shapes(graph)
-        check_read(graph)
+        check_inputs_used(graph)
         return graph
 
     def _outputs(self) -> list[str]:
         """Names of the operators that the network returns; notes what it returns."""
         try:
-            self.returned = relabelled(self._values.returned, self._values.given_back, self._result)
+            self.returned = rename_outputs(self._values.returned, self._values.given_back, self._result)
         except Refusal as error:
             raise StretchError(f"`{self._name}` cannot be captured: its output is not as an operator computes it ({error})") from error
         return outputs_of(self.returned, [op.name for op in self._ops if op.kind == "input"], self._name)
@@ -403,10 +412,10 @@ class TraceLowering:
         writer = self._values.writer(tensor)
         if writer in self._values.parameters:
             return None
-        return self._views[writer].plain()
+        return self._views[writer].require_unchanged()
 
     def _lower_node(self, node: fx.Node) -> None:
-        if node in self._values.parameters or node in self._values.constants or assembles(node):
+        if node in self._values.parameters or node in self._values.constants or is_assembly(node):
             return
         try:
             self._views[node] = self._lower_module(node) if node.op == "call_module" else self._lower_call(node)
@@ -438,7 +447,7 @@ class TraceLowering:
         """The operators of a function or method call."""
         supported(node.op in ("call_function", "call_method"), f"fx node kind `{node.op}`")
         target = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
-        args, kwargs = list(self._known(node.args)), dict(self._known(node.kwargs))
+        args, kwargs = list(self._to_constants(node.args)), dict(self._to_constants(node.kwargs))
         for first in ("input", "self"):
             if not args and first in kwargs:
                 args.append(kwargs.pop(first))
@@ -485,7 +494,7 @@ class TraceLowering:
             return "last"
         if forms == {"plain", "expanded"} and kinds <= {"add", "mul"}:
             return "plain"
-        next(view for view in sources if view.form != "plain").plain()
+        next(view for view in sources if view.form != "plain").require_unchanged()
         raise Refusal("it reads tensors whose dimensions lie in different orders")
 
     def _emit(self, node: fx.Node, steps: list[Lowered], sources: list[View], base: str, form: str) -> View:
@@ -503,7 +512,7 @@ class TraceLowering:
         shape = self._values.shapes[node]
         return View(name, _channels_first(shape) if form == "last" else shape, form)
 
-    def _known(self, args: Any) -> Any:
+    def _to_constants(self, args: Any) -> Any:
         """Arguments with what is known in their place: numbers and parameters."""
         values = self._values
 
@@ -544,8 +553,8 @@ def _permuted(value: Any) -> Any:
     return value
 
 
-def _unique(wanted: str, otherwise: str, used: set[str]) -> str:
-    name = wanted if wanted not in used else otherwise
+def _unique(preferred: str, alternative: str, used: set[str]) -> str:
+    name = preferred if preferred not in used else alternative
     if hasattr(nn.Module, name):
         name = f"{name}_"  # operators become submodules, which may not hide a method
     name = free_name(name, used.__contains__)
@@ -563,7 +572,7 @@ def capture_traced(module: nn.Module, input_shape: InputShapes | Inputs = (1, 3,
     name = name or type(module).__name__
     if isinstance(module, fx.GraphModule) and any(isinstance(node.target, torch._ops.OpOverload) for node in module.graph.nodes):
         raise StretchError(f"`{name}` is a network of ATen operators, as torch.export writes them")
-    with evaluating(module):
+    with evaluation_mode(module):
         arguments = Inputs.of(input_shape, module)
         check_hooks(module, arguments, name)
         traced = _trace(module, arguments, name)
@@ -576,22 +585,22 @@ def capture_traced(module: nn.Module, input_shape: InputShapes | Inputs = (1, 3,
             "its forward must not draw random numbers in evaluation, nor change a tensor that it reads again under another name",
         )
         weights = {op.name: lowering.weights[op.name] for op in graph.ops if op.name in lowering.weights}
-        warnings = left_out(lowering.returned, [op.name for op in graph.inputs])
+        warnings = unused_inputs(lowering.returned, [op.name for op in graph.inputs])
         return Captured(graph, weights, module, returned=lowering.returned, warnings=tuple(warnings))
 
 
 @contextlib.contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
+def evaluation_mode(module: nn.Module) -> Iterator[None]:
     """Evaluation mode for a while; modules within may have been in different modes."""
-    with unchanged(module):
+    with restore_module(module):
         module.eval()
         yield
 
 
 @contextlib.contextmanager
-def unchanged(module: nn.Module) -> Iterator[None]:
+def restore_module(module: nn.Module) -> Iterator[None]:
     """Forget the state that a network keeps for its next run, such as tables of positions, because a tracer fills it with proxies."""
-    kept = [(part, {key: (value, _copied(value)) for key, value in vars(part).items()}) for part in module.modules()]
+    kept = [(part, {key: (value, _copy_tensors(value)) for key, value in vars(part).items()}) for part in module.modules()]
     try:
         yield
     finally:
@@ -606,7 +615,7 @@ def unchanged(module: nn.Module) -> Iterator[None]:
                     value[:] = content
 
 
-def _copied(value: Any) -> Any:
+def _copy_tensors(value: Any) -> Any:
     """A copy of a plain container, or the value itself."""
     return value.copy() if type(value) in (dict, list) else value
 
@@ -615,12 +624,12 @@ def _trace(module: nn.Module, inputs: Inputs, name: str) -> fx.GraphModule:
     """Trace with symbols; a network that decides by shapes is left to `torch.export`."""
     tracer = Tracer(autowrap_functions=(), param_shapes_constant=True)
     try:
-        with unchanged(module):
+        with restore_module(module):
             graph = tracer.trace(module)
             return fx.GraphModule(tracer.root, graph)
     except Exception as error:
         check_input(module, inputs, name)
-        raise NotTraced(
+        raise TraceFailure(
             f"`{name}` cannot be traced by torch.fx: {_last_line(error)}{source_line(error)}",
             "its forward must not branch on tensor values; give a factory of the traceable part as `module:factory`",
         ) from error
@@ -632,20 +641,23 @@ def check_input(module: nn.Module, inputs: Inputs, name: str, device: torch.devi
         with torch.no_grad():
             inputs.call(module, inputs.random(device=device))
     except Exception as error:
-        raise _rejected(error, module, inputs, name) from error
+        raise _input_error(error, module, inputs, name) from error
 
 
 #: What torch says where it needs whole numbers, such as those of words.
-_WHOLE = ("expected tensor for argument #1 'indices'", "tensors used as indices must be long")
+_INTEGER_ERRORS = ("expected tensor for argument #1 'indices'", "tensors used as indices must be long")
 
 
-def _rejected(error: Exception, module: nn.Module, inputs: Inputs, name: str) -> UsageError:
+def _input_error(error: Exception, module: nn.Module, inputs: Inputs, name: str) -> UsageError:
     reason = first_line(error)
-    if any(item in reason.lower() for item in _WHOLE):
-        return whole_numbers(name, source_line(error))
+    if any(item in reason.lower() for item in _INTEGER_ERRORS):
+        return whole_numbers_error(name, source_line(error))
     if isinstance(error, IndexError) or "unpack" in reason:
         reason = f"it has another number of axes than is read ({reason})"
-    size, first = "an input of" if len(inputs.shapes) == 1 else "inputs of", next(iter(inspect.signature(module.forward).parameters), ONLY)
+    size, first = (
+        "an input of" if len(inputs.shapes) == 1 else "inputs of",
+        next(iter(inspect.signature(module.forward).parameters), SINGLE_INPUT),
+    )
     return UsageError(
         f"`{name}` rejects {size} {inputs}: {reason}{source_line(error)}",
         f"choose another size with --input: an image as 3x224x224, anything else by its name with all axes, as {first}=1x16x32",
@@ -663,7 +675,7 @@ def _run(module: nn.Module, traced: fx.GraphModule, inputs: Inputs, name: str) -
     arguments: list[Any] = []
     for node in (node for node in traced.graph.nodes if node.op == "placeholder"):
         target = str(node.target)
-        current = target if inputs.named else ONLY
+        current = target if inputs.named else SINGLE_INPUT
         if current in waiting and (inputs.named or not node.args):
             arguments.append(waiting.pop(current).clone())
         elif target.startswith("*"):
@@ -673,7 +685,7 @@ def _run(module: nn.Module, traced: fx.GraphModule, inputs: Inputs, name: str) -
             arguments.append(node.args[0])
         else:
             raise StretchError(
-                f"`{name}` needs exactly one input tensor, its forward takes {_named(traced)}",
+                f"`{name}` needs exactly one input tensor, its forward takes {_find_name(traced)}",
                 "give each of its inputs a shape, as a mapping from their names or with --input NAME=SHAPE",
             )
     need(not waiting, f"`{name}` needs exactly one input tensor, its forward takes none", "give a network that reads its input")
@@ -684,17 +696,17 @@ def _run(module: nn.Module, traced: fx.GraphModule, inputs: Inputs, name: str) -
             got = values.run(*arguments)
             want = values.returned = inputs.call(module, inputs.random())
     except Exception as error:
-        raise _rejected(error, module, inputs, name) from error
+        raise _input_error(error, module, inputs, name) from error
     mine, theirs = tensors(got), tensors(want)
-    return values, len(mine) == len(theirs) and all(agrees(a, b) for a, b in zip(mine, theirs, strict=True))
+    return values, len(mine) == len(theirs) and all(is_close(a, b) for a, b in zip(mine, theirs, strict=True))
 
 
-def _named(traced: fx.GraphModule) -> str:
+def _find_name(traced: fx.GraphModule) -> str:
     """The inputs of a traced network that have no default, by name."""
     return ", ".join(node.name for node in traced.graph.nodes if node.op == "placeholder" and not node.args) or "none"
 
 
-def agrees(a: torch.Tensor, b: torch.Tensor) -> bool:
+def is_close(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two results differ by no more than rounding; not-a-number equals itself."""
     if a.shape != b.shape:
         return False

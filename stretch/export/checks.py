@@ -21,8 +21,8 @@ from scheduler.checks.verify import KEY, TOLERANCE, Sample, random_input
 from scheduler.runtime.inputs import as_arrays
 from scheduler.runtime.sequential import MARGIN, relative
 from stretch.capture import Captured
-from stretch.capture.inputs import ONLY, Inputs
-from stretch.capture.results import pairs
+from stretch.capture.inputs import SINGLE_INPUT, Inputs
+from stretch.capture.results import named_outputs
 from stretch.quantize.replay import runner, several
 from stretch.transform.model import Branch, BranchedModel
 
@@ -176,7 +176,7 @@ def _rounded(reads: Tensors, seed: int) -> list[torch.Tensor]:
 
 def _results(model: BranchedModel, inputs: Tensors) -> list[torch.Tensor]:
     """Outputs of a branched network, in the order of its files' outputs."""
-    results = dict(pairs(model(*(x.clone() for x in inputs)), model.returned))
+    results = dict(named_outputs(model(*(x.clone() for x in inputs)), model.returned))
     return [results[name] for name in model.original_outputs]
 
 
@@ -184,10 +184,10 @@ def _own_results(original: Captured, module: nn.Module, tensors: Tensors) -> lis
     """Outputs of the original module, in the order of its graph's outputs."""
     names = [op.name for op in original.graph.inputs]
     # one that was restored from a bundle takes its tensors in order
-    named = names != [ONLY] and not isinstance(module, BranchedModel)
+    named = names != [SINGLE_INPUT] and not isinstance(module, BranchedModel)
     inputs = Inputs({name: tuple(x.shape) for name, x in zip(names, tensors, strict=True)}, named=named)
     returned = inputs.call(module.eval(), [x.clone() for x in tensors])
-    results = dict(pairs(returned, original.returned))
+    results = dict(named_outputs(returned, original.returned))
     return [results[name] for name in original.graph.outputs]
 
 

@@ -26,7 +26,7 @@ from predictors.shapes import Shape
 from scheduler.bundle.manifest import Own
 from scheduler.formats.onnx.file import MAX_ALIVE
 from scheduler.runtime.own import OwnFile
-from stretch.capture.inputs import InputShapes, checked_shape, is_shape, whole_numbers
+from stretch.capture.inputs import InputShapes, check_shape, is_shape, whole_numbers_error
 
 #: How a format's rules see a tensor of the running network.
 View = TypeVar("View")
@@ -275,7 +275,7 @@ def named_ends(path: Path, ends: Sequence[End]) -> tuple[End, ...]:
     need(bool(ends), f"{path} has no input", "export the network with what it reads")
     for end in ends:
         if end.whole and not end.cast:
-            error = whole_numbers(str(path), f" as its input `{_cut(end.name)}`")
+            error = whole_numbers_error(str(path), f" as its input `{_cut(end.name)}`")
             error.hint = _BYTES if end.kind in ("int8", "uint8") else error.hint
             raise error
         need(
@@ -419,7 +419,7 @@ def _asked(path: Path, ends: Sequence[End], input_shapes: InputShapes | None) ->
         if len(shapes) != len(ends):
             count = "one shape is" if len(shapes) == 1 else f"{len(shapes)} shapes are"
             raise UsageError(f"{count} given, {path} has {_counted(ends)}", "give each its shape " + _NAMED.format(ends[0].argument))
-        return {end.argument: checked_shape(end.name, shape) for end, shape in zip(ends, shapes, strict=True)}
+        return {end.argument: check_shape(end.name, shape) for end, shape in zip(ends, shapes, strict=True)}
     mapping: dict[str, Shape] = {}
     for name, shape in input_shapes.items():
         end = next((end for end in ends if end.name == name), None) or next((end for end in ends if end.argument == name), None)
@@ -427,7 +427,7 @@ def _asked(path: Path, ends: Sequence[End], input_shapes: InputShapes | None) ->
             raise UsageError(f"{path} has no input `{_cut(str(name))}`", f"it has {_counted(ends)}")
         if end.argument in mapping:
             raise UsageError(f"the input `{_cut(end.name)}` of {path} has two shapes", "give it one")
-        mapping[end.argument] = checked_shape(end.name, shape)
+        mapping[end.argument] = check_shape(end.name, shape)
     return mapping
 
 

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from predictors.errors import StretchError, first_line, need
 from scheduler.bundle.manifest import Own, OwnEnd
 from stretch.capture.inputs import InputShapes
-from stretch.capture.results import keyed
+from stretch.capture.results import walk_leaves
 from stretch.models.builder import End, OwnNetwork, Size, finished, named_ends, settled
 
 #: Types of half precision, which is computed in single.
@@ -64,7 +64,7 @@ def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.
     graph.set_codegen(fx.graph.CodeGen())
     own = Own(
         tuple(OwnEnd(end.name, end.argument, shapes[end.argument], end.kind) for end in ends),
-        tuple(OwnEnd(key, key, ()) for key, _ in keyed(output.args[0])),
+        tuple(OwnEnd(key, key, ()) for key, _ in walk_leaves(output.args[0])),
         "fp16" if any(parameter.dtype in HALF for parameter in program.state_dict.values()) else "fp32",
     )
     return finished(path, fx.GraphModule(network, graph, "Network").float().eval(), shapes, ends, [], _Archive(own, numbers=told))
@@ -95,7 +95,7 @@ class _Program:
         ends = iter(self._archive.own.inputs)
         flat = [_given(next(ends), inputs) if number is None else number for number in self._archive.numbers]
         args, kwargs = pytree.tree_unflatten(flat, self._spec)
-        return {key: tensor.float().numpy() for key, tensor in keyed(self._call(*args, **kwargs))}
+        return {key: tensor.float().numpy() for key, tensor in walk_leaves(self._call(*args, **kwargs))}
 
 
 def _given(end: OwnEnd, inputs: Mapping[str, Any]) -> torch.Tensor:

@@ -7,7 +7,7 @@ import torch
 
 from scheduler.progress import Progress, silent
 from stretch.capture import Captured
-from stretch.capture.results import pairs
+from stretch.capture.results import named_outputs
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.network.segments import Segment
 from stretch.transform import build
@@ -42,7 +42,7 @@ def block_losses(
 
     def outputs(of: BranchDesign) -> list[torch.Tensor]:
         model = build(captured, of).to(device)
-        computed = [[value for _, value in pairs(model(x), captured.returned)] for x in some]
+        computed = [[value for _, value in named_outputs(model(x), captured.returned)] for x in some]
         return [torch.cat(parts) for parts in zip(*computed, strict=True)]
 
     wanted, losses = outputs(whole), {}

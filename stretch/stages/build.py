@@ -14,7 +14,7 @@ from scheduler.bundle.load import Bundle
 from scheduler.bundle.preprocessing import IMAGENET, Preprocessing
 from scheduler.progress import Progress, silent
 from stretch.capture import Captured
-from stretch.capture.results import pairs
+from stretch.capture.results import named_outputs
 from stretch.evaluation.agreement import compare
 from stretch.evaluation.files import SECONDS, measure_files
 from stretch.evaluation.measure import one_sided
@@ -174,7 +174,7 @@ def with_files(
     with torch.no_grad():
         # all at once: one at a time, between runs of the session, torch's threads and the session's get into each other's way
         batches = [torch.from_numpy(np.concatenate(taken[i : i + BATCH])) for i in range(0, len(taken), BATCH)]
-        expected = iter(torch.cat([pairs(module(batch), captured.returned)[0][1] for batch in batches]).numpy())
+        expected = iter(torch.cat([named_outputs(module(batch), captured.returned)[0][1] for batch in batches]).numpy())
     measured = measure_files(bundle, lambda x: next(expected)[None], fitted, taken, mapping, seconds=seconds, progress=progress)
     warnings = [f"subgraph `{name}` was run in fp32, not in its planned precision: {why}" for name, why in measured.kept.items()]
     if measured.left:

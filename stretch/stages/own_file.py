@@ -12,7 +12,7 @@ from predictors.errors import StretchError
 from scheduler.bundle.manifest import Own, OwnEnd
 from scheduler.runtime.sequential import MARGIN, distance
 from stretch.capture.inputs import Inputs
-from stretch.capture.results import keyed
+from stretch.capture.results import walk_leaves
 from stretch.export.checks import own_errors
 from stretch.models.builder import OwnNetwork
 from stretch.models.load import LoadedModel
@@ -85,7 +85,7 @@ def _numbers(rng: np.random.Generator, end: OwnEnd, shape: tuple[int, ...], scal
 @torch.inference_mode()
 def _difference(known: OwnNetwork, loaded: LoadedModel, inputs: Inputs, x: Arrays, want: Arrays) -> tuple[float, str]:
     """The largest difference of an output, and the name of that output in the file."""
-    got = dict(keyed(inputs.call(loaded.module, [torch.from_numpy(np.array(array)) for array in x.values()])))
+    got = dict(walk_leaves(inputs.call(loaded.module, [torch.from_numpy(np.array(array)) for array in x.values()])))
     return max((_apart(got[end.tensor].numpy(), want[end.tensor], known.own.precision), end.name) for end in known.own.outputs)
 
 
@@ -105,7 +105,7 @@ def _noise(loaded: LoadedModel, inputs: Inputs, x: Arrays) -> float:
     """How much of an output of the network is rounding in fp32."""
     return max(
         own_errors(
-            lambda module, reads: list(dict(keyed(inputs.call(module, [read.clone() for read in reads]))).values()),
+            lambda module, reads: list(dict(walk_leaves(inputs.call(module, [read.clone() for read in reads]))).values()),
             loaded.module,
             [torch.from_numpy(np.array(array)) for array in x.values()],
         )

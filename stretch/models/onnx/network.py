@@ -21,7 +21,7 @@ from scheduler.formats.onnx.shapes import RULES as SHAPES
 from scheduler.formats.onnx.shapes.moving import SHORT
 from scheduler.formats.onnx.shapes.node import FLOAT, FLOAT16, REALS, REASONS, TYPE_NAMES, Cost, KnownTensor, ShapeNode, there
 from stretch.capture.inputs import InputShapes
-from stretch.capture.results import keyed
+from stretch.capture.results import walk_leaves
 from stretch.models.builder import (
     MAX_KNOWN,
     Builder,
@@ -445,7 +445,7 @@ class _Lowering:
             with reading(self._path, self._what(i), "export the network without it, or give the module itself as `module:factory`", stated):
                 self._lower(node)
         returned = by_name(self._builder, [(name, self._result(name)) for name in self._outputs])
-        keys = [key for key, _ in keyed(returned)]
+        keys = [key for key, _ in walk_leaves(returned)]
         own = OwnNetwork(self._own(keys), [(self._what(i), self._places(node)) for i, node in enumerate(self._nodes)])
         return finished(self._path, self._builder.finish(returned, "Network"), self._shapes, self._ends, self._warnings(), own)
 

@@ -17,7 +17,7 @@ from scheduler.formats.onnx.file import MAX_PARTS
 from scheduler.formats.onnx.shapes.node import there
 from scheduler.formats.tflite import DEFAULTS, TfliteNetwork, TfliteOperator, open_tflite
 from stretch.capture.inputs import InputShapes
-from stretch.capture.results import keyed
+from stretch.capture.results import walk_leaves
 from stretch.models.builder import (
     Builder,
     End,
@@ -240,7 +240,7 @@ class _TfliteLowering:
         returned = by_name(self._builder, [(self._network.tensors[i].name, self._result(i)) for i in self._network.outputs])
         rounded = sum(tensor.quantisation is not None and tensor.stored is None for tensor in self._network.tensors)
         warnings = [f"{path} rounds {rounded} activations to int8: they are reals here, and `stretch export` finds new scales"]
-        keys = [key for key, _ in keyed(returned)]
+        keys = [key for key, _ in walk_leaves(returned)]
         own = OwnNetwork(
             self._own(keys, bool(rounded)), [(self._what(operator), self._places(operator)) for operator in self._network.operators]
         )

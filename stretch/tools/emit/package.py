@@ -25,8 +25,8 @@ from predictors.joins import join_of, meeting_of
 from scheduler.bundle.load import MANIFEST, load_bundle
 from stretch.capture import Captured
 from stretch.capture.inputs import InputShapes
-from stretch.capture.results import Returned, Result, returned_by, tensors
-from stretch.capture.trace import agrees
+from stretch.capture.results import OutputStructure, Result, output_structure, tensors
+from stretch.capture.trace import is_close
 from stretch.models.load import names_code
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.scale import ScaledBranch, remaining_shared_weights, run_graph, scaled_branches
@@ -90,7 +90,7 @@ def shared_lines(weights: Iterable[Sequence[str]]) -> list[str]:
     return [f"self.{other} = self.{first}" for first, *others in weights for other in others]
 
 
-def write_class(name: str, graph: OpGraph, docstring: str, returned: Returned | None = None) -> Written:
+def write_class(name: str, graph: OpGraph, docstring: str, returned: OutputStructure | None = None) -> Written:
     """A class that computes a graph: a module for each operator with weights, functions for all others."""
     writer = _ClassWriter(graph)
     lines = [f"class {name}(nn.Module):", f'    """{docstring}"""', "", "    def __init__(self) -> None:", "        super().__init__()"]
@@ -99,7 +99,7 @@ def write_class(name: str, graph: OpGraph, docstring: str, returned: Returned | 
     # weights of branches are shared by the whole network
     shared = [[written.key(*holder) for holder in weight.holders] for weight in shared_weights([graph] if returned else [])]
     lines += [f"        {line}" for line in shared_lines(shared)]
-    template = (returned or returned_by(graph)).template
+    template = (returned or output_structure(graph)).template
     reads = ", ".join(f"{writer.sources[op.name]}: torch.Tensor" for op in graph.inputs)
     lines += ["", f"    def forward(self, {reads}) -> {kind_of_returned(template)}:"]
     *run, last = [*writer.run, f"return {returned_code(template, writer.results)}"]
@@ -546,7 +546,7 @@ def _filled(folder: Path, sources: Sources, model: nn.Module) -> float:
             results, wanted = loaded(*(x.clone() for x in xs)), model(*(x.clone() for x in xs))
     largest = 0.0
     for a, b in zip(tensors(results), tensors(wanted), strict=True):
-        if not agrees(a, b):
+        if not is_close(a, b):
             raise StretchError("the package computes something else than the network", "please report this")
         largest = max(largest, float((a.double() - b.double()).abs().max() / b.double().abs().max().clamp_min(1e-30)))
     return largest
