@@ -156,7 +156,7 @@ def calibrate_pruned(
     import torch
 
     from stretch.transform import build
-    from stretch.transform.calibrate.layers import BranchFit, look
+    from stretch.transform.calibrate.layers import BranchFit, collect_targets
     from stretch.transform.calibrate.split import divide
     from stretch.transform.calibrate.statistics import rebase_statistics, renewed_backbone
 
@@ -169,9 +169,9 @@ def calibrate_pruned(
             if not layers:
                 segments.append(branch)
                 continue
-            heritage: Any = SimpleNamespace(branch=SimpleNamespace(graph=graph, source=source), kept=pruned.kept.__getitem__)
-            fit = BranchFit(heritage, branch, {}, split.images)
-            targets, result = look(whole, there, split.fitted, fit.looks)
+            inherited: Any = SimpleNamespace(branch=SimpleNamespace(graph=graph, source=source), kept=pruned.kept.__getitem__)
+            fit = BranchFit(inherited, branch, {}, split.images)
+            targets, result = collect_targets(whole, there, split.fitted, fit.layer_targets)
             wanted = [target[:, pruned.kept[source.output]] for target in targets[split.fitted :]]
             built = _state(branch)
             offers = [(_error([branch(x) for x in arriving[split.fitted :]], wanted), built)]

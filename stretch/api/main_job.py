@@ -145,15 +145,15 @@ class Branched:
             raise UsageError(
                 f"there is no network to save: {why}", f"call `branch` without {'only_if_faster' if self.withheld else 'dry_run'}"
             )
-        from stretch.api.arguments import as_it_is
+        from stretch.api.arguments import materialize
         from stretch.export.bundle import BundleFacts, export_bundle
         from stretch.export.staging import check_target
-        from stretch.stages.build import with_files
+        from stretch.stages.build import compare_files
         from stretch.transform.refine import fingerprint
 
         folder, tell = Path(path), progress or silent
         check_target(folder)
-        model, sequential = as_it_is(self.model, self.original.graph), self._control() if controls else None
+        model, sequential = materialize(self.model, self.original.graph), self._control() if controls else None
         trained = fingerprint(model.state_dict()) != self.built
         if trained:
             # what was measured is no longer true of it
@@ -163,7 +163,7 @@ class Branched:
         def agreeing(bundle: "Bundle") -> "Agreement | None":
             if images is None:
                 return self.agreement
-            return with_files(self.agreement, bundle, original, images, self.run_images, self.mapping, self.warnings, tell)
+            return compare_files(self.agreement, bundle, original, images, self.run_images, self.mapping, self.warnings, tell)
 
         calibrated_on = images.fingerprints if images else ()
         known = {"preprocessing": self.preprocessing, "calibrated_on": calibrated_on, "ranges": {} if trained else self.ranges}
@@ -213,15 +213,15 @@ class Branched:
 
     def _control(self) -> "BranchedModel | None":
         """The sequential control to export; built now if that was left out."""
-        from stretch.api.arguments import as_it_is, random_state_kept
+        from stretch.api.arguments import materialize, preserve_random_state
         from stretch.stages.build import build_control
 
         if self.original is None:
             return None
         if self.sequential is None:
-            with random_state_kept():
+            with preserve_random_state():
                 self.sequential = build_control(self.original, self.plan)
-        return None if self.sequential is None else as_it_is(self.sequential, self.original.graph)
+        return None if self.sequential is None else materialize(self.sequential, self.original.graph)
 
     def _weights(self, trained: bool) -> tuple[str, str]:
         """Source and detail of the weights for the bundle."""
@@ -282,7 +282,7 @@ def check_run(count: int, *, mapped: bool, images: bool) -> None:
         )
 
 
-def first_of(make: Make, request: PlanConfig, *, repair: bool) -> "Branched":
+def make_repairable(make: Make, request: PlanConfig, *, repair: bool) -> "Branched":
     """The network of a request; where no design of it is predicted to agree often enough and it may be repaired, of one that may divide segments exactly."""
     try:
         return make(request)
@@ -293,7 +293,7 @@ def first_of(make: Make, request: PlanConfig, *, repair: bool) -> "Branched":
         return make(exact)
 
 
-def agreeing(result: "Branched", least: float, again: Make | None) -> "Branched":
+def require_agreement(result: "Branched", least: float, again: Make | None) -> "Branched":
     """The network if it agrees with the original often enough, else one in which fewer stages were stretched.
 
     Each time the segment that loses most alone is kept as it is in the original: on one processor,
@@ -316,9 +316,9 @@ def agreeing(result: "Branched", least: float, again: Make | None) -> "Branched"
             )
         if agreement.value >= least:
             return result
-        worst = _worst(result)
+        worst = _worst_segments(result)
         if again is None or not worst:
-            raise _refusal(result, least, repaired=again is not None)
+            raise _agreement_error(result, least, repaired=again is not None)
         request = replace(request, keep=(*request.keep, *worst))
         result = again(request)
     return result
@@ -331,7 +331,7 @@ def with_exact_kinds(config: PlanConfig) -> PlanConfig:
     return replace(config, kinds=tuple(dict.fromkeys((*config.planned_kinds, *exact_kinds()))))
 
 
-def _worst(result: "Branched") -> list[str]:
+def _worst_segments(result: "Branched") -> list[str]:
     """Stages of the segment that agrees least where it alone takes the place of the original's; none if all are the original's."""
     assert result.agreement is not None
     known = [segment_agreement for segment_agreement in result.agreement.segments if segment_agreement.value is not None]
@@ -348,7 +348,7 @@ def _worst(result: "Branched") -> list[str]:
     return [stage.name for stage in result.plan.stages_of(segment) if stage.name not in kept]
 
 
-def _refusal(result: "Branched", least: float, *, repaired: bool) -> InfeasibleError:
+def _agreement_error(result: "Branched", least: float, *, repaired: bool) -> InfeasibleError:
     agreement = result.agreement
     assert agreement is not None
     what = Message(
@@ -474,14 +474,14 @@ def branch(
         from stretch.export.staging import check_target
 
         check_target(Path(out))
-    with torch_loaded(phase):
+    with loading_torch(phase):
         from scheduler.bundle.preprocessing import requested_preprocessing
         from scheduler.placement.mapping import place_processors
         from stretch.opaque.calls import calls_of
         from stretch.opaque.snippets import prepare
         from stretch.sensitivity.blocks import block_losses
         from stretch.sensitivity.source import plannable, sensitivity_of
-        from stretch.stages.build import build_control, compare_on, divide_images, refine_and_compare
+        from stretch.stages.build import build_control, compare_with_original, divide_images, refine_and_compare
         from stretch.stages.own_file import check_own_file
         from stretch.transform import build
         from stretch.transform.calibrate import calibrate
@@ -547,7 +547,7 @@ def branch(
                     branched.ranges = outcome.ranges
                 else:
                     with phase("compare"):
-                        branched.agreement, said = compare_on(branched.model, captured, fitted.held_back)
+                        branched.agreement, said = compare_with_original(branched.model, captured, fitted.held_back)
                 branched.warnings += [*fitted.warnings, *said]
                 if synthetic:
                     branched.weights_detail = "; ".join(
@@ -556,9 +556,9 @@ def branch(
             branched.built = fingerprint(branched.model.state_dict())
             return branched
 
-        result = first_of(make, config, repair=repair)
+        result = make_repairable(make, config, repair=repair)
         if least is not None and not dry_run:
-            result = agreeing(result, least, make if repair else None)
+            result = require_agreement(result, least, make if repair else None)
         if dry_run or result.withheld:
             return result
     if out is not None:
@@ -568,13 +568,13 @@ def branch(
 
 
 @contextmanager
-def torch_loaded(phase: "Phase") -> Iterator[None]:
+def loading_torch(phase: "Phase") -> Iterator[None]:
     """Load torch, and keep its random numbers and all others as the caller has them, and its objects from the garbage collector."""
     with phase("import torch"):
         import_torch()
-    from stretch.api.arguments import garbage_collection_frozen, random_state_kept
+    from stretch.api.arguments import freeze_garbage, preserve_random_state
 
-    with random_state_kept(), garbage_collection_frozen():
+    with preserve_random_state(), freeze_garbage():
         yield
 
 

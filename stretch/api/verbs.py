@@ -46,20 +46,20 @@ if TYPE_CHECKING:
     from stretch.planning.result import PlanResult
     from stretch.stages.advise import Advice
     from stretch.stages.explain import Explanation
-    from stretch.stages.network import CapturedNetwork, Readout
+    from stretch.stages.network import CapturedNetwork, ReadGraph
     from stretch.stages.predict import Prediction
     from stretch.stages.together import TogetherAnswer
     from stretch.train.loop import Listener
     from stretch.train.session import TrainAnswer
 
 #: Factor of the best design's value that alternatives may have.
-WITHIN = 1.2
+MAX_VALUE_FACTOR = 1.2
 
 #: Number of designs; for a pair of networks per set of processors.
 TOP, PAIR_TOP = 10, 3
 
 #: Traced inferences of a simulation whose timeline is written, at most.
-TRACED = 64
+MAX_TRACED = 64
 
 
 def plan(
@@ -192,7 +192,7 @@ def search(
     progress("designs")
     began = time.perf_counter()
     if differ:
-        result = diverse_front(network.graph, profile, request, top or TOP, within or WITHIN, source)
+        result = diverse_front(network.graph, profile, request, top or TOP, within or MAX_VALUE_FACTOR, source)
     else:
         result = front(network.graph, profile, request, weighed or ("latency", usual), top or TOP, source)
     seconds["search"] = round(time.perf_counter() - began, 3)
@@ -201,7 +201,7 @@ def search(
         unknown = "how often these designs agree with the original is not known: give {} or {}"
         said.insert(0, Message(unknown, OptionName("images", "DIR"), OptionName("accuracy", "FILE")))
     answer = replace(answer, warnings=[*answer.warnings, *said])
-    return answer if folder is None else _saved(answer, folder, source if images is not None else None)
+    return answer if folder is None else _save_answer(answer, folder, source if images is not None else None)
 
 
 def search_pair(
@@ -210,7 +210,7 @@ def search_pair(
     *,
     goal: str = "makespan",
     top: int = PAIR_TOP,
-    within: float = WITHIN,
+    within: float = MAX_VALUE_FACTOR,
     config: PlanConfig | None = None,
     input_shape: "InputShapes | None" = None,
     out: str | Path | None = None,
@@ -231,7 +231,7 @@ def search_pair(
         StretchError: Or one of its kinds: unknown names, no design, no folder to write to.
     """
     from stretch.planning.plan import PlanningProblem
-    from stretch.stages.together import GOALS, candidates, together, together_answer
+    from stretch.stages.together import GOALS, best_pair, candidates, together_answer
 
     if goal not in GOALS:
         raise UsageError(f"`{goal}` is no objective of a pair", f"one of {', '.join(GOALS)}")
@@ -253,11 +253,11 @@ def search_pair(
     times.append(time.perf_counter())
     progress("pairs")
     processors = PlanningProblem.of(graphs[0], profile, request).config.processors
-    best = together(one, other, profile, processors, goal, progress=progress)
+    best = best_pair(one, other, profile, processors, goal, progress=progress)
     times.append(time.perf_counter())
     phases = ("capture", "search", "pairs")
     answer = together_answer(best, {name: round(times[i + 1] - times[i], 3) for i, name in enumerate(phases)})
-    return answer if folder is None else _saved(answer, folder)
+    return answer if folder is None else _save_answer(answer, folder)
 
 
 def check_search(
@@ -301,7 +301,7 @@ def check_search(
         raise UsageError(f"{out} is no new or empty folder", "give another one")
 
 
-def _saved(answer: Any, folder: Path, source: "AccuracySource | None" = None) -> Any:
+def _save_answer(answer: Any, folder: Path, source: "AccuracySource | None" = None) -> Any:
     """Write the design files of a search, and what was measured."""
     from stretch.planning.cost.accuracy import Sensitivity, save_accuracy
     from stretch.planning.design.branch_design import design_to_toml
@@ -325,7 +325,7 @@ def _saved(answer: Any, folder: Path, source: "AccuracySource | None" = None) ->
 
 
 def predict(
-    model: "str | Readout",
+    model: "str | ReadGraph",
     device: str | Path | DeviceProfile,
     *,
     processor: Annotated[str | None, typer.Option(help="Processor, such as gpu or cpu[1large]. Default: all.")] = None,
@@ -353,7 +353,7 @@ def predict(
     from predictors.predictor import not_measured
 
     profile = device if isinstance(device, DeviceProfile) else load_device(device)
-    names = places(profile, processor, precision)
+    names = processors_to_predict(profile, processor, precision)
     from stretch.stages.network import read_graph
     from stretch.stages.predict import predict_latency
 
@@ -373,14 +373,16 @@ def predict(
     return answer
 
 
-def places(profile: DeviceProfile, processor: str | None, precision: str | None, *, every: bool = True) -> list[str]:
+def processors_to_predict(
+    profile: DeviceProfile, processor: str | None, precision: str | None, *, all_precisions: bool = True
+) -> list[str]:
     """Processors that support a precision, with every core set or only the default ones."""
     if processor is not None:
         profile.processor(processor).check_precision(precision)
         return [processor]
-    names = profile.variants if every else profile.processors
+    names = profile.variants if all_precisions else profile.processors
     able = [name for name in names if precision is None or precision in profile.processor(name).precisions]
-    if every and not able:
+    if all_precisions and not able:
         raise UsageError(f"no processor of {profile.id} runs `{precision}`", "choose fp32, fp16 or int8")
     return able
 
@@ -481,7 +483,7 @@ def simulate(
         frequencies=parse_frequencies(list(frequency)),
         jitter=jitter,
         seed=seed,
-        traced=TRACED if trace is not None else 1,
+        traced=MAX_TRACED if trace is not None else 1,
     )
     path = Path(bundle)
     table = read_steps(path) if path.suffix == ".csv" and not path.is_dir() else None
@@ -696,8 +698,8 @@ def advise(
         UsageError: If there is no such precision, or no device has it.
         StretchError: Or one of its kinds: unknown names, networks that are not captured.
     """
-    from stretch.api.arguments import garbage_collection_paused
-    from stretch.api.main_job import phase_of, read_model, torch_loaded
+    from stretch.api.arguments import pause_garbage_collection
+    from stretch.api.main_job import loading_torch, phase_of, read_model
     from stretch.stages.advise import advise as answers
     from stretch.stages.advise import check_precision
 
@@ -705,7 +707,7 @@ def advise(
     check_precision(profiles, precision)
     tell = progress or silent
     phase = partial(phase_of, {}, tell)
-    with garbage_collection_paused(), torch_loaded(phase):
+    with pause_garbage_collection(), loading_torch(phase):
         graph = read_model(model, input_shape, phase, weights="none", trust_code=trust_code, settled=False).graph
         name = model if isinstance(model, str) else f"{type(model).__module__}:{type(model).__qualname__}"
         words = [*input_words(input_shape), *(["--trust-code"] if trust_code else [])]

@@ -13,7 +13,7 @@ from predictors.models.roofline import MEASURED, ORIGINS, Origin
 from predictors.structs import filled
 from stretch.cli.output import Output, verb
 from stretch.parameters import InputShape, TrustCode
-from stretch.stages.abilities import StageAbilities, abilities
+from stretch.stages.abilities import StageAbilities, stage_abilities
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -248,7 +248,7 @@ def _detailed(item: ListedModel, shape: "InputShapes | None", trust_code: bool) 
         network = read_network(
             item.name, shape, weights="default" if item.family == "file" else "none", trust_code=trust_code, settled=False
         )
-        stages = abilities(network.graph)
+        stages = stage_abilities(network.graph)
     except UsageError:
         # the request is wrong, not the model
         raise

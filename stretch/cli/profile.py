@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from scheduler.answer import TuneAnswer
     from scheduler.bundle.load import Bundle
     from scheduler.delegates.base import Tuning
-    from stretch.profile.run import Profiled
-    from stretch.profile.writing import Where as IngestWhere
+    from stretch.profile.run import ProfileResult
+    from stretch.profile.writing import MeasurementTarget as IngestWhere
 
 GRACE_S = WRITER_GRACE_S
 
@@ -207,7 +207,7 @@ def profile(
         only_flags("--from", "name folder measured_file model processor precision runtime")
         if processor is None:
             raise UsageError("--from needs to know what ran the networks", "name it as in a profile, as --processor cpu[1large]")
-        from stretch.profile.writing import Where as IngestWhere
+        from stretch.profile.writing import MeasurementTarget as IngestWhere
 
         _ingest(out, measured_file, model, IngestWhere(name, processor, precision, runtime), target)
         return
@@ -222,10 +222,10 @@ def profile(
     if (elsewhere := asked_for(extensions)) is not None:
         elsewhere.profile(out, ProfileOptions(name, target, resume, tuple(names), budget or 10.0, most))
         return
-    from stretch.profile.places import find_places
+    from stretch.profile.places import find_processors
     from stretch.profile.run import open_table, profile_machine
 
-    places = find_places(names)
+    places = find_processors(names)
     table = open_table(name, target, places, resume)
     with out.progress("measuring") as bar:
         done = profile_machine(name, places, table, (budget or 10.0) * 60, bar, most)
@@ -258,7 +258,7 @@ def _ingest(out: Output, measured_file: Path, model: str | None, where: "IngestW
     out.emit(data | {"warnings": out.warnings}, lambda console: console.print(said))
 
 
-def _data(name: str, done: "Profiled", out: Output) -> dict[str, Any]:
+def _data(name: str, done: "ProfileResult", out: Output) -> dict[str, Any]:
     from predictors.fits import Fit
     from stretch.profile.run import held_out
 

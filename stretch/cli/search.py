@@ -8,7 +8,7 @@ import typer
 
 from predictors.devices import load_device
 from predictors.errors import UsageError
-from stretch.api.verbs import PAIR_TOP, WITHIN, check_search, search_pair
+from stretch.api.verbs import MAX_VALUE_FACTOR, PAIR_TOP, check_search, search_pair
 from stretch.api.verbs import search as search_designs
 from stretch.cli.options import Call, calls, settings
 from stretch.cli.output import Output, import_torch, only_flags, verb
@@ -84,7 +84,7 @@ def _pair(out: Output, other: str, goal: str | None, request: Mapping[str, Any])
     if request["config"].accuracy:
         raise UsageError("accuracy is about the designs of one network", "leave it out, or leave out --with")
     options = {name: request[name] for name in ("device", "config", "input_shape", "out", "trust_code")}
-    limits = {"top": request["top"] or PAIR_TOP, "within": request["within"] or WITHIN}
+    limits = {"top": request["top"] or PAIR_TOP, "within": request["within"] or MAX_VALUE_FACTOR}
     with out.progress("searching") as progress:
         answer = search_pair((request["model"], other), goal=goal or GOALS[0], progress=progress, **limits, **options)
     from stretch.report.front import together_page

@@ -12,7 +12,7 @@ from stretch.capture import Captured
 from stretch.evaluation.measure import LONG, AgreementSums, ranks, share_of
 from stretch.planning.design.scale import design_segments, scaled_branches
 from stretch.transform import BranchedModel, build
-from stretch.transform.calibrate import whole_design
+from stretch.transform.calibrate import undivided_design
 
 Stage = Callable[[torch.Tensor], torch.Tensor]
 
@@ -44,7 +44,7 @@ def compare(model: BranchedModel, captured: Captured, images: Sequence[torch.Ten
         images: Batches of what the network reads, (n, channels, height, width), at least one image.
     """
     device = next(model.parameters()).device
-    original = build(captured, whole_design(captured, model.design)).to(device).eval()
+    original = build(captured, undivided_design(captured, model.design)).to(device).eval()
     training = model.training
     model.eval()
     names = [part.name for part in model.design.segments]

@@ -180,16 +180,16 @@ def _branches(branches: "BranchesAdvice | None") -> str:
 
 def prediction_brief(prediction: "Prediction", following: str) -> Brief:
     """The answer of `stretch predict`."""
-    from stretch.stages.predict import ranked
+    from stretch.stages.predict import by_latency
 
     # of each processor its best core set; the others are details
     best: dict[str, str] = {}
     rows = []
-    for name, row in ranked(prediction.processors):
+    for name, row in by_latency(prediction.processors):
         if best.setdefault(name.partition("[")[0], name) == name:
             source = SOURCES[row.origin] + (", only if named" if row.optional else "")
             rows.append((name, row.precision, ms(row.latency_ms), f"{row.low_ms:.3g}-{row.high_ms:.3g} ms", source))
-    name, first = ranked(prediction.processors)[0]
+    name, first = by_latency(prediction.processors)[0]
     more = len(prediction.processors) - len(rows)
     return [
         f"{prediction.model} on {prediction.device}: fastest on the {name} in {first.precision}, {ms(first.latency_ms)} "

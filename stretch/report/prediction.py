@@ -12,7 +12,7 @@ from predictors.predictor import Estimate
 from stretch.planning.messages import OptionName, format_flag
 from stretch.report.brief import prediction_brief
 from stretch.report.html.page import Chart, ChartInterval, Fact, Grid, Page, Section, intervals
-from stretch.stages.predict import PredictedLatency, PredictedRow, Prediction, PredictionTable, ranked
+from stretch.stages.predict import PredictedLatency, PredictedRow, Prediction, PredictionTable, by_latency
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,7 +32,7 @@ def prediction_page(
     following: str = "",
 ) -> Page:
     """The page of a prediction; a terminal lists kernels if it is to, and ends with the command that follows."""
-    rows_by_time = ranked(prediction.processors)
+    rows_by_time = by_latency(prediction.processors)
     name = rows_by_time[0][0]
     rows = [(at, row.precision, *_times(row), str(row.kernel_count), _origin(row)) for at, row in rows_by_time]
     titles = ("processor", "precision", "ms", "low", "high", "kernels", "from")
@@ -118,7 +118,7 @@ def refusal_page(model: str, device: str, error: InfeasibleError, alone: Mapping
         sections.append(Section("limits", "Limits without a design", words, [grid]))
     facts = []
     if alone:
-        rows_by_time = ranked(alone)
+        rows_by_time = by_latency(alone)
         name, best = rows_by_time[0]
         facts = [
             Fact("run it on", name, f"{best.precision}, from {ORIGINS[best.origin]}"),

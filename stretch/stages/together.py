@@ -110,7 +110,7 @@ class PairRun:
 
 
 @dataclass(frozen=True)
-class Pair:
+class CandidatePair:
     """Two candidates and how they run together."""
 
     first: Candidate
@@ -122,8 +122,8 @@ class Pair:
 class BestPair:
     """The best pair, beside what it has to beat."""
 
-    best: Pair  # Of all pairs of candidates.
-    fixed: Pair  # The best of those that have each network whole on one processor.
+    best: CandidatePair  # Of all pairs of candidates.
+    fixed: CandidatePair  # The best of those that have each network whole on one processor.
     #: The best candidate of each where nothing runs beside it: one after the other they take the sum of their times.
     alone: tuple[Candidate, Candidate]
     goal: Goal  # What the pair is best in.
@@ -167,7 +167,7 @@ def candidates(graph: OpGraph, device: DeviceProfile, config: PlanConfig, top: i
     return result
 
 
-def together(
+def best_pair(
     first: Sequence[Candidate],
     second: Sequence[Candidate],
     device: DeviceProfile,
@@ -177,12 +177,12 @@ def together(
 ) -> BestPair:
     """The pair of candidates that runs best together: by when both are over, the mean of both latencies, or how many of each a second."""
 
-    def value(pair: Pair) -> float:
+    def value(pair: CandidatePair) -> float:
         return pair.ran.value(goal)
 
-    pairs: list[Pair] = []
+    pairs: list[CandidatePair] = []
     for number, (one, other) in enumerate(product(first, second), 1):
-        pairs.append(Pair(one, other, run_together(one, other, throughput=goal == "throughput")))
+        pairs.append(CandidatePair(one, other, simulate_pair(one, other, throughput=goal == "throughput")))
         if number % 100 == 0:
             progress(f"{number} of {len(first) * len(second)} pairs")
     fixed = [pair for pair in pairs if pair.first.design is None and pair.second.design is None]
@@ -191,11 +191,11 @@ def together(
     return BestPair(min(pairs, key=value), min(fixed, key=value), alone, goal, counts, device, processors)
 
 
-def run_together(one: Candidate, other: Candidate, *, throughput: bool = False) -> PairRun:
+def simulate_pair(first: Candidate, second: Candidate, *, throughput: bool = False) -> PairRun:
     """Two candidates under the simulation's clock."""
 
     def simulated(scene: Scene) -> Simulated:
-        return Clock(one.network, scene, [(other.network, scene)], sharing=TurnTaking()).run(everyone=True)
+        return Clock(first.network, scene, [(second.network, scene)], sharing=TurnTaking()).run(everyone=True)
 
     once = simulated(Scene())
     rate = 1e3 * ROUNDS / simulated(Scene(runs=ROUNDS, in_flight=IN_FLIGHT)).elapsed_ms if throughput else None

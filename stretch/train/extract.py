@@ -19,7 +19,7 @@ from stretch.export.bundle import BundleFacts, export_bundle
 from stretch.planning.design.branch_design import BranchDesign, design_to_toml
 from stretch.planning.messages import format_setting, render_errors
 from stretch.planning.plan import evaluate as evaluate_plan
-from stretch.stages.build import BATCH, HELD_BACK, RUN_IMAGES, Images, build_control, compare_on, with_files
+from stretch.stages.build import BATCH, HELD_BACK, RUN_IMAGES, Images, build_control, compare_files, compare_with_original
 from stretch.stages.design import read_design
 from stretch.stages.rounded import Ranges, RoundedModel
 from stretch.train.folder import BEST, RunFolder
@@ -127,7 +127,7 @@ def extract(
     # preprocessed without randomness
     some = (train_set.some(RANGES), test_set.some(HELD_BACK))
     images = Images(*([normalise(batch.cpu()) for batch, _ in source.batches(BATCH)] for source in some))
-    measured, _ = compare_on(model, ready.captured, images.held_back)
+    measured, _ = compare_with_original(model, ready.captured, images.held_back)
     manifest, target = None, out / "bundle" if bundle else None
     if target is not None:
         plan = recipe.plan if recipe.rounding is None else msgspec.structs.replace(recipe.plan, precision=ready.precision)
@@ -138,7 +138,7 @@ def extract(
         facts = BundleFacts.of(planned, "file", f"trained by nn-stretch, run {folder.name}", **known)
 
         def agreeing(files: Bundle) -> Agreement | None:
-            return with_files(measured, files, ready.captured, images, RUN_IMAGES, None, [])
+            return compare_files(measured, files, ready.captured, images, RUN_IMAGES, None, [])
 
         manifest = export_bundle(target, ready.captured, model, control, facts, __version__, controls=controls, agreeing=agreeing)
     agreement = measured if manifest is None else manifest.agreement

@@ -29,7 +29,7 @@ from stretch.train.images import ImageSource, Normalise, crop_and_flip, load_dat
 from stretch.train.recipe import Recipe, RoundingConfig
 from stretch.train.supernet import Supernet, fastest_designs, random_designs
 from stretch.transform.build import build
-from stretch.transform.calibrate import calibrate, whole_design
+from stretch.transform.calibrate import calibrate, undivided_design
 from stretch.transform.model import BranchedModel
 from stretch.transform.refine import fingerprint
 
@@ -233,7 +233,7 @@ class Prepared:
         """The original, if the recipe learns from it; cut at the meeting points if features are matched."""
         train, net = self.recipe.train, self.recipe.supernet
         if train.features > 0:
-            return build(self.captured, whole_design(self.captured, self.designs[0]))
+            return build(self.captured, undivided_design(self.captured, self.designs[0]))
         if train.distill > 0 or (net is not None and not net.largest):
             return copy.deepcopy(self.captured.module)
         return None

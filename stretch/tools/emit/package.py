@@ -31,7 +31,7 @@ from stretch.models.load import names_code
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.scale import ScaledBranch, remaining_shared_weights, run_graph, scaled_branches
 from stretch.stages.network import read_network
-from stretch.stages.reopen import reopen
+from stretch.stages.reopen import load_bundle_model
 from stretch.tools.emit.rules import OWN, OperatorCode, attribute, class_name, code_of, literal, sequence_code
 from stretch.transform import BranchedModel
 from stretch.transform.model import weights_in_parts
@@ -476,7 +476,7 @@ def emit(
         if shape is not None or weights != "default":
             raise UsageError(f"{source} is a bundle, which has its own input and weights", "leave the options of a model out")
         bundle = load_bundle(source, check_hashes=True)
-        networks = reopen(bundle)
+        networks = load_bundle_model(bundle)
         sources, model, how = branched_sources(networks.original.graph, networks.model), networks.model, " in branches"
         facts = {"network": bundle.manifest.model.name, "segments": len(networks.model.design.segments), "warnings": []}
     else:

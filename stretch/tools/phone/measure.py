@@ -31,7 +31,7 @@ from scheduler.formats.npy import read_npy
 from scheduler.runtime.record import replay
 from scheduler.runtime.sequential import Sequential, max_error
 from stretch.export.tflite.source import read_source
-from stretch.profile.writing import Table, brought_in
+from stretch.profile.writing import MeasurementTable, external_source
 from stretch.tools.phone import PhoneRequest
 
 
@@ -537,7 +537,7 @@ def _by_name(operators: Sequence[ProfiledOperator], kernels: Sequence[Kernel]) -
 class PhoneTable:
     """Measurements that grow by a phone's."""
 
-    table: Table  # The measurements in a folder.
+    table: MeasurementTable  # The measurements in a folder.
     device: str  # The phone's name in them.
     runtime: str  # What measures.
 
@@ -563,7 +563,7 @@ class PhoneTable:
 def open_table(folder: Path, device: str, benchmark: Path, works: list[SignatureWork]) -> PhoneTable:
     """The measurements in a folder, or none yet."""
     digest = hashlib.sha256(read_bytes(benchmark, "program", MAX_BYTES)).hexdigest()[:12]
-    opened = PhoneTable(Table.open(folder, brought_in(device), resume=True), device, f"benchmark_model {digest}")
+    opened = PhoneTable(MeasurementTable.open(folder, external_source(device), resume=True), device, f"benchmark_model {digest}")
     known = {(row.device, row.network, row.processor, row.core_set, row.precision, row.runtime) for row in opened.table.latencies}
     for work in works:
         if opened.where(work) in known:

@@ -13,7 +13,7 @@ from stretch.planning.cost.makespan import HANDOVER_SHARE, computing_spans, para
 from stretch.planning.pareto import front, front_answer
 from stretch.planning.plan import plan
 from stretch.report.plan import figures, plan_bars, plan_page
-from stretch.stages.advise import EXACT, _gain, _Planned
+from stretch.stages.advise import EXACT, _gain, _PlannedKind
 from tests.predictors.networks import resnet50, small_resnet
 from tests.predictors.specified import specified
 
@@ -98,7 +98,7 @@ def test_gain_without_work_side_by_side_is_called_a_hand_over(exact):
     answer = exact.answer()
     assert parallel_ms(computing_spans(exact.run)) > HANDOVER_SHARE * exact.run.makespan_ms
     assert "one after the other" not in head(answer)
-    assert "side by side" not in _gain(EXACT, _Planned(exact))
+    assert "side by side" not in _gain(EXACT, _PlannedKind(exact))
 
     def idle(branch):
         return msgspec.structs.replace(branch, predicted_ms=0.0, contention_ms=0.0)
