@@ -11,7 +11,7 @@ from predictors.errors import UsageError
 from scheduler.progress import Progress, silent
 from stretch.exporters import exporter_of, exporters
 from stretch.exporters.run import RUN_FILE
-from stretch.parameters import Word
+from stretch.parameters import Parsed
 
 #: Forms that `--as` names.
 FORMATS = tuple(name for name in exporters if not exporters.get(name).instead_of)
@@ -26,7 +26,7 @@ def export(
             "with --as cpp. Or the folder of a run that `stretch train` wrote. With --as code also a model: a name of `stretch list models`, "
             "package.module:factory, file.py:factory or a model file.",
         ),
-        Word(str, str),
+        Parsed(str, str),
     ],
     out: Annotated[
         str | Path | None,

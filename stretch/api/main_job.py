@@ -19,7 +19,7 @@ from predictors.structs import filled, plain
 from scheduler.bundle.manifest import Manifest, WeightsInfo
 from scheduler.progress import Progress, silent
 from stretch import __version__
-from stretch.parameters import CALIBRATION, PANEL, Device, InputShape, Model, Preprocessing, Rare, TrustCode, Weights, Word
+from stretch.parameters import CALIBRATION, PANEL, AdvancedOption, Device, InputShape, Model, Parsed, Preprocessing, TrustCode, Weights
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.compare import BRANCHED
 from stretch.planning.design.branch_design import DesignDraft, load_draft
@@ -381,7 +381,7 @@ def branch(
     design: Annotated[
         "str | Path | DesignDraft | None",
         typer.Option(help="Build this design (TOML) instead of searching for one.", rich_help_panel=PANEL),
-        Word(Path | None, Path),
+        Parsed(Path | None, Path),
     ] = None,
     images: Annotated[
         str | Path | None,
@@ -408,24 +408,24 @@ def branch(
         typer.Option("--only-if-faster", help="Write nothing, and end with exit code 4, if branches are not recommended. For scripts."),
     ] = False,
     trust_code: TrustCode = False,
-    seed: Annotated[int, Rare("Seed of random weights.")] = 0,
-    image_count: Annotated[int, Meta(ge=16), Rare("Maximum number of calibration images.")] = 256,
-    synthetic: Annotated[int, Meta(ge=0), Rare("Number of additional images made from the network itself.")] = 0,
+    seed: Annotated[int, AdvancedOption("Seed of random weights.")] = 0,
+    image_count: Annotated[int, Meta(ge=16), AdvancedOption("Maximum number of calibration images.")] = 256,
+    synthetic: Annotated[int, Meta(ge=0), AdvancedOption("Number of additional images made from the network itself.")] = 0,
     run_images: Annotated[
         int,
         Meta(ge=0),
-        Rare("Maximum number of held-back images that the bundle's files are run on, in their planned precisions; 0 for none."),
+        AdvancedOption("Maximum number of held-back images that the bundle's files are run on, in their planned precisions; 0 for none."),
     ] = 64,
     mapping: Annotated[
         Mapping[str, str],
-        Rare("Delegate that replaces a processor in that run, such as dsp=dsp (its simulator) or gpu=opencl. Default: the CPU."),
-        Word(dict[str, str], dict),
+        AdvancedOption("Delegate that replaces a processor in that run, such as dsp=dsp (its simulator) or gpu=opencl. Default: the CPU."),
+        Parsed(dict[str, str], dict),
     ] = MappingProxyType({}),
     budget_minutes: Annotated[
-        float, Meta(ge=0.05, le=1e4), Rare("Minutes for measuring the loss of single segments, which --min-agreement plans with.")
+        float, Meta(ge=0.05, le=1e4), AdvancedOption("Minutes for measuring the loss of single segments, which --min-agreement plans with.")
     ] = 5.0,
     preprocessing: Preprocessing = None,
-    controls: Annotated[bool, Rare("Whether the bundle has the sequential controls, which it is compared with.")] = True,
+    controls: Annotated[bool, AdvancedOption("Whether the bundle has the sequential controls, which it is compared with.")] = True,
     progress: Progress | None = None,
     **options: Any,
 ) -> "Branched":

@@ -13,7 +13,7 @@ from predictors.structs import filled
 from scheduler.bundle.agreement import Agreement
 from scheduler.progress import Progress, silent
 from stretch.api.main_job import MAX_MINUTES, check_run, import_torch
-from stretch.parameters import NO_PLACES, Word, read_places
+from stretch.parameters import NO_PLACES, Parsed, read_places
 from stretch.planning.messages import Message, OptionName
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def refine_bundle(
     mapping: Annotated[
         Mapping[str, str],
         typer.Option("--map", help="Of a bundle: delegate that replaces a processor in that run, such as dsp=dsp. Default: the CPU."),
-        Word(list[str] | None, read_places),
+        Parsed(list[str] | None, read_places),
     ] = NO_PLACES,
     checkpoint: Annotated[
         str | Path | None,

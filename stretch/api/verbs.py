@@ -16,17 +16,17 @@ from predictors.structs import filled
 from scheduler.progress import Progress, silent
 from stretch.parameters import (
     NO_PLACES,
+    AdvancedOption,
     BundleFolder,
+    DelegateMap,
     Device,
     InputShape,
     Model,
-    Places,
+    Parsed,
     Preprocessing,
     Processors,
-    Rare,
     TrustCode,
     Weights,
-    Word,
     input_words,
     read_names,
 )
@@ -102,7 +102,7 @@ def search(
             help="Two or three objectives of the front: latency, energy, macs, memory, agreement (with images or a measured sensitivity) and "
             "accuracy (with the predictor of a supernet). Default: latency,agreement if agreement is predicted, else latency,macs."
         ),
-        Word(str | None, read_names),
+        Parsed(str | None, read_names),
     ] = (),
     within: Annotated[
         float | None,
@@ -123,13 +123,13 @@ def search(
     weights: Weights = "default",
     out: Annotated[str | Path | None, typer.Option("--out", "-o", help="New folder for the design files and the measurements.")] = None,
     trust_code: TrustCode = False,
-    image_count: Annotated[int, Meta(ge=16), Rare("Maximum number of calibration images.")] = 96,
-    synthetic: Annotated[int, Meta(ge=0), Rare("Number of additional calibration images made from the network itself.")] = 0,
+    image_count: Annotated[int, Meta(ge=16), AdvancedOption("Maximum number of calibration images.")] = 96,
+    synthetic: Annotated[int, Meta(ge=0), AdvancedOption("Number of additional calibration images made from the network itself.")] = 0,
     budget_minutes: Annotated[
-        float, Meta(ge=0.05, le=1e4), Rare("Minutes for measurements; a measurement in progress is completed.")
+        float, Meta(ge=0.05, le=1e4), AdvancedOption("Minutes for measurements; a measurement in progress is completed.")
     ] = 5.0,
     preprocessing: Preprocessing = None,
-    seed: Annotated[int, Rare("Seed of random weights.")] = 0,
+    seed: Annotated[int, AdvancedOption("Seed of random weights.")] = 0,
     progress: Progress | None = None,
     **options: Any,
 ) -> "FrontAnswer":
@@ -162,7 +162,7 @@ def search(
         progress("capturing")
         # without images only the graph is read
         weights = "none" if images is None else weights
-        network = read_network(network, input_shape, weights=weights, seed=seed, trust_code=trust_code, settled=images is not None)
+        network = read_network(network, input_shape, weights=weights, seed=seed, trust_code=trust_code, fit_statistics=images is not None)
     said = list(network.loaded.warnings) if images is not None else []
     source: AccuracySource | None = None
     if request.accuracy:
@@ -246,7 +246,7 @@ def search_pair(
     graphs = []
     for name, shape in zip(models, (input_shape, None), strict=True):
         progress(f"capturing {name}")
-        graphs.append(read_network(name, shape, weights="none", trust_code=trust_code, settled=False).graph)
+        graphs.append(read_network(name, shape, weights="none", trust_code=trust_code, fit_statistics=False).graph)
     times.append(time.perf_counter())
     progress("designs")
     one, other = (candidates(graph, profile, request, top, within) for graph in graphs)
@@ -396,7 +396,7 @@ def simulate(
             "-d",
             help="Device to simulate: id or path of a profile. Default: the device of the bundle; for a table of steps none.",
         ),
-        Word(str | None, str),
+        Parsed(str | None, str),
     ] = None,
     *,
     alternatives: Annotated[
@@ -567,10 +567,10 @@ def explain(
             "-d",
             help="Predict for this device (see `stretch list devices`) instead of measuring here; with --runtime, a device of the runtime.",
         ),
-        Word(str | None, str),
+        Parsed(str | None, str),
     ] = None,
     *,
-    mapping: Places = NO_PLACES,
+    mapping: DelegateMap = NO_PLACES,
     progress: Progress | None = None,
 ) -> "Explanation":
     """Show where each operator of a bundle runs, why, and its cost.
@@ -604,7 +604,7 @@ def evaluate(
     classes: Annotated[Path | None, typer.Option(help="File with the class names in output order, one per line.")] = None,
     labels: Annotated[bool, typer.Option("--labels/--no-labels", help="Whether folder names are class labels.")] = True,
     image_count: Annotated[int | None, typer.Option(help="Maximum number of images, spread evenly over all.", min=1)] = None,
-    mapping: Places = NO_PLACES,
+    mapping: DelegateMap = NO_PLACES,
     processors: Processors = None,
     preprocessing: Preprocessing = None,
     progress: Progress | None = None,
@@ -671,7 +671,7 @@ def advise(
     device: Annotated[
         str | Path | DeviceProfile | Sequence[str | Path | DeviceProfile],
         typer.Option("--device", "-d", help="Profile id (see `stretch list devices`), wildcard pattern or TOML file; several with commas."),
-        Word(str | None, str),
+        Parsed(str | None, str),
     ] = "*",
     *,
     precision: Annotated[
@@ -708,7 +708,7 @@ def advise(
     tell = progress or silent
     phase = partial(phase_of, {}, tell)
     with pause_garbage_collection(), loading_torch(phase):
-        graph = read_model(model, input_shape, phase, weights="none", trust_code=trust_code, settled=False).graph
+        graph = read_model(model, input_shape, phase, weights="none", trust_code=trust_code, fit_statistics=False).graph
         name = model if isinstance(model, str) else f"{type(model).__module__}:{type(model).__qualname__}"
         words = [*input_words(input_shape), *(["--trust-code"] if trust_code else [])]
         return answers(name, graph, profiles, precision, words=words, progress=tell)

@@ -13,8 +13,8 @@ from torch import fx
 from predictors.operators.opaque import CALLS, FIXED, attributes
 from predictors.registry import RuleTable
 from predictors.shapes import Attr, Shape
-from stretch.opaque.calls import Call, Calls, CallTensor, plain
-from stretch.operators.capturing import ATEN, FunctionRule, Refusal, module_chain
+from stretch.opaque.calls import Call, Calls, CallTensor, to_builtins
+from stretch.operators.capturing import ATEN, FunctionRule, UnsupportedNode, module_chain
 from stretch.operators.elementwise import clamp
 from stretch.operators.products import convolution
 
@@ -375,7 +375,7 @@ class CallRecorder:
 
     def __call__(self, argument: Any) -> Any:
         """An argument as JSON has it; raises ValueError if it is nothing that a call may have."""
-        return plain(argument, self._place)
+        return to_builtins(argument, self._place)
 
     def _place(self, argument: Any) -> dict[str, int] | None:
         if not isinstance(argument, AtenValue):
@@ -589,7 +589,7 @@ def call_family_rule(call: AtenCall, rule: FunctionRule, *ignored: str) -> Lower
     given = {name: _to_python(value) for name, value in others if value is not None and name not in {*_IGNORED_ARGUMENTS, *ignored}}
     try:
         chain = module_chain(rule, x.shape, **given)
-    except Refusal:
+    except UnsupportedNode:
         return None
     steps = [AtenStep(kind, attrs, () if i else (x,), weights) for i, (_, kind, attrs, weights) in enumerate(chain)]
     return x if [step.kind for step in steps] == ["identity"] else steps

@@ -11,7 +11,7 @@ from torch import nn
 
 from predictors.errors import StretchError, need
 from predictors.graph import SHARED, Op, OpGraph
-from stretch.operators.capturing import Refusal
+from stretch.operators.capturing import UnsupportedNode
 
 #: Nested deeper, a structure is refused.
 _MAX_DEPTH = 32
@@ -190,7 +190,7 @@ def rename_outputs(output: Any, seen: Any, named: Callable[[torch.Tensor], str |
     """Return a network's results, with a `Result` in place of each tensor that depends on its inputs."""
     there, known = list(walk_leaves(output)), [leaf for _, leaf in leaves(seen)]
     if [isinstance(leaf, torch.Tensor) for _, leaf in there] != [isinstance(leaf, torch.Tensor) for leaf in known]:
-        raise Refusal("it has another form where it is captured")
+        raise UnsupportedNode("it has another form where it is captured")
     built = []
     for (key, leaf), tensor in zip(there, known, strict=True):
         name = named(tensor) if isinstance(tensor, torch.Tensor) else None

@@ -40,7 +40,7 @@ from stretch.capture.maps import Maps
 from stretch.capture.results import Captured, OutputStructure, Result, differences, rebuild, unused_inputs, walk_leaves
 from stretch.capture.trace import evaluation_mode, fold_infinite_padding, is_close
 from stretch.opaque.calls import Call, computes
-from stretch.operators.capturing import FUNCTIONS, Refusal, pair, supported
+from stretch.operators.capturing import FUNCTIONS, UnsupportedNode, pair, require_supported
 from stretch.operators.lowerings import make_module
 
 Weights = dict[str, torch.Tensor]
@@ -56,7 +56,7 @@ _PLACEMENT_ARGUMENTS = frozenset({"device", "layout", "pin_memory", "memory_form
 def runnable_steps(call: AtenCall) -> LoweringResult:
     """Return the module that computes a call: a chain of operators, the tensor itself in another shape, or its pieces."""
     drops = call.operator in _DROPOUTS and call.arguments.get("train")
-    supported(not drops and not call.arguments.get("dropout_p"), "it drops at random in evaluation too")
+    require_supported(not drops and not call.arguments.get("dropout_p"), "it drops at random in evaluation too")
     value = OPERATOR_RULES.get(call.operator)
     built = value(call) if value is not None else RULES.get(call.operator, lambda call: None)(call)
     if isinstance(built, AtenValue | tuple):
@@ -202,7 +202,7 @@ def _recorded_step(call: AtenCall, step: AtenStep, numbers: Sequence[int]) -> At
             if only and key not in _PLACEMENT_ARGUMENTS and call.arguments[key] is not None
         }
     except ValueError as error:
-        raise Refusal(f"its argument {error}") from error
+        raise UnsupportedNode(f"its argument {error}") from error
     if len(numbers) == 1:
         attrs = {**step.attrs, "shape": call.shapes[numbers[0]]}
         return known.step(attrs, [Call(name, arguments, options, numbers[0])], _result_type(call, numbers[0]))
@@ -226,7 +226,7 @@ def _functional(call: AtenCall) -> str:
         packet = packet.removesuffix("_")
         target = getattr(getattr(torch.ops.aten, packet, None), overload, target)
     if target.namespace != "aten" or not computes(target):
-        raise Refusal(f"`{target}` is no operator of torch that computes tensors from tensors alone")
+        raise UnsupportedNode(f"`{target}` is no operator of torch that computes tensors from tensors alone")
     return f"{packet}.{overload}"
 
 
@@ -382,7 +382,7 @@ def _with_product(call: AtenCall) -> LoweringResult:
 def _recurrent(call: AtenCall) -> LoweringResult:
     """A recurrent layer; three matrices for a layer and direction project its states."""
     matrices = [value for value in call.arguments["params"] if len(value.shape) == 2]
-    supported(all(a.shape[0] == b.shape[0] for a, b in pairwise(matrices)), "ONNX has no recurrent layer that projects its states")
+    require_supported(all(a.shape[0] == b.shape[0] for a, b in pairwise(matrices)), "ONNX has no recurrent layer that projects its states")
     return RULES["lstm"](call)
 
 
@@ -456,7 +456,7 @@ class RunnableLowering(AtenLowering):
     def _apply(self, call: AtenCall) -> tuple[AtenValue, ...]:
         try:
             return (self._fill_value(call),) if call.operator in _FILL_OPERATORS else self._results(call)
-        except Refusal as error:
+        except UnsupportedNode as error:
             raise StretchError(f"cannot capture node `{call.node.name}` of `{self._name}`: {error}") from error
 
     def _fill_value(self, call: AtenCall) -> AtenValue:
@@ -535,7 +535,7 @@ class RunnableLowering(AtenLowering):
         return self._maps.to_plain(argument) if isinstance(argument, AtenValue) else argument
 
     def _computed(self, call: AtenCall, several: bool = False) -> tuple[AtenValue, ...]:
-        supported(hasattr(call.node.target, "_schema"), f"`{call.node.target}` is no operator of torch")
+        require_supported(hasattr(call.node.target, "_schema"), f"`{call.node.target}` is no operator of torch")
         built = runnable_steps(call)
         if isinstance(built, AtenValue | tuple):
             return built if isinstance(built, tuple) else (built,)
@@ -547,7 +547,7 @@ class RunnableLowering(AtenLowering):
         shape = call.shapes[0] if len(numbers) < 2 else built[0].attrs["shape"]
         whole = self._emit(replace(call, shapes=[call.shapes[numbers[0]] if len(numbers) == 1 else shape]), built)
         if whole is None:
-            raise Refusal(f"its shapes {call.shapes} do not fit")
+            raise UnsupportedNode(f"its shapes {call.shapes} do not fit")
         return tuple(whole if numbers in ([], [number]) else _result_of(whole, call, numbers, number) for number in range(len(call.shapes)))
 
     def _call_arguments(self, node: fx.Node) -> dict[str, Any]:

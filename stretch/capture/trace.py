@@ -28,7 +28,17 @@ from stretch.capture.results import (
     tensors,
     unused_inputs,
 )
-from stretch.operators.capturing import FUNCTIONS, METHODS, ON_LAST, Own, Refusal, TracedCall, class_name, lower_module, supported
+from stretch.operators.capturing import (
+    FUNCTIONS,
+    METHODS,
+    ON_LAST,
+    Own,
+    TracedCall,
+    UnsupportedNode,
+    class_name,
+    lower_module,
+    require_supported,
+)
 from stretch.operators.lowerings import lowerings
 from stretch.operators.move import LOWEST
 
@@ -144,8 +154,8 @@ class Values(fx.Interpreter):
     def writer(self, tensor: torch.Tensor) -> fx.Node:
         """The node whose result a tensor of the output is."""
         writer, version = self._latest[id(tensor)]
-        supported(version == tensor._version, f"it returns `{writer.name}`, which was changed in place through a view of it")
-        supported(writer in self.shapes, f"it returns one of several results of `{writer.name}`")
+        require_supported(version == tensor._version, f"it returns `{writer.name}`, which was changed in place through a view of it")
+        require_supported(writer in self.shapes, f"it returns one of several results of `{writer.name}`")
         return writer
 
     def source(self, reader: fx.Node, read: fx.Node) -> fx.Node:
@@ -155,7 +165,7 @@ class Values(fx.Interpreter):
         """
         value = self._moved.get((reader, read), read)
         if value is None:
-            raise Refusal(f"it reads `{read.name}`, which was changed in place through a view of it")
+            raise UnsupportedNode(f"it reads `{read.name}`, which was changed in place through a view of it")
         return value
 
 
@@ -186,7 +196,7 @@ class View:
     def require_unchanged(self) -> str:
         """The operator's name."""
         if self.form != "plain":
-            raise Refusal(f"it reads a tensor that was {_FORM_NAMES[self.form]}, which is not supported here")
+            raise UnsupportedNode(f"it reads a tensor that was {_FORM_NAMES[self.form]}, which is not supported here")
         return self.op
 
 
@@ -219,7 +229,7 @@ def _permute(view: View, before: Shape, out: Any, *dims: Any) -> Effect:
         return _with_form(view, "plain")
     if view.form == "grouped" and order == (0, 2, 1, 3, 4):
         return _with_form(view, "swapped", *view.detail)
-    raise Refusal(f"permuting dimensions to {order} is not supported")
+    raise UnsupportedNode(f"permuting dimensions to {order} is not supported")
 
 
 def _transpose(view: View, before: Shape, out: Any, a: int, b: int) -> Effect:
@@ -249,7 +259,7 @@ def _identity(view: View, before: Shape, out: Any, *_: Any, **__: Any) -> Effect
 
 def _split(view: View, before: Shape, out: Any, sizes: Any, dim: int = 0) -> Effect:
     view.require_unchanged()
-    supported(dim % len(before) == 1, f"splitting along dimension {dim} is not supported, only along channels")
+    require_supported(dim % len(before) == 1, f"splitting along dimension {dim} is not supported, only along channels")
     ranges, at = [], 0
     for part in out:
         ranges.append((at, at + part.shape[1]))
@@ -277,12 +287,12 @@ def _getitem(view: View, before: Shape, out: Any, index: Any) -> Effect:
         at = items.index(Ellipsis)
         items = (*items[:at], *[full] * (len(before) - len(items) + 1), *items[at + 1 :])
     if len(items) > len(before) or any(item != full for i, item in enumerate(items) if i != 1):
-        raise Refusal(f"indexing with {index} is not supported, only ranges of channels")
+        raise UnsupportedNode(f"indexing with {index} is not supported, only ranges of channels")
     channels = items[1] if len(items) > 1 else full
     if isinstance(channels, int):
         return _with_form(view, "picked", channels % before[1])
     if not isinstance(channels, slice) or channels.step not in (None, 1):
-        raise Refusal(f"indexing with {index} is not supported, only ranges of channels")
+        raise UnsupportedNode(f"indexing with {index} is not supported, only ranges of channels")
     start, stop, _ = channels.indices(before[1])
     return _cut(view, start, stop)
 
@@ -295,7 +305,7 @@ def _unsqueeze(view: View, before: Shape, out: Shape, dim: int) -> Effect:
         return _with_form(view, "tall")
     if view.form == "tall" and where >= 2:
         return "unflatten", {}
-    raise Refusal(f"a new dimension {dim} of a tensor of shape {before} is not supported")
+    raise UnsupportedNode(f"a new dimension {dim} of a tensor of shape {before} is not supported")
 
 
 def _expand(view: View, before: Shape, out: Shape, *_: Any) -> Effect:
@@ -304,7 +314,7 @@ def _expand(view: View, before: Shape, out: Shape, *_: Any) -> Effect:
         return view
     if len(before) == 4 and out[:2] == before[:2] and before[2:] == (1, 1):
         return _with_form(view, "expanded")
-    raise Refusal(f"expanding {before} to {out} is not supported")
+    raise UnsupportedNode(f"expanding {before} to {out} is not supported")
 
 
 #: What a function or method that reorders or cuts does to a view, by name; None where it has a meaning of its own.
@@ -339,12 +349,12 @@ def fold_infinite_padding(ops: Sequence[Op]) -> list[Op]:
         pad = next((pads[name] for name in op.inputs if name in pads), None)
         if pad is not None:
             if op.kind != "max_pool" or op.attrs["ceil_mode"]:
-                raise Refusal(
+                raise UnsupportedNode(
                     f"padding by minus infinity is read by `{op.name}` ({op.kind}), and only max pooling that rounds down takes it"
                 )
             both = tuple(a + b for a, b in zip(ints(pad.attrs, "padding"), ints(op.attrs, "padding"), strict=True))
             if any(side > size // 2 for side, size in zip(both, 2 * ints(op.attrs, "kernel"), strict=True)):
-                raise Refusal(f"`{op.name}` reads an image padded by minus infinity further than half of its window")
+                raise UnsupportedNode(f"`{op.name}` reads an image padded by minus infinity further than half of its window")
             op = replace(op, inputs=pad.inputs, attrs={**op.attrs, "padding": both})
         result.append(op)
     return result
@@ -392,7 +402,7 @@ class TraceLowering:
         outputs = self._outputs()
         try:
             ops = fold_infinite_padding(self._ops)
-        except Refusal as error:
+        except UnsupportedNode as error:
             raise StretchError(f"`{self._name}` cannot be captured: {error}") from error
         graph = OpGraph.build(self._name, reachable(ops, outputs), outputs)
         self._check_shapes(graph)
@@ -403,7 +413,7 @@ class TraceLowering:
         """Names of the operators that the network returns; notes what it returns."""
         try:
             self.returned = rename_outputs(self._values.returned, self._values.given_back, self._result)
-        except Refusal as error:
+        except UnsupportedNode as error:
             raise StretchError(f"`{self._name}` cannot be captured: its output is not as an operator computes it ({error})") from error
         return outputs_of(self.returned, [op.name for op in self._ops if op.kind == "input"], self._name)
 
@@ -419,8 +429,8 @@ class TraceLowering:
             return
         try:
             self._views[node] = self._lower_module(node) if node.op == "call_module" else self._lower_call(node)
-        except (Refusal, TypeError, KeyError) as error:
-            reason = str(error) if isinstance(error, Refusal) else f"its arguments are not understood ({error})"
+        except (UnsupportedNode, TypeError, KeyError) as error:
+            reason = str(error) if isinstance(error, UnsupportedNode) else f"its arguments are not understood ({error})"
             where = f"`{node.target}`" if node.op == "call_module" else f"`{node.name}`"
             raise StretchError(
                 f"cannot capture node {where}: {reason}",
@@ -432,7 +442,7 @@ class TraceLowering:
         arguments = [*node.args, *node.kwargs.values()]
         flat = list(arguments[0]) if len(arguments) == 1 and isinstance(arguments[0], list | tuple) else arguments
         sources = [self._view(node, n) for n in flat]
-        supported(bool(sources), "it reads no tensor")
+        require_supported(bool(sources), "it reads no tensor")
         last = sources[0].form == "last"
         module = self._traced.get_submodule(str(node.target))
         steps: list[Lowered] = [
@@ -445,7 +455,7 @@ class TraceLowering:
 
     def _lower_call(self, node: fx.Node) -> View:
         """The operators of a function or method call."""
-        supported(node.op in ("call_function", "call_method"), f"fx node kind `{node.op}`")
+        require_supported(node.op in ("call_function", "call_method"), f"fx node kind `{node.op}`")
         target = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
         args, kwargs = list(self._to_constants(node.args)), dict(self._to_constants(node.kwargs))
         for first in ("input", "self"):
@@ -460,11 +470,11 @@ class TraceLowering:
                 return seen
             if seen is not None:
                 return self._emit(node, [(*seen, {}, "")], [view], node.name, "plain")
-        supported(node not in self._values.parts, f"it gives several tensors, and `{target}` is not supported")
+        require_supported(node not in self._values.parts, f"it gives several tensors, and `{target}` is not supported")
         table: dict[Any, Any] = FUNCTIONS if node.op == "call_function" else METHODS
         rule = table.get(node.target)
         if rule is None:
-            raise Refusal(f"the {'function' if node.op == 'call_function' else 'method'} `{target}` is not supported")
+            raise UnsupportedNode(f"the {'function' if node.op == 'call_function' else 'method'} `{target}` is not supported")
         views = {n: self._view(node, n) for n in node.all_input_nodes if n in self._views}
         last = any(view.form == "last" for view in views.values())
         shapes = {n: (self._values.shapes[n] if view.form == "expanded" else view.shape) for n, view in views.items()}
@@ -480,7 +490,7 @@ class TraceLowering:
             (kind, attrs, rest[0] if rest else {}, "" if i == 0 else str(i)) for i, (_, kind, attrs, *rest) in enumerate(chain)
         ]
         if target in ON_LAST and len(shape) == 4:
-            supported(bool(last), f"`{target}` over the last dimension of a feature map is not supported, only over channels")
+            require_supported(bool(last), f"`{target}` over the last dimension of a feature map is not supported, only over channels")
             return self._emit(node, steps, sources, node.name, "last")
         return self._emit(node, steps, sources, node.name, self._form(steps, sources, node))
 
@@ -495,7 +505,7 @@ class TraceLowering:
         if forms == {"plain", "expanded"} and kinds <= {"add", "mul"}:
             return "plain"
         next(view for view in sources if view.form != "plain").require_unchanged()
-        raise Refusal("it reads tensors whose dimensions lie in different orders")
+        raise UnsupportedNode("it reads tensors whose dimensions lie in different orders")
 
     def _emit(self, node: fx.Node, steps: list[Lowered], sources: list[View], base: str, form: str) -> View:
         reads = tuple(view.op for view in sources)
@@ -525,12 +535,12 @@ class TraceLowering:
 
     def _view(self, reader: fx.Node, value: Any) -> View:
         if not isinstance(value, fx.Node):
-            raise Refusal(f"it reads {value!r} where a tensor is expected")
+            raise UnsupportedNode(f"it reads {value!r} where a tensor is expected")
         source = self._values.source(reader, value)
         if source not in self._views:
             if source in self._values.parameters:
-                raise Refusal(f"it reads the parameters `{source.name}` where a tensor that depends on the input is expected")
-            raise Refusal(f"it reads `{source.name}`, which is no tensor")
+                raise UnsupportedNode(f"it reads the parameters `{source.name}` where a tensor that depends on the input is expected")
+            raise UnsupportedNode(f"it reads `{source.name}`, which is no tensor")
         return self._views[source]
 
     def _check_shapes(self, graph: OpGraph) -> None:

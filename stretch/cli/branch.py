@@ -11,7 +11,7 @@ from stretch.cli.interrupt import WRITER_GRACE_S
 from stretch.cli.options import Call, calls, settings
 from stretch.cli.output import COMMAND_LINE, Output, verb
 from stretch.cli.pages import Html
-from stretch.parameters import Rare
+from stretch.parameters import AdvancedOption
 from stretch.planning.messages import command_line, format_flag
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def branch(
     # has no effect: scripts may still give it
     anyway: Annotated[bool, typer.Option("--anyway", hidden=True)] = False,
     html: Html = None,
-    export: Annotated[bool, Rare("Whether the bundle is written.")] = True,
+    export: Annotated[bool, AdvancedOption("Whether the bundle is written.")] = True,
 ) -> None:
     """Split a model into branches for a device's processors, and write a bundle."""
     from predictors.errors import InfeasibleError

@@ -207,7 +207,7 @@ def _listed_device(device: "DeviceProfile") -> ListedDevice:
 def _listed_models(pattern: str) -> list[ListedModel]:
     """The models that match a pattern, or a file."""
     from stretch.models import model_names
-    from stretch.models.families import OWN, each_family
+    from stretch.models.families import BUILT_IN, each_family
     from stretch.models.load import FILES
 
     if pattern.endswith(FILES) and Path(pattern).is_file():
@@ -216,7 +216,7 @@ def _listed_models(pattern: str) -> list[ListedModel]:
     checked = set()
     for key, family in each_family():
         # families of other packages may lack attributes that only this project uses
-        if key in OWN or any(known_key == key for _, known_key in known):
+        if key in BUILT_IN or any(known_key == key for _, known_key in known):
             checked |= {family.prefix + name for name in getattr(family, "checked", frozenset)()}
     if not known:
         raise UnknownNameError.among("model", pattern, [name for name, _ in model_names()])
@@ -246,7 +246,7 @@ def _detailed(item: ListedModel, shape: "InputShapes | None", trust_code: bool) 
 
     try:
         network = read_network(
-            item.name, shape, weights="default" if item.family == "file" else "none", trust_code=trust_code, settled=False
+            item.name, shape, weights="default" if item.family == "file" else "none", trust_code=trust_code, fit_statistics=False
         )
         stages = stage_abilities(network.graph)
     except UsageError:

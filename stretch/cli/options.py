@@ -18,7 +18,7 @@ from typer.models import ArgumentInfo
 from predictors.errors import UnknownNameError, UsageError
 from predictors.files import read_toml
 from stretch.cli.output import make_console
-from stretch.parameters import PANEL, Rare, Word
+from stretch.parameters import PANEL, AdvancedOption, Parsed
 from stretch.planning.config import PLAN_OPTIONS, PlanConfig
 from stretch.planning.messages import FLAGS
 from stretch.planning.options import Option, put_setting, read_setting
@@ -75,7 +75,7 @@ def _annotated(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def settings(flags: Collection[str] = FLAGS) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add `--set` and `--config` to a verb, from which it gets its parameters of type `PlanConfig` or with a `Rare`.
+    """Add `--set` and `--config` to a verb, from which it gets its parameters of type `PlanConfig` or with a `AdvancedOption`.
 
     Use it below `verb`::
 
@@ -142,12 +142,12 @@ def read_settings(
 
 
 def _rare(parameter: inspect.Parameter) -> Option | None:
-    """The option of a parameter with a `Rare`."""
+    """The option of a parameter with a `AdvancedOption`."""
     if get_origin(parameter.annotation) is not Annotated:
         return None
     kind, *more = get_args(parameter.annotation)
-    words = next((item for item in more if isinstance(item, Rare)), None)
-    kind = next((item.kind for item in more if isinstance(item, Word)), kind)
+    words = next((item for item in more if isinstance(item, AdvancedOption)), None)
+    kind = next((item.kind for item in more if isinstance(item, Parsed)), kind)
     bounds = tuple(item for item in more if isinstance(item, Meta))
     return None if words is None else Option(parameter.name, Annotated[kind, *bounds] if bounds else kind, parameter.default, str(words))
 

@@ -18,7 +18,7 @@ import typer
 
 from predictors.errors import MissingBackendError, UsageError, install_line
 from stretch.cli.start import SCHEMA
-from stretch.parameters import Word
+from stretch.parameters import Parsed
 from stretch.planning.messages import format_flag, render_message
 
 if TYPE_CHECKING:
@@ -196,8 +196,8 @@ def verb(function: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def _word(parameter: inspect.Parameter) -> Word | None:
-    return next((note for note in getattr(parameter.annotation, "__metadata__", ()) if isinstance(note, Word)), None)
+def _word(parameter: inspect.Parameter) -> Parsed | None:
+    return next((note for note in getattr(parameter.annotation, "__metadata__", ()) if isinstance(note, Parsed)), None)
 
 
 def _shown(parameter: inspect.Parameter) -> inspect.Parameter:
@@ -211,7 +211,7 @@ def _shown(parameter: inspect.Parameter) -> inspect.Parameter:
             kind, default = list[str] | None, None
         elif Path in get_args(kind):
             kind = Path | None if default is None else Path
-        kind = Annotated[kind, *(note for note in notes if not isinstance(note, Word))]
+        kind = Annotated[kind, *(note for note in notes if not isinstance(note, Parsed))]
     return parameter.replace(annotation=kind, kind=inspect.Parameter.KEYWORD_ONLY, default=default)
 
 

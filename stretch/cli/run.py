@@ -12,7 +12,7 @@ from stretch.cli.extensions import asked_for, extensions_of
 from stretch.cli.options import Call, calls
 from stretch.cli.output import Output, verb
 from stretch.cli.pages import Html
-from stretch.parameters import NO_PLACES, BundleFolder, Places, Processors
+from stretch.parameters import NO_PLACES, BundleFolder, DelegateMap, Processors
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,7 +56,7 @@ def run(
     out: Output,
     *extensions: Call,
     bundle: BundleFolder,
-    mapping: Places = NO_PLACES,
+    mapping: DelegateMap = NO_PLACES,
     processors: Processors = None,
     priority: Annotated[
         str | None, typer.Option(help="Choose processors by predicted latency or energy on the device. Default: those of the design.")

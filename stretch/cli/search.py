@@ -13,7 +13,7 @@ from stretch.api.verbs import search as search_designs
 from stretch.cli.options import Call, calls, settings
 from stretch.cli.output import Output, import_torch, only_flags, verb
 from stretch.cli.pages import Html, check_picture
-from stretch.parameters import Rare
+from stretch.parameters import AdvancedOption
 from stretch.planning.messages import FLAGS
 
 #: Parameters that a pair of networks takes.
@@ -36,7 +36,7 @@ def search(
     plot: Annotated[Path | None, typer.Option("--plot", help="Plot the front into this .svg or .png file.")] = None,
     html: Html = None,
     pair_goal: Annotated[
-        str | None, Rare("Objective of a pair of networks: makespan (the default), latency (mean of both) or throughput.")
+        str | None, AdvancedOption("Objective of a pair of networks: makespan (the default), latency (mean of both) or throughput.")
     ] = None,
 ) -> None:
     """Search for designs without building them: a Pareto front, or the best design and alternatives."""
@@ -69,7 +69,7 @@ def search(
         # without images only the graph is read
         weights = "none" if images is None else request["weights"]
         shape, options = request["input_shape"], {name: request[name] for name in ("seed", "trust_code") if name in request}
-        network = read_network(request["model"], shape, weights=weights, settled=images is not None, **options)
+        network = read_network(request["model"], shape, weights=weights, fit_statistics=images is not None, **options)
         out.tell_size(shape, network.graph)
         answer = run(model=network, device=profile, progress=progress)
     if plot is not None:

@@ -13,7 +13,7 @@ from predictors.errors import UsageError
 from predictors.structs import filled
 from scheduler.progress import Progress
 from stretch.exporters.base import Exporter, exporters, written_page
-from stretch.parameters import Preprocessing, Word
+from stretch.parameters import Parsed, Preprocessing
 from stretch.report.html.page import Page
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def _write(
         typer.Option(
             help="Precision by processor, such as cpu=fp32,dsp=int8. Default: the planned precisions, or with --as tflite those of the bundle."
         ),
-        Word(str | None, _precisions),
+        Parsed(str | None, _precisions),
     ] = None,
     images: Annotated[
         str | Path | None,

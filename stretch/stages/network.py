@@ -41,7 +41,7 @@ def read_network(
     seed: int = 0,
     trust_code: bool = False,
     portable: bool = False,
-    settled: bool = True,
+    fit_statistics: bool = True,
     phase: Phase = lambda name: nullcontext(),
 ) -> CapturedNetwork:
     """Load a model and capture it.
@@ -49,13 +49,13 @@ def read_network(
     Args:
         shape: Of the input, batch first, or of several inputs, or what tells it of the loaded model; the model's usual one if None.
         weights: ``default``, ``none`` or a file.
-        settled: As of `load_model`; where only the graph is read, it may be left out.
+        fit_statistics: As of `load_model`; where only the graph is read, it may be left out.
     """
     from stretch.capture import capture
 
     with phase("load"):
         input_shape = None if callable(shape) else shape
-        options = {"weights": weights, "seed": seed, "trust_code": trust_code, "input_shape": input_shape, "settled": settled}
+        options = {"weights": weights, "seed": seed, "trust_code": trust_code, "input_shape": input_shape, "fit_statistics": fit_statistics}
         loaded = load_model(model, **options) if isinstance(model, str) else model()
     check_numbers(loaded.module, loaded.name)
     traced_shape = shape(loaded) if callable(shape) else _requested_shape(model, shape)
@@ -136,7 +136,7 @@ def _read_graph(model: str, shape: "InputShapes | None", weights: str, trust_cod
     """Load a model and capture it; where only `torch.export` takes it, its graph alone."""
     # what a file holds is not looked at, and trained weights need not be fetched
     weights = weights if weights not in ("default", "none") else "default" if is_file(model) else "none"
-    loaded = load_model(model, weights=weights, trust_code=trust_code, input_shape=shape, settled=False)
+    loaded = load_model(model, weights=weights, trust_code=trust_code, input_shape=shape, fit_statistics=False)
     from stretch.capture import capture
 
     requested, warnings = _requested_shape(model, shape), tuple(loaded.warnings)

@@ -27,7 +27,7 @@ from stretch.export.precision import MIN_COSINE as QUANTISED_MIN_COSINE
 from stretch.export.precision import PrecisionExport, export_precision, worst_of
 from stretch.export.staging import check_target, copy_files, file_entry, staged, write_manifest
 from stretch.export.tflite.source import read_source
-from stretch.formats.tflite import Piece, SubgraphBuilder, SubgraphSource, Value, Writer, growth, to_nhwc
+from stretch.formats.tflite import SubgraphBuilder, SubgraphPiece, SubgraphSource, Value, Writer, growth, to_nhwc
 from stretch.operators.lowerings import lowerings
 from stretch.quantize.replay import Loss, Run, least_snr_db, loss, replay, runner, several
 
@@ -151,14 +151,14 @@ def _whole(bundle: Bundle) -> Any:
     return run
 
 
-def to_tflite(writer: Writer, name: str, source: SubgraphSource, *, half: bool = False) -> Piece:
+def to_tflite(writer: Writer, name: str, source: SubgraphSource, *, half: bool = False) -> SubgraphPiece:
     """Lower a subgraph and add it to a file, with a signature of its name.
 
     Its inputs and outputs are float, NHWC, and have the tensors' names. An operator
     whose tensors have scales computes in int8; between two scales, and between
     int8 and float, a conversion is inserted.
     """
-    piece = Piece(writer, name)
+    piece = SubgraphPiece(writer, name)
     graph = source.graph
     builder = SubgraphBuilder(piece, source.scales, half=half)
     values: dict[str, Value] = {}
@@ -198,7 +198,7 @@ def join_to_tflite(
     writer: Writer, name: str, kind: str, inputs: Mapping[str, tuple[int, ...]], output: tuple[str, tuple[int, ...]]
 ) -> None:
     """Add a join as a separate float subgraph, NHWC."""
-    piece = Piece(writer, name)
+    piece = SubgraphPiece(writer, name)
     builder = SubgraphBuilder(piece, {})
     values = [builder.input(input_name, shape) for input_name, shape in inputs.items()]
     output_name, shape = output

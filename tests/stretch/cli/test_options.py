@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from predictors.errors import StretchError, UsageError
 from stretch.cli.options import settings
 from stretch.cli.output import Output, verb
-from stretch.parameters import Preprocessing, Rare, read_inputs
+from stretch.parameters import AdvancedOption, Preprocessing, read_inputs
 from stretch.planning.config import PLAN_OPTIONS, PlanConfig
 from stretch.planning.messages import FLAGS, format_flag, render_message
 from tests.stretch.cli.commands import call
@@ -26,7 +26,7 @@ def show(
     before: int = 1,
     config: PlanConfig,
     after: int = 2,
-    count: Annotated[int, msgspec.Meta(ge=3), Rare("How many.")] = 5,
+    count: Annotated[int, msgspec.Meta(ge=3), AdvancedOption("How many.")] = 5,
     preprocessing: Preprocessing = None,
 ) -> None:
     """Show what was asked for."""
