@@ -29,7 +29,7 @@ class AdvancedOption(str):
 
 
 class Parsed(NamedTuple):
-    """How the command line writes a parameter whose type it does not have."""
+    """Command-line form of a parameter whose type the parser does not know."""
 
     kind: Any  # What its parser gives.
     read: Callable[[Any], Any]  # The value of that.

@@ -114,7 +114,7 @@ def _check_weights(module: nn.Module, name: str) -> None:
 
 
 def materialize(model: nn.Module, graph: OpGraph) -> BranchedModel:
-    """A copy that can be exported: on the CPU, in float32 and evaluation mode."""
+    """Return a copy that can be exported: on the CPU, in float32 and evaluation mode."""
     if not isinstance(model, BranchedModel):
         raise StretchError(
             f"the network is {type(model).__name__}, no longer the BranchedModel that was built", "leave `model` as it was made"

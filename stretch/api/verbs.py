@@ -642,7 +642,7 @@ def evaluate(
         result = measure.evaluate(session, original, arriving, outputs, manifest.calibrated_on)
         processors_used = {name: filled(PlacedProcessor, place) for name, place in session.placements.items()}
     if original is not None and result.sums.classes and not result.sums.diverse:
-        warnings.append(measure.one_sided(result.sums.classes))
+        warnings.append(measure.one_sided_reason(result.sums.classes))
     if result.calibrated_on:
         warnings.append(
             f"{result.calibrated_on} of the {result.images} images were used to calibrate this bundle, so these figures are too good: "

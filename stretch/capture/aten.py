@@ -30,18 +30,18 @@ T = TypeVar("T")
 
 
 class Unsupported(Exception):
-    """What a call does to axes is not understood down to single channels: it is computed on the tensors as they are."""
+    """The effect of a call on axes cannot be followed to single channels: it is computed on the plain tensors."""
 
 
 def require(value: T | None) -> T:
-    """A value that must be known, lest a call is not understood."""
+    """Return a value, or raise `Unsupported` if it is None."""
     if value is None:
         raise Unsupported
     return value
 
 
 def require_that(condition: bool) -> None:
-    """Give up where something does not fit."""
+    """Raise `Unsupported` unless a condition holds."""
     if not condition:
         raise Unsupported
 
@@ -432,12 +432,12 @@ def conversion(tensor: dict[str, int], dtype: torch.dtype | None) -> Call:
 
 
 def storage_dtype(dtype: torch.dtype | None) -> torch.dtype:
-    """The type in which a tensor passes from operator to operator: 32-bit reals for whole numbers, truth values and short reals."""
+    """Return the type in which operators exchange a tensor: float32 for integers, booleans and short floats."""
     return torch.float32 if dtype is None or dtype.itemsize < 4 or not (dtype.is_floating_point or dtype.is_complex) else dtype
 
 
 def with_storage_dtype(value: AtenValue) -> AtenValue:
-    """A tensor in the type in which it passes from operator to operator, for those that only move its elements."""
+    """Return a tensor in the type in which operators exchange it, for operators that only move elements."""
     return replace(value, dtype=storage_dtype(value.dtype))
 
 

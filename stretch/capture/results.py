@@ -26,13 +26,13 @@ class Result:
     dtype: torch.dtype = torch.float32  # Of the tensor that the network returns; operators compute it as reals.
 
     def convert(self, value: Any) -> Any:
-        """A value as the network returns it."""
+        """Return a value in the type that the network returns."""
         return value if self.dtype == torch.float32 else value.to(self.dtype)
 
 
 @dataclass(frozen=True)
 class OutputStructure:
-    """What a network returns, without its numbers."""
+    """Structure of what a network returns, without its numbers."""
 
     #: The structure, with a `Result` in place of each tensor that depends on the network's inputs; everything else is the network's own.
     template: Any
@@ -44,7 +44,7 @@ class OutputStructure:
 
     @property
     def is_single_tensor(self) -> bool:
-        """Whether it is one tensor as its operator computes it and nothing else."""
+        """Whether the network returns a single float32 tensor."""
         return isinstance(self.template, Result) and self.template.dtype == torch.float32
 
     def keys(self, outputs: tuple[str, ...]) -> tuple[str, ...]:
@@ -55,7 +55,7 @@ class OutputStructure:
         return tuple(named.get(name, name) for name in outputs)
 
     def substitute(self, values: Mapping[str, Any]) -> Any:
-        """The structure with a value in place of each `Result`."""
+        """Return the structure with a value in place of each `Result`."""
         held = (leaf for _, leaf in leaves(self.template))
         return rebuild(self.template, iter([leaf.convert(values[leaf.name]) if isinstance(leaf, Result) else leaf for leaf in held]))
 
@@ -71,7 +71,7 @@ def leaves(structure: Any, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, 
 
 
 def _container_items(structure: Any) -> list[tuple[str, Any]] | None:
-    """What a container holds directly, by words; None of something else."""
+    """Return the items of a container by name; None for anything else."""
     if isinstance(structure, dict):
         return [(_key_name(key), value) for key, value in structure.items()]
     if isinstance(structure, list | tuple):

@@ -284,7 +284,7 @@ def _dropout(call: AtenCall) -> LoweringResult:
 
 
 def _pad(call: AtenCall) -> LoweringResult:
-    """Padding of an image; one by −∞ becomes part of the poolings that read it (`stretch.capture.trace.folded`)."""
+    """Padding of an image; one by −∞ becomes part of the poolings that read it (`stretch.capture.trace.fold_infinite_padding`)."""
     pads, x = [int(n) for n in call.arguments["pad"]], call.tensors[0]
     if (
         not any(pads)

@@ -54,7 +54,7 @@ def branch(
             result = run(out=target, progress=progress)
     except InfeasibleError as error:
         if html is not None:
-            out.write_page(html, _refused(error, model, device, shape, run.keywords["trust_code"]))
+            out.write_page(html, _report_infeasible(error, model, device, shape, run.keywords["trust_code"]))
         raise
     out.tell_size(shape, result.plan.graph)
     answer = result.answer(format_flag)
@@ -92,7 +92,7 @@ def _following(answer: "BranchedAnswer") -> list[str]:
     return [f"Next: {first}", "      --details shows the design and its timeline"]
 
 
-def _refused(error: "InfeasibleError", model: str, device: str, shape: "InputShapes | None", trust_code: bool) -> "Page":
+def _report_infeasible(error: "InfeasibleError", model: str, device: str, shape: "InputShapes | None", trust_code: bool) -> "Page":
     """The report of a model without a feasible design: the reasons, and the latency of the original."""
     from predictors.devices import load_device
     from stretch.planning.messages import render_error

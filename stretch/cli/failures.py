@@ -45,28 +45,28 @@ def guard(
     """Do something and return the exit code of the command line's contract."""
     try:
         started()
-        with interruptible(lambda: _last_words(as_json=as_json), grace_s):
+        with interruptible(lambda: _exit_message(as_json=as_json), grace_s):
             code = action()
     except Exception as error:
         failure = explain(error, usage_hint)
         if debug:
             traceback.print_exc()
         if _speaks():
-            say(failure, as_json=as_json)
+            print_failure(failure, as_json=as_json)
         return failure.exit_code
     except KeyboardInterrupt:
         code = INTERRUPTED
     if code == INTERRUPTED and not _later_process():
-        say(StretchError("interrupted"), as_json=as_json)
+        print_failure(StretchError("interrupted"), as_json=as_json)
     return code if isinstance(code, int) else 0
 
 
-def _last_words(*, as_json: bool) -> int:
+def _exit_message(*, as_json: bool) -> int:
     """What is said where the main thread hangs: that a delegate took too long, or that it was interrupted."""
     from scheduler.runtime.threads import last_hang
 
     failure = last_hang()
-    say(failure or StretchError("interrupted"), as_json=as_json)
+    print_failure(failure or StretchError("interrupted"), as_json=as_json)
     return INTERRUPTED if failure is None else failure.exit_code
 
 
@@ -114,7 +114,7 @@ def explain(error: Exception, usage_hint: Callable[[typer.TyperException], str])
             )
 
 
-def say(failure: StretchError, *, as_json: bool) -> None:
+def print_failure(failure: StretchError, *, as_json: bool) -> None:
     """Print a failure: lines on stderr, or one object on stdout."""
     message, hint = printable(readable(failure.message)), printable(readable(failure.hint or ""))
     # whoever read us is gone: nobody is left to tell

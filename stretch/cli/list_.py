@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from stretch.capture.inputs import InputShapes
 
 #: Maximum number of models with `--details`: each is built and captured.
-MOST_DETAILED = 30
+MAX_DETAILED = 30
 
 
 class ListedProcessor(msgspec.Struct, frozen=True, kw_only=True):
@@ -230,17 +230,17 @@ def _list_models(out: Output, pattern: str, shape: "InputShapes | None", details
         lines = [f"{item.name:<{width}}  {item.family:<11}  {'checked' if item.checked else ''}".rstrip() for item in items]
         out.emit({"items": items}, lambda console: console.print("\n".join(lines)))
         return
-    if len(items) > MOST_DETAILED:
-        raise UsageError(f"{len(items)} models match `{pattern}`, and --details shows up to {MOST_DETAILED}", "give a narrower pattern")
+    if len(items) > MAX_DETAILED:
+        raise UsageError(f"{len(items)} models match `{pattern}`, and --details shows up to {MAX_DETAILED}", "give a narrower pattern")
     detailed = []
     with out.progress("models", total=len(items)) as step:
         for number, item in enumerate(items):
             step(item.name, number)
-            detailed.append(_detailed(item, shape, trust_code))
+            detailed.append(_capture_details(item, shape, trust_code))
     out.emit({"items": detailed}, lambda console: _print_details(console, detailed))
 
 
-def _detailed(item: ListedModel, shape: "InputShapes | None", trust_code: bool) -> DetailedModel:
+def _capture_details(item: ListedModel, shape: "InputShapes | None", trust_code: bool) -> DetailedModel:
     """A model captured with random weights, or a file with its own."""
     from stretch.stages.network import read_network
 

@@ -37,8 +37,10 @@ def calls(*functions: Callable[..., Any]) -> Callable[[Callable[..., None]], Cal
         def simulate(out: Output, run: Call, html: Html = None) -> None: ...
     """
     # `out` is the verb's output
-    shown = [{p.name: "folder" if p.name == "out" else p.name for p in _annotated(function)} for function in functions]
-    taken = [p.replace(name=names[p.name], kind=p.KEYWORD_ONLY) for f, names in zip(functions, shown, strict=True) for p in _annotated(f)]
+    shown = [{p.name: "folder" if p.name == "out" else p.name for p in _shared_parameters(function)} for function in functions]
+    taken = [
+        p.replace(name=names[p.name], kind=p.KEYWORD_ONLY) for f, names in zip(functions, shown, strict=True) for p in _shared_parameters(f)
+    ]
 
     def decorate(body: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(body, eval_str=True)
@@ -63,8 +65,8 @@ def calls(*functions: Callable[..., Any]) -> Callable[[Callable[..., None]], Cal
     return decorate
 
 
-def _annotated(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """The parameters of a Python function that the command line has, too; those of the planner are one."""
+def _shared_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Return the parameters that a Python function shares with the command line; planner options count as one."""
     parameters = inspect.signature(function).parameters.values()
     planner = {"annotation": PlanConfig, "default": inspect.Parameter.empty}
     return [
@@ -81,7 +83,7 @@ def settings(flags: Collection[str] = FLAGS) -> Callable[[Callable[..., None]], 
 
         @verb
         @settings()
-        def branch(out: Output, model: ..., config: PlanConfig, seed: Annotated[int, Rare("Seed.")] = 0) -> None: ...
+        def branch(out: Output, model: ..., config: PlanConfig, seed: Annotated[int, AdvancedOption("Seed.")] = 0) -> None: ...
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
@@ -92,7 +94,7 @@ def settings(flags: Collection[str] = FLAGS) -> Callable[[Callable[..., None]], 
                 taken[parameter.name] = PLAN_OPTIONS
                 request = [option for option in PLAN_OPTIONS if option.name in flags]
                 kept += [_flag(option) for option in request]
-            elif (option := _rare(parameter)) is not None:
+            elif (option := _advanced_option(parameter)) is not None:
                 taken[parameter.name] = (option,)
             else:
                 kept.append(parameter if parameter.name == "out" else parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
@@ -110,7 +112,7 @@ def settings(flags: Collection[str] = FLAGS) -> Callable[[Callable[..., None]], 
                     values[name] = stated[name]
             function(out, **values)
 
-        command.__signature__ = signature.replace(parameters=[*kept, *_more(known, PANEL if request else None)])  # type: ignore[attr-defined]
+        command.__signature__ = signature.replace(parameters=[*kept, *_planner_settings(known, PANEL if request else None)])  # type: ignore[attr-defined]
         command.settings = known  # type: ignore[attr-defined]
         # otherwise inspect would report the signature of the wrapped function
         del command.__wrapped__  # type: ignore[attr-defined]
@@ -141,7 +143,7 @@ def read_settings(
     return stated
 
 
-def _rare(parameter: inspect.Parameter) -> Option | None:
+def _advanced_option(parameter: inspect.Parameter) -> Option | None:
     """The option of a parameter with a `AdvancedOption`."""
     if get_origin(parameter.annotation) is not Annotated:
         return None
@@ -164,7 +166,7 @@ def _completing(choices: tuple[str, ...]) -> Callable[[str], list[str]]:
     return lambda incomplete: [choice for choice in choices if choice.startswith(incomplete)]
 
 
-def _more(known: Mapping[str, Option], panel: str | None) -> list[inspect.Parameter]:
+def _planner_settings(known: Mapping[str, Option], panel: str | None) -> list[inspect.Parameter]:
     """`--set` and `--config`."""
 
     def complete(incomplete: str) -> list[str]:

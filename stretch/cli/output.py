@@ -44,7 +44,7 @@ Details = Annotated[bool, typer.Option("--details", help="Print everything that 
 
 
 #: Parameters of every verb.
-_SHARED = {"details": Details, "as_json": Json, "quiet": Quiet, "debug": Debug}
+_COMMON_OPTIONS = {"details": Details, "as_json": Json, "quiet": Quiet, "debug": Debug}
 
 
 class Output:
@@ -186,9 +186,9 @@ def verb(function: Callable[..., None]) -> Callable[..., None]:
             finally:
                 out.flush()
 
-    more = {name: kind for name, kind in _SHARED.items() if name not in taken}
+    more = {name: kind for name, kind in _COMMON_OPTIONS.items() if name not in taken}
     shared = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind) for name, kind in more.items()]
-    parameters = [*map(_shown, rest), *shared]
+    parameters = [*map(_parser_value, rest), *shared]
     command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": None}
     # otherwise inspect would report the signature with `out`
@@ -200,7 +200,7 @@ def _word(parameter: inspect.Parameter) -> Parsed | None:
     return next((note for note in getattr(parameter.annotation, "__metadata__", ()) if isinstance(note, Parsed)), None)
 
 
-def _shown(parameter: inspect.Parameter) -> inspect.Parameter:
+def _parser_value(parameter: inspect.Parameter) -> inspect.Parameter:
     """A parameter as the parser has it."""
     kind, default, notes = parameter.annotation, parameter.default, getattr(parameter.annotation, "__metadata__", ())
     if notes:
@@ -225,7 +225,7 @@ def _value(parameter: inspect.Parameter, value: Any) -> Any:
 
 def only_flags(what: str, names: str, hint: str = "") -> None:
     """Refuse flags on the command line that something does not have."""
-    no_flags(what, " ".join(_flags_given().keys() - {*names.split(), *_SHARED}), hint)
+    no_flags(what, " ".join(_flags_given().keys() - {*names.split(), *_COMMON_OPTIONS}), hint)
 
 
 def no_flags(what: str, names: str, hint: str = "") -> None:
@@ -292,8 +292,8 @@ def print_json(data: "Mapping[str, Any] | Struct", stream: Any) -> None:
     """Print one JSON object, schema and version first."""
     from stretch import __version__
 
-    whole = {"schema": SCHEMA, "version": __version__} | (dict(data) if isinstance(data, Mapping) else _plain(data))
-    stream.write(json.dumps(whole, indent=2, allow_nan=False, default=_plain) + "\n")
+    whole = {"schema": SCHEMA, "version": __version__} | (dict(data) if isinstance(data, Mapping) else _to_builtins(data))
+    stream.write(json.dumps(whole, indent=2, allow_nan=False, default=_to_builtins) + "\n")
     stream.flush()
 
 
@@ -302,7 +302,7 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
-def _plain(value: Any) -> Any:
+def _to_builtins(value: Any) -> Any:
     """JSON values of NumPy numbers, paths and structs."""
     import msgspec
 

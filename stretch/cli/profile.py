@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 GRACE_S = WRITER_GRACE_S
 
 #: Operators of networks that no phone's DSP or GPU runs everywhere: no such network is proposed to be measured.
-_RARE = ("opaque", "layer_norm", "gelu")
+_RARE_KINDS = ("opaque", "layer_norm", "gelu")
 
 #: First line of a calibrated profile, before the command that made it.
-_CALIBRATED = "# Calibrated by whole networks:"
+_CALIBRATED_COMMENT = "# Calibrated by whole networks:"
 
 #: Argument for deriving priors from the fits of other profiles.
 RELATIVES = "relatives"
@@ -349,7 +349,7 @@ def _from_tables(out: Output, measurements: str, profile: "DeviceProfile", measu
         fits = [fit.fit for table in tables for fit in fit_device(table, profile, measured_on, step, out.warn)]
     command = f"stretch profile --fit {shlex.quote(measurements)} --device {shlex.quote(profile.id)}"
     write_fits(target, profile.id, command + (f" --measured-on {shlex.quote(measured_on)}" if measured_on else ""), fits)
-    return {_named(fit): _fit_row(fit, fit.held_out, fit.held_out.families, within_10=fit.held_out.within_10) for fit in fits}
+    return {_fit_name(fit): _fit_row(fit, fit.held_out, fit.held_out.families, within_10=fit.held_out.within_10) for fit in fits}
 
 
 def _from_networks(out: Output, table: str, device: str, target: Path, networks: dict[str, Any], trust_code: bool) -> dict[str, FitRow]:
@@ -379,7 +379,9 @@ def _from_networks(out: Output, table: str, device: str, target: Path, networks:
                 side = f"3x{key[1]}x{key[1]}" if key[1].isdigit() else key[1]
                 graphs[key] = read_graph(row.model, read_inputs([side] if side else None), trust_code=trust_code).graph
             step()
-    candidates = {name: graph for name, graph in load_measurements("npu").graphs.items() if not any(op.kind in _RARE for op in graph.ops)}
+    candidates = {
+        name: graph for name, graph in load_measurements("npu").graphs.items() if not any(op.kind in _RARE_KINDS for op in graph.ops)
+    }
     known = target.exists()
     own = known and target.resolve() == path.resolve()
     reference = "" if own else base.id if path.parent.resolve() == PROFILE_FOLDER else str(path.resolve())
@@ -393,7 +395,7 @@ def _from_networks(out: Output, table: str, device: str, target: Path, networks:
         + ["--trust-code"] * trust_code
     )
     text = _profile_text(path.read_text(), target.stem, rewrites)
-    write_whole(target, f"{_CALIBRATED} {command}\n{text}".encode(), "device profile")
+    write_whole(target, f"{_CALIBRATED_COMMENT} {command}\n{text}".encode(), "device profile")
     try:
         write_priors(prior_path(target), target.stem, command, priors)
     except OSError as error:
@@ -413,7 +415,7 @@ def _from_networks(out: Output, table: str, device: str, target: Path, networks:
 
 def _profile_text(text: str, profile_id: str, rewrites: Sequence[str]) -> str:
     """A profile's TOML under an id; its defaults stay as they are."""
-    text = re.sub(rf"^{_CALIBRATED}.*\n", "", text)
+    text = re.sub(rf"^{_CALIBRATED_COMMENT}.*\n", "", text)
     if f'\nid = "{profile_id}"\n' not in text:
         # names belong to one profile
         text = re.sub(r"^aliases = .*\n", "", text, flags=re.MULTILINE)
@@ -440,10 +442,10 @@ def _from_relatives(out: Output, profile: "DeviceProfile", target: Path) -> dict
     with out.progress("comparing") as step:
         priors = fit_priors(profile, profiles, tables, step)
     write_priors(target, profile.id, f"stretch profile --fit {RELATIVES} --device {profile.id}", priors)
-    return {_named(prior): _fit_row(prior, prior.left_out, prior.left_out.chips) for prior in priors}
+    return {_fit_name(prior): _fit_row(prior, prior.left_out, prior.left_out.chips) for prior in priors}
 
 
-def _named(fit: Any) -> str:
+def _fit_name(fit: Any) -> str:
     """What a fit or a prior is of."""
     return f"{fit.processor}[{fit.core_set}] {fit.precision}"
 

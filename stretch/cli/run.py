@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from scheduler.runtime.trace import Trace
 
 #: Traced inferences; more would only make the file slow to open.
-TRACED = 10
+MAX_TRACED = 10
 
 #: Without a number of rounds, measure until the relative width of the ratios' intervals is below this.
 WIDTH = 0.03
@@ -193,7 +193,7 @@ def _tracks(session: "Session", result: "Benchmark", out: Output) -> "dict[str, 
     from scheduler.simulate.clock import predicted_trace
 
     manifest = session.bundle.manifest
-    tracks: dict[str, Sequence[Trace]] = {"measured": result.traces[:TRACED]}
+    tracks: dict[str, Sequence[Trace]] = {"measured": result.traces[:MAX_TRACED]}
     if session.submitted_traces:
         tracks["in flight"] = session.submitted_traces
     try:

@@ -23,7 +23,7 @@ from scheduler.runtime.sequential import MARGIN, relative
 from stretch.capture import Captured
 from stretch.capture.inputs import SINGLE_INPUT, Inputs
 from stretch.capture.results import named_outputs
-from stretch.quantize.replay import runner, several
+from stretch.quantize.replay import as_tuple, runner
 from stretch.transform.model import Branch, BranchedModel
 
 #: Number of roundings of the input for measuring torch's rounding error, as a single one may be small by chance.
@@ -51,7 +51,7 @@ class _CheckedFile:
         """Distance between the results of ONNX Runtime and torch."""
         reads = [cut(read.numpy(), rows) for read, rows in zip(self.reads, self.rows, strict=True)]
         try:
-            got = several(runner(str(folder / self.path))(*reads))
+            got = as_tuple(runner(str(folder / self.path))(*reads))
         # ONNX Runtime's exceptions share no base class of their own
         except Exception as error:
             why = f"ONNX Runtime does not run the export of `{self.name}`: {first_line(error)}"
@@ -85,7 +85,7 @@ def check_export(
             if not error <= TOLERANCE:
                 own_error = max(own_errors(file.call, file.module, file.reads))
                 if own_error > MAX_ROUNDING or not error <= MARGIN * own_error:
-                    raise _refused(file.name, error, own_error)
+                    raise _mismatch_error(file.name, error, own_error)
                 tolerance = max(tolerance, MARGIN * own_error)
         rounding = {}
         if max(errors.values()) * MARGIN > TOLERANCE:
@@ -138,7 +138,7 @@ def _run(model: BranchedModel, manifest: Manifest, inputs: Tensors) -> dict[str,
     return tensors
 
 
-def _refused(name: str, error: float, own_error: float) -> StretchError:
+def _mismatch_error(name: str, error: float, own_error: float) -> StretchError:
     """The error for a file that differs: it is wrong, or the network amplifies rounding so much that nothing can be concluded."""
     what = f"the export of `{name}` differs from torch by {error:.2g} of its largest output"
     if own_error > MAX_ROUNDING:
@@ -160,11 +160,11 @@ def own_errors(call: Callable[[Any, Tensors], Tensors], module: nn.Module, reads
         exact = call(copy.deepcopy(module).double(), [x.double() if x.is_floating_point() else x for x in reads])
     except RuntimeError:  # a module that casts to fp32 itself: only the effect of rounding its input is known
         exact = call(module, reads)
-    tried = [call(module, rounded) for rounded in (reads, *(_rounded(reads, seed) for seed in range(ROUNDINGS)))]
+    tried = [call(module, rounded) for rounded in (reads, *(_round_randomly(reads, seed) for seed in range(ROUNDINGS)))]
     return [max(relative(result[i].numpy(), reference.numpy()) for result in tried) for i, reference in enumerate(exact)]
 
 
-def _rounded(reads: Tensors, seed: int) -> list[torch.Tensor]:
+def _round_randomly(reads: Tensors, seed: int) -> list[torch.Tensor]:
     """Inputs with each number randomly rounded up or down."""
     generator = torch.Generator().manual_seed(seed)
 

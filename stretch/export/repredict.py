@@ -178,7 +178,7 @@ def _busy(manifest: Manifest, trace: Trace) -> dict[str, float]:
     return busy
 
 
-def _far(manifest: Manifest, sub: SubgraphEntry) -> str:
+def _link_processor(manifest: Manifest, sub: SubgraphEntry) -> str:
     """The processor whose link with the host a subgraph's tensors cross: its own, or for the host that of its input's producer."""
     if not is_host(sub.processor):
         return kind_of(sub.processor)
@@ -200,7 +200,7 @@ def _run(manifest: Manifest, costs: Costs, trace: Trace, estimates: Mapping[str,
     computing = computing_beside(manifest, arriving, device)
     for sub in manifest.subgraphs:
         estimate = estimates[sub.name]
-        links = {_far(manifest, sub): moving[sub.name]} if sub.name in moving else {}
+        links = {_link_processor(manifest, sub): moving[sub.name]} if sub.name in moving else {}
         row = segments.setdefault(sub.segment, [])
         numbers[sub.name] = len(row)
         row.append(UncertainBranch.of(estimate, device, links, computing[sub.name].ms, computing[sub.name].together))

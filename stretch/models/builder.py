@@ -43,7 +43,7 @@ class OperatorInputs(Generic[View]):
         return self.inputs[i] if i < len(self.inputs) else None
 
     def require_stored(self, i: int, what: str) -> np.ndarray:
-        """Input `i`, which the file must store."""
+        """Return input `i`, which the file must store."""
         value = self.value(i)
         if not isinstance(value, np.ndarray):
             raise StretchError(f"its {what} depends on the network's inputs, or is left out")
@@ -103,7 +103,7 @@ class Builder:
         return self._record(self._graph.call_module(current, (x,)), lambda seen: functional_call(module, state, (seen,)))
 
     def module_of(self, node: fx.Node) -> nn.Module | None:
-        """The module that gives this, if one does."""
+        """Return the module that computes a node, if any."""
         return self._root.get_submodule(str(node.target)) if node.op == "call_module" else None
 
     def value(self, node: Any) -> torch.Tensor | None:
@@ -126,7 +126,7 @@ class Builder:
         return node if node.meta["val"].is_floating_point() else self.method("to", node, torch.float32)
 
     def evaluate(self, node: fx.Node) -> np.ndarray:
-        """The numbers that a node gives which depends on stored tensors alone."""
+        """Compute a node that depends on stored tensors alone."""
         need(prod(shape_of(node)) <= MAX_KNOWN, "it makes a stored tensor too large")
         with torch.no_grad():
             numbers: np.ndarray = self.finish(node, "Known")(torch.zeros(1)).numpy()
@@ -157,7 +157,7 @@ class Builder:
         return node
 
     def _free_name(self, name: str) -> str:
-        """A name for a submodule or parameter, like the one in the file."""
+        """Return a free name for a submodule or parameter, like the one in the file."""
         return free_name(plain_name(name), lambda x: hasattr(self._root, x) or hasattr(fx.GraphModule, x) or x in _RESERVED_NAMES)
 
 
@@ -297,7 +297,7 @@ def arguments(names: Sequence[str]) -> list[str]:
 
 
 def resolve_input_shapes(path: Path, ends: Sequence[End], input_shapes: InputShapes | None) -> dict[str, Shape]:
-    """The shape of each input in numbers, by its argument.
+    """Return the shape of each input in numbers, by its argument.
 
     The requested shapes come first: axes that the file calls by one name are as long as it says of one of them.
 
@@ -400,7 +400,7 @@ def _copied_weights_warning(path: Path, network: fx.GraphModule) -> list[str]:
 
 
 def _input_warnings(path: Path, ends: Sequence[End]) -> list[str]:
-    """Inputs that are called otherwise than in the file, where there are several, and those that are of other numbers."""
+    """Return warnings about inputs that are renamed or converted to floats."""
     other = [f"`{_cut(end.name)}` is `{end.argument}`" for end in ends if end.name != end.argument]
     rows = [f"inputs of {path} have other names here: {', '.join(other)}"] if other and len(ends) > 1 else []
     return rows + [
@@ -411,7 +411,7 @@ def _input_warnings(path: Path, ends: Sequence[End]) -> list[str]:
 
 
 def _requested_shapes(path: Path, ends: Sequence[End], input_shapes: InputShapes | None) -> dict[str, Shape]:
-    """The shapes that are asked for, by argument."""
+    """Return the requested shapes, by argument."""
     if input_shapes is None:
         return {}
     if not isinstance(input_shapes, Mapping):
@@ -434,7 +434,7 @@ def _requested_shapes(path: Path, ends: Sequence[End], input_shapes: InputShapes
 
 
 def _check_requested(path: Path, end: End, shape: Shape, known_axes: dict[str, tuple[str, int]]) -> None:
-    """See that a shape fits the file; notes how long the axes are that have a name."""
+    """Check that a shape fits the file, and record the lengths of named axes."""
     if end.sizes is None:
         return
     if len(shape) != len(end.sizes):
@@ -458,7 +458,7 @@ def _check_requested(path: Path, end: End, shape: Shape, known_axes: dict[str, t
 
 
 def _axis_length(size: Size, end: End, known_axes: dict[str, tuple[str, int]]) -> int:
-    """How long an axis is that nobody asked for."""
+    """Return the length of an axis that was not requested."""
     if not size.symbol or size.usual < 1:
         return known_axes.get(size.symbol, ("", size.usual))[1]
     return known_axes.setdefault(size.symbol, (end.name, size.usual))[1]

@@ -33,7 +33,7 @@ def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.
 
     `torch.export.load` can execute what a file says, so the caller has to trust it. Layers keep the names of their
     weights; of several outputs it returns what the module returned. What the module says of its inputs:
-    `stretch.models.builder.finished`.
+    `stretch.models.builder.finish_network`.
     """
     path = Path(path)
     program = _load_program(path)

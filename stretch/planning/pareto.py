@@ -44,12 +44,12 @@ WEIGHTS = (0.25, 1.0, 4.0)
 # Each differs from all earlier ones in at least one segment, and of all such designs that are good enough it
 # shares as few segments with them as can be. Both searches for it are exact: what is shared adds up over segments.
 
-#: What tells ways of a segment apart: where it begins and ends, how it is divided, and by which processors; none where it stays whole.
+#: Identity of segment options: start, end, division, and processors; no processors where the segment stays whole.
 Signature = tuple[str, str, str, tuple[str, ...]]
 
 
 def signature(options: SegmentOptions) -> Signature:
-    """Return the visible form of a way to run a segment, without sizes."""
+    """Return the identity of segment options, without sizes."""
     return options.segment.start, options.segment.end, options.join, options.processors if options.branched else ()
 
 
@@ -79,7 +79,7 @@ def diverse_designs(
 
 
 def non_dominated(search_results: Sequence[exact.SearchResult], values: Sequence[Sequence[float]]) -> list[int]:
-    """Numbers of the designs than which none is as good in everything and better in something; of equal ones the first."""
+    """Return the indices of the Pareto-optimal designs; the first of equal ones."""
     kept: list[int] = []
     for candidate in sorted(range(len(search_results)), key=lambda i: (*values[i], i)):
         if not any(all(b <= a + TIE for a, b in zip(values[candidate], values[other], strict=True)) for other in kept):
@@ -89,7 +89,7 @@ def non_dominated(search_results: Sequence[exact.SearchResult], values: Sequence
 
 @dataclass(frozen=True)
 class Criteria:
-    """The best designs of a space in one thing within bounds on others: what fronts are made of.
+    """Designs of a space that are best in one criterion within bounds on others; fronts consist of these.
 
     Latency, energy and what a design loses add up over its segments, and one of them may be bounded by
     the exact search. Multiply-accumulates are bounded by every search. Peak memory is the largest of all
@@ -448,7 +448,7 @@ def front_answer(front: Front, seconds: dict[str, float]) -> FrontAnswer:
 
 
 def describe_segment(part: SegmentDesign) -> str:
-    """A branched segment in a few words."""
+    """Return a short description of a branched segment."""
     division = part.division
 
     def share(branch: BranchScale) -> str:

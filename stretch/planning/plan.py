@@ -186,7 +186,7 @@ def _choose_blocks(problem: PlanningProblem, choice: SearchedSpace, result: Plan
 
 
 def _merging_warning(problem: PlanningProblem, choice: SearchedSpace, ms: float) -> Message | None:
-    """How much faster merged stages would be, where stages stay apart for accuracy's sake; None where they gain little or nothing."""
+    """Return a note on how much faster merged stages would be; None where they gain little."""
     config, result, source = problem.config, choice.result, problem.accuracy_source
     # where it is known what merged stages lose, they were among the designs that were searched
     stays_apart = config.merge == "auto" and not config.meet and not (source is not None and source.merges)
@@ -218,7 +218,7 @@ def design_of(problem: PlanningProblem, result: SearchResult) -> BranchDesign:
 
 
 def _int8_warning(problem: PlanningProblem, request: PlanConfig) -> Message | None:
-    """What int8 would change of an exact request that names no precisions; None where the profile's own are planned already."""
+    """Return how int8 would change an exact request without precisions; None where the profile's defaults are planned already."""
     graph, device = problem.graph, problem.device
     names = request.processors or device.usual
     defaults = {name: device.processor(name).default_precision for name in names}
@@ -243,7 +243,7 @@ def _int8_warning(problem: PlanningProblem, request: PlanConfig) -> Message | No
 
 
 def _choose_with_fallback(problem: PlanningProblem, request: PlanConfig) -> tuple[PlanningProblem, SearchedSpace, tuple[Message, ...]]:
-    """The best design, and what to say of it: an exact one where no rule that was asked for rules out the stretched ones, else a whole one."""
+    """Return the best design and its warnings; without a stretched design, an exact one, else the undivided network."""
     # as a request without a word is completed for these processors
     default = PlanConfig(processors=problem.config.processors).resolve(problem.device)
     try:
@@ -338,7 +338,7 @@ def predict_design(
     )
 
 
-# What a person should know of a plan.
+# Warnings about a plan.
 
 
 def _operator_warnings(result: PlanResult) -> list[str]:
@@ -380,7 +380,7 @@ def _operator_warnings(result: PlanResult) -> list[str]:
 
 
 def _warnings(problem: PlanningProblem, result: PlanResult) -> tuple[str, ...]:
-    """What a person should know of a plan."""
+    """Return the warnings about a plan."""
     warnings: list[str | None] = [*_operator_warnings(result)]
     unmeasured = ((f"{name} in {precision}", origin) for (name, precision), origin in result.origins.items())
     warnings.append(not_measured(result.device.id, unmeasured))
@@ -428,7 +428,7 @@ def unused_processors(problem: PlanningProblem, choice: SearchedSpace, used: Seq
 
 
 def _broken_rule(space: DesignSpace, processor: str) -> str:
-    """The rule that every branch on a processor breaks, in words."""
+    """Return the rule that every branch on a processor breaks, in words."""
     groups = [o for options in space.options for o in options if processor in o.processors and o.branched]
     if not groups:
         return "no segment can branch to it"

@@ -77,13 +77,13 @@ Sample = Array | Sequence[Array]
 Run = Callable[..., Any]
 
 
-def fed(model: onnx.ModelProto, sample: Sample) -> dict[str, Array]:
+def feed_dict(model: onnx.ModelProto, sample: Sample) -> dict[str, Array]:
     """A sample by the names of a model's inputs."""
     names = [value.name for value in model.graph.input]
     return dict(zip(names, (sample,) if isinstance(sample, np.ndarray) else sample, strict=True))
 
 
-def several(written: Any) -> tuple[Array, ...]:
+def as_tuple(written: Any) -> tuple[Array, ...]:
     """Return the result of a `Run` as a tuple in any case."""
     return written if isinstance(written, tuple) else (written,)
 
@@ -158,5 +158,5 @@ def replay(manifest: Manifest, runs: Mapping[str, Run], x: Array, wholes: Mappin
             meeting = meeting_of(step.kind)
             tensors[step.output] = meeting.combine(values, meeting.axis("NCHW", values[0].ndim), None)
         else:
-            tensors.update(zip(step.outputs, several(runs[name](*read_by(step, tensors))), strict=True))
+            tensors.update(zip(step.outputs, as_tuple(runs[name](*read_by(step, tensors))), strict=True))
     return tensors

@@ -27,7 +27,7 @@ Brief = list["str | Grid"]
 MOST_ROWS = 8
 
 #: What is not known of a network whose file could not be run.
-UNJUDGED = "compared with nn-stretch's own reading of the file only, as the file itself could not be run"
+UNJUDGED_TEXT = "compared with nn-stretch's own reading of the file only, as the file itself could not be run"
 
 #: What is faster than branches, in a sentence that says so.
 INSTEAD = {
@@ -97,10 +97,10 @@ def plan_brief(plan: "PlanAnswer", origins: "Mapping[tuple[str, str], Origin]", 
     return [
         answer,
         Grid("", ("", "predicted", "branched is", "output"), rows, right=(1,)),
-        f"Why: {_why(plan, at_once_ms)}",
+        f"Why: {_reason(plan, at_once_ms)}",
         f"Confidence: {_confidence(plan, origins)}",
         *_agreement(getattr(plan, "agreement", None)),
-        *([f"Output: {UNJUDGED}."] if unjudged else []),
+        *([f"Output: {UNJUDGED_TEXT}."] if unjudged else []),
         *following,
     ]
 
@@ -116,7 +116,7 @@ def _agreement(agreement: "Agreement | None") -> Brief:
     return [f"Agreement: the original's class on {share(agreement.value)} of {agreement.images} held-out images{rounded}."]
 
 
-def _why(plan: "PlanAnswer", at_once_ms: float) -> str:
+def _reason(plan: "PlanAnswer", at_once_ms: float) -> str:
     predicted, points = plan.predicted, f"{plan.n_meet} meeting point{'' if plan.n_meet == 1 else 's'}"
     shape = f"{points}, {share(plan.macs_ratio)} MACs"
     if at_once_ms <= HANDOVER_SHARE * predicted.makespan_ms and (plan.n_meet or plan.sides):
@@ -217,9 +217,9 @@ def run_brief(answer: RunAnswer, following: str) -> Brief:
         name, _, where = timing.name.partition(", ")
         name = baseline(name.replace("same net as one graph", "whole_graph"))
         rows.append((f"{name}, {where}", ms(timing.median_ms), ms(timing.p90_ms), ratio(timing.median_ms / answer.median_ms, *ends)))
-    lines: Brief = [first, _speed(answer)]
+    lines: Brief = [first, _ratio_text(answer)]
     if stood:
-        lines.append(f"CPU cores replace the {' and '.join(stood)}: these times do not apply to {answer.device}" + _planned(answer))
+        lines.append(f"CPU cores replace the {' and '.join(stood)}: these times do not apply to {answer.device}" + _planned_text(answer))
     lines.append(Grid("", ("", "median", "p90", "branched is"), rows, right=(1, 2)))
     if answer.throughput is not None:
         rates = answer.throughput.contestants
@@ -230,12 +230,12 @@ def run_brief(answer: RunAnswer, following: str) -> Brief:
     return [*lines, f"Next: {following}", "      --details shows everything"]
 
 
-def _planned(answer: RunAnswer) -> str:
+def _planned_text(answer: RunAnswer) -> str:
     planned = answer.planned.makespan_ms
     return "." if planned is None else f" (predicted there: {ms(planned)})."
 
 
-def _speed(answer: RunAnswer) -> str:
+def _ratio_text(answer: RunAnswer) -> str:
     """Who is faster here, as far as the 95 % interval of the ratio says it."""
     here = "On this machine" if answer.on is None else f"On {answer.on.host}"
     best = answer.best_sequential

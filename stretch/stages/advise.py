@@ -114,7 +114,7 @@ def advise(
     """Advise on a network for each of some devices.
 
     Exact branches are not searched for where `min_divided_ms` shows that they cannot gain `MIN_GAIN`; every other recommendation
-    is that of a plan (`stretch.planning.cost.compare.advised`).
+    is that of a plan (`stretch.planning.cost.compare.recommend_among`).
 
     Args:
         model: As it was named, for the commands.

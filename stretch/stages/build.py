@@ -17,7 +17,7 @@ from stretch.capture import Captured
 from stretch.capture.results import named_outputs
 from stretch.evaluation.agreement import compare
 from stretch.evaluation.files import SECONDS, measure_files
-from stretch.evaluation.measure import one_sided
+from stretch.evaluation.measure import one_sided_reason
 from stretch.export.lowering import CALIBRATION_IMAGES
 from stretch.planning.messages import Message, OptionName
 from stretch.planning.result import PlanResult
@@ -123,7 +123,7 @@ def compare_with_original(model: BranchedModel, captured: Captured, images: Sequ
     compared = compare(model, captured, images)
     agreement = compared.agreement
     if agreement.value is None and compared.classes:
-        return agreement, [one_sided(compared.classes)]
+        return agreement, [one_sided_reason(compared.classes)]
     if agreement.value is None:
         what = "the outputs are" if len(captured.graph.outputs) == 1 else "several outputs are"
         return agreement, [f"{what} no list of class scores: agreement is reported as their error relative to the original's"]

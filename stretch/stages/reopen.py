@@ -16,7 +16,7 @@ from scheduler.formats.onnx import OnnxFile
 from stretch.capture import Captured
 from stretch.export.checks import check_export
 from stretch.export.lowering import subgraph_names
-from stretch.export.onnx import PASSED_ON, read_property, weights_of
+from stretch.export.onnx import NODELESS_PROPERTY, read_property, weights_of
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.transform import BranchedModel, build
 from stretch.transform.build import load_weights
@@ -55,7 +55,7 @@ def load_bundle_model(bundle: Bundle) -> LoadedBundle:
         )
     file = _open_file(bundle.file(manifest.controls["original"]))
     graph = file.graph
-    design = _design(bundle, graph, read_property(file.proto, PASSED_ON, dict[str, str], file.path, missing="{}"))
+    design = _design(bundle, graph, read_property(file.proto, NODELESS_PROPERTY, dict[str, str], file.path, missing="{}"))
     bare = Captured(graph, _tensors(file), nn.Identity())
     captured = Captured(graph, bare.weights, build(bare, undivided_design(bare, design)))
     model = BranchedModel(graph, design)

@@ -25,7 +25,7 @@ from stretch.stages.rounded import Ranges, RoundedModel
 from stretch.train.folder import BEST, RunFolder
 from stretch.train.images import Normalise, preprocessing
 from stretch.train.loop import evaluate
-from stretch.train.prepare import Prepared, prepare, sample
+from stretch.train.prepare import TrainingJob, prepare, sample
 from stretch.train.supernet import Subnet, Supernet
 from stretch.transform.model import BranchedModel
 from stretch.transform.tensors import write_tensors
@@ -68,7 +68,7 @@ class ExtractAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class Extracted:
+class ExtractedDesign:
     """A design extracted from a run."""
 
     model: BranchedModel
@@ -85,7 +85,7 @@ class Extracted:
 
 def extract(
     folder: Path, out: Path, *, design: Path | None = None, bundle: bool = True, controls: bool = True, trust_code: bool = False
-) -> Extracted:
+) -> ExtractedDesign:
     """Extract a design from a run, evaluate it, and write its weights and a bundle.
 
     Args:
@@ -125,7 +125,7 @@ def extract(
     write_tensors(out / WEIGHTS, model.state_dict())
     write_whole(out / DESIGN, design_to_toml(wanted).encode(), "design")
     # preprocessed without randomness
-    some = (train_set.some(RANGES), test_set.some(HELD_BACK))
+    some = (train_set.subset(RANGES), test_set.subset(HELD_BACK))
     images = Images(*([normalise(batch.cpu()) for batch, _ in source.batches(BATCH)] for source in some))
     measured, _ = compare_with_original(model, ready.captured, images.held_back)
     manifest, target = None, out / "bundle" if bundle else None
@@ -142,10 +142,10 @@ def extract(
 
         manifest = export_bundle(target, ready.captured, model, control, facts, __version__, controls=controls, agreeing=agreeing)
     agreement = measured if manifest is None else manifest.agreement
-    return Extracted(model, wanted, out / WEIGHTS, target, inside, extracted, labelled, agreement, manifest)
+    return ExtractedDesign(model, wanted, out / WEIGHTS, target, inside, extracted, labelled, agreement, manifest)
 
 
-def open_run(folder: Path, *, trust_code: bool = False) -> tuple[Prepared, dict[str, torch.Tensor]]:
+def open_run(folder: Path, *, trust_code: bool = False) -> tuple[TrainingJob, dict[str, torch.Tensor]]:
     """A run's prepared recipe, with the trained designs, and its best weights."""
     run = RunFolder(folder)
     recipe = run.recipe()

@@ -94,7 +94,7 @@ def replace_head(captured: Captured, classes: int, seed: int) -> Captured:
     """
     graph = captured.graph
     name, old = _module(captured, _head(graph))
-    new = _fresh(old, classes, torch.Generator().manual_seed(seed))
+    new = _new_layer(old, classes, torch.Generator().manual_seed(seed))
     where, _, key = name.rpartition(".")
     setattr(captured.module.get_submodule(where), key, new)
     try:
@@ -128,7 +128,7 @@ def _module(captured: Captured, head: Op) -> tuple[str, nn.Linear | nn.Conv2d]:
     raise StretchError(f"the classes of `{captured.graph.name}` come from `{head.name}`, which is no plain layer", _HINT)
 
 
-def _fresh(old: nn.Linear | nn.Conv2d, classes: int, generator: torch.Generator) -> nn.Linear | nn.Conv2d:
+def _new_layer(old: nn.Linear | nn.Conv2d, classes: int, generator: torch.Generator) -> nn.Linear | nn.Conv2d:
     """A layer like `old` with another number of outputs and torch's default initialisation."""
     has_bias = old.bias is not None
     if isinstance(old, nn.Linear):
@@ -145,7 +145,7 @@ def _fresh(old: nn.Linear | nn.Conv2d, classes: int, generator: torch.Generator)
 
 
 @dataclass
-class Prepared:
+class TrainingJob:
     """What a recipe trains."""
 
     recipe: Recipe
@@ -213,7 +213,7 @@ class Prepared:
             some = [torch.randn(2, *self.captured.graph.input.shape[1:], device=device)]
         else:
             normalise = Normalise(*images.moments(), device)
-            sample_batches = images.some(self.recipe.rounding.images).batches(self.recipe.rounding.images)
+            sample_batches = images.subset(self.recipe.rounding.images).batches(self.recipe.rounding.images)
             some = [normalise(batch.to(device)) for batch, _ in sample_batches]
         return RoundedModel(model, self.precision, some)
 
@@ -239,7 +239,7 @@ class Prepared:
         return None
 
 
-def prepare(recipe: Recipe, folder: Path, *, trust_code: bool = False) -> Prepared:
+def prepare(recipe: Recipe, folder: Path, *, trust_code: bool = False) -> TrainingJob:
     """Load and capture the model, decide the design."""
     check_recipe(recipe)
     profile = load_device(recipe.device)
@@ -263,7 +263,7 @@ def prepare(recipe: Recipe, folder: Path, *, trust_code: bool = False) -> Prepar
     taught = recipe.train.distill > 0 or recipe.train.features > 0
     if loaded.weights_source == "random" and (taught or recipe.start != "scratch"):
         warnings.append("the original has random weights: there is nothing to inherit or to learn from it")
-    ready = Prepared(recipe, profile, captured, loaded.weights_source, _designs(recipe, folder, captured.graph, profile), warnings)
+    ready = TrainingJob(recipe, profile, captured, loaded.weights_source, _designs(recipe, folder, captured.graph, profile), warnings)
     if recipe.rounding is not None:
         _check_precision(ready, recipe.rounding)
     return ready
@@ -276,7 +276,7 @@ def _several(name: str) -> UsageError:
     )
 
 
-def _check_precision(ready: Prepared, rounding: RoundingConfig) -> None:
+def _check_precision(ready: TrainingJob, rounding: RoundingConfig) -> None:
     """Refuse precisions of processors that the design does not use, and rounding that rounds nothing."""
     used = ready.precision
     known = {*used, *(ready.profile.processor(name).family for name in used)}
@@ -358,7 +358,7 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-def macs_ratios(prepared: Prepared) -> Sequence[float]:
+def macs_ratios(prepared: TrainingJob) -> Sequence[float]:
     """Multiply-accumulates of each design over the original's."""
     graph = prepared.captured.graph
     return [scaled_graph(graph, design).macs / graph.macs for design in prepared.designs]

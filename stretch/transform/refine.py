@@ -497,7 +497,7 @@ class Refinement:
 
 @dataclass(frozen=True)
 class Refined:
-    """What came of it: squared error of the outputs over their square, on images that no step looked at."""
+    """Result of a refinement: squared error of the outputs over their square, on held-back images."""
 
     before: float  # As it was.
     after: float  # Of the best state found, the first one among them.
@@ -603,7 +603,7 @@ class _RefinementRun:
         self._phase, self._steps, self._evaluations, self._start = 0, 0, 0, time.perf_counter()
 
     def run(self) -> Refined:
-        """All of it."""
+        """Run all phases."""
         self._initial_error = self._best_error = self._error()
         self._best = self._state()
         # without parameters, all of it is the original's
@@ -620,7 +620,7 @@ class _RefinementRun:
         return Refined(self._initial_error, self._error(), self._images, self._steps, self._seconds(), self._rounded_before, least)
 
     def _resume(self) -> dict[str, torch.Tensor]:
-        """Take the state that the checkpoint has, if it has one; gives its tensors, the optimiser's among them."""
+        """Restore the checkpoint's state, if there is one, and return its tensors with those of the optimiser."""
         if self._checkpoint is None or self._resumed is None:
             return {}
         done, tensors = self._resumed
@@ -662,7 +662,7 @@ class _RefinementRun:
         self._checkpoint.write(done, tensors)
 
     def _start_rounding(self, checkpoint_tensors: Mapping[str, torch.Tensor]) -> None:
-        """Let the network compute as int8 rounds it: ranges are those of its tensors now, or those of a checkpoint."""
+        """Simulate int8 rounding from now on, with ranges of the current tensors or of a checkpoint."""
         assert self._rounding is not None
         rounded = self._pairs.rounded = self._rounding(self._model, self._statistics_images.split(self._micro_batch))
         if checkpoint_tensors:
@@ -674,7 +674,7 @@ class _RefinementRun:
             self._rounded_before = self._best_error = self._error()
 
     def _run_phase(self, checkpoint_tensors: dict[str, torch.Tensor]) -> None:
-        """Steps of one phase, from the best state so far."""
+        """Run the steps of one phase, from the best state so far."""
         # one segment by itself is the network, and whole networks bear no large steps
         share = self._settings.apart if self._pairs.count > 1 else 0.0
         rounding_start = 1.0 if self._rounding is None else 1 - self._settings.rounded

@@ -367,7 +367,7 @@ def array(path: Path, tensor: Any) -> np.ndarray:
 
 
 def _input_end(value: Any, last: bool, readers: Readers) -> End:
-    """What the file states of an input."""
+    """Return what the file states about an input."""
     kind, dims = value.type.tensor_type.elem_type, value.type.tensor_type.shape.dim
     # a batch that is open is 1
     sizes = [Size(max(0, dim.dim_value) or int(axis == 0), _symbol(dim.dim_param)) for axis, dim in enumerate(dims)]
@@ -398,7 +398,7 @@ def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.
             file states if None, with a batch of 1 where it leaves that open.
 
     An image whose channels are last in the file, and which is turned before anything else is done, is N×C×H×W here.
-    What the module says of its inputs: `stretch.models.builder.finished`.
+    What the module says of its inputs: `stretch.models.builder.finish_network`.
     """
     try:
         return _Lowering(Path(path), input_shape).network()
@@ -452,7 +452,7 @@ class _Lowering:
         return finish_network(self._path, self._builder.finish(returned, "Network"), self._shapes, self._ends, self._warnings(), own)
 
     def _describe(self, i: int) -> str:
-        """What a sentence calls a node."""
+        """Return how messages name a node."""
         node = self._nodes[i]
         return f"node `{(node.name or f'{node.op_type}_{i}')[:80]}` ({node.op_type[:60]})"
 

@@ -213,7 +213,7 @@ def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.
 
     Images, N×H×W×C in the file, are N×C×H×W in what it reads and gives. Weights of half precision or of rounded
     numbers become reals of single precision, and what rounds activations is left out. What the module says of its inputs:
-    `stretch.models.builder.finished`.
+    `stretch.models.builder.finish_network`.
     """
     return _TfliteLowering(open_tflite(Path(path)), input_shape).network()
 
@@ -248,7 +248,7 @@ class _TfliteLowering:
         return finish_network(path, self._builder.finish(returned, "Network"), self._shapes, self._ends, warnings if rounded else [], own)
 
     def _describe(self, operator: TfliteOperator) -> str:
-        """What a sentence calls an operator."""
+        """Return how messages name an operator."""
         return f"operator `{self._name(operator)[:80]}` ({operator.code})"
 
     def _output_nodes(self, operator: TfliteOperator) -> dict[str, tuple[str, tuple[int, ...]]]:

@@ -71,11 +71,11 @@ class _BlockPiece:
     start: str  # Tensor it reads.
     ops: tuple[Op, ...]  # Its operators.
     groups: tuple[int, ...]  # Channel groups of what it reads and of its operators, in the order in which they come.
-    fingerprint: str  # What is alike in pieces that are built alike: kinds, attributes, who reads what, and which groups.
+    fingerprint: str  # Equal for pieces of the same structure: kinds, attributes, edges and groups.
 
 
 def _kernel_keys(kernels: Sequence[Kernel]) -> list[tuple[object, ...]]:
-    """What tells whether kernels are the same, in whichever order."""
+    """Return a key that is equal for the same kernels in any order."""
     return sorted((kernel.name, repr(kernel.cost), kernel.macs, kernel.elsewhere) for kernel in kernels)
 
 
@@ -162,13 +162,13 @@ class Costs:
         self._prepared: set[tuple[Segment, str, int, int]] = set()
 
     def replace_precision(self, processor: str, precision: str | None) -> "Costs":
-        """Costs with one processor at another precision; what was built stays known."""
+        """Return costs with one processor at another precision; the caches are shared."""
         if precision is None or self.precision.get(processor) == precision:
             return self
         return self.rebuild(self.predictor, {**self.precision, processor: precision}, self.rewrites)
 
     def rebuild(self, predictor: LatencyPredictor, precision: Mapping[str, str], rewrites: Mapping[str, tuple[str, ...]]) -> "Costs":
-        """Costs on another device or in other precisions; its parts stay known, because they depend on backends alone."""
+        """Return costs on another device or in other precisions; the caches are shared, because they depend on backends alone."""
         costs = Costs(predictor, precision, rewrites)
         costs._built = self._built
         return costs
@@ -179,7 +179,7 @@ class Costs:
         return value
 
     def rewritten(self, segment: Segment, processor: str) -> Segment:
-        """A segment as scaled branches of a processor have it, and the same one each time."""
+        """Return a segment with the rewrites of a processor, cached."""
         return rewrite_segment(segment, self.rewrites.get(processor, ()))
 
     def handover(self, processor: str, graph: OpGraph | None = None) -> Handover:

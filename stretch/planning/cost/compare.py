@@ -424,7 +424,7 @@ def recommend_among(
 
 
 def _decisive(control: PredictedRun, branched: PredictedRun) -> str | None:
-    """The number whose interval moves the ratio of the two times most."""
+    """Return the number whose interval changes the ratio of the two times most."""
 
     def effect(key: UncertainFactor) -> float:
         ends = [control.ms({key: end}) / branched.ms({key: end}) for end in (key.low, key.high)]
@@ -545,7 +545,7 @@ class Lead:
 
 
 def processor_lead(graph: OpGraph, predictor: LatencyPredictor, precision: Mapping[str, str], best: tuple[str, str]) -> Lead:
-    """How far one processor is ahead of the others of a request."""
+    """Return how far one processor is ahead of the others of a request."""
     (processor, at), device = best, predictor.device
     family = device.processor(processor).family
     best_estimate = predictor.predict(graph, processor, at)

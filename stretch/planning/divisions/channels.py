@@ -116,7 +116,7 @@ def needed_channels(graph: OpGraph, start: Mapping[str, Channels]) -> dict[str, 
 
 
 def _computed_in_part(graph: OpGraph, tensor: str) -> tuple[set[str], set[str]]:
-    """Operators of which a branch computes some channels, and tensors of which they read all."""
+    """Return the operators of which a branch computes some channels, and the tensors that these read in full."""
     partly: set[str] = set()
     whole: set[str] = set()
     pending = [tensor]
@@ -167,7 +167,7 @@ def channel_part(graph: OpGraph, name: str, channels: Channels, *, hidden: bool)
 
 
 def _partial_sum(graph: OpGraph, name: str, channels: Channels, hidden: Hidden) -> Piece:
-    """The branch of some hidden channels; that of the first ones has everything that is added once."""
+    """Return the branch of some hidden channels; the branch of the first channels has all terms that are added once."""
     first = channels.start == 0
     start = {hidden.tensor: channels}
     sums = (hidden.projection, *hidden.tail)
@@ -247,12 +247,12 @@ class _Builder:
         return Piece(OpGraph.build(name, self.ops, output), self.taken)
 
     def _input_tensor(self, op: Op, at: int, needed: Channels) -> str:
-        """The tensor with the channels that an operator wants of one of its inputs."""
+        """Return the tensor with the channels that an operator reads of one input."""
         source = op.inputs[at]
         return self._slice(f"{op.name}_channels{at}", self.reads[source], self.need[source], needed)
 
     def _slice(self, name: str, source: str, present: Channels, needed: Channels) -> str:
-        """The tensor that holds the wanted channels of one: itself if it has no others, else what a new operator cuts out."""
+        """Return the tensor with the needed channels: the source if it has no others, else a new slice of it."""
         if needed == present:
             return source
         self.ops.append(Op(name, "slice", (source,), {"start": needed.start - present.start, "stop": needed.stop - present.start}))
@@ -396,7 +396,7 @@ class _ChannelCandidates(RangeCandidates):
 
 @memoised
 def _sections(graph: OpGraph, part: Segment, join: JoinKind) -> tuple[Segment, Segment | None]:
-    """What of a part is divided, and its tail: of a sum, what has no weights and needs all of it."""
+    """Return the divided segment of a part, and its tail: operators without weights that need the whole sum."""
     if join != HIDDEN:
         return part, None
     for end in reversed(cut_points(part.graph)[1:]):

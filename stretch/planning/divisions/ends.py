@@ -90,7 +90,7 @@ def fused_tasks(graph: OpGraph, launched: Sequence[Sequence[Kernel]]) -> TaskGra
 
 
 def _quotient_graph(graph: OpGraph, groups: Sequence[Sequence[str]]) -> TaskGraph:
-    """Groups of operators as tasks, in an order in which they can run; a kernel's inner operators have no other reader, so there is no circle."""
+    """Groups of operators as tasks, in an order in which they can run; a kernel's inner operators have no other reader, so there is no cycle."""
     of = {name: number for number, names in enumerate(groups) for name in names}
     reads: list[dict[tuple[int, str], None]] = [{} for _ in groups]
     for name, current in of.items():

@@ -560,7 +560,7 @@ class FittedBranch:
 
 @dataclass
 class FitTask:
-    """One segment: what is fitted, to what.
+    """Fit of one segment to the original.
 
     Args:
         part: The segment's design.
@@ -626,7 +626,7 @@ class FitTask:
         return before, self._best_error
 
     def _block_candidates(self, choices: ChoiceSettings) -> list[list[Matches]]:
-        """Which blocks of the original the branches reproduce, way by way."""
+        """Return candidates of which original blocks each branch reproduces."""
         sources = [h.branch.source for h in self.family]
         options = candidate_matches(self.original, sources)
         if choices.blocks:
@@ -642,7 +642,7 @@ class FitTask:
         rows_by_look: Mapping[LayerTarget, Batches],
         choices: ChoiceSettings,
     ) -> None:
-        """Fit all layers in every way, and offer what comes of it."""
+        """Fit all layers for each candidate, and keep the best segment."""
         heritages_by_branch = (
             self._choose_channels(options)
             if choices.channels
@@ -669,7 +669,7 @@ class FitTask:
             self._evaluate_fitted([self._fit_branch(i, start[i], self.family[i], m, rows_by_look) for i, m in enumerate(best)])
 
     def _choose_channels(self, options: Sequence[Sequence[Matches]]) -> list[list[InheritedChannels]]:
-        """What each branch keeps for each of its ways, chosen on activations."""
+        """Choose the channels that each branch keeps for each of its candidates, by activations."""
         narrowed = any(h.branch.kept[g] < units for h in self.family for g, units in h.branch.channels.units.items())
         if not narrowed:
             return [[built] * len(branch_options) for built, branch_options in zip(self.family, options, strict=True)]
@@ -683,7 +683,7 @@ class FitTask:
         return chosen
 
     def _evaluate_fitted(self, fitted: Sequence[FittedBranch]) -> float:
-        """Put fitted branches into the segment, fit their join, and offer that."""
+        """Put fitted branches into the segment, fit their join, and return the error."""
         for branch, fitted_branch in zip(self._branches(), fitted, strict=True):
             branch.load_state_dict(fitted_branch.state)
         return self._evaluate_joins(
@@ -691,7 +691,7 @@ class FitTask:
         )
 
     def _evaluate_joins(self, family: Sequence[InheritedChannels], backbones: Sequence[BranchOutput]) -> float:
-        """Fit the join of the segment as it is, in each way, and keep the best segment so far; gives the least error."""
+        """Fit the join in each way, keep the best segment so far, and return the lowest error."""
         rows, lowest = [backbone.rows for backbone in backbones], float("inf")
         start_joins(self.segment, self.part, family)  # what the first fit is drawn to; behind a trunk every weight is set anew
         for ridge, trunk in [(self.ridge, None), *((ridge, trunk) for trunk in self._trunk_branches(family) for ridge in TRUNK_RIDGES)]:
@@ -762,7 +762,7 @@ def _backbone_name(inherited: InheritedChannels, branch: Branch) -> str:
 
 
 def _distinct(options: Iterable[_T]) -> list[_T]:
-    """Each once, in order."""
+    """Return distinct options in order."""
     distinct: list[_T] = []
     for option in options:
         if option not in distinct:
