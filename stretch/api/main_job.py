@@ -141,9 +141,9 @@ class Branched:
                 finite, or the folder cannot be written.
         """
         if self.model is None or self.original is None:
-            why = "branches are not recommended" if self.withheld else "this is the plan of a dry run"
+            reason = "branches are not recommended" if self.withheld else "this is the plan of a dry run"
             raise UsageError(
-                f"there is no network to save: {why}", f"call `branch` without {'only_if_faster' if self.withheld else 'dry_run'}"
+                f"there is no network to save: {reason}", f"call `branch` without {'only_if_faster' if self.withheld else 'dry_run'}"
             )
         from stretch.api.arguments import materialize
         from stretch.export.bundle import BundleFacts, export_bundle
@@ -307,11 +307,11 @@ def require_agreement(result: "Branched", least: float, again: Make | None) -> "
     while not result.withheld:
         agreement = result.agreement
         if agreement is None or agreement.value is None:
-            why = "there are too few images to hold any back" if agreement is None else "its outputs are no list of class scores"
+            reason = "there are too few images to hold any back" if agreement is None else "its outputs are no list of class scores"
             if agreement is not None and agreement.classes:
-                why = "it answers nearly always the same class on these images: give images of several classes"
+                reason = "it answers nearly always the same class on these images: give images of several classes"
             raise StretchError(
-                f"how often `{result.plan.graph.name}` agrees with the original was not measured: {why}",
+                f"how often `{result.plan.graph.name}` agrees with the original was not measured: {reason}",
                 Message("leave out {}", OptionName("min_agreement")),
             )
         if agreement.value >= least:
@@ -612,8 +612,8 @@ def _load_module(module: Any, shape: "InputShapes | None") -> "LoadedModel":
     from stretch.models.load import USUAL_INPUT, LoadedModel, stated_preprocessing
 
     if not isinstance(module, nn.Module):
-        what = f"the class {module.__name__}" if isinstance(module, type) else type(module).__name__
-        raise UsageError(f"a model is a name or a torch.nn.Module, not {what}", "make the module first, as in branch(Net(), device)")
+        given = f"the class {module.__name__}" if isinstance(module, type) else type(module).__name__
+        raise UsageError(f"a model is a name or a torch.nn.Module, not {given}", "make the module first, as in branch(Net(), device)")
     copied = copy_module(module, shape or USUAL_INPUT)
     other = other_weight_types(module)
     warnings = [f"the module's weights are {other}: the branches compute in float32"] if other else []

@@ -381,10 +381,10 @@ def processors_to_predict(
         profile.processor(processor).check_precision(precision)
         return [processor]
     names = profile.variants if all_precisions else profile.processors
-    able = [name for name in names if precision is None or precision in profile.processor(name).precisions]
-    if all_precisions and not able:
+    eligible = [name for name in names if precision is None or precision in profile.processor(name).precisions]
+    if all_precisions and not eligible:
         raise UsageError(f"no processor of {profile.id} runs `{precision}`", "choose fp32, fp16 or int8")
-    return able
+    return eligible
 
 
 def simulate(

@@ -163,8 +163,8 @@ def _print_device(console: "Console", item: ListedDevice, details: bool) -> None
         console.print()
         console.print(table("processor", "precision", "core sets", "times based on", rows=rows), width=80)
         console.print()
-        for name, why in item.left_out.items():
-            console.print(f"Left out: {name}; {why}", width=80)
+        for name, reason in item.left_out.items():
+            console.print(f"Left out: {name}; {reason}", width=80)
         console.print(f"Next: stretch advise MODEL --device {item.id}")
         console.print(f"      stretch list devices {item.id} --details    where each number comes from")
         return
@@ -176,8 +176,8 @@ def _print_device(console: "Console", item: ListedDevice, details: bool) -> None
         for source in dict.fromkeys(processor.measurements.values()):
             where = ", ".join(key for key, source_id in processor.measurements.items() if source_id == source)
             lines.append(f"  {where}: {source}")
-    for name, why in item.left_out.items():
-        lines += ["", f"{name}: left out; {why}"]
+    for name, reason in item.left_out.items():
+        lines += ["", f"{name}: left out; {reason}"]
     lines += ["", "sources of the other numbers:", *(f"  {key}: {words}" for key, words in item.sources.items())]
     for line in lines:
         console.print(line)

@@ -509,10 +509,10 @@ def _tunings(bundle: "Bundle", mapping: list[str], mode: str | None) -> "tuple[l
     chosen = [entry for entry in entries if get_delegate(placements[entry.processor].delegate).tunes]
     if not chosen:
         where = ", ".join(f"{name} on {place.delegate}" for name, place in placements.items())
-        able = [name for name in delegates if delegates.get(name).tunes]
+        eligible = [name for name in delegates if delegates.get(name).tunes]
         raise UsageError(
             f"no subgraph of {bundle.path} runs here on a delegate that can be tuned ({where})",
-            f"map a processor to one, as --map gpu={able[0]}",
+            f"map a processor to one, as --map gpu={eligible[0]}",
         )
     modes, tunings = [], []
     for entry in chosen:
@@ -520,7 +520,8 @@ def _tunings(bundle: "Bundle", mapping: list[str], mode: str | None) -> "tuple[l
         known = get_delegate(place.delegate).tunes
         if mode is not None and mode not in known:
             raise UsageError(
-                f"`--mode {mode}` is no mode of the {place.delegate} delegate", "; ".join(f"{name}: {what}" for name, what in known.items())
+                f"`--mode {mode}` is no mode of the {place.delegate} delegate",
+                "; ".join(f"{name}: {description}" for name, description in known.items()),
             )
         modes.append(mode or next(iter(known)))
         tunings.append(get_delegate(place.delegate).create(place.cores).tuning_from(bundle, entry.name, modes[-1]))

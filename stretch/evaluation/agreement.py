@@ -86,9 +86,9 @@ def _count(counts: _Counts, batch: torch.Tensor, names: Sequence[str], theirs: S
     output = batch
     for stage in ours:
         output = stage(output)
-    for what, values in (("the original", there[-1]), ("the branched network", output)):
+    for source, values in (("the original", there[-1]), ("the branched network", output)):
         if not torch.isfinite(values).all():
-            raise StretchError(f"the output of {what} contains NaN or infinity for some of the images", "check its weights")
+            raise StretchError(f"the output of {source} contains NaN or infinity for some of the images", "check its weights")
     expected = there[-1].cpu().numpy()
     counts.whole.add(output.cpu().numpy(), expected)
     if ranks(expected):

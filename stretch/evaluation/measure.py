@@ -207,9 +207,9 @@ def evaluate(
     for name, x, label in images:
         scores = branched(x)
         theirs = None if original is None else original(x)
-        for what, output in (("the bundle", scores), ("the original", theirs)):
+        for source, output in (("the bundle", scores), ("the original", theirs)):
             if output is not None and not np.isfinite(output).all():
-                raise StretchError(f"the output of {what} for {name} contains NaN or infinity", "check the bundle with `stretch run`")
+                raise StretchError(f"the output of {source} for {name} contains NaN or infinity", "check the bundle with `stretch run`")
         evaluation.add(scores, theirs, label)
         evaluation.calibrated_on += bool(calibrated_on) and fingerprint(x) in calibrated_on
     return evaluation

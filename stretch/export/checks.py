@@ -54,8 +54,8 @@ class _CheckedFile:
             got = as_tuple(runner(str(folder / self.path))(*reads))
         # ONNX Runtime's exceptions share no base class of their own
         except Exception as error:
-            why = f"ONNX Runtime does not run the export of `{self.name}`: {first_line(error)}"
-            raise StretchError(why, "run this network with torch, or give the part without that operator as `module:factory`") from error
+            reason = f"ONNX Runtime does not run the export of `{self.name}`: {first_line(error)}"
+            raise StretchError(reason, "run this network with torch, or give the part without that operator as `module:factory`") from error
         return float(np.max([relative(a, b.numpy()) for a, b in zip(got, self.expected, strict=True)]))
 
 

@@ -93,9 +93,9 @@ def _write(
     else:
         written = export_precision(loaded, out, wanted, samples, origin, **common)
     said = []
-    for name, why in written.kept.items():
+    for name, reason in written.kept.items():
         where = f", on processor {written.moved[name]}" if name in written.moved else ""
-        said.append(f"subgraph `{name}` stays in fp32{where}: {why}")
+        said.append(f"subgraph `{name}` stays in fp32{where}: {reason}")
     if manifest.predicted and not written.manifest.predicted:
         said.append(f"the profile {manifest.device} cannot be read here, so the new bundle has no predicted times")
     return filled(

@@ -80,7 +80,7 @@ def shorten_single(planned: PlanResult, losses: Losses) -> tuple[BranchDesign, f
     # each stretched segment saves its part of the time
     share = (single.ms - planned.run.makespan_ms) / max(sum(whole[name] for name in stretched), 1e-30)
     for row in planned.run.segments:
-        segment, gone = row.segment, ()
+        segment, removed = row.segment, ()
         if segment.name in stretched:
             loss = losses(planned.design, segment)
             counts = {n: min(value, FULL_SLACK) for n, value in loss.items()}
@@ -92,9 +92,11 @@ def shorten_single(planned: PlanResult, losses: Losses) -> tuple[BranchDesign, f
             ]
             if not fast:
                 return None
-            gone = min(fast, key=lambda some: sum(counts[n] for n in some))
-            worth += sum(counts[n] for n in gone), sum(counts.values())
-        branch = BranchScale(single.processor, segment.depth - len(gone), segment.width, align=costs.align(single.processor), dropped=gone)
+            removed = min(fast, key=lambda some: sum(counts[n] for n in some))
+            worth += sum(counts[n] for n in removed), sum(counts.values())
+        branch = BranchScale(
+            single.processor, segment.depth - len(removed), segment.width, align=costs.align(single.processor), dropped=removed
+        )
         parts.append(replace(row.design, branches=(branch,), join="none"))
     sides = tuple(replace(side, processor=single.processor) for side in planned.design.sides)
     return replace(planned.design, segments=tuple(parts), sides=sides), float(worth[0] / max(worth[1], 1e-30))

@@ -189,8 +189,8 @@ def read_objective(text: str) -> Objective:
     for part in re.split(r"(?<![eE])\+", request):
         term = _TERM.fullmatch(part.strip())
         if term is None:
-            why = Message("{} {} is not understood", OptionName("objective"), text)
-            raise UsageError(why, Message("write a word, or weights: {}", OptionName("objective", "0.7*latency+0.3*energy")))
+            reason = Message("{} {} is not understood", OptionName("objective"), text)
+            raise UsageError(reason, Message("write a word, or weights: {}", OptionName("objective", "0.7*latency+0.3*energy")))
         name = term["name"]
         if name in UNWEIGHTED_UNITS:
             raise UsageError(f"the objective `{name}` is not weighed against others", f"ask for {name} alone, or weigh latency and energy")
@@ -353,8 +353,8 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
             raise UsageError("planning for agreement needs a measured sensitivity", hint)
         if about != "objective" and about != source.option:
             other = "agreement with the original" if source.option == "min_agreement" else "top-1"
-            why = Message("{} cannot be planned for: the accuracy predictor is one of {}", OptionName(about), other)
-            raise UsageError(why, Message("ask for {}", OptionName(source.option)))
+            reason = Message("{} cannot be planned for: the accuracy predictor is one of {}", OptionName(about), other)
+            raise UsageError(reason, Message("ask for {}", OptionName(source.option)))
 
     @property
     def _accuracy_option(self) -> str | None:

@@ -362,21 +362,21 @@ def check_criteria(names: Sequence[str]) -> tuple[str, ...]:
         if name not in CRITERIA:
             raise UnknownNameError.among("objective", name, CRITERIA)
     if not 2 <= len(set(names)) == len(names) <= 3:
-        why = Message("{} does not name two or three different things to weigh", OptionName("pareto", tuple(names)))
-        raise UsageError(why, Message("write it as {}", OptionName("pareto", ("latency", "agreement"))))
+        reason = Message("{} does not name two or three different things to weigh", OptionName("pareto", tuple(names)))
+        raise UsageError(reason, Message("write it as {}", OptionName("pareto", ("latency", "agreement"))))
     return tuple(names)
 
 
 def _check(weighed: Sequence[str], config: PlanConfig, source: AccuracySource | None, count: int | None) -> None:
-    for name, option, what in (("agreement", "min_agreement", "agreement"), ("accuracy", "min_accuracy", "top-1")):
+    for name, option, measure in (("agreement", "min_agreement", "agreement"), ("accuracy", "min_accuracy", "top-1")):
         if name in weighed and (source is None or source.option != option):
             names = OptionName("images", "DIR"), OptionName("accuracy", "FILE"), OptionName("pareto", "latency,macs")
-            raise UsageError(f"nothing predicts the {what} of designs", Message("give {} or {}, or ask for {}", *names))
+            raise UsageError(f"nothing predicts the {measure} of designs", Message("give {} or {}, or ask for {}", *names))
     if count is None and len(weighed) != 2:
         raise UsageError("only fronts of two things are searched in full", "weigh two, or say how many designs there may be")
     if config.strategy != "exact" or config.widens or config.params is not None:
-        why = "fronts are searched by the exact search, without bounds on parameters and without joins that widen the backbone"
-        raise UsageError(why, Message("leave out {}, {} and {}", OptionName("strategy"), OptionName("join"), OptionName("params")))
+        reason = "fronts are searched by the exact search, without bounds on parameters and without joins that widen the backbone"
+        raise UsageError(reason, Message("leave out {}, {} and {}", OptionName("strategy"), OptionName("join"), OptionName("params")))
 
 
 def diverse_front(
@@ -394,8 +394,8 @@ def diverse_front(
         ("params", checked.params is not None),
     ):
         if other:
-            what = Message("several designs that differ are not searched for with {}", OptionName(name, getattr(checked, name)))
-            raise UsageError(what, Message("leave it out, or plan one design with {}", OptionName(name)))
+            problem = Message("several designs that differ are not searched for with {}", OptionName(name, getattr(checked, name)))
+            raise UsageError(problem, Message("leave it out, or plan one design with {}", OptionName(name)))
     choice = choose(request)
     goal, space, best = Goal.of(checked.parsed_objective, device, checked.processors), choice.space, choice.result
     result = diverse_designs(space, *request.macs, choice.n_meet, goal, best, count, within)

@@ -113,9 +113,9 @@ _SHARE = 4.0
 
 def _processors_of(family: str, chosen: str) -> list[ProfiledProcessor]:
     # where no delegate that measures the processor is available the first says why
-    able = _delegates_of(family)
+    eligible = _delegates_of(family)
     asked, slash, precision = chosen.partition("/")
-    name = asked or (HOST if family == HOST else first_driver(_available_delegates(able)) or next(iter(able), ""))
+    name = asked or (HOST if family == HOST else first_driver(_available_delegates(eligible)) or next(iter(eligible), ""))
     known = [name for name in delegates if delegates.get(name).fuses]
     if name not in known:
         if not asked:

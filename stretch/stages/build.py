@@ -176,7 +176,7 @@ def compare_files(
         batches = [torch.from_numpy(np.concatenate(taken[i : i + BATCH])) for i in range(0, len(taken), BATCH)]
         expected = iter(torch.cat([named_outputs(module(batch), captured.returned)[0][1] for batch in batches]).numpy())
     measured = measure_files(bundle, lambda x: next(expected)[None], fitted, taken, mapping, seconds=seconds, progress=progress)
-    warnings = [f"subgraph `{name}` was run in fp32, not in its planned precision: {why}" for name, why in measured.kept.items()]
+    warnings = [f"subgraph `{name}` was run in fp32, not in its planned precision: {reason}" for name, reason in measured.kept.items()]
     if measured.left:
         warnings.append(f"in the time there is, the bundle's files were run on {measured.agreement.images} of {len(taken)} images")
     said += [warning for warning in warnings if warning not in said]

@@ -79,9 +79,11 @@ def read_state(path: Path) -> CheckpointState:
 def load_checkpoint(path: Path, run: Run, identity: Mapping[str, str]) -> CheckpointState:
     """Restore a run from a checkpoint."""
     state = read_state(path)
-    for what, expected in identity.items():
-        if state.identity.get(what) != expected:
-            raise StretchError(f"{path} belongs to another {what}", f"resume with the {what} it was made with, or start a new run folder")
+    for problem, expected in identity.items():
+        if state.identity.get(problem) != expected:
+            raise StretchError(
+                f"{path} belongs to another {problem}", f"resume with the {problem} it was made with, or start a new run folder"
+            )
     if state.processes != run.world.size:
         raise StretchError(f"{path} is of a run with {state.processes} processes, this one has {run.world.size}", "start as many processes")
     with safe_open(path, framework="pt") as file:

@@ -137,8 +137,8 @@ class AccuracyPredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 
     def _model_of(self, segment: str) -> Floats:
         if segment not in self.weights:
-            what = f"the accuracy predictor of `{self.model}` does not know the segment `{segment}`, only {', '.join(self.weights)}"
-            raise UsageError(what, Message("plan with {} and the meeting points it was fitted with", OptionName("merge", "never")))
+            problem = f"the accuracy predictor of `{self.model}` does not know the segment `{segment}`, only {', '.join(self.weights)}"
+            raise UsageError(problem, Message("plan with {} and the meeting points it was fitted with", OptionName("merge", "never")))
         return np.array(self.weights[segment])
 
 
@@ -313,8 +313,8 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     def _check_join(self, join: JoinKind) -> None:
         if join != self.join:
-            what = f"the sensitivity of `{self.model}` was measured with `{self.join}` joins, which says nothing of `{join}`"
-            raise UsageError(what, Message("plan with {}", OptionName("join", self.join)))
+            problem = f"the sensitivity of `{self.model}` was measured with `{self.join}` joins, which says nothing of `{join}`"
+            raise UsageError(problem, Message("plan with {}", OptionName("join", self.join)))
 
     def _stages(self, segment: Segment) -> tuple[str, ...]:
         stages = self.stages_of(segment.start, segment.end)

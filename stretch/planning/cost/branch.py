@@ -216,9 +216,9 @@ class Costs:
             return base._replace(**sums, peak_bytes=max(base.peak_bytes, change.peak_bytes))
         entry = segment.entries(width)[0] if channels == segment.in_width else "none"
         whole = self._full_depth(segment, processor, width, channels, entry)
-        gone = missing_blocks(segment, depth, dropped)
+        removed = missing_blocks(segment, depth, dropped)
         # a branch may launch nothing
-        parts = [_Sums(0, 0, 0.0, 0.0, 0.0, 0), *(part for block, part in self._sums(whole, processor) if block not in gone)]
+        parts = [_Sums(0, 0, 0.0, 0.0, 0.0, 0), *(part for block, part in self._sums(whole, processor) if block not in removed)]
         *sums, peaks = zip(*parts, strict=True)
         rewrites = *segment.rewrites, *whole.rewrites
         return BranchCost(processor, depth, width, entry, *map(sum, sums), max(peaks), rewrites=rewrites, dropped=dropped)

@@ -166,8 +166,8 @@ def division_of(design: Any) -> Division | None:
     """The way in which a segment is divided; None where it is whole, or its branches are scaled copies."""
     words = {word for branch in design.branches for word in shares_of(branch)}
     named = [division for word, division in divisions().items() if word in words] if words else []
-    able = [division for division in (named or divisions().values()) if design.join in division.joins]
-    return next(iter(able or named), None)
+    eligible = [division for division in (named or divisions().values()) if design.join in division.joins]
+    return next(iter(eligible or named), None)
 
 
 def check_division(segment: Segment, design: Any, division: Division) -> None:
@@ -181,15 +181,15 @@ def check_division(segment: Segment, design: Any, division: Division) -> None:
     for name, branch in zip(design.names, design.branches, strict=True):
         branch_shares = shares_of(branch)
         if word not in branch_shares:
-            why = f"{where} is divided by {word}, and its branch on {name} does not say which it computes"
-            raise StretchError(why, f"give it {word} = {division.example}")
+            reason = f"{where} is divided by {word}, and its branch on {name} does not say which it computes"
+            raise StretchError(reason, f"give it {word} = {division.example}")
         others = [divisions()[other].what for other in branch_shares if other != word]
         if others:
             raise StretchError(f"branch `{segment.name}.{name}` computes {division.what} and {others[0]}", "let it compute one of them")
         on = f"branch `{segment.name}.{name}` computes {division.what}"
         if (branch.depth, branch.width, branch.entry) != (segment.depth, segment.width, "none"):
-            what = f"{on}, so it has all {segment.depth} blocks, width {segment.width} and no entry"
-            raise StretchError(what, "leave out its depth, width and entry")
+            problem = f"{on}, so it has all {segment.depth} blocks, width {segment.width} and no entry"
+            raise StretchError(problem, "leave out its depth, width and entry")
         if branch.rewrites:
             raise StretchError(f"{on} exactly, and rewrites are for whole segments and scaled branches", "leave out its rewrites")
         shares.append(branch_shares[word])
@@ -208,8 +208,8 @@ def check_ranges(
             )
         start, stop = int(share[0]), int(share[1])
         if start != at or stop <= start:
-            why = f"{where} has {what} {start} to {stop} on {name}, where {what} from {at} on are due"
-            raise StretchError(why, f"the branches follow each other from 0 to {count} of {of}, and none is empty")
+            reason = f"{where} has {what} {start} to {stop} on {name}, where {what} from {at} on are due"
+            raise StretchError(reason, f"the branches follow each other from 0 to {count} of {of}, and none is empty")
         ranges.append((start, stop))
         at = stop
     if at != count:

@@ -51,11 +51,11 @@ def find_hidden(graph: OpGraph) -> Hidden:
         if op.kind == "add":
             behind = max(op.inputs, key=lambda name: sum(graph.op_macs(graph.by_name[item]) for item in cone(graph, [name])))
         elif not op.inputs:
-            what = f"`{graph.name}` ends without a convolution or linear layer that projects hidden channels"
-            raise StretchError(what, 'divide its output by join = "channels", or let it stay whole')
+            problem = f"`{graph.name}` ends without a convolution or linear layer that projects hidden channels"
+            raise StretchError(problem, 'divide its output by join = "channels", or let it stay whole')
         elif kind_of(op.kind).additive is None:
-            what = f"operator `{op.name}` ({op.kind}) needs the whole sum of its input, so no hidden channels are divided before it"
-            raise StretchError(what, f'let the segment end before `{op.name}`, or divide its output by join = "channels"')
+            problem = f"operator `{op.name}` ({op.kind}) needs the whole sum of its input, so no hidden channels are divided before it"
+            raise StretchError(problem, f'let the segment end before `{op.name}`, or divide its output by join = "channels"')
         else:
             behind = op.inputs[0]
         tail.append(op.name)
@@ -78,14 +78,14 @@ def divided_tensor(graph: OpGraph, *, hidden: bool) -> str:
     """The tensor whose channels branches divide: the output, or the hidden one."""
     fixed = next((op for op in graph.ops if kind_of(op.kind).stated), None)
     if fixed is not None:
-        why = f"operator `{fixed.name}` ({fixed.attrs.get('variant', fixed.kind)}) only states the shape of what it computes, not its channels"
-        raise StretchError(why, "let the segment stay whole, or let it start or end elsewhere")
+        reason = f"operator `{fixed.name}` ({fixed.attrs.get('variant', fixed.kind)}) only states the shape of what it computes, not its channels"
+        raise StretchError(reason, "let the segment stay whole, or let it start or end elsewhere")
     name = find_hidden(graph).tensor if hidden else graph.output
     inside, whole = _computed_in_part(graph, name)
     mixer = _mixer(graph, inside, whole)
     if mixer is not None:
-        why = f"operator `{mixer.name}` ({mixer.kind}) mixes the channels of `{name}` that branches would divide"
-        raise StretchError(why, "let the segment stay whole, or let it start or end elsewhere")
+        reason = f"operator `{mixer.name}` ({mixer.kind}) mixes the channels of `{name}` that branches would divide"
+        raise StretchError(reason, "let the segment stay whole, or let it start or end elsewhere")
     return name
 
 

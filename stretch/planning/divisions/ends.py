@@ -330,10 +330,10 @@ def _best_order(jobs: Sequence[Job], limit: float) -> tuple[tuple[int, ...], flo
         if not waiting:
             best, limit = (started, bound), bound
             return
-        able = [number for number in waiting if jobs[number].processor not in running and ended.issuperset(jobs[number].reads)]
-        if able:
-            place = jobs[able[0]].processor
-            for number in able:
+        eligible = [number for number in waiting if jobs[number].processor not in running and ended.issuperset(jobs[number].reads)]
+        if eligible:
+            place = jobs[eligible[0]].processor
+            for number in eligible:
                 if jobs[number].processor == place:
                     search(now, (*started, number), {**running, place: (now + jobs[number].ms, number)}, ended)
             return
@@ -369,8 +369,8 @@ def subgraphs_of(graph: OpGraph, names: Sequence[str], ends: Sequence[Sequence[s
         maker.update(dict.fromkeys(inside, name))
         graphs.append(part_graph(graph, name, [op for op in graph.ops if op.name in inside], current))
     if graph.output not in ends[-1]:
-        what = f"is computed by `{maker[graph.output]}`" if graph.output in maker else "is computed by none"
-        raise StretchError(f"the segment's end `{graph.output}` {what}", f"let the last branch `{names[-1]}` hand it on")
+        maker_text = f"is computed by `{maker[graph.output]}`" if graph.output in maker else "is computed by none"
+        raise StretchError(f"the segment's end `{graph.output}` {maker_text}", f"let the last branch `{names[-1]}` hand it on")
     left = next((op.name for op in graph.ops if op.kind != "input" and op.name not in maker), None)
     if left is not None:
         raise StretchError(f"no branch computes `{left}`", "name a tensor behind it in one of the ends")
@@ -379,8 +379,8 @@ def subgraphs_of(graph: OpGraph, names: Sequence[str], ends: Sequence[Sequence[s
         for source in portion.inputs:
             if source.name not in handed:
                 owner = maker[source.name]
-                why = f"`{portion.name}` reads `{source.name}`, which `{owner}` computes and does not hand on"
-                raise StretchError(why, f"add `{source.name}` to the ends of `{owner}`")
+                reason = f"`{portion.name}` reads `{source.name}`, which `{owner}` computes and does not hand on"
+                raise StretchError(reason, f"add `{source.name}` to the ends of `{owner}`")
             read.add(source.name)
     for portion in graphs:
         spare = next((end for end in portion.outputs if end not in read), None)

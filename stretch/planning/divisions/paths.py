@@ -98,8 +98,8 @@ class _OwnPaths(Division):
         """Every path is computed once, in order."""
         where, kind, count = f"segment `{segment.name}`", segment.graph.by_name[segment.end].kind, len(find_paths(segment.graph))
         if JOINS.get(kind) != design.join or not count:
-            why = f"{where} ends with `{segment.end}` ({kind}), which does not join paths of its own by `{design.join}`"
-            raise StretchError(why, "let it start and end where the network branches and meets")
+            reason = f"{where} ends with `{segment.end}` ({kind}), which does not join paths of its own by `{design.join}`"
+            raise StretchError(reason, "let it start and end where the network branches and meets")
         check_ranges(where, self, design.names, shares, count, "paths", "its own")
 
     def pieces(self, graph: OpGraph, names: Sequence[str], shares: Sequence[Share], join: str) -> list[Piece]:

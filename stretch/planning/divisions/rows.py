@@ -46,8 +46,8 @@ def bands_of(graph: OpGraph, start: int, stop: int) -> tuple[dict[str, Rows], di
         bands[op.name] = band = graph.op_rows(op, rows.start, rows.stop)
         for name, reads in zip(op.inputs, band.reads, strict=True):
             if not len(reads):
-                why = f"rows {start} to {stop} of `{graph.output}` need rows of `{op.name}` that lie in its padding alone"
-                raise StretchError(why, "choose higher bands")
+                reason = f"rows {start} to {stop} of `{graph.output}` need rows of `{op.name}` that lie in its padding alone"
+                raise StretchError(reason, "choose higher bands")
             before = need.get(name, reads)
             need[name] = Rows(min(before.start, reads.start), max(before.stop, reads.stop))
     return need, bands
@@ -306,14 +306,14 @@ class BandCandidates(RangeCandidates):
 
     def branches(self, order: Sequence[str], requests: Sequence[tuple[_BandedRun, Sequence[Split]]]) -> list[SplitBranches]:
         """Bands of runs."""
-        able: list[dict[Split, list[_Band]]] = []
+        eligible: list[dict[Split, list[_Band]]] = []
         for run, splits in requests:
             rows = self.bands.rows(run.last)
             every = {split: [self.bands.band(run.first, run.last, *band) for band in band_ranges(rows, split)] for split in splits}
-            able.append({split: some for split, some in every.items() if None not in some})
-        columns = zip(*(some for places in able for some in places.values()), strict=True)
+            eligible.append({split: some for split, some in every.items() if None not in some})
+        columns = zip(*(some for places in eligible for some in places.values()), strict=True)
         costs = zip(*(self.bands.cost(name, column) for name, column in zip(order, columns, strict=False)), strict=True)
-        return [{split: list(next(costs)) for split in places} for places in able]
+        return [{split: list(next(costs)) for split in places} for places in eligible]
 
     def candidates(self) -> list[tuple[int, SegmentOptions]]:
         """Every way to compute a run in bands, by its first part."""
@@ -330,8 +330,8 @@ class _RowBands(Division):
         """Bands lie below each other without a gap, from the first row to the last."""
         where, rows = f"segment `{segment.name}`", height(segment.graph.by_name[segment.end].shape)
         if len(shares) > rows:
-            why = f"{where} has {rows} rows for {len(shares)} processors, so that one of them has none"
-            raise StretchError(why, "divide them among fewer processors")
+            reason = f"{where} has {rows} rows for {len(shares)} processors, so that one of them has none"
+            raise StretchError(reason, "divide them among fewer processors")
         check_ranges(where, self, design.names, shares, rows, "rows", "its output")
 
     def pieces(self, graph: OpGraph, names: Sequence[str], shares: Sequence[Share], join: str) -> list[Piece]:

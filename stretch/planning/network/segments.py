@@ -369,8 +369,8 @@ def _chain(graph: OpGraph) -> list[str]:
             if best is None or value > best[0]:
                 best = value, chain
     if best is None:
-        what = f"`{graph.name}` has no operator that computes with one tensor alone, so there is nothing to divide"
-        raise StretchError(what, "give a network with layers")
+        problem = f"`{graph.name}` has no operator that computes with one tensor alone, so there is nothing to divide"
+        raise StretchError(problem, "give a network with layers")
     return best[1]
 
 

@@ -151,7 +151,7 @@ class LazyOptions:
             rewritten = self.costs.rewritten(self.segment, processor)
             self.costs.prepare(rewritten, processor, widths, (self.in_channels,))
             scales = ((self.segment.depth - len(d), w, d) if isinstance(d, tuple) else (d, w, ()) for w in widths for d in depths)
-            result.append(tuple(self.costs.branch(rewritten, processor, d, w, self.in_channels, gone) for d, w, gone in scales))
+            result.append(tuple(self.costs.branch(rewritten, processor, d, w, self.in_channels, removed) for d, w, removed in scales))
         return tuple(result)
 
     @memoised

@@ -682,9 +682,9 @@ def measure(bundle: Bundle, request: PhoneRequest, x: NDArray[Any], step: Step =
 
 def _files(request: PhoneRequest) -> list[Path]:
     """What is copied, checked before the phone is looked for."""
-    for what, path in (("--benchmark-model", request.benchmark), ("--runner", request.runner)):
+    for problem, path in (("--benchmark-model", request.benchmark), ("--runner", request.runner)):
         if path is not None and not path.is_file():
-            raise StretchError(f"{what}: there is no file {path}")
+            raise StretchError(f"{problem}: there is no file {path}")
     if request.libraries is None:
         return []
     libraries = sorted(request.libraries.glob("*.so")) if request.libraries.is_dir() else []

@@ -111,11 +111,11 @@ def keep_units(count: int, keep: int, readers: list[tuple[Elimination, torch.Ten
     alive = torch.arange(count, device=readers[0][1].device)
     while len(alive) > keep:
         costs = torch.stack([layer.costs(inputs[alive]) for layer, inputs in readers]).sum(0)
-        gone = costs.argsort()[: min(len(alive) - keep, -(-count // ROUNDS))]
+        removed = costs.argsort()[: min(len(alive) - keep, -(-count // ROUNDS))]
         for layer, inputs in readers:
-            layer.remove(inputs[alive[gone]].flatten())
+            layer.remove(inputs[alive[removed]].flatten())
         stays = torch.ones(len(alive), dtype=torch.bool, device=alive.device)
-        stays[gone] = False
+        stays[removed] = False
         alive = alive[stays]
     return alive
 
@@ -363,10 +363,10 @@ def choose_blocks(
     for scale, source, counts in zip(part.branches, sources, left_out, strict=True):
         partition = slice(start, start + scale.partition) if join.divides else slice(None)
         start += scale.partition
-        gone = _choose(segment, whole, x, counts, wanted[:, partition], known, ridge)
-        branch_matches.append(_matches(segment, source, gone))
+        removed = _choose(segment, whole, x, counts, wanted[:, partition], known, ridge)
+        branch_matches.append(_matches(segment, source, removed))
         if join.adds or join.widens:
-            known.append(_rows(output_without_blocks(whole, gone, x)))
+            known.append(_rows(output_without_blocks(whole, removed, x)))
     return branch_matches
 
 
