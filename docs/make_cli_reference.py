@@ -38,7 +38,7 @@ def reference() -> str:
         parts.append(f"## stretch {name}\n\n```text\n{_help(name)}```\n")
         known = getattr(verb_function(name), "settings", {})
         rows = [
-            f"| `{key}` | {'' if option.shown is None else option.shown} | {option.help} |"
+            f"| `{key}` | {'' if option.shown_default is None else option.shown_default} | {option.help} |"
             for key, option in known.items()
             if (key, option.help) not in shown
         ]

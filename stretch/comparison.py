@@ -17,7 +17,7 @@ Kind = Literal["bundle", "plan", "design of a search", "run", "refused"]
 _LARGEST = 64 << 20
 
 #: Designs of a search, at most.
-_MOST = 1000
+_MAX_ROWS = 1000
 
 _Ms = Annotated[float, msgspec.Meta(gt=0, le=1e12)]
 _Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
@@ -77,7 +77,7 @@ def bundle_row(name: str, bundle: Bundle) -> ComparedRow:
         n_meet=sum(len(segment["branches"]) > 1 for segment in manifest.design.get("segments", [])),
         agreement=None if manifest.agreement is None else manifest.agreement.value,
         recommended=manifest.recommended,
-        **_predicted(manifest.predicted),
+        **_planned_figures(manifest.predicted),
     )
 
 
@@ -112,10 +112,10 @@ def rows_of_file(path: Path) -> Sequence[ComparedRow]:
 def _rows(name: str, data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Rows of an answer as data that was not checked; none if it is of no verb that is known."""
     if {"designs", "pareto"} <= data.keys():
-        for design in data["designs"][:_MOST]:
+        for design in data["designs"][:_MAX_ROWS]:
             yield {
-                **_same(data),
-                **_same(design),
+                **_is_same(data),
+                **_is_same(design),
                 "name": f"{name} {design['name']}",
                 "kind": "design of a search",
                 "processors": _processors(design["design"]["segments"]),
@@ -129,7 +129,7 @@ def _rows(name: str, data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         ms = _number(data, "median_ms")
         single, same = (_number(data[key] or {}, "median_ms") for key in ("sequential", "sequential_same_macs"))
         yield {
-            **_same(data),
+            **_is_same(data),
             "name": name,
             "kind": "run",
             "source": "measured",
@@ -148,18 +148,18 @@ def _plan(name: str, data: Mapping[str, Any]) -> dict[str, Any]:
     """A plan as data that was not checked."""
     agreement = (data.get("agreement") or {}).get("value")
     names = {"name": name, "kind": "plan", "processors": _processors(data["segments"]), "agreement": agreement}
-    return {**_same(data), **_predicted(data["predicted"]), **names}
+    return {**_is_same(data), **_planned_figures(data["predicted"]), **names}
 
 
 #: What answers call as rows do.
-_SAME = (
+_SHARED_COLUMNS = (
     "model", "device", "best_single_ms", "speedup", "sequential_same_macs_ms", "speedup_over_sequential", "macs", "macs_ratio", "params",
     "n_meet", "exact", "recommended",
 )  # fmt: skip
 
 
-def _same(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: data[name] for name in _SAME if name in data}
+def _is_same(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: data[name] for name in _SHARED_COLUMNS if name in data}
 
 
 def _processors(segments: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -180,7 +180,7 @@ def warnings_of(rows: Sequence[ComparedRow]) -> list[str]:
     return warnings
 
 
-def _predicted(predicted: Mapping[str, Any]) -> dict[str, Any]:
+def _planned_figures(predicted: Mapping[str, Any]) -> dict[str, Any]:
     """The planner's figures that rows have, of any bundle whose manifest was checked; figures that it lacks are None."""
     ms, sequential = _number(predicted, "makespan_ms"), _number(predicted, "sequential_same_macs_ms")
     single = _number(predicted, "best_single_ms")

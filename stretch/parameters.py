@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 PANEL, CALIBRATION = "Options of the design", "Options of calibration"
 
 
-class Rare(str):
-    """Help of a parameter that has no flag: ``Annotated[int, Rare("…")]``."""
+class AdvancedOption(str):
+    """Help of a parameter that has no flag: ``Annotated[int, AdvancedOption("…")]``."""
 
 
-class Word(NamedTuple):
-    """How the command line writes a parameter whose type it does not have."""
+class Parsed(NamedTuple):
+    """Command-line form of a parameter whose type the parser does not know."""
 
     kind: Any  # What its parser gives.
     read: Callable[[Any], Any]  # The value of that.
@@ -93,35 +93,37 @@ InputShape = Annotated[
     typer.Option(
         "--input", help="Input shape, such as 3x224x224 or, with the batch, 4x3x224x224; for several inputs one NAME=1x3x224x224 each."
     ),
-    Word(list[str] | None, read_inputs),
+    Parsed(list[str] | None, read_inputs),
 ]
 Model = Annotated[
     "str | nn.Module",
     typer.Argument(help="Name of `stretch list models`, package.module:factory, file.py:factory, or an .onnx, .pt2 or .tflite file."),
-    Word(str, str),
+    Parsed(str, str),
 ]
 Device = Annotated[
     "str | Path | DeviceProfile",
     typer.Option("--device", "-d", help="Id of a profile (see `stretch list devices`), or the path of one."),
-    Word(str, str),
+    Parsed(str, str),
 ]
 TrustCode = Annotated[bool, typer.Option("--trust-code", help="Allow running Python code from file.py:factory or a .pt2 file.")]
 Weights = Annotated[str, typer.Option(help="default (trained weights where available), none (random weights), or a file.")]
 Processors = Annotated[
     Sequence[str] | None,
     typer.Option(help="Processors to use, such as cpu,gpu; subgraphs of the others move to them."),
-    Word(str | None, read_names),
+    Parsed(str | None, read_names),
 ]
 BundleFolder = Annotated[str | Path, typer.Argument(help="Folder of a bundle.")]
-Places = Annotated[
+DelegateMap = Annotated[
     Mapping[str, str],
     typer.Option(
         "--map", help="Run a processor's subgraphs elsewhere on this machine, such as gpu=cpu1. Repeatable, or separated by commas."
     ),
-    Word(list[str] | None, read_places),
+    Parsed(list[str] | None, read_places),
 ]
 NO_PLACES: Mapping[str, str] = MappingProxyType({})
 Preprocessing = Annotated[
     dict[str, Any] | None,
-    Rare("Preprocessing of pictures in place of the model's, such as preprocessing.crop=0.9 or preprocessing.mean=[0.5,0.5,0.5]."),
+    AdvancedOption(
+        "Preprocessing of pictures in place of the model's, such as preprocessing.crop=0.9 or preprocessing.mean=[0.5,0.5,0.5]."
+    ),
 ]

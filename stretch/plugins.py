@@ -73,13 +73,13 @@ def culprit(error: BaseException) -> str | None:
         trace = one.__traceback__
         while trace is not None:
             frame = trace.tb_frame
-            plugin = _whose(points, str(frame.f_globals.get("__name__", "")), frame.f_code.co_qualname) or plugin
+            plugin = _owner_of(points, str(frame.f_globals.get("__name__", "")), frame.f_code.co_qualname) or plugin
             trace = trace.tb_next
         one = one.__cause__ or one.__context__
     return plugin
 
 
-def _whose(points: list[EntryPoint], module: str, function: str) -> str | None:
+def _owner_of(points: list[EntryPoint], module: str, function: str) -> str | None:
     """Whom a function belongs to: the entry point of its class, else the only one of its package, else the package."""
     module_points = [point for point in points if point.module.partition(".")[0] == module.partition(".")[0]]
     exact = [point for point in module_points if point.module == module and point.attr == function.partition(".")[0]]

@@ -108,9 +108,9 @@ def _distance(one: Any, other: Any) -> float:
     """Largest difference of any result, relative to the largest of the other's numbers."""
     import torch
 
-    from stretch.capture.results import keyed
+    from stretch.capture.results import walk_leaves
 
-    ours, theirs = ({key: leaf for key, leaf in _named(value, keyed) if isinstance(leaf, torch.Tensor)} for value in (one, other))
+    ours, theirs = ({key: leaf for key, leaf in _named(value, walk_leaves) if isinstance(leaf, torch.Tensor)} for value in (one, other))
     if len(ours) == len(theirs) == 1:
         # a session gives one result without its name
         ours = dict.fromkeys(theirs, next(iter(ours.values())))

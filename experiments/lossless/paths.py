@@ -76,7 +76,7 @@ def paths() -> None:
         for device, processors in DEVICES:
             known = load_device(device)
             current, both = (_planned(graph, known, processors, kinds) for kinds in (("graph",), ("rows", "graph")))
-            config = PlanConfig(processors=tuple(processors.split(","))).checked(known)
+            config = PlanConfig(processors=tuple(processors.split(","))).resolve(known)
             row: Row = {"network and device": f"{name}, {device} {processors}", "best single ms": None, "which": None}
             if both is not None:
                 row |= {"best single ms": round(float(both.best_single.ms), 2), "which": both.best_single.processor}

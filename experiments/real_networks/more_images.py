@@ -73,7 +73,7 @@ def measured(trial: Trial, weights: Path, images: Path) -> Row:
     from experiments.real_networks.pruning import agreement, calibrate_pruned, pruned_as_fast
     from predictors.devices import load_device
     from scheduler.bundle.preprocessing import requested_preprocessing
-    from stretch.planning.blocks import keep_blocks, shortened
+    from stretch.planning.blocks import keep_blocks, shorten_single
     from stretch.planning.config import PlanConfig
     from stretch.planning.plan import evaluate, plan
     from stretch.sensitivity.blocks import block_losses
@@ -107,7 +107,7 @@ def measured(trial: Trial, weights: Path, images: Path) -> Row:
         assert planned.sequential is not None
         design, ms = planned.sequential.design, planned.sequential.single.ms
     elif trial.design == "shortened":
-        alone = shortened(planned, losses)
+        alone = shorten_single(planned, losses)
         assert alone is not None
         design, _ = alone
         ms = evaluate(network.graph, profile, design, PlanConfig(processors=PROCESSORS)).run.makespan_ms

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from predictors.graph import OpGraph
     from stretch.capture import Captured
     from stretch.planning.design.branch_design import BranchDesign
-    from stretch.planning.result import PlanResult, Single
+    from stretch.planning.result import PlanResult, SingleProcessor
     from stretch.transform.model import Branch, BranchedModel
 
 HERE = Path(__file__).parent
@@ -156,7 +156,7 @@ def calibrate_pruned(
     import torch
 
     from stretch.transform import build
-    from stretch.transform.calibrate.layers import BranchFit, look
+    from stretch.transform.calibrate.layers import BranchFit, collect_targets
     from stretch.transform.calibrate.split import divide
     from stretch.transform.calibrate.statistics import rebase_statistics, renewed_backbone
 
@@ -169,9 +169,9 @@ def calibrate_pruned(
             if not layers:
                 segments.append(branch)
                 continue
-            heritage: Any = SimpleNamespace(branch=SimpleNamespace(graph=graph, source=source), kept=pruned.kept.__getitem__)
-            fit = BranchFit(heritage, branch, {}, split.images)
-            targets, result = look(whole, there, split.fitted, fit.looks)
+            inherited: Any = SimpleNamespace(branch=SimpleNamespace(graph=graph, source=source), kept=pruned.kept.__getitem__)
+            fit = BranchFit(inherited, branch, {}, split.images)
+            targets, result = collect_targets(whole, there, split.fitted, fit.layer_targets)
             wanted = [target[:, pruned.kept[source.output]] for target in targets[split.fitted :]]
             built = _state(branch)
             offers = [(_error([branch(x) for x in arriving[split.fitted :]], wanted), built)]
@@ -269,7 +269,7 @@ def measure(name: str, real: Real, weights: Path, images: Path) -> Row:
     return row | agreement(original, model, result.held_back, "calibrated")
 
 
-def pruned_as_fast(original: "Captured", planned: "PlanResult") -> "tuple[Pruned, Single]":
+def pruned_as_fast(original: "Captured", planned: "PlanResult") -> "tuple[Pruned, SingleProcessor]":
     """The mildest pruned network that is predicted to be as fast on one processor as branches are on theirs, and where and how fast it runs."""
     from stretch.planning.design.scale import aligns
     from stretch.planning.result import ranked_singles
@@ -278,7 +278,7 @@ def pruned_as_fast(original: "Captured", planned: "PlanResult") -> "tuple[Pruned
     alone = planned.best_single.processor
     step = aligns(planned.device, [alone])[alone]
 
-    def single(pruned: Pruned) -> "Single":
+    def single(pruned: Pruned) -> "SingleProcessor":
         return ranked_singles(pruned.captured.graph, planned.costs, planned.config.processors)[0]
 
     pruned = prune(original, mildest(lambda ratio: single(prune(original, ratio, step)).ms, planned.run.makespan_ms), step)

@@ -131,7 +131,7 @@ def measure(job: Job, weights: Path, images: Path, end: float) -> Row:
     from stretch.stages.build import divide_images
     from stretch.stages.network import read_network
     from stretch.transform import build
-    from stretch.transform.calibrate import Choices, calibrate
+    from stretch.transform.calibrate import ChoiceSettings, calibrate
     from stretch.transform.refine import Refinement, refine
 
     real = NETWORKS[job.network]
@@ -163,7 +163,7 @@ def measure(job: Job, weights: Path, images: Path, end: float) -> Row:
 
     agree("built")
     start = time.perf_counter()
-    calibrate(model, network.captured, fitted, choices=Choices(job.channels, job.blocks))
+    calibrate(model, network.captured, fitted, choices=ChoiceSettings(job.channels, job.blocks))
     row["calibration_s"] = round(time.perf_counter() - start, 1)
     agree("calibrated")
     if job.refine is not None:

@@ -17,7 +17,7 @@ from predictors.devices import load_device
 from predictors.errors import InfeasibleError
 from predictors.graph import OpGraph
 from stretch.planning.config import PlanConfig
-from stretch.planning.cost.compare import drawn, uncertain_run
+from stretch.planning.cost.compare import draw_factors, uncertain_run
 from stretch.planning.pareto import diverse_front, front
 from stretch.planning.plan import PlanningProblem, choose, plan
 from stretch.planning.search.exact import SearchResult
@@ -95,7 +95,7 @@ def searches(model: str, graph: OpGraph) -> list[Row]:
 
     def draw() -> None:
         run = uncertain_run(result.run.segments, device, result.run.output)
-        run.drawn_ms(drawn(run.unknowns, DRAWS))
+        run.drawn_ms(draw_factors(run.unknowns, DRAWS))
 
     return [
         timed(f"{name}: exact", lambda: chosen(graph, DEVICE, config)),

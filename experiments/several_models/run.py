@@ -14,7 +14,7 @@ from experiments.networks import graph_of, own_precisions
 from experiments.records import Row, write_record
 from predictors.devices import DeviceProfile, load_device
 from stretch.planning.config import PlanConfig
-from stretch.stages.together import BestPair, Candidate, Pair, candidates, together
+from stretch.stages.together import BestPair, Candidate, CandidatePair, best_pair, candidates
 
 HERE = Path(__file__).parent
 DEVICE, PROCESSORS = "mi9-release", ("cpu", "gpu", "dsp")
@@ -80,7 +80,7 @@ def pair_row(one: str, other: str, once: BestPair, often: BestPair) -> Row:
     }
 
 
-def words(pair: Pair) -> str:
+def words(pair: CandidatePair) -> str:
     """Which processors each network uses."""
     return "; ".join("+".join(value.processors) for value in (pair.first, pair.second))
 
@@ -90,7 +90,7 @@ def rows_of(result: Mapping[str, list[Candidate]], device: DeviceProfile) -> lis
     rows = []
     for one, other in combinations(result, 2):
         both = result[one], result[other]
-        once, often = (together(*both, device, PROCESSORS, goal) for goal in ("makespan", "throughput"))
+        once, often = (best_pair(*both, device, PROCESSORS, goal) for goal in ("makespan", "throughput"))
         rows.append(pair_row(one, other, once, often))
         sys.stderr.write(f"{rows[-1]['pair']}: {rows[-1]['over one after the other']} and {rows[-1]['over the mapping']}\n")
     return rows

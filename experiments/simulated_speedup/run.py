@@ -24,7 +24,7 @@ from predictors.errors import InfeasibleError
 from predictors.graph import OpGraph
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.compare import Rival
-from stretch.planning.plan import MERGED_INSTEAD, plan
+from stretch.planning.plan import MERGED_OPTIONS, plan
 from stretch.planning.result import PlanResult
 
 HERE = Path(__file__).parent
@@ -50,7 +50,7 @@ MACS = (0.97, 1.03)
 KINDS = {"exact": ("rows", "channels", "graph"), "stretched": ("stretch",), "mixed": ("stretch", "rows", "channels", "graph")}
 #: How stages become segments: each of its own, or several as one where that is faster, whatever share exchanges then take.
 STAGES, MERGED = "stages apart", "stages merged"
-MERGES: dict[str, dict[str, Any]] = {STAGES: {"merge": "never"}, MERGED: {name.option: name.value for name in MERGED_INSTEAD}}
+MERGES: dict[str, dict[str, Any]] = {STAGES: {"merge": "never"}, MERGED: {name.option: name.value for name in MERGED_OPTIONS}}
 #: Exact kinds divide runs of blocks wherever they are, so merging changes nothing about them.
 DESIGNS = (("exact", STAGES), ("stretched", STAGES), ("mixed", STAGES), ("stretched", MERGED), ("mixed", MERGED))
 MIXED = ("mixed", MERGED)
@@ -89,7 +89,7 @@ def planned_row(case: Case, graph: OpGraph) -> Row:
         result = plan(graph, device, config)
     except InfeasibleError:
         return {"case": case.name} | dict.fromkeys(COLUMNS)
-    bound = schedule_bound_ms(graph, device, config.checked(device))
+    bound = schedule_bound_ms(graph, device, config.resolve(device))
     return {"case": case.name} | _figures(result, bound)
 
 

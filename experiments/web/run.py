@@ -38,7 +38,7 @@ ARGS = ("--no-sandbox",)
 WEBGPU = ("--enable-unsafe-webgpu", "--enable-features=Vulkan", "--use-webgpu-adapter=swiftshader")
 ANY = 9.0  # A spread of times beyond which none is left out.
 SIZES = {"LEAST_NETWORKS": 8, "BATCH": 4, "ROUNDS": 5, "MOST_MACS": 2_000_000, "MOST_WEIGHTS": 300_000, "UNSTEADY": ANY}
-SIZES |= {"HANDOVERS": ((8, 16, 16), (8, 32, 32), (16, 32, 1), (64, 32, 32)), "READ": (8, 32, 32)}
+SIZES |= {"HANDOVERS": ((8, 16, 16), (8, 32, 32), (16, 32, 1), (64, 32, 32)), "READ_SHAPE": (8, 32, 32)}
 BUSY = {"_COMPUTING": (32, 14), "_MOVING": (16, 40)}
 PICTURE = ROOT / "docs" / "images" / "web.png"
 

@@ -18,7 +18,7 @@ from stretch.transform.model import BranchedModel
 
 
 @contextlib.contextmanager
-def random_state_kept() -> Iterator[None]:
+def preserve_random_state() -> Iterator[None]:
     """Leave the global random numbers of Python, NumPy and torch where they were."""
     python, cpu = random.getstate(), torch.get_rng_state()
     numpy = np.random.get_state()  # noqa: NPY002 - the global generator is the one to be kept
@@ -33,7 +33,7 @@ def random_state_kept() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def garbage_collection_frozen() -> Iterator[None]:
+def freeze_garbage() -> Iterator[None]:
     """Exclude existing objects from garbage collection, which would otherwise scan all of torch's modules again and again; no effect if the caller froze objects."""
     if ours := not gc.get_freeze_count():
         gc.freeze()
@@ -45,7 +45,7 @@ def garbage_collection_frozen() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def garbage_collection_paused() -> Iterator[None]:
+def pause_garbage_collection() -> Iterator[None]:
     """Collect no garbage for a while that is short and builds many objects that stay; no effect if the caller paused it."""
     if ours := gc.isenabled():
         gc.disable()
@@ -113,8 +113,8 @@ def _check_weights(module: nn.Module, name: str) -> None:
             raise StretchError(f"`{name}` has complex weights: `{key}`", "branches support real weights only")
 
 
-def as_it_is(model: nn.Module, graph: OpGraph) -> BranchedModel:
-    """A copy that can be exported: on the CPU, in float32 and evaluation mode."""
+def materialize(model: nn.Module, graph: OpGraph) -> BranchedModel:
+    """Return a copy that can be exported: on the CPU, in float32 and evaluation mode."""
     if not isinstance(model, BranchedModel):
         raise StretchError(
             f"the network is {type(model).__name__}, no longer the BranchedModel that was built", "leave `model` as it was made"

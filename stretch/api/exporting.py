@@ -11,10 +11,10 @@ from predictors.errors import UsageError
 from scheduler.progress import Progress, silent
 from stretch.exporters import exporter_of, exporters
 from stretch.exporters.run import RUN_FILE
-from stretch.parameters import Word
+from stretch.parameters import Parsed
 
 #: Forms that `--as` names.
-FORMS = tuple(name for name in exporters if not exporters.get(name).instead_of)
+FORMATS = tuple(name for name in exporters if not exporters.get(name).instead_of)
 
 
 def export(
@@ -26,7 +26,7 @@ def export(
             "with --as cpp. Or the folder of a run that `stretch train` wrote. With --as code also a model: a name of `stretch list models`, "
             "package.module:factory, file.py:factory or a model file.",
         ),
-        Word(str, str),
+        Parsed(str, str),
     ],
     out: Annotated[
         str | Path | None,
@@ -37,8 +37,8 @@ def export(
         typer.Option(
             "--as",
             "--format",
-            metavar=f"[{'|'.join(FORMS)}]",
-            help="; ".join(f"{name}: {exporters.get(name).summary}" for name in FORMS) + ".",
+            metavar=f"[{'|'.join(FORMATS)}]",
+            help="; ".join(f"{name}: {exporters.get(name).summary}" for name in FORMATS) + ".",
         ),
     ] = "onnx",
     *,
@@ -70,5 +70,5 @@ def export(
 
 # the signature has the options of all forms
 *_stated, _progress, _ = inspect.signature(export).parameters.values()
-_options = {name: option for form in (*FORMS, *exporters) for name, option in exporters.get(form).options.items()}
+_options = {name: option for form in (*FORMATS, *exporters) for name, option in exporters.get(form).options.items()}
 export.__signature__ = inspect.signature(export).replace(parameters=[*_stated, *_options.values(), _progress])  # type: ignore[attr-defined]

@@ -19,12 +19,12 @@ from predictors.structs import filled, to_builtins
 from scheduler.bundle.manifest import Manifest, WeightsInfo
 from scheduler.progress import Progress, silent
 from stretch import __version__
-from stretch.parameters import CALIBRATION, PANEL, Device, InputShape, Model, Preprocessing, Rare, TrustCode, Weights, Word
+from stretch.parameters import CALIBRATION, PANEL, AdvancedOption, Device, InputShape, Model, Parsed, Preprocessing, TrustCode, Weights
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.compare import BRANCHED
 from stretch.planning.design.branch_design import DesignDraft, load_draft
 from stretch.planning.design.division import exact_kinds
-from stretch.planning.messages import Message, OptionName, Spelling, as_argument, command_line, spelled
+from stretch.planning.messages import Message, OptionName, Spelling, command_line, format_argument, render_message
 from stretch.planning.plan import evaluate, plan
 from stretch.planning.result import PlanResult
 from stretch.stages.design import BranchedAnswer, read_design
@@ -46,10 +46,9 @@ if TYPE_CHECKING:
     from stretch.transform.calibrate import SegmentError
     from stretch.transform.refine import Refined
 
+    # What the main job gives: a plan, a network to train, and a bundle when it is saved.
 
-# What the main job gives: a plan, a network to train, and a bundle when it is saved.
-
-#: Said of a network that was neither calibrated nor trained since it was changed.
+    #: Said of a network that was neither calibrated nor trained since it was changed.
 UNKNOWN_ACCURACY = Message(
     "accuracy unknown: the branches are neither trained nor calibrated; use `stretch train`, or {}",
     OptionName("images"),
@@ -141,19 +140,19 @@ class Branched:
                 finite, or the folder cannot be written.
         """
         if self.model is None or self.original is None:
-            why = "branches are not recommended" if self.withheld else "this is the plan of a dry run"
+            reason = "branches are not recommended" if self.withheld else "this is the plan of a dry run"
             raise UsageError(
-                f"there is no network to save: {why}", f"call `branch` without {'only_if_faster' if self.withheld else 'dry_run'}"
+                f"there is no network to save: {reason}", f"call `branch` without {'only_if_faster' if self.withheld else 'dry_run'}"
             )
-        from stretch.api.arguments import as_it_is
+        from stretch.api.arguments import materialize
         from stretch.export.bundle import BundleFacts, export_bundle
         from stretch.export.staging import check_target
-        from stretch.stages.build import with_files
+        from stretch.stages.build import compare_files
         from stretch.transform.refine import fingerprint
 
         folder, tell = Path(path), progress or silent
         check_target(folder)
-        model, sequential = as_it_is(self.model, self.original.graph), self._control() if controls else None
+        model, sequential = materialize(self.model, self.original.graph), self._control() if controls else None
         trained = fingerprint(model.state_dict()) != self.built
         if trained:
             # what was measured is no longer true of it
@@ -163,7 +162,7 @@ class Branched:
         def agreeing(bundle: "Bundle") -> "Agreement | None":
             if images is None:
                 return self.agreement
-            return with_files(self.agreement, bundle, original, images, self.run_images, self.mapping, self.warnings, tell)
+            return compare_files(self.agreement, bundle, original, images, self.run_images, self.mapping, self.warnings, tell)
 
         calibrated_on = images.fingerprints if images else ()
         known = {"preprocessing": self.preprocessing, "calibrated_on": calibrated_on, "ranges": {} if trained else self.ranges}
@@ -190,7 +189,7 @@ class Branched:
             spelling: How its sentences write options; as arguments of Python if None.
         """
         planned = self.plan.answer(spelling)
-        spelled_warnings = [spelled(warning, spelling or as_argument) for warning in self.warnings]
+        spelled_warnings = [render_message(warning, spelling or format_argument) for warning in self.warnings]
         return filled(
             BranchedAnswer,
             self,
@@ -213,15 +212,15 @@ class Branched:
 
     def _control(self) -> "BranchedModel | None":
         """The sequential control to export; built now if that was left out."""
-        from stretch.api.arguments import as_it_is, random_state_kept
+        from stretch.api.arguments import materialize, preserve_random_state
         from stretch.stages.build import build_control
 
         if self.original is None:
             return None
         if self.sequential is None:
-            with random_state_kept():
+            with preserve_random_state():
                 self.sequential = build_control(self.original, self.plan)
-        return None if self.sequential is None else as_it_is(self.sequential, self.original.graph)
+        return None if self.sequential is None else materialize(self.sequential, self.original.graph)
 
     def _weights(self, trained: bool) -> tuple[str, str]:
         """Source and detail of the weights for the bundle."""
@@ -230,8 +229,9 @@ class Branched:
         began = f"{self.weights_source} weights" + (f" ({self.weights_detail})" if self.weights_detail else "")
         return "trained", f"changed since it was built from {began}"
 
+        #: A refinement takes less than this: a week.
 
-#: A refinement takes less than this: a week.
+
 MAX_MINUTES = 7 * 24 * 60
 
 #: Plans and builds for a request.
@@ -282,7 +282,7 @@ def check_run(count: int, *, mapped: bool, images: bool) -> None:
         )
 
 
-def first_of(make: Make, request: PlanConfig, *, repair: bool) -> "Branched":
+def make_repairable(make: Make, request: PlanConfig, *, repair: bool) -> "Branched":
     """The network of a request; where no design of it is predicted to agree often enough and it may be repaired, of one that may divide segments exactly."""
     try:
         return make(request)
@@ -293,7 +293,7 @@ def first_of(make: Make, request: PlanConfig, *, repair: bool) -> "Branched":
         return make(exact)
 
 
-def agreeing(result: "Branched", least: float, again: Make | None) -> "Branched":
+def require_agreement(result: "Branched", least: float, again: Make | None) -> "Branched":
     """The network if it agrees with the original often enough, else one in which fewer stages were stretched.
 
     Each time the segment that loses most alone is kept as it is in the original: on one processor,
@@ -307,18 +307,18 @@ def agreeing(result: "Branched", least: float, again: Make | None) -> "Branched"
     while not result.withheld:
         agreement = result.agreement
         if agreement is None or agreement.value is None:
-            why = "there are too few images to hold any back" if agreement is None else "its outputs are no list of class scores"
+            reason = "there are too few images to hold any back" if agreement is None else "its outputs are no list of class scores"
             if agreement is not None and agreement.classes:
-                why = "it answers nearly always the same class on these images: give images of several classes"
+                reason = "it answers nearly always the same class on these images: give images of several classes"
             raise StretchError(
-                f"how often `{result.plan.graph.name}` agrees with the original was not measured: {why}",
+                f"how often `{result.plan.graph.name}` agrees with the original was not measured: {reason}",
                 Message("leave out {}", OptionName("min_agreement")),
             )
         if agreement.value >= least:
             return result
-        worst = _worst(result)
+        worst = _worst_segments(result)
         if again is None or not worst:
-            raise _refusal(result, least, repaired=again is not None)
+            raise _agreement_error(result, least, repaired=again is not None)
         request = replace(request, keep=(*request.keep, *worst))
         result = again(request)
     return result
@@ -331,7 +331,7 @@ def with_exact_kinds(config: PlanConfig) -> PlanConfig:
     return replace(config, kinds=tuple(dict.fromkeys((*config.planned_kinds, *exact_kinds()))))
 
 
-def _worst(result: "Branched") -> list[str]:
+def _worst_segments(result: "Branched") -> list[str]:
     """Stages of the segment that agrees least where it alone takes the place of the original's; none if all are the original's."""
     assert result.agreement is not None
     known = [segment_agreement for segment_agreement in result.agreement.segments if segment_agreement.value is not None]
@@ -348,7 +348,7 @@ def _worst(result: "Branched") -> list[str]:
     return [stage.name for stage in result.plan.stages_of(segment) if stage.name not in kept]
 
 
-def _refusal(result: "Branched", least: float, *, repaired: bool) -> InfeasibleError:
+def _agreement_error(result: "Branched", least: float, *, repaired: bool) -> InfeasibleError:
     agreement = result.agreement
     assert agreement is not None
     what = Message(
@@ -381,7 +381,7 @@ def branch(
     design: Annotated[
         "str | Path | DesignDraft | None",
         typer.Option(help="Build this design (TOML) instead of searching for one.", rich_help_panel=PANEL),
-        Word(Path | None, Path),
+        Parsed(Path | None, Path),
     ] = None,
     images: Annotated[
         str | Path | None,
@@ -408,24 +408,24 @@ def branch(
         typer.Option("--only-if-faster", help="Write nothing, and end with exit code 4, if branches are not recommended. For scripts."),
     ] = False,
     trust_code: TrustCode = False,
-    seed: Annotated[int, Rare("Seed of random weights.")] = 0,
-    image_count: Annotated[int, Meta(ge=16), Rare("Maximum number of calibration images.")] = 256,
-    synthetic: Annotated[int, Meta(ge=0), Rare("Number of additional images made from the network itself.")] = 0,
+    seed: Annotated[int, AdvancedOption("Seed of random weights.")] = 0,
+    image_count: Annotated[int, Meta(ge=16), AdvancedOption("Maximum number of calibration images.")] = 256,
+    synthetic: Annotated[int, Meta(ge=0), AdvancedOption("Number of additional images made from the network itself.")] = 0,
     run_images: Annotated[
         int,
         Meta(ge=0),
-        Rare("Maximum number of held-back images that the bundle's files are run on, in their planned precisions; 0 for none."),
+        AdvancedOption("Maximum number of held-back images that the bundle's files are run on, in their planned precisions; 0 for none."),
     ] = 64,
     mapping: Annotated[
         Mapping[str, str],
-        Rare("Delegate that replaces a processor in that run, such as dsp=dsp (its simulator) or gpu=opencl. Default: the CPU."),
-        Word(dict[str, str], dict),
+        AdvancedOption("Delegate that replaces a processor in that run, such as dsp=dsp (its simulator) or gpu=opencl. Default: the CPU."),
+        Parsed(dict[str, str], dict),
     ] = MappingProxyType({}),
     budget_minutes: Annotated[
-        float, Meta(ge=0.05, le=1e4), Rare("Minutes for measuring the loss of single segments, which --min-agreement plans with.")
+        float, Meta(ge=0.05, le=1e4), AdvancedOption("Minutes for measuring the loss of single segments, which --min-agreement plans with.")
     ] = 5.0,
     preprocessing: Preprocessing = None,
-    controls: Annotated[bool, Rare("Whether the bundle has the sequential controls, which it is compared with.")] = True,
+    controls: Annotated[bool, AdvancedOption("Whether the bundle has the sequential controls, which it is compared with.")] = True,
     progress: Progress | None = None,
     **options: Any,
 ) -> "Branched":
@@ -458,10 +458,10 @@ def branch(
     tell = progress or silent
     phase = partial(phase_of, seconds, tell)
     # what is wrong with a request is said before torch is loaded
-    config = (config or PlanConfig()).having(options)
+    config = (config or PlanConfig()).replace(options)
     profile = device if isinstance(device, DeviceProfile) else load_device(device)
     if design is None or len(profile.default_processors) < 2:
-        config.checked(profile)
+        config.resolve(profile)
     draft = load_draft(Path(design)) if isinstance(design, str | Path) else design
     least = config.min_agreement
     check_request(config, refine, synthetic, repair=repair, images=images is not None, design=draft is not None, dry_run=dry_run)
@@ -474,14 +474,14 @@ def branch(
         from stretch.export.staging import check_target
 
         check_target(Path(out))
-    with torch_loaded(phase):
+    with loading_torch(phase):
         from scheduler.bundle.preprocessing import requested_preprocessing
         from scheduler.placement.mapping import place_processors
         from stretch.opaque.calls import calls_of
         from stretch.opaque.snippets import prepare
         from stretch.sensitivity.blocks import block_losses
         from stretch.sensitivity.source import plannable, sensitivity_of
-        from stretch.stages.build import build_control, compare_on, divide_images, refine_and_compare
+        from stretch.stages.build import build_control, compare_with_original, divide_images, refine_and_compare
         from stretch.stages.own_file import check_own_file
         from stretch.transform import build
         from stretch.transform.calibrate import calibrate
@@ -547,7 +547,7 @@ def branch(
                     branched.ranges = outcome.ranges
                 else:
                     with phase("compare"):
-                        branched.agreement, said = compare_on(branched.model, captured, fitted.held_back)
+                        branched.agreement, said = compare_with_original(branched.model, captured, fitted.held_back)
                 branched.warnings += [*fitted.warnings, *said]
                 if synthetic:
                     branched.weights_detail = "; ".join(
@@ -556,9 +556,9 @@ def branch(
             branched.built = fingerprint(branched.model.state_dict())
             return branched
 
-        result = first_of(make, config, repair=repair)
+        result = make_repairable(make, config, repair=repair)
         if least is not None and not dry_run:
-            result = agreeing(result, least, make if repair else None)
+            result = require_agreement(result, least, make if repair else None)
         if dry_run or result.withheld:
             return result
     if out is not None:
@@ -568,13 +568,13 @@ def branch(
 
 
 @contextmanager
-def torch_loaded(phase: "Phase") -> Iterator[None]:
+def loading_torch(phase: "Phase") -> Iterator[None]:
     """Load torch, and keep its random numbers and all others as the caller has them, and its objects from the garbage collector."""
     with phase("import torch"):
         import_torch()
-    from stretch.api.arguments import garbage_collection_frozen, random_state_kept
+    from stretch.api.arguments import freeze_garbage, preserve_random_state
 
-    with random_state_kept(), garbage_collection_frozen():
+    with preserve_random_state(), freeze_garbage():
         yield
 
 
@@ -612,8 +612,8 @@ def _load_module(module: Any, shape: "InputShapes | None") -> "LoadedModel":
     from stretch.models.load import USUAL_INPUT, LoadedModel, stated_preprocessing
 
     if not isinstance(module, nn.Module):
-        what = f"the class {module.__name__}" if isinstance(module, type) else type(module).__name__
-        raise UsageError(f"a model is a name or a torch.nn.Module, not {what}", "make the module first, as in branch(Net(), device)")
+        given = f"the class {module.__name__}" if isinstance(module, type) else type(module).__name__
+        raise UsageError(f"a model is a name or a torch.nn.Module, not {given}", "make the module first, as in branch(Net(), device)")
     copied = copy_module(module, shape or USUAL_INPUT)
     other = other_weight_types(module)
     warnings = [f"the module's weights are {other}: the branches compute in float32"] if other else []

@@ -13,13 +13,13 @@ from predictors.structs import filled
 from scheduler.bundle.agreement import Agreement
 from scheduler.progress import Progress, silent
 from stretch.api.main_job import MAX_MINUTES, check_run, import_torch
-from stretch.parameters import NO_PLACES, Word, read_places
+from stretch.parameters import NO_PLACES, Parsed, read_places
 from stretch.planning.messages import Message, OptionName
 
 if TYPE_CHECKING:
     from scheduler.bundle.load import Bundle
     from scheduler.bundle.manifest import WeightsInfo
-    from stretch.stages.build import Outcome
+    from stretch.stages.build import RefinementOutcome
     from stretch.transform.refine import Refined
 
 #: Ends the name of the folder beside a bundle that its refinement goes on from.
@@ -72,7 +72,7 @@ def refine_bundle(
     mapping: Annotated[
         Mapping[str, str],
         typer.Option("--map", help="Of a bundle: delegate that replaces a processor in that run, such as dsp=dsp. Default: the CPU."),
-        Word(list[str] | None, read_places),
+        Parsed(list[str] | None, read_places),
     ] = NO_PLACES,
     checkpoint: Annotated[
         str | Path | None,
@@ -105,12 +105,12 @@ def refine_bundle(
     import_torch()
     from scheduler.bundle.load import load_bundle
     from scheduler.placement.mapping import place_processors
-    from stretch.api.arguments import random_state_kept
+    from stretch.api.arguments import preserve_random_state
     from stretch.export.precision import planned_precision
     from stretch.export.reweigh import export_reweighed
     from stretch.export.staging import check_target, sweep
-    from stretch.stages.build import divide_images, refine_and_compare, with_files
-    from stretch.stages.reopen import reopen
+    from stretch.stages.build import compare_files, divide_images, refine_and_compare
+    from stretch.stages.reopen import load_bundle_model
     from stretch.transform.refine import Checkpoint, Refinement
 
     tell = progress or silent
@@ -125,9 +125,9 @@ def refine_bundle(
     _check_checkpoint(folder, target, loaded.path)
     kept = Checkpoint(folder)
     try:
-        with random_state_kept():
+        with preserve_random_state():
             tell("read")
-            networks = reopen(loaded)
+            networks = load_bundle_model(loaded)
             original, model = networks.original, networks.model
             tell("images")
             read = loaded.manifest.model.preprocessing
@@ -136,7 +136,7 @@ def refine_bundle(
             outcome = refine_and_compare(model, original, divided, Refinement(minutes, steps), kept, tell, precision)
 
             def agreeing(written: "Bundle") -> Agreement | None:
-                return with_files(outcome.after, written, original, divided, run_images, mapping, said, tell)
+                return compare_files(outcome.after, written, original, divided, run_images, mapping, said, tell)
 
             said: list[str] = []
             began = loaded.manifest.weights
@@ -206,7 +206,7 @@ def _weights(began: "WeightsInfo", synthetic: int) -> "WeightsInfo":
     return WeightsInfo("trained", detail + (f"; also on {synthetic} images made from the original" if synthetic else ""))
 
 
-def _change(outcome: "Outcome") -> AgreementChange | None:
+def _change(outcome: "RefinementOutcome") -> AgreementChange | None:
     before, after = outcome.before, outcome.after
     if before is None or after is None:
         return None

@@ -16,17 +16,17 @@ from predictors.structs import filled
 from scheduler.progress import Progress, silent
 from stretch.parameters import (
     NO_PLACES,
+    AdvancedOption,
     BundleFolder,
+    DelegateMap,
     Device,
     InputShape,
     Model,
-    Places,
+    Parsed,
     Preprocessing,
     Processors,
-    Rare,
     TrustCode,
     Weights,
-    Word,
     input_words,
     read_names,
 )
@@ -46,20 +46,20 @@ if TYPE_CHECKING:
     from stretch.planning.result import PlanResult
     from stretch.stages.advise import Advice
     from stretch.stages.explain import Explanation
-    from stretch.stages.network import CapturedNetwork, Readout
+    from stretch.stages.network import CapturedNetwork, ReadGraph
     from stretch.stages.predict import Prediction
     from stretch.stages.together import TogetherAnswer
     from stretch.train.loop import Listener
     from stretch.train.session import TrainAnswer
 
 #: Factor of the best design's value that alternatives may have.
-WITHIN = 1.2
+MAX_VALUE_FACTOR = 1.2
 
 #: Number of designs; for a pair of networks per set of processors.
 TOP, PAIR_TOP = 10, 3
 
 #: Traced inferences of a simulation whose timeline is written, at most.
-TRACED = 64
+MAX_TRACED = 64
 
 
 def plan(
@@ -102,7 +102,7 @@ def search(
             help="Two or three objectives of the front: latency, energy, macs, memory, agreement (with images or a measured sensitivity) and "
             "accuracy (with the predictor of a supernet). Default: latency,agreement if agreement is predicted, else latency,macs."
         ),
-        Word(str | None, read_names),
+        Parsed(str | None, read_names),
     ] = (),
     within: Annotated[
         float | None,
@@ -123,13 +123,13 @@ def search(
     weights: Weights = "default",
     out: Annotated[str | Path | None, typer.Option("--out", "-o", help="New folder for the design files and the measurements.")] = None,
     trust_code: TrustCode = False,
-    image_count: Annotated[int, Meta(ge=16), Rare("Maximum number of calibration images.")] = 96,
-    synthetic: Annotated[int, Meta(ge=0), Rare("Number of additional calibration images made from the network itself.")] = 0,
+    image_count: Annotated[int, Meta(ge=16), AdvancedOption("Maximum number of calibration images.")] = 96,
+    synthetic: Annotated[int, Meta(ge=0), AdvancedOption("Number of additional calibration images made from the network itself.")] = 0,
     budget_minutes: Annotated[
-        float, Meta(ge=0.05, le=1e4), Rare("Minutes for measurements; a measurement in progress is completed.")
+        float, Meta(ge=0.05, le=1e4), AdvancedOption("Minutes for measurements; a measurement in progress is completed.")
     ] = 5.0,
     preprocessing: Preprocessing = None,
-    seed: Annotated[int, Rare("Seed of random weights.")] = 0,
+    seed: Annotated[int, AdvancedOption("Seed of random weights.")] = 0,
     progress: Progress | None = None,
     **options: Any,
 ) -> "FrontAnswer":
@@ -145,15 +145,15 @@ def search(
         UsageError: If arguments contradict each other.
         StretchError: Or one of its kinds: unknown names, no images, no design, no folder to write to.
     """
-    from stretch.planning.pareto import check_weighed, diverse_front, front, front_answer
+    from stretch.planning.pareto import check_criteria, diverse_front, front, front_answer
 
-    progress, request = progress or silent, (config or PlanConfig()).having(options)
-    weighed = check_weighed(tuple(pareto)) if pareto else ()
+    progress, request = progress or silent, (config or PlanConfig()).replace(options)
+    weighed = check_criteria(tuple(pareto)) if pareto else ()
     differ = within is not None or (not weighed and request.objective not in ("latency", "accuracy"))
     folder = None if out is None else Path(out)
     check_search(request, weighed, images=images, synthetic=synthetic, out=folder, differ=differ)
     profile = device if isinstance(device, DeviceProfile) else load_device(device)
-    request.checked(profile)
+    request.resolve(profile)
     seconds: dict[str, float] = {}
     network = model
     if isinstance(network, str):
@@ -162,7 +162,7 @@ def search(
         progress("capturing")
         # without images only the graph is read
         weights = "none" if images is None else weights
-        network = read_network(network, input_shape, weights=weights, seed=seed, trust_code=trust_code, settled=images is not None)
+        network = read_network(network, input_shape, weights=weights, seed=seed, trust_code=trust_code, fit_statistics=images is not None)
     said = list(network.loaded.warnings) if images is not None else []
     source: AccuracySource | None = None
     if request.accuracy:
@@ -192,7 +192,7 @@ def search(
     progress("designs")
     began = time.perf_counter()
     if differ:
-        result = diverse_front(network.graph, profile, request, top or TOP, within or WITHIN, source)
+        result = diverse_front(network.graph, profile, request, top or TOP, within or MAX_VALUE_FACTOR, source)
     else:
         result = front(network.graph, profile, request, weighed or ("latency", usual), top or TOP, source)
     seconds["search"] = round(time.perf_counter() - began, 3)
@@ -201,7 +201,7 @@ def search(
         unknown = "how often these designs agree with the original is not known: give {} or {}"
         said.insert(0, Message(unknown, OptionName("images", "DIR"), OptionName("accuracy", "FILE")))
     answer = replace(answer, warnings=[*answer.warnings, *said])
-    return answer if folder is None else _saved(answer, folder, source if images is not None else None)
+    return answer if folder is None else _save_answer(answer, folder, source if images is not None else None)
 
 
 def search_pair(
@@ -210,7 +210,7 @@ def search_pair(
     *,
     goal: str = "makespan",
     top: int = PAIR_TOP,
-    within: float = WITHIN,
+    within: float = MAX_VALUE_FACTOR,
     config: PlanConfig | None = None,
     input_shape: "InputShapes | None" = None,
     out: str | Path | None = None,
@@ -231,7 +231,7 @@ def search_pair(
         StretchError: Or one of its kinds: unknown names, no design, no folder to write to.
     """
     from stretch.planning.plan import PlanningProblem
-    from stretch.stages.together import GOALS, candidates, together, together_answer
+    from stretch.stages.together import GOALS, best_pair, candidates, together_answer
 
     if goal not in GOALS:
         raise UsageError(f"`{goal}` is no objective of a pair", f"one of {', '.join(GOALS)}")
@@ -239,25 +239,25 @@ def search_pair(
     request, folder = config or PlanConfig(), None if out is None else Path(out)
     check_search(request, (), out=folder)
     profile = device if isinstance(device, DeviceProfile) else load_device(device)
-    request.checked(profile)
+    request.resolve(profile)
     times = [time.perf_counter()]
     from stretch.stages.network import read_network
 
     graphs = []
     for name, shape in zip(models, (input_shape, None), strict=True):
         progress(f"capturing {name}")
-        graphs.append(read_network(name, shape, weights="none", trust_code=trust_code, settled=False).graph)
+        graphs.append(read_network(name, shape, weights="none", trust_code=trust_code, fit_statistics=False).graph)
     times.append(time.perf_counter())
     progress("designs")
     one, other = (candidates(graph, profile, request, top, within) for graph in graphs)
     times.append(time.perf_counter())
     progress("pairs")
     processors = PlanningProblem.of(graphs[0], profile, request).config.processors
-    best = together(one, other, profile, processors, goal, progress=progress)
+    best = best_pair(one, other, profile, processors, goal, progress=progress)
     times.append(time.perf_counter())
     phases = ("capture", "search", "pairs")
     answer = together_answer(best, {name: round(times[i + 1] - times[i], 3) for i, name in enumerate(phases)})
-    return answer if folder is None else _saved(answer, folder)
+    return answer if folder is None else _save_answer(answer, folder)
 
 
 def check_search(
@@ -301,7 +301,7 @@ def check_search(
         raise UsageError(f"{out} is no new or empty folder", "give another one")
 
 
-def _saved(answer: Any, folder: Path, source: "AccuracySource | None" = None) -> Any:
+def _save_answer(answer: Any, folder: Path, source: "AccuracySource | None" = None) -> Any:
     """Write the design files of a search, and what was measured."""
     from stretch.planning.cost.accuracy import Sensitivity, save_accuracy
     from stretch.planning.design.branch_design import design_to_toml
@@ -325,7 +325,7 @@ def _saved(answer: Any, folder: Path, source: "AccuracySource | None" = None) ->
 
 
 def predict(
-    model: "str | Readout",
+    model: "str | ReadGraph",
     device: str | Path | DeviceProfile,
     *,
     processor: Annotated[str | None, typer.Option(help="Processor, such as gpu or cpu[1large]. Default: all.")] = None,
@@ -353,7 +353,7 @@ def predict(
     from predictors.predictor import not_measured
 
     profile = device if isinstance(device, DeviceProfile) else load_device(device)
-    names = places(profile, processor, precision)
+    names = processors_to_predict(profile, processor, precision)
     from stretch.stages.network import read_graph
     from stretch.stages.predict import predict_latency
 
@@ -373,16 +373,18 @@ def predict(
     return answer
 
 
-def places(profile: DeviceProfile, processor: str | None, precision: str | None, *, every: bool = True) -> list[str]:
+def processors_to_predict(
+    profile: DeviceProfile, processor: str | None, precision: str | None, *, all_precisions: bool = True
+) -> list[str]:
     """Processors that support a precision, with every core set or only the default ones."""
     if processor is not None:
         profile.processor(processor).check_precision(precision)
         return [processor]
-    names = profile.variants if every else profile.processors
-    able = [name for name in names if precision is None or precision in profile.processor(name).precisions]
-    if every and not able:
+    names = profile.variants if all_precisions else profile.processors
+    eligible = [name for name in names if precision is None or precision in profile.processor(name).precisions]
+    if all_precisions and not eligible:
         raise UsageError(f"no processor of {profile.id} runs `{precision}`", "choose fp32, fp16 or int8")
-    return able
+    return eligible
 
 
 def simulate(
@@ -394,7 +396,7 @@ def simulate(
             "-d",
             help="Device to simulate: id or path of a profile. Default: the device of the bundle; for a table of steps none.",
         ),
-        Word(str | None, str),
+        Parsed(str | None, str),
     ] = None,
     *,
     alternatives: Annotated[
@@ -481,7 +483,7 @@ def simulate(
         frequencies=parse_frequencies(list(frequency)),
         jitter=jitter,
         seed=seed,
-        traced=TRACED if trace is not None else 1,
+        traced=MAX_TRACED if trace is not None else 1,
     )
     path = Path(bundle)
     table = read_steps(path) if path.suffix == ".csv" and not path.is_dir() else None
@@ -565,10 +567,10 @@ def explain(
             "-d",
             help="Predict for this device (see `stretch list devices`) instead of measuring here; with --runtime, a device of the runtime.",
         ),
-        Word(str | None, str),
+        Parsed(str | None, str),
     ] = None,
     *,
-    mapping: Places = NO_PLACES,
+    mapping: DelegateMap = NO_PLACES,
     progress: Progress | None = None,
 ) -> "Explanation":
     """Show where each operator of a bundle runs, why, and its cost.
@@ -602,7 +604,7 @@ def evaluate(
     classes: Annotated[Path | None, typer.Option(help="File with the class names in output order, one per line.")] = None,
     labels: Annotated[bool, typer.Option("--labels/--no-labels", help="Whether folder names are class labels.")] = True,
     image_count: Annotated[int | None, typer.Option(help="Maximum number of images, spread evenly over all.", min=1)] = None,
-    mapping: Places = NO_PLACES,
+    mapping: DelegateMap = NO_PLACES,
     processors: Processors = None,
     preprocessing: Preprocessing = None,
     progress: Progress | None = None,
@@ -640,7 +642,7 @@ def evaluate(
         result = measure.evaluate(session, original, arriving, outputs, manifest.calibrated_on)
         processors_used = {name: filled(PlacedProcessor, place) for name, place in session.placements.items()}
     if original is not None and result.sums.classes and not result.sums.diverse:
-        warnings.append(measure.one_sided(result.sums.classes))
+        warnings.append(measure.one_sided_reason(result.sums.classes))
     if result.calibrated_on:
         warnings.append(
             f"{result.calibrated_on} of the {result.images} images were used to calibrate this bundle, so these figures are too good: "
@@ -669,7 +671,7 @@ def advise(
     device: Annotated[
         str | Path | DeviceProfile | Sequence[str | Path | DeviceProfile],
         typer.Option("--device", "-d", help="Profile id (see `stretch list devices`), wildcard pattern or TOML file; several with commas."),
-        Word(str | None, str),
+        Parsed(str | None, str),
     ] = "*",
     *,
     precision: Annotated[
@@ -696,8 +698,8 @@ def advise(
         UsageError: If there is no such precision, or no device has it.
         StretchError: Or one of its kinds: unknown names, networks that are not captured.
     """
-    from stretch.api.arguments import garbage_collection_paused
-    from stretch.api.main_job import phase_of, read_model, torch_loaded
+    from stretch.api.arguments import pause_garbage_collection
+    from stretch.api.main_job import loading_torch, phase_of, read_model
     from stretch.stages.advise import advise as answers
     from stretch.stages.advise import check_precision
 
@@ -705,8 +707,8 @@ def advise(
     check_precision(profiles, precision)
     tell = progress or silent
     phase = partial(phase_of, {}, tell)
-    with garbage_collection_paused(), torch_loaded(phase):
-        graph = read_model(model, input_shape, phase, weights="none", trust_code=trust_code, settled=False).graph
+    with pause_garbage_collection(), loading_torch(phase):
+        graph = read_model(model, input_shape, phase, weights="none", trust_code=trust_code, fit_statistics=False).graph
         name = model if isinstance(model, str) else f"{type(model).__module__}:{type(model).__qualname__}"
         words = [*input_words(input_shape), *(["--trust-code"] if trust_code else [])]
         return answers(name, graph, profiles, precision, words=words, progress=tell)

@@ -4,8 +4,8 @@ from torch import nn
 
 from predictors.errors import StretchError, UsageError
 from stretch.capture.inputs import Inputs, InputShapes
-from stretch.capture.results import Captured, with_shared
-from stretch.capture.trace import NotTraced, capture_traced
+from stretch.capture.results import Captured, with_shared_weights
+from stretch.capture.trace import TraceFailure, capture_traced
 
 __all__ = ["Captured", "capture"]
 
@@ -29,23 +29,23 @@ def capture(module: nn.Module, input_shape: InputShapes | Inputs = (1, 3, 224, 2
     """
     arguments = Inputs.of(input_shape, module)
     try:
-        return with_shared(capture_traced(module, arguments, name))
+        return with_shared_weights(capture_traced(module, arguments, name))
     except UsageError:
         raise
     except StretchError as error:
         refused = error
     # torch's exporter is slow to import
-    from stretch.capture.exported import NotExported
+    from stretch.capture.exported import ExportFailure
     from stretch.capture.runnable import capture_runnable
 
     try:
-        return with_shared(capture_runnable(module, arguments, name or type(module).__name__, refused.message))
+        return with_shared_weights(capture_runnable(module, arguments, name or type(module).__name__, refused.message))
     except UsageError:
         raise
     except StretchError as error:
         if error.message == refused.message:
             raise refused from None
-        if isinstance(refused, NotTraced) and not isinstance(error, NotExported):
+        if isinstance(refused, TraceFailure) and not isinstance(error, ExportFailure):
             # what tracing stumbles over may lie within the operator that is refused here
             raise StretchError(error.message, error.hint or "give the network without that operator as `module:factory`") from error
         raise StretchError(refused.message, f"torch.export does not take it either: {error.message}") from error

@@ -13,8 +13,8 @@ from torch import fx
 from predictors.operators.opaque import CALLS, FIXED, attributes
 from predictors.registry import RuleTable
 from predictors.shapes import Attr, Shape
-from stretch.opaque.calls import Call, Calls, CallTensor, plain
-from stretch.operators.capturing import ATEN, FunctionRule, Refusal, module_chain
+from stretch.opaque.calls import Call, Calls, CallTensor, to_builtins
+from stretch.operators.capturing import ATEN, FunctionRule, UnsupportedNode, module_chain
 from stretch.operators.elementwise import clamp
 from stretch.operators.products import convolution
 
@@ -29,32 +29,32 @@ from stretch.operators.products import convolution
 T = TypeVar("T")
 
 
-class Unmapped(Exception):
-    """What a call does to axes is not understood down to single channels: it is computed on the tensors as they are."""
+class Unsupported(Exception):
+    """The effect of a call on axes cannot be followed to single channels: it is computed on the plain tensors."""
 
 
-def mapped(value: T | None) -> T:
-    """A value that must be known, lest a call is not understood."""
+def require(value: T | None) -> T:
+    """Return a value, or raise `Unsupported` if it is None."""
     if value is None:
-        raise Unmapped
+        raise Unsupported
     return value
 
 
-def need_mapped(fits: bool) -> None:
-    """Give up where something does not fit."""
-    if not fits:
-        raise Unmapped
+def require_that(condition: bool) -> None:
+    """Raise `Unsupported` unless a condition holds."""
+    if not condition:
+        raise Unsupported
 
 
 #: What a factor steps through; the scores of attention also have queries and keys.
-Of = Literal["image", "channel", "pixel", "query", "key"]
+FactorKind = Literal["image", "channel", "pixel", "query", "key"]
 
 
 @dataclass(frozen=True)
 class Factor:
     """Some of a map's images, channels or pixels, in equal steps."""
 
-    of: Of  # What it steps through.
+    of: FactorKind  # What it steps through.
     size: int  # How many.
     step: int  # From one to the next; pixels are counted row by row.
 
@@ -78,7 +78,7 @@ class Axes:
         """Of the tensor."""
         return tuple(_size(axis) for axis in self.axes)
 
-    def factors(self, of: Of) -> tuple[Factor, ...]:
+    def factors(self, of: FactorKind) -> tuple[Factor, ...]:
         """Those that step through channels, pixels or images, in order."""
         return tuple(factor for axis in self.axes for factor in axis if factor.of == of)
 
@@ -89,7 +89,7 @@ class Axes:
             result = [at + i * factor.step for at in result for i in range(factor.size)]
         return result
 
-    def reshaped(self, shape: Shape) -> "Axes | None":
+    def reshape(self, shape: Shape) -> "Axes | None":
         """The same elements in another shape; None if an axis would begin within a factor."""
         left = [factor for axis in self.axes for factor in axis][::-1]
         axes: list[Axis] = []
@@ -107,10 +107,10 @@ class Axes:
                 axis.append(factor)
             if _size(axis) != size:
                 return None
-            axes.append(_merged(axis))
+            axes.append(_merge_factors(axis))
         return None if left else replace(self, axes=tuple(axes))
 
-    def permuted(self, order: Sequence[int]) -> "Axes":
+    def permute(self, order: Sequence[int]) -> "Axes":
         """Its axes in another order."""
         return replace(self, axes=tuple(self.axes[axis] for axis in order))
 
@@ -126,16 +126,16 @@ class Axes:
             return None
         outer = factors[0]
         kept = Factor("channel", size // inner, outer.step)
-        axes = (*self.axes[:axis], _merged([kept, *factors[1:]]), *self.axes[axis + 1 :])
+        axes = (*self.axes[:axis], _merge_factors([kept, *factors[1:]]), *self.axes[axis + 1 :])
         return replace(self, axes=axes, first=self.first + start // inner * outer.step)
 
-    def without(self, axis: int) -> "Axes":
+    def drop_axis(self, axis: int) -> "Axes":
         """Without an axis of one element."""
         return replace(self, axes=(*self.axes[:axis], *self.axes[axis + 1 :]))
 
-    def in_order(self) -> "Axes":
+    def sort_factors(self) -> "Axes":
         """The axes of a map that has the same images, channels and pixels in the order in which they are seen here."""
-        left = {of: prod(factor.size for factor in self.factors(of)) for of in get_args(Of)}
+        left = {of: prod(factor.size for factor in self.factors(of)) for of in get_args(FactorKind)}
         axes = []
         for axis in self.axes:
             factors = []
@@ -145,31 +145,31 @@ class Axes:
             axes.append(tuple(factors))
         return Axes(tuple(axes))
 
-    def merged(self) -> "Axes":
+    def merge(self) -> "Axes":
         """With factors that continue each other as one."""
-        return replace(self, axes=tuple(map(_merged, self.axes)))
+        return replace(self, axes=tuple(map(_merge_factors, self.axes)))
 
 
 def map_axes(shape: Shape) -> Axes:
     """A feature map N×C×H×W as it is."""
     n, c, h, w = shape
-    return Axes(tuple(_merged([factor]) for factor in _of_map(n, c, h, w)))
+    return Axes(tuple(_merge_factors([factor]) for factor in _map_factors(n, c, h, w)))
 
 
-def _of_map(n: int, c: int, h: int, w: int) -> Iterator[Factor]:
+def _map_factors(n: int, c: int, h: int, w: int) -> Iterator[Factor]:
     yield Factor("image", n, 1)
     yield Factor("channel", c, 1)
     yield Factor("pixel", h, w)
     yield Factor("pixel", w, 1)
 
 
-def common(a: Axis, b: Axis) -> list[tuple[Factor, Factor]]:
+def common_factors(a: Axis, b: Axis) -> list[tuple[Factor, Factor]]:
     """The factors of two axes of one size, split so that they come in pairs of one size."""
     left, right, pairs = list(a)[::-1], list(b)[::-1], []
     while left and right:
         mine, theirs = left.pop(), right.pop()
         size = min(mine.size, theirs.size)
-        need_mapped(max(mine.size, theirs.size) % size == 0)
+        require_that(max(mine.size, theirs.size) % size == 0)
         if mine.size > size:
             mine, rest = mine.split(mine.size // size)
             left.append(rest)
@@ -177,7 +177,7 @@ def common(a: Axis, b: Axis) -> list[tuple[Factor, Factor]]:
             theirs, rest = theirs.split(theirs.size // size)
             right.append(rest)
         pairs.append((mine, theirs))
-    need_mapped(not left and not right)
+    require_that(not left and not right)
     return pairs
 
 
@@ -185,7 +185,7 @@ def _size(axis: Sequence[Factor]) -> int:
     return prod(factor.size for factor in axis)
 
 
-def _merged(axis: Sequence[Factor]) -> Axis:
+def _merge_factors(axis: Sequence[Factor]) -> Axis:
     """Factors without those of one element, and neighbours that continue each other as one."""
     merged: list[Factor] = []
     for factor in axis:
@@ -205,8 +205,8 @@ def rearrangement(pairs: Sequence[tuple[Factor, Factor]]) -> tuple[Shape, Shape]
     after = sorted(range(len(pairs)), key=lambda i: -pairs[i][1].step)
     for order, side in ((before, 0), (after, 1)):
         factors = [pairs[i][side] for i in order]
-        need_mapped(not factors or factors[-1].step == 1)
-        need_mapped(all(outer.step == inner.step * inner.size for outer, inner in pairwise(factors)))
+        require_that(not factors or factors[-1].step == 1)
+        require_that(all(outer.step == inner.step * inner.size for outer, inner in pairwise(factors)))
     return tuple(pairs[i][0].size for i in before), tuple(before.index(i) for i in after)
 
 
@@ -224,7 +224,7 @@ class AtenValue:
     learned: bool = False  # Whether that is a parameter, or computed from one.
     axes: Axes | None = None  # What its axes run over in the operator's feature map, where its elements are not in the operator's order.
 
-    def seen(self, shape: Shape) -> "AtenValue":
+    def reshape(self, shape: Shape) -> "AtenValue":
         """The same elements in another shape."""
         return replace(self, shape=shape, base=self.base or self.shape)
 
@@ -268,7 +268,7 @@ class AtenCall:
     @property
     def values(self) -> list[AtenValue]:
         """All tensors among its arguments."""
-        return list(_flat(list(self.arguments.values())))
+        return list(_flatten_values(list(self.arguments.values())))
 
     @property
     def tensors(self) -> list[AtenValue]:
@@ -299,16 +299,16 @@ class AtenCall:
 
 
 #: A chain of operators, the tensor itself in another shape, or its pieces; None if the call must be opaque.
-Made = list[AtenStep] | AtenValue | tuple[AtenValue, ...] | None
-AtenRule = Callable[[AtenCall], Made]
+LoweringResult = list[AtenStep] | AtenValue | tuple[AtenValue, ...] | None
+AtenRule = Callable[[AtenCall], LoweringResult]
 
 
-def _flat(arguments: Any) -> Iterator[AtenValue]:
+def _flatten_values(arguments: Any) -> Iterator[AtenValue]:
     if isinstance(arguments, AtenValue):
         yield arguments
     elif isinstance(arguments, list | tuple):
         for item in arguments:
-            yield from _flat(item)
+            yield from _flatten_values(item)
 
 
 #: Operators whose result has fewer elements than they read.
@@ -340,30 +340,30 @@ def over_elements(shape: Shape, kernel: str, variant: str, weights: int = 0) -> 
     return attributes(shape, kernel, variant, elements(shape), weights)
 
 
-def opaque(call: AtenCall, kernel: str, work: _Work, variant: str = "") -> AtenStep:
+def opaque_step(call: AtenCall, kernel: str, work: _Work, variant: str = "") -> AtenStep:
     """The operator of a call with this work; it reads all tensors of the call."""
     return AtenStep("opaque", attributes(call.out, kernel, variant or call.operator, work, call.constants), tuple(call.tensors))
 
 
-def product(call: AtenCall, inner: int, right: int, groups: int, left: int) -> AtenStep:
+def product_step(call: AtenCall, inner: int, right: int, groups: int, left: int) -> AtenStep:
     """`groups` products of a `left` × `inner` and an `inner` × `right` matrix."""
-    return opaque(call, "matmul", (inner, right, groups, 1, left), "matmul")
+    return opaque_step(call, "matmul", (inner, right, groups, 1, left), "matmul")
 
 
-def reduced(call: AtenCall) -> AtenStep:
+def reduction_step(call: AtenCall) -> AtenStep:
     """One that sums up or picks: each element of its result is of as many as it reads."""
     read, batch, built = max(prod(tensor.shape) for tensor in call.tensors), call.out[0] if call.out else 1, prod(call.out)
-    return opaque(call, "reduce", (1, 1, max(1, built // batch), max(1, read // built), batch))
+    return opaque_step(call, "reduce", (1, 1, max(1, built // batch), max(1, read // built), batch))
 
 
 def opaque_node(call: AtenCall) -> AtenStep:
     """The operator of a call that no rule takes."""
     name = call.operator
     if name in REDUCTIONS:
-        return reduced(call)
+        return reduction_step(call)
     if "avg_pool" in name or "max_pool" in name:
-        return opaque(call, "pool", elements(call.out, max(1, prod(call.tensors[0].shape) // prod(call.out))))
-    return opaque(call, "copy" if name in COPIES or name.startswith("upsample") else "elementwise", elements(call.out))
+        return opaque_step(call, "pool", elements(call.out, max(1, prod(call.tensors[0].shape) // prod(call.out))))
+    return opaque_step(call, "copy" if name in COPIES or name.startswith("upsample") else "elementwise", elements(call.out))
 
 
 class CallRecorder:
@@ -375,7 +375,7 @@ class CallRecorder:
 
     def __call__(self, argument: Any) -> Any:
         """An argument as JSON has it; raises ValueError if it is nothing that a call may have."""
-        return plain(argument, self._place)
+        return to_builtins(argument, self._place)
 
     def _place(self, argument: Any) -> dict[str, int] | None:
         if not isinstance(argument, AtenValue):
@@ -399,8 +399,8 @@ class CallRecorder:
             attrs: What else it states.
             result: Type of what the last call gives.
         """
-        reads = tuple(CallTensor(_name(held(value.dtype)), value.shape) for value in self._reads)
-        others = [i for i, value in enumerate(self._reads) if held(value.dtype) != value.dtype]
+        reads = tuple(CallTensor(_name(storage_dtype(value.dtype)), value.shape) for value in self._reads)
+        others = [i for i, value in enumerate(self._reads) if storage_dtype(value.dtype) != value.dtype]
         before = [conversion({"read": i}, self._reads[i].dtype) for i in others]
         place = {i: {"call": number} for number, i in enumerate(others)}
 
@@ -410,9 +410,9 @@ class CallRecorder:
             return place.get(to.get("read", -1), to)
 
         calls = [*before, *(call.referring(behind) for call in calls)]
-        if held(result) != result:
-            calls.append(conversion({"call": len(calls) - 1, "result": calls[-1].result}, held(result)))
-        tensors = [_finite(value.tensor) for value in self._constants if value.tensor is not None]
+        if storage_dtype(result) != result:
+            calls.append(conversion({"call": len(calls) - 1, "result": calls[-1].result}, storage_dtype(result)))
+        tensors = [_replace_infinities(value.tensor) for value in self._constants if value.tensor is not None]
         constants = tuple(
             CallTensor(_name(tensor.dtype), tuple(tensor.shape), value.learned and tensor.is_floating_point())
             for tensor, value in zip(tensors, self._constants, strict=True)
@@ -426,27 +426,27 @@ class CallRecorder:
         )
 
 
-def conversion(of: dict[str, int], dtype: torch.dtype | None) -> Call:
+def conversion(tensor: dict[str, int], dtype: torch.dtype | None) -> Call:
     """The call that gives a tensor in another type."""
-    return Call("_to_copy.default", (of,), {"dtype": {"dtype": _name(dtype)}})
+    return Call("_to_copy.default", (tensor,), {"dtype": {"dtype": _name(dtype)}})
 
 
-def held(dtype: torch.dtype | None) -> torch.dtype:
-    """The type in which a tensor passes from operator to operator: 32-bit reals for whole numbers, truth values and short reals."""
+def storage_dtype(dtype: torch.dtype | None) -> torch.dtype:
+    """Return the type in which operators exchange a tensor: float32 for integers, booleans and short floats."""
     return torch.float32 if dtype is None or dtype.itemsize < 4 or not (dtype.is_floating_point or dtype.is_complex) else dtype
 
 
-def as_held(value: AtenValue) -> AtenValue:
-    """A tensor in the type in which it passes from operator to operator, for those that only move its elements."""
-    return replace(value, dtype=held(value.dtype))
+def with_storage_dtype(value: AtenValue) -> AtenValue:
+    """Return a tensor in the type in which operators exchange it, for operators that only move elements."""
+    return replace(value, dtype=storage_dtype(value.dtype))
 
 
-def _finite(tensor: torch.Tensor) -> torch.Tensor:
+def _replace_infinities(tensor: torch.Tensor) -> torch.Tensor:
     """A mask of minus infinity as the lowest number of fp16, behind which a softmax gives the same zeros: files hold no infinity."""
     if not tensor.is_floating_point() or not tensor.isinf().any():
         return tensor
-    most = torch.finfo(torch.float16).max
-    return tensor.nan_to_num(nan=torch.nan, posinf=most, neginf=-most)
+    maximum = torch.finfo(torch.float16).max
+    return tensor.nan_to_num(nan=torch.nan, posinf=maximum, neginf=-maximum)
 
 
 def _name(dtype: torch.dtype | None) -> str:
@@ -470,36 +470,36 @@ def _copy(x: AtenValue, shape: Shape, variant: str) -> list[AtenStep]:
     *("detach", "alias", "contiguous", "clone", "lift_fresh_copy", "to", "_to_copy", "type_as", "dropout", "feature_dropout"),
     *("alpha_dropout", "native_dropout", "dropout2d", "identity", "view_of"),
 )
-def _same(call: AtenCall) -> Made:
+def _identity(call: AtenCall) -> LoweringResult:
     """The tensor itself: precision is the processor's matter, and nothing is dropped at inference."""
     x = call.tensors[0]
     return x if x.shape == call.out else None
 
 
 @_add("view", "reshape", "_unsafe_view", "flatten", "unflatten", "unsqueeze", "squeeze", "view_as", "_reshape_alias", "reshape_as")
-def _view(call: AtenCall) -> Made:
+def _view(call: AtenCall) -> LoweringResult:
     x = call.tensors[0]
     if len(x.shape) == 2 and call.out == (*x.shape, 1, 1) and x.shape == (x.base or x.shape):
         return [AtenStep("unflatten", {}, (x,))]
     if len(x.shape) == 4 and call.out == (x.shape[0], prod(x.shape[1:])) and x.shape == (x.base or x.shape):
         return [AtenStep("flatten", {}, (x,))]
-    return x.seen(call.out)
+    return x.reshape(call.out)
 
 
 @_add("expand", "expand_as", "broadcast_to")
-def _expand(call: AtenCall) -> Made:
+def _expand(call: AtenCall) -> LoweringResult:
     x = call.tensors[0]
     return x if x.shape == call.out else [AtenStep("view", {"shape": call.out}, (x,))]
 
 
 @_add("permute", "transpose", "t", "swapaxes", "movedim", "numpy_T", "adjoint")
-def _permute(call: AtenCall) -> Made:
+def _permute(call: AtenCall) -> LoweringResult:
     """Free where only the order of an image's channels and pixels changes, which each runtime keeps as it likes."""
     x = call.tensors[0]
     order = call.order(len(x.shape))
     moved = [d for d in order if x.shape[d] != 1]
     if moved == sorted(moved) or order in ((0, 2, 3, 1), (0, 3, 1, 2)) or (order == (0, 2, 1) and _is_image(call, x)):
-        return x.seen(call.out)
+        return x.reshape(call.out)
     return _copy(x, call.out, "permute")
 
 
@@ -521,7 +521,7 @@ def _cut(x: AtenValue, dim: int, start: int, out: Shape) -> AtenStep:
 
 
 @_add("slice", "narrow")
-def _slice(call: AtenCall) -> Made:
+def _slice(call: AtenCall) -> LoweringResult:
     x, dim = call.tensors[0], int(call.arguments["dim"]) % len(call.out)
     if x.shape == call.out:
         return x
@@ -532,21 +532,21 @@ def _slice(call: AtenCall) -> Made:
 
 
 @_add("select")
-def _select(call: AtenCall) -> Made:
+def _select(call: AtenCall) -> LoweringResult:
     x = call.tensors[0]
-    return x.seen(call.out) if prod(x.shape) == prod(call.out) else _copy(x, call.out, "slice")
+    return x.reshape(call.out) if prod(x.shape) == prod(call.out) else _copy(x, call.out, "slice")
 
 
 @_add("split", "chunk", "split_with_sizes", "unbind", "tensor_split", "unsafe_split", "unsafe_chunk")
-def _split(call: AtenCall) -> Made:
+def _split(call: AtenCall) -> LoweringResult:
     return pieces(call, _cut)
 
 
-def pieces(call: AtenCall, cut: Callable[[AtenValue, int, int, Shape], AtenStep]) -> Made:
+def pieces(call: AtenCall, cut: Callable[[AtenValue, int, int, Shape], AtenStep]) -> LoweringResult:
     """Pieces of a tensor along one axis, each cut out where it is used, by what `cut` makes of tensor, axis, start and shape."""
     x, dim, at = call.tensors[0], int(call.arguments["dim"]) % len(call.tensors[0].shape), 0
     if len(call.shapes) == 1:
-        return (x.seen(call.out),)
+        return (x.reshape(call.out),)
     result = []
     for shape in call.shapes:
         result.append(AtenValue(x.op, shape, piece=cut(x, dim, at, shape)))
@@ -555,17 +555,17 @@ def pieces(call: AtenCall, cut: Callable[[AtenValue, int, int, Shape], AtenStep]
 
 
 @_add("cat", "concat", "concatenate")
-def _concat(call: AtenCall) -> Made:
+def _concat(call: AtenCall) -> LoweringResult:
     parts = call.tensors
     if not call.constants and len(parts) == 1:
         return parts[0]
     if not call.constants and int(call.arguments["dim"]) % len(call.out) == 1:
         return [AtenStep("concat", {}, tuple(parts))]
-    return [opaque(call, "copy", elements(call.out), "concat")]
+    return [opaque_step(call, "copy", elements(call.out), "concat")]
 
 
 @_add("pad", "constant_pad_nd")
-def _pad(call: AtenCall) -> Made:
+def _pad(call: AtenCall) -> LoweringResult:
     x, pad = call.tensors[0], [int(n) for n in call.arguments["pad"]]
     if not any(pad):
         return x
@@ -577,51 +577,51 @@ def _pad(call: AtenCall) -> Made:
 
 
 #: Arguments that say nothing of what is computed.
-_SILENT = frozenset({"cudnn_enabled", "cudnn_enable", "half_to_float"})
+_IGNORED_ARGUMENTS = frozenset({"cudnn_enabled", "cudnn_enable", "half_to_float"})
 
 
-def of_family(call: AtenCall, rule: FunctionRule, *left_out: str) -> Made:
+def call_family_rule(call: AtenCall, rule: FunctionRule, *ignored: str) -> LoweringResult:
     """Apply the rule of a family to a call whose first argument is a tensor of the network; None if it does not take it."""
     first, *others = call.arguments.items()
     x = first[1]
     if not isinstance(x, AtenValue) or not x.op:
         return None
-    given = {name: _plain(value) for name, value in others if value is not None and name not in {*_SILENT, *left_out}}
+    given = {name: _to_python(value) for name, value in others if value is not None and name not in {*_IGNORED_ARGUMENTS, *ignored}}
     try:
         chain = module_chain(rule, x.shape, **given)
-    except Refusal:
+    except UnsupportedNode:
         return None
     steps = [AtenStep(kind, attrs, () if i else (x,), weights) for i, (_, kind, attrs, weights) in enumerate(chain)]
     return x if [step.kind for step in steps] == ["identity"] else steps
 
 
-def _plain(value: Any) -> Any:
+def _to_python(value: Any) -> Any:
     """An argument as functions of torch have it: a stored tensor is one, if only of a shape."""
     if not isinstance(value, AtenValue) or value.op:
         return value
     return torch.empty(value.shape, device="meta") if value.tensor is None else value.tensor
 
 
-RULES.update({name: partial(of_family, rule=rule) for name, rule in ATEN.items()})
+RULES.update({name: partial(call_family_rule, rule=rule) for name, rule in ATEN.items()})
 
 
 @_add("conv2d", "convolution", "conv1d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
-def _convolution(call: AtenCall) -> Made:
+def _convolution(call: AtenCall) -> LoweringResult:
     x, weight, groups = call.tensor("input"), call.arguments["weight"], call.arguments["groups"]
     transposed = call.operator.startswith("conv_transpose") or bool(call.arguments.get("transposed"))
     if x is None or not isinstance(weight, AtenValue):
         return None
     if not transposed and not weight.op and len(x.shape) == 4:
-        return of_family(call, convolution, "transposed", "output_padding")
+        return call_family_rule(call, convolution, "transposed", "output_padding")
     channels = x.shape[-len(weight.shape) + 1]
     cin, cout, taps = channels // groups, call.out[-len(weight.shape) + 1] // groups, prod(weight.shape[2:])
     pixels = prod(x.shape if transposed else call.out) // (channels if transposed else cout * groups)
     kind = "depthwise" if cin == 1 and groups > 1 else "conv1x1" if taps == 1 else "conv" if groups == 1 else "grouped"
-    return [opaque(call, kind, (cin, cout, groups, taps, pixels))]
+    return [opaque_step(call, kind, (cin, cout, groups, taps, pixels))]
 
 
 @_add("linear")
-def _linear(call: AtenCall) -> Made:
+def _linear(call: AtenCall) -> LoweringResult:
     x, weight = call.tensor("input"), call.constant("weight")
     if x is None or weight is None or len(weight.shape) != 2:
         return None
@@ -629,7 +629,7 @@ def _linear(call: AtenCall) -> Made:
 
 
 @_add("matmul", "mm", "bmm", "addmm", "baddbmm", "dot", "mv")
-def _matmul(call: AtenCall) -> Made:
+def _matmul(call: AtenCall) -> LoweringResult:
     pairs = [("mat1", "mat2"), ("batch1", "batch2"), ("self", "other"), ("self", "mat2"), ("self", "tensor"), ("self", "vec")]
     names = next(item for item in pairs if all(name in call.arguments for name in item))
     a, b = (call.arguments[name] for name in names)
@@ -639,11 +639,11 @@ def _matmul(call: AtenCall) -> Made:
     inner = a.shape[-1]
     right = b.shape[-1] if len(b.shape) > 1 else 1
     left = a.shape[-2] if len(a.shape) > 1 else 1
-    return [product(call, inner, right, max(1, prod(call.out) // (left * right)), left)]
+    return [product_step(call, inner, right, max(1, prod(call.out) // (left * right)), left)]
 
 
 @_add("einsum")
-def _einsum(call: AtenCall) -> Made:
+def _einsum(call: AtenCall) -> LoweringResult:
     """A product of two tensors by the letters of its equation."""
     equation, operands = str(call.arguments["equation"]).replace(" ", ""), call.values
     if len(operands) != 2 or "." in equation or "->" not in equation:
@@ -653,11 +653,11 @@ def _einsum(call: AtenCall) -> Made:
     inner = prod(size[letter] for letter in size if letter not in out)
     batch = prod(size[letter] for letter in out if letter in first and letter in second)
     right = prod(size[letter] for letter in out if letter not in first)
-    return [product(call, inner, right, batch, prod(size[letter] for letter in out if letter not in second))]
+    return [product_step(call, inner, right, batch, prod(size[letter] for letter in out if letter not in second))]
 
 
 @_add("scaled_dot_product_attention")
-def _attention(call: AtenCall) -> Made:
+def _attention(call: AtenCall) -> LoweringResult:
     """As runtimes that lack it compute it: a scaled product, a softmax over it, and a second product."""
     query, key, value = (call.arguments[name] for name in ("query", "key", "value"))
     if not (query.op and key.op and value.op):
@@ -678,16 +678,16 @@ def _attention(call: AtenCall) -> Made:
 
 
 @_add("lstm", "gru", "rnn_tanh", "rnn_relu")
-def _recurrent(call: AtenCall) -> Made:
+def _recurrent(call: AtenCall) -> LoweringResult:
     """All steps of all layers as one product of what a step reads with its gates' weights."""
     x, weights = call.tensors[0], [item.shape for item in call.arguments["params"] if len(item.shape) == 2]
     # each direction of each layer has a matrix for its input, one for its state, and one where its state is projected
     gates = weights[0][0]
-    return [opaque(call, "linear", (sum(map(prod, weights)) // gates, gates, 1, 1, prod(x.shape[:-1])))]
+    return [opaque_step(call, "linear", (sum(map(prod, weights)) // gates, gates, 1, 1, prod(x.shape[:-1])))]
 
 
 @_add("batch_norm", "_native_batch_norm_legit_no_training")
-def _batch_norm(call: AtenCall) -> Made:
+def _batch_norm(call: AtenCall) -> LoweringResult:
     x = call.tensor("input")
     if x is None or len(x.shape) < 2 or call.arguments.get("training"):
         return None
@@ -696,20 +696,20 @@ def _batch_norm(call: AtenCall) -> Made:
 
 
 @_add("softmax", "log_softmax", "_softmax", "_log_softmax", "_safe_softmax")
-def _softmax(call: AtenCall) -> Made:
+def _softmax(call: AtenCall) -> LoweringResult:
     x = call.tensors[0]
     kind = "log_softmax" if "log" in call.operator else "softmax"
-    built = of_family(call, ATEN[kind], "dtype") if len(x.shape) in (2, 4) else None
-    return built or [opaque(call, "elementwise", elements(call.out), kind)]
+    built = call_family_rule(call, ATEN[kind], "dtype") if len(x.shape) in (2, 4) else None
+    return built or [opaque_step(call, "elementwise", elements(call.out), kind)]
 
 
 @_add("max_pool2d", "max_pool2d_with_indices", "avg_pool2d", "adaptive_avg_pool2d", "_adaptive_avg_pool2d", "adaptive_max_pool2d")
-def _pool(call: AtenCall) -> Made:
-    return of_family(call, ATEN[call.operator]) if len(call.out) == 4 else None
+def _pool(call: AtenCall) -> LoweringResult:
+    return call_family_rule(call, ATEN[call.operator]) if len(call.out) == 4 else None
 
 
 @_add(*REDUCTIONS)
-def _reduce(call: AtenCall) -> Made:
+def _reduce(call: AtenCall) -> LoweringResult:
     """A mean over height and width is global pooling; another reduction is opaque."""
     x = call.tensors[0]
     dims = call.arguments.get("dim")
@@ -717,35 +717,35 @@ def _reduce(call: AtenCall) -> Made:
     if len(x.shape) == 4 and over == [2, 3] and call.operator in ("mean", "amax"):
         kind = "global_avg_pool" if call.operator == "mean" else "global_max_pool"
         return [AtenStep(kind, {"keepdims": bool(call.arguments["keepdim"])}, (x,))]
-    return [reduced(call)]
+    return [reduction_step(call)]
 
 
 @_add("hardtanh", "clamp", "clip", "clamp_min")
-def _clamp(call: AtenCall) -> Made:
+def _clamp(call: AtenCall) -> LoweringResult:
     low = call.arguments.get("min_val", call.arguments.get("min"))
     high = call.arguments.get("max_val", call.arguments.get("max"))
     if isinstance(low, AtenValue) or isinstance(high, AtenValue):
         return None
     if low is None or (high is None and low != 0):
         return None
-    return of_family(replace(call, arguments={"self": call.tensors[0], "min": low, "max": high}), clamp)
+    return call_family_rule(replace(call, arguments={"self": call.tensors[0], "min": low, "max": high}), clamp)
 
 
-def _with_number(call: AtenCall, x: AtenValue, kind: str, value: float, neutral: float) -> Made:
+def _scalar_operation(call: AtenCall, x: AtenValue, kind: str, value: float, neutral: float) -> LoweringResult:
     return x if value == neutral else [AtenStep(kind, {"value": float(value)}, (x,))]
 
 
 @_add("add", "sub", "mul", "div", "neg")
-def _arithmetic(call: AtenCall) -> Made:
+def _arithmetic(call: AtenCall) -> LoweringResult:
     a, b, name = call.arguments["self"], call.arguments.get("other"), call.operator
     if name == "neg":
-        return _with_number(call, a, "mul_scalar", -1.0, 1.0)
+        return _scalar_operation(call, a, "mul_scalar", -1.0, 1.0)
     if call.arguments.get("alpha", 1) != 1 or call.arguments.get("rounding_mode"):
         return None
     if isinstance(b, int | float) and a.op and a.shape == call.out:
         if name in ("add", "sub"):
-            return _with_number(call, a, "add_scalar", b if name == "add" else -b, 0.0)
-        return _with_number(call, a, "mul_scalar", b if name == "mul" else 1 / b, 1.0) if b or name == "mul" else None
+            return _scalar_operation(call, a, "add_scalar", b if name == "add" else -b, 0.0)
+        return _scalar_operation(call, a, "mul_scalar", b if name == "mul" else 1 / b, 1.0) if b or name == "mul" else None
     if name not in ("add", "mul") or not isinstance(b, AtenValue):
         return None
     if a.op and b.op:
@@ -758,7 +758,7 @@ def _arithmetic(call: AtenCall) -> Made:
 
 
 @_add("upsample_nearest2d")
-def _upsample(call: AtenCall) -> Made:
+def _upsample(call: AtenCall) -> LoweringResult:
     x = call.tensors[0]
     if any(out % has for out, has in zip(call.out[2:], x.shape[2:], strict=True)):
         return None

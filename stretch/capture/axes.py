@@ -11,26 +11,26 @@ from torch import fx
 
 from predictors.registry import RuleTable
 from predictors.shapes import Attr, Shape, number
-from stretch.capture.aten import AtenCall, AtenValue, Axes, Axis, Factor, Unmapped, common, mapped, need_mapped
-from stretch.capture.maps import Maps, spread
+from stretch.capture.aten import AtenCall, AtenValue, Axes, Axis, Factor, Unsupported, common_factors, require, require_that
+from stretch.capture.maps import Maps, broadcast_over
 from stretch.operators.products import pointwise as pointwise_attrs
 
 #: Products of two tensors.
 PRODUCTS = frozenset({"matmul", "bmm", "einsum"})
 #: What may stand between the first product and the second.
-_BETWEEN = frozenset(
+_SCORE_OPERATORS = frozenset(
     {
         *("mul", "div", "add", "sub", "softmax", "_softmax", "_safe_softmax"),
         *("view", "reshape", "_unsafe_view", "unsqueeze", "squeeze", "permute", "transpose", "expand"),
         *("clone", "contiguous", "detach", "alias", "dropout", "to", "_to_copy", "type_as"),
     }
 )
-_SEEN = frozenset({"view", "reshape", "_unsafe_view", "unsqueeze", "squeeze"})
-_MOVED = frozenset({"permute", "transpose"})
+_VIEWS = frozenset({"view", "reshape", "_unsafe_view", "unsqueeze", "squeeze"})
+_PERMUTATIONS = frozenset({"permute", "transpose"})
 _SOFTMAX = frozenset({"softmax", "_softmax", "_safe_softmax"})
 
 #: Stands for what must not be looked at: the most negative number of fp16, behind which a softmax gives zeros.
-_NOTHING = -torch.finfo(torch.float16).max
+_MASKED = -torch.finfo(torch.float16).max
 
 
 def operator_of(node: fx.Node) -> str:
@@ -48,7 +48,7 @@ def chain_of(node: fx.Node) -> list[fx.Node]:
         name = operator_of(reader)
         if name in PRODUCTS:
             return [*chain, reader] if softened else []
-        if name not in _BETWEEN:
+        if name not in _SCORE_OPERATORS:
             return []
         softened = softened or name in _SOFTMAX
         chain.append(reader)
@@ -68,12 +68,12 @@ class Scores:
 
     def add(self, value: Any, sign: float = 1.0) -> None:
         """Add a constant."""
-        need_mapped(isinstance(value, AtenValue) and not value.op)
-        tensor = mapped(value.tensor)
+        require_that(isinstance(value, AtenValue) and not value.op)
+        tensor = require(value.tensor)
         if tensor.dtype == torch.bool:
-            tensor = torch.where(tensor, 0.0, _NOTHING)
-        seen = spread(tensor, self.axes, ("channel", "pixel", "query", "key"))
-        finite = seen.nan_to_num(nan=torch.nan, neginf=_NOTHING) if seen.isinf().any() else seen
+            tensor = torch.where(tensor, 0.0, _MASKED)
+        seen = broadcast_over(tensor, self.axes, ("channel", "pixel", "query", "key"))
+        finite = seen.nan_to_num(nan=torch.nan, neginf=_MASKED) if seen.isinf().any() else seen
         (self.learned if value.learned else self.fixed).append(finite if sign == 1 else finite * sign)
 
     def multiply(self, by: Any) -> None:
@@ -82,8 +82,8 @@ class Scores:
             self.scale *= by
             self.learned, self.fixed = [item * by for item in self.learned], [item * by for item in self.fixed]
             return
-        need_mapped(isinstance(by, AtenValue) and not by.op and not self.learned and not self.fixed)
-        seen = spread(mapped(by.tensor), self.axes, ("channel",))
+        require_that(isinstance(by, AtenValue) and not by.op and not self.learned and not self.fixed)
+        seen = broadcast_over(require(by.tensor), self.axes, ("channel",))
         self.factors = seen if self.factors is None else self.factors * seen
 
 
@@ -117,32 +117,32 @@ class _AttentionOperand:
 
 def _part(maps: Maps, value: AtenValue, order: Sequence[int]) -> _AttentionOperand:
     """A tensor as queries, keys or values, whose tokens are pixels, and whose heads are channels."""
-    op, axes = maps.gathered(maps.value(value.op, mapped(maps.axes_of(value)).permuted(order), value))
-    need_mapped(all(f.of == "pixel" for f in axes.axes[-2]) and all(f.of == "channel" for f in axes.axes[-1]))
+    op, axes = maps.gather(maps.value(value.op, require(maps.axes_of(value)).permute(order), value))
+    require_that(all(f.of == "pixel" for f in axes.axes[-2]) and all(f.of == "channel" for f in axes.axes[-1]))
     part = _AttentionOperand(op, axes)
-    return _AttentionOperand(maps.arranged(op, axes, (part.rows, part.tokens)), axes.in_order())
+    return _AttentionOperand(maps.rearrange(op, axes, (part.rows, part.tokens)), axes.sort_factors())
 
 
-def _need_alike(a: Sequence[Axis], b: Sequence[Axis]) -> None:
+def _require_same_factors(a: Sequence[Axis], b: Sequence[Axis]) -> None:
     """Leading axes of two parts run over the same."""
-    need_mapped(len(a) == len(b))
+    require_that(len(a) == len(b))
     for mine, theirs in zip(a, b, strict=True):
-        need_mapped(all(x.of == y.of for x, y in common(mine, theirs)))
+        require_that(all(x.of == y.of for x, y in common_factors(mine, theirs)))
 
 
 def _attention(maps: Maps, call: AtenCall, parts: Sequence[_AttentionOperand], scores: Scores) -> tuple[str, Axes]:
     """The operator, and the axes of its result with the channels of a head last."""
     query, key, value = parts
-    _need_alike(query.leading, key.leading)
-    _need_alike(query.leading, value.leading)
-    need_mapped(key.tokens == value.tokens and maps.ops[query.op].shape[1] == maps.ops[key.op].shape[1])
+    _require_same_factors(query.leading, key.leading)
+    _require_same_factors(query.leading, value.leading)
+    require_that(key.tokens == value.tokens and maps.ops[query.op].shape[1] == maps.ops[key.op].shape[1])
     attrs: dict[str, Attr] = {"heads": query.heads, "keys": key.tokens}
     current: dict[str, torch.Tensor] = {}
     for name, added in (("bias", scores.learned), ("mask", scores.fixed)):
         if added:
             whole = sum(added[1:], added[0])
             attrs[name], current[name] = tuple(whole.shape), whole.detach().to(torch.float32)
-    (read, by), (looked, too) = _unscaled(maps, query.op), _unscaled(maps, key.op)
+    (read, by), (looked, too) = _split_scale(maps, query.op), _split_scale(maps, key.op)
     attrs["scale"] = float(scores.scale) * by * too
     if scores.factors is not None:
         channels = maps.ops[read].shape[1]
@@ -150,13 +150,13 @@ def _attention(maps: Maps, call: AtenCall, parts: Sequence[_AttentionOperand], s
             f"{read}_scale", "scale", (read,), {}, {"weight": scores.factors.detach().repeat_interleave(channels // len(scores.factors))}
         )
     # files tell what an operator of several nodes reads, each tensor once
-    need_mapped(len({read, looked, value.op}) == len(parts))
+    require_that(len({read, looked, value.op}) == len(parts))
     attended = maps.add(maps.name_of(call), "attention", (read, looked, value.op), attrs, current)
     width = maps.ops[attended].shape[1] // query.heads
-    return attended, Axes((*query.axes.axes[:-1], (Factor("channel", width, 1),))).in_order()
+    return attended, Axes((*query.axes.axes[:-1], (Factor("channel", width, 1),))).sort_factors()
 
 
-def _unscaled(maps: Maps, name: str) -> tuple[str, float]:
+def _split_scale(maps: Maps, name: str) -> tuple[str, float]:
     """What is multiplied by a number, and the number."""
     op = maps.ops[name]
     return (op.inputs[0], number(op.attrs, "value")) if op.kind == "mul_scalar" else (name, 1.0)
@@ -166,20 +166,20 @@ def attention(maps: Maps, call: AtenCall) -> AtenValue:
     """Torch's own attention."""
     arguments, mask = call.arguments, call.arguments.get("attn_mask")
     named = [arguments[name] for name in ("query", "key", "value")]
-    need_mapped(all(item.op and len(item.shape) > 2 for item in named))
-    need_mapped(not any(arguments.get(name) for name in ("is_causal", "enable_gqa", "dropout_p")))
+    require_that(all(item.op and len(item.shape) > 2 for item in named))
+    require_that(not any(arguments.get(name) for name in ("is_causal", "enable_gqa", "dropout_p")))
     query, key, value = (_part(maps, item, range(len(item.shape))) for item in named)
     scale = arguments.get("scale")
     scores = Scores(_scores(query, key), float(named[0].shape[-1] ** -0.5 if scale is None else scale))
     if mask is not None:
         scores.add(mask)
     op, axes = _attention(maps, call, (query, key, value), scores)
-    return maps.value(op, axes.merged(), named[0])
+    return maps.value(op, axes.merge(), named[0])
 
 
 def _scores(query: _AttentionOperand, key: _AttentionOperand) -> Axes:
     """Axes of leading ones, queries and keys."""
-    return Axes((*query.leading, (Factor("query", query.tokens, 1),), (Factor("key", key.tokens, 1),))).in_order()
+    return Axes((*query.leading, (Factor("query", query.tokens, 1),), (Factor("key", key.tokens, 1),))).sort_factors()
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ class _Product:
     out: str
 
     @property
-    def summed(self) -> str:
+    def contracted(self) -> str:
         """Return the axes that are summed over."""
         return "".join(letter for letter in self.first if letter in self.second and letter not in self.out)
 
@@ -200,31 +200,35 @@ class _Product:
         """Return the axes of both."""
         return "".join(letter for letter in self.out if letter in self.first and letter in self.second)
 
-    def alone(self, operand: str) -> str:
+    def only_in(self, operand: str) -> str:
         """Return the axes of one operand alone."""
-        return "".join(letter for letter in operand if letter not in self.leading and letter not in self.summed)
+        return "".join(letter for letter in operand if letter not in self.leading and letter not in self.contracted)
 
     @property
-    def plain(self) -> bool:
+    def is_matmul(self) -> bool:
         """Whether it is a product of matrices with leading axes."""
-        alone = [self.alone(operand) for operand in (self.first, self.second)]
-        return len(self.summed) == 1 and all(len(item) == 1 for item in alone) and sorted(self.out) == sorted(self.leading + "".join(alone))
+        alone = [self.only_in(operand) for operand in (self.first, self.second)]
+        return (
+            len(self.contracted) == 1
+            and all(len(item) == 1 for item in alone)
+            and sorted(self.out) == sorted(self.leading + "".join(alone))
+        )
 
 
 def _product(call: AtenCall) -> tuple[_Product, AtenValue, AtenValue]:
     """The letters of a product and its operands."""
     if call.operator == "einsum":
         equation, pair = str(call.arguments["equation"]).replace(" ", ""), list(call.arguments["tensors"])
-        need_mapped(len(pair) == 2 and "." not in equation and "->" in equation)
+        require_that(len(pair) == 2 and "." not in equation and "->" in equation)
         operands, out = equation.split("->")
         product = _Product(*operands.split(","), out)
     else:
         pair = [call.arguments[name] for name in _factors(call)]
         ranks = [len(item.shape) for item in pair if isinstance(item, AtenValue)]
-        need_mapped(len(ranks) == 2 and ranks[0] == ranks[1] > 2)
+        require_that(len(ranks) == 2 and ranks[0] == ranks[1] > 2)
         leading = "abcdefgh"[: ranks[0] - 2]
         product = _Product(f"{leading}ij", f"{leading}jk", f"{leading}ik")
-    need_mapped(product.plain and all(isinstance(item, AtenValue) for item in pair))
+    require_that(product.is_matmul and all(isinstance(item, AtenValue) for item in pair))
     return product, *pair  # type: ignore[return-value]
 
 
@@ -235,61 +239,63 @@ def _factors(call: AtenCall) -> tuple[str, str]:
 def written_out(maps: Maps, chain: Sequence[AtenCall]) -> AtenValue:
     """Attention as products with a softmax between."""
     product, a, b = _product(chain[0])
-    need_mapped(bool(a.op and b.op))
+    require_that(bool(a.op and b.op))
     left, right = (
-        _part(maps, value, [letters.index(x) for x in product.leading + product.alone(letters) + product.summed])
+        _part(maps, value, [letters.index(x) for x in product.leading + product.only_in(letters) + product.contracted])
         for value, letters in ((a, product.first), (b, product.second))
     )
-    _need_alike(left.leading, right.leading)
-    letters = product.leading + product.alone(product.first) + product.alone(product.second)
-    scores = Scores(_scores(left, right).permuted([letters.index(x) for x in product.out]))
+    _require_same_factors(left.leading, right.leading)
+    letters = product.leading + product.only_in(product.first) + product.only_in(product.second)
+    scores = Scores(_scores(left, right).permute([letters.index(x) for x in product.out]))
     before = chain[0].node
     for call in chain[1:-1]:
-        _follow(scores, call, before)
+        _follow_call(scores, call, before)
         before = call.node
-    need_mapped(bool(scores.softened))
-    return _second(maps, chain[-1], before, (left, right), scores)
+    require_that(bool(scores.softened))
+    return _second_product(maps, chain[-1], before, (left, right), scores)
 
 
-def _follow(scores: Scores, call: AtenCall, before: fx.Node) -> None:
+def _follow_call(scores: Scores, call: AtenCall, before: fx.Node) -> None:
     """Change scores by what is done to them."""
     name, arguments = call.operator, call.arguments
-    if name in _SEEN:
-        scores.axes = mapped(scores.axes.reshaped(call.out))
-    elif name in _MOVED:
-        scores.axes = scores.axes.permuted(call.order(len(scores.axes.axes)))
+    if name in _VIEWS:
+        scores.axes = require(scores.axes.reshape(call.out))
+    elif name in _PERMUTATIONS:
+        scores.axes = scores.axes.permute(call.order(len(scores.axes.axes)))
     elif name in _SOFTMAX:
         over = scores.axes.axes[int(arguments["dim"]) % len(scores.axes.axes)]
-        need_mapped(len(over) == 1 and over[0].of in ("query", "key") and not scores.softened)
-        need_mapped(over[0].size == prod(f.size for f in scores.axes.factors(over[0].of)))
+        require_that(len(over) == 1 and over[0].of in ("query", "key") and not scores.softened)
+        require_that(over[0].size == prod(f.size for f in scores.axes.factors(over[0].of)))
         scores.softened = over[0].of
     elif name in ("add", "sub", "mul", "div"):
-        need_mapped(not scores.softened)
+        require_that(not scores.softened)
         _change(scores, call, before)
     else:
-        need_mapped(call.out == scores.axes.shape and not (name == "dropout" and arguments.get("train")))
+        require_that(call.out == scores.axes.shape and not (name == "dropout" and arguments.get("train")))
 
 
 def _change(scores: Scores, call: AtenCall, before: fx.Node) -> None:
     """Change scores by a sum or a product with a constant."""
     arguments, name, reads_first = call.arguments, call.operator, call.node.args[0] is before
-    need_mapped(arguments.get("alpha", 1) == 1 and not arguments.get("rounding_mode") and call.out == scores.axes.shape)
-    need_mapped(reads_first or name in ("add", "mul"))
+    require_that(arguments.get("alpha", 1) == 1 and not arguments.get("rounding_mode") and call.out == scores.axes.shape)
+    require_that(reads_first or name in ("add", "mul"))
     by = arguments.get("other") if reads_first else arguments["self"]
     if name in ("add", "sub"):
         scores.add(by, 1.0 if name == "add" else -1.0)
     elif name == "div":
-        need_mapped(isinstance(by, int | float) and by != 0)
+        require_that(isinstance(by, int | float) and by != 0)
         scores.multiply(1 / by)
     else:
         scores.multiply(by)
 
 
-def _second(maps: Maps, call: AtenCall, before: fx.Node, sides: tuple[_AttentionOperand, _AttentionOperand], scores: Scores) -> AtenValue:
+def _second_product(
+    maps: Maps, call: AtenCall, before: fx.Node, sides: tuple[_AttentionOperand, _AttentionOperand], scores: Scores
+) -> AtenValue:
     """The product of the shares with values."""
     flat, named = "tensors" in call.arguments, _factors(call)
     nodes: list[Any] = list(call.node.args[1] if flat else call.node.args[:2])  # type: ignore[arg-type]
-    need_mapped(before in nodes)
+    require_that(before in nodes)
     at = nodes.index(before)
     values = list(call.arguments["tensors"]) if flat else [call.arguments[name] for name in named]
     values[at] = replace(call.values[0], op="-", shape=scores.axes.shape)
@@ -298,24 +304,24 @@ def _second(maps: Maps, call: AtenCall, before: fx.Node, sides: tuple[_Attention
     )
     value = operands[1 - at]
     mine, theirs = (product.first, product.second) if at == 0 else (product.second, product.first)
-    need_mapped(bool(value.op))
+    require_that(bool(value.op))
     # the softmax says which side is looked at
     query, key = sides if scores.softened == "key" else (sides[1], sides[0])
     request = "query" if scores.softened == "key" else "key"
-    seen = scores.axes.permuted([mine.index(x) for x in product.leading + product.alone(mine) + product.summed]).axes
+    seen = scores.axes.permute([mine.index(x) for x in product.leading + product.only_in(mine) + product.contracted]).axes
     asks, asked = [{factor.of for factor in axis} for axis in seen[-2:]]
-    need_mapped(asked == {scores.softened} and (asks == {request} or (not asks and query.tokens == 1)))
-    looked = _part(maps, value, [theirs.index(x) for x in product.leading + product.summed + product.alone(theirs)])
-    need_mapped(Axes(seen[:-2]).in_order().axes == seen[:-2])
-    _need_alike(seen[:-2], looked.leading)
-    op, axes = _attention(maps, call, (query, key, looked), _turned(scores, request))
+    require_that(asked == {scores.softened} and (asks == {request} or (not asks and query.tokens == 1)))
+    looked = _part(maps, value, [theirs.index(x) for x in product.leading + product.contracted + product.only_in(theirs)])
+    require_that(Axes(seen[:-2]).sort_factors().axes == seen[:-2])
+    _require_same_factors(seen[:-2], looked.leading)
+    op, axes = _attention(maps, call, (query, key, looked), _permute_scores(scores, request))
     # leading axes of the second product may be merged otherwise than those of the first
-    again = Axes((*seen[:-2], *axes.axes[-2:])).in_order()
-    letters = product.leading + product.alone(mine) + product.alone(theirs)
-    return maps.value(op, again.permuted([letters.index(x) for x in product.out]).merged(), value)
+    again = Axes((*seen[:-2], *axes.axes[-2:])).sort_factors()
+    letters = product.leading + product.only_in(mine) + product.only_in(theirs)
+    return maps.value(op, again.permute([letters.index(x) for x in product.out]).merge(), value)
 
 
-def _turned(scores: Scores, name: str) -> Scores:
+def _permute_scores(scores: Scores, name: str) -> Scores:
     """With queries before keys in what is added."""
     if name == "query":
         return scores
@@ -338,21 +344,21 @@ _rule = RULES.add
 @_rule("view", "reshape", "_unsafe_view", "unflatten", "flatten", "unsqueeze", "squeeze", "view_as", "_reshape_alias", "reshape_as")
 def _reshape(maps: Maps, call: AtenCall) -> Result:
     x = call.tensors[0]
-    need_mapped(call.overload != "dtype")
-    return maps.value(x.op, mapped(mapped(x.axes).reshaped(call.out)), x)
+    require_that(call.overload != "dtype")
+    return maps.value(x.op, require(require(x.axes).reshape(call.out)), x)
 
 
 @_rule("permute", "transpose", "t", "swapaxes", "movedim", "numpy_T", "mT", "adjoint")
 def _permute(maps: Maps, call: AtenCall) -> Result:
     x = call.tensors[0]
-    return maps.value(x.op, mapped(maps.axes_of(x)).permuted(call.order(len(x.shape))), x)
+    return maps.value(x.op, require(maps.axes_of(x)).permute(call.order(len(x.shape))), x)
 
 
 @_rule("dropout", "feature_dropout", "native_dropout", "detach", "alias", "contiguous", "clone", "to", "_to_copy", "type_as", "expand")
 def _same(maps: Maps, call: AtenCall) -> Result:
     x, built = call.tensors[0], call.node.meta["val"]
     kept = (built[0] if isinstance(built, tuple | list) else built).dtype in (x.dtype, None)
-    need_mapped(x.axes is not None and x.shape == call.out and kept and not call.arguments.get("train"))
+    require_that(x.axes is not None and x.shape == call.out and kept and not call.arguments.get("train"))
     return x
 
 
@@ -360,7 +366,7 @@ def _same(maps: Maps, call: AtenCall) -> Result:
 def _split(maps: Maps, call: AtenCall) -> Result:
     x, unbound = call.tensors[0], call.operator == "unbind"
     dim = int(call.arguments["dim"]) % len(x.shape)
-    need_mapped(not any(0 in shape for shape in call.shapes))
+    require_that(not any(0 in shape for shape in call.shapes))
     sizes = [1 if unbound else shape[dim] for shape in call.shapes]
     parts = [_cut(maps, x, dim, sum(sizes[:i]), size) for i, size in enumerate(sizes)]
     return tuple(_dropped(maps, part, dim) for part in parts) if unbound else tuple(parts)
@@ -371,9 +377,9 @@ def _slice(maps: Maps, call: AtenCall) -> Result:
     x, start, step = call.tensors[0], int(call.arguments.get("start") or 0), int(call.arguments.get("step", 1))
     dim = int(call.arguments["dim"]) % len(x.shape)
     if x.shape == call.out:
-        mapped(x.axes)
+        require(x.axes)
         return x
-    need_mapped(0 not in call.out)
+    require_that(0 not in call.out)
     return _cut(maps, x, dim, start + (x.shape[dim] if start < 0 else 0), call.out[dim], step)
 
 
@@ -385,36 +391,36 @@ def _select(maps: Maps, call: AtenCall) -> Result:
 
 
 def _dropped(maps: Maps, part: AtenValue, dim: int) -> AtenValue:
-    return maps.value(part.op, mapped(maps.axes_of(part)).without(dim), part)
+    return maps.value(part.op, require(maps.axes_of(part)).drop_axis(dim), part)
 
 
 def _cut(maps: Maps, x: AtenValue, dim: int, start: int, size: int, step: int = 1) -> AtenValue:
     """Some of an axis: channels are a matter of the axes, pixels are cut out."""
-    axes = mapped(maps.axes_of(x))
+    axes = require(maps.axes_of(x))
     if all(factor.of == "channel" for factor in axes.axes[dim]) and axes.axes[dim] and step == 1:
-        cut = mapped(axes.cut(dim, start, size))
+        cut = require(axes.cut(dim, start, size))
         return replace(maps.value(x.op, cut, x), axes=cut)
     return _sampled(maps, x, dim, start, size, step)
 
 
 def _image(maps: Maps, x: AtenValue) -> tuple[str, Axes, list[int]]:
     """A map whose height and width are two axes of a tensor, or whose width is the only one over pixels; the places of these axes."""
-    op, axes = maps.gathered(x)
+    op, axes = maps.gather(x)
     places = [i for i, axis in enumerate(axes.axes) if any(factor.of == "pixel" for factor in axis)]
-    need_mapped(1 <= len(places) <= 2 and all(factor.of == "pixel" for i in places for factor in axes.axes[i]))
+    require_that(1 <= len(places) <= 2 and all(factor.of == "pixel" for i in places for factor in axes.axes[i]))
     height, width = [1, *(axes.shape[i] for i in places)][-2:]
-    return maps.arranged(op, axes, (height, width)), axes, places
+    return maps.rearrange(op, axes, (height, width)), axes, places
 
 
 def _resized(maps: Maps, op: str, axes: Axes, sizes: dict[int, int], like: AtenValue) -> AtenValue:
     """A map of other height or width, seen along axes of which some have another size."""
     resized = [(Factor("pixel", sizes[i], 1),) if i in sizes else axis for i, axis in enumerate(axes.axes)]
-    return maps.value(op, Axes(tuple(resized)).in_order().merged(), like)
+    return maps.value(op, Axes(tuple(resized)).sort_factors().merge(), like)
 
 
 def _sampled(maps: Maps, x: AtenValue, dim: int, start: int, size: int, step: int) -> AtenValue:
     op, axes, places = _image(maps, x)
-    need_mapped(dim in places)
+    require_that(dim in places)
     down = len(places) == 2 and dim == places[0]
     there, stop = maps.ops[op].shape[2:], start + (size - 1) * step + 1
     attrs: dict[str, Attr] = {
@@ -430,24 +436,24 @@ def _roll(maps: Maps, call: AtenCall) -> Result:
     x = call.tensors[0]
     op, axes, places = _image(maps, x)
     dims = [int(d) % len(x.shape) for d in call.arguments["dims"] or ()]
-    need_mapped(bool(dims) and all(d in places for d in dims))
+    require_that(bool(dims) and all(d in places for d in dims))
     shift = [0, 0]
     for d, by in zip(dims, call.arguments["shifts"], strict=True):
         at = places.index(d) if len(places) == 2 else 1
         shift[at] = (shift[at] + int(by)) % maps.ops[op].shape[2 + at]
     rolled = maps.add(f"{op}_rolled", "roll", (op,), {"shift": tuple(shift)}) if any(shift) else op
-    return maps.value(rolled, axes.in_order().merged(), x)
+    return maps.value(rolled, axes.sort_factors().merge(), x)
 
 
 @_rule("pad", "constant_pad_nd")
 def _pad(maps: Maps, call: AtenCall) -> Result:
     x, pad = call.tensors[0], [int(n) for n in call.arguments["pad"]]
-    need_mapped(x.axes is not None and call.arguments.get("mode", "constant") == "constant" and not call.arguments.get("value"))
+    require_that(x.axes is not None and call.arguments.get("mode", "constant") == "constant" and not call.arguments.get("value"))
     sides = {len(x.shape) - 1 - i: (pad[2 * i], pad[2 * i + 1]) for i in range(len(pad) // 2) if pad[2 * i] or pad[2 * i + 1]}
     if not sides:
         return x
     op, axes, places = _image(maps, x)
-    need_mapped(all(d in places for d in sides) and min(pad) >= 0)
+    require_that(all(d in places for d in sides) and min(pad) >= 0)
     (top, bottom), (left, right) = [(0, 0), *(sides.get(d, (0, 0)) for d in places)][-2:]
     padded = maps.add(f"{op}_padded", "pad", (op,), {"padding": (top, left, bottom, right)})
     return _resized(maps, padded, axes, {d: x.shape[d] + sum(sides[d]) for d in sides}, x)
@@ -457,8 +463,8 @@ def _pad(maps: Maps, call: AtenCall) -> Result:
 def _concat(maps: Maps, call: AtenCall) -> Result:
     """Channels side by side."""
     parts, dim = list(call.arguments.get("tensors") or ()), int(call.arguments["dim"]) % len(call.out)
-    need_mapped(all(isinstance(part, AtenValue) and part.op for part in parts) and any(part.axes is not None for part in parts))
-    op, axes = maps.gathered(parts[0])
+    require_that(all(isinstance(part, AtenValue) and part.op for part in parts) and any(part.axes is not None for part in parts))
+    op, axes = maps.gather(parts[0])
     joined = [_beside(maps, part, op, axes, dim) for part in parts]
     whole = maps.add(f"{op}_joined", "concat", joined, {}) if len(joined) > 1 else joined[0]
     seen = Axes((*axes.axes[:dim], (Factor("channel", maps.ops[whole].shape[1], 1),), *axes.axes[dim + 1 :]))
@@ -467,50 +473,50 @@ def _concat(maps: Maps, call: AtenCall) -> Result:
 
 def _beside(maps: Maps, part: AtenValue, op: str, axes: Axes, dim: int) -> str:
     """The map of a tensor of which one axis runs over all channels, with its pixels where those of another map are."""
-    mine, seen = maps.gathered(part)
+    mine, seen = maps.gather(part)
     here, there = maps.ops[mine].shape, maps.ops[op].shape
-    need_mapped(all(f.of == "channel" for f in seen.axes[dim]) and prod(f.size for f in seen.axes[dim]) == here[1])
-    with suppress(Unmapped):
-        return maps.aligned(part, op, Axes((*axes.axes[:dim], seen.axes[dim], *axes.axes[dim + 1 :])))
-    need_mapped(seen.without(dim).axes == axes.without(dim).axes and here[2:] == there[2:])
+    require_that(all(f.of == "channel" for f in seen.axes[dim]) and prod(f.size for f in seen.axes[dim]) == here[1])
+    with suppress(Unsupported):
+        return maps.align(part, op, Axes((*axes.axes[:dim], seen.axes[dim], *axes.axes[dim + 1 :])))
+    require_that(seen.drop_axis(dim).axes == axes.drop_axis(dim).axes and here[2:] == there[2:])
     return mine
 
 
 @_rule("linear")
 def _linear(maps: Maps, call: AtenCall) -> Result:
-    weight, bias = mapped(call.constant("weight")), call.arguments["bias"]
-    need_mapped(bias is None or not bias.op)
-    return _projected(maps, call, "input", mapped(weight.tensor), None if bias is None else bias.tensor)
+    weight, bias = require(call.constant("weight")), call.arguments["bias"]
+    require_that(bias is None or not bias.op)
+    return _projected(maps, call, "input", require(weight.tensor), None if bias is None else bias.tensor)
 
 
 @_rule("addmm")
 def _addmm(maps: Maps, call: AtenCall) -> Result:
-    weight, bias = mapped(call.constant("mat2")), mapped(call.constant("self"))
-    need_mapped(len(bias.shape) == 1 and all(call.arguments.get(factor, 1) == 1 for factor in ("alpha", "beta")))
-    return _projected(maps, call, "mat1", mapped(weight.tensor).t(), bias.tensor)
+    weight, bias = require(call.constant("mat2")), require(call.constant("self"))
+    require_that(len(bias.shape) == 1 and all(call.arguments.get(factor, 1) == 1 for factor in ("alpha", "beta")))
+    return _projected(maps, call, "mat1", require(weight.tensor).t(), bias.tensor)
 
 
 def projected_by_matrix(maps: Maps, call: AtenCall) -> Result:
     """A product with a constant matrix."""
-    weight = mapped(call.constant("mat2") or call.constant("other"))
-    need_mapped(len(weight.shape) == 2)
-    return _projected(maps, call, "self", mapped(weight.tensor).t(), None)
+    weight = require(call.constant("mat2") or call.constant("other"))
+    require_that(len(weight.shape) == 2)
+    return _projected(maps, call, "self", require(weight.tensor).t(), None)
 
 
 def _projected(maps: Maps, call: AtenCall, name: str, weight: torch.Tensor, bias: torch.Tensor | None) -> Result:
     """A linear layer over the channels of every pixel is a 1×1 convolution."""
-    x = mapped(call.tensor(name))
-    need_mapped(weight.dtype == torch.float32 and (x.axes is not None or len(x.shape) > 2))
+    x = require(call.tensor(name))
+    require_that(weight.dtype == torch.float32 and (x.axes is not None or len(x.shape) > 2))
     op, axes = maps.channels_last(x)
     projected = {"weight": weight[:, :, None, None]} | ({} if bias is None else {"bias": bias})
     conv = maps.add(maps.name_of(call), "conv", (op,), pointwise_attrs(len(weight), bias is not None), projected)
-    return maps.value(conv, Axes((*axes.axes[:-1], (Factor("channel", len(weight), 1),))).merged(), x)
+    return maps.value(conv, Axes((*axes.axes[:-1], (Factor("channel", len(weight), 1),))).merge(), x)
 
 
 @_rule("layer_norm")
 def _layer_norm(maps: Maps, call: AtenCall) -> Result:
     x, weight, bias = call.tensors[0], call.arguments.get("weight"), call.arguments.get("bias")
-    need_mapped(tuple(call.arguments["normalized_shape"]) == (x.shape[-1],) and (weight is not None or bias is None))
+    require_that(tuple(call.arguments["normalized_shape"]) == (x.shape[-1],) and (weight is not None or bias is None))
     vector = x.axes is None and len(x.shape) == 2
     op, axes = (maps.reading(x), None) if vector else maps.channels_last(x)
     layer_norm = {}
@@ -525,9 +531,9 @@ def _layer_norm(maps: Maps, call: AtenCall) -> Result:
 def _batch_norm(maps: Maps, call: AtenCall) -> Result:
     """Of tokens that stand in one row, whose second axis are the channels."""
     x = call.tensors[0]
-    need_mapped(x.axes is not None and len(x.shape) > 1)
-    op, axes = maps.gathered(x)
-    need_mapped(axes.axes[1] == (Factor("channel", maps.ops[op].shape[1], 1),))
+    require_that(x.axes is not None and len(x.shape) > 1)
+    op, axes = maps.gather(x)
+    require_that(axes.axes[1] == (Factor("channel", maps.ops[op].shape[1], 1),))
     return maps.value(_on_maps(maps, call, {id(x): op}, op), axes, x)
 
 
@@ -540,20 +546,20 @@ def _mean(maps: Maps, call: AtenCall) -> Result:
 @_rule("linalg_vector_norm", "norm")
 def _norm(maps: Maps, call: AtenCall) -> Result:
     """The length of each channel."""
-    need_mapped(call.arguments.get("ord", call.arguments.get("p")) == 2)
+    require_that(call.arguments.get("ord", call.arguments.get("p")) == 2)
     return _reduced(maps, call, "global_l2_norm", "")
 
 
 def _reduced(maps: Maps, call: AtenCall, over_pixels: str, over_channels: str) -> Result:
     x, dims, keep = call.tensors[0], call.arguments.get("dim"), bool(call.arguments.get("keepdim"))
     over = sorted(int(d) % len(x.shape) for d in ([dims] if isinstance(dims, int) else dims or ()))
-    op, axes = maps.gathered(x)
-    need_mapped(bool(over) and call.arguments.get("dtype") is None)
+    op, axes = maps.gather(x)
+    require_that(bool(over) and call.arguments.get("dtype") is None)
     reduced = [factor.of for d in over for factor in axes.axes[d]]
-    need_mapped(reduced in (["pixel"] * len(axes.factors("pixel")), ["channel"] * len(axes.factors("channel"))) and bool(reduced))
+    require_that(reduced in (["pixel"] * len(axes.factors("pixel")), ["channel"] * len(axes.factors("channel"))) and bool(reduced))
     left = Axes(tuple(() if i in over else axis for i, axis in enumerate(axes.axes) if keep or i not in over))
     if reduced[0] == "channel":
-        need_mapped(keep and bool(over_channels))
+        require_that(keep and bool(over_channels))
         return maps.value(maps.add(maps.name_of(call), over_channels, (op,), {}), left, x)
     vector = left.shape == maps.ops[op].shape[:2]
     pooled = maps.add(maps.name_of(call), over_pixels, (op,), {"keepdims": not vector})
@@ -562,8 +568,8 @@ def _reduced(maps: Maps, call: AtenCall, over_pixels: str, over_channels: str) -
 
 def elementwise(maps: Maps, call: AtenCall) -> Result:
     """Keep the axes of an elementwise operator: it computes the same in any order of elements."""
-    leader = mapped(next((value for value in call.tensors if value.axes is not None and value.shape == call.out), None))
-    op, axes = maps.gathered(leader)
+    leader = require(next((value for value in call.tensors if value.axes is not None and value.shape == call.out), None))
+    op, axes = maps.gather(leader)
     places = {id(value): _met(maps, value, op, axes, call.out) for value in call.values}
     return maps.value(_on_maps(maps, call, places, op), axes, leader)
 
@@ -571,18 +577,18 @@ def elementwise(maps: Maps, call: AtenCall) -> Result:
 def _met(maps: Maps, value: AtenValue, op: str, axes: Axes, out: Shape) -> str | AtenValue:
     """A tensor as it meets a map: aligned with it, or as far as it is broadcast."""
     if not value.op:
-        seen = spread(mapped(value.tensor), axes, ("channel", "pixel"))
+        seen = broadcast_over(require(value.tensor), axes, ("channel", "pixel"))
         channels, pixels = seen.shape
         height, width = maps.ops[op].shape[2:] if pixels > 1 else (1, 1)
         tensor = seen.reshape(1, channels, height, width)
         return replace(value, shape=tuple(tensor.shape), tensor=tensor)
     if value.shape == out:
-        return maps.aligned(value, op, axes)
-    current, seen_axes = maps.gathered(value)
+        return maps.align(value, op, axes)
+    current, seen_axes = maps.gather(value)
     padded = (*[()] * (len(axes.axes) - len(seen_axes.axes)), *seen_axes.axes)
-    need_mapped(all(not mine or mine == theirs for mine, theirs in zip(padded, axes.axes, strict=True)))
+    require_that(all(not mine or mine == theirs for mine, theirs in zip(padded, axes.axes, strict=True)))
     there, here = maps.ops[current].shape, maps.ops[op].shape
-    need_mapped(there[1] in (1, here[1]) and there[2:] in ((1, 1), here[2:]))
+    require_that(there[1] in (1, here[1]) and there[2:] in ((1, 1), here[2:]))
     return current
 
 
@@ -597,7 +603,7 @@ def _on_maps(maps: Maps, call: AtenCall, places: Mapping[int, str | AtenValue], 
 
     on_maps = {name: placed(argument) for name, argument in call.arguments.items()}
     value = maps.compute(AtenCall(call.node, on_maps, [maps.ops[op].shape]))[0]
-    need_mapped(bool(value.op) and maps.ops[value.op].shape == maps.ops[op].shape)
+    require_that(bool(value.op) and maps.ops[value.op].shape == maps.ops[op].shape)
     return value.op
 
 
@@ -616,5 +622,5 @@ def applied(maps: Maps, call: AtenCall) -> Result:
     rule = RULES.get(call.operator)
     if rule is not None:
         return rule(maps, call)
-    need_mapped(call.operator in _POINTWISE or torch.Tag.pointwise in getattr(call.node.target, "tags", ()))
+    require_that(call.operator in _POINTWISE or torch.Tag.pointwise in getattr(call.node.target, "tags", ()))
     return elementwise(maps, call)

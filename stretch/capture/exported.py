@@ -24,11 +24,11 @@ from predictors.operators import kind_of
 from predictors.shapes import Shape
 from stretch.capture.aten import RULES, AtenCall, AtenStep, AtenValue, opaque_node
 from stretch.capture.inputs import Inputs, InputShapes
-from stretch.capture.results import check_read, reachable
-from stretch.capture.trace import check_input, evaluating
+from stretch.capture.results import check_inputs_used, reachable
+from stretch.capture.trace import check_input, evaluation_mode
 
 
-class NotExported(StretchError):
+class ExportFailure(StretchError):
     """A network that torch.export refuses."""
 
 
@@ -60,19 +60,19 @@ class AtenLowering:
             if node.op == "placeholder":
                 self._values[node] = self._placeholder(node, names)
             elif node.op == "get_attr":
-                self._values[node] = self._given_beside(node)
+                self._values[node] = self._extra_input(node)
             elif node.op == "call_function":
                 self._lower(node)
         return self._finish(returned)
 
     def _placeholder(self, node: fx.Node, names: Mapping[str, str]) -> AtenValue:
         if node.name not in names:
-            return self._given_beside(node)
+            return self._extra_input(node)
         shape, name = self._shape(node, node.meta.get("val")), names[node.name]
         self._ops[name] = Op(name, "input", attrs={"shape": shape}, shape=shape)
         return AtenValue(name, shape, dtype=node.meta["val"].dtype)
 
-    def _given_beside(self, node: fx.Node) -> AtenValue:
+    def _extra_input(self, node: fx.Node) -> AtenValue:
         """A parameter, a buffer or a constant."""
         return AtenValue("", self._shape(node, node.meta.get("val")))
 
@@ -83,11 +83,11 @@ class AtenLowering:
         need(bool(ends), f"`{self._name}` returns nothing that depends on its input", "give a network that reads its input")
         outputs = [name for name in ends if name not in inputs]
         need(bool(outputs), f"`{self._name}` returns its input: it has no operator", "give a network with layers")
-        graph = OpGraph.build(self._name, self._kept(outputs), outputs)
-        check_read(graph)
+        graph = OpGraph.build(self._name, self._reachable_ops(outputs), outputs)
+        check_inputs_used(graph)
         return graph
 
-    def _kept(self, outputs: Sequence[str]) -> list[Op]:
+    def _reachable_ops(self, outputs: Sequence[str]) -> list[Op]:
         """Operators that lead to outputs."""
         return reachable(list(self._ops.values()), outputs)
 
@@ -104,16 +104,16 @@ class AtenLowering:
             parts = self._values.get(node.args[0])
             # what nobody reads may be missing
             if isinstance(parts, tuple) and isinstance(node.args[1], int) and node.args[1] < len(parts):
-                self._values[node] = self._part(node, parts[node.args[1]])
+                self._values[node] = self._tuple_element(node, parts[node.args[1]])
             return
         value = node.meta.get("val")
         results = [item for item in (value if isinstance(value, tuple | list) else [value]) if isinstance(item, torch.Tensor)]
         if not results:
             return
         shapes = [self._shape(node, result) for result in results]
-        call = AtenCall(node, self._given(node), shapes)
+        call = AtenCall(node, self._call_arguments(node), shapes)
         if all(0 in shape for shape in shapes):
-            applied = tuple(map(_empty, shapes))
+            applied = tuple(map(_empty_value, shapes))
         else:
             applied = self._apply(call) if call.tensors else self._constant(call)
         typed = tuple(replace(item, dtype=result.dtype) for item, result in zip(applied, results, strict=False))
@@ -139,10 +139,10 @@ class AtenLowering:
             )
         return (value, *[AtenValue(value.op, shape) if shape == value.shape else AtenValue("", shape) for shape in call.shapes[1:]])
 
-    def _part(self, node: fx.Node, part: AtenValue) -> AtenValue:
+    def _tuple_element(self, node: fx.Node, part: AtenValue) -> AtenValue:
         """One of several results; a piece of a tensor is copied out of it."""
         if 0 in part.shape:
-            return _empty(part.shape)
+            return _empty_value(part.shape)
         if part.piece is None:
             return part
         value = self._emit(AtenCall(node, {}, [part.shape]), [part.piece])
@@ -182,7 +182,7 @@ class AtenLowering:
             self._ops[known] = Op(known, "view", (op.name,), {"shape": value.shape}, value.shape)
         return known
 
-    def _given(self, node: fx.Node) -> dict[str, Any]:
+    def _call_arguments(self, node: fx.Node) -> dict[str, Any]:
         """The node's arguments by name, those left out at their defaults, values in place of nodes."""
         schema = getattr(node.target, "_schema", None)
         named: dict[str, Any] = {}
@@ -192,11 +192,11 @@ class AtenLowering:
             for i, argument in enumerate(schema.arguments):
                 default = argument.default_value if argument.has_default_value() else None
                 named[argument.name] = node.args[i] if i < len(node.args) else node.kwargs.get(argument.name, default)
-        known = {key: fx.node.map_aggregate(item, self._known) for key, item in named.items()}
+        known = {key: fx.node.map_aggregate(item, self._to_values) for key, item in named.items()}
         # joined to others, a tensor without elements adds nothing
-        return {key: _not_empty(item) if isinstance(item, list) else item for key, item in known.items()}
+        return {key: _drop_empty_lists(item) if isinstance(item, list) else item for key, item in known.items()}
 
-    def _known(self, item: Any) -> Any:
+    def _to_values(self, item: Any) -> Any:
         return self._values.get(self._source(item)) if isinstance(item, fx.Node) else item
 
     def _source(self, node: fx.Node) -> fx.Node:
@@ -214,31 +214,32 @@ class AtenLowering:
         )
         return tuple(value.shape)
 
-    def _operator_name(self, node: fx.Node, more: set[str]) -> str:
+    def _operator_name(self, node: fx.Node, taken: set[str]) -> str:
         """Path of the module that the node is part of; its own name where that is taken."""
         stack = node.meta.get("nn_module_stack") or {}
         path = next(reversed(stack.values()))[0] if stack else ""
         path = path.replace("L['self'].", "").replace("L['self']", "").replace(".", "_")
-        wanted = path if path and path not in self._ops and path not in more else f"{path}_{node.name}".strip("_")
-        return self._free_name(wanted, more)
+        preferred = path if path and path not in self._ops and path not in taken else f"{path}_{node.name}".strip("_")
+        return self._free_name(preferred, taken)
 
-    def _free_name(self, wanted: str, more: set[str] = frozenset()) -> str:  # type: ignore[assignment]
-        if hasattr(nn.Module, wanted):
-            wanted = f"{wanted}_"
-        return unique_name(wanted, lambda name: name in self._ops or name in more)
+    def _free_name(self, preferred: str, taken: set[str] = frozenset()) -> str:  # type: ignore[assignment]
+        if hasattr(nn.Module, preferred):
+            preferred = f"{preferred}_"
+        return unique_name(preferred, lambda name: name in self._ops or name in taken)
 
 
-def _empty(shape: Shape) -> AtenValue:
+def _empty_value(shape: Shape) -> AtenValue:
     """A tensor without elements, which no operator need compute."""
     return AtenValue("", shape, tensor=torch.empty(shape))
 
 
-def _not_empty(item: list[Any]) -> list[Any]:
+def _drop_empty_lists(item: list[Any]) -> list[Any]:
     """A list without tensors that have no elements, unless there are no others."""
     return [value for value in item if not (isinstance(value, AtenValue) and 0 in value.shape)] or item
 
+    #: Higher-order operators of such parts, and how many arguments stand before the part's graph.
 
-#: Higher-order operators of such parts, and how many arguments stand before the part's graph.
+
 _SWITCHES = {"wrap_with_set_grad_enabled": 1, "wrap_with_autocast": 4}
 
 
@@ -280,13 +281,13 @@ def capture_exported(module: nn.Module, input_shape: InputShapes | Inputs = (1, 
         input_shape: As of `stretch.capture.capture`.
     """
     name, arguments = name or type(module).__name__, Inputs.of(input_shape, module)
-    with evaluating(module):
+    with evaluation_mode(module):
         program = export(module, arguments, name)
     outputs = [returned_node for returned_node in returned_nodes(program) if returned_node is not None]
-    return AtenLowering(program.graph, name).graph(inputs_of(program, arguments, name), outputs)
+    return AtenLowering(program.graph, name).graph(input_placeholders(program, arguments, name), outputs)
 
 
-def inputs_of(program: torch.export.ExportedProgram, inputs: Inputs, name: str) -> dict[str, str]:
+def input_placeholders(program: torch.export.ExportedProgram, inputs: Inputs, name: str) -> dict[str, str]:
     """Return the names of the nodes for the inputs, and the names of the inputs."""
     nodes = program.graph_signature.user_inputs
     need(
@@ -309,7 +310,7 @@ def export(module: nn.Module, inputs: Inputs, name: str) -> torch.export.Exporte
     device = first.device if first is not None else "cpu"
     args, kwargs = inputs.arguments([torch.zeros(shape, device=device) for shape in inputs.shapes.values()])
     # What torch and networks warn of while they are traced concerns neither cost nor the person who asks for it.
-    with warnings.catch_warnings(), _unlogged():
+    with warnings.catch_warnings(), _silence_logs():
         warnings.simplefilter("ignore")
         try:
             with torch.no_grad():
@@ -317,11 +318,11 @@ def export(module: nn.Module, inputs: Inputs, name: str) -> torch.export.Exporte
             inline(program)
             return program.run_decompositions({}) if any(map(_writes_into_view, program.graph.nodes)) else program
         except Exception as error:
-            raise _refused(module, inputs, device, name, error) from error
+            raise _export_error(module, inputs, device, name, error) from error
 
 
 @contextlib.contextmanager
-def _unlogged() -> Iterator[None]:
+def _silence_logs() -> Iterator[None]:
     """Without what torch logs and prints of a network that it cannot export, whole programs among it: the error says it."""
     kept = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
@@ -343,7 +344,7 @@ def _writes_into_view(node: fx.Node) -> bool:
     return views or schema.name in ("aten::copy_", "aten::index_put_")
 
 
-def _refused(module: nn.Module, inputs: Inputs, device: torch.device | str, name: str, error: Exception) -> StretchError:
+def _export_error(module: nn.Module, inputs: Inputs, device: torch.device | str, name: str, error: Exception) -> StretchError:
     """What to say of a network that cannot be exported: whether its inputs are to blame, or the network."""
     said = first_line(error)
     if str(device) != "meta":
@@ -351,7 +352,7 @@ def _refused(module: nn.Module, inputs: Inputs, device: torch.device | str, name
             check_input(module, inputs, name, device)
         except UsageError as rejected:
             return rejected
-    return NotExported(
+    return ExportFailure(
         f"`{name}` cannot be exported by torch.export: {said}",
         "its forward must not branch on tensor values; give a factory of the part without that as `module:factory`",
     )

@@ -15,7 +15,7 @@ from predictors.shapes import Shape
 from stretch.capture.results import tensors
 
 #: Name of the input of a network with one.
-ONLY = "input"
+SINGLE_INPUT = "input"
 
 #: The shape of one input; or of several, in their order or by the names of the forward's arguments.
 InputShapes = Sequence[int] | Sequence[Sequence[int]] | Mapping[str, Sequence[int]]
@@ -35,7 +35,7 @@ class Inputs:
         if isinstance(input_shapes, Inputs):
             return input_shapes
         if is_shape(input_shapes):
-            return cls({ONLY: checked_shape(ONLY, input_shapes)})
+            return cls({SINGLE_INPUT: check_shape(SINGLE_INPUT, input_shapes)})
         # of a network that is traced, such as one of an ONNX file, the signature is that of its own forward
         arguments = list(inspect.signature(module.forward).parameters.values())
         tensors = [argument for argument in arguments if argument.kind in (argument.POSITIONAL_OR_KEYWORD, argument.KEYWORD_ONLY)]
@@ -51,10 +51,10 @@ class Inputs:
         if unknown := [input_shape for input_shape in input_shapes if input_shape not in names]:
             raise UsageError(f"`{name}` has no input `{unknown[0]}`", f"its forward takes {', '.join(names) or 'nothing'}")
         if missing := [tensor.name for tensor in tensors if tensor.default is tensor.empty and tensor.name not in input_shapes]:
-            raise UsageError(f"`{name}` has no shape for its input `{missing[0]}`", _every(names))
+            raise UsageError(f"`{name}` has no shape for its input `{missing[0]}`", _join_names(names))
         if not input_shapes:
-            raise UsageError(f"there is no shape for any input of `{name}`", _every(names))
-        return cls({name: checked_shape(name, input_shapes[name]) for name in names if name in input_shapes}, named=True)
+            raise UsageError(f"there is no shape for any input of `{name}`", _join_names(names))
+        return cls({name: check_shape(name, input_shapes[name]) for name in names if name in input_shapes}, named=True)
 
     def random(self, seed: int = 0, device: torch.device | str = "cpu") -> list[torch.Tensor]:
         """Normally distributed numbers for each, in order."""
@@ -73,10 +73,10 @@ class Inputs:
     def __str__(self) -> str:
         """Sizes as people write them, such as ``1×3×224×224``."""
         sizes = {name: "×".join(map(str, shape)) for name, shape in self.shapes.items()}
-        return ", ".join(f"{name} {size}" for name, size in sizes.items()) if self.named or len(sizes) > 1 else sizes[ONLY]
+        return ", ".join(f"{name} {size}" for name, size in sizes.items()) if self.named or len(sizes) > 1 else sizes[SINGLE_INPUT]
 
 
-def _every(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     """What to do where shapes are missing."""
     return f"give each of {', '.join(names)} its shape, as a mapping or with --input {names[0]}=1x3x224x224" if names else "give it inputs"
 
@@ -86,7 +86,7 @@ def is_shape(arguments: Any) -> bool:
     return not isinstance(arguments, Mapping) and all(isinstance(argument, int) or hasattr(argument, "__index__") for argument in arguments)
 
 
-def whole_numbers(name: str, where: str) -> WholeNumbersError:
+def whole_numbers_error(name: str, where: str) -> WholeNumbersError:
     """Return the error for a network whose inputs are whole numbers, such as those of words.
 
     Args:
@@ -98,14 +98,14 @@ def whole_numbers(name: str, where: str) -> WholeNumbersError:
     )
 
 
-def checked_shape(name: str, arguments: Any) -> Shape:
+def check_shape(name: str, arguments: Any) -> Shape:
     """The shape of an input."""
     try:
         shape = tuple(operator.index(size) for size in arguments)
     except TypeError:
         shape = (0,)
     # a number by itself is no image: only one of several inputs
-    if min(shape, default=int(name != ONLY)) < 1:
+    if min(shape, default=int(name != SINGLE_INPUT)) < 1:
         raise UsageError(f"the input `{name}` has {arguments!r}, which is no shape", "give whole numbers from 1, such as (1, 3, 224, 224)")
     return shape
 

@@ -18,22 +18,22 @@ from stretch.capture.aten import (
     Axes,
     CallRecorder,
     Factor,
-    Of,
-    Unmapped,
-    common,
-    held,
+    FactorKind,
+    Unsupported,
+    common_factors,
     map_axes,
-    mapped,
-    need_mapped,
     over_elements,
     rearrangement,
+    require,
+    require_that,
+    storage_dtype,
 )
 from stretch.opaque.calls import Call
 
 # Tensors that do not depend on the input, as they meet a feature map or the scores of attention.
 
 
-def spread(tensor: torch.Tensor, axes: Axes, over: Sequence[Of]) -> torch.Tensor:
+def broadcast_over(tensor: torch.Tensor, axes: Axes, over: Sequence[FactorKind]) -> torch.Tensor:
     """A tensor that is broadcast to one of known axes, with an axis for each of what these run over.
 
     Returns:
@@ -48,7 +48,7 @@ def spread(tensor: torch.Tensor, axes: Axes, over: Sequence[Of]) -> torch.Tensor
     seen = tensor.reshape(parts)
     order = [at for of in over for at in sorted((i for i, f in enumerate(result) if f.of == of), key=lambda i: -result[i].step)]
     rest = [i for i in range(len(result)) if i not in order]
-    need_mapped(all(parts[i] == 1 for i in rest))
+    require_that(all(parts[i] == 1 for i in rest))
     seen = seen.permute(*order, *rest)
     at, shape = 0, []
     for of in over:
@@ -101,19 +101,19 @@ class Maps:
         op = self.ops.get(value.op)
         if op is None or len(op.shape) != 4 or kind_of(op.kind).stated:
             return None
-        return map_axes(op.shape).reshaped(value.shape)
+        return map_axes(op.shape).reshape(value.shape)
 
     def value(self, op: str, axes: Axes, like: AtenValue) -> AtenValue:
         """A map seen along axes, as the tensor itself where that is all that they say."""
         result = AtenValue(op, axes.shape, base=self.ops[op].shape, dtype=like.dtype)
         there = self.ops[op].shape
         first = axes.shape[:2] == there[:2] and not kind_of(self.ops[op].kind).stated
-        plain = first and map_axes(there).reshaped(axes.shape) == axes
+        plain = first and map_axes(there).reshape(axes.shape) == axes
         return result if plain else replace(result, axes=axes)
 
-    def gathered(self, value: AtenValue) -> tuple[str, Axes]:
+    def gather(self, value: AtenValue) -> tuple[str, Axes]:
         """A map with the channels of a tensor in its order, and the tensor's axes there."""
-        axes, op = mapped(self.axes_of(value)), value.op
+        axes, op = require(self.axes_of(value)), value.op
         channels = axes.channels()
         if channels != list(range(self.ops[op].shape[1])):
             op = self._select(op, tuple(channels))
@@ -123,14 +123,14 @@ class Maps:
         """Some channels of a map, computed by as many filters where they are a convolution's."""
         key = ("select", name, channels)
         if key not in self._known:
-            selecting = self._selecting(self.ops[name], channels)
+            selecting = self._add_selection(self.ops[name], channels)
             if channels == tuple(range(channels[0], channels[-1] + 1)) and self.ops[selecting].kind != "slice":
                 bounds: dict[str, Attr] = {"start": channels[0], "stop": channels[-1] + 1}
                 self.instead[selecting] = (name, Op(selecting, "slice", (name,), bounds, self.ops[selecting].shape))
             self._known[key] = selecting
         return self._known[key]
 
-    def _selecting(self, op: Op, channels: tuple[int, ...]) -> str:
+    def _add_selection(self, op: Op, channels: tuple[int, ...]) -> str:
         kind, width, attrs = kind_of(op.kind), op.shape[1], dict(op.attrs)
         in_a_row = channels == tuple(range(channels[0], channels[0] + len(channels)))
         rows = slice(channels[0], channels[0] + len(channels)) if in_a_row else list(channels)
@@ -140,7 +140,7 @@ class Maps:
             return self.add(near, "conv", op.inputs, {**attrs, "out_channels": len(channels)}, selecting)
         depthwise = op.kind == "conv" and attrs["groups"] == width == self.ops[op.inputs[0]].shape[1]
         if len(op.inputs) == 1 and (depthwise or kind.slices is same_slice):
-            with suppress(Unmapped):
+            with suppress(Unsupported):
                 source = self._select(op.inputs[0], channels)
                 more: dict[str, Attr] = {"out_channels": len(channels), "groups": len(channels)} if depthwise else {}
                 return self.add(near, op.kind, (source,), attrs | more, selecting)
@@ -153,9 +153,9 @@ class Maps:
                 mixed = self.add(f"{op.name}_shuffled", "channel_shuffle", (op.name,), {"groups": groups})
                 whole = len(channels) == width
                 return mixed if whole else self.add(near, "slice", (mixed,), {"start": start, "stop": start + len(channels)})
-        raise Unmapped
+        raise Unsupported
 
-    def arranged(self, op: str, axes: Axes, pixels: tuple[int, int] | None = None) -> str:
+    def rearrange(self, op: str, axes: Axes, pixels: tuple[int, int] | None = None) -> str:
         """A map whose pixels are in the order in which axes see them.
 
         Args:
@@ -163,7 +163,7 @@ class Maps:
                 the first axis over pixels and all others.
         """
         there = self.ops[op].shape
-        steps = rearrangement(list(zip(axes.factors("pixel"), axes.in_order().factors("pixel"), strict=True)))
+        steps = rearrangement(list(zip(axes.factors("pixel"), axes.sort_factors().factors("pixel"), strict=True)))
         moved = steps[1] != tuple(range(len(steps[1])))
         if pixels is None:
             sizes = [prod(f.size for f in axis if f.of == "pixel") for axis in axes.axes if any(f.of == "pixel" for f in axis)]
@@ -171,9 +171,9 @@ class Maps:
         if not moved and there[2:] == pixels:
             return op
         split, order = steps if moved else ((prod(pixels),), (0,))
-        return self._rearranged(op, {"split": split, "order": order, "pixels": pixels})
+        return self._add_rearrange(op, {"split": split, "order": order, "pixels": pixels})
 
-    def _rearranged(self, name: str, attrs: dict[str, Attr]) -> str:
+    def _add_rearrange(self, name: str, attrs: dict[str, Attr]) -> str:
         """A map with its pixels in another order; what is computed pixel by pixel is computed in that order, so that maps of one source share it."""
         op = self.ops[name]
         alone = len(op.inputs) == 1 and not kind_of(op.kind).stated
@@ -184,54 +184,54 @@ class Maps:
             return self.add(f"{name}_pixels", "rearrange", (name,), attrs)
         key = ("rearranged", name, *sorted(attrs.items()))
         if key not in self._known:
-            rearranged = self.add(f"{name}_pixels", op.kind, (self._rearranged(op.inputs[0], attrs),), op.attrs, self.weights.get(name))
+            rearranged = self.add(f"{name}_pixels", op.kind, (self._add_rearrange(op.inputs[0], attrs),), op.attrs, self.weights.get(name))
             self.instead[rearranged] = (name, Op(rearranged, "rearrange", (name,), attrs, self.ops[rearranged].shape))
             self._known[key] = rearranged
         return self._known[key]
 
-    def aligned(self, value: AtenValue, op: str, axes: Axes) -> str:
+    def align(self, value: AtenValue, op: str, axes: Axes) -> str:
         """The map of a tensor with its pixels where those of another map are.
 
         Args:
             axes: How that is seen with the tensor's shape.
         """
-        current, seen = self.gathered(value if self.axes_of(value) is not None else self.lifted(value))
+        current, seen = self.gather(value if self.axes_of(value) is not None else self.to_map(value))
         moves: list[tuple[Factor, Factor]] = []
         for mine, theirs in zip(seen.axes, axes.axes, strict=True):
-            pairs = common(mine, theirs)
-            need_mapped(all(a.of == b.of and (a.of == "pixel" or a.step == b.step) for a, b in pairs))
+            pairs = common_factors(mine, theirs)
+            require_that(all(a.of == b.of and (a.of == "pixel" or a.step == b.step) for a, b in pairs))
             moves += [pair for pair in pairs if pair[0].of == "pixel"]
         steps, pixels = rearrangement(moves), self.ops[op].shape[2:]
-        need_mapped(self.ops[current].shape[1] == self.ops[op].shape[1])
+        require_that(self.ops[current].shape[1] == self.ops[op].shape[1])
         moved = steps[1] != tuple(range(len(steps[1])))
         if not moved and self.ops[current].shape[2:] == pixels:
             return current
         split, order = steps if moved else ((prod(pixels),), (0,))
-        return self._rearranged(current, {"split": split, "order": order, "pixels": pixels})
+        return self._add_rearrange(current, {"split": split, "order": order, "pixels": pixels})
 
-    def lifted(self, value: AtenValue) -> AtenValue:
+    def to_map(self, value: AtenValue) -> AtenValue:
         """A tensor of unknown axes, of which the last one is taken for channels, as a map."""
         shape, batch = value.shape, next(iter(self.ops.values())).shape[0]
-        need_mapped(value.axes is None and len(shape) > 2 and not shape[0] % batch and value.dtype in (None, torch.float32))
+        require_that(value.axes is None and len(shape) > 2 and not shape[0] % batch and value.dtype in (None, torch.float32))
         source = self._moved.get(value.op)
         if source is not None:
-            axes = source[1].reshaped(shape)
+            axes = source[1].reshape(shape)
             if axes is not None:
                 return self.value(source[0], axes, value)
         rows, tokens, channels = prod(shape[:-2]) // batch, shape[-2], shape[-1]
         op = self.add(
             f"{value.op}_map", "channels_first", (self.reading(replace(value, shape=(batch * rows, tokens, channels))),), {"rows": rows}
         )
-        last = mapped(map_axes(self.ops[op].shape).permuted((0, 2, 3, 1)).reshaped(shape))
+        last = require(map_axes(self.ops[op].shape).permute((0, 2, 3, 1)).reshape(shape))
         return AtenValue(op, shape, base=self.ops[op].shape, dtype=value.dtype, axes=last)
 
-    def plain(self, value: AtenValue) -> AtenValue:
+    def to_plain(self, value: AtenValue) -> AtenValue:
         """A tensor as an operator gives it, its elements in their order."""
         if value.axes is None:
             return value
         try:
-            op, axes = self.gathered(value)
-        except Unmapped:
+            op, axes = self.gather(value)
+        except Unsupported:
             index = torch.tensor(value.axes.channels())
             chosen = AtenValue("", tuple(index.shape), dtype=index.dtype, tensor=index)
             width = self.ops[value.op].shape
@@ -241,10 +241,10 @@ class Maps:
             axes = _with_channels_in_order(value.axes)
         kinds = [factor.of for axis in axes.axes for factor in axis]
         if kinds == sorted(kinds, key=("image", "channel", "pixel").index):
-            with suppress(Unmapped):
+            with suppress(Unsupported):
                 ordered = self._as_map(op, axes)
                 return replace(value, op=ordered, base=self.ops[ordered].shape, axes=None)
-        name = self._permuted(value, op, axes)
+        name = self._permute(value, op, axes)
         return replace(value, op=name, base=value.shape, axes=None)
 
     def _as_map(self, op: str, axes: Axes) -> str:
@@ -253,9 +253,9 @@ class Maps:
         if len(shape) == 2 and self.ops[op].shape[2:] == (1, 1) and shape == self.ops[op].shape[:2]:
             return self.add(f"{op}_vector", "flatten", (op,), {})
         as_image = len(shape) == 4 and shape[:2] == self.ops[op].shape[:2]
-        return self.arranged(op, axes, (shape[2], shape[3]) if as_image else None)
+        return self.rearrange(op, axes, (shape[2], shape[3]) if as_image else None)
 
-    def _permuted(self, value: AtenValue, op: str, axes: Axes) -> str:
+    def _permute(self, value: AtenValue, op: str, axes: Axes) -> str:
         """The elements of a map in the order of axes, moved by torch."""
         factors = [factor for axis in axes.axes for factor in axis]
         order = {"image": 0, "channel": 1, "pixel": 2}
@@ -273,7 +273,7 @@ class Maps:
     def _opaque(self, value: AtenValue, shape: Shape, calls: Callable[[CallRecorder, object], tuple[Call, ...]]) -> str:
         """An operator of some calls on a whole map."""
         known = CallRecorder()
-        whole = AtenValue(value.op, self.ops[value.op].shape, dtype=held(value.dtype))
+        whole = AtenValue(value.op, self.ops[value.op].shape, dtype=storage_dtype(value.dtype))
         built = calls(known, known(whole))
         step = known.step(over_elements(shape, "copy", "permute"), built)
         return self.add(f"{value.op}_moved", "opaque", (value.op,), step.attrs, step.weights)
@@ -283,27 +283,27 @@ class Maps:
 
         Pixels that the network has put into its channels, as where patches are merged, are channels of a new map.
         """
-        op, axes = self.gathered(value if self.axes_of(value) is not None else self.lifted(value))
+        op, axes = self.gather(value if self.axes_of(value) is not None else self.to_map(value))
         last = axes.axes[-1]
         channels = [factor for factor in last if factor.of == "channel"]
         merged = [factor for factor in last if factor.of == "pixel"]
-        need_mapped(prod(f.size for f in channels) == self.ops[op].shape[1] and list(last) == [*merged, *channels])
-        return self._merged(op, axes, merged) if merged else (op, axes)
+        require_that(prod(f.size for f in channels) == self.ops[op].shape[1] and list(last) == [*merged, *channels])
+        return self._merge(op, axes, merged) if merged else (op, axes)
 
-    def _merged(self, op: str, axes: Axes, merged: Sequence[Factor]) -> tuple[str, Axes]:
+    def _merge(self, op: str, axes: Axes, merged: Sequence[Factor]) -> tuple[str, Axes]:
         """A map that has a channel for each channel and each of some neighbouring pixels."""
         h, w = self.ops[op].shape[2:]
         left = [factor for axis in axes.axes[:-1] for factor in axis if factor.of == "pixel"]
         rows, columns = [f for f in left if f.step % w == 0], [f for f in left if f.step % w]
         step = (min((f.step // w for f in rows), default=h), min((f.step for f in columns), default=w))
         size = (h // step[0], w // step[1])
-        need_mapped(not h % step[0] and not w % step[1] and (prod(f.size for f in rows), prod(f.size for f in columns)) == size)
+        require_that(not h % step[0] and not w % step[1] and (prod(f.size for f in rows), prod(f.size for f in columns)) == size)
         parts = []
         for digits in product(*[range(factor.size) for factor in merged]):
             at = sum(digit * factor.step for digit, factor in zip(digits, merged, strict=True))
             attrs: dict[str, Attr] = {"start": (at // w, at % w), "stop": (h, w), "step": step}
             part = self.add(f"{op}_sampled", "subsample", (op,), attrs)
-            need_mapped(self.ops[part].shape[2:] == size)
+            require_that(self.ops[part].shape[2:] == size)
             parts.append(part)
         merged_op = self.add(f"{op}_merged", "concat", parts, {}) if len(parts) > 1 else parts[0]
         steps = {f: f.step // w // step[0] * size[1] if f in rows else f.step // step[1] for f in left}
@@ -313,9 +313,9 @@ class Maps:
 
 def _with_channels_in_order(axes: Axes) -> Axes:
     """The axes of a map that has just the channels that they run over, in their order; pixels lie where they were."""
-    ordered = axes.in_order()
+    ordered = axes.sort_factors()
     rows = [
         tuple(new if old.of == "channel" else old for old, new in zip(before, after, strict=True))
         for before, after in zip(axes.axes, ordered.axes, strict=True)
     ]
-    return Axes(tuple(rows)).merged()
+    return Axes(tuple(rows)).merge()

@@ -11,10 +11,10 @@ from torch import nn
 
 from predictors.errors import StretchError, need
 from predictors.graph import SHARED, Op, OpGraph
-from stretch.operators.capturing import Refusal
+from stretch.operators.capturing import UnsupportedNode
 
 #: Nested deeper, a structure is refused.
-_DEEPEST = 32
+_MAX_DEPTH = 32
 
 
 @dataclass(frozen=True)
@@ -25,14 +25,14 @@ class Result:
     key: str  # Its name among the results: the keys and positions that lead to it, such as ``out``, ``boxes_0`` or ``output_1``.
     dtype: torch.dtype = torch.float32  # Of the tensor that the network returns; operators compute it as reals.
 
-    def of(self, value: Any) -> Any:
-        """A value as the network returns it."""
+    def convert(self, value: Any) -> Any:
+        """Return a value in the type that the network returns."""
         return value if self.dtype == torch.float32 else value.to(self.dtype)
 
 
 @dataclass(frozen=True)
-class Returned:
-    """What a network returns, without its numbers."""
+class OutputStructure:
+    """Structure of what a network returns, without its numbers."""
 
     #: The structure, with a `Result` in place of each tensor that depends on the network's inputs; everything else is the network's own.
     template: Any
@@ -43,8 +43,8 @@ class Returned:
         return tuple(leaf for _, leaf in leaves(self.template) if isinstance(leaf, Result))
 
     @property
-    def plain(self) -> bool:
-        """Whether it is one tensor as its operator computes it and nothing else."""
+    def is_single_tensor(self) -> bool:
+        """Whether the network returns a single float32 tensor."""
         return isinstance(self.template, Result) and self.template.dtype == torch.float32
 
     def keys(self, outputs: tuple[str, ...]) -> tuple[str, ...]:
@@ -54,26 +54,26 @@ class Returned:
             named.setdefault(result.name, result.key)
         return tuple(named.get(name, name) for name in outputs)
 
-    def filled(self, values: Mapping[str, Any]) -> Any:
-        """The structure with a value in place of each `Result`."""
+    def substitute(self, values: Mapping[str, Any]) -> Any:
+        """Return the structure with a value in place of each `Result`."""
         held = (leaf for _, leaf in leaves(self.template))
-        return rebuilt(self.template, iter([leaf.of(values[leaf.name]) if isinstance(leaf, Result) else leaf for leaf in held]))
+        return rebuild(self.template, iter([leaf.convert(values[leaf.name]) if isinstance(leaf, Result) else leaf for leaf in held]))
 
 
 def leaves(structure: Any, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
     """Return the content of a structure, each with the keys and positions that lead to it, in order."""
-    if len(path) > _DEEPEST:
-        raise StretchError(f"the network's results are nested more than {_DEEPEST} deep", "let it return its tensors in one dictionary")
-    held = _held(structure)
+    if len(path) > _MAX_DEPTH:
+        raise StretchError(f"the network's results are nested more than {_MAX_DEPTH} deep", "let it return its tensors in one dictionary")
+    held = _container_items(structure)
     if held is None:
         return [(path, structure)]
     return [leaf for word, value in held for leaf in leaves(value, (*path, word))]
 
 
-def _held(structure: Any) -> list[tuple[str, Any]] | None:
-    """What a container holds directly, by words; None of something else."""
+def _container_items(structure: Any) -> list[tuple[str, Any]] | None:
+    """Return the items of a container by name; None for anything else."""
     if isinstance(structure, dict):
-        return [(_word(key), value) for key, value in structure.items()]
+        return [(_key_name(key), value) for key, value in structure.items()]
     if isinstance(structure, list | tuple):
         words = getattr(structure, "_fields", None) or range(len(structure))
         return [(str(word), value) for word, value in zip(words, structure, strict=True)]
@@ -87,7 +87,7 @@ def tensors(structure: Any) -> list[torch.Tensor]:
     return [leaf for _, leaf in leaves(structure) if isinstance(leaf, torch.Tensor)]
 
 
-def keyed(structure: Any) -> Iterator[tuple[str, Any]]:
+def walk_leaves(structure: Any) -> Iterator[tuple[str, Any]]:
     """Return the content of a structure, each with its own name: its keys joined, ``output_0`` if there are only positions."""
     used: set[str] = set()
     for path, leaf in leaves(structure):
@@ -99,16 +99,16 @@ def keyed(structure: Any) -> Iterator[tuple[str, Any]]:
         yield name, leaf
 
 
-def rebuilt(structure: Any, built: Iterator[Any]) -> Any:
+def rebuild(structure: Any, built: Iterator[Any]) -> Any:
     """A structure of the same kinds with other leaves.
 
     Args:
         built: Gives a leaf for each of its `leaves`, in their order.
     """
-    held = _held(structure)
+    held = _container_items(structure)
     if held is None:
         return next(built)
-    parts = [rebuilt(value, built) for _, value in held]
+    parts = [rebuild(value, built) for _, value in held]
     if isinstance(structure, list | tuple):
         kind = type(structure)
         # a named tuple takes them one by one
@@ -123,7 +123,7 @@ def rebuilt(structure: Any, built: Iterator[Any]) -> Any:
     return copied
 
 
-def _word(key: Any) -> str:
+def _key_name(key: Any) -> str:
     """A key as a part of a name."""
     return "".join(c if c.isalnum() else "_" for c in str(key)) or "_"
 
@@ -141,13 +141,13 @@ class Captured:
     module: nn.Module  # The network itself.
     refusal: str = ""  # Why tracing could not capture it, so that some of its operators may be opaque; empty where it could.
     #: What it returns; one tensor, or several as a tuple, where nothing else is known.
-    returned: Returned = field(default=None)  # type: ignore[assignment]
+    returned: OutputStructure = field(default=None)  # type: ignore[assignment]
     warnings: tuple[str, ...] = ()  # What a person should know of how it was captured.
 
     def __post_init__(self) -> None:
         """Say what is returned where nobody did."""
         if self.returned is None:
-            object.__setattr__(self, "returned", returned_by(self.graph))
+            object.__setattr__(self, "returned", output_structure(self.graph))
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -160,7 +160,7 @@ class Captured:
         return tuple(op.name for op in self.graph.ops if op.kind == "opaque")
 
 
-def with_shared(captured: Captured) -> Captured:
+def with_shared_weights(captured: Captured) -> Captured:
     """The network with the tag `SHARED` on the operators that have the same tensors as others, as where a module is called twice."""
     numbers: dict[Any, list[tuple[str, str]]] = {}
     for op, tensors in captured.weights.items():
@@ -180,25 +180,25 @@ def with_shared(captured: Captured) -> Captured:
     return dataclasses.replace(captured, graph=dataclasses.replace(graph, ops=tuple(ops)))
 
 
-def returned_by(graph: OpGraph) -> Returned:
+def output_structure(graph: OpGraph) -> OutputStructure:
     """Return the default results of a graph's network: its output, or a tuple of several."""
     results = tuple(Result(name, f"output_{i}") for i, name in enumerate(graph.outputs))
-    return Returned(results if len(results) > 1 else Result(results[0].name, "output"))
+    return OutputStructure(results if len(results) > 1 else Result(results[0].name, "output"))
 
 
-def relabelled(output: Any, seen: Any, named: Callable[[torch.Tensor], str | None]) -> Returned:
+def rename_outputs(output: Any, seen: Any, named: Callable[[torch.Tensor], str | None]) -> OutputStructure:
     """Return a network's results, with a `Result` in place of each tensor that depends on its inputs."""
-    there, known = list(keyed(output)), [leaf for _, leaf in leaves(seen)]
+    there, known = list(walk_leaves(output)), [leaf for _, leaf in leaves(seen)]
     if [isinstance(leaf, torch.Tensor) for _, leaf in there] != [isinstance(leaf, torch.Tensor) for leaf in known]:
-        raise Refusal("it has another form where it is captured")
+        raise UnsupportedNode("it has another form where it is captured")
     built = []
     for (key, leaf), tensor in zip(there, known, strict=True):
         name = named(tensor) if isinstance(tensor, torch.Tensor) else None
         built.append(Result(name, key) if name is not None else leaf.detach() if isinstance(leaf, torch.Tensor) else leaf)
-    return Returned(rebuilt(output, iter(built)))
+    return OutputStructure(rebuild(output, iter(built)))
 
 
-def outputs_of(returned: Returned, inputs: Sequence[str], name: str) -> list[str]:
+def outputs_of(returned: OutputStructure, inputs: Sequence[str], name: str) -> list[str]:
     """Names of the operators that are the network's outputs, each once."""
     results = list(dict.fromkeys(result.name for result in returned.results))
     outputs = [result for result in results if result not in inputs]
@@ -210,15 +210,15 @@ def outputs_of(returned: Returned, inputs: Sequence[str], name: str) -> list[str
     raise StretchError(f"`{name}` returns no tensor", "let its forward return the tensors that it computes")
 
 
-def check_read(graph: OpGraph) -> None:
+def check_inputs_used(graph: OpGraph) -> None:
     """See that a network reads each of its inputs."""
     unread = next((op.name for op in graph.inputs if not graph.consumers[op.name]), None)
     need(unread is None, f"nothing that `{graph.name}` returns depends on its input `{unread}`", "wrap it in a module without that input")
 
 
-def left_out(returned: Returned, inputs: Sequence[str]) -> list[str]:
+def unused_inputs(returned: OutputStructure, inputs: Sequence[str]) -> list[str]:
     """Sentences on what a network returns and no file can compute: its inputs, and what does not depend on them."""
-    fixed = [key for key, leaf in keyed(returned.template) if not isinstance(leaf, Result)]
+    fixed = [key for key, leaf in walk_leaves(returned.template) if not isinstance(leaf, Result)]
     passed = [result.key for result in returned.results if result.name in inputs]
     whole = [result.key for result in returned.results if not result.dtype.is_floating_point]
     outcome = []
@@ -243,7 +243,7 @@ def reachable(ops: Sequence[Op], outputs: Sequence[str]) -> list[Op]:
     return [op for op in ops if op.name in needed or op.kind == "input"]
 
 
-def pairs(output: Any, returned: Returned) -> list[tuple[str, torch.Tensor]]:
+def named_outputs(output: Any, returned: OutputStructure) -> list[tuple[str, torch.Tensor]]:
     """The tensors that a network returned, as operators compute them, each with its operator's name; none where it is of another form."""
     named = [leaf for _, leaf in leaves(returned.template)]
     there = [leaf for _, leaf in leaves(output)]
@@ -253,6 +253,6 @@ def pairs(output: Any, returned: Returned) -> list[tuple[str, torch.Tensor]]:
     return [(a.name, b if b.is_floating_point() else b.float()) for a, b in held]
 
 
-def differences(got: Mapping[str, torch.Tensor], want: Any, returned: Returned) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def differences(got: Mapping[str, torch.Tensor], want: Any, returned: OutputStructure) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Return each result with the one of the network itself."""
-    return [(got[name], tensor) for name, tensor in pairs(want, returned)]
+    return [(got[name], tensor) for name, tensor in named_outputs(want, returned)]

@@ -22,25 +22,25 @@ from stretch.capture.aten import (
     AtenStep,
     AtenValue,
     CallRecorder,
-    Made,
-    Unmapped,
-    as_held,
+    LoweringResult,
+    Unsupported,
+    call_family_rule,
     conversion,
-    held,
-    of_family,
-    opaque,
     opaque_node,
+    opaque_step,
     over_elements,
     pieces,
+    storage_dtype,
+    with_storage_dtype,
 )
 from stretch.capture.axes import applied, chain_of, written_out
-from stretch.capture.exported import AtenLowering, export, inputs_of, returned_nodes
+from stretch.capture.exported import AtenLowering, export, input_placeholders, returned_nodes
 from stretch.capture.inputs import Inputs, InputShapes
 from stretch.capture.maps import Maps
-from stretch.capture.results import Captured, Result, Returned, differences, keyed, left_out, rebuilt
-from stretch.capture.trace import agrees, evaluating, folded
+from stretch.capture.results import Captured, OutputStructure, Result, differences, rebuild, unused_inputs, walk_leaves
+from stretch.capture.trace import evaluation_mode, fold_infinite_padding, is_close
 from stretch.opaque.calls import Call, computes
-from stretch.operators.capturing import FUNCTIONS, Refusal, pair, supported
+from stretch.operators.capturing import FUNCTIONS, UnsupportedNode, pair, require_supported
 from stretch.operators.lowerings import make_module
 
 Weights = dict[str, torch.Tensor]
@@ -50,14 +50,14 @@ _RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 _DROPOUTS = _RECURRENT | {"dropout", "feature_dropout", "alpha_dropout", "native_dropout", "feature_alpha_dropout"}
 
 #: Options of calls that say where and how tensors lie, not what they are.
-_PLACES = frozenset({"device", "layout", "pin_memory", "memory_format", "generator", "non_blocking"})
+_PLACEMENT_ARGUMENTS = frozenset({"device", "layout", "pin_memory", "memory_format", "generator", "non_blocking"})
 
 
-def computed(call: AtenCall) -> Made:
+def runnable_steps(call: AtenCall) -> LoweringResult:
     """Return the module that computes a call: a chain of operators, the tensor itself in another shape, or its pieces."""
     drops = call.operator in _DROPOUTS and call.arguments.get("train")
-    supported(not drops and not call.arguments.get("dropout_p"), "it drops at random in evaluation too")
-    value = OWN.get(call.operator)
+    require_supported(not drops and not call.arguments.get("dropout_p"), "it drops at random in evaluation too")
+    value = OPERATOR_RULES.get(call.operator)
     built = value(call) if value is not None else RULES.get(call.operator, lambda call: None)(call)
     if isinstance(built, AtenValue | tuple):
         return built
@@ -65,51 +65,51 @@ def computed(call: AtenCall) -> Made:
         known = [_with_weights(call, step) for step in built]
         if all(known):
             return [step for step in known if step is not None]
-    return [as_call(call, built)]
+    return [call_step(call, built)]
 
 
-def as_call(call: AtenCall, steps: list[AtenStep] | None, numbers: Sequence[int] = (0,)) -> AtenStep:
+def call_step(call: AtenCall, steps: list[AtenStep] | None, numbers: Sequence[int] = (0,)) -> AtenStep:
     """One operator for a call whatever a rule makes of it: opaque, computed by torch.
 
     Args:
         numbers: Which of several results it gives: one, or more in one row (1, n), each behind the other.
     """
-    return _called(call, _priced(call, steps), numbers)
+    return _recorded_step(call, _cost_step(call, steps), numbers)
 
 
-def _priced(call: AtenCall, steps: list[AtenStep] | None) -> AtenStep:
+def _cost_step(call: AtenCall, steps: list[AtenStep] | None) -> AtenStep:
     """The opaque operator of a call, at the price of the kernel that its rule has for it; attention at that of two products of one size."""
     step = steps[0] if steps is not None and len(steps) == 1 else None
     if step is None and call.operator == "scaled_dot_product_attention":
         query, key = call.arguments["query"].shape, call.arguments["key"].shape
-        return opaque(call, "matmul", (query[-1], key[-2], prod(query[:-2]), 2, query[-2]))
+        return opaque_step(call, "matmul", (query[-1], key[-2], prod(query[:-2]), 2, query[-2]))
     if step is None or (step.kind != "opaque" and not call.out):
         return opaque_node(call)
     if step.kind == "opaque":
         return step
     work = kind_of(step.kind).work([value.shape for value in step.reads], step.attrs, call.out)
-    return opaque(call, work.kind, (work.in_channels, work.out_channels, work.groups, work.taps, work.pixels))
+    return opaque_step(call, work.kind, (work.in_channels, work.out_channels, work.groups, work.taps, work.pixels))
 
 
 def _with_weights(call: AtenCall, step: AtenStep) -> AtenStep | None:
     """An operator of a family with its weights; None if it is not as its family computes it."""
     if step.kind == "opaque":
         return step
-    if not _in_floats(call) or len(call.out) < 2 or any(len(value.shape) < 2 for value in step.reads):
+    if not _is_floating_point(call) or len(call.out) < 2 or any(len(value.shape) < 2 for value in step.reads):
         return None
-    bind = _BOUND.get(step.kind)
+    bind = _WEIGHT_BINDERS.get(step.kind)
     if bind is None or step.weights:
         return step
     weights = bind(call, step)
     return None if weights is None else replace(step, weights=weights)
 
 
-def _in_floats(call: AtenCall) -> bool:
+def _is_floating_point(call: AtenCall) -> bool:
     """Whether everything that a call reads and writes is of 32-bit reals."""
     return all(dtype == torch.float32 for dtype in (*(value.dtype for value in call.values), _result_type(call)))
 
 
-def _out_of(whole: AtenValue, call: AtenCall, numbers: Sequence[int], number: int) -> AtenValue:
+def _result_of(whole: AtenValue, call: AtenCall, numbers: Sequence[int], number: int) -> AtenValue:
     """One of the results that lie behind each other in a row; nobody reads one that does not."""
     shape, start = call.shapes[number], sum(prod(call.shapes[earlier]) for earlier in numbers if earlier < number)
     piece = AtenStep("slice", {"start": start, "stop": start + prod(shape)}, (whole,))
@@ -137,7 +137,7 @@ def _matrix(call: AtenCall, step: AtenStep) -> Weights | None:
         other = next((name for name in ("mat2", "other") if name in call.arguments), "")
         constant = _constant(call, other)
         weight, bias = None if constant is None else constant.t(), _constant(call, "self") if step.attrs["bias"] else None
-    return _filled(weight=weight, bias=bias) if weight is not None and bool(step.attrs["bias"]) == (bias is not None) else None
+    return _drop_none(weight=weight, bias=bias) if weight is not None and bool(step.attrs["bias"]) == (bias is not None) else None
 
 
 def _batch_norm(call: AtenCall, step: AtenStep) -> Weights | None:
@@ -147,7 +147,7 @@ def _batch_norm(call: AtenCall, step: AtenStep) -> Weights | None:
         return None
     if weight is not None and bias is None:
         bias = torch.zeros_like(weight)
-    return _filled(weight=weight, bias=bias, running_mean=mean, running_var=variance)
+    return _drop_none(weight=weight, bias=bias, running_mean=mean, running_var=variance)
 
 
 def _per_channel(key: str) -> Callable[[AtenCall, AtenStep], Weights | None]:
@@ -163,7 +163,7 @@ def _same_batch(call: AtenCall, step: AtenStep) -> Weights | None:
     return {} if len({value.shape[0] for value in step.reads}) == 1 else None
 
 
-def _enlarged(call: AtenCall, step: AtenStep) -> Weights | None:
+def _check_scale_factors(call: AtenCall, step: AtenStep) -> Weights | None:
     """Factors that torch was given are those of the sizes."""
     value = call.arguments.get("scale_factors") or [call.arguments.get("scales_h"), call.arguments.get("scales_w")]
     scale = step.attrs["scale"]
@@ -172,7 +172,7 @@ def _enlarged(call: AtenCall, step: AtenStep) -> Weights | None:
 
 
 #: By kind: its weights in a call; None if the call computes something else.
-_BOUND: Mapping[str, Callable[[AtenCall, AtenStep], Weights | None]] = {
+_WEIGHT_BINDERS: Mapping[str, Callable[[AtenCall, AtenStep], Weights | None]] = {
     "linear": _matrix,
     "batch_norm": _batch_norm,
     "scale": _per_channel("weight"),
@@ -180,15 +180,15 @@ _BOUND: Mapping[str, Callable[[AtenCall, AtenStep], Weights | None]] = {
     "add": _same_batch,
     "mul": _same_batch,
     "div": _same_batch,
-    "upsample": _enlarged,
+    "upsample": _check_scale_factors,
 }
 
 
-def _filled(**weights: torch.Tensor | None) -> Weights:
+def _drop_none(**weights: torch.Tensor | None) -> Weights:
     return {key: value for key, value in weights.items() if value is not None}
 
 
-def _called(call: AtenCall, step: AtenStep, numbers: Sequence[int]) -> AtenStep:
+def _recorded_step(call: AtenCall, step: AtenStep, numbers: Sequence[int]) -> AtenStep:
     """An opaque operator with the calls of torch that compute some results of a call."""
     schema = call.node.target._schema  # type: ignore[union-attr]
     name = _functional(call)
@@ -197,10 +197,12 @@ def _called(call: AtenCall, step: AtenStep, numbers: Sequence[int]) -> AtenStep:
     try:
         arguments = tuple(known(call.arguments[name]) for name, only in positional if not only)
         options = {
-            key: known(call.arguments[key]) for key, only in positional if only and key not in _PLACES and call.arguments[key] is not None
+            key: known(call.arguments[key])
+            for key, only in positional
+            if only and key not in _PLACEMENT_ARGUMENTS and call.arguments[key] is not None
         }
     except ValueError as error:
-        raise Refusal(f"its argument {error}") from error
+        raise UnsupportedNode(f"its argument {error}") from error
     if len(numbers) == 1:
         attrs = {**step.attrs, "shape": call.shapes[numbers[0]]}
         return known.step(attrs, [Call(name, arguments, options, numbers[0])], _result_type(call, numbers[0]))
@@ -224,71 +226,77 @@ def _functional(call: AtenCall) -> str:
         packet = packet.removesuffix("_")
         target = getattr(getattr(torch.ops.aten, packet, None), overload, target)
     if target.namespace != "aten" or not computes(target):
-        raise Refusal(f"`{target}` is no operator of torch that computes tensors from tensors alone")
+        raise UnsupportedNode(f"`{target}` is no operator of torch that computes tensors from tensors alone")
     return f"{packet}.{overload}"
 
 
-def _made(variant: str, kernel: str, out: Shape, operator: str, *arguments: Any, **options: Any) -> AtenStep:
+def _call_operator(variant: str, kernel: str, out: Shape, operator: str, *arguments: Any, **options: Any) -> AtenStep:
     """An opaque operator of one call that the network does not have as such; without a `dtype` it moves elements, whatever they are."""
     known, to = CallRecorder(), options.get("dtype", torch.float32)
-    given = [as_held(argument) if isinstance(argument, AtenValue) and not options else argument for argument in arguments]
+    given = [with_storage_dtype(argument) if isinstance(argument, AtenValue) and not options else argument for argument in arguments]
     call = Call(operator, tuple(map(known, given)), {key: known(option) for key, option in options.items()})
     return known.step(over_elements(out, kernel, variant), [call], to)
 
 
-def _permute(call: AtenCall) -> Made:
+def _permute(call: AtenCall) -> LoweringResult:
     """A view where only axes of one element move."""
     x = call.tensors[0]
     order = call.order(len(x.shape))
     moved = [d for d in order if x.shape[d] != 1]
-    return x.seen(call.out) if moved == sorted(moved) else [_made("permute", "copy", call.out, "permute.default", x, list(order))]
+    return (
+        x.reshape(call.out) if moved == sorted(moved) else [_call_operator("permute", "copy", call.out, "permute.default", x, list(order))]
+    )
 
 
-def _expand(call: AtenCall) -> Made:
+def _expand(call: AtenCall) -> LoweringResult:
     x = call.tensors[0]
-    return x if x.shape == call.out else [_made("expand", "copy", call.out, "expand.default", x, list(call.out))]
+    return x if x.shape == call.out else [_call_operator("expand", "copy", call.out, "expand.default", x, list(call.out))]
 
 
-def _split(call: AtenCall) -> Made:
+def _split(call: AtenCall) -> LoweringResult:
     return pieces(call, _piece)
 
 
 def _piece(x: AtenValue, dim: int, at: int, shape: Shape) -> AtenStep:
     if len(shape) < len(x.shape):
-        return _made("slice", "copy", shape, "select.int", x, dim, at)
+        return _call_operator("slice", "copy", shape, "select.int", x, dim, at)
     if dim == 1 and len(shape) in (2, 4):
         return AtenStep("slice", {"start": at, "stop": at + shape[1]}, (x,))
-    return _made("slice", "copy", shape, "slice.Tensor", x, dim, at, at + shape[dim], 1)
+    return _call_operator("slice", "copy", shape, "slice.Tensor", x, dim, at, at + shape[dim], 1)
 
 
-def _same(call: AtenCall) -> Made:
+def _identity(call: AtenCall) -> LoweringResult:
     """The tensor itself, unless its type changes."""
     x = call.tensors[0]
     to = _result_type(call)
-    return x if x.dtype == to or to == held(x.dtype) else [_made("cast", "elementwise", call.out, "_to_copy.default", x, dtype=to)]
+    return (
+        x
+        if x.dtype == to or to == storage_dtype(x.dtype)
+        else [_call_operator("cast", "elementwise", call.out, "_to_copy.default", x, dtype=to)]
+    )
 
 
-def _dropout(call: AtenCall) -> Made:
+def _dropout(call: AtenCall) -> LoweringResult:
     """One that drops while the network is trained."""
     x, p = call.tensors[0], float(call.arguments["p"])
     alone = len(x.shape) in (2, 4) and x.shape == (x.base or x.shape)
-    return [AtenStep("dropout", {"p": p}, (x,))] if p and alone and _in_floats(call) else _same(call)
+    return [AtenStep("dropout", {"p": p}, (x,))] if p and alone and _is_floating_point(call) else _identity(call)
 
 
-def _pad(call: AtenCall) -> Made:
-    """Padding of an image; one by −∞ becomes part of the poolings that read it (`stretch.capture.trace.folded`)."""
+def _pad(call: AtenCall) -> LoweringResult:
+    """Padding of an image; one by −∞ becomes part of the poolings that read it (`stretch.capture.trace.fold_infinite_padding`)."""
     pads, x = [int(n) for n in call.arguments["pad"]], call.tensors[0]
     if (
         not any(pads)
         or len(x.shape) != 4
         or x.shape != (x.base or x.shape)
-        or (call.arguments.get("value") == -inf and not _pooled(call, pads))
+        or (call.arguments.get("value") == -inf and not _is_padded_pool(call, pads))
     ):
         return RULES["pad"](call)
-    return of_family(call, FUNCTIONS[torch.nn.functional.pad]) or RULES["pad"](call)
+    return call_family_rule(call, FUNCTIONS[torch.nn.functional.pad]) or RULES["pad"](call)
 
 
-def _pooled(call: AtenCall, pads: Sequence[int]) -> bool:
+def _is_padded_pool(call: AtenCall, pads: Sequence[int]) -> bool:
     """Whether nothing but max pooling that rounds down reads an image, which together pads no more than half of its window."""
     for node in call.node.users:
         if AtenCall(node, {}).operator != "max_pool2d":
@@ -300,7 +308,7 @@ def _pooled(call: AtenCall, pads: Sequence[int]) -> bool:
     return True
 
 
-def _attention(call: AtenCall) -> Made:
+def _attention(call: AtenCall) -> LoweringResult:
     """A scaled product, a softmax over it, and a second product, as runtimes without attention compute it."""
     query, key, value = (call.arguments[name] for name in ("query", "key", "value"))
     mask = call.arguments.get("attn_mask")
@@ -319,14 +327,14 @@ def _attention(call: AtenCall) -> Made:
     )
     steps = [known.step(product, calls)]
     if isinstance(mask, AtenValue):
-        steps.append(_behind(scores, "elementwise", "add", lambda known, x: [Call("add.Tensor", (x, known(mask)))]))
-    steps.append(_behind(scores, "elementwise", "softmax", lambda known, x: [Call("softmax.int", (x, -1))]))
+        steps.append(_following_step(scores, "elementwise", "add", lambda known, x: [Call("add.Tensor", (x, known(mask)))]))
+    steps.append(_following_step(scores, "elementwise", "softmax", lambda known, x: [Call("softmax.int", (x, -1))]))
     second = attributes(call.out, "matmul", "matmul", (right, value.shape[-1], batch, 1, left))
-    steps.append(_behind(scores, "matmul", "matmul", lambda known, x: [Call("matmul.default", (x, known(value)))], second))
+    steps.append(_following_step(scores, "matmul", "matmul", lambda known, x: [Call("matmul.default", (x, known(value)))], second))
     return steps
 
 
-def _behind(
+def _following_step(
     reads: Shape, kernel: str, variant: str, calls: Callable[[CallRecorder, Any], list[Call]], attrs: Mapping[str, Attr] | None = None
 ) -> AtenStep:
     """An opaque operator that reads, before anything else, the one before it in a chain."""
@@ -344,26 +352,26 @@ def _operands(call: AtenCall) -> tuple[AtenValue, AtenValue] | None:
     return pair if tensors and len(pair[0].shape) == len(pair[1].shape) else None
 
 
-def _difference(call: AtenCall) -> Made:
+def _difference(call: AtenCall) -> LoweringResult:
     """Of two tensors, as the sum of one and the other's negative."""
     pair = _operands(call)
-    if pair is None or call.arguments.get("alpha", 1) != 1 or not _in_floats(call):
+    if pair is None or call.arguments.get("alpha", 1) != 1 or not _is_floating_point(call):
         return RULES["sub"](call)
     return [AtenStep("mul_scalar", {"value": -1.0}, pair[1:]), AtenStep("add", {}, pair[:1])]
 
 
-def _quotient(call: AtenCall) -> Made:
+def _quotient(call: AtenCall) -> LoweringResult:
     pair = _operands(call)
     return RULES["div"](call) if pair is None or call.arguments.get("rounding_mode") else [AtenStep("div", {}, pair)]
 
 
-def _with_product(call: AtenCall) -> Made:
+def _with_product(call: AtenCall) -> LoweringResult:
     """A tensor times a factor a channel plus an offset a channel."""
     offset, one, other = (call.arguments[name] for name in ("self", "tensor1", "tensor2"))
     x, factor = (one, other) if one.op else (other, one)
     rank, channels = len(call.out), call.out[1] if len(call.out) > 1 else 0
     fits = [not value.op and value.tensor is not None and value.shape == (1, channels, *[1] * (rank - 2)) for value in (factor, offset)]
-    if call.arguments.get("value", 1) != 1 or not x.op or x.shape != call.out or not all(fits) or not _in_floats(call) or rank != 4:
+    if call.arguments.get("value", 1) != 1 or not x.op or x.shape != call.out or not all(fits) or not _is_floating_point(call) or rank != 4:
         return None
     return [
         AtenStep("scale", {}, (x,), {"weight": factor.tensor.reshape(-1)}),
@@ -371,20 +379,20 @@ def _with_product(call: AtenCall) -> Made:
     ]
 
 
-def _recurrent(call: AtenCall) -> Made:
+def _recurrent(call: AtenCall) -> LoweringResult:
     """A recurrent layer; three matrices for a layer and direction project its states."""
     matrices = [value for value in call.arguments["params"] if len(value.shape) == 2]
-    supported(all(a.shape[0] == b.shape[0] for a, b in pairwise(matrices)), "ONNX has no recurrent layer that projects its states")
+    require_supported(all(a.shape[0] == b.shape[0] for a, b in pairwise(matrices)), "ONNX has no recurrent layer that projects its states")
     return RULES["lstm"](call)
 
 
 #: Rules of operators that predictions see otherwise: there, what no runtime moves is free.
-OWN: dict[str, Callable[[AtenCall], Made]] = {
+OPERATOR_RULES: dict[str, Callable[[AtenCall], LoweringResult]] = {
     **dict.fromkeys(("permute", "transpose", "t", "swapaxes", "movedim", "numpy_T", "mT", "adjoint"), _permute),
     **dict.fromkeys(("expand", "expand_as", "broadcast_to"), _expand),
     **dict.fromkeys(("split", "chunk", "split_with_sizes", "unbind", "tensor_split", "unsafe_split", "unsafe_chunk"), _split),
-    **dict.fromkeys(("detach", "alias", "contiguous", "clone", "lift_fresh_copy", "to", "_to_copy", "type_as"), _same),
-    **dict.fromkeys(_DROPOUTS - _RECURRENT, _same),
+    **dict.fromkeys(("detach", "alias", "contiguous", "clone", "lift_fresh_copy", "to", "_to_copy", "type_as"), _identity),
+    **dict.fromkeys(_DROPOUTS - _RECURRENT, _identity),
     **dict.fromkeys(_RECURRENT, _recurrent),
     "dropout": _dropout,
     **dict.fromkeys(("pad", "constant_pad_nd"), _pad),
@@ -393,13 +401,13 @@ OWN: dict[str, Callable[[AtenCall], Made]] = {
     "sub": _difference,
     "div": _quotient,
     "addcmul": _with_product,
-    "group_norm": lambda call: of_family(call, FUNCTIONS[torch.nn.functional.group_norm]) if len(call.out) == 4 else None,
+    "group_norm": lambda call: call_family_rule(call, FUNCTIONS[torch.nn.functional.group_norm]) if len(call.out) == 4 else None,
     "scaled_dot_product_attention": _attention,
 }
 
 
 #: Make tensors of a given shape, whatever the elements of what they read.
-_FILLED = frozenset({"zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"})
+_FILL_OPERATORS = frozenset({"zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"})
 
 
 class RunnableLowering(AtenLowering):
@@ -421,11 +429,11 @@ class RunnableLowering(AtenLowering):
     def _name_of(self, call: AtenCall) -> str:
         return self._operator_name(call.node, set())
 
-    def _given_beside(self, node: fx.Node) -> AtenValue:
+    def _extra_input(self, node: fx.Node) -> AtenValue:
         tensor = self._tensors.get(node.name)
         if tensor is None:
             # who reads it is refused
-            return super()._given_beside(node)
+            return super()._extra_input(node)
         return AtenValue("", tuple(tensor.shape), dtype=tensor.dtype, tensor=tensor, learned=isinstance(tensor, nn.Parameter))
 
     def _constant(self, call: AtenCall) -> tuple[AtenValue, ...]:
@@ -442,23 +450,23 @@ class RunnableLowering(AtenLowering):
     def _tensor(self, argument: Any) -> Any:
         if not isinstance(argument, fx.Node):
             return argument
-        value = self._known(argument)
+        value = self._to_values(argument)
         return value.tensor if isinstance(value, AtenValue) else value
 
     def _apply(self, call: AtenCall) -> tuple[AtenValue, ...]:
         try:
-            return (self._filled(call),) if call.operator in _FILLED else self._results(call)
-        except Refusal as error:
+            return (self._fill_value(call),) if call.operator in _FILL_OPERATORS else self._results(call)
+        except UnsupportedNode as error:
             raise StretchError(f"cannot capture node `{call.node.name}` of `{self._name}`: {error}") from error
 
-    def _filled(self, call: AtenCall) -> AtenValue:
+    def _fill_value(self, call: AtenCall) -> AtenValue:
         """A tensor of which only the shape depends on the input, and that is known."""
         target: Any = call.node.target
-        args, kwargs = fx.node.map_aggregate((call.node.args, call.node.kwargs), self._of_shape)
+        args, kwargs = fx.node.map_aggregate((call.node.args, call.node.kwargs), self._shape_tensor)
         built = target(*args, **kwargs)
         return AtenValue("", tuple(built.shape), tensor=built)
 
-    def _of_shape(self, argument: Any) -> Any:
+    def _shape_tensor(self, argument: Any) -> Any:
         tensor = self._tensor(argument)
         meta = argument.meta.get("val") if isinstance(argument, fx.Node) else None
         return torch.zeros(tuple(meta.shape), dtype=meta.dtype) if isinstance(meta, torch.Tensor) and tensor is None else tensor
@@ -474,24 +482,24 @@ class RunnableLowering(AtenLowering):
         elif chain is None:
             super()._lower(node)
         else:
-            calls = [AtenCall(item, AtenLowering._given(self, item), [self._shape(item, item.meta["val"])]) for item in chain]
-            with suppress(Unmapped):
+            calls = [AtenCall(item, AtenLowering._call_arguments(self, item), [self._shape(item, item.meta["val"])]) for item in chain]
+            with suppress(Unsupported):
                 self._values[node] = replace(written_out(self._maps, calls), dtype=node.meta["val"].dtype)
                 return
             for item in chain:
                 super()._lower(item)
 
-    def _kept(self, outputs: Sequence[str]) -> list[Op]:
+    def _reachable_ops(self, outputs: Sequence[str]) -> list[Op]:
         """Operators that lead to outputs; of what is computed whole anyway, parts are not computed anew."""
         while True:
-            kept = super()._kept(outputs)
+            kept = super()._reachable_ops(outputs)
             needed = {op.name for op in kept}
             twice = [name for name, (whole, _) in self._maps.instead.items() if name in needed and whole in needed]
             for name in twice:
                 _, self._ops[name] = self._maps.instead.pop(name)
                 self.weights.pop(name, None)
             if not twice:
-                return folded(kept)
+                return fold_infinite_padding(kept)
 
     def _finish(self, returned: Sequence[str]) -> OpGraph:
         """The operators that lead to the outputs; what alone is left of an operator has its name."""
@@ -508,68 +516,68 @@ class RunnableLowering(AtenLowering):
 
     def reading(self, value: AtenValue) -> str:
         """Name of the operator whose tensor has the value's shape, its elements in their order."""
-        value = self._maps.plain(value)
+        value = self._maps.to_plain(value)
         op = self._ops[value.op]
         if value.shape == op.shape[:2] and op.shape[2:] == (1, 1) and not kind_of(op.kind).stated:
             return self._maps.add(f"{op.name}_vector", "flatten", (op.name,), {})
         return super().reading(value)
 
     def _results(self, call: AtenCall) -> tuple[AtenValue, ...]:
-        with suppress(Unmapped):
+        with suppress(Unsupported):
             built = applied(self._maps, call)
             return (built,) if isinstance(built, AtenValue) else built
         several = isinstance(call.node.meta["val"], tuple | list)
-        return self._computed(replace(call, arguments={name: self._plain(item) for name, item in call.arguments.items()}), several)
+        return self._computed(replace(call, arguments={name: self._to_plain(item) for name, item in call.arguments.items()}), several)
 
-    def _plain(self, argument: Any) -> Any:
+    def _to_plain(self, argument: Any) -> Any:
         if isinstance(argument, list | tuple):
-            return [self._plain(item) for item in argument]
-        return self._maps.plain(argument) if isinstance(argument, AtenValue) else argument
+            return [self._to_plain(item) for item in argument]
+        return self._maps.to_plain(argument) if isinstance(argument, AtenValue) else argument
 
     def _computed(self, call: AtenCall, several: bool = False) -> tuple[AtenValue, ...]:
-        supported(hasattr(call.node.target, "_schema"), f"`{call.node.target}` is no operator of torch")
-        built = computed(call)
+        require_supported(hasattr(call.node.target, "_schema"), f"`{call.node.target}` is no operator of torch")
+        built = runnable_steps(call)
         if isinstance(built, AtenValue | tuple):
             return built if isinstance(built, tuple) else (built,)
         assert built is not None
         read = {reader.args[1] for reader in call.node.users if reader.users} if several else {0}
         numbers = sorted(number for number in read if 0 not in call.shapes[number])
         if numbers not in ([], [0]):
-            built = [as_call(call, built, numbers)]
+            built = [call_step(call, built, numbers)]
         shape = call.shapes[0] if len(numbers) < 2 else built[0].attrs["shape"]
         whole = self._emit(replace(call, shapes=[call.shapes[numbers[0]] if len(numbers) == 1 else shape]), built)
         if whole is None:
-            raise Refusal(f"its shapes {call.shapes} do not fit")
-        return tuple(whole if numbers in ([], [number]) else _out_of(whole, call, numbers, number) for number in range(len(call.shapes)))
+            raise UnsupportedNode(f"its shapes {call.shapes} do not fit")
+        return tuple(whole if numbers in ([], [number]) else _result_of(whole, call, numbers, number) for number in range(len(call.shapes)))
 
-    def _given(self, node: fx.Node) -> dict[str, Any]:
+    def _call_arguments(self, node: fx.Node) -> dict[str, Any]:
         unknown = [all_input_node for all_input_node in node.all_input_nodes if self._source(all_input_node) not in self._values]
         if unknown:
             raise StretchError(f"cannot capture node `{node.name}` of `{self._name}`: it reads `{unknown[0].name}`, which is no tensor")
-        return super()._given(node)
+        return super()._call_arguments(node)
 
 
 def capture_runnable(module: nn.Module, input_shape: InputShapes | Inputs, name: str, refusal: str = "") -> Captured:
     """The operator graph of a network and its weights, by `torch.export`."""
     arguments = Inputs.of(input_shape, module)
-    with evaluating(module):
+    with evaluation_mode(module):
         program = export(module, arguments, name)
         lowering = RunnableLowering(program.graph, name, _tensors(program))
         outputs = returned_nodes(program)
-        graph = lowering.graph(inputs_of(program, arguments, name), [output for output in outputs if output is not None])
+        graph = lowering.graph(input_placeholders(program, arguments, name), [output for output in outputs if output is not None])
         weights = {op.name: lowering.weights[op.name] for op in graph.ops if op.name in lowering.weights}
         with torch.no_grad():
             want = arguments.call(module, arguments.random())
-        returned = _returned(want, [None if output is None else lowering.result(output) for output in outputs], name)
-        warnings = left_out(returned, [op.name for op in graph.inputs])
+        returned = _output_structure(want, [None if output is None else lowering.result(output) for output in outputs], name)
+        warnings = unused_inputs(returned, [op.name for op in graph.inputs])
         captured = Captured(graph, weights, module, refusal, returned, tuple(warnings))
         _check(captured, arguments, want)
     return captured
 
 
-def _returned(output: Any, results: Sequence[str | None], name: str) -> Returned:
+def _output_structure(output: Any, results: Sequence[str | None], name: str) -> OutputStructure:
     """What a network returns, each tensor with its operator."""
-    held = list(keyed(output))
+    held = list(walk_leaves(output))
     need(
         len(held) == len(results),
         f"`{name}` returns a {type(output).__name__} that torch.export sees in another form",
@@ -581,7 +589,7 @@ def _returned(output: Any, results: Sequence[str | None], name: str) -> Returned
         there = result is not None and isinstance(leaf, torch.Tensor)
         # a network in another precision is planned and computed in float32
         returned.append(Result(result, key, torch.float32 if leaf.is_floating_point() else leaf.dtype) if there else fixed)
-    return Returned(rebuilt(output, iter(returned)))
+    return OutputStructure(rebuild(output, iter(returned)))
 
 
 def _tensors(program: torch.export.ExportedProgram) -> dict[str, torch.Tensor]:
@@ -606,7 +614,7 @@ def _check(captured: Captured, inputs: Inputs, want: Any) -> None:
                 if not left[item] and item not in results:
                     del values[item]
     need(
-        all(agrees(got, expected) for got, expected in differences(values, want, captured.returned)),
+        all(is_close(got, expected) for got, expected in differences(values, want, captured.returned)),
         f"`{captured.graph.name}` computes something else when it is exported by torch",
         "its forward must not draw random numbers in evaluation, nor depend on values of its input",
     )

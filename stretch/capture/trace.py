@@ -17,17 +17,36 @@ from torch import fx, nn
 from predictors.errors import StretchError, UsageError, first_line, need
 from predictors.graph import Op, OpGraph, unique_name
 from predictors.shapes import Attr, ints
-from stretch.capture.inputs import ONLY, Inputs, InputShapes, check_hooks, whole_numbers
-from stretch.capture.results import Captured, Returned, check_read, left_out, outputs_of, reachable, relabelled, tensors
-from stretch.operators.capturing import FUNCTIONS, METHODS, ON_LAST, Own, Refusal, TracedCall, class_name, lower_module, supported
+from stretch.capture.inputs import SINGLE_INPUT, Inputs, InputShapes, check_hooks, whole_numbers_error
+from stretch.capture.results import (
+    Captured,
+    OutputStructure,
+    check_inputs_used,
+    outputs_of,
+    reachable,
+    rename_outputs,
+    tensors,
+    unused_inputs,
+)
+from stretch.operators.capturing import (
+    FUNCTIONS,
+    METHODS,
+    ON_LAST,
+    Own,
+    TracedCall,
+    UnsupportedNode,
+    class_name,
+    lower_module,
+    require_supported,
+)
 from stretch.operators.lowerings import lowerings
 from stretch.operators.move import LOWEST
 
 #: Folders whose code is not that of the network.
-_OTHERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+_LIBRARY_FOLDERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
 
 
-class NotTraced(StretchError):
+class TraceFailure(StretchError):
     """A network that torch.fx refuses."""
 
 
@@ -61,7 +80,7 @@ class Tracer(fx.Tracer):
 
 def source_line(error: BaseException) -> str:
     """The network's own line that an exception came from, as `` (file, line 3: `assert …`)``; empty if there is none."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_OTHERS)]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_LIBRARY_FOLDERS)]
     for frame in reversed(frames):
         text = linecache.getline(frame.filename, frame.lineno or 0).strip()
         if text:
@@ -72,7 +91,7 @@ def source_line(error: BaseException) -> str:
 # One run of a traced network: shapes, constants, and which operator a changed tensor comes from.
 
 
-def assembles(node: fx.Node) -> bool:
+def is_assembly(node: fx.Node) -> bool:
     """Whether a node only puts tensors into a container: a named tuple, or a dataclass."""
     target = node.target
     return isinstance(target, type) and (hasattr(target, "_fields") or dataclasses.is_dataclass(target))
@@ -127,7 +146,7 @@ class Values(fx.Interpreter):
             self.parts[n] = tuple(value)
         else:
             self.constants[n] = value
-        if not isinstance(value, torch.Tensor) and n.op != "output" and not assembles(n):
+        if not isinstance(value, torch.Tensor) and n.op != "output" and not is_assembly(n):
             # a tensor that has no node of its own is not taken for an earlier one that lay at the same place
             self._latest |= {id(part): (n, part._version) for part in tensors(value)}
         return value
@@ -135,8 +154,8 @@ class Values(fx.Interpreter):
     def writer(self, tensor: torch.Tensor) -> fx.Node:
         """The node whose result a tensor of the output is."""
         writer, version = self._latest[id(tensor)]
-        supported(version == tensor._version, f"it returns `{writer.name}`, which was changed in place through a view of it")
-        supported(writer in self.shapes, f"it returns one of several results of `{writer.name}`")
+        require_supported(version == tensor._version, f"it returns `{writer.name}`, which was changed in place through a view of it")
+        require_supported(writer in self.shapes, f"it returns one of several results of `{writer.name}`")
         return writer
 
     def source(self, reader: fx.Node, read: fx.Node) -> fx.Node:
@@ -146,7 +165,7 @@ class Values(fx.Interpreter):
         """
         value = self._moved.get((reader, read), read)
         if value is None:
-            raise Refusal(f"it reads `{read.name}`, which was changed in place through a view of it")
+            raise UnsupportedNode(f"it reads `{read.name}`, which was changed in place through a view of it")
         return value
 
 
@@ -174,14 +193,14 @@ class View:
     form: str = "plain"
     detail: tuple[Any, ...] = ()  # Groups, ranges or channel.
 
-    def plain(self) -> str:
+    def require_unchanged(self) -> str:
         """The operator's name."""
         if self.form != "plain":
-            raise Refusal(f"it reads a tensor that was {_WORDS[self.form]}, which is not supported here")
+            raise UnsupportedNode(f"it reads a tensor that was {_FORM_NAMES[self.form]}, which is not supported here")
         return self.op
 
 
-_WORDS = {
+_FORM_NAMES = {
     "last": "permuted to N×H×W×C",
     "grouped": "reshaped to five dimensions",
     "swapped": "reshaped to five dimensions",
@@ -195,7 +214,7 @@ _WORDS = {
 Effect = View | tuple[str, dict[str, Attr]]
 
 
-def _as(view: View, form: str, *detail: Any) -> View:
+def _with_form(view: View, form: str, *detail: Any) -> View:
     return View(view.op, view.shape, form, detail)
 
 
@@ -205,12 +224,12 @@ def _permute(view: View, before: Shape, out: Any, *dims: Any) -> Effect:
     if order == tuple(range(len(before))):
         return view
     if view.form == "plain" and order == (0, 2, 3, 1):
-        return _as(view, "last")
+        return _with_form(view, "last")
     if view.form == "last" and order == (0, 3, 1, 2):
-        return _as(view, "plain")
+        return _with_form(view, "plain")
     if view.form == "grouped" and order == (0, 2, 1, 3, 4):
-        return _as(view, "swapped", *view.detail)
-    raise Refusal(f"permuting dimensions to {order} is not supported")
+        return _with_form(view, "swapped", *view.detail)
+    raise UnsupportedNode(f"permuting dimensions to {order} is not supported")
 
 
 def _transpose(view: View, before: Shape, out: Any, a: int, b: int) -> Effect:
@@ -224,9 +243,9 @@ def _reshape(view: View, before: Shape, out: Shape, *size: Any) -> Effect | None
         return view
     shape = view.shape
     if view.form == "plain" and len(shape) == 4 and len(out) == 5 and out == (shape[0], out[1], shape[1] // out[1], *shape[2:]):
-        return _as(view, "grouped", out[1])
+        return _with_form(view, "grouped", out[1])
     if view.form == "grouped" and out == shape:
-        return _as(view, "plain")
+        return _with_form(view, "plain")
     if view.form == "swapped" and out == shape:
         return "channel_shuffle", {"groups": view.detail[0]}
     if view.form == "plain" and len(before) == 2 and out == (*before, 1, 1):
@@ -234,32 +253,32 @@ def _reshape(view: View, before: Shape, out: Shape, *size: Any) -> Effect | None
     return None
 
 
-def _same(view: View, before: Shape, out: Any, *_: Any, **__: Any) -> Effect:
+def _identity(view: View, before: Shape, out: Any, *_: Any, **__: Any) -> Effect:
     return view
 
 
 def _split(view: View, before: Shape, out: Any, sizes: Any, dim: int = 0) -> Effect:
-    view.plain()
-    supported(dim % len(before) == 1, f"splitting along dimension {dim} is not supported, only along channels")
+    view.require_unchanged()
+    require_supported(dim % len(before) == 1, f"splitting along dimension {dim} is not supported, only along channels")
     ranges, at = [], 0
     for part in out:
         ranges.append((at, at + part.shape[1]))
         at += part.shape[1]
-    return _as(view, "parts", *ranges)
+    return _with_form(view, "parts", *ranges)
 
 
 def _cut(view: View, start: int, stop: int) -> Effect:
     if (start, stop) == (0, view.shape[1]):
-        return view if view.form == "plain" else _as(view, "plain")
+        return view if view.form == "plain" else _with_form(view, "plain")
     return "slice", {"start": start, "stop": stop}
 
 
 def _getitem(view: View, before: Shape, out: Any, index: Any) -> Effect:
     if view.form == "parts" and isinstance(index, slice):
-        return _as(view, "parts", *view.detail[index])
+        return _with_form(view, "parts", *view.detail[index])
     if view.form == "parts":
         return _cut(view, *view.detail[index])
-    view.plain()
+    view.require_unchanged()
     items = index if isinstance(index, tuple) else (index,)
     full = slice(None)
     if len(before) == 2 and len(items) == 4 and items == (full, full, None, None):
@@ -268,12 +287,12 @@ def _getitem(view: View, before: Shape, out: Any, index: Any) -> Effect:
         at = items.index(Ellipsis)
         items = (*items[:at], *[full] * (len(before) - len(items) + 1), *items[at + 1 :])
     if len(items) > len(before) or any(item != full for i, item in enumerate(items) if i != 1):
-        raise Refusal(f"indexing with {index} is not supported, only ranges of channels")
+        raise UnsupportedNode(f"indexing with {index} is not supported, only ranges of channels")
     channels = items[1] if len(items) > 1 else full
     if isinstance(channels, int):
-        return _as(view, "picked", channels % before[1])
+        return _with_form(view, "picked", channels % before[1])
     if not isinstance(channels, slice) or channels.step not in (None, 1):
-        raise Refusal(f"indexing with {index} is not supported, only ranges of channels")
+        raise UnsupportedNode(f"indexing with {index} is not supported, only ranges of channels")
     start, stop, _ = channels.indices(before[1])
     return _cut(view, start, stop)
 
@@ -283,19 +302,19 @@ def _unsqueeze(view: View, before: Shape, out: Shape, dim: int) -> Effect:
     if view.form == "picked" and where == 1:
         return _cut(view, view.detail[0], view.detail[0] + 1)
     if view.form == "plain" and len(before) == 2 and where == 2:
-        return _as(view, "tall")
+        return _with_form(view, "tall")
     if view.form == "tall" and where >= 2:
         return "unflatten", {}
-    raise Refusal(f"a new dimension {dim} of a tensor of shape {before} is not supported")
+    raise UnsupportedNode(f"a new dimension {dim} of a tensor of shape {before} is not supported")
 
 
 def _expand(view: View, before: Shape, out: Shape, *_: Any) -> Effect:
-    view.plain()
+    view.require_unchanged()
     if before == out:
         return view
     if len(before) == 4 and out[:2] == before[:2] and before[2:] == (1, 1):
-        return _as(view, "expanded")
-    raise Refusal(f"expanding {before} to {out} is not supported")
+        return _with_form(view, "expanded")
+    raise UnsupportedNode(f"expanding {before} to {out} is not supported")
 
 
 #: What a function or method that reorders or cuts does to a view, by name; None where it has a meaning of its own.
@@ -305,8 +324,8 @@ _RULES: dict[str, Callable[..., Effect | None]] = {
     "swapaxes": _transpose,
     "view": _reshape,
     "reshape": _reshape,
-    "contiguous": _same,
-    "clone": _same,
+    "contiguous": _identity,
+    "clone": _identity,
     "chunk": _split,
     "split": _split,
     "getitem": _getitem,
@@ -316,7 +335,7 @@ _RULES: dict[str, Callable[..., Effect | None]] = {
 }
 
 
-def folded(ops: Sequence[Op]) -> list[Op]:
+def fold_infinite_padding(ops: Sequence[Op]) -> list[Op]:
     """Operators without padding by −∞: no maximum is in it, so the pooling that reads it pads as much more.
 
     Args:
@@ -330,12 +349,12 @@ def folded(ops: Sequence[Op]) -> list[Op]:
         pad = next((pads[name] for name in op.inputs if name in pads), None)
         if pad is not None:
             if op.kind != "max_pool" or op.attrs["ceil_mode"]:
-                raise Refusal(
+                raise UnsupportedNode(
                     f"padding by minus infinity is read by `{op.name}` ({op.kind}), and only max pooling that rounds down takes it"
                 )
             both = tuple(a + b for a, b in zip(ints(pad.attrs, "padding"), ints(op.attrs, "padding"), strict=True))
             if any(side > size // 2 for side, size in zip(both, 2 * ints(op.attrs, "kernel"), strict=True)):
-                raise Refusal(f"`{op.name}` reads an image padded by minus infinity further than half of its window")
+                raise UnsupportedNode(f"`{op.name}` reads an image padded by minus infinity further than half of its window")
             op = replace(op, inputs=pad.inputs, attrs={**op.attrs, "padding": both})
         result.append(op)
     return result
@@ -359,7 +378,7 @@ class TraceLowering:
         returned: What the network returns, likewise.
     """
 
-    returned: Returned
+    returned: OutputStructure
 
     def __init__(self, traced: fx.GraphModule, values: Values, name: str, *, named: bool = False) -> None:
         self._traced, self._values, self._name, self._named = traced, values, name, named
@@ -373,7 +392,7 @@ class TraceLowering:
         for node in self._traced.graph.nodes:
             if node.op == "placeholder":
                 if node in self._values.shapes:
-                    name = str(node.target) if self._named else ONLY
+                    name = str(node.target) if self._named else SINGLE_INPUT
                     self._used.add(name)
                     shape = self._values.shapes[node]
                     self._ops.append(Op(name, "input", attrs={"shape": shape}))
@@ -382,19 +401,19 @@ class TraceLowering:
                 self._lower_node(node)
         outputs = self._outputs()
         try:
-            ops = folded(self._ops)
-        except Refusal as error:
+            ops = fold_infinite_padding(self._ops)
+        except UnsupportedNode as error:
             raise StretchError(f"`{self._name}` cannot be captured: {error}") from error
         graph = OpGraph.build(self._name, reachable(ops, outputs), outputs)
         self._check_shapes(graph)
-        check_read(graph)
+        check_inputs_used(graph)
         return graph
 
     def _outputs(self) -> list[str]:
         """Names of the operators that the network returns; notes what it returns."""
         try:
-            self.returned = relabelled(self._values.returned, self._values.given_back, self._result)
-        except Refusal as error:
+            self.returned = rename_outputs(self._values.returned, self._values.given_back, self._result)
+        except UnsupportedNode as error:
             raise StretchError(f"`{self._name}` cannot be captured: its output is not as an operator computes it ({error})") from error
         return outputs_of(self.returned, [op.name for op in self._ops if op.kind == "input"], self._name)
 
@@ -403,15 +422,15 @@ class TraceLowering:
         writer = self._values.writer(tensor)
         if writer in self._values.parameters:
             return None
-        return self._views[writer].plain()
+        return self._views[writer].require_unchanged()
 
     def _lower_node(self, node: fx.Node) -> None:
-        if node in self._values.parameters or node in self._values.constants or assembles(node):
+        if node in self._values.parameters or node in self._values.constants or is_assembly(node):
             return
         try:
             self._views[node] = self._lower_module(node) if node.op == "call_module" else self._lower_call(node)
-        except (Refusal, TypeError, KeyError) as error:
-            reason = str(error) if isinstance(error, Refusal) else f"its arguments are not understood ({error})"
+        except (UnsupportedNode, TypeError, KeyError) as error:
+            reason = str(error) if isinstance(error, UnsupportedNode) else f"its arguments are not understood ({error})"
             where = f"`{node.target}`" if node.op == "call_module" else f"`{node.name}`"
             raise StretchError(
                 f"cannot capture node {where}: {reason}",
@@ -423,7 +442,7 @@ class TraceLowering:
         arguments = [*node.args, *node.kwargs.values()]
         flat = list(arguments[0]) if len(arguments) == 1 and isinstance(arguments[0], list | tuple) else arguments
         sources = [self._view(node, n) for n in flat]
-        supported(bool(sources), "it reads no tensor")
+        require_supported(bool(sources), "it reads no tensor")
         last = sources[0].form == "last"
         module = self._traced.get_submodule(str(node.target))
         steps: list[Lowered] = [
@@ -436,9 +455,9 @@ class TraceLowering:
 
     def _lower_call(self, node: fx.Node) -> View:
         """The operators of a function or method call."""
-        supported(node.op in ("call_function", "call_method"), f"fx node kind `{node.op}`")
+        require_supported(node.op in ("call_function", "call_method"), f"fx node kind `{node.op}`")
         target = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
-        args, kwargs = list(self._known(node.args)), dict(self._known(node.kwargs))
+        args, kwargs = list(self._to_constants(node.args)), dict(self._to_constants(node.kwargs))
         for first in ("input", "self"):
             if not args and first in kwargs:
                 args.append(kwargs.pop(first))
@@ -451,11 +470,11 @@ class TraceLowering:
                 return seen
             if seen is not None:
                 return self._emit(node, [(*seen, {}, "")], [view], node.name, "plain")
-        supported(node not in self._values.parts, f"it gives several tensors, and `{target}` is not supported")
+        require_supported(node not in self._values.parts, f"it gives several tensors, and `{target}` is not supported")
         table: dict[Any, Any] = FUNCTIONS if node.op == "call_function" else METHODS
         rule = table.get(node.target)
         if rule is None:
-            raise Refusal(f"the {'function' if node.op == 'call_function' else 'method'} `{target}` is not supported")
+            raise UnsupportedNode(f"the {'function' if node.op == 'call_function' else 'method'} `{target}` is not supported")
         views = {n: self._view(node, n) for n in node.all_input_nodes if n in self._views}
         last = any(view.form == "last" for view in views.values())
         shapes = {n: (self._values.shapes[n] if view.form == "expanded" else view.shape) for n, view in views.items()}
@@ -471,7 +490,7 @@ class TraceLowering:
             (kind, attrs, rest[0] if rest else {}, "" if i == 0 else str(i)) for i, (_, kind, attrs, *rest) in enumerate(chain)
         ]
         if target in ON_LAST and len(shape) == 4:
-            supported(bool(last), f"`{target}` over the last dimension of a feature map is not supported, only over channels")
+            require_supported(bool(last), f"`{target}` over the last dimension of a feature map is not supported, only over channels")
             return self._emit(node, steps, sources, node.name, "last")
         return self._emit(node, steps, sources, node.name, self._form(steps, sources, node))
 
@@ -485,8 +504,8 @@ class TraceLowering:
             return "last"
         if forms == {"plain", "expanded"} and kinds <= {"add", "mul"}:
             return "plain"
-        next(view for view in sources if view.form != "plain").plain()
-        raise Refusal("it reads tensors whose dimensions lie in different orders")
+        next(view for view in sources if view.form != "plain").require_unchanged()
+        raise UnsupportedNode("it reads tensors whose dimensions lie in different orders")
 
     def _emit(self, node: fx.Node, steps: list[Lowered], sources: list[View], base: str, form: str) -> View:
         reads = tuple(view.op for view in sources)
@@ -503,7 +522,7 @@ class TraceLowering:
         shape = self._values.shapes[node]
         return View(name, _channels_first(shape) if form == "last" else shape, form)
 
-    def _known(self, args: Any) -> Any:
+    def _to_constants(self, args: Any) -> Any:
         """Arguments with what is known in their place: numbers and parameters."""
         values = self._values
 
@@ -516,12 +535,12 @@ class TraceLowering:
 
     def _view(self, reader: fx.Node, value: Any) -> View:
         if not isinstance(value, fx.Node):
-            raise Refusal(f"it reads {value!r} where a tensor is expected")
+            raise UnsupportedNode(f"it reads {value!r} where a tensor is expected")
         source = self._values.source(reader, value)
         if source not in self._views:
             if source in self._values.parameters:
-                raise Refusal(f"it reads the parameters `{source.name}` where a tensor that depends on the input is expected")
-            raise Refusal(f"it reads `{source.name}`, which is no tensor")
+                raise UnsupportedNode(f"it reads the parameters `{source.name}` where a tensor that depends on the input is expected")
+            raise UnsupportedNode(f"it reads `{source.name}`, which is no tensor")
         return self._views[source]
 
     def _check_shapes(self, graph: OpGraph) -> None:
@@ -544,8 +563,8 @@ def _permuted(value: Any) -> Any:
     return value
 
 
-def _unique(wanted: str, otherwise: str, used: set[str]) -> str:
-    name = wanted if wanted not in used else otherwise
+def _unique(preferred: str, alternative: str, used: set[str]) -> str:
+    name = preferred if preferred not in used else alternative
     if hasattr(nn.Module, name):
         name = f"{name}_"  # operators become submodules, which may not hide a method
     name = unique_name(name, used.__contains__)
@@ -563,7 +582,7 @@ def capture_traced(module: nn.Module, input_shape: InputShapes | Inputs = (1, 3,
     name = name or type(module).__name__
     if isinstance(module, fx.GraphModule) and any(isinstance(node.target, torch._ops.OpOverload) for node in module.graph.nodes):
         raise StretchError(f"`{name}` is a network of ATen operators, as torch.export writes them")
-    with evaluating(module):
+    with evaluation_mode(module):
         arguments = Inputs.of(input_shape, module)
         check_hooks(module, arguments, name)
         traced = _trace(module, arguments, name)
@@ -576,22 +595,22 @@ def capture_traced(module: nn.Module, input_shape: InputShapes | Inputs = (1, 3,
             "its forward must not draw random numbers in evaluation, nor change a tensor that it reads again under another name",
         )
         weights = {op.name: lowering.weights[op.name] for op in graph.ops if op.name in lowering.weights}
-        warnings = left_out(lowering.returned, [op.name for op in graph.inputs])
+        warnings = unused_inputs(lowering.returned, [op.name for op in graph.inputs])
         return Captured(graph, weights, module, returned=lowering.returned, warnings=tuple(warnings))
 
 
 @contextlib.contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
+def evaluation_mode(module: nn.Module) -> Iterator[None]:
     """Evaluation mode for a while; modules within may have been in different modes."""
-    with unchanged(module):
+    with restore_module(module):
         module.eval()
         yield
 
 
 @contextlib.contextmanager
-def unchanged(module: nn.Module) -> Iterator[None]:
+def restore_module(module: nn.Module) -> Iterator[None]:
     """Forget the state that a network keeps for its next run, such as tables of positions, because a tracer fills it with proxies."""
-    kept = [(part, {key: (value, _copied(value)) for key, value in vars(part).items()}) for part in module.modules()]
+    kept = [(part, {key: (value, _copy_tensors(value)) for key, value in vars(part).items()}) for part in module.modules()]
     try:
         yield
     finally:
@@ -606,7 +625,7 @@ def unchanged(module: nn.Module) -> Iterator[None]:
                     value[:] = content
 
 
-def _copied(value: Any) -> Any:
+def _copy_tensors(value: Any) -> Any:
     """A copy of a plain container, or the value itself."""
     return value.copy() if type(value) in (dict, list) else value
 
@@ -615,12 +634,12 @@ def _trace(module: nn.Module, inputs: Inputs, name: str) -> fx.GraphModule:
     """Trace with symbols; a network that decides by shapes is left to `torch.export`."""
     tracer = Tracer(autowrap_functions=(), param_shapes_constant=True)
     try:
-        with unchanged(module):
+        with restore_module(module):
             graph = tracer.trace(module)
             return fx.GraphModule(tracer.root, graph)
     except Exception as error:
         check_input(module, inputs, name)
-        raise NotTraced(
+        raise TraceFailure(
             f"`{name}` cannot be traced by torch.fx: {_last_line(error)}{source_line(error)}",
             "its forward must not branch on tensor values; give a factory of the traceable part as `module:factory`",
         ) from error
@@ -632,20 +651,23 @@ def check_input(module: nn.Module, inputs: Inputs, name: str, device: torch.devi
         with torch.no_grad():
             inputs.call(module, inputs.random(device=device))
     except Exception as error:
-        raise _rejected(error, module, inputs, name) from error
+        raise _input_error(error, module, inputs, name) from error
 
 
 #: What torch says where it needs whole numbers, such as those of words.
-_WHOLE = ("expected tensor for argument #1 'indices'", "tensors used as indices must be long")
+_INTEGER_ERRORS = ("expected tensor for argument #1 'indices'", "tensors used as indices must be long")
 
 
-def _rejected(error: Exception, module: nn.Module, inputs: Inputs, name: str) -> UsageError:
+def _input_error(error: Exception, module: nn.Module, inputs: Inputs, name: str) -> UsageError:
     reason = first_line(error)
-    if any(item in reason.lower() for item in _WHOLE):
-        return whole_numbers(name, source_line(error))
+    if any(item in reason.lower() for item in _INTEGER_ERRORS):
+        return whole_numbers_error(name, source_line(error))
     if isinstance(error, IndexError) or "unpack" in reason:
         reason = f"it has another number of axes than is read ({reason})"
-    size, first = "an input of" if len(inputs.shapes) == 1 else "inputs of", next(iter(inspect.signature(module.forward).parameters), ONLY)
+    size, first = (
+        "an input of" if len(inputs.shapes) == 1 else "inputs of",
+        next(iter(inspect.signature(module.forward).parameters), SINGLE_INPUT),
+    )
     return UsageError(
         f"`{name}` rejects {size} {inputs}: {reason}{source_line(error)}",
         f"choose another size with --input: an image as 3x224x224, anything else by its name with all axes, as {first}=1x16x32",
@@ -663,7 +685,7 @@ def _run(module: nn.Module, traced: fx.GraphModule, inputs: Inputs, name: str) -
     arguments: list[Any] = []
     for node in (node for node in traced.graph.nodes if node.op == "placeholder"):
         target = str(node.target)
-        current = target if inputs.named else ONLY
+        current = target if inputs.named else SINGLE_INPUT
         if current in waiting and (inputs.named or not node.args):
             arguments.append(waiting.pop(current).clone())
         elif target.startswith("*"):
@@ -673,7 +695,7 @@ def _run(module: nn.Module, traced: fx.GraphModule, inputs: Inputs, name: str) -
             arguments.append(node.args[0])
         else:
             raise StretchError(
-                f"`{name}` needs exactly one input tensor, its forward takes {_named(traced)}",
+                f"`{name}` needs exactly one input tensor, its forward takes {_find_name(traced)}",
                 "give each of its inputs a shape, as a mapping from their names or with --input NAME=SHAPE",
             )
     need(not waiting, f"`{name}` needs exactly one input tensor, its forward takes none", "give a network that reads its input")
@@ -684,17 +706,17 @@ def _run(module: nn.Module, traced: fx.GraphModule, inputs: Inputs, name: str) -
             got = values.run(*arguments)
             want = values.returned = inputs.call(module, inputs.random())
     except Exception as error:
-        raise _rejected(error, module, inputs, name) from error
+        raise _input_error(error, module, inputs, name) from error
     mine, theirs = tensors(got), tensors(want)
-    return values, len(mine) == len(theirs) and all(agrees(a, b) for a, b in zip(mine, theirs, strict=True))
+    return values, len(mine) == len(theirs) and all(is_close(a, b) for a, b in zip(mine, theirs, strict=True))
 
 
-def _named(traced: fx.GraphModule) -> str:
+def _find_name(traced: fx.GraphModule) -> str:
     """The inputs of a traced network that have no default, by name."""
     return ", ".join(node.name for node in traced.graph.nodes if node.op == "placeholder" and not node.args) or "none"
 
 
-def agrees(a: torch.Tensor, b: torch.Tensor) -> bool:
+def is_close(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two results differ by no more than rounding; not-a-number equals itself."""
     if a.shape != b.shape:
         return False

@@ -11,8 +11,8 @@ from stretch.cli.interrupt import WRITER_GRACE_S
 from stretch.cli.options import Call, calls, settings
 from stretch.cli.output import COMMAND_LINE, Output, verb
 from stretch.cli.pages import Html
-from stretch.parameters import Rare
-from stretch.planning.messages import as_flag, command_line
+from stretch.parameters import AdvancedOption
+from stretch.planning.messages import command_line, format_flag
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,7 +42,7 @@ def branch(
     # has no effect: scripts may still give it
     anyway: Annotated[bool, typer.Option("--anyway", hidden=True)] = False,
     html: Html = None,
-    export: Annotated[bool, Rare("Whether the bundle is written.")] = True,
+    export: Annotated[bool, AdvancedOption("Whether the bundle is written.")] = True,
 ) -> None:
     """Split a model into branches for a device's processors, and write a bundle."""
     from predictors.errors import InfeasibleError
@@ -54,10 +54,10 @@ def branch(
             result = run(out=target, progress=progress)
     except InfeasibleError as error:
         if html is not None:
-            out.write_page(html, _refused(error, model, device, shape, run.keywords["trust_code"]))
+            out.write_page(html, _report_infeasible(error, model, device, shape, run.keywords["trust_code"]))
         raise
     out.tell_size(shape, result.plan.graph)
-    answer = result.answer(as_flag)
+    answer = result.answer(format_flag)
 
     def roofline() -> "tuple[str, Figure]":
         from stretch.report.prediction import roofline_figure
@@ -92,17 +92,17 @@ def _following(answer: "BranchedAnswer") -> list[str]:
     return [f"Next: {first}", "      --details shows the design and its timeline"]
 
 
-def _refused(error: "InfeasibleError", model: str, device: str, shape: "InputShapes | None", trust_code: bool) -> "Page":
+def _report_infeasible(error: "InfeasibleError", model: str, device: str, shape: "InputShapes | None", trust_code: bool) -> "Page":
     """The report of a model without a feasible design: the reasons, and the latency of the original."""
     from predictors.devices import load_device
-    from stretch.planning.messages import error_spelled
+    from stretch.planning.messages import render_error
     from stretch.report.prediction import refusal_page
     from stretch.stages.network import read_graph
     from stretch.stages.predict import predict_latency
 
     profile, graph = load_device(device), read_graph(model, shape, trust_code=trust_code).graph
     alone = predict_latency(model, graph, profile, list(profile.processors), None).processors
-    return refusal_page(graph.name, profile.id, error_spelled(error, as_flag), alone)
+    return refusal_page(graph.name, profile.id, render_error(error, format_flag), alone)
 
 
 def _folder_name(model: str, device: str) -> str:

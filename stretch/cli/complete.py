@@ -23,21 +23,21 @@ def _completing(known: Callable[[str], Iterable[str]]) -> Callable[..., list[Any
     return complete
 
 
-def _of(place: str) -> Any:
+def _import_name(place: str) -> Any:
     """What ``module:name`` names, imported when it is asked for."""
     module, _, name = place.partition(":")
     return getattr(import_module(module), name)
 
 
 def _modes(_start: str) -> Iterable[str]:
-    delegates = _of("scheduler.delegates:delegates")
+    delegates = _import_name("scheduler.delegates:delegates")
     return sorted({mode for name in delegates for mode in delegates.get(name).tunes})
 
 
 #: Names by the parameter that takes them, of one verb or of all. Files are completed by the shell where nothing here fits.
 VALUES: dict[str, Callable[[str], Iterable[str]]] = {
-    "device": lambda start: _of("predictors.devices:list_devices")(),
-    "model": lambda start: _of("stretch.models.families:quick_names")(start),
-    "recipe": lambda start: (file.stem for file in sorted(_of("stretch.train.recipe:recipe_folder")().glob("*.toml"))),
+    "device": lambda start: _import_name("predictors.devices:list_devices")(),
+    "model": lambda start: _import_name("stretch.models.families:quick_names")(start),
+    "recipe": lambda start: (file.stem for file in sorted(_import_name("stretch.train.recipe:recipe_folder")().glob("*.toml"))),
     "mode": _modes,
 }

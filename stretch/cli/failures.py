@@ -14,7 +14,7 @@ from predictors.files import readable
 from stretch.cli.interrupt import GRACE_S, interruptible
 from stretch.cli.output import print_json, printable
 from stretch.cli.start import INTERRUPTED, started
-from stretch.planning.messages import as_flag, error_spelled
+from stretch.planning.messages import format_flag, render_error
 from stretch.plugins import culprit
 
 #: Names the file that the first failed process of a run of many makes; `stretch train --gpus` sets it.
@@ -45,28 +45,28 @@ def guard(
     """Do something and return the exit code of the command line's contract."""
     try:
         started()
-        with interruptible(lambda: _last_words(as_json=as_json), grace_s):
+        with interruptible(lambda: _exit_message(as_json=as_json), grace_s):
             code = action()
     except Exception as error:
         failure = explain(error, usage_hint)
         if debug:
             traceback.print_exc()
         if _speaks():
-            say(failure, as_json=as_json)
+            print_failure(failure, as_json=as_json)
         return failure.exit_code
     except KeyboardInterrupt:
         code = INTERRUPTED
     if code == INTERRUPTED and not _later_process():
-        say(StretchError("interrupted"), as_json=as_json)
+        print_failure(StretchError("interrupted"), as_json=as_json)
     return code if isinstance(code, int) else 0
 
 
-def _last_words(*, as_json: bool) -> int:
+def _exit_message(*, as_json: bool) -> int:
     """What is said where the main thread hangs: that a delegate took too long, or that it was interrupted."""
     from scheduler.runtime.threads import last_hang
 
     failure = last_hang()
-    say(failure or StretchError("interrupted"), as_json=as_json)
+    print_failure(failure or StretchError("interrupted"), as_json=as_json)
     return INTERRUPTED if failure is None else failure.exit_code
 
 
@@ -97,7 +97,7 @@ def explain(error: Exception, usage_hint: Callable[[typer.TyperException], str])
     what = f"{type(error).__name__}: {first}" if first else type(error).__name__
     match error:
         case StretchError():
-            return error_spelled(error, as_flag)
+            return render_error(error, format_flag)
         case _ if not isinstance(error, typer.TyperException) and (whose := culprit(error)) is not None:
             return StretchError(f"{whose} failed: {what}", "report it to its authors, with the traceback that --debug shows")
         case typer.TyperException():
@@ -114,7 +114,7 @@ def explain(error: Exception, usage_hint: Callable[[typer.TyperException], str])
             )
 
 
-def say(failure: StretchError, *, as_json: bool) -> None:
+def print_failure(failure: StretchError, *, as_json: bool) -> None:
     """Print a failure: lines on stderr, or one object on stdout."""
     message, hint = printable(readable(failure.message)), printable(readable(failure.hint or ""))
     # whoever read us is gone: nobody is left to tell

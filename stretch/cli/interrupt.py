@@ -22,9 +22,9 @@ GRACE_S = 1.0
 WRITER_GRACE_S = 10.0
 
 #: Number of checks in these seconds.
-_LOOKS = 5
+_MAX_CHECKS = 5
 
-_Place = tuple[tuple[object, int], ...]
+_Position = tuple[tuple[object, int], ...]
 
 
 @contextlib.contextmanager
@@ -65,19 +65,19 @@ def _listen(heard: socket.socket, end: Callable[[], int], grace_s: float) -> Non
 
 def _stands_still(heard: socket.socket, grace_s: float) -> bool:
     """Watch the main thread until it has made no progress for `grace_s`, or has finished."""
-    heard.settimeout(grace_s / _LOOKS)
-    last, still = _place(), 0
-    while still < _LOOKS:
+    heard.settimeout(grace_s / _MAX_CHECKS)
+    last, still = _position(), 0
+    while still < _MAX_CHECKS:
         with contextlib.suppress(TimeoutError):
             if not heard.recv(64):
                 return False
-        now = _place()
+        now = _position()
         still = still + 1 if now == last and _usual() else 0
         last = now
     return True
 
 
-def _place() -> _Place:
+def _position() -> _Position:
     """Position of the main thread: code and instruction of each of its frames."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     frames = []

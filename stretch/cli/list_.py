@@ -13,7 +13,7 @@ from predictors.models.roofline import MEASURED, ORIGINS, Origin
 from predictors.structs import filled
 from stretch.cli.output import Output, verb
 from stretch.parameters import InputShape, TrustCode
-from stretch.stages.abilities import StageAbilities, abilities
+from stretch.stages.abilities import StageAbilities, stage_abilities
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from stretch.capture.inputs import InputShapes
 
 #: Maximum number of models with `--details`: each is built and captured.
-MOST_DETAILED = 30
+MAX_DETAILED = 30
 
 
 class ListedProcessor(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,8 +163,8 @@ def _print_device(console: "Console", item: ListedDevice, details: bool) -> None
         console.print()
         console.print(table("processor", "precision", "core sets", "times based on", rows=rows), width=80)
         console.print()
-        for name, why in item.left_out.items():
-            console.print(f"Left out: {name}; {why}", width=80)
+        for name, reason in item.left_out.items():
+            console.print(f"Left out: {name}; {reason}", width=80)
         console.print(f"Next: stretch advise MODEL --device {item.id}")
         console.print(f"      stretch list devices {item.id} --details    where each number comes from")
         return
@@ -176,8 +176,8 @@ def _print_device(console: "Console", item: ListedDevice, details: bool) -> None
         for source in dict.fromkeys(processor.measurements.values()):
             where = ", ".join(key for key, source_id in processor.measurements.items() if source_id == source)
             lines.append(f"  {where}: {source}")
-    for name, why in item.left_out.items():
-        lines += ["", f"{name}: left out; {why}"]
+    for name, reason in item.left_out.items():
+        lines += ["", f"{name}: left out; {reason}"]
     lines += ["", "sources of the other numbers:", *(f"  {key}: {words}" for key, words in item.sources.items())]
     for line in lines:
         console.print(line)
@@ -207,7 +207,7 @@ def _listed_device(device: "DeviceProfile") -> ListedDevice:
 def _listed_models(pattern: str) -> list[ListedModel]:
     """The models that match a pattern, or a file."""
     from stretch.models import model_names
-    from stretch.models.families import OWN, each_family
+    from stretch.models.families import BUILT_IN, each_family
     from stretch.models.load import FILES
 
     if pattern.endswith(FILES) and Path(pattern).is_file():
@@ -216,7 +216,7 @@ def _listed_models(pattern: str) -> list[ListedModel]:
     checked = set()
     for key, family in each_family():
         # families of other packages may lack attributes that only this project uses
-        if key in OWN or any(known_key == key for _, known_key in known):
+        if key in BUILT_IN or any(known_key == key for _, known_key in known):
             checked |= {family.prefix + name for name in getattr(family, "checked", frozenset)()}
     if not known:
         raise UnknownNameError.among("model", pattern, [name for name, _ in model_names()])
@@ -230,25 +230,25 @@ def _list_models(out: Output, pattern: str, shape: "InputShapes | None", details
         lines = [f"{item.name:<{width}}  {item.family:<11}  {'checked' if item.checked else ''}".rstrip() for item in items]
         out.emit({"items": items}, lambda console: console.print("\n".join(lines)))
         return
-    if len(items) > MOST_DETAILED:
-        raise UsageError(f"{len(items)} models match `{pattern}`, and --details shows up to {MOST_DETAILED}", "give a narrower pattern")
+    if len(items) > MAX_DETAILED:
+        raise UsageError(f"{len(items)} models match `{pattern}`, and --details shows up to {MAX_DETAILED}", "give a narrower pattern")
     detailed = []
     with out.progress("models", total=len(items)) as step:
         for number, item in enumerate(items):
             step(item.name, number)
-            detailed.append(_detailed(item, shape, trust_code))
+            detailed.append(_capture_details(item, shape, trust_code))
     out.emit({"items": detailed}, lambda console: _print_details(console, detailed))
 
 
-def _detailed(item: ListedModel, shape: "InputShapes | None", trust_code: bool) -> DetailedModel:
+def _capture_details(item: ListedModel, shape: "InputShapes | None", trust_code: bool) -> DetailedModel:
     """A model captured with random weights, or a file with its own."""
     from stretch.stages.network import read_network
 
     try:
         network = read_network(
-            item.name, shape, weights="default" if item.family == "file" else "none", trust_code=trust_code, settled=False
+            item.name, shape, weights="default" if item.family == "file" else "none", trust_code=trust_code, fit_statistics=False
         )
-        stages = abilities(network.graph)
+        stages = stage_abilities(network.graph)
     except UsageError:
         # the request is wrong, not the model
         raise

@@ -18,7 +18,7 @@ from typer.models import ArgumentInfo
 from predictors.errors import UnknownNameError, UsageError
 from predictors.files import read_toml
 from stretch.cli.output import make_console
-from stretch.parameters import PANEL, Rare, Word
+from stretch.parameters import PANEL, AdvancedOption, Parsed
 from stretch.planning.config import PLAN_OPTIONS, PlanConfig
 from stretch.planning.messages import FLAGS
 from stretch.planning.options import Option, put_setting, read_setting
@@ -37,8 +37,10 @@ def calls(*functions: Callable[..., Any]) -> Callable[[Callable[..., None]], Cal
         def simulate(out: Output, run: Call, html: Html = None) -> None: ...
     """
     # `out` is the verb's output
-    shown = [{p.name: "folder" if p.name == "out" else p.name for p in _annotated(function)} for function in functions]
-    taken = [p.replace(name=names[p.name], kind=p.KEYWORD_ONLY) for f, names in zip(functions, shown, strict=True) for p in _annotated(f)]
+    shown = [{p.name: "folder" if p.name == "out" else p.name for p in _shared_parameters(function)} for function in functions]
+    taken = [
+        p.replace(name=names[p.name], kind=p.KEYWORD_ONLY) for f, names in zip(functions, shown, strict=True) for p in _shared_parameters(f)
+    ]
 
     def decorate(body: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(body, eval_str=True)
@@ -63,8 +65,8 @@ def calls(*functions: Callable[..., Any]) -> Callable[[Callable[..., None]], Cal
     return decorate
 
 
-def _annotated(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """The parameters of a Python function that the command line has, too; those of the planner are one."""
+def _shared_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Return the parameters that a Python function shares with the command line; planner options count as one."""
     parameters = inspect.signature(function).parameters.values()
     planner = {"annotation": PlanConfig, "default": inspect.Parameter.empty}
     return [
@@ -75,13 +77,13 @@ def _annotated(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def settings(flags: Collection[str] = FLAGS) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add `--set` and `--config` to a verb, from which it gets its parameters of type `PlanConfig` or with a `Rare`.
+    """Add `--set` and `--config` to a verb, from which it gets its parameters of type `PlanConfig` or with a `AdvancedOption`.
 
     Use it below `verb`::
 
         @verb
         @settings()
-        def branch(out: Output, model: ..., config: PlanConfig, seed: Annotated[int, Rare("Seed.")] = 0) -> None: ...
+        def branch(out: Output, model: ..., config: PlanConfig, seed: Annotated[int, AdvancedOption("Seed.")] = 0) -> None: ...
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
@@ -92,7 +94,7 @@ def settings(flags: Collection[str] = FLAGS) -> Callable[[Callable[..., None]], 
                 taken[parameter.name] = PLAN_OPTIONS
                 request = [option for option in PLAN_OPTIONS if option.name in flags]
                 kept += [_flag(option) for option in request]
-            elif (option := _rare(parameter)) is not None:
+            elif (option := _advanced_option(parameter)) is not None:
                 taken[parameter.name] = (option,)
             else:
                 kept.append(parameter if parameter.name == "out" else parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
@@ -105,12 +107,12 @@ def settings(flags: Collection[str] = FLAGS) -> Callable[[Callable[..., None]], 
             stated |= {name: known[name].read(word) for name, word in words.items() if word is not None}
             for name, options in taken.items():
                 if options is PLAN_OPTIONS:
-                    values[name] = PlanConfig().having({option.name: stated[option.name] for option in options if option.name in stated})
+                    values[name] = PlanConfig().replace({option.name: stated[option.name] for option in options if option.name in stated})
                 elif name in stated:
                     values[name] = stated[name]
             function(out, **values)
 
-        command.__signature__ = signature.replace(parameters=[*kept, *_more(known, PANEL if request else None)])  # type: ignore[attr-defined]
+        command.__signature__ = signature.replace(parameters=[*kept, *_planner_settings(known, PANEL if request else None)])  # type: ignore[attr-defined]
         command.settings = known  # type: ignore[attr-defined]
         # otherwise inspect would report the signature of the wrapped function
         del command.__wrapped__  # type: ignore[attr-defined]
@@ -141,30 +143,30 @@ def read_settings(
     return stated
 
 
-def _rare(parameter: inspect.Parameter) -> Option | None:
-    """The option of a parameter with a `Rare`."""
+def _advanced_option(parameter: inspect.Parameter) -> Option | None:
+    """The option of a parameter with a `AdvancedOption`."""
     if get_origin(parameter.annotation) is not Annotated:
         return None
     kind, *more = get_args(parameter.annotation)
-    words = next((item for item in more if isinstance(item, Rare)), None)
-    kind = next((item.kind for item in more if isinstance(item, Word)), kind)
+    words = next((item for item in more if isinstance(item, AdvancedOption)), None)
+    kind = next((item.kind for item in more if isinstance(item, Parsed)), kind)
     bounds = tuple(item for item in more if isinstance(item, Meta))
     return None if words is None else Option(parameter.name, Annotated[kind, *bounds] if bounds else kind, parameter.default, str(words))
 
 
 def _flag(option: Option) -> inspect.Parameter:
     """The flag of an option, whose default shows in the help alone: what is not given may stand in the file."""
-    shown = str(option.shown) if option.shown and option.word is not bool else False
+    shown = str(option.shown_default) if option.shown_default and option.flag_type is not bool else False
     complete = _completing(option.choices) if option.choices else None
-    flag = typer.Option(help=option.help, min=option.least, show_default=shown, autocompletion=complete, rich_help_panel=PANEL)
-    return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[option.word | None, flag])
+    flag = typer.Option(help=option.help, min=option.minimum, show_default=shown, autocompletion=complete, rich_help_panel=PANEL)
+    return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[option.flag_type | None, flag])
 
 
 def _completing(choices: tuple[str, ...]) -> Callable[[str], list[str]]:
     return lambda incomplete: [choice for choice in choices if choice.startswith(incomplete)]
 
 
-def _more(known: Mapping[str, Option], panel: str | None) -> list[inspect.Parameter]:
+def _planner_settings(known: Mapping[str, Option], panel: str | None) -> list[inspect.Parameter]:
     """`--set` and `--config`."""
 
     def complete(incomplete: str) -> list[str]:
@@ -176,7 +178,9 @@ def _more(known: Mapping[str, Option], panel: str | None) -> list[inspect.Parame
         if changes == ["help"]:
             from stretch.report.fit import table
 
-            rows = ((name, "" if option.shown is None else str(option.shown), option.help) for name, option in known.items())
+            rows = (
+                (name, "" if option.shown_default is None else str(option.shown_default), option.help) for name, option in known.items()
+            )
             make_console(sys.stdout).print(table("setting", "default", "meaning", rows=rows))
             raise typer.Exit
         return changes

@@ -18,8 +18,8 @@ import typer
 
 from predictors.errors import MissingBackendError, UsageError, install_line
 from stretch.cli.start import SCHEMA
-from stretch.parameters import Word
-from stretch.planning.messages import as_flag, spelled
+from stretch.parameters import Parsed
+from stretch.planning.messages import format_flag, render_message
 
 if TYPE_CHECKING:
     from msgspec import Struct
@@ -44,7 +44,7 @@ Details = Annotated[bool, typer.Option("--details", help="Print everything that 
 
 
 #: Parameters of every verb.
-_SHARED = {"details": Details, "as_json": Json, "quiet": Quiet, "debug": Debug}
+_COMMON_OPTIONS = {"details": Details, "as_json": Json, "quiet": Quiet, "debug": Debug}
 
 
 class Output:
@@ -79,7 +79,7 @@ class Output:
         """
         from msgspec.structs import replace
 
-        told = [spelled(warning, as_flag) for warning in answer.warnings]
+        told = [render_message(warning, format_flag) for warning in answer.warnings]
         self._pending += [f"warning: {warning}" for warning in dict.fromkeys(told) if warning not in self.warnings]
         answer = replace(answer, warnings=list(dict.fromkeys([*self.warnings, *told])))
         if html is not None:
@@ -120,7 +120,7 @@ class Output:
 
     def warn(self, message: str) -> None:
         """Print a warning on stderr and add it to the result."""
-        message = spelled(message, as_flag)
+        message = render_message(message, format_flag)
         self.warnings.append(message)
         if not self.quiet:
             self._say(f"warning: {message}")
@@ -186,9 +186,9 @@ def verb(function: Callable[..., None]) -> Callable[..., None]:
             finally:
                 out.flush()
 
-    more = {name: kind for name, kind in _SHARED.items() if name not in taken}
+    more = {name: kind for name, kind in _COMMON_OPTIONS.items() if name not in taken}
     shared = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind) for name, kind in more.items()]
-    parameters = [*map(_shown, rest), *shared]
+    parameters = [*map(_parser_value, rest), *shared]
     command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": None}
     # otherwise inspect would report the signature with `out`
@@ -196,11 +196,11 @@ def verb(function: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def _word(parameter: inspect.Parameter) -> Word | None:
-    return next((note for note in getattr(parameter.annotation, "__metadata__", ()) if isinstance(note, Word)), None)
+def _word(parameter: inspect.Parameter) -> Parsed | None:
+    return next((note for note in getattr(parameter.annotation, "__metadata__", ()) if isinstance(note, Parsed)), None)
 
 
-def _shown(parameter: inspect.Parameter) -> inspect.Parameter:
+def _parser_value(parameter: inspect.Parameter) -> inspect.Parameter:
     """A parameter as the parser has it."""
     kind, default, notes = parameter.annotation, parameter.default, getattr(parameter.annotation, "__metadata__", ())
     if notes:
@@ -211,7 +211,7 @@ def _shown(parameter: inspect.Parameter) -> inspect.Parameter:
             kind, default = list[str] | None, None
         elif Path in get_args(kind):
             kind = Path | None if default is None else Path
-        kind = Annotated[kind, *(note for note in notes if not isinstance(note, Word))]
+        kind = Annotated[kind, *(note for note in notes if not isinstance(note, Parsed))]
     return parameter.replace(annotation=kind, kind=inspect.Parameter.KEYWORD_ONLY, default=default)
 
 
@@ -225,7 +225,7 @@ def _value(parameter: inspect.Parameter, value: Any) -> Any:
 
 def only_flags(what: str, names: str, hint: str = "") -> None:
     """Refuse flags on the command line that something does not have."""
-    no_flags(what, " ".join(_flags_given().keys() - {*names.split(), *_SHARED}), hint)
+    no_flags(what, " ".join(_flags_given().keys() - {*names.split(), *_COMMON_OPTIONS}), hint)
 
 
 def no_flags(what: str, names: str, hint: str = "") -> None:
@@ -292,8 +292,8 @@ def print_json(data: "Mapping[str, Any] | Struct", stream: Any) -> None:
     """Print one JSON object, schema and version first."""
     from stretch import __version__
 
-    whole = {"schema": SCHEMA, "version": __version__} | (dict(data) if isinstance(data, Mapping) else _plain(data))
-    stream.write(json.dumps(whole, indent=2, allow_nan=False, default=_plain) + "\n")
+    whole = {"schema": SCHEMA, "version": __version__} | (dict(data) if isinstance(data, Mapping) else _to_builtins(data))
+    stream.write(json.dumps(whole, indent=2, allow_nan=False, default=_to_builtins) + "\n")
     stream.flush()
 
 
@@ -302,7 +302,7 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
-def _plain(value: Any) -> Any:
+def _to_builtins(value: Any) -> Any:
     """JSON values of NumPy numbers, paths and structs."""
     import msgspec
 

@@ -8,7 +8,7 @@ import typer
 from predictors.errors import UsageError
 
 
-def _checked(path: Path | None) -> Path | None:
+def _check_writable(path: Path | None) -> Path | None:
     """The file, if the report can be written to it, which is checked before the computation."""
     if path is not None:
         from stretch.report.html.page import check_page
@@ -19,7 +19,7 @@ def _checked(path: Path | None) -> Path | None:
 
 Html = Annotated[
     Path | None,
-    typer.Option("--html", help="Write a self-contained HTML report without scripts to this file.", callback=_checked),
+    typer.Option("--html", help="Write a self-contained HTML report without scripts to this file.", callback=_check_writable),
 ]
 
 

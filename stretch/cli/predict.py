@@ -11,8 +11,8 @@ from predictors.devices import is_pattern, load_devices
 from predictors.errors import UsageError
 from predictors.models.roofline import ORIGINS, Origin
 from predictors.structs import filled
-from stretch.api.verbs import places
 from stretch.api.verbs import predict as predict_model
+from stretch.api.verbs import processors_to_predict
 from stretch.cli.options import Call, calls
 from stretch.cli.output import Output, verb
 from stretch.cli.pages import Html, check_picture
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from predictors.devices import DeviceProfile
-    from stretch.stages.network import Readout
+    from stretch.stages.network import ReadGraph
 
 
 @verb
@@ -61,17 +61,17 @@ def predict(
         if kernels or plot is not None or html is not None:
             raise UsageError("--kernels, --plot and --html are of one model on one device", "name both without wildcards")
         asked = {name: run.keywords[name] for name in ("weights", "trust_code")}
-        where = [(profile, places(profile, processor, precision, every=False)) for profile in profiles]
+        where = [(profile, processors_to_predict(profile, processor, precision, all_precisions=False)) for profile in profiles]
         _predict_many(out, model, where, precision, partial(read_graph, shape=shape, **asked))
         return
     [profile] = profiles
-    names = places(profile, processor, precision)
+    names = processors_to_predict(profile, processor, precision)
     if plot is not None:
         check_picture(plot, names)
     from msgspec.structs import replace
 
     from predictors.predictor import LatencyPredictor
-    from stretch.stages.predict import ranked
+    from stretch.stages.predict import by_latency
 
     with out.progress("capturing"):
         network = read_graph(model, shape, weights=run.keywords["weights"], trust_code=run.keywords["trust_code"])
@@ -85,7 +85,7 @@ def predict(
 
     if plot is not None:
         write_figure(roofline(names[0], precision)[1], plot)
-    best, row = ranked(prediction.processors)[0]
+    best, row = by_latency(prediction.processors)[0]
 
     drawn = partial(roofline, best, row.precision) if html is not None else None
     bare = {name: replace(row, kernels=[]) for name, row in prediction.processors.items()}
@@ -102,7 +102,7 @@ def _predict_many(
     pattern: str,
     places: "list[tuple[DeviceProfile, list[str]]]",
     precision: str | None,
-    read: "Callable[[str], Readout]",
+    read: "Callable[[str], ReadGraph]",
 ) -> None:
     """Predict every matching model on every processor, one row each."""
     from predictors.errors import StretchError, UnknownNameError

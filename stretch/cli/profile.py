@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from scheduler.answer import TuneAnswer
     from scheduler.bundle.load import Bundle
     from scheduler.delegates.base import Tuning
-    from stretch.profile.run import Profiled
-    from stretch.profile.writing import Where as IngestWhere
+    from stretch.profile.run import ProfileResult
+    from stretch.profile.writing import MeasurementTarget as IngestWhere
 
 GRACE_S = WRITER_GRACE_S
 
 #: Operators of networks that no phone's DSP or GPU runs everywhere: no such network is proposed to be measured.
-_RARE = ("opaque", "layer_norm", "gelu")
+_RARE_KINDS = ("opaque", "layer_norm", "gelu")
 
 #: First line of a calibrated profile, before the command that made it.
-_CALIBRATED = "# Calibrated by whole networks:"
+_CALIBRATED_COMMENT = "# Calibrated by whole networks:"
 
 #: Argument for deriving priors from the fits of other profiles.
 RELATIVES = "relatives"
@@ -207,7 +207,7 @@ def profile(
         only_flags("--from", "name folder measured_file model processor precision runtime")
         if processor is None:
             raise UsageError("--from needs to know what ran the networks", "name it as in a profile, as --processor cpu[1large]")
-        from stretch.profile.writing import Where as IngestWhere
+        from stretch.profile.writing import MeasurementTarget as IngestWhere
 
         _ingest(out, measured_file, model, IngestWhere(name, processor, precision, runtime), target)
         return
@@ -222,10 +222,10 @@ def profile(
     if (elsewhere := asked_for(extensions)) is not None:
         elsewhere.profile(out, ProfileOptions(name, target, resume, tuple(names), budget or 10.0, most))
         return
-    from stretch.profile.places import find_places
+    from stretch.profile.places import find_processors
     from stretch.profile.run import open_table, profile_machine
 
-    places = find_places(names)
+    places = find_processors(names)
     table = open_table(name, target, places, resume)
     with out.progress("measuring") as bar:
         done = profile_machine(name, places, table, (budget or 10.0) * 60, bar, most)
@@ -258,7 +258,7 @@ def _ingest(out: Output, measured_file: Path, model: str | None, where: "IngestW
     out.emit(data | {"warnings": out.warnings}, lambda console: console.print(said))
 
 
-def _data(name: str, done: "Profiled", out: Output) -> dict[str, Any]:
+def _data(name: str, done: "ProfileResult", out: Output) -> dict[str, Any]:
     from predictors.fits import Fit
     from stretch.profile.run import held_out
 
@@ -349,7 +349,7 @@ def _from_tables(out: Output, measurements: str, profile: "DeviceProfile", measu
         fits = [fit.fit for table in tables for fit in fit_device(table, profile, measured_on, step, out.warn)]
     command = f"stretch profile --fit {shlex.quote(measurements)} --device {shlex.quote(profile.id)}"
     write_fits(target, profile.id, command + (f" --measured-on {shlex.quote(measured_on)}" if measured_on else ""), fits)
-    return {_named(fit): _fit_row(fit, fit.held_out, fit.held_out.families, within_10=fit.held_out.within_10) for fit in fits}
+    return {_fit_name(fit): _fit_row(fit, fit.held_out, fit.held_out.families, within_10=fit.held_out.within_10) for fit in fits}
 
 
 def _from_networks(out: Output, table: str, device: str, target: Path, networks: dict[str, Any], trust_code: bool) -> dict[str, FitRow]:
@@ -379,7 +379,9 @@ def _from_networks(out: Output, table: str, device: str, target: Path, networks:
                 side = f"3x{key[1]}x{key[1]}" if key[1].isdigit() else key[1]
                 graphs[key] = read_graph(row.model, read_inputs([side] if side else None), trust_code=trust_code).graph
             step()
-    candidates = {name: graph for name, graph in load_measurements("npu").graphs.items() if not any(op.kind in _RARE for op in graph.ops)}
+    candidates = {
+        name: graph for name, graph in load_measurements("npu").graphs.items() if not any(op.kind in _RARE_KINDS for op in graph.ops)
+    }
     known = target.exists()
     own = known and target.resolve() == path.resolve()
     reference = "" if own else base.id if path.parent.resolve() == PROFILE_FOLDER else str(path.resolve())
@@ -393,7 +395,7 @@ def _from_networks(out: Output, table: str, device: str, target: Path, networks:
         + ["--trust-code"] * trust_code
     )
     text = _profile_text(path.read_text(), target.stem, rewrites)
-    write_whole(target, f"{_CALIBRATED} {command}\n{text}".encode(), "device profile")
+    write_whole(target, f"{_CALIBRATED_COMMENT} {command}\n{text}".encode(), "device profile")
     try:
         write_priors(prior_path(target), target.stem, command, priors)
     except OSError as error:
@@ -413,7 +415,7 @@ def _from_networks(out: Output, table: str, device: str, target: Path, networks:
 
 def _profile_text(text: str, profile_id: str, rewrites: Sequence[str]) -> str:
     """A profile's TOML under an id; its defaults stay as they are."""
-    text = re.sub(rf"^{_CALIBRATED}.*\n", "", text)
+    text = re.sub(rf"^{_CALIBRATED_COMMENT}.*\n", "", text)
     if f'\nid = "{profile_id}"\n' not in text:
         # names belong to one profile
         text = re.sub(r"^aliases = .*\n", "", text, flags=re.MULTILINE)
@@ -440,10 +442,10 @@ def _from_relatives(out: Output, profile: "DeviceProfile", target: Path) -> dict
     with out.progress("comparing") as step:
         priors = fit_priors(profile, profiles, tables, step)
     write_priors(target, profile.id, f"stretch profile --fit {RELATIVES} --device {profile.id}", priors)
-    return {_named(prior): _fit_row(prior, prior.left_out, prior.left_out.chips) for prior in priors}
+    return {_fit_name(prior): _fit_row(prior, prior.left_out, prior.left_out.chips) for prior in priors}
 
 
-def _named(fit: Any) -> str:
+def _fit_name(fit: Any) -> str:
     """What a fit or a prior is of."""
     return f"{fit.processor}[{fit.core_set}] {fit.precision}"
 
@@ -507,10 +509,10 @@ def _tunings(bundle: "Bundle", mapping: list[str], mode: str | None) -> "tuple[l
     chosen = [entry for entry in entries if get_delegate(placements[entry.processor].delegate).tunes]
     if not chosen:
         where = ", ".join(f"{name} on {place.delegate}" for name, place in placements.items())
-        able = [name for name in delegates if delegates.get(name).tunes]
+        eligible = [name for name in delegates if delegates.get(name).tunes]
         raise UsageError(
             f"no subgraph of {bundle.path} runs here on a delegate that can be tuned ({where})",
-            f"map a processor to one, as --map gpu={able[0]}",
+            f"map a processor to one, as --map gpu={eligible[0]}",
         )
     modes, tunings = [], []
     for entry in chosen:
@@ -518,7 +520,8 @@ def _tunings(bundle: "Bundle", mapping: list[str], mode: str | None) -> "tuple[l
         known = get_delegate(place.delegate).tunes
         if mode is not None and mode not in known:
             raise UsageError(
-                f"`--mode {mode}` is no mode of the {place.delegate} delegate", "; ".join(f"{name}: {what}" for name, what in known.items())
+                f"`--mode {mode}` is no mode of the {place.delegate} delegate",
+                "; ".join(f"{name}: {description}" for name, description in known.items()),
             )
         modes.append(mode or next(iter(known)))
         tunings.append(get_delegate(place.delegate).create(place.cores).tuning_from(bundle, entry.name, modes[-1]))

@@ -12,7 +12,7 @@ from stretch.cli.extensions import asked_for, extensions_of
 from stretch.cli.options import Call, calls
 from stretch.cli.output import Output, verb
 from stretch.cli.pages import Html
-from stretch.parameters import NO_PLACES, BundleFolder, Places, Processors
+from stretch.parameters import NO_PLACES, BundleFolder, DelegateMap, Processors
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from scheduler.runtime.trace import Trace
 
 #: Traced inferences; more would only make the file slow to open.
-TRACED = 10
+MAX_TRACED = 10
 
 #: Without a number of rounds, measure until the relative width of the ratios' intervals is below this.
 WIDTH = 0.03
@@ -56,7 +56,7 @@ def run(
     out: Output,
     *extensions: Call,
     bundle: BundleFolder,
-    mapping: Places = NO_PLACES,
+    mapping: DelegateMap = NO_PLACES,
     processors: Processors = None,
     priority: Annotated[
         str | None, typer.Option(help="Choose processors by predicted latency or energy on the device. Default: those of the design.")
@@ -193,7 +193,7 @@ def _tracks(session: "Session", result: "Benchmark", out: Output) -> "dict[str, 
     from scheduler.simulate.clock import predicted_trace
 
     manifest = session.bundle.manifest
-    tracks: dict[str, Sequence[Trace]] = {"measured": result.traces[:TRACED]}
+    tracks: dict[str, Sequence[Trace]] = {"measured": result.traces[:MAX_TRACED]}
     if session.submitted_traces:
         tracks["in flight"] = session.submitted_traces
     try:

@@ -8,12 +8,12 @@ import typer
 
 from predictors.devices import load_device
 from predictors.errors import UsageError
-from stretch.api.verbs import PAIR_TOP, WITHIN, check_search, search_pair
+from stretch.api.verbs import MAX_VALUE_FACTOR, PAIR_TOP, check_search, search_pair
 from stretch.api.verbs import search as search_designs
 from stretch.cli.options import Call, calls, settings
 from stretch.cli.output import Output, import_torch, only_flags, verb
 from stretch.cli.pages import Html, check_picture
-from stretch.parameters import Rare
+from stretch.parameters import AdvancedOption
 from stretch.planning.messages import FLAGS
 
 #: Parameters that a pair of networks takes.
@@ -36,11 +36,11 @@ def search(
     plot: Annotated[Path | None, typer.Option("--plot", help="Plot the front into this .svg or .png file.")] = None,
     html: Html = None,
     pair_goal: Annotated[
-        str | None, Rare("Objective of a pair of networks: makespan (the default), latency (mean of both) or throughput.")
+        str | None, AdvancedOption("Objective of a pair of networks: makespan (the default), latency (mean of both) or throughput.")
     ] = None,
 ) -> None:
     """Search for designs without building them: a Pareto front, or the best design and alternatives."""
-    from stretch.planning.pareto import check_weighed
+    from stretch.planning.pareto import check_criteria
 
     request = run.keywords
     if other is not None:
@@ -50,7 +50,7 @@ def search(
     if pair_goal is not None:
         raise UsageError("pair_goal is an objective for two networks", "name the second one with --with")
     config, images = request["config"], request["images"]
-    weighed = check_weighed(tuple(request["pareto"])) if request["pareto"] else ()
+    weighed = check_criteria(tuple(request["pareto"])) if request["pareto"] else ()
     differ = request["within"] is not None or (not weighed and config.objective not in ("latency", "accuracy"))
     check_search(config, weighed, images=images, out=request["out"], differ=differ)
     if plot is not None:
@@ -58,7 +58,7 @@ def search(
             raise UsageError("--plot applies to a front, not to alternatives of the best design", "leave out --plot")
         check_picture(plot, [])
     profile = load_device(request["device"])
-    config.checked(profile)
+    config.resolve(profile)
     import_torch()
     from stretch.report.front import front_figure, front_page
     from stretch.report.prediction import write_figure
@@ -69,7 +69,7 @@ def search(
         # without images only the graph is read
         weights = "none" if images is None else request["weights"]
         shape, options = request["input_shape"], {name: request[name] for name in ("seed", "trust_code") if name in request}
-        network = read_network(request["model"], shape, weights=weights, settled=images is not None, **options)
+        network = read_network(request["model"], shape, weights=weights, fit_statistics=images is not None, **options)
         out.tell_size(shape, network.graph)
         answer = run(model=network, device=profile, progress=progress)
     if plot is not None:
@@ -84,7 +84,7 @@ def _pair(out: Output, other: str, goal: str | None, request: Mapping[str, Any])
     if request["config"].accuracy:
         raise UsageError("accuracy is about the designs of one network", "leave it out, or leave out --with")
     options = {name: request[name] for name in ("device", "config", "input_shape", "out", "trust_code")}
-    limits = {"top": request["top"] or PAIR_TOP, "within": request["within"] or WITHIN}
+    limits = {"top": request["top"] or PAIR_TOP, "within": request["within"] or MAX_VALUE_FACTOR}
     with out.progress("searching") as progress:
         answer = search_pair((request["model"], other), goal=goal or GOALS[0], progress=progress, **limits, **options)
     from stretch.report.front import together_page

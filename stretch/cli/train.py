@@ -98,10 +98,10 @@ def _refine(out: Output, refine: Call, bundle: Path, images: Path, folder: Path 
 
 
 def _refined_lines(answer: "RefineAnswer") -> "Iterator[str]":
-    from stretch.report.plan import agreement_lines, difference_line, refined_words
+    from stretch.report.plan import agreement_lines, difference_line, refinement_text
 
     refinement = answer.refinement
-    yield f"{refinement.steps} steps in {refinement.seconds:.0f} s: {refined_words(refinement)}"
+    yield f"{refinement.steps} steps in {refinement.seconds:.0f} s: {refinement_text(refinement)}"
     if (change := answer.agreement) is not None:
         share = "" if change.before is None else f"the original's class in {change.before:.1%}, "
         yield f"before, on {change.images} held-out images: {share}error {change.error_before:.1%} of the original's"

@@ -12,13 +12,13 @@ from stretch.capture import Captured
 from stretch.evaluation.measure import LONG, AgreementSums, ranks, share_of
 from stretch.planning.design.scale import design_segments, scaled_branches
 from stretch.transform import BranchedModel, build
-from stretch.transform.calibrate import whole_design
+from stretch.transform.calibrate import undivided_design
 
 Stage = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass
-class Compared:
+class Comparison:
     """Result of a comparison."""
 
     agreement: Agreement  # Of the two networks.
@@ -35,7 +35,7 @@ class _Counts:
 
 
 @torch.no_grad()
-def compare(model: BranchedModel, captured: Captured, images: Sequence[torch.Tensor]) -> Compared:
+def compare(model: BranchedModel, captured: Captured, images: Sequence[torch.Tensor]) -> Comparison:
     """Compare a branched network with its original on images that nothing was fitted to.
 
     Of several results their errors are compared, and no classes.
@@ -44,12 +44,12 @@ def compare(model: BranchedModel, captured: Captured, images: Sequence[torch.Ten
         images: Batches of what the network reads, (n, channels, height, width), at least one image.
     """
     device = next(model.parameters()).device
-    original = build(captured, whole_design(captured, model.design)).to(device).eval()
+    original = build(captured, undivided_design(captured, model.design)).to(device).eval()
     training = model.training
     model.eval()
     names = [part.name for part in model.design.segments]
     theirs, ours = ([net.get_submodule(name) for name in names] for net in (original, model))
-    changed = _changed(model, captured)
+    changed = _changed_segments(model, captured)
     counts = _Counts(alone={name: AgreementSums() for name, fits in changed.items() if fits})
     try:
         for batch in images:
@@ -59,10 +59,10 @@ def compare(model: BranchedModel, captured: Captured, images: Sequence[torch.Ten
                 _count(counts, batch.to(device), names, theirs, ours)
     finally:
         model.train(training)
-    return _compared(counts, changed)
+    return _compare(counts, changed)
 
 
-def _changed(model: BranchedModel, captured: Captured) -> dict[str, bool]:
+def _changed_segments(model: BranchedModel, captured: Captured) -> dict[str, bool]:
     """Segments that are not the original's, neither whole at full size nor exact parts of it, and whether one can stand in its place.
 
     It can where it reads and writes as many channels as the original's.
@@ -86,9 +86,9 @@ def _count(counts: _Counts, batch: torch.Tensor, names: Sequence[str], theirs: S
     output = batch
     for stage in ours:
         output = stage(output)
-    for what, values in (("the original", there[-1]), ("the branched network", output)):
+    for source, values in (("the original", there[-1]), ("the branched network", output)):
         if not torch.isfinite(values).all():
-            raise StretchError(f"the output of {what} contains NaN or infinity for some of the images", "check its weights")
+            raise StretchError(f"the output of {source} contains NaN or infinity for some of the images", "check its weights")
     expected = there[-1].cpu().numpy()
     counts.whole.add(output.cpu().numpy(), expected)
     if ranks(expected):
@@ -132,7 +132,7 @@ def _add_errors(sums: AgreementSums, outputs: Sequence[torch.Tensor], originals:
         sums.total += images
 
 
-def _compared(counts: _Counts, changed: Iterable[str]) -> Compared:
+def _compare(counts: _Counts, changed: Iterable[str]) -> Comparison:
     n, classes = counts.whole.images, counts.outputs if counts.whole.diverse else None
     share = share_of(counts.whole.same, n) if classes else None
     segments = []
@@ -150,4 +150,4 @@ def _compared(counts: _Counts, changed: Iterable[str]) -> Compared:
         classes=len(counts.whole.classes) or None,
         segments=tuple(segments),
     )
-    return Compared(agreement, counts.whole.classes)
+    return Comparison(agreement, counts.whole.classes)

@@ -21,7 +21,7 @@ from scheduler.placement.mapping import host_of, is_integer_only
 from scheduler.progress import Progress, silent
 from scheduler.runtime.session import Session
 from stretch.evaluation.measure import Net, evaluate
-from stretch.export.lowering import ROUNDED, PrecisionLowering, is_partial_sum
+from stretch.export.lowering import PARTIAL_SUM_REASON, PrecisionLowering, is_partial_sum
 from stretch.export.precision import planned_precision
 
 Array = NDArray[Any]
@@ -62,9 +62,9 @@ def measure_files(
     manifest = bundle.manifest
     kept: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="nn-stretch-") as folder:
-        lowered = _lowered(bundle, Path(folder), fitted, kept, progress)
+        lowered = _lower_bundle(bundle, Path(folder), fitted, kept, progress)
         progress("run")
-        with Session(lowered, _placed(lowered.manifest, mapping or {})) as session:
+        with Session(lowered, _complete_mapping(lowered.manifest, mapping or {})) as session:
             if not session.computes:
                 raise UsageError("a delegate of the mapping computes nothing, so there is nothing to compare", "map to one that computes")
             outputs = manifest.model.output_shape
@@ -87,13 +87,13 @@ def measure_files(
     return MeasuredFiles(agreement, kept, len(held_back) - evaluation.images)
 
 
-def _lowered(bundle: Bundle, folder: Path, fitted: Sequence[Array], kept: dict[str, str], progress: Progress) -> Bundle:
+def _lower_bundle(bundle: Bundle, folder: Path, fitted: Sequence[Array], kept: dict[str, str], progress: Progress) -> Bundle:
     """The bundle with its subgraphs in their planned precisions, in a folder of its own; what cannot be is entered in `kept`."""
     manifest = bundle.manifest
     precision = planned_precision(manifest)
     chosen = {sub.name: precision[sub.processor] for sub in manifest.subgraphs if precision[sub.processor] not in ("fp32", sub.precision)}
     partial = [sub.name for sub in manifest.subgraphs if chosen.get(sub.name) == "int8" and is_partial_sum(manifest, sub)]
-    kept.update((name, ROUNDED) for name in partial)
+    kept.update((name, PARTIAL_SUM_REASON) for name in partial)
     lowering = PrecisionLowering(bundle, {name: wanted for name, wanted in chosen.items() if name not in kept}, fitted, progress)
     entries = []
     for sub in manifest.subgraphs:
@@ -125,7 +125,7 @@ def _copy(bundle: Bundle, name: str, file: Path) -> None:
             shutil.copyfile(bundle.file(name).with_name(location), file.with_name(location))
 
 
-def _placed(manifest: Manifest, mapping: Mapping[str, str]) -> dict[str, str]:
+def _complete_mapping(manifest: Manifest, mapping: Mapping[str, str]) -> dict[str, str]:
     """The mapping with CPU cores for what it does not name, which are the fastest to compute any precision."""
     cores = available_cores()
     used = dict.fromkeys(sub.processor for sub in manifest.subgraphs)

@@ -30,7 +30,7 @@ Z = 1.959963984540054
 
 #: Where a network answers one class for so large a share of the images, another one that always answers it agrees as often: that
 #: says nothing of the two, and no agreement is given.
-ALIKE = 0.9
+MAX_CLASS_SHARE = 0.9
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,12 +47,12 @@ def most_frequent(classes: Mapping[int, int]) -> float:
     return max(classes.values(), default=0) / max(1, sum(classes.values()))
 
 
-def one_sided(classes: Mapping[int, int]) -> str:
+def one_sided_reason(classes: Mapping[int, int]) -> str:
     """Why no agreement is given, in words."""
     several = f"{len(classes)} classes" if len(classes) != 1 else "one class"
     return (
         f"the original answers {several} for {sum(classes.values())} images, {most_frequent(classes):.0%} of them alike: agreement is not "
-        f"given where one class has {ALIKE:.0%} or more"
+        f"given where one class has {MAX_CLASS_SHARE:.0%} or more"
     )
 
 
@@ -96,7 +96,7 @@ class AgreementSums:
     @property
     def diverse(self) -> bool:
         """Whether the original's answers differ from image to image, so that agreement says something."""
-        return bool(self.classes) and most_frequent(self.classes) < ALIKE
+        return bool(self.classes) and most_frequent(self.classes) < MAX_CLASS_SHARE
 
     @property
     def error(self) -> float:
@@ -125,7 +125,7 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass
-class _Right:
+class _CorrectAnswers:
     """Images with labels, and how many of them are answered rightly."""
 
     labelled: int = 0
@@ -152,8 +152,8 @@ class Evaluation:
     compared: bool  # Whether there is an original to compare with.
     images: int = 0  # Images so far.
     sums: AgreementSums = field(default_factory=AgreementSums)
-    _branched: _Right = field(default_factory=_Right)
-    _original: _Right = field(default_factory=_Right)
+    _branched: _CorrectAnswers = field(default_factory=_CorrectAnswers)
+    _original: _CorrectAnswers = field(default_factory=_CorrectAnswers)
     calibrated_on: int = 0  # Images that the bundle was calibrated with.
 
     def add(self, scores: Array, original: Array | None, label: int | None) -> None:
@@ -207,9 +207,9 @@ def evaluate(
     for name, x, label in images:
         scores = branched(x)
         theirs = None if original is None else original(x)
-        for what, output in (("the bundle", scores), ("the original", theirs)):
+        for source, output in (("the bundle", scores), ("the original", theirs)):
             if output is not None and not np.isfinite(output).all():
-                raise StretchError(f"the output of {what} for {name} contains NaN or infinity", "check the bundle with `stretch run`")
+                raise StretchError(f"the output of {source} for {name} contains NaN or infinity", "check the bundle with `stretch run`")
         evaluation.add(scores, theirs, label)
         evaluation.calibrated_on += bool(calibrated_on) and fingerprint(x) in calibrated_on
     return evaluation

@@ -32,9 +32,9 @@ from scheduler.progress import Progress, silent
 from stretch.capture import Captured
 from stretch.export.checks import check_export
 from stretch.export.lowering import entry_rows, stated_ranges, statements, subgraph_names, subgraph_of
-from stretch.export.onnx import Arrays, WeightFile, passed_on, to_numpy, to_onnx
+from stretch.export.onnx import Arrays, WeightFile, nodeless_properties, to_numpy, to_onnx
 from stretch.export.repredict import alternatives
-from stretch.export.staging import file_entry, staged, write_manifest
+from stretch.export.staging import file_entry, stage_folder, write_manifest
 from stretch.planning.design.scale import host_processor
 from stretch.planning.result import PlanResult
 from stretch.transform.model import BranchedModel, op_weights
@@ -118,7 +118,7 @@ def export_bundle(
         own: The file that the original was read from, and its ends by the arguments and keys of the original.
         agreeing: Measures the agreement with the original on the complete files, before they are put in place; that of `facts` if None.
     """
-    with staged(out) as folder:
+    with stage_folder(out) as folder:
         written = _write_graphs(folder, original, model, sequential if controls else None, facts, controls=controls, progress=progress)
         ends = None if own is None or not controls else _write_own(folder, own, original, model, written)
         manifest = msgspec.structs.replace(_manifest(original, model, facts, version, written), own=ends)
@@ -132,7 +132,7 @@ def export_bundle(
 
 
 @dataclass
-class _Written:
+class _FolderContents:
     """Contents of the folder."""
 
     pieces: dict[str, OpGraph]  # Subgraphs by name.
@@ -150,10 +150,10 @@ def _write_graphs(
     *,
     controls: bool,
     progress: Progress,
-) -> _Written:
+) -> _FolderContents:
     """Write every subgraph, the whole and the controls."""
     weights, shared = to_numpy(op_weights(model)), WeightFile(folder / WEIGHTS)
-    written = _Written({name: subgraph_of(model.graph, name) for name in subgraph_names(model.graph)})
+    written = _FolderContents({name: subgraph_of(model.graph, name) for name in subgraph_names(model.graph)})
     properties = {
         "stretch.design": msgspec.json.encode(model.design).decode(),
         "stretch.model": model.graph.name,
@@ -174,7 +174,7 @@ def _write_graphs(
         for name, graph, tensors in rows:
             written.controls[name] = f"{name}.onnx"
             written.control_macs[name] = graph.macs
-            file_properties = {"stretch.control": name} | (passed_on(graph) if name == "original" else {})
+            file_properties = {"stretch.control": name} | (nodeless_properties(graph) if name == "original" else {})
             _write(shared, written.controls[name], graph, to_numpy(tensors), file_properties, written.files)
     if shared.path.exists():
         written.files[WEIGHTS] = file_entry(shared.path)
@@ -182,7 +182,7 @@ def _write_graphs(
 
 
 def _write_own(
-    folder: Path, own: tuple[Path, SourceFile], original: Captured, model: BranchedModel, written: _Written
+    folder: Path, own: tuple[Path, SourceFile], original: Captured, model: BranchedModel, written: _FolderContents
 ) -> SourceFile | None:
     """Put the user's own file in the place of the original written again; None where a bundle cannot hold it."""
     source, ends = own
@@ -220,14 +220,13 @@ def _write(
     files[name] = file_entry(path)
 
 
-def _manifest(original: Captured, model: BranchedModel, facts: BundleFacts, version: str, written: _Written) -> Manifest:
+def _manifest(original: Captured, model: BranchedModel, facts: BundleFacts, version: str, written: _FolderContents) -> Manifest:
     graph = model.graph
     subgraphs = tuple(_subgraph_entry(name, piece, entry_rows(graph, name), facts) for name, piece in written.pieces.items())
     joins = _join_entries(model)
     return Manifest(
         schema=SCHEMA,
-        version=version,
-        # weights that bands of rows share count once
+        version=version,  # weights that bands of rows share count once
         model=_model_info(original, graph, sum(weight.numel() for weight in model.parameters()), facts),
         device=facts.device,
         calibrated=facts.calibrated,
@@ -249,7 +248,7 @@ def _manifest(original: Captured, model: BranchedModel, facts: BundleFacts, vers
         delegates=dict(facts.delegates),
         agreement=facts.agreement,
         calibrated_on=facts.calibrated_on,
-        results=() if original.returned.plain else original.returned.keys(original.graph.outputs),
+        results=() if original.returned.is_single_tensor else original.returned.keys(original.graph.outputs),
     )
 
 
@@ -311,7 +310,6 @@ def _model_info(original: Captured, graph: OpGraph, params: int, facts: BundleFa
         graph.macs,
         params,
         original.graph.macs,
-        original.graph.params,
-        # of colour images; a network may read something else
+        original.graph.params,  # of colour images; a network may read something else
         facts.preprocessing if len(graph.inputs) == 1 and len(first) == 4 and first[1] == 3 else None,
     )

@@ -21,9 +21,9 @@ from scheduler.checks.verify import KEY, TOLERANCE, Sample, random_input
 from scheduler.runtime.inputs import as_arrays
 from scheduler.runtime.sequential import MARGIN, relative
 from stretch.capture import Captured
-from stretch.capture.inputs import ONLY, Inputs
-from stretch.capture.results import pairs
-from stretch.quantize.replay import runner, several
+from stretch.capture.inputs import SINGLE_INPUT, Inputs
+from stretch.capture.results import named_outputs
+from stretch.quantize.replay import as_tuple, runner
 from stretch.transform.model import Branch, BranchedModel
 
 #: Number of roundings of the input for measuring torch's rounding error, as a single one may be small by chance.
@@ -51,11 +51,11 @@ class _CheckedFile:
         """Distance between the results of ONNX Runtime and torch."""
         reads = [cut(read.numpy(), rows) for read, rows in zip(self.reads, self.rows, strict=True)]
         try:
-            got = several(runner(str(folder / self.path))(*reads))
+            got = as_tuple(runner(str(folder / self.path))(*reads))
         # ONNX Runtime's exceptions share no base class of their own
         except Exception as error:
-            why = f"ONNX Runtime does not run the export of `{self.name}`: {first_line(error)}"
-            raise StretchError(why, "run this network with torch, or give the part without that operator as `module:factory`") from error
+            reason = f"ONNX Runtime does not run the export of `{self.name}`: {first_line(error)}"
+            raise StretchError(reason, "run this network with torch, or give the part without that operator as `module:factory`") from error
         return float(np.max([relative(a, b.numpy()) for a, b in zip(got, self.expected, strict=True)]))
 
 
@@ -85,7 +85,7 @@ def check_export(
             if not error <= TOLERANCE:
                 own_error = max(own_errors(file.call, file.module, file.reads))
                 if own_error > MAX_ROUNDING or not error <= MARGIN * own_error:
-                    raise _refused(file.name, error, own_error)
+                    raise _mismatch_error(file.name, error, own_error)
                 tolerance = max(tolerance, MARGIN * own_error)
         rounding = {}
         if max(errors.values()) * MARGIN > TOLERANCE:
@@ -138,7 +138,7 @@ def _run(model: BranchedModel, manifest: Manifest, inputs: Tensors) -> dict[str,
     return tensors
 
 
-def _refused(name: str, error: float, own_error: float) -> StretchError:
+def _mismatch_error(name: str, error: float, own_error: float) -> StretchError:
     """The error for a file that differs: it is wrong, or the network amplifies rounding so much that nothing can be concluded."""
     what = f"the export of `{name}` differs from torch by {error:.2g} of its largest output"
     if own_error > MAX_ROUNDING:
@@ -160,11 +160,11 @@ def own_errors(call: Callable[[Any, Tensors], Tensors], module: nn.Module, reads
         exact = call(copy.deepcopy(module).double(), [x.double() if x.is_floating_point() else x for x in reads])
     except RuntimeError:  # a module that casts to fp32 itself: only the effect of rounding its input is known
         exact = call(module, reads)
-    tried = [call(module, rounded) for rounded in (reads, *(_rounded(reads, seed) for seed in range(ROUNDINGS)))]
+    tried = [call(module, rounded) for rounded in (reads, *(_round_randomly(reads, seed) for seed in range(ROUNDINGS)))]
     return [max(relative(result[i].numpy(), reference.numpy()) for result in tried) for i, reference in enumerate(exact)]
 
 
-def _rounded(reads: Tensors, seed: int) -> list[torch.Tensor]:
+def _round_randomly(reads: Tensors, seed: int) -> list[torch.Tensor]:
     """Inputs with each number randomly rounded up or down."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -176,7 +176,7 @@ def _rounded(reads: Tensors, seed: int) -> list[torch.Tensor]:
 
 def _results(model: BranchedModel, inputs: Tensors) -> list[torch.Tensor]:
     """Outputs of a branched network, in the order of its files' outputs."""
-    results = dict(pairs(model(*(x.clone() for x in inputs)), model.returned))
+    results = dict(named_outputs(model(*(x.clone() for x in inputs)), model.returned))
     return [results[name] for name in model.original_outputs]
 
 
@@ -184,10 +184,10 @@ def _own_results(original: Captured, module: nn.Module, tensors: Tensors) -> lis
     """Outputs of the original module, in the order of its graph's outputs."""
     names = [op.name for op in original.graph.inputs]
     # one that was restored from a bundle takes its tensors in order
-    named = names != [ONLY] and not isinstance(module, BranchedModel)
+    named = names != [SINGLE_INPUT] and not isinstance(module, BranchedModel)
     inputs = Inputs({name: tuple(x.shape) for name, x in zip(names, tensors, strict=True)}, named=named)
     returned = inputs.call(module.eval(), [x.clone() for x in tensors])
-    results = dict(pairs(returned, original.returned))
+    results = dict(named_outputs(returned, original.returned))
     return [results[name] for name in original.graph.outputs]
 
 

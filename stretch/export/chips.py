@@ -25,7 +25,7 @@ from scheduler.bundle.tflite_file import check_same_plan, load_tflite
 from scheduler.checks.verify import random_input
 from scheduler.delegates.dsp import LIMIT, compile_context, find_chip, load_library, open_context
 from scheduler.progress import Progress, silent
-from stretch.export.staging import WrittenFile, check_target, copy_files, file_entry, staged, write_manifest, written_files
+from stretch.export.staging import WrittenFile, check_target, copy_files, file_entry, stage_folder, write_manifest, written_files
 from stretch.quantize.replay import Loss, loss, replay, runner
 
 #: Minimum cosine of compiled code with the int8 subgraph on ONNX Runtime.
@@ -69,12 +69,12 @@ def export_contexts(bundle: Bundle, out: Path, chips: Sequence[str], progress: P
         What was written, and how far the code on the simulator is from the int8 subgraphs on ONNX Runtime.
     """
     manifest = bundle.manifest
-    chosen = _chosen(bundle, chips, "nothing to compile", "--precision dsp=int8 --images DIR")
+    chosen = _select_subgraphs(bundle, chips, "nothing to compile", "--precision dsp=int8 --images DIR")
     check_target(out, bundle)
     tensors = _tensors(bundle)
     codes: list[ChipSubgraph] = []
     contexts: dict[str, dict[str, str]] = {}
-    with staged(out) as folder:
+    with stage_folder(out) as folder:
         files = copy_files(bundle, folder)
         for chip in chips:
             for sub in chosen:
@@ -92,10 +92,10 @@ def export_contexts(bundle: Bundle, out: Path, chips: Sequence[str], progress: P
                 contexts.setdefault(chip, {})[sub.name] = name
                 files[name] = file_entry(path)
         new_manifest = msgspec.structs.replace(manifest, files=files, contexts={**manifest.contexts, **contexts})
-        return _answered(folder, out, new_manifest, "contexts", "qnn", codes)
+        return _write_answer(folder, out, new_manifest, "contexts", "qnn", codes)
 
 
-def _chosen(bundle: Bundle, chips: Sequence[str], nothing: str, options: str) -> list[SubgraphEntry]:
+def _select_subgraphs(bundle: Bundle, chips: Sequence[str], nothing: str, options: str) -> list[SubgraphEntry]:
     """The int8 subgraphs on a dsp; refuses chips that are not known, and bundles in which there is `nothing` to compile."""
     for chip in chips:
         find_chip(chip)
@@ -114,7 +114,7 @@ def _tensors(bundle: Bundle) -> dict[str, NDArray[Any]]:
     return replay(manifest, {sub.name: runner(str(bundle.file(sub.file))) for sub in manifest.subgraphs}, random_input(bundle))
 
 
-def _answered(
+def _write_answer(
     folder: Path, out: Path, manifest: Manifest, key: str, form: Literal["qnn", "tflite"], codes: Sequence[ChipSubgraph]
 ) -> ChipsAnswer:
     """Write the manifest of a new bundle, with the comparisons of code in its checks under a key, and give the answer."""
@@ -138,7 +138,7 @@ PLUGIN = "vendors/qualcomm/compiler/libLiteRtCompilerPlugin_Qualcomm.so"
 LIBRARIES = ("libQnnHtp.so", "libQnnIr.so", "libQnnSaver.so", "libQnnSystem.so", "libHtpPrepare.so")
 
 #: A library that the plug-in is linked with but calls only for another kind of processor; missing in `onnxruntime-qnn`.
-UNUSED = "libQnnLpai.so"
+UNUSED_LIBRARY = "libQnnLpai.so"
 
 #: The custom operator that runs compiled code.
 DISPATCH = b"DISPATCH_OP"
@@ -222,8 +222,8 @@ def _sdk(toolchain: Toolchain, folder: Path) -> Path:
     folder.mkdir()
     for name in LIBRARIES:
         (folder / name).symlink_to(toolchain.libraries / name)
-    # The loader requires it although nothing in it is called: another loaded library stands in for it.
-    (folder / UNUSED).symlink_to(toolchain.libraries / "libQnnSystem.so")
+        # The loader requires it although nothing in it is called: another loaded library stands in for it.
+    (folder / UNUSED_LIBRARY).symlink_to(toolchain.libraries / "libQnnSystem.so")
     for file in sorted(toolchain.runtime.iterdir()) if toolchain.runtime else ():
         (folder / file.name).symlink_to(file)
     return folder
@@ -302,13 +302,13 @@ def _code(signature: str, model: Any, content: bytes, operators: int) -> Code:
         raise StretchError(f"the code of signature `{signature}` does not lie in the file that LiteRT's tool wrote")
     return Code(options["name"], code, operators)
 
+    # Runs code compiled by LiteRT's tool on the simulator of Qualcomm's DSP: ``python -m stretch.export.chips``.
+    #
+    # LiteRT has no dispatcher for a Qualcomm DSP on x86-64. Its code is a QNN
+    # context that ONNX Runtime's QNN provider can load, which runs it here. The
+    # simulator keeps its first chip for the lifetime of its process,
+    # so each chip has a separate process.
 
-# Runs code compiled by LiteRT's tool on the simulator of Qualcomm's DSP: ``python -m stretch.export.chips``.
-#
-# LiteRT has no dispatcher for a Qualcomm DSP on x86-64. Its code is a QNN
-# context that ONNX Runtime's QNN provider can load, which runs it here. The
-# simulator keeps its first chip for the lifetime of its process,
-# so each chip has a separate process.
 
 Array = NDArray[Any]
 
@@ -401,34 +401,37 @@ def export_aot(bundle: Bundle, out: Path, chips: Sequence[str], progress: Progre
             f"{bundle.path} has no TFLite file whose signatures could be compiled",
             f"write one first: stretch export BUNDLE {options} --out NEW_BUNDLE",
         )
-    chosen = _chosen(bundle, chips, "no signature to compile", options)
+    chosen = _select_subgraphs(bundle, chips, "no signature to compile", options)
     find_toolchain()
     check_target(out, bundle)
     check_same_plan(load_tflite(bundle.file(manifest.tflite)), manifest)
     tensors = _tensors(bundle)
     codes: list[ChipSubgraph] = []
     added = {chip: f"aot/{chip}.tflite" for chip in chips}
-    with staged(out) as folder:
+    with stage_folder(out) as folder:
         files = copy_files(bundle, folder)
         for chip, name in added.items():
             progress(chip)
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            codes += _compiled(folder / manifest.tflite, path, chip, chosen, tensors)
+            codes += _compile_signatures(folder / manifest.tflite, path, chip, chosen, tensors)
             files[name] = file_entry(path)
         new_manifest = msgspec.structs.replace(manifest, files=files, aot={**manifest.aot, **added})
-        return _answered(folder, out, new_manifest, "aot", "tflite", codes)
+        return _write_answer(folder, out, new_manifest, "aot", "tflite", codes)
 
 
-def _compiled(
+def _compile_signatures(
     source: Path, path: Path, chip: str, chosen: Sequence[SubgraphEntry], tensors: Mapping[str, Array]
 ) -> Iterator[ChipSignature]:
     """Compile signatures into a copy of a TFLite file, and compare their code with the int8 subgraphs."""
     code = compile_signatures(source, [sub.name for sub in chosen], chip, path)
-    cases = {sub.name: Case(code[sub.name], _last(rows_read_once(sub, tensors)), _last(tensors[sub.output]).shape) for sub in chosen}
+    cases = {
+        sub.name: Case(code[sub.name], _channels_last(rows_read_once(sub, tensors)), _channels_last(tensors[sub.output]).shape)
+        for sub in chosen
+    }
     got = simulate(cases, chip)
     for sub in chosen:
-        lost = loss([(_last(tensors[sub.output]), got[sub.name])])
+        lost = loss([(_channels_last(tensors[sub.output]), got[sub.name])])
         if not lost.cosine >= MIN_COSINE:
             raise InfeasibleError(
                 f"signature `{sub.name}` compiled for {chip} has a cosine of {lost.cosine:.4f} with its int8 subgraph, at least {MIN_COSINE} is required",
@@ -437,6 +440,6 @@ def _compiled(
         yield filled(ChipSignature, lost, code[sub.name], name=sub.name, chip=chip)
 
 
-def _last(x: Array) -> Array:
+def _channels_last(x: Array) -> Array:
     """A contiguous array with channels last."""
     return np.ascontiguousarray(np.moveaxis(x, 1, -1)) if x.ndim == 4 else x

@@ -27,7 +27,7 @@ from stretch.planning.design.scale import safe_name, scaled_branches
 from stretch.planning.divisions.channels import HIDDEN
 from stretch.planning.divisions.rows import ENTRY_ROWS
 from stretch.quantize.qdq import layer_losses, quantise, to_half
-from stretch.quantize.replay import Loss, Run, loss, replay, runner, several
+from stretch.quantize.replay import Loss, Run, as_tuple, loss, replay, runner
 
 
 def subgraph_names(graph: OpGraph) -> list[str]:
@@ -60,7 +60,7 @@ def entry_rows(graph: OpGraph, name: str) -> Op | None:
 SEGMENT, TAKEN = "stretch.segment", "stretch.taken"
 
 #: Reason why a branch of hidden channels stays in float.
-ROUNDED = "it computes a partial sum, which int8 would round before it is added to the others"
+PARTIAL_SUM_REASON = "it computes a partial sum, which int8 would round before it is added to the others"
 
 #: Scale and zero point by tensor.
 Scales = dict[str, tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]
@@ -359,7 +359,7 @@ LAYER_IMAGES = 4
 
 
 @dataclass
-class Lowered:
+class LoweredSubgraph:
     """A subgraph in another precision, and its loss."""
 
     precision: str  # ``int8`` or ``fp16``.
@@ -385,10 +385,10 @@ class PrecisionLowering:
     def __init__(self, bundle: Bundle, chosen: Mapping[str, str], images: Sequence[Array], progress: Progress) -> None:
         self.bundle, self.chosen = bundle, dict(chosen)
         self.floats = {sub.name: runner(str(bundle.file(sub.file))) for sub in bundle.manifest.subgraphs}
-        self._samples = _samples(bundle.manifest, self.floats, _wholes(bundle), self.chosen, images, progress)
+        self._samples = _samples(bundle.manifest, self.floats, _whole_segment_runner(bundle), self.chosen, images, progress)
         self._handed: Scales = {}
 
-    def lower(self, sub: SubgraphEntry, *, layers: bool = True) -> Lowered:
+    def lower(self, sub: SubgraphEntry, *, layers: bool = True) -> LoweredSubgraph:
         """Lower one of the chosen subgraphs; may be called once for each.
 
         Args:
@@ -406,12 +406,12 @@ class PrecisionLowering:
             tuple(np.ascontiguousarray(cut(x, sub.rows.get(name))) for name, x in zip(sub.inputs, sample, strict=True)) for sample in reads
         ]
         lost = loss(
-            pair for sample, expected in zip(inputs, writes, strict=True) for pair in zip(expected, several(run(*sample)), strict=True)
+            pair for sample, expected in zip(inputs, writes, strict=True) for pair in zip(expected, as_tuple(run(*sample)), strict=True)
         )
         known = edges(lowered) if precision == "int8" else None
-        return Lowered(precision, lowered, known, lost, layer_losses(model, lowered, inputs[:LAYER_IMAGES]) if layers else {})
+        return LoweredSubgraph(precision, lowered, known, lost, layer_losses(model, lowered, inputs[:LAYER_IMAGES]) if layers else {})
 
-    def accept(self, lowered: Lowered) -> None:
+    def accept(self, lowered: LoweredSubgraph) -> None:
         """Let later portions of the segment read this one's outputs in their int8 scale."""
         if lowered.edges is not None:
             self._handed |= {name: (np.float32(edge.scale), np.uint8(edge.zero_point)) for name, edge in lowered.edges[1].items()}
@@ -420,9 +420,9 @@ class PrecisionLowering:
         manifest = self.bundle.manifest
         if is_band(manifest, sub):
             # all bands have the scales of the whole segment
-            return band_of(quantise(_whole(self.bundle, sub), reads), model)
+            return band_of(quantise(_whole_segment(self.bundle, sub), reads), model)
         if is_divided(manifest, sub):
-            scales = scales_of(quantise(_whole(self.bundle, sub), reads))
+            scales = scales_of(quantise(_whole_segment(self.bundle, sub), reads))
             return in_scales(quantise(model, reads, scales), scales)
         # outputs of another portion keep their int8 scale
         within = {name for other in manifest.subgraphs if other.segment == sub.segment for name in other.outputs}
@@ -471,16 +471,16 @@ def _samples(
     return samples
 
 
-def _wholes(bundle: Bundle) -> dict[str, Run]:
+def _whole_segment_runner(bundle: Bundle) -> dict[str, Run]:
     """Runs each segment in bands or output channels as a whole."""
     wholes: dict[str, Run] = {}
     for sub in bundle.manifest.subgraphs:
         if sub.segment not in wholes and (is_band(bundle.manifest, sub) or is_divided(bundle.manifest, sub)):
-            wholes[sub.segment] = runner(_whole(bundle, sub))
+            wholes[sub.segment] = runner(_whole_segment(bundle, sub))
     return wholes
 
 
-def _whole(bundle: Bundle, band: SubgraphEntry) -> onnx.ModelProto:
+def _whole_segment(bundle: Bundle, band: SubgraphEntry) -> onnx.ModelProto:
     """The whole segment of a band or of a branch of output channels."""
     if is_divided(bundle.manifest, band):
         return segment_of_part(bundle, band)

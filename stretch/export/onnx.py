@@ -33,7 +33,7 @@ NODE_TAGS = {"stretch.meeting_point": "meeting_point", "stretch.processor": "pro
 WHOLE_PADDING = "stretch.whole_padding"
 
 #: Property of the original's file: operators without a node, which compute nothing, and the tensor that each passes on.
-PASSED_ON = "stretch.passed_on"
+NODELESS_PROPERTY = "stretch.passed_on"
 
 #: Kinds whose nodes read other constants beside the stored weights, which are identified by name.
 _NAMED = frozenset({"opaque", "attention", "group_norm"})
@@ -182,13 +182,13 @@ def _array(tensor: torch.Tensor) -> NDArray[Any]:
     return array
 
 
-def passed_on(graph: OpGraph) -> dict[str, str]:
-    """File properties with the operators that have no node (`PASSED_ON`), if any."""
+def nodeless_properties(graph: OpGraph) -> dict[str, str]:
+    """File properties with the operators that have no node (`NODELESS_PROPERTY`), if any."""
     sources: dict[str, str] = {}
     for op in graph.ops:
         if op.kind != "input" and kind_of(op.kind).identity and op.name not in graph.outputs:
             sources[op.name] = sources.get(op.inputs[0], op.inputs[0])
-    return {PASSED_ON: msgspec.json.encode(sources).decode()} if sources else {}
+    return {NODELESS_PROPERTY: msgspec.json.encode(sources).decode()} if sources else {}
 
 
 def read_property(

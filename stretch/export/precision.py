@@ -16,10 +16,10 @@ from scheduler.bundle.manifest import Manifest, SubgraphEntry
 from scheduler.bundle.statements import ROUNDING
 from scheduler.placement.mapping import host_of, is_integer_only
 from scheduler.progress import Progress, silent
-from stretch.export.lowering import CALIBRATION_IMAGES, ROUNDED, Lowered, PrecisionLowering, is_partial_sum
+from stretch.export.lowering import CALIBRATION_IMAGES, PARTIAL_SUM_REASON, LoweredSubgraph, PrecisionLowering, is_partial_sum
 from stretch.export.repredict import repredict
 from stretch.export.reweigh import derived_files
-from stretch.export.staging import WrittenFile, check_target, copy_files, file_entry, staged, write_manifest
+from stretch.export.staging import WrittenFile, check_target, copy_files, file_entry, stage_folder, write_manifest
 from stretch.quantize.qdq import METHOD, quantise
 from stretch.quantize.replay import Loss, Run, least_snr_db, loss, replay, runner, top1_agreement
 
@@ -89,10 +89,10 @@ def export_precision(
         repair: Keep subgraphs below it in fp32 instead of failing.
     """
     manifest = bundle.manifest
-    chosen = _chosen(manifest, precision)
+    chosen = _changed_precisions(manifest, precision)
     check_target(out, bundle)
     lowering = PrecisionLowering(bundle, chosen, images, progress)
-    candidates: dict[str, Lowered] = {}
+    candidates: dict[str, LoweredSubgraph] = {}
     kept: dict[str, str] = {}
     for sub in manifest.subgraphs:
         if sub.name not in chosen:
@@ -100,14 +100,14 @@ def export_precision(
         progress(sub.name)
         if chosen[sub.name] == "int8" and is_partial_sum(manifest, sub):
             _refuse_partial_sum(sub, repair)
-            kept[sub.name] = ROUNDED
+            kept[sub.name] = PARTIAL_SUM_REASON
             continue
         candidate = lowering.lower(sub)
         if candidate.loss.exceeds(min_cosine):
             _refuse_unless(
-                repair, f"subgraph `{sub.name}` in {candidate.precision} has {_words(candidate.loss)}", candidate.loss, min_cosine
+                repair, f"subgraph `{sub.name}` in {candidate.precision} has {_snr_text(candidate.loss)}", candidate.loss, min_cosine
             )
-            kept[sub.name] = _words(candidate.loss)
+            kept[sub.name] = _snr_text(candidate.loss)
         else:
             candidates[sub.name] = candidate
             lowering.accept(candidate)
@@ -154,7 +154,7 @@ def planned_precision(manifest: Manifest) -> dict[str, str]:
     return {sub.processor: sub.planned_precision for sub in manifest.subgraphs}
 
 
-def _chosen(manifest: Manifest, precision: Mapping[str, str]) -> dict[str, str]:
+def _changed_precisions(manifest: Manifest, precision: Mapping[str, str]) -> dict[str, str]:
     """New precisions of the subgraphs that change."""
     processors = list(dict.fromkeys(sub.processor for sub in manifest.subgraphs))
     for processor, wanted in precision.items():
@@ -179,7 +179,7 @@ def _chosen(manifest: Manifest, precision: Mapping[str, str]) -> dict[str, str]:
 def _agreeing(
     manifest: Manifest,
     floats: Mapping[str, Run],
-    candidates: dict[str, Lowered],
+    candidates: dict[str, LoweredSubgraph],
     kept: dict[str, str],
     images: Sequence[Array],
     min_cosine: float,
@@ -193,21 +193,23 @@ def _agreeing(
         worst = min(candidates, key=lambda name: candidates[name].loss.snr_db)
         _refuse_unless(
             repair,
-            f"the output with {_lowered(manifest, candidates)} has {_words(whole['output'])}; subgraph `{worst}` loses most",
+            f"the output with {_describe_precisions(manifest, candidates)} has {_snr_text(whole['output'])}; subgraph `{worst}` loses most",
             whole["output"],
             min_cosine,
         )
-        kept[worst] = f"the output has {_words(whole['output'])} with it"
+        kept[worst] = f"the output has {_snr_text(whole['output'])} with it"
         del candidates[worst]
 
 
-def _lowered(manifest: Manifest, candidates: Mapping[str, Lowered]) -> str:
+def _describe_precisions(manifest: Manifest, candidates: Mapping[str, LoweredSubgraph]) -> str:
     """``dsp in int8 and gpu in fp16``."""
     precisions = {(sub.processor, candidates[sub.name].precision) for sub in manifest.subgraphs if sub.name in candidates}
     return " and ".join(f"{processor} in {precision}" for processor, precision in sorted(precisions))
 
 
-def _losses(manifest: Manifest, floats: Mapping[str, Run], candidates: Mapping[str, Lowered], images: Sequence[Array]) -> dict[str, Any]:
+def _losses(
+    manifest: Manifest, floats: Mapping[str, Run], candidates: Mapping[str, LoweredSubgraph], images: Sequence[Array]
+) -> dict[str, Any]:
     """Loss of every tensor that crosses subgraphs and of the output with the candidates in place, and the top-1 agreement."""
     mixed = dict(floats) | {name: runner(candidate.model) for name, candidate in candidates.items()}
     joined = [join.output for join in manifest.joins]
@@ -220,13 +222,13 @@ def _losses(manifest: Manifest, floats: Mapping[str, Run], candidates: Mapping[s
             losses.append(loss([(expected[name], got[name])]))
         outputs.append((expected[manifest.output], got[manifest.output]))
     # Only the worst image's loss is kept, not its tensors.
-    record: dict[str, Any] = {name: worst_of(losses) for name, losses in pairs.items()}
+    record: dict[str, Any] = {name: worst_image_loss(losses) for name, losses in pairs.items()}
     record["output"] = loss(outputs)
     record["top1"] = top1_agreement(outputs) if len(manifest.model.output_shape) == 2 else None
     return record
 
 
-def worst_of(losses: Sequence[Loss]) -> Loss:
+def worst_image_loss(losses: Sequence[Loss]) -> Loss:
     """Loss of the worst of several images."""
     return Loss(min(loss.cosine for loss in losses), min(loss.snr_db for loss in losses))
 
@@ -245,16 +247,16 @@ def _refuse_partial_sum(sub: SubgraphEntry, repair: bool) -> None:
     """Refuse partial sums on processors without floating point."""
     if is_integer_only(sub.processor) and not repair:
         raise InfeasibleError(
-            f"subgraph `{sub.name}` cannot be quantised: {ROUNDED}, and {sub.processor} supports int8 only",
+            f"subgraph `{sub.name}` cannot be quantised: {PARTIAL_SUM_REASON}, and {sub.processor} supports int8 only",
             f"divide segment `{sub.segment}` otherwise, or move it to the host in fp32 with `--fp32-fallback`",
         )
 
 
-def _words(lost: Loss) -> str:
+def _snr_text(lost: Loss) -> str:
     return f"a cosine of {lost.cosine:.4f} and {lost.snr_db:.1f} dB with fp32"
 
 
-def _record(candidate: Lowered) -> dict[str, Any]:
+def _record(candidate: LoweredSubgraph) -> dict[str, Any]:
     scales: dict[str, Any] = {}
     if candidate.edges is not None:
         for what, quantised_edges in zip(("input", "output"), candidate.edges, strict=True):
@@ -271,7 +273,7 @@ def _record(candidate: Lowered) -> dict[str, Any]:
 def _write(
     bundle: Bundle,
     out: Path,
-    candidates: Mapping[str, Lowered],
+    candidates: Mapping[str, LoweredSubgraph],
     moved: Mapping[str, str],
     record: dict[str, Any],
     controls: Mapping[str, onnx.ModelProto],
@@ -289,7 +291,7 @@ def _write(
     replaced = {sub.file: candidates[sub.name].model for sub in manifest.subgraphs if sub.name in candidates}
     int8_controls = {name: f"{name}_int8.onnx" for name in controls}
     replaced |= {int8_controls[name]: model for name, model in controls.items()}
-    with staged(out) as folder:
+    with stage_folder(out) as folder:
         kept = copy_files(bundle, folder, leave={*replaced, *derived_files(manifest)})
         for name, model in replaced.items():
             (folder / name).write_bytes(model.SerializeToString())

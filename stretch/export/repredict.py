@@ -23,15 +23,15 @@ from stretch.planning.cost.compare import (
     NO_CLEAR_WINNER,
     PredictedRun,
     UncertainBranch,
-    ahead,
     certainty,
-    handed_over,
+    handover_times,
     ideal_split_ms,
+    processor_lead,
     recommend,
     single_run,
 )
 from stretch.planning.network.segments import split_segments
-from stretch.planning.result import Single, operator_split, ranked_singles
+from stretch.planning.result import SingleProcessor, operator_split, ranked_singles
 
 
 def runs_in(processor: Processor, entry: SubgraphEntry) -> str:
@@ -108,7 +108,7 @@ def _figures(
     compared = [name for name in runs if name in str(manifest.predicted.get("told", ""))]
     recommendation = recommend(branched, runs, compared)
     original, same, whole = (singles.get(name) for name in ("original", "sequential_same_macs", "whole_graph"))
-    lead = ahead(graphs["original"], predictor, costs.precision, (original.processor, original.precision)) if original else None
+    lead = processor_lead(graphs["original"], predictor, costs.precision, (original.processor, original.precision)) if original else None
     makespan, energy, busy = trace.makespan_ms, EnergyModel(device), _busy(manifest, trace)
     ideal = ideal_split_ms(graphs["original"], processors, predictor, costs.precision) if original else None
     return {
@@ -145,7 +145,7 @@ def _operator_split_ms(graph: OpGraph, costs: Costs) -> float:
     return operator_split(graph, split_segments(graph), costs, list(costs.precision)).makespan_ms
 
 
-def _rival_name(name: str, single: Single) -> str:
+def _rival_name(name: str, single: SingleProcessor) -> str:
     """Name used by the planner."""
     return {"original": f"single:{single.processor}", "whole_graph": f"whole_graph:{single.processor}"}.get(name, name)
 
@@ -178,7 +178,7 @@ def _busy(manifest: Manifest, trace: Trace) -> dict[str, float]:
     return busy
 
 
-def _far(manifest: Manifest, sub: SubgraphEntry) -> str:
+def _link_processor(manifest: Manifest, sub: SubgraphEntry) -> str:
     """The processor whose link with the host a subgraph's tensors cross: its own, or for the host that of its input's producer."""
     if not is_host(sub.processor):
         return kind_of(sub.processor)
@@ -200,7 +200,7 @@ def _run(manifest: Manifest, costs: Costs, trace: Trace, estimates: Mapping[str,
     computing = computing_beside(manifest, arriving, device)
     for sub in manifest.subgraphs:
         estimate = estimates[sub.name]
-        links = {_far(manifest, sub): moving[sub.name]} if sub.name in moving else {}
+        links = {_link_processor(manifest, sub): moving[sub.name]} if sub.name in moving else {}
         row = segments.setdefault(sub.segment, [])
         numbers[sub.name] = len(row)
         row.append(UncertainBranch.of(estimate, device, links, computing[sub.name].ms, computing[sub.name].together))
@@ -208,7 +208,7 @@ def _run(manifest: Manifest, costs: Costs, trace: Trace, estimates: Mapping[str,
         row, number = segments[sub.segment], numbers[sub.name]
         row[number] = replace(row[number], waits=tuple(numbers[waited] for waited in waits[sub.name]))
     joins = sum(span.ms for span in trace.spans if span.kind == "join")
-    return PredictedRun(list(segments.values()), joins, handed_over(costs.handover(costs.host), device))
+    return PredictedRun(list(segments.values()), joins, handover_times(costs.handover(costs.host), device))
 
 
 def _waits(manifest: Manifest, trace: Trace) -> dict[str, list[str]]:

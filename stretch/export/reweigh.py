@@ -18,12 +18,12 @@ from stretch.export.bundle import WEIGHTS
 from stretch.export.checks import check_export
 from stretch.export.lowering import RANGES, stated_ranges
 from stretch.export.onnx import Arrays, WeightFile, to_numpy
-from stretch.export.staging import copy_files, file_entry, staged, write_manifest
+from stretch.export.staging import copy_files, file_entry, stage_folder, write_manifest
 from stretch.operators.lowerings import lowerings
 from stretch.transform.model import BranchedModel, op_weights
 
 #: Checks of files other than the float ones, which are dropped.
-_DERIVED = ("precision", "tflite", "aot", "contexts")
+_DERIVED_FIELDS = ("precision", "tflite", "aot", "contexts")
 
 
 def export_reweighed(
@@ -55,13 +55,13 @@ def export_reweighed(
     arrays = to_numpy(op_weights(model))
     properties = {sub.file: stated_ranges((ranges or {}).get(sub.name, {})) for sub in manifest.subgraphs} | {manifest.whole: {}}
     written = [*properties, *manifest.controls.values()]
-    with staged(out) as folder:
+    with stage_folder(out) as folder:
         files: dict[str, FileEntry] = copy_files(bundle, folder, leave={WEIGHTS, *written, *derived_files(manifest)})
         shared = WeightFile(folder / WEIGHTS)
         for name in written:
             progress(f"export {Path(name).stem}")
             path = bundle.file(name)
-            shared.save(_reweighed(path, arrays, properties[name]) if name in properties else onnx.load(str(path)), folder / name)
+            shared.save(_replace_weights(path, arrays, properties[name]) if name in properties else onnx.load(str(path)), folder / name)
         files |= {name: file_entry(folder / name) for name in (*written, WEIGHTS) if (folder / name).exists()}
         new_manifest = msgspec.structs.replace(manifest, weights=weights, files=files, tflite=None, aot={}, contexts={}, agreement=None)
         new_manifest = msgspec.structs.replace(new_manifest, calibrated_on=tuple(dict.fromkeys((*manifest.calibrated_on, *calibrated_on))))
@@ -81,7 +81,7 @@ def derived_files(manifest: Manifest) -> set[str]:
     return derived | ({manifest.tflite} if manifest.tflite is not None else set())
 
 
-def _reweighed(path: Path, weights: Arrays, ranges: Mapping[str, str]) -> onnx.ModelProto:
+def _replace_weights(path: Path, weights: Arrays, ranges: Mapping[str, str]) -> onnx.ModelProto:
     """A file's model with other weights, and the property that states their ranges."""
     model = onnx.load(str(path))
     for part in OnnxFile(path, model).operators:
@@ -102,7 +102,7 @@ def _put(model: onnx.ModelProto, name: str, value: np.ndarray) -> None:
 
 def _checks(folder: Path, manifest: Manifest, original: Captured, model: BranchedModel) -> dict[str, object]:
     """Numeric checks of the changed files, and those of the unchanged controls."""
-    known = {name: value for name, value in manifest.checks.items() if name not in _DERIVED}
+    known = {name: value for name, value in manifest.checks.items() if name not in _DERIVED_FIELDS}
     record = check_export(folder, msgspec.structs.replace(manifest, controls={}), original, model, None)
     before = known.get("errors")
     controls = {name: error for name, error in before.items() if name in manifest.controls} if isinstance(before, dict) else {}

@@ -33,7 +33,7 @@ def exchange(one: Path, other: Path) -> bool:
     return _renameat2(one, other, _EXCHANGE)
 
 
-def place(folder: Path, name: Path) -> bool:
+def move_into_place(folder: Path, name: Path) -> bool:
     """Rename a folder to a free name."""
     try:
         if not _renameat2(folder, name, _NOREPLACE):
@@ -63,7 +63,7 @@ def _renameat2(old: Path, new: Path, flags: int) -> bool:
 UNFINISHED = ".nn-stretch-unfinished"
 
 #: Attempts to take a name that other processes take and free concurrently.
-_TRIES = 100
+_MAX_TRIES = 100
 
 
 def check_target(out: Path, source: Bundle | None = None) -> None:
@@ -81,7 +81,7 @@ def check_target(out: Path, source: Bundle | None = None) -> None:
 
 
 @contextlib.contextmanager
-def staged(out: Path) -> Iterator[Path]:
+def stage_folder(out: Path) -> Iterator[Path]:
     """Make a hidden folder next to `out` that replaces it if the block succeeds.
 
     An existing bundle is replaced atomically: a reader finds the
@@ -189,11 +189,11 @@ def _check_replaceable(out: Path) -> None:
 
 def _put(staging: Path, out: Path) -> None:
     """Exchange the new folder with the old one."""
-    for _ in range(_TRIES):
+    for _ in range(_MAX_TRIES):
         # Files that appeared there in the meantime are kept.
         _check_replaceable(out)
         if not out.exists():
-            if place(staging, out):
+            if move_into_place(staging, out):
                 return
             continue
         try:

@@ -8,7 +8,7 @@ import typer
 
 from scheduler.progress import Progress
 from stretch.exporters.base import Exporter, exporters, written_page
-from stretch.parameters import Word
+from stretch.parameters import Parsed
 from stretch.report.html.page import Page
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def _contexts(
     chips: Annotated[
         Sequence[str],
         typer.Option(help="With --as qnn: chips to compile for, separated by commas. Default: sm8350,sm8450,sm8550."),
-        Word(str | None, _names),
+        Parsed(str | None, _names),
     ] = ("sm8350", "sm8450", "sm8550"),
     progress: Progress,
 ) -> "ChipsAnswer":
@@ -46,7 +46,7 @@ def _signatures(
             metavar="CHIPS",
             help="Experimental: with --as tflite, compile the int8 dsp signatures of a bundle's TFLite file for these chips.",
         ),
-        Word(str | None, _names),
+        Parsed(str | None, _names),
     ] = (),
     progress: Progress,
 ) -> "ChipsAnswer":

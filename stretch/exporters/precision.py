@@ -13,7 +13,7 @@ from predictors.errors import UsageError
 from predictors.structs import filled
 from scheduler.progress import Progress
 from stretch.exporters.base import Exporter, exporters, written_page
-from stretch.parameters import Preprocessing, Word
+from stretch.parameters import Parsed, Preprocessing
 from stretch.report.html.page import Page
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def _write(
         typer.Option(
             help="Precision by processor, such as cpu=fp32,dsp=int8. Default: the planned precisions, or with --as tflite those of the bundle."
         ),
-        Word(str | None, _precisions),
+        Parsed(str | None, _precisions),
     ] = None,
     images: Annotated[
         str | Path | None,
@@ -93,9 +93,9 @@ def _write(
     else:
         written = export_precision(loaded, out, wanted, samples, origin, **common)
     said = []
-    for name, why in written.kept.items():
+    for name, reason in written.kept.items():
         where = f", on processor {written.moved[name]}" if name in written.moved else ""
-        said.append(f"subgraph `{name}` stays in fp32{where}: {why}")
+        said.append(f"subgraph `{name}` stays in fp32{where}: {reason}")
     if manifest.predicted and not written.manifest.predicted:
         said.append(f"the profile {manifest.device} cannot be read here, so the new bundle has no predicted times")
     return filled(

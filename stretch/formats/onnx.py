@@ -46,7 +46,7 @@ class OnnxWriter:
         values = np.asarray(self.weights[op.name][key], np.float32).reshape(-1, *[1] * (len(op.shape) - 2))
         return self.constant(f"{op.name}.{key}", np.ascontiguousarray(values))
 
-    def typed(self, op: Op, key: str, dtype: str) -> str:
+    def typed_weight(self, op: Op, key: str, dtype: str) -> str:
         """Name of a weight in the type that its operator's calls read."""
         from onnx import numpy_helper
 

@@ -31,7 +31,7 @@ class Quant:
 
 
 @dataclass
-class Piece:
+class SubgraphPiece:
     """One subgraph of a file, under construction."""
 
     writer: "Writer"  # The file.
@@ -103,7 +103,7 @@ class Writer:
         """Index of an operator code, added at its first use."""
         return self._opcodes.setdefault((code, version), len(self._opcodes))
 
-    def add(self, piece: Piece, inputs: Mapping[str, int], outputs: Mapping[str, int]) -> None:
+    def add(self, piece: SubgraphPiece, inputs: Mapping[str, int], outputs: Mapping[str, int]) -> None:
         """Add a finished subgraph and its signature, which is called like it.
 
         Args:
@@ -198,7 +198,7 @@ class SubgraphBuilder:
         half: Whether float weights are stored in half precision and widened when they are read.
     """
 
-    def __init__(self, piece: Piece, scales: Mapping[str, Quant], *, half: bool = False) -> None:
+    def __init__(self, piece: SubgraphPiece, scales: Mapping[str, Quant], *, half: bool = False) -> None:
         self.piece = piece
         self.scales = scales
         self.half = half
@@ -295,11 +295,11 @@ class SubgraphBuilder:
         self.piece.op(code, indices, index, **settings)
         return Value(name, shape, quant, integer=index) if self.rounded else Value(name, shape, None, real=index)
 
-    def reshaped(self, name: str, value: Value, shape: Shape) -> Value:
+    def add_reshape(self, name: str, value: Value, shape: Shape) -> Value:
         """Write an operator that gives the elements of a value another shape."""
-        return self.moved("RESHAPE", name, value, shape, [self.indices(f"{name}.shape", shape)], new_shape=list(shape))
+        return self.add_move("RESHAPE", name, value, shape, [self.indices(f"{name}.shape", shape)], new_shape=list(shape))
 
-    def moved(self, code: str, name: str, value: Value, shape: Shape, extra: Sequence[int] = (), **settings: Any) -> Value:
+    def add_move(self, code: str, name: str, value: Value, shape: Shape, extra: Sequence[int] = (), **settings: Any) -> Value:
         """Write an operator that only moves or selects elements, whose result has the scale of what it reads."""
         result = self.apply(code, name, [value], shape, value.quant, extra, **settings)
         result.nonnegative = value.nonnegative
@@ -455,14 +455,14 @@ def pad(b: SubgraphBuilder, op: Op, x: Value, before: tuple[int, int], after: tu
     name = f"{op.name}.padded"
     widths = b.indices(f"{name}.widths", [[0, 0], [before[0], after[0]], [before[1], after[1]], [0, 0]])
     if value == 0:
-        return b.moved("PAD", name, x, shape, [widths])
+        return b.add_move("PAD", name, x, shape, [widths])
     if b.rounded:
         assert x.quant is not None
         lowest = np.array([-128 if value < 0 else TOP], np.int8)
         filler = b.piece.constant(f"{name}.value", lowest, [x.quant.scale], zero_point=x.quant.zero_point)
     else:
         filler = b.piece.constant(f"{name}.value", np.array([value], np.float32))
-    return b.moved("PADV2", name, x, shape, [widths, filler])
+    return b.add_move("PADV2", name, x, shape, [widths, filler])
 
 
 def _cut(b: SubgraphBuilder, op: Op, x: Value, before: list[int], after: list[int]) -> Value:
@@ -470,4 +470,4 @@ def _cut(b: SubgraphBuilder, op: Op, x: Value, before: list[int], after: list[in
     n, h, w, c = x.shape
     shape = (n, h - before[0] - after[0], w - before[1] - after[1], c)
     name = f"{op.name}.cut"
-    return b.moved("SLICE", name, x, shape, [b.indices(f"{name}.begin", [0, *before, 0]), b.indices(f"{name}.size", shape)])
+    return b.add_move("SLICE", name, x, shape, [b.indices(f"{name}.begin", [0, *before, 0]), b.indices(f"{name}.size", shape)])

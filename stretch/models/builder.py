@@ -26,7 +26,7 @@ from predictors.shapes import Shape
 from scheduler.bundle.manifest import SourceFile
 from scheduler.formats.onnx.file import MAX_LIVE_ELEMENTS
 from scheduler.runtime.own import SourceFileRunner
-from stretch.capture.inputs import InputShapes, checked_shape, is_shape, whole_numbers
+from stretch.capture.inputs import InputShapes, check_shape, is_shape, whole_numbers_error
 
 #: How a format's rules see a tensor of the running network.
 View = TypeVar("View")
@@ -42,8 +42,8 @@ class OperatorInputs(Generic[View]):
         """Input `i`, or None where it is left out."""
         return self.inputs[i] if i < len(self.inputs) else None
 
-    def known(self, i: int, what: str) -> np.ndarray:
-        """Input `i`, which the file must store."""
+    def require_stored(self, i: int, what: str) -> np.ndarray:
+        """Return input `i`, which the file must store."""
         value = self.value(i)
         if not isinstance(value, np.ndarray):
             raise StretchError(f"its {what} depends on the network's inputs, or is left out")
@@ -51,18 +51,19 @@ class OperatorInputs(Generic[View]):
 
     def numbers(self, i: int, what: str) -> list[int]:
         """Whole numbers of input `i`, which the file must store."""
-        return [int(n) for n in self.known(i, what).ravel()]
+        return [int(n) for n in self.require_stored(i, what).ravel()]
 
-    def optional(self, i: int, what: str) -> np.ndarray | None:
+    def optional_stored(self, i: int, what: str) -> np.ndarray | None:
         """Input `i`, which the file stores if it is there."""
-        return None if self.value(i) is None else self.known(i, what)
+        return None if self.value(i) is None else self.require_stored(i, what)
+
+        #: Elements that a tensor of stored ones alone may have.
 
 
-#: Elements that a tensor of stored ones alone may have.
 MAX_KNOWN = 1 << 26
 
 #: What a network that is read from a file says of itself: no module or tensor of it is called so.
-_STATED = ("input_shape", "own_file", "warnings")
+_RESERVED_NAMES = ("input_shape", "own_file", "warnings")
 
 
 class Builder:
@@ -97,22 +98,22 @@ class Builder:
 
     def module(self, module: nn.Module, x: fx.Node, name: str) -> fx.Node:
         """A module that reads one tensor, under a name of its own."""
-        current = self._own(name)
+        current = self._free_name(name)
         self._root.add_module(current, module.eval())
         state = {key: item.to("meta") for key, item in module.state_dict().items()}
         return self._record(self._graph.call_module(current, (x,)), lambda seen: functional_call(module, state, (seen,)))
 
-    def behind(self, node: fx.Node) -> nn.Module | None:
-        """The module that gives this, if one does."""
+    def module_of(self, node: fx.Node) -> nn.Module | None:
+        """Return the module that computes a node, if any."""
         return self._root.get_submodule(str(node.target)) if node.op == "call_module" else None
 
     def value(self, node: Any) -> torch.Tensor | None:
         """Return the stored tensor of a node; None for anything else."""
         return attrgetter(str(node.target))(self._root) if isinstance(node, fx.Node) and node.op == "get_attr" else None
 
-    def stored(self, x: np.ndarray, name: str, *, learned: bool = True) -> fx.Node:
+    def add_tensor(self, x: np.ndarray, name: str, *, learned: bool = True) -> fx.Node:
         """A stored tensor: trained with the network if it is of reals, unless nobody learned it."""
-        current, value = self._own(name), torch.from_numpy(np.array(x))
+        current, value = self._free_name(name), torch.from_numpy(np.array(x))
         if learned and value.is_floating_point():
             self._root.register_parameter(current, nn.Parameter(value))
         else:
@@ -121,12 +122,12 @@ class Builder:
         node.meta["val"] = value.to("meta")
         return node
 
-    def reals(self, node: fx.Node) -> fx.Node:
+    def to_reals(self, node: fx.Node) -> fx.Node:
         """A result as reals: bundles give nothing else."""
         return node if node.meta["val"].is_floating_point() else self.method("to", node, torch.float32)
 
-    def evaluated(self, node: fx.Node) -> np.ndarray:
-        """The numbers that a node gives which depends on stored tensors alone."""
+    def evaluate(self, node: fx.Node) -> np.ndarray:
+        """Compute a node that depends on stored tensors alone."""
         need(prod(shape_of(node)) <= MAX_KNOWN, "it makes a stored tensor too large")
         with torch.no_grad():
             numbers: np.ndarray = self.finish(node, "Known")(torch.zeros(1)).numpy()
@@ -146,7 +147,7 @@ class Builder:
             args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda item: item.meta["val"])
             with torch.no_grad():
                 built = compute(*args, **kwargs)
-        # Torch raises an error of its own kind for each thing that does not fit.
+                # Torch raises an error of its own kind for each thing that does not fit.
         except Exception as error:
             raise StretchError(f"torch does not take what it reads: {first_line(error)[:160]}") from error
         parts = built if isinstance(built, tuple | list) else (built,)
@@ -156,9 +157,9 @@ class Builder:
         node.meta["val"] = built
         return node
 
-    def _own(self, name: str) -> str:
-        """A name for a submodule or parameter, like the one in the file."""
-        return unique_name(plain_name(name), lambda x: hasattr(self._root, x) or hasattr(fx.GraphModule, x) or x in _STATED)
+    def _free_name(self, name: str) -> str:
+        """Return a free name for a submodule or parameter, like the one in the file."""
+        return unique_name(plain_name(name), lambda x: hasattr(self._root, x) or hasattr(fx.GraphModule, x) or x in _RESERVED_NAMES)
 
 
 def plain_name(name: str) -> str:
@@ -172,7 +173,7 @@ def shape_of(node: fx.Node) -> tuple[int, ...]:
     return tuple(node.meta["val"].shape)
 
 
-def turned(builder: Builder, x: fx.Node, order: Sequence[int]) -> fx.Node:
+def permute_axes(builder: Builder, x: fx.Node, order: Sequence[int]) -> fx.Node:
     """Return a tensor with its axes in another order, without turning one back and forth."""
     order = tuple(order)
     if order == tuple(range(len(order))):
@@ -181,21 +182,21 @@ def turned(builder: Builder, x: fx.Node, order: Sequence[int]) -> fx.Node:
         earlier, first = x.args
         assert isinstance(earlier, fx.Node)
         together = tuple(first[i] for i in order)  # type: ignore[index]
-        return turned(builder, earlier, together)
+        return permute_axes(builder, earlier, together)
     return builder.call(torch.permute, x, order)
 
 
-def ordered(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
+def permute_shape(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
     """A shape with its axes in another order; in the same one if none is given."""
     return tuple(shape[axis] for axis in order) if order else tuple(shape)
 
 
-def rearranged(builder: Builder, x: fx.Node, split: Sequence[int], order: Sequence[int], shape: Sequence[int]) -> fx.Node:
+def rearrange(builder: Builder, x: fx.Node, split: Sequence[int], order: Sequence[int], shape: Sequence[int]) -> fx.Node:
     """A tensor seen in one shape, its axes put into another order, and seen in a last shape."""
     return builder.call(torch.reshape, builder.call(torch.permute, builder.call(torch.reshape, x, split), order), shape)
 
 
-def filled(module: nn.Module, **numbers: np.ndarray | None) -> nn.Module:
+def with_weights(module: nn.Module, **numbers: np.ndarray | None) -> nn.Module:
     """The module with these parameters and statistics, by name; None for one that it has not."""
     for name, number in numbers.items():
         current = getattr(module, name)
@@ -207,12 +208,12 @@ def filled(module: nn.Module, **numbers: np.ndarray | None) -> nn.Module:
             setattr(module, name, nn.Parameter(value) if isinstance(current, nn.Parameter) else value)
     return module
 
+    # What a file that is a model reads and returns: names that Python can hold, shapes that are asked for, results by name.
 
-# What a file that is a model reads and returns: names that Python can hold, shapes that are asked for, results by name.
+    #: What the code that fx writes of a network calls so itself.
 
 
-#: What the code that fx writes of a network calls so itself.
-_TAKEN = frozenset({"self", "torch", "device", "inf", "nan", "NoneType", "fx_pytree", "pytree", "slice", "getattr"})
+_NAMES_IN_CODE = frozenset({"self", "torch", "device", "inf", "nan", "NoneType", "fx_pytree", "pytree", "slice", "getattr"})
 
 
 @dataclass(frozen=True)
@@ -228,17 +229,18 @@ class OwnNetwork:
         """The file in its own runtime; `inner` names tensors within it that will be looked at."""
         return SourceFileRunner(path, self.own, inner=inner)
 
+        #: Types that are reals of single precision here.
 
-#: Types that are reals of single precision here.
+
 _REALS = ("float32", "float16", "bfloat16")
 
 #: Numbers of a weight that is looked at for copies of it.
 _LARGE = 1024
 
 #: Names that a sentence lists.
-_LISTED = 8
+_MAX_LISTED = 8
 
-_NAMED = "with --input {}=1x3x224x224"
+_INPUT_EXAMPLE = "with --input {}=1x3x224x224"
 _BYTES = (
     "give the network of reals that was rounded, or its file with QuantizeLinear behind the input and DequantizeLinear before the output"
 )
@@ -265,7 +267,7 @@ class End:
     argument: str = ""  # What the forward of the network calls it.
 
     @property
-    def whole(self) -> bool:
+    def is_integer(self) -> bool:
         """Whether it is of whole numbers."""
         return self.kind.startswith(("int", "uint"))
 
@@ -274,12 +276,12 @@ def named_ends(path: Path, ends: Sequence[End]) -> tuple[End, ...]:
     """The inputs of a file, each with the name of an argument."""
     need(bool(ends), f"{path} has no input", "export the network with what it reads")
     for end in ends:
-        if end.whole and not end.cast:
-            error = whole_numbers(str(path), f" as its input `{_cut(end.name)}`")
+        if end.is_integer and not end.cast:
+            error = whole_numbers_error(str(path), f" as its input `{_cut(end.name)}`")
             error.hint = _BYTES if end.kind in ("int8", "uint8") else error.hint
             raise error
         need(
-            bool(end.whole or end.kind in _REALS),
+            bool(end.is_integer or end.kind in _REALS),
             f"the input `{_cut(end.name)}` of {path} is of type {end.kind}, not of 32-bit reals",
             "export the part that reads reals",
         )
@@ -289,15 +291,15 @@ def named_ends(path: Path, ends: Sequence[End]) -> tuple[End, ...]:
 def arguments(names: Sequence[str]) -> list[str]:
     """A name that an argument in Python may have for each of a file's inputs, no two alike; one that is such a name stays."""
     plain = [plain_name(name) for name in names]
-    plain = [f"{item}_" if keyword.iskeyword(item) or item in _TAKEN else item for item in plain]
+    plain = [f"{item}_" if keyword.iskeyword(item) or item in _NAMES_IN_CODE else item for item in plain]
     built: dict[int, str] = {}
     for i in sorted(range(len(names)), key=lambda i: plain[i] != names[i]):
         built[i] = unique_name(plain[i], set(built.values()).__contains__)
     return [built[i] for i in range(len(names))]
 
 
-def settled(path: Path, ends: Sequence[End], input_shapes: InputShapes | None) -> dict[str, Shape]:
-    """The shape of each input in numbers, by its argument.
+def resolve_input_shapes(path: Path, ends: Sequence[End], input_shapes: InputShapes | None) -> dict[str, Shape]:
+    """Return the shape of each input in numbers, by its argument.
 
     The requested shapes come first: axes that the file calls by one name are as long as it says of one of them.
 
@@ -305,14 +307,14 @@ def settled(path: Path, ends: Sequence[End], input_shapes: InputShapes | None) -
         input_shapes: Shapes, batch first: of its one input, or of several in their order or by their names, those of the file or
             of the arguments; where some or all are left out, what the file states.
     """
-    inputs = _asked(path, ends, input_shapes)
-    known: dict[str, tuple[str, int]] = {}
+    inputs = _requested_shapes(path, ends, input_shapes)
+    known_axes: dict[str, tuple[str, int]] = {}
     for end in ends:
         if end.argument in inputs:
-            _check_asked(path, end, inputs[end.argument], known)
+            _check_requested(path, end, inputs[end.argument], known_axes)
     result = {}
     for end in ends:
-        shape = inputs.get(end.argument) or tuple(_usual(size, end, known) for size in end.sizes or ())
+        shape = inputs.get(end.argument) or tuple(_axis_length(size, end, known_axes) for size in end.sizes or ())
         if (not shape and end.sizes is None) or any(n < 1 and not size.fixed for n, size in zip(shape, end.sizes or (), strict=False)):
             raise UsageError(
                 f"the size of the input `{_cut(end.name)}` of {path} is open", f"give it with --input {_example(end, len(ends))}"
@@ -331,8 +333,9 @@ def _example(end: End, count: int) -> str:
     alone = count == 1 and len(sizes) == len(usual) and sizes[0] == 1
     return "x".join(map(str, sizes[1:])) if alone else f"{end.argument}={'x'.join(map(str, sizes))}"
 
+    #: What Python, numpy and torch raise for settings and stored tensors of another kind or size than a rule expects.
 
-#: What Python, numpy and torch raise for settings and stored tensors of another kind or size than a rule expects.
+
 _MISFITS = (ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError, RuntimeError, MemoryError)
 
 
@@ -344,7 +347,7 @@ def reading(path: Path, what: str, hint: str | None = None, stated: Mapping[str,
     except (StretchError, *_MISFITS) as error:
         reason = error.message if isinstance(error, StretchError) else f"its attributes are not understood ({first_line(error)[:160]})"
         own = error.hint if isinstance(error, StretchError) else None
-        said = ", ".join(f"{name[:40]} {str(value)[:40]}" for name, value in list((stated or {}).items())[:_LISTED])
+        said = ", ".join(f"{name[:40]} {str(value)[:40]}" for name, value in list((stated or {}).items())[:_MAX_LISTED])
         raise StretchError(f"{what} of {path} cannot be read: {reason}{said and f' (it states {said})'}", own or hint) from error
 
 
@@ -363,7 +366,7 @@ def by_name(builder: Builder, results: Sequence[tuple[str, fx.Node]]) -> Any:
     return built
 
 
-def finished(
+def finish_network(
     path: Path, network: fx.GraphModule, shapes: Mapping[str, Shape], ends: Sequence[End], warnings: Sequence[str], own: Any = None
 ) -> fx.GraphModule:
     """Build the network of a file, which describes its own inputs.
@@ -377,11 +380,11 @@ def finished(
     need(any(node.op not in ("placeholder", "get_attr") for node in output.all_input_nodes), f"{path} computes nothing from its input")
     network.input_shape = dict(shapes) if len(shapes) > 1 else next(iter(shapes.values()))
     network.own_file = own
-    network.warnings = [*_told(path, ends), *warnings, *_copied(path, network)]
+    network.warnings = [*_input_warnings(path, ends), *warnings, *_copied_weights_warning(path, network)]
     return network
 
 
-def _copied(path: Path, network: fx.GraphModule) -> list[str]:
+def _copied_weights_warning(path: Path, network: fx.GraphModule) -> list[str]:
     """That weights which several operators share in the file are several here, where that makes the network larger by a tenth."""
     weights = [parameter.detach().numpy() for parameter in network.parameters() if parameter.numel() >= _LARGE]
     sizes: dict[bytes, int] = {}
@@ -399,40 +402,42 @@ def _copied(path: Path, network: fx.GraphModule) -> list[str]:
     ]
 
 
-def _told(path: Path, ends: Sequence[End]) -> list[str]:
-    """Inputs that are called otherwise than in the file, where there are several, and those that are of other numbers."""
+def _input_warnings(path: Path, ends: Sequence[End]) -> list[str]:
+    """Return warnings about inputs that are renamed or converted to floats."""
     other = [f"`{_cut(end.name)}` is `{end.argument}`" for end in ends if end.name != end.argument]
     rows = [f"inputs of {path} have other names here: {', '.join(other)}"] if other and len(ends) > 1 else []
     return rows + [
         f"the input `{_cut(end.name)}` of {path} is of type {end.kind} and becomes reals at once: here it is of reals"
         for end in ends
-        if end.whole
+        if end.is_integer
     ]
 
 
-def _asked(path: Path, ends: Sequence[End], input_shapes: InputShapes | None) -> dict[str, Shape]:
-    """The shapes that are asked for, by argument."""
+def _requested_shapes(path: Path, ends: Sequence[End], input_shapes: InputShapes | None) -> dict[str, Shape]:
+    """Return the requested shapes, by argument."""
     if input_shapes is None:
         return {}
     if not isinstance(input_shapes, Mapping):
         shapes: Sequence[Any] = [input_shapes] if is_shape(input_shapes) else list(input_shapes)
         if len(shapes) != len(ends):
             count = "one shape is" if len(shapes) == 1 else f"{len(shapes)} shapes are"
-            raise UsageError(f"{count} given, {path} has {_counted(ends)}", "give each its shape " + _NAMED.format(ends[0].argument))
-        return {end.argument: checked_shape(end.name, shape) for end, shape in zip(ends, shapes, strict=True)}
+            raise UsageError(
+                f"{count} given, {path} has {_count_and_names(ends)}", "give each its shape " + _INPUT_EXAMPLE.format(ends[0].argument)
+            )
+        return {end.argument: check_shape(end.name, shape) for end, shape in zip(ends, shapes, strict=True)}
     mapping: dict[str, Shape] = {}
     for name, shape in input_shapes.items():
         end = next((end for end in ends if end.name == name), None) or next((end for end in ends if end.argument == name), None)
         if end is None:
-            raise UsageError(f"{path} has no input `{_cut(str(name))}`", f"it has {_counted(ends)}")
+            raise UsageError(f"{path} has no input `{_cut(str(name))}`", f"it has {_count_and_names(ends)}")
         if end.argument in mapping:
             raise UsageError(f"the input `{_cut(end.name)}` of {path} has two shapes", "give it one")
-        mapping[end.argument] = checked_shape(end.name, shape)
+        mapping[end.argument] = check_shape(end.name, shape)
     return mapping
 
 
-def _check_asked(path: Path, end: End, shape: Shape, known: dict[str, tuple[str, int]]) -> None:
-    """See that a shape fits the file; notes how long the axes are that have a name."""
+def _check_requested(path: Path, end: End, shape: Shape, known_axes: dict[str, tuple[str, int]]) -> None:
+    """Check that a shape fits the file, and record the lengths of named axes."""
     if end.sizes is None:
         return
     if len(shape) != len(end.sizes):
@@ -447,7 +452,7 @@ def _check_asked(path: Path, end: End, shape: Shape, known: dict[str, tuple[str,
                 "the file fixes that size: leave out --input, or export the file with another one or an open one",
             )
         if size.symbol:
-            where, first = known.setdefault(size.symbol, (end.name, n))
+            where, first = known_axes.setdefault(size.symbol, (end.name, n))
             if first != n:
                 raise UsageError(
                     f"the size `{_cut(size.symbol)}` of {path} is {first} in its input `{_cut(where)}` and {n} in `{_cut(end.name)}`",
@@ -455,30 +460,30 @@ def _check_asked(path: Path, end: End, shape: Shape, known: dict[str, tuple[str,
                 )
 
 
-def _usual(size: Size, end: End, known: dict[str, tuple[str, int]]) -> int:
-    """How long an axis is that nobody asked for."""
+def _axis_length(size: Size, end: End, known_axes: dict[str, tuple[str, int]]) -> int:
+    """Return the length of an axis that was not requested."""
     if not size.symbol or size.usual < 1:
-        return known.get(size.symbol, ("", size.usual))[1]
-    return known.setdefault(size.symbol, (end.name, size.usual))[1]
+        return known_axes.get(size.symbol, ("", size.usual))[1]
+    return known_axes.setdefault(size.symbol, (end.name, size.usual))[1]
 
 
-def _counted(ends: Sequence[End]) -> str:
-    names = ", ".join(f"`{_cut(end.name)}`" for end in ends[:_LISTED]) + (" and others" if len(ends) > _LISTED else "")
+def _count_and_names(ends: Sequence[End]) -> str:
+    names = ", ".join(f"`{_cut(end.name)}`" for end in ends[:_MAX_LISTED]) + (" and others" if len(ends) > _MAX_LISTED else "")
     return f"one input, {names}" if len(ends) == 1 else f"{len(ends)} inputs, {names}"
 
 
 def _cut(name: str) -> str:
     return name[:80]
 
+    # Images in another size where torch has no function that samples them so: sums of rows and columns, or places chosen.
 
-# Images in another size where torch has no function that samples them so: sums of rows and columns, or places chosen.
+    #: Largest side of what is sampled by a matrix.
 
 
-#: Largest side of what is sampled by a matrix.
 MAX_SIDE = 1 << 12
 
 
-def between(at: np.ndarray, old: int) -> np.ndarray:
+def overlap_weights(at: np.ndarray, old: int) -> np.ndarray:
     """How much of each old pixel is in a new one that lies among them; rows are new."""
     need(max(len(at), old) <= MAX_SIDE, f"it resizes {old} to {len(at)} pixels with coordinates that torch has not")
     at = np.clip(at, 0, old - 1)
@@ -489,32 +494,32 @@ def between(at: np.ndarray, old: int) -> np.ndarray:
     return values
 
 
-def blended(builder: Builder, x: fx.Node, places: list[np.ndarray], name: str) -> fx.Node:
+def interpolate_at(builder: Builder, x: fx.Node, places: list[np.ndarray], name: str) -> fx.Node:
     """An image N×C×H×W whose new rows and columns lie at these places among the old ones."""
-    down, across = (between(at, old) for at, old in zip(places, shape_of(x)[2:], strict=True))
-    rows = builder.call(torch.matmul, builder.stored(down, f"{name}_rows"), x)
-    return builder.call(torch.matmul, rows, builder.stored(across.T.copy(), f"{name}_columns"))
+    down, across = (overlap_weights(at, old) for at, old in zip(places, shape_of(x)[2:], strict=True))
+    rows = builder.call(torch.matmul, builder.add_tensor(down, f"{name}_rows"), x)
+    return builder.call(torch.matmul, rows, builder.add_tensor(across.T.copy(), f"{name}_columns"))
 
 
-def chosen(builder: Builder, x: fx.Node, places: list[np.ndarray], name: str) -> fx.Node:
+def select_at(builder: Builder, x: fx.Node, places: list[np.ndarray], name: str) -> fx.Node:
     """An image of these rows and columns of an image: where torch chooses them too, which rounds i · old / new down, by its function."""
     sizes = [(len(at), old) for at, old in zip(places, shape_of(x)[2:], strict=True)]
     if all((at == np.arange(new) * old // new).all() for at, (new, old) in zip(places, sizes, strict=True)):
         return builder.call(F.interpolate, x, size=[new for new, _ in sizes])
     for axis, (at, (new, old)) in enumerate(zip(places, sizes, strict=True), 2):
         if new != old or (at != np.arange(old)).any():
-            x = builder.call(torch.index_select, x, axis, builder.stored(at.astype(np.int64), f"{name}_{axis}"))
+            x = builder.call(torch.index_select, x, axis, builder.add_tensor(at.astype(np.int64), f"{name}_{axis}"))
     return x
 
+    # Activations and layer norms that files write as several operators, found in the network while it is written.
 
-# Activations and layer norms that files write as several operators, found in the network while it is written.
+    #: Relative error of a number that was written in half or single precision.
 
 
-#: Relative error of a number that was written in half or single precision.
 _CLOSE = 1e-3
 
 
-def combined(builder: Builder, function: Callable[..., Any], a: Any, b: Any) -> fx.Node:
+def combine(builder: Builder, function: Callable[..., Any], a: Any, b: Any) -> fx.Node:
     """A function of two operands, at least one of them a node; an activation that ends with it is one call."""
     if function in (operator.mul, operator.truediv):
         for activation, x, options in _activations(function, a, b):
@@ -524,7 +529,7 @@ def combined(builder: Builder, function: Callable[..., Any], a: Any, b: Any) -> 
 
 def _activations(function: Any, a: Any, b: Any) -> Iterator[tuple[Callable[..., Any], fx.Node, dict[str, Any]]]:
     """The activation that a product or quotient is, with what it reads and its options."""
-    factor, core = _unscaled(function, a, b)
+    factor, core = _factor_of(function, a, b)
     if _near(factor, 1 / 6) and (x := _shifted_relu6(core)) is not None:
         yield F.hardsigmoid, x, {}
     pair = _arguments(core, operator.mul) if core is not None else (a, b)
@@ -532,27 +537,27 @@ def _activations(function: Any, a: Any, b: Any) -> Iterator[tuple[Callable[..., 
         return
     for one, other in (pair, pair[::-1]):
         # A number may be written beside either of them, or be part of what is multiplied.
-        for (first, x), (second, gate) in product(((1.0, one), _scaled(one)), ((1.0, other), _scaled(other))):
+        for (first, x), (second, gate) in product(((1.0, one), _scaled_node(one)), ((1.0, other), _scaled_node(other))):
             share = factor * first * second
             for wanted, activation, read in _GATES:
                 if isinstance(x, fx.Node) and _near(share, wanted) and read(gate) is x:
                     yield activation, x, {"approximate": "tanh"} if read is _tanh_gate else {}
 
 
-def _unscaled(function: Any, a: Any, b: Any) -> tuple[float, fx.Node | None]:
+def _factor_of(function: Any, a: Any, b: Any) -> tuple[float, fx.Node | None]:
     """The number and the node that a product or quotient is the product of; 1 and None where both are nodes."""
     if function is operator.mul and _is_number(a):
         a, b = b, a
     if not _is_number(b) or not isinstance(a, fx.Node) or (function is operator.truediv and not b):
         return 1.0, None
-    factor, core = _scaled(a)
+    factor, core = _scaled_node(a)
     return (factor * b if function is operator.mul else factor / b), core
 
 
-def _scaled(x: Any) -> tuple[float, Any]:
+def _scaled_node(x: Any) -> tuple[float, Any]:
     """The number and the node that a node is the product of."""
     pair = _arguments(x, operator.mul, operator.truediv)
-    factor, core = _unscaled(x.target, *pair) if len(pair) == 2 else (1.0, None)
+    factor, core = _factor_of(x.target, *pair) if len(pair) == 2 else (1.0, None)
     return (1.0, x) if core is None else (factor, core)
 
 
@@ -569,7 +574,7 @@ def _arguments(x: Any, *functions: Any) -> tuple[Any, ...]:
     return tuple(x.args) if isinstance(x, fx.Node) and x.op == "call_function" and x.target in functions else ()
 
 
-def _read(x: Any, function: Any) -> Any:
+def _first_input(x: Any, function: Any) -> Any:
     """What a call of this function reads first; None for anything else."""
     return next(iter(_arguments(x, function)), None)
 
@@ -584,7 +589,7 @@ def _with_number(x: Any, function: Any, wanted: float) -> Any:
 
 def _shifted_relu6(x: Any) -> Any:
     """X of min(max(x + 3, 0), 6)."""
-    return _with_number(_read(x, F.relu6), operator.add, 3)
+    return _with_number(_first_input(x, F.relu6), operator.add, 3)
 
 
 def _hard_gate(x: Any) -> Any:
@@ -592,32 +597,33 @@ def _hard_gate(x: Any) -> Any:
     line = _arguments(x, torch.clamp)
     if line[1:] == (0.0, 1.0):
         return _with_number(_with_number(line[0], operator.add, 0.5), operator.mul, 1 / 6)
-    return _read(x, F.hardsigmoid)
+    return _first_input(x, F.hardsigmoid)
 
 
 def _erf_gate(x: Any) -> Any:
     """X of erf(x / √2) + 1 (Hendrycks and Gimpel, GELU, section 2)."""
-    factor, core = _scaled(_read(_with_number(x, operator.add, 1), torch.erf))
+    factor, core = _scaled_node(_first_input(_with_number(x, operator.add, 1), torch.erf))
     return core if _near(factor, 1 / sqrt(2)) else None
 
 
 def _tanh_gate(x: Any) -> Any:
     """X of tanh(√(2 / π) · (x + 0.044715 · x³)) + 1 (Hendrycks and Gimpel, GELU, section 2)."""
-    factor, total = _scaled(_read(_with_number(x, operator.add, 1), torch.tanh))
+    factor, total = _scaled_node(_first_input(_with_number(x, operator.add, 1), torch.tanh))
     pair = _arguments(total, operator.add)
     for core, cube in (pair, pair[::-1]) if len(pair) == 2 and _near(factor, sqrt(2 / pi)) else ():
-        share, power = _scaled(cube)
+        share, power = _scaled_node(cube)
         if _near(share, 0.044715) and core is not None and _with_number(power, operator.pow, 3) is core:
             return core
     return None
 
+    #: What a tensor times a gate of it is: the number that both are multiplied by, the function, and what the gate reads.
 
-#: What a tensor times a gate of it is: the number that both are multiplied by, the function, and what the gate reads.
+
 _GATES: tuple[tuple[float, Callable[..., Any], Callable[[Any], Any]], ...] = (
-    (1, F.silu, lambda x: _read(x, torch.sigmoid)),
+    (1, F.silu, lambda x: _first_input(x, torch.sigmoid)),
     (1, F.hardswish, _hard_gate),
     (1 / 6, F.hardswish, _shifted_relu6),
-    (1, F.mish, lambda x: _read(_read(x, torch.tanh), F.softplus)),
+    (1, F.mish, lambda x: _first_input(_first_input(x, torch.tanh), F.softplus)),
     (0.5, F.gelu, _erf_gate),
     (0.5, F.gelu, _tanh_gate),
 )
@@ -632,14 +638,14 @@ def layer_norm(builder: Builder, x: Any, bias: Any, name: str) -> fx.Node | None
     for normed, stored in (factors, factors[::-1]) if isinstance(bias, np.ndarray) and len(factors) == 2 else ():
         weight = builder.value(stored)
         centred, deviation = _arguments(normed, operator.truediv) or (None, None)
-        read = _centred(centred)
-        squared, eps = _arguments(_read(deviation, torch.sqrt), operator.add) or (None, None)
+        read = _centred_input(centred)
+        squared, eps = _arguments(_first_input(deviation, torch.sqrt), operator.add) or (None, None)
         square = _mean_over_last(squared)
-        if weight is None or read is None or not _is_number(eps) or _centred(_with_number(square, operator.pow, 2)) is not read:
+        if weight is None or read is None or not _is_number(eps) or _centred_input(_with_number(square, operator.pow, 2)) is not read:
             continue
         if bias.shape == tuple(weight.shape) == shape_of(read)[-1:]:
             module = nn.LayerNorm(shape_of(read)[-1:], eps=float(eps))
-            return builder.module(filled(module, weight=weight.detach().numpy(), bias=bias), read, name)
+            return builder.module(with_weights(module, weight=weight.detach().numpy(), bias=bias), read, name)
     return None
 
 
@@ -649,7 +655,7 @@ def _mean_over_last(x: Any) -> Any:
     return read if kept and isinstance(read, fx.Node) and list(axes) == [len(shape_of(read)) - 1] else None
 
 
-def _centred(x: Any) -> Any:
+def _centred_input(x: Any) -> Any:
     """X of x − mean(x)."""
     read, mean = _arguments(x, operator.sub) or (None, None)
     return read if read is not None and _mean_over_last(mean) is read else None

@@ -23,7 +23,7 @@ GROUP = "nn_stretch.families"
 
 #: Families of this package, by the names that their classes are registered under: their file, and the prefix of their names.
 #: A name is looked for in this order, those that take long to import last.
-OWN = {
+BUILT_IN = {
     **dict.fromkeys(("tiny", "cifar"), ("tiny", "")),
     **dict.fromkeys(("torchvision", "segmentation", "detection"), ("torchvision", "")),
     "timm": ("timm", "timm:"),
@@ -80,14 +80,14 @@ def each_family(wanted: str | None = None) -> Iterator[tuple[str, Family]]:
     Args:
         wanted: A model's name; families of this package whose names are never written so are left out. None for all.
     """
-    for name, (file, prefix) in OWN.items():
+    for name, (file, prefix) in BUILT_IN.items():
         # a name without a prefix has no colon
         if wanted is None or (wanted.startswith(prefix) if prefix else ":" not in wanted):
             importlib.import_module(f"stretch.models.{file}")
             yield name, families.get(name)()
     load_plugins(GROUP)
     for name in families:
-        if name not in OWN:
+        if name not in BUILT_IN:
             try:
                 family = families.get(name)()
             except Exception as error:
@@ -116,7 +116,7 @@ def _names(key: str, family: Family) -> tuple[str, list[str]]:
     try:
         return family.prefix, list(family.names())
     except Exception as error:
-        if key in OWN:
+        if key in BUILT_IN:
             raise
         _warn(key, error)
         return "", []
@@ -139,7 +139,7 @@ CIFAR_DEPTHS = (20, 32, 44, 56, 110)
 CIFAR_CLASSES = {"cifar10": 10, "cifar100": 100}
 
 #: How torchvision and timm mark a function that builds a model.
-_MARKED = re.compile(r"^@register_model\b.*\n(?:@.*\n|[ )].*\n)*def (\w+)\(", re.MULTILINE)
+_REGISTERED = re.compile(r"^@register_model\b.*\n(?:@.*\n|[ )].*\n)*def (\w+)\(", re.MULTILINE)
 
 
 def cifar_names() -> list[str]:
@@ -153,14 +153,14 @@ def quick_names(start: str = "") -> list[str]:
     Those of the last two are read from their source, which takes milliseconds where importing takes seconds.
     """
     prefix = "timm:"
-    known = [*TINY, *cifar_names(), *_marked("torchvision")]
-    known += [prefix + name for name in _marked("timm")] if start.startswith(prefix) else [prefix]
+    known = [*TINY, *cifar_names(), *_registered_models("torchvision")]
+    known += [prefix + name for name in _registered_models("timm")] if start.startswith(prefix) else [prefix]
     return sorted(name for name in known if name.startswith(start))
 
 
-def _marked(package: str) -> list[str]:
+def _registered_models(package: str) -> list[str]:
     """Functions that a package's files mark as builders of models."""
     spec = importlib.util.find_spec(package)
     folders = [Path(place) / "models" for place in (spec.submodule_search_locations or [])] if spec else []
     files = [file for folder in folders for file in folder.glob("*.py")]
-    return [name for file in files for name in _MARKED.findall(file.read_text(encoding="utf-8", errors="replace"))]
+    return [name for file in files for name in _REGISTERED.findall(file.read_text(encoding="utf-8", errors="replace"))]

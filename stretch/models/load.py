@@ -51,7 +51,7 @@ def load_model(
     seed: int = 0,
     trust_code: bool = False,
     input_shape: "InputShapes | None" = None,
-    settled: bool = True,
+    fit_statistics: bool = True,
 ) -> LoadedModel:
     """Build a model and give it weights.
 
@@ -63,7 +63,7 @@ def load_model(
             .safetensors or .pth file.
         trust_code: Whether what ``file.py:factory`` or a ``.pt2`` archive says may be executed.
         input_shape: Of the inputs of a file, batch first, which may leave them open, or of what a factory makes; its own if None.
-        settled: Whether random weights of a named network get statistics that fit them, by one inference; predictions need none.
+        fit_statistics: Whether random weights of a named network get statistics that fit them, by one inference; predictions need none.
 
     Raises:
         UnknownNameError: If nothing is called so.
@@ -88,13 +88,13 @@ def load_model(
         generator = torch.Generator().manual_seed(seed)
         if name.endswith(FILES):
             module = importlib.import_module(f"stretch.models.{name.rpartition('.')[2]}").read_module(name, input_shape)
-            return _given(name, module, weights, generator if settled else None, "as the file has them", module.input_shape)
+            return _from_module(name, module, weights, generator if fit_statistics else None, "as the file has them", module.input_shape)
         family = find_family(name)
         if family is not None:
-            return _from_family(name, *family, weights, generator if settled else None)
+            return _from_family(name, *family, weights, generator if fit_statistics else None)
         # timm's own names have a colon too
         if ":" in name and not name.startswith("timm:"):
-            return _from_factory(name, trust_code, weights, generator if settled else None, input_shape)
+            return _from_factory(name, trust_code, weights, generator if fit_statistics else None, input_shape)
     raise UnknownNameError.among("model", name, [known for known, _ in model_names()])
 
 
@@ -124,10 +124,10 @@ def _from_family(name: str, family: Any, current: str, weights: str, generator: 
         except OSError as error:
             trained, reason = None, str(error)
         if trained is not None:
-            _fit(module, name, *trained)
+            _load_exactly(module, name, *trained)
             return replace(found, weights_source="default", weights_detail=trained[1])
         found = replace(found, weights_detail=reason, warnings=[*found.warnings, f"`{name}` has random weights: {reason}"])
-    return _weighted(found, weights, generator)
+    return _with_weights(found, weights, generator)
 
 
 def _from_factory(
@@ -144,10 +144,10 @@ def _from_factory(
             raise StretchError(f"`{name}` cannot be built: {first_line(error)}", "the factory is called without arguments") from error
     if not isinstance(module, nn.Module):
         raise StretchError(f"`{name}` returned {type(module).__name__}, not a torch.nn.Module")
-    return _given(name, module.eval(), weights, generator, "as the factory returned them", shape)
+    return _from_module(name, module.eval(), weights, generator, "as the factory returned them", shape)
 
 
-def _given(
+def _from_module(
     name: str, module: "nn.Module", weights: str, generator: "torch.Generator | None", detail: str, shape: "InputShapes | None" = None
 ) -> LoadedModel:
     """A module that came with weights of its own; its usual input is what it says itself if no shape is given."""
@@ -159,10 +159,10 @@ def _given(
             reset = getattr(child, "reset_parameters", None)
             if callable(reset):
                 reset()
-    return _weighted(LoadedModel(module, name, shape, "random", "asked for", read), weights, generator)
+    return _with_weights(LoadedModel(module, name, shape, "random", "asked for", read), weights, generator)
 
 
-def _weighted(found: LoadedModel, weights: str, generator: "torch.Generator | None") -> LoadedModel:
+def _with_weights(found: LoadedModel, weights: str, generator: "torch.Generator | None") -> LoadedModel:
     """A model with the weights of a file, or with random ones that fit each other where there is a generator."""
     if weights in ("default", "none"):
         if generator is not None:
@@ -171,21 +171,21 @@ def _weighted(found: LoadedModel, weights: str, generator: "torch.Generator | No
     from stretch.models.weights import read_weights
 
     path = Path(weights)
-    _fit(found.module, found.name, read_weights(path), str(path))
+    _load_exactly(found.module, found.name, read_weights(path), str(path))
     return replace(found, weights_source="file", weights_detail=str(path))
 
 
 #: Modules that lie beside files whose code was executed, with their folders.
-_NEIGHBOURS: dict[str, str] = {}
+_NEIGHBOUR_MODULES: dict[str, str] = {}
 
 
 @contextmanager
 def _with_neighbours(file: Path) -> Iterator[None]:
     """Let code import the modules that lie beside its file; those beside another file, which may be called alike, are forgotten."""
     folder, path = str(file.resolve().parent), list(sys.path)
-    for name in [name for name, place in _NEIGHBOURS.items() if place != folder]:
+    for name in [name for name, place in _NEIGHBOUR_MODULES.items() if place != folder]:
         sys.modules.pop(name, None)
-        del _NEIGHBOURS[name]
+        del _NEIGHBOUR_MODULES[name]
     known = set(sys.modules)
     sys.path.insert(0, folder)
     try:
@@ -197,7 +197,7 @@ def _with_neighbours(file: Path) -> Iterator[None]:
             # a package without a file has folders
             places = [getattr(module, "__file__", None) or "", *getattr(module, "__path__", ())]
             if any(place.startswith(os.path.join(folder, "")) and place != str(file.resolve()) for place in places):
-                _NEIGHBOURS[name] = folder
+                _NEIGHBOUR_MODULES[name] = folder
 
 
 def _factory(name: str, trust_code: bool) -> Callable[[], Any]:
@@ -300,7 +300,7 @@ def _settle(module: "nn.Module", name: str, shape: "InputShapes", generator: "to
         raise StretchError(f"`{name}` rejects an input of {shape}: {first_line(error)}") from error
 
 
-def _fit(module: "nn.Module", name: str, tensors: "dict[str, torch.Tensor]", origin: str) -> None:
+def _load_exactly(module: "nn.Module", name: str, tensors: "dict[str, torch.Tensor]", origin: str) -> None:
     """Load tensors that must be exactly the module's own."""
     state_dict = module.state_dict()
     needed = {key for key in state_dict if not key.endswith("num_batches_tracked")}

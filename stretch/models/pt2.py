@@ -16,8 +16,8 @@ from torch.utils import _pytree as pytree
 from predictors.errors import StretchError, first_line, need
 from scheduler.bundle.manifest import SourceFile, SourceTensor
 from stretch.capture.inputs import InputShapes
-from stretch.capture.results import keyed
-from stretch.models.builder import End, OwnNetwork, Size, finished, named_ends, settled
+from stretch.capture.results import walk_leaves
+from stretch.models.builder import End, OwnNetwork, Size, finish_network, named_ends, resolve_input_shapes
 
 #: Types of half precision, which is computed in single.
 HALF = (torch.float16, torch.bfloat16)
@@ -33,14 +33,14 @@ def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.
 
     `torch.export.load` can execute what a file says, so the caller has to trust it. Layers keep the names of their
     weights; of several outputs it returns what the module returned. What the module says of its inputs:
-    `stretch.models.builder.finished`.
+    `stretch.models.builder.finish_network`.
     """
     path = Path(path)
-    program = _loaded(path)
+    program = _load_program(path)
     specs = zip(program.graph.find_nodes(op="placeholder"), program.graph_signature.input_specs, strict=True)
     inputs = [node for node, spec in specs if spec.kind is InputKind.USER_INPUT]
-    ends = named_ends(path, [_stated(node) for node in inputs if isinstance(node.meta["val"], torch.Tensor)])
-    shapes = settled(path, ends, input_shape)
+    ends = named_ends(path, [_input_end(node) for node in inputs if isinstance(node.meta["val"], torch.Tensor)])
+    shapes = resolve_input_shapes(path, ends, input_shape)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         network = program.module(check_guards=False)
@@ -64,10 +64,10 @@ def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.
     graph.set_codegen(fx.graph.CodeGen())
     own = SourceFile(
         tuple(SourceTensor(end.name, end.argument, shapes[end.argument], end.kind) for end in ends),
-        tuple(SourceTensor(key, key, ()) for key, _ in keyed(output.args[0])),
+        tuple(SourceTensor(key, key, ()) for key, _ in walk_leaves(output.args[0])),
         "fp16" if any(parameter.dtype in HALF for parameter in program.state_dict.values()) else "fp32",
     )
-    return finished(path, fx.GraphModule(network, graph, "Network").float().eval(), shapes, ends, [], _Archive(own, numbers=told))
+    return finish_network(path, fx.GraphModule(network, graph, "Network").float().eval(), shapes, ends, [], _Archive(own, numbers=told))
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class _Archive(OwnNetwork):
     def open(self, path: Path, inner: Sequence[str] = ()) -> "_Program":
         """The network of the archive as torch has it."""
         need(not inner, "torch lists no tensors within an archive")
-        return _Program(_loaded(path), self)
+        return _Program(_load_program(path), self)
 
 
 class _Program:
@@ -93,12 +93,12 @@ class _Program:
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Its outputs by keys, of inputs by the forward's arguments."""
         ends = iter(self._archive.own.inputs)
-        flat = [_given(next(ends), inputs) if number is None else number for number in self._archive.numbers]
+        flat = [_to_own_type(next(ends), inputs) if number is None else number for number in self._archive.numbers]
         args, kwargs = pytree.tree_unflatten(flat, self._spec)
-        return {key: tensor.float().numpy() for key, tensor in keyed(self._call(*args, **kwargs))}
+        return {key: tensor.float().numpy() for key, tensor in walk_leaves(self._call(*args, **kwargs))}
 
 
-def _given(end: SourceTensor, inputs: Mapping[str, Any]) -> torch.Tensor:
+def _to_own_type(end: SourceTensor, inputs: Mapping[str, Any]) -> torch.Tensor:
     """An input of an archive, in its own type."""
     return torch.from_numpy(inputs[end.tensor].copy()).to(getattr(torch, end.dtype))
 
@@ -114,7 +114,7 @@ class _Reason(logging.Filter):
         return False
 
 
-def _loaded(path: Path) -> torch.export.ExportedProgram:
+def _load_program(path: Path) -> torch.export.ExportedProgram:
     need(path.is_file(), f"cannot read the model {path}: there is no such file")
     reason, logger = _Reason(), logging.getLogger("torch.export")
     logger.addFilter(reason)
@@ -122,7 +122,7 @@ def _loaded(path: Path) -> torch.export.ExportedProgram:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return torch.export.load(path)
-    # torch raises whatever its own reading of a damaged or foreign file runs into
+            # torch raises whatever its own reading of a damaged or foreign file runs into
     except Exception as error:
         raise StretchError(
             f"torch.export.load cannot read {path}: {first_line(reason.error or error)[:160]}",
@@ -132,7 +132,7 @@ def _loaded(path: Path) -> torch.export.ExportedProgram:
         logger.removeFilter(reason)
 
 
-def _stated(node: fx.Node) -> End:
+def _input_end(node: fx.Node) -> End:
     """What the archive states of an input; an open batch is 1, and other open sizes are what they were at export."""
     value = node.meta["val"]
     sizes = []

@@ -40,7 +40,7 @@ class TimmFamily:
         config = timm.get_pretrained_cfg(name)
         if not timm.is_model_pretrained(name) or config is None:
             return None
-        if config.hf_hub_id and not _cached(config.hf_hub_id):
+        if config.hf_hub_id and not _is_cached(config.hf_hub_id):
             check_host("huggingface.co")
         model = timm.create_model(name, pretrained=True)
         return model.state_dict(), f"timm {name}.{config.tag}" if config.tag else f"timm {name}"
@@ -50,7 +50,7 @@ class TimmFamily:
         return frozenset()
 
 
-def _cached(repository: str) -> bool:
+def _is_cached(repository: str) -> bool:
     from huggingface_hub import try_to_load_from_cache
 
     files = ("model.safetensors", "pytorch_model.bin")

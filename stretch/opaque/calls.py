@@ -61,8 +61,8 @@ class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def referring(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> "Call":
         """The same call with its tensors, types and numbers that JSON lacks as `change` gives them."""
-        options = {key: _changed(option, change) for key, option in self.options.items()}
-        return msgspec.structs.replace(self, arguments=_changed(self.arguments, change), options=options)
+        options = {key: _replace_reads(option, change) for key, option in self.options.items()}
+        return msgspec.structs.replace(self, arguments=_replace_reads(self.arguments, change), options=options)
 
 
 class Calls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -94,7 +94,7 @@ class CheckedCalls:
         for call, operator in zip(self.calls.calls, self._operators, strict=True):
             options = {key: _value(argument, known) for key, argument in call.options.items()}
             results.append(operator(*[_value(argument, known) for argument in call.arguments], **options))
-        last: torch.Tensor = _one_of(results[-1], self.calls.calls[-1].result)
+        last: torch.Tensor = _select_result(results[-1], self.calls.calls[-1].result)
         return last
 
     def batched(self, reads: Sequence[torch.Tensor], constants: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -150,7 +150,7 @@ def computes(operator: OpOverload) -> bool:
     return bool(tensors) and results and not schema.is_mutable and not random and not _UNWRITTEN.search(name)
 
 
-def plain(value: Any, tensor: Callable[[Any], dict[str, int] | None]) -> Any:
+def to_builtins(value: Any, tensor: Callable[[Any], dict[str, int] | None]) -> Any:
     """An argument as JSON has it.
 
     Args:
@@ -160,7 +160,7 @@ def plain(value: Any, tensor: Callable[[Any], dict[str, int] | None]) -> Any:
     if reference is not None:
         return reference
     if isinstance(value, list | tuple):
-        return [plain(element, tensor) for element in value]
+        return [to_builtins(element, tensor) for element in value]
     if isinstance(value, torch.dtype):
         return {"dtype": str(value).removeprefix("torch.")}
     if isinstance(value, float) and not math.isfinite(value):
@@ -185,20 +185,20 @@ def _value(argument: Any, known: dict[str, Any]) -> Any:
         return argument
     if "call" in argument:
         number = argument["call"]
-        return _one_of(known["call"][number], argument.get("result", known["result"][number]))
+        return _select_result(known["call"][number], argument.get("result", known["result"][number]))
     ((key, what),) = argument.items()
     if key == "dtype":
         return type_of(what)
     return float(what) if key == "number" else known[key][what]
 
 
-def _changed(argument: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+def _replace_reads(argument: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
     if isinstance(argument, list | tuple):
-        return tuple(_changed(element, change) for element in argument)
+        return tuple(_replace_reads(element, change) for element in argument)
     return change(argument) if isinstance(argument, dict) else argument
 
 
-def _one_of(result: Any, number: int) -> Any:
+def _select_result(result: Any, number: int) -> Any:
     """A result of a call: one of several, or the only one."""
     return result if isinstance(result, torch.Tensor) else result[number]
 

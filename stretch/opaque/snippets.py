@@ -34,31 +34,31 @@ class Snippet:
 
 
 #: By the text of the calls.
-_KNOWN: dict[str, Snippet] = {}
+_CACHE: dict[str, Snippet] = {}
 
 
 def prepare(wanted: Iterable[tuple[Calls, Shape]]) -> None:
     """Export what is not known yet, all of it at once."""
-    new = {calls.text(): (calls, shape) for calls, shape in wanted if calls.text() not in _KNOWN}
+    new = {calls.text(): (calls, shape) for calls, shape in wanted if calls.text() not in _CACHE}
     if not new:
         return
     try:
-        _KNOWN.update(zip(new, _exported(list(new.values())), strict=True))
+        _CACHE.update(zip(new, _export_onnx(list(new.values())), strict=True))
     except MissingBackendError:
         raise
     except Exception:
         # one by one, to tell which
         for text, operator_calls in new.items():
-            _KNOWN[text] = _alone(operator_calls)
+            _CACHE[text] = _single_model(operator_calls)
 
 
 def snippet_of(calls: Calls, shape: Shape) -> Snippet:
     """The nodes of some calls; see `prepare`."""
     prepare([(calls, shape)])
-    return _KNOWN[calls.text()]
+    return _CACHE[calls.text()]
 
 
-class _All(nn.Module):
+class _AllCalls(nn.Module):
     """Several operators' calls side by side, each with inputs of its own."""
 
     def __init__(self, wanted: Sequence[tuple[Calls, Shape]]) -> None:
@@ -76,9 +76,9 @@ class _All(nn.Module):
         return results
 
 
-def _alone(calls_and_shape: tuple[Calls, Shape]) -> Snippet:
+def _single_model(calls_and_shape: tuple[Calls, Shape]) -> Snippet:
     try:
-        return _exported([calls_and_shape])[0]
+        return _export_onnx([calls_and_shape])[0]
     except Exception as error:
         names = ", ".join(call.operator for call in calls_and_shape[0].calls)
         # the exporter's own errors tell where to look for the cause, which is behind them
@@ -89,7 +89,7 @@ def _alone(calls_and_shape: tuple[Calls, Shape]) -> Snippet:
         raise StretchError(f"torch's exporter cannot write {names} in ONNX: {said}", "run this network with torch") from error
 
 
-def _exported(wanted: Sequence[tuple[Calls, Shape]]) -> list[Snippet]:
+def _export_onnx(wanted: Sequence[tuple[Calls, Shape]]) -> list[Snippet]:
     tensors, names, inputs = [], [], []
     for number, (calls, _) in enumerate(wanted):
         specs = (*calls.reads, *calls.constants)
@@ -97,7 +97,7 @@ def _exported(wanted: Sequence[tuple[Calls, Shape]]) -> list[Snippet]:
         inputs.append(tuple(f"i{number}_{i}" for i in range(len(specs))))
         names += inputs[-1]
     outputs = [f"o{number}" for number in range(len(wanted))]
-    return _cut(_export(_All(wanted), tensors, names, outputs), inputs, outputs)
+    return _cut(_export(_AllCalls(wanted), tensors, names, outputs), inputs, outputs)
 
 
 def _export(module: nn.Module, tensors: Sequence[torch.Tensor], names: Sequence[str], outputs: Sequence[str]) -> onnx.ModelProto:

@@ -7,7 +7,7 @@ from predictors.graph import Op
 from predictors.operators.attention import ADDED
 from predictors.shapes import Attr, Attrs, Shape, integer, ints, number
 from stretch.formats.onnx import OnnxWriter
-from stretch.operators.capturing import Lowered, Refusal, modules
+from stretch.operators.capturing import Lowered, UnsupportedNode, modules
 from stretch.operators.lowerings import Lowering, lowerings, no_tflite
 
 
@@ -41,7 +41,7 @@ class Attention(nn.Module):
 @modules("Attention")
 def _module(m: nn.Module, shape: Shape) -> list[Lowered]:
     if not isinstance(m, Attention):
-        raise Refusal("it is the attention of another package")
+        raise UnsupportedNode("it is the attention of another package")
     added = {key: tensor for key in ADDED if (tensor := getattr(m, key)) is not None}
     shapes: dict[str, Attr] = {key: tuple(tensor.shape) for key, tensor in added.items()}
     return [("", "attention", {"heads": m.heads, "keys": m.keys, "scale": m.scale, **shapes}, added)]

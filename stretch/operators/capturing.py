@@ -10,14 +10,14 @@ from torch import nn
 from predictors.shapes import Attr, Shape
 
 
-class Refusal(Exception):
+class UnsupportedNode(Exception):
     """Why a node cannot be captured, as the end of the sentence about it."""
 
 
-def supported(holds: bool, problem: str) -> None:
+def require_supported(holds: bool, problem: str) -> None:
     """Refuse with `problem` unless it `holds`."""
     if not holds:
-        raise Refusal(problem)
+        raise UnsupportedNode(problem)
 
 
 def pair(value: Any) -> tuple[int, int]:
@@ -44,7 +44,7 @@ def pooling_window(shape: Shape, kernel_size: Any, stride: Any, padding: Any, ce
     rooms = [size + 2 * pad - 1 for size, pad in zip(shape[-2:], pads[:2], strict=True)]
     covered = tuple(min(k, room // d + 1) if ceil_mode else k for k, d, room in zip(kernel, steps, rooms, strict=True))
     if any(c < k and room % d for c, k, d, room in zip(covered, kernel, steps, rooms, strict=True)):
-        raise Refusal("a dilated pooling window that is larger than its input is not supported")
+        raise UnsupportedNode("a dilated pooling window that is larger than its input is not supported")
     # torch takes an absent or empty stride to mean the kernel's size
     return {"kernel": covered, "stride": pair(stride) if stride else kernel, "padding": pads, "ceil_mode": bool(ceil_mode)}
 
@@ -132,7 +132,7 @@ def module_chain(rule: FunctionRule, shape: Shape, **arguments: Any) -> list[Low
     return [("", kind, attrs, rest[0] if rest else {}) for _, kind, attrs, *rest in chain]
 
 
-def plain(kind: str) -> FunctionRule:
+def unary(kind: str) -> FunctionRule:
     """The rule of a function of one tensor that is one operator without attributes."""
 
     def rule(call: TracedCall, x: Any, inplace: bool = False) -> Chain:
@@ -144,7 +144,7 @@ def plain(kind: str) -> FunctionRule:
 def constants(**values: Any) -> Own:
     """Parameters that a function reads, without those that are left out."""
     for name, value in values.items():
-        supported(value is None or isinstance(value, torch.Tensor), f"its {name} depends on the input")
+        require_supported(value is None or isinstance(value, torch.Tensor), f"its {name} depends on the input")
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -168,7 +168,7 @@ def lower_module(module: nn.Module, shape: Shape, channels_last: bool = False) -
     """
     name = class_name(module)
     if name is None:
-        raise Refusal(f"the module `{type(module).__name__}` is not supported")
+        raise UnsupportedNode(f"the module `{type(module).__name__}` is not supported")
     if name in ON_LAST and len(shape) > 2 and not channels_last:
-        raise Refusal(f"the module `{name}` over the last dimension of a feature map is not supported, only over channels")
+        raise UnsupportedNode(f"the module `{name}` over the last dimension of a feature map is not supported, only over channels")
     return MODULES[name](module, shape)

@@ -13,8 +13,19 @@ from predictors.graph import Op
 from predictors.shapes import Attr, Shape, number
 from stretch.formats.onnx import OnnxWriter
 from stretch.formats.tflite import SIGNED_UNIT, UNIT, Quant, SubgraphBuilder, SubgraphSource, Value
-from stretch.operators.capturing import Chain, FunctionRule, Lowered, Refusal, TracedCall, calls, constants, modules, plain, supported
-from stretch.operators.lowerings import Lowering, OnnxRule, TfliteRule, bounded, computed, lowerings, no_tflite, onnx_node, tflite_op
+from stretch.operators.capturing import (
+    Chain,
+    FunctionRule,
+    Lowered,
+    TracedCall,
+    UnsupportedNode,
+    calls,
+    constants,
+    modules,
+    require_supported,
+    unary,
+)
+from stretch.operators.lowerings import Lowering, OnnxRule, TfliteRule, computed, fixed_scale_op, lowerings, no_tflite, onnx_node, tflite_op
 
 
 class StochasticDepth(nn.Module):
@@ -42,7 +53,7 @@ modules("Dropout", "Dropout2d")(lambda m, shape: [("", "dropout", {"p": float(m.
 
 @calls(F.dropout, F.dropout2d)
 def _dropout(call: TracedCall, x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Chain:
-    supported(not training or p <= 0, "it drops at random in evaluation too: pass training=self.training")
+    require_supported(not training or p <= 0, "it drops at random in evaluation too: pass training=self.training")
     return [x], "dropout", {"p": float(p)}
 
 
@@ -79,7 +90,7 @@ def _activation(
     **more: Any,
 ) -> None:
     """Register an activation without attributes, and which functions, methods and modules of torch compute it."""
-    calls(*functions, methods=methods, classes=(make.__name__,), aten=(make.__name__.lower(),))(plain(kind))
+    calls(*functions, methods=methods, classes=(make.__name__,), aten=(make.__name__.lower(),))(unary(kind))
     lowerings.register(kind)(Lowering(lambda ins, a: make(), onnx, tflite, any_order=True, **more))
 
 
@@ -111,9 +122,9 @@ def _hardtanh(call: TracedCall, x: Any, min_val: float = -1.0, max_val: float = 
 @calls(torch.clamp, torch.clip, methods=("clamp", "clamp_", "clip", "clip_"))
 def clamp(call: TracedCall, x: Any, min: Any = None, max: Any = None) -> Chain:
     """Return the clip to two bounds; an absent bound cuts nothing off."""
-    supported(all(isinstance(bound, int | float | None) for bound in (min, max)), "it clamps to tensors, not to numbers")
+    require_supported(all(isinstance(bound, int | float | None) for bound in (min, max)), "it clamps to tensors, not to numbers")
     bounds = (LOWEST if min is None else min, HIGHEST if max is None else max)
-    supported(bounds[0] <= bounds[1], f"clamping to {min} … {max} is not supported, the bounds must be in order")
+    require_supported(bounds[0] <= bounds[1], f"clamping to {min} … {max} is not supported, the bounds must be in order")
     low, high = (float(np.clip(bound, LOWEST, HIGHEST)) for bound in bounds)
     known = {(0.0, 6.0): "relu6", (0.0, HIGHEST): "relu"}.get((low, high))
     attrs: dict[str, Attr] = {} if known else {"low": low, "high": high}
@@ -158,11 +169,16 @@ def _silu_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[V
 
 
 _activation("silu", nn.SiLU, (F.silu,), _silu_onnx, _silu_tflite)
-calls(classes=("Swish",))(plain("silu"))
+calls(classes=("Swish",))(unary("silu"))
 _activation(
-    "sigmoid", nn.Sigmoid, (torch.sigmoid, F.sigmoid), onnx_node("Sigmoid"), bounded("LOGISTIC", UNIT), methods=("sigmoid", "sigmoid_")
+    "sigmoid",
+    nn.Sigmoid,
+    (torch.sigmoid, F.sigmoid),
+    onnx_node("Sigmoid"),
+    fixed_scale_op("LOGISTIC", UNIT),
+    methods=("sigmoid", "sigmoid_"),
 )
-_activation("tanh", nn.Tanh, (torch.tanh, F.tanh), onnx_node("Tanh"), bounded("TANH", SIGNED_UNIT), methods=("tanh",))
+_activation("tanh", nn.Tanh, (torch.tanh, F.tanh), onnx_node("Tanh"), fixed_scale_op("TANH", SIGNED_UNIT), methods=("tanh",))
 
 
 def _mish_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
@@ -195,7 +211,7 @@ lowerings.register("gelu")(
 
 @calls(F.elu, classes=("ELU",), fields=("alpha",), aten=("elu",))
 def _elu(call: TracedCall, x: Any, alpha: float = 1.0, inplace: bool = False, scale: float = 1, input_scale: float = 1) -> Chain:
-    supported(scale == 1 and input_scale == 1, "it scales what it reads or gives")
+    require_supported(scale == 1 and input_scale == 1, "it scales what it reads or gives")
     return [x], "elu", {"alpha": float(alpha)}
 
 
@@ -282,17 +298,17 @@ modules("ChannelShift")(lambda m, shape: [("", "shift", {}, {"bias": m.bias})])
 
 def _binary(kind: str) -> FunctionRule:
     def rule(call: TracedCall, a: Any, b: Any, *, alpha: int = 1) -> Chain:
-        supported(alpha == 1, "it scales one side")
+        require_supported(alpha == 1, "it scales one side")
         for side, other in ((a, b), (b, a)):
             if isinstance(side, bool) or not isinstance(side, int | float | torch.Tensor | fx.Node):
-                raise Refusal(f"it combines a tensor with {side!r}")
+                raise UnsupportedNode(f"it combines a tensor with {side!r}")
             if isinstance(side, int | float):
                 if side == (0 if kind == "add" else 1):
                     return [other], "identity", {}
                 return [other], f"{kind}_scalar", {"value": float(side)}
             if isinstance(side, torch.Tensor):
                 return _with_constant(kind, other, side, call.out)
-            supported(len(call.shapes[side]) == len(call.out), "it broadcasts over missing dimensions")
+            require_supported(len(call.shapes[side]) == len(call.out), "it broadcasts over missing dimensions")
         return [a, b], kind, {}
 
     return rule
@@ -304,7 +320,7 @@ def _with_constant(kind: str, x: Any, constant: torch.Tensor, out: Shape) -> Cha
         return [x], f"{kind}_scalar", {"value": float(constant)}
     sizes = (*[1] * (len(out) - constant.dim()), *constant.shape)
     if len(sizes) != len(out) or constant.numel() not in (1, out[1]) or sizes[1] != constant.numel():
-        raise Refusal(f"it combines a tensor with parameters of shape {tuple(constant.shape)}, not with one number per channel")
+        raise UnsupportedNode(f"it combines a tensor with parameters of shape {tuple(constant.shape)}, not with one number per channel")
     per_channel = constant.reshape(-1).expand(out[1])
     return ([x], "scale", {}, {"weight": per_channel}) if kind == "mul" else ([x], "shift", {}, {"bias": per_channel})
 
@@ -317,14 +333,14 @@ _mul = calls(operator.mul, operator.imul, torch.mul, methods=("mul", "mul_"))(_b
 def _subtract(call: TracedCall, a: Any, b: Any) -> Chain:
     if not isinstance(b, fx.Node):
         return _add(call, a, -b)
-    supported(not isinstance(a, fx.Node), "it subtracts one tensor from another")
+    require_supported(not isinstance(a, fx.Node), "it subtracts one tensor from another")
     return [([b], "mul_scalar", {"value": -1.0}), _add(call, b, a)]
 
 
 @calls(operator.truediv, operator.itruediv, torch.div, methods=("div",))
 def _divide(call: TracedCall, a: Any, b: Any) -> Chain:
     if not isinstance(a, fx.Node) or isinstance(b, fx.Node) or not torch.all(torch.as_tensor(b) != 0):
-        raise Refusal("it divides by something else than a number")
+        raise UnsupportedNode("it divides by something else than a number")
     return _mul(call, a, 1 / b)
 
 
@@ -367,7 +383,7 @@ def _with_number(onnx: str, tflite: str) -> tuple[OnnxRule, TfliteRule]:
     return write, lower
 
 
-def _with_learned(key: str, onnx: str, tflite: str) -> tuple[OnnxRule, TfliteRule]:
+def _per_channel_rules(key: str, onnx: str, tflite: str) -> tuple[OnnxRule, TfliteRule]:
     """ONNX and TFLite rules of an operator with one learned number per channel; channels stand last in TFLite, where they broadcast."""
 
     def write(w: OnnxWriter, op: Op, ins: list[str]) -> None:
@@ -383,5 +399,7 @@ computed("add_scalar", lambda a, x: x + number(a, "value"), *_with_number("Add",
 computed("mul_scalar", lambda a, x: x * number(a, "value"), *_with_number("Mul", "MUL"), any_order=True)
 for _kind, _make, _key, _node in (("scale", ChannelScale, "weight", "Mul"), ("shift", ChannelShift, "bias", "Add")):
     lowerings.register(_kind)(
-        Lowering(lambda ins, a, make=_make: make(ins[0][1]), *_with_learned(_key, _node, _node.upper()), stored=(_key,), any_order=True)
+        Lowering(
+            lambda ins, a, make=_make: make(ins[0][1]), *_per_channel_rules(_key, _node, _node.upper()), stored=(_key,), any_order=True
+        )
     )

@@ -42,7 +42,7 @@ class Lowering:
 lowerings: Registry[Lowering] = Registry("operator kind")
 
 
-class Computed(nn.Module):
+class ComputedModule(nn.Module):
     """An operator without weights.
 
     Args:
@@ -64,14 +64,14 @@ class Computed(nn.Module):
         return self.function(self.attrs, *tensors)
 
 
-modules("Computed")(lambda m, shape: [("", m.kind, dict(m.attrs), {})])
+modules("ComputedModule")(lambda m, shape: [("", m.kind, dict(m.attrs), {})])
 
 
 def computed(
     kind: str, function: Callable[..., torch.Tensor], onnx: OnnxRule | None = None, tflite: TfliteRule | None = None, **more: Any
 ) -> None:
     """Register a kind without weights, which a function computes from its attributes and the tensors that it reads."""
-    lowerings.register(kind)(Lowering(lambda ins, attrs: Computed(kind, attrs, function), onnx, tflite, **more))
+    lowerings.register(kind)(Lowering(lambda ins, attrs: ComputedModule(kind, attrs, function), onnx, tflite, **more))
 
 
 def make_module(op: Op, input_shapes: list[Shape]) -> nn.Module:
@@ -100,7 +100,7 @@ def tflite_op(code: str, nonnegative: bool = False, settings: Callable[[Attrs], 
     return lower
 
 
-def bounded(code: str, quant: Quant, **settings: float) -> TfliteRule:
+def fixed_scale_op(code: str, quant: Quant, **settings: float) -> TfliteRule:
     """One TFLite operator whose int8 result has a fixed scale, whatever was calibrated."""
 
     def lower(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:

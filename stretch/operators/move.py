@@ -16,7 +16,7 @@ from predictors.graph import Op
 from predictors.shapes import Attrs, Shape, integer, ints
 from stretch.formats.onnx import OnnxWriter
 from stretch.formats.tflite import SubgraphBuilder, SubgraphSource, Value, pad, to_nhwc
-from stretch.operators.capturing import Chain, Lowered, Refusal, TracedCall, calls, modules, pair, supported
+from stretch.operators.capturing import Chain, Lowered, TracedCall, UnsupportedNode, calls, modules, pair, require_supported
 from stretch.operators.lowerings import Lowering, computed, lowerings, no_tflite, onnx_node
 
 
@@ -37,7 +37,7 @@ def slice_tflite(axis: int) -> Callable[[SubgraphBuilder, SubgraphSource, Op, li
         shape = to_nhwc(op.shape)
         begin = [0] * len(shape)
         begin[axis] = integer(op.attrs, "start")
-        return b.moved("SLICE", op.name, ins[0], shape, [b.indices(f"{op.name}.begin", begin), b.indices(f"{op.name}.size", shape)])
+        return b.add_move("SLICE", op.name, ins[0], shape, [b.indices(f"{op.name}.begin", begin), b.indices(f"{op.name}.size", shape)])
 
     return write
 
@@ -82,14 +82,16 @@ modules("ChannelShuffle")(lambda m, shape: [("", "channel_shuffle", {"groups": m
 @calls(torch.cat, torch.concat)
 def _concat(call: TracedCall, tensors: Any, dim: int = 0, axis: int | None = None) -> Chain:
     dim = axis if axis is not None else dim
-    supported(dim % len(call.out) == 1, f"concatenation along dimension {dim} is not supported, only along channels")
+    require_supported(dim % len(call.out) == 1, f"concatenation along dimension {dim} is not supported, only along channels")
     return list(tensors), "concat" if len(tensors) > 1 else "identity", {}
 
 
 @calls(torch.flatten, methods=("flatten",), classes=("Flatten",), fields=("start_dim", "end_dim"))
 def _flatten(call: TracedCall, x: Any, start_dim: int = 0, end_dim: int = -1) -> Chain:
     rank = len(call.shapes[x])
-    supported(start_dim % rank == 1 and end_dim % rank == rank - 1, f"flattening dimensions {start_dim} to {end_dim} is not supported")
+    require_supported(
+        start_dim % rank == 1 and end_dim % rank == rank - 1, f"flattening dimensions {start_dim} to {end_dim} is not supported"
+    )
     return [x], "flatten", {}
 
 
@@ -100,7 +102,7 @@ def _reshape(call: TracedCall, x: Any, *size: Any) -> Chain:
         return [x], "identity", {}
     if len(call.out) == 2 and call.out == (before[0], prod(before[1:])):
         return [x], "flatten", {}
-    raise Refusal(f"reshaping {before} to {call.out} is not supported")
+    raise UnsupportedNode(f"reshaping {before} to {call.out} is not supported")
 
 
 @calls(torch.squeeze, methods=("squeeze",))
@@ -108,14 +110,14 @@ def _squeeze(call: TracedCall, x: Any, *dims: Any, dim: Any = None) -> Chain:
     before = call.shapes[x]
     if len(call.out) == 2 and call.out == (before[0], prod(before[1:])):
         return [x], "flatten", {}
-    raise Refusal(f"squeezing {before} to {call.out} is not supported")
+    raise UnsupportedNode(f"squeezing {before} to {call.out} is not supported")
 
 
 @modules("Unflatten")
 def _unflatten_module(m: nn.Unflatten, shape: Shape) -> list[Lowered]:
     sizes = tuple(m.unflattened_size)
     if len(shape) != 2 or m.dim not in (1, -1) or sizes not in ((shape[1], 1, 1), (-1, 1, 1)):
-        raise Refusal(f"reshaping dimension {m.dim} to {sizes} is not supported")
+        raise UnsupportedNode(f"reshaping dimension {m.dim} to {sizes} is not supported")
     return [("", "unflatten", {}, {})]
 
 
@@ -123,7 +125,7 @@ def _unflatten_module(m: nn.Unflatten, shape: Shape) -> list[Lowered]:
 def _pad(call: TracedCall, x: Any, pad: Any = (), mode: str = "constant", value: float | None = None, padding: Any = ()) -> Chain:
     pad = pad or padding
     if mode != "constant" or value not in (None, 0, 0.0, -inf) or len(pad) not in (2, 4):
-        raise Refusal(f"padding {tuple(pad)} with mode `{mode}` and value {value} is not supported")
+        raise UnsupportedNode(f"padding {tuple(pad)} with mode `{mode}` and value {value} is not supported")
     left, right, top, bottom = (*pad, 0, 0)[:4]
     return [x], "pad", {"padding": (top, left, bottom, right), **({LOWEST: True} if value == -inf else {})}
 
@@ -132,13 +134,15 @@ def _pad(call: TracedCall, x: Any, pad: Any = (), mode: str = "constant", value:
 def _interpolate(call: TracedCall, x: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest", **_: Any) -> Chain:
     """An enlargement by whole factors, nearest neighbour."""
     shape = call.shapes[x]
-    supported(mode == "nearest" and len(shape) == 4, f"resizing with mode `{mode}` is not supported, only `nearest` by whole factors")
+    require_supported(
+        mode == "nearest" and len(shape) == 4, f"resizing with mode `{mode}` is not supported, only `nearest` by whole factors"
+    )
     if size is not None:
         factors = [wanted / has for wanted, has in zip(pair(size), shape[2:], strict=True)]
     else:
         factors = list(scale_factor) if isinstance(scale_factor, tuple | list) else [scale_factor, scale_factor]
     if any(factor != int(factor) or factor < 1 for factor in factors):
-        raise Refusal(f"resizing by {factors[0]:g}×{factors[1]:g} is not supported, only by whole factors")
+        raise UnsupportedNode(f"resizing by {factors[0]:g}×{factors[1]:g} is not supported, only by whole factors")
     return [x], "upsample", {"scale": (int(factors[0]), int(factors[1]))}
 
 
@@ -184,16 +188,16 @@ def _flatten_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: lis
         n, h, w, c = x.shape
         readers = [source.graph.by_name[name] for name in source.graph.consumers[op.name]]
         if op.name not in source.graph.outputs and readers and all(reader.kind == "linear" for reader in readers):
-            row = b.reshaped(op.name, x, (n, h * w * c))
+            row = b.add_reshape(op.name, x, (n, h * w * c))
             row.flattened = (h, w, c)
             return row
-        x = b.moved("TRANSPOSE", f"{op.name}.nchw", x, (n, c, h, w), [b.indices(f"{op.name}.order", [0, 3, 1, 2])])
-    return b.reshaped(op.name, x, (x.shape[0], prod(x.shape[1:])))
+        x = b.add_move("TRANSPOSE", f"{op.name}.nchw", x, (n, c, h, w), [b.indices(f"{op.name}.order", [0, 3, 1, 2])])
+    return b.add_reshape(op.name, x, (x.shape[0], prod(x.shape[1:])))
 
 
 def _unflatten_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
     """One pixel for each row."""
-    return b.reshaped(op.name, ins[0], to_nhwc(op.shape))
+    return b.add_reshape(op.name, ins[0], to_nhwc(op.shape))
 
 
 def _pad_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
@@ -206,17 +210,17 @@ def _shuffle_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: lis
     """Groups and the channels in them change places."""
     x, groups = ins[0], integer(op.attrs, "groups")
     n, h, w, c = x.shape
-    split = b.reshaped(f"{op.name}.groups", x, (n * h * w, groups, c // groups))
+    split = b.add_reshape(f"{op.name}.groups", x, (n * h * w, groups, c // groups))
     order = b.indices(f"{op.name}.order", [0, 2, 1])
-    turned = b.moved("TRANSPOSE", f"{op.name}.turned", split, (n * h * w, c // groups, groups), [order])
-    return b.reshaped(op.name, turned, x.shape)
+    turned = b.add_move("TRANSPOSE", f"{op.name}.turned", split, (n * h * w, c // groups, groups), [order])
+    return b.add_reshape(op.name, turned, x.shape)
 
 
 def _upsample_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
     """Nearest neighbour: pixel i reads pixel ⌊i / scale⌋."""
     shape = to_nhwc(op.shape)
     size = b.indices(f"{op.name}.size", shape[1:3])
-    return b.moved("RESIZE_NEAREST_NEIGHBOR", op.name, ins[0], shape, [size])
+    return b.add_move("RESIZE_NEAREST_NEIGHBOR", op.name, ins[0], shape, [size])
 
 
 computed("concat", lambda a, *tensors: torch.cat(tensors, dim=1), onnx_node("Concat", axis=1), concat_tflite(-1))
@@ -235,14 +239,14 @@ computed("concat_rows", lambda a, *bands: torch.cat(bands, dim=2), onnx_node("Co
 # Operators that put the pixels of every channel elsewhere, in torch and ONNX.
 
 
-def _rearranged(a: Attrs, x: torch.Tensor) -> torch.Tensor:
+def _rearrange(a: Attrs, x: torch.Tensor) -> torch.Tensor:
     """Height and width seen as several axes, put into another order, and seen as height and width again."""
     n, c = x.shape[:2]
     axes = x.reshape(n, c, *ints(a, "split")).permute(0, 1, *[axis + 2 for axis in ints(a, "order")])
     return axes.reshape(n, c, *ints(a, "pixels"))
 
 
-def _subsampled(a: Attrs, x: torch.Tensor) -> torch.Tensor:
+def _subsample_module(a: Attrs, x: torch.Tensor) -> torch.Tensor:
     down, across = (slice(*bounds) for bounds in zip(ints(a, "start"), ints(a, "stop"), ints(a, "step"), strict=True))
     return x[:, :, down, across]
 
@@ -294,6 +298,6 @@ def _channels_first_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
 
 
 computed("channels_first", _channels_first, _channels_first_onnx, no_tflite)
-computed("rearrange", _rearranged, _rearrange_onnx, no_tflite)
+computed("rearrange", _rearrange, _rearrange_onnx, no_tflite)
 computed("roll", lambda a, x: torch.roll(x, ints(a, "shift"), (2, 3)), _roll_onnx, no_tflite)
-computed("subsample", _subsampled, _subsample_onnx, no_tflite)
+computed("subsample", _subsample_module, _subsample_onnx, no_tflite)

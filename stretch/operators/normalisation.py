@@ -18,16 +18,16 @@ from stretch.operators.capturing import (
     FunctionRule,
     Lowered,
     Own,
-    Refusal,
     TracedCall,
+    UnsupportedNode,
     calls,
     constants,
     lower_module,
     module_chain,
     modules,
-    supported,
+    require_supported,
 )
-from stretch.operators.lowerings import Lowering, bounded, lowerings, no_tflite, onnx_node, tflite_op
+from stretch.operators.lowerings import Lowering, fixed_scale_op, lowerings, no_tflite, onnx_node, tflite_op
 
 
 class ChannelNorm(nn.Module):
@@ -52,9 +52,9 @@ class ChannelNorm(nn.Module):
 
 @calls(classes=("BatchNorm1d", "BatchNorm2d"), fields=("weight", "bias", "running_mean", "running_var", "momentum", "eps"))
 def _batch_norm(call: TracedCall, x: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: Any, eps: float) -> Chain:
-    supported(running_mean is not None, "batch normalisation without running statistics is not supported")
-    supported(momentum is not None, "batch normalisation with a cumulative average (momentum None) is not supported")
-    supported(len(call.shapes[x]) != 3, "batch normalisation over 3 dimensions is not supported")
+    require_supported(running_mean is not None, "batch normalisation without running statistics is not supported")
+    require_supported(momentum is not None, "batch normalisation with a cumulative average (momentum None) is not supported")
+    require_supported(len(call.shapes[x]) != 3, "batch normalisation over 3 dimensions is not supported")
     weights = constants(weight=weight, bias=bias, running_mean=running_mean, running_var=running_var)
     return [x], "batch_norm", {"eps": float(eps), "momentum": float(momentum), "affine": weight is not None}, weights
 
@@ -72,7 +72,7 @@ def _norm_act(m: Any, shape: Shape) -> list[Lowered]:
 
 def _affine(what: str, weight: Any, bias: Any) -> Own:
     """A factor and an offset a channel, or neither."""
-    supported(weight is not None or bias is None, f"{what} normalisation with a bias alone is not supported")
+    require_supported(weight is not None or bias is None, f"{what} normalisation with a bias alone is not supported")
     return {} if weight is None else constants(weight=weight, bias=torch.zeros_like(weight) if bias is None else bias)
 
 
@@ -84,7 +84,7 @@ def _channel_norm(m: ChannelNorm, shape: Shape) -> list[Lowered]:
 @calls(F.layer_norm, classes=("LayerNorm",), fields=("normalized_shape", "weight", "bias", "eps"), last=True)
 def _layer_norm(call: TracedCall, x: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Chain:
     if tuple(normalized_shape) != (call.out[1],):
-        raise Refusal(f"layer normalisation over {tuple(normalized_shape)} is not supported, only over channels")
+        raise UnsupportedNode(f"layer normalisation over {tuple(normalized_shape)} is not supported, only over channels")
     return [x], "layer_norm", {"eps": float(eps), "affine": weight is not None}, _affine("layer", weight, bias)
 
 
@@ -96,9 +96,9 @@ def _group_norm(call: TracedCall, x: Any, num_groups: int, weight: Any = None, b
 
 def _softmax(kind: str) -> FunctionRule:
     def rule(call: TracedCall, x: Any, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Chain:
-        supported(dtype is None, "it changes the type of its input")
+        require_supported(dtype is None, "it changes the type of its input")
         if (dim is None and len(call.out) != 2) or (dim is not None and dim % len(call.out) != 1):
-            raise Refusal(f"a softmax over dimension {dim} is not supported, only over channels")
+            raise UnsupportedNode(f"a softmax over dimension {dim} is not supported, only over channels")
         return [x], kind, {}
 
     return rule
@@ -194,7 +194,9 @@ lowerings.register("group_norm")(
         stored=("weight", "bias"),
     )
 )
-lowerings.register("softmax")(Lowering(lambda ins, a: nn.Softmax(dim=1), onnx_node("Softmax", axis=1), bounded("SOFTMAX", UNIT, beta=1.0)))
+lowerings.register("softmax")(
+    Lowering(lambda ins, a: nn.Softmax(dim=1), onnx_node("Softmax", axis=1), fixed_scale_op("SOFTMAX", UNIT, beta=1.0))
+)
 lowerings.register("log_softmax")(
     Lowering(lambda ins, a: nn.LogSoftmax(dim=1), onnx_node("LogSoftmax", axis=1), tflite_op("LOG_SOFTMAX"), int8=False)
 )

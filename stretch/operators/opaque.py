@@ -78,7 +78,7 @@ def _onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
     from stretch.opaque.snippets import snippet_of
 
     snippet = snippet_of(calls, ints(op.attrs, "shape"))
-    constant_names = [w.typed(op, f"constant_{i}", spec.dtype) for i, spec in enumerate(calls.constants)]
+    constant_names = [w.typed_weight(op, f"constant_{i}", spec.dtype) for i, spec in enumerate(calls.constants)]
     names = dict(zip(snippet.inputs, [*ins, *constant_names], strict=True))
     w.graft(op, snippet.nodes, snippet.constants, {**names, snippet.output: op.name})
 

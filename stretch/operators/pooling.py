@@ -24,30 +24,30 @@ from stretch.formats.tflite import (
     window,
     within_same,
 )
-from stretch.operators.capturing import Chain, FunctionRule, TracedCall, calls, pair, pooling_window, supported
-from stretch.operators.lowerings import Computed, Lowering, OnnxRule, TfliteRule, computed, lowerings, no_tflite, onnx_node
+from stretch.operators.capturing import Chain, FunctionRule, TracedCall, calls, pair, pooling_window, require_supported
+from stretch.operators.lowerings import ComputedModule, Lowering, OnnxRule, TfliteRule, computed, lowerings, no_tflite, onnx_node
 
 #: Below every finite number: padding that never wins a maximum.
 LOWEST = float(np.finfo(np.float32).min)
 
 
-def padded_pool(kind: str, attrs: Attrs) -> Computed:
+def padded_pool(kind: str, attrs: Attrs) -> ComputedModule:
     """Pooling whose padding differs between sides, as a band of rows has it: padded before torch's own pooling."""
-    return Computed(kind, attrs, _padded_max if kind == "max_pool" else _padded_mean)
+    return ComputedModule(kind, attrs, _padded_max if kind == "max_pool" else _padded_mean)
 
 
 def _padded_max(a: Attrs, x: torch.Tensor) -> torch.Tensor:
-    return _on_padded(a, F.max_pool2d, x, -torch.inf, x.shape, dilation=ints(a, "dilation"))
+    return _pool_padded(a, F.max_pool2d, x, -torch.inf, x.shape, dilation=ints(a, "dilation"))
 
 
 def _padded_mean(a: Attrs, x: torch.Tensor) -> torch.Tensor:
     """Sums over counts, as torch computes means."""
     ones = torch.ones((1, 1, *x.shape[2:]), dtype=x.dtype, device=x.device)
-    count = _on_padded(a, F.avg_pool2d, ones, float(bool(a["count_include_pad"])), x.shape, divisor_override=1)
-    return _on_padded(a, F.avg_pool2d, x, 0.0, x.shape, divisor_override=1) / count
+    count = _pool_padded(a, F.avg_pool2d, ones, float(bool(a["count_include_pad"])), x.shape, divisor_override=1)
+    return _pool_padded(a, F.avg_pool2d, x, 0.0, x.shape, divisor_override=1) / count
 
 
-def _on_padded(a: Attrs, pool: Any, x: torch.Tensor, value: float, shape: Sequence[int], **more: Any) -> torch.Tensor:
+def _pool_padded(a: Attrs, pool: Any, x: torch.Tensor, value: float, shape: Sequence[int], **more: Any) -> torch.Tensor:
     top, left, bottom, right = ints(a, "padding")
     padded = F.pad(x, (left, right, top, bottom), value=value)
     pooled: torch.Tensor = pool(padded, ints(a, "kernel"), ints(a, "stride"), 0, ceil_mode=bool(a["ceil_mode"]), **more)
@@ -71,7 +71,7 @@ def _max(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Chain:
-    supported(not return_indices, "pooling that returns indices is not supported")
+    require_supported(not return_indices, "pooling that returns indices is not supported")
     window = pooling_window(call.shapes[x], kernel_size, stride, padding, ceil_mode, dilation)
     return [x], "max_pool", window | {"dilation": pair(dilation)}
 
@@ -87,7 +87,7 @@ def _mean(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Chain:
-    supported(divisor_override is None, "average pooling with its own divisor is not supported")
+    require_supported(divisor_override is None, "average pooling with its own divisor is not supported")
     window = pooling_window(call.shapes[x], kernel_size, stride, padding, ceil_mode)
     return [x], "avg_pool", window | {"count_include_pad": bool(count_include_pad)}
 
@@ -98,7 +98,7 @@ def adaptive_pool(how: str, shape: Shape, size: Any) -> tuple[str, dict[str, Att
     h, w = (n if want is None else int(want) for n, want in zip(shape[2:], wanted, strict=True))
     if (h, w) == (1, 1):
         return f"global_{how}_pool", {"keepdims": True}
-    supported(not shape[2] % h and not shape[3] % w, f"adaptive pooling of {shape[2]}×{shape[3]} to {h}×{w} has unequal windows")
+    require_supported(not shape[2] % h and not shape[3] % w, f"adaptive pooling of {shape[2]}×{shape[3]} to {h}×{w} has unequal windows")
     kernel = (shape[2] // h, shape[3] // w)
     if kernel == (1, 1):
         return "identity", {}
@@ -108,7 +108,7 @@ def adaptive_pool(how: str, shape: Shape, size: Any) -> tuple[str, dict[str, Att
 
 def _adaptive(how: str) -> FunctionRule:
     def rule(call: TracedCall, x: Any, output_size: Any, return_indices: bool = False) -> Chain:
-        supported(not return_indices, "pooling that returns indices is not supported")
+        require_supported(not return_indices, "pooling that returns indices is not supported")
         return [x], *adaptive_pool(how, call.shapes[x], output_size)
 
     return rule
@@ -125,23 +125,23 @@ calls(F.adaptive_max_pool2d, classes=("AdaptiveMaxPool2d",), fields=("output_siz
 def _mean_over_image(call: TracedCall, x: Any, dim: Any = None, keepdim: bool = False) -> Chain:
     rank = len(call.shapes[x])
     dims = sorted(d % rank for d in ((dim,) if isinstance(dim, int) else dim or ()))
-    supported(rank == 4 and dims == [2, 3], f"a mean over dimensions {dim} is not supported, only over height and width")
+    require_supported(rank == 4 and dims == [2, 3], f"a mean over dimensions {dim} is not supported, only over height and width")
     return [x], "global_avg_pool", {"keepdims": bool(keepdim)}
 
 
-def _one_sided(a: Attrs) -> bool:
+def _is_one_sided(a: Attrs) -> bool:
     top, left, bottom, right = ints(a, "padding")
     return (top, left) != (bottom, right)
 
 
 def _make_max(ins: list[Shape], a: Attrs) -> nn.Module:
-    if _one_sided(a):
+    if _is_one_sided(a):
         return padded_pool("max_pool", a)
     return nn.MaxPool2d(ints(a, "kernel"), ints(a, "stride"), ints(a, "padding")[:2], ints(a, "dilation"), ceil_mode=bool(a["ceil_mode"]))
 
 
 def _make_mean(ins: list[Shape], a: Attrs) -> nn.Module:
-    if _one_sided(a):
+    if _is_one_sided(a):
         return padded_pool("avg_pool", a)
     return nn.AvgPool2d(
         ints(a, "kernel"),
@@ -223,7 +223,7 @@ def _mean_within(b: SubgraphBuilder, op: Op, x: Value, added: tuple[int, ...], a
     if alone:
         return pooled
     begin = [0, rows.first, columns.first, 0]
-    return b.moved("SLICE", op.name, pooled, shape, [b.indices(f"{op.name}.begin", begin), b.indices(f"{op.name}.size", shape)])
+    return b.add_move("SLICE", op.name, pooled, shape, [b.indices(f"{op.name}.begin", begin), b.indices(f"{op.name}.size", shape)])
 
 
 def _pool(b: SubgraphBuilder, code: str, name: str, x: Value, op: Op, place: PaddedWindow, shape: Shape | None = None) -> Value:
@@ -235,7 +235,7 @@ def _pool(b: SubgraphBuilder, code: str, name: str, x: Value, op: Op, place: Pad
         "stride_w": stride[1],
         "padding": place.padding,
     }
-    return b.moved(code, name, x, shape or to_nhwc(op.shape), **settings)
+    return b.add_move(code, name, x, shape or to_nhwc(op.shape), **settings)
 
 
 def _count_factor(op: Op, image: Shape, place: PaddedWindow) -> Array:
@@ -261,7 +261,7 @@ def _global_tflite(code: str) -> TfliteRule:
         shape = (x.shape[0], 1, 1, x.shape[3]) if keep else (x.shape[0], x.shape[3])
         axes = b.indices(f"{op.name}.axes", [1, 2])
         if code == "REDUCE_MAX":
-            return b.moved(code, op.name, x, shape, [axes], keep_dims=keep)
+            return b.add_move(code, op.name, x, shape, [axes], keep_dims=keep)
         result = b.apply(code, op.name, [x], shape, b.scale(op), [axes], keep_dims=keep)
         result.nonnegative = x.nonnegative
         return result

@@ -10,7 +10,18 @@ from predictors.errors import StretchError
 from predictors.graph import Op
 from predictors.shapes import Attr, Attrs, Shape, integer, ints, same_padding
 from stretch.formats.tflite import SubgraphBuilder, SubgraphSource, Value, matrix, pad, to_nhwc, window
-from stretch.operators.capturing import Chain, Lowered, TracedCall, calls, constants, module_chain, modules, pair, supported, window_padding
+from stretch.operators.capturing import (
+    Chain,
+    Lowered,
+    TracedCall,
+    calls,
+    constants,
+    module_chain,
+    modules,
+    pair,
+    require_supported,
+    window_padding,
+)
 from stretch.operators.lowerings import Lowering, lowerings, onnx_node
 
 
@@ -34,7 +45,7 @@ def pointwise(out: int, bias: bool) -> dict[str, Attr]:
 
 @modules("Conv2d", "Conv2dSame", "PaddedConv2d")
 def _module(m: nn.Conv2d, shape: Shape) -> list[Lowered]:
-    supported(m.padding_mode == "zeros", f"padding mode `{m.padding_mode}` is not supported")
+    require_supported(m.padding_mode == "zeros", f"padding mode `{m.padding_mode}` is not supported")
     padding = getattr(m, "pads", m.padding)
     if type(m).__name__ == "Conv2dSame":
         padding = same_padding(shape[2:], pair(m.kernel_size), pair(m.stride), pair(m.dilation))
@@ -123,7 +134,7 @@ def _linear(call: TracedCall, x: Any, weight: Any, bias: Any = None) -> Chain:
     if rank == 4:
         # Only channels that lie last come here with four dimensions.
         return [x], "conv", pointwise(out, bias is not None), {**weights, "weight": weights["weight"][:, :, None, None]}
-    supported(rank == 2, f"a linear layer over {rank} dimensions is not supported")
+    require_supported(rank == 2, f"a linear layer over {rank} dimensions is not supported")
     return [x], "linear", {"out_features": out, "bias": bias is not None}, weights
 
 

@@ -18,19 +18,19 @@ from stretch.planning.design.scale import legal_widths, missing_blocks
 from stretch.planning.messages import Message
 from stretch.planning.network.segments import Segment, backbone_of
 from stretch.planning.result import PlanResult
-from stretch.planning.search.space import LazyOptions, Rules, spread
+from stretch.planning.search.space import LazyOptions, Rules, evenly_spaced
 
 #: What the outputs lose, squared error over square, without each single block of a segment of a design, by the block's number: of all that can be left out.
 Losses = Callable[[BranchDesign, Segment], Mapping[int, float]]
 
 #: Sets of blocks that a branch may do without, and its widths, at most: every combination of two branches is worked out.
-MOST_SETS, MOST_WIDTHS = 350, 4
+MAX_SETS, MAX_WIDTHS = 350, 4
 #: What is lost without a block at most, and without one that cannot be left out: everything.
-ALL = 1.0
+FULL_SLACK = 1.0
 #: Share of a block's worth that another branch has which keeps it, where the one that keeps most does not. Chosen on EfficientNet-Lite1.
-ELSEWHERE = 0.3
+OTHER_LOSS = 0.3
 #: Attempts at a design that uses the time up to the limit: timelines are not quite what the options of their segments add up to.
-ATTEMPTS = 4
+MAX_ATTEMPTS = 4
 
 
 def keep_blocks(planned: PlanResult, losses: Losses) -> tuple[BranchDesign, list[Message]]:
@@ -43,17 +43,17 @@ def keep_blocks(planned: PlanResult, losses: Losses) -> tuple[BranchDesign, list
     """
     config, costs, design = planned.config, planned.costs, planned.design
     said: list[Message] = []
-    if not config.best_in.only_latency or config.widens or config.params is not None:
+    if not config.parsed_objective.only_latency or config.widens or config.params is not None:
         return design, said
     limit = max(config.latency_budget or 0.0, planned.run.makespan_ms)
     for number, row in enumerate(planned.run.segments):
         segment, part = row.segment, row.design
         if part.whole or part.division is not None or all(branch.depth == segment.depth for branch in part.branches):
             continue
-        search = _Search(planned, design, number, losses(planned.design, segment))
+        search = _BlockSearch(planned, design, number, losses(planned.design, segment))
         slack, used, best = limit - timeline(planned.graph, design, costs).makespan_ms, -np.inf, design
-        for _ in range(ATTEMPTS):
-            changed = search.best(slack)
+        for _ in range(MAX_ATTEMPTS):
+            changed = search.choose(slack)
             if changed is None:
                 break
             left = limit - timeline(planned.graph, changed, costs).makespan_ms
@@ -61,14 +61,14 @@ def keep_blocks(planned: PlanResult, losses: Losses) -> tuple[BranchDesign, list
                 used, best = slack, changed
             slack += left
         if best is not design:
-            before, after = (f"{search.lost(some):.0%}" for some in (design, best))
+            before, after = (f"{search.loss_of(some):.0%}" for some in (design, best))
             text = "blocks of `{}` were chosen by what the network loses on images without each: its main branch lacks {} of that, and would lack {} of it with blocks taken evenly"
             said.append(Message(text, segment.name, after, before))
             design = best
     return design, said
 
 
-def shortened(planned: PlanResult, losses: Losses) -> tuple[BranchDesign, float] | None:
+def shorten_single(planned: PlanResult, losses: Losses) -> tuple[BranchDesign, float] | None:
     """The plain network on the best single processor without the blocks of its stretched segments that matter least, as fast there as the plan is.
 
     Returns:
@@ -80,10 +80,10 @@ def shortened(planned: PlanResult, losses: Losses) -> tuple[BranchDesign, float]
     # each stretched segment saves its part of the time
     share = (single.ms - planned.run.makespan_ms) / max(sum(whole[name] for name in stretched), 1e-30)
     for row in planned.run.segments:
-        segment, gone = row.segment, ()
+        segment, removed = row.segment, ()
         if segment.name in stretched:
             loss = losses(planned.design, segment)
-            counts = {n: min(value, ALL) for n, value in loss.items()}
+            counts = {n: min(value, FULL_SLACK) for n, value in loss.items()}
             most = whole[segment.name] * (1 - share)
             fast = [
                 some
@@ -92,15 +92,17 @@ def shortened(planned: PlanResult, losses: Losses) -> tuple[BranchDesign, float]
             ]
             if not fast:
                 return None
-            gone = min(fast, key=lambda some: sum(counts[n] for n in some))
-            worth += sum(counts[n] for n in gone), sum(counts.values())
-        branch = BranchScale(single.processor, segment.depth - len(gone), segment.width, align=costs.align(single.processor), dropped=gone)
+            removed = min(fast, key=lambda some: sum(counts[n] for n in some))
+            worth += sum(counts[n] for n in removed), sum(counts.values())
+        branch = BranchScale(
+            single.processor, segment.depth - len(removed), segment.width, align=costs.align(single.processor), dropped=removed
+        )
         parts.append(replace(row.design, branches=(branch,), join="none"))
     sides = tuple(replace(side, processor=single.processor) for side in planned.design.sides)
     return replace(planned.design, segments=tuple(parts), sides=sides), float(worth[0] / max(worth[1], 1e-30))
 
 
-class _Search:
+class _BlockSearch:
     """The best blocks of one stretched segment of a design.
 
     A block is worth what is lost without it, and worth adds up: the sum ranks calibrated networks better than what is lost without several blocks
@@ -121,82 +123,85 @@ class _Search:
         self._now = [(b.width, tuple(sorted(missing_blocks(segment, b.depth, b.dropped)))) for b in part.branches]
         depths = set(rules.depths(segment))
         sets = dict.fromkeys((*block_sets(segment, loss), *(dropped for _, dropped in self._now)))
-        offered = [some for some in sets if segment.depth - len(some) in depths]
+        offered = [widths_of_branch for widths_of_branch in sets if segment.depth - len(widths_of_branch) in depths]
         processors = tuple(b.processor for b in part.branches)
         widths = []
         for b in part.branches:
             legal = rules.widths(segment, legal_widths(costs.rewritten(segment, b.processor), costs.align(b.processor)))
-            widths.append(sorted({*spread(legal, MOST_WIDTHS), b.width}))
-        given = tuple((some, offered) for some in widths)
-        self._offer = LazyOptions(segment, processors, part.join, segment.in_width, costs, rules, given=given)
+            widths.append(sorted({*evenly_spaced(legal, MAX_WIDTHS), b.width}))
+        fixed_scales = tuple((widths_of_branch, offered) for widths_of_branch in widths)
+        self._offer = LazyOptions(segment, processors, part.join, segment.in_width, costs, rules, fixed_scales=fixed_scales)
         self._alone_ms = min(costs.whole(segment, processor).ms for processor in processors)
-        self._loss = np.array([min(loss.get(n, ALL), ALL) for n in range(segment.depth)])
+        self._loss = np.array([min(loss.get(n, FULL_SLACK), FULL_SLACK) for n in range(segment.depth)])
         self._removable = np.array([n in loss for n in range(segment.depth)])
         low, high = (share * backbone_of(planned.graph).graph.macs for share in planned.config.macs)
         others = sum(row.macs for row in timeline(planned.graph, design, costs).segments) - planned.run.segments[number].macs
         self._macs = low - others, high - others
 
-    def best(self, slack: float) -> BranchDesign | None:
+    def choose(self, slack: float) -> BranchDesign | None:
         """The design with the best blocks that takes up to `slack` ms longer; None where there is no better one."""
         candidates, costs = self._offer.candidates, self._costs
-        sizes = [len(some) for some in candidates]
-        now = [[(cost.width, cost.dropped) for cost in some].index(at) for some, at in zip(candidates, self._now, strict=True)]
+        sizes = [len(branch_candidates) for branch_candidates in candidates]
+        now = [
+            [(cost.width, cost.dropped) for cost in branch_candidates].index(at)
+            for branch_candidates, at in zip(candidates, self._now, strict=True)
+        ]
         best = np.array(now)
-        kept, widths = zip(*(self._kept(some) for some in candidates), strict=True)
+        kept, widths = zip(*(self._kept_blocks(branch_candidates) for branch_candidates in candidates), strict=True)
         start = self._offer.options((costs.host,), np.array([np.ravel_multi_index(now, sizes)]))
-        limit, most = float(start.ms[0, 0]) + slack, -np.inf
+        limit, best_score = float(start.ms[0, 0]) + slack, -np.inf
         # of more than two branches two at a time, beside what the others keep
         for pair in list(combinations(range(len(sizes)), 2)) * (1 if len(sizes) == 2 else 2):
-            every = np.repeat(best[:, None], prod(sizes[i] for i in pair), axis=1)
-            every[list(pair)] = np.indices([sizes[i] for i in pair]).reshape(2, -1)
+            combinations_of_pair = np.repeat(best[:, None], prod(sizes[i] for i in pair), axis=1)
+            combinations_of_pair[list(pair)] = np.indices([sizes[i] for i in pair]).reshape(2, -1)
             others = [kept[i][best[i]] * widths[i][best[i]] for i in range(len(sizes)) if i not in pair]
             first, second = ((kept[i], widths[i]) for i in pair)
-            worth = self._worth(first, second, np.max([np.zeros(len(self._loss)), *others], axis=0)).reshape(-1)
-            options = self._offer.options((costs.host,), np.ravel_multi_index(tuple(every), sizes))
+            worth = self._pair_worth(first, second, np.max([np.zeros(len(self._loss)), *others], axis=0)).reshape(-1)
+            options = self._offer.options((costs.host,), np.ravel_multi_index(tuple(combinations_of_pair), sizes))
             allowed = self._rules.allowed(options, self._alone_ms)[0] & (options.ms[0] <= limit + 1e-9)
             allowed &= (options.macs >= self._macs[0]) & (options.macs <= self._macs[1])
             # of equal ones the faster; what is there may break a rule by rounding
             score = np.where(allowed, worth - 1e-6 * options.ms[0] / limit, -np.inf)
             at = int(score.argmax())
             before = float(worth[np.ravel_multi_index([best[i] for i in pair], [sizes[i] for i in pair])])
-            if score[at] > max(before, most) + 1e-5:
-                best, most = every[:, at], float(score[at])
+            if score[at] > max(before, best_score) + 1e-5:
+                best, best_score = combinations_of_pair[:, at], float(score[at])
         if (best == now).all():
             return None
         chosen = self._offer.options((costs.host,), np.array([np.ravel_multi_index(best.tolist(), sizes)])).design(0, costs)
         parts = (chosen if i == self._number else other for i, other in enumerate(self._design.segments))
         return replace(self._design, segments=tuple(parts))
 
-    def lost(self, design: BranchDesign) -> float:
+    def loss_of(self, design: BranchDesign) -> float:
         """Return the worth of the blocks that the most worthy branch lacks, over all that can be left out."""
-        gone = [list(missing_blocks(self._segment, b.depth, b.dropped)) for b in design.segments[self._number].branches]
-        return float(min(self._loss[some].sum() for some in gone) / max(self._loss[self._removable].sum(), 1e-30))
+        missing = [list(missing_blocks(self._segment, b.depth, b.dropped)) for b in design.segments[self._number].branches]
+        return float(min(self._loss[blocks].sum() for blocks in missing) / max(self._loss[self._removable].sum(), 1e-30))
 
-    def _kept(self, candidates: Sequence[BranchCost]) -> tuple[Floats, Floats]:
+    def _kept_blocks(self, candidates: Sequence[BranchCost]) -> tuple[Floats, Floats]:
         """Which blocks each candidate keeps, 1 or 0 (candidates × blocks), and its width over the segment's (candidates × 1)."""
         kept = np.ones((len(candidates), len(self._loss)))
         for row, cost in zip(kept, candidates, strict=True):
             row[list(cost.dropped)] = 0.0
         return kept, np.array([[cost.width / self._segment.width] for cost in candidates])
 
-    def _worth(self, first: tuple[Floats, Floats], second: tuple[Floats, Floats], others: Floats) -> Floats:
+    def _pair_worth(self, first: tuple[Floats, Floats], second: tuple[Floats, Floats], others: Floats) -> Floats:
         """The worth of each combination of two branches: of the worthier one, and of the blocks that it lacks where others keep them."""
 
         def of(main: tuple[Floats, Floats], beside: tuple[Floats, Floats]) -> Floats:
             elsewhere = np.maximum(beside[0] * beside[1], others)
-            return (main[0] @ self._loss)[:, None] * main[1] + ELSEWHERE * ((1 - main[0]) * self._loss) @ elsewhere.T
+            return (main[0] @ self._loss)[:, None] * main[1] + OTHER_LOSS * ((1 - main[0]) * self._loss) @ elsewhere.T
 
         worth: Floats = np.maximum(of(first, second), of(second, first).T)
         return worth
 
 
 def block_sets(segment: Segment, loss: Mapping[int, float]) -> list[tuple[int, ...]]:
-    """Sets of blocks to leave out: of every run of equal blocks so many, those that matter least; at most `MOST_SETS` of them."""
+    """Sets of blocks to leave out: of every run of equal blocks so many, those that matter least; at most `MAX_SETS` of them."""
     runs: dict[int, list[int]] = {}
     for number in sorted(loss, key=lambda n: (loss[n], -n)):
         runs.setdefault(segment.blocks[number].run, []).append(number)
     counts = [list(range(len(units) + 1)) for units in runs.values()]
-    while prod(map(len, counts)) > MOST_SETS:
+    while prod(map(len, counts)) > MAX_SETS:
         longest = max(range(len(counts)), key=lambda i: len(counts[i]))
-        counts[longest] = spread(counts[longest], len(counts[longest]) - 1)
+        counts[longest] = evenly_spaced(counts[longest], len(counts[longest]) - 1)
     return [tuple(sorted(n for units, count in zip(runs.values(), some, strict=True) for n in units[:count])) for some in product(*counts)]

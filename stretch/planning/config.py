@@ -23,12 +23,12 @@ from stretch.planning.options import Option, Positive, Range, Ratio
 if TYPE_CHECKING:
     from stretch.planning.cost.accuracy import AccuracySource
 
-#: Search strategies that know every kind of segment and every objective.
-GENERAL = ("exact", "evolve")
+    #: Search strategies that know every kind of segment and every objective.
+GENERAL_STRATEGIES = ("exact", "evolve")
 #: All of them: these, and the files of their folder.
-STRATEGIES = tuple(sorted((*GENERAL, *(module.name for module in iter_modules([str(Path(__file__).parent / "strategies")])))))
+STRATEGIES = tuple(sorted((*GENERAL_STRATEGIES, *(module.name for module in iter_modules([str(Path(__file__).parent / "strategies")])))))
 #: Of these, the ones that divide every part of a network by itself, exactly: by rows unless other exact kinds are named.
-SINGLE = ("operator_split",)
+SINGLE_STRATEGIES = ("operator_split",)
 
 #: What may become of a segment beside what its exact divisions are called (`stretch.planning.design.division`): scaled copies.
 STRETCH = "stretch"
@@ -39,19 +39,20 @@ WHOLE = "whole"
 JOINS = ("auto", *joins_that(lambda join: not join.exact))
 
 #: What adds up over the segments of a design, and may be weighed against each other; with their units.
-ADDING = {"latency": "ms", "energy": "mJ"}
+ADDITIVE_UNITS = {"latency": "ms", "energy": "mJ"}
 #: What does not, or has a rule of its own; with their units.
-ALONE = {"throughput": "inferences/s", "robust": "ms", "accuracy": ""}
+UNWEIGHTED_UNITS = {"throughput": "inferences/s", "robust": "ms", "accuracy": ""}
 #: Of those, what is looked for by trying designs.
-TRIED = ("throughput", "robust")
+EVOLVED = ("throughput", "robust")
 
 
-def _listed(words: Sequence[str]) -> str:
+def _quoted_list(words: Sequence[str]) -> str:
     return f"{', '.join(words[:-1])} or {words[-1]}"
 
+    #: Options that are no constraints on single segments.
 
-#: Options that are no constraints on single segments.
-OWN = (
+
+OPTIONS = (
     Option("processors", tuple[str, ...], (), "Processors to use, such as cpu,gpu; all of the device's by default."),
     Option("params", Range | None, None, "Range of parameters relative to the original's.", example="0.97:1.03"),
     Option("meet", tuple[str, ...], (), "Names of meeting points, separated by commas; the ends of the network's stages by default."),
@@ -86,12 +87,14 @@ OWN = (
         False,
         "Use only splits that keep the output identical in fp32. No training needed. Uses fp32 and fp16 unless --precision asks for int8.",
     ),
-    Option("join", Literal[JOINS], "auto", f"How branches meet: {_listed(JOINS)}; auto is {DEFAULT}, which keeps segments independent."),
+    Option(
+        "join", Literal[JOINS], "auto", f"How branches meet: {_quoted_list(JOINS)}; auto is {DEFAULT}, which keeps segments independent."
+    ),
     Option(
         "strategy",
         Literal[STRATEGIES],
         "exact",
-        f"How designs are searched: {_listed(STRATEGIES)} (each kernel-sized part by itself, whole or split by rows).",
+        f"How designs are searched: {_quoted_list(STRATEGIES)} (each kernel-sized part by itself, whole or split by rows).",
     ),
     Option(
         "objective",
@@ -133,13 +136,9 @@ OWN = (
 )
 
 #: The order of help and docs; options of further constraints follow by name.
-FIRST = (
-    "processors", "alpha", "beta", "balance", "min_depth", "min_width", "macs", "segment_macs", "params", "n_meet", "meet",
-    "merge", "cuts", "keep", "kinds", "lossless", "join", "rewrite", "strategy", "objective", "accuracy", "min_accuracy",
-    "min_agreement", "precision", "peak_memory", "latency_budget",
-)  # fmt: skip
+FIRST = ( "processors" , "alpha" , "beta" , "balance" , "min_depth" , "min_width" , "macs" , "segment_macs" , "params" , "n_meet" , "meet" , "merge" , "cuts" , "keep" , "kinds" , "lossless" , "join" , "rewrite" , "strategy" , "objective" , "accuracy" , "min_accuracy" , "min_agreement" , "precision" , "peak_memory" , "latency_budget" , )  # fmt: skip
 
-_BY_NAME = {option.name: option for option in (*OWN, *(constraint.option for constraint in all_constraints()))}
+_BY_NAME = {option.name: option for option in (*OPTIONS, *(constraint.option for constraint in all_constraints()))}
 
 #: Every option of the planner.
 PLAN_OPTIONS = tuple(_BY_NAME[name] for name in (*FIRST, *sorted(_BY_NAME.keys() - set(FIRST))))
@@ -153,14 +152,14 @@ class Objective:
     weights: Mapping[str, float] = field(default_factory=dict)  # Of what adds up, by name; empty where the objective is none of that.
 
     @property
-    def adds(self) -> bool:
+    def is_additive(self) -> bool:
         """Whether it adds up over the segments of a design, so that the exact search finds the best one."""
         return bool(self.weights)
 
     @property
-    def tried(self) -> bool:
+    def is_evolved(self) -> bool:
         """Whether it does not add up, so that designs have to be tried."""
-        return self.text in TRIED
+        return self.text in EVOLVED
 
     @property
     def only_latency(self) -> bool:
@@ -170,7 +169,7 @@ class Objective:
     @property
     def unit(self) -> str:
         """Unit of its value; empty for a mixture and for a share."""
-        return ALONE.get(self.text) or ADDING.get(self.text, "")
+        return UNWEIGHTED_UNITS.get(self.text) or ADDITIVE_UNITS.get(self.text, "")
 
 
 _TERM = re.compile(r"(?:(?P<weight>[^*]+)\*)?\s*(?P<name>[a-z_]+)\s*")
@@ -179,21 +178,21 @@ _TERM = re.compile(r"(?:(?P<weight>[^*]+)\*)?\s*(?P<name>[a-z_]+)\s*")
 def read_objective(text: str) -> Objective:
     """An objective as a person writes it: a word, or weights of latency and energy as ``0.7*latency+0.3*energy``."""
     request = text.strip()
-    if request in ALONE:
+    if request in UNWEIGHTED_UNITS:
         return Objective(request)
-    if request in ADDING:
+    if request in ADDITIVE_UNITS:
         return Objective(request, {request: 1.0})
     objective: dict[str, float] = {}
     for part in re.split(r"(?<![eE])\+", request):
         term = _TERM.fullmatch(part.strip())
         if term is None:
-            why = Message("{} {} is not understood", OptionName("objective"), text)
-            raise UsageError(why, Message("write a word, or weights: {}", OptionName("objective", "0.7*latency+0.3*energy")))
+            reason = Message("{} {} is not understood", OptionName("objective"), text)
+            raise UsageError(reason, Message("write a word, or weights: {}", OptionName("objective", "0.7*latency+0.3*energy")))
         name = term["name"]
-        if name in ALONE:
+        if name in UNWEIGHTED_UNITS:
             raise UsageError(f"the objective `{name}` is not weighed against others", f"ask for {name} alone, or weigh latency and energy")
-        if name not in ADDING:
-            raise UnknownNameError.among("objective", name, (*ADDING, *ALONE))
+        if name not in ADDITIVE_UNITS:
+            raise UnknownNameError.among("objective", name, (*ADDITIVE_UNITS, *UNWEIGHTED_UNITS))
         if name in objective:
             raise UsageError(f"the objective names `{name}` twice", "give each one weight")
         objective[name] = _weight(term["weight"] or "1", name)
@@ -225,25 +224,25 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
     """Constraints, objective and strategy of one planning run."""
 
     @property
-    def meets_by(self) -> str:
+    def resolved_join(self) -> str:
         """The join that is asked for, `auto` resolved."""
         return DEFAULT if self.join == "auto" else self.join
 
     @property
     def widens(self) -> bool:
         """Whether the join asked for couples segments by their widths, which only one search knows how to plan."""
-        return join_of(self.meets_by).widens
+        return join_of(self.resolved_join).widens
 
     @property
     def planned_kinds(self) -> tuple[str, ...]:
         """Return the allowed kinds of segments, with defaults filled in."""
         named = tuple(kind for kind in self.kinds if kind != WHOLE)
-        if named or self.strategy in SINGLE:
+        if named or self.strategy in SINGLE_STRATEGIES:
             return named or ("rows",)
         return exact_kinds() if self.lossless else (STRETCH,)
 
     @property
-    def best_in(self) -> Objective:
+    def parsed_objective(self) -> Objective:
         """Return the objective of a design.
 
         Raises:
@@ -252,16 +251,16 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
         return read_objective(self.objective)
 
     @property
-    def tries(self) -> bool:
+    def is_evolutionary(self) -> bool:
         """Whether designs are tried one by one, because that is asked for or the objective does not add up."""
-        return self.strategy == "evolve" or self.best_in.tried
+        return self.strategy == "evolve" or self.parsed_objective.is_evolved
 
     @property
     def exact(self) -> bool:
         """Whether every design that is asked for computes exactly what the original computes."""
         return STRETCH not in self.planned_kinds
 
-    def having(self, values: Mapping[str, Any]) -> "PlanConfig":
+    def replace(self, values: Mapping[str, Any]) -> "PlanConfig":
         """This request with other options.
 
         Args:
@@ -274,9 +273,9 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
         for name in values:
             if name not in _BY_NAME:
                 raise UnknownNameError.among("option of the planner", name, [option.name for option in PLAN_OPTIONS])
-        return msgspec.structs.replace(self, **{name: _BY_NAME[name].checked(value) for name, value in values.items()})
+        return msgspec.structs.replace(self, **{name: _BY_NAME[name].validate(value) for name, value in values.items()})
 
-    def checked(self, device: DeviceProfile) -> "PlanConfig":
+    def resolve(self, device: DeviceProfile) -> "PlanConfig":
         """This configuration with defaults filled in for `device`.
 
         Designs that compute what the original computes need no images. Where nothing is said of a processor's precision they are planned
@@ -286,13 +285,13 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
             UsageError: If a value is out of range or does not fit another.
             UnknownNameError: If the device lacks a processor.
         """
-        request = self.having(msgspec.structs.asdict(self))
-        request._check_together()
+        request = self.replace(msgspec.structs.asdict(self))
+        request._check_combinations()
         processors = request.processors
         if not processors:
             processors = device.default_processors
-            able = tuple(name for name in processors if name in request.precision or float_precision(device.processor(name)))
-            processors = able if request.exact and len(able) > 1 else processors
+            with_floats = tuple(name for name in processors if name in request.precision or float_precision(device.processor(name)))
+            processors = with_floats if request.exact and len(with_floats) > 1 else processors
         _check_processors(processors, device)
         families = [device.processor(name).family for name in processors]
         for name in request.precision:
@@ -304,7 +303,7 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
             named = request.precision.get(name, request.precision.get(processor.family))
             precision[name] = processor.check_precision(named or (float_precision(processor) if request.exact else None))
         request.rewrites_on(processors, device)
-        min_width = request.min_width if request.min_width is not None else least_width(len(processors))
+        min_width = request.min_width if request.min_width is not None else default_min_width(len(processors))
         return msgspec.structs.replace(request, processors=processors, precision=precision, min_width=min_width)
 
     def rewrites_on(self, processors: Sequence[str], device: DeviceProfile) -> dict[str, tuple[str, ...]]:
@@ -320,8 +319,8 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
                 result[place] = device.processor(place).profile.rewrites
                 for name in result[place]:
                     if name not in rewrites:
-                        what = f"processor `{place}` of {device.id} has the unknown rewrite `{name}` in its profile"
-                        raise StretchError(what, nearest(name, rewrites))
+                        problem = f"processor `{place}` of {device.id} has the unknown rewrite `{name}` in its profile"
+                        raise StretchError(problem, nearest(name, rewrites))
         for item in self.rewrite if self.rewrite != ("none",) else ():
             where, colon, name = item.rpartition(":")
             if not colon:
@@ -335,15 +334,15 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
                 result[place] = (*result.get(place, ()), name)
         return result
 
-    def on(self, processors: tuple[str, ...]) -> "PlanConfig":
+    def replace_processors(self, processors: tuple[str, ...]) -> "PlanConfig":
         """This checked request for fewer of its processors, as if it had been made for them."""
         mapping = {name: at for name, at in self.precision.items() if name in processors}
-        floor = least_width(len(processors)) if self.min_width == least_width(len(self.processors)) else self.min_width
+        floor = default_min_width(len(processors)) if self.min_width == default_min_width(len(self.processors)) else self.min_width
         return msgspec.structs.replace(self, processors=processors, precision=mapping, min_width=floor)
 
     def check_source(self, source: "AccuracySource | None") -> None:
         """Refuse a request about accuracy that nothing predicts, or that something else than this source predicts."""
-        about = self._about_accuracy
+        about = self._accuracy_option
         if about is None:
             return
         if source is None:
@@ -351,41 +350,41 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
             raise UsageError("planning for agreement needs a measured sensitivity", hint)
         if about != "objective" and about != source.option:
             other = "agreement with the original" if source.option == "min_agreement" else "top-1"
-            why = Message("{} cannot be planned for: the accuracy predictor is one of {}", OptionName(about), other)
-            raise UsageError(why, Message("ask for {}", OptionName(source.option)))
+            reason = Message("{} cannot be planned for: the accuracy predictor is one of {}", OptionName(about), other)
+            raise UsageError(reason, Message("ask for {}", OptionName(source.option)))
 
     @property
-    def _about_accuracy(self) -> str | None:
+    def _accuracy_option(self) -> str | None:
         """The option by which the request is about accuracy; None if it is not."""
         named = (name for name in ("min_accuracy", "min_agreement") if getattr(self, name) is not None)
         return next(named, "objective" if self.objective == "accuracy" else None)
 
-    def _check_together(self) -> None:
+    def _check_combinations(self) -> None:
         """Refuse values that do not fit each other."""
-        for what, name in (("MACs", "macs"), ("parameter", "params")):
+        for problem, name in (("MACs", "macs"), ("parameter", "params")):
             bounds = getattr(self, name)
             if bounds is not None and bounds[0] > bounds[1]:
-                raise UsageError(f"the {what} range {bounds[0]:g}:{bounds[1]:g} is empty", "write the smaller ratio first")
+                raise UsageError(f"the {problem} range {bounds[0]:g}:{bounds[1]:g} is empty", "write the smaller ratio first")
         self._check_kinds()
-        unsearched = self.strategy not in GENERAL
-        if not self.best_in.only_latency and self.objective != "accuracy":
+        unsearched = self.strategy not in GENERAL_STRATEGIES
+        if not self.parsed_objective.only_latency and self.objective != "accuracy":
             text = "the objective `{}` is not planned for with {}"
             self._refuse("objective", text, join=self.widens, params=self.params is not None, strategy=unsearched)
         if self.cuts != "stages":
             self._refuse("cuts", "segments are not cut at {} with {}", meet=bool(self.meet), join=self.widens, strategy=unsearched)
-        about = self._about_accuracy
+        about = self._accuracy_option
         if about in ("min_accuracy", "objective") and not self.accuracy:
             hint = Message("give {}, made by `stretch export --rank`", OptionName("accuracy", "FILE"))
             raise UsageError("planning for accuracy needs a predictor", hint)
         if self.params is not None and about is not None:
-            raise UsageError("parameters and accuracy cannot be bounded at once", _without("params", about))
+            raise UsageError("parameters and accuracy cannot be bounded at once", _leave_out_hint("params", about))
         if self.objective == "accuracy" and self.latency_budget is None:
             raise UsageError("the objective `accuracy` needs a bound on latency", Message("give {}, ms", OptionName("latency_budget")))
 
     def _refuse(self, option: str, text: str, **unfit: bool) -> None:
         """Refuse an option beside another one, if any of some does not fit it."""
         for name in (name for name, refused in unfit.items() if refused):
-            raise UsageError(Message(text, getattr(self, option), OptionName(name, getattr(self, name))), _without(option, name))
+            raise UsageError(Message(text, getattr(self, option), OptionName(name, getattr(self, name))), _leave_out_hint(option, name))
 
     def _check_kinds(self) -> None:
         """Refuse kinds of segments that there are not, or that another option rules out."""
@@ -397,16 +396,16 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
             hint = Message("name one more, such as {}", OptionName("kinds", ("rows", WHOLE)))
             raise UsageError("segments that all stay whole leave nothing to plan", hint)
         if self.lossless and STRETCH in self.kinds:
-            what = f"segments of the kind `{STRETCH}` make another network, which a lossless design is not"
-            raise UsageError(what, _without("lossless", "kinds"))
-        if self.strategy in SINGLE and STRETCH in self.kinds:
-            what = f"the strategy `{self.strategy}` divides a network exactly, and `{STRETCH}` segments make another one"
-            raise UsageError(what, _without("strategy", "kinds"))
-        able = self.strategy in (*GENERAL, *SINGLE)
-        if set(self.planned_kinds) != {STRETCH} and (not able or self.widens):
-            what, option = (f"`{self.join}` joins", "join") if able else (f"the strategy `{self.strategy}`", "strategy")
+            problem = f"segments of the kind `{STRETCH}` make another network, which a lossless design is not"
+            raise UsageError(problem, _leave_out_hint("lossless", "kinds"))
+        if self.strategy in SINGLE_STRATEGIES and STRETCH in self.kinds:
+            problem = f"the strategy `{self.strategy}` divides a network exactly, and `{STRETCH}` segments make another one"
+            raise UsageError(problem, _leave_out_hint("strategy", "kinds"))
+        with_floats = self.strategy in (*GENERAL_STRATEGIES, *SINGLE_STRATEGIES)
+        if set(self.planned_kinds) != {STRETCH} and (not with_floats or self.widens):
+            problem, option = (f"`{self.join}` joins", "join") if with_floats else (f"the strategy `{self.strategy}`", "strategy")
             exact = next(kind for kind in self.planned_kinds if kind != STRETCH)
-            raise UsageError(f"segments of the kind `{exact}` are not planned with {what}", Message("leave out {}", OptionName(option)))
+            raise UsageError(f"segments of the kind `{exact}` are not planned with {problem}", Message("leave out {}", OptionName(option)))
 
 
 PlanConfig.__doc__ = f"{PlanConfig.__doc__}\n\nArgs:\n" + "\n".join(
@@ -414,7 +413,7 @@ PlanConfig.__doc__ = f"{PlanConfig.__doc__}\n\nArgs:\n" + "\n".join(
 )
 
 
-def _without(*options: str) -> Message:
+def _leave_out_hint(*options: str) -> Message:
     return Message("leave out {} or {}", *map(OptionName, options))
 
 
@@ -425,7 +424,7 @@ def float_precision(processor: Processor) -> str | None:
     return next((item for item in usual if item != "int8" and item in processor.precisions), None)
 
 
-def least_width(processors: int) -> float:
+def default_min_width(processors: int) -> float:
     """The floor on width ratios where none is asked for."""
     return 0.5 if processors == 2 else 0.375
 

@@ -41,7 +41,7 @@ class Message(str):
 
     def __new__(cls, template: str, *parts: "str | OptionName") -> "Message":
         """The sentence, spelled for Python."""
-        new = super().__new__(cls, _filled(template, parts, as_argument))
+        new = super().__new__(cls, _fill_template(template, parts, format_argument))
         new.template, new.parts = template, parts
         return new
 
@@ -50,75 +50,75 @@ class Message(str):
         return (self.template, *self.parts)
 
 
-def chance(probability: float) -> str:
+def format_probability(probability: float) -> str:
     """A probability in words, never rounded to certainty: ``over 99 %``, ``64 %``, ``under 1 %``."""
     if probability > 0.99 or probability < 0.01:
         return "over 99 %" if probability > 0.5 else "under 1 %"
     return f"{100 * probability:.0f} %"
 
 
-def spelled(text: str, spelling: Spelling) -> str:
+def render_message(text: str, spelling: Spelling) -> str:
     """A text as one edge writes it; one without mentions stays as it is."""
     if not isinstance(text, Message):
         return text
     # mentions within parts are spelled alike
-    return _filled(text.template, text.parts, spelling)
+    return _fill_template(text.template, text.parts, spelling)
 
 
-def _filled(template: str, parts: "tuple[str | OptionName, ...]", spelling: Spelling) -> str:
-    return template.format(*(spelling(part) if isinstance(part, OptionName) else spelled(part, spelling) for part in parts))
+def _fill_template(template: str, parts: "tuple[str | OptionName, ...]", spelling: Spelling) -> str:
+    return template.format(*(spelling(part) if isinstance(part, OptionName) else render_message(part, spelling) for part in parts))
 
 
 @contextmanager
-def errors_spelled(spelling: Spelling) -> Iterator[None]:
+def render_errors(spelling: Spelling) -> Iterator[None]:
     """Let errors that pass through speak of options as one edge writes them."""
     try:
         yield
     except StretchError as error:
-        raise error_spelled(error, spelling) from error
+        raise render_error(error, spelling) from error
 
 
-def error_spelled(error: StretchError, spelling: Spelling) -> StretchError:
+def render_error(error: StretchError, spelling: Spelling) -> StretchError:
     """The same error as one edge writes it."""
     other = copy.copy(error)
-    other.message = spelled(error.message, spelling)
-    other.hint = None if error.hint is None else spelled(error.hint, spelling)
+    other.message = render_message(error.message, spelling)
+    other.hint = None if error.hint is None else render_message(error.hint, spelling)
     other.args = (other.message,)
     return other
 
 
-def as_argument(mention: OptionName) -> str:
+def format_argument(mention: OptionName) -> str:
     """As Python has it: ```alpha=0.2```."""
     return f"`{mention.option}`" if mention.value is None else f"`{mention.option}={_literal(mention.value, '()')}`"
 
 
-def as_flag(mention: OptionName) -> str:
+def format_flag(mention: OptionName) -> str:
     """As the command line has it: ``--alpha 0.2``, or ``--set merge=always`` where there is no flag."""
     flag, joined = ("--" + mention.option.replace("_", "-"), " ") if mention.option in FLAGS else (f"--set {mention.option}", "=")
-    return flag if mention.value is None else f"{flag}{joined}{as_word(mention.value)}"
+    return flag if mention.value is None else f"{flag}{joined}{format_value(mention.value)}"
 
 
 def command_line(*words: object, options: Sequence[OptionName] = ()) -> str:
     """A command as a shell reads it: `stretch`, words, and options."""
-    more = [word for option in options for word in as_flag(option).split(" ", 1)]
+    more = [word for option in options for word in format_flag(option).split(" ", 1)]
     return shlex.join(["stretch", *map(str, words), *more])
 
 
-def as_key(mention: OptionName) -> str:
+def format_setting(mention: OptionName) -> str:
     """As a recipe has it: ```plan.alpha = 0.2```."""
     return f"`plan.{mention.option}`" if mention.value is None else f"`plan.{mention.option} = {_literal(mention.value, '[]')}`"
 
 
-def as_word(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value as one word of the command line: ``0.2``, ``0.97:1.03``, ``cpu,gpu``, ``cpu=int8,gpu=fp16``."""
     if isinstance(value, dict):
         return ",".join(f"{name}={item}" for name, item in value.items())
     if isinstance(value, tuple):
-        return (":" if any(isinstance(item, float) for item in value) else ",").join(map(as_word, value))
-    return number(value) if isinstance(value, int | float) else str(value)
+        return (":" if any(isinstance(item, float) for item in value) else ",").join(map(format_value, value))
+    return format_number(value) if isinstance(value, int | float) else str(value)
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """A number as it is read, in at most six digits where it is no large whole one."""
     return f"{value:.6g}" if abs(value) < 1e6 else str(round(value))
 
@@ -129,4 +129,4 @@ def _literal(value: Any, brackets: str) -> str:
         return "{" + ", ".join(pairs) + "}"
     if isinstance(value, tuple):
         return brackets[0] + ", ".join(_literal(item, brackets) for item in value) + brackets[1]
-    return number(value) if isinstance(value, int | float) else f'"{value}"'
+    return format_number(value) if isinstance(value, int | float) else f'"{value}"'

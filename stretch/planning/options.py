@@ -10,7 +10,7 @@ import msgspec
 
 from predictors.errors import UsageError
 from predictors.files import parse_toml
-from stretch.planning.messages import Message, OptionName, as_word
+from stretch.planning.messages import Message, OptionName, format_value
 
 #: A ratio of a part to the whole.
 Ratio = Annotated[float, msgspec.Meta(ge=1e-6, le=1)]
@@ -38,7 +38,7 @@ class Option:
     file: bool = False  # Whether it names a file.
 
     @property
-    def bare(self) -> Any:
+    def base_type(self) -> Any:
         """Its kind without bounds, and without None."""
         kind = self.kind
         if get_origin(kind) in (Union, UnionType):
@@ -48,57 +48,57 @@ class Option:
     @property
     def choices(self) -> tuple[str, ...]:
         """The words to choose from; empty where it is no choice."""
-        return get_args(self.bare) if get_origin(self.bare) is Literal else ()
+        return get_args(self.base_type) if get_origin(self.base_type) is Literal else ()
 
     @property
-    def word(self) -> type:
+    def flag_type(self) -> type:
         """Return the type of the flag's word for the command line's parser."""
-        return Path if self.file else self.bare if self.bare in (int, float, bool) else str
+        return Path if self.file else self.base_type if self.base_type in (int, float, bool) else str
 
     @property
-    def shown(self) -> Any:
+    def shown_default(self) -> Any:
         """The default as the command line writes it; None for none."""
-        return self.default if self.word in (int, float, bool) else as_word(self.default) if self.default else None
+        return self.default if self.flag_type in (int, float, bool) else format_value(self.default) if self.default else None
 
     @property
-    def least(self) -> int | None:
+    def minimum(self) -> int | None:
         """The smallest whole number allowed, for the help."""
         bounds = [item for part in (self.kind, *get_args(self.kind)) for item in getattr(part, "__metadata__", ())]
         meta = next((bound for bound in bounds if isinstance(bound, msgspec.Meta)), None)
-        if self.bare is not int or meta is None:
+        if self.base_type is not int or meta is None:
             return None
         return meta.ge if meta.ge is not None else None if meta.gt is None else meta.gt + 1
 
     def read(self, word: Any) -> Any:
         """Return the value of a flag's word, or of a value in TOML."""
         try:
-            value = self._parsed(word) if isinstance(word, str | Path) else word
+            value = self._parse(word) if isinstance(word, str | Path) else word
         except ValueError as error:
             hint = Message("write it as {}", OptionName(self.name, self.example)) if self.example else None
             raise UsageError(Message("{} is not understood", OptionName(self.name, word)), hint) from error
-        return self.checked(value)
+        return self.validate(value)
 
-    def checked(self, value: Any) -> Any:
+    def validate(self, value: Any) -> Any:
         """The value, of its kind and within its bounds."""
         try:
             return msgspec.convert(value, self.kind)
         except msgspec.ValidationError as error:
             if self.choices:
-                what = Message("{} cannot be `{}`", OptionName(self.name), str(value))
-                raise UsageError(what, f"choose from {', '.join(self.choices)}") from error
+                problem = Message("{} cannot be `{}`", OptionName(self.name), str(value))
+                raise UsageError(problem, f"choose from {', '.join(self.choices)}") from error
             reason = str(error).partition(" - at ")[0].lower()
             raise UsageError(Message("{} is out of range: {}", OptionName(self.name), reason)) from error
 
-    def _parsed(self, word: Any) -> Any:
+    def _parse(self, word: Any) -> Any:
         if self.file:
             return str(word)
-        kind = get_origin(self.bare) or self.bare
+        kind = get_origin(self.base_type) or self.base_type
         if kind is dict:
             pairs = [part.partition("=") for part in _names(word)]
             if not all(name and value for name, _, value in pairs):
                 raise ValueError(word)
             return {name: value for name, _, value in pairs}
-        if kind is tuple and get_args(self.bare)[-1] is ...:
+        if kind is tuple and get_args(self.base_type)[-1] is ...:
             return _names(word)
         if kind is tuple:
             low, high = (float(part) for part in word.split(":"))

@@ -28,14 +28,14 @@ from stretch.planning.search import exact
 from stretch.planning.search.goal import Goal, loss_of, search_best
 from stretch.planning.search.layers import TIE
 from stretch.planning.search.parts import without_stretched
-from stretch.planning.search.space import DesignSpace, Rules, spread
+from stretch.planning.search.space import DesignSpace, Rules, evenly_spaced
 
 #: What may be weighed, in the order in which designs are searched for: the first of those asked for is made least, the others are bounded.
-WEIGHED = ("latency", "energy", "macs", "agreement", "accuracy", "memory")
+CRITERIA = ("latency", "energy", "macs", "agreement", "accuracy", "memory")
 #: Of these, what is bounded without a label of its own in the search.
-FREE = ("macs", "memory")
+BOUNDED_WITHOUT_LABEL = ("macs", "memory")
 #: Most designs of a front that is asked for in full.
-MOST = 1000
+MAX_DESIGNS = 1000
 #: Weights, over the spans of both, at which one of three things that add up counts beside another.
 WEIGHTS = (0.25, 1.0, 4.0)
 
@@ -44,12 +44,12 @@ WEIGHTS = (0.25, 1.0, 4.0)
 # Each differs from all earlier ones in at least one segment, and of all such designs that are good enough it
 # shares as few segments with them as can be. Both searches for it are exact: what is shared adds up over segments.
 
-#: What tells ways of a segment apart: where it begins and ends, how it is divided, and by which processors; none where it stays whole.
-Look = tuple[str, str, str, tuple[str, ...]]
+#: Identity of segment options: start, end, division, and processors; no processors where the segment stays whole.
+Signature = tuple[str, str, str, tuple[str, ...]]
 
 
-def look(options: SegmentOptions) -> Look:
-    """Return the visible form of a way to run a segment, without sizes."""
+def signature(options: SegmentOptions) -> Signature:
+    """Return the identity of segment options, without sizes."""
     return options.segment.start, options.segment.end, options.join, options.processors if options.branched else ()
 
 
@@ -57,35 +57,39 @@ def diverse_designs(
     space: DesignSpace, low: int, high: int, n_meet: int, goal: Goal, best: exact.SearchResult, count: int, factor: float
 ) -> list[exact.SearchResult]:
     """Designs that differ, the best one first."""
-    result, seen, most = [best], dict.fromkeys((look(options) for options, _ in best.picks), 1), factor * goal.value(space, best.picks)
+    result, seen, max_value = (
+        [best],
+        dict.fromkeys((signature(options) for options, _ in best.picks), 1),
+        factor * goal.value(space, best.picks),
+    )
 
-    def fresh(options: SegmentOptions) -> bool:
-        return look(options) not in seen
+    def is_new(options: SegmentOptions) -> bool:
+        return signature(options) not in seen
 
-    shared = Goal(exact.Measure(lambda options: np.full(len(options.macs), float(seen.get(look(options), 0) * options.span))))
+    shared = Goal(exact.Measure(lambda options: np.full(len(options.macs), float(seen.get(signature(options), 0) * options.span))))
     while len(result) < count:
-        good = search_best(space, low, high, n_meet, shared, (goal, most), fresh)
+        good = search_best(space, low, high, n_meet, shared, (goal, max_value), is_new)
         if good is None:
             break
-        within = shared, shared.value(space, good.picks)
-        result.append(search_best(space, low, high, n_meet, goal, within, fresh) or good)
+        loss_bound = shared, shared.value(space, good.picks)
+        result.append(search_best(space, low, high, n_meet, goal, loss_bound, is_new) or good)
         for options, _ in result[-1].picks:
-            seen[look(options)] = seen.get(look(options), 0) + 1
+            seen[signature(options)] = seen.get(signature(options), 0) + 1
     return result
 
 
-def undominated(search_results: Sequence[exact.SearchResult], values: Sequence[Sequence[float]]) -> list[int]:
-    """Numbers of the designs than which none is as good in everything and better in something; of equal ones the first."""
+def non_dominated(search_results: Sequence[exact.SearchResult], values: Sequence[Sequence[float]]) -> list[int]:
+    """Return the indices of the Pareto-optimal designs; the first of equal ones."""
     kept: list[int] = []
-    for one in sorted(range(len(search_results)), key=lambda i: (*values[i], i)):
-        if not any(all(b <= a + TIE for a, b in zip(values[one], values[other], strict=True)) for other in kept):
-            kept.append(one)
+    for candidate in sorted(range(len(search_results)), key=lambda i: (*values[i], i)):
+        if not any(all(b <= a + TIE for a, b in zip(values[candidate], values[other], strict=True)) for other in kept):
+            kept.append(candidate)
     return kept
 
 
 @dataclass(frozen=True)
 class Criteria:
-    """The best designs of a space in one thing within bounds on others: what fronts are made of.
+    """Designs of a space that are best in one criterion within bounds on others; fronts consist of these.
 
     Latency, energy and what a design loses add up over its segments, and one of them may be bounded by
     the exact search. Multiply-accumulates are bounded by every search. Peak memory is the largest of all
@@ -104,52 +108,54 @@ class Criteria:
         known = {"memory": search_result.peak_bytes, "macs": search_result.macs, "latency": search_result.ms}
         return float(known[name]) if name in known else self.goals[name].value(self.space, search_result.picks)
 
-    def least(
+    def minimize(
         self, name: str, bounds: Mapping[str, float], also: tuple[str, float] | None = None
     ) -> tuple[exact.SearchResult | None, DesignSpace]:
         """The design that has least of one thing, or of it and another with a weight; and a space that has every design with as little."""
-        adding, goal = [bound for bound in bounds if bound not in FREE], self.goals.get(name)
+        adding, goal = [bound for bound in bounds if bound not in BOUNDED_WITHOUT_LABEL], self.goals.get(name)
         if len(adding) > 1:
             raise ValueError(f"{' and '.join(adding)} cannot be bounded at once")
         if goal is None:
-            return self._least_memory(bounds), self.space
+            return self._minimize_memory(bounds), self.space
         part, most = self.space, bounds.get("memory", np.inf)
         if most < np.inf:
-            part = part.having([[replace(o, allowed=o.allowed & (o.peak_bytes <= most)) for o in options] for options in part.options])
+            part = part.replace_options(
+                [[replace(o, allowed=o.allowed & (o.peak_bytes <= most)) for o in options] for options in part.options]
+            )
         high = min(self.high, floor(bounds["macs"] + TIE)) if "macs" in bounds else self.high
         if high < self.low:
             return None, self.space
         if name == "latency" and not adding and also is None and part is self.space:
-            return exact.pruned(part, self.low, high, self.n_meet)
+            return exact.search_pruned(part, self.low, high, self.n_meet)
         if also is not None:
             other, weight = self.goals[also[0]], also[1]
-            base = exact.weighed((1.0, goal.base), (weight, other.base))
+            base = exact.weighted_sum((1.0, goal.base), (weight, other.base))
             goal = Goal(base, goal.energy + weight * other.energy, goal.power or other.power)
         within = (self.goals[adding[0]], bounds[adding[0]]) if adding else None
         return search_best(part, self.low, high, self.n_meet, goal, within) if all(part.options) else None, self.space
 
-    def best(self, names: Sequence[str], bounds: Mapping[str, float]) -> exact.SearchResult | None:
+    def minimize_weighted(self, names: Sequence[str], bounds: Mapping[str, float]) -> exact.SearchResult | None:
         """The design that has least of one thing, and of several such that of another."""
-        first, space = self.least(names[0], bounds)
+        first, space = self.minimize(names[0], bounds)
         if first is None:
             return None
         # a branch that nobody waits for can be smaller and cost no time: equal designs are frequent
-        kept = {key: bound for key, bound in bounds.items() if key in FREE and key != names[1]}
-        second, _ = replace(self, space=space).least(names[1], {**kept, names[0]: self.value(names[0], first)})
+        kept = {key: bound for key, bound in bounds.items() if key in BOUNDED_WITHOUT_LABEL and key != names[1]}
+        second, _ = replace(self, space=space).minimize(names[1], {**kept, names[0]: self.value(names[0], first)})
         if second is None or self.value(names[1], second) > self.value(names[1], first):
             return first
         return replace(second, optimal=first.optimal and second.optimal)
 
-    def _least_memory(self, bounds: Mapping[str, float]) -> exact.SearchResult | None:
+    def _minimize_memory(self, bounds: Mapping[str, float]) -> exact.SearchResult | None:
         """By halving the peaks that there are."""
         rest = {key: bound for key, bound in bounds.items() if key != "memory"}
-        feasible = next((key for key in rest if key not in FREE), "latency")
+        feasible = next((key for key in rest if key not in BOUNDED_WITHOUT_LABEL), "latency")
         rest.pop(feasible, None)
         most = bounds.get(feasible, np.inf)
 
         @cache
         def within(peak: float) -> exact.SearchResult | None:
-            least, _ = self.least(feasible, {**rest, "memory": peak})
+            least, _ = self.minimize(feasible, {**rest, "memory": peak})
             return least if least is not None and self.value(feasible, least) <= most + TIE else None
 
         peaks = sorted({float(peak) for options in self.space.options for o in options for peak in np.unique(o.peak_bytes)})
@@ -158,10 +164,10 @@ class Criteria:
         peak = peaks[bisect_left(peaks, True, hi=len(peaks) - 1, key=lambda peak: within(peak) is not None)]
         return replace(within(peak), value=peak)
 
-    def pair(self, names: Sequence[str], count: int | None) -> list[exact.SearchResult]:
+    def trace_pair(self, names: Sequence[str], count: int | None) -> list[exact.SearchResult]:
         """Designs of a front of two things: both ends and between, or all of them; the first thing is made least."""
         first, second = names
-        best = self.best((first, second), {})
+        best = self.minimize_weighted((first, second), {})
         if best is None:
             return []
         if count == 1:
@@ -170,22 +176,22 @@ class Criteria:
         if count is None:
             # from the one end on, each time the best design that has less of the other thing
             every, last, design = [best], self.value(second, end), best
-            while len(every) < MOST and design is not None and (value := self.value(second, design)) > last + 2 * TIE:
+            while len(every) < MAX_DESIGNS and design is not None and (value := self.value(second, design)) > last + 2 * TIE:
                 # the search takes bounds with a tolerance, which a whole number is not to lie within
-                less = value - 1 if second in FREE else value - max(10 * TIE, 1e-10 * abs(value))
-                design = self.best((first, second), {second: less})
+                less = value - 1 if second in BOUNDED_WITHOUT_LABEL else value - max(10 * TIE, 1e-10 * abs(value))
+                design = self.minimize_weighted((first, second), {second: less})
                 every += [] if design is None else [design]
             return [*every, end]
         bounds = self._bounds(second, self.value(second, end), self.value(second, best), count)
-        between = [self.best((first, second), {second: most}) for most in bounds]
+        between = [self.minimize_weighted((first, second), {second: most}) for most in bounds]
         return [end, *(item for item in between if item is not None), best]
 
-    def grid(self, names: Sequence[str], count: int) -> list[exact.SearchResult]:
+    def trace_grid(self, names: Sequence[str], count: int) -> list[exact.SearchResult]:
         """Designs of a front of three things, by bounds on two of them, or on one with weights of another."""
         first, *others = names
         # of what adds up the search bounds one; another one is weighed
-        adding = [name for name in others if name not in FREE]
-        ends = [self.best((first, others[0]), {}), *(self._end(name, first) for name in others)]
+        adding = [name for name in others if name not in BOUNDED_WITHOUT_LABEL]
+        ends = [self.minimize_weighted((first, others[0]), {}), *(self._end(name, first) for name in others)]
         result = [end for end in ends if end is not None]
         if not result:
             return []
@@ -199,24 +205,24 @@ class Criteria:
             scale = (span[first][1] - span[first][0]) / max(span[weight_of][1] - span[weight_of][0], TIE)
             weighed += [(weight_of, weight * scale) for weight in WEIGHTS]
         for row, also in product(rows, weighed):
-            least, _ = self.least(first, row, also)
+            least, _ = self.minimize(first, row, also)
             if least is not None:
                 result.append(least if weight_of is None else replace(least, optimal=False))
-        kept = undominated(result, [[self.value(name, item) for name in names] for item in result])
+        kept = non_dominated(result, [[self.value(name, item) for name in names] for item in result])
         # evenly along the first thing
-        return [result[i] for i in spread(kept, count)]
+        return [result[i] for i in evenly_spaced(kept, count)]
 
     def _end(self, name: str, then: str) -> exact.SearchResult:
         """The design that has least of one thing; of a loss, the best that computes what the original computes, branched or not."""
         if name == "loss":
-            result, _ = replace(self, space=without_stretched(self.space), n_meet=0).least(then, {})
+            result, _ = replace(self, space=without_stretched(self.space), n_meet=0).minimize(then, {})
             if result is not None:
                 return result
-        least = self.best((name, then), {})
+        least = self.minimize_weighted((name, then), {})
         assert least is not None, "there is a design, or this is not asked"
-        if name in FREE and not least.optimal:
+        if name in BOUNDED_WITHOUT_LABEL and not least.optimal:
             # what is not proved to be the least of all may be proved the best of those that have no more
-            return self.best((then, name), {name: self.value(name, least)}) or least
+            return self.minimize_weighted((then, name), {name: self.value(name, least)}) or least
         return least
 
     def _bounds(self, name: str, least: float, most: float, count: int) -> list[float]:
@@ -226,7 +232,7 @@ class Criteria:
         if self.source is None or name != "loss":
             return [float(x) for x in np.linspace(least, most, count)[1:-1]]
         ends = self.source.value(least), self.source.value(most)
-        return [self.source.most_loss(float(value)) for value in np.linspace(*ends, count)[1:-1]]
+        return [self.source.max_loss(float(value)) for value in np.linspace(*ends, count)[1:-1]]
 
 
 class FrontDesign(msgspec.Struct, frozen=True, kw_only=True):
@@ -318,18 +324,18 @@ def front(
     not branch: where one processor alone is fastest, that is the end of the front.
 
     Args:
-        weighed: Two or three of `WEIGHED`.
+        weighed: Two or three of `CRITERIA`.
         count: Designs, at most; None for every design of a front of two things.
         accuracy_source: What predicts the accuracy of designs; the file that `config` names if None.
     """
-    names = check_weighed(weighed)
+    names = check_criteria(weighed)
     problem = PlanningProblem.of(graph, device, config, accuracy_source)
     source, checked = problem.accuracy_source, problem.config
     _check(names, checked, source, count)
     goals = {"latency": Goal(), "macs": Goal(exact.MACS)} | ({} if source is None else {"loss": Goal(exact.Measure(source.losses))})
     if "energy" in names:
-        goals["energy"] = Goal(exact.weighed(), 1.0, exact.ProcessorPowers(device, checked.processors))
-    current = tuple("loss" if name in ("agreement", "accuracy") else name for name in WEIGHED if name in names)
+        goals["energy"] = Goal(exact.weighted_sum(), 1.0, exact.ProcessorPowers(device, checked.processors))
+    current = tuple("loss" if name in ("agreement", "accuracy") else name for name in CRITERIA if name in names)
     free = msgspec.structs.replace(checked, min_accuracy=None, min_agreement=None, objective="latency", latency_budget=None)
     unbounded = replace(problem, config=free)
     parts = search_request(unbounded)
@@ -337,40 +343,40 @@ def front(
     for part in parts:
         if part.result is not None:
             criteria = Criteria(part.space, *problem.macs, part.n_meet, goals, source)
-            some = criteria.grid(current, count or MOST) if len(current) == 3 else criteria.pair(current, count)
+            some = criteria.trace_grid(current, count or MAX_DESIGNS) if len(current) == 3 else criteria.trace_pair(current, count)
             result += some
             values += [[criteria.value(name, item) for name in current] for item in some]
     if not result:
         # the planner's own refusal names the tightest rule
         choose(unbounded)
         raise InfeasibleError(f"no design of `{graph.name}` meets the constraints")
-    kept = spread(undominated(result, values), count or MOST)
+    kept = evenly_spaced(non_dominated(result, values), count or MAX_DESIGNS)
     best = sorted((result[i] for i in kept), key=lambda item: (item.ms, item.macs), reverse=True)
     evaluated, optimal, size = max(item.evaluated for item in result), all(item.optimal for item in best), parts[0].space.size_log10
     return Front(tuple(best), (None,) * len(best), problem, size, evaluated, list(names), None, None, optimal, None)
 
 
-def check_weighed(names: Sequence[str]) -> tuple[str, ...]:
+def check_criteria(names: Sequence[str]) -> tuple[str, ...]:
     """Return the objectives, checked."""
     for name in names:
-        if name not in WEIGHED:
-            raise UnknownNameError.among("objective", name, WEIGHED)
+        if name not in CRITERIA:
+            raise UnknownNameError.among("objective", name, CRITERIA)
     if not 2 <= len(set(names)) == len(names) <= 3:
-        why = Message("{} does not name two or three different things to weigh", OptionName("pareto", tuple(names)))
-        raise UsageError(why, Message("write it as {}", OptionName("pareto", ("latency", "agreement"))))
+        reason = Message("{} does not name two or three different things to weigh", OptionName("pareto", tuple(names)))
+        raise UsageError(reason, Message("write it as {}", OptionName("pareto", ("latency", "agreement"))))
     return tuple(names)
 
 
 def _check(weighed: Sequence[str], config: PlanConfig, source: AccuracySource | None, count: int | None) -> None:
-    for name, option, what in (("agreement", "min_agreement", "agreement"), ("accuracy", "min_accuracy", "top-1")):
+    for name, option, measure in (("agreement", "min_agreement", "agreement"), ("accuracy", "min_accuracy", "top-1")):
         if name in weighed and (source is None or source.option != option):
             names = OptionName("images", "DIR"), OptionName("accuracy", "FILE"), OptionName("pareto", "latency,macs")
-            raise UsageError(f"nothing predicts the {what} of designs", Message("give {} or {}, or ask for {}", *names))
+            raise UsageError(f"nothing predicts the {measure} of designs", Message("give {} or {}, or ask for {}", *names))
     if count is None and len(weighed) != 2:
         raise UsageError("only fronts of two things are searched in full", "weigh two, or say how many designs there may be")
     if config.strategy != "exact" or config.widens or config.params is not None:
-        why = "fronts are searched by the exact search, without bounds on parameters and without joins that widen the backbone"
-        raise UsageError(why, Message("leave out {}, {} and {}", OptionName("strategy"), OptionName("join"), OptionName("params")))
+        reason = "fronts are searched by the exact search, without bounds on parameters and without joins that widen the backbone"
+        raise UsageError(reason, Message("leave out {}, {} and {}", OptionName("strategy"), OptionName("join"), OptionName("params")))
 
 
 def diverse_front(
@@ -382,16 +388,16 @@ def diverse_front(
     request = PlanningProblem.of(graph, device, config, accuracy_source)
     checked = request.config
     for name, other in (
-        ("objective", not checked.best_in.adds),
+        ("objective", not checked.parsed_objective.is_additive),
         ("strategy", checked.strategy != "exact"),
         ("join", checked.widens),
         ("params", checked.params is not None),
     ):
         if other:
-            what = Message("several designs that differ are not searched for with {}", OptionName(name, getattr(checked, name)))
-            raise UsageError(what, Message("leave it out, or plan one design with {}", OptionName(name)))
+            problem = Message("several designs that differ are not searched for with {}", OptionName(name, getattr(checked, name)))
+            raise UsageError(problem, Message("leave it out, or plan one design with {}", OptionName(name)))
     choice = choose(request)
-    goal, space, best = Goal.of(checked.best_in, device, checked.processors), choice.space, choice.result
+    goal, space, best = Goal.of(checked.parsed_objective, device, checked.processors), choice.space, choice.result
     result = diverse_designs(space, *request.macs, choice.n_meet, goal, best, count, within)
     values, gap = tuple(goal.value(space, item.picks) for item in result), None if isnan(best.gap) else best.gap
     return Front(tuple(result), values, request, space.size_log10, best.evaluated, [], checked.objective, within, best.optimal, gap)
@@ -417,7 +423,7 @@ def front_answer(front: Front, seconds: dict[str, float]) -> FrontAnswer:
                 speedup_over_sequential=None if sequential is None else sequential.single.ms / run.makespan_ms,
                 macs_ratio=run.macs / graph.macs,
                 exact=all(o.exact or not o.branched for o, _ in result.picks),
-                branches=[words_of(part) for part in design.segments if not part.whole],
+                branches=[describe_segment(part) for part in design.segments if not part.whole],
                 accuracy=None if source is None else source.prediction(loss_of(result, source)),
                 energy_mj=run_mj(run, problem.device),
                 value=value,
@@ -441,8 +447,8 @@ def front_answer(front: Front, seconds: dict[str, float]) -> FrontAnswer:
     )
 
 
-def words_of(part: SegmentDesign) -> str:
-    """A branched segment in a few words."""
+def describe_segment(part: SegmentDesign) -> str:
+    """Return a short description of a branched segment."""
     division = part.division
 
     def share(branch: BranchScale) -> str:

@@ -19,11 +19,11 @@ from predictors.joins import DEFAULT, JoinKind, join_of, joins_that
 from predictors.predictor import LatencyPredictor, not_measured
 from predictors.rewrites import exact, inexact_rewrites
 from predictors.rewrites.grouped import GROUPED, is_grouped
-from stretch.planning.blocks import Losses, keep_blocks, shortened
-from stretch.planning.config import GENERAL, STRETCH, PlanConfig
+from stretch.planning.blocks import Losses, keep_blocks, shorten_single
+from stretch.planning.config import GENERAL_STRATEGIES, STRETCH, PlanConfig
 from stretch.planning.cost.accuracy import AccuracyPredictor, AccuracySource, load_accuracy
 from stretch.planning.cost.branch import Costs
-from stretch.planning.cost.compare import LEAST_GAIN, ahead, ideal_split_ms
+from stretch.planning.cost.compare import MIN_GAIN, ideal_split_ms, processor_lead
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.division import of_kinds
@@ -32,13 +32,13 @@ from stretch.planning.messages import Message, OptionName
 from stretch.planning.network.segments import Segment, backbone_of, split_segments
 from stretch.planning.result import PlanResult, UnusedProcessor, place_sides, ranked_singles, sequential_same_macs
 from stretch.planning.search.evolve import evolve, fastest_designs, score_of
-from stretch.planning.search.exact import SearchResult, search_concat, search_exact, search_some
-from stretch.planning.search.goal import Bounds, Goal, explain_infeasible, least_of, refusal, search_best
+from stretch.planning.search.exact import SearchResult, search_coarse, search_concat, search_exact
+from stretch.planning.search.goal import Bounds, Goal, best_result, explain_infeasible, infeasible_error, search_best
 from stretch.planning.search.parts import cut_blocks, merge_neighbours, merge_stages, with_exact_kinds, without_stretched
 from stretch.planning.search.space import DesignSpace, Rules
 
 #: Kinds of opaque operators that are named.
-MOST_NAMED = 6
+MAX_NAMED = 6
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,11 @@ class PlanningProblem:
         return backbone_of(self.graph).graph
 
     @property
-    def far_ahead(self) -> bool:
+    def one_processor_dominates(self) -> bool:
         """Whether one processor is so far ahead that it is best used alone."""
         predictor, precision = self.costs.predictor, self.config.precision
         best = min(precision.items(), key=lambda item: predictor.predict(self.graph, *item).ms)
-        return ahead(self.graph, predictor, precision, best).far
+        return processor_lead(self.graph, predictor, precision, best).far
 
     @property
     def macs(self) -> tuple[int, int]:
@@ -73,7 +73,7 @@ class PlanningProblem:
     @property
     def goal(self) -> Goal:
         """Return the goal of the exact search."""
-        return Goal.of(self.config.best_in, self.device, self.config.processors)
+        return Goal.of(self.config.parsed_objective, self.device, self.config.processors)
 
     def space(
         self, segments: Sequence[Segment], join: JoinKind, arriving: Sequence[int] | None = None, holders: Sequence[str] | None = None
@@ -87,7 +87,7 @@ class PlanningProblem:
 
     def stage_space(self, holders: Sequence[str] | None = None, *, merged: bool = False) -> DesignSpace:
         """The designs of its stages, and of runs of them; a join that couples segments is compared with the one that keeps them independent."""
-        space = self.space(self.stages, DEFAULT if self.config.widens else self.config.meets_by, holders=holders)
+        space = self.space(self.stages, DEFAULT if self.config.widens else self.config.resolved_join, holders=holders)
         return merge_stages(self.backbone, space) if merged and STRETCH in self.config.planned_kinds else space
 
     @classmethod
@@ -100,18 +100,18 @@ class PlanningProblem:
         like: "PlanningProblem | None" = None,
     ) -> "PlanningProblem":
         """Return a checked request; parts already built are taken from one `like` it, for the same network."""
-        checked = config.checked(device)
+        checked = config.resolve(device)
         if accuracy_source is None and checked.accuracy:
             accuracy_source = load_accuracy(Path(checked.accuracy), graph.name)
         checked.check_source(accuracy_source)
         settings = LatencyPredictor(device), checked.precision, checked.rewrites_on(checked.processors, device)
         if like is not None and like.config.meet == checked.meet:
-            return cls(graph, device, checked, like.stages, like.costs.on(*settings), accuracy_source)
+            return cls(graph, device, checked, like.stages, like.costs.rebuild(*settings), accuracy_source)
         return cls(graph, device, checked, tuple(split_segments(graph, checked.meet or None)), Costs(*settings), accuracy_source)
 
 
 @dataclass(frozen=True)
-class Searched:
+class SearchedSpace:
     """Designs of a request, and the best of them."""
 
     space: DesignSpace  # The designs.
@@ -136,64 +136,75 @@ def plan(
     """
     request = config or PlanConfig()
     problem = PlanningProblem.of(graph, device, request, accuracy_source)
-    problem, choice, instead = _choice(problem, request)
-    result = designed(problem, choice)
+    problem, choice, fallback_warnings = _choose_with_fallback(problem, request)
+    result = predict_design(problem, choice)
     if losses is not None:
-        result = _with_blocks(problem, choice, result, losses) or result
+        result = _choose_blocks(problem, choice, result, losses) or result
     unused = unused_processors(problem, choice, result.design.processors, result.run.makespan_ms)
-    if problem.config.best_in.tried and problem.config.strategy != "evolve":
-        said = "the objective `{}` does not add up over segments: {} designs were tried, as with {}, and none is proved best"
-        instead = (*instead, Message(said, problem.config.objective, str(choice.result.evaluated), OptionName("strategy", "evolve")))
+    if problem.config.parsed_objective.is_evolved and problem.config.strategy != "evolve":
+        text = "the objective `{}` does not add up over segments: {} designs were tried, as with {}, and none is proved best"
+        fallback_warnings = (
+            *fallback_warnings,
+            Message(text, problem.config.objective, str(choice.result.evaluated), OptionName("strategy", "evolve")),
+        )
     if problem.config.exact:
-        faster = _in_default_precisions(problem, request) if result.design.n_meet else None
+        faster = _int8_warning(problem, request) if result.design.n_meet else None
     else:
-        faster = _merged(problem, choice, result.run.makespan_ms)
-    more = (*([faster] if faster else []), *(item.reason for item in unused))
-    return replace(result, unused=unused, warnings=(*instead, *result.warnings, *_warnings(problem, result), *more))
+        faster = _merging_warning(problem, choice, result.run.makespan_ms)
+    warnings = (*([faster] if faster else []), *(item.reason for item in unused))
+    return replace(result, unused=unused, warnings=(*fallback_warnings, *result.warnings, *_warnings(problem, result), *warnings))
 
 
-def _with_blocks(problem: PlanningProblem, choice: Searched, result: PlanResult, losses: Losses) -> PlanResult | None:
+def _choose_blocks(problem: PlanningProblem, choice: SearchedSpace, result: PlanResult, losses: Losses) -> PlanResult | None:
     """The plan with the blocks that matter most; None where they are those that it has, or where other blocks would break a bound on accuracy."""
     source = problem.accuracy_source
     if isinstance(source, AccuracyPredictor):  # a supernet has been trained with the blocks that it has
         return None
-    known: dict[str, Mapping[int, float]] = {}
+    losses_by_segment: dict[str, Mapping[int, float]] = {}
 
-    def once(design: BranchDesign, segment: Segment) -> Mapping[int, float]:
-        if segment.name not in known:
-            known[segment.name] = losses(design, segment)
-        return known[segment.name]
+    def losses_of(design: BranchDesign, segment: Segment) -> Mapping[int, float]:
+        if segment.name not in losses_by_segment:
+            losses_by_segment[segment.name] = losses(design, segment)
+        return losses_by_segment[segment.name]
 
-    design, said = keep_blocks(result, once)
-    if not said:
+    design, warnings = keep_blocks(result, losses_of)
+    if not warnings:
         return None
-    changed = designed(problem, choice, design)
-    least, predicted = problem.config.min_agreement, changed.accuracy.agreement if changed.accuracy else None
-    if least is not None and predicted is not None and predicted < least:
+    changed = predict_design(problem, choice, design)
+    required, predicted = problem.config.min_agreement, changed.accuracy.agreement if changed.accuracy else None
+    if required is not None and predicted is not None and predicted < required:
         return None
     if changed.run.makespan_ms > result.run.makespan_ms * (1 + 1e-9):
         changed = replace(changed, optimal=False, gap=None)
-    if (alone := shortened(changed, once)) is not None:
-        gone = [f"{list(part.branches[0].dropped)} of `{part.name}`" for part in alone[0].segments if part.branches[0].dropped]
+    if (shortened_design := shorten_single(changed, losses_of)) is not None:
+        dropped = [
+            f"{list(part.branches[0].dropped)} of `{part.name}`" for part in shortened_design[0].segments if part.branches[0].dropped
+        ]
         text = "the {} alone is predicted to be as fast without the blocks {}, {} of that: compare with such a design"
-        said += [Message(text, changed.best_single.processor, ", ".join(gone), f"{alone[1]:.0%}")] if gone else []
-    return replace(changed, warnings=tuple(said))
+        warnings += [Message(text, changed.best_single.processor, ", ".join(dropped), f"{shortened_design[1]:.0%}")] if dropped else []
+    return replace(changed, warnings=tuple(warnings))
 
 
-def _merged(problem: PlanningProblem, choice: Searched, ms: float) -> Message | None:
-    """How much faster merged stages would be, where stages stay apart for accuracy's sake; None where they gain little or nothing."""
+def _merging_warning(problem: PlanningProblem, choice: SearchedSpace, ms: float) -> Message | None:
+    """Return a note on how much faster merged stages would be; None where they gain little."""
     config, result, source = problem.config, choice.result, problem.accuracy_source
     # where it is known what merged stages lose, they were among the designs that were searched
-    apart = config.merge == "auto" and not config.meet and not (source is not None and source.merges)
-    apart = apart and all(options.span == 1 for options, _ in result.picks)
-    if not (apart and result.n_meet and config.best_in.only_latency and config.strategy == "exact" and STRETCH in config.planned_kinds):
+    stays_apart = config.merge == "auto" and not config.meet and not (source is not None and source.merges)
+    stays_apart = stays_apart and all(options.span == 1 for options, _ in result.picks)
+    if not (
+        stays_apart
+        and result.n_meet
+        and config.parsed_objective.only_latency
+        and config.strategy == "exact"
+        and STRETCH in config.planned_kinds
+    ):
         return None
     try:
         merged = choose(replace(problem, config=msgspec.structs.replace(config, merge="always")), explain=False)
     except InfeasibleError:
         return None
     merged_ms, points = timeline(problem.graph, design_of(problem, merged.result), problem.costs).makespan_ms, merged.result.n_meet
-    if ms < LEAST_GAIN * merged_ms:
+    if ms < MIN_GAIN * merged_ms:
         return None
     text = "{} would take {} ms instead of {} ms, with {} instead of {} meeting points, which keeps less accuracy"
     return Message(text, OptionName("merge", "always"), f"{merged_ms:.2f}", f"{ms:.2f}", str(points), str(result.n_meet))
@@ -206,70 +217,73 @@ def design_of(problem: PlanningProblem, result: SearchResult) -> BranchDesign:
     return place_sides(problem.graph, design, problem.costs, problem.config.processors)
 
 
-def _in_default_precisions(problem: PlanningProblem, request: PlanConfig) -> Message | None:
-    """What int8 would change of an exact request that names no precisions; None where the profile's own are planned already."""
+def _int8_warning(problem: PlanningProblem, request: PlanConfig) -> Message | None:
+    """Return how int8 would change an exact request without precisions; None where the profile's defaults are planned already."""
     graph, device = problem.graph, problem.device
     names = request.processors or device.default_processors
-    usual = {name: device.processor(name).default_precision for name in names}
-    if request.precision or usual == problem.config.precision or "int8" not in usual.values():
+    defaults = {name: device.processor(name).default_precision for name in names}
+    if request.precision or defaults == problem.config.precision or "int8" not in defaults.values():
         return None
-    planned = ", ".join(f"{name} {at}" for name, at in problem.config.precision.items())
-    mention = OptionName("precision", {name: at for name, at in usual.items() if at == "int8"})
-    rounds = "int8 rounds, and its ranges are found on images"
-    other = PlanningProblem.of(
-        graph, device, msgspec.structs.replace(problem.config, processors=names, precision=usual, min_width=request.min_width)
+    planned = ", ".join(f"{name} {precision}" for name, precision in problem.config.precision.items())
+    mention = OptionName("precision", {name: precision for name, precision in defaults.items() if precision == "int8"})
+    caveat = "int8 rounds, and its ranges are found on images"
+    int8_problem = PlanningProblem.of(
+        graph, device, msgspec.structs.replace(problem.config, processors=names, precision=defaults, min_width=request.min_width)
     )
-    alone = ranked_singles(graph, other.costs, other.config.processors)[0]
+    best_single = ranked_singles(graph, int8_problem.costs, int8_problem.config.processors)[0]
     try:
-        ms = timeline(graph, design_of(other, choose(other, explain=False).result), other.costs).makespan_ms
+        ms = timeline(graph, design_of(int8_problem, choose(int8_problem, explain=False).result), int8_problem.costs).makespan_ms
     except InfeasibleError:
         text = "planned with {}; with {} the {} alone takes {} ms, but {}"
-        return Message(text, planned, mention, alone.processor, f"{alone.ms:.2f}", rounds)
+        return Message(text, planned, mention, best_single.processor, f"{best_single.ms:.2f}", caveat)
     text = "planned with {}; with {} the same request takes {} ms, {}x against the {} alone ({} ms), but {}"
-    return Message(text, planned, mention, f"{ms:.2f}", f"{alone.ms / ms:.2f}", alone.processor, f"{alone.ms:.2f}", rounds)
+    return Message(
+        text, planned, mention, f"{ms:.2f}", f"{best_single.ms / ms:.2f}", best_single.processor, f"{best_single.ms:.2f}", caveat
+    )
 
 
-def _choice(problem: PlanningProblem, request: PlanConfig) -> tuple[PlanningProblem, Searched, tuple[Message, ...]]:
-    """The best design, and what to say of it: an exact one where no rule that was asked for rules out the stretched ones, else a whole one."""
+def _choose_with_fallback(problem: PlanningProblem, request: PlanConfig) -> tuple[PlanningProblem, SearchedSpace, tuple[Message, ...]]:
+    """Return the best design and its warnings; without a stretched design, an exact one, else the undivided network."""
     # as a request without a word is completed for these processors
-    usual = PlanConfig(processors=problem.config.processors).checked(problem.device)
+    default = PlanConfig(processors=problem.config.processors).resolve(problem.device)
     try:
-        return problem, choose(problem, explain=problem.config != usual or not problem.far_ahead), ()
+        return problem, choose(problem, explain=problem.config != default or not problem.one_processor_dominates), ()
     except InfeasibleError as error:
         refused, config = error, problem.config
-    current = any(rule.value != getattr(usual, rule.rule) for rule in refused.rules)
-    if current or config.kinds or config.lossless or config.accuracy or config.widens or config.strategy != usual.strategy:
+    rule_was_given = any(rule.value != getattr(default, rule.rule) for rule in refused.rules)
+    if rule_was_given or config.kinds or config.lossless or config.accuracy or config.widens or config.strategy != default.strategy:
         raise refused
-    same = {"processors": config.processors, "precision": config.precision}
-    exact = PlanningProblem.of(problem.graph, problem.device, msgspec.structs.replace(request, lossless=True, **same))
+    kept_options = {"processors": config.processors, "precision": config.precision}
+    exact = PlanningProblem.of(problem.graph, problem.device, msgspec.structs.replace(request, lossless=True, **kept_options))
     options = OptionName("lossless"), OptionName("precision", config.precision)
     divided = Message("{}: the network is divided exactly instead, as with {} {}", refused.message, *options)
-    instead = [(exact, divided)]
-    if seldom := merged_instead(problem):
-        return *seldom, (Message("{}: planned as with {} {} instead", refused.message, *MERGED_INSTEAD),)
-    if config.n_meet == usual.n_meet:
+    fallbacks = [(exact, divided)]
+    if merged := choose_merged(problem):
+        return *merged, (Message("{}: planned as with {} {} instead", refused.message, *MERGED_OPTIONS),)
+    if config.n_meet == default.n_meet:
         whole = Message("{}, not even exactly: the network stays whole", refused.message)
-        instead.append((replace(exact, config=msgspec.structs.replace(exact.config, n_meet=0)), whole))
-    for other, said in instead:
+        fallbacks.append((replace(exact, config=msgspec.structs.replace(exact.config, n_meet=0)), whole))
+    for fallback, warning in fallbacks:
         with suppress(InfeasibleError):
-            return other, choose(replace(other, accuracy_source=None)), (said,)
+            return fallback, choose(replace(fallback, accuracy_source=None)), (warning,)
     raise refused
 
-
-#: Times count exchanges whatever share of a segment they take, and one segment of merged stages has the fewest.
-MERGED_INSTEAD = OptionName("alpha", 100.0), OptionName("merge", "always")
+    #: Times count exchanges whatever share of a segment they take, and one segment of merged stages has the fewest.
 
 
-def merged_instead(problem: PlanningProblem) -> tuple[PlanningProblem, Searched] | None:
+MERGED_OPTIONS = OptionName("alpha", 100.0), OptionName("merge", "always")
+
+
+def choose_merged(problem: PlanningProblem) -> tuple[PlanningProblem, SearchedSpace] | None:
     """The best design of merged stages whatever share exchanges take, where that gains over the best single processor; None elsewhere."""
-    seldom = replace(problem, config=msgspec.structs.replace(problem.config, alpha=100.0, merge="always"))
+    merged = replace(problem, config=msgspec.structs.replace(problem.config, alpha=100.0, merge="always"))
     try:
-        choice = choose(seldom, explain=False)
+        choice = choose(merged, explain=False)
     except InfeasibleError:
         return None
-    alone = ranked_singles(problem.graph, problem.costs, problem.config.processors)[0]
-    branched = timeline(problem.graph, design_of(seldom, choice.result), problem.costs)
-    return (seldom, choice) if branched.makespan_ms * LEAST_GAIN <= alone.ms else None
+    best_single = ranked_singles(problem.graph, problem.costs, problem.config.processors)[0]
+    branched = timeline(problem.graph, design_of(merged, choice.result), problem.costs)
+    return (merged, choice) if branched.makespan_ms * MIN_GAIN <= best_single.ms else None
 
 
 def evaluate(
@@ -290,19 +304,21 @@ def evaluate(
     request = config or PlanConfig()
     if not request.processors:
         # A design may keep to one processor; its controls are then found among all of them.
-        several = len({device.processor(p).family for p in design.processors}) > 1
-        request = msgspec.structs.replace(request, processors=design.processors if several else device.default_processors)
+        has_many = len({device.processor(p).family for p in design.processors}) > 1
+        request = msgspec.structs.replace(request, processors=design.processors if has_many else device.default_processors)
     problem = PlanningProblem.of(graph, device, request, accuracy_source)
-    result = designed(problem, None, design)
+    result = predict_design(problem, None, design)
     return replace(result, warnings=_warnings(problem, result))
 
 
-def designed(problem: PlanningProblem, choice: Searched | None, design: BranchDesign | None = None, *, trained: bool = True) -> PlanResult:
+def predict_design(
+    problem: PlanningProblem, choice: SearchedSpace | None, design: BranchDesign | None = None, *, trained: bool = True
+) -> PlanResult:
     """The prediction and controls of a design that was searched for, or made elsewhere; `trained` asks for the sequential network, which would have to be trained."""
     graph, config, costs, source = problem.graph, problem.config, problem.costs, problem.accuracy_source
     singles, searched = ranked_singles(graph, costs, config.processors), choice.result if choice else None
     # what lies beside the backbone is placed after the search
-    proved = searched is not None and not config.tries and not backbone_of(graph).sides
+    proved = searched is not None and not config.is_evolutionary and not backbone_of(graph).sides
     design = design or design_of(problem, searched)
     return PlanResult(
         graph,
@@ -322,60 +338,62 @@ def designed(problem: PlanningProblem, choice: Searched | None, design: BranchDe
         source.answer(graph, design) if source is not None else None,
     )
 
+    # Warnings about a plan.
 
-# What a person should know of a plan.
 
-
-def _of_operators(result: PlanResult) -> list[str]:
+def _operator_warnings(result: PlanResult) -> list[str]:
     """Operators that torch computes, that have others in their place, that run in parts, and that a processor lacks."""
     graph, texts = result.graph, []
     opaque = Counter(str(op.attrs["variant"]) for op in graph.ops if op.kind == "opaque")
     if opaque:
-        listed = ", ".join(f"{count} `{name}`" for name, count in opaque.most_common(MOST_NAMED))
-        more = f" and {len(opaque) - MOST_NAMED} other kinds" if len(opaque) > MOST_NAMED else ""
+        listed = ", ".join(f"{count} `{name}`" for name, count in opaque.most_common(MAX_NAMED))
+        others = f" and {len(opaque) - MAX_NAMED} other kinds" if len(opaque) > MAX_NAMED else ""
         texts.append(
-            f"{opaque.total()} of {len(graph.ops)} operators are unknown and not split ({listed}{more}); their times are estimated from sizes"
+            f"{opaque.total()} of {len(graph.ops)} operators are unknown and not split ({listed}{others}); their times are estimated from sizes"
         )
     rewritten: dict[str, dict[str, None]] = {}
-    parted: dict[str, None] = {}
+    split_convolutions: dict[str, None] = {}
     for branch in (branch for part in result.design.segments for branch in part.branches):
         for name in inexact_rewrites(branch.rewrites):
             rewritten.setdefault(name, {})[branch.processor] = None
         if set(branch.rewrites) & set(exact):
-            parted[branch.processor] = None
+            split_convolutions[branch.processor] = None
     if rewritten:
-        text = ", ".join(f"{name} on {' and '.join(places)}" for name, places in rewritten.items())
+        text = ", ".join(f"{name} on {' and '.join(processors)}" for name, processors in rewritten.items())
         texts.append(f"scaled branches replace operators ({text}); part of the speed-up comes from that")
-    if parted:
-        where = " and ".join(parted)
+    if split_convolutions:
+        where = " and ".join(split_convolutions)
         texts.append(f"grouped convolutions on {where} run in parts, a convolution for each group, and compute the same")
-    there = {op.kind for op in graph.ops}
+    present = {op.kind for op in graph.ops}
     named = {name: result.device.processor(name).profile.unsupported for name in result.config.processors}
-    lacking = {name: [kind for kind in kinds if kind in there] for name, kinds in named.items()}
-    left = scaled_graph(graph, result.design) if any(GROUPED in kinds for kinds in named.values()) else None
+    lacking = {name: [kind for kind in kinds if kind in present] for name, kinds in named.items()}
+    scaled = scaled_graph(graph, result.design) if any(GROUPED in kinds for kinds in named.values()) else None
     for name, kinds in named.items():
-        if GROUPED in kinds and left is not None and any(is_grouped(left, op) and op.tags.get("processor") == name for op in left.ops):
+        if (
+            GROUPED in kinds
+            and scaled is not None
+            and any(is_grouped(scaled, op) and op.tags.get("processor") == name for op in scaled.ops)
+        ):
             lacking[name].append(GROUPED)
     text = "; ".join(f"{name} lacks {', '.join(f'`{kind}`' for kind in kinds)}" for name, kinds in lacking.items() if kinds)
     return [*texts, f"{text}: the CPU computes them, and times count the exchange there and back"] if text else texts
 
 
 def _warnings(problem: PlanningProblem, result: PlanResult) -> tuple[str, ...]:
-    """What a person should know of a plan."""
-    warnings: list[str | None] = [*_of_operators(result)]
-    guessed = ((f"{name} in {precision}", origin) for (name, precision), origin in result.origins.items())
-    warnings.append(not_measured(result.device.id, guessed))
+    """Return the warnings about a plan."""
+    warnings: list[str | None] = [*_operator_warnings(result)]
+    unmeasured = ((f"{name} in {precision}", origin) for (name, precision), origin in result.origins.items())
+    warnings.append(not_measured(result.device.id, unmeasured))
     low, high = (bound + problem.graph.macs - problem.backbone.macs for bound in problem.macs)
-    once = result.run.macs - result.run.repeated_macs
-    if not low <= once <= high:
-        least, most = result.config.macs
-        ratio = once / result.graph.macs
-        warnings.append(f"the design has {ratio:.3f} of the original's multiply-accumulates, outside {least:g} to {most:g}")
+    macs = result.run.macs - result.run.repeated_macs
+    if not low <= macs <= high:
+        lowest, highest = result.config.macs
+        ratio = macs / result.graph.macs
+        warnings.append(f"the design has {ratio:.3f} of the original's multiply-accumulates, outside {lowest:g} to {highest:g}")
     merged = [result.stages_of(row.segment) for row in result.run.segments if len(row.branches) > 1 and not join_of(row.design.join).exact]
     names = [f"{stages[0].name} to {stages[-1].name}" for stages in merged if len(stages) > 1]
     if names and not (result.accuracy is not None and result.accuracy.basis == "sensitivity"):
-        warnings.append(
-            # NN-Stretch (MobiSys 2023), table 3
+        warnings.append(  # NN-Stretch (MobiSys 2023), table 3
             f"stages are merged ({', '.join(names)}): fewer meeting points lower the accuracy of the trained network"
         )
     warnings += [division.remark(result.stages) for division in of_kinds(result.config.planned_kinds)]
@@ -384,17 +402,17 @@ def _warnings(problem: PlanningProblem, result: PlanResult) -> tuple[str, ...]:
     return tuple(text for text in warnings if text)
 
 
-def unused_processors(problem: PlanningProblem, choice: Searched, used: Sequence[str], best_ms: float) -> tuple[UnusedProcessor, ...]:
+def unused_processors(problem: PlanningProblem, choice: SearchedSpace, used: Sequence[str], best_ms: float) -> tuple[UnusedProcessor, ...]:
     """Every processor of the request that a design leaves out, which takes `best_ms`."""
     config, result = problem.config, []
     # Other searches choose from other designs: theirs cannot be compared with the fastest of these.
-    free = config.params is None and config.min_accuracy is None and config.min_agreement is None and config.objective == "latency"
-    comparable = config.strategy == "exact" and not config.widens and free
+    only_latency = config.params is None and config.min_accuracy is None and config.min_agreement is None and config.objective == "latency"
+    comparable = config.strategy == "exact" and not config.widens and only_latency
     for name in (name for name in config.processors if name not in used):
         best = None
         if comparable:
-            best = search_exact(choice.space, *problem.macs, choice.n_meet, using=lambda o, name=name: name in o.processors)
-        rule = _rule(choice.space, name)
+            best = search_exact(choice.space, *problem.macs, choice.n_meet, required=lambda o, name=name: name in o.processors)
+        rule = _broken_rule(choice.space, name)
         ms = None if best is None else timeline(problem.graph, design_of(problem, best), problem.costs).makespan_ms
         if ms is None:
             reasons = []
@@ -408,8 +426,8 @@ def unused_processors(problem: PlanningProblem, choice: Searched, used: Sequence
     return tuple(result)
 
 
-def _rule(space: DesignSpace, processor: str) -> str:
-    """The rule that every branch on a processor breaks, in words."""
+def _broken_rule(space: DesignSpace, processor: str) -> str:
+    """Return the rule that every branch on a processor breaks, in words."""
     groups = [o for options in space.options for o in options if processor in o.processors and o.branched]
     if not groups:
         return "no segment can branch to it"
@@ -418,17 +436,16 @@ def _rule(space: DesignSpace, processor: str) -> str:
     base = [space.alone_ms(group) for group in groups]
     for constraint, value in space.rules.active:
         bound = [(group, ms) for group, ms in zip(groups, base, strict=True) if constraint.exact or not group.exact]
-        why = constraint.missed(value, [group for group, _ in bound], [ms for _, ms in bound]) if bound else None
-        if why is not None:
-            return Message("no branch on it meets {}: {}", OptionName(constraint.option.name), why)
+        reason = constraint.explain_miss(value, [group for group, _ in bound], [ms for _, ms in bound]) if bound else None
+        if reason is not None:
+            return Message("no branch on it meets {}: {}", OptionName(constraint.option.name), reason)
     single = [OptionName(item.option.name) for item, value in space.rules.active if item.mask(value, groups[0], base[0]) is not None]
     return Message(f"no branch on it meets {', '.join('{}' for _ in single)} all at once", *single)
 
+    # Choose a design: which stages are merged, then the search of the strategy asked for, then bounds on the result.
 
-# Choose a design: which stages are merged, then the search of the strategy asked for, then bounds on the result.
 
-
-def choose(problem: PlanningProblem, *, explain: bool = True) -> Searched:
+def choose(problem: PlanningProblem, *, explain: bool = True) -> SearchedSpace:
     """The fastest design within the constraints, or the most accurate one where that is the objective.
 
     With ``merge = "auto"`` stages are merged only where the request has no
@@ -437,51 +454,51 @@ def choose(problem: PlanningProblem, *, explain: bool = True) -> Searched:
     tightest rule if it is to be `explain`ed.
     """
     config, costs, source, goal = problem.config, problem.costs, problem.accuracy_source, problem.goal
-    _check(config, source)
+    _check_objective(config, source)
     parts = search_request(problem, explain=explain)
     space, n_meet = parts[0].space, parts[0].n_meet
-    least = least_of([part.result for part in parts if part.result is not None])
-    if least is None and not explain:
+    best = best_result([part.result for part in parts if part.result is not None])
+    if best is None and not explain:
         raise InfeasibleError(f"no design of `{problem.backbone.name}` meets the constraints")
-    if least is None:
-        raise _refusal(problem, space)
+    if best is None:
+        raise _infeasible_error(problem, space)
     bounds = Bounds(problem.backbone, space, config, problem.macs, n_meet, goal)
     if config.params is not None:
-        least = bounds.within_params(least)
+        best = bounds.satisfy_params(best)
     if source is not None and getattr(config, source.option) is not None:
-        least = bounds.accurate_enough(least, source)
+        best = bounds.satisfy_accuracy(best, source)
     if source is not None and config.objective == "accuracy":
-        least = bounds.most_accurate(least, source)
-    if config.latency_budget is not None and least.ms > config.latency_budget and not config.best_in.only_latency:
-        least = bounds.fast_enough(least)
-    if config.latency_budget is not None and least.ms > config.latency_budget:
-        what = Message(
-            "the fastest design of `{}` on {} takes {} ms, more than {}",
-            problem.backbone.name, costs.predictor.device.id, f"{least.ms:.4g}", OptionName("latency_budget", config.latency_budget),
-        )  # fmt: skip
-        raise refusal(what, [TightRule("latency_budget", config.latency_budget, ceil(least.ms * 1000) / 1000)])
-    if config.best_in.tried:
-        starts = [least, *fastest_designs(space, *problem.macs, n_meet)]
-        least = evolve(space, *problem.macs, n_meet, score_of(config.best_in, goal, space), starts, keeps=bounds.keeps(source)) or least
-    return Searched(space, n_meet, least)
+        best = bounds.most_accurate(best, source)
+    if config.latency_budget is not None and best.ms > config.latency_budget and not config.parsed_objective.only_latency:
+        best = bounds.satisfy_latency(best)
+    if config.latency_budget is not None and best.ms > config.latency_budget:
+        problem_text = Message ( "the fastest design of `{}` on {} takes {} ms, more than {}" , problem . backbone . name , costs . predictor . device . id , f"{best.ms:.4g}" , OptionName ( "latency_budget" , config . latency_budget ) , )  # fmt: skip
+        raise infeasible_error(problem_text, [TightRule("latency_budget", config.latency_budget, ceil(best.ms * 1000) / 1000)])
+    if config.parsed_objective.is_evolved:
+        starts = [best, *fastest_designs(space, *problem.macs, n_meet)]
+        best = (
+            evolve(space, *problem.macs, n_meet, score_of(config.parsed_objective, goal, space), starts, keeps=bounds.bounds_check(source))
+            or best
+        )
+    return SearchedSpace(space, n_meet, best)
 
 
-def search_request(problem: PlanningProblem, *, explain: bool = True) -> list[Searched]:
+def search_request(problem: PlanningProblem, *, explain: bool = True) -> list[SearchedSpace]:
     """All designs of a request, as spaces of which each is searched by itself: its own first, then those that belong to it as well."""
     for name in problem.config.keep:
         if name not in (names := [stage.name for stage in problem.stages]):
             raise UnknownNameError.among("stage to keep", name, names)
     source = problem.accuracy_source
     try:
-        searched = _searched(problem, merges=source is not None and source.merges)
+        searched = _search_spaces(problem, merges=source is not None and source.merges)
     except InfeasibleError as error:
-        raise _with_way_out(problem, error) if explain else error from None
+        raise _suggest_other_kinds(problem, error) if explain else error from None
     if source is None and problem.config.params is None:
-        searched += _by_fewer(problem)
+        searched += _search_fewer_processors(problem)
     return searched
 
 
-def _searched(problem: PlanningProblem, *, merges: bool, holders: Sequence[str] | None = None) -> list[Searched]:
+def _search_spaces(problem: PlanningProblem, *, merges: bool, holders: Sequence[str] | None = None) -> list[SearchedSpace]:
     """The spaces of a request for all its processors, with the meeting points that designs must have, and the best of them.
 
     With `merges` it is known what merged stages lose, so that they need not be kept for the last.
@@ -498,88 +515,88 @@ def _searched(problem: PlanningProblem, *, merges: bool, holders: Sequence[str] 
         if searched is None and config.merge == "auto" and not config.meet and not merges:
             space, merged = merge_stages(graph, space), True
             fine = space if at_stages else cut_blocks(graph, config, space, merged=True)
-            for n_meet in range(max(space.most_meetings, config.n_meet), config.n_meet - 1, -1):
+            for n_meet in range(max(space.max_meetings, config.n_meet), config.n_meet - 1, -1):
                 searched = _search(problem, fine, n_meet)
                 if searched is not None:
                     break
     if set(config.planned_kinds) == {STRETCH}:
-        return [Searched(fine, n_meet, searched)]
+        return [SearchedSpace(fine, n_meet, searched)]
     if config.exact or at_stages:
         mixed = with_exact_kinds(graph, config, space)
     else:
         mixed = cut_blocks(graph, config, space, config.planned_kinds, merged=merged)
-    result = [Searched(mixed, n_meet, _best(problem, mixed, n_meet))]
+    result = [SearchedSpace(mixed, n_meet, _search_by_strategy(problem, mixed, n_meet))]
     if n_meet > config.n_meet:
         # where scaled copies need merged stages, they keep as many meeting points as they can have; a design without them loses no
         # accuracy and needs no more than are asked for
-        same = without_stretched(mixed)
-        result.append(Searched(same, config.n_meet, search_best(same, *problem.macs, config.n_meet, problem.goal)))
+        unstretched = without_stretched(mixed)
+        result.append(SearchedSpace(unstretched, config.n_meet, search_best(unstretched, *problem.macs, config.n_meet, problem.goal)))
     return result
 
 
-def _by_fewer(problem: PlanningProblem) -> list[Searched]:
+def _search_fewer_processors(problem: PlanningProblem) -> list[SearchedSpace]:
     """The designs on fewer of the processors, where a request for those would merge stages: a processor more must not make a design slower."""
     config = problem.config
     merges = config.merge == "auto" and not config.meet and STRETCH in config.planned_kinds
-    if not merges or config.strategy != "exact" or config.widens or config.best_in.tried:
+    if not merges or config.strategy != "exact" or config.widens or config.parsed_objective.is_evolved:
         return []
-    by_fewer: list[Searched] = []
-    for some in (some for count in range(2, len(config.processors)) for some in combinations(config.processors, count)):
-        fewer = replace(problem, config=config.on(some))
-        if search_some(fewer.stage_space(), *problem.macs, config.n_meet) is None:
-            by_fewer += _searched(fewer, merges=False, holders=config.processors)
-    return by_fewer
+    searched: list[SearchedSpace] = []
+    for subset in (subset for count in range(2, len(config.processors)) for subset in combinations(config.processors, count)):
+        subproblem = replace(problem, config=config.replace_processors(subset))
+        if search_coarse(subproblem.stage_space(), *problem.macs, config.n_meet) is None:
+            searched += _search_spaces(subproblem, merges=False, holders=config.processors)
+    return searched
 
 
-def _check(config: PlanConfig, accuracy_source: AccuracySource | None) -> None:
+def _check_objective(config: PlanConfig, accuracy_source: AccuracySource | None) -> None:
     widening = " and ".join(f"`{name}`" for name in joins_that(lambda join: join.widens))
-    if accuracy_source is not None and (config.strategy not in GENERAL or config.widens):
-        what = f"accuracy is planned for by the exact search and joins other than {widening} only"
-        raise UsageError(what, Message("leave out {} and {}", OptionName("strategy"), OptionName("join")))
+    if accuracy_source is not None and (config.strategy not in GENERAL_STRATEGIES or config.widens):
+        problem = f"accuracy is planned for by the exact search and joins other than {widening} only"
+        raise UsageError(problem, Message("leave out {} and {}", OptionName("strategy"), OptionName("join")))
     if config.widens and (config.strategy != "exact" or config.params is not None):
-        what = Message("{} joins are planned without {} and {}", f"`{config.join}`", OptionName("strategy"), OptionName("params"))
-        raise UsageError(what, Message("leave them out, or use {}", OptionName("join", DEFAULT)))
+        problem = Message("{} joins are planned without {} and {}", f"`{config.join}`", OptionName("strategy"), OptionName("params"))
+        raise UsageError(problem, Message("leave them out, or use {}", OptionName("join", DEFAULT)))
 
 
 def _search(problem: PlanningProblem, space: DesignSpace, n_meet: int) -> SearchResult | None:
     config, macs = problem.config, problem.macs
-    if config.strategy in GENERAL and not config.widens:
-        return _best(problem, space, n_meet)
+    if config.strategy in GENERAL_STRATEGIES and not config.widens:
+        return _search_by_strategy(problem, space, n_meet)
     segments = space.segments
     if space.longest_span > 1:
         # These searches know no merging: they take the meeting points of the best design that does.
-        guide = search_exact(space, *macs, n_meet)
-        if guide is None:
+        incumbent = search_exact(space, *macs, n_meet)
+        if incumbent is None:
             return None
-        segments = [options.segment for options, _ in guide.picks]
-        space = problem.space(segments, DEFAULT if config.widens else config.meets_by)
+        segments = [options.segment for options, _ in incumbent.picks]
+        space = problem.space(segments, DEFAULT if config.widens else config.resolved_join)
     if config.widens:
         search_result = search_concat(lambda arriving: problem.space(segments, config.join, arriving), *macs, n_meet)
     else:
-        search_result = _best(problem, space, n_meet)
+        search_result = _search_by_strategy(problem, space, n_meet)
     if search_result is None and search_exact(space, *macs, n_meet) is not None:
         if config.widens:
-            why = f"no design of `{problem.backbone.name}` with `{config.join}` joins was found in the range of multiply-accumulates"
-            raise InfeasibleError(why, Message("use {}", OptionName("join", DEFAULT)))
-        raise _missed(problem)
+            reason = f"no design of `{problem.backbone.name}` with `{config.join}` joins was found in the range of multiply-accumulates"
+            raise InfeasibleError(reason, Message("use {}", OptionName("join", DEFAULT)))
+        raise _strategy_error(problem)
     return search_result
 
 
-def _best(problem: PlanningProblem, space: DesignSpace, n_meet: int) -> SearchResult | None:
+def _search_by_strategy(problem: PlanningProblem, space: DesignSpace, n_meet: int) -> SearchResult | None:
     """The best design of a space by the strategy asked for; for what does not add up the fastest, to begin with."""
     macs, goal, strategy = problem.macs, problem.goal, problem.config.strategy
-    if strategy not in GENERAL:
+    if strategy not in GENERAL_STRATEGIES:
         result: SearchResult | None = import_module(f"stretch.planning.strategies.{strategy}").search(space, *macs, n_meet)
         return result
-    if strategy == "exact" or problem.config.best_in.tried:
+    if strategy == "exact" or problem.config.parsed_objective.is_evolved:
         return search_best(space, *macs, n_meet, goal)
-    result = evolve(space, *macs, n_meet, score_of(problem.config.best_in, goal, space), ())
+    result = evolve(space, *macs, n_meet, score_of(problem.config.parsed_objective, goal, space), ())
     if result is None and search_best(space, *macs, n_meet, goal) is not None:
-        raise _missed(problem)
+        raise _strategy_error(problem)
     return result
 
 
-def _missed(problem: PlanningProblem) -> InfeasibleError:
+def _strategy_error(problem: PlanningProblem) -> InfeasibleError:
     """The error for a strategy that overlooks every design."""
     return InfeasibleError(
         f"the strategy `{problem.config.strategy}` finds no design of `{problem.backbone.name}`, though there is one",
@@ -587,7 +604,7 @@ def _missed(problem: PlanningProblem) -> InfeasibleError:
     )
 
 
-def _refusal(problem: PlanningProblem, space: DesignSpace) -> InfeasibleError:
+def _infeasible_error(problem: PlanningProblem, space: DesignSpace) -> InfeasibleError:
     """The error for a request without a design; `space` is the largest one searched."""
     graph, config = problem.backbone, problem.config
     if config.merge == "never" and STRETCH in config.planned_kinds:
@@ -600,27 +617,27 @@ def _refusal(problem: PlanningProblem, space: DesignSpace) -> InfeasibleError:
             )
 
     def build(request: PlanConfig) -> DesignSpace:
-        other = replace(problem, config=request).stage_space()
+        stage_space = replace(problem, config=request).stage_space()
         if set(config.planned_kinds) != {STRETCH}:
-            return with_exact_kinds(graph, request, other)
-        return merge_stages(graph, other) if space.longest_span > 1 else other
+            return with_exact_kinds(graph, request, stage_space)
+        return merge_stages(graph, stage_space) if space.longest_span > 1 else stage_space
 
     result = explain_infeasible(graph, space, config, build)
-    return _with_way_out(problem, result)
+    return _suggest_other_kinds(problem, result)
 
 
-def _with_way_out(problem: PlanningProblem, refused: InfeasibleError) -> InfeasibleError:
+def _suggest_other_kinds(problem: PlanningProblem, error: InfeasibleError) -> InfeasibleError:
     """A refusal whose hint names the other kinds of branches, exact or stretched, where those have a design for the same request."""
     config = problem.config
     if config.planned_kinds == (STRETCH,):
         kinds, mention = {"lossless": True, "kinds": ()}, Message("or split the network as it is with {}", OptionName("lossless"))
     elif config.exact:
-        more = "or let segments be stretched, which makes another network, with {}"
-        kinds, mention = {"lossless": False, "kinds": (STRETCH,)}, Message(more, OptionName("kinds", (STRETCH,)))
+        text = "or let segments be stretched, which makes another network, with {}"
+        kinds, mention = {"lossless": False, "kinds": (STRETCH,)}, Message(text, OptionName("kinds", (STRETCH,)))
     else:
-        return refused
+        return error
     with suppress(InfeasibleError, UsageError):
-        other = PlanningProblem.of(problem.graph, problem.device, msgspec.structs.replace(config, **kinds), like=problem)
-        if any(part.result is not None for part in _searched(other, merges=False)):
-            refused.hint = Message("{}, {}", refused.hint, mention) if refused.hint else Message("{}", mention)
-    return refused
+        alternative = PlanningProblem.of(problem.graph, problem.device, msgspec.structs.replace(config, **kinds), like=problem)
+        if any(part.result is not None for part in _search_spaces(alternative, merges=False)):
+            error.hint = Message("{}, {}", error.hint, mention) if error.hint else Message("{}", mention)
+    return error

@@ -25,8 +25,8 @@ from stretch.planning.cost.branch import BranchCost, Costs
 from stretch.planning.cost.makespan import BranchTime, SegmentTime, SidedTimes, Timeline, busiest_ms, busy_ms, run_mj, timeline
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, SideDesign
 from stretch.planning.design.division import with_shares
-from stretch.planning.design.scale import legal_widths, scaled_graph, still_shared
-from stretch.planning.messages import Spelling, as_argument, spelled
+from stretch.planning.design.scale import legal_widths, remaining_shared_weights, scaled_graph
+from stretch.planning.messages import Spelling, format_argument, render_message
 from stretch.planning.network.segments import EntryKind, Segment, backbone_of, join_kinds
 from stretch.planning.search.exact import search_exact
 from stretch.planning.search.layers import TIE, Layer, shortest_path
@@ -36,13 +36,13 @@ from stretch.planning.search.space import DesignSpace, Rules
 # What a branched design must beat, predicted on the same device.
 
 #: Largest width ratio of the sequential control: fewer, wider blocks.
-WIDEST = 1.5
+MAX_WIDTH_RATIO = 1.5
 #: Rescaling gains up to about a third, so what is slower by more than this cannot catch up.
-CATCH_UP = 1.35
+MAX_CATCH_UP = 1.35
 
 
 @dataclass(frozen=True)
-class Single:
+class SingleProcessor:
     """A network on one processor."""
 
     processor: str  # With its core set where that is not the default.
@@ -64,9 +64,9 @@ def variants(costs: Costs, processors: Sequence[str]) -> list[tuple[str, str]]:
     return result
 
 
-def ranked_singles(graph: OpGraph, costs: Costs, processors: Sequence[str]) -> list[Single]:
+def ranked_singles(graph: OpGraph, costs: Costs, processors: Sequence[str]) -> list[SingleProcessor]:
     """Every way to run a network on one of the allowed processors, the fastest first."""
-    singles = (Single(name, at, costs.predictor.predict(graph, name, at).ms) for name, at in variants(costs, processors))
+    singles = (SingleProcessor(name, at, costs.predictor.predict(graph, name, at).ms) for name, at in variants(costs, processors))
     return sorted(singles, key=lambda single: single.ms)
 
 
@@ -75,30 +75,30 @@ class SequentialControl:
     """The sequential model scaled to the same multiply-accumulates."""
 
     design: BranchDesign  # One branch per segment, all on one processor; `scaled_graph` builds it.
-    single: Single  # Where it runs fastest.
+    single: SingleProcessor  # Where it runs fastest.
     macs: int  # Its multiply-accumulates.
 
 
 def sequential_same_macs(
-    graph: OpGraph, segments: Sequence[Segment], costs: Costs, singles: Sequence[Single], rules: Rules, macs: tuple[int, int]
+    graph: OpGraph, segments: Sequence[Segment], costs: Costs, singles: Sequence[SingleProcessor], rules: Rules, macs: tuple[int, int]
 ) -> SequentialControl | None:
     """The fastest sequential model whose segments are rescaled under the same floors; rules on communication do not apply.
 
-    Depths fall to the floor, widths range from it to `WIDEST`. Dynamic programming over the width that arrives at each segment.
+    Depths fall to the floor, widths range from it to `MAX_WIDTH_RATIO`. Dynamic programming over the width that arrives at each segment.
     """
     best: SequentialControl | None = None
     for original in singles:
-        if original.ms > CATCH_UP * singles[0].ms:
+        if original.ms > MAX_CATCH_UP * singles[0].ms:
             break
-        known = costs.at(original.processor, original.precision)
-        rescaled = _rescale(graph, segments, known, original, rules, macs)
+        known = costs.replace_precision(original.processor, original.precision)
+        rescaled = _scale_to_macs(graph, segments, known, original, rules, macs)
         if rescaled is not None and (best is None or rescaled.single.ms < best.single.ms):
             best = rescaled
     return best
 
 
-def _rescale(
-    graph: OpGraph, segments: Sequence[Segment], costs: Costs, original: Single, rules: Rules, macs: tuple[int, int]
+def _scale_to_macs(
+    graph: OpGraph, segments: Sequence[Segment], costs: Costs, original: SingleProcessor, rules: Rules, macs: tuple[int, int]
 ) -> SequentialControl | None:
     processor, least = original.processor, rules.values["segment_macs"]
     align = costs.align(processor)
@@ -145,8 +145,8 @@ def _rescale(
 
 
 def _widths(segment: Segment, align: int, rules: Rules) -> list[int]:
-    """Up to 25 widths from the floor to `WIDEST`, the original among them."""
-    legal = [w for w in legal_widths(segment, align, ceiling=WIDEST) if rules.offers(segment, "width", w)]
+    """Up to 25 widths from the floor to `MAX_WIDTH_RATIO`, the original among them."""
+    legal = [w for w in legal_widths(segment, align, ceiling=MAX_WIDTH_RATIO) if rules.offers(segment, "width", w)]
     if len(legal) <= 25:
         return legal
     targets = np.linspace(legal[0], legal[-1], 25)
@@ -184,7 +184,7 @@ def operator_split(graph: OpGraph, stages: Sequence[Segment], costs: Costs, proc
 # Where the parts beside the backbone run: each on the processor on which all of them together end first.
 
 #: Rounds in which each side is moved once, at most.
-ROUNDS = 4
+SIDE_ROUNDS = 4
 
 
 def sides_on(graph: OpGraph, processor: str) -> tuple[SideDesign, ...]:
@@ -203,7 +203,7 @@ def place_sides(graph: OpGraph, design: BranchDesign, costs: Costs, processors: 
         return design
     times = SidedTimes(graph, design, costs)
     best_ms, best = min(((times.timeline(item).makespan_ms, item) for item in (sides_on(graph, p) for p in processors)), key=lambda x: x[0])
-    for _ in range(ROUNDS):
+    for _ in range(SIDE_ROUNDS):
         before = best_ms
         for i, processor in product(sorted(range(len(sides)), key=lambda i: -sides[i].macs), processors):
             moved = (*best[:i], replace(best[i], processor=processor), *best[i + 1 :])
@@ -383,9 +383,9 @@ class PlanResult:
     design: BranchDesign  # The design.
     stages: tuple[Segment, ...]  # The network's segments between its own meeting points, or those asked for.
     run: Timeline  # Its predicted timeline.
-    best_single: Single  # The original on the best single processor.
+    best_single: SingleProcessor  # The original on the best single processor.
     sequential: SequentialControl | None  # The sequential model scaled to the same multiply-accumulates; None if there is none.
-    whole_graph: Single  # The branched net as one graph on the best single processor.
+    whole_graph: SingleProcessor  # The branched net as one graph on the best single processor.
     ideal_split_ms: float  # The original divided without loss.
     optimal: bool | None  # Whether no design of the space is better in the objective; None for a design that was not searched for.
     gap: float | None  # How much better one might be, as a fraction; None where not known.
@@ -470,10 +470,10 @@ class PlanResult:
         return f"single:{self.best_single.processor}" if result == compare.NO_CLEAR_WINNER and self.ahead.far else result
 
     @cached_property
-    def ahead(self) -> compare.Ahead:
+    def ahead(self) -> compare.Lead:
         """How far the best single processor is ahead of the others."""
         best = self.best_single
-        return compare.ahead(self.graph, self.predictor, self.config.precision, (best.processor, best.precision))
+        return compare.processor_lead(self.graph, self.predictor, self.config.precision, (best.processor, best.precision))
 
     @cached_property
     def recommendation(self) -> compare.Recommendation:
@@ -485,7 +485,7 @@ class PlanResult:
     @cached_property
     def certainty(self) -> compare.Certainty:
         """How sure the prediction is, and what the recommendation hangs on."""
-        single, split = f"single:{self.best_single.processor}", {"operator_split": self._uncertain(self.operator_split)}
+        single, split = f"single:{self.best_single.processor}", {"operator_split": self._uncertain_run(self.operator_split)}
         return compare.certainty(self.recommendation, self.predicted_run, self._controls, single, split)
 
     def at_links(self, factor: float) -> compare.LinkFigure:
@@ -495,9 +495,9 @@ class PlanResult:
     @cached_property
     def objective(self) -> ObjectiveAnswer:
         """Return the objective of the design, and its value."""
-        goal, config = self.config.best_in, self.config
+        goal, config = self.config.parsed_objective, self.config
         return ObjectiveAnswer(
-            requested=goal.text, value=self._value(goal), unit=goal.unit, strategy="evolve" if config.tries else config.strategy
+            requested=goal.text, value=self._value(goal), unit=goal.unit, strategy="evolve" if config.is_evolutionary else config.strategy
         )
 
     def _value(self, goal: Objective) -> float | None:
@@ -506,20 +506,20 @@ class PlanResult:
             busiest = busiest_ms(self.run, host_among(self.config.precision) or HOST)
             return 1000 / busiest if busiest else None
         if goal.text == "robust":
-            return compare.kept_ms(self.predicted_run.drawn_ms(compare.drawn(self.predicted_run.unknowns)))
+            return compare.quantile_ms(self.predicted_run.drawn_ms(compare.draw_factors(self.predicted_run.unknowns)))
         if goal.text == "accuracy" and self.accuracy is not None:
             return self.accuracy.top1 if self.accuracy.agreement is None else self.accuracy.agreement
         energy = goal.weights.get("energy", 0.0)
-        if not goal.adds or (energy and self.energy_mj is None):
+        if not goal.is_additive or (energy and self.energy_mj is None):
             return None
         return goal.weights.get("latency", 0.0) * self.run.makespan_ms + (energy * (self.energy_mj or 0.0) if energy else 0.0)
 
     @cached_property
     def predicted_run(self) -> compare.PredictedRun:
         """Return the timeline in parts that are uncertain; with parts outside the backbone all in one, each waiting for its predecessors in the schedule."""
-        return self._uncertain(self.run)
+        return self._uncertain_run(self.run)
 
-    def _uncertain(self, run: Timeline) -> compare.PredictedRun:
+    def _uncertain_run(self, run: Timeline) -> compare.PredictedRun:
         if not run.sides:
             return compare.uncertain_run(run.segments, self.device, run.output, run.handover)
         feeding = {op.name for side in backbone_of(self.graph).before for op in side.ops}
@@ -531,7 +531,7 @@ class PlanResult:
             else compare.UncertainBranch({}, waits, job)
             for job, waits in zip([*before, *rows, *after], run.waits, strict=True)
         ]
-        return compare.PredictedRun([branches], parts=compare.handed_over(run.handover, self.device))
+        return compare.PredictedRun([branches], parts=compare.handover_times(run.handover, self.device))
 
     @cached_property
     def _controls(self) -> dict[str, compare.PredictedRun]:
@@ -546,7 +546,7 @@ class PlanResult:
     @cached_property
     def shared(self) -> list[SharedWeight]:
         """The weights that operators of the branched network share, as in the original."""
-        return still_shared(self.graph, self.design)
+        return remaining_shared_weights(self.graph, self.design)
 
     @property
     def sharing(self) -> list[str]:
@@ -592,7 +592,7 @@ class PlanResult:
 
     def answer(self, spelling: Spelling | None = None) -> PlanAnswer:
         """The result as plain data, whose sentences write options as arguments of Python unless another `spelling` is named."""
-        words = spelling or as_argument
+        words = spelling or format_argument
         params = self.graph.params - sum(weight.copies for weight in shared_weights([self.graph]))
         learned = self.run.params - sum(weight.copies for weight in self.shared)
         return filled(
@@ -622,13 +622,15 @@ class PlanResult:
             ],
             comparisons=list(self.recommendation.rivals),
             unused=[
-                msgspec.structs.replace(item, rule=spelled(item.rule, words) if item.rule else None, reason=spelled(item.reason, words))
+                msgspec.structs.replace(
+                    item, rule=render_message(item.rule, words) if item.rule else None, reason=render_message(item.reason, words)
+                )
                 for item in self.unused
             ],
             sequential_design=self.sequential.design if self.sequential else None,
             operator_split_design=self.operator_split.design,
             precision=dict(self.config.precision),
-            warnings=[spelled(warning, words) for warning in self.warnings],
+            warnings=[render_message(warning, words) for warning in self.warnings],
         )
 
     def _segment(self, row: SegmentTime) -> SegmentAnswer:
@@ -667,7 +669,7 @@ def _kind(row: SegmentTime) -> str:
     return "stretch" if changed else "whole"
 
 
-def control_fields(graph: OpGraph, single: Single, sequential: SequentialControl | None) -> dict[str, Any]:
+def control_fields(graph: OpGraph, single: SingleProcessor, sequential: SequentialControl | None) -> dict[str, Any]:
     """Return the answer's fields for the best single processor and the sequential network of the same multiply-accumulates."""
     return {
         "best_single_ms": single.ms,

@@ -22,7 +22,7 @@ from scheduler.placement.mapping import drivers, first_driver
 
 
 @dataclass(frozen=True)
-class Place:
+class ProfiledProcessor:
     """A processor with one core set."""
 
     family: str  # Such as ``cpu``.
@@ -73,19 +73,19 @@ class Place:
         return tuple(core for core in available_cores() if core not in self.cores)
 
 
-def find_places(processors: Sequence[str] = ()) -> list[Place]:
+def find_processors(processors: Sequence[str] = ()) -> list[ProfiledProcessor]:
     """Find the processors of this machine, the CPU with all its core sets first.
 
     Args:
         processors: Such as ``cpu``, ``gpu``, ``cpu[1core]``, ``cpu=openvino`` or ``cpu=openvino/int8``; empty for all with an available delegate.
     """
-    places_by_family: dict[str, list[Place]] = {}
-    for entry in processors or [HOST, *(kind for kind in ("gpu", "npu") if any(_available(_measured(kind))))]:
+    places_by_family: dict[str, list[ProfiledProcessor]] = {}
+    for entry in processors or [HOST, *(kind for kind in ("gpu", "npu") if any(_available_delegates(_delegates_of(kind))))]:
         name, _, chosen = entry.partition("=")
         family, bracket, core_set = name.partition("[")
         if family in places_by_family:
             raise UsageError(f"the processor `{family}` is named twice", "name each once, as --processors cpu,gpu")
-        places_by_family[family] = _places(family, chosen)
+        places_by_family[family] = _processors_of(family, chosen)
         if bracket:
             known = {place.core_set: place for place in places_by_family[family]}
             if core_set.removesuffix("]") not in known:
@@ -98,12 +98,12 @@ def find_places(processors: Sequence[str] = ()) -> list[Place]:
     return [place for family in sorted(places_by_family, key=lambda name: name != HOST) for place in places_by_family[family]]
 
 
-def _measured(kind: str) -> dict[str, type[Delegate]]:
+def _delegates_of(kind: str) -> dict[str, type[Delegate]]:
     """Delegates that drive a kind of processor and tell the times of its kernels."""
     return {name: delegate for name, delegate in drivers(kind) if delegate.fuses}
 
 
-def _available(able: Mapping[str, type[Delegate]]) -> Iterator[str]:
+def _available_delegates(able: Mapping[str, type[Delegate]]) -> Iterator[str]:
     return (name for name, delegate in able.items() if delegate.unavailable() is None)
 
 
@@ -111,11 +111,11 @@ def _available(able: Mapping[str, type[Delegate]]) -> Iterator[str]:
 _SHARE = 4.0
 
 
-def _places(family: str, chosen: str) -> list[Place]:
+def _processors_of(family: str, chosen: str) -> list[ProfiledProcessor]:
     # where no delegate that measures the processor is available the first says why
-    able = _measured(family)
+    eligible = _delegates_of(family)
     asked, slash, precision = chosen.partition("/")
-    name = asked or (HOST if family == HOST else first_driver(_available(able)) or next(iter(able), ""))
+    name = asked or (HOST if family == HOST else first_driver(_available_delegates(eligible)) or next(iter(eligible), ""))
     known = [name for name in delegates if delegates.get(name).fuses]
     if name not in known:
         if not asked:
@@ -135,21 +135,21 @@ def _places(family: str, chosen: str) -> list[Place]:
     precision = precision or delegate.precisions[0]
     cores = available_cores()
     if family != HOST:
-        return [Place(family, "all", name, precision, cores[-1:] if delegate.needs_core() else (), _SHARE)]
+        return [ProfiledProcessor(family, "all", name, precision, cores[-1:] if delegate.needs_core() else (), _SHARE)]
     # all cores for the CPU alone, all but one where another processor needs one for the thread that feeds it
     counts = sorted({1, len(cores), *(count for count in (2, 4, len(cores) - 1) if 1 < count < len(cores))})
-    return [Place(family, f"{n}core{'s' if n > 1 else ''}", name, precision, cores[:n], 3.0 if n == 1 else 1.5) for n in counts]
+    return [ProfiledProcessor(family, f"{n}core{'s' if n > 1 else ''}", name, precision, cores[:n], 3.0 if n == 1 else 1.5) for n in counts]
 
 
 # What a program on a board asks of the machine that started it: files that only that machine can make.
 
 #: Names the descriptors that questions are written to and answers are read from, as the agent sets it.
-ASKS = "NN_STRETCH_ASKS"
+ASK_VARIABLE = "NN_STRETCH_ASKS"
 
 
 def ask_for_file(path: Path, question: str) -> None:
     """Have a file made by the machine that started this program, and wait for it."""
-    questions, answers = map(int, os.environ[ASKS].split(","))
+    questions, answers = map(int, os.environ[ASK_VARIABLE].split(","))
     line = json.dumps({"file": str(path.absolute()), "question": question}).encode() + b"\n"
     try:
         while line:
@@ -172,7 +172,7 @@ Array = NDArray[np.float32]
 _POOL = 1 << 20
 
 #: Maximum size of weights on a board, in bytes.
-_MOST = 1 << 30
+_MAX_BYTES = 1 << 30
 
 
 def write_network(graph: OpGraph, path: Path, precision: str = "fp32") -> Path:
@@ -180,7 +180,7 @@ def write_network(graph: OpGraph, path: Path, precision: str = "fp32") -> Path:
 
     On a board, which has no torch, the connected machine creates the file.
     """
-    if ASKS in os.environ:
+    if ASK_VARIABLE in os.environ:
         ask_for_file(path, precision + graph.to_json().decode())
         return path
     from stretch.export.onnx import save_onnx, to_onnx
@@ -200,8 +200,8 @@ def answer_board(question: str) -> bytes:
     """Contents of the file that a board requests in `write_network`."""
     precision, brace, rest = question.partition("{")
     graph = OpGraph.from_json(brace + rest)
-    if weight_bytes(graph) > _MOST:
-        raise StretchError(f"the network `{graph.name}` has weights of more than {_MOST} bytes")
+    if weight_bytes(graph) > _MAX_BYTES:
+        raise StretchError(f"the network `{graph.name}` has weights of more than {_MAX_BYTES} bytes")
     with tempfile.TemporaryDirectory() as folder:
         return write_network(graph, Path(folder) / "network.onnx", precision).read_bytes()
 

@@ -52,9 +52,9 @@ from scheduler.measure.steady import (
 )
 from scheduler.runtime.threads import QueueThread
 from stretch.environment import processor_name
-from stretch.profile.places import Place, write_network
-from stretch.profile.styles import STYLES, Drawing, draw
-from stretch.profile.writing import Crossing, MeasuredPlace, Table, make_profile, valid_id
+from stretch.profile.places import ProfiledProcessor, write_network
+from stretch.profile.styles import STYLES, RandomNetwork, draw
+from stretch.profile.writing import Crossing, MeasuredProcessor, MeasurementTable, make_profile, valid_id
 
 # Active learning: measure the networks next on which the current fits disagree most.
 #
@@ -65,7 +65,7 @@ from stretch.profile.writing import Crossing, MeasuredPlace, Table, make_profile
 COMMITTEE, POOL = 4, 6
 
 #: Share of networks selected at random, as the committee may agree on a wrong prediction.
-EXPLORE = 0.5
+EXPLORATION_SHARE = 0.5
 
 #: Number of cross-validation groups.
 GROUPS = 10
@@ -73,7 +73,7 @@ GROUPS = 10
 Committee = list[dict[str, KernelGroup]]
 
 
-def appoint(rows: Sequence[TimedKernel], formula: Formula, grain: Grain, seed: int) -> Committee:
+def fit_committee(rows: Sequence[TimedKernel], formula: Formula, grain: Grain, seed: int) -> Committee:
     """Fit each committee member to a random half of the measured networks."""
     names = sorted({row.network for row in rows})
     rng = np.random.default_rng(seed)
@@ -95,7 +95,7 @@ def one_thread() -> AbstractContextManager[object]:
     return limits
 
 
-def doubt(committee: Committee, costs: Sequence[KernelCost], grain: Grain) -> float:
+def disagreement(committee: Committee, costs: Sequence[KernelCost], grain: Grain) -> float:
     """Disagreement of the committee on a network: standard deviation of the logarithm of its time.
 
     A kernel that a fit has no group for counts as much as all others together.
@@ -132,7 +132,7 @@ class Chooser:
         """Select the networks to measure next."""
         if doubt_of is None:
             return self.draw(count)
-        plain = round(count * EXPLORE)
+        plain = round(count * EXPLORATION_SHARE)
         pool = self.draw((count - plain) * POOL)
         return self.draw(plain) + sorted(pool, key=doubt_of, reverse=True)[: count - plain]
 
@@ -142,12 +142,13 @@ def family_of(name: str) -> str:
     style, _, number = name.rpartition("-")
     return f"draws {(STYLES.index(style) + int(number)) % GROUPS}"
 
+    #: Number of networks timed in turns.
 
-#: Number of networks timed in turns.
+
 BATCH = 6
 
 #: Maximum number of repetitions of an unstable measurement.
-TRIES = 3
+MAX_TRIES = 3
 
 #: Number of networks before the first committee, and growth factor before it is fitted again.
 FIRST, GROWTH = 56, 1.3
@@ -156,7 +157,7 @@ FIRST, GROWTH = 56, 1.3
 NOISY, AT_LEAST = 0.5, 12
 
 #: The machine is considered slowed down while a reference network takes longer than this factor times its fastest run.
-SLOWED = 1.15
+MAX_SLOWDOWN = 1.15
 
 #: Style and seed of the reference network, and its name among those timed in turns.
 _WATCHED, _WATCH = ("residual", 1), "watch"
@@ -175,10 +176,10 @@ Step = Callable[[str], None]
 
 
 @dataclass
-class Collected:
+class CollectedMeasurements:
     """Result of measuring one processor."""
 
-    place: Place
+    place: ProfiledProcessor
     measured: int = 0  # Networks timed in this run.
     unsteady: int = 0  # Networks with unstable times.
     slowed: int = 0  # Networks that were only timed while the machine was slowed down.
@@ -208,55 +209,55 @@ class _NetworkSample:
 class Collector:
     """Measures networks on one processor."""
 
-    def __init__(self, place: Place, device: str, table: Table) -> None:
+    def __init__(self, place: ProfiledProcessor, device: str, table: MeasurementTable) -> None:
         self.place, self.table, self._device = place, table, device
         self._fuser = Fuser(load_rules(place.backend))
         self._formula = load_formula(place.backend)
         self._delegate: Delegate = place.create()
         self._committee: Committee | None = None
         self._appointed = 0
-        self._result = Collected(place)
+        self._result = CollectedMeasurements(place)
         self._quickest = float("inf")
 
-    def collect(self, seconds: float, step: Step = lambda doing: None, most: int | None = None) -> Collected:
+    def collect(self, seconds: float, step: Step = lambda doing: None, most: int | None = None) -> CollectedMeasurements:
         """Measure until the time is used up."""
         end, saved = monotonic() + seconds, monotonic()
-        chooser = Chooser(self._known())
+        chooser = Chooser(self._measured_names())
         try:
             with tempfile.TemporaryDirectory() as folder:
                 # the reference network tracks the machine's speed
                 watched = write_network(draw(*_WATCHED), Path(folder) / "watch.onnx", self.place.precision)
                 self._watch = runner(self._delegate.compile(watched), self.place.caller)
                 while monotonic() < end and (most is None or self._result.measured < most):
-                    graphs = chooser.choose(BATCH, None if self._votes() is None else self._doubt)
+                    graphs = chooser.choose(BATCH, None if self._fit_committee() is None else self._disagreement)
                     self._measure(graphs, Path(folder), end)
                     self._result.check_noise()
                     if monotonic() > saved + _SAVE_S:
                         self.table.save()
                         saved = monotonic()
-                    step(f"{self.place.name}: {len(self._known())} networks, {max(0.0, end - monotonic()):.0f} s left")
+                    step(f"{self.place.name}: {len(self._measured_names())} networks, {max(0.0, end - monotonic()):.0f} s left")
         finally:
             self._delegate.close()
             self.table.save()
         return self._result
 
-    def _known(self) -> list[str]:
+    def _measured_names(self) -> list[str]:
         return [row.network for row in self.table.latencies if self._is_own(row)]
 
     def _is_own(self, row: Latency | KernelLatency) -> bool:
         return (row.processor, row.core_set) == (self.place.family, self.place.core_set)
 
-    def _votes(self) -> Committee | None:
+    def _fit_committee(self) -> Committee | None:
         """The committee, fitted again once there is much more data."""
-        count = len(self._known())
+        count = len(self._measured_names())
         if count >= max(FIRST, self._appointed * GROWTH):
             rows = [TimedKernel(row.network, row.cost, row.ms) for row in self.table.kernels if self._is_own(row)]
-            self._committee, self._appointed = appoint(rows, self._formula, GRAIN, count), count
+            self._committee, self._appointed = fit_committee(rows, self._formula, GRAIN, count), count
         return self._committee
 
-    def _doubt(self, graph: OpGraph) -> float:
+    def _disagreement(self, graph: OpGraph) -> float:
         assert self._committee is not None
-        return doubt(self._committee, [kernel.cost for kernel in self._fuser.fuse(graph)], GRAIN)
+        return disagreement(self._committee, [kernel.cost for kernel in self._fuser.fuse(graph)], GRAIN)
 
     def _measure(self, graphs: Sequence[OpGraph], folder: Path, end: float) -> None:
         """Compile a batch and time it in turns, repeating unstable measurements."""
@@ -285,13 +286,13 @@ class Collector:
         """Time a batch in turns with the reference network; repeat unstable times, or all if the machine was slowed down."""
         left = list(samples)
         slowed = False
-        for _ in range(TRIES):
+        for _ in range(MAX_TRIES):
             times = time_steadily({_WATCH: self._watch} | {sample.graph.name: sample.run for sample in left}, self.place.serial, end=end)
             if not times:
                 break
             watched = times[_WATCH]
             self._quickest = min(self._quickest, watched.least_ms)
-            slowed = watched.ms > SLOWED * self._quickest
+            slowed = watched.ms > MAX_SLOWDOWN * self._quickest
             for sample in left:
                 time = times[sample.graph.name]
                 # Disturbances only increase a time.
@@ -322,7 +323,7 @@ class Collector:
         the sum is the network's time. A processor with a queue of its own takes longer for a network by the hand-over, which is
         measured by itself; its kernels have the times that its clock tells.
         """
-        for _ in range(TRIES):
+        for _ in range(MAX_TRIES):
             operators, added = time_operators(self._delegate, file, self.place.caller, [op.name for op in graph.ops])
             kernel_times = time_kernels(operators, [kernel.ops for kernel in launched])
             total = sum(operators.values())
@@ -333,12 +334,13 @@ class Collector:
                 return [None if ms is None else ms * scale for ms in kernel_times]
         return [None] * len(launched)
 
+        #: Channels, input rows and output rows of the networks for hand-overs: the same work on large and small tensors.
 
-#: Channels, input rows and output rows of the networks for hand-overs: the same work on large and small tensors.
+
 HANDOVERS = ((16, 16, 16), (16, 112, 112), (64, 112, 112), (64, 112, 1), (64, 56, 56), (128, 56, 1), (16, 32, 1))
 
 #: The one that is also timed behind a running kernel.
-READ = (64, 56, 56)
+READ_SHAPE = (64, 56, 56)
 
 #: Runs per hand-over, of which the median is used.
 _HANDINGS = 25
@@ -347,27 +349,27 @@ _HANDINGS = 25
 _COMPUTING, _MOVING = (256, 28), (64, 160)
 
 
-def measure_crossing(host: Place, other: Place, end: float = inf) -> Crossing:
+def measure_crossing(host: ProfiledProcessor, other: ProfiledProcessor, end: float = inf) -> Crossing:
     """Measure the link between the host and another processor, and their contention."""
     with tempfile.TemporaryDirectory() as folder:
         return Crossing(
             fit_link(_handovers(host, other, Path(folder), end)),
-            _together(host, other, computing(), Path(folder), end),
-            _together(host, other, moving(), Path(folder), end),
+            _run_in_parallel(host, other, compute_bound_network(), Path(folder), end),
+            _run_in_parallel(host, other, memory_bound_network(), Path(folder), end),
             other.runtime,
             _reads(other, Path(folder), end),
         )
 
 
-def _handovers(host: Place, place: Place, folder: Path, end: float) -> list[Handover]:
+def _handovers(host: ProfiledProcessor, place: ProfiledProcessor, folder: Path, end: float) -> list[Handover]:
     delegate = place.create()
     # a delegate that blocks its caller gets a thread when a bundle runs, and handing over to the thread and back is
     # part of every exchange
-    worker = None if delegate.asynchronous else Handing(host.cores, place.cores)
+    worker = None if delegate.asynchronous else HandoverTimer(host.cores, place.cores)
     runs = {}
     files = {}
     for channels, rows, out in HANDOVERS:
-        graph = handed(channels, rows, out)
+        graph = handover_network(channels, rows, out)
         file = write_network(graph, folder / f"{graph.name}.onnx", place.precision)
         compiled = delegate.compile(file)
         runs[graph.name] = runner(compiled, place.caller if worker is None else (), delegate.allocator())
@@ -380,18 +382,19 @@ def _handovers(host: Place, place: Place, folder: Path, end: float) -> list[Hand
     else:
         # the processor is kept busy on its thread, then the host on the caller's
         working, waiting = (
-            where.create().compile(write_network(computing(), folder / f"{where.family}.onnx", where.precision)) for where in (place, host)
+            where.create().compile(write_network(compute_bound_network(), folder / f"{where.family}.onnx", where.precision))
+            for where in (place, host)
         )
-        busy = worker.handing(runner(working, ())), runner(waiting, host.caller)
-        spent = _after_work({name: worker.handing(run) for name, run in runs.items()}, busy, end)
+        busy = worker.time_handover(runner(working, ())), runner(waiting, host.caller)
+        spent = _after_work({name: worker.time_handover(run) for name, run in runs.items()}, busy, end)
         worker.close()
     delegate.close()
     return [Handover(*sizes(files[name][0]), max(0.0, ms)) for name, ms in spent.items()]
 
 
-def handed(channels: int, rows: int, out: int) -> OpGraph:
+def handover_network(channels: int, rows: int, out: int) -> OpGraph:
     """A network that hardly computes."""
-    drawing = Drawing(np.random.default_rng(0), "relu")
+    drawing = RandomNetwork(np.random.default_rng(0), "relu")
     x = drawing.act(drawing.add("input", shape=(1, channels, rows, rows)))
     if out == 1:
         x = drawing.add("global_avg_pool", x, keepdims=True)
@@ -404,11 +407,11 @@ def sizes(graph: OpGraph) -> tuple[int, int]:
     return read, written
 
 
-def _reads(place: Place, folder: Path, end: float) -> TransferTimes | None:
+def _reads(place: ProfiledProcessor, folder: Path, end: float) -> TransferTimes | None:
     """Exchanges with an idle queue and behind a kernel; None of a delegate that has no queue."""
     delegate = place.create()
     try:
-        invocations, graphs = [], (handed(*READ), computing())
+        invocations, graphs = [], (handover_network(*READ_SHAPE), compute_bound_network())
         files = [write_network(graph, folder / f"read-{graph.name}.onnx", place.precision) for graph in graphs]
         for compiled in map(delegate.compile, files):
             invocation = compiled.bind(*(buffers(ends.values(), delegate.allocator()) for ends in (compiled.inputs, compiled.outputs)))
@@ -421,7 +424,7 @@ def _reads(place: Place, folder: Path, end: float) -> TransferTimes | None:
         delegate.close()
 
 
-def _kernels_ms(delegate: Delegate, place: Place, graph: OpGraph, file: Path) -> float:
+def _kernels_ms(delegate: Delegate, place: ProfiledProcessor, graph: OpGraph, file: Path) -> float:
     """Times of a network's kernels, and of those that the delegate added."""
     operators, added = time_operators(delegate, file, place.caller, [op.name for op in graph.ops])
     return sum(operators.values()) + added
@@ -440,7 +443,7 @@ def _after_work(runs: Mapping[str, Callable[[], float]], busy: Sequence[Callable
     return {name: median(durations) for name, durations in times.items()}
 
 
-class Handing:
+class HandoverTimer:
     """A worker thread on a processor's cores and a waiting caller on the host's, as in the scheduler."""
 
     def __init__(self, host: tuple[int, ...], cores: tuple[int, ...]) -> None:
@@ -449,7 +452,7 @@ class Handing:
         self._thread = QueueThread("profile", cores)
         self._thread.start()
 
-    def handing(self, work: Callable[[], None]) -> Callable[[], float]:
+    def time_handover(self, work: Callable[[], None]) -> Callable[[], float]:
         """A function that runs work on the thread, waits for it, and returns the overhead in ms."""
 
         def timed() -> None:
@@ -478,18 +481,18 @@ class Handing:
         self._thread.join()
 
 
-def computing() -> OpGraph:
+def compute_bound_network() -> OpGraph:
     """A network that products limit."""
-    drawing = Drawing(np.random.default_rng(0), "relu")
+    drawing = RandomNetwork(np.random.default_rng(0), "relu")
     x = drawing.add("input", shape=(1, _COMPUTING[0], _COMPUTING[1], _COMPUTING[1]))
     for _ in range(2):
         x = drawing.act(drawing.conv(x, _COMPUTING[0], 3, bias=True))
     return OpGraph.build("computing", drawing.ops, x)
 
 
-def moving() -> OpGraph:
+def memory_bound_network() -> OpGraph:
     """A network that memory limits."""
-    drawing = Drawing(np.random.default_rng(0), "relu")
+    drawing = RandomNetwork(np.random.default_rng(0), "relu")
     x = drawing.add("input", shape=(1, _MOVING[0], _MOVING[1], _MOVING[1]))
     first = drawing.act(x)
     for _ in range(4):
@@ -497,7 +500,7 @@ def moving() -> OpGraph:
     return OpGraph.build("moving", drawing.ops, x)
 
 
-def _together(host: Place, other: Place, graph: OpGraph, folder: Path, end: float) -> tuple[float, float]:
+def _run_in_parallel(host: ProfiledProcessor, other: ProfiledProcessor, graph: OpGraph, folder: Path, end: float) -> tuple[float, float]:
     """Slowdown factors of the host and the other processor."""
     places = (host, other)
     delegates = [place.create() for place in places]
@@ -510,29 +513,30 @@ def _together(host: Place, other: Place, graph: OpGraph, folder: Path, end: floa
         delegate.close()
     return times.first, times.second
 
+    #: Seconds for the hand-overs and contention of a processor, and their maximum share of the total time.
 
-#: Seconds for the hand-overs and contention of a processor, and their maximum share of the total time.
+
 _RESERVED_S, _RESERVED = 20.0, 0.3
 
 
 @dataclass(frozen=True)
-class Profiled:
+class ProfileResult:
     """What came of it."""
 
     profile: Path
     measurements: Path  # A folder.
-    collected: list[Collected]  # Results of this run by processor.
+    collected: list[CollectedMeasurements]  # Results of this run by processor.
     crossings: Mapping[str, Crossing]  # Links and contention by processor that is not the CPU.
     fits: list[Fit | Prior]  # What was fitted to kernels, and to whole networks where there were none.
 
 
-def open_table(name: str, out: Path, places: Sequence[Place], resume: bool) -> Table:
+def open_table(name: str, out: Path, places: Sequence[ProfiledProcessor], resume: bool) -> MeasurementTable:
     """The folder of measurements of a profile."""
     check_target(name, out)
     runtimes = "; ".join(sorted({f"{place.family}: {place.runtime}" for place in places}))
     notes = f"{machine()}; {runtimes}; medians of runs in turns, kernels by the delegates' profilers, in networks with made-up weights"
     source = Source(f"random networks on {machine()}, measured by `stretch profile`", "", "", "CC0-1.0", notes)
-    return Table.open(out / f"{name}.measurements", source, resume)
+    return MeasurementTable.open(out / f"{name}.measurements", source, resume)
 
 
 def check_target(name: str, out: Path) -> None:
@@ -552,8 +556,13 @@ def machine() -> str:
 
 
 def profile_machine(
-    name: str, places: Sequence[Place], table: Table, seconds: float, step: Step = lambda doing: None, most: int | None = None
-) -> Profiled:
+    name: str,
+    places: Sequence[ProfiledProcessor],
+    table: MeasurementTable,
+    seconds: float,
+    step: Step = lambda doing: None,
+    most: int | None = None,
+) -> ProfileResult:
     """Measure, fit and write ``<name>.toml`` and ``<name>.fit.json`` beside the folder of measurements.
 
     Args:
@@ -580,15 +589,15 @@ def profile_machine(
             crossings[place.family] = measure_crossing(places[0], place, monotonic() + max(0.0, end - monotonic()) / (len(others) - number))
     step("measured; fitting")
     fits = write_profile(name, places, table, crossings)
-    return Profiled(_path(name, table), table.folder, collected, crossings, fits)
+    return ProfileResult(_path(name, table), table.folder, collected, crossings, fits)
 
 
-def _path(name: str, table: Table) -> Path:
+def _path(name: str, table: MeasurementTable) -> Path:
     return table.folder.parent / f"{name}.toml"
 
 
 def write_profile(
-    name: str, places: Sequence[MeasuredPlace], table: Table, crossings: Mapping[str, Crossing], title: str | None = None
+    name: str, places: Sequence[MeasuredProcessor], table: MeasurementTable, crossings: Mapping[str, Crossing], title: str | None = None
 ) -> list[Fit | Prior]:
     """Fit the measurements and write the profile, with what was fitted; all files appear once all are complete.
 
@@ -625,19 +634,20 @@ def held_out(fit: Fit | Prior) -> HeldOut | LeftOut:
     return fit.held_out if isinstance(fit, Fit) else fit.left_out
 
 
-def _fit(draft: DeviceProfile, table: Table) -> list[Fit]:
+def _fit(draft: DeviceProfile, table: MeasurementTable) -> list[Fit]:
     """Fits of what tells times of kernels, or has a formula for whole networks; none where nothing does."""
     try:
         return [judged.fit for judged in fit_device(table, draft)]
     except TooFewMeasurementsError:
         return []
 
+        #: Most networks that calibrate a place: each is left out once to see how well the others predict it.
 
-#: Most networks that calibrate a place: each is left out once to see how well the others predict it.
+
 _CALIBRATING = 48
 
 
-def _calibrate(draft: DeviceProfile, places: Sequence[MeasuredPlace], table: Table) -> list[Prior]:
+def _calibrate(draft: DeviceProfile, places: Sequence[MeasuredProcessor], table: MeasurementTable) -> list[Prior]:
     """Priors of places by the times of whole networks."""
     # SciPy takes half a second, which the command line's help does not wait for
     from predictors.fitting.calibration import NetworkTime, calibrate

@@ -16,7 +16,7 @@ from predictors.shapes import Attr, Shape
 
 #: Activations of current networks, and their probabilities.
 ACTIVATIONS = ("relu", "relu6", "silu", "hard_swish", "gelu", "leaky_relu")
-_OFTEN = (0.45, 0.15, 0.15, 0.15, 0.05, 0.05)
+_ACTIVATION_SHARES = (0.45, 0.15, 0.15, 0.15, 0.05, 0.05)
 
 #: Attributes of activations.
 _SETTINGS: dict[str, dict[str, Attr]] = {"gelu": {"approximate": "none"}, "leaky_relu": {"slope": 0.1}}
@@ -25,7 +25,7 @@ _NORM: dict[str, Attr] = {"eps": 1e-5, "momentum": 0.1, "affine": True}
 
 
 @dataclass
-class Drawing:
+class RandomNetwork:
     """Operators so far."""
 
     rng: np.random.Generator  # Source of randomness.
@@ -34,9 +34,9 @@ class Drawing:
     shapes: dict[str, Shape] = field(default_factory=dict)  # Output shapes by operator.
 
     @classmethod
-    def of(cls, rng: np.random.Generator, size: int) -> "Drawing":
+    def of(cls, rng: np.random.Generator, size: int) -> "RandomNetwork":
         """Begin with a three-channel image and a random activation."""
-        drawing = cls(rng, str(rng.choice(ACTIVATIONS, p=_OFTEN)))
+        drawing = cls(rng, str(rng.choice(ACTIVATIONS, p=_ACTIVATION_SHARES)))
         drawing.add("input", shape=(1, 3, size, size))
         return drawing
 
@@ -120,7 +120,7 @@ class Drawing:
 
 
 #: Draws one stage in a style, from an input tensor, a width and a stride; returns its output.
-Stage = Callable[[Drawing, str, int, int], str]
+Stage = Callable[[RandomNetwork, str, int, int], str]
 
 styles: Registry[Stage] = Registry("style")
 
@@ -144,7 +144,7 @@ def draw(style: str, seed: int) -> OpGraph:
 
 
 def _draw(style: str, name: str, rng: np.random.Generator) -> OpGraph:
-    drawing = Drawing.of(rng, int(rng.choice(_SIZES, p=_SHARES)))
+    drawing = RandomNetwork.of(rng, int(rng.choice(_SIZES, p=_SHARES)))
     x = _stem(drawing)
     first = int(rng.integers(0, 4))
     width = drawing.width(16, 96)
@@ -166,7 +166,7 @@ def _draw(style: str, name: str, rng: np.random.Generator) -> OpGraph:
     return drawing.finish(name)
 
 
-def _stem(drawing: Drawing) -> str:
+def _stem(drawing: RandomNetwork) -> str:
     width, kernel = drawing.width(12, 72), int(drawing.rng.choice([3, 3, 5, 7, 4]))
     if kernel == 4:
         return drawing.conv(drawing.last, width, 4, 4, bias=True)
@@ -174,7 +174,7 @@ def _stem(drawing: Drawing) -> str:
 
 
 @styles.register("plain")
-def _plain(drawing: Drawing, x: str, width: int, stride: int) -> str:
+def _plain(drawing: RandomNetwork, x: str, width: int, stride: int) -> str:
     for number in range(int(drawing.rng.integers(1, 4))):
         kernel = int(drawing.rng.choice([1, 3, 3, 3, 5, 7], p=[0.2, 0.2, 0.2, 0.2, 0.1, 0.1]))
         out = drawing.width(max(16, width // 2), min(768, width * 2))
@@ -185,7 +185,7 @@ def _plain(drawing: Drawing, x: str, width: int, stride: int) -> str:
     return drawing.pool(x, kernel=int(drawing.rng.choice([2, 3])), stride=stride) if drawing.chance(0.3) and drawing.size(x) > 7 else x
 
 
-def _shortcut(drawing: Drawing, x: str, y: str, stride: int) -> str:
+def _shortcut(drawing: RandomNetwork, x: str, y: str, stride: int) -> str:
     """Add the sum of a block and its shortcut."""
     if stride > 1 or drawing.channels(x) != drawing.channels(y):
         if drawing.chance(0.3) and stride > 1:
@@ -196,7 +196,7 @@ def _shortcut(drawing: Drawing, x: str, y: str, stride: int) -> str:
 
 
 @styles.register("residual")
-def _residual(drawing: Drawing, x: str, width: int, stride: int) -> str:
+def _residual(drawing: RandomNetwork, x: str, width: int, stride: int) -> str:
     out, kernel = drawing.width(width // 2 + 8, min(640, width * 2)), int(drawing.rng.choice([3, 3, 3, 5]))
     for number in range(int(drawing.rng.integers(1, 4))):
         step = stride if number == 0 else 1
@@ -207,7 +207,7 @@ def _residual(drawing: Drawing, x: str, width: int, stride: int) -> str:
 
 
 @styles.register("bottleneck")
-def _bottleneck(drawing: Drawing, x: str, width: int, stride: int) -> str:
+def _bottleneck(drawing: RandomNetwork, x: str, width: int, stride: int) -> str:
     inner, growth = drawing.width(width // 2 + 8, min(512, width * 2)), int(drawing.rng.choice([1, 2, 4]))
     per = int(drawing.rng.choice([0, 0, 4, 8, 16, 24, 32, 48]))
     if per:
@@ -225,7 +225,7 @@ def _bottleneck(drawing: Drawing, x: str, width: int, stride: int) -> str:
 
 
 @styles.register("inverted")
-def _inverted(drawing: Drawing, x: str, width: int, stride: int) -> str:
+def _inverted(drawing: RandomNetwork, x: str, width: int, stride: int) -> str:
     out, gated = drawing.width(max(12, width // 3), min(320, width)), drawing.chance(0.4)
     for number in range(int(drawing.rng.integers(1, 5))):
         step = stride if number == 0 else 1
@@ -240,7 +240,7 @@ def _inverted(drawing: Drawing, x: str, width: int, stride: int) -> str:
 
 
 @styles.register("separable")
-def _separable(drawing: Drawing, x: str, width: int, stride: int) -> str:
+def _separable(drawing: RandomNetwork, x: str, width: int, stride: int) -> str:
     for number in range(int(drawing.rng.integers(1, 4))):
         x = drawing.depthwise(x, int(drawing.rng.choice([3, 3, 5, 7])), stride if number == 0 else 1, act=drawing.chance(0.8))
         if drawing.chance(0.2):
@@ -250,7 +250,7 @@ def _separable(drawing: Drawing, x: str, width: int, stride: int) -> str:
 
 
 @styles.register("dense")
-def _dense(drawing: Drawing, x: str, width: int, stride: int) -> str:
+def _dense(drawing: RandomNetwork, x: str, width: int, stride: int) -> str:
     growth = drawing.width(12, 64)
     for _ in range(int(drawing.rng.integers(2, 7))):
         y = drawing.act(drawing.norm(x)) if drawing.chance(0.6) else x
@@ -262,7 +262,7 @@ def _dense(drawing: Drawing, x: str, width: int, stride: int) -> str:
 
 
 @styles.register("branches")
-def _branches(drawing: Drawing, x: str, width: int, stride: int) -> str:
+def _branches(drawing: RandomNetwork, x: str, width: int, stride: int) -> str:
     if stride > 1:
         x = drawing.pool(x)
     for _ in range(int(drawing.rng.integers(1, 3))):
@@ -284,7 +284,7 @@ def _branches(drawing: Drawing, x: str, width: int, stride: int) -> str:
 
 
 @styles.register("shuffled")
-def _shuffled(drawing: Drawing, x: str, width: int, stride: int) -> str:
+def _shuffled(drawing: RandomNetwork, x: str, width: int, stride: int) -> str:
     half = drawing.width(max(16, width // 2), min(512, width * 2))
     left = drawing.unit(drawing.depthwise(x, 3, stride, act=False), half)
     right = drawing.unit(drawing.depthwise(drawing.unit(x, half), 3, stride, act=False), half)
@@ -297,7 +297,7 @@ def _shuffled(drawing: Drawing, x: str, width: int, stride: int) -> str:
 
 
 @styles.register("ghosts")
-def _ghosts(drawing: Drawing, x: str, width: int, stride: int) -> str:
+def _ghosts(drawing: RandomNetwork, x: str, width: int, stride: int) -> str:
     out = drawing.width(max(16, width // 2), min(480, width * 2))
     for number in range(int(drawing.rng.integers(1, 4))):
         y = drawing.unit(x, out)
@@ -313,7 +313,7 @@ def _ghosts(drawing: Drawing, x: str, width: int, stride: int) -> str:
 
 
 @styles.register("normalised")
-def _normalised(drawing: Drawing, x: str, width: int, stride: int) -> str:
+def _normalised(drawing: RandomNetwork, x: str, width: int, stride: int) -> str:
     out = drawing.width(max(24, width // 2), min(640, width * 2))
     x = drawing.add("layer_norm", x, eps=1e-6, affine=True)
     x = drawing.conv(x, out, stride, stride, bias=True)
@@ -326,7 +326,7 @@ def _normalised(drawing: Drawing, x: str, width: int, stride: int) -> str:
 
 
 @styles.register("preactivated")
-def _preactivated(drawing: Drawing, x: str, width: int, stride: int) -> str:
+def _preactivated(drawing: RandomNetwork, x: str, width: int, stride: int) -> str:
     inner = drawing.width(width // 2 + 8, min(384, width * 2))
     for number in range(int(drawing.rng.integers(1, 4))):
         step = stride if number == 0 else 1
@@ -338,7 +338,7 @@ def _preactivated(drawing: Drawing, x: str, width: int, stride: int) -> str:
 
 
 @styles.register("parallel")
-def _parallel(drawing: Drawing, x: str, width: int, stride: int) -> str:
+def _parallel(drawing: RandomNetwork, x: str, width: int, stride: int) -> str:
     out = drawing.width(max(16, width // 2), min(512, width * 2))
     lone = drawing.chance(0.4)
     for number in range(int(drawing.rng.integers(1, 4))):
@@ -357,7 +357,7 @@ def _parallel(drawing: Drawing, x: str, width: int, stride: int) -> str:
 
 
 @styles.register("exchanged")
-def _exchanged(drawing: Drawing, x: str, width: int, stride: int) -> str:
+def _exchanged(drawing: RandomNetwork, x: str, width: int, stride: int) -> str:
     out = drawing.width(16, min(256, width * 2))
     x = drawing.unit(x, out, 3, stride)
     if drawing.size(x) % 2 or drawing.size(x) < 8:

@@ -26,13 +26,13 @@ from scheduler.measure.steady import LinkTimes, TransferTimes
 
 
 @dataclass(frozen=True)
-class Table(Measurements):
+class MeasurementTable(Measurements):
     """Networks and times so far."""
 
     folder: Path = Path()  # Their folder.
 
     @classmethod
-    def open(cls, folder: Path, source: Source, resume: bool) -> "Table":
+    def open(cls, folder: Path, source: Source, resume: bool) -> "MeasurementTable":
         """An empty table, or that of an earlier run."""
         if not folder.exists():
             return cls(source, {}, {}, [], [], folder)
@@ -94,7 +94,7 @@ _FAR = 1 << 24
 _ID = re.compile(r"[A-Za-z0-9_.-]+")
 
 
-class MeasuredPlace(Protocol):
+class MeasuredProcessor(Protocol):
     """A processor with one core set, whose kernels or networks were timed."""
 
     @property
@@ -141,7 +141,7 @@ def valid_id(name: str) -> bool:
 
 
 def make_profile(
-    name: str, machine: str, places: Sequence[MeasuredPlace], measured: Measurements, crossings: Mapping[str, Crossing]
+    name: str, machine: str, places: Sequence[MeasuredProcessor], measured: Measurements, crossings: Mapping[str, Crossing]
 ) -> dict[str, Any]:
     """The tables of a profile's TOML file."""
     sources = {
@@ -179,11 +179,13 @@ def make_profile(
     }
 
 
-def _is(value: float, source: str) -> dict[str, Any]:
+def _figure(value: float, source: str) -> dict[str, Any]:
     return {"value": float(f"{value:.4g}"), "source": source}
 
 
-def _processor(family: str, places: Sequence[MeasuredPlace], measured: Measurements, crossings: Mapping[str, Crossing]) -> dict[str, Any]:
+def _processor(
+    family: str, places: Sequence[MeasuredProcessor], measured: Measurements, crossings: Mapping[str, Crossing]
+) -> dict[str, Any]:
     family_places = [place for place in places if place.family == family]
     rows = {
         place.core_set: [row for row in measured.kernels if (row.processor, row.core_set) == (family, place.core_set)]
@@ -202,13 +204,13 @@ def _processor(family: str, places: Sequence[MeasuredPlace], measured: Measureme
         "default_precision": first.precision,
         "default_core_set": first.core_set,
         "delegate": first.runs_on,
-        "width_slice": _is(16, "layout"),
-        "reduce_slice": _is(1, "layout"),
-        "launch_us": _is(launch_us, "measured"),
-        "half_outputs": _is(0, "fits"),
-        "epilogue_macs": _is(0, "fits"),
+        "width_slice": _figure(16, "layout"),
+        "reduce_slice": _figure(1, "layout"),
+        "launch_us": _figure(launch_us, "measured"),
+        "half_outputs": _figure(0, "fits"),
+        "epilogue_macs": _figure(0, "fits"),
         "contention": _contention(family, crossings),
-        "uncertainty": _is(0.5, "spread"),
+        "uncertainty": _figure(0.5, "spread"),
         **_feeder(family, crossings.get(family)),
         "efficiency": {kind: _efficiency(kind, rows[first.core_set], peaks[first.core_set]) for kind in KERNEL_KINDS},
         "core_sets": {place.core_set: _core_set(place, rows[place.core_set], peaks[place.core_set], measured) for place in family_places},
@@ -230,17 +232,17 @@ def _contention(family: str, crossings: Mapping[str, Crossing]) -> dict[str, Any
     return result
 
 
-def _core_set(place: MeasuredPlace, rows: Sequence[KernelLatency], peak: float, measured: Measurements) -> dict[str, Any]:
+def _core_set(place: MeasuredProcessor, rows: Sequence[KernelLatency], peak: float, measured: Measurements) -> dict[str, Any]:
     half = _network_gops(place, measured, "fp16") if place.precision == "fp32" else 0.0
     cores = " and ".join(f"core {core}" for core in place.cores) or "the whole device"
     near, far = _rates(rows)
     return {
         "cores": cores,
-        "peak_gops": {place.precision: _is(peak, "fastest")} | ({"fp16": _is(half, "fastest")} if half else {}),
-        "scaling": _is(1, "threads"),
-        "bandwidth_gbs": _is(min(near, far), "fastest"),
-        "cache_kib": _is(_FAR / 1024, "fastest"),
-        "cache_gbs": _is(near, "fastest"),
+        "peak_gops": {place.precision: _figure(peak, "fastest")} | ({"fp16": _figure(half, "fastest")} if half else {}),
+        "scaling": _figure(1, "threads"),
+        "bandwidth_gbs": _figure(min(near, far), "fastest"),
+        "cache_kib": _figure(_FAR / 1024, "fastest"),
+        "cache_gbs": _figure(near, "fastest"),
     }
 
 
@@ -254,7 +256,7 @@ def _peak_gops(rows: Sequence[KernelLatency]) -> float:
     return float(np.percentile(rates, 99.9)) / BEST if rates else 0.0
 
 
-def _network_gops(place: MeasuredPlace, measured: Measurements, precision: str) -> float:
+def _network_gops(place: MeasuredProcessor, measured: Measurements, precision: str) -> float:
     """What the fastest whole network reaches, where no kernel was timed; 0 where none was."""
     rates = [
         2 * measured.graphs[row.network].macs / row.ms / 1e6
@@ -266,7 +268,7 @@ def _network_gops(place: MeasuredPlace, measured: Measurements, precision: str) 
 
 def _efficiency(kind: str, rows: Sequence[KernelLatency], peak: float) -> dict[str, Any]:
     rates = [2 * _products(row) / row.ms / 1e6 / peak for row in rows if row.kind == kind and row.ms > 0.02]
-    return _is(min(1.0, max(1e-4, float(np.median(rates)))), "typical") if rates else _is(_UNMEASURED, "unmeasured")
+    return _figure(min(1.0, max(1e-4, float(np.median(rates)))), "typical") if rates else _figure(_UNMEASURED, "unmeasured")
 
 
 def _rates(rows: Sequence[KernelLatency]) -> tuple[float, float]:
@@ -282,7 +284,7 @@ def _rates(rows: Sequence[KernelLatency]) -> tuple[float, float]:
 def _feeder(family: str, crossing: Crossing | None) -> dict[str, Any]:
     """What the thread takes of the CPU that feeds a processor with a queue; one that takes less than a thousandth takes nothing."""
     reads = crossing.reads if crossing else None
-    return {"feeder": _is(reads.feeding, f"{family}_feeder")} if reads and reads.feeding >= 1e-3 else {}
+    return {"feeder": _figure(reads.feeding, f"{family}_feeder")} if reads and reads.feeding >= 1e-3 else {}
 
 
 def _link(family: str, crossing: Crossing) -> dict[str, Any]:
@@ -292,11 +294,11 @@ def _link(family: str, crossing: Crossing) -> dict[str, Any]:
         ends = (min(1.0, crossing.under_load), max(1.0, crossing.under_load))
     return {
         "runtime": crossing.runtime,
-        "map_ms": _is(half, "measured"),
-        "unmap_ms": _is(0, "measured"),
-        "sync_ms": _is(half, "measured"),
-        "convert_gbs": _is(link.to_gbs, "measured"),
-        "convert_back_gbs": _is(link.back_gbs, "measured"),
+        "map_ms": _figure(half, "measured"),
+        "unmap_ms": _figure(0, "measured"),
+        "sync_ms": _figure(half, "measured"),
+        "convert_gbs": _figure(link.to_gbs, "measured"),
+        "convert_back_gbs": _figure(link.back_gbs, "measured"),
         **({"spread": {"value": [float(f"{end:.4g}") for end in ends], "source": f"{family}_reads"}} if ends else {}),
     }
 
@@ -309,7 +311,7 @@ _PRECISIONS = ("fp32", "fp16", "int8")
 
 
 @dataclass(frozen=True)
-class Where:
+class MeasurementTarget:
     """What ran the networks."""
 
     device: str  # Name of the device.
@@ -329,7 +331,7 @@ class Where:
         return Latency(self.device, network, match[1], match[2], precision, self.runtime or tool, ms)
 
 
-def ingest(file: Path, model: str | None, where: Where, out: Path, capture: Capture) -> list[Latency]:
+def ingest(file: Path, model: str | None, where: MeasurementTarget, out: Path, capture: Capture) -> list[Latency]:
     """Add times to a device's folder of measurements, which is created if missing.
 
     Args:
@@ -346,7 +348,7 @@ def ingest(file: Path, model: str | None, where: Where, out: Path, capture: Capt
     else:
         rows = _ncnn(file, where)
     folder = out / f"{where.device}.measurements"
-    table = Table.open(folder, brought_in(where.device), resume=True)
+    table = MeasurementTable.open(folder, external_source(where.device), resume=True)
     known = {_place(row) for row in table.latencies}
     for row in rows:
         if _place(row) in known:
@@ -364,7 +366,7 @@ def _place(row: Latency) -> tuple[str, ...]:
     return row.network, row.processor, row.core_set, row.precision, row.runtime
 
 
-def brought_in(device: str) -> Source:
+def external_source(device: str) -> Source:
     """Source of imported measurements of a device, which are all in one folder."""
     return Source(
         f"networks on {device}, timed by the tools of their runtimes", "", "", "CC0-1.0", "times as the tools of their runtimes tell them"
@@ -377,7 +379,7 @@ def family_of(model: str) -> str:
     return match[0] if match else model
 
 
-def _ncnn(file: Path, where: Where) -> list[Latency]:
+def _ncnn(file: Path, where: MeasurementTarget) -> list[Latency]:
     runs, _ = read_benchncnn(file)
     known_runs = [run for run in runs if run.name in NAMES]
     if not known_runs:

@@ -15,7 +15,7 @@ from predictors.errors import StretchError, first_line
 from predictors.shapes import Attr
 from scheduler.formats.int8_edges import edges
 from scheduler.formats.onnx import state_operator, stated_operator
-from stretch.quantize.replay import Loss, Sample, fed, loss, session_of
+from stretch.quantize.replay import Loss, Sample, feed_dict, loss, session_of
 
 Array = NDArray[Any]
 
@@ -116,12 +116,13 @@ def _add(weights: dict[str, onnx.TensorProto], name: str, value: Array) -> str:
     weights[name] = numpy_helper.from_array(np.ascontiguousarray(value, np.float32), name)
     return name
 
+    #: How subgraphs are quantised, for the bundle's record.
 
-#: How subgraphs are quantised, for the bundle's record.
+
 METHOD = "static, min-max; activations uint8, weights int8 per channel"
 
 #: Tells ONNX Runtime's quantiser that shapes are known and batch-norms folded.
-_PREPARED = ("onnx.quant.pre_process", "onnxruntime.quant")
+_PREPARED_TAGS = ("onnx.quant.pre_process", "onnxruntime.quant")
 
 
 class _Samples:
@@ -133,7 +134,7 @@ class _Samples:
 
     def get_next(self) -> dict[str, Array] | None:
         sample = next(self._left, None)
-        return None if sample is None else fed(self._model, sample)
+        return None if sample is None else feed_dict(self._model, sample)
 
 
 def quantise(model: onnx.ModelProto, samples: Sequence[Sample], scales: Mapping[str, tuple[Array, Array]] | None = None) -> onnx.ModelProto:
@@ -154,10 +155,10 @@ def quantise(model: onnx.ModelProto, samples: Sequence[Sample], scales: Mapping[
     class Reader(_Samples, CalibrationDataReader):  # type: ignore[misc]
         """The samples as the class that the quantiser asks for."""
 
-    folded = _entered(fold_batch_norms(model))
+    folded = _with_input_identity(fold_batch_norms(model))
     prepared = _with_shapes(folded)
     entry = prepared.metadata_props.add()
-    entry.key, entry.value = _PREPARED
+    entry.key, entry.value = _PREPARED_TAGS
     reader = Reader(prepared, samples)
     logged = logging.root.manager.disable
     # the quantiser warns of axes that it then leaves out by itself
@@ -170,7 +171,7 @@ def quantise(model: onnx.ModelProto, samples: Sequence[Sample], scales: Mapping[
             activation_type=QuantType.QUInt8,
             weight_type=QuantType.QInt8,
             per_channel=True,
-            init_overrides=_known(prepared, scales or {}, {"u": QuantType.QUInt8, "i": QuantType.QInt8}),
+            init_overrides=_scale_overrides(prepared, scales or {}, {"u": QuantType.QUInt8, "i": QuantType.QInt8}),
         )
         # Otherwise operators that only move numbers stay float where they come first.
         config.extra_options["ForceQuantizeNoInputCheck"] = True
@@ -178,7 +179,7 @@ def quantise(model: onnx.ModelProto, samples: Sequence[Sample], scales: Mapping[
             file = Path(folder) / "int8.onnx"
             quantize(prepared, str(file), config)
             quantised = onnx.load(file)
-    # The quantiser raises whatever its numpy and onnx calls raise.
+            # The quantiser raises whatever its numpy and onnx calls raise.
     except Exception as error:
         reason = first_line(error)
         raise StretchError(f"`{model.graph.name}` cannot be quantised: {reason}", "keep its processor in fp32") from error
@@ -191,7 +192,9 @@ def quantise(model: onnx.ModelProto, samples: Sequence[Sample], scales: Mapping[
     return quantised
 
 
-def _known(model: onnx.ModelProto, scales: Mapping[str, tuple[Array, Array]], types: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+def _scale_overrides(
+    model: onnx.ModelProto, scales: Mapping[str, tuple[Array, Array]], types: Mapping[str, Any]
+) -> dict[str, list[dict[str, Any]]]:
     """Scales as the quantiser asks for them, of the tensors that the model has."""
     there = {name for node in model.graph.node for name in (*node.input, *node.output)}
     return {
@@ -214,7 +217,7 @@ def _with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
     return inferred
 
 
-def _entered(model: onnx.ModelProto) -> onnx.ModelProto:
+def _with_input_identity(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model with an ``Identity`` before an activation that comes first, which the quantiser would leave float."""
     graph = model.graph
     for name in [value.name for value in graph.input]:
@@ -230,7 +233,7 @@ def _entered(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _rounded_once(quantised: onnx.ModelProto) -> None:
-    """Let the model round what it reads in the scale behind the ``Identity`` of `_entered`, where an activation became that scale.
+    """Let the model round what it reads in the scale behind the ``Identity`` of `_with_input_identity`, where an activation became that scale.
 
     Rounded in the input's own scale first, it would lose a bit; and runtimes merge the two
     roundings where nothing stands between them, so that a band of rows, which cuts rows
@@ -285,10 +288,11 @@ def _restore_properties(quantised: onnx.ModelProto, model: onnx.ModelProto) -> N
     quantised.graph.name = model.graph.name
     quantised.producer_name = model.producer_name
 
+    # One float subgraph to fp16: weights and operators in half precision, float at the edges.
 
-# One float subgraph to fp16: weights and operators in half precision, float at the edges.
+    #: Largest finite half-precision number.
 
-#: Largest finite half-precision number.
+
 LARGEST = 65504.0
 
 #: Inputs that stay as they are: sizes and factors, not values of the network.
@@ -353,7 +357,7 @@ def layer_losses(model: onnx.ModelProto, lower: onnx.ModelProto, samples: Sequen
         lower: What `stretch.quantize.qdq.quantise` or `stretch.quantize.half.to_half` made of it.
     """
     folded = fold_batch_norms(model)
-    rounded = _dequantised(lower) or _same_names(lower)
+    rounded = _dequantized_names(lower) or _same_names(lower)
     names = [out for node in folded.graph.node for out in node.output if out in rounded]
     if not names:
         return {}
@@ -364,7 +368,7 @@ def layer_losses(model: onnx.ModelProto, lower: onnx.ModelProto, samples: Sequen
     return {name: loss(zip(expected[name], got[rounded[name]], strict=True)) for name in alike}
 
 
-def _dequantised(int8: onnx.ModelProto) -> dict[str, str]:
+def _dequantized_names(int8: onnx.ModelProto) -> dict[str, str]:
     """For each float tensor that is quantised, the tensor of the reals that its integers stand for."""
     integers = {node.output[0]: node.input[0] for node in int8.graph.node if node.op_type == "QuantizeLinear"}
     outputs = {value.name for value in int8.graph.output}
@@ -386,6 +390,6 @@ def _values(model: onnx.ModelProto, names: Sequence[str], samples: Sequence[Samp
     session = session_of(shown, optimised=False)
     values_by_name: dict[str, list[Array]] = {name: [] for name in names}
     for sample in samples:
-        for name, value in zip(names, session.run(list(names), fed(shown, sample)), strict=True):
+        for name, value in zip(names, session.run(list(names), feed_dict(shown, sample)), strict=True):
             values_by_name[name].append(np.asarray(value, np.float32))
     return values_by_name

@@ -70,20 +70,21 @@ def top1_agreement(pairs: Iterable[tuple[Array, Array]]) -> float:
     same = [int(np.argmax(expected)) == int(np.argmax(got)) for expected, got in pairs]
     return sum(same) / len(same)
 
+    #: What a subgraph reads for one image: an array, or one for each input.
 
-#: What a subgraph reads for one image: an array, or one for each input.
+
 Sample = Array | Sequence[Array]
 #: Computes a subgraph from the tensors that it reads: what it writes, as a tuple where that is several tensors.
 Run = Callable[..., Any]
 
 
-def fed(model: onnx.ModelProto, sample: Sample) -> dict[str, Array]:
+def feed_dict(model: onnx.ModelProto, sample: Sample) -> dict[str, Array]:
     """A sample by the names of a model's inputs."""
     names = [value.name for value in model.graph.input]
     return dict(zip(names, (sample,) if isinstance(sample, np.ndarray) else sample, strict=True))
 
 
-def several(written: Any) -> tuple[Array, ...]:
+def as_tuple(written: Any) -> tuple[Array, ...]:
     """Return the result of a `Run` as a tuple in any case."""
     return written if isinstance(written, tuple) else (written,)
 
@@ -111,7 +112,7 @@ def session_of(model: onnx.ModelProto | str, *, optimised: bool = True) -> Any:
     name, source = (model, model) if isinstance(model, str) else (f"`{model.graph.name}`", model.SerializeToString())
     try:
         return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-    # ONNX Runtime's exceptions share no base class of their own.
+        # ONNX Runtime's exceptions share no base class of their own.
     except Exception as error:
         raise StretchError(f"ONNX Runtime cannot load {name}: {first_line(error)}", "try another version of onnxruntime") from error
 
@@ -158,5 +159,5 @@ def replay(manifest: Manifest, runs: Mapping[str, Run], x: Array, wholes: Mappin
             meeting = meeting_of(step.kind)
             tensors[step.output] = meeting.combine(values, meeting.axis("NCHW", values[0].ndim), None)
         else:
-            tensors.update(zip(step.outputs, several(runs[name](*rows_read_by(step, tensors))), strict=True))
+            tensors.update(zip(step.outputs, as_tuple(runs[name](*rows_read_by(step, tensors))), strict=True))
     return tensors

@@ -7,8 +7,8 @@ from predictors.models.roofline import MEASURED
 from scheduler.answer import RunAnswer
 from scheduler.simulate.answer import SimulateAnswer
 from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER, baseline
-from stretch.planning.cost.makespan import HANDED_ON
-from stretch.planning.messages import chance, command_line
+from stretch.planning.cost.makespan import HANDOVER_SHARE
+from stretch.planning.messages import command_line, format_probability
 from stretch.report.html.page import Grid
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ Brief = list["str | Grid"]
 MOST_ROWS = 8
 
 #: What is not known of a network whose file could not be run.
-UNJUDGED = "compared with nn-stretch's own reading of the file only, as the file itself could not be run"
+UNJUDGED_TEXT = "compared with nn-stretch's own reading of the file only, as the file itself could not be run"
 
 #: What is faster than branches, in a sentence that says so.
 INSTEAD = {
@@ -97,10 +97,10 @@ def plan_brief(plan: "PlanAnswer", origins: "Mapping[tuple[str, str], Origin]", 
     return [
         answer,
         Grid("", ("", "predicted", "branched is", "output"), rows, right=(1,)),
-        f"Why: {_why(plan, at_once_ms)}",
+        f"Why: {_reason(plan, at_once_ms)}",
         f"Confidence: {_confidence(plan, origins)}",
         *_agreement(getattr(plan, "agreement", None)),
-        *([f"Output: {UNJUDGED}."] if unjudged else []),
+        *([f"Output: {UNJUDGED_TEXT}."] if unjudged else []),
         *following,
     ]
 
@@ -116,10 +116,10 @@ def _agreement(agreement: "Agreement | None") -> Brief:
     return [f"Agreement: the original's class on {share(agreement.value)} of {agreement.images} held-out images{rounded}."]
 
 
-def _why(plan: "PlanAnswer", at_once_ms: float) -> str:
+def _reason(plan: "PlanAnswer", at_once_ms: float) -> str:
     predicted, points = plan.predicted, f"{plan.n_meet} meeting point{'' if plan.n_meet == 1 else 's'}"
     shape = f"{points}, {share(plan.macs_ratio)} MACs"
-    if at_once_ms <= HANDED_ON * predicted.makespan_ms and (plan.n_meet or plan.sides):
+    if at_once_ms <= HANDOVER_SHARE * predicted.makespan_ms and (plan.n_meet or plan.sides):
         shape += "; parts run one after the other, each where it is fast"
     moved = f"transfers take {share(predicted.communication_ms / predicted.makespan_ms)} of the time"
     if plan.recommended == BRANCHED:
@@ -128,7 +128,7 @@ def _why(plan: "PlanAnswer", at_once_ms: float) -> str:
         return f"the {predicted.far_ahead} is far ahead of the other processors; {shape}."
     if plan.recommended == NO_CLEAR_WINNER:
         near = min((r for r in plan.comparisons if r.name not in predicted.reference), key=lambda rival: rival.probability)
-        return f"{chance(near.probability)} sure to beat the {BEATEN.get(near.name.partition(':')[0], near.name)}; {shape}."
+        return f"{format_probability(near.probability)} sure to beat the {BEATEN.get(near.name.partition(':')[0], near.name)}; {shape}."
     return f"{shape}; {moved}."
 
 
@@ -180,16 +180,16 @@ def _branches(branches: "BranchesAdvice | None") -> str:
 
 def prediction_brief(prediction: "Prediction", following: str) -> Brief:
     """The answer of `stretch predict`."""
-    from stretch.stages.predict import ranked
+    from stretch.stages.predict import by_latency
 
     # of each processor its best core set; the others are details
     best: dict[str, str] = {}
     rows = []
-    for name, row in ranked(prediction.processors):
+    for name, row in by_latency(prediction.processors):
         if best.setdefault(name.partition("[")[0], name) == name:
             source = SOURCES[row.origin] + (", only if named" if row.optional else "")
             rows.append((name, row.precision, ms(row.latency_ms), f"{row.low_ms:.3g}-{row.high_ms:.3g} ms", source))
-    name, first = ranked(prediction.processors)[0]
+    name, first = by_latency(prediction.processors)[0]
     more = len(prediction.processors) - len(rows)
     return [
         f"{prediction.model} on {prediction.device}: fastest on the {name} in {first.precision}, {ms(first.latency_ms)} "
@@ -217,9 +217,9 @@ def run_brief(answer: RunAnswer, following: str) -> Brief:
         name, _, where = timing.name.partition(", ")
         name = baseline(name.replace("same net as one graph", "whole_graph"))
         rows.append((f"{name}, {where}", ms(timing.median_ms), ms(timing.p90_ms), ratio(timing.median_ms / answer.median_ms, *ends)))
-    lines: Brief = [first, _speed(answer)]
+    lines: Brief = [first, _ratio_text(answer)]
     if stood:
-        lines.append(f"CPU cores replace the {' and '.join(stood)}: these times do not apply to {answer.device}" + _planned(answer))
+        lines.append(f"CPU cores replace the {' and '.join(stood)}: these times do not apply to {answer.device}" + _planned_text(answer))
     lines.append(Grid("", ("", "median", "p90", "branched is"), rows, right=(1, 2)))
     if answer.throughput is not None:
         rates = answer.throughput.contestants
@@ -230,12 +230,12 @@ def run_brief(answer: RunAnswer, following: str) -> Brief:
     return [*lines, f"Next: {following}", "      --details shows everything"]
 
 
-def _planned(answer: RunAnswer) -> str:
+def _planned_text(answer: RunAnswer) -> str:
     planned = answer.planned.makespan_ms
     return "." if planned is None else f" (predicted there: {ms(planned)})."
 
 
-def _speed(answer: RunAnswer) -> str:
+def _ratio_text(answer: RunAnswer) -> str:
     """Who is faster here, as far as the 95 % interval of the ratio says it."""
     here = "On this machine" if answer.on is None else f"On {answer.on.host}"
     best = answer.best_sequential

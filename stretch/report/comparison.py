@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from stretch.comparison import CompareAnswer, ComparedRow
-from stretch.planning.messages import chance
+from stretch.planning.messages import format_probability
 from stretch.report.brief import advice_brief, ratio
 from stretch.report.html.page import ChartInterval, Fact, Grid, Page, Section, intervals
 from stretch.stages.advise import Advice, BranchesAdvice, DeviceAdvice
 
 #: Rows of a chart, at most.
-_DRAWN = 60
+_MAX_BARS = 60
 
 #: Devices up to which the report of advice ends with the command of each; of more, with those of branches alone.
 MOST_COMMANDS = 6
@@ -25,16 +25,16 @@ def cells(row: ComparedRow) -> tuple[str, ...]:
     """Cells of a row; unknown values are dashes."""
     return (
         row.name,
-        _known(row.ms, ".2f"),
-        _between(row.low_ms, row.high_ms, ".2f"),
+        _format_or_dash(row.ms, ".2f"),
+        _interval_text(row.low_ms, row.high_ms, ".2f"),
         "–" if row.ms is None else row.source,
-        _known(row.speedup, ".2f"),
-        _known(row.speedup_over_sequential, ".2f"),
-        _known(row.macs_ratio, ".3f"),
+        _format_or_dash(row.speedup, ".2f"),
+        _format_or_dash(row.speedup_over_sequential, ".2f"),
+        _format_or_dash(row.macs_ratio, ".3f"),
         "–" if row.params is None else f"{row.params / 1e6:.2f}",
         "–" if row.n_meet is None else str(row.n_meet),
-        "exact" if row.exact else _known(row.agreement, ".1%"),
-        "–" if row.probability is None else chance(row.probability),
+        "exact" if row.exact else _format_or_dash(row.agreement, ".1%"),
+        "–" if row.probability is None else format_probability(row.probability),
         row.recommended or "–",
     )
 
@@ -67,17 +67,17 @@ def _times(title: str, rows: Sequence[ChartInterval]) -> list[Section]:
     if not rows:
         return []
     least = min(rows, key=lambda row: row.value)
-    more = f" The first {_DRAWN} of {len(rows)} are drawn." if len(rows) > _DRAWN else ""
+    more = f" The first {_MAX_BARS} of {len(rows)} are drawn." if len(rows) > _MAX_BARS else ""
     words = f"{least.label} takes the least time with {least.value:.3g} ms.{more}"
-    drawn = [replace(row, strong=row is least) for row in rows[:_DRAWN]]
+    drawn = [replace(row, strong=row is least) for row in rows[:_MAX_BARS]]
     return [Section("times", "Times", (), [intervals("times-chart", title, words, drawn, "ms")])]
 
 
-def _between(low: float | None, high: float | None, form: str) -> str:
+def _interval_text(low: float | None, high: float | None, form: str) -> str:
     return "–" if low is None or high is None else f"{low:{form}} to {high:{form}}"
 
 
-def _known(value: float | None, form: str) -> str:
+def _format_or_dash(value: float | None, form: str) -> str:
     return "–" if value is None else format(value, form)
 
 

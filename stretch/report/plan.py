@@ -7,10 +7,10 @@ from predictors.models.roofline import ORIGINS
 from scheduler.bundle.agreement import Agreement
 from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.cost.compare import CONTENTION, baseline
-from stretch.planning.cost.makespan import together_ms
-from stretch.planning.messages import chance
+from stretch.planning.cost.makespan import parallel_ms
+from stretch.planning.messages import format_probability
 from stretch.planning.result import BranchAnswer, ObjectiveAnswer, PlanAnswer, Predicted, SideAnswer
-from stretch.report.brief import UNJUDGED, plan_brief, ratio, share
+from stretch.report.brief import UNJUDGED_TEXT, plan_brief, ratio, share
 from stretch.report.html.page import (
     Bar,
     Chart,
@@ -40,7 +40,7 @@ def exact_words(rounding: Sequence[str]) -> str:
 
 def _exact(plan: PlanAnswer) -> str:
     """What the output of an exact design is, and what that was compared with."""
-    return f"what the original computes, {exact_words(plan.rounding)}" + (f"; {UNJUDGED}" if getattr(plan, "unjudged", False) else "")
+    return f"what the original computes, {exact_words(plan.rounding)}" + (f"; {UNJUDGED_TEXT}" if getattr(plan, "unjudged", False) else "")
 
 
 def plan_page(
@@ -80,12 +80,12 @@ def _built(plan: "PlanAnswer | BranchedAnswer") -> Iterator[str]:
     for error in getattr(plan, "calibration", ()):
         yield f"calibrated {error.segment}: squared error {share(error.after)} of the original's square, {share(error.before)} before"
     if (refinement := getattr(plan, "refinement", None)) is not None:
-        yield f"refined in {refinement.steps} steps: {refined_words(refinement)}"
+        yield f"refined in {refinement.steps} steps: {refinement_text(refinement)}"
     if getattr(plan, "bundle", None):
         yield difference_line(plan.checks)
 
 
-def refined_words(refinement: "Refined") -> str:
+def refinement_text(refinement: "Refined") -> str:
     """Return how much refining brought."""
     rounded = refinement.rounded_after
     return (
@@ -102,7 +102,7 @@ def difference_line(checks: Mapping[str, Any]) -> str:
 
 def _at_once_ms(plan: PlanAnswer) -> float:
     """Time in which at least two processors compute."""
-    return together_ms((bar.row, bar.start_ms, bar.start_ms + bar.ms) for bar in plan_bars(plan) if bar.kind == "computing")
+    return parallel_ms((bar.row, bar.start_ms, bar.start_ms + bar.ms) for bar in plan_bars(plan) if bar.kind == "computing")
 
 
 def _network(plan: PlanAnswer) -> Section:
@@ -141,7 +141,7 @@ def _timeline(plan: PlanAnswer) -> Section:
     for bar in bars:
         if bar.kind == "computing":
             busy[bar.row] = busy.get(bar.row, 0.0) + bar.ms
-    words = joined([f"{name} computes for {ms:.2f} ms" for name, ms in busy.items()]) + f" of {predicted.makespan_ms:.2f} ms"
+    words = join_words([f"{name} computes for {ms:.2f} ms" for name, ms in busy.items()]) + f" of {predicted.makespan_ms:.2f} ms"
     words += f"; transfers and joins take {predicted.communication_ms:.2f} ms."
     drawn = timeline("timeline", "Who computes when, predicted", words, {"predicted": bars}, predicted.makespan_ms)
     ideal = f"Lower bound (perfect split): {predicted.ideal_split_ms:.2f} ms; the design reaches {predicted.ideal_fraction:.0%} of it."
@@ -175,13 +175,13 @@ def _segments(plan: PlanAnswer) -> list[Grid]:
         for side in plan.sides:
             where = f"{side.processor} {plan.precision.get(side.processor, '')}".rstrip()
             numbers = str(side.operators), f"{side.macs / 1e6:.1f}", f"{side.predicted_ms:.2f}"
-            outside.append((side.name, where, _first(side.reads), _first(side.writes), *numbers))
+            outside.append((side.name, where, _first_and_count(side.reads), _first_and_count(side.writes), *numbers))
         titles = ("part", "processor", "reads", "writes", "operators", "MMACs", "predicted ms")
         grids.append(Grid("Parts outside the backbone", titles, outside, right=(4, 5, 6)))
     return grids
 
 
-def _first(names: Sequence[str]) -> str:
+def _first_and_count(names: Sequence[str]) -> str:
     """The first of some tensors, and how many there are besides."""
     return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
@@ -206,7 +206,7 @@ def figures(plan: PlanAnswer) -> list[tuple[str, str]]:
 
     precision = predicted.best_single_precision
     single = predicted.best_single_processor + (f" ({precision})" if precision else "")
-    sure = f"{chance(predicted.probability_faster['all'])} sure"
+    sure = f"{format_probability(predicted.probability_faster['all'])} sure"
     sure += f"; measure next: {predicted.measure_next}" if predicted.measure_next else ""
     params = "of which the original has none" if plan.params_ratio is None else f"{share(plan.params_ratio)} of the original"
     return [
@@ -229,7 +229,7 @@ def figures(plan: PlanAnswer) -> list[tuple[str, str]]:
         ("branched net as one graph", timed(predicted.whole_graph_ms, predicted.whole_graph_processor)),
         ("operators split", timed(predicted.operator_split_ms, None) + (", faster than the design" if _split_wins(plan) else "")),
         ("lower bound", f"{predicted.ideal_split_ms:.2f} ms (perfect split), the design reaches {predicted.ideal_fraction:.0%} of it"),
-        *([("best in", _best_in(plan.objective))] if plan.objective.requested != "latency" else []),
+        *([("best in", _objective_text(plan.objective))] if plan.objective.requested != "latency" else []),
         ("search", _search(plan)),
         *([("accuracy", _accuracy(plan.accuracy))] if plan.accuracy else []),
         ("with other links", _links(predicted)),
@@ -237,7 +237,7 @@ def figures(plan: PlanAnswer) -> list[tuple[str, str]]:
         ("faster than all of these", sure),
         ("recommended", baseline(plan.recommended)),
         *([("recommended instead", changed)] if (changed := _changes(plan)) else []),
-        *([("branching helps", pays)] if (pays := _pays(predicted)) else []),
+        *([("branching helps", pays)] if (pays := _break_even_text(predicted)) else []),
     ]
 
 
@@ -246,7 +246,7 @@ def _split_wins(plan: PlanAnswer) -> bool:
     return plan.predicted.makespan_ms > 1.005 * plan.predicted.operator_split_ms
 
 
-def _pays(predicted: Predicted) -> str | None:
+def _break_even_text(predicted: Predicted) -> str | None:
     """Return how fast the other processors would have to be; None if that is unknown, or they are."""
     if predicted.crossover:
         return f"if all others were {ratio(predicted.crossover)} faster"
@@ -306,7 +306,7 @@ def _accuracy(accuracy: PredictedAccuracy) -> str:
     return f"{accuracy.top1:.2%} ({accuracy.source} from subnets{ranked}{error})"
 
 
-def _best_in(objective: ObjectiveAnswer) -> str:
+def _objective_text(objective: ObjectiveAnswer) -> str:
     """Objective of the design, and its value."""
     if objective.value is None:
         return objective.requested
@@ -342,7 +342,7 @@ def baselines_section(plan: PlanAnswer) -> Section:
     numbers = []
     for r in plan.comparisons:
         spans = (f"{r.low_ms:.2f} to {r.high_ms:.2f}", ratio(r.ratio), f"{r.low:.2f} to {r.high:.2f}")
-        numbers.append((baseline(r.name), f"{r.ms:.2f}", *spans, chance(r.probability), r.measure or ""))
+        numbers.append((baseline(r.name), f"{r.ms:.2f}", *spans, format_probability(r.probability), r.measure or ""))
     table = Grid("Baselines in numbers", titles, numbers, right=(1, 2, 3, 4, 5), folded=True)
     drawn = intervals("rivals", "Predicted times with 90 % intervals", words, rows, "ms")
     return Section("baselines", "Baselines", (), [drawn, table], printed=False)
@@ -373,7 +373,7 @@ def certainty_section(plan: PlanAnswer) -> Section:
     ratios = [rival.ratio for rival in plan.comparisons if rival.name not in predicted.reference]
     if rows and ratios:
         turning = [group for group in groups if any(c.numbers == group and c.recommended != plan.recommended for c in predicted.changes)]
-        other = f"The recommendation depends on {joined(turning)}."
+        other = f"The recommendation depends on {join_words(turning)}."
         title = "Speed-up over the best baseline if a number were halved or doubled, or contention at the ends of its intervals"
         note = other if turning else "None of them changes the recommendation."
         parts.append(spread("changes", title, note, rows, min(ratios), "branched is"))
@@ -401,7 +401,7 @@ def accuracy_section(plan: PlanAnswer) -> Section:
     return Section("accuracy", "Accuracy", words, printed=agreement is not None)
 
 
-def joined(words: Sequence[str]) -> str:
+def join_words(words: Sequence[str]) -> str:
     """Words joined with commas and `and`."""
     return ", ".join(words[:-1]) + f" and {words[-1]}" if len(words) > 1 else "".join(words)
 

@@ -9,10 +9,10 @@ from predictors.devices import ITEM_BYTES, DeviceProfile
 from predictors.errors import InfeasibleError, StretchError, install_line
 from predictors.models.roofline import ORIGINS
 from predictors.predictor import Estimate
-from stretch.planning.messages import OptionName, as_flag
+from stretch.planning.messages import OptionName, format_flag
 from stretch.report.brief import prediction_brief
 from stretch.report.html.page import Chart, ChartInterval, Fact, Grid, Page, Section, intervals
-from stretch.stages.predict import PredictedLatency, PredictedRow, Prediction, PredictionTable, ranked
+from stretch.stages.predict import PredictedLatency, PredictedRow, Prediction, PredictionTable, by_latency
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,12 +32,12 @@ def prediction_page(
     following: str = "",
 ) -> Page:
     """The page of a prediction; a terminal lists kernels if it is to, and ends with the command that follows."""
-    rows_by_time = ranked(prediction.processors)
+    rows_by_time = by_latency(prediction.processors)
     name = rows_by_time[0][0]
     rows = [(at, row.precision, *_times(row), str(row.kernel_count), _origin(row)) for at, row in rows_by_time]
     titles = ("processor", "precision", "ms", "low", "high", "kernels", "from")
     numbers = Grid("Predicted latencies", titles, rows, right=(2, 3, 4, 5))
-    sections = [Section("processors", "On each processor", (), [_alone("processors-chart", rows_by_time), numbers])]
+    sections = [Section("processors", "On each processor", (), [_single_processors("processors-chart", rows_by_time), numbers])]
     if roofline is not None:
         caption, figure = roofline()
         drawn = Chart("roofline-chart", f"The kernels on {name}", caption, lambda: figure)
@@ -84,7 +84,7 @@ def _range(row: PredictedLatency) -> str:
     return f"{row.low_ms:.2f} to {row.high_ms:.2f} ms, 90 % interval"
 
 
-def _alone(chart: str, ranked: Sequence[tuple[str, PredictedLatency]]) -> Chart:
+def _single_processors(chart: str, ranked: Sequence[tuple[str, PredictedLatency]]) -> Chart:
     """The original on each processor, the fastest first."""
     rows = [
         ChartInterval(f"{name}, {row.precision}", row.latency_ms, row.low_ms, row.high_ms, strong=i == 0)
@@ -110,7 +110,11 @@ def refusal_page(model: str, device: str, error: InfeasibleError, alone: Mapping
     sections = []
     if error.rules:
         rows = [
-            (as_flag(OptionName(rule.rule)), _shown(rule.value), "none found" if rule.nearest is None else _shown(rule.nearest))
+            (
+                format_flag(OptionName(rule.rule)),
+                _shown_text(rule.value),
+                "none found" if rule.nearest is None else _shown_text(rule.nearest),
+            )
             for rule in error.rules
         ]
         words = ["No design meets these limits together. Each row has the nearest value with a design."]
@@ -118,14 +122,14 @@ def refusal_page(model: str, device: str, error: InfeasibleError, alone: Mapping
         sections.append(Section("limits", "Limits without a design", words, [grid]))
     facts = []
     if alone:
-        rows_by_time = ranked(alone)
+        rows_by_time = by_latency(alone)
         name, best = rows_by_time[0]
         facts = [
             Fact("run it on", name, f"{best.precision}, from {ORIGINS[best.origin]}"),
             Fact("predicted there", f"{best.latency_ms:.2f} ms", _range(best)),
         ]
         words = ["Times of the unchanged original, on one processor at a time."]
-        sections.append(Section("alone", "As it is", words, [_alone("alone", rows_by_time)]))
+        sections.append(Section("alone", "As it is", words, [_single_processors("alone", rows_by_time)]))
     return Page(
         title=f"{model} on {device}: no branches",
         lead=[f"{_sentence(error.message)}", *([_sentence(error.hint)] if error.hint else [])],
@@ -139,7 +143,7 @@ def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?")) else ".")
 
 
-def _shown(value: object) -> str:
+def _shown_text(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

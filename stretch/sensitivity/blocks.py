@@ -7,11 +7,11 @@ import torch
 
 from scheduler.progress import Progress, silent
 from stretch.capture import Captured
-from stretch.capture.results import pairs
+from stretch.capture.results import named_outputs
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.network.segments import Segment
 from stretch.transform import build
-from stretch.transform.calibrate.run import whole_design
+from stretch.transform.calibrate.run import undivided_design
 from stretch.transform.refine import mean_error
 
 #: Images that are looked at, at least and at most, and multiply-accumulates for all that decide between: a minute or two of two cores.
@@ -36,13 +36,13 @@ def block_losses(
     """
     device = images[0].device
     together = torch.cat(list(images))
-    whole, units = whole_design(captured, design), [number for number, block in enumerate(segment.blocks) if block.removable]
+    whole, units = undivided_design(captured, design), [number for number, block in enumerate(segment.blocks) if block.removable]
     count = min(len(together), IMAGES, max(FEWEST, int(MACS / (captured.graph.macs * max(len(units), 1)))))
     some = together[torch.arange(count) * len(together) // count].split(BATCH)
 
     def outputs(of: BranchDesign) -> list[torch.Tensor]:
         model = build(captured, of).to(device)
-        computed = [[value for _, value in pairs(model(x), captured.returned)] for x in some]
+        computed = [[value for _, value in named_outputs(model(x), captured.returned)] for x in some]
         return [torch.cat(parts) for parts in zip(*computed, strict=True)]
 
     wanted, losses = outputs(whole), {}

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictors.joins import JoinKind
-from stretch.planning.cost.accuracy import SEEN, ChangedSegment, Floats, Measured, MeasuredOn, Sensitivity, Stage
+from stretch.planning.cost.accuracy import SEEN_FEATURES, ChangedSegment, Floats, Measured, MeasuredOn, Sensitivity, Stage
 from stretch.planning.network.segments import Segment
 
 #: Of what a loss depends on, what only helps: its weight is zero or below.
@@ -19,7 +19,7 @@ MOST_ERROR, LEAST_ERROR = 0.98, 1e-6
 #: Weights of the ridge penalty that are tried, on columns of unit spread.
 PENALTIES = np.logspace(-2, 2, 9)
 #: Size of what a segment has of its own: below 1, so that it is taken for what stages and features do not explain.
-OWN = 0.25
+MIN_OWN_SHARE = 0.25
 #: What later stages make up for, found on the networks of `experiments/sensitivity`.
 RECOVERY = 1.25
 #: Whole designs from which on the curve is fitted to them alone.
@@ -47,8 +47,8 @@ def fit(
     names = [stage.name for stage in stages]
     table = _Table(names, [item.segments[0] for item in alone])
     y = np.log([loss(item.error) for item in alone])
-    penalty, held_out = _penalty(table.columns, y, table.bounded)
-    base, weights = _ridge(table.columns, y, penalty, table.bounded)
+    penalty, held_out = _penalty(table.columns, y, table.nonpositive_columns)
+    base, weights = _ridge(table.columns, y, penalty, table.nonpositive_columns)
     of_stages, length, current, seen = table.parts(weights)
     low, high = float(y.min()) - BEYOND, float(y.max()) + BEYOND
     sensitivity = Sensitivity(
@@ -94,7 +94,7 @@ class _Table:
     segments: Sequence[ChangedSegment]  # One for each measurement.
 
     @property
-    def _known(self) -> list[str]:
+    def _feature_names(self) -> list[str]:
         return [name for name in self.names if any(name in segment.stages for segment in self.segments)]
 
     @property
@@ -111,21 +111,21 @@ class _Table:
     def columns(self) -> Floats:
         """(measurements, length + stages + segments + features)."""
         length = np.log([[len(segment.stages)] for segment in self.segments])
-        stages = np.array([[(name in segment.stages) / len(segment.stages) for name in self._known] for segment in self.segments])
-        values = OWN * np.array([[" ".join(segment.stages) == run for run in self._runs] for segment in self.segments], float)
+        stages = np.array([[(name in segment.stages) / len(segment.stages) for name in self._feature_names] for segment in self.segments])
+        values = MIN_OWN_SHARE * np.array([[" ".join(segment.stages) == run for run in self._runs] for segment in self.segments], float)
         return np.hstack([length, stages, values, np.array([segment.features for segment in self.segments]) / self._scales])
 
     @property
-    def bounded(self) -> NDArray[np.bool_]:
+    def nonpositive_columns(self) -> NDArray[np.bool_]:
         """Columns whose weight must not be above zero."""
-        others = np.zeros(1 + len(self._known) + len(self._runs), bool)
-        return np.concatenate([others, np.array([name in HELPS for name in SEEN])])
+        others = np.zeros(1 + len(self._feature_names) + len(self._runs), bool)
+        return np.concatenate([others, np.array([name in HELPS for name in SEEN_FEATURES])])
 
     def parts(self, weights: Floats) -> tuple[dict[str, float], float, dict[str, float], tuple[float, ...]]:
         """Weights of stages, of the length, of segments and of features."""
-        stages, runs = len(self._known), len(self._runs)
-        current = dict(zip(self._runs, (float(w) * OWN for w in weights[1 + stages : 1 + stages + runs]), strict=True))
-        of_stages = dict(zip(self._known, map(float, weights[1 : 1 + stages]), strict=True))
+        stages, runs = len(self._feature_names), len(self._runs)
+        current = dict(zip(self._runs, (float(w) * MIN_OWN_SHARE for w in weights[1 + stages : 1 + stages + runs]), strict=True))
+        of_stages = dict(zip(self._feature_names, map(float, weights[1 : 1 + stages]), strict=True))
         return of_stages, float(weights[0]), current, tuple(float(w) for w in weights[1 + stages + runs :] / self._scales)
 
 

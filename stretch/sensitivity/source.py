@@ -18,10 +18,10 @@ from scheduler.progress import Progress, silent
 from stretch import __version__
 from stretch.capture import Captured
 from stretch.evaluation.agreement import compare
-from stretch.evaluation.measure import ALIKE, AgreementSums, most_frequent, one_sided, ranks
+from stretch.evaluation.measure import MAX_CLASS_SHARE, AgreementSums, most_frequent, one_sided_reason, ranks
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import (
-    SEEN,
+    SEEN_FEATURES,
     SEGMENT_FEATURES,
     ChangedSegment,
     Measured,
@@ -67,13 +67,13 @@ class Trial:
 def trials(space: DesignSpace, number: int) -> list[Trial]:
     """Ways to run every segment that may be stretched, merged stages too: of each the fastest, then those least like the ones before."""
     rounds: list[list[Trial]] = [[] for _ in range(number)]
-    for first, groups in sorted(_stretched(space), key=lambda one: one[1][0].span):
+    for first, groups in sorted(_stretched_options(space), key=lambda one: one[1][0].span):
         for place, trial in enumerate(_different(space, first, groups, number)):
             rounds[place].append(trial)
     return [trial for some in rounds for trial in some]
 
 
-def _stretched(space: DesignSpace) -> Iterator[tuple[int, list[SegmentOptions]]]:
+def _stretched_options(space: DesignSpace) -> Iterator[tuple[int, list[SegmentOptions]]]:
     """The ways of every run of stages that may be stretched, with the number of its first stage."""
     for first, options in enumerate(space.options):
         scaled = [group for group in options if group.branched and not group.exact]
@@ -130,7 +130,7 @@ def _random(space: DesignSpace, rng: np.random.Generator) -> tuple[tuple[Segment
     parts: list[SegmentDesign] = []
     at, macs = 0, 0
     runs: dict[int, list[list[SegmentOptions]]] = {}
-    for first, groups in _stretched(space):
+    for first, groups in _stretched_options(space):
         usable = [group for group in groups if len(_takeable(group))]
         if usable:
             runs.setdefault(first, []).append(usable)
@@ -195,7 +195,7 @@ def measure(
         if len(alone) >= FEWEST and time.monotonic() - start > ALONE * budget_s:
             break
         progress(f"segment {number + 1} of {len(planned)}, {_left_s(start, budget_s)}")
-        alone.append(original.replaced(trial))
+        alone.append(original.replace_segment(trial))
     whole = random_designs(space, captured.graph.name, space.costs.predictor.device.id, DESIGNS, MACS, 0)
     together: list[Measured] = []
     for number, design in enumerate(whole):
@@ -225,7 +225,7 @@ def measure_design(captured: Captured, design: BranchDesign, fitted: Batches, he
         raise _no_classes(captured)
     stages = [(stage.name, stage.start, stage.end) for stage in space.segments]
     changed = []
-    for segment, row in changed_segments(captured.graph, design, SEEN):
+    for segment, row in changed_segments(captured.graph, design, SEEN_FEATURES):
         first = next(i for i, (_, begins, _) in enumerate(stages) if begins == segment.start)
         last = next(i for i, (_, _, ends) in enumerate(stages) if ends == segment.end)
         changed.append(ChangedSegment(stages=tuple(name for name, _, _ in stages[first : last + 1]), features=tuple(map(float, row))))
@@ -251,10 +251,10 @@ class _Original:
             if not torch.isfinite(scores).all():
                 raise StretchError("the output of the original contains NaN or infinity for some of the images", "check its weights")
         classes = Counter(torch.cat(self.held[-1]).argmax(1).tolist())
-        if most_frequent(classes) >= ALIKE:
-            raise UsageError(one_sided(classes), "give images of several classes, or plan without images")
+        if most_frequent(classes) >= MAX_CLASS_SHARE:
+            raise UsageError(one_sided_reason(classes), "give images of several classes, or plan without images")
 
-    def replaced(self, trial: Trial) -> Measured:
+    def replace_segment(self, trial: Trial) -> Measured:
         """The original with one segment in the way of a trial, and that calibrated on what arrives there."""
         segment, last = trial.options.segment, trial.first + trial.options.span
         weights = {op.name: self.captured.weights[op.name] for op in segment.graph.ops if op.name in self.captured.weights}
@@ -268,7 +268,7 @@ class _Original:
             for stage in self.stages[last:]:
                 output = stage(output)
             sums.add(output.cpu().numpy(), scores.cpu().numpy())
-        row = option_features(trial.options, SEEN)[trial.index]
+        row = option_features(trial.options, SEEN_FEATURES)[trial.index]
         changed = ChangedSegment(stages=trial.stages(self.space), features=tuple(map(float, row)))
         error = sums.error**2
         return Measured(segments=(changed,), error=error if np.isfinite(error) else 1e30, agreement=sums.same / sums.images)
@@ -323,9 +323,9 @@ def sensitivity_of(
     space = request.stage_space(merged=checked.merge != "never" and not checked.meet)
     image_bytes = 4 * sum(prod(captured.graph.by_name[stage.start].shape) for stage in request.stages)
     most = max(MIN_IMAGES, MOST_BYTES // image_bytes // 2)
-    ours, theirs = _some(fitted, min(FITTED, most)), _some(held_back, min(HELD_BACK, most))
+    ours, theirs = _subset(fitted, min(FITTED, most)), _subset(held_back, min(HELD_BACK, most))
     missing = min(FITTED, most) - sum(map(len, ours))
-    ours += _some(synthetic, missing) if synthetic and missing else []
+    ours += _subset(synthetic, missing) if synthetic and missing else []
     measurement = measure(captured, space, ours, theirs, budget_s, progress)
     on = MeasuredOn(
         weights=fingerprint(captured.tensors),
@@ -339,10 +339,10 @@ def sensitivity_of(
         seconds=round(measurement.seconds, 1),
         complete=measurement.complete,
     )
-    return fit(captured.graph.name, checked.meets_by, request.stages, measurement.alone, measurement.designs, on)
+    return fit(captured.graph.name, checked.resolved_join, request.stages, measurement.alone, measurement.designs, on)
 
 
-def _some(batches: Sequence[torch.Tensor], count: int) -> list[torch.Tensor]:
+def _subset(batches: Sequence[torch.Tensor], count: int) -> list[torch.Tensor]:
     """So many images at most, spread over all, in batches as large as before."""
     together = torch.cat(list(batches))
     size = len(batches[0])

@@ -27,13 +27,17 @@ class StageAbilities(msgspec.Struct, frozen=True, kw_only=True):
     why: str  # Why it is not stretched; empty where it is.
 
 
-def abilities(graph: OpGraph) -> list[StageAbilities]:
+def stage_abilities(graph: OpGraph) -> list[StageAbilities]:
     """Return the possible splits of each stage of a network, and of the parts next to them if it has several inputs or outputs."""
     backbone, result = backbone_of(graph), []
     for stage in split_segments(backbone.graph):
         scaled, ops = _scaled(stage) if stage.branchable else [], stage.graph.ops
         parts = [part.graph for part in divide(backbone.graph, stage, frozenset(cut_points(backbone.graph)), False, True)]
-        exact = [word for division in divisions().values() for word in sorted({word for part in parts for word in division.possible(part)})]
+        exact = [
+            word
+            for division in divisions().values()
+            for word in sorted({word for part in parts for word in division.divisible_tensors(part)})
+        ]
         result.append(
             StageAbilities(
                 name=stage.name,
@@ -44,7 +48,7 @@ def abilities(graph: OpGraph) -> list[StageAbilities]:
                 opaque=sum(op.kind == "opaque" for op in ops),
                 scaled=scaled,
                 exact=exact,
-                why="" if scaled else _why(stage),
+                why="" if scaled else _unbranchable_reason(stage),
             )
         )
     for side in backbone.sides:
@@ -70,16 +74,16 @@ def _scaled(stage: Segment) -> list[Scaled]:
     return scaled
 
 
-def _why(stage: Segment) -> str:
+def _unbranchable_reason(stage: Segment) -> str:
     if stage.name == "head":
         return "the head stays whole"
     if stage.name == "stem":
         return "the stem stays whole where segments are stages"
     holding = next((op for op in stage.graph.ops if kind_of(op.kind).stated), None)
     if not stage.branchable:
-        return f"`{stage.start}` or `{stage.end}` is no feature map{_by(holding)}"
-    return f"its channels are held fast and no block may go{_by(holding)}"
+        return f"`{stage.start}` or `{stage.end}` is no feature map{_named_operator(holding)}"
+    return f"its channels are held fast and no block may go{_named_operator(holding)}"
 
 
-def _by(op: Op | None) -> str:
+def _named_operator(op: Op | None) -> str:
     return "" if op is None else f", since `{op.name}` ({op.attrs.get('variant', op.kind)}) only states its shape"

@@ -20,26 +20,26 @@ from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.compare import (
     BRANCHED,
-    LEAST_GAIN,
+    MIN_GAIN,
     NO_CLEAR_WINNER,
     Rival,
-    advised,
     baseline,
-    drawn,
+    draw_factors,
     interval,
+    recommend_among,
     single_run,
 )
-from stretch.planning.cost.makespan import HANDED_ON, computing_spans, together_ms
+from stretch.planning.cost.makespan import HANDOVER_SHARE, computing_spans, parallel_ms
 from stretch.planning.messages import OptionName, command_line
 from stretch.planning.network.segments import components
-from stretch.planning.plan import MERGED_INSTEAD, PlanningProblem, choose, designed, merged_instead
-from stretch.planning.result import PlanResult, Single, ranked_singles
+from stretch.planning.plan import MERGED_OPTIONS, PlanningProblem, choose, choose_merged, predict_design
+from stretch.planning.result import PlanResult, SingleProcessor, ranked_singles
 
 #: Kinds of branches, as they are recommended and as the JSON calls them.
 EXACT, STRETCHED = "exact", "stretched"
 
 #: The control that would have to be trained as stretched branches are.
-PLAIN = "sequential_same_macs"
+RETRAINED_BASELINE = "sequential_same_macs"
 
 #: Names of precisions, the widest first.
 PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "int8")
@@ -113,8 +113,8 @@ def advise(
 ) -> Advice:
     """Advise on a network for each of some devices.
 
-    Exact branches are not searched for where `least_divided_ms` shows that they cannot gain `LEAST_GAIN`; every other recommendation
-    is that of a plan (`stretch.planning.cost.compare.advised`).
+    Exact branches are not searched for where `min_divided_ms` shows that they cannot gain `MIN_GAIN`; every other recommendation
+    is that of a plan (`stretch.planning.cost.compare.recommend_among`).
 
     Args:
         model: As it was named, for the commands.
@@ -173,7 +173,7 @@ def precisions_at(device: DeviceProfile, precision: str | None) -> dict[str, str
 
 
 @dataclass(frozen=True)
-class _Planned:
+class _PlannedKind:
     """Branches of one kind beside their controls, or why there are none."""
 
     result: PlanResult | None
@@ -187,7 +187,7 @@ class _Planned:
         return next(rival for rival in self.result.recommendation.rivals if rival.name.startswith("single:"))
 
     @property
-    def pays(self) -> bool:
+    def is_worth_branching(self) -> bool:
         """Whether they are recommended."""
         return self.result is not None and self.result.recommended == BRANCHED
 
@@ -210,24 +210,24 @@ def _on_device(
         problem = like = PlanningProblem.of(graph, device, msgspec.structs.replace(request, lossless=True), like=like)
         costs = problem.costs
         single = ranked_singles(graph, costs, names)[0]
-        at_most = single.ms / least_divided_ms(graph, costs)
-        exact = _Planned(None, f"exact branches reach at most {at_most:.2f}x against the {single.processor} alone")
-        if at_most >= LEAST_GAIN:
-            exact = _planned(problem, trained=False)
+        at_most = single.ms / min_divided_ms(graph, costs)
+        exact = _PlannedKind(None, f"exact branches reach at most {at_most:.2f}x against the {single.processor} alone")
+        if at_most >= MIN_GAIN:
+            exact = _plan_kind(problem, trained=False)
         # the same costs, so that what both kinds have in common is timed once
-        stretched = _planned(replace(problem, config=msgspec.structs.replace(request, kinds=("stretch",)).checked(device)), trained=True)
-        recommended, reason = _recommended(exact, stretched, single)
+        stretched = _plan_kind(replace(problem, config=msgspec.structs.replace(request, kinds=("stretch",)).resolve(device)), trained=True)
+        recommended, reason = _recommend(exact, stretched, single)
     else:
         costs = Costs(LatencyPredictor(device), precision)
-        single, at_most, exact, stretched = ranked_singles(graph, costs, names)[0], None, _Planned(None), _Planned(None)
+        single, at_most, exact, stretched = ranked_singles(graph, costs, names)[0], None, _PlannedKind(None), _PlannedKind(None)
         why = "its profile has one processor" if len(usual) == 1 else f"{names[0]} is the only processor with that precision or a wider one"
         recommended, reason = f"single:{single.processor}", why
     run = single_run(graph, single.processor, single.precision, costs.predictor)
-    low, high = interval(run.drawn_ms(drawn(run.unknowns)))
-    optional = _optional(graph, device, costs.predictor)
+    low, high = interval(run.drawn_ms(draw_factors(run.unknowns)))
+    optional = _optional_processor(graph, device, costs.predictor)
     if optional:
         reason += f"; where an app may use it, the {optional.processor} alone takes {optional.ms:.2f} ms"
-    kind = _open(exact, stretched) if recommended == NO_CLEAR_WINNER else recommended
+    kind = _open_question(exact, stretched) if recommended == NO_CLEAR_WINNER else recommended
     answer = DeviceAdvice(
         device=device.id,
         name=device.name,
@@ -245,35 +245,35 @@ def _on_device(
     return answer, like
 
 
-def _optional(graph: OpGraph, device: DeviceProfile, predictor: LatencyPredictor) -> SingleAdvice | None:
+def _optional_processor(graph: OpGraph, device: DeviceProfile, predictor: LatencyPredictor) -> SingleAdvice | None:
     """The fastest processor that plans use only where it is named; None where there is none."""
     estimates = [predictor.predict(graph, name) for name in device.processors if name not in device.default_processors]
     fastest = min(estimates, key=lambda estimate: estimate.ms, default=None)
     return filled(SingleAdvice, fastest) if fastest else None
 
 
-def _planned(planning_problem: PlanningProblem, *, trained: bool) -> _Planned:
+def _plan_kind(planning_problem: PlanningProblem, *, trained: bool) -> _PlannedKind:
     """The best branches of a request, or why there are none; `trained` says whether they are to be trained."""
     try:
         choice = choose(planning_problem, explain=False)
     except InfeasibleError as error:
         if not trained:
-            return _Planned(None, error.message)
-        if seldom := merged_instead(planning_problem):
-            return _Planned(designed(*seldom), options=MERGED_INSTEAD)
-        return _Planned(None, "no stretched branches meet the constraints")
-    return _Planned(designed(planning_problem, choice, trained=trained))
+            return _PlannedKind(None, error.message)
+        if seldom := choose_merged(planning_problem):
+            return _PlannedKind(predict_design(*seldom), options=MERGED_OPTIONS)
+        return _PlannedKind(None, "no stretched branches meet the constraints")
+    return _PlannedKind(predict_design(planning_problem, choice, trained=trained))
 
 
-def _recommended(exact: _Planned, stretched: _Planned, single: Single) -> tuple[str, str]:
+def _recommend(exact: _PlannedKind, stretched: _PlannedKind, single: SingleProcessor) -> tuple[str, str]:
     """What to run, and why in a sentence."""
-    if exact.result and stretched.result and exact.pays and stretched.pays:
+    if exact.result and stretched.result and exact.is_worth_branching and stretched.is_worth_branching:
         # other weights are worth it where they beat the exact branches as they must beat every control
         runs = stretched.result.predicted_run, exact.result.predicted_run
-        beaten = advised(runs[0], {EXACT: runs[1]}, drawn(runs[0].unknowns | runs[1].unknowns)) == BRANCHED
+        beaten = recommend_among(runs[0], {EXACT: runs[1]}, draw_factors(runs[0].unknowns | runs[1].unknowns)) == BRANCHED
         kind = STRETCHED if beaten else EXACT
-    elif exact.pays or stretched.pays:
-        kind = EXACT if exact.pays else STRETCHED
+    elif exact.is_worth_branching or stretched.is_worth_branching:
+        kind = EXACT if exact.is_worth_branching else STRETCHED
     else:
         return _without_branches(exact, stretched, single)
     if kind == EXACT:
@@ -283,10 +283,10 @@ def _recommended(exact: _Planned, stretched: _Planned, single: Single) -> tuple[
     return STRETCHED, f"{_gain(STRETCHED, stretched)}, {trained}; {other}"
 
 
-def _without_branches(exact: _Planned, stretched: _Planned, single: Single) -> tuple[str, str]:
+def _without_branches(exact: _PlannedKind, stretched: _PlannedKind, single: SingleProcessor) -> tuple[str, str]:
     """What to run where no branches are recommended, and why in a sentence."""
     kinds = {EXACT: exact, STRETCHED: stretched}
-    if kind := _open(exact, stretched):
+    if kind := _open_question(exact, stretched):
         result = kinds[kind].result
         assert result is not None
         near = min(result.recommendation.beatable, key=lambda rival: rival.probability)
@@ -298,23 +298,25 @@ def _without_branches(exact: _Planned, stretched: _Planned, single: Single) -> t
             parts.append(item.why)
             continue
         parts.append(f"{kind} branches are predicted to be {item.single.ratio:.2f}x against the {single.processor} alone")
-        if plain := next((rival for rival in item.result.recommendation.beatable if rival.name == PLAIN and rival.ratio < 1), None):
+        if plain := next(
+            (rival for rival in item.result.recommendation.beatable if rival.name == RETRAINED_BASELINE and rival.ratio < 1), None
+        ):
             parts[-1] += f", and {plain.ratio:.2f}x against a plain sequential network of the same cost"
     return f"single:{single.processor}", "; ".join(parts)
 
 
-def _open(exact: _Planned, stretched: _Planned) -> str | None:
+def _open_question(exact: _PlannedKind, stretched: _PlannedKind) -> str | None:
     """Of the kinds for which it is open whether they pay the one that is predicted to gain more; None if there is none."""
     kinds = {kind: item.result for kind, item in ((EXACT, exact), (STRETCHED, stretched))}
     gains = {kind: result.speedup for kind, result in kinds.items() if result and result.recommended == NO_CLEAR_WINNER}
     return max(gains, key=lambda kind: gains[kind], default=None)
 
 
-def _gain(kind: str, planned: _Planned) -> str:
+def _gain(kind: str, planned: _PlannedKind) -> str:
     """Return how fast branches are against the best single processor."""
     assert planned.result is not None
     rival, processor, run = planned.single, planned.result.best_single.processor, planned.result.run
-    handed_on = together_ms(computing_spans(run)) <= HANDED_ON * run.makespan_ms
+    handed_on = parallel_ms(computing_spans(run)) <= HANDOVER_SHARE * run.makespan_ms
     return (
         f"{kind} branches on {' and '.join(planned.result.design.processors)} are predicted to be {rival.ratio:.2f}x against "
         f"the {processor} alone (90 % interval {rival.low:.2f} to {rival.high:.2f})"
@@ -322,12 +324,12 @@ def _gain(kind: str, planned: _Planned) -> str:
     )
 
 
-def _rounding(planned: _Planned) -> str:
+def _rounding(planned: _PlannedKind) -> str:
     rounds = planned.result.rounding if planned.result else []
     return f" (rounded in {' and '.join(rounds)})" if rounds else ""
 
 
-def _advice(recommended: str, exact: _Planned, stretched: _Planned, single: Single) -> str:
+def _advice(recommended: str, exact: _PlannedKind, stretched: _PlannedKind, single: SingleProcessor) -> str:
     """What to do, in a few words."""
     for kind, planned, words in ((EXACT, exact, "split exactly over"), (STRETCHED, stretched, "stretch and train over")):
         if recommended == kind and planned.result:
@@ -337,7 +339,7 @@ def _advice(recommended: str, exact: _Planned, stretched: _Planned, single: Sing
 
 
 def _command(
-    model: Sequence[str], device: DeviceProfile, kind: str | None, request: PlanConfig, single: Single, more: Sequence[OptionName]
+    model: Sequence[str], device: DeviceProfile, kind: str | None, request: PlanConfig, single: SingleProcessor, more: Sequence[OptionName]
 ) -> str:
     """What plans branches of a kind on the command line, or predicts one processor."""
     where = (*model, "--device", device.cli_name)
@@ -355,10 +357,10 @@ def _ms(answer: DeviceAdvice) -> float:
 
 
 #: Ratios of two processors' times that the bound is looked for at; fewer make it looser, never wrong.
-MOST_RATIOS = 48
+MAX_RATIOS = 48
 
 
-def least_divided_ms(graph: OpGraph, costs: Costs) -> float:
+def min_divided_ms(graph: OpGraph, costs: Costs) -> float:
     """A lower bound, ms, on the makespan of every design that divides a network exactly over several processors; infinite for one.
 
     Each group of operators that no kernel spans may be shared by the processors at will, in any order, with no halo, no join and no
@@ -374,16 +376,16 @@ def least_divided_ms(graph: OpGraph, costs: Costs) -> float:
     times = np.ascontiguousarray(costs.group_times(launched, groups)[0].T)
     exchange = np.array([0.0 if is_host(p) else costs.transfer(HOST, p, 0) + costs.transfer(p, HOST, 0) for p in names])
     subsets = [list(some) for count in range(2, len(names) + 1) for some in combinations(range(len(names)), count)]
-    return costs.handover(costs.host).ms + min((_least(times[some], exchange[some]) for some in subsets), default=float("inf"))
+    return costs.handover(costs.host).ms + min((_min_divided_ms(times[some], exchange[some]) for some in subsets), default=float("inf"))
 
 
-def _least(times: NDArray[np.float64], exchange: NDArray[np.float64]) -> float:
+def _min_divided_ms(times: NDArray[np.float64], exchange: NDArray[np.float64]) -> float:
     """The bound for processors that all take part."""
     busy = times[:, (times > 0).all(axis=0)]  # a group that costs one of them nothing bounds nothing
     if not busy.size:
         return float(exchange.max())
     # the bound is piecewise linear in the weights and bends where two processors take equally long for a group
-    ratios = [np.unique(np.quantile(busy[0] / row, np.linspace(0, 1, MOST_RATIOS), method="nearest")) for row in busy[1:]]
+    ratios = [np.unique(np.quantile(busy[0] / row, np.linspace(0, 1, MAX_RATIOS), method="nearest")) for row in busy[1:]]
     weights = np.array([(1.0, *item) for item in product(*ratios)])
     weights /= weights.sum(axis=1, keepdims=True)
     total = (weights[:, :, None] * busy).min(axis=1).sum(axis=1) + weights @ exchange

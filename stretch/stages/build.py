@@ -14,10 +14,10 @@ from scheduler.bundle.load import Bundle
 from scheduler.bundle.preprocessing import IMAGENET, Preprocessing
 from scheduler.progress import Progress, silent
 from stretch.capture import Captured
-from stretch.capture.results import pairs
+from stretch.capture.results import named_outputs
 from stretch.evaluation.agreement import compare
 from stretch.evaluation.files import SECONDS, measure_files
-from stretch.evaluation.measure import one_sided
+from stretch.evaluation.measure import one_sided_reason
 from stretch.export.lowering import CALIBRATION_IMAGES
 from stretch.planning.messages import Message, OptionName
 from stretch.planning.result import PlanResult
@@ -38,10 +38,10 @@ HELD_BACK = 200
 RUN_IMAGES = 64
 
 #: Of a network that agrees less often it is said that it needs training.
-CLOSE = 0.95
+MIN_AGREEMENT = 0.95
 
 #: Where a folder has no others, one of so many is held back from calibration.
-ONE_OF = 4
+HELD_BACK_EVERY = 4
 
 
 def build_control(captured: Captured, planned: PlanResult) -> BranchedModel | None:
@@ -101,7 +101,7 @@ def divide_images(
             f"{folder} has {len(taken)} images of which only {len(distinct)} differ",
             f"give at least {MIN_IMAGES} different ones, better some hundreds",
         )
-    back = max(len(distinct) - count, min(len(distinct) // ONE_OF, held_back, len(distinct) - MIN_IMAGES), 0)
+    back = max(len(distinct) - count, min(len(distinct) // HELD_BACK_EVERY, held_back, len(distinct) - MIN_IMAGES), 0)
     chosen = {i * len(distinct) // back for i in range(back)}
     sets: list[list[torch.Tensor]] = [[], []]
     for i, image in enumerate(distinct):
@@ -112,7 +112,7 @@ def divide_images(
     return Images(fitted, others, len(taken) - len(distinct), looked_at, made)
 
 
-def compare_on(model: BranchedModel, captured: Captured, images: Sequence[torch.Tensor]) -> tuple[Agreement | None, list[str]]:
+def compare_with_original(model: BranchedModel, captured: Captured, images: Sequence[torch.Tensor]) -> tuple[Agreement | None, list[str]]:
     """Agreement of a branched network with its original on held-back images, and warnings about it.
 
     Args:
@@ -123,18 +123,18 @@ def compare_on(model: BranchedModel, captured: Captured, images: Sequence[torch.
     compared = compare(model, captured, images)
     agreement = compared.agreement
     if agreement.value is None and compared.classes:
-        return agreement, [one_sided(compared.classes)]
+        return agreement, [one_sided_reason(compared.classes)]
     if agreement.value is None:
         what = "the outputs are" if len(captured.graph.outputs) == 1 else "several outputs are"
         return agreement, [f"{what} no list of class scores: agreement is reported as their error relative to the original's"]
-    if agreement.value < CLOSE:
+    if agreement.value < MIN_AGREEMENT:
         return agreement, [
             Message(
                 "the branched network sees the original's class in {} of {} held-out images: train it (`stretch train`), or let the "
                 "segments that change most stay as they are with {} and {}",
                 f"{agreement.value:.0%}",
                 str(agreement.images),
-                OptionName("min_agreement", CLOSE),
+                OptionName("min_agreement", MIN_AGREEMENT),
                 OptionName("repair"),
             )
         ]
@@ -145,7 +145,7 @@ def compare_on(model: BranchedModel, captured: Captured, images: Sequence[torch.
 NOT_RUN = "the bundle's files were not run on images: that is done for networks of one output"
 
 
-def with_files(
+def compare_files(
     agreement: Agreement | None,
     bundle: Bundle,
     captured: Captured,
@@ -174,9 +174,9 @@ def with_files(
     with torch.no_grad():
         # all at once: one at a time, between runs of the session, torch's threads and the session's get into each other's way
         batches = [torch.from_numpy(np.concatenate(taken[i : i + BATCH])) for i in range(0, len(taken), BATCH)]
-        expected = iter(torch.cat([pairs(module(batch), captured.returned)[0][1] for batch in batches]).numpy())
+        expected = iter(torch.cat([named_outputs(module(batch), captured.returned)[0][1] for batch in batches]).numpy())
     measured = measure_files(bundle, lambda x: next(expected)[None], fitted, taken, mapping, seconds=seconds, progress=progress)
-    warnings = [f"subgraph `{name}` was run in fp32, not in its planned precision: {why}" for name, why in measured.kept.items()]
+    warnings = [f"subgraph `{name}` was run in fp32, not in its planned precision: {reason}" for name, reason in measured.kept.items()]
     if measured.left:
         warnings.append(f"in the time there is, the bundle's files were run on {measured.agreement.images} of {len(taken)} images")
     said += [warning for warning in warnings if warning not in said]
@@ -184,11 +184,11 @@ def with_files(
 
 
 #: Warning if the refinement did not improve the network.
-KEPT = "refining brought the network no closer to the original on held-out images, so its weights stay as they were"
+UNCHANGED_WARNING = "refining brought the network no closer to the original on held-out images, so its weights stay as they were"
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RefinementOutcome:
     """What came of refining a network."""
 
     refinement: Refined  # Errors on the images that the steps left out; where the start was kept, the same after as before.
@@ -207,7 +207,7 @@ def refine_and_compare(
     checkpoint: Checkpoint | None = None,
     progress: Progress = silent,
     precision: Mapping[str, str] | None = None,
-) -> Outcome:
+) -> RefinementOutcome:
     """Refine a network, on a GPU where there is one, and keep its start unless it is as close to the original afterwards.
 
     Closer is what sees the original's class more often, or as often with outputs that are less far off. The images held back have no
@@ -216,7 +216,7 @@ def refine_and_compare(
     """
     rounding, said_of_rounding = int8_rounding(model, precision or {}, [batch[:1] for batch in images.fitted[:1]])
     progress("compare")
-    before, said_before = compare_on(model, captured, images.held_back)
+    before, said_before = compare_with_original(model, captured, images.held_back)
     start = {key: value.clone() for key, value in model.state_dict().items()}
     place = next(model.parameters()).device
     try:
@@ -226,13 +226,13 @@ def refine_and_compare(
     finally:
         model.to(place)
     progress("compare")
-    after, said = compare_on(model, captured, images.held_back)
-    if refinement.after < refinement.before and not (before and after and _worse(after, before)):
+    after, said = compare_with_original(model, captured, images.held_back)
+    if refinement.after < refinement.before and not (before and after and _is_worse(after, before)):
         ranges = rounding.network.ranges if rounding is not None and rounding.network is not None else {}
-        return Outcome(refinement, before, after, "refined", [*said, *said_of_rounding], ranges)
+        return RefinementOutcome(refinement, before, after, "refined", [*said, *said_of_rounding], ranges)
     model.load_state_dict(start)
     refinement = replace(refinement, after=refinement.before, rounded_before=None, rounded_after=None)
-    return Outcome(refinement, before, before, "start", [*said_before, KEPT])
+    return RefinementOutcome(refinement, before, before, "start", [*said_before, UNCHANGED_WARNING])
 
 
 class Int8Rounding:
@@ -269,6 +269,6 @@ def int8_rounding(
     return Int8Rounding(int8), []
 
 
-def _worse(after: Agreement, before: Agreement) -> bool:
+def _is_worse(after: Agreement, before: Agreement) -> bool:
     """Whether a network sees the original's class less often, or as often with outputs that are further off; outputs alone where they are no classes."""
     return (after.value or 0.0, -after.error) < (before.value or 0.0, -before.error)

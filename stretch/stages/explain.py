@@ -67,7 +67,7 @@ def explain_here(bundle: Bundle, mapping: Mapping[str, str], progress: Progress)
         place = placements[entry.processor]
         with pinned(place.cores[:1]):
             nodes = get_delegate(place.delegate).create(place.cores).node_placements_from(bundle, entry.name)
-        ops += [_placed(entry, node.name, node.op, place.delegate, node.reason, node.ms, "measured") for node in nodes]
+        ops += [_placed_operators(entry, node.name, node.op, place.delegate, node.reason, node.ms, "measured") for node in nodes]
         progress(entry.name)
     processors = {name: filled(PlacedProcessor, p) for name, p in placements.items()}
     return _explanation(bundle, "this machine", processors, ops)
@@ -82,20 +82,22 @@ def explain_on(bundle: Bundle, profile: DeviceProfile, progress: Progress) -> Ex
     for entry in bundle.manifest.subgraphs:
         processor = profile.processor(entry.processor)
         precision = runs_in(processor, entry)
-        processors[entry.processor] = _joined(processors.get(entry.processor), processor, entry, profile.id, precision)
+        processors[entry.processor] = _merge_processor(processors.get(entry.processor), processor, entry, profile.id, precision)
         graph = open_onnx(bundle.file(entry.file)).graph
         estimate = predictor.predict(graph, entry.processor, precision)
         origins.append((f"{entry.processor} in {precision}", estimate.origin))
-        ops += _predicted(graph, estimate, entry, processor.profile.backend)
+        ops += _predicted_operators(graph, estimate, entry, processor.profile.backend)
         progress(entry.name)
     guessed = not_measured(profile.id, origins)
     return _explanation(bundle, profile.id, processors, ops, [guessed] if guessed else [])
 
 
-def _joined(before: PlacedProcessor | None, processor: Processor, entry: SubgraphEntry, device: str, precision: str) -> PlacedProcessor:
+def _merge_processor(
+    before: PlacedProcessor | None, processor: Processor, entry: SubgraphEntry, device: str, precision: str
+) -> PlacedProcessor:
     """A processor of the device with one more subgraph, which adds its reason if that is another."""
     backend = processor.profile.backend
-    reason = f"{backend} runs it on the {entry.processor} of {device} in {precision}{_unlike(entry, precision)}"
+    reason = f"{backend} runs it on the {entry.processor} of {device} in {precision}{_precision_note(entry, precision)}"
     if before is None:
         return PlacedProcessor(delegate=backend, reason=reason)
     if reason in before.reason:
@@ -103,7 +105,7 @@ def _joined(before: PlacedProcessor | None, processor: Processor, entry: Subgrap
     return msgspec.structs.replace(before, reason=f"{before.reason}; {entry.name}: {reason}")
 
 
-def _unlike(entry: SubgraphEntry, precision: str) -> str:
+def _precision_note(entry: SubgraphEntry, precision: str) -> str:
     """What to know where a prediction is not of what was planned, or not of what the file is."""
     if precision != entry.precision:
         return f", because it does not run {entry.precision}, the precision of the file: write it in {precision} with `stretch export`"
@@ -112,7 +114,7 @@ def _unlike(entry: SubgraphEntry, precision: str) -> str:
     return ""
 
 
-def _predicted(graph: OpGraph, estimate: Estimate, entry: SubgraphEntry, backend: str) -> Iterator[PlacedOperator]:
+def _predicted_operators(graph: OpGraph, estimate: Estimate, entry: SubgraphEntry, backend: str) -> Iterator[PlacedOperator]:
     """The operators of a subgraph, each with its kernel's time or the reason why it has none of its own."""
     main_of = {op: kernel.name for kernel, _ in estimate.kernels for op in kernel.ops}
     # an operator that runs in parts has several kernels
@@ -125,14 +127,14 @@ def _predicted(graph: OpGraph, estimate: Estimate, entry: SubgraphEntry, backend
         if op.name in ms_of:
             count = len(ms_of[op.name])
             reason = f"{'a kernel' if count == 1 else f'{count} kernels'} of {backend} in {estimate.precision}"
-            yield _placed(entry, op.name, op.kind, backend, reason, sum(ms_of[op.name]), "predicted")
+            yield _placed_operators(entry, op.name, op.kind, backend, reason, sum(ms_of[op.name]), "predicted")
         elif op.name in main_of:
-            yield _placed(entry, op.name, op.kind, backend, f"merged into `{main_of[op.name]}` by {backend}")
+            yield _placed_operators(entry, op.name, op.kind, backend, f"merged into `{main_of[op.name]}` by {backend}")
         else:
-            yield _placed(entry, op.name, op.kind, backend, f"{backend} launches nothing for it")
+            yield _placed_operators(entry, op.name, op.kind, backend, f"{backend} launches nothing for it")
 
 
-def _placed(
+def _placed_operators(
     entry: SubgraphEntry, name: str, op: str, delegate: str, reason: str, ms: float | None = None, source: str | None = None
 ) -> PlacedOperator:
     """An operator of a subgraph, with a source where it has a time."""

@@ -41,7 +41,7 @@ def read_network(
     seed: int = 0,
     trust_code: bool = False,
     portable: bool = False,
-    settled: bool = True,
+    fit_statistics: bool = True,
     phase: Phase = lambda name: nullcontext(),
 ) -> CapturedNetwork:
     """Load a model and capture it.
@@ -49,22 +49,22 @@ def read_network(
     Args:
         shape: Of the input, batch first, or of several inputs, or what tells it of the loaded model; the model's usual one if None.
         weights: ``default``, ``none`` or a file.
-        settled: As of `load_model`; where only the graph is read, it may be left out.
+        fit_statistics: As of `load_model`; where only the graph is read, it may be left out.
     """
     from stretch.capture import capture
 
     with phase("load"):
         input_shape = None if callable(shape) else shape
-        options = {"weights": weights, "seed": seed, "trust_code": trust_code, "input_shape": input_shape, "settled": settled}
+        options = {"weights": weights, "seed": seed, "trust_code": trust_code, "input_shape": input_shape, "fit_statistics": fit_statistics}
         loaded = load_model(model, **options) if isinstance(model, str) else model()
     check_numbers(loaded.module, loaded.name)
-    traced_shape = shape(loaded) if callable(shape) else _asked(model, shape)
+    traced_shape = shape(loaded) if callable(shape) else _requested_shape(model, shape)
     name = loaded.name.rpartition("/")[2] if portable and is_file(loaded.name) else loaded.name
     with phase("capture"):
         return CapturedNetwork(loaded, capture(loaded.module, loaded.input_shape if traced_shape is None else traced_shape, name))
 
 
-def _asked(model: object, shape: "InputShapes | None") -> "InputShapes | None":
+def _requested_shape(model: object, shape: "InputShapes | None") -> "InputShapes | None":
     """The shapes that are asked for; None of a file, which has been loaded with them and has names of its own for its inputs."""
     return None if isinstance(model, str) and is_file(model) else shape
 
@@ -85,7 +85,7 @@ def check_numbers(module: "nn.Module", name: str) -> None:
 
 
 @dataclass(frozen=True)
-class Readout:
+class ReadGraph:
     """What a prediction needs of a network."""
 
     name: str  # By which it was read.
@@ -99,7 +99,7 @@ class Readout:
 BY_EXPORT, BY_SHAPES = "torch.export", "the shapes that ONNX infers"
 
 
-def read_graph(model: str, shape: "InputShapes | None" = None, *, weights: str = "none", trust_code: bool = False) -> Readout:
+def read_graph(model: str, shape: "InputShapes | None" = None, *, weights: str = "none", trust_code: bool = False) -> ReadGraph:
     """Read a network as `stretch branch` reads it; one that it refuses, or an ONNX file without torch, is read for a prediction alone.
 
     Args:
@@ -113,41 +113,41 @@ def read_graph(model: str, shape: "InputShapes | None" = None, *, weights: str =
     if model.endswith(".param"):
         from predictors.formats import read_ncnn
 
-        return Readout(model, read_ncnn(model, shape))
+        return ReadGraph(model, read_ncnn(model, shape))
     if not model.endswith(".onnx"):
-        return _read(model, shape, weights, trust_code)
+        return _read_graph(model, shape, weights, trust_code)
     from predictors.formats.onnx import read_onnx
 
     if find_spec("torch") is None:
-        return Readout(model, read_onnx(model, shape), "torch is not installed", BY_SHAPES)
+        return ReadGraph(model, read_onnx(model, shape), "torch is not installed", BY_SHAPES)
     try:
-        return _read(model, shape, weights, trust_code)
+        return _read_graph(model, shape, weights, trust_code)
     except StretchError as error:
         if isinstance(error, UsageError) and not isinstance(error, WholeNumbersError):
             raise
         refused = error
     try:
-        return Readout(model, read_onnx(model, shape), refused.message, BY_SHAPES)
+        return ReadGraph(model, read_onnx(model, shape), refused.message, BY_SHAPES)
     except StretchError:
         raise refused from None
 
 
-def _read(model: str, shape: "InputShapes | None", weights: str, trust_code: bool) -> Readout:
+def _read_graph(model: str, shape: "InputShapes | None", weights: str, trust_code: bool) -> ReadGraph:
     """Load a model and capture it; where only `torch.export` takes it, its graph alone."""
     # what a file holds is not looked at, and trained weights need not be fetched
     weights = weights if weights not in ("default", "none") else "default" if is_file(model) else "none"
-    loaded = load_model(model, weights=weights, trust_code=trust_code, input_shape=shape, settled=False)
+    loaded = load_model(model, weights=weights, trust_code=trust_code, input_shape=shape, fit_statistics=False)
     from stretch.capture import capture
 
-    requested, warnings = _asked(model, shape), tuple(loaded.warnings)
+    requested, warnings = _requested_shape(model, shape), tuple(loaded.warnings)
     input_shape = loaded.input_shape if requested is None else requested
     try:
         captured = capture(loaded.module, input_shape, loaded.name)
-        return Readout(model, captured.graph, captured.refusal or None, BY_EXPORT, warnings)
+        return ReadGraph(model, captured.graph, captured.refusal or None, BY_EXPORT, warnings)
     except UsageError:
         raise
     except StretchError as error:
         # torch's exporter is slow to import
         from stretch.capture.exported import capture_exported
 
-        return Readout(model, capture_exported(loaded.module, input_shape, loaded.name), error.message, BY_EXPORT, warnings)
+        return ReadGraph(model, capture_exported(loaded.module, input_shape, loaded.name), error.message, BY_EXPORT, warnings)

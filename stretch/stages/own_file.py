@@ -12,16 +12,16 @@ from predictors.errors import StretchError
 from scheduler.bundle.manifest import SourceFile, SourceTensor
 from scheduler.runtime.sequential import MARGIN, distance
 from stretch.capture.inputs import Inputs
-from stretch.capture.results import keyed
+from stretch.capture.results import walk_leaves
 from stretch.export.checks import own_errors
 from stretch.models.builder import OwnNetwork
 from stretch.models.load import LoadedModel
 
 #: Largest difference from the file, relative to its largest element; in lower precision root mean square, of the inputs that fit best.
-CLOSE = {"fp32": 1e-4, "fp16": 0.02, "int8": 0.3}
+TOLERANCES = {"fp32": 1e-4, "fp16": 0.02, "int8": 0.3}
 
 #: How far a tensor within the file may be from the network's where none of it is at fault.
-_INNER = 1e-3
+_INNER_TOLERANCE = 1e-3
 
 #: Normal numbers times each are compared, of the last one without their signs.
 _SCALES = (1.0, 3.0, 1.0)
@@ -38,37 +38,35 @@ def check_own_file(loaded: LoadedModel) -> tuple[list[str], tuple[Path, SourceFi
     Raises:
         StretchError: If the file gives other numbers; names the first operator that differs, where it can be found.
     """
-    path, known = Path(loaded.name), getattr(loaded.module, "own_file", None)
-    if not isinstance(known, OwnNetwork) or loaded.weights_source != "given":
+    path, network = Path(loaded.name), getattr(loaded.module, "own_file", None)
+    if not isinstance(network, OwnNetwork) or loaded.weights_source != "given":
         return [], None
     unknown = f"nobody has checked that the network computes the same as {path}"
     inputs, best = Inputs.of(loaded.input_shape, loaded.module), float("inf")
     try:
-        file = known.open(path)
-        compared = [(x, file.run(x)) for x in _inputs(known, inputs)]
+        file = network.open(path)
+        compared = [(x, file.run(x)) for x in _inputs(network, inputs)]
         again = file.run(compared[-1][0])
     except StretchError as error:
         return [f"{unknown}: {error.message}" + (f" ({error.hint})" if error.hint else "")], None
     if not all(np.array_equal(value, again[name], equal_nan=True) for name, value in compared[-1][1].items()):
         return [f"{unknown}: the file gives other numbers each time"], None
     for x, want in compared:
-        apart, name = _difference(known, loaded, inputs, x, want)
+        apart, name = _difference(network, loaded, inputs, x, want)
         best = min(best, apart)
-        if known.own.precision == "fp32" and not apart <= CLOSE["fp32"] and not apart <= MARGIN * _noise(loaded, inputs, x):
-            raise _refusal(known, loaded, name, apart, x)
-    far = known.own.precision != "fp32" and not best <= CLOSE[known.own.precision]
-    what = (
-        f"outputs of {path}, which computes in {known.own.precision}, are {best:.2g} of their size away from those of this network in fp32"
-    )
-    return [what] * far, (path, known.own)
+        if network.own.precision == "fp32" and not apart <= TOLERANCES["fp32"] and not apart <= MARGIN * _noise(loaded, inputs, x):
+            raise _mismatch_error(network, loaded, name, apart, x)
+    far = network.own.precision != "fp32" and not best <= TOLERANCES[network.own.precision]
+    what = f"outputs of {path}, which computes in {network.own.precision}, are {best:.2g} of their size away from those of this network in fp32"
+    return [what] * far, (path, network.own)
 
 
-def _inputs(known: OwnNetwork, inputs: Inputs) -> Iterator[dict[str, Any]]:
+def _inputs(network: OwnNetwork, inputs: Inputs) -> Iterator[dict[str, Any]]:
     """Inputs by the forward's arguments, of the kinds that the file reads."""
     rng = np.random.default_rng(0)
     for number, scale in enumerate(_SCALES):
-        shapes = dict(zip((end.tensor for end in known.own.inputs), inputs.shapes.values(), strict=True))
-        drawn = {end.tensor: _numbers(rng, end, shapes[end.tensor], scale) for end in known.own.inputs}
+        shapes = dict(zip((end.tensor for end in network.own.inputs), inputs.shapes.values(), strict=True))
+        drawn = {end.tensor: _numbers(rng, end, shapes[end.tensor], scale) for end in network.own.inputs}
         yield {name: np.asarray(np.abs(x) if number + 1 == len(_SCALES) else x) for name, x in drawn.items()}
 
 
@@ -83,13 +81,15 @@ def _numbers(rng: np.random.Generator, end: SourceTensor, shape: tuple[int, ...]
 
 
 @torch.inference_mode()
-def _difference(known: OwnNetwork, loaded: LoadedModel, inputs: Inputs, x: Arrays, want: Arrays) -> tuple[float, str]:
+def _difference(network: OwnNetwork, loaded: LoadedModel, inputs: Inputs, x: Arrays, want: Arrays) -> tuple[float, str]:
     """The largest difference of an output, and the name of that output in the file."""
-    got = dict(keyed(inputs.call(loaded.module, [torch.from_numpy(np.array(array)) for array in x.values()])))
-    return max((_apart(got[end.tensor].numpy(), want[end.tensor], known.own.precision), end.name) for end in known.own.outputs)
+    got = dict(walk_leaves(inputs.call(loaded.module, [torch.from_numpy(np.array(array)) for array in x.values()])))
+    return max(
+        (_relative_difference(got[end.tensor].numpy(), want[end.tensor], network.own.precision), end.name) for end in network.own.outputs
+    )
 
 
-def _apart(got: Any, want: Any, precision: str) -> float:
+def _relative_difference(got: Any, want: Any, precision: str) -> float:
     """How far one tensor is from another; infinitely where one has numbers and the other has none."""
     if got.shape != want.shape:
         return float("inf")
@@ -105,15 +105,15 @@ def _noise(loaded: LoadedModel, inputs: Inputs, x: Arrays) -> float:
     """How much of an output of the network is rounding in fp32."""
     return max(
         own_errors(
-            lambda module, reads: list(dict(keyed(inputs.call(module, [read.clone() for read in reads]))).values()),
+            lambda module, reads: list(dict(walk_leaves(inputs.call(module, [read.clone() for read in reads]))).values()),
             loaded.module,
             [torch.from_numpy(np.array(array)) for array in x.values()],
         )
     )
 
 
-def _refusal(known: OwnNetwork, loaded: LoadedModel, name: str, error: float, x: Arrays) -> StretchError:
-    first = _first(known, loaded, x)
+def _mismatch_error(network: OwnNetwork, loaded: LoadedModel, name: str, error: float, x: Arrays) -> StretchError:
+    first = _first_difference(network, loaded, x)
     return StretchError(
         f"what was read of {loaded.name} gives other numbers than the file: its output `{name[:80]}` differs by {error:.2g} of its largest number"
         + (f", and the first difference is at {first}" if first else ""),
@@ -142,25 +142,25 @@ class _Recorder(fx.Interpreter):
 
 
 @torch.inference_mode()
-def _first(known: OwnNetwork, loaded: LoadedModel, x: Arrays) -> str:
+def _first_difference(network: OwnNetwork, loaded: LoadedModel, x: Arrays) -> str:
     """The first operator of the file whose result is another than the network's; empty where that cannot be told."""
-    if not known.operators:
+    if not network.operators:
         return ""
     assert isinstance(loaded.module, fx.GraphModule)
-    places = {name: place for _, results in known.operators for name, place in results.items()}
+    places = {name: place for _, results in network.operators for name, place in results.items()}
     recorder = _Recorder(loaded.module, {node for node, _ in places.values()})
     recorder.run(*(torch.from_numpy(np.array(array)) for array in x.values()))
     there = [name for name, (node, _) in places.items() if node in recorder.kept]
     try:
-        file = known.open(Path(loaded.name), there)
+        file = network.open(Path(loaded.name), there)
         file.run(x)
         seen = file.inner_tensors(there)
     except StretchError:
         return ""
-    for what, results in known.operators:
+    for what, results in network.operators:
         for name, (node, order) in results.items():
             if name in seen and node in recorder.kept:
                 got = recorder.kept[node]
-                if not _apart(got.transpose(order) if order else got, seen[name], "fp32") <= _INNER:
+                if not _relative_difference(got.transpose(order) if order else got, seen[name], "fp32") <= _INNER_TOLERANCE:
                     return what
     return ""

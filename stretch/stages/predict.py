@@ -67,7 +67,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     warnings: list[str]  # What a person should know.
 
 
-def ranked(processors: Mapping[str, PredictedLatency]) -> list[tuple[str, PredictedLatency]]:
+def by_latency(processors: Mapping[str, PredictedLatency]) -> list[tuple[str, PredictedLatency]]:
     """Processors with their times, the fastest first; those that plans use only where they are named come last."""
     return sorted(processors.items(), key=lambda item: (item[1].optional, item[1].latency_ms))
 

@@ -16,30 +16,30 @@ from scheduler.formats.onnx import OnnxFile
 from stretch.capture import Captured
 from stretch.export.checks import check_export
 from stretch.export.lowering import subgraph_names
-from stretch.export.onnx import PASSED_ON, read_property, weights_of
+from stretch.export.onnx import NODELESS_PROPERTY, read_property, weights_of
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.transform import BranchedModel, build
 from stretch.transform.build import load_weights
-from stretch.transform.calibrate import whole_design
+from stretch.transform.calibrate import undivided_design
 from stretch.transform.model import weights_of_wholes
 
 Weights = dict[str, dict[str, torch.Tensor]]
 
 #: No depth, width or row of a network is more; arithmetic holds what is made of it.
-LARGEST = 1 << 31
+MAX_NUMBER = 1 << 31
 
-_AGAIN = "write the bundle again with `stretch branch`"
+_WRITE_AGAIN_HINT = "write the bundle again with `stretch branch`"
 
 
 @dataclass(frozen=True)
-class Reopened:
+class LoadedBundle:
     """The networks of a bundle."""
 
     original: Captured  # The network that was branched, of the bundle's control.
     model: BranchedModel  # The branched network, in evaluation mode.
 
 
-def reopen(bundle: Bundle) -> Reopened:
+def load_bundle_model(bundle: Bundle) -> LoadedBundle:
     """Rebuild the networks of a float bundle, and check that they compute the same as its files."""
     manifest = bundle.manifest
     other = next((sub for sub in manifest.subgraphs if sub.precision != "fp32"), None)
@@ -53,23 +53,23 @@ def reopen(bundle: Bundle) -> Reopened:
             f"{bundle.path} was written without controls, so it does not hold the original",
             "write it again with controls, `stretch branch`",
         )
-    file = _opened(bundle.file(manifest.controls["original"]))
+    file = _open_file(bundle.file(manifest.controls["original"]))
     graph = file.graph
-    design = _design(bundle, graph, read_property(file.proto, PASSED_ON, dict[str, str], file.path, missing="{}"))
+    design = _design(bundle, graph, read_property(file.proto, NODELESS_PROPERTY, dict[str, str], file.path, missing="{}"))
     bare = Captured(graph, _tensors(file), nn.Identity())
-    captured = Captured(graph, bare.weights, build(bare, whole_design(bare, design)))
+    captured = Captured(graph, bare.weights, build(bare, undivided_design(bare, design)))
     model = BranchedModel(graph, design)
     if set(subgraph_names(model.graph)) != {sub.name for sub in manifest.subgraphs}:
-        raise StretchError(f"the design of {bundle.path} has other branches than the bundle has subgraphs", _AGAIN)
-    _fill(model, weights_of_wholes(model.graph, _tensors(_opened(bundle.file(manifest.whole)))))
-    reopened = Reopened(captured, model.eval())
+        raise StretchError(f"the design of {bundle.path} has other branches than the bundle has subgraphs", _WRITE_AGAIN_HINT)
+    _fill(model, weights_of_wholes(model.graph, _tensors(_open_file(bundle.file(manifest.whole)))))
+    reopened = LoadedBundle(captured, model.eval())
     # raises where a file computes something else
     controls = {"original": manifest.controls["original"]}
     check_export(bundle.file("."), msgspec.structs.replace(manifest, controls=controls), captured, model, None)
     return reopened
 
 
-def _opened(path: Path) -> OnnxFile:
+def _open_file(path: Path) -> OnnxFile:
     """A file with the weights that lie beside it, which the bundle's check has found to be inside of the bundle."""
     return OnnxFile(path, onnx.load(str(path)))
 
@@ -83,28 +83,30 @@ def _design(bundle: Bundle, graph: OpGraph, passed_on: Mapping[str, str]) -> Bra
     try:
         design = msgspec.convert(bundle.manifest.design, BranchDesign)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise StretchError(f"{bundle.path} states no design: {error}", _AGAIN) from error
-    if (largest := _largest(bundle.manifest.design)) > LARGEST:
-        raise StretchError(f"{bundle.path} states a design with a size of {largest.bit_length()} bits", _AGAIN)
+        raise StretchError(f"{bundle.path} states no design: {error}", _WRITE_AGAIN_HINT) from error
+    if (largest := _largest_number(bundle.manifest.design)) > MAX_NUMBER:
+        raise StretchError(f"{bundle.path} states a design with a size of {largest.bit_length()} bits", _WRITE_AGAIN_HINT)
     parts = []
     for part in design.segments:
         # it becomes the name of a module, beside what every module has
         if not part.name.isidentifier() or hasattr(BranchedModel, part.name):
-            raise StretchError(f"{bundle.path} states a design with a segment called `{part.name[:60]}`", _AGAIN)
+            raise StretchError(f"{bundle.path} states a design with a segment called `{part.name[:60]}`", _WRITE_AGAIN_HINT)
         if not part.branches or min(min(branch.width, branch.align) for branch in part.branches) < 1:
-            raise StretchError(f"segment `{part.name}` of {bundle.path} has a branch of no width", _AGAIN)
+            raise StretchError(f"segment `{part.name}` of {bundle.path} has a branch of no width", _WRITE_AGAIN_HINT)
         ends = {what: passed_on.get(getattr(part, what), getattr(part, what)) for what in ("start", "end")}
         for name in ends.values():
             if name not in graph.by_name:
-                raise StretchError(f"segment `{part.name}` of {bundle.path} ends at `{name}`, which the original does not have", _AGAIN)
+                raise StretchError(
+                    f"segment `{part.name}` of {bundle.path} ends at `{name}`, which the original does not have", _WRITE_AGAIN_HINT
+                )
         parts.append(replace(part, **ends))
     return replace(design, segments=tuple(parts))
 
 
-def _largest(stated: object) -> int:
+def _largest_number(stated: object) -> int:
     """The largest whole number in nested data; 0 if there is none."""
     if isinstance(stated, Mapping | list | tuple):
-        return max((_largest(element) for element in (stated.values() if isinstance(stated, Mapping) else stated)), default=0)
+        return max((_largest_number(element) for element in (stated.values() if isinstance(stated, Mapping) else stated)), default=0)
     return abs(stated) if isinstance(stated, int) else 0
 
 
@@ -117,6 +119,7 @@ def _fill(model: BranchedModel, weights: Weights) -> None:
         for key, value in values.items():
             if value.numel() != parameters[key].numel():
                 raise StretchError(
-                    f"`{name}` has {value.numel()} numbers of its {key} in the bundle's files, its design {parameters[key].numel()}", _AGAIN
+                    f"`{name}` has {value.numel()} numbers of its {key} in the bundle's files, its design {parameters[key].numel()}",
+                    _WRITE_AGAIN_HINT,
                 )
         load_weights(module, {key: value.reshape(parameters[key].shape) for key, value in values.items()})

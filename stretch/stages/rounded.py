@@ -21,11 +21,11 @@ from stretch.transform.model import Branch, BranchedModel, op_weights
 #: Largest integer of a weight in int8, whose scale is symmetric.
 WEIGHT_LEVELS = 127
 #: What the exporter's quantiser takes for the largest weight of a channel that has none as large, such as one of zeros.
-LEAST_RANGE = 1e-4
+MIN_RANGE = 1e-4
 #: Largest number of half precision.
-LARGEST = torch.finfo(torch.float16).max
+MAX_FP16 = torch.finfo(torch.float16).max
 #: Integers of activations.
-LEVELS = (0, 255)
+INT8_RANGE = (0, 255)
 
 #: Rounds a tensor by its name in the bundle; gives it with its scale, None where it has none.
 Rounding = Callable[[str, torch.Tensor], tuple[torch.Tensor, torch.Tensor | None]]
@@ -69,7 +69,9 @@ class RoundedModel(nn.Module):
         self.train(training)
         rounded = [name for name, rounded_branch in self._branches.items() if rounded_branch.precision == "int8"]
         ranges = (
-            _find_ranges(model, rounded, images) if tensors is None else self._observed({name: tensors[name] for name in rounded}, images)
+            _find_ranges(model, rounded, images)
+            if tensors is None
+            else self._observe_ranges({name: tensors[name] for name in rounded}, images)
         )
         self._at = {(name, tensor): i for i, (name, tensor) in enumerate((n, t) for n, names in ranges.items() for t in names)}
         quants = [quant for by_name in ranges.values() for quant in by_name.values()]
@@ -103,7 +105,7 @@ class RoundedModel(nn.Module):
 
     def segment(self, name: str, x: torch.Tensor) -> torch.Tensor:
         """Return the output of one segment for its input."""
-        return self._joined(name, x, self.branch)
+        return self._join_branches(name, x, self.branch)
 
     def branch(self, name: str, x: torch.Tensor) -> torch.Tensor:
         """Return the rounded output of one subgraph's branch for its input."""
@@ -112,12 +114,12 @@ class RoundedModel(nn.Module):
             i = self._at.get((name, tensor))
             if i is None:
                 return value, None
-            return torch.fake_quantize_per_tensor_affine(value, self.scales[i], self.zeros[i], *LEVELS), self.scales[i]
+            return torch.fake_quantize_per_tensor_affine(value, self.scales[i], self.zeros[i], *INT8_RANGE), self.scales[i]
 
         rounded_branch = self._branches[name]
         return rounded_branch.run(x, self._reads[name], _to_half if rounded_branch.precision == "fp16" else rounded)
 
-    def _joined(self, name: str, x: torch.Tensor, branch: Callable[[str, torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    def _join_branches(self, name: str, x: torch.Tensor, branch: Callable[[str, torch.Tensor], torch.Tensor]) -> torch.Tensor:
         """What a segment writes whose branches are computed so."""
         part = self._segments[name]
         with torch.autocast(x.device.type, enabled=False):
@@ -125,7 +127,7 @@ class RoundedModel(nn.Module):
             return outputs[0] if len(outputs) == 1 else self.model.segment(name).join(*outputs)
 
     @torch.no_grad()
-    def _observed(self, tensors: Mapping[str, Sequence[str]], images: Sequence[torch.Tensor]) -> Ranges:
+    def _observe_ranges(self, tensors: Mapping[str, Sequence[str]], images: Sequence[torch.Tensor]) -> Ranges:
         """Scale and zero point of the range that each tensor takes, zero within."""
         seen = {(name, tensor): (0.0, 0.0) for name, names in tensors.items() for tensor in names}
 
@@ -141,10 +143,10 @@ class RoundedModel(nn.Module):
 
         for x in images:
             for part in self._segments:
-                x = self._joined(part, x, branch)
+                x = self._join_branches(part, x, branch)
         ranges: Ranges = {}
         for (name, tensor), (low, high) in seen.items():
-            scale = max(high - low, LEAST_RANGE) / LEVELS[1]
+            scale = max(high - low, MIN_RANGE) / INT8_RANGE[1]
             ranges.setdefault(name, {})[tensor] = (scale, round(-low / scale))
         return ranges
 
@@ -166,7 +168,7 @@ def _rounded_branches(model: BranchedModel, precision: Mapping[str, str]) -> dic
                 "set the precision of its processor to fp32 in [rounding]",
             )
         for layer, module in rounded_branch.branch.named_children() if rounded_branch.precision != "fp32" else ():
-            if next(module.parameters(), None) is not None and not isinstance(module, _ROUNDED):
+            if next(module.parameters(), None) is not None and not isinstance(module, _ROUNDED_LAYERS):
                 raise StretchError(
                     f"`{layer}` of branch `{name}` is a {type(module).__name__}, whose weights training does not round",
                     "set the precision of its processor to fp32 in [rounding]",
@@ -175,7 +177,7 @@ def _rounded_branches(model: BranchedModel, precision: Mapping[str, str]) -> dic
 
 
 #: Layers whose weights are rounded, and those that are folded into them.
-_ROUNDED = (nn.Conv2d, nn.Linear, nn.modules.batchnorm._BatchNorm)
+_ROUNDED_LAYERS = (nn.Conv2d, nn.Linear, nn.modules.batchnorm._BatchNorm)
 
 
 class _RoundedBranch:
@@ -207,7 +209,7 @@ class _RoundedBranch:
             if name in self._norms:
                 value = values[inputs[0]]
             else:
-                value = self._computed(name, [values[read] for read in inputs], scales[inputs[0]], rounded)
+                value = self._run_operator(name, [values[read] for read in inputs], scales[inputs[0]], rounded)
             # what is not rounded anew is what it was, or becomes something else before it is read
             scale = scales[inputs[0]]
             if name not in self.folded:
@@ -218,7 +220,7 @@ class _RoundedBranch:
                 del values[old]
         return values[self.branch.results[0]]
 
-    def _computed(self, name: str, inputs: list[torch.Tensor], scale: torch.Tensor | None, rounded: Rounding) -> torch.Tensor:
+    def _run_operator(self, name: str, inputs: list[torch.Tensor], scale: torch.Tensor | None, rounded: Rounding) -> torch.Tensor:
         """What an operator gives; `scale` is that of its first input."""
         module = self.branch.get_submodule(name)
         if isinstance(module, nn.SiLU):
@@ -246,7 +248,7 @@ class _RoundedBranch:
 
 def _half(value: torch.Tensor) -> torch.Tensor:
     """The nearest number of half precision; its gradient is that of `value`."""
-    inside = value.clamp(-LARGEST, LARGEST)
+    inside = value.clamp(-MAX_FP16, MAX_FP16)
     return inside + (inside.detach().half().float() - inside.detach())
 
 
@@ -264,7 +266,7 @@ def _per_channel(
     whole multiples of that distance times the scale of what arrives, so that they can be added to integers.
     """
     with torch.no_grad():
-        scale = weight.abs().flatten(1).amax(1).clamp_min(LEAST_RANGE) / WEIGHT_LEVELS
+        scale = weight.abs().flatten(1).amax(1).clamp_min(MIN_RANGE) / WEIGHT_LEVELS
         channel_scale = scale.reshape(-1, *[1] * (weight.dim() - 1))
         nearest = (weight / channel_scale).round().clamp(-WEIGHT_LEVELS, WEIGHT_LEVELS) * channel_scale
         whole = None if bias is None or arriving is None else (bias / (scale * arriving)).round() * (scale * arriving)

@@ -27,9 +27,9 @@ from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.makespan import Timeline, timeline
 from stretch.planning.design.branch_design import BranchDesign
-from stretch.planning.pareto import diverse_front, words_of
+from stretch.planning.pareto import describe_segment, diverse_front
 from stretch.planning.plan import PlanningProblem
-from stretch.planning.result import Single, ranked_singles
+from stretch.planning.result import SingleProcessor, ranked_singles
 
 
 def network_of(name: str, run: Timeline, costs: Costs) -> Network:
@@ -62,7 +62,7 @@ def network_of(name: str, run: Timeline, costs: Costs) -> Network:
     return Network(name, build_plan(("x",), arriving, subgraphs, joins), places, times)
 
 
-def single_network(name: str, graph: OpGraph, single: Single, costs: Costs) -> Network:
+def single_network(name: str, graph: OpGraph, single: SingleProcessor, costs: Costs) -> Network:
     """A whole network on one processor as a network of one subgraph."""
     device, estimate = costs.predictor.device, costs.predictor.predict(graph, single.processor, single.precision)
     family = device.processor(single.processor).family
@@ -71,8 +71,9 @@ def single_network(name: str, graph: OpGraph, single: Single, costs: Costs) -> N
     plan = build_plan(("x",), ("all.y",), [PlannedSubgraph("all", "all", "", family, ("x",), ("all.y",))], ())
     return Network(name, plan, {"all": device_placement(family, device)}, {"all": time})
 
+    #: What a pair is to be best in.
 
-#: What a pair is to be best in.
+
 GOALS = ("makespan", "latency", "throughput")
 Goal = Literal["makespan", "latency", "throughput"]
 
@@ -110,7 +111,7 @@ class PairRun:
 
 
 @dataclass(frozen=True)
-class Pair:
+class CandidatePair:
     """Two candidates and how they run together."""
 
     first: Candidate
@@ -122,8 +123,8 @@ class Pair:
 class BestPair:
     """The best pair, beside what it has to beat."""
 
-    best: Pair  # Of all pairs of candidates.
-    fixed: Pair  # The best of those that have each network whole on one processor.
+    best: CandidatePair  # Of all pairs of candidates.
+    fixed: CandidatePair  # The best of those that have each network whole on one processor.
     #: The best candidate of each where nothing runs beside it: one after the other they take the sum of their times.
     alone: tuple[Candidate, Candidate]
     goal: Goal  # What the pair is best in.
@@ -167,7 +168,7 @@ def candidates(graph: OpGraph, device: DeviceProfile, config: PlanConfig, top: i
     return result
 
 
-def together(
+def best_pair(
     first: Sequence[Candidate],
     second: Sequence[Candidate],
     device: DeviceProfile,
@@ -177,12 +178,12 @@ def together(
 ) -> BestPair:
     """The pair of candidates that runs best together: by when both are over, the mean of both latencies, or how many of each a second."""
 
-    def value(pair: Pair) -> float:
+    def value(pair: CandidatePair) -> float:
         return pair.ran.value(goal)
 
-    pairs: list[Pair] = []
+    pairs: list[CandidatePair] = []
     for number, (one, other) in enumerate(product(first, second), 1):
-        pairs.append(Pair(one, other, run_together(one, other, throughput=goal == "throughput")))
+        pairs.append(CandidatePair(one, other, simulate_pair(one, other, throughput=goal == "throughput")))
         if number % 100 == 0:
             progress(f"{number} of {len(first) * len(second)} pairs")
     fixed = [pair for pair in pairs if pair.first.design is None and pair.second.design is None]
@@ -191,11 +192,11 @@ def together(
     return BestPair(min(pairs, key=value), min(fixed, key=value), alone, goal, counts, device, processors)
 
 
-def run_together(one: Candidate, other: Candidate, *, throughput: bool = False) -> PairRun:
+def simulate_pair(first: Candidate, second: Candidate, *, throughput: bool = False) -> PairRun:
     """Two candidates under the simulation's clock."""
 
     def simulated(scene: Scene) -> SimulationResult:
-        return Clock(one.network, scene, [(other.network, scene)], sharing=TurnTaking()).run(all_clients=True)
+        return Clock(first.network, scene, [(second.network, scene)], sharing=TurnTaking()).run(all_clients=True)
 
     once = simulated(Scene())
     rate = 1e3 * ROUNDS / simulated(Scene(runs=ROUNDS, in_flight=IN_FLIGHT)).elapsed_ms if throughput else None
@@ -256,7 +257,7 @@ def together_answer(result: BestPair, seconds: dict[str, float]) -> TogetherAnsw
             PairedAnswer(
                 model=candidate.network.name,
                 processors=list(candidate.processors),
-                branches=[words_of(part) for part in (candidate.design.segments if candidate.design else ()) if not part.whole],
+                branches=[describe_segment(part) for part in (candidate.design.segments if candidate.design else ()) if not part.whole],
                 alone_ms=candidate.alone_ms,
                 best_alone_ms=alone.alone_ms,
                 latency_ms=ms,

@@ -17,15 +17,15 @@ from scheduler.bundle.manifest import Manifest
 from stretch import __version__
 from stretch.export.bundle import BundleFacts, export_bundle
 from stretch.planning.design.branch_design import BranchDesign, design_to_toml
-from stretch.planning.messages import as_key, errors_spelled
+from stretch.planning.messages import format_setting, render_errors
 from stretch.planning.plan import evaluate as evaluate_plan
-from stretch.stages.build import BATCH, HELD_BACK, RUN_IMAGES, Images, build_control, compare_on, with_files
+from stretch.stages.build import BATCH, HELD_BACK, RUN_IMAGES, Images, build_control, compare_files, compare_with_original
 from stretch.stages.design import read_design
 from stretch.stages.rounded import Ranges, RoundedModel
 from stretch.train.folder import BEST, RunFolder
 from stretch.train.images import Normalise, preprocessing
 from stretch.train.loop import evaluate
-from stretch.train.prepare import Prepared, prepare, sample
+from stretch.train.prepare import TrainingJob, prepare, sample
 from stretch.train.supernet import Subnet, Supernet
 from stretch.transform.model import BranchedModel
 from stretch.transform.tensors import write_tensors
@@ -68,7 +68,7 @@ class ExtractAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class Extracted:
+class ExtractedDesign:
     """A design extracted from a run."""
 
     model: BranchedModel
@@ -85,7 +85,7 @@ class Extracted:
 
 def extract(
     folder: Path, out: Path, *, design: Path | None = None, bundle: bool = True, controls: bool = True, trust_code: bool = False
-) -> Extracted:
+) -> ExtractedDesign:
     """Extract a design from a run, evaluate it, and write its weights and a bundle.
 
     Args:
@@ -125,27 +125,27 @@ def extract(
     write_tensors(out / WEIGHTS, model.state_dict())
     write_whole(out / DESIGN, design_to_toml(wanted).encode(), "design")
     # preprocessed without randomness
-    some = (train_set.some(RANGES), test_set.some(HELD_BACK))
+    some = (train_set.subset(RANGES), test_set.subset(HELD_BACK))
     images = Images(*([normalise(batch.cpu()) for batch, _ in source.batches(BATCH)] for source in some))
-    measured, _ = compare_on(model, ready.captured, images.held_back)
+    measured, _ = compare_with_original(model, ready.captured, images.held_back)
     manifest, target = None, out / "bundle" if bundle else None
     if target is not None:
         plan = recipe.plan if recipe.rounding is None else msgspec.structs.replace(recipe.plan, precision=ready.precision)
-        with errors_spelled(as_key):
+        with render_errors(format_setting):
             planned = evaluate_plan(ready.captured.graph, ready.profile, wanted, plan)
         control = build_control(ready.captured, planned) if controls else None
         known = {"preprocessing": preprocessing(train_set), "ranges": ranges}
         facts = BundleFacts.of(planned, "file", f"trained by nn-stretch, run {folder.name}", **known)
 
         def agreeing(files: Bundle) -> Agreement | None:
-            return with_files(measured, files, ready.captured, images, RUN_IMAGES, None, [])
+            return compare_files(measured, files, ready.captured, images, RUN_IMAGES, None, [])
 
         manifest = export_bundle(target, ready.captured, model, control, facts, __version__, controls=controls, agreeing=agreeing)
     agreement = measured if manifest is None else manifest.agreement
-    return Extracted(model, wanted, out / WEIGHTS, target, inside, extracted, labelled, agreement, manifest)
+    return ExtractedDesign(model, wanted, out / WEIGHTS, target, inside, extracted, labelled, agreement, manifest)
 
 
-def open_run(folder: Path, *, trust_code: bool = False) -> tuple[Prepared, dict[str, torch.Tensor]]:
+def open_run(folder: Path, *, trust_code: bool = False) -> tuple[TrainingJob, dict[str, torch.Tensor]]:
     """A run's prepared recipe, with the trained designs, and its best weights."""
     run = RunFolder(folder)
     recipe = run.recipe()

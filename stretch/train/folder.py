@@ -18,7 +18,7 @@ from stretch.planning.design.branch_design import BranchDesign, design_to_toml
 from stretch.train.loop import Epoch, Run
 from stretch.train.recipe import Recipe, load_recipe, recipe_to_toml
 from stretch.train.sandwich import SandwichStep
-from stretch.train.step import unwrapped
+from stretch.train.step import unwrap
 from stretch.transform.tensors import load_optimizer, optimizer_tensors, under, write_tensors
 
 CHECKPOINT_VERSION = 1
@@ -40,7 +40,7 @@ class CheckpointState(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 def save_checkpoint(path: Path, run: Run, identity: Mapping[str, str], best: float | None) -> None:
     """Write everything a run needs to resume exactly."""
     step = run.step
-    tensors = {f"model.{k}": v for k, v in unwrapped(run.model).state_dict().items()}
+    tensors = {f"model.{k}": v for k, v in unwrap(run.model).state_dict().items()}
     tensors |= optimizer_tensors(step.optimizer, step.parameters)
     if step.mean is not None:
         tensors |= {f"mean.{k}": v for k, v in step.mean.state.items()}
@@ -79,16 +79,18 @@ def read_state(path: Path) -> CheckpointState:
 def load_checkpoint(path: Path, run: Run, identity: Mapping[str, str]) -> CheckpointState:
     """Restore a run from a checkpoint."""
     state = read_state(path)
-    for what, expected in identity.items():
-        if state.identity.get(what) != expected:
-            raise StretchError(f"{path} belongs to another {what}", f"resume with the {what} it was made with, or start a new run folder")
+    for problem, expected in identity.items():
+        if state.identity.get(problem) != expected:
+            raise StretchError(
+                f"{path} belongs to another {problem}", f"resume with the {problem} it was made with, or start a new run folder"
+            )
     if state.processes != run.world.size:
         raise StretchError(f"{path} is of a run with {state.processes} processes, this one has {run.world.size}", "start as many processes")
     with safe_open(path, framework="pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - the file is no mapping
     step = run.step
     try:
-        unwrapped(run.model).load_state_dict(under(tensors, "model."))
+        unwrap(run.model).load_state_dict(under(tensors, "model."))
     except RuntimeError as error:
         raise StretchError(f"{path} does not fit this network: {str(error).splitlines()[0]}", "start a new run folder") from error
     load_optimizer(step.optimizer, step.parameters, tensors)

@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 MAX_SYNTHETIC = 1 << 30
 
 #: Format of `load_arrays`.
-_NEEDED = "an .npz holds train_images and test_images, uint8 of n×height×width×3, and train_labels and test_labels, n whole numbers"
+_NPZ_FORMAT = "an .npz holds train_images and test_images, uint8 of n×height×width×3, and train_labels and test_labels, n whole numbers"
 
 
 def epoch_order(count: int, number: int, batch: int, seed: int, skip: int, share: tuple[int, int]) -> tuple[torch.Tensor, list[range]]:
@@ -69,7 +69,7 @@ class ImageSet:
         """The set on another device."""
         return ImageSet(self.images.to(device), self.labels.to(device))
 
-    def some(self, count: int) -> "ImageSet":
+    def subset(self, count: int) -> "ImageSet":
         """At most this many images, spread evenly."""
         if len(self) <= count:
             return self
@@ -115,9 +115,11 @@ def load_arrays(path: Path, classes: int) -> tuple[ImageSet, ImageSet]:
     parts = _read(path, ("train_images", "train_labels", "test_images", "test_labels"))
 
     def make(split: str) -> ImageSet:
-        images, labels = _packed(parts, split, path), parts[f"{split}_labels"]
+        images, labels = _stack_images(parts, split, path), parts[f"{split}_labels"]
         if labels.shape != images.shape[:1] or labels.dtype.kind not in "iu":
-            raise StretchError(f"`{split}_labels` of {path} is {labels.dtype} of shape {labels.shape}, for {len(images)} images", _NEEDED)
+            raise StretchError(
+                f"`{split}_labels` of {path} is {labels.dtype} of shape {labels.shape}, for {len(images)} images", _NPZ_FORMAT
+            )
         return ImageSet.of(images, torch.from_numpy(labels.astype(np.int64)), classes)
 
     return make("train"), make("test")
@@ -126,16 +128,16 @@ def load_arrays(path: Path, classes: int) -> tuple[ImageSet, ImageSet]:
 def load_unlabelled(path: Path, share: float) -> tuple[ImageSet, ImageSet]:
     """Training and held-back images from an ``.npz`` file without labels."""
     parts = _read(path, ("train_images",), ("test_images",))
-    train = _packed(parts, "train", path)
+    train = _stack_images(parts, "train", path)
     if "test_images" in parts:
-        held_back = _packed(parts, "test", path)
+        held_back = _stack_images(parts, "test", path)
     else:
-        train_index, others = divided(range(len(train)), share, path)
+        train_index, others = split_items(range(len(train)), share, path)
         train, held_back = train[train_index], train[others]
     return tuple(ImageSet.of(some, torch.zeros(len(some), dtype=torch.int64), 1) for some in (train, held_back))  # type: ignore[return-value]
 
 
-def divided(items: Sequence[_T], share: float, where: Path) -> tuple[list[_T], list[_T]]:
+def split_items(items: Sequence[_T], share: float, where: Path) -> tuple[list[_T], list[_T]]:
     """Divide items into training and held-back ones, which are spread evenly."""
     if len(items) < 2:
         raise StretchError(
@@ -153,23 +155,23 @@ def _read(path: Path, needed: tuple[str, ...], more: tuple[str, ...] = ()) -> di
         if not zipfile.is_zipfile(path):
             # distinguishes a missing file from a damaged one
             path.open("rb").close()
-            raise StretchError(f"{path} is no .npz file, or it is damaged", _NEEDED)
+            raise StretchError(f"{path} is no .npz file, or it is damaged", _NPZ_FORMAT)
         with np.load(path, allow_pickle=False) as file:
             for key in needed:
                 if key not in file:
-                    raise StretchError(f"{path} has no `{key}`", _NEEDED)
+                    raise StretchError(f"{path} has no `{key}`", _NPZ_FORMAT)
             return {key: file[key] for key in (*needed, *more) if key in file}
     except OSError as error:
-        raise StretchError(f"cannot read the images {path}: {error.strerror or error}", _NEEDED) from error
+        raise StretchError(f"cannot read the images {path}: {error.strerror or error}", _NPZ_FORMAT) from error
     except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise StretchError(f"the images {path} are damaged or no plain arrays: {error}", _NEEDED) from error
+        raise StretchError(f"the images {path} are damaged or no plain arrays: {error}", _NPZ_FORMAT) from error
 
 
-def _packed(parts: dict[str, np.ndarray[Any, Any]], split: str, path: Path) -> torch.Tensor:
+def _stack_images(parts: dict[str, np.ndarray[Any, Any]], split: str, path: Path) -> torch.Tensor:
     """Images of a split, (n, 3, height, width)."""
     images = parts[f"{split}_images"]
     if images.ndim != 4 or images.shape[3] != 3 or images.dtype != np.uint8:
-        raise StretchError(f"`{split}_images` of {path} is {images.dtype} of shape {images.shape}", _NEEDED)
+        raise StretchError(f"`{split}_images` of {path} is {images.dtype} of shape {images.shape}", _NPZ_FORMAT)
     return torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
 
 
@@ -328,7 +330,7 @@ def _label(tar: tarfile.TarFile, member: tarfile.TarInfo) -> int:
     return int(text)
 
 
-class _Decoded(Dataset[tuple[torch.Tensor, int, int]]):
+class _DecodedImages(Dataset[tuple[torch.Tensor, int, int]]):
     """Items by position of an epoch's order; the third value is the item that could not be read, or -1.
 
     The label is -1 where none can be read in many: an exception would come out of a worker
@@ -400,7 +402,7 @@ class ImageStream:
         """The same set, its batches on another device."""
         return replace(self, device=device)
 
-    def some(self, count: int) -> "ImageStream":
+    def subset(self, count: int) -> "ImageStream":
         """At most so many of the images, spread over all."""
         total = len(self.items)
         return self if total <= count else replace(self, items=[self.items[i * total // count] for i in range(count)], bad=set())
@@ -414,7 +416,7 @@ class ImageStream:
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Full batches of one epoch in an order that depends on its number and the seed; of a share (k, n) part k of n of each batch."""
         order, batches = epoch_order(len(self.items), number, batch, seed, skip, share)
-        return self._load(_Decoded(self.items, order.tolist(), self.size, (seed, number)), batches)
+        return self._load(_DecodedImages(self.items, order.tolist(), self.size, (seed, number)), batches)
 
     def batches(self, size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """All images in order, their middle."""
@@ -422,9 +424,9 @@ class ImageStream:
         # Whole images are larger than those of small sets: a quarter of the batch will do.
         size = max(1, size // 4)
         batches = [range(start, min(start + size, count)) for start in range(0, count, size)]
-        return self._load(_Decoded(self.items, range(count), self.size, None), batches)
+        return self._load(_DecodedImages(self.items, range(count), self.size, None), batches)
 
-    def _load(self, data: _Decoded, batches: list[range]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def _load(self, data: _DecodedImages, batches: list[range]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         pinned = self.device.type == "cuda"
         # More processes than cores decode no faster, and torch complains of them.
         workers = min(self.workers, len(available_cores()))
@@ -460,7 +462,7 @@ def unlabelled_items(folder: Path, share: float) -> tuple[list[Item], list[Item]
             if not items:
                 raise StretchError(f"{folder} has no images in `{split}`", f"images are files that end with {', '.join(SUFFIXES)}")
         return train, held_back
-    return divided(_images(folder), share, folder)
+    return split_items(_images(folder), share, folder)
 
 
 def unlabelled_shards(folder: Path, share: float) -> tuple[list[Item], list[Item]]:
@@ -468,7 +470,7 @@ def unlabelled_shards(folder: Path, share: float) -> tuple[list[Item], list[Item
     parts = [shard_items(sorted(folder.glob(f"{split}*.tar")), labelled=False) for split in SPLITS]
     if all(parts):
         return parts[0], parts[1]
-    return divided(shard_items(sorted(folder.glob("*.tar")), labelled=False), share, folder)
+    return split_items(shard_items(sorted(folder.glob("*.tar")), labelled=False), share, folder)
 
 
 def _images(folder: Path) -> list[Item]:

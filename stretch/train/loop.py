@@ -13,7 +13,7 @@ from predictors.errors import StretchError
 from stretch.train.distributed import World, share_statistics
 from stretch.train.images import ImageSet, ImageSource, Normalise, crop_and_flip
 from stretch.train.recipe import TrainConfig
-from stretch.train.step import GraphStep, Prepare, TrainingStep, WithFeatures, autocast, unwrapped
+from stretch.train.step import GraphStep, Prepare, TrainingStep, WithFeatures, autocast, unwrap
 from stretch.train.supernet import Supernet
 from stretch.transform.model import BranchedModel, BranchedSegment
 
@@ -27,7 +27,7 @@ def learning_rate(step: int, steps: int, warmup: int, peak: float) -> float:
 
 
 #: Steps between checks of the loss within an epoch, as a check waits for the device.
-_LOOK = 200
+_LOG_EVERY = 200
 
 
 @dataclass(frozen=True)
@@ -124,11 +124,11 @@ class Run:
             used = teacher if config.distill > 0 or config.features > 0 else None
             alone = self.world.size == 1
             kind = GraphStep if config.graph and device.type == "cuda" and alone and config.amp != "fp16" else TrainingStep
-            self.step = kind(self._wrapped(device), config, self._prepare, used, device, labelled=labelled)
+            self.step = kind(self._wrap_model(device), config, self._prepare, used, device, labelled=labelled)
         self.epoch, self.done, self.history = 0, 0, History()
         self.losses = torch.zeros(self.per_epoch, device=device)
 
-    def _wrapped(self, device: torch.device) -> nn.Module:
+    def _wrap_model(self, device: torch.device) -> nn.Module:
         """The network wrapped for the step: with features, compiled, distributed."""
         model: nn.Module = self.model
         if self.config.features > 0:
@@ -157,7 +157,7 @@ class Run:
                 self.losses[self.done] = self.step(images, labels)
                 self.done += 1
                 if self.done < self.per_epoch:
-                    if self.done % _LOOK == 0:
+                    if self.done % _LOG_EVERY == 0:
                         self.check()
                     yield None
             self.check()
@@ -183,7 +183,7 @@ class Run:
 
     def check_weights(self) -> None:
         """Check the weights, which the last step may have broken without an effect on a loss."""
-        for name, value in unwrapped(self.model).state_dict().items():
+        for name, value in unwrap(self.model).state_dict().items():
             if value.is_floating_point() and not bool(value.isfinite().all()):
                 step = self.epoch * self.per_epoch + self.done
                 where = f"epoch {self.epoch + (self.done > 0)} (step {step})"
@@ -195,7 +195,7 @@ class Run:
         if mean is not None:
             mean.swap()
         try:
-            return evaluate(unwrapped(self.model), self.test_set, self.normalise, self.config, self.reference)
+            return evaluate(unwrap(self.model), self.test_set, self.normalise, self.config, self.reference)
         finally:
             if mean is not None:
                 mean.swap()

@@ -20,7 +20,7 @@ from stretch.capture import Captured, capture
 from stretch.models.load import LoadedModel, names_code
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.scale import scaled_graph
-from stretch.planning.messages import as_key, errors_spelled
+from stretch.planning.messages import format_setting, render_errors
 from stretch.planning.plan import plan
 from stretch.stages.design import read_design
 from stretch.stages.network import read_network
@@ -29,7 +29,7 @@ from stretch.train.images import ImageSource, Normalise, crop_and_flip, load_dat
 from stretch.train.recipe import Recipe, RoundingConfig
 from stretch.train.supernet import Supernet, fastest_designs, random_designs
 from stretch.transform.build import build
-from stretch.transform.calibrate import calibrate, whole_design
+from stretch.transform.calibrate import calibrate, undivided_design
 from stretch.transform.model import BranchedModel
 from stretch.transform.refine import fingerprint
 
@@ -94,7 +94,7 @@ def replace_head(captured: Captured, classes: int, seed: int) -> Captured:
     """
     graph = captured.graph
     name, old = _module(captured, _head(graph))
-    new = _fresh(old, classes, torch.Generator().manual_seed(seed))
+    new = _new_layer(old, classes, torch.Generator().manual_seed(seed))
     where, _, key = name.rpartition(".")
     setattr(captured.module.get_submodule(where), key, new)
     try:
@@ -128,7 +128,7 @@ def _module(captured: Captured, head: Op) -> tuple[str, nn.Linear | nn.Conv2d]:
     raise StretchError(f"the classes of `{captured.graph.name}` come from `{head.name}`, which is no plain layer", _HINT)
 
 
-def _fresh(old: nn.Linear | nn.Conv2d, classes: int, generator: torch.Generator) -> nn.Linear | nn.Conv2d:
+def _new_layer(old: nn.Linear | nn.Conv2d, classes: int, generator: torch.Generator) -> nn.Linear | nn.Conv2d:
     """A layer like `old` with another number of outputs and torch's default initialisation."""
     has_bias = old.bias is not None
     if isinstance(old, nn.Linear):
@@ -145,7 +145,7 @@ def _fresh(old: nn.Linear | nn.Conv2d, classes: int, generator: torch.Generator)
 
 
 @dataclass
-class Prepared:
+class TrainingJob:
     """What a recipe trains."""
 
     recipe: Recipe
@@ -213,7 +213,7 @@ class Prepared:
             some = [torch.randn(2, *self.captured.graph.input.shape[1:], device=device)]
         else:
             normalise = Normalise(*images.moments(), device)
-            sample_batches = images.some(self.recipe.rounding.images).batches(self.recipe.rounding.images)
+            sample_batches = images.subset(self.recipe.rounding.images).batches(self.recipe.rounding.images)
             some = [normalise(batch.to(device)) for batch, _ in sample_batches]
         return RoundedModel(model, self.precision, some)
 
@@ -233,13 +233,13 @@ class Prepared:
         """The original, if the recipe learns from it; cut at the meeting points if features are matched."""
         train, net = self.recipe.train, self.recipe.supernet
         if train.features > 0:
-            return build(self.captured, whole_design(self.captured, self.designs[0]))
+            return build(self.captured, undivided_design(self.captured, self.designs[0]))
         if train.distill > 0 or (net is not None and not net.largest):
             return copy.deepcopy(self.captured.module)
         return None
 
 
-def prepare(recipe: Recipe, folder: Path, *, trust_code: bool = False) -> Prepared:
+def prepare(recipe: Recipe, folder: Path, *, trust_code: bool = False) -> TrainingJob:
     """Load and capture the model, decide the design."""
     check_recipe(recipe)
     profile = load_device(recipe.device)
@@ -255,7 +255,7 @@ def prepare(recipe: Recipe, folder: Path, *, trust_code: bool = False) -> Prepar
     # designs name their model
     network = read_network(recipe.model, shape, weights=recipe.weights, seed=recipe.train.seed, trust_code=trust_code, portable=True)
     loaded, captured = network.loaded, network.captured
-    if len(captured.graph.outputs) > 1 or len(captured.graph.inputs) > 1 or not captured.returned.plain:
+    if len(captured.graph.outputs) > 1 or len(captured.graph.inputs) > 1 or not captured.returned.is_single_tensor:
         raise _several(loaded.name)
     warnings = list(loaded.warnings)
     if recipe.classes:
@@ -263,7 +263,7 @@ def prepare(recipe: Recipe, folder: Path, *, trust_code: bool = False) -> Prepar
     taught = recipe.train.distill > 0 or recipe.train.features > 0
     if loaded.weights_source == "random" and (taught or recipe.start != "scratch"):
         warnings.append("the original has random weights: there is nothing to inherit or to learn from it")
-    ready = Prepared(recipe, profile, captured, loaded.weights_source, _designs(recipe, folder, captured.graph, profile), warnings)
+    ready = TrainingJob(recipe, profile, captured, loaded.weights_source, _designs(recipe, folder, captured.graph, profile), warnings)
     if recipe.rounding is not None:
         _check_precision(ready, recipe.rounding)
     return ready
@@ -276,7 +276,7 @@ def _several(name: str) -> UsageError:
     )
 
 
-def _check_precision(ready: Prepared, rounding: RoundingConfig) -> None:
+def _check_precision(ready: TrainingJob, rounding: RoundingConfig) -> None:
     """Refuse precisions of processors that the design does not use, and rounding that rounds nothing."""
     used = ready.precision
     known = {*used, *(ready.profile.processor(name).family for name in used)}
@@ -337,7 +337,7 @@ def _designs(recipe: Recipe, folder: Path, graph: OpGraph, profile: DeviceProfil
     if net is None and recipe.design:
         return [read_design(folder / recipe.design, graph, profile)]
     if net is None:
-        with errors_spelled(as_key):
+        with render_errors(format_setting):
             return [plan(graph, profile, recipe.plan).design]
     if net.macs[0] > net.macs[1]:
         raise UsageError(f"supernet.macs goes from {net.macs[0]:g} to {net.macs[1]:g}", "write the smaller ratio first")
@@ -349,7 +349,7 @@ def _designs(recipe: Recipe, folder: Path, graph: OpGraph, profile: DeviceProfil
                 raise StretchError(f"the design {name} has {ratio:.3f} of the original's MACs", "widen supernet.macs, or change the design")
         return designs
     if net.draw == "fastest":
-        with errors_spelled(as_key):
+        with render_errors(format_setting):
             return fastest_designs(graph, profile, recipe.plan, net.pool, net.macs)
     return random_designs(graph, profile, recipe.plan.processors, net.pool, net.macs, seed=recipe.train.seed)
 
@@ -358,7 +358,7 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-def macs_ratios(prepared: Prepared) -> Sequence[float]:
+def macs_ratios(prepared: TrainingJob) -> Sequence[float]:
     """Multiply-accumulates of each design over the original's."""
     graph = prepared.captured.graph
     return [scaled_graph(graph, design).macs / graph.macs for design in prepared.designs]

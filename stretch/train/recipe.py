@@ -85,15 +85,15 @@ def root_paths(raw: dict[str, Any], folder: Path) -> None:
         for name in parents:
             at = at.get(name) if isinstance(at, dict) else None
         if isinstance(at, dict) and last in at:
-            at[last] = rooted(key, at[last], folder)
+            at[last] = resolve_path(key, at[last], folder)
 
 
-def rooted(key: str, value: Any, folder: Path) -> Any:
+def resolve_path(key: str, value: Any, folder: Path) -> Any:
     """The value of a key, absolute if it is a path."""
     if key not in KEYS or value in ("", None):
         return value
     if isinstance(value, list):
-        return [rooted(key, element, folder) for element in value]
+        return [resolve_path(key, element, folder) for element in value]
     if not isinstance(value, str) or (key == "weights" and value in ("default", "none")):
         return value
     if key == "model" and not is_file(value) and not value.endswith(".py"):
@@ -220,7 +220,7 @@ def load_recipe(path: Path, changes: tuple[str, ...] = ()) -> Recipe:
     root_paths(raw, path.parent)
     for change in changes:
         key, value = read_setting(change)
-        put_setting(raw, key, rooted(key, value, Path.cwd()))
+        put_setting(raw, key, resolve_path(key, value, Path.cwd()))
     version = raw.get("version", RECIPE_VERSION)
     if isinstance(version, int) and version > RECIPE_VERSION:
         raise StretchError(f"{path} has recipe version {version}, this nn-stretch reads up to {RECIPE_VERSION}", "upgrade nn-stretch")
@@ -236,12 +236,12 @@ def load_recipe(path: Path, changes: tuple[str, ...] = ()) -> Recipe:
 
 def recipe_to_toml(recipe: Recipe) -> str:
     """The recipe as TOML, every value written out."""
-    return tomli_w.dumps(_stated(msgspec.to_builtins(recipe)))
+    return tomli_w.dumps(_without_none(msgspec.to_builtins(recipe)))
 
 
-def _stated(table: dict[str, Any]) -> dict[str, Any]:
+def _without_none(table: dict[str, Any]) -> dict[str, Any]:
     """A table without what is None, for which TOML has no word: left out, it is the default."""
-    return {key: _stated(value) if isinstance(value, dict) else value for key, value in table.items() if value is not None}
+    return {key: _without_none(value) if isinstance(value, dict) else value for key, value in table.items() if value is not None}
 
 
 #: Tables that a recipe may do without.

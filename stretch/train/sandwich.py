@@ -141,8 +141,11 @@ class SandwichStep(TrainingStep):
         self._x, self._labels = x.clone(), labels.clone()
         self._ask()
         flat = self.supernet.flat.detach()
-        largest = SubnetWork(self.supernet.subnets[0], flat, self._loss_on_labels, self.scaled, self.config)
-        self.works = [largest, *(SubnetWork(s, flat, self._loss_of_taught, self.scaled, self.config) for s in self.supernet.subnets[1:])]
+        largest = SubnetWork(self.supernet.subnets[0], flat, self._loss_on_labels, self.scale_loss, self.config)
+        self.works = [
+            largest,
+            *(SubnetWork(s, flat, self._loss_of_taught, self.scale_loss, self.config) for s in self.supernet.subnets[1:]),
+        ]
         if self.device.type == "cuda":
             self._streams = [torch.cuda.Stream(self.device) for _ in range(self.sandwich.random + 2)]
             if self.config.graph:

@@ -15,10 +15,10 @@ from stretch.train.distributed import World
 from stretch.train.folder import BEST, LAST, Log, RunFolder, load_checkpoint, save_checkpoint
 from stretch.train.images import ImageSet, ImageSource, ImageStream
 from stretch.train.loop import Diverged, Epoch, Listener, Run
-from stretch.train.prepare import Prepared, macs_ratios, prepare
+from stretch.train.prepare import TrainingJob, macs_ratios, prepare
 from stretch.train.recipe import KeepConfig, Recipe
 from stretch.train.sandwich import SandwichStep
-from stretch.train.step import unwrapped
+from stretch.train.step import unwrap
 from stretch.train.supernet import Supernet
 from stretch.transform.tensors import write_tensors
 
@@ -87,7 +87,7 @@ class RunWriter:
 
 def kept_weights(run: Run) -> dict[str, torch.Tensor]:
     """The weights to use: the moving average if the run has one."""
-    network: nn.Module = unwrapped(run.model)
+    network: nn.Module = unwrap(run.model)
     if run.step.mean is None:
         return dict(network.state_dict())
     run.step.mean.swap()
@@ -136,7 +136,7 @@ def train_recipe(
     return TrainAnswer(run=folder.path, checkpoint=folder.path / LAST, metrics=metrics, warnings=ready.warnings)
 
 
-def _begin(ready: Prepared, run: Run, folder: RunFolder, identity: dict[str, str], listener: Listener, *, resume: bool) -> float | None:
+def _begin(ready: TrainingJob, run: Run, folder: RunFolder, identity: dict[str, str], listener: Listener, *, resume: bool) -> float | None:
     """Go on from the newest checkpoint, or start the folder; returns the highest accuracy or agreement so far."""
     if resume and (newest := folder.newest()) is not None:
         state = load_checkpoint(newest[0], run, identity)
@@ -150,7 +150,7 @@ def _begin(ready: Prepared, run: Run, folder: RunFolder, identity: dict[str, str
     return None
 
 
-def make_run(ready: Prepared, train_set: ImageSource, test_set: ImageSource, world: World) -> Run:
+def make_run(ready: TrainingJob, train_set: ImageSource, test_set: ImageSource, world: World) -> Run:
     """The run of a prepared recipe, at its beginning."""
     recipe = ready.recipe
     network = ready.network(world.device, train_set)
@@ -169,7 +169,7 @@ def make_run(ready: Prepared, train_set: ImageSource, test_set: ImageSource, wor
     return Run(network, train_set, test_set, recipe.train, **how)
 
 
-def _train(ready: Prepared, run: Run, keeper: RunWriter | None, listener: Listener) -> dict[str, Any]:
+def _train(ready: TrainingJob, run: Run, keeper: RunWriter | None, listener: Listener) -> dict[str, Any]:
     """Train to the end and return the metrics; the first process has a keeper."""
     start = time.perf_counter()
     try:
@@ -192,7 +192,7 @@ def _train(ready: Prepared, run: Run, keeper: RunWriter | None, listener: Listen
     return _metrics(ready, run, keeper.best if keeper is not None else None, time.perf_counter() - start)
 
 
-def _metrics(ready: Prepared, run: Run, best: float | None, wall_seconds: float) -> dict[str, Any]:
+def _metrics(ready: TrainingJob, run: Run, best: float | None, wall_seconds: float) -> dict[str, Any]:
     """What a run came to, in figures."""
     seconds = sum(row.seconds for row in run.history.epochs)
     score, labelled = run.history.score, run.reference is None
@@ -217,7 +217,7 @@ def _metrics(ready: Prepared, run: Run, best: float | None, wall_seconds: float)
     return metrics
 
 
-def _dry_run(ready: Prepared, world: World) -> TrainAnswer:
+def _dry_run(ready: TrainingJob, world: World) -> TrainAnswer:
     """One step on synthetic images."""
     graph = ready.captured.graph
     classes = graph.by_name[graph.output].shape[1]

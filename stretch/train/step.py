@@ -174,7 +174,7 @@ class TrainingStep:
         self.generator = torch.Generator(device).manual_seed(config.seed)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.optimizer = make_optimizer(self.parameters, config, self.rate)
-        self.mean = MeanWeights(unwrapped(model), config.ema) if config.ema > 0 else None
+        self.mean = MeanWeights(unwrap(model), config.ema) if config.ema > 0 else None
         scales = config.amp == "fp16" and device.type == "cuda"
         self.scaler = torch.amp.GradScaler(device.type) if scales else None
 
@@ -186,11 +186,11 @@ class TrainingStep:
         for some, their in zip(images.chunk(parts), labels.chunk(parts), strict=True):
             loss = self._loss(some, their) * (len(some) / len(images))
             total += loss.detach()
-            self.scaled(loss).backward()
+            self.scale_loss(loss).backward()
         self.update()
         return total
 
-    def scaled(self, loss: torch.Tensor) -> torch.Tensor:
+    def scale_loss(self, loss: torch.Tensor) -> torch.Tensor:
         """A loss as it is differentiated: larger in fp16, whose small gradients would vanish."""
         return loss if self.scaler is None else self.scaler.scale(loss)
 
@@ -276,7 +276,7 @@ class GraphStep(TrainingStep):
 
     def _snapshot(self) -> Callable[[], None]:
         """What puts weights, optimiser, mean and random numbers back as they are now."""
-        live = list(unwrapped(self.model).state_dict(keep_vars=True).values()) + (list(self.mean.state.values()) if self.mean else [])
+        live = list(unwrap(self.model).state_dict(keep_vars=True).values()) + (list(self.mean.state.values()) if self.mean else [])
         kept = [t.detach().clone() for t in live]
         before = {
             index: {key: value.clone() for key, value in self.optimizer.state.get(p, {}).items() if isinstance(value, torch.Tensor)}
@@ -299,7 +299,7 @@ class GraphStep(TrainingStep):
         return restore
 
 
-def unwrapped(model: nn.Module) -> nn.Module:
+def unwrap(model: nn.Module) -> nn.Module:
     """The network itself, inside whatever several processes or a compiler wrapped around it."""
     while True:
         inner = getattr(model, "_orig_mod", None) or (model.module if isinstance(model, nn.parallel.DistributedDataParallel) else None)

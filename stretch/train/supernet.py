@@ -37,7 +37,7 @@ from stretch.transform.model import BranchedModel
 from stretch.transform.width import importance, kept_channels
 
 #: Learned tensors of an operator; statistics are each subnet's own.
-_LEARNED = ("weight", "bias")
+_PARAMETERS = ("weight", "bias")
 
 
 @dataclass
@@ -91,7 +91,7 @@ class Sharing:
 
     def _branch(self, part: SegmentDesign, scale: BranchScale, branch: ScaledBranch, prefix: str, start: int) -> dict[str, torch.Tensor]:
         source, channels = branch.source, branch.channels
-        chosen = self._chosen(part, scale, branch)
+        chosen = self._kept_units(part, scale, branch)
         positions_by_name: dict[str, torch.Tensor] = {}
 
         def use(name: str, shape: tuple[int, ...], rows: torch.Tensor, columns: torch.Tensor | None = None) -> None:
@@ -109,14 +109,14 @@ class Sharing:
             rows = kept_channels(channels, source, op.name, chosen, None).index
             dense = kind_of(op.kind).dense(op.attrs)
             for key, tensor in self.captured.weights[op.name].items():
-                if key in _LEARNED:
+                if key in _PARAMETERS:
                     reads = kept_channels(channels, source, op.inputs[0], chosen, None).index if dense and key == "weight" else None
                     use(f"{op.name}.{key}", tuple(tensor.shape), rows, reads)
         full_in, full = self.captured.graph.by_name[part.start].shape[1], self.captured.graph.by_name[part.end].shape[1]
         if scale.entry == "project":
             wanted = kept_channels(channels, source, source.input.name, chosen, None).index
             use(f"{ENTRY_CONV}.weight", (full_in, full_in, 1, 1), wanted)
-            for key in _LEARNED:
+            for key in _PARAMETERS:
                 use(f"{ENTRY_NORM}.{key}", (full_in,), wanted)
         if join_of(part.join).convolves:
             backbone = kept_channels(channels, source, source.output, chosen, None).index
@@ -125,7 +125,7 @@ class Sharing:
             use(f"{JOIN_CONV}.bias", (full,), rows)
         return positions_by_name
 
-    def _chosen(self, part: SegmentDesign, scale: BranchScale, branch: ScaledBranch) -> dict[int, torch.Tensor]:
+    def _kept_units(self, part: SegmentDesign, scale: BranchScale, branch: ScaledBranch) -> dict[int, torch.Tensor]:
         """Units each group of a branch keeps, ascending: the first of their rank."""
         source, channels = branch.source, branch.channels
         scores = importance(source, channels, self.captured.weights)
@@ -407,7 +407,7 @@ def _initialise(sharing: Sharing, flat: torch.Tensor) -> None:
 
 
 #: Maximum number of drawn designs.
-_TRIES = 20_000
+_MAX_TRIES = 20_000
 #: Draws without any design in range after which to give up.
 _HOPELESS = 1_000
 #: Depth and width of a drawn branch over its segment's, at least.
@@ -438,7 +438,7 @@ def random_designs(
             return SegmentDesign(stage.name, stage.start, stage.end, (BranchScale(first, stage.depth, stage.width, align=align[first]),))
         shallowest = max(stage.min_depth, round(_LEAST * stage.depth))
         scales = [(p, draw.randint(shallowest, stage.depth), draw.choice(widths[stage.name, p]), align[p]) for p in processors]
-        return _branched(stage, scales, DEFAULT)
+        return _branched_segment(stage, scales, DEFAULT)
 
     return _distinct(graph, lambda: BranchDesign(graph.name, profile.id, tuple(part(s) for s in stages)), count, macs)
 
@@ -458,7 +458,7 @@ def designs_between(
         for a, b in zip(low.branches, high.branches, strict=True):
             widths = [w for w in legal_widths(stage, b.align) if a.width <= w <= b.width] or [b.width]
             scales.append((b.processor, draw.randint(a.depth, b.depth), draw.choice(widths), b.align))
-        return _branched(stage, scales, high.join)
+        return _branched_segment(stage, scales, high.join)
 
     def one() -> BranchDesign:
         parts = [part(*arguments) for arguments in zip(stages, least.segments, most.segments, strict=True)]
@@ -506,7 +506,7 @@ def _distinct(graph: OpGraph, one: Callable[[], BranchDesign], count: int, macs:
     designs: dict[BranchDesign, None] = {}
     drawn: set[BranchDesign] = set()
     nearest = math.inf
-    for tried in range(_TRIES):
+    for tried in range(_MAX_TRIES):
         if len(designs) == count:
             return list(designs)
         if tried == _HOPELESS and not designs:
@@ -525,13 +525,13 @@ def _distinct(graph: OpGraph, one: Callable[[], BranchDesign], count: int, macs:
     )
 
 
-def _branched(stage: Segment, scales: Sequence[tuple[str, int, int, int]], join: str) -> SegmentDesign:
+def _branched_segment(stage: Segment, scales: Sequence[tuple[str, int, int, int]], join: str) -> SegmentDesign:
     """A segment with branches of these (processor, depth, width, align)."""
     shares = [0] * len(scales)
     if join_of(join).divides:
         shares = list(partitions(stage.width, [width for _, _, width, _ in scales], max(align for *_, align in scales)))
     branches = tuple(
-        BranchScale(processor, depth, width, "project" if stage.arriving(width) not in (None, stage.in_width) else "none", share, align)
+        BranchScale(processor, depth, width, "project" if stage.entry_width(width) not in (None, stage.in_width) else "none", share, align)
         for (processor, depth, width, align), share in zip(scales, shares, strict=True)
     )
     return SegmentDesign(stage.name, stage.start, stage.end, branches, join)

@@ -13,7 +13,7 @@ from stretch.planning.design.branch_design import BranchDesign, BranchScale, Seg
 from stretch.planning.design.scale import ENTRY_CONV, ENTRY_NORM, JOIN_CONV, ScaledBranch, backbone_parts, scaled_branches
 from stretch.planning.network.segments import backbone_of
 from stretch.transform.model import Branch, BranchedModel, BranchedSegment
-from stretch.transform.width import ArrivingChannels, Heritage, choose_units, importance
+from stretch.transform.width import InheritedChannels, InputChannels, choose_units, importance
 
 
 def build(captured: Captured, design: BranchDesign) -> BranchedModel:
@@ -31,15 +31,15 @@ def build(captured: Captured, design: BranchDesign) -> BranchedModel:
     branched = scaled_branches(captured.graph, design)
     model = BranchedModel(captured.graph, design, captured.returned, branched)
     with torch.no_grad():
-        families = heritages(captured, design, branched)
+        families = inherited_channels(captured, design, branched)
         sliced = [part.division is not None and part.division.weights == "slices" for part in design.segments]
-        wholes = heritages(captured, undivided(design)) if any(sliced) else families
+        wholes = inherited_channels(captured, undivided(design)) if any(sliced) else families
         for part, in_slices, family, (piece, *_) in zip(design.segments, sliced, families, wholes, strict=True):
             if in_slices:
                 fill_branch(model.segment(part.name).owner, captured, piece, part.branches[0])
                 continue
-            for name, scale, heritage in zip(part.names, part.branches, family, strict=True):
-                fill_branch(model.branch(part.name, name), captured, heritage, scale)
+            for name, scale, inherited in zip(part.names, part.branches, family, strict=True):
+                fill_branch(model.branch(part.name, name), captured, inherited, scale)
             start_joins(model.segment(part.name), part, family)
         for side in model.sides.values():
             for name, module in side.branch.named_children():
@@ -47,50 +47,54 @@ def build(captured: Captured, design: BranchDesign) -> BranchedModel:
     return model.eval()
 
 
-def heritages(captured: Captured, design: BranchDesign, branched: Sequence[Sequence[ScaledBranch]] | None = None) -> list[list[Heritage]]:
+def inherited_channels(
+    captured: Captured, design: BranchDesign, branched: Sequence[Sequence[ScaledBranch]] | None = None
+) -> list[list[InheritedChannels]]:
     """Parts of the original that the branches of all segments keep, in order."""
     families = []
-    arriving = ArrivingChannels.of(torch.arange(width(backbone_of(captured.graph).graph.input.shape)))
+    arriving = InputChannels.of(torch.arange(width(backbone_of(captured.graph).graph.input.shape)))
     for part, branches in zip(design.segments, branched or scaled_branches(captured.graph, design), strict=True):
-        families.append(_family(captured, part, branches, arriving))
+        families.append(_inherit_branches(captured, part, branches, arriving))
         family = families[-1]
-        arriving = _behind(part, [heritage.backbone for heritage in family], captured)
+        arriving = _channels_after(part, [inherited.backbone for inherited in family], captured)
     return families
 
 
-def _family(captured: Captured, part: SegmentDesign, branches: Sequence[ScaledBranch], arriving: ArrivingChannels) -> list[Heritage]:
+def _inherit_branches(
+    captured: Captured, part: SegmentDesign, branches: Sequence[ScaledBranch], arriving: InputChannels
+) -> list[InheritedChannels]:
     """Parts of the original that the branches of a segment keep."""
     if join_of(part.join).exact:
         # Parts of one whole, of which every unit stays.
         whole = branches[0]
         chosen = choose_units(whole, importance(whole.source, whole.channels, captured.weights), 0, sliced=False)
-        return [Heritage(branch, chosen, arriving, bare=True) for branch in branches]
+        return [InheritedChannels(branch, chosen, arriving, without_entry=True) for branch in branches]
     parts = backbone_parts(part, width(branches[0].source.by_name[branches[0].source.output].shape))
     family = []
     for scale, branch, answers_for in zip(part.branches, branches, parts, strict=True):
         scores = importance(branch.source, branch.channels, captured.weights)
         chosen = choose_units(branch, scores, answers_for if len(parts) > 1 else 0, sliced=scale.entry == "slice")
-        family.append(Heritage(branch, chosen, arriving, bare=scale.entry == "none"))
+        family.append(InheritedChannels(branch, chosen, arriving, without_entry=scale.entry == "none"))
     return family
 
 
 def fill_branch(
     module: Branch,
     captured: Captured,
-    heritage: Heritage,
+    inherited: InheritedChannels,
     scale: BranchScale,
     matches: Mapping[str, str] | None = None,
     only: Container[str] | None = None,
 ) -> None:
     """Give one branch its weights."""
-    for name, weights in heritage.weights(captured, matches).items():
+    for name, weights in inherited.weights(captured, matches).items():
         if only is None or name in only:
             load_weights(module.get_submodule(name), weights)
     if only is not None:
         return
     if scale.entry == "project":
-        wanted = heritage.kept(heritage.branch.source.input.name)
-        load_weights(module.get_submodule(ENTRY_CONV), {"weight": _selection(wanted, heritage.arriving)})
+        wanted = inherited.original_channels(inherited.branch.source.input.name)
+        load_weights(module.get_submodule(ENTRY_CONV), {"weight": _selection_weights(wanted, inherited.input_channels)})
         norm = module.get_submodule(ENTRY_NORM)
         assert isinstance(norm, nn.BatchNorm2d)
         # With this variance the batch norm is the identity up to one bit.
@@ -104,37 +108,35 @@ def load_weights(module: nn.Module, weights: dict[str, torch.Tensor]) -> None:
         parameters[key].copy_(value)
 
 
-def _selection(wanted: torch.Tensor, has: ArrivingChannels) -> torch.Tensor:
+def _selection_weights(channels: torch.Tensor, present: InputChannels) -> torch.Tensor:
     """1×1 convolution weights that select original channels `wanted` from a backbone, (out, in, 1, 1)."""
-    picks = (wanted[:, None] == has.index[None, :]).float() * has.share[None, :]
+    picks = (channels[:, None] == present.index[None, :]).float() * present.share[None, :]
     return picks[:, :, None, None]
 
 
-def start_joins(segment: BranchedSegment, part: SegmentDesign, family: Sequence[Heritage]) -> None:
+def start_joins(segment: BranchedSegment, part: SegmentDesign, family: Sequence[InheritedChannels]) -> None:
     """Initialise joins to pass each original channel from a branch that kept it; channels that no branch kept are zero."""
     join = join_of(part.join)
     if not join.convolves:
         return
-    everything = ArrivingChannels.of(torch.cat([heritage.backbone for heritage in family]))
+    all_channels = InputChannels.of(torch.cat([inherited.backbone for inherited in family]))
     at = start = 0
-    for scale, heritage in zip(part.branches, family, strict=True):
-        backbone = heritage.backbone
-        branch_backbone = (
-            ArrivingChannels(backbone, everything.share[at : at + len(backbone)]) if join.adds else ArrivingChannels.of(backbone)
-        )
+    for scale, inherited in zip(part.branches, family, strict=True):
+        backbone = inherited.backbone
+        branch_backbone = InputChannels(backbone, all_channels.share[at : at + len(backbone)]) if join.adds else InputChannels.of(backbone)
         at += len(backbone)
-        op: Op = heritage.branch.graph.by_name[JOIN_CONV]
-        wanted = torch.arange(start, start + op.shape[1])
+        op: Op = inherited.branch.graph.by_name[JOIN_CONV]
+        channels = torch.arange(start, start + op.shape[1])
         conv = segment.get_submodule(f"{safe_name(scale.processor)}.{JOIN_CONV}")
-        load_weights(conv, {"weight": _selection(wanted, branch_backbone), "bias": torch.zeros(op.shape[1])})
+        load_weights(conv, {"weight": _selection_weights(channels, branch_backbone), "bias": torch.zeros(op.shape[1])})
         # Parts of the backbone are concatenated; whole backbones all start at 0.
         start += 0 if join.whole else scale.partition
 
 
-def _behind(part: SegmentDesign, backbones: list[torch.Tensor], captured: Captured) -> ArrivingChannels:
+def _channels_after(part: SegmentDesign, backbones: list[torch.Tensor], captured: Captured) -> InputChannels:
     """The backbone behind a segment."""
     if join_of(part.join).convolves:
-        return ArrivingChannels.of(torch.arange(width(captured.graph.by_name[part.end].shape)))
+        return InputChannels.of(torch.arange(width(captured.graph.by_name[part.end].shape)))
     if join_of(part.join).exact:
-        return ArrivingChannels.of(backbones[0])
-    return ArrivingChannels.of(torch.cat(backbones))
+        return InputChannels.of(backbones[0])
+    return InputChannels.of(torch.cat(backbones))

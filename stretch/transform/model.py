@@ -10,11 +10,11 @@ from predictors.errors import UsageError
 from predictors.graph import OpGraph
 from predictors.joins import join_of, meeting_of
 from predictors.rewrites.grouped import owner_of
-from stretch.capture.results import Returned, returned_by
+from stretch.capture.results import OutputStructure, output_structure
 from stretch.operators.lowerings import lowerings, make_module
 from stretch.planning.design.branch_design import BranchDesign, SegmentDesign, safe_name, undivided
 from stretch.planning.design.division import Taken
-from stretch.planning.design.scale import ScaledBranch, scaled_branches, scaled_graph, still_shared
+from stretch.planning.design.scale import ScaledBranch, remaining_shared_weights, scaled_branches, scaled_graph
 from stretch.planning.network.segments import backbone_of
 
 #: Tensors or arrays by operator and key.
@@ -304,7 +304,7 @@ class BranchedModel(nn.Module):
         self,
         graph: OpGraph,
         design: BranchDesign,
-        returned: Returned | None = None,
+        returned: OutputStructure | None = None,
         branched: Sequence[Sequence[ScaledBranch]] | None = None,
     ) -> None:
         super().__init__()
@@ -313,21 +313,21 @@ class BranchedModel(nn.Module):
         self.graph = scaled_graph(graph, design, branched)
         self.inputs = tuple(op.name for op in graph.inputs)
         self.original_outputs = graph.outputs
-        self.returned = returned or returned_by(graph)
+        self.returned = returned or output_structure(graph)
         backbone = backbone_of(graph)
         self._start, self._before, self._after = (
             backbone.graph.input.name,
             [s.name for s in backbone.before],
             [s.name for s in backbone.after],
         )
-        self._chain = not backbone.sides and len(graph.outputs) == 1 and self.returned.plain
+        self._chain = not backbone.sides and len(graph.outputs) == 1 and self.returned.is_single_tensor
         parts = any(part.shares_weights for part in design.segments)
         wholes = scaled_branches(graph, undivided(design)) if parts else branched
         for part, branches, (whole, *_) in zip(design.segments, branched, wholes, strict=True):
             self.add_module(part.name, BranchedSegment(part, branches, whole.graph if part.shares_weights else None))
         for side, side_design in zip(backbone.sides, design.sides, strict=True):
             self.add_module(side.name, Side(side, side_design.processor))
-        self._shared = still_shared(graph, design)
+        self._shared = remaining_shared_weights(graph, design)
         self._share()
 
     def _share(self) -> None:
@@ -365,7 +365,7 @@ class BranchedModel(nn.Module):
             for part in self.design.segments:
                 x = self.get_submodule(part.name)(x)
             return x
-        return self.returned.filled(self.values((x, *others) if len(self.inputs) > 1 else (x,)))
+        return self.returned.substitute(self.values((x, *others) if len(self.inputs) > 1 else (x,)))
 
     def values(self, inputs: Sequence[torch.Tensor], instead: Mapping[str, nn.Module] | None = None) -> dict[str, torch.Tensor]:
         """Inputs, ends of segments and outputs of sides, by the original's names.

@@ -23,17 +23,17 @@ from scheduler.progress import Progress, silent
 from stretch.capture import Captured
 from stretch.planning.design.scale import design_segments
 from stretch.transform.build import build
-from stretch.transform.calibrate.run import whole_design
+from stretch.transform.calibrate.run import undivided_design
 from stretch.transform.calibrate.split import held_back
 from stretch.transform.calibrate.statistics import norms, renew_statistics
 from stretch.transform.model import BACKBONE, BranchedModel
 from stretch.transform.tensors import load_optimizer, optimizer_tensors, under, write_tensors
 
 #: Steps before the recording, in which libraries choose their kernels and the optimiser makes its state.
-BEFORE = 3
+WARMUP_STEPS = 3
 
 
-class Replayed:
+class ReplayedStep:
     """A step that reads and writes the same tensors each time.
 
     On a GPU it is recorded as a CUDA graph once it has run a few times, and replayed from then on: a network's thousand small kernels
@@ -64,7 +64,7 @@ class Replayed:
             self._step()
         torch.cuda.current_stream().wait_stream(self._stream)
         self._count += 1
-        if self._count == BEFORE:
+        if self._count == WARMUP_STEPS:
             self._graph = torch.cuda.CUDAGraph()
             for generator in self._generators:
                 self._graph.register_generator_state(generator)
@@ -85,7 +85,7 @@ def scheduled_adam(parameters: Sequence[torch.Tensor], rate: float, **settings: 
 FILE, VERSION = "refinement.safetensors", 1
 
 #: Seconds between two checkpoints, the maximum loss by an interruption.
-EVERY_S = 30.0
+CHECKPOINT_INTERVAL_S = 30.0
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
 _Amount = Annotated[float, msgspec.Meta(ge=0)]
@@ -108,17 +108,17 @@ class Checkpoint:
 
     Args:
         folder: Made when something is written; ours alone.
-        every_s: Seconds between two writings; `EVERY_S` if None.
+        every_s: Seconds between two writings; `CHECKPOINT_INTERVAL_S` if None.
     """
 
     def __init__(self, folder: Path, every_s: float | None = None) -> None:
         self.file = folder / FILE
-        self._every, self._last = EVERY_S if every_s is None else every_s, time.monotonic()
+        self._interval_s, self._last_write = CHECKPOINT_INTERVAL_S if every_s is None else every_s, time.monotonic()
 
     @property
     def due(self) -> bool:
         """Whether it is time to write again."""
-        return time.monotonic() - self._last >= self._every
+        return time.monotonic() - self._last_write >= self._interval_s
 
     def write(self, done: Done, tensors: Mapping[str, torch.Tensor]) -> None:
         """Replace the previous checkpoint.
@@ -127,7 +127,7 @@ class Checkpoint:
             StretchError: If the disk is full or the folder cannot be written.
         """
         write_tensors(self.file, tensors, {"state": msgspec.json.encode(done).decode()})
-        self._last = time.monotonic()
+        self._last_write = time.monotonic()
 
     def read(self, identity: Mapping[str, str]) -> tuple[Done, dict[str, torch.Tensor]] | None:
         """Read the last checkpoint, or None.
@@ -140,18 +140,20 @@ class Checkpoint:
         """
         if not self.file.exists():
             return None
-        with self.believed(), safe_open(self.file, framework="pt") as file:
+        with self.errors_as_damaged(), safe_open(self.file, framework="pt") as file:
             done = msgspec.json.decode((file.metadata() or {})["state"], type=Done)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - the file is no mapping
         if done.version != VERSION:
-            raise StretchError(f"{self.file} has version {done.version}, this nn-stretch goes on from {VERSION}", self._anew)
-        for what, expected in identity.items():
-            if done.identity.get(what) != expected:
-                raise StretchError(f"{self.file} is of a refinement with other {what}", f"go on with the {what} of before, or {self._anew}")
+            raise StretchError(f"{self.file} has version {done.version}, this nn-stretch goes on from {VERSION}", self._start_over_hint)
+        for name, expected in identity.items():
+            if done.identity.get(name) != expected:
+                raise StretchError(
+                    f"{self.file} is of a refinement with other {name}", f"go on with the {name} of before, or {self._start_over_hint}"
+                )
         return done, tensors
 
     @contextlib.contextmanager
-    def believed(self) -> Iterator[None]:
+    def errors_as_damaged(self) -> Iterator[None]:
         """Attribute errors in this block to the checkpoint's file.
 
         Raises:
@@ -161,7 +163,9 @@ class Checkpoint:
             yield
         # errors of torch, safetensors and msgspec for tensors and text that do not fit
         except (OSError, SafetensorError, KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
-            raise StretchError(f"{self.file} is no whole checkpoint: {(str(error).splitlines() or [''])[0]}", self._anew) from error
+            raise StretchError(
+                f"{self.file} is no whole checkpoint: {(str(error).splitlines() or [''])[0]}", self._start_over_hint
+            ) from error
 
     def remove(self) -> None:
         """Remove it, and its folder if empty."""
@@ -170,7 +174,7 @@ class Checkpoint:
             self.file.parent.rmdir()
 
     @property
-    def _anew(self) -> str:
+    def _start_over_hint(self) -> str:
         return f"remove {self.file} to start over"
 
 
@@ -184,10 +188,10 @@ def fingerprint(tensors: Mapping[str, torch.Tensor]) -> str:
 
 
 #: Share of the numbers that reach a segment refined by itself which are the original's (Wei et al. 2022, QDrop).
-DROPPED = 0.5
+DROP_PROBABILITY = 0.5
 
 
-class Rounded(Protocol):
+class RoundedNetwork(Protocol):
     """A branched network that computes with rounded weights and tensors (`stretch.stages.rounded`).
 
     Attributes:
@@ -204,7 +208,7 @@ class Rounded(Protocol):
 
 
 #: Makes the rounded form of a network, which shares its weights; ranges are those that its tensors take on batches of images.
-Rounding = Callable[[BranchedModel, Sequence[torch.Tensor]], Rounded]
+Rounding = Callable[[BranchedModel, Sequence[torch.Tensor]], RoundedNetwork]
 
 
 @dataclass(frozen=True)
@@ -218,7 +222,7 @@ class SegmentPair:
 
 
 @dataclass
-class Errors:
+class SegmentErrors:
     """Squared errors over squares of one batch, each a scalar."""
 
     #: Of segments, in order, where both networks have as many channels; the outputs are the last, of several their mean.
@@ -250,16 +254,16 @@ class SegmentPairs:
     """
 
     def __init__(self, model: BranchedModel, captured: Captured) -> None:
-        original = build(captured, whole_design(captured, model.design)).to(next(model.parameters()).device)
+        original = build(captured, undivided_design(captured, model.design)).to(next(model.parameters()).device)
         if next(original.parameters()).is_cuda:  # where depthwise convolutions are three times as fast with channels last
             original, model = (network.to(memory_format=torch.channels_last) for network in (original, model))
         stages = [
             SegmentPair(part.name, part.end, model.get_submodule(part.name), original.get_submodule(part.name))
             for part in model.design.segments
         ]
-        same = _same(model, captured)
+        same = _count_unchanged(model, captured)
         self._branched, self._original = model, original
-        self.rounded: Rounded | None = None
+        self.rounded: RoundedNetwork | None = None
         self._before, self._stages = stages[:same], stages[same:]
         modules = [*(stage.branched for stage in self._stages), *(model.after if self._stages else ())]
         self.parameters = list(dict.fromkeys(p for module in modules for p in module.parameters()))
@@ -267,7 +271,7 @@ class SegmentPairs:
         self.count = sum(not part.whole for part in model.design.segments[same:])
         self.norms = [norm for stage, scaled in zip(self._stages, self._scaled, strict=True) if scaled for norm in norms(stage.branched)]
 
-    def errors(self, x: torch.Tensor, apart: bool, generator: torch.Generator) -> Errors:
+    def errors(self, x: torch.Tensor, apart: bool, generator: torch.Generator) -> SegmentErrors:
         """Errors of the branched network on a batch.
 
         Args:
@@ -276,21 +280,21 @@ class SegmentPairs:
                 no gradient goes back to those before it.
             generator: Decides which part; of the device of `x`.
         """
-        theirs = self._arriving(x)
-        ours = dict(theirs) if self.rounded is None else self._arriving(x, original=False)
+        theirs = self._segment_inputs(x)
+        ours = dict(theirs) if self.rounded is None else self._segment_inputs(x, original=False)
         here, there = ours[BACKBONE], theirs[BACKBONE]
-        measured = Errors()
+        measured = SegmentErrors()
         for stage in self._stages:
             if apart and here.shape == there.shape:
-                chosen = torch.rand(here.shape, generator=generator, device=here.device) < DROPPED
+                chosen = torch.rand(here.shape, generator=generator, device=here.device) < DROP_PROBABILITY
                 here = torch.where(chosen, there, here.detach())
-            with _Reading(stage.branched) as reading:
-                here = ours[stage.end] = self._computed(stage, here)
-            with torch.no_grad(), _Reading(stage.original) as original:
+            with _InputRecorder(stage.branched) as reading:
+                here = ours[stage.end] = self._run_segment(stage, here)
+            with torch.no_grad(), _InputRecorder(stage.original) as original:
                 there = theirs[stage.end] = stage.original(there)
             if here.shape == there.shape:
                 measured.meeting.append(relative_error(here, there))
-        if not self._chain:
+        if not self._is_chain:
             with torch.no_grad():
                 wanted = self._results(self._original, theirs)
             measured.meeting.append(mean_error(self._results(self._branched, ours), wanted))
@@ -308,39 +312,39 @@ class SegmentPairs:
         """
         results = []
         for x in images.split(batch):
-            values = self._arriving(x, original=original)
+            values = self._segment_inputs(x, original=original)
             value = values[BACKBONE]
             for stage in self._stages:
-                value = values[stage.end] = stage.original(value) if original else self._computed(stage, value)
-            results.append([value] if self._chain else self._results(self._original if original else self._branched, values))
+                value = values[stage.end] = stage.original(value) if original else self._run_segment(stage, value)
+            results.append([value] if self._is_chain else self._results(self._original if original else self._branched, values))
         return [torch.cat(parts) for parts in zip(*results, strict=True)]
 
     @torch.no_grad()
     def renew(self, images: torch.Tensor, batch: int) -> None:
         """Measure the statistics of `norms` again, each from its input after those of the segments before are renewed."""
-        arriving = [self._arriving(x)[BACKBONE] for x in images.split(batch)]
+        arriving = [self._segment_inputs(x)[BACKBONE] for x in images.split(batch)]
         for stage, scaled in zip(self._stages, self._scaled, strict=True):
             if scaled:
                 renew_statistics(stage.branched, arriving)
             arriving = [stage.branched(x) for x in arriving]
 
     @property
-    def _chain(self) -> bool:
+    def _is_chain(self) -> bool:
         """Whether the end of the last segment is all that the network returns."""
         return not self._branched.sides and len(self._branched.original_outputs) == 1
 
     @torch.no_grad()
-    def _arriving(self, x: torch.Tensor, *, original: bool = True) -> dict[str, torch.Tensor]:
+    def _segment_inputs(self, x: torch.Tensor, *, original: bool = True) -> dict[str, torch.Tensor]:
         """What a network has where the first segment begins that differs, by name; `BACKBONE` is what that reads."""
         values = self._original.beginning([x])
         value = values.pop(BACKBONE)
         for stage in self._before:
-            value = stage.original(value) if original else self._computed(stage, value)
-            if not self._chain:
+            value = stage.original(value) if original else self._run_segment(stage, value)
+            if not self._is_chain:
                 values[stage.end] = value
         return values | {BACKBONE: value}
 
-    def _computed(self, stage: SegmentPair, x: torch.Tensor) -> torch.Tensor:
+    def _run_segment(self, stage: SegmentPair, x: torch.Tensor) -> torch.Tensor:
         """What a segment of the branched network writes."""
         output: torch.Tensor = stage.branched(x) if self.rounded is None else self.rounded.segment(stage.name, x)
         return output
@@ -361,7 +365,7 @@ def mean_error(branched: Sequence[torch.Tensor], original: Sequence[torch.Tensor
     return torch.stack([relative_error(a, b) for a, b in zip(branched, original, strict=True)]).mean()
 
 
-class _Reading:
+class _InputRecorder:
     """Records the input of the last linear layer of a segment: in the last segment the classifier's features.
 
     Attributes:
@@ -372,7 +376,7 @@ class _Reading:
         self.value: torch.Tensor | None = None
         self._layer = next((layer for layer in reversed(list(segment.modules())) if isinstance(layer, nn.Linear)), None)
 
-    def __enter__(self) -> "_Reading":
+    def __enter__(self) -> "_InputRecorder":
         if self._layer is not None:
             self._handle = self._layer.register_forward_pre_hook(self._note)
         return self
@@ -385,7 +389,7 @@ class _Reading:
         self.value = inputs[0]
 
 
-def _same(model: BranchedModel, captured: Captured) -> int:
+def _count_unchanged(model: BranchedModel, captured: Captured) -> int:
     """Segments at the beginning that compute exactly what the original's do."""
     segments = design_segments(captured.graph, model.design)
     for number, (part, segment) in enumerate(zip(model.design.segments, segments, strict=True)):
@@ -396,15 +400,15 @@ def _same(model: BranchedModel, captured: Captured) -> int:
 
 
 #: Share of an image's area that a view shows, at least.
-LEAST_AREA = 0.1
+MIN_AREA = 0.1
 #: A view is at most so much wider than high in the image, or higher than wide.
-STRETCHED = 4 / 3
+MAX_ASPECT = 4 / 3
 #: Share of the views that have another one blended in, by up to a half.
-BLENDED = 0.5
+BLEND_PROBABILITY = 0.5
 #: Share of the views that have a rectangle of another one in them, and its sides, over the view's (Yun et al. 2019, "CutMix").
-PASTED, LEAST_SIDE, LARGEST_SIDE = 0.5, 0.3, 0.8
+PASTE_PROBABILITY, MIN_SIDE, MAX_SIDE = 0.5, 0.3, 0.8
 #: Standard deviation of what is added to each colour, and half the range of contrasts, over the deviation of the images.
-LIGHT = 0.2
+LIGHT_CHANGE = 0.2
 
 
 class Views:
@@ -429,41 +433,41 @@ class Views:
 
     def draw(self, count: int) -> torch.Tensor:
         """So many views, (count, channels, height, width)."""
-        shown = self.images[self._to(torch.randint(len(self.images), (count,), generator=self.random))]
+        crops = self.images[self._to_device(torch.randint(len(self.images), (count,), generator=self.random))]
         if self._synthetic is not None:
             half = count // 2
             chosen = torch.randint(len(self._synthetic), (half,), generator=self.random)
-            shown[:half] = self._synthetic[chosen.to(self._synthetic.device)].to(shown.device, non_blocking=True)
-        seen = F.grid_sample(shown, F.affine_grid(self._windows(count), list(shown.shape), False), "bilinear", "reflection", False)
-        blended = self._between(0, 0.5, count, 1, 1, 1) * (self._between(0, 1, count, 1, 1, 1) < BLENDED)
-        seen = torch.lerp(seen, seen[self._to(torch.randperm(count, generator=self.random))], blended)
-        shift = self._to(torch.randn(count, seen.shape[1], 1, 1, generator=self.random)) * (LIGHT * self._deviation)
-        seen = seen * self._between(1 - LIGHT, 1 + LIGHT, count, 1, 1, 1) + shift
-        other = seen[self._to(torch.randperm(count, generator=self.random))]
-        return torch.where(self._rectangles(count, *seen.shape[2:]), other, seen).contiguous(memory_format=torch.channels_last)
+            crops[:half] = self._synthetic[chosen.to(self._synthetic.device)].to(crops.device, non_blocking=True)
+        views = F.grid_sample(crops, F.affine_grid(self._windows(count), list(crops.shape), False), "bilinear", "reflection", False)
+        blended = self._uniform(0, 0.5, count, 1, 1, 1) * (self._uniform(0, 1, count, 1, 1, 1) < BLEND_PROBABILITY)
+        views = torch.lerp(views, views[self._to_device(torch.randperm(count, generator=self.random))], blended)
+        shift = self._to_device(torch.randn(count, views.shape[1], 1, 1, generator=self.random)) * (LIGHT_CHANGE * self._deviation)
+        views = views * self._uniform(1 - LIGHT_CHANGE, 1 + LIGHT_CHANGE, count, 1, 1, 1) + shift
+        other = views[self._to_device(torch.randperm(count, generator=self.random))]
+        return torch.where(self._rectangles(count, *views.shape[2:]), other, views).contiguous(memory_format=torch.channels_last)
 
     def _rectangles(self, count: int, height: int, width: int) -> torch.Tensor:
         """Which pixels are another view's, (count, 1, height, width); rectangles may reach over the border."""
-        pasted = self._between(0, 1, count, 1, 1, 1) < PASTED
-        size = self._between(LEAST_SIDE, LARGEST_SIDE, count, 1, 1, 1)
-        top, left = (self._between(LEAST_SIDE - LARGEST_SIDE, 1, count, 1, 1, 1) for _ in range(2))
-        down = self._to((torch.arange(height) + 0.5) / height).reshape(1, 1, height, 1)
-        across = self._to((torch.arange(width) + 0.5) / width).reshape(1, 1, 1, width)
+        pasted = self._uniform(0, 1, count, 1, 1, 1) < PASTE_PROBABILITY
+        size = self._uniform(MIN_SIDE, MAX_SIDE, count, 1, 1, 1)
+        top, left = (self._uniform(MIN_SIDE - MAX_SIDE, 1, count, 1, 1, 1) for _ in range(2))
+        down = self._to_device((torch.arange(height) + 0.5) / height).reshape(1, 1, height, 1)
+        across = self._to_device((torch.arange(width) + 0.5) / width).reshape(1, 1, 1, width)
         return pasted & (down > top) & (down < top + size) & (across > left) & (across < left + size)
 
     def _windows(self, count: int) -> torch.Tensor:
         """Where each view lies in its image, as an affine map, (count, 2, 3)."""
-        area, ratio = self._between(LEAST_AREA, 1, count), STRETCHED ** self._between(-1, 1, count)
+        area, ratio = self._uniform(MIN_AREA, 1, count), MAX_ASPECT ** self._uniform(-1, 1, count)
         width, height = (area * ratio).sqrt().clamp_max(1), (area / ratio).sqrt().clamp_max(1)
-        across, down = ((1 - size) * self._between(-1, 1, count) for size in (width, height))
-        mirrored = torch.where(self._between(0, 1, count) < 0.5, -1.0, 1.0)
+        across, down = ((1 - size) * self._uniform(-1, 1, count) for size in (width, height))
+        mirrored = torch.where(self._uniform(0, 1, count) < 0.5, -1.0, 1.0)
         nothing = torch.zeros_like(width)
         return torch.stack([width * mirrored, nothing, across, nothing, height, down], 1).reshape(count, 2, 3)
 
-    def _between(self, low: float, high: float, *shape: int) -> torch.Tensor:
-        return self._to(low + (high - low) * torch.rand(*shape, generator=self.random))
+    def _uniform(self, low: float, high: float, *shape: int) -> torch.Tensor:
+        return self._to_device(low + (high - low) * torch.rand(*shape, generator=self.random))
 
-    def _to(self, numbers: torch.Tensor) -> torch.Tensor:
+    def _to_device(self, numbers: torch.Tensor) -> torch.Tensor:
         return numbers.to(self.images.device, non_blocking=True)
 
 
@@ -493,7 +497,7 @@ class Refinement:
 
 @dataclass(frozen=True)
 class Refined:
-    """What came of it: squared error of the outputs over their square, on images that no step looked at."""
+    """Result of a refinement: squared error of the outputs over their square, on held-back images."""
 
     before: float  # As it was.
     after: float  # Of the best state found, the first one among them.
@@ -505,20 +509,20 @@ class Refined:
 
 
 #: Share of the learning rate where all are refined together; where there is no batch-norm: at all of it, errors grew tenfold; and where int8 rounds.
-_TOGETHER, _CAREFUL, _ROUNDED = 0.25, 0.1, 0.05
+_JOINT_RATE, _NO_NORM_RATE, _ROUNDED_RATE = 0.25, 0.1, 0.05
 #: The phases: each segment by itself, all together, all as they are rounded.
 _PHASES = 3
 #: Weights that are judged and kept are averages over the steps, each of which counts so much less than the next, less in the first steps.
-_DECAY = 0.998
+_EMA_DECAY = 0.998
 #: Share of a phase in which the learning rate rises, and what of that is behind it at first.
-_WARM, _FIRST = 0.1, 1e-3
+_WARMUP_SHARE, _FIRST_RATE = 0.1, 1e-3
 
 
 def refine(
     model: BranchedModel,
     captured: Captured,
     images: Sequence[torch.Tensor],
-    how: Refinement,
+    settings: Refinement,
     progress: Progress = silent,
     checkpoint: Checkpoint | None = None,
     synthetic: Sequence[torch.Tensor] = (),
@@ -548,10 +552,10 @@ def refine(
         StretchError: If there are too few images, neither minutes nor steps are given, or the checkpoint is damaged,
             cannot be written or is of another refinement.
     """
-    return _Run(model, captured, images, how, progress, checkpoint, synthetic, rounding).run()
+    return _RefinementRun(model, captured, images, settings, progress, checkpoint, synthetic, rounding).run()
 
 
-class _Run:
+class _RefinementRun:
     """One refinement."""
 
     def __init__(
@@ -559,7 +563,7 @@ class _Run:
         model: BranchedModel,
         captured: Captured,
         images: Sequence[torch.Tensor],
-        how: Refinement,
+        settings: Refinement,
         progress: Progress,
         checkpoint: Checkpoint | None,
         synthetic: Sequence[torch.Tensor],
@@ -568,65 +572,67 @@ class _Run:
         count = sum(len(batch) for batch in images)
         if count < MIN_IMAGES:
             raise StretchError(f"{count} images are too few to refine with", f"give at least {MIN_IMAGES}, better some hundreds")
-        if how.minutes is None and how.steps is None:
+        if settings.minutes is None and settings.steps is None:
             raise StretchError("refinement without end", "say how many minutes or steps it may take")
-        self._model, self._how, self._progress, self._checkpoint = model.eval(), how, progress, checkpoint
+        self._model, self._settings, self._progress, self._checkpoint = model.eval(), settings, progress, checkpoint
         self._device = next(model.parameters()).device
-        together = torch.cat(list(images)).to(self._device).contiguous(memory_format=torch.channels_last)
-        others = torch.cat(list(synthetic)) if synthetic else None
+        all_images = torch.cat(list(images)).to(self._device).contiguous(memory_format=torch.channels_last)
+        synthetic_images = torch.cat(list(synthetic)) if synthetic else None
         self._identity = (
             {}
             if checkpoint is None
-            else _identity(model, captured, {"images": together, "synthetic": others}, how, rounds=rounding is not None)
+            else _identity(model, captured, {"images": all_images, "synthetic": synthetic_images}, settings, rounds=rounding is not None)
         )
-        self._found = None if checkpoint is None else checkpoint.read(self._identity)
-        self._pair = SegmentPairs(model, captured)
-        chosen = held_back(count).to(self._device)
-        rest, self._held = together[~chosen], together[chosen]
-        self._views = Views(rest, how.seed, None if others is None else others.to(self._device))
-        self._plain = rest[torch.arange(min(len(rest), STATISTICS)) * len(rest) // min(len(rest), STATISTICS)]
-        self._images = int(chosen.sum())
+        self._resumed = None if checkpoint is None else checkpoint.read(self._identity)
+        self._pairs = SegmentPairs(model, captured)
+        is_held_back = held_back(count).to(self._device)
+        training_images, self._held_back = all_images[~is_held_back], all_images[is_held_back]
+        self._views = Views(training_images, settings.seed, None if synthetic_images is None else synthetic_images.to(self._device))
+        self._statistics_images = training_images[
+            torch.arange(min(len(training_images), STATISTICS)) * len(training_images) // min(len(training_images), STATISTICS)
+        ]
+        self._images = int(is_held_back.sum())
         activations = 4 * sum(prod(op.shape) for op in model.graph.ops) // model.graph.input.shape[0]
         limit = GPU_BYTES if self._device.type == "cuda" else CPU_BYTES
-        self._part = max(1, min(how.batch, limit // activations))
+        self._micro_batch = max(1, min(settings.batch, limit // activations))
         # few images at a time would be normalised by themselves
-        self._can_normalise = bool(self._pair.norms) and min(self._part, len(self._plain)) >= FEWEST
-        self._wanted = self._pair.outputs(self._held, self._part, original=True)
-        self._mixing = torch.Generator(self._device).manual_seed(how.seed)
+        self._can_use_batch_statistics = bool(self._pairs.norms) and min(self._micro_batch, len(self._statistics_images)) >= FEWEST
+        self._targets = self._pairs.outputs(self._held_back, self._micro_batch, original=True)
+        self._mixing = torch.Generator(self._device).manual_seed(settings.seed)
         self._rounding, self._rounded_before = rounding, 0.0
-        self._phase, self._steps, self._looked, self._start = 0, 0, 0, time.perf_counter()
+        self._phase, self._steps, self._evaluations, self._start = 0, 0, 0, time.perf_counter()
 
     def run(self) -> Refined:
-        """All of it."""
-        self._before = self._least = self._error()
+        """Run all phases."""
+        self._initial_error = self._best_error = self._error()
         self._best = self._state()
         # without parameters, all of it is the original's
-        if self._pair.parameters:
-            remembered = self._go_on()
+        if self._pairs.parameters:
+            checkpoint_tensors = self._resume()
             while self._phase < _PHASES:
-                self._go_through(remembered)
-                remembered = {}
+                self._run_phase(checkpoint_tensors)
+                checkpoint_tensors = {}
                 self._phase += 1
                 self._write(None)
-        if self._pair.rounded is None:
-            return Refined(self._before, self._least, self._images, self._steps, self._seconds())
-        self._pair.rounded, least = None, self._least
-        return Refined(self._before, self._error(), self._images, self._steps, self._seconds(), self._rounded_before, least)
+        if self._pairs.rounded is None:
+            return Refined(self._initial_error, self._best_error, self._images, self._steps, self._seconds())
+        self._pairs.rounded, least = None, self._best_error
+        return Refined(self._initial_error, self._error(), self._images, self._steps, self._seconds(), self._rounded_before, least)
 
-    def _go_on(self) -> dict[str, torch.Tensor]:
-        """Take the state that the checkpoint has, if it has one; gives its tensors, the optimiser's among them."""
-        if self._checkpoint is None or self._found is None:
+    def _resume(self) -> dict[str, torch.Tensor]:
+        """Restore the checkpoint's state, if there is one, and return its tensors with those of the optimiser."""
+        if self._checkpoint is None or self._resumed is None:
             return {}
-        done, tensors = self._found
-        with self._checkpoint.believed():
+        done, tensors = self._resumed
+        with self._checkpoint.errors_as_damaged():
             self._model.load_state_dict(under(tensors, "best."))
             self._best = self._state()
             self._model.load_state_dict(under(tensors, "model."))
             self._views.random.set_state(tensors["random.views"])
             self._mixing.set_state(tensors["random.mixing"])
             if "rounding.scales" in tensors:
-                self._round(tensors)
-        self._phase, self._steps, self._looked, self._least = done.phase, done.steps, done.looks, done.least
+                self._start_rounding(tensors)
+        self._phase, self._steps, self._evaluations, self._best_error = done.phase, done.steps, done.looks, done.least
         self._start -= done.seconds
         return tensors
 
@@ -637,106 +643,108 @@ class _Run:
         tensors = {f"model.{key}": value for key, value in self._model.state_dict().items()}
         tensors |= {f"best.{key}": value for key, value in self._best.items()}
         tensors |= {"random.views": self._views.random.get_state(), "random.mixing": self._mixing.get_state()}
-        if (rounded := self._pair.rounded) is not None:
+        if (rounded := self._pairs.rounded) is not None:
             tensors |= {"rounding.scales": rounded.scales, "rounding.zeros": rounded.zeros}
             tensors["rounding.before"] = torch.tensor(self._rounded_before, dtype=torch.float64)
         if optimiser is not None:
-            tensors |= optimizer_tensors(optimiser, self._pair.parameters)
+            tensors |= optimizer_tensors(optimiser, self._pairs.parameters)
             tensors |= {f"average.{number}": average for number, average in enumerate(self._average)}
-            tensors["averaged"] = torch.tensor(self._averaged)
+            tensors["averaged"] = torch.tensor(self._averaged_steps)
         done = Done(
             version=VERSION,
             identity=self._identity,
             phase=self._phase,
             steps=self._steps,
             seconds=self._seconds(),
-            looks=self._looked,
-            least=self._least,
+            looks=self._evaluations,
+            least=self._best_error,
         )
         self._checkpoint.write(done, tensors)
 
-    def _round(self, remembered: Mapping[str, torch.Tensor]) -> None:
-        """Let the network compute as int8 rounds it: ranges are those of its tensors now, or those of a checkpoint."""
+    def _start_rounding(self, checkpoint_tensors: Mapping[str, torch.Tensor]) -> None:
+        """Simulate int8 rounding from now on, with ranges of the current tensors or of a checkpoint."""
         assert self._rounding is not None
-        rounded = self._pair.rounded = self._rounding(self._model, self._plain.split(self._part))
-        if remembered:
+        rounded = self._pairs.rounded = self._rounding(self._model, self._statistics_images.split(self._micro_batch))
+        if checkpoint_tensors:
             with torch.no_grad():
-                rounded.scales.copy_(remembered["rounding.scales"])
-                rounded.zeros.copy_(remembered["rounding.zeros"])
-            self._rounded_before = float(remembered["rounding.before"])
+                rounded.scales.copy_(checkpoint_tensors["rounding.scales"])
+                rounded.zeros.copy_(checkpoint_tensors["rounding.zeros"])
+            self._rounded_before = float(checkpoint_tensors["rounding.before"])
         else:
-            self._rounded_before = self._least = self._error()
+            self._rounded_before = self._best_error = self._error()
 
-    def _go_through(self, remembered: dict[str, torch.Tensor]) -> None:
-        """Steps of one phase, from the best state so far."""
+    def _run_phase(self, checkpoint_tensors: dict[str, torch.Tensor]) -> None:
+        """Run the steps of one phase, from the best state so far."""
         # one segment by itself is the network, and whole networks bear no large steps
-        share = self._how.apart if self._pair.count > 1 else 0.0
-        last = 1.0 if self._rounding is None else 1 - self._how.rounded
-        start, stop = ((0.0, min(share, last)), (min(share, last), last), (last, 1.0))[self._phase]
+        share = self._settings.apart if self._pairs.count > 1 else 0.0
+        rounding_start = 1.0 if self._rounding is None else 1 - self._settings.rounded
+        start, stop = ((0.0, min(share, rounding_start)), (min(share, rounding_start), rounding_start), (rounding_start, 1.0))[self._phase]
         if stop <= start:
             return
-        how, apart, rounds = self._how, self._phase == 0, self._phase == _PHASES - 1
-        if rounds and self._pair.rounded is None:
-            self._round({})
-        self._normalises = apart and self._can_normalise
-        together = _ROUNDED if rounds else _TOGETHER if self._can_normalise else _CAREFUL
-        rate = how.rate * (1.0 if self._normalises else together)
-        optimiser, set_rate = scheduled_adam(self._pair.parameters, rate)
-        views = torch.empty(how.batch, *self._held.shape[1:], device=self._device).contiguous(memory_format=torch.channels_last)
-        step = Replayed(lambda: self._step(views, optimiser, apart), self._device, [self._mixing])
-        self._average, self._averaged = [parameter.detach().clone() for parameter in self._pair.parameters], 0
+        settings, apart, is_rounding = self._settings, self._phase == 0, self._phase == _PHASES - 1
+        if is_rounding and self._pairs.rounded is None:
+            self._start_rounding({})
+        self._batch_statistics = apart and self._can_use_batch_statistics
+        rate_factor = _ROUNDED_RATE if is_rounding else _JOINT_RATE if self._can_use_batch_statistics else _NO_NORM_RATE
+        rate = settings.rate * (1.0 if self._batch_statistics else rate_factor)
+        optimiser, set_rate = scheduled_adam(self._pairs.parameters, rate)
+        views = torch.empty(settings.batch, *self._held_back.shape[1:], device=self._device).contiguous(memory_format=torch.channels_last)
+        step = ReplayedStep(lambda: self._step(views, optimiser, apart), self._device, [self._mixing])
+        self._average, self._averaged_steps = [parameter.detach().clone() for parameter in self._pairs.parameters], 0
         if self._checkpoint is not None:
-            with self._checkpoint.believed():
-                load_optimizer(optimiser, self._pair.parameters, remembered)
-                for name, average in under(remembered, "average.").items():
+            with self._checkpoint.errors_as_damaged():
+                load_optimizer(optimiser, self._pairs.parameters, checkpoint_tensors)
+                for name, average in under(checkpoint_tensors, "average.").items():
                     self._average[int(name)].copy_(average)
-                self._averaged = int(remembered.get("averaged", 0))
-        looked = False
+                self._averaged_steps = int(checkpoint_tensors.get("averaged", 0))
+        evaluated = False
         # the first step is taken however short the time is: a slow machine answers like a fast one
-        while (done := self._done()) < stop or not self._steps:
-            far = min((done - start) / (stop - start), 1.0)
-            set_rate(rate * min(1.0, (far + _FIRST) / _WARM) * 0.5 * (1 + math.cos(math.pi * far)))
-            views.copy_(self._views.draw(how.batch))
-            self._normalise(self._normalises)
+        while (done := self._progress_share()) < stop or not self._steps:
+            phase_share = min((done - start) / (stop - start), 1.0)
+            set_rate(rate * min(1.0, (phase_share + _FIRST_RATE) / _WARMUP_SHARE) * 0.5 * (1 + math.cos(math.pi * phase_share)))
+            views.copy_(self._views.draw(settings.batch))
+            self._use_batch_statistics(self._batch_statistics)
             step()
-            self._normalise(False)
-            decay = min(_DECAY, (1 + self._averaged) / (10 + self._averaged))
-            get_ema_multi_avg_fn(decay)(self._average, self._pair.parameters, None)
-            self._averaged += 1
+            self._use_batch_statistics(False)
+            decay = min(_EMA_DECAY, (1 + self._averaged_steps) / (10 + self._averaged_steps))
+            get_ema_multi_avg_fn(decay)(self._average, self._pairs.parameters, None)
+            self._averaged_steps += 1
             self._steps += 1
-            looked = self._done() * how.looks >= self._looked + 1
-            if looked:
-                self._looked += 1
-                self._look()
+            evaluated = self._progress_share() * settings.looks >= self._evaluations + 1
+            if evaluated:
+                self._evaluations += 1
+                self._evaluate()
             if self._checkpoint is not None and self._checkpoint.due:
                 self._write(optimiser)
-        if not looked:
-            self._look()
+        if not evaluated:
+            self._evaluate()
         self._model.load_state_dict(self._best)
 
-    def _look(self) -> None:
+    def _evaluate(self) -> None:
         """Evaluate the network with its averaged weights, and keep that if it is the best so far."""
-        current = [parameter.detach().clone() for parameter in self._pair.parameters]
-        self._set(self._average)
-        if self._normalises:
-            self._pair.renew(self._plain, self._part)
+        current = [parameter.detach().clone() for parameter in self._pairs.parameters]
+        self._set_parameters(self._average)
+        if self._batch_statistics:
+            self._pairs.renew(self._statistics_images, self._micro_batch)
         error = self._error()
-        if error < self._least:
-            self._best, self._least = self._state(), error
-        self._set(current)
-        before = self._before if self._pair.rounded is None else self._rounded_before
-        self._progress(f"refine, {min(self._done(), 1):.0%} done, error {error:.3f}, best {self._least:.3f}, {before:.3f} before")
+        if error < self._best_error:
+            self._best, self._best_error = self._state(), error
+        self._set_parameters(current)
+        before = self._initial_error if self._pairs.rounded is None else self._rounded_before
+        self._progress(
+            f"refine, {min(self._progress_share(), 1):.0%} done, error {error:.3f}, best {self._best_error:.3f}, {before:.3f} before"
+        )
 
     @torch.no_grad()
-    def _set(self, weights: Sequence[torch.Tensor]) -> None:
+    def _set_parameters(self, weights: Sequence[torch.Tensor]) -> None:
         """Write into the parameters, which stay where they are."""
-        for parameter, weight in zip(self._pair.parameters, weights, strict=True):
+        for parameter, weight in zip(self._pairs.parameters, weights, strict=True):
             parameter.copy_(weight)
 
-    def _done(self) -> float:
+    def _progress_share(self) -> float:
         """Completed share of the work."""
-        by_steps = self._steps / self._how.steps if self._how.steps else 0.0
-        by_time = self._seconds() / (60 * self._how.minutes) if self._how.minutes else 0.0
+        by_steps = self._steps / self._settings.steps if self._settings.steps else 0.0
+        by_time = self._seconds() / (60 * self._settings.minutes) if self._settings.minutes else 0.0
         return max(by_steps, by_time)
 
     def _seconds(self) -> float:
@@ -745,18 +753,18 @@ class _Run:
 
     def _step(self, views: torch.Tensor, optimiser: torch.optim.Optimizer, apart: bool) -> None:
         optimiser.zero_grad()
-        for part in views.split(self._part):
+        for part in views.split(self._micro_batch):
             with torch.enable_grad(), torch.autocast(views.device.type, torch.bfloat16, enabled=views.is_cuda, cache_enabled=False):
-                loss = self._pair.errors(part, apart, self._mixing).loss(apart)
+                loss = self._pairs.errors(part, apart, self._mixing).loss(apart)
             (loss * (len(part) / len(views))).backward()
         optimiser.step()
 
-    def _normalise(self, by_batch: bool) -> None:
-        for norm in self._pair.norms:
+    def _use_batch_statistics(self, by_batch: bool) -> None:
+        for norm in self._pairs.norms:
             norm.train(by_batch)
 
     def _error(self) -> float:
-        return float(mean_error(self._pair.outputs(self._held, self._part, original=False), self._wanted))
+        return float(mean_error(self._pairs.outputs(self._held_back, self._micro_batch, original=False), self._targets))
 
     def _state(self) -> dict[str, torch.Tensor]:
         return {key: value.clone() for key, value in self._model.state_dict().items()}

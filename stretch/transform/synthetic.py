@@ -23,9 +23,9 @@ from scheduler.bundle.preprocessing import Preprocessing
 from scheduler.progress import Progress, silent
 from stretch.capture import Captured
 from stretch.transform.build import build
-from stretch.transform.calibrate.run import whole_design
+from stretch.transform.calibrate.run import undivided_design
 from stretch.transform.calibrate.statistics import norms
-from stretch.transform.refine import Replayed, fingerprint, scheduled_adam
+from stretch.transform.refine import ReplayedStep, fingerprint, scheduled_adam
 
 #: Between two steps an image moves by up to such a part of its height.
 SHIFTED = 14
@@ -120,7 +120,7 @@ def synthesise(captured: Captured, preprocessing: Preprocessing, how: Synthesis,
             "images can be made only from a network that reads a picture and answers with class scores", "leave synthetic out"
         )
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = build(captured, whole_design(captured)).to(device, memory_format=torch.channels_last).eval().requires_grad_(False)
+    model = build(captured, undivided_design(captured)).to(device, memory_format=torch.channels_last).eval().requires_grad_(False)
     layers = [layer for layer in norms(model) if isinstance(layer.running_mean, torch.Tensor)]
     if not layers:
         raise StretchError(
@@ -190,7 +190,7 @@ def _batch(
         pixels = pixels.detach().contiguous(memory_format=torch.channels_last).requires_grad_()
         optimiser, set_rate = scheduled_adam([pixels], how.rate, betas=(0.5, 0.9), eps=1e-8)
         rows, columns = (torch.arange(side, device=device) for side in shape)
-        step = Replayed(partial(take, pixels, rows, columns, optimiser), device)
+        step = ReplayedStep(partial(take, pixels, rows, columns, optimiser), device)
         for number in range(steps):
             set_rate(how.rate * 0.5 * (1 + math.cos(math.pi * number / steps)))
             most = shape[0] // SHIFTED

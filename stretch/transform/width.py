@@ -14,14 +14,14 @@ from stretch.planning.network.segments import ChannelGroups
 
 
 @dataclass(frozen=True)
-class ArrivingChannels:
+class InputChannels:
     """Channels that arrive at a segment, mapped to channels of the original."""
 
     index: torch.Tensor  # Original channel that each arriving channel stands for, (n,) int64.
     share: torch.Tensor  # Its part of that channel where several stand for the same one, (n,) float32: dense consumers multiply by it.
 
     @classmethod
-    def of(cls, index: torch.Tensor) -> "ArrivingChannels":
+    def of(cls, index: torch.Tensor) -> "InputChannels":
         """The backbone whose repeated channels share equally."""
         counts = torch.bincount(index, minlength=int(index.max()) + 1)
         return cls(index, 1.0 / counts[index].float())
@@ -78,8 +78,8 @@ def choose_units(branch: ScaledBranch, scores: dict[int, torch.Tensor], answers_
 
 
 def kept_channels(
-    channels: ChannelGroups, graph: OpGraph, name: str, chosen: dict[int, torch.Tensor], arriving: ArrivingChannels | None
-) -> ArrivingChannels:
+    channels: ChannelGroups, graph: OpGraph, name: str, chosen: dict[int, torch.Tensor], arriving: InputChannels | None
+) -> InputChannels:
     """Original channel of each channel of operator `name` in a branch, with its share.
 
     Args:
@@ -92,20 +92,20 @@ def kept_channels(
         if arriving is not None and group == channels.input_group:
             # where channels are not a multiple of those that arrive, such as 3 of a grouped convolution for 2, whole units arrive
             step = 1 if per % first == 0 else first
-            piece, per_item = ArrivingChannels(arriving.index[::step] // step, arriving.share[::step]), per * step // first
+            piece, per_item = InputChannels(arriving.index[::step] // step, arriving.share[::step]), per * step // first
         else:
-            piece, per_item = ArrivingChannels.of(chosen[group]), per
+            piece, per_item = InputChannels.of(chosen[group]), per
         index.append(at + (piece.index[:, None] * per_item + torch.arange(per_item)).flatten())
         share.append(piece.share.repeat_interleave(per_item))
         at += channels.units[group] * per
-    return ArrivingChannels(torch.cat(index), torch.cat(share))
+    return InputChannels(torch.cat(index), torch.cat(share))
 
 
 def inherit(
     branch: ScaledBranch,
     captured: Captured,
     chosen: dict[int, torch.Tensor],
-    arriving: ArrivingChannels | None,
+    arriving: InputChannels | None,
     matches: Mapping[str, str] | None = None,
 ) -> dict[str, dict[str, torch.Tensor]]:
     """The original's weights reduced to a branch.
@@ -119,9 +119,9 @@ def inherit(
     """
     channels, source = branch.channels, branch.source
     inherited: dict[str, dict[str, torch.Tensor]] = {}
-    known: dict[Pieces, ArrivingChannels] = {}
+    known: dict[Pieces, InputChannels] = {}
 
-    def kept(name: str) -> ArrivingChannels:
+    def kept_inputs(name: str) -> InputChannels:
         pieces = channels.pieces[name]
         if pieces not in known:
             known[pieces] = kept_channels(channels, source, name, chosen, arriving)
@@ -136,7 +136,7 @@ def inherit(
         if kind_of(op.kind).stated:
             inherited[op.name] = {key: tensor.detach().clone() for key, tensor in original.items()}
             continue
-        rows = kept(op.name).index
+        rows = kept_inputs(op.name).index
         dense = kind_of(op.kind).dense(op.attrs)
         cut: dict[str, torch.Tensor] = {}
         for key, tensor in original.items():
@@ -144,7 +144,7 @@ def inherit(
             per = source.by_name[op.name].shape[1] // len(tensor)
             value = tensor.detach().index_select(0, rows[::per] // per)
             if key == "weight" and dense:
-                reads = kept(op.inputs[0])
+                reads = kept_inputs(op.inputs[0])
                 value = value.index_select(1, reads.index)
                 if not torch.all(reads.share == 1):
                     value = value * reads.share.reshape(1, -1, *[1] * (value.dim() - 2))
@@ -154,27 +154,27 @@ def inherit(
 
 
 @dataclass(frozen=True)
-class Heritage:
+class InheritedChannels:
     """Parts of the original that one branch keeps."""
 
     branch: ScaledBranch
     chosen: dict[int, torch.Tensor]  # Units of each channel group, from `choose_units`.
-    arriving: ArrivingChannels  # Input of its segment.
-    bare: bool  # Whether it reads that without an entry.
+    input_channels: InputChannels  # Input of its segment.
+    without_entry: bool  # Whether it reads that without an entry.
 
-    def kept(self, name: str) -> torch.Tensor:
+    def original_channels(self, name: str) -> torch.Tensor:
         """Original channel of each channel of operator `name`, (channels,) int64."""
-        return kept_channels(self.branch.channels, self.branch.source, name, self.chosen, self._read).index
+        return kept_channels(self.branch.channels, self.branch.source, name, self.chosen, self._read_channels).index
 
     @property
     def backbone(self) -> torch.Tensor:
         """Original channel of each channel of the branch's backbone."""
-        return self.kept(self.branch.source.output)
+        return self.original_channels(self.branch.source.output)
 
     def weights(self, captured: Captured, matches: Mapping[str, str] | None = None) -> dict[str, dict[str, torch.Tensor]]:
         """The original's weights reduced to the branch, see `inherit`."""
-        return inherit(self.branch, captured, self.chosen, self._read, matches)
+        return inherit(self.branch, captured, self.chosen, self._read_channels, matches)
 
     @property
-    def _read(self) -> ArrivingChannels | None:
-        return self.arriving if self.bare else None
+    def _read_channels(self) -> InputChannels | None:
+        return self.input_channels if self.without_entry else None

@@ -10,7 +10,7 @@ from tests.contracts.repository import ROOT
 pytest.importorskip("torch")
 
 from experiments.main_job.run import DEVICES, MODELS, predicted_row
-from stretch.planning.cost.compare import LEAST_GAIN
+from stretch.planning.cost.compare import MIN_GAIN
 
 MATRIX = ROOT / "experiments" / "main_job" / "results" / "predicted.json"
 
@@ -35,7 +35,7 @@ def test_what_is_recommended_is_predicted_to_be_faster_and_every_network_is_acco
         if row["recommended"] == "branched":
             assert min(ratios) > 1
         if row["recommended"].startswith("sequential"):
-            assert row["over sequential"] < LEAST_GAIN
+            assert row["over sequential"] < MIN_GAIN
 
 
 def test_every_place_of_the_record_is_counted_in_its_networks():

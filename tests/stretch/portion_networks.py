@@ -6,7 +6,7 @@ from torch import nn
 
 from predictors.graph import OpGraph
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
-from stretch.planning.network.segments import cut_segment, handed_on
+from stretch.planning.network.segments import cut_segment, operators_read_outside
 
 WIDTH = 4
 PROCESSORS = ("cpu", "gpu", "dsp")
@@ -98,6 +98,6 @@ def random_placements(draw: st.DrawFn, graph: OpGraph) -> BranchDesign:
     """The whole network as one segment of random portions on random processors."""
     segment = cut_segment(graph, "s1", graph.input.name, graph.output)
     inside = random_portions(draw, segment.graph)
-    ends = [tuple(handed_on(segment.graph, [op for op in segment.graph.ops if op.name in current])) for current in inside]
+    ends = [tuple(operators_read_outside(segment.graph, [op for op in segment.graph.ops if op.name in current])) for current in inside]
     branches = tuple(BranchScale(draw(st.sampled_from(PROCESSORS)), segment.depth, segment.width, ends=end) for end in ends)
     return BranchDesign(graph.name, "test", (SegmentDesign("s1", segment.start, segment.end, branches, "placed"),))

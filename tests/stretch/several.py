@@ -5,7 +5,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 from torch import nn
 
-from stretch.capture.results import keyed
+from stretch.capture.results import walk_leaves
 
 CHANNELS, SIDE = 4, 8
 SHAPE = (1, CHANNELS, SIDE, SIDE)
@@ -159,7 +159,7 @@ FORMS = {
 
 
 def form(name):
-    """A network of `FORMS` with settled weights, and its shapes."""
+    """A network of `FORMATS` with settled weights, and its shapes."""
     from stretch.models.weights import settle
 
     kind, arguments = FORMS[name]
@@ -172,7 +172,7 @@ def form(name):
 def assert_equal(got, want, slack=1e-4):
     """Two returned structures hold the same, up to rounding."""
     assert type(got) is type(want)
-    for (name, mine), (same, theirs) in zip(keyed(got), keyed(want), strict=True):
+    for (name, mine), (same, theirs) in zip(walk_leaves(got), walk_leaves(want), strict=True):
         assert name == same
         if isinstance(theirs, torch.Tensor):
             assert torch.allclose(mine, theirs, rtol=0, atol=slack * max(1e-3, float(theirs.detach().abs().max())))

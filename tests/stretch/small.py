@@ -12,7 +12,7 @@ from torch.nn import functional as F
 import stretch
 from scheduler import Session
 from scheduler.checks.verify import verify_bundle
-from stretch.capture.results import keyed
+from stretch.capture.results import walk_leaves
 
 IMAGE = (1, 3, 24, 24)
 
@@ -56,7 +56,7 @@ def branched(module, shapes=IMAGE, folder=None, device="mi9", **options):
     result = stretch.branch(module, device, input_shape=shapes, out=folder, lossless=True, **options)
     inputs = given(op.shape for op in result.plan.graph.inputs)
     with torch.no_grad():
-        want, got = (dict(keyed(network(*inputs))) for network in (module, result.model))
+        want, got = (dict(walk_leaves(network(*inputs))) for network in (module, result.model))
     assert [value.dtype for value in got.values()] == [value.dtype for value in want.values()]
     compared(list(got.values()), list(want.values()))
     if folder is not None:

@@ -12,7 +12,7 @@ import stretch
 from predictors.errors import UsageError
 from scheduler import Session
 from scheduler.checks.verify import verify_bundle
-from stretch.capture.results import keyed
+from stretch.capture.results import walk_leaves
 from tests.stretch.cli.commands import call
 from tests.stretch.models.tflite.files import random
 from tests.stretch.several import FORMS, assert_equal, form
@@ -36,12 +36,12 @@ def test_bundle_computes_what_torch_computes_under_the_names_of_what_is_returned
         want, original = result.model(*x), module(*x)
     if result.plan.exact:
         assert_equal(want, original)
-    assert [key for key, _ in keyed(want)] == [key for key, _ in keyed(original)]
+    assert [key for key, _ in walk_leaves(want)] == [key for key, _ in walk_leaves(original)]
     fed = {op.name: item.numpy() for op, item in zip(result.plan.graph.inputs, x, strict=True)}
     with Session(tmp_path / "b", {"cpu": "cpu", "gpu": "cpu"}) as session, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         answers = [session.run(fed), session.submit(fed).result(60)]
-    named = dict(keyed(want))
+    named = dict(walk_leaves(want))
     for got in answers:
         got = got if isinstance(got, dict) else {"output": got}
         for key, value in got.items():

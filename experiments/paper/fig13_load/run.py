@@ -10,7 +10,7 @@ from experiments.records import write_record
 from predictors.devices import load_device
 from predictors.predictor import LatencyPredictor
 from stretch.planning.cost.branch import Costs
-from stretch.planning.result import Single
+from stretch.planning.result import SingleProcessor
 from stretch.stages.together import single_network
 
 HERE = Path(__file__).parent
@@ -29,7 +29,7 @@ def main() -> int:
     costs = Costs(LatencyPredictor(load_device(DEVICE)), BASELINES)
     networks = {}
     for name, precision in BASELINES.items():
-        single = Single(name, precision, costs.predictor.predict(graph, name, precision).ms)
+        single = SingleProcessor(name, precision, costs.predictor.predict(graph, name, precision).ms)
         networks[f"{name} alone"] = single_network(f"{name} alone", graph, single, costs)
     result = phases(networks, LISTED, SLOW_MS)
     latencies = {OTHER if name == SWITCHING else name: item.latencies_ms for name, item in result.items()}

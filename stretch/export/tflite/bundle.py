@@ -24,12 +24,12 @@ from scheduler.delegates.litert import INSTALL, LiteRtDelegate
 from scheduler.formats.tflite import MAX_FACTORS
 from scheduler.progress import Progress, silent
 from stretch.export.precision import MIN_COSINE as QUANTISED_MIN_COSINE
-from stretch.export.precision import PrecisionExport, export_precision, worst_of
-from stretch.export.staging import check_target, copy_files, file_entry, staged, write_manifest
+from stretch.export.precision import PrecisionExport, export_precision, worst_image_loss
+from stretch.export.staging import check_target, copy_files, file_entry, stage_folder, write_manifest
 from stretch.export.tflite.source import read_source
-from stretch.formats.tflite import Piece, SubgraphBuilder, SubgraphSource, Value, Writer, growth, to_nhwc
+from stretch.formats.tflite import SubgraphBuilder, SubgraphPiece, SubgraphSource, Value, Writer, growth, to_nhwc
 from stretch.operators.lowerings import lowerings
-from stretch.quantize.replay import Loss, Run, least_snr_db, loss, replay, runner, several
+from stretch.quantize.replay import Loss, Run, as_tuple, least_snr_db, loss, replay, runner
 
 Array = NDArray[Any]
 
@@ -91,7 +91,7 @@ def compare(bundle: Bundle, images: Sequence[Array]) -> SignatureLosses:
     compiled = {step.name: delegate.compile_from(bundle, step.name) for step in steps}
     runs = {sub.name: _run(compiled[sub.name]) for sub in manifest.subgraphs}
     files = {sub.name: runner(str(bundle.file(sub.file))) for sub in manifest.subgraphs}
-    whole = _whole(bundle)
+    whole = _whole_model_runner(bundle)
     names = (*compiled, OUTPUT)
     lost: dict[str, dict[str, list[Loss]]] = {what: {name: [] for name in names} for what in ("onnx", "fp32", "onnx_fp32")}
     for image in images:
@@ -111,13 +111,13 @@ def compare(bundle: Bundle, images: Sequence[Array]) -> SignatureLosses:
         lost["onnx_fp32"][OUTPUT].append(loss([(exact[manifest.output], rounded_there[manifest.output])]))
     rounded = {sub.name for sub in manifest.subgraphs if sub.precision != "fp32"}
     least = {name: MIN_COSINE_ROUNDED if name in rounded or (rounded and name == OUTPUT) else MIN_COSINE for name in names}
-    worst = {what: {name: worst_of(values) for name, values in losses.items()} for what, losses in lost.items()}
+    worst = {what: {name: worst_image_loss(values) for name, values in losses.items()} for what, losses in lost.items()}
     return SignatureLosses(worst["onnx"], worst["fp32"], worst["onnx_fp32"], least, delegate.version())
 
 
 def _lost(sub: SubgraphEntry, expected: Mapping[str, Array], run: Run) -> Loss:
     """Loss of a subgraph on the expected inputs."""
-    written = several(run(*rows_read_by(sub, expected)))
+    written = as_tuple(run(*rows_read_by(sub, expected)))
     return loss(zip((expected[name] for name in sub.outputs), written, strict=True))
 
 
@@ -130,7 +130,7 @@ def _run(compiled: Compiled) -> Run:
     return run
 
 
-def _whole(bundle: Bundle) -> Any:
+def _whole_model_runner(bundle: Bundle) -> Any:
     """A function from the model's input to the tensors of the whole fp32 model that cross subgraphs."""
     import onnxruntime
 
@@ -151,14 +151,14 @@ def _whole(bundle: Bundle) -> Any:
     return run
 
 
-def to_tflite(writer: Writer, name: str, source: SubgraphSource, *, half: bool = False) -> Piece:
+def to_tflite(writer: Writer, name: str, source: SubgraphSource, *, half: bool = False) -> SubgraphPiece:
     """Lower a subgraph and add it to a file, with a signature of its name.
 
     Its inputs and outputs are float, NHWC, and have the tensors' names. An operator
     whose tensors have scales computes in int8; between two scales, and between
     int8 and float, a conversion is inserted.
     """
-    piece = Piece(writer, name)
+    piece = SubgraphPiece(writer, name)
     graph = source.graph
     builder = SubgraphBuilder(piece, source.scales, half=half)
     values: dict[str, Value] = {}
@@ -170,12 +170,12 @@ def to_tflite(writer: Writer, name: str, source: SubgraphSource, *, half: bool =
             continue
         ins = [values[i] for i in op.inputs]
         if kind_of(op.kind).identity:
-            values[op.name] = _renamed(builder, ins[0], op.name, source)
+            values[op.name] = _add_identity(builder, ins[0], op.name, source)
             continue
         if op.name in fused:
             values[op.name] = values[fused[op.name]]
             continue
-        values[op.name] = _lowered(builder, source, op, ins)
+        values[op.name] = _lower_subgraph(builder, source, op, ins)
         after = _activation(source, op)
         if after is not None:
             piece.operators[-1]["builtin_options"]["fused_activation_function"] = lowerings.get(after.kind).activation
@@ -198,7 +198,7 @@ def join_to_tflite(
     writer: Writer, name: str, kind: str, inputs: Mapping[str, tuple[int, ...]], output: tuple[str, tuple[int, ...]]
 ) -> None:
     """Add a join as a separate float subgraph, NHWC."""
-    piece = Piece(writer, name)
+    piece = SubgraphPiece(writer, name)
     builder = SubgraphBuilder(piece, {})
     values = [builder.input(input_name, shape) for input_name, shape in inputs.items()]
     output_name, shape = output
@@ -219,7 +219,7 @@ def _index(value: Value) -> int:
     return value.real
 
 
-def _renamed(builder: SubgraphBuilder, value: Value, name: str, source: SubgraphSource) -> Value:
+def _add_identity(builder: SubgraphBuilder, value: Value, name: str, source: SubgraphSource) -> Value:
     """The result of an identity: the same tensors under another name, requantised if it has another scale.
 
     The quantiser drops an activation at the beginning; an identity whose scale begins at zero remains of it.
@@ -232,7 +232,7 @@ def _renamed(builder: SubgraphBuilder, value: Value, name: str, source: Subgraph
     return Value(name, value.shape, value.quant or quant, value.real, value.integer, value.nonnegative, value.flattened)
 
 
-def _lowered(builder: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
+def _lower_subgraph(builder: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
     lowering = lowerings.get(op.kind)
     if lowering.tflite is None:
         known = ", ".join(name for name in lowerings if lowerings.get(name).tflite is not None)
@@ -263,12 +263,13 @@ def _activation(source: SubgraphSource, op: Op) -> Op | None:
     reader = graph.by_name[readers[0]]
     return reader if lowerings.get(reader.kind).activation is not None else None
 
+    #: Name of the file in a bundle.
 
-#: Name of the file in a bundle.
+
 FILE = "model.tflite"
 
 #: Number of images for the comparison.
-COMPARED = 16
+MAX_COMPARED = 16
 
 
 def export_tflite(
@@ -305,16 +306,16 @@ def export_tflite(
             lowered = export_precision(bundle, source, precision, images, images_source, **fp32, progress=progress)
             bundle, kept, moved = Bundle(source, lowered.manifest), lowered.kept, lowered.moved
         manifest, content = bundle.manifest, write_tflite(bundle, progress=progress)
-        with staged(out) as folder:
+        with stage_folder(out) as folder:
             # code compiled from an earlier TFLite file may have other scales
             files = copy_files(bundle, folder, leave=set(manifest.aot.values()))
             (folder / FILE).write_bytes(content)
             files[FILE] = file_entry(folder / FILE)
             new_manifest = msgspec.structs.replace(manifest, files=files, tflite=FILE, aot={})
             progress("comparison")
-            comparison = compare(Bundle(folder, new_manifest), images[:COMPARED])
+            comparison = compare(Bundle(folder, new_manifest), images[:MAX_COMPARED])
             comparison.refuse()
-            record = {"images": {"source": images_source, "count": len(images[:COMPARED])}, **comparison.to_json()}
+            record = {"images": {"source": images_source, "count": len(images[:MAX_COMPARED])}, **comparison.to_json()}
             checks = {key: value for key, value in manifest.checks.items() if key != "aot"} | {"tflite": record}
             new_manifest = msgspec.structs.replace(new_manifest, checks=checks)
             write_manifest(folder, new_manifest)
@@ -341,7 +342,7 @@ def write_tflite(bundle: Bundle, *, progress: Progress = silent) -> bytes:
         manifest.device,
         manifest.inputs,
         manifest.outputs,
-        tuple(_last(tensor) for tensor in manifest.tensors),
+        tuple(_channels_last(tensor) for tensor in manifest.tensors),
         tuple(msgspec.structs.replace(sub, file=FILE) for sub in manifest.subgraphs),
         manifest.joins,
     )
@@ -351,6 +352,6 @@ def write_tflite(bundle: Bundle, *, progress: Progress = silent) -> bytes:
     return content
 
 
-def _last(tensor: Tensor) -> Tensor:
+def _channels_last(tensor: Tensor) -> Tensor:
     """A tensor with channels last."""
     return msgspec.structs.replace(tensor, shape=nhwc(tensor.shape), layout="NHWC") if len(tensor.shape) == 4 else tensor

@@ -59,7 +59,7 @@ def _reals(model: onnx.ModelProto, path: Path) -> tuple[onnx.ModelProto, dict[st
             scales[source] = _quant(node, constants, path)
             names[node.output[0]] = source
         elif node.op_type == "DequantizeLinear" and node.input[0] in constants:
-            real, rounded = _dequantised(node, constants)
+            real, rounded = _dequantize_constant(node, constants)
             constants[node.output[0]] = real
             if rounded is not None:
                 integers[node.output[0]] = rounded
@@ -99,7 +99,7 @@ def _quant(node: onnx.NodeProto, constants: Mapping[str, Array], path: Path) -> 
     return Quant(max(number, MIN_SCALE), point - 128 if zero.dtype == np.uint8 else point)
 
 
-def _dequantised(node: onnx.NodeProto, constants: Mapping[str, Array]) -> tuple[Array, RoundedWeights | None]:
+def _dequantize_constant(node: onnx.NodeProto, constants: Mapping[str, Array]) -> tuple[Array, RoundedWeights | None]:
     """A constant as float, and as integers if it is symmetric int8 with output channels first."""
     values, scale = constants[node.input[0]], constants[node.input[1]]
     zero = constants[node.input[2]] if len(node.input) > 2 else np.zeros_like(scale, values.dtype)

@@ -14,7 +14,7 @@ from torch import fx, nn
 
 from predictors.errors import StretchError, need
 from scheduler.formats.onnx.shapes.node import BOOL, FLOAT, FLOAT16, INT32, INT64, normalise_axis, require
-from stretch.models.builder import combined, filled, layer_norm, shape_of
+from stretch.models.builder import combine, layer_norm, shape_of, with_weights
 from stretch.models.onnx.moving import pooled_to_one
 from stretch.models.onnx.network import RULES, OnnxSite, Rule, Value, rule
 
@@ -22,13 +22,13 @@ from stretch.models.onnx.network import RULES, OnnxSite, Rule, Value, rule
 def linear(weight: np.ndarray, bias: np.ndarray | None) -> nn.Module:
     """A linear layer; `weight` is out × in, `bias` a number for each output or one for all."""
     module = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta")
-    return filled(module, weight=weight, bias=None if bias is None else np.broadcast_to(bias, weight.shape[:1]))
+    return with_weights(module, weight=weight, bias=None if bias is None else np.broadcast_to(bias, weight.shape[:1]))
 
 
 @rule("Gemm")
 def _gemm(site: OnnxSite) -> fx.Node:
     """Alpha · A · B + beta · C (ONNX Gemm)."""
-    weight, bias = site.known(1, "weight"), site.optional(2, "bias")
+    weight, bias = site.require_stored(1, "weight"), site.optional_stored(2, "bias")
     need(not site.attrs.get("transA", 0) and weight.ndim == 2 and len(site.shape) == 2, "it turns what it reads, or reads no matrix")
     weight = (weight if site.attrs.get("transB", 0) else weight.T) * np.float32(site.attrs.get("alpha", 1.0))
     if bias is not None:
@@ -46,17 +46,18 @@ def _matmul(site: OnnxSite) -> fx.Node:
         return site.builder.module(linear(right.T, None), site.x, site.name)
     return site.builder.call(torch.matmul, site.tensor(0), site.tensor(1))
 
+    #: Says of a node that it is a product of weights that are still in steps: what follows scales it.
 
-#: Says of a node that it is a product of weights that are still in steps: what follows scales it.
+
 UNSCALED = "unscaled"
 
 
-def folded(site: OnnxSite, x: Value, numbers: Value, *, scales: bool) -> fx.Node | None:
+def fold_constant(site: OnnxSite, x: Value, numbers: Value, *, scales: bool) -> fx.Node | None:
     """A product with stored numbers as its bias, or with its weights times them; None where they are no part of a layer.
 
     Any product of matrices takes a bias; only one of whole numbers (`UNSCALED`) is scaled, and biased however the numbers broadcast.
     """
-    layer = site.builder.behind(x) if isinstance(x, fx.Node) else None
+    layer = site.builder.module_of(x) if isinstance(x, fx.Node) else None
     if not isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d) or not isinstance(numbers, np.ndarray):
         return None
     assert isinstance(x, fx.Node)
@@ -76,7 +77,7 @@ def folded(site: OnnxSite, x: Value, numbers: Value, *, scales: bool) -> fx.Node
     module.bias = None if bias is None else nn.Parameter(torch.empty(len(bias)))
     read = x.args[0]
     assert isinstance(read, fx.Node)
-    built = site.builder.module(filled(module, weight=weight, bias=bias), read, str(x.target))
+    built = site.builder.module(with_weights(module, weight=weight, bias=bias), read, str(x.target))
     built.meta[UNSCALED] = whole
     return built
 
@@ -85,14 +86,15 @@ def times(site: OnnxSite, x: fx.Node, factor: np.ndarray) -> fx.Node:
     """A tensor times stored numbers, by its weights where it is a product of whole ones."""
     if factor.size == 1 and factor.item() == 1:
         return x
-    result = folded(site, x, factor, scales=True)
+    result = fold_constant(site, x, factor, scales=True)
     if result is not None:
         return result
-    return site.builder.call(operator.mul, x, factor.item() if factor.size == 1 else site.builder.stored(factor, f"{site.name}_scale"))
+    return site.builder.call(operator.mul, x, factor.item() if factor.size == 1 else site.builder.add_tensor(factor, f"{site.name}_scale"))
+
+    #: Operators that are a function of torch, most by the same name.
 
 
-#: Operators that are a function of torch, most by the same name.
-_PLAIN = {
+_UNARY = {
     **{
         name: getattr(torch, name.lower())
         for name in (
@@ -121,22 +123,22 @@ _LOGICAL = (torch.logical_and, torch.logical_or, torch.logical_xor)
 _TYPES = {FLOAT: torch.float32, FLOAT16: torch.float32, INT32: torch.int32, INT64: torch.int64, BOOL: torch.bool}
 
 
-def _of(function: Any, *numbers: tuple[str, float]) -> Rule:
+def _function_rule(function: Any, *numbers: tuple[str, float]) -> Rule:
     """The rule of a function of a tensor and of attributes that are numbers, which have defaults."""
     return lambda site: site.builder.call(function, site.x, *(float(site.attrs.get(name, usual)) for name, usual in numbers))
 
 
-RULES.update({name: _of(function) for name, function in _PLAIN.items()})
+RULES.update({name: _function_rule(function) for name, function in _UNARY.items()})
 RULES.update(
     {
-        "Celu": _of(F.celu, ("alpha", 1.0)),
-        "Det": _of(torch.det),
+        "Celu": _function_rule(F.celu, ("alpha", 1.0)),
+        "Det": _function_rule(torch.det),
         "Einsum": lambda site: site.builder.call(
             torch.einsum, str(site.attrs.get("equation", "")), *map(site.tensor, range(len(site.inputs)))
         ),
-        "Elu": _of(F.elu, ("alpha", 1.0)),
+        "Elu": _function_rule(F.elu, ("alpha", 1.0)),
         "Gelu": lambda site: site.builder.call(F.gelu, site.x, approximate=site.attrs.get("approximate", "none")),
-        "LeakyRelu": _of(F.leaky_relu, ("alpha", 0.01)),
+        "LeakyRelu": _function_rule(F.leaky_relu, ("alpha", 0.01)),
         "ThresholdedRelu": lambda site: site.builder.call(F.threshold, site.x, float(site.attrs.get("alpha", 1.0)), 0.0),
         "Where": lambda site: site.builder.call(torch.where, *map(site.tensor, range(3))),
     }
@@ -152,13 +154,13 @@ def operand(site: OnnxSite, i: int) -> Any:
 def _pair(site: OnnxSite, function: Any) -> fx.Node:
     need(len(site.inputs) == 2, f"it has {len(site.inputs)} inputs, two are taken")
     read = OnnxSite.tensor if function in _LOGICAL else operand
-    return combined(site.builder, function, read(site, 0), read(site, 1))
+    return combine(site.builder, function, read(site, 0), read(site, 1))
 
 
 RULES.update({name: partial(_pair, function=function) for name, function in _PAIRS.items()})
 
 
-def _of_several(site: OnnxSite, function: Any, read: Any = OnnxSite.tensor) -> fx.Node:
+def _reduce_inputs(site: OnnxSite, function: Any, read: Any = OnnxSite.tensor) -> fx.Node:
     """What a function makes of all inputs, one after the other."""
     return reduce(lambda x, i: site.builder.call(function, x, read(site, i)), range(1, len(site.inputs)), site.tensor(0))
 
@@ -186,7 +188,7 @@ def _sum_or_product(site: OnnxSite) -> fx.Node:
     scales = site.op == "Mul"
     for x, other in (tuple(site.inputs), tuple(site.inputs)[::-1]) if len(site.inputs) == 2 else ():
         norm = None if scales else layer_norm(site.builder, x, other, site.name)
-        result = norm or folded(site, x, other, scales=scales)
+        result = norm or fold_constant(site, x, other, scales=scales)
         if result is not None:
             return result
     return _pair(site, operator.mul if scales else operator.add)
@@ -225,7 +227,7 @@ def _is_infinite(site: OnnxSite) -> fx.Node:
 def _clip(site: OnnxSite) -> fx.Node:
     bounds = []
     for i, name in ((1, "min"), (2, "max")):
-        stored = site.optional(i, name)
+        stored = site.optional_stored(i, name)
         bounds.append(float(stored) if stored is not None and stored.size == 1 else site.attrs.get(name))
     if bounds == [None, None]:
         return site.x
@@ -249,7 +251,7 @@ def _prelu(site: OnnxSite) -> fx.Node:
     if isinstance(slope, np.ndarray) and len(shape) > 1:
         sizes = (1,) * (len(shape) - slope.ndim) + slope.shape
         if slope.size == 1 or (slope.size == sizes[1] == shape[1]):
-            return site.builder.module(filled(nn.PReLU(slope.size), weight=slope.reshape(-1)), site.x, site.name)
+            return site.builder.module(with_weights(nn.PReLU(slope.size), weight=slope.reshape(-1)), site.x, site.name)
     slopes = site.tensor(1)
     below = site.builder.call(operator.mul, site.builder.call(torch.clamp, site.x, None, 0.0), slopes)
     result = site.builder.call(operator.add, site.builder.call(torch.relu, site.x), below)
@@ -265,27 +267,24 @@ def _as_type(site: OnnxSite, kind: torch.dtype) -> fx.Node:
     return site.x if site.x.meta["val"].dtype == kind else site.builder.method("to", site.x, kind)
 
 
-def _kept(site: OnnxSite) -> fx.Node:
+def _dropout(site: OnnxSite) -> fx.Node:
     """What is read: nothing is dropped where nothing is trained."""
-    training = site.optional(2, "training mode")
+    training = site.optional_stored(2, "training mode")
     need(training is None or not training.any(), "it is in training mode")
     return site.x
 
 
 RULES.update(
-    {
-        # half precision is computed in single
+    {  # half precision is computed in single
         "Cast": lambda site: _as_type(site, require(_TYPES.get(site.attrs.get("to", 0)), f"it casts to type {site.attrs.get('to')}")),
         "CastLike": lambda site: _as_type(site, _type_of(site.value(1))),
-        "Dropout": _kept,
+        "Dropout": _dropout,
         "Identity": lambda site: site.x,
-        "Max": partial(_of_several, function=torch.maximum),
+        "Max": partial(_reduce_inputs, function=torch.maximum),
         "Mean": lambda site: site.builder.call(operator.truediv, RULES["Sum"](site), float(len(site.inputs))),
-        "Min": partial(_of_several, function=torch.minimum),
-        # with the sign of what is divided, or of what divides
+        "Min": partial(_reduce_inputs, function=torch.minimum),  # with the sign of what is divided, or of what divides
         "Mod": lambda site: _pair(site, torch.fmod if site.attrs.get("fmod", 0) else torch.remainder),
-        "Sum": partial(_of_several, function=operator.add, read=operand),
-        # Swish of one tensor times another.
+        "Sum": partial(_reduce_inputs, function=operator.add, read=operand),  # Swish of one tensor times another.
         "SwiGLU": lambda site: site.builder.call(operator.mul, _swish(site), site.tensor(1)),
     }
 )
@@ -302,16 +301,18 @@ def _batch_norm(site: OnnxSite) -> fx.Node:
     need(not site.attrs.get("training_mode", 0), "it is in training mode")
     module = _BATCH_NORMS[len(site.shape)](site.shape[1], eps=float(site.attrs.get("epsilon", 1e-5)))
     names = ("weight", "bias", "running_mean", "running_var")
-    return site.builder.module(filled(module, **{name: site.known(i, name) for i, name in enumerate(names, 1)}), site.x, site.name)
+    return site.builder.module(
+        with_weights(module, **{name: site.require_stored(i, name) for i, name in enumerate(names, 1)}), site.x, site.name
+    )
 
 
 @rule("LayerNormalization")
 def _layer_norm(site: OnnxSite) -> fx.Node:
     need(site.results <= 1, "it gives its means and deviations too")
     axis = int(site.attrs.get("axis", -1)) % len(site.shape)
-    weight, bias = site.known(1, "scale"), site.optional(2, "bias")
+    weight, bias = site.require_stored(1, "scale"), site.optional_stored(2, "bias")
     module = nn.LayerNorm(site.shape[axis:], eps=float(site.attrs.get("epsilon", 1e-5)), bias=bias is not None)
-    return site.builder.module(filled(module, weight=weight, bias=bias), site.x, site.name)
+    return site.builder.module(with_weights(module, weight=weight, bias=bias), site.x, site.name)
 
 
 @rule("RMSNormalization")
@@ -325,7 +326,7 @@ def _rms_norm(site: OnnxSite) -> fx.Node:
 
 
 @rule("MeanVarianceNormalization")
-def _standardised(site: OnnxSite) -> fx.Node:
+def _mean_variance_normalization(site: OnnxSite) -> fx.Node:
     """What is left of x without its mean, over its deviation; the number that keeps this from zero is the standard's."""
     axes = [normalise_axis(int(axis), len(site.shape)) for axis in site.attrs.get("axes", (0, 2, 3))]
     centred = site.builder.call(operator.sub, site.x, site.builder.call(torch.mean, site.x, axes, True))
@@ -344,11 +345,11 @@ def _instance_norm(site: OnnxSite) -> fx.Node:
 @rule("GroupNormalization")
 def _group_norm(site: OnnxSite) -> fx.Node:
     """Before opset 21 it has a weight a group, which all channels of the group share."""
-    groups, weights = int(site.attrs.get("num_groups", 1)), [site.known(1, "scale"), site.known(2, "bias")]
+    groups, weights = int(site.attrs.get("num_groups", 1)), [site.require_stored(1, "scale"), site.require_stored(2, "bias")]
     if site.opset < 21:
         weights = [np.repeat(weight, site.shape[1] // groups) for weight in weights]
     module = nn.GroupNorm(groups, site.shape[1], eps=float(site.attrs.get("epsilon", 1e-5)))
-    return site.builder.module(filled(module, weight=weights[0], bias=weights[1]), site.x, site.name)
+    return site.builder.module(with_weights(module, weight=weights[0], bias=weights[1]), site.x, site.name)
 
 
 @rule("LRN")
@@ -369,7 +370,7 @@ def _soft(site: OnnxSite, function: Any) -> fx.Node:
 
 def _axes(site: OnnxSite) -> tuple[list[int], bool]:
     """Axes that are reduced, counted from the first, and whether they are kept as 1."""
-    axes, rank = site.listed("axes", 1), len(site.shape)
+    axes, rank = site.int_list("axes", 1), len(site.shape)
     need(bool(axes or not site.attrs.get("noop_with_empty_axes", 0)), "it reduces nothing")
     return sorted(axis % rank for axis in axes or range(rank)), bool(site.attrs.get("keepdims", 1))
 
@@ -383,7 +384,7 @@ def _mean(site: OnnxSite) -> fx.Node:
     return site.builder.call(torch.mean, site.x, axes, keep)
 
 
-def _reduced(site: OnnxSite, function: Any, before: Any = None, after: Any = None, **more: Any) -> fx.Node:
+def _reduction(site: OnnxSite, function: Any, before: Any = None, after: Any = None, **more: Any) -> fx.Node:
     """A reduction of what a function makes of each element before, and what another makes of its result."""
     axes, keep = _axes(site)
     x = site.x if before is None else site.builder.call(before, site.x)
@@ -403,18 +404,18 @@ def _product(site: OnnxSite) -> fx.Node:
 @rule("TopK")
 def _largest(site: OnnxSite) -> list[fx.Node]:
     """The largest or smallest elements, in order, and their places."""
-    count, axis = int(site.known(1, "number").ravel()[0]), int(site.attrs.get("axis", -1))
+    count, axis = int(site.require_stored(1, "number").ravel()[0]), int(site.attrs.get("axis", -1))
     called = site.builder.call(torch.topk, site.x, count, axis, bool(site.attrs.get("largest", 1)), True)
     return [site.builder.call(operator.getitem, called, i) for i in range(site.results)]
 
 
-def _placed(site: OnnxSite, function: Any) -> fx.Node:
+def _arg_reduction(site: OnnxSite, function: Any) -> fx.Node:
     return site.builder.call(function, site.x, int(site.attrs.get("axis", 0)), bool(site.attrs.get("keepdims", 1)))
 
 
-def _cumulated(site: OnnxSite, function: Any, neutral: float) -> fx.Node:
+def _cumulative(site: OnnxSite, function: Any, neutral: float) -> fx.Node:
     """Up to each element, or to before it (`exclusive`), or from behind (`reverse`)."""
-    axis, x = normalise_axis(int(site.known(1, "axis").item()), len(site.shape)), site.x
+    axis, x = normalise_axis(int(site.require_stored(1, "axis").item()), len(site.shape)), site.x
     back = bool(site.attrs.get("reverse", 0))
     x = site.builder.call(torch.flip, x, [axis]) if back else x
     if site.attrs.get("exclusive", 0):
@@ -427,22 +428,22 @@ def _cumulated(site: OnnxSite, function: Any, neutral: float) -> fx.Node:
 
 RULES.update(
     {
-        "ArgMax": partial(_placed, function=torch.argmax),
-        "ArgMin": partial(_placed, function=torch.argmin),
-        "CumProd": partial(_cumulated, function=torch.cumprod, neutral=1.0),
-        "CumSum": partial(_cumulated, function=torch.cumsum, neutral=0.0),
+        "ArgMax": partial(_arg_reduction, function=torch.argmax),
+        "ArgMin": partial(_arg_reduction, function=torch.argmin),
+        "CumProd": partial(_cumulative, function=torch.cumprod, neutral=1.0),
+        "CumSum": partial(_cumulative, function=torch.cumsum, neutral=0.0),
         "LogSoftmax": partial(_soft, function=torch.log_softmax),
         "LpNormalization": lambda site: site.builder.call(
             F.normalize, site.x, float(site.attrs.get("p", 2)), int(site.attrs.get("axis", -1))
         ),
-        "ReduceL1": partial(_reduced, function=torch.linalg.vector_norm, ord=1),
-        "ReduceL2": partial(_reduced, function=torch.linalg.vector_norm, ord=2),
-        "ReduceLogSum": partial(_reduced, function=torch.sum, after=torch.log),
-        "ReduceLogSumExp": partial(_reduced, function=torch.logsumexp),
-        "ReduceMax": partial(_reduced, function=torch.amax),
-        "ReduceMin": partial(_reduced, function=torch.amin),
-        "ReduceSum": partial(_reduced, function=torch.sum),
-        "ReduceSumSquare": partial(_reduced, function=torch.sum, before=torch.square),
+        "ReduceL1": partial(_reduction, function=torch.linalg.vector_norm, ord=1),
+        "ReduceL2": partial(_reduction, function=torch.linalg.vector_norm, ord=2),
+        "ReduceLogSum": partial(_reduction, function=torch.sum, after=torch.log),
+        "ReduceLogSumExp": partial(_reduction, function=torch.logsumexp),
+        "ReduceMax": partial(_reduction, function=torch.amax),
+        "ReduceMin": partial(_reduction, function=torch.amin),
+        "ReduceSum": partial(_reduction, function=torch.sum),
+        "ReduceSumSquare": partial(_reduction, function=torch.sum, before=torch.square),
         "Softmax": partial(_soft, function=torch.softmax),
     }
 )
@@ -456,14 +457,13 @@ def _hard_max(site: OnnxSite) -> fx.Node:
     need(site.opset >= 13 or axis == rank - 1, "before opset 13 several axes are one for it")
     numbers = np.arange(site.shape[axis]).reshape(-1, *(1,) * (rank - 1 - axis))
     largest = site.builder.call(torch.argmax, site.x, axis, True)
-    equal = site.builder.call(torch.eq, largest, site.builder.stored(numbers, f"{site.name}_numbers"))
+    equal = site.builder.call(torch.eq, largest, site.builder.add_tensor(numbers, f"{site.name}_numbers"))
     return site.builder.method("to", equal, torch.float32)
 
+    # Attention, the embedding of positions before it, and recurrent layers of ONNX, as torch's functions.
 
-# Attention, the embedding of positions before it, and recurrent layers of ONNX, as torch's functions.
 
-
-def _parted(site: OnnxSite, x: fx.Node, heads: int) -> fx.Node:
+def _split_heads(site: OnnxSite, x: fx.Node, heads: int) -> fx.Node:
     """Batch × tokens × channels as batch × heads × tokens × channels of each."""
     batch, tokens, channels = shape_of(x)
     need(heads >= 1 and not channels % heads, f"its {channels} channels are not of {heads} heads")
@@ -487,7 +487,7 @@ def _attention(site: OnnxSite) -> fx.Node:
     flat = len(shape_of(parts[0])) == 3
     if flat:
         q, kv = (int(site.attrs.get(name, 0)) for name in ("q_num_heads", "kv_num_heads"))
-        parts = [_parted(site, x, heads) for x, heads in zip(parts, (q, kv, kv), strict=True)]
+        parts = [_split_heads(site, x, heads) for x, heads in zip(parts, (q, kv, kv), strict=True)]
     more: dict[str, Any] = {"is_causal": True} if site.attrs.get("is_causal", 0) else {}
     if shape_of(parts[0])[1] != shape_of(parts[1])[1]:
         more["enable_gqa"] = True
@@ -501,10 +501,10 @@ def _attention(site: OnnxSite) -> fx.Node:
     return site.builder.call(torch.reshape, turned, (batch, tokens, heads * channels))
 
 
-def _turns(site: OnnxSite, i: int, what: str, sizes: Sequence[int]) -> fx.Node:
+def _rotary_table(site: OnnxSite, i: int, what: str, sizes: Sequence[int]) -> fx.Node:
     """Cosines or sines for each token, batch × tokens × half of what turns, with an axis for the heads."""
     batch, tokens, half, axis = sizes
-    known, places = site.known(i, what), site.optional(3, "positions")
+    known, places = site.require_stored(i, what), site.optional_stored(3, "positions")
     if places is not None:
         need(
             bool(
@@ -518,7 +518,7 @@ def _turns(site: OnnxSite, i: int, what: str, sizes: Sequence[int]) -> fx.Node:
         known = known[places]
     if known.shape not in ((batch, tokens, half), (1, tokens, half)):
         raise StretchError(f"its {what} have the shape {list(known.shape)}, not {[batch, tokens, half]}")
-    return site.builder.stored(np.expand_dims(known, axis), f"{site.name}_{what}")
+    return site.builder.add_tensor(np.expand_dims(known, axis), f"{site.name}_{what}")
 
 
 @rule("RotaryEmbedding")
@@ -533,7 +533,7 @@ def _rotary(site: OnnxSite) -> fx.Node:
     turning = int(site.attrs.get("rotary_embedding_dim", 0)) or channels
     need(0 < turning <= channels and not turning % 2, f"it turns {turning} of {channels} channels")
     sizes = (shape[0], tokens, turning // 2, axis)
-    cos, sin = _turns(site, 1, "cosines", sizes), _turns(site, 2, "sines", sizes)
+    cos, sin = _rotary_table(site, 1, "cosines", sizes), _rotary_table(site, 2, "sines", sizes)
     woven = bool(site.attrs.get("interleaved", 0))
     halves = (slice(0, turning, 2), slice(1, turning, 2)) if woven else (slice(0, turning // 2), slice(turning // 2, turning))
     one, other = (builder.call(operator.getitem, x, (..., halve)) for halve in halves)
@@ -546,39 +546,40 @@ def _rotary(site: OnnxSite) -> fx.Node:
     called = builder.call(torch.cat, [*pair, *rest], -1) if len(pair) + len(rest) > 1 else pair[0]
     return called if axis == 1 else builder.call(torch.reshape, called, shape)
 
+    #: Where torch's gates stand among ONNX's: input, output, forget, cell there, input, forget, cell, output here; update,
+    #: reset, hidden there, reset, update, new here.
 
-#: Where torch's gates stand among ONNX's: input, output, forget, cell there, input, forget, cell, output here; update,
-#: reset, hidden there, reset, update, new here.
+
 _GATES = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}
 _FUNCTIONS: dict[str, Any] = {"LSTM": torch.lstm, "GRU": torch.gru, "RNN": torch.rnn_tanh}
 
 #: Activations that torch's layers have, of each direction.
-_OWN = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
+_DEFAULT_ACTIVATIONS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
 
 
 def _check_layer(site: OnnxSite, ways: int) -> None:
     """Refuse what torch's layers do not compute."""
     words = [value.decode(errors="replace") if isinstance(value, bytes) else str(value) for value in site.attrs.get("activations", ())]
-    need(words in ([], _OWN[site.op] * ways), f"its activations are {words}")
+    need(words in ([], _DEFAULT_ACTIVATIONS[site.op] * ways), f"its activations are {words}")
     if site.attrs.get("clip") or site.attrs.get("layout", 0) or site.attrs.get("input_forget", 0):
         raise StretchError("it clips, couples its gates, or has its batch first")
     need(bool(site.op != "GRU" or site.attrs.get("linear_before_reset", 0)), "it resets before its product, and torch's behind it")
-    need(site.value(4) is None or not (site.known(4, "lengths") != site.shape[0]).any(), "its sequences have lengths of their own")
-    need(site.value(7) is None or not site.known(7, "peepholes").any(), "it has peepholes")
+    need(site.value(4) is None or not (site.require_stored(4, "lengths") != site.shape[0]).any(), "its sequences have lengths of their own")
+    need(site.value(7) is None or not site.require_stored(7, "peepholes").any(), "it has peepholes")
 
 
 def _parameters(site: OnnxSite, ways: int, size: int) -> list[fx.Node]:
     """Weights and biases of each direction, as torch's functions take them."""
     gates = len(_GATES[site.op]) * size
-    weight, recurrent = site.known(1, "weight"), site.known(2, "recurrent weight")
-    bias = site.optional(3, "bias")
+    weight, recurrent = site.require_stored(1, "weight"), site.require_stored(2, "recurrent weight")
+    bias = site.optional_stored(3, "bias")
     bias = np.zeros((ways, 2 * gates), np.float32) if bias is None else bias
     if weight.shape[:2] != (ways, gates) or recurrent.shape != (ways, gates, size) or bias.shape != (ways, 2 * gates):
         raise StretchError(f"its weights have the shapes {list(weight.shape)}, {list(recurrent.shape)} and {list(bias.shape)}")
     order, (first, second) = list(_GATES[site.op]), np.split(bias, 2, axis=1)
     parts = {"weight": weight, "recurrent": recurrent, "bias": first, "recurrent_bias": second}
     ordered = {name: part.reshape(ways, len(order), -1)[:, order].reshape(part.shape) for name, part in parts.items()}
-    return [site.builder.stored(part[way], f"{site.name}_{name}_{way}") for way in range(ways) for name, part in ordered.items()]
+    return [site.builder.add_tensor(part[way], f"{site.name}_{name}_{way}") for way in range(ways) for name, part in ordered.items()]
 
 
 @rule("LSTM", "GRU", "RNN")
@@ -604,7 +605,7 @@ def _recurrent(site: OnnxSite) -> list[fx.Node]:
 def _state(site: OnnxSite, i: int, shape: tuple[int, ...]) -> fx.Node:
     """What a layer begins with: zeros unless it is told."""
     if site.value(i) is None:
-        return site.builder.stored(np.zeros(shape, np.float32), f"{site.name}_state_{i}", learned=False)
+        return site.builder.add_tensor(np.zeros(shape, np.float32), f"{site.name}_state_{i}", learned=False)
     if shape_of(site.tensor(i)) != shape:
         raise StretchError(f"its state has the shape {list(shape_of(site.tensor(i)))}, not {list(shape)}")
     return site.tensor(i)

@@ -13,31 +13,31 @@ from predictors.errors import need
 from scheduler.formats.onnx.shapes.node import require
 from stretch.models.onnx.computing import UNSCALED, times
 from stretch.models.onnx.moving import nonnegative
-from stretch.models.onnx.network import RULES, OnnxSite, Result, Rounded, Rule, Steps, Value, reread, rule
+from stretch.models.onnx.network import RULES, OnnxSite, Result, RoundedTensor, Rule, Steps, Value, reread, rule
 
 #: The widest range that a byte has for ReLU6, whose scale was rounded.
 _SIX = 0.02
 
 
-def stated(site: OnnxSite, scale: int, zero: int, kind: type[np.generic] = np.uint8) -> Steps:
+def stated_steps(site: OnnxSite, scale: int, zero: int, kind: type[np.generic] = np.uint8) -> Steps:
     """The steps that inputs `scale` and `zero` of a node state; bytes are of `kind` where the zero point is left out."""
-    optional = site.optional(zero, "zero point")
-    return Steps(site.known(scale, "scale"), np.zeros((), kind) if optional is None else optional)
+    optional = site.optional_stored(zero, "zero point")
+    return Steps(site.require_stored(scale, "scale"), np.zeros((), kind) if optional is None else optional)
 
 
-def rounded(site: OnnxSite, x: fx.Node, steps: Steps) -> Rounded:
+def rounded_value(site: OnnxSite, x: fx.Node, steps: Steps) -> RoundedTensor:
     """Return the rounded value in a file, or its positive part: quantisers leave out a rectifier whose range does the same."""
     limits, zero = np.iinfo(steps.zero.dtype), steps.zero
     if zero.size != 1 or zero.item() != limits.min or nonnegative(x, site.builder, of_input=True):
-        return Rounded(x, steps)
+        return RoundedTensor(x, steps)
     top = float(steps.scale.ravel()[0]) * (limits.max - limits.min)
-    return Rounded(site.builder.call(F.relu6 if abs(top - 6) < _SIX else torch.relu, x), steps)
+    return RoundedTensor(site.builder.call(F.relu6 if abs(top - 6) < _SIX else torch.relu, x), steps)
 
 
 @rule("QuantizeLinear", rounding=True)
-def _round(site: OnnxSite) -> Rounded:
+def _round(site: OnnxSite) -> RoundedTensor:
     need(site.steps_of(0) is None, "it rounds what is rounded already")
-    return rounded(site, site.x, stated(site, 1, 2))
+    return rounded_value(site, site.x, stated_steps(site, 1, 2))
 
 
 @rule("DequantizeLinear", rounding=True)
@@ -45,19 +45,19 @@ def _real(site: OnnxSite) -> fx.Node:
     """What it reads: the scales of activations are calibrated anew. Whole numbers that a product gave are scaled."""
     current = site.steps_of(0)
     if current is None:
-        steps = stated(site, 1, 2, np.int32)
+        steps = stated_steps(site, 1, 2, np.int32)
         need(not steps.zero.any(), "its zero point is not zero, for whole numbers that are no bytes")
         axis, scale = int(site.attrs.get("axis", 1)) % len(site.shape), steps.scale
         behind = len(site.shape) - 1 - axis
         return times(site, site.x, scale if scale.size == 1 else scale.reshape(-1, *(1,) * behind))
-    return reread(site.builder, site.x, current, stated(site, 1, 2, current.zero.dtype.type))
+    return reread(site.builder, site.x, current, stated_steps(site, 1, 2, current.zero.dtype.type))
 
 
 @rule("DynamicQuantizeLinear", rounding=True)
-def _round_by_range(site: OnnxSite) -> list[Rounded | np.ndarray]:
+def _round_by_range(site: OnnxSite) -> list[RoundedTensor | np.ndarray]:
     """What it reads, in steps of 1: each product of it is multiplied by its scale."""
     steps = Steps(np.ones((), np.float32), np.zeros((), np.uint8))
-    return [Rounded(site.x, steps), steps.scale, steps.zero]
+    return [RoundedTensor(site.x, steps), steps.scale, steps.zero]
 
 
 _MS = "com.microsoft"
@@ -94,17 +94,17 @@ def _weight_axis(op: str, attrs: Mapping[str, Any]) -> int:
     return 0 if op == "Conv" or (op == "Gemm" and attrs.get("transB", 0)) else -1
 
 
-def _read(site: OnnxSite, i: int, steps: Steps, axis: int) -> Value:
+def _dequantize(site: OnnxSite, i: int, steps: Steps, axis: int) -> Value:
     """The numbers that the bytes of input `i` stand for."""
     value = site.value(i)
     if isinstance(value, np.ndarray):
         need(value.dtype == steps.zero.dtype, f"its input {i} is of type {value.dtype}, and its zero point of type {steps.zero.dtype}")
-        return steps.reals(value, axis)
+        return steps.dequantize(value, axis)
     current = require(site.steps_of(i), f"its input {i} is not rounded to bytes")
     return reread(site.builder, site.tensor(i), current, steps)
 
 
-def _computed(site: OnnxSite, op: str, inputs: Sequence[Value]) -> fx.Node:
+def _run_on_reals(site: OnnxSite, op: str, inputs: Sequence[Value]) -> fx.Node:
     """What the operator on reals makes of these."""
     need(not site.attrs.get("channels_last", 0), "its channels are last")
     built = RULES[op](replace(site, op=op, inputs=inputs, opset=int(site.attrs.get("opset", site.opset)), steps=()))
@@ -112,24 +112,24 @@ def _computed(site: OnnxSite, op: str, inputs: Sequence[Value]) -> fx.Node:
     return built
 
 
-def _by_form(form: _ByteInputs) -> Rule:
+def _integer_rule(form: _ByteInputs) -> Rule:
     def lower(site: OnnxSite) -> Result:
         axis = _weight_axis(form.op, site.attrs)
-        steps = [stated(site, i + 1, i + 2) for i in form.bytes]
-        inputs = [_read(site, i, step, axis) for i, step in zip(form.bytes, steps, strict=True)]
+        steps = [stated_steps(site, i + 1, i + 2) for i in form.bytes]
+        inputs = [_dequantize(site, i, step, axis) for i, step in zip(form.bytes, steps, strict=True)]
         if form.bias is not None:
             inputs.append(_bias(site, form, steps))
-        computed = _computed(site, form.op, inputs)
+        computed = _run_on_reals(site, form.op, inputs)
         if form.op == "Gemm" and site.value(form.gives) is None:
             return computed
-        return rounded(site, computed, stated(site, form.gives, form.gives + 1))
+        return rounded_value(site, computed, stated_steps(site, form.gives, form.gives + 1))
 
     return lower
 
 
 def _bias(site: OnnxSite, form: _ByteInputs, steps: Sequence[Steps]) -> np.ndarray | None:
     """A bias in reals: the scale of a product of bytes is that of both."""
-    bias = None if form.bias is None else site.optional(form.bias, "bias")
+    bias = None if form.bias is None else site.optional_stored(form.bias, "bias")
     if bias is None:
         return None
     scale = np.prod(np.broadcast_arrays(*(step.scale.reshape(-1) for step in steps)), axis=0)
@@ -138,61 +138,61 @@ def _bias(site: OnnxSite, form: _ByteInputs, steps: Sequence[Steps]) -> np.ndarr
 
 
 for _name, _form in _FORMS.items():
-    rule(_name, rounding=True)(_by_form(_form))
+    rule(_name, rounding=True)(_integer_rule(_form))
 
 
 @rule(f"{_MS}.QLinearConcat", rounding=True)
-def _concat(site: OnnxSite) -> Rounded:
-    parts = [_read(site, i, stated(site, i + 1, i + 2), 0) for i in range(2, len(site.inputs), 3)]
-    return rounded(site, _computed(site, "Concat", parts), stated(site, 0, 1))
+def _concat(site: OnnxSite) -> RoundedTensor:
+    parts = [_dequantize(site, i, stated_steps(site, i + 1, i + 2), 0) for i in range(2, len(site.inputs), 3)]
+    return rounded_value(site, _run_on_reals(site, "Concat", parts), stated_steps(site, 0, 1))
 
 
 @rule(f"{_MS}.QLinearWhere", rounding=True)
-def _where(site: OnnxSite) -> Rounded:
-    parts = [_read(site, i, stated(site, i + 1, i + 2), 0) for i in (1, 4)]
-    return rounded(site, _computed(site, "Where", [site.value(0), *parts]), stated(site, 7, 8))
+def _quantized_where(site: OnnxSite) -> RoundedTensor:
+    parts = [_dequantize(site, i, stated_steps(site, i + 1, i + 2), 0) for i in (1, 4)]
+    return rounded_value(site, _run_on_reals(site, "Where", [site.value(0), *parts]), stated_steps(site, 7, 8))
 
 
 def _in_steps_of_one(site: OnnxSite, i: int, zero: int, axis: int) -> Value:
     """The bytes of input `i` without their zero point, as reals."""
-    value, point = site.value(i), site.optional(zero, "zero point")
+    value, point = site.value(i), site.optional_stored(zero, "zero point")
     steps = site.steps_of(i)
     kind = value.dtype if isinstance(value, np.ndarray) else np.uint8 if steps is None else steps.zero.dtype
     point = np.zeros((), kind) if point is None else point
-    return _read(site, i, Steps(np.ones(point.shape, np.float32), point), axis)
+    return _dequantize(site, i, Steps(np.ones(point.shape, np.float32), point), axis)
 
 
 @rule("MatMulInteger", "ConvInteger", rounding=True)
 def _product(site: OnnxSite) -> fx.Node:
     """A product of whole numbers, as reals; the scales that it is multiplied by become part of its weights."""
     op = site.op.removesuffix("Integer")
-    computed = _computed(site, op, [_in_steps_of_one(site, i, i + 2, _weight_axis(op, site.attrs)) for i in (0, 1)])
-    if site.builder.behind(computed) is not None:
+    computed = _run_on_reals(site, op, [_in_steps_of_one(site, i, i + 2, _weight_axis(op, site.attrs)) for i in (0, 1)])
+    if site.builder.module_of(computed) is not None:
         computed.meta[UNSCALED] = True
     return computed
 
 
 def _weight(site: OnnxSite, i: int, scale: int, zero: int) -> np.ndarray:
     """A stored weight whose columns may have scales of their own."""
-    known = site.known(i, "weight")
-    return stated(site, scale, zero, known.dtype.type).reals(known, -1)
+    known = site.require_stored(i, "weight")
+    return stated_steps(site, scale, zero, known.dtype.type).dequantize(known, -1)
 
 
 @rule(f"{_MS}.DynamicQuantizeMatMul", rounding=True)
 def _rounded_product(site: OnnxSite) -> fx.Node:
     """A product of reals, rounded by their own range on the way, and of a stored weight."""
-    return _with_bias(site, 4, _computed(site, "MatMul", [site.x, _weight(site, 1, 2, 3)]))
+    return _with_bias(site, 4, _run_on_reals(site, "MatMul", [site.x, _weight(site, 1, 2, 3)]))
 
 
 @rule(f"{_MS}.MatMulIntegerToFloat", rounding=True)
 def _product_of_reals(site: OnnxSite) -> fx.Node:
     """A product of bytes, scaled."""
-    parts = [_read(site, i, stated(site, i + 2, i + 4), -1) for i in (0, 1)]
-    return _with_bias(site, 6, _computed(site, "MatMul", parts))
+    parts = [_dequantize(site, i, stated_steps(site, i + 2, i + 4), -1) for i in (0, 1)]
+    return _with_bias(site, 6, _run_on_reals(site, "MatMul", parts))
 
 
 def _with_bias(site: OnnxSite, i: int, product: fx.Node) -> fx.Node:
-    return product if site.value(i) is None else _computed(site, "Add", [product, site.value(i)])
+    return product if site.value(i) is None else _run_on_reals(site, "Add", [product, site.value(i)])
 
 
 @rule(f"{_MS}.DynamicQuantizeLSTM", rounding=True)
@@ -200,11 +200,11 @@ def _lstm(site: OnnxSite) -> Result | Sequence[Result]:
     """An LSTM whose weights lie turned: inputs × gates of each direction."""
     weights = []
     for i, (scale, zero) in ((1, (8, 9)), (2, (10, 11))):
-        known, steps = site.known(i, "weight"), stated(site, scale, zero, np.uint8)
+        known, steps = site.require_stored(i, "weight"), stated_steps(site, scale, zero, np.uint8)
         need(known.ndim == 3, f"its weights have the shape {list(known.shape)}")
         if steps.scale.ndim == 2:
             wide = (steps.scale.shape[0], 1, steps.scale.shape[1])
             steps = Steps(steps.scale.reshape(wide), steps.zero if steps.zero.size == 1 else steps.zero.reshape(wide))
-        weights.append(steps.reals(known, 0).transpose(0, 2, 1))
+        weights.append(steps.dequantize(known, 0).transpose(0, 2, 1))
     inputs = [site.value(0), *weights, *(site.value(i) for i in range(3, 8))]
     return RULES["LSTM"](replace(site, op="LSTM", inputs=inputs, steps=()))

@@ -16,7 +16,7 @@ from torch import fx, nn
 from predictors.errors import StretchError, need
 from predictors.shapes import same_padding
 from scheduler.formats.onnx.shapes.node import FLOAT, INT32, INT64, normalise_axis, require
-from stretch.models.builder import MAX_KNOWN, Builder, blended, chosen, filled, rearranged, shape_of, turned
+from stretch.models.builder import MAX_KNOWN, Builder, interpolate_at, permute_axes, rearrange, select_at, shape_of, with_weights
 from stretch.models.onnx.network import RULES, OnnxSite, Value, cost_of, rule
 from stretch.operators.pooling import padded_pool
 from stretch.operators.products import PaddedConv2d
@@ -24,15 +24,15 @@ from stretch.operators.products import PaddedConv2d
 _MODES = {"reflect": "reflect", "edge": "replicate", "wrap": "circular"}
 
 
-def _made(site: OnnxSite) -> tuple[int, ...]:
+def _output_shape(site: OnnxSite) -> tuple[int, ...]:
     """The shape of a node's first result."""
     return cost_of(site.op, site.inputs, site.attrs, site.results).shape
 
 
 @rule("Reshape", "Flatten", "Squeeze", "Unsqueeze")
-def _shaped(site: OnnxSite) -> fx.Node:
+def _reshape_to(site: OnnxSite) -> fx.Node:
     """The same elements in another shape; all axes but the batch in one is what torch calls flattening."""
-    before, after = site.shape, _made(site)
+    before, after = site.shape, _output_shape(site)
     if before == after:
         return site.x
     if len(before) > 2 and after == (before[0], prod(before[1:])):
@@ -43,7 +43,7 @@ def _shaped(site: OnnxSite) -> fx.Node:
 @rule("Transpose")
 def _transpose(site: OnnxSite) -> fx.Node:
     order = site.attrs.get("perm", list(reversed(range(len(site.shape)))))
-    return turned(site.builder, site.x, [normalise_axis(int(axis), len(site.shape)) for axis in order])
+    return permute_axes(site.builder, site.x, [normalise_axis(int(axis), len(site.shape)) for axis in order])
 
 
 @rule("Concat")
@@ -55,7 +55,7 @@ def _concat(site: OnnxSite) -> fx.Node:
 @rule("Split")
 def _split(site: OnnxSite) -> list[fx.Node]:
     axis = int(site.attrs.get("axis", 0))
-    sizes = site.listed("split", 1)
+    sizes = site.int_list("split", 1)
     if sizes is None:
         size = -(-site.shape[axis] // site.results)
         sizes = [size] * (site.results - 1) + [site.shape[axis] - size * (site.results - 1)]
@@ -65,9 +65,9 @@ def _split(site: OnnxSite) -> list[fx.Node]:
 
 @rule("Slice")
 def _slice(site: OnnxSite) -> fx.Node:
-    starts, ends = (require(site.listed(name, i), "it has no bounds") for name, i in (("starts", 1), ("ends", 2)))
-    axes, steps = site.listed("axes", 3), site.listed("steps", 4)
-    _made(site)
+    starts, ends = (require(site.int_list(name, i), "it has no bounds") for name, i in (("starts", 1), ("ends", 2)))
+    axes, steps = site.int_list("axes", 3), site.int_list("steps", 4)
+    _output_shape(site)
     items: list[Any] = [slice(None)] * len(site.shape)
     turned: list[int] = []
     for start, end, axis, step in zip(starts, ends, axes or range(len(starts)), steps or [1] * len(starts), strict=True):
@@ -85,14 +85,14 @@ def _slice(site: OnnxSite) -> fx.Node:
 
 @rule("Trilu")
 def _triangle(site: OnnxSite) -> fx.Node:
-    shift = site.optional(1, "diagonal")
+    shift = site.optional_stored(1, "diagonal")
     function = torch.triu if site.attrs.get("upper", 1) else torch.tril
     return site.builder.call(function, site.x, 0 if shift is None else int(shift.ravel()[0]))
 
 
 RULES.update(
     {
-        "Expand": lambda site: site.builder.method("expand", site.x, *_made(site)),
+        "Expand": lambda site: site.builder.method("expand", site.x, *_output_shape(site)),
         "Shape": lambda site: np.array(site.shape[site.attrs.get("start", 0) : site.attrs.get("end", len(site.shape))], np.int64),
         "Size": lambda site: np.array(prod(site.shape), np.int64),
         "Tile": lambda site: site.builder.method("repeat", site.x, *site.numbers(1, "repeats")),
@@ -100,7 +100,7 @@ RULES.update(
 )
 
 
-def _padded(site: OnnxSite, pairs: Sequence[tuple[int, int]], mode: str = "constant", value: float = 0.0) -> fx.Node:
+def _pad_axes(site: OnnxSite, pairs: Sequence[tuple[int, int]], mode: str = "constant", value: float = 0.0) -> fx.Node:
     """Padding of each axis before and behind; torch takes the last axes alone, from the last one on."""
     pairs = pairs[next((i for i, pair in enumerate(pairs) if any(pair)), len(pairs)) :]
     flat = [side for pair in reversed(pairs) for side in pair]
@@ -111,16 +111,16 @@ def _padded(site: OnnxSite, pairs: Sequence[tuple[int, int]], mode: str = "const
 
 @rule("Pad")
 def _pad(site: OnnxSite) -> fx.Node:
-    widths, rank = site.listed("pads", 1), len(site.shape)
+    widths, rank = site.int_list("pads", 1), len(site.shape)
     if widths is None or len(widths) != 2 * rank or site.value(3) is not None:
         raise StretchError(f"it pads by {widths} for {rank} axes")
-    stored = site.optional(2, "value")
+    stored = site.optional_stored(2, "value")
     value = float(site.attrs.get("value", 0.0)) if stored is None else float(stored.ravel()[0]) if stored.size else 0.0
-    return _padded(site, list(zip(widths[:rank], widths[rank:], strict=True)), site.attrs.get("mode", "constant"), value)
+    return _pad_axes(site, list(zip(widths[:rank], widths[rank:], strict=True)), site.attrs.get("mode", "constant"), value)
 
 
 @rule("CenterCropPad")
-def _centred(site: OnnxSite) -> fx.Node:
+def _center_crop_pad(site: OnnxSite) -> fx.Node:
     """So many elements around the middle of each axis, zeros where there are fewer."""
     shape, wanted = site.shape, site.numbers(1, "shape")
     axes = [normalise_axis(int(axis), len(shape)) for axis in site.attrs.get("axes", range(len(shape)))]
@@ -128,7 +128,7 @@ def _centred(site: OnnxSite) -> fx.Node:
     for axis, size in zip(axes, wanted, strict=True):
         more = abs(size - shape[axis])
         pairs[axis] = (more // 2, more - more // 2) if size > shape[axis] else (-(more // 2), more // 2 - more)
-    return _padded(site, pairs)
+    return _pad_axes(site, pairs)
 
 
 @rule("Col2Im")
@@ -160,14 +160,15 @@ def _blocks(site: OnnxSite) -> fx.Node:
         raise StretchError(f"it makes blocks of {block} of {c} channels and {h}×{w} pixels")
     if not spreads:
         sizes = (n, c * block**2, h // block, w // block)
-        return rearranged(site.builder, site.x, (n, c, h // block, block, w // block, block), (0, 3, 5, 1, 2, 4), sizes)
+        return rearrange(site.builder, site.x, (n, c, h // block, block, w // block, block), (0, 3, 5, 1, 2, 4), sizes)
     if site.attrs.get("mode", "DCR") == "CRD":
         return site.builder.call(F.pixel_shuffle, site.x, block)
     split = (n, block, block, c // block**2, h, w)
-    return rearranged(site.builder, site.x, split, (0, 3, 4, 1, 5, 2), (n, c // block**2, h * block, w * block))
+    return rearrange(site.builder, site.x, split, (0, 3, 4, 1, 5, 2), (n, c // block**2, h * block, w * block))
+
+    #: How close to a half a place is one, for the runtime: in single precision few are.
 
 
-#: How close to a half a place is one, for the runtime: in single precision few are.
 _HALF = 1e-5
 
 
@@ -177,7 +178,7 @@ def _nearer(at: np.ndarray, up: bool) -> np.ndarray:
     return np.asarray(low + np.where(np.abs(at - low - 0.5) < _HALF, up, at - low > 0.5))
 
 
-_ROUNDED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+_ROUNDING_MODES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "floor": np.floor,
     "ceil": np.ceil,
     "round_prefer_floor": partial(_nearer, up=False),
@@ -198,7 +199,7 @@ def _resize(site: OnnxSite) -> fx.Node:
         site.attrs.get(name)
     if site.op == "Upsample" or site.opset < 11:
         coordinates = "asymmetric"
-    size, scales = _resized(site)
+    size, scales = _resize_shape(site)
     need(len(size) == 4 and size[:2] == site.shape[:2] and "axes" not in site.attrs, f"it resizes {list(site.shape)} to {list(size)}")
     if size == site.shape:
         # Runtimes copy it then, even where its scale is a little more than 1.
@@ -206,9 +207,11 @@ def _resize(site: OnnxSite) -> fx.Node:
     wanted, factors = list(size[2:]), scales[2:]
     if mode == "nearest":
         how = site.attrs.get("nearest_mode", "floor" if site.opset < 11 else "round_prefer_floor")
-        need(how in _ROUNDED, f"it rounds by `{how[:40]}`")
-        places = zip(_places(site, coordinates, wanted, factors), site.shape[2:], strict=True)
-        return chosen(site.builder, site.x, [np.clip(_ROUNDED[how](at), 0, old - 1).astype(np.int64) for at, old in places], site.name)
+        need(how in _ROUNDING_MODES, f"it rounds by `{how[:40]}`")
+        places = zip(_resize_coordinates(site, coordinates, wanted, factors), site.shape[2:], strict=True)
+        return select_at(
+            site.builder, site.x, [np.clip(_ROUNDING_MODES[how](at), 0, old - 1).astype(np.int64) for at, old in places], site.name
+        )
     smooth, aligned = bool(site.attrs.get("antialias", 0)), coordinates == "align_corners"
     current = aligned or coordinates == "half_pixel" or (coordinates == "pytorch_half_pixel" and all(n > 1 for n in wanted))
     exact = all(abs(factor * old - new) < 1e-3 for factor, old, new in zip(factors, site.shape[2:], wanted, strict=True))
@@ -217,17 +220,17 @@ def _resize(site: OnnxSite) -> fx.Node:
     if current and (aligned or exact) and usual and not smooth:
         named = {"linear": "bilinear", "cubic": "bicubic"}[mode]
         return site.builder.call(F.interpolate, site.x, size=wanted, mode=named, align_corners=aligned, antialias=False)
-    places = _places(site, coordinates, wanted, factors)
+    places = _resize_coordinates(site, coordinates, wanted, factors)
     if mode == "linear" and not smooth:
-        return blended(site.builder, site.x, places, site.name)
+        return interpolate_at(site.builder, site.x, places, site.name)
     function = partial(_cubic, a=cubic) if mode == "cubic" else _tent
     need(mode in ("linear", "cubic") and not (smooth and aligned), f"it resizes by `{mode[:20]}` with coordinates `{coordinates}`")
     rows, columns = (
         _shares(at, old, max(1.0, 1 / factor) if smooth else 1.0, function, outside=outside)
         for at, old, factor in zip(places, site.shape[2:], factors, strict=True)
     )
-    mixed = site.builder.call(torch.matmul, site.builder.stored(rows, f"{site.name}_rows"), site.x)
-    return site.builder.call(torch.matmul, mixed, site.builder.stored(columns.T, f"{site.name}_columns"))
+    mixed = site.builder.call(torch.matmul, site.builder.add_tensor(rows, f"{site.name}_rows"), site.x)
+    return site.builder.call(torch.matmul, mixed, site.builder.add_tensor(columns.T, f"{site.name}_columns"))
 
 
 def _tent(x: np.ndarray) -> np.ndarray:
@@ -252,7 +255,7 @@ def _shares(at: np.ndarray, old: int, width: float, function: Callable[[np.ndarr
     return result.T.astype(np.float32)
 
 
-def _places(site: OnnxSite, coordinates: str, wanted: Sequence[int], factors: Sequence[float]) -> list[np.ndarray]:
+def _resize_coordinates(site: OnnxSite, coordinates: str, wanted: Sequence[int], factors: Sequence[float]) -> list[np.ndarray]:
     """Where each new row and column lies among the old ones (ONNX operators, Resize), in single precision as runtimes have it."""
     places = []
     for old, new, scale in zip(site.shape[2:], wanted, factors, strict=True):
@@ -273,30 +276,30 @@ def _places(site: OnnxSite, coordinates: str, wanted: Sequence[int], factors: Se
     return places
 
 
-def _resized(site: OnnxSite) -> tuple[tuple[int, ...], list[float]]:
+def _resize_shape(site: OnnxSite) -> tuple[tuple[int, ...], list[float]]:
     """The shape that a resizing makes, by scales or, in later opsets, to sizes; and the scales."""
-    sizes = site.optional(3, "sizes")
+    sizes = site.optional_stored(3, "sizes")
     if sizes is not None and sizes.size:
         size = tuple(int(n) for n in sizes)
         return size, [new / old for new, old in zip(size, site.shape, strict=False)]
     scales = site.attrs.get("scales")
     if scales is None:
-        scales = site.known(1 if site.op == "Upsample" or site.opset < 11 else 2, "scales").ravel()
+        scales = site.require_stored(1 if site.op == "Upsample" or site.opset < 11 else 2, "scales").ravel()
     if len(scales) != len(site.shape) or not all(0 < scale < 1 << 16 for scale in scales):
         raise StretchError(f"it has {len(scales)} scales for {len(site.shape)} axes")
     size = tuple(int(np.float32(n) * np.float32(scale)) for n, scale in zip(site.shape, scales, strict=True))
     need(min(size) >= 1, f"it resizes {list(site.shape)} to {list(size)}")
     return size, [float(scale) for scale in scales]
 
+    # Operators of ONNX that read or write where another tensor says, as torch's functions.
 
-# Operators of ONNX that read or write where another tensor says, as torch's functions.
+    #: What torch calls what is done with a number that is written where others are.
 
 
-#: What torch calls what is done with a number that is written where others are.
 _REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 
 #: Names of what samples an image; ONNX's had others before opset 20.
-_SAMPLED = {"linear": "bilinear", "cubic": "bicubic"}
+_SAMPLING_MODES = {"linear": "bilinear", "cubic": "bicubic"}
 
 
 def _axis(site: OnnxSite, usual: int = 0) -> int:
@@ -319,15 +322,15 @@ def _indices(site: OnnxSite, sizes: Sequence[int]) -> fx.Node | np.ndarray:
     kind = x.meta["val"].dtype
     need(kind in (torch.int32, torch.int64), "its indices are no whole numbers")
     x = x if kind == torch.int64 else site.builder.method("to", x, torch.int64)
-    by = sizes[0] if len(sizes) == 1 else site.builder.stored(bound, f"{site.name}_sizes")
+    by = sizes[0] if len(sizes) == 1 else site.builder.add_tensor(bound, f"{site.name}_sizes")
     return site.builder.call(torch.remainder, x, by)
 
 
 def _as_tensor(site: OnnxSite, places: fx.Node | np.ndarray) -> fx.Node:
-    return places if isinstance(places, fx.Node) else site.builder.stored(places, f"{site.name}_indices")
+    return places if isinstance(places, fx.Node) else site.builder.add_tensor(places, f"{site.name}_indices")
 
 
-def _reshaped(site: OnnxSite, x: fx.Node, shape: Sequence[int]) -> fx.Node:
+def _reshape_node(site: OnnxSite, x: fx.Node, shape: Sequence[int]) -> fx.Node:
     return x if shape_of(x) == tuple(shape) else site.builder.call(torch.reshape, x, tuple(shape))
 
 
@@ -338,9 +341,9 @@ def _gather(site: OnnxSite) -> fx.Node:
     if isinstance(places, np.ndarray) and places.ndim == 0:
         return site.builder.call(torch.select, site.x, axis, int(places))
     sizes = _sizes_of(places)
-    flat = places.reshape(-1) if isinstance(places, np.ndarray) else _reshaped(site, places, (prod(sizes),))
+    flat = places.reshape(-1) if isinstance(places, np.ndarray) else _reshape_node(site, places, (prod(sizes),))
     called = site.builder.call(torch.index_select, site.x, axis, _as_tensor(site, flat))
-    return _reshaped(site, called, (*shape[:axis], *sizes, *shape[axis + 1 :]))
+    return _reshape_node(site, called, (*shape[:axis], *sizes, *shape[axis + 1 :]))
 
 
 @rule("GatherElements")
@@ -356,7 +359,7 @@ def _reduction(site: OnnxSite) -> str | None:
     return _REDUCTIONS.get(how)
 
 
-def _scattered(site: OnnxSite, x: fx.Node, axis: int, places: fx.Node, written: fx.Node, how: str | None) -> fx.Node:
+def _scatter(site: OnnxSite, x: fx.Node, axis: int, places: fx.Node, written: fx.Node, how: str | None) -> fx.Node:
     """A tensor with numbers written into it, or combined with those that are there."""
     if how is None:
         return site.builder.call(torch.scatter, x, axis, places, written)
@@ -368,7 +371,7 @@ def _scatter_elements(site: OnnxSite) -> fx.Node:
     axis, how = _axis(site), _reduction(site)
     if _sizes_of(site.value(1)) != _sizes_of(site.value(2)):
         raise StretchError(f"it writes {list(_sizes_of(site.value(2)))} where {list(_sizes_of(site.value(1)))} goes")
-    return _scattered(site, site.x, axis, _as_tensor(site, _indices(site, site.shape[axis : axis + 1])), site.tensor(2), how)
+    return _scatter(site, site.x, axis, _as_tensor(site, _indices(site, site.shape[axis : axis + 1])), site.tensor(2), how)
 
 
 def _flat(site: OnnxSite, batch: int) -> tuple[fx.Node | np.ndarray, int]:
@@ -383,9 +386,9 @@ def _flat(site: OnnxSite, batch: int) -> tuple[fx.Node | np.ndarray, int]:
     before = np.arange(prod(shape[:batch])).reshape(*shape[:batch], *(1,) * (len(sizes) - 1 - batch)) * prod(shape[batch:last])
     if isinstance(places, np.ndarray):
         return (places * strides).sum(-1) + before, last
-    scaled = site.builder.call(operator.mul, places, site.builder.stored(strides, f"{site.name}_strides"))
+    scaled = site.builder.call(operator.mul, places, site.builder.add_tensor(strides, f"{site.name}_strides"))
     total = site.builder.call(torch.sum, scaled, -1)
-    return (total if not batch else site.builder.call(operator.add, total, site.builder.stored(before, f"{site.name}_batches"))), last
+    return (total if not batch else site.builder.call(operator.add, total, site.builder.add_tensor(before, f"{site.name}_batches"))), last
 
 
 @rule("GatherND")
@@ -394,10 +397,10 @@ def _gather_nd(site: OnnxSite) -> fx.Node:
     shape = site.shape
     places, last = _flat(site, int(site.attrs.get("batch_dims", 0)))
     sizes = _sizes_of(places)
-    flat = places.reshape(-1) if isinstance(places, np.ndarray) else _reshaped(site, places, (prod(sizes),))
-    rows = _reshaped(site, site.x, (prod(shape[:last]), *shape[last:]))
+    flat = places.reshape(-1) if isinstance(places, np.ndarray) else _reshape_node(site, places, (prod(sizes),))
+    rows = _reshape_node(site, site.x, (prod(shape[:last]), *shape[last:]))
     called = site.builder.call(torch.index_select, rows, 0, _as_tensor(site, flat))
-    return _reshaped(site, called, (*sizes, *shape[last:]))
+    return _reshape_node(site, called, (*sizes, *shape[last:]))
 
 
 @rule("ScatterND")
@@ -408,23 +411,23 @@ def _scatter_nd(site: OnnxSite) -> fx.Node:
     sizes, width = _sizes_of(places), prod(shape[last:])
     if _sizes_of(site.value(2)) != (*sizes, *shape[last:]):
         raise StretchError(f"it writes {list(_sizes_of(site.value(2)))} where {[*sizes, *shape[last:]]} goes")
-    rows = _reshaped(site, site.x, (prod(shape[:last]), width))
-    written = _reshaped(site, site.tensor(2), (prod(sizes), width))
-    column = _reshaped(site, _as_tensor(site, places), (prod(sizes), 1))
+    rows = _reshape_node(site, site.x, (prod(shape[:last]), width))
+    written = _reshape_node(site, site.tensor(2), (prod(sizes), width))
+    column = _reshape_node(site, _as_tensor(site, places), (prod(sizes), 1))
     wide = column if width == 1 else site.builder.method("expand", column, prod(sizes), width)
-    return _reshaped(site, _scattered(site, rows, 0, wide, written, how), shape)
+    return _reshape_node(site, _scatter(site, rows, 0, wide, written, how), shape)
 
 
 @rule("OneHot")
 def _one_hot(site: OnnxSite) -> fx.Node:
     """Where a place has the number that the tensor says, counted from the first or the last."""
-    values, depth = site.known(2, "values").reshape(-1), int(site.known(1, "depth").reshape(-1)[0])
+    values, depth = site.require_stored(2, "values").reshape(-1), int(site.require_stored(1, "depth").reshape(-1)[0])
     rank = len(site.shape)
     axis = normalise_axis(int(site.attrs.get("axis", -1)), rank + 1)
     need(values.shape == (2,) and 0 < depth <= MAX_KNOWN, f"it has {values.size} values and the depth {depth}")
     called = site.builder.call(torch.unsqueeze, site.x, axis)
     numbers = [np.arange(n, n + depth).reshape(-1, *(1,) * (rank - axis)) for n in (0, -depth)]
-    equal = [site.builder.call(torch.eq, called, site.builder.stored(number, f"{site.name}_numbers")) for number in numbers]
+    equal = [site.builder.call(torch.eq, called, site.builder.add_tensor(number, f"{site.name}_numbers")) for number in numbers]
     mask = site.builder.call(torch.logical_or, *equal)
     off, on = (value.item() for value in values)
     method = site.builder.method("to", mask, torch.from_numpy(values.copy()).dtype)
@@ -436,7 +439,7 @@ def _one_hot(site: OnnxSite) -> fx.Node:
 def _grid_sample(site: OnnxSite) -> fx.Node:
     mode = str(site.attrs.get("mode", "bilinear" if site.opset < 20 else "linear"))
     more = {"padding_mode": str(site.attrs.get("padding_mode", "zeros")), "align_corners": bool(site.attrs.get("align_corners", 0))}
-    return site.builder.call(F.grid_sample, site.x, site.tensor(1), mode=_SAMPLED.get(mode, mode), **more)
+    return site.builder.call(F.grid_sample, site.x, site.tensor(1), mode=_SAMPLING_MODES.get(mode, mode), **more)
 
 
 @rule("AffineGrid")
@@ -445,8 +448,7 @@ def _affine_grid(site: OnnxSite) -> fx.Node:
     size = site.numbers(1, "size")
     return site.builder.call(F.affine_grid, site.x, size, bool(site.attrs.get("align_corners", 0)))
 
-
-# Convolutions and pools of ONNX as torch's modules, the padding before them part of their windows.
+    # Convolutions and pools of ONNX as torch's modules, the padding before them part of their windows.
 
 
 _CONVOLUTIONS = {3: nn.Conv1d, 4: nn.Conv2d, 5: nn.Conv3d}
@@ -477,7 +479,7 @@ class Window:
     behind: tuple[int, ...]
 
     @classmethod
-    def of(cls, site: OnnxSite, kernel: Sequence[int]) -> "Window":
+    def from_site(cls, site: OnnxSite, kernel: Sequence[int]) -> "Window":
         """The window of a node; padding is worked out where the file leaves it to the runtime."""
         axes, auto = len(kernel), site.attrs.get("auto_pad", "NOTSET")
         stride, dilation = tuple(site.pair("strides")), tuple(site.pair("dilations"))
@@ -490,21 +492,21 @@ class Window:
         return cls(site.x, tuple(kernel), stride, dilation, pads[:axes], pads[axes:])
 
     @property
-    def even(self) -> bool:
+    def is_symmetric(self) -> bool:
         """Whether both sides are padded alike."""
         return self.before == self.behind
 
     @property
-    def halved(self) -> bool:
+    def fits_torch_pool(self) -> bool:
         """Whether torch's pools take this padding: equal on both sides, and at most half a window."""
-        return self.even and all(pad <= k // 2 for pad, k in zip(self.before, self.kernel, strict=True))
+        return self.is_symmetric and all(pad <= k // 2 for pad, k in zip(self.before, self.kernel, strict=True))
 
-    def padded(self, builder: Builder, value: float = 0.0) -> fx.Node:
+    def pad(self, builder: Builder, value: float = 0.0) -> fx.Node:
         """The image with a number around it."""
         flat = [side for pair in zip(reversed(self.before), reversed(self.behind), strict=True) for side in pair]
         return builder.call(F.pad, self.x, flat, "constant", value) if any(flat) else self.x
 
-    def unpadded(self, *allowed: float) -> "Window":
+    def merge_padding(self, *allowed: float) -> "Window":
         """The window with a padding by one of these numbers, of which the image is the result, as part of its own."""
         axes = len(self.kernel)
         if self.x.op != "call_function" or self.x.target is not F.pad or self.x.args[2] != "constant":
@@ -520,7 +522,7 @@ class Window:
         )
         return replace(self, x=earlier, before=before, behind=behind)
 
-    def evened(self) -> "Window":
+    def symmetrize(self) -> "Window":
         """As much padding behind each axis as before it where no window reads what that adds: torch pads both sides alike."""
         behind = []
         for size, k, s, d, first, last in zip(
@@ -531,8 +533,8 @@ class Window:
         return replace(self, behind=tuple(behind))
 
 
-def _weighted(site: OnnxSite) -> tuple[np.ndarray, np.ndarray | None]:
-    weight, bias = site.known(1, "weight"), site.optional(2, "bias")
+def _conv_weights(site: OnnxSite) -> tuple[np.ndarray, np.ndarray | None]:
+    weight, bias = site.require_stored(1, "weight"), site.optional_stored(2, "bias")
     if weight.ndim != len(site.shape) or weight.ndim not in _CONVOLUTIONS:
         raise StretchError(f"its input and weight have the shapes {list(site.shape)} and {list(weight.shape)}")
     kernel = list(site.attrs.get("kernel_shape", weight.shape[2:]))
@@ -542,27 +544,27 @@ def _weighted(site: OnnxSite) -> tuple[np.ndarray, np.ndarray | None]:
 
 @rule("Conv")
 def _conv(site: OnnxSite) -> fx.Node:
-    weight, bias = _weighted(site)
+    weight, bias = _conv_weights(site)
     groups = int(site.attrs.get("group", 1))
     if groups < 1 or weight.shape[0] % groups or weight.shape[1] * groups != site.shape[1]:
         raise StretchError(f"its {groups} groups of weights of the shape {list(weight.shape)} do not fit {list(site.shape)}")
-    window = Window.of(site, weight.shape[2:]).unpadded(0.0).evened()
+    window = Window.from_site(site, weight.shape[2:]).merge_padding(0.0).symmetrize()
     shape = (weight.shape[1] * groups, weight.shape[0], window.kernel, window.stride)
     more: dict[str, Any] = {"dilation": window.dilation, "groups": groups, "bias": bias is not None, "device": "meta"}
-    if not window.even and weight.ndim == 4:
+    if not window.is_symmetric and weight.ndim == 4:
         module: nn.Module = PaddedConv2d(*shape, pads=(*window.before, *window.behind), **more)
     else:
-        module = _CONVOLUTIONS[weight.ndim](*shape, padding=window.before if window.even else 0, **more)  # type: ignore[arg-type]
-    x = window.x if window.even or weight.ndim == 4 else window.padded(site.builder)
-    return site.builder.module(filled(module, weight=weight, bias=bias), x, site.name)
+        module = _CONVOLUTIONS[weight.ndim](*shape, padding=window.before if window.is_symmetric else 0, **more)  # type: ignore[arg-type]
+    x = window.x if window.is_symmetric or weight.ndim == 4 else window.pad(site.builder)
+    return site.builder.module(with_weights(module, weight=weight, bias=bias), x, site.name)
 
 
 @rule("ConvTranspose")
 def _conv_transpose(site: OnnxSite) -> fx.Node:
-    weight, bias = _weighted(site)
+    weight, bias = _conv_weights(site)
     need("output_shape" not in site.attrs and site.attrs.get("auto_pad", "NOTSET") == "NOTSET", "it leaves its padding to the runtime")
-    window = Window.of(site, weight.shape[2:])
-    need(bool(window.even), "its padding differs between sides")
+    window = Window.from_site(site, weight.shape[2:])
+    need(bool(window.is_symmetric), "its padding differs between sides")
     groups = int(site.attrs.get("group", 1))
     module = _TRANSPOSED[weight.ndim](
         weight.shape[0],
@@ -576,25 +578,25 @@ def _conv_transpose(site: OnnxSite) -> fx.Node:
         site.pair("dilations"),
         device="meta",
     )
-    return site.builder.module(filled(module, weight=weight, bias=bias), site.x, site.name)
+    return site.builder.module(with_weights(module, weight=weight, bias=bias), site.x, site.name)
 
 
 @rule("MaxPool")
 def _max_pool(site: OnnxSite) -> fx.Node:
     """The largest of each window; what is padded never is."""
     need(site.results <= 1 and not site.attrs.get("storage_order", 0), "it gives the places of the largest elements too")
-    window, up = Window.of(site, site.pair("kernel_shape")), bool(site.attrs.get("ceil_mode", 0))
+    window, up = Window.from_site(site, site.pair("kernel_shape")), bool(site.attrs.get("ceil_mode", 0))
     earlier = site.x.args[0] if site.x.op == "call_function" and site.x.target is F.pad else site.x
     # Where nothing is below zero, zeros are never larger than the largest either.
     floor = isinstance(earlier, fx.Node) and nonnegative(earlier, site.builder, of_input=False)
-    window = window.unpadded(*([-inf, 0.0] if floor else [-inf]))
-    return _pooled(site, window if up else window.evened(), "max_pool", -inf, ceil_mode=up, dilation=window.dilation)
+    window = window.merge_padding(*([-inf, 0.0] if floor else [-inf]))
+    return _pool_window(site, window if up else window.symmetrize(), "max_pool", -inf, ceil_mode=up, dilation=window.dilation)
 
 
-def _pooled(site: OnnxSite, window: Window, kind: str, fill: float, **more: Any) -> fx.Node:
+def _pool_window(site: OnnxSite, window: Window, kind: str, fill: float, **more: Any) -> fx.Node:
     """A pool of torch, or one of ours where its sides are padded differently; of a row or a volume the image is padded before it."""
     make, sizes = _POOLS[kind][len(site.shape)], {"kernel": window.kernel, "stride": window.stride}
-    if window.halved:
+    if window.fits_torch_pool:
         return site.builder.module(make(*sizes.values(), window.before, **more), window.x, site.name)
     if len(window.kernel) == 2:
         module = padded_pool(kind, {**sizes, "padding": (*window.before, *window.behind), **more})
@@ -602,7 +604,7 @@ def _pooled(site: OnnxSite, window: Window, kind: str, fill: float, **more: Any)
     if more["ceil_mode"] or not more.get("count_include_pad", True):
         sides = f"its padding {list(window.before)} and {list(window.behind)} differs between sides"
         raise StretchError(f"{sides}, and it rounds up or leaves padding out of its means")
-    return site.builder.module(make(*sizes.values(), 0, **more), window.padded(site.builder, fill), site.name)
+    return site.builder.module(make(*sizes.values(), 0, **more), window.pad(site.builder, fill), site.name)
 
 
 @rule("AveragePool")
@@ -613,13 +615,13 @@ def _average_pool(site: OnnxSite) -> fx.Node:
 
 def _mean(site: OnnxSite, x: fx.Node, *, counted: bool, up: bool) -> fx.Node:
     """The mean of each window. `counted`: whether padding counts; `up`: whether windows may overhang."""
-    window = replace(Window.of(site, site.pair("kernel_shape")), x=x)
+    window = replace(Window.from_site(site, site.pair("kernel_shape")), x=x)
     if not any((*window.before, *window.behind)) and not up:
-        inner = window.unpadded(0.0).evened()
-        window = inner if inner.halved else window
+        inner = window.merge_padding(0.0).symmetrize()
+        window = inner if inner.fits_torch_pool else window
         # Without padding it does not matter, and torch's own networks count it.
         counted = True
-    return _pooled(site, window, "avg_pool", 0.0, ceil_mode=up, count_include_pad=counted)
+    return _pool_window(site, window, "avg_pool", 0.0, ceil_mode=up, count_include_pad=counted)
 
 
 @rule("LpPool")
@@ -658,7 +660,7 @@ def nonnegative(x: fx.Node, builder: Builder, *, of_input: bool) -> bool:
         if node in seen or (node.op == "placeholder" and of_input) or _positive(node):
             continue
         seen.add(node)
-        if node.op == "call_module" and not isinstance(builder.behind(node), _KEEPING_MODULES):
+        if node.op == "call_module" and not isinstance(builder.module_of(node), _KEEPING_MODULES):
             return False
         if node.op in ("placeholder", "get_attr", "call_method") or (node.op == "call_function" and node.target not in _KEEPING):
             return False

@@ -21,7 +21,7 @@ from scheduler.formats.onnx.shapes import RULES as SHAPES
 from scheduler.formats.onnx.shapes.moving import MAX_VALUES
 from scheduler.formats.onnx.shapes.node import FLOAT, FLOAT16, REALS, REASONS, TYPE_NAMES, Cost, KnownTensor, ShapeNode, require
 from stretch.capture.inputs import InputShapes
-from stretch.capture.results import keyed
+from stretch.capture.results import walk_leaves
 from stretch.models.builder import (
     MAX_KNOWN,
     Builder,
@@ -30,13 +30,13 @@ from stretch.models.builder import (
     OwnNetwork,
     Size,
     by_name,
-    finished,
+    finish_network,
     named_ends,
-    ordered,
+    permute_axes,
+    permute_shape,
     reading,
-    settled,
+    resolve_input_shapes,
     shape_of,
-    turned,
 )
 
 #: Operators that move or choose bytes, or compare them, whatever they stand for.
@@ -62,11 +62,11 @@ class Steps:
         if self.zero.dtype.kind not in "iu" or self.zero.size not in (1, self.scale.size):
             raise StretchError(f"its zero point has {self.zero.size} numbers of type {self.zero.dtype} for {self.scale.size} scales")
 
-    def same(self, other: "Steps") -> bool:
+    def equals(self, other: "Steps") -> bool:
         """Return whether bytes encode the same numbers in both."""
         return np.array_equal(self.scale.ravel(), other.scale.ravel()) and np.array_equal(self.zero.ravel(), other.zero.ravel())
 
-    def reals(self, stored: np.ndarray, axis: int = 0) -> np.ndarray:
+    def dequantize(self, stored: np.ndarray, axis: int = 0) -> np.ndarray:
         """Return the values that stored bytes encode; `axis` is the one along which scales differ."""
         zero, scale = self._along(self.zero, stored, axis), self._along(self.scale, stored, axis)
         return np.asarray((stored.astype(np.float32) - zero) * scale, np.float32)
@@ -84,7 +84,7 @@ class Steps:
 
 
 @dataclass(frozen=True)
-class Rounded:
+class RoundedTensor:
     """What a rule makes where the file has bytes: their reals, and the steps between these."""
 
     node: fx.Node
@@ -93,7 +93,7 @@ class Rounded:
 
 def reread(builder: Builder, x: fx.Node, old: Steps, new: Steps) -> fx.Node:
     """Reals whose bytes, made with `old` steps, are read with `new` ones."""
-    if old.same(new):
+    if old.equals(new):
         return x
     if max(old.scale.size, new.scale.size, old.zero.size, new.zero.size) > 1 or old.scale.item() <= 0:
         raise StretchError("its bytes were rounded with other scales than it states")
@@ -109,7 +109,7 @@ def common(op: str, steps: Sequence[Steps | None]) -> Steps | None:
     if not result:
         return None
     need(op in MOVING, "it computes with bytes, not with the numbers that they encode")
-    need(all(item.same(result[0]) for item in result), "it reads bytes that were rounded with several scales")
+    need(all(item.equals(result[0]) for item in result), "it reads bytes that were rounded with several scales")
     return result[0]
 
 
@@ -137,7 +137,7 @@ class Attributes(Mapping[str, Any]):
         """How many there are."""
         return len(self._values)
 
-    def turned(self, function: Callable[[Any], Any]) -> "Attributes":
+    def map_values(self, function: Callable[[Any], Any]) -> "Attributes":
         """The same attributes with other values; asking for those is asking for these."""
         return Attributes({name: function(value) for name, value in self._values.items()}, self.asked)
 
@@ -147,8 +147,9 @@ class Attributes(Mapping[str, Any]):
             if name not in self.asked and name not in harmless and not np.array_equal(value, usual(name)):
                 raise StretchError(f"its attribute `{name[:60]}` is {str(value)[:60]}, and that is not understood")
 
+                #: What a node reads: a tensor of the running network, a stored one, or nothing.
 
-#: What a node reads: a tensor of the running network, a stored one, or nothing.
+
 Value = fx.Node | np.ndarray | None
 
 
@@ -172,13 +173,13 @@ class OnnxSite(OperatorInputs[fx.Node]):
     def tensor(self, i: int) -> fx.Node:
         """Input `i` as a tensor of the network, a stored one among its parameters."""
         value = require(self.value(i), f"it has no input {i}")
-        return value if isinstance(value, fx.Node) else self.builder.stored(value, f"{self.name}_{i}")
+        return value if isinstance(value, fx.Node) else self.builder.add_tensor(value, f"{self.name}_{i}")
 
     def steps_of(self, i: int) -> Steps | None:
         """Return the scale of the bytes of input `i`; None if they are no bytes that the network computes."""
         return self.steps[i] if i < len(self.steps) else None
 
-    def listed(self, name: str, i: int) -> list[int] | None:
+    def int_list(self, name: str, i: int) -> list[int] | None:
         """Whole numbers that are an attribute, or a stored input in later opsets; None where both are left out."""
         if self.value(i) is not None:
             return self.numbers(i, name)
@@ -196,9 +197,10 @@ class OnnxSite(OperatorInputs[fx.Node]):
         need(len(numbers) == axes, f"its {name} is {numbers} for {axes} axes")
         return numbers
 
+        #: One result of a node: computed, rounded in the file besides, or known already.
 
-#: One result of a node: computed, rounded in the file besides, or known already.
-Result = fx.Node | Rounded | np.ndarray
+
+Result = fx.Node | RoundedTensor | np.ndarray
 
 #: Writes what a node computes, and gives its results.
 Rule = Callable[[OnnxSite], Result | Sequence[Result]]
@@ -217,9 +219,10 @@ def rule(*names: str, rounding: bool = False) -> Callable[[Rule], Rule]:
         ROUNDING.update(names)
     return RULES.add(*names)
 
+    #: The oldest opset in which the evaluator knows scales; they meant the same before.
 
-#: The oldest opset in which the evaluator knows scales; they meant the same before.
-_SCALED = 21
+
+_RESIZE_OPSET = 21
 
 #: Domains of ONNX's own operators, and one whose operators ONNX Runtime's quantisers write.
 _OWN, _RUNTIME = ("", "ai.onnx"), "com.microsoft"
@@ -228,7 +231,7 @@ _OWN, _RUNTIME = ("", "ai.onnx"), "com.microsoft"
 _CUTTING = ("Slice",)
 
 
-def computed(node: Any, reads: list[np.ndarray | None], attrs: Mapping[str, Any], opset: int) -> list[np.ndarray]:
+def compute_constant(node: Any, reads: list[np.ndarray | None], attrs: Mapping[str, Any], opset: int) -> list[np.ndarray]:
     """The results of a node that reads nothing but known tensors.
 
     They are computed by the reference evaluator of the `onnx` package, once it is sure how large they are.
@@ -244,12 +247,12 @@ def computed(node: Any, reads: list[np.ndarray | None], attrs: Mapping[str, Any]
         cost = cost_of(node.op_type, reads, attrs, len(node.output))
         fits = max(result.size for result in cost.results) <= MAX_KNOWN and cost.work <= 64 * MAX_KNOWN
         need(fits, "it makes a stored tensor too large")
-    spoken = max(opset, _SCALED) if node.op_type in ("QuantizeLinear", "DequantizeLinear") else opset
+    spoken = max(opset, _RESIZE_OPSET) if node.op_type in ("QuantizeLinear", "DequantizeLinear") else opset
     feed = {name: x for name, x in zip(node.input, reads, strict=True) if name}
     function = helper.make_function("known", "node", [*feed], node.output, [node], [helper.make_opsetid("", spoken)])
     try:
         run_result = ReferenceEvaluator(function).run(None, feed, attributes={})
-    # The evaluator raises whatever numpy does.
+        # The evaluator raises whatever numpy does.
     except Exception as error:
         raise StretchError(f"it cannot be computed from what the file stores: {first_line(error)[:120]}") from error
     arrays = [np.asarray(item) for item in run_result]
@@ -262,24 +265,24 @@ def by_rule(rule: Rule, site: OnnxSite) -> list[np.ndarray]:
     For operators whose shapes bundles do not know; sizes are those that a network may have.
     """
     read = site.inputs[0]
-    first = site.builder.stored(read, "x0") if isinstance(read, np.ndarray) else read
+    first = site.builder.add_tensor(read, "x0") if isinstance(read, np.ndarray) else read
     built = rule(replace(site, inputs=[first, *site.inputs[1:]]))
     if isinstance(built, np.ndarray):
         return [built]
     if not isinstance(built, fx.Node):
         raise StretchError("it is not computed from what the file stores")
-    return [site.builder.evaluated(built)]
+    return [site.builder.evaluate(built)]
 
 
 def cost_of(op: str, inputs: Sequence[Value], attrs: Mapping[str, Any], results: int) -> Cost:
     """Return the cost of a node by the rules of the bundle checks."""
-    seen = (attrs if isinstance(attrs, Attributes) else Attributes(attrs)).turned(
-        lambda value: value.encode() if isinstance(value, str) else _known(value)
+    seen = (attrs if isinstance(attrs, Attributes) else Attributes(attrs)).map_values(
+        lambda value: value.encode() if isinstance(value, str) else _to_constant(value)
     )
-    return SHAPES[op](ShapeNode(tuple(map(_known, inputs)), seen, results))
+    return SHAPES[op](ShapeNode(tuple(map(_to_constant, inputs)), seen, results))
 
 
-def _known(x: Any) -> Any:
+def _to_constant(x: Any) -> Any:
     """What these rules know of a tensor that the network computes, or the file stores; anything else as it is."""
     if isinstance(x, fx.Node):
         return KnownTensor(shape_of(x))
@@ -289,11 +292,11 @@ def _known(x: Any) -> Any:
     need(kind in TYPE_NAMES, f"it reads numbers of type {x.dtype}, which no network computes with")
     return KnownTensor(x.shape, kind, tuple(x.ravel().tolist()) if x.size <= MAX_VALUES else None)
 
+    # An ONNX file as a torch network, node by node.
 
-# An ONNX file as a torch network, node by node.
+    #: Opsets whose operators are read.
 
 
-#: Opsets whose operators are read.
 OPSETS = range(9, onnx.defs.onnx_opset_version() + 1)
 
 #: Attributes that change nothing of what a network computes here: of training, of types, or told by shapes as well.
@@ -325,10 +328,10 @@ def _opset(path: Path, model: Any) -> int:
     return int(largest)
 
 
-def _stored(path: Path, graph: Any) -> dict[str, np.ndarray]:
+def _initializers(path: Path, graph: Any) -> dict[str, np.ndarray]:
     """Every initialiser as an array."""
     need(not graph.sparse_initializer, f"{path} has sparse weights", "export it with dense ones")
-    beside = sum(_beside(path, tensor) for tensor in graph.initializer)
+    beside = sum(_external_bytes(path, tensor) for tensor in graph.initializer)
     need(
         beside <= MAX_BYTES,
         f"{path} has {beside / 1e9:.1f} GB of weights in other files, {MAX_BYTES / 1e9:.1f} GB are read",
@@ -337,7 +340,7 @@ def _stored(path: Path, graph: Any) -> dict[str, np.ndarray]:
     return {tensor.name: array(path, tensor) for tensor in graph.initializer}
 
 
-def _beside(path: Path, tensor: Any) -> int:
+def _external_bytes(path: Path, tensor: Any) -> int:
     """Bytes of a weight that lies in another file, which must be in the model's folder."""
     if tensor.data_location != EXTERNAL:
         return 0
@@ -360,14 +363,14 @@ def array(path: Path, tensor: Any) -> np.ndarray:
         values = numpy_helper.to_array(tensor, base_dir=str(path.parent))
     except StretchError as error:
         raise StretchError(f"{path} cannot be read: {error.message}", "export it again, in single precision") from error
-    # A file beside it that ends too early, or numbers that are none.
+        # A file beside it that ends too early, or numbers that are none.
     except Exception as error:
         raise StretchError(f"weight `{tensor.name[:80]}` of {path} cannot be read: {str(error)[:120]}", "export it again") from error
     return values.astype(np.float32) if values.dtype == np.float16 else values
 
 
-def _stated(value: Any, last: bool, readers: Readers) -> End:
-    """What the file states of an input."""
+def _input_end(value: Any, last: bool, readers: Readers) -> End:
+    """Return what the file states about an input."""
     kind, dims = value.type.tensor_type.elem_type, value.type.tensor_type.shape.dim
     # a batch that is open is 1
     sizes = [Size(max(0, dim.dim_value) or int(axis == 0), _symbol(dim.dim_param)) for axis, dim in enumerate(dims)]
@@ -381,8 +384,9 @@ def _symbol(name: str) -> str:
     """The name of an axis's length, if it is one: some write the same where nothing is known of any."""
     return name if name.isidentifier() and name not in _NAMELESS else ""
 
+    #: Attributes of ONNX that are tensors, and those that are graphs.
 
-#: Attributes of ONNX that are tensors, and those that are graphs.
+
 _TENSOR, _GRAPHS = 4, (5, 10)
 
 
@@ -394,22 +398,22 @@ def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.
 
     Args:
         path: The file.
-        input_shape: Of its input or of several, as `stretch.models.builder.settled` takes them, images as N×C×H×W; what the
+        input_shape: Of its input or of several, as `stretch.models.builder.resolve_input_shapes` takes them, images as N×C×H×W; what the
             file states if None, with a batch of 1 where it leaves that open.
 
     An image whose channels are last in the file, and which is turned before anything else is done, is N×C×H×W here.
-    What the module says of its inputs: `stretch.models.builder.finished`.
+    What the module says of its inputs: `stretch.models.builder.finish_network`.
     """
     try:
         return _Lowering(Path(path), input_shape).network()
     except StretchError as error:
         if error.message.isprintable():
             raise
-        # A name from the file may hold line breaks, and signs that terminals obey.
-        raise type(error)(_shown(error.message), error.hint) from error
+            # A name from the file may hold line breaks, and signs that terminals obey.
+        raise type(error)(_shorten(error.message), error.hint) from error
 
 
-def _shown(text: str) -> str:
+def _shorten(text: str) -> str:
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape", "surrogatepass").decode() for sign in text)
 
 
@@ -423,47 +427,49 @@ class _Lowering:
         self._path, self._nodes, self._opset = path, list(graph.node), _opset(path, model)
         self._outputs = [value.name for value in graph.output]
         self._halves = any(tensor.data_type == FLOAT16 for tensor in graph.initializer)
-        self._values: dict[str, Value] = {**_stored(path, graph)}
+        self._values: dict[str, Value] = {**_initializers(path, graph)}
         # files of old list their weights among the inputs
         inputs, readers = [value for value in graph.input if value.name not in self._values], Readers(graph.node)
         last = [len(value.type.tensor_type.shape.dim) == 4 and readers.turn(value.name) for value in inputs]
-        self._ends = named_ends(path, [_stated(*pair, readers) for pair in zip(inputs, last, strict=True)])
-        self._shapes = settled(path, self._ends, input_shape)
+        self._ends = named_ends(path, [_input_end(*pair, readers) for pair in zip(inputs, last, strict=True)])
+        self._shapes = resolve_input_shapes(path, self._ends, input_shape)
         self._builder = Builder(self._shapes)
         #: Images whose channels are last, which are turned before anything else is done.
         self._last = [end for end, turns in zip(self._ends, last, strict=True) if turns]
         for end in self._ends:
             x = self._builder.inputs[end.argument]
-            self._values[end.name] = turned(self._builder, x, TO_LAST) if end in self._last else x
+            self._values[end.name] = permute_axes(self._builder, x, TO_LAST) if end in self._last else x
         self._steps: dict[str, Steps] = {}
         self._rounded = 0
 
     def network(self) -> fx.GraphModule:
         """The network."""
         for i, node in enumerate(self._nodes):
-            stated = {item.name: _word(helper.get_attribute_value(item)) for item in node.attribute if item.type in PLAIN_ATTRIBUTES}
-            with reading(self._path, self._what(i), "export the network without it, or give the module itself as `module:factory`", stated):
+            stated = {item.name: _to_str(helper.get_attribute_value(item)) for item in node.attribute if item.type in PLAIN_ATTRIBUTES}
+            with reading(
+                self._path, self._describe(i), "export the network without it, or give the module itself as `module:factory`", stated
+            ):
                 self._lower(node)
         returned = by_name(self._builder, [(name, self._result(name)) for name in self._outputs])
-        keys = [key for key, _ in keyed(returned)]
-        own = OwnNetwork(self._own(keys), [(self._what(i), self._places(node)) for i, node in enumerate(self._nodes)])
-        return finished(self._path, self._builder.finish(returned, "Network"), self._shapes, self._ends, self._warnings(), own)
+        keys = [key for key, _ in walk_leaves(returned)]
+        own = OwnNetwork(self._own_file(keys), [(self._describe(i), self._output_nodes(node)) for i, node in enumerate(self._nodes)])
+        return finish_network(self._path, self._builder.finish(returned, "Network"), self._shapes, self._ends, self._warnings(), own)
 
-    def _what(self, i: int) -> str:
-        """What a sentence calls a node."""
+    def _describe(self, i: int) -> str:
+        """Return how messages name a node."""
         node = self._nodes[i]
         return f"node `{(node.name or f'{node.op_type}_{i}')[:80]}` ({node.op_type[:60]})"
 
-    def _places(self, node: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
+    def _output_nodes(self, node: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
         """What gives the results of a node in the network; none of those that the file rounds."""
         values = {name: self._values.get(name) for name in node.output if name and name not in self._steps}
         return {name: (value.name, ()) for name, value in values.items() if isinstance(value, fx.Node)}
 
-    def _own(self, keys: Sequence[str]) -> SourceFile:
+    def _own_file(self, keys: Sequence[str]) -> SourceFile:
         """The ends of the file, and how precisely it computes."""
         turned = {end.name: TO_LAST if end in self._last else () for end in self._ends}
         inputs = [
-            SourceTensor(end.name, end.argument, ordered(self._shapes[end.argument], turned[end.name]), end.kind, turned[end.name])
+            SourceTensor(end.name, end.argument, permute_shape(self._shapes[end.argument], turned[end.name]), end.kind, turned[end.name])
             for end in self._ends
         ]
         shapes = [shape_of(self._result(name)) for name in self._outputs]
@@ -473,7 +479,9 @@ class _Lowering:
     def _result(self, name: str) -> fx.Node:
         """What the network returns as an output of this name; what the file stores as it is."""
         value = require(self._values.get(name), f"{self._path} returns `{name[:80]}`, which nothing computes")
-        return self._builder.reals(value) if isinstance(value, fx.Node) else self._builder.stored(np.asarray(value, np.float32), name)
+        return (
+            self._builder.to_reals(value) if isinstance(value, fx.Node) else self._builder.add_tensor(np.asarray(value, np.float32), name)
+        )
 
     def _warnings(self) -> list[str]:
         """What is other than in the file."""
@@ -500,8 +508,8 @@ class _Lowering:
         for name, result in zip(node.output, results, strict=False):
             need(name not in self._values, f"`{name[:80]}` is written twice")
             if name:
-                self._values[name] = result.node if isinstance(result, Rounded) else result
-                if isinstance(result, Rounded):
+                self._values[name] = result.node if isinstance(result, RoundedTensor) else result
+                if isinstance(result, RoundedTensor):
                     self._steps[name] = result.steps
 
     def _decide(self, node: Any) -> None:
@@ -511,7 +519,7 @@ class _Lowering:
         graph = {item.name: item.g for item in node.attribute}["then_branch" if np.all(condition) else "else_branch"]
         # the names within a branch are its own
         values, steps = dict(self._values), dict(self._steps)
-        self._values |= _stored(self._path, graph)
+        self._values |= _initializers(self._path, graph)
         for inner in graph.node:
             self._lower(inner)
         results = list(zip(node.output, [value.name for value in graph.output], strict=True))
@@ -522,11 +530,11 @@ class _Lowering:
         attrs = self._attributes(node)
         op = node.op_type if node.domain in _OWN else f"{node.domain}.{node.op_type}"
         function = RULES.get(op)
-        words = Attributes({key: _word(value) for key, value in attrs.items()})
+        words = Attributes({key: _to_str(value) for key, value in attrs.items()})
         known = [read for read in reads if not isinstance(read, fx.Node)]
         if len(known) == len(reads):
             if function is None or not reads or op in SHAPES or op in ROUNDING:
-                return computed(node, known, attrs, self._opset)
+                return compute_constant(node, known, attrs, self._opset)
             made = by_rule(function, OnnxSite(known, op, "known", words, len(node.output), self._opset, Builder((1,))))
             self._check_asked(node, words)
             return made
@@ -537,14 +545,16 @@ class _Lowering:
         steps = [self._steps.get(item) for item in node.input]
         shared = None if op in ROUNDING else common(op, steps)
         if shared is not None:
-            reads = [shared.reals(read) if isinstance(read, np.ndarray) and read.dtype == shared.zero.dtype else read for read in reads]
+            reads = [
+                shared.dequantize(read) if isinstance(read, np.ndarray) and read.dtype == shared.zero.dtype else read for read in reads
+            ]
         built = function(OnnxSite(reads, op, name, words, len(node.output), self._opset, self._builder, steps))
         self._check_asked(node, words)
         results = built if isinstance(built, Sequence) else [built]
         if shared is not None:
             reals = [isinstance(result, fx.Node) and result.meta["val"].is_floating_point() for result in results]
-            return [Rounded(result, shared) if real else result for real, result in zip(reals, results, strict=True)]
-        self._rounded += "DynamicQuantize" in op or any(isinstance(result, Rounded) for result in results)
+            return [RoundedTensor(result, shared) if real else result for real, result in zip(reals, results, strict=True)]
+        self._rounded += "DynamicQuantize" in op or any(isinstance(result, RoundedTensor) for result in results)
         return results
 
     def _check_asked(self, node: Any, attrs: Attributes) -> None:
@@ -553,10 +563,10 @@ class _Lowering:
         def usual(name: str) -> Any:
             try:
                 stated = onnx.defs.get_schema(node.op_type, self._opset, "").attributes[name].default_value
-            # of a domain that states nothing, or unknown there
+                # of a domain that states nothing, or unknown there
             except (onnx.defs.SchemaError, KeyError):
                 return None
-            return _word(helper.get_attribute_value(stated)) if stated.type else None
+            return _to_str(helper.get_attribute_value(stated)) if stated.type else None
 
         attrs.check(usual, HARMLESS.get(node.op_type.removeprefix("QLinear"), ()))
 
@@ -572,7 +582,7 @@ class _Lowering:
         }
 
 
-def _word(value: Any) -> Any:
+def _to_str(value: Any) -> Any:
     """An attribute's value, words as strings."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 

@@ -17,7 +17,7 @@ from scheduler.formats.onnx.file import MAX_PARTS
 from scheduler.formats.onnx.shapes.node import require
 from scheduler.formats.tflite import DEFAULTS, TfliteNetwork, TfliteOperator, open_tflite
 from stretch.capture.inputs import InputShapes
-from stretch.capture.results import keyed
+from stretch.capture.results import walk_leaves
 from stretch.models.builder import (
     Builder,
     End,
@@ -25,14 +25,14 @@ from stretch.models.builder import (
     OwnNetwork,
     Size,
     by_name,
-    finished,
+    finish_network,
     named_ends,
-    ordered,
+    permute_axes,
+    permute_shape,
     reading,
-    rearranged,
-    settled,
+    rearrange,
+    resolve_input_shapes,
     shape_of,
-    turned,
 )
 from stretch.models.onnx.network import RULES as ONNX
 from stretch.models.onnx.network import Attributes, OnnxSite
@@ -54,10 +54,10 @@ HARMLESS = [
 ]
 
 #: Axes of N×C×H×W in the order of N×H×W×C.
-_LAST = (0, 2, 3, 1)
+_CHANNELS_LAST = (0, 2, 3, 1)
 
 #: Where each axis of N×H×W×C stands in N×C×H×W.
-FIRST = {0: 0, 1: 2, 2: 3, 3: 1}
+CHANNELS_FIRST = {0: 0, 1: 2, 2: 3, 3: 1}
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,9 @@ class TfliteView:
         """Another tensor in the same order."""
         return TfliteView(node, self.form, self.size)
 
+        #: What an operator reads: a tensor of the running network, a stored one, or nothing.
 
-#: What an operator reads: a tensor of the running network, a stored one, or nothing.
+
 Value = TfliteView | np.ndarray | None
 
 
@@ -99,22 +100,22 @@ class TfliteSite(OperatorInputs[TfliteView]):
     def seen(self, i: int) -> TfliteView:
         """Input `i` as a tensor of the network, a stored one among its parameters."""
         value = require(self.value(i), f"it has no input {i}")
-        return value if isinstance(value, TfliteView) else TfliteView(self.builder.stored(value, f"{self.name}_{i}"))
+        return value if isinstance(value, TfliteView) else TfliteView(self.builder.add_tensor(value, f"{self.name}_{i}"))
 
     def shape(self, i: int = 0) -> tuple[int, ...]:
         """Of an input, in the file."""
         value = self.value(i)
         return tuple(value.shape) if isinstance(value, np.ndarray) else self.seen(i).shape
 
-    def plain(self, i: int = 0) -> fx.Node:
+    def in_file_order(self, i: int = 0) -> fx.Node:
         """Input `i` with its axes as in the file."""
-        return plain(self.builder, self.seen(i))
+        return in_file_order(self.builder, self.seen(i))
 
     def image(self, i: int = 0) -> fx.Node:
         """Input `i`, N×H×W×C in the file, as N×C×H×W."""
         need(len(self.shape(i)) == 4, f"it reads a tensor of shape {list(self.shape(i))}, which is no image")
         value = _as_image(self, i)
-        return value if isinstance(value, fx.Node) else self.builder.stored(value, f"{self.name}_{i}")
+        return value if isinstance(value, fx.Node) else self.builder.add_tensor(value, f"{self.name}_{i}")
 
     def setting(self, name: str) -> int:
         """A setting that is a whole number."""
@@ -127,10 +128,10 @@ class TfliteSite(OperatorInputs[TfliteView]):
     def operands(self, values: Sequence[fx.Node | np.ndarray]) -> list[Any]:
         """Operands as functions of torch combine them: a single stored number is a number."""
         arrays = {i: value for i, value in enumerate(values) if isinstance(value, np.ndarray)}
-        stored = {i: x.item() if x.size == 1 else self.builder.stored(x, f"{self.name}_{i}") for i, x in arrays.items()}
+        stored = {i: x.item() if x.size == 1 else self.builder.add_tensor(x, f"{self.name}_{i}") for i, x in arrays.items()}
         return [stored.get(i, value) for i, value in enumerate(values)]
 
-    def activated(self, node: fx.Node) -> fx.Node:
+    def apply_activation(self, node: fx.Node) -> fx.Node:
         """Apply the activation that is part of the operator to a result."""
         number = self.setting("fused_activation_function")
         if not number:
@@ -139,30 +140,31 @@ class TfliteSite(OperatorInputs[TfliteView]):
         function, *more = ACTIVATIONS[number]
         return self.builder.call(function, node, *more)
 
+        #: Activations by their number in the format: a function of torch and its arguments.
 
-#: Activations by their number in the format: a function of torch and its arguments.
+
 ACTIVATIONS: dict[int, tuple[Any, ...]] = {1: (torch.relu,), 2: (torch.clamp, -1.0, 1.0), 3: (F.relu6,), 4: (torch.tanh,)}
 
 
-def plain(builder: Builder, seen: TfliteView) -> fx.Node:
+def in_file_order(builder: Builder, seen: TfliteView) -> fx.Node:
     """A tensor with its axes as in the file."""
     if seen.form == "image":
-        return turned(builder, seen.node, (0, 2, 3, 1))
+        return permute_axes(builder, seen.node, (0, 2, 3, 1))
     if seen.form == "row":
         height, width, channels = seen.size
         current = shape_of(seen.node)
-        return rearranged(builder, seen.node, (current[0], channels, height, width), (0, 2, 3, 1), current)
+        return rearrange(builder, seen.node, (current[0], channels, height, width), (0, 2, 3, 1), current)
     return seen.node
 
 
-def flattened(builder: Builder, image: fx.Node) -> TfliteView:
+def flatten_image(builder: Builder, image: fx.Node) -> TfliteView:
     """An image as one row, in the order that torch's networks have."""
     channels, height, width = shape_of(image)[1:]
     row = builder.call(torch.flatten, image, 1)
     return TfliteView(row) if height * width == 1 or channels == 1 else TfliteView(row, "row", (height, width, channels))
 
 
-def aligned(site: TfliteSite, operands: Sequence[int]) -> tuple[list[Any], TfliteView]:
+def align_operands(site: TfliteSite, operands: Sequence[int]) -> tuple[list[Any], TfliteView]:
     """Inputs all in one order of axes, stored ones as arrays, and a tensor whose order the result has.
 
     Where one is an image all are, and axes that some lack stand before the others.
@@ -177,9 +179,9 @@ def aligned(site: TfliteSite, operands: Sequence[int]) -> tuple[list[Any], Tflit
     images = [item for item in seen if item.form == "image"]
     if images and max(len(site.shape(i)) for i in operands) == 4:
         return [value if one else _as_image(site, i) for i, value, one in zip(operands, values, single, strict=True)], images[0]
-    return [site.plain(i) if isinstance(value, TfliteView) else value for i, value in zip(operands, values, strict=True)], TfliteView(
-        seen[0].node
-    )
+    return [
+        site.in_file_order(i) if isinstance(value, TfliteView) else value for i, value in zip(operands, values, strict=True)
+    ], TfliteView(seen[0].node)
 
 
 def _as_image(site: TfliteSite, i: int) -> Any:
@@ -190,11 +192,12 @@ def _as_image(site: TfliteSite, i: int) -> Any:
         return value.reshape(whole).transpose(0, 3, 1, 2)
     if site.seen(i).form == "image":
         return site.seen(i).node
-    x = site.plain(i)
-    return turned(site.builder, x if whole == shape else site.builder.call(torch.reshape, x, whole), (0, 3, 1, 2))
+    x = site.in_file_order(i)
+    return permute_axes(site.builder, x if whole == shape else site.builder.call(torch.reshape, x, whole), (0, 3, 1, 2))
+
+    #: Writes what an operator computes, and gives its results.
 
 
-#: Writes what an operator computes, and gives its results.
 Rule = Callable[[TfliteSite], TfliteView | list[TfliteView]]
 
 #: Rules by the name of the operator; every file of this package adds its own.
@@ -213,7 +216,7 @@ def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.
 
     Images, N×H×W×C in the file, are N×C×H×W in what it reads and gives. Weights of half precision or of rounded
     numbers become reals of single precision, and what rounds activations is left out. What the module says of its inputs:
-    `stretch.models.builder.finished`.
+    `stretch.models.builder.finish_network`.
     """
     return _TfliteLowering(open_tflite(Path(path)), input_shape).network()
 
@@ -224,8 +227,8 @@ class _TfliteLowering:
         if max(len(network.operators), len(network.tensors), len(network.inputs), len(network.outputs)) > MAX_PARTS:
             raise StretchError(f"{network.path} has more than {MAX_PARTS} operators or tensors, which is no network that can be branched")
         images = [len(network.tensors[i].shape) == 4 and not self._turned_at_once(i) for i in network.inputs]
-        self._ends = named_ends(network.path, [self._stated(i, image) for i, image in zip(network.inputs, images, strict=True)])
-        self._shapes = settled(network.path, self._ends, input_shapes)
+        self._ends = named_ends(network.path, [self._input_end(i, image) for i, image in zip(network.inputs, images, strict=True)])
+        self._shapes = resolve_input_shapes(network.path, self._ends, input_shapes)
         self._builder = Builder(self._shapes)
         self._values: dict[int, Value] = {i: tensor.reals for i, tensor in enumerate(network.tensors) if tensor.stored is not None}
         for i, end, image in zip(network.inputs, self._ends, images, strict=True):
@@ -235,28 +238,29 @@ class _TfliteLowering:
         """The network."""
         path = self._network.path
         for operator in self._network.operators:
-            with reading(path, self._what(operator)):
+            with reading(path, self._describe(operator)):
                 self._lower(operator)
         returned = by_name(self._builder, [(self._network.tensors[i].name, self._result(i)) for i in self._network.outputs])
         rounded = sum(tensor.quantisation is not None and tensor.stored is None for tensor in self._network.tensors)
         warnings = [f"{path} rounds {rounded} activations to int8: they are reals here, and `stretch export` finds new scales"]
-        keys = [key for key, _ in keyed(returned)]
+        keys = [key for key, _ in walk_leaves(returned)]
         own = OwnNetwork(
-            self._own(keys, bool(rounded)), [(self._what(operator), self._places(operator)) for operator in self._network.operators]
+            self._own_file(keys, bool(rounded)),
+            [(self._describe(operator), self._output_nodes(operator)) for operator in self._network.operators],
         )
-        return finished(path, self._builder.finish(returned, "Network"), self._shapes, self._ends, warnings if rounded else [], own)
+        return finish_network(path, self._builder.finish(returned, "Network"), self._shapes, self._ends, warnings if rounded else [], own)
 
-    def _what(self, operator: TfliteOperator) -> str:
-        """What a sentence calls an operator."""
+    def _describe(self, operator: TfliteOperator) -> str:
+        """Return how messages name an operator."""
         return f"operator `{self._name(operator)[:80]}` ({operator.code})"
 
-    def _places(self, operator: TfliteOperator) -> dict[str, tuple[str, tuple[int, ...]]]:
+    def _output_nodes(self, operator: TfliteOperator) -> dict[str, tuple[str, tuple[int, ...]]]:
         """What gives the results of an operator in the network, and the order of their axes."""
         values = {i: self._values[i] for i in operator.outputs}
         seen = {i: value for i, value in values.items() if isinstance(value, TfliteView) and value.form != "row"}
-        return {str(i): (value.node.name, _LAST if value.form == "image" else ()) for i, value in seen.items()}
+        return {str(i): (value.node.name, _CHANNELS_LAST if value.form == "image" else ()) for i, value in seen.items()}
 
-    def _own(self, keys: Sequence[str], rounded: bool) -> SourceFile:
+    def _own_file(self, keys: Sequence[str], rounded: bool) -> SourceFile:
         """The ends of the file, and how precisely it computes."""
         ends = []
         for i, name, shape in [
@@ -264,10 +268,10 @@ class _TfliteLowering:
             *((i, key, shape_of(self._result(i))) for i, key in zip(self._network.outputs, keys, strict=True)),
         ]:
             tensor, value = self._network.tensors[i], self._values[i]
-            order = _LAST if isinstance(value, TfliteView) and value.form == "image" else ()
+            order = _CHANNELS_LAST if isinstance(value, TfliteView) and value.form == "image" else ()
             steps = tensor.quantisation
             rounding = {} if steps is None else {"scale": float(steps.scales[0]), "zero_point": int(steps.zero_points[0])}
-            ends.append(SourceTensor(str(i), name, ordered(shape, order), tensor.kind, order, **rounding))
+            ends.append(SourceTensor(str(i), name, permute_shape(shape, order), tensor.kind, order, **rounding))
         halves = any(tensor.kind == "float16" and tensor.stored is None for tensor in self._network.tensors)
         count = len(self._network.inputs)
         return SourceFile(tuple(ends[:count]), tuple(ends[count:]), "int8" if rounded else "fp16" if halves else "fp32")
@@ -278,8 +282,8 @@ class _TfliteLowering:
         if isinstance(value, TfliteView) and value.form == "image":
             return value.node
         if isinstance(value, TfliteView):
-            return self._builder.reals(plain(self._builder, value))
-        return self._builder.stored(np.asarray(value, np.float32), "")
+            return self._builder.to_reals(in_file_order(self._builder, value))
+        return self._builder.add_tensor(np.asarray(value, np.float32), "")
 
     def _name(self, operator: TfliteOperator) -> str:
         """That of what it writes, without the names that converters join to it."""
@@ -304,29 +308,29 @@ class _TfliteLowering:
         if rule is None:
             raise StretchError("there is no rule for this operator")
         if not any(isinstance(read, TfliteView) for read in reads):
-            return self._computed(operator, reads, kinds)
-        return list(self._ruled(operator, reads, self._name(operator), self._builder, kinds))
+            return self._compute_constant(operator, reads, kinds)
+        return list(self._apply_rule(operator, reads, self._name(operator), self._builder, kinds))
 
-    def _ruled(self, operator: TfliteOperator, reads: list[Value], name: str, builder: Builder, kinds: list[str]) -> list[TfliteView]:
+    def _apply_rule(self, operator: TfliteOperator, reads: list[Value], name: str, builder: Builder, kinds: list[str]) -> list[TfliteView]:
         """The results of an operator by its rule, which has to ask for all of its settings that are not as usual."""
         settings = Attributes(operator.settings)
         result = RULES[operator.code](TfliteSite(reads, operator.code, name, settings, len(kinds), builder, kinds))
         settings.check(lambda name: DEFAULTS.get(name, 0), HARMLESS)
         return result if isinstance(result, list) else [result]
 
-    def _computed(self, operator: TfliteOperator, reads: list[Value], kinds: list[str]) -> list[Value]:
+    def _compute_constant(self, operator: TfliteOperator, reads: list[Value], kinds: list[str]) -> list[Value]:
         """The results of an operator that reads nothing but stored tensors, computed by its own rule."""
         if operator.code in ("QUANTIZE", "DEQUANTIZE"):
             return [reads[0]]
         builder = Builder((1,))
         computed = [
-            TfliteView(builder.stored(read, f"x{i}")) if isinstance(read, np.ndarray) and read.dtype.kind == "f" else read
+            TfliteView(builder.add_tensor(read, f"x{i}")) if isinstance(read, np.ndarray) and read.dtype.kind == "f" else read
             for i, read in enumerate(reads)
         ]
         # What is whole may be a shape or axes, which rules need to know.
         if not any(isinstance(item, TfliteView) for item in computed) and isinstance(computed[0], np.ndarray):
-            computed[0] = TfliteView(builder.stored(computed[0], "x0"))
-        return [builder.evaluated(plain(builder, item)) for item in self._ruled(operator, computed, "known", builder, kinds)]
+            computed[0] = TfliteView(builder.add_tensor(computed[0], "x0"))
+        return [builder.evaluate(in_file_order(builder, item)) for item in self._apply_rule(operator, computed, "known", builder, kinds)]
 
     def _turned_at_once(self, tensor: int) -> bool:
         """Whether all that reads a tensor first puts its channels last: then they are second in the file, too."""
@@ -339,7 +343,7 @@ class _TfliteLowering:
             return order is not None and order.ravel().tolist() == [0, 2, 3, 1]
         return operator.code in _ANY_ORDER and len(operator.outputs) == 1 and self._turned_at_once(operator.outputs[0])
 
-    def _stated(self, tensor: int, image: bool) -> End:
+    def _input_end(self, tensor: int, image: bool) -> End:
         """What the file states of an input; an image keeps its channels."""
         start = self._network.tensors[tensor]
         # converters write 1 for a length that is open; a batch of 1 is what is meant

@@ -12,12 +12,12 @@ import torch
 from predictors.errors import StretchError, need
 from predictors.formats.onnx import TO_FIRST, TO_LAST
 from scheduler.formats.onnx.shapes.node import TYPE_NAMES, require
-from stretch.models.builder import Builder, chosen, shape_of, turned
+from stretch.models.builder import Builder, permute_axes, select_at, shape_of
 from stretch.models.onnx.computing import linear
-from stretch.models.tflite.network import FIRST, RULES, TfliteSite, TfliteView, aligned, flattened, plain, rule
+from stretch.models.tflite.network import CHANNELS_FIRST, RULES, TfliteSite, TfliteView, align_operands, flatten_image, in_file_order, rule
 
 #: Operators on single elements that are one of ONNX: those whose names differ in more than how they are written, and the others.
-_EACH = {
+_ELEMENTWISE = {
     "ADD_N": "Sum",
     "GREATER_EQUAL": "GreaterOrEqual",
     "LESS_EQUAL": "LessOrEqual",
@@ -59,25 +59,25 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-def _each(op: str, site: TfliteSite) -> TfliteView:
+def _elementwise(op: str, site: TfliteSite) -> TfliteView:
     attrs = _ATTRIBUTES[site.code](site) if site.code in _ATTRIBUTES else {}
-    values, order = aligned(site, range(len(site.inputs)))
-    return order.like(site.activated(site.onnx(op, values, **attrs)))
+    values, order = align_operands(site, range(len(site.inputs)))
+    return order.like(site.apply_activation(site.onnx(op, values, **attrs)))
 
 
-def _called(function: Callable[..., Any], site: TfliteSite) -> TfliteView:
-    values, order = aligned(site, range(len(site.inputs)))
+def _call_function(function: Callable[..., Any], site: TfliteSite) -> TfliteView:
+    values, order = align_operands(site, range(len(site.inputs)))
     return order.like(site.builder.call(function, *site.operands(values)))
 
 
-RULES.update({code: partial(_each, op) for code, op in _EACH.items()})
-RULES.update({code: partial(_called, function) for code, function in _FUNCTIONS.items()})
+RULES.update({code: partial(_elementwise, op) for code, op in _ELEMENTWISE.items()})
+RULES.update({code: partial(_call_function, function) for code, function in _FUNCTIONS.items()})
 
 
 @rule("MAXIMUM", "MINIMUM")
 def _limit(site: TfliteSite) -> TfliteView:
     """Of two tensors, or a bound; two bounds are one clipping."""
-    values, order = aligned(site, (0, 1))
+    values, order = align_operands(site, (0, 1))
     a, b = site.operands(values)
     if isinstance(a, int | float):
         a, b = b, a
@@ -98,44 +98,44 @@ def _axes(site: TfliteSite) -> list[int]:
     return sorted({axis % rank for axis in axes})
 
 
-def _reduced(op: str, site: TfliteSite) -> TfliteView:
+def _reduction(op: str, site: TfliteSite) -> TfliteView:
     """Over some axes of the file; an image stays one if no axis of it goes, and its mean over all pixels is what torch calls a pool."""
     axes, keep, seen = _axes(site), bool(site.settings.get("keep_dims")), site.seen(0)
     if not axes:
         return seen
     if seen.form == "image" and op == "ReduceMean" and axes == [1, 2] and not keep:
-        return flattened(site.builder, site.onnx(op, [seen.node], axes=[2, 3]))
+        return flatten_image(site.builder, site.onnx(op, [seen.node], axes=[2, 3]))
     if seen.form == "image" and keep:
-        return seen.like(site.onnx(op, [seen.node], axes=[FIRST[axis] for axis in axes]))
-    return TfliteView(site.onnx(op, [site.plain()], axes=axes, keepdims=int(keep)))
+        return seen.like(site.onnx(op, [seen.node], axes=[CHANNELS_FIRST[axis] for axis in axes]))
+    return TfliteView(site.onnx(op, [site.in_file_order()], axes=axes, keepdims=int(keep)))
 
 
 for _code, _op in (("MEAN", "Mean"), ("SUM", "Sum"), ("REDUCE_MAX", "Max"), ("REDUCE_MIN", "Min"), ("REDUCE_PROD", "Prod")):
-    RULES[_code] = partial(_reduced, f"Reduce{_op}")
+    RULES[_code] = partial(_reduction, f"Reduce{_op}")
 
 
 @rule("ARG_MAX", "ARG_MIN")
-def _place(site: TfliteSite) -> TfliteView:
+def _arg_reduction(site: TfliteSite) -> TfliteView:
     (axis,) = _axes(site)
-    return TfliteView(site.onnx("ArgMax" if site.code == "ARG_MAX" else "ArgMin", [site.plain()], axis=axis, keepdims=0))
+    return TfliteView(site.onnx("ArgMax" if site.code == "ARG_MAX" else "ArgMin", [site.in_file_order()], axis=axis, keepdims=0))
 
 
 @rule("CUMSUM")
 def _cum_sum(site: TfliteSite) -> TfliteView:
     ways = {name: int(bool(site.settings.get(name))) for name in ("exclusive", "reverse")}
-    return TfliteView(site.onnx("CumSum", [site.plain(), np.array(_axes(site))], **ways))
+    return TfliteView(site.onnx("CumSum", [site.in_file_order(), np.array(_axes(site))], **ways))
 
 
-def _last(op: str, site: TfliteSite) -> TfliteView:
+def _along_last_axis(op: str, site: TfliteSite) -> TfliteView:
     """A function along the last axis, of what is multiplied by a number first."""
-    order = _ordered(site)
+    order = _in_known_order(site)
     factor = float(site.settings.get("beta", 0.0)) if site.code == "SOFTMAX" else 1.0
     x = order.node if factor == 1 else site.builder.call(torch.mul, order.node, factor)
-    return order.like(site.activated(site.onnx(op, [x], axis=_axis(order, -1))))
+    return order.like(site.apply_activation(site.onnx(op, [x], axis=_axis(order, -1))))
 
 
 for _code, _op in (("SOFTMAX", "Softmax"), ("LOG_SOFTMAX", "LogSoftmax"), ("L2_NORMALIZATION", "LpNormalization")):
-    RULES[_code] = partial(_last, _op)
+    RULES[_code] = partial(_along_last_axis, _op)
 
 
 @rule("LOCAL_RESPONSE_NORMALIZATION")
@@ -150,52 +150,51 @@ def _local_response(site: TfliteSite) -> TfliteView:
 def _fully_connected(site: TfliteSite) -> TfliteView:
     """A matrix on the last axis, or on rows as long as it reads; columns are put into the order of a flattened image."""
     need(not site.setting("weights_format"), "its weights are shuffled for one runtime")
-    bias = site.optional(2, "bias")
+    bias = site.optional_stored(2, "bias")
     weight = site.value(1)
     if not isinstance(weight, np.ndarray):
-        x = site.builder.call(torch.matmul, site.plain(), site.builder.call(torch.transpose, site.plain(1), 0, 1))
+        x = site.builder.call(torch.matmul, site.in_file_order(), site.builder.call(torch.transpose, site.in_file_order(1), 0, 1))
         x = x if bias is None else site.builder.call(torch.add, x, site.seen(2).node)
-        return TfliteView(site.activated(x))
+        return TfliteView(site.apply_activation(x))
     need(weight.ndim == 2 and weight.dtype == np.float32, f"its weight has the shape {list(weight.shape)} and type {weight.dtype}")
     seen, keep = site.seen(0), bool(site.settings.get("keep_num_dims"))
     if not keep and seen.form == "image" and np.prod(seen.shape[1:]) == weight.shape[1]:
-        seen = flattened(site.builder, seen.node)
+        seen = flatten_image(site.builder, seen.node)
     if seen.form == "row" and seen.shape[1] == weight.shape[1]:
         height, width, channels = seen.size
         weight = weight.reshape(-1, height, width, channels).transpose(0, 3, 1, 2).reshape(weight.shape)
         x = seen.node
     else:
-        x = plain(site.builder, seen)
+        x = in_file_order(site.builder, seen)
         if not keep and shape_of(x) != (shape_of(x)[0], weight.shape[1]):
             x = site.builder.call(torch.reshape, x, (-1, weight.shape[1]))
-    return TfliteView(site.activated(site.builder.module(linear(weight, bias), x, site.name)))
+    return TfliteView(site.apply_activation(site.builder.module(linear(weight, bias), x, site.name)))
 
 
 @rule("BATCH_MATMUL")
 def _matmul(site: TfliteSite) -> TfliteView:
-    sides = [site.plain(i) for i in (0, 1)]
+    sides = [site.in_file_order(i) for i in (0, 1)]
     for i, name in enumerate(("adj_x", "adj_y")):
         if site.settings.get(name):
             sides[i] = site.builder.call(torch.transpose, sides[i], -2, -1)
     return TfliteView(site.onnx("MatMul", sides))
 
-
-# Operators that move, cut, join and repeat.
+    # Operators that move, cut, join and repeat.
 
 
 def _axis(order: TfliteView, axis: int) -> int:
     """An axis of the file in a tensor's own order."""
     counted = axis % len(order.shape)
-    return FIRST[counted] if order.form == "image" else counted
+    return CHANNELS_FIRST[counted] if order.form == "image" else counted
 
 
-def _ordered(site: TfliteSite, i: int = 0) -> TfliteView:
+def _in_known_order(site: TfliteSite, i: int = 0) -> TfliteView:
     """An input as an image or as in the file; what is a row in another order is put right."""
     seen = site.seen(i)
-    return seen if seen.form == "image" else TfliteView(site.plain(i))
+    return seen if seen.form == "image" else TfliteView(site.in_file_order(i))
 
 
-def _reshaped(builder: Builder, seen: TfliteView, shape: list[int]) -> TfliteView:
+def _reshape_view(builder: Builder, seen: TfliteView, shape: list[int]) -> TfliteView:
     """The same elements in another shape; an image that is flattened keeps the order that torch's networks have."""
     before = seen.shape
     need(shape.count(-1) <= 1 and min(shape, default=0) >= -1, f"it makes the shape {shape}")
@@ -206,34 +205,34 @@ def _reshaped(builder: Builder, seen: TfliteView, shape: list[int]) -> TfliteVie
     if tuple(shape) == before:
         return seen
     if seen.form == "image" and shape == [before[0], prod(before[1:])]:
-        return flattened(builder, seen.node)
+        return flatten_image(builder, seen.node)
     if seen.form == "row" and tuple(shape) == (before[0], *seen.size):
         height, width, channels = seen.size
         return TfliteView(builder.call(torch.reshape, seen.node, (before[0], channels, height, width)), "image")
     if len(before) == 2 and tuple(shape) == (before[0], 1, 1, before[1]) and seen.form == "plain":
         return TfliteView(builder.call(torch.reshape, seen.node, (*before, 1, 1)), "image")
-    return TfliteView(builder.call(torch.reshape, plain(builder, seen), tuple(shape)))
+    return TfliteView(builder.call(torch.reshape, in_file_order(builder, seen), tuple(shape)))
 
 
 @rule("RESHAPE")
 def _reshape(site: TfliteSite) -> TfliteView:
     value = site.value(1)
     shape = site.numbers(1, "shape") if value is not None else [int(n) for n in site.settings.get("new_shape", ())]
-    return _reshaped(site.builder, site.seen(0), shape)
+    return _reshape_view(site.builder, site.seen(0), shape)
 
 
 @rule("SQUEEZE")
 def _squeeze(site: TfliteSite) -> TfliteView:
     shape = site.shape()
     axes = {int(axis) % len(shape) for axis in site.settings.get("squeeze_dims", ())} or {i for i, n in enumerate(shape) if n == 1}
-    return _reshaped(site.builder, site.seen(0), [n for i, n in enumerate(shape) if i not in axes])
+    return _reshape_view(site.builder, site.seen(0), [n for i, n in enumerate(shape) if i not in axes])
 
 
 @rule("EXPAND_DIMS")
 def _expand_dims(site: TfliteSite) -> TfliteView:
     shape, (axis,) = list(site.shape()), site.numbers(1, "axis")
     shape.insert(axis if axis >= 0 else axis + len(shape) + 1, 1)
-    return _reshaped(site.builder, site.seen(0), shape)
+    return _reshape_view(site.builder, site.seen(0), shape)
 
 
 @rule("TRANSPOSE")
@@ -245,7 +244,7 @@ def _transpose(site: TfliteSite) -> TfliteView:
         return TfliteView(seen.node)
     if seen.form == "plain" and order == TO_LAST:
         return TfliteView(seen.node, "image")
-    return TfliteView(turned(site.builder, site.plain(), order))
+    return TfliteView(permute_axes(site.builder, site.in_file_order(), order))
 
 
 @rule("CONCATENATION")
@@ -253,15 +252,15 @@ def _concat(site: TfliteSite) -> TfliteView:
     """In the order of an image, if one of them is one, or as in the file."""
     seen = [site.seen(i) for i in range(len(site.inputs))]
     image = any(item.form == "image" for item in seen) and all(len(item.shape) == 4 for item in seen)
-    parts = [site.image(i) if image else site.plain(i) for i in range(len(seen))]
+    parts = [site.image(i) if image else site.in_file_order(i) for i in range(len(seen))]
     order = TfliteView(parts[0], "image" if image else "plain")
-    return order.like(site.activated(site.onnx("Concat", parts, axis=_axis(order, site.setting("axis")))))
+    return order.like(site.apply_activation(site.onnx("Concat", parts, axis=_axis(order, site.setting("axis")))))
 
 
 @rule("SPLIT", "SPLIT_V")
 def _split(site: TfliteSite) -> list[TfliteView]:
     at, which = (1, 0) if site.code == "SPLIT" else (0, 2)
-    order = _ordered(site, at)
+    order = _in_known_order(site, at)
     axis = _axis(order, site.numbers(which, "axis")[0])
     size = shape_of(order.node)[axis]
     if site.code == "SPLIT":
@@ -273,9 +272,9 @@ def _split(site: TfliteSite) -> list[TfliteView]:
     return [order.like(part) for part in site.onnx("Split", [order.node], site.results, axis=axis, split=sizes)]
 
 
-def _sliced(site: TfliteSite, *bounds: Sequence[int]) -> TfliteView:
+def _slice_bounds(site: TfliteSite, *bounds: Sequence[int]) -> TfliteView:
     """The part between bounds of each axis of the file, with steps."""
-    order = _ordered(site)
+    order = _in_known_order(site)
     begins, ends, steps = map(np.array, bounds)
     axes = np.array([_axis(order, axis) for axis in range(len(order.shape))])
     return order.like(site.onnx("Slice", [order.node, begins, ends, axes, steps]))
@@ -287,7 +286,7 @@ def _slice(site: TfliteSite) -> TfliteView:
     ends = [whole if size == -1 else begin + size for begin, size, whole in zip(begins, sizes, shape, strict=False)]
     fits = all(0 <= begin < end <= whole for begin, end, whole in zip(begins, ends, shape, strict=False))
     need(fits and len(begins) == len(sizes) == len(shape), f"it cuts {begins} and {sizes} out of {list(shape)}")
-    return _sliced(site, begins, ends, [1] * len(shape))
+    return _slice_bounds(site, begins, ends, [1] * len(shape))
 
 
 @rule("STRIDED_SLICE")
@@ -296,45 +295,45 @@ def _strided_slice(site: TfliteSite) -> TfliteView:
     shape = site.shape()
     need(not site.setting("ellipsis_mask") and not site.setting("new_axis_mask"), "it slices with an ellipsis or new axes")
     need(len(begins) == len(ends) == len(strides) <= len(shape), f"it slices {list(shape)} by {begins}, {ends} and {strides}")
-    ranges, gone = [slice(0, size, 1) for size in shape], []
+    ranges, removed = [slice(0, size, 1) for size in shape], []
     for axis, (begin, end, step) in enumerate(zip(begins, ends, strides, strict=True)):
         need(step >= 1, "it turns the order of elements round")
         if site.setting("shrink_axis_mask") >> axis & 1:
             need(-shape[axis] <= begin < shape[axis], f"it reads place {begin} of {shape[axis]}")
-            gone.append(axis)
+            removed.append(axis)
             ranges[axis] = slice(begin % shape[axis], begin % shape[axis] + 1, 1)
             continue
         end = begin + end if site.settings.get("offset") else end
         first = None if site.setting("begin_mask") >> axis & 1 else begin
         last = None if site.setting("end_mask") >> axis & 1 else end
         ranges[axis] = slice(*slice(first, last, step).indices(shape[axis]))
-    sliced = _sliced(site, *zip(*((part.start, part.stop, part.step) for part in ranges), strict=True))
-    return _reshaped(site.builder, sliced, [n for axis, n in enumerate(sliced.shape) if axis not in gone])
+    sliced = _slice_bounds(site, *zip(*((part.start, part.stop, part.step) for part in ranges), strict=True))
+    return _reshape_view(site.builder, sliced, [n for axis, n in enumerate(sliced.shape) if axis not in removed])
 
 
 @rule("GATHER")
 def _gather(site: TfliteSite) -> TfliteView:
     need(not site.setting("batch_dims"), "it gathers in batches")
-    indices = site.known(1, "indices")
+    indices = site.require_stored(1, "indices")
     need(not (indices < 0).any(), "it counts places from the end")
-    return TfliteView(site.onnx("Gather", [site.plain(), indices], axis=site.setting("axis")))
+    return TfliteView(site.onnx("Gather", [site.in_file_order(), indices], axis=site.setting("axis")))
 
 
 @rule("REVERSE_V2")
 def _reverse(site: TfliteSite) -> TfliteView:
-    order = _ordered(site)
+    order = _in_known_order(site)
     return order.like(site.builder.call(torch.flip, order.node, [_axis(order, axis) for axis in site.numbers(1, "axes")]))
 
 
 @rule("PAD", "PADV2", "MIRROR_PAD")
 def _pad(site: TfliteSite) -> TfliteView:
-    order, widths = _ordered(site), site.known(1, "widths")
+    order, widths = _in_known_order(site), site.require_stored(1, "widths")
     need(widths.shape == (len(order.shape), 2) and not (widths < 0).any(), f"it pads {list(order.shape)} by {widths.tolist()}")
     need(site.code != "MIRROR_PAD" or not site.setting("mode"), "it repeats the border too, which torch's padding does not")
     pads = np.zeros((2, len(widths)), np.int64)
     pads[:, [_axis(order, axis) for axis in range(len(widths))]] = widths.T
     mode = "reflect" if site.code == "MIRROR_PAD" else "constant"
-    return order.like(site.onnx("Pad", [order.node, None, site.optional(2, "value")], pads=pads.ravel().tolist(), mode=mode))
+    return order.like(site.onnx("Pad", [order.node, None, site.optional_stored(2, "value")], pads=pads.ravel().tolist(), mode=mode))
 
 
 @rule("DEPTH_TO_SPACE", "SPACE_TO_DEPTH")
@@ -345,22 +344,23 @@ def _blocks(site: TfliteSite) -> TfliteView:
 
 
 def _squared_difference(site: TfliteSite) -> TfliteView:
-    values, order = aligned(site, (0, 1))
+    values, order = align_operands(site, (0, 1))
     return order.like(site.builder.call(torch.square, site.onnx("Sub", values)))
 
 
 RULES.update(
     {
-        "BROADCAST_TO": lambda site: TfliteView(site.builder.method("expand", site.plain(), *site.numbers(1, "shape"))),
-        # what they read: the scales of activations are found anew
+        "BROADCAST_TO": lambda site: TfliteView(
+            site.builder.method("expand", site.in_file_order(), *site.numbers(1, "shape"))
+        ),  # what they read: the scales of activations are found anew
         **dict.fromkeys(("DEQUANTIZE", "QUANTIZE"), lambda site: site.seen(0)),
         "PACK": lambda site: TfliteView(
-            site.builder.call(torch.stack, list(map(site.plain, range(len(site.inputs)))), site.setting("axis"))
+            site.builder.call(torch.stack, list(map(site.in_file_order, range(len(site.inputs)))), site.setting("axis"))
         ),
         "SQUARED_DIFFERENCE": _squared_difference,
-        "TILE": lambda site: TfliteView(site.builder.method("repeat", site.plain(), *site.numbers(1, "repeats"))),
+        "TILE": lambda site: TfliteView(site.builder.method("repeat", site.in_file_order(), *site.numbers(1, "repeats"))),
         "UNPACK": lambda site: [
-            TfliteView(site.builder.call(torch.select, site.plain(), site.setting("axis"), i)) for i in range(site.results)
+            TfliteView(site.builder.call(torch.select, site.in_file_order(), site.setting("axis"), i)) for i in range(site.results)
         ],
     }
 )
@@ -385,7 +385,7 @@ def _steps(site: TfliteSite, *names: str) -> list[int]:
 
 
 def _weights(site: TfliteSite, i: int) -> tuple[np.ndarray, np.ndarray | None]:
-    weight, bias = site.known(i, "weight"), site.optional(i + 1 if site.code != "TRANSPOSE_CONV" else 3, "bias")
+    weight, bias = site.require_stored(i, "weight"), site.optional_stored(i + 1 if site.code != "TRANSPOSE_CONV" else 3, "bias")
     if weight.ndim != 4 or weight.dtype != np.float32 or (bias is not None and bias.dtype != np.float32):
         raise StretchError(f"its weights have the shape {list(weight.shape)} and type {weight.dtype}")
     return weight, None if bias is None else bias.reshape(-1)
@@ -402,7 +402,7 @@ def _convolution(site: TfliteSite) -> TfliteView:
     need(bool(weight.shape[1] and not channels % weight.shape[1]), f"its weight reads {weight.shape[1]} channels of {channels}")
     attrs = {"strides": _steps(site, "stride_h", "stride_w"), "dilations": _steps(site, "dilation_h_factor", "dilation_w_factor")}
     built = site.onnx("Conv", [x, weight, bias], group=channels // weight.shape[1], auto_pad=_padding(site), **attrs)
-    return TfliteView(site.activated(built), "image")
+    return TfliteView(site.apply_activation(built), "image")
 
 
 @rule("AVERAGE_POOL_2D", "MAX_POOL_2D")
@@ -412,13 +412,13 @@ def _pool(site: TfliteSite) -> TfliteView:
     kernel, stride = _steps(site, "filter_height", "filter_width"), _steps(site, "stride_h", "stride_w")
     whole = tuple(kernel) == shape_of(x)[2:] and (_padding(site) == "VALID" or all(s >= k for s, k in zip(stride, kernel, strict=True)))
     if site.code == "AVERAGE_POOL_2D" and whole:
-        return TfliteView(site.activated(site.onnx("GlobalAveragePool", [x])), "image")
+        return TfliteView(site.apply_activation(site.onnx("GlobalAveragePool", [x])), "image")
     op = "MaxPool" if site.code == "MAX_POOL_2D" else "AveragePool"
-    return TfliteView(site.activated(site.onnx(op, [x], kernel_shape=kernel, strides=stride, auto_pad=_padding(site))), "image")
+    return TfliteView(site.apply_activation(site.onnx(op, [x], kernel_shape=kernel, strides=stride, auto_pad=_padding(site))), "image")
 
 
 @rule("TRANSPOSE_CONV")
-def _transposed(site: TfliteSite) -> TfliteView:
+def _transposed_convolution(site: TfliteSite) -> TfliteView:
     """Its first input is the shape that it makes; what SAME has too much of is cut off, the odd row behind."""
     wanted, x = site.numbers(0, "shape"), site.image(2)
     weight, bias = _weights(site, 1)
@@ -437,10 +437,11 @@ def _transposed(site: TfliteSite) -> TfliteView:
     result = site.onnx("ConvTranspose", [x, weight, bias], strides=stride, pads=pads, output_padding=more)
     for axis in () if even else (0, 1):
         result = site.builder.call(torch.narrow, result, 2 + axis, before[axis], wanted[1 + axis])
-    return TfliteView(site.activated(result), "image")
+    return TfliteView(site.apply_activation(result), "image")
+
+    #: What ONNX calls the places of pixels, by the setting.
 
 
-#: What ONNX calls the places of pixels, by the setting.
 _COORDINATES = {"align_corners": "align_corners", "half_pixel_centers": "half_pixel"}
 
 
@@ -463,11 +464,11 @@ def _bilinear(site: TfliteSite) -> TfliteView:
 def _nearest(site: TfliteSite) -> TfliteView:
     x, sizes = site.image(), _sizes(site)
     aligned, half = bool(site.settings.get("align_corners")), bool(site.settings.get("half_pixel_centers"))
-    places = [_chosen(new, old, aligned, half) for new, old in zip(sizes, shape_of(x)[2:], strict=True)]
-    return TfliteView(chosen(site.builder, x, places, site.name), "image")
+    places = [_nearest_pixels(new, old, aligned, half) for new, old in zip(sizes, shape_of(x)[2:], strict=True)]
+    return TfliteView(select_at(site.builder, x, places, site.name), "image")
 
 
-def _chosen(new: int, old: int, aligned: bool, half: bool) -> np.ndarray:
+def _nearest_pixels(new: int, old: int, aligned: bool, half: bool) -> np.ndarray:
     """The old pixel for each new one (`GetNearestNeighbor` of LiteRT's reference kernels), in single precision as there."""
     scale = np.float32((old - 1) / (new - 1)) if aligned and new > 1 else np.float32(old / new)
     at = (np.arange(new, dtype=np.float32) + np.float32(0.5 if half else 0.0)) * scale

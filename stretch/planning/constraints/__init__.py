@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ROUNDING = 1e-12
 
 #: A bound on a ratio that rules nothing out: from above, and from below.
-ENDLESS, NOTHING = 1e6, 1e-6
+NO_UPPER_BOUND, NO_LOWER_BOUND = 1e6, 1e-6
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,14 @@ class Limit:
     value: float  # The number now.
     loosest: float  # A number that rules nothing out.
     ladder: tuple[float, ...] | None = None  # The numbers to choose from, tight to loose; None where any will do.
-    put: Callable[[Any, float], Any] = lambda value, number: number  # The constraint's value with another number in place of this one.
+    with_number: Callable[[Any, float], Any] = lambda value, number: (
+        number
+    )  # The constraint's value with another number in place of this one.
 
     def change(self, request: Any, number: float) -> Any:
         """A request with another number in place of this one."""
         name = self.constraint.option.name
-        return msgspec.structs.replace(request, **{name: self.put(getattr(request, name), number)})
+        return msgspec.structs.replace(request, **{name: self.with_number(getattr(request, name), number)})
 
     def rule(self, request: Any, nearest: float) -> TightRule:
         """The rule as a refusal blames it, with the nearest number at which there is a design."""
@@ -72,7 +74,7 @@ class Constraint(ABC):
     def limits(self, value: Any, options: "Sequence[SegmentOptions]") -> "list[Limit]":
         """The numbers that a refusal may blame."""
 
-    def missed(self, value: Any, options: "Sequence[SegmentOptions]", segment_ms: Sequence[float]) -> str | None:
+    def explain_miss(self, value: Any, options: "Sequence[SegmentOptions]", segment_ms: Sequence[float]) -> str | None:
         """Why none of some ways keeps to it, as the end of a sentence; None if one does."""
         return None
 
@@ -90,26 +92,29 @@ class Bound(Constraint):
     measured: ClassVar[str]
     reference: ClassVar[str] = ""
 
-    def part(self, options: "SegmentOptions") -> "NDArray[np.float64]":
+    def numerator(self, options: "SegmentOptions") -> "NDArray[np.float64]":
         """Return the compared value, per combination."""
         return getattr(options, self.measured)
 
-    def of(self, options: "SegmentOptions", segment_ms: float) -> "NDArray[np.float64] | float":
+    def denominator(self, options: "SegmentOptions", segment_ms: float) -> "NDArray[np.float64] | float":
         """Return the value that it is compared with."""
         return getattr(options, self.reference) if self.reference else segment_ms
 
     def mask(self, value: float, options: "SegmentOptions", segment_ms: float) -> "NDArray[np.bool_]":
         """Which combinations keep to it."""
-        part, allowed = self.part(options), value * self.of(options, segment_ms)
+        part, allowed = self.numerator(options), value * self.denominator(options, segment_ms)
         return part <= allowed + ROUNDING if self.at_most else part >= allowed - ROUNDING
 
     def limits(self, value: float, options: "Sequence[SegmentOptions]") -> list[Limit]:
         """The share."""
-        return [Limit(self, value, ENDLESS if self.at_most else NOTHING)]
+        return [Limit(self, value, NO_UPPER_BOUND if self.at_most else NO_LOWER_BOUND)]
 
-    def missed(self, value: float, options: "Sequence[SegmentOptions]", segment_ms: Sequence[float]) -> str | None:
+    def explain_miss(self, value: float, options: "Sequence[SegmentOptions]", segment_ms: Sequence[float]) -> str | None:
         """The best share, where it is not good enough."""
-        shares = [self.part(way) / self.of(way, ms) for way, ms in zip(options, segment_ms, strict=True)]
+        shares = [
+            self.numerator(segment_options) / self.denominator(segment_options, ms)
+            for segment_options, ms in zip(options, segment_ms, strict=True)
+        ]
         if self.at_most:
             best = min(float(share.min()) for share in shares)
             return self.words.format(best, value) if best > value else None
@@ -164,7 +169,7 @@ class Capacity(Bound):
     exact, at_most, measured = False, False, "macs"
     words = "a branched segment has at most {:.2g} of the original's MACs; the minimum is {:g}"
 
-    def of(self, options: "SegmentOptions", segment_ms: float) -> float:
+    def denominator(self, options: "SegmentOptions", segment_ms: float) -> float:
         """Those of the original."""
         return options.segment.graph.macs
 
@@ -202,14 +207,14 @@ class PeakMemory(Bound):
     whole, measured = True, "peak_bytes"
     words = "activations take at least {:.3g} bytes; the maximum is {:.10g}"
 
-    def of(self, options: "SegmentOptions", segment_ms: float) -> float:
+    def denominator(self, options: "SegmentOptions", segment_ms: float) -> float:
         """One byte: the bound is no share."""
         return 1
 
     def limits(self, value: int, options: "Sequence[SegmentOptions]") -> list[Limit]:
         """The bytes, up to those of the largest combination."""
         largest = max(int(way.peak_bytes.max()) for way in options)
-        return [Limit(self, value, max(largest, value), put=lambda _, number: ceil(number))]
+        return [Limit(self, value, max(largest, value), with_number=lambda _, number: ceil(number))]
 
 
 @register
@@ -229,12 +234,12 @@ class Intact(Bound):
     exact, at_most = False, False
     words = "a branch keeps at most {:.2g} of the blocks with all of their channels; the minimum is {:g}"
 
-    def part(self, options: "SegmentOptions") -> "NDArray[np.int64]":
+    def numerator(self, options: "SegmentOptions") -> "NDArray[np.int64]":
         """The most such blocks of a branch."""
         depths = [np.array([b.depth * (b.width == options.segment.width) for b in branch]) for branch in options.candidates]
         return np.stack([most[at] for most, at in zip(depths, options.scales_of(), strict=True)]).max(0)
 
-    def of(self, options: "SegmentOptions", segment_ms: float) -> float:
+    def denominator(self, options: "SegmentOptions", segment_ms: float) -> float:
         """Those of the segment."""
         return options.segment.depth
 
@@ -296,8 +301,8 @@ class TotalMacs(Constraint):
         """Both ends of the range."""
         low, high = value
         return [
-            Limit(self, low, min(0.01, low / 2), put=lambda now, number: (number, now[1])),
-            Limit(self, high, max(100.0, high * 2), put=lambda now, number: (now[0], number)),
+            Limit(self, low, min(0.01, low / 2), with_number=lambda now, number: (number, now[1])),
+            Limit(self, high, max(100.0, high * 2), with_number=lambda now, number: (now[0], number)),
         ]
 
 

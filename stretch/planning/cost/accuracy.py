@@ -110,7 +110,7 @@ class AccuracyPredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         """Top-1 of a design of such a loss."""
         return self.base - loss
 
-    def most_loss(self, value: float) -> float:
+    def max_loss(self, value: float) -> float:
         """The largest loss at which a design has such a top-1."""
         return self.base - value
 
@@ -126,19 +126,19 @@ class AccuracyPredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 
     def loss(self, graph: OpGraph, design: BranchDesign) -> float:
         """The loss of a design."""
-        return -sum(float(np.dot(self._of(name), row)) for name, row in segment_features(graph, design).items())
+        return -sum(float(np.dot(self._model_of(name), row)) for name, row in segment_features(graph, design).items())
 
     def losses(self, options: SegmentOptions) -> Floats:
         """Return the accuracy that each option costs; zero for a segment that stays whole or is split exactly."""
         if not options.branched or options.exact:
             return np.zeros(len(options.macs))
-        result: Floats = -option_features(options, FEATURES) @ self._of(options.segment.name)
+        result: Floats = -option_features(options, FEATURES) @ self._model_of(options.segment.name)
         return result
 
-    def _of(self, segment: str) -> Floats:
+    def _model_of(self, segment: str) -> Floats:
         if segment not in self.weights:
-            what = f"the accuracy predictor of `{self.model}` does not know the segment `{segment}`, only {', '.join(self.weights)}"
-            raise UsageError(what, Message("plan with {} and the meeting points it was fitted with", OptionName("merge", "never")))
+            problem = f"the accuracy predictor of `{self.model}` does not know the segment `{segment}`, only {', '.join(self.weights)}"
+            raise UsageError(problem, Message("plan with {} and the meeting points it was fitted with", OptionName("merge", "never")))
         return np.array(self.weights[segment])
 
 
@@ -161,20 +161,20 @@ def segment_features(graph: OpGraph, design: BranchDesign) -> dict[str, Floats]:
 # `stretch.sensitivity` measures and fits; this file needs neither.
 
 #: What a segment's loss depends on, beside which segment it is.
-SEEN = ("log_macs", "log_mean_width", "log_widest", "log_mean_depth", "log_deepest", "log_largest", "log_branches")
+SEEN_FEATURES = ("log_macs", "log_mean_width", "log_widest", "log_mean_depth", "log_deepest", "log_largest", "log_branches")
 #: 97.5 % quantile of the normal distribution.
-Z = 1.959963984540054
+NORMAL_QUANTILE_95 = 1.959963984540054
 
 _Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 _Number = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
-_Row = Annotated[tuple[_Number, ...], msgspec.Meta(min_length=len(SEEN), max_length=len(SEEN))]
+_Row = Annotated[tuple[_Number, ...], msgspec.Meta(min_length=len(SEEN_FEATURES), max_length=len(SEEN_FEATURES))]
 
 
 class ChangedSegment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A segment that took the place of the original's."""
 
     stages: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=1000)]  # Stages of the network that it consists of, in order.
-    features: _Row  # What the predictor sees of it, one number for each of `SEEN`.
+    features: _Row  # What the predictor sees of it, one number for each of `SEEN_FEATURES`.
 
 
 class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -223,7 +223,7 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     base: _Number  # Of the logarithm of every loss.
     length: _Number  # For the logarithm of the number of stages.
     measured: dict[str, _Number] = msgspec.field(name="own")  # Of single segments, by the names of their stages joined by a space.
-    weights: _Row  # For each of `SEEN`.
+    weights: _Row  # For each of `SEEN_FEATURES`.
     range: tuple[_Number, _Number]  # Lowest and highest logarithm of a loss that was measured, widened; predictions stay within it.
     #: What is taken off the logarithm of a segment's loss in a design, times the share of stages behind it.
     recovery: Annotated[float, msgspec.Meta(ge=0, le=100)]
@@ -269,21 +269,21 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             return np.zeros(len(options.macs))
         self._check_join(options.join)
         stages = self._stages(options.segment)
-        return self.counts(stages) * self.loss_of(stages, option_features(options, SEEN))
+        return self.counts(stages) * self.loss_of(stages, option_features(options, SEEN_FEATURES))
 
     def loss(self, graph: OpGraph, design: BranchDesign) -> float:
         """The loss of a design."""
         for part in design.segments:
             if not part.whole and not join_of(part.join).exact:
                 self._check_join(part.join)
-        changed = [(self._stages(segment), row) for segment, row in changed_segments(graph, design, SEEN)]
+        changed = [(self._stages(segment), row) for segment, row in changed_segments(graph, design, SEEN_FEATURES)]
         return sum(self.counts(stages) * float(self.loss_of(stages, row[None])[0]) for stages, row in changed)
 
     def value(self, loss: float) -> float:
         """Agreement of a design of such a loss; 1 where nothing is lost."""
         return 1.0 if loss <= 0 else float(1 / (1 + np.exp(-self._logit(loss))))
 
-    def most_loss(self, value: float) -> float:
+    def max_loss(self, value: float) -> float:
         """The largest loss at which a design agrees so often; below zero where none does."""
         if value >= 1:
             return 0.0
@@ -297,7 +297,7 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     def prediction(self, loss: float) -> PredictedAccuracy:
         """Agreement of a design of such a loss as plain data; certain where nothing is lost."""
-        half = 0.0 if loss <= 0 else Z * self.spread
+        half = 0.0 if loss <= 0 else NORMAL_QUANTILE_95 * self.spread
         low, high = (float(1 / (1 + np.exp(-(self._logit(loss) + side)))) if loss > 0 else 1.0 for side in (-half, half))
         return PredictedAccuracy(
             agreement=self.value(loss),
@@ -313,8 +313,8 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     def _check_join(self, join: JoinKind) -> None:
         if join != self.join:
-            what = f"the sensitivity of `{self.model}` was measured with `{self.join}` joins, which says nothing of `{join}`"
-            raise UsageError(what, Message("plan with {}", OptionName("join", self.join)))
+            problem = f"the sensitivity of `{self.model}` was measured with `{self.join}` joins, which says nothing of `{join}`"
+            raise UsageError(problem, Message("plan with {}", OptionName("join", self.join)))
 
     def _stages(self, segment: Segment) -> tuple[str, ...]:
         stages = self.stages_of(segment.start, segment.end)

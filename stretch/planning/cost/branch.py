@@ -42,7 +42,7 @@ NO_BLOCK = -1
 
 
 @dataclass(frozen=True, eq=False)
-class Built:
+class BuiltBranch:
     """Operators of a branch as they are launched."""
 
     kernels: tuple[Kernel, ...]  # Called as the operators that they are parts of; where blocks are alike, as those of one of them.
@@ -54,7 +54,7 @@ class Built:
 class FullDepth:
     """A branch at full depth: what each block launches, by its number."""
 
-    blocks: tuple[tuple[int, Built], ...]  # Blocks and what is outside of them, in order.
+    blocks: tuple[tuple[int, BuiltBranch], ...]  # Blocks and what is outside of them, in order.
     rewrites: tuple[str, ...]  # Exact rewrites that were done.
     named: int  # How many of them, from the first on, have kernels that are called as their own operators.
 
@@ -64,22 +64,22 @@ class FullDepth:
 
 
 @dataclass(frozen=True)
-class _Piece:
+class _BlockPiece:
     """A block of a segment, or what is behind the last one."""
 
     block: int  # Its number.
     start: str  # Tensor it reads.
     ops: tuple[Op, ...]  # Its operators.
     groups: tuple[int, ...]  # Channel groups of what it reads and of its operators, in the order in which they come.
-    look: str  # What is alike in pieces that are built alike: kinds, attributes, who reads what, and which groups.
+    fingerprint: str  # Equal for pieces of the same structure: kinds, attributes, edges and groups.
 
 
-def _told(kernels: Sequence[Kernel]) -> list[tuple[object, ...]]:
-    """What tells whether kernels are the same, in whichever order."""
+def _kernel_keys(kernels: Sequence[Kernel]) -> list[tuple[object, ...]]:
+    """Return a key that is equal for the same kernels in any order."""
     return sorted((kernel.name, repr(kernel.cost), kernel.macs, kernel.elsewhere) for kernel in kernels)
 
 
-def _pieces(segment: Segment) -> list[_Piece]:
+def _pieces(segment: Segment) -> list[_BlockPiece]:
     """The blocks of a segment and what is behind the last one; none where something reads past their ends."""
     names = [op.name for op in segment.graph.ops if op.kind != "input"]
     parts = [(i, block.start, block.ops) for i, block in enumerate(segment.blocks)]
@@ -99,7 +99,7 @@ def _pieces(segment: Segment) -> list[_Piece]:
         rows = [[(groups.setdefault(group, len(groups)), size) for group, size in channels.pieces[name]] for name in place]
         frozen = [(channels.units[group], group in channels.frozen) for group in groups]
         read = [(op.kind, tuple(place[name] for name in op.inputs), sorted(op.attrs.items())) for op in members]
-        pieces.append(_Piece(block, start, members, tuple(groups), repr((segment.graph.by_name[start].shape, rows, frozen, read))))
+        pieces.append(_BlockPiece(block, start, members, tuple(groups), repr((segment.graph.by_name[start].shape, rows, frozen, read))))
     return pieces
 
 
@@ -161,25 +161,25 @@ class Costs:
         self._built: dict[Any, Any] = {}
         self._prepared: set[tuple[Segment, str, int, int]] = set()
 
-    def at(self, processor: str, precision: str | None) -> "Costs":
-        """Costs with one processor at another precision; what was built stays known."""
+    def replace_precision(self, processor: str, precision: str | None) -> "Costs":
+        """Return costs with one processor at another precision; the caches are shared."""
         if precision is None or self.precision.get(processor) == precision:
             return self
-        return self.on(self.predictor, {**self.precision, processor: precision}, self.rewrites)
+        return self.rebuild(self.predictor, {**self.precision, processor: precision}, self.rewrites)
 
-    def on(self, predictor: LatencyPredictor, precision: Mapping[str, str], rewrites: Mapping[str, tuple[str, ...]]) -> "Costs":
-        """Costs on another device or in other precisions; its parts stay known, because they depend on backends alone."""
-        other = Costs(predictor, precision, rewrites)
-        other._built = self._built
-        return other
+    def rebuild(self, predictor: LatencyPredictor, precision: Mapping[str, str], rewrites: Mapping[str, tuple[str, ...]]) -> "Costs":
+        """Return costs on another device or in other precisions; the caches are shared, because they depend on backends alone."""
+        costs = Costs(predictor, precision, rewrites)
+        costs._built = self._built
+        return costs
 
-    def built(self, kind: type[T]) -> T:
+    def cache_of(self, kind: type[T]) -> T:
         """Return the caches shared by costs, one object of each kind; their content depends on nothing of a device but its backends."""
         value: T = self._built.setdefault(kind, kind())
         return value
 
     def rewritten(self, segment: Segment, processor: str) -> Segment:
-        """A segment as scaled branches of a processor have it, and the same one each time."""
+        """Return a segment with the rewrites of a processor, cached."""
         return rewrite_segment(segment, self.rewrites.get(processor, ()))
 
     def handover(self, processor: str, graph: OpGraph | None = None) -> Handover:
@@ -197,10 +197,10 @@ class Costs:
         self._prepared |= new
         for *_, width, count in sorted(new, key=lambda item: item[2:]):
             if count == usual or not segment.rewires:
-                whole = self._full(segment, processor, width, count, segment.entries(width)[0] if count == usual else "none")
+                whole = self._full_depth(segment, processor, width, count, segment.entries(width)[0] if count == usual else "none")
                 kernels.update({built: built.kernels for _, built in whole.blocks})
             else:
-                readers = self._full(segment, processor, width, usual, "none").readers(segment.graph.consumers[segment.start])
+                readers = self._full_depth(segment, processor, width, usual, "none").readers(segment.graph.consumers[segment.start])
                 kernels[width, count] = [_rewired(kernel, segment, count) for kernel in readers]
         self.kernels_time([kernel for some in kernels.values() for kernel in some], processor)
 
@@ -215,10 +215,10 @@ class Costs:
             sums = {name: getattr(base, name) + getattr(change, name) for name in ("macs", "params", *KernelsTime._fields)}
             return base._replace(**sums, peak_bytes=max(base.peak_bytes, change.peak_bytes))
         entry = segment.entries(width)[0] if channels == segment.in_width else "none"
-        whole = self._full(segment, processor, width, channels, entry)
-        gone = missing_blocks(segment, depth, dropped)
+        whole = self._full_depth(segment, processor, width, channels, entry)
+        removed = missing_blocks(segment, depth, dropped)
         # a branch may launch nothing
-        parts = [_Sums(0, 0, 0.0, 0.0, 0.0, 0), *(part for block, part in self._sums(whole, processor) if block not in gone)]
+        parts = [_Sums(0, 0, 0.0, 0.0, 0.0, 0), *(part for block, part in self._sums(whole, processor) if block not in removed)]
         *sums, peaks = zip(*parts, strict=True)
         rewrites = *segment.rewrites, *whole.rewrites
         return BranchCost(processor, depth, width, entry, *map(sum, sums), max(peaks), rewrites=rewrites, dropped=dropped)
@@ -229,7 +229,7 @@ class Costs:
         return [(block, self._block(built, processor)) for block, built in whole.blocks]
 
     @memoised
-    def _block(self, built: Built, processor: str) -> _Sums:
+    def _block(self, built: BuiltBranch, processor: str) -> _Sums:
         time, macs = self.kernels_time(built.kernels, processor), sum([kernel.macs for kernel in built.kernels])
         return _Sums(macs, built.params, *time, self.peak_bytes(built.kernels, processor))
 
@@ -294,33 +294,33 @@ class Costs:
         return max([kernel.cost.reads + kernel.cost.writes for kernel in kernels], default=0) * item
 
     @memoised
-    def _full(self, segment: Segment, processor: str, width: int, in_channels: int, entry: EntryKind) -> FullDepth:
+    def _full_depth(self, segment: Segment, processor: str, width: int, in_channels: int, entry: EntryKind) -> FullDepth:
         """A branch at full depth."""
         profile = self.predictor.device.processor(processor).profile
         names, backend = tuple(name for name in self.rewrites.get(processor, ()) if name in exact), profile.launching
         scale = BranchScale(processor, segment.depth, width, entry, 0, self.align(processor), rewrites=segment.rewrites)
-        whole = segment, width, in_channels, scale.align, backend, names
-        if whole in self._built:
-            return self._built[whole]
+        key_of_depth = segment, width, in_channels, scale.align, backend, names
+        if key_of_depth in self._built:
+            return self._built[key_of_depth]
         pieces = self._divided(segment, scale, backend, names)
         if len(pieces) < 2:
-            self._built[whole] = self._in_one(segment, scale, in_channels, names)
-            return self._built[whole]
+            self._built[key_of_depth] = self._undivided_depth(segment, scale, in_channels, names)
+            return self._built[key_of_depth]
         kept = kept_units(segment, segment.graph, segment.channels, scale, in_channels)
         blocks = []
         for number, piece in enumerate(pieces):
             units = tuple([kept[group] for group in piece.groups])
             # what arrives at the first one may have other channels, and an entry; its kernels are looked for by name
-            first = (scale.entry, in_channels, piece.start) if number == 0 else ()
-            key = backend, names, piece.look, units, first
+            first_key = (scale.entry, in_channels, piece.start) if number == 0 else ()
+            key = backend, names, piece.fingerprint, units, first_key
             if key not in self._built:
                 self._built[key] = self._build(segment, piece, scale, kept, in_channels if number == 0 else None, names)
             blocks.append((piece.block, self._built[key]))
-        done = tuple(name for name in names if any(name in built.rewrites for _, built in blocks))
-        self._built[whole] = FullDepth(tuple(blocks), done, 1)
-        return self._built[whole]
+        applied = tuple(name for name in names if any(name in built.rewrites for _, built in blocks))
+        self._built[key_of_depth] = FullDepth(tuple(blocks), applied, 1)
+        return self._built[key_of_depth]
 
-    def _in_one(self, segment: Segment, scale: BranchScale, in_channels: int, names: tuple[str, ...]) -> FullDepth:
+    def _undivided_depth(self, segment: Segment, scale: BranchScale, in_channels: int, names: tuple[str, ...]) -> FullDepth:
         """A branch that is built in one piece, its kernels by block."""
         design = SegmentDesign(segment.name, segment.start, segment.end, (scale,), "concat")
         graph = scale_branch(segment, design, 0, in_channels).graph
@@ -328,21 +328,25 @@ class Costs:
         kernels: dict[int, list[Kernel]] = {}
         params: dict[int, int] = {}
         for op in graph.ops:
-            at = blocks.get(op.name, NO_BLOCK)
-            params[at] = params.get(at, 0) + graph.op_facts(op).params
-        every, done = self._launched(graph, scale.processor, names)
-        for kernel in every:
+            block_number = blocks.get(op.name, NO_BLOCK)
+            params[block_number] = params.get(block_number, 0) + graph.op_facts(op).params
+        all_kernels, applied = self._launch(graph, scale.processor, names)
+        for kernel in all_kernels:
             kernels.setdefault(blocks.get(kernel.name, NO_BLOCK), []).append(kernel)
         order = sorted({*kernels, *params})
-        return FullDepth(tuple((at, Built(tuple(kernels.get(at, ())), params.get(at, 0))) for at in order), done, len(order))
+        return FullDepth(
+            tuple((block_number, BuiltBranch(tuple(kernels.get(block_number, ())), params.get(block_number, 0))) for block_number in order),
+            applied,
+            len(order),
+        )
 
-    def _launched(self, graph: OpGraph, processor: str, names: Sequence[str]) -> tuple[list[Kernel], tuple[str, ...]]:
+    def _launch(self, graph: OpGraph, processor: str, names: Sequence[str]) -> tuple[list[Kernel], tuple[str, ...]]:
         """Kernels of a graph, and the exact rewrites that were done."""
         return self.predictor.kernels(graph, processor, names), apply_exact_rewrites(graph, names)[1]
 
     def _build(
-        self, segment: Segment, piece: _Piece, scale: BranchScale, kept: Mapping[int, int], arriving: int | None, names: Sequence[str]
-    ) -> Built:
+        self, segment: Segment, piece: _BlockPiece, scale: BranchScale, kept: Mapping[int, int], arriving: int | None, names: Sequence[str]
+    ) -> BuiltBranch:
         """A piece of a branch by itself; `arriving` are the channels of what it reads, if it is the first."""
         channels, source = segment.channels, segment.graph
         widths = {name: channels.channels(name, kept) for name in (piece.start, *(op.name for op in piece.ops))}
@@ -356,10 +360,10 @@ class Costs:
             inputs = tuple(arguments if name == piece.start else name for name in built.inputs)
             ops.append(Op(built.name, built.kind, inputs, built.attrs, tags=built.tags))
         graph = OpGraph.build(segment.name, ops, piece.ops[-1].name)
-        kernels, done = self._launched(graph, scale.processor, names)
-        return Built(tuple(kernels), sum(graph.op_facts(op).params for op in graph.ops), done)
+        kernels, done = self._launch(graph, scale.processor, names)
+        return BuiltBranch(tuple(kernels), sum(graph.op_facts(op).params for op in graph.ops), done)
 
-    def _divided(self, segment: Segment, scale: BranchScale, backend: tuple[object, ...], names: tuple[str, ...]) -> list[_Piece]:
+    def _divided(self, segment: Segment, scale: BranchScale, backend: tuple[object, ...], names: tuple[str, ...]) -> list[_BlockPiece]:
         """The blocks of a segment; none where they launch other kernels by themselves than in the segment."""
         key = segment, backend, names
         if key not in self._built:
@@ -367,8 +371,8 @@ class Costs:
             if len(pieces) > 1:
                 units = segment.channels.units
                 parts = [self._build(segment, piece, replace(scale, entry="none"), units, None, names).kernels for piece in pieces]
-                every, _ = self._launched(segment.graph, scale.processor, names)
-                if _told(every) != _told([kernel for part in parts for kernel in part]):
+                every, _ = self._launch(segment.graph, scale.processor, names)
+                if _kernel_keys(every) != _kernel_keys([kernel for part in parts for kernel in part]):
                     pieces = []
             self._built[key] = pieces
         return self._built[key]
@@ -376,7 +380,7 @@ class Costs:
     @memoised
     def _change(self, segment: Segment, processor: str, width: int, channels: int) -> _Sums:
         """What other arriving channels add to a branch."""
-        before = self._full(segment, processor, width, segment.in_width, "none").readers(segment.graph.consumers[segment.start])
+        before = self._full_depth(segment, processor, width, segment.in_width, "none").readers(segment.graph.consumers[segment.start])
         after = [_rewired(kernel, segment, channels) for kernel in before]
         weights = [new.cost.weights - old.cost.weights for old, new in zip(before, after, strict=True)]
         now, then = self.kernels_time(after, processor), self.kernels_time(before, processor)
@@ -439,7 +443,7 @@ class SegmentOptions:
         """Whether branches together compute exactly what the original segment does."""
         return bool(self.division)
 
-    def working(self, host: str) -> set[str]:
+    def processors_used(self, host: str) -> set[str]:
         """Processors that compute something: those of the branches, and the host where it computes the tail."""
         return {*self.processors, *((host,) if self.tail is not None else ())}
 
@@ -447,7 +451,7 @@ class SegmentOptions:
         """Processor that holds the output: the host where branches meet, else that of the last branch."""
         return host if join_of(self.join).meets is not None and self.branched else self.processors[-1]
 
-    def chosen(self, index: int) -> list[BranchCost]:
+    def branches_of(self, index: int) -> list[BranchCost]:
         """The branches of one combination."""
         if self.exact:
             return [c[index] for c in self.candidates]
@@ -468,7 +472,7 @@ class SegmentOptions:
 
     def design(self, index: int, costs: Costs) -> SegmentDesign:
         """The design of one combination, without the tail."""
-        chosen = self.chosen(index)
+        chosen = self.branches_of(index)
         aligns = [costs.align(b.processor) for b in chosen]
         parts = [0] * len(chosen)
         if join_of(self.join).divides:

@@ -30,7 +30,7 @@ from stretch.planning.cost.branch import Floats
 from stretch.planning.cost.makespan import SegmentTime
 
 #: Relative difference of two times of one design.
-_SAME = 1e-9
+_TOLERANCE = 1e-9
 
 #: Draws of a comparison; a probability of 0.7 is then known to within 0.02.
 DRAWS = 2000
@@ -60,25 +60,25 @@ BASELINES = {
 BRANCHED = "branched"
 
 #: Times as fast as every control that branches must be predicted to be: one processor is less to build and to keep.
-LEAST_GAIN = 1.03
+MIN_GAIN = 1.03
 
 #: How likely branches must fall short of that for a control to be recommended.
-SURE = 0.7
+MIN_CONFIDENCE = 0.7
 
 #: What a robust design is chosen by: the 90th percentile of the drawn times.
-ROBUST = 0.9
+ROBUST_QUANTILE = 0.9
 
 #: Factors on times that hang together, for what is recommended then.
 FACTORS = (0.5, 2.0)
 
 #: Beyond this many times as fast no processor of a device is.
-FASTEST = 64.0
+MAX_SPEED_FACTOR = 64.0
 
 #: Halvings of the interval, as a ratio, in which the crossover lies: six digits.
 _HALVINGS = 22
 
 
-class Unknown(NamedTuple):
+class UncertainFactor(NamedTuple):
     """A number and the 90 % interval of the factor that it may be off by."""
 
     what: str  # In words, such as ``conv kernels on gpu``.
@@ -88,10 +88,10 @@ class Unknown(NamedTuple):
 
 
 #: Factors by number: one for each draw, or plain numbers.
-Factors = Mapping[Unknown, Any]
+Factors = Mapping[UncertainFactor, Any]
 
 
-def link(processor: str, device: DeviceProfile) -> Unknown:
+def link(processor: str, device: DeviceProfile) -> UncertainFactor:
     """The link between the host and a processor, with the interval that its profile states.
 
     Where the constant of a measured inference stands for an exchange, which is part of it, the exchange lies between both.
@@ -100,15 +100,15 @@ def link(processor: str, device: DeviceProfile) -> Unknown:
     low, high = stated.spread.value if stated.spread else LINK_SPREAD
     if (constant := device.inference_constant(processor)) and constant.ms > stated.fixed_ms:
         low, high = low * stated.fixed_ms / constant.ms, constant.high
-    return Unknown(f"{LINK} {processor}", round(max(low, 1e-3), 9), high, LINKS)
+    return UncertainFactor(f"{LINK} {processor}", round(max(low, 1e-3), 9), high, LINKS)
 
 
-def computing(processor: str) -> str:
+def computing_factor_name(processor: str) -> str:
     """Return the name of the group that holds one processor's compute times."""
     return f"times on {processor.partition('[')[0]}"
 
 
-def kernels(estimate: Estimate, device: DeviceProfile) -> dict[Unknown, float]:
+def kernel_times(estimate: Estimate, device: DeviceProfile) -> dict[UncertainFactor, float]:
     """The computation of an estimate by the numbers it is proportional to, ms."""
     family = estimate.processor.partition("[")[0]
     if not estimate.computing_ms:  # such as a part that launches no kernel: nothing takes time that could be off
@@ -117,20 +117,20 @@ def kernels(estimate: Estimate, device: DeviceProfile) -> dict[Unknown, float]:
         spread = estimate.low_ms / estimate.ms, estimate.high_ms / estimate.ms
         return {_times(estimate.processor, estimate.precision, spread): estimate.computing_ms}
     off = 1 + device.processors[family].uncertainty.value
-    result: dict[Unknown, float] = {}
+    result: dict[UncertainFactor, float] = {}
     for kernel in estimate.kernels:
-        key = Unknown(f"{kernel.kernel.cost.kind} kernels on {family}", 1 / off, off, computing(family))
+        key = UncertainFactor(f"{kernel.kernel.cost.kind} kernels on {family}", 1 / off, off, computing_factor_name(family))
         result[key] = result.get(key, 0.0) + kernel.time.ms
     return result
 
 
-def _times(processor: str, precision: str, spread: tuple[float, float]) -> Unknown:
+def _times(processor: str, precision: str, spread: tuple[float, float]) -> UncertainFactor:
     """All times of a processor in a precision."""
     low, high = (round(end, 9) for end in spread)
-    return Unknown(f"times of {processor} in {precision}", low, high, computing(processor))
+    return UncertainFactor(f"times of {processor} in {precision}", low, high, computing_factor_name(processor))
 
 
-def handed_over(handover: Handover, device: DeviceProfile) -> dict[Unknown, float]:
+def handover_times(handover: Handover, device: DeviceProfile) -> dict[UncertainFactor, float]:
     """Return the time of an inference in addition to its kernels, by the number it is proportional to, ms."""
     if not handover.ms:
         return {}
@@ -139,24 +139,24 @@ def handed_over(handover: Handover, device: DeviceProfile) -> dict[Unknown, floa
     return {link(kind_of(handover.processor), device): handover.ms}
 
 
-def _ms(parts: Mapping[Unknown, float], factors: Factors) -> Any:
+def _ms(parts: Mapping[UncertainFactor, float], factors: Factors) -> Any:
     """The time of all parts if their numbers are off by these factors; a number that has none is as predicted."""
     return sum((part * factors.get(key, 1.0) for key, part in parts.items()), 0.0)
 
 
-def drawn(unknowns: Iterable[Unknown], draws: int = DRAWS, seed: int = 0) -> dict[Unknown, Floats]:
+def draw_factors(unknowns: Iterable[UncertainFactor], draws: int = DRAWS, seed: int = 0) -> dict[UncertainFactor, Floats]:
     """Draw independent factors for each number, log-normal with its interval; other numbers do not change its draws."""
-    return {unknown: _drawn(unknown, draws, seed) for unknown in set(unknowns)}
+    return {unknown: _draw_factor(unknown, draws, seed) for unknown in set(unknowns)}
 
 
 @lru_cache(maxsize=1024)
-def _drawn(unknown: Unknown, draws: int, seed: int) -> Floats:
+def _draw_factor(unknown: UncertainFactor, draws: int, seed: int) -> Floats:
     generator = np.random.default_rng([seed, crc32(unknown.what.encode())])
     middle, width = (log(unknown.low) + log(unknown.high)) / 2, (log(unknown.high) - log(unknown.low)) / 2 / _DEVIATIONS
     return np.exp(middle + width * generator.standard_normal(draws))
 
 
-def share(draws: NDArray[np.bool_]) -> float:
+def fraction_true(draws: NDArray[np.bool_]) -> float:
     """Probability of what some draws show, as Laplace estimates it: no number of draws makes anything certain."""
     return float((np.sum(draws) + 1) / (draws.size + 2))
 
@@ -167,9 +167,9 @@ def interval(times: Floats) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def kept_ms(draws: Floats) -> float:
+def quantile_ms(draws: Floats) -> float:
     """Return the 90th percentile of the drawn times."""
-    return float(np.quantile(draws, ROBUST))
+    return float(np.quantile(draws, ROBUST_QUANTILE))
 
 
 def baseline(name: str) -> str:
@@ -182,12 +182,12 @@ def baseline(name: str) -> str:
 class UncertainBranch:
     """One branch of a predicted run."""
 
-    parts: Mapping[Unknown, float]  # Its time, ms by the number that each part is proportional to.
+    parts: Mapping[UncertainFactor, float]  # Its time, ms by the number that each part is proportional to.
     waits: tuple[int, ...] = ()  # Numbers of the branches of its segment that end before it starts.
     fixed_ms: float = 0.0  # What it takes beside that and is taken as known.
     #: Its computing, contention included, in the same way; of `contended` the share that others slow or speed by a number.
-    computing: Mapping[Unknown, float] = field(default_factory=dict)
-    contended: Mapping[Unknown, float] = field(default_factory=dict)
+    computing: Mapping[UncertainFactor, float] = field(default_factory=dict)
+    contended: Mapping[UncertainFactor, float] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -206,12 +206,12 @@ class UncertainBranch:
             together: What of that is while each other kind of processor computes, ms.
         """
         moving = {link(processor, device): ms for processor, ms in links.items()}
-        alone, kind = kernels(estimate, device), kind_of(estimate.processor)
+        alone, kind = kernel_times(estimate, device), kind_of(estimate.processor)
         if computing_ms is None or not alone:
             return cls(moving, waits, computing=alone)
         longer, stated = computing_ms / estimate.computing_ms, device.processors[kind].contention
         contended = {
-            Unknown(f"contention of {other} on {kind}", one.low / one.value, one.high / one.value, CONTENTION): sum(
+            UncertainFactor(f"contention of {other} on {kind}", one.low / one.value, one.high / one.value, CONTENTION): sum(
                 estimate.computing.shares
             )
             * min(1.0, together[other] / computing_ms)
@@ -233,13 +233,13 @@ class PredictedRun:
     segments: Sequence[Sequence[UncertainBranch]]  # The branches of each segment.
     fixed_ms: float = 0.0  # Joins and what else is taken as known.
     #: What is after the segments, such as the transfer of the result, ms by the number it is proportional to.
-    parts: Mapping[Unknown, float] = field(default_factory=dict)
+    parts: Mapping[UncertainFactor, float] = field(default_factory=dict)
 
     def ms(self, factors: Factors | None = None) -> float:
         """Its time if numbers are off by these factors."""
         return float(self._ms(factors or {}))
 
-    def drawn_ms(self, factors: Mapping[Unknown, Floats]) -> Floats:
+    def drawn_ms(self, factors: Mapping[UncertainFactor, Floats]) -> Floats:
         """Its time in each draw."""
         return np.broadcast_to(np.asarray(self._ms(factors), dtype=np.float64), (len(next(iter(factors.values()), np.ones(1))),))
 
@@ -272,7 +272,7 @@ class PredictedRun:
         return False
 
     @property
-    def unknowns(self) -> set[Unknown]:
+    def unknowns(self) -> set[UncertainFactor]:
         """Return the values that its time depends on."""
         branches = [branch for some in self.segments for branch in some]
         return {*self.parts, *(key for branch in branches for some in (branch.parts, branch.computing, branch.contended) for key in some)}
@@ -294,14 +294,14 @@ def uncertain_run(
         ]
         for row in segments
     ]
-    parts = {link(far, device): ms for far, ms in output.items()} | (handed_over(handover, device) if handover else {})
+    parts = {link(far, device): ms for far, ms in output.items()} | (handover_times(handover, device) if handover else {})
     return PredictedRun(branches, sum(row.join_ms for row in segments), parts)
 
 
 def single_run(graph: OpGraph, processor: str, precision: str, predictor: LatencyPredictor) -> PredictedRun:
     """A whole network on one processor."""
     estimate = predictor.predict(graph, processor, precision)
-    return PredictedRun([[UncertainBranch.of(estimate, predictor.device, {})]], parts=handed_over(estimate.handover, predictor.device))
+    return PredictedRun([[UncertainBranch.of(estimate, predictor.device, {})]], parts=handover_times(estimate.handover, predictor.device))
 
 
 class LinkFigure(msgspec.Struct, frozen=True, kw_only=True):
@@ -374,19 +374,19 @@ class Recommendation:
 def recommend(branched: PredictedRun, controls: Mapping[str, PredictedRun], reference: Collection[str] = ()) -> Recommendation:
     """Return the recommendation.
 
-    The branched run is recommended if branches overlap, it is predicted to be at least `LEAST_GAIN` times
+    The branched run is recommended if branches overlap, it is predicted to be at least `MIN_GAIN` times
     as fast as every control, and the 90 % interval of every such ratio lies above 1. Else the control that is
-    predicted to be the fastest is, if with the probability `SURE` branches do not reach that gain over it. Else nothing is.
+    predicted to be the fastest is, if with the probability `MIN_CONFIDENCE` branches do not reach that gain over it. Else nothing is.
 
     Args:
         reference: Controls that are compared and neither beaten nor recommended, such as a network that would have to be trained.
     """
-    factors = drawn(key for run in (branched, *controls.values()) for key in run.unknowns)
-    ours, ms = branched.drawn_ms(factors), branched.ms()
-    theirs = {name: control.drawn_ms(factors) for name, control in controls.items()}
+    factors = draw_factors(key for run in (branched, *controls.values()) for key in run.unknowns)
+    branched_draws, ms = branched.drawn_ms(factors), branched.ms()
+    control_draws = {name: control.drawn_ms(factors) for name, control in controls.items()}
     rivals = []
     for name, control in controls.items():
-        (low_ms, high_ms), (low, high) = interval(theirs[name]), interval(theirs[name] / ours)
+        (low_ms, high_ms), (low, high) = interval(control_draws[name]), interval(control_draws[name] / branched_draws)
         rivals.append(
             Rival(
                 name=name,
@@ -396,41 +396,43 @@ def recommend(branched: PredictedRun, controls: Mapping[str, PredictedRun], refe
                 ratio=control.ms() / ms,
                 low=low,
                 high=high,
-                probability=share(ours < theirs[name]),
+                probability=fraction_true(branched_draws < control_draws[name]),
                 measure=_decisive(control, branched),
             )
         )
-    beatable = {name: ms for name, ms in theirs.items() if name not in reference}
-    recommended = advised(branched, {name: controls[name] for name in beatable}, factors)
-    wins = share(ours < np.min(list(beatable.values()), axis=0)) if beatable else 1.0
-    return Recommendation(recommended, wins, float(np.mean(ours)), *interval(ours), tuple(rivals), frozenset(reference))
+    beatable = {name: ms for name, ms in control_draws.items() if name not in reference}
+    recommended = recommend_among(branched, {name: controls[name] for name in beatable}, factors)
+    wins = fraction_true(branched_draws < np.min(list(beatable.values()), axis=0)) if beatable else 1.0
+    return Recommendation(recommended, wins, float(np.mean(branched_draws)), *interval(branched_draws), tuple(rivals), frozenset(reference))
 
 
-def advised(
-    branched: PredictedRun, controls: Mapping[str, PredictedRun], draws: Mapping[Unknown, Floats], fixed: Factors | None = None
+def recommend_among(
+    branched: PredictedRun, controls: Mapping[str, PredictedRun], draws: Mapping[UncertainFactor, Floats], fixed: Factors | None = None
 ) -> str:
     """Return the recommendation, by the rule of `recommend`."""
-    ours, ms = branched.drawn_ms(draws), branched.ms(fixed)
-    theirs = {name: control.drawn_ms(draws) for name, control in controls.items()}
+    branched_draws, ms = branched.drawn_ms(draws), branched.ms(fixed)
+    control_draws = {name: control.drawn_ms(draws) for name, control in controls.items()}
     predicted = {name: control.ms(fixed) for name, control in controls.items()}
-    if branched.overlaps and all(predicted[name] >= LEAST_GAIN * ms and interval(their / ours)[0] > 1 for name, their in theirs.items()):
+    if branched.overlaps and all(
+        predicted[name] >= MIN_GAIN * ms and interval(control_draw / branched_draws)[0] > 1 for name, control_draw in control_draws.items()
+    ):
         return BRANCHED
     fastest = min(predicted, key=lambda name: predicted[name], default=None)
-    if fastest is None or share(theirs[fastest] < LEAST_GAIN * ours) < SURE:
+    if fastest is None or fraction_true(control_draws[fastest] < MIN_GAIN * branched_draws) < MIN_CONFIDENCE:
         return NO_CLEAR_WINNER
     return fastest
 
 
 def _decisive(control: PredictedRun, branched: PredictedRun) -> str | None:
-    """The number whose interval moves the ratio of the two times most."""
+    """Return the number whose interval changes the ratio of the two times most."""
 
-    def moved(key: Unknown) -> float:
+    def effect(key: UncertainFactor) -> float:
         ends = [control.ms({key: end}) / branched.ms({key: end}) for end in (key.low, key.high)]
         return abs(float(np.log(ends[0] / ends[1])))
 
     # Of numbers that move it alike the first by name, so that the answer does not change from run to run.
-    best = max(sorted(control.unknowns | branched.unknowns), key=moved, default=None)
-    return None if best is None or moved(best) == 0 else best.what
+    best = max(sorted(control.unknowns | branched.unknowns), key=effect, default=None)
+    return None if best is None or effect(best) == 0 else best.what
 
 
 def certainty(
@@ -446,41 +448,41 @@ def certainty(
         single: Names the control that is the best single processor.
         others: What is told beside the controls: the branched run is faster than all only if it is no slower than these too.
     """
-    alone = controls.get(single) if single else None
+    single_run = controls.get(single) if single else None
     ends = (lambda key: key.low), (lambda key: 1.0), (lambda key: key.high)
-    near = min(recommendation.beatable, key=lambda rival: abs(rival.probability - 0.5), default=None)
+    closest = min(recommendation.beatable, key=lambda rival: abs(rival.probability - 0.5), default=None)
     faster = {rival.name.partition(":")[0]: rival.probability for rival in recommendation.rivals}
-    every = {**controls, **others}
-    factors = drawn(key for run in (branched, *every.values()) for key in run.unknowns)
-    ours = branched.drawn_ms(factors)
+    runs = {**controls, **others}
+    factors = draw_factors(key for run in (branched, *runs.values()) for key in run.unknowns)
+    branched_draws = branched.drawn_ms(factors)
     # a design that is its own rival is no slower than that
-    behind = [ours < run.drawn_ms(factors) * (1 + (_SAME if name in others else 0.0)) for name, run in every.items()]
+    is_faster = [branched_draws < run.drawn_ms(factors) * (1 + (_TOLERANCE if name in others else 0.0)) for name, run in runs.items()]
     beatable = {name: control for name, control in controls.items() if name not in recommendation.reference}
-    draws = drawn(key for run in (branched, *beatable.values()) for key in run.unknowns)
+    draws = draw_factors(key for run in (branched, *beatable.values()) for key in run.unknowns)
     groups = sorted({key.group for key in draws if key.group})
     return Certainty(
         expected_ms=recommendation.expected_ms,
         makespan_low_ms=recommendation.low_ms,
         makespan_high_ms=recommendation.high_ms,
-        probability_faster={**faster, "all": share(np.all(behind, axis=0)) if behind else 1.0},
-        measure_next=near.measure if near else None,
-        links=tuple(at_links(branched, alone, end) for end in ends),
-        changes=tuple(_changed(group, factor, branched, beatable, draws) for group, factor in product(groups, FACTORS)),
-        crossover=_crossover(branched, alone, single.partition(":")[2]) if single and alone else None,
+        probability_faster={**faster, "all": fraction_true(np.all(is_faster, axis=0)) if is_faster else 1.0},
+        measure_next=closest.measure if closest else None,
+        links=tuple(at_links(branched, single_run, end) for end in ends),
+        changes=tuple(_scale_factor(group, factor, branched, beatable, draws) for group, factor in product(groups, FACTORS)),
+        crossover=_crossover(branched, single_run, single.partition(":")[2]) if single and single_run else None,
     )
 
 
-def at_links(branched: PredictedRun, single: PredictedRun | None, factor_of: Callable[[Unknown], float]) -> LinkFigure:
+def at_links(branched: PredictedRun, single: PredictedRun | None, factor_of: Callable[[UncertainFactor], float]) -> LinkFigure:
     """The two runs if transfers took other times than stated."""
     links = {key for run in (branched, single) if run for key in run.unknowns if key.what.startswith(LINK)}
-    factors = {key: factor_of(key) for key in links or {Unknown(LINK, *LINK_SPREAD)}}
+    factors = {key: factor_of(key) for key in links or {UncertainFactor(LINK, *LINK_SPREAD)}}
     ms = branched.ms(factors)
     furthest = max(factors.values(), key=lambda factor: abs(log(factor)))
     return LinkFigure(factor=furthest, makespan_ms=ms, speedup=single.ms(factors) / ms if single else None)
 
 
-def _changed(
-    group: str, factor: float, branched: PredictedRun, controls: Mapping[str, PredictedRun], draws: Mapping[Unknown, Floats]
+def _scale_factor(
+    group: str, factor: float, branched: PredictedRun, controls: Mapping[str, PredictedRun], draws: Mapping[UncertainFactor, Floats]
 ) -> Change:
     # contention has an interval of its own, and is never half of the time or twice of it
     ends = {key: key.low if factor < 1 else key.high for key in draws if key.group == CONTENTION}
@@ -492,21 +494,25 @@ def _changed(
         factor=max(fixed.values(), key=lambda one: abs(log(one))),
         makespan_ms=ms,
         speedup=min(theirs.values()) / ms if theirs else None,
-        recommended=advised(branched, controls, factors, fixed),
+        recommended=recommend_among(branched, controls, factors, fixed),
     )
 
 
 def _crossover(branched: PredictedRun, single: PredictedRun, processor: str) -> float | None:
     """The branched run only gets faster as others do, and the single processor stays as it is."""
-    others = [key for key in branched.unknowns if key.group.startswith(computing("")) and key.group != computing(processor)]
+    others = [
+        key
+        for key in branched.unknowns
+        if key.group.startswith(computing_factor_name("")) and key.group != computing_factor_name(processor)
+    ]
     bound = single.ms()
 
     def pays(faster: float) -> bool:
         return branched.ms(dict.fromkeys(others, 1 / faster)) <= bound
 
-    if pays(1.0) or not pays(FASTEST):
+    if pays(1.0) or not pays(MAX_SPEED_FACTOR):
         return None
-    low, high = 1.0, FASTEST
+    low, high = 1.0, MAX_SPEED_FACTOR
     for _ in range(_HALVINGS):
         middle = (low * high) ** 0.5
         low, high = (low, middle) if pays(middle) else (middle, high)
@@ -517,7 +523,7 @@ def _crossover(branched: PredictedRun, single: PredictedRun, processor: str) -> 
 
 
 @dataclass(frozen=True)
-class Ahead:
+class Lead:
     """The fastest processor of a request beside the others, as if a network could be divided without any loss.
 
     Every processor computes its share in the time that it takes for so much of the whole, none slows another down, and what
@@ -538,8 +544,8 @@ class Ahead:
         return self.divided_ms >= self.alone_ms and (self.crossover is None or self.crossover > self.margin)
 
 
-def ahead(graph: OpGraph, predictor: LatencyPredictor, precision: Mapping[str, str], best: tuple[str, str]) -> Ahead:
-    """How far one processor is ahead of the others of a request."""
+def processor_lead(graph: OpGraph, predictor: LatencyPredictor, precision: Mapping[str, str], best: tuple[str, str]) -> Lead:
+    """Return how far one processor is ahead of the others of a request."""
     (processor, at), device = best, predictor.device
     family = device.processor(processor).family
     best_estimate = predictor.predict(graph, processor, at)
@@ -553,7 +559,7 @@ def ahead(graph: OpGraph, predictor: LatencyPredictor, precision: Mapping[str, s
     helped = sum(max(0.0, alone - exchange[name]) / ms for name, ms in times.items() if name != processor)
     left = min(alone, exchange[processor]) / alone
     crossover = left / helped if helped and left > helped else None
-    return Ahead(processor, alone, divided_ms(times, exchange), crossover, margin)
+    return Lead(processor, alone, divided_ms(times, exchange), crossover, margin)
 
 
 def _exchange_ms(predictor: LatencyPredictor, processor: str, precision: str) -> float:

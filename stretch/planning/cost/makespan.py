@@ -31,7 +31,7 @@ from stretch.planning.design.scale import ScaledBranch, check_sides, design_segm
 from stretch.planning.network.segments import Segment, backbone_of, memoised
 
 
-def added_up(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
+def sum_by_key(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
     """Sums by name, in the order in which names come."""
     result: dict[str, float] = {}
     for name, ms in pairs:
@@ -107,17 +107,17 @@ class SegmentTime:
     @property
     def computing_ms(self) -> float:
         """Computation of the processor that computes longest, each branch alone."""
-        return max(added_up((b.scale.processor, b.ms) for b in self.branches).values())
+        return max(sum_by_key((b.scale.processor, b.ms) for b in self.branches).values())
 
     @property
     def communication_ms(self) -> float:
         """Return the time in addition to the computation of the processor that computes longest."""
-        return self.ms - max(added_up((b.scale.processor, b.ms + b.contention_ms) for b in self.branches).values())
+        return self.ms - max(sum_by_key((b.scale.processor, b.ms + b.contention_ms) for b in self.branches).values())
 
 
-def computed(branches: Iterable[BranchTime]) -> dict[str, float]:
+def computed_ms(branches: Iterable[BranchTime]) -> dict[str, float]:
     """Return how long each processor computes branches that run at the same time, ms."""
-    return added_up((branch.scale.processor, ms) for branch in branches for ms in (branch.ms, branch.contention_ms))
+    return sum_by_key((branch.scale.processor, ms) for branch in branches for ms in (branch.ms, branch.contention_ms))
 
 
 @dataclass(frozen=True)
@@ -216,26 +216,26 @@ def run_mj(run: Timeline, device: DeviceProfile) -> float | None:
 
 def busy_ms(run: Timeline) -> dict[str, float]:
     """How long each processor computes in a run, ms."""
-    return computed([*(branch for row in run.segments for branch in row.branches), *(side.time for side in run.sides)])
+    return computed_ms([*(branch for row in run.segments for branch in row.branches), *(side.time for side in run.sides)])
 
 
 #: Of a run's time the share below which computing at once is not what it gains by.
-HANDED_ON = 0.02
+HANDOVER_SHARE = 0.02
 
 
-def together_ms(spans: Iterable[tuple[str, float, float]]) -> float:
+def parallel_ms(spans: Iterable[tuple[str, float, float]]) -> float:
     """How long at least two processors compute at once, ms; a span is a processor, when it begins and when it ends."""
     spans = list(spans)
-    times = sorted({at for _, *ends in spans for at in ends})
+    times = sorted({time for _, *ends in spans for time in ends})
     shared = (b - a for a, b in pairwise(times) if len({name for name, start, end in spans if start <= a and b <= end}) > 1)
     return sum(shared)
 
 
 def computing_spans(run: Timeline) -> list[tuple[str, float, float]]:
-    """When each branch and side of a run computes, for `together_ms`."""
+    """When each branch and side of a run computes, for `parallel_ms`."""
     jobs = [(row.start_ms, branch) for row in run.segments for branch in row.branches] + [(0.0, side.time) for side in run.sides]
-    begun = [(job, at + job.start_ms + job.in_ms) for at, job in jobs]
-    return [(job.scale.processor, at, at + job.ms + job.contention_ms) for job, at in begun]
+    begins = [(job, at + job.start_ms + job.in_ms) for at, job in jobs]
+    return [(job.scale.processor, at, at + job.ms + job.contention_ms) for job, at in begins]
 
 
 # How often a design can run where many inferences are in flight: as often as its busiest processor can. Then no processor waits for
@@ -247,14 +247,14 @@ def occupied_ms(segments: Sequence[SegmentTime], host: str, handover_ms: float, 
     pairs = [(name, handover_ms) for name in {branch.scale.processor for branch in segments[0].branches if not branch.waits}]
     for row in segments:
         pairs += [(branch.scale.processor, branch.total_ms) for branch in row.branches] + ([(host, row.join_ms)] if row.join_ms else [])
-    return added_up([*pairs, *((side.time.scale.processor, side.time.total_ms) for side in sides)])
+    return sum_by_key([*pairs, *((side.time.scale.processor, side.time.total_ms) for side in sides)])
 
 
 def busiest_ms(run: Timeline, host: str) -> float:
     """How long an inference occupies the busiest processor, ms: between two results, with many in flight."""
     part = run.segments[-1].design
     last = host if join_of(part.join).meets is not None and not part.whole else part.branches[-1].processor
-    return max(added_up([*occupied_ms(run.segments, host, run.handover.ms, run.sides).items(), (last, run.output_ms)]).values())
+    return max(sum_by_key([*occupied_ms(run.segments, host, run.handover.ms, run.sides).items(), (last, run.output_ms)]).values())
 
 
 # When the backbone of a network and the parts beside it run: one schedule of all.
@@ -263,24 +263,24 @@ def busiest_ms(run: Timeline, host: str) -> float:
 # where several could start on a processor, the backbone comes before the sides that do not feed it.
 
 
-def _timed(
+def _branch_timer(
     scale: BranchScale, graph: OpGraph, into: Sequence[Mapping[str, float]], out: Sequence[Mapping[str, float]], costs: Costs
 ) -> BranchTime:
     """A branch, or a side, that moves what it reads and what it writes: ms by processor at the far end of each link."""
     estimate = costs.predictor.predict(graph, scale.processor, costs.precision.get(scale.processor))
-    in_ms, out_ms = (sum(added_up(item for links in moved for item in links.items()).values()) for moved in (into, out))
-    links = added_up(item for links in (*into, *out) for item in links.items())
+    in_ms, out_ms = (sum(sum_by_key(item for links in moved for item in links.items()).values()) for moved in (into, out))
+    links = sum_by_key(item for links in (*into, *out) for item in links.items())
     return BranchTime(scale, graph.macs, graph.params, in_ms, links, estimate.computing_ms, 0.0, out_ms, estimate)
 
 
-def home_of(design: BranchDesign, host: str) -> str:
+def home_processor(design: BranchDesign, host: str) -> str:
     """Where an inference begins and ends: on the host, or on the one processor that runs all of it, which the hand-over leads to."""
     return design.processors[0] if len(design.processors) == 1 and not design.n_meet else host
 
 
 def timeline(graph: OpGraph, design: BranchDesign, costs: Costs) -> Timeline:
     """Predict the run of a design from the very operators it consists of."""
-    backbone, home = backbone_of(graph), home_of(design, costs.host)
+    backbone, home = backbone_of(graph), home_processor(design, costs.host)
     if not backbone.sides and len(graph.outputs) == 1:
         rows, holders = backbone_times(graph, design, costs, home, home)
         output = costs.moves(holders[graph.output], home, prod(graph.by_name[graph.output].shape))
@@ -299,7 +299,7 @@ class SidedTimes:
         """The run with the sides where they are placed."""
         placed = {side.name: side.processor for side in sides}
         design = replace(self._design, sides=tuple(sides))
-        home = home_of(design, self._costs.host)
+        home = home_processor(design, self._costs.host)
         handover = self._costs.handover(home, self._graph)
         holders = dict.fromkeys((op.name for op in self._graph.inputs), home)
         jobs: list[Job] = []
@@ -357,7 +357,7 @@ class SidedTimes:
         costs, returned = self._costs, [name for name in side.outputs if name in self._graph.outputs]
         into = [costs.moves(holder, processor, prod(source.shape)) for holder, source in zip(holders, side.inputs, strict=True)]
         out = [costs.moves(processor, home, prod(side.by_name[name].shape)) for name in returned]
-        return _timed(BranchScale(processor, 0, 0), side, into, out, costs)
+        return _branch_timer(BranchScale(processor, 0, 0), side, into, out, costs)
 
 
 def backbone_times(graph: OpGraph, design: BranchDesign, costs: Costs, holder: str, home: str) -> tuple[list[SegmentTime], dict[str, str]]:
@@ -397,13 +397,13 @@ def segment_time(
     else:
         if division is not None:
             at = [scale.processor for scale in part.branches]
-            graphs = [division.arriving(graph, holder, name, costs.predictor) for graph, name in zip(graphs, at, strict=True)]
+            graphs = [division.input_graph(graph, holder, name, costs.predictor) for graph, name in zip(graphs, at, strict=True)]
         times = []
         for scale, graph in zip(part.branches, graphs, strict=True):
             # from what arrives until the output is on the host, where branches meet
             into = costs.moves(holder, scale.processor, prod(graph.input.shape))
             leaving = costs.moves(scale.processor, costs.host, prod(graph.by_name[graph.output].shape)) if joined else {}
-            times.append(_timed(scale, graph, [into], [leaving], costs))
+            times.append(_branch_timer(scale, graph, [into], [leaving], costs))
         times = side_by_side(times, costs.predictor.device) if joined else tuple(times)
     repeated, params, repeated_ms = 0, None, 0.0
     if division is not None and part.shares_weights:
@@ -416,7 +416,7 @@ def segment_time(
     if home is not None and not meets:
         # the last branch also moves what it writes
         last, moved = times[-1], costs.moves(holder, home, prod(segment.graph.by_name[part.end].shape))
-        links = added_up([*last.links.items(), *moved.items()])
+        links = sum_by_key([*last.links.items(), *moved.items()])
         times = (*times[:-1], replace(last, links=links, out_ms=last.out_ms + sum(moved.values())))
     join_ms = costs.join(segment, part.join, join_width(segment, part), len(times))
     return SegmentTime(segment, part, times, join_ms, 0.0, repeated, params, repeated_ms), holder
@@ -442,7 +442,9 @@ def subgraph_times(
     writers: dict[str, int] = {}
     times, jobs = [], []
     for number, (scale, graph) in enumerate(zip(scales, graphs, strict=True)):
-        time = _timed(scale, graph, [costs.moves(holders[op.name], scale.processor, prod(op.shape)) for op in graph.inputs], [], costs)
+        time = _branch_timer(
+            scale, graph, [costs.moves(holders[op.name], scale.processor, prod(op.shape)) for op in graph.inputs], [], costs
+        )
         others = {other.processor for other in scales} - {scale.processor}
         ms = time.estimate.computing.slowed(worst_slowdown(costs.predictor.device, scale.processor, others))
         times.append(replace(time, contention_ms=ms - time.ms, together=dict.fromkeys(map(kind_of, others), ms)))

@@ -10,7 +10,7 @@ import tomli_w
 from predictors.errors import StretchError
 from predictors.files import read_toml
 from predictors.joins import JoinKind
-from stretch.planning.design.division import WORDS, Count, Division, division_of, with_shares
+from stretch.planning.design.division import DIVISION_NAMES, Count, Division, division_of, with_shares
 from stretch.planning.network.segments import EntryKind
 
 DESIGN_VERSION = 1
@@ -75,7 +75,7 @@ class SegmentDesign:
     @property
     def undivided(self) -> "SegmentDesign":
         """All of it on its first processor."""
-        return replace(self, branches=(replace(self.branches[0], **dict.fromkeys(WORDS)),), join="none")
+        return replace(self, branches=(replace(self.branches[0], **dict.fromkeys(DIVISION_NAMES)),), join="none")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -180,7 +180,7 @@ def design_to_toml(design: BranchDesign) -> str:
     """The design as a TOML file that `load_draft` reads back."""
     table: dict[str, Any] = asdict(design)
     for branch in (branch for segment in table["segments"] for branch in segment["branches"]):
-        for word in WORDS:
+        for word in DIVISION_NAMES:
             if branch[word] is None:
                 del branch[word]  # TOML has no word for nothing
         for name in ("rewrites", "dropped"):

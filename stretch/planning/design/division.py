@@ -28,7 +28,7 @@ _FOLDER = Path(__file__).parent.parent / "divisions"
 _FIRST = ("rows", "channels", "paths", "ends")
 
 #: Words of all ways: the files of their folder.
-WORDS = tuple(
+DIVISION_NAMES = tuple(
     sorted(
         (module.name for module in iter_modules([str(_FOLDER)])), key=lambda name: (name not in _FIRST, (*_FIRST, name).index(name), name)
     )
@@ -97,7 +97,7 @@ class Division:
 
     # the timeline
 
-    def arriving(self, graph: OpGraph, holder: str, processor: str, predictor: LatencyPredictor) -> OpGraph:
+    def input_graph(self, graph: OpGraph, holder: str, processor: str, predictor: LatencyPredictor) -> OpGraph:
         """Return a branch as it runs where a processor holds its input; another graph if the input is cut on the way."""
         return graph
 
@@ -107,11 +107,11 @@ class Division:
 
     # the search
 
-    def ways(self, parts: Any) -> Iterable[tuple[int, Any]]:
+    def candidates(self, parts: Any) -> Iterable[tuple[int, Any]]:
         """Ways (`SegmentOptions`) to run parts of a `stretch.planning.search.parts.PartSpace`, and runs of them, each by its first part."""
         raise NotImplementedError
 
-    def possible(self, graph: OpGraph) -> Collection[str]:
+    def divisible_tensors(self, graph: OpGraph) -> Collection[str]:
         """Return how branches may divide a part in this way, in words of `stretch list models --details`."""
         return ()
 
@@ -127,11 +127,11 @@ class Division:
 @cache
 def divisions() -> dict[str, Division]:
     """Every way, by its word; files are imported when they are first asked for."""
-    ways: dict[str, Division] = {}
-    for word in WORDS:
-        ways[word] = import_module(f"stretch.planning.divisions.{word}").DIVISION
-        ways[word].word = word
-    return ways
+    result: dict[str, Division] = {}
+    for word in DIVISION_NAMES:
+        result[word] = import_module(f"stretch.planning.divisions.{word}").DIVISION
+        result[word].word = word
+    return result
 
 
 def exact_kinds() -> tuple[str, ...]:
@@ -147,27 +147,27 @@ def of_kinds(kinds: Collection[str]) -> list[Division]:
 def with_shares(branch: type[T]) -> type[T]:
     """A class of branches with a field for each way, as files have them; of these at most one is not None."""
     if issubclass(branch, msgspec.Struct):
-        fields = [(word, Share | None, None) for word in WORDS]
-        return msgspec.defstruct(branch.__name__, fields, bases=(branch,), namespace=_kept(branch), frozen=True, kw_only=True)
-    shares = [(word, Share | None, field(default=None)) for word in WORDS]
-    return make_dataclass(branch.__name__, shares, bases=(branch,), namespace=_kept(branch), frozen=True)
+        fields = [(word, Share | None, None) for word in DIVISION_NAMES]
+        return msgspec.defstruct(branch.__name__, fields, bases=(branch,), namespace=_share_fields(branch), frozen=True, kw_only=True)
+    shares = [(word, Share | None, field(default=None)) for word in DIVISION_NAMES]
+    return make_dataclass(branch.__name__, shares, bases=(branch,), namespace=_share_fields(branch), frozen=True)
 
 
-def _kept(branch: type) -> dict[str, Any]:
+def _share_fields(branch: type) -> dict[str, Any]:
     return {"__doc__": branch.__doc__, "__module__": branch.__module__}
 
 
 def shares_of(branch: object) -> dict[str, Share]:
     """Return a branch's share, by the word of the way."""
-    return {word: share for word in WORDS if (share := getattr(branch, word)) is not None}
+    return {word: share for word in DIVISION_NAMES if (share := getattr(branch, word)) is not None}
 
 
 def division_of(design: Any) -> Division | None:
     """The way in which a segment is divided; None where it is whole, or its branches are scaled copies."""
     words = {word for branch in design.branches for word in shares_of(branch)}
     named = [division for word, division in divisions().items() if word in words] if words else []
-    able = [division for division in (named or divisions().values()) if design.join in division.joins]
-    return next(iter(able or named), None)
+    eligible = [division for division in (named or divisions().values()) if design.join in division.joins]
+    return next(iter(eligible or named), None)
 
 
 def check_division(segment: Segment, design: Any, division: Division) -> None:
@@ -181,15 +181,15 @@ def check_division(segment: Segment, design: Any, division: Division) -> None:
     for name, branch in zip(design.names, design.branches, strict=True):
         branch_shares = shares_of(branch)
         if word not in branch_shares:
-            why = f"{where} is divided by {word}, and its branch on {name} does not say which it computes"
-            raise StretchError(why, f"give it {word} = {division.example}")
+            reason = f"{where} is divided by {word}, and its branch on {name} does not say which it computes"
+            raise StretchError(reason, f"give it {word} = {division.example}")
         others = [divisions()[other].what for other in branch_shares if other != word]
         if others:
             raise StretchError(f"branch `{segment.name}.{name}` computes {division.what} and {others[0]}", "let it compute one of them")
         on = f"branch `{segment.name}.{name}` computes {division.what}"
         if (branch.depth, branch.width, branch.entry) != (segment.depth, segment.width, "none"):
-            what = f"{on}, so it has all {segment.depth} blocks, width {segment.width} and no entry"
-            raise StretchError(what, "leave out its depth, width and entry")
+            problem = f"{on}, so it has all {segment.depth} blocks, width {segment.width} and no entry"
+            raise StretchError(problem, "leave out its depth, width and entry")
         if branch.rewrites:
             raise StretchError(f"{on} exactly, and rewrites are for whole segments and scaled branches", "leave out its rewrites")
         shares.append(branch_shares[word])
@@ -208,8 +208,8 @@ def check_ranges(
             )
         start, stop = int(share[0]), int(share[1])
         if start != at or stop <= start:
-            why = f"{where} has {what} {start} to {stop} on {name}, where {what} from {at} on are due"
-            raise StretchError(why, f"the branches follow each other from 0 to {count} of {of}, and none is empty")
+            reason = f"{where} has {what} {start} to {stop} on {name}, where {what} from {at} on are due"
+            raise StretchError(reason, f"the branches follow each other from 0 to {count} of {of}, and none is empty")
         ranges.append((start, stop))
         at = stop
     if at != count:

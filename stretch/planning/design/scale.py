@@ -29,7 +29,7 @@ from stretch.planning.design.branch_design import (
     safe_name,
     undivided,
 )
-from stretch.planning.design.division import WORDS, Taken, check_division, divisions, shares_of
+from stretch.planning.design.division import DIVISION_NAMES, Taken, check_division, divisions, shares_of
 from stretch.planning.network.segments import (
     Backbone,
     ChannelGroups,
@@ -135,11 +135,11 @@ def dropped_blocks(segment: Segment, depth: int) -> set[int]:
         total[block.run] = total.get(block.run, 0) + 1
         if block.removable:
             left.setdefault(block.run, []).append(i)
-    gone: set[int] = set()
+    removed: set[int] = set()
     for _ in range(segment.depth - depth):
         run = max((r for r in left if left[r]), key=lambda r: (len(left[r]) / total[r], r))
-        gone.add(left[run].pop())
-    return gone
+        removed.add(left[run].pop())
+    return removed
 
 
 def missing_blocks(segment: Segment, depth: int, dropped: Sequence[int] = ()) -> set[int]:
@@ -149,20 +149,20 @@ def missing_blocks(segment: Segment, depth: int, dropped: Sequence[int] = ()) ->
 
 def drop_units(segment: Segment, depth: int, dropped: Sequence[int] = ()) -> OpGraph:
     """The segment with only `depth` blocks left, as `missing_blocks` has it."""
-    gone = missing_blocks(segment, depth, dropped)
+    removed = missing_blocks(segment, depth, dropped)
     units = {i for i, block in enumerate(segment.blocks) if block.removable}
-    if not gone <= units or len(gone) != segment.depth - depth:
-        of_depth = f" and have depth {depth}" if gone <= units else ""
+    if not removed <= units or len(removed) != segment.depth - depth:
+        of_depth = f" and have depth {depth}" if removed <= units else ""
         raise StretchError(
-            f"a branch of segment `{segment.name}` cannot do without the blocks {', '.join(map(str, sorted(gone)))}{of_depth}",
+            f"a branch of segment `{segment.name}` cannot do without the blocks {', '.join(map(str, sorted(removed)))}{of_depth}",
             f"of its blocks, numbered from 0 to {segment.depth - 1}, these can be left out: {', '.join(map(str, sorted(units))) or 'none'}",
         )
-    if not gone:
+    if not removed:
         return segment.graph
     renamed: dict[str, str] = {}
     without: set[str] = set()
     for i, block in enumerate(segment.blocks):
-        if i in gone:
+        if i in removed:
             renamed[block.end] = renamed.get(block.start, block.start)
             without.update(block.ops)
     ops = [
@@ -273,8 +273,8 @@ def kept_units(segment: Segment, source: OpGraph, channels: ChannelGroups, scale
     if scale.entry == "none":
         group, size = channels.pieces[source.input.name][0]
         if len(pieces) == 1 and pieces[0][0] == channels.input_group and scale.width * size != in_channels * pieces[0][1]:
-            why = f"{where} starts with an identity skip over {in_channels} channels, so width {scale.width} needs an entry"
-            raise StretchError(why, 'give it entry = "project" or "slice", or let the segment before it join by "project"')
+            reason = f"{where} starts with an identity skip over {in_channels} channels, so width {scale.width} needs an entry"
+            raise StretchError(reason, 'give it entry = "project" or "slice", or let the segment before it join by "project"')
         if in_channels % size:
             raise StretchError(
                 f"{where} reads {in_channels} channels, which are no multiple of {size}", "choose another width for the segment before it"
@@ -317,8 +317,8 @@ def scale_branch(segment: Segment, design: SegmentDesign, index: int, in_channel
     if join.convolves:
         out = segment.width if join.whole else scale.partition
         if out <= 0:
-            what = f"branch `{segment.name}.{scale.processor}` contributes no channel to its join"
-            raise StretchError(what, f"give the branches of a `{design.join}` join their `partition`, or leave it out in all")
+            problem = f"branch `{segment.name}.{scale.processor}` contributes no channel to its join"
+            raise StretchError(problem, f"give the branches of a `{design.join}` join their `partition`, or leave it out in all")
         ops.append(Op(JOIN_CONV, "conv", (output,), _pointwise(out, bias=True)))
         output = JOIN_CONV
     return ScaledBranch(OpGraph.build(f"{segment.name}.{scale.processor}", ops, output), source, channels, kept, start)
@@ -351,8 +351,8 @@ def entry_ops(segment: Segment, scale: BranchScale, width: int, start: int) -> l
     """The operators with which a branch begins."""
     if scale.entry == "slice":
         if width > segment.in_width:
-            what = f"branch `{segment.name}.{scale.processor}` cannot slice {width} of {segment.in_width} channels"
-            raise StretchError(what, 'give it entry = "project"')
+            problem = f"branch `{segment.name}.{scale.processor}` cannot slice {width} of {segment.in_width} channels"
+            raise StretchError(problem, 'give it entry = "project"')
         begin = min(start, segment.in_width - width)
         return [Op(ENTRY_SLICE, "slice", (segment.start,), {"start": begin, "stop": begin + width})]
     norm: dict[str, Attr] = {"eps": 1e-5, "momentum": 0.1, "affine": True}
@@ -380,12 +380,12 @@ def design_segments(graph: OpGraph, design: BranchDesign) -> list[Segment]:
         # what others read of a segment is its end, with the channels that it has in the original
         inner = next((op.name for op in segment.graph.ops if op.name not in (segment.start, segment.end) and is_tap(op)), None)
         if inner is not None:
-            why = f"segment `{segment.name}` reaches beyond `{inner}`, which is read outside the backbone or returned"
-            raise StretchError(why, f"let a segment end at `{inner}`")
+            reason = f"segment `{segment.name}` reaches beyond `{inner}`, which is read outside the backbone or returned"
+            raise StretchError(reason, f"let a segment end at `{inner}`")
         width = join_width(segment, part)
         if segment.tapped and width != segment.width:
-            why = f"segment `{segment.name}` has {width} channels after its meeting point, and a reader outside the backbone needs {segment.width}"
-            raise StretchError(why, "join its branches by `project` or `sum`")
+            reason = f"segment `{segment.name}` has {width} channels after its meeting point, and a reader outside the backbone needs {segment.width}"
+            raise StretchError(reason, "join its branches by `project` or `sum`")
     if at != graph.output:
         raise StretchError(f"the design ends at `{at}`, the network at `{graph.output}`", "add a segment for the rest")
     return segments
@@ -401,7 +401,7 @@ def scaled_branches(graph: OpGraph, design: BranchDesign) -> list[list[ScaledBra
     return result
 
 
-def still_shared(graph: OpGraph, design: BranchDesign) -> list[SharedWeight]:
+def remaining_shared_weights(graph: OpGraph, design: BranchDesign) -> list[SharedWeight]:
     """The weights that operators of a network share and that a design keeps in one piece: its operators share them too."""
     if not any(SHARED in op.tags for op in graph.ops):
         return []
@@ -429,7 +429,7 @@ def scaled_graph(graph: OpGraph, design: BranchDesign, branched: Sequence[Sequen
     def add_sides(sides: Iterable[OpGraph]) -> None:
         for side in sides:
             processor = placed[side.name]
-            added, written = _renamed(side.name, processor, processor, side, names)
+            added, written = _rename_branch(side.name, processor, processor, side, names)
             ops.extend(added)
             names.update(written)
 
@@ -438,7 +438,7 @@ def scaled_graph(graph: OpGraph, design: BranchDesign, branched: Sequence[Sequen
     for part, branches in zip(design.segments, branched or scaled_branches(graph, design), strict=True):
         handed, ends = {part.start: at}, []
         for name, scale, branch in zip(part.names, part.branches, branches, strict=True):
-            named, written = _renamed(part.name, name, scale.processor, run_graph(branch, scale), handed)
+            named, written = _rename_branch(part.name, name, scale.processor, run_graph(branch, scale), handed)
             ops += named
             handed |= written
             ends.append(next(reversed(written.values())))
@@ -450,12 +450,12 @@ def scaled_graph(graph: OpGraph, design: BranchDesign, branched: Sequence[Sequen
         names[part.end] = at
     add_sides(backbone.after)
     if any(SHARED in op.tags for op in graph.ops):
-        shared = {holder for weight in still_shared(graph, design) for holder in weight.holders}
-        ops = [replace(op, tags={**op.tags, SHARED: _still(op, shared)}) if SHARED in op.tags else op for op in ops]
+        shared = {holder for weight in remaining_shared_weights(graph, design) for holder in weight.holders}
+        ops = [replace(op, tags={**op.tags, SHARED: _shared_name(op, shared)}) if SHARED in op.tags else op for op in ops]
     return OpGraph.build(graph.name, ops, [names[name] for name in graph.outputs])
 
 
-def _still(op: Op, shared: Collection[tuple[str, str]]) -> str:
+def _shared_name(op: Op, shared: Collection[tuple[str, str]]) -> str:
     """Of the weights that an operator shares in the original, those that it shares in a design."""
     return " ".join(word for word in op.tags[SHARED].split() if (op.tags["origin"], word.partition("=")[0]) in shared)
 
@@ -465,7 +465,7 @@ def host_processor(design: BranchDesign) -> str:
     return host_among(design.processors) or design.processors[0]
 
 
-def _renamed(segment: str, name: str, processor: str, branch: OpGraph, handed: Mapping[str, str]) -> tuple[list[Op], dict[str, str]]:
+def _rename_branch(segment: str, name: str, processor: str, branch: OpGraph, handed: Mapping[str, str]) -> tuple[list[Op], dict[str, str]]:
     """Operators of a branch with their names in the whole network, and those of what it writes."""
     prefix = f"{segment}_{safe_name(name)}_"
     names: Mapping[str, str] = {op.name: handed[op.name] if op.kind == "input" else prefix + op.name for op in branch.ops}
@@ -493,10 +493,10 @@ def resolve_design(draft: DesignDraft, graph: OpGraph, device: str, align: Mappi
         align: Width rounding by processor; its keys are the processors that exist.
     """
     if draft.model is not None and draft.model != graph.name:
-        why = f"the design is for the model `{draft.model}`, not for `{graph.name}`"
-        raise StretchError(why, f"remove `model` from the design or branch `{draft.model}`")
+        reason = f"the design is for the model `{draft.model}`, not for `{graph.name}`"
+        raise StretchError(reason, f"remove `model` from the design or branch `{draft.model}`")
     backbone = backbone_of(graph)
-    covered = _bounds(draft, backbone.graph)
+    covered = _resolve_segments(draft, backbone.graph)
     parts: list[SegmentDesign] = []
     arriving = width(backbone.graph.input.shape)
     for segment, current in covered:
@@ -504,15 +504,15 @@ def resolve_design(draft: DesignDraft, graph: OpGraph, device: str, align: Mappi
             whole = BranchScale(default, segment.depth, segment.width, align=align[default])
             part = SegmentDesign(segment.name, segment.start, segment.end, (whole,))
         else:
-            part = _part(segment, current, arriving, align)
+            part = _resolve_segment(segment, current, arriving, align)
         arriving = join_width(segment, part)
         parts.append(part)
-    design = BranchDesign(graph.name, device, tuple(parts), sides=_sides(draft, backbone, default, align))
+    design = BranchDesign(graph.name, device, tuple(parts), sides=_resolve_sides(draft, backbone, default, align))
     scaled_graph(graph, design)
     return design
 
 
-def _sides(draft: DesignDraft, backbone: Backbone, default: str, align: Mapping[str, int]) -> tuple[SideDesign, ...]:
+def _resolve_sides(draft: DesignDraft, backbone: Backbone, default: str, align: Mapping[str, int]) -> tuple[SideDesign, ...]:
     """Where the parts beside the backbone run: as the draft says, else on the default processor."""
     sides = {side.name: side.processor for side in draft.sides}
     names = [side.name for side in backbone.sides]
@@ -524,7 +524,7 @@ def _sides(draft: DesignDraft, backbone: Backbone, default: str, align: Mapping[
     return tuple(SideDesign(name, sides.get(name, default)) for name in names)
 
 
-def _bounds(draft: DesignDraft, graph: OpGraph) -> list[tuple[Segment, SegmentDraft | None]]:
+def _resolve_segments(draft: DesignDraft, graph: OpGraph) -> list[tuple[Segment, SegmentDraft | None]]:
     """Every part of the network with its draft, in order; parts without one keep the network's own stages."""
     stages = {s.name: s for s in split_segments(graph)}
     result: list[tuple[Segment, SegmentDraft | None]] = []
@@ -543,12 +543,12 @@ def _bounds(draft: DesignDraft, graph: OpGraph) -> list[tuple[Segment, SegmentDr
             start = at
         segment = cut_segment(graph, name, start, end or graph.output)
         if graph.position[start] < graph.position[at]:
-            what = f"segment `{name}` of the design starts at `{start}`, before `{at}` where the one before it ends"
-            raise StretchError(what, "order the segments from input to output")
-        result += [(s, None) for s in _between(graph, at, start, stages)]
+            problem = f"segment `{name}` of the design starts at `{start}`, before `{at}` where the one before it ends"
+            raise StretchError(problem, "order the segments from input to output")
+        result += [(s, None) for s in _segments_between(graph, at, start, stages)]
         result.append((segment, current))
         at = segment.end
-    result += [(s, None) for s in _between(graph, at, graph.output, stages)]
+    result += [(s, None) for s in _segments_between(graph, at, graph.output, stages)]
     names = [s.name for s, _ in result]
     if len(set(names)) != len(names):
         twice = next(n for n in names if names.count(n) > 1)
@@ -556,7 +556,7 @@ def _bounds(draft: DesignDraft, graph: OpGraph) -> list[tuple[Segment, SegmentDr
     return result
 
 
-def _between(graph: OpGraph, start: str, end: str, stages: dict[str, Segment]) -> list[Segment]:
+def _segments_between(graph: OpGraph, start: str, end: str, stages: dict[str, Segment]) -> list[Segment]:
     """The network's own stages from cut point `start` to `end`, cut where the design cuts them."""
     pieces, at = [], start
     while graph.position[at] < graph.position[end]:
@@ -568,33 +568,33 @@ def _between(graph: OpGraph, start: str, end: str, stages: dict[str, Segment]) -
     return pieces
 
 
-def _part(segment: Segment, segment_draft: SegmentDraft, arriving: int, align: Mapping[str, int]) -> SegmentDesign:
+def _resolve_segment(segment: Segment, segment_draft: SegmentDraft, in_channels: int, align: Mapping[str, int]) -> SegmentDesign:
     if not segment_draft.branches:
         raise StretchError(f"segment `{segment.name}` of the design has no branches", "list at least one { processor, depth, width }")
-    scales = [_branch(segment, b, arriving, align) for b in segment_draft.branches]
-    word = next((word for word in WORDS if any(word in shares_of(b) for b in scales)), None)
+    scales = [_resolve_branch(segment, b, in_channels, align) for b in segment_draft.branches]
+    word = next((word for word in DIVISION_NAMES if any(word in shares_of(b) for b in scales)), None)
     usual = divisions()[word].join(segment) if word is not None else DEFAULT
     alone = len(scales) == 1 and word is None
     join: JoinKind = segment_draft.join or (("none" if scales[0].width == segment.width else "concat") if alone else usual)
     without = [b.processor for b in segment_draft.branches if not b.partition]
     if join_of(join).divides and 0 < len(without) < len(scales):
-        what = f"branch `{segment.name}.{without[0]}` of the design has no `partition`, others of its segment have"
-        raise StretchError(what, f"give each branch of a `{join}` join its `partition`, or leave it out in all")
+        problem = f"branch `{segment.name}.{without[0]}` of the design has no `partition`, others of its segment have"
+        raise StretchError(problem, f"give each branch of a `{join}` join its `partition`, or leave it out in all")
     if join_of(join).divides and without:
         shares = partitions(segment.width, [b.width for b in scales], max(b.align for b in scales))
         scales = [replace(b, partition=share) for b, share in zip(scales, shares, strict=True)]
     return SegmentDesign(segment.name, segment.start, segment.end, tuple(scales), join)
 
 
-def _branch(segment: Segment, draft: BranchDraft, arriving: int, align: Mapping[str, int]) -> BranchScale:
+def _resolve_branch(segment: Segment, draft: BranchDraft, in_channels: int, align: Mapping[str, int]) -> BranchScale:
     if draft.processor not in align:
         raise UnknownNameError.among("processor", draft.processor, align)
     usual = {"depth": segment.depth, "width": segment.width, "align": align[draft.processor]}
-    scale = {what: value if (stated := getattr(draft, what)) is None else stated for what, value in usual.items()}
-    for what, value in scale.items():
+    scale = {key: value if (stated := getattr(draft, key)) is None else stated for key, value in usual.items()}
+    for key, value in scale.items():
         if value < 1:
-            raise StretchError(f"branch `{segment.name}.{draft.processor}` has {what} {value}", f"{what} is a whole number from 1")
-    entry = draft.entry or ("project" if segment.arriving(scale["width"]) not in (None, arriving) else "none")
+            raise StretchError(f"branch `{segment.name}.{draft.processor}` has {key} {value}", f"{key} is a whole number from 1")
+    entry = draft.entry or ("project" if segment.entry_width(scale["width"]) not in (None, in_channels) else "none")
     if draft.dropped and draft.depth is None:
         scale["depth"] = max(segment.depth - len(set(draft.dropped)), 1)
     how = BranchScale(draft.processor, entry=entry, partition=draft.partition or 0, rewrites=draft.rewrites, **scale, **shares_of(draft))

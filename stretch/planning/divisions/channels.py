@@ -24,7 +24,7 @@ from stretch.planning.cost.branch import BranchCost, Floats, SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.division import Division, Piece, Share, Taken, check_ranges
 from stretch.planning.network.segments import Segment, cone, cut_points, cut_segment, memoised
-from stretch.planning.search.parts import Divisible, PartSpace, Places, RangeWays, Split, Structure, part_cost, structure
+from stretch.planning.search.parts import Divisible, PartSpace, RangeCandidates, Split, SplitBranches, Structure, part_cost, structure
 from stretch.planning.search.space import DesignSpace
 
 #: The operator that cuts out of what arrives the channels that a branch reads.
@@ -51,11 +51,11 @@ def find_hidden(graph: OpGraph) -> Hidden:
         if op.kind == "add":
             behind = max(op.inputs, key=lambda name: sum(graph.op_macs(graph.by_name[item]) for item in cone(graph, [name])))
         elif not op.inputs:
-            what = f"`{graph.name}` ends without a convolution or linear layer that projects hidden channels"
-            raise StretchError(what, 'divide its output by join = "channels", or let it stay whole')
+            problem = f"`{graph.name}` ends without a convolution or linear layer that projects hidden channels"
+            raise StretchError(problem, 'divide its output by join = "channels", or let it stay whole')
         elif kind_of(op.kind).additive is None:
-            what = f"operator `{op.name}` ({op.kind}) needs the whole sum of its input, so no hidden channels are divided before it"
-            raise StretchError(what, f'let the segment end before `{op.name}`, or divide its output by join = "channels"')
+            problem = f"operator `{op.name}` ({op.kind}) needs the whole sum of its input, so no hidden channels are divided before it"
+            raise StretchError(problem, f'let the segment end before `{op.name}`, or divide its output by join = "channels"')
         else:
             behind = op.inputs[0]
         tail.append(op.name)
@@ -78,70 +78,70 @@ def divided_tensor(graph: OpGraph, *, hidden: bool) -> str:
     """The tensor whose channels branches divide: the output, or the hidden one."""
     fixed = next((op for op in graph.ops if kind_of(op.kind).stated), None)
     if fixed is not None:
-        why = f"operator `{fixed.name}` ({fixed.attrs.get('variant', fixed.kind)}) only states the shape of what it computes, not its channels"
-        raise StretchError(why, "let the segment stay whole, or let it start or end elsewhere")
+        reason = f"operator `{fixed.name}` ({fixed.attrs.get('variant', fixed.kind)}) only states the shape of what it computes, not its channels"
+        raise StretchError(reason, "let the segment stay whole, or let it start or end elsewhere")
     name = find_hidden(graph).tensor if hidden else graph.output
-    inside, whole = _inside(graph, name)
+    inside, whole = _computed_in_part(graph, name)
     mixer = _mixer(graph, inside, whole)
     if mixer is not None:
-        why = f"operator `{mixer.name}` ({mixer.kind}) mixes the channels of `{name}` that branches would divide"
-        raise StretchError(why, "let the segment stay whole, or let it start or end elsewhere")
+        reason = f"operator `{mixer.name}` ({mixer.kind}) mixes the channels of `{name}` that branches would divide"
+        raise StretchError(reason, "let the segment stay whole, or let it start or end elsewhere")
     return name
 
 
 def channel_step(graph: OpGraph, tensor: str) -> int:
     """Channels that belong together: those of a group of each grouped convolution, of a head, the pixels of a flattened image."""
     one = Channels(0, 1)
-    return lcm(*[len(graph.op_slice(graph.by_name[name], one).computes) for name in _inside(graph, tensor)[0]])
+    return lcm(*[len(graph.op_slice(graph.by_name[name], one).computes) for name in _computed_in_part(graph, tensor)[0]])
 
 
 def is_between_groups(graph: OpGraph, tensor: str, channels: Channels) -> bool:
     """Whether a range of a tensor's channels is computed without others: it begins and ends where a group does."""
-    inside, _ = _inside(graph, tensor)
+    partly, _ = _computed_in_part(graph, tensor)
     need = needed_channels(graph, {tensor: channels})
-    return all(graph.op_slice(graph.by_name[name], need[name]).computes == need[name] for name in inside if name in need)
+    return all(graph.op_slice(graph.by_name[name], need[name]).computes == need[name] for name in partly if name in need)
 
 
 def needed_channels(graph: OpGraph, start: Mapping[str, Channels]) -> dict[str, Channels]:
     """Channels of every tensor that those of some tensors need, by name; those of no use are left out."""
     need = dict(start)
     for op in reversed(graph.ops):
-        wanted = need.get(op.name)
-        if wanted is None or not op.inputs:
+        channels = need.get(op.name)
+        if channels is None or not op.inputs:
             continue
-        for name, reads in zip(op.inputs, graph.op_slice(op, wanted).reads, strict=True):
+        for name, reads in zip(op.inputs, graph.op_slice(op, channels).reads, strict=True):
             if len(reads):
                 need[name] = need[name].union(reads) if name in need else reads
     return need
 
 
-def _inside(graph: OpGraph, tensor: str) -> tuple[set[str], set[str]]:
-    """Operators of which a branch computes some channels, and tensors of which they read all."""
-    inside: set[str] = set()
+def _computed_in_part(graph: OpGraph, tensor: str) -> tuple[set[str], set[str]]:
+    """Return the operators of which a branch computes some channels, and the tensors that these read in full."""
+    partly: set[str] = set()
     whole: set[str] = set()
-    left = [tensor]
-    while left:
-        op = graph.by_name[left.pop()]
-        if op.name in inside or not op.inputs:
+    pending = [tensor]
+    while pending:
+        op = graph.by_name[pending.pop()]
+        if op.name in partly or not op.inputs:
             continue
-        inside.add(op.name)
+        partly.add(op.name)
         for name, shape, reads in zip(op.inputs, graph.input_shapes(op), graph.op_slice(op, Channels(0, 1)).reads, strict=True):
             if len(reads) < width(shape):
-                left.append(name)
+                pending.append(name)
             else:
                 whole.add(name)
-    return inside, whole
+    return partly, whole
 
 
-def _mixer(graph: OpGraph, inside: Collection[str], whole: Iterable[str]) -> Op | None:
+def _mixer(graph: OpGraph, partly: Collection[str], whole: Iterable[str]) -> Op | None:
     """Return the first operator whose inputs every branch would have to compute in full; None if there is none."""
-    depends = set(inside)
-    beside = cone(graph, whole)
+    depends = set(partly)
+    in_full = cone(graph, whole)
     for op in graph.ops:
-        if (op.name not in depends and op.name not in beside) or not op.inputs:
+        if (op.name not in depends and op.name not in in_full) or not op.inputs:
             continue
         part = graph.op_slice(op, Channels(0, 1))
-        if op.name in inside and width(op.shape) > 1 and part.computes == full_range(op.shape):
+        if op.name in partly and width(op.shape) > 1 and part.computes == full_range(op.shape):
             return op
         reads = zip(op.inputs, graph.input_shapes(op), part.reads, strict=True)
         if any(name in depends and len(read) == width(shape) for name, shape, read in reads):
@@ -167,16 +167,16 @@ def channel_part(graph: OpGraph, name: str, channels: Channels, *, hidden: bool)
 
 
 def _partial_sum(graph: OpGraph, name: str, channels: Channels, hidden: Hidden) -> Piece:
-    """The branch of some hidden channels; that of the first ones has everything that is added once."""
+    """Return the branch of some hidden channels; the branch of the first channels has all terms that are added once."""
     first = channels.start == 0
     start = {hidden.tensor: channels}
     sums = (hidden.projection, *hidden.tail)
     for item in hidden.tail if first else ():
-        for arguments in graph.by_name[item].inputs:
-            if arguments not in sums:
-                before = start.get(arguments)
-                wanted = full_range(graph.by_name[arguments].shape)
-                start[arguments] = wanted if before is None else wanted.union(before)
+        for source in graph.by_name[item].inputs:
+            if source not in sums:
+                started = start.get(source)
+                needed = full_range(graph.by_name[source].shape)
+                start[source] = needed if started is None else needed.union(started)
     builder = _Builder(graph, needed_channels(graph, start))
     for op in graph.ops:
         if op.name == hidden.projection:
@@ -201,27 +201,27 @@ class _Builder:
 
     def add(self, op: Op) -> None:
         """An operator, with the channels that are needed of its output."""
-        wanted = self.need.get(op.name)
+        needed = self.need.get(op.name)
         if not op.inputs:
             self.ops.append(Op(op.name, op.kind, (), op.attrs, tags=op.tags))
             # what reads nothing that arrives is no branch, which `made` refuses
-            self.reads[op.name] = op.name if wanted is None else self._cut(ENTRY_CHANNELS, op.name, full_range(op.shape), wanted)
-        elif wanted is not None:
-            part = self.graph.op_slice(op, wanted)
-            inputs = tuple(self._given(op, at, read) for at, read in enumerate(part.reads) if len(read))
+            self.reads[op.name] = op.name if needed is None else self._slice(ENTRY_CHANNELS, op.name, full_range(op.shape), needed)
+        elif needed is not None:
+            part = self.graph.op_slice(op, needed)
+            inputs = tuple(self._input_tensor(op, at, read) for at, read in enumerate(part.reads) if len(read))
             if len(inputs) < kind_of(op.kind).min_inputs:
                 # of tensors side by side one is left; it is handed on by an operator, whose place in int8 has a scale of its own
-                self.ops.append(Op(op.name, "slice", inputs, {"start": 0, "stop": len(wanted)}, tags=op.tags))
+                self.ops.append(Op(op.name, "slice", inputs, {"start": 0, "stop": len(needed)}, tags=op.tags))
                 self.reads[op.name] = op.name
                 return
             self.ops.append(Op(op.name, op.kind, inputs, part.attrs, tags=op.tags))
             self.taken[op.name] = Taken(part.computes, width(op.shape))
-            self.reads[op.name] = self._cut(f"{op.name}_channels", op.name, part.computes, wanted)
+            self.reads[op.name] = self._slice(f"{op.name}_channels", op.name, part.computes, needed)
 
     def project(self, op: Op, channels: Channels, *, first: bool) -> None:
         """The projection of some hidden channels; its bias counts once."""
         attrs = {**op.attrs, "bias": bool(op.attrs["bias"]) and first}
-        self.ops.append(Op(op.name, op.kind, (self._given(op, 0, channels),), attrs, tags=op.tags))
+        self.ops.append(Op(op.name, op.kind, (self._input_tensor(op, 0, channels),), attrs, tags=op.tags))
         self.taken[op.name] = Taken(full_range(op.shape), width(op.shape), channels)
         self.reads[op.name] = op.name
 
@@ -233,7 +233,7 @@ class _Builder:
             return
         shapes = self.graph.input_shapes(op)
         inputs = [
-            self.reads[name] if name in sums else self._given(op, at, full_range(shape))
+            self.reads[name] if name in sums else self._input_tensor(op, at, full_range(shape))
             for at, (name, shape) in enumerate(zip(op.inputs, shapes, strict=True))
         ]
         self.ops.append(Op(op.name, op.kind, tuple(inputs), op.attrs, tags=op.tags))
@@ -246,21 +246,22 @@ class _Builder:
             raise StretchError(f"`{name}` would compute nothing: its channels are handed on as they arrive", "give it others, too")
         return Piece(OpGraph.build(name, self.ops, output), self.taken)
 
-    def _given(self, op: Op, at: int, wanted: Channels) -> str:
-        """The tensor with the channels that an operator wants of one of its inputs."""
-        arguments = op.inputs[at]
-        return self._cut(f"{op.name}_channels{at}", self.reads[arguments], self.need[arguments], wanted)
+    def _input_tensor(self, op: Op, at: int, needed: Channels) -> str:
+        """Return the tensor with the channels that an operator reads of one input."""
+        source = op.inputs[at]
+        return self._slice(f"{op.name}_channels{at}", self.reads[source], self.need[source], needed)
 
-    def _cut(self, name: str, source: str, has: Channels, wanted: Channels) -> str:
-        """The tensor that holds the wanted channels of one: itself if it has no others, else what a new operator cuts out."""
-        if wanted == has:
+    def _slice(self, name: str, source: str, present: Channels, needed: Channels) -> str:
+        """Return the tensor with the needed channels: the source if it has no others, else a new slice of it."""
+        if needed == present:
             return source
-        self.ops.append(Op(name, "slice", (source,), {"start": wanted.start - has.start, "stop": wanted.stop - has.start}))
+        self.ops.append(Op(name, "slice", (source,), {"start": needed.start - present.start, "stop": needed.stop - present.start}))
         return name
 
+        #: Multiply-accumulates that the halves of a part may do beyond those of the part, as a share of it.
 
-#: Multiply-accumulates that the halves of a part may do beyond those of the part, as a share of it.
-MOST_REPEATED = 0.5
+
+MAX_REPEATED = 0.5
 
 
 @dataclass(frozen=True)
@@ -300,12 +301,12 @@ def _tensors(graph: OpGraph, part: Segment) -> list[_Tensor]:
             continue
         halves = [half for channels in tensor.ranges((middle,), tensor.step) if (half := tensor.graph(channels)) is not None]
         macs = segment.graph.macs
-        if macs and len(halves) == 2 and sum(half.macs for half in halves) / macs - 1 <= MOST_REPEATED:
+        if macs and len(halves) == 2 and sum(half.macs for half in halves) / macs - 1 <= MAX_REPEATED:
             tensors.append(tensor)
     return tensors
 
 
-class _Built(dict[Structure, list[_Tensor]]):
+class _TensorCache(dict[Structure, list[_Tensor]]):
     """Tensors of parts of networks that are built alike, whatever the device."""
 
 
@@ -314,9 +315,9 @@ class _DividedPart(Divisible):
 
     def __init__(self, space: DesignSpace, part: Segment, alone_ms: Sequence[float], tensor: _Tensor) -> None:
         self.space, self.tensor, self.end, self.alone_ms = space, tensor, part, alone_ms
-        self.segment, self.join, self.reads = tensor.segment, tensor.join, prod(part.graph.input.shape)
+        self.segment, self.join, self.in_elements = tensor.segment, tensor.join, prod(part.graph.input.shape)
         # of sums it matters which processor has what is added once
-        self.upright = tensor.join != HIDDEN
+        self.symmetric = tensor.join != HIDDEN
         if tensor.tail is not None:
             self.after_ms = space.costs.whole(tensor.tail, space.costs.host).ms
 
@@ -329,17 +330,17 @@ class _DividedPart(Divisible):
         if self.tensor.tail is None:
             return options
         host = self.space.costs.host
-        after = self.space.costs.whole(self.tensor.tail, host)
+        tail_cost = self.space.costs.whole(self.tensor.tail, host)
 
         def busy() -> dict[str, Floats]:
             current = dict(options.busy())
-            return {**current, host: current.get(host, np.zeros(len(options.macs))) + after.ms}
+            return {**current, host: current.get(host, np.zeros(len(options.macs))) + tail_cost.ms}
 
-        ms, macs, params = options.ms + after.ms, options.macs + after.macs, options.params + after.params
+        ms, macs, params = options.ms + tail_cost.ms, options.macs + tail_cost.macs, options.params + tail_cost.params
         return replace(options, tail=self.tensor.tail, ms=ms, macs=macs, params=params, busy=busy)
 
 
-class _ChannelWays(RangeWays):
+class _ChannelCandidates(RangeCandidates):
     """Ways to compute parts by channels."""
 
     def __init__(self, parts: PartSpace) -> None:
@@ -347,59 +348,61 @@ class _ChannelWays(RangeWays):
         self.parts = parts
         self._costs: dict[tuple[int, Channels, str], BranchCost] = {}
 
-    def ways(self) -> Iterator[tuple[int, SegmentOptions]]:
+    def candidates(self) -> Iterator[tuple[int, SegmentOptions]]:
         """One object for each sequence of processors, by the number of the part."""
-        tensors, host = self.space.costs.built(_Built), self.space.costs.host
-        alike = [structure(part.graph) for part in self.parts.parts]
-        things: dict[Structure, list[_DividedPart]] = {}
-        for at, (part, key) in enumerate(zip(self.parts.parts, alike, strict=True)):
-            if key not in things:
+        tensors, host = self.space.costs.cache_of(_TensorCache), self.space.costs.host
+        structures = [structure(part.graph) for part in self.parts.parts]
+        divided_parts: dict[Structure, list[_DividedPart]] = {}
+        for index, (part, key) in enumerate(zip(self.parts.parts, structures, strict=True)):
+            if key not in divided_parts:
                 if key not in tensors:
                     tensors[key] = _tensors(self.parts.graph, part)
-                able = [tensor for tensor in tensors[key] if tensor.tail is None or host in self.space.processors]
-                things[key] = [_DividedPart(self.space, part, self.parts.alone_ms(at, at), tensor) for tensor in able]
+                usable = [tensor for tensor in tensors[key] if tensor.tail is None or host in self.space.processors]
+                divided_parts[key] = [_DividedPart(self.space, part, self.parts.alone_ms(index, index), tensor) for tensor in usable]
         options: dict[int, list[SegmentOptions]] = {}
-        for thing, way in self.options([thing for some in things.values() for thing in some]):
-            options.setdefault(id(thing), []).append(thing.complete(way))
-        for at, key in enumerate(alike):
-            for way in (way for thing in things[key] for way in options.get(id(thing), ())):
-                segment, tail = _sections(self.parts.graph, self.parts.parts[at], way.join)
-                yield at, self.space.checked(replace(way, segment=segment, tail=tail))
+        for divided_part, candidate in self.options([divided_part for parts in divided_parts.values() for divided_part in parts]):
+            options.setdefault(id(divided_part), []).append(divided_part.complete(candidate))
+        for index, key in enumerate(structures):
+            for candidate in (candidate for divided_part in divided_parts[key] for candidate in options.get(id(divided_part), ())):
+                segment, tail = _sections(self.parts.graph, self.parts.parts[index], candidate.join)
+                yield index, self.space.apply_rules(replace(candidate, segment=segment, tail=tail))
 
-    def units(self, thing: _DividedPart, order: Sequence[str]) -> int:
-        return -(-thing.tensor.channels // thing.unit(order))
+    def units(self, divisible: _DividedPart, order: Sequence[str]) -> int:
+        return -(-divisible.tensor.channels // divisible.unit(order))
 
-    def branches(self, order: Sequence[str], wanted: Sequence[tuple[_DividedPart, Sequence[Split]]]) -> list[Places]:
-        able: list[tuple[_Tensor, dict[Split, list[Channels]]]] = []
+    def branches(self, order: Sequence[str], requests: Sequence[tuple[_DividedPart, Sequence[Split]]]) -> list[SplitBranches]:
+        requested: list[tuple[_Tensor, dict[Split, list[Channels]]]] = []
         costs = self.space.costs
         rounded = any(costs.precision.get(name) == "int8" for name in order)
-        for thing, some in wanted:
+        for divided_part, some in requests:
             # export leaves a partial sum in fp32, so it would take longer than it is priced at
-            splits = () if rounded and thing.join == HIDDEN else some
-            ranges = {split: thing.tensor.ranges(split, thing.unit(order)) for split in splits}
-            able.append((thing.tensor, {split: some for split, some in ranges.items() if None not in map(thing.tensor.graph, some)}))
+            splits = () if rounded and divided_part.join == HIDDEN else some
+            ranges = {split: divided_part.tensor.ranges(split, divided_part.unit(order)) for split in splits}
+            requested.append(
+                (divided_part.tensor, {split: some for split, some in ranges.items() if None not in map(divided_part.tensor.graph, some)})
+            )
         for at, processor in enumerate(order):
-            places = [(tensor, ranges[at]) for tensor, some in able for ranges in some.values()]
-            graphs = {(id(tensor), item): graph for tensor, item in places if (graph := tensor.graph(item)) is not None}
-            new = {key: graph for key, graph in graphs.items() if (*key, processor) not in self._costs}
+            to_cost = [(tensor, ranges[at]) for tensor, some in requested for ranges in some.values()]
+            graphs = {(id(tensor), item): graph for tensor, item in to_cost if (graph := tensor.graph(item)) is not None}
+            missing = {key: graph for key, graph in graphs.items() if (*key, processor) not in self._costs}
             # at once, since a fit's trees are walked for many kernels in little more time than for one
-            costs.kernels_time([kernel for graph in new.values() for kernel in costs.predictor.kernels(graph, processor)], processor)
-            for (number, item), graph in new.items():
+            costs.kernels_time([kernel for graph in missing.values() for kernel in costs.predictor.kernels(graph, processor)], processor)
+            for (number, item), graph in missing.items():
                 self._costs[number, item, processor] = part_cost(self.space, processor, graph, (item.start, item.stop))
         return [
             {split: [self._costs[id(tensor), *pair] for pair in zip(ranges, order, strict=True)] for split, ranges in some.items()}
-            for tensor, some in able
+            for tensor, some in requested
         ]
 
 
 @memoised
 def _sections(graph: OpGraph, part: Segment, join: JoinKind) -> tuple[Segment, Segment | None]:
-    """What of a part is divided, and its tail: of a sum, what has no weights and needs all of it."""
+    """Return the divided segment of a part, and its tail: operators without weights that need the whole sum."""
     if join != HIDDEN:
         return part, None
     for end in reversed(cut_points(part.graph)[1:]):
-        behind = part.graph.ops[part.graph.position[end] + 1 :]
-        if any(not kind_of(op.kind).weightless for op in behind):
+        following = part.graph.ops[part.graph.position[end] + 1 :]
+        if any(not kind_of(op.kind).weightless for op in following):
             break
         head = part if end == part.end else cut_segment(graph, part.name, part.start, end)
         try:
@@ -417,31 +420,31 @@ class _ChannelRanges(Division):
 
     def check(self, segment: Segment, design: SegmentDesign, shares: Sequence[Share]) -> None:
         """Every channel is computed once, in order, and branches end where a group and an aligned slice end."""
-        where, hidden = f"segment `{segment.name}`", design.join == HIDDEN
+        place, hidden = f"segment `{segment.name}`", design.join == HIDDEN
         try:
             tensor = divided_tensor(segment.graph, hidden=hidden)
         except StretchError as error:
-            raise StretchError(f"{where} cannot be divided by {design.join}: {error.message}", error.hint) from error
-        what = f"{'hidden ' if hidden else ''}channels"
+            raise StretchError(f"{place} cannot be divided by {design.join}: {error.message}", error.hint) from error
+        noun = f"{'hidden ' if hidden else ''}channels"
         count = width(segment.graph.by_name[tensor].shape)
-        ranges = check_ranges(where, self, design.names, shares, count, what, f"`{tensor}`")
+        ranges = check_ranges(place, self, design.names, shares, count, noun, f"`{tensor}`")
         for branch, (start, stop) in zip(design.branches, ranges, strict=True):
-            on = f"{where} has {what} {start} to {stop} on {branch.processor}"
+            subject = f"{place} has {noun} {start} to {stop} on {branch.processor}"
             if not is_between_groups(segment.graph, tensor, Channels(start, stop)):
                 step = channel_step(segment.graph, tensor)
-                raise StretchError(f"{on}, which divide a group", f"{what} of `{tensor}` are divided in steps of {step}")
+                raise StretchError(f"{subject}, which divide a group", f"{noun} of `{tensor}` are divided in steps of {step}")
             if branch is not design.branches[-1] and (stop - start) % branch.align:
                 raise StretchError(
-                    f"{on}, which computes {branch.align} at a time", f"give it a multiple of {branch.align}, or a smaller align"
+                    f"{subject}, which computes {branch.align} at a time", f"give it a multiple of {branch.align}, or a smaller align"
                 )
 
     def pieces(self, graph: OpGraph, names: Sequence[str], shares: Sequence[Share], join: str) -> list[Piece]:
         return [channel_part(graph, name, Channels(*share), hidden=join == HIDDEN) for name, share in zip(names, shares, strict=True)]
 
-    def ways(self, parts: PartSpace) -> list[tuple[int, SegmentOptions]]:
-        return list(_ChannelWays(parts).ways())
+    def candidates(self, parts: PartSpace) -> list[tuple[int, SegmentOptions]]:
+        return list(_ChannelCandidates(parts).candidates())
 
-    def possible(self, graph: OpGraph) -> set[str]:
+    def divisible_tensors(self, graph: OpGraph) -> set[str]:
         """Channels of the output, hidden ones, or heads of attention."""
         words = set()
         for hidden in (True, False):
@@ -449,8 +452,8 @@ class _ChannelRanges(Division):
                 tensor = divided_tensor(graph, hidden=hidden)
                 if channel_step(graph, tensor) < width(graph.by_name[tensor].shape):
                     part = needed_channels(graph, {tensor: Channels(0, 1)})
-                    some = [op for op in graph.ops if op.kind == "attention" and op.name in part]
-                    heads = any(len(part[op.name]) < width(op.shape) for op in some)
+                    attention_ops = [op for op in graph.ops if op.kind == "attention" and op.name in part]
+                    heads = any(len(part[op.name]) < width(op.shape) for op in attention_ops)
                     words.add("heads" if heads and hidden else "hidden" if hidden else "channels")
         return words
 

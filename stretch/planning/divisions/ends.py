@@ -19,10 +19,10 @@ from predictors.graph import OpGraph
 from predictors.order import stable_order
 from scheduler.simulate.schedule import Job, run, schedule, waiting
 from stretch.planning.cost.branch import BranchCost, Floats, SegmentOptions
-from stretch.planning.cost.makespan import added_up, computed, subgraph_times
+from stretch.planning.cost.makespan import computed_ms, subgraph_times, sum_by_key
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.division import Division, Piece, Share
-from stretch.planning.network.segments import Segment, components, cone, handed_on, part_graph
+from stretch.planning.network.segments import Segment, components, cone, operators_read_outside, part_graph
 from stretch.planning.search.layers import TIE
 from stretch.planning.search.parts import PartSpace
 from stretch.planning.search.space import DesignSpace
@@ -80,17 +80,17 @@ class TaskGraph:
 
 def find_tasks(graph: OpGraph, launched: Sequence[Sequence[Kernel]]) -> TaskGraph:
     """The tasks of a segment."""
-    return _quotient(graph, _chained(fused_tasks(graph, launched)))
+    return _quotient_graph(graph, _chain_groups(fused_tasks(graph, launched)))
 
 
 def fused_tasks(graph: OpGraph, launched: Sequence[Sequence[Kernel]]) -> TaskGraph:
     """The finest tasks: operators that some backend fuses are one, every other is one of its own."""
     sets = [kernel.ops for kernels in launched for kernel in kernels]
-    return _quotient(graph, components((op.name for op in graph.ops if op.kind != "input"), sets))
+    return _quotient_graph(graph, components((op.name for op in graph.ops if op.kind != "input"), sets))
 
 
-def _quotient(graph: OpGraph, groups: Sequence[Sequence[str]]) -> TaskGraph:
-    """Groups of operators as tasks, in an order in which they can run; a kernel's inner operators have no other reader, so there is no circle."""
+def _quotient_graph(graph: OpGraph, groups: Sequence[Sequence[str]]) -> TaskGraph:
+    """Groups of operators as tasks, in an order in which they can run; a kernel's inner operators have no other reader, so there is no cycle."""
     of = {name: number for number, names in enumerate(groups) for name in names}
     reads: list[dict[tuple[int, str], None]] = [{} for _ in groups]
     for name, current in of.items():
@@ -108,7 +108,7 @@ def _quotient(graph: OpGraph, groups: Sequence[Sequence[str]]) -> TaskGraph:
     )
 
 
-def _chained(tasks: TaskGraph) -> list[list[str]]:
+def _chain_groups(tasks: TaskGraph) -> list[list[str]]:
     """Operators of each run of tasks in which each is all that the next one waits for, and nothing else waits for it.
 
     A tensor that skips over a task does not part it from its neighbours: what reads it waits for the task as well. So
@@ -142,14 +142,14 @@ def _chained(tasks: TaskGraph) -> list[list[str]]:
 
 
 #: Assignments of tasks to processors that are all looked at.
-MOST_EXACT = 1024
+MAX_EXACT = 1024
 
 #: Schedules that one search computes at most.
-MOST_TRIED = 4000
+MAX_TRIED = 4000
 
 
 @dataclass(frozen=True)
-class Placed:
+class Placement:
     """Tasks on processors."""
 
     processors: tuple[int, ...]  # Number of the processor of each task.
@@ -158,7 +158,7 @@ class Placed:
     optimal: bool = False  # Whether no placement is faster.
 
 
-class Problem:
+class PlacementProblem:
     """Tasks to be placed, by their times on each processor beside others, ms (tasks × processors).
 
     `holder` is the number of the processor that holds what arrives, which may compute nothing, `end` that of the one that has to write
@@ -209,13 +209,13 @@ class Problem:
         return max(run(places, ms, readers, missing, self.count)[1])
 
 
-def place(problem: Problem) -> Placed:
+def place(problem: PlacementProblem) -> Placement:
     """The fastest placement that is found; of few tasks the fastest there is."""
-    improved = _improved(problem)
-    return _exact(problem, improved) if problem.count ** (len(problem.tasks) - 1) <= MOST_EXACT else improved
+    improved = _improve(problem)
+    return _place_exactly(problem, improved) if problem.count ** (len(problem.tasks) - 1) <= MAX_EXACT else improved
 
 
-def ranks(problem: Problem) -> list[float]:
+def ranks(problem: PlacementProblem) -> list[float]:
     """The longest way from the start of each task to the end, with times and transfers averaged over processors: HEFT's upward rank."""
     pairs = [(a, b) for a in range(problem.count) for b in range(problem.count)]
     result = [0.0] * len(problem.tasks)
@@ -229,16 +229,16 @@ def ranks(problem: Problem) -> list[float]:
     return result
 
 
-def _improved(problem: Problem) -> Placed:
+def _improve(problem: PlacementProblem) -> Placement:
     """List scheduling and everything on one processor, each improved by moves; the fastest."""
     rank, last = ranks(problem), len(problem.tasks) - 1
     order = sorted(range(last + 1), key=lambda task: (-rank[task], task))
-    starts = [_listed(problem, order), *([processor] * last + [problem.end] for processor in range(problem.count))]
-    moves = list(product(dict.fromkeys(_moves(problem.tasks)), range(problem.count)))
+    starts = [_list_schedule(problem, order), *([processor] * last + [problem.end] for processor in range(problem.count))]
+    moves = list(product(dict.fromkeys(_neighbour_moves(problem.tasks)), range(problem.count)))
     tried, placed = 0, []
     for processors in starts:
         ms, improved = problem.time(processors, order), True
-        while improved and tried < MOST_TRIED:
+        while improved and tried < MAX_TRIED:
             improved = False
             for tasks, target in moves:
                 other = list(processors)
@@ -251,11 +251,11 @@ def _improved(problem: Problem) -> Placed:
                     if time < ms - TIE:
                         processors, ms, improved = other, time, True
         if not placed or ms < placed[-1].ms - TIE:
-            placed.append(Placed(tuple(processors), tuple(order), ms))
+            placed.append(Placement(tuple(processors), tuple(order), ms))
     return placed[-1]
 
 
-def _listed(problem: Problem, order: Sequence[int]) -> list[int]:
+def _list_schedule(problem: PlacementProblem, order: Sequence[int]) -> list[int]:
     """Each task where it would end first, one after the other in this order."""
     free, ends = [0.0] * problem.count, [0.0] * len(problem.tasks)
     processors = [0] * len(problem.tasks)
@@ -275,7 +275,7 @@ def _listed(problem: Problem, order: Sequence[int]) -> list[int]:
     return processors
 
 
-def _moves(tasks: TaskGraph) -> Iterator[tuple[int, ...]]:
+def _neighbour_moves(tasks: TaskGraph) -> Iterator[tuple[int, ...]]:
     """Tasks that are worth moving together: one; with what is computed for it alone; what reads the same tensor."""
     for task in range(len(tasks)):
         yield (task,)
@@ -290,7 +290,7 @@ def _moves(tasks: TaskGraph) -> Iterator[tuple[int, ...]]:
             yield tasks.readers[task]
 
 
-def _exact(problem: Problem, known: Placed) -> Placed:
+def _place_exactly(problem: PlacementProblem, known: Placement) -> Placement:
     """The fastest of all placements, unless that which is known is as fast."""
     best = known
     last = len(problem.tasks) - 1
@@ -299,8 +299,8 @@ def _exact(problem: Problem, known: Placed) -> Placed:
         jobs = problem.jobs([(task,) for task in range(last + 1)], processors)
         best_order = _best_order(jobs, best.ms)
         if best_order is not None:
-            best = Placed(processors, *best_order)
-    return Placed(best.processors, best.order, best.ms, optimal=True)
+            best = Placement(processors, *best_order)
+    return Placement(best.processors, best.order, best.ms, optimal=True)
 
 
 def _best_order(jobs: Sequence[Job], limit: float) -> tuple[tuple[int, ...], float] | None:
@@ -319,7 +319,7 @@ def _best_order(jobs: Sequence[Job], limit: float) -> tuple[tuple[int, ...], flo
     def search(now: float, started: tuple[int, ...], running: dict[str, tuple[float, int]], ended: frozenset[int]) -> None:
         nonlocal best, limit
         waiting = [number for number in range(len(jobs)) if number not in started]
-        load = added_up((jobs[number].processor, jobs[number].ms) for number in waiting)
+        load = sum_by_key((jobs[number].processor, jobs[number].ms) for number in waiting)
         bound = max(
             [now + tail[number] for number in waiting] + [end + tail[number] - jobs[number].ms for end, number in running.values()],
             default=now,
@@ -330,10 +330,10 @@ def _best_order(jobs: Sequence[Job], limit: float) -> tuple[tuple[int, ...], flo
         if not waiting:
             best, limit = (started, bound), bound
             return
-        able = [number for number in waiting if jobs[number].processor not in running and ended.issuperset(jobs[number].reads)]
-        if able:
-            place = jobs[able[0]].processor
-            for number in able:
+        eligible = [number for number in waiting if jobs[number].processor not in running and ended.issuperset(jobs[number].reads)]
+        if eligible:
+            place = jobs[eligible[0]].processor
+            for number in eligible:
                 if jobs[number].processor == place:
                     search(now, (*started, number), {**running, place: (now + jobs[number].ms, number)}, ended)
             return
@@ -369,8 +369,8 @@ def subgraphs_of(graph: OpGraph, names: Sequence[str], ends: Sequence[Sequence[s
         maker.update(dict.fromkeys(inside, name))
         graphs.append(part_graph(graph, name, [op for op in graph.ops if op.name in inside], current))
     if graph.output not in ends[-1]:
-        what = f"is computed by `{maker[graph.output]}`" if graph.output in maker else "is computed by none"
-        raise StretchError(f"the segment's end `{graph.output}` {what}", f"let the last branch `{names[-1]}` hand it on")
+        maker_text = f"is computed by `{maker[graph.output]}`" if graph.output in maker else "is computed by none"
+        raise StretchError(f"the segment's end `{graph.output}` {maker_text}", f"let the last branch `{names[-1]}` hand it on")
     left = next((op.name for op in graph.ops if op.kind != "input" and op.name not in maker), None)
     if left is not None:
         raise StretchError(f"no branch computes `{left}`", "name a tensor behind it in one of the ends")
@@ -379,8 +379,8 @@ def subgraphs_of(graph: OpGraph, names: Sequence[str], ends: Sequence[Sequence[s
         for source in portion.inputs:
             if source.name not in handed:
                 owner = maker[source.name]
-                why = f"`{portion.name}` reads `{source.name}`, which `{owner}` computes and does not hand on"
-                raise StretchError(why, f"add `{source.name}` to the ends of `{owner}`")
+                reason = f"`{portion.name}` reads `{source.name}`, which `{owner}` computes and does not hand on"
+                raise StretchError(reason, f"add `{source.name}` to the ends of `{owner}`")
             read.add(source.name)
     for portion in graphs:
         spare = next((end for end in portion.outputs if end not in read), None)
@@ -398,15 +398,15 @@ def subgraphs_of(graph: OpGraph, names: Sequence[str], ends: Sequence[Sequence[s
 # tasks only choose it.
 
 #: More tasks than this are not placed: no network has so many, and the search would take too long.
-MOST_TASKS = 2000
+MAX_TASKS = 2000
 
 
-def placed_ways(space: DesignSpace, segment: Segment, alone_ms: Sequence[float]) -> list[SegmentOptions]:
+def placed_candidates(space: DesignSpace, segment: Segment, alone_ms: Sequence[float]) -> list[SegmentOptions]:
     """Ways to compute a segment in portions on several processors; none where that is not faster than one of them alone."""
     costs = space.costs
     launched = {processor: costs.predictor.kernels(segment.graph, processor) for processor in space.processors}
     tasks = find_tasks(segment.graph, list(launched.values()))
-    if not tasks.parallel or len(tasks) > MOST_TASKS:
+    if not tasks.parallel or len(tasks) > MAX_TASKS:
         return []
 
     @cache
@@ -419,16 +419,18 @@ def placed_ways(space: DesignSpace, segment: Segment, alone_ms: Sequence[float])
         for end in range(len(space.processors)):
             # what arrives may be held by a host that computes nothing: then it has a number of its own
             names = (*space.processors, *(name for name in space.holders if name not in space.processors))
-            problem = Problem(tasks, ms, lambda tensor, a, b, names=names: moving(tensor, names[a], names[b]), names.index(holder), end)
+            problem = PlacementProblem(
+                tasks, ms, lambda tensor, a, b, names=names: moving(tensor, names[a], names[b]), names.index(holder), end
+            )
             placed = place(problem)
             scales = portions(problem, placed, space, segment)
             key = tuple((scale.processor, scale.ends or ()) for scale in scales)
             if len({scale.processor for scale in scales}) > 1 and key not in result:
-                result[key] = _ways(space, segment, scales, alone_ms, moving)
+                result[key] = _candidates(space, segment, scales, alone_ms, moving)
     return [options for options in result.values() if np.isfinite(options.ms).any()]
 
 
-def portions(problem: Problem, placed: Placed, space: DesignSpace, segment: Segment) -> list[BranchScale]:
+def portions(problem: PlacementProblem, placed: Placement, space: DesignSpace, segment: Segment) -> list[BranchScale]:
     """The portions of a placement, in an order in which they can run.
 
     At first a portion begins where a task reads something of another processor, and ends where one hands something to
@@ -447,9 +449,9 @@ def portions(problem: Problem, placed: Placed, space: DesignSpace, segment: Segm
         last_on[on].append(task)
         if any(processors[reader] != on for reader in tasks.readers[task]):
             del last_on[on]
-    merged = _merged(problem, groups, processors)
+    merged = _merge_groups(problem, groups, processors)
     inside = [{name for task in group for name in tasks.ops[task]} for group in merged]
-    ends = [tuple(handed_on(segment.graph, [op for op in segment.graph.ops if op.name in current])) for current in inside]
+    ends = [tuple(operators_read_outside(segment.graph, [op for op in segment.graph.ops if op.name in current])) for current in inside]
     names = [space.processors[processors[group[0]]] for group in merged]
     return [
         BranchScale(name, segment.depth, segment.width, align=space.costs.align(name), ends=end)
@@ -457,14 +459,14 @@ def portions(problem: Problem, placed: Placed, space: DesignSpace, segment: Segm
     ]
 
 
-def _merged(problem: Problem, groups: list[list[int]], processors: Sequence[int]) -> list[list[int]]:
+def _merge_groups(problem: PlacementProblem, groups: list[list[int]], processors: Sequence[int]) -> list[list[int]]:
     """Portions of which neighbours on one processor are one as long as that costs no time."""
     ms = schedule(problem.jobs(groups, processors)).ms
     at = 0
     while at < len(groups):
         after = next((i for i in range(at + 1, len(groups)) if processors[groups[i][0]] == processors[groups[at][0]]), None)
         if after is not None:
-            other = _joined(problem, groups, at, after)
+            other = _join_groups(problem, groups, at, after)
             if other is not None and (time := schedule(problem.jobs(other, processors)).ms) <= ms + TIE:
                 groups, ms = other, time
                 continue
@@ -472,7 +474,7 @@ def _merged(problem: Problem, groups: list[list[int]], processors: Sequence[int]
     return groups
 
 
-def _joined(problem: Problem, groups: list[list[int]], first: int, second: int) -> list[list[int]] | None:
+def _join_groups(problem: PlacementProblem, groups: list[list[int]], first: int, second: int) -> list[list[int]] | None:
     """Portions of which two are one: what waits for the first stays behind, what the second waits for goes before; None if that is impossible."""
     of = {task: number for number, group in enumerate(groups) for task in group}
     behind = {first}
@@ -487,7 +489,7 @@ def _joined(problem: Problem, groups: list[list[int]], first: int, second: int) 
     return [*groups[:first], *before, groups[first] + groups[second], *(groups[i] for i in between if i in behind), *groups[second + 1 :]]
 
 
-def _ways(
+def _candidates(
     space: DesignSpace, segment: Segment, scales: Sequence[BranchScale], alone_ms: Sequence[float], moving: Callable[[str, str, str], float]
 ) -> SegmentOptions:
     """One placement as an option; it takes endless time from a holder from which one processor alone is as fast."""
@@ -495,7 +497,7 @@ def _ways(
     graphs = subgraphs_of(segment.graph, [segment.name] * len(scales), [scale.ends or () for scale in scales])
     runs = [subgraph_times(scales, graphs, {segment.start: holder}, costs) for holder in space.holders]
     ms = np.array([[max(item.start_ms + item.total_ms for item in run)] for run in runs])
-    busy = [computed(run) for run in runs]
+    busy = [computed_ms(run) for run in runs]
     peaks = [costs.peak_bytes((kernel.kernel for kernel in run.estimate.kernels), run.scale.processor) for run in runs[0]]
     end = scales[-1].processor
     for i, holder in enumerate(space.holders):
@@ -541,11 +543,11 @@ class _Portions(Division):
         """Names of tensors are too long."""
         return ""
 
-    def ways(self, parts: PartSpace) -> list[tuple[int, SegmentOptions]]:
+    def candidates(self, parts: PartSpace) -> list[tuple[int, SegmentOptions]]:
         return [
             (first, parts.run_options(options, first, last))
             for segment, first, last, ms in parts.pieces()
-            for options in placed_ways(parts.space, segment, ms)
+            for options in placed_candidates(parts.space, segment, ms)
         ]
 
 

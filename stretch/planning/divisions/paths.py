@@ -56,13 +56,13 @@ def path_graph(graph: OpGraph, name: str, first: int, stop: int) -> OpGraph:
 
 
 #: More paths than this are not divided: there would be too many ways.
-MOST_PATHS = 16
+MAX_PATHS = 16
 
 
-def path_ways(space: DesignSpace, segment: Segment) -> list[SegmentOptions]:
+def path_candidates(space: DesignSpace, segment: Segment) -> list[SegmentOptions]:
     """Ways to compute a segment by its own paths, one object for each sequence of processors; none where it has no paths."""
     paths = find_paths(segment.graph)
-    if not 2 <= len(paths) <= MOST_PATHS:
+    if not 2 <= len(paths) <= MAX_PATHS:
         return []
     costs, graphs, known = space.costs, {}, {}
     for part in combinations(range(len(paths) + 1), 2):
@@ -98,21 +98,21 @@ class _OwnPaths(Division):
         """Every path is computed once, in order."""
         where, kind, count = f"segment `{segment.name}`", segment.graph.by_name[segment.end].kind, len(find_paths(segment.graph))
         if JOINS.get(kind) != design.join or not count:
-            why = f"{where} ends with `{segment.end}` ({kind}), which does not join paths of its own by `{design.join}`"
-            raise StretchError(why, "let it start and end where the network branches and meets")
+            reason = f"{where} ends with `{segment.end}` ({kind}), which does not join paths of its own by `{design.join}`"
+            raise StretchError(reason, "let it start and end where the network branches and meets")
         check_ranges(where, self, design.names, shares, count, "paths", "its own")
 
     def pieces(self, graph: OpGraph, names: Sequence[str], shares: Sequence[Share], join: str) -> list[Piece]:
         return [Piece(path_graph(graph, name, *share)) for name, share in zip(names, shares, strict=True)]
 
-    def ways(self, parts: PartSpace) -> list[tuple[int, SegmentOptions]]:
+    def candidates(self, parts: PartSpace) -> list[tuple[int, SegmentOptions]]:
         return [
             (first, parts.run_options(options, first, last))
             for segment, first, last, _ in parts.pieces()
-            for options in path_ways(parts.space, segment)
+            for options in path_candidates(parts.space, segment)
         ]
 
-    def possible(self, graph: OpGraph) -> tuple[str, ...]:
+    def divisible_tensors(self, graph: OpGraph) -> tuple[str, ...]:
         return ("paths",) if find_paths(graph) else ()
 
 

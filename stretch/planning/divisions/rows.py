@@ -22,8 +22,8 @@ from predictors.rows import Band, Rows, height
 from stretch.planning.cost.branch import BranchCost, Costs, SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.division import Division, Piece, Share, check_ranges
-from stretch.planning.network.segments import Segment, memoised, mixing
-from stretch.planning.search.parts import Divisible, PartSpace, Places, RangeWays, Split, Structure, bands, structure
+from stretch.planning.network.segments import Segment, memoised, mixing_operators
+from stretch.planning.search.parts import Divisible, PartSpace, RangeCandidates, Split, SplitBranches, Structure, band_ranges, structure
 
 #: The operator that cuts out of what arrives the rows that a band reads.
 ENTRY_ROWS = "entry_rows"
@@ -46,8 +46,8 @@ def bands_of(graph: OpGraph, start: int, stop: int) -> tuple[dict[str, Rows], di
         bands[op.name] = band = graph.op_rows(op, rows.start, rows.stop)
         for name, reads in zip(op.inputs, band.reads, strict=True):
             if not len(reads):
-                why = f"rows {start} to {stop} of `{graph.output}` need rows of `{op.name}` that lie in its padding alone"
-                raise StretchError(why, "choose higher bands")
+                reason = f"rows {start} to {stop} of `{graph.output}` need rows of `{op.name}` that lie in its padding alone"
+                raise StretchError(reason, "choose higher bands")
             before = need.get(name, reads)
             need[name] = Rows(min(before.start, reads.start), max(before.stop, reads.stop))
     return need, bands
@@ -81,11 +81,11 @@ def band_graph(graph: OpGraph, name: str, start: int, stop: int, *, handed: bool
     return OpGraph.build(name, ops, reads[graph.output])
 
 
-def _cut(ops: list[Op], name: str, source: str, has: int, wanted: Rows) -> str:
+def _cut(ops: list[Op], name: str, source: str, present: int, needed: Rows) -> str:
     """The tensor that holds the wanted rows of one: itself if it has no others, else what a new operator cuts out."""
-    if (wanted.start, wanted.stop) == (0, has):
+    if (needed.start, needed.stop) == (0, present):
         return source
-    ops.append(Op(name, "slice_rows", (source,), {"start": wanted.start, "stop": wanted.stop}))
+    ops.append(Op(name, "slice_rows", (source,), {"start": needed.start, "stop": needed.stop}))
     return name
 
 
@@ -97,14 +97,14 @@ def _cut(ops: list[Op], name: str, source: str, has: int, wanted: Rows) -> str:
 # rows together, and else a copy.
 
 
-def handed(graph: OpGraph) -> OpGraph:
+def handed_over_graph(graph: OpGraph) -> OpGraph:
     """A branch that is given the rows it reads: without the cut with which a band begins; others stay as they are."""
     cut = graph.by_name.get(ENTRY_ROWS)
     if cut is None:
         return graph
-    source, others = graph.input, [op for op in graph.ops if op not in (graph.input, cut)]
+    source, kept_ops = graph.input, [op for op in graph.ops if op not in (graph.input, cut)]
     renamed = {ENTRY_ROWS: source.name}
-    ops = [replace(op, inputs=tuple(renamed.get(name, name) for name in op.inputs)) for op in others]
+    ops = [replace(op, inputs=tuple(renamed.get(name, name) for name in op.inputs)) for op in kept_ops]
     begin = Op(source.name, "input", attrs={"shape": cut.shape}, tags=source.tags)
     return OpGraph.build(graph.name, [begin, *ops], renamed.get(graph.output, graph.output))
 
@@ -183,7 +183,7 @@ class _Band:
     writes: int  # Elements that it writes.
 
 
-class _Built(dict[Structure, _BandedPart]):
+class _PartCache(dict[Structure, _BandedPart]):
     """Bands of parts of networks that are built alike, whatever the device."""
 
 
@@ -198,7 +198,7 @@ class BandCosts:
 
     def __init__(self, costs: Costs, parts: Sequence[Segment]) -> None:
         self.costs, self.parts = costs, tuple(parts)
-        self._parts = [costs.built(_Built).setdefault(structure(part.graph), _BandedPart(part.graph)) for part in parts]
+        self._parts = [costs.cache_of(_PartCache).setdefault(structure(part.graph), _BandedPart(part.graph)) for part in parts]
         self._costs: dict[tuple[str, _Band], BranchCost] = {}
 
     def rows(self, last: int) -> int:
@@ -245,7 +245,7 @@ class BandCosts:
 MAX_HALO = 0.5
 
 
-class _Run(Divisible):
+class _BandedRun(Divisible):
     """A run of parts whose rows are divided."""
 
     join = "rows"
@@ -253,17 +253,17 @@ class _Run(Divisible):
     def __init__(self, parts: PartSpace, first: int, last: int) -> None:
         self.parts, self.first, self.last = parts, first, last
         self.end, self.alone_ms = parts.parts[last], parts.alone_ms(first, last)
-        self.reads = prod(parts.parts[first].graph.input.shape)
+        self.in_elements = prod(parts.parts[first].graph.input.shape)
 
     @property
     def segment(self) -> Segment:
         return self.parts.segment(self.first, self.last)
 
 
-class BandWays(RangeWays):
+class BandCandidates(RangeCandidates):
     """Ways to compute runs of parts in bands."""
 
-    fallback = True
+    keep_all = True
 
     def __init__(self, parts: PartSpace) -> None:
         super().__init__(parts.space, DIVISION.word)
@@ -295,29 +295,29 @@ class BandWays(RangeWays):
         rows = height(shape)
         if len(shape) != 4 or rows < 2:
             return None
-        halves = [band for half in bands(rows, (rows // 2,)) if (band := self.bands.band(first, last, *half)) is not None]
+        halves = [band for half in band_ranges(rows, (rows // 2,)) if (band := self.bands.band(first, last, *half)) is not None]
         if len(halves) < 2:
             return None
         return sum(band.macs for band in halves) / macs - 1 if macs else 0.0
 
-    def units(self, thing: _Run, order: Sequence[str]) -> int:
+    def units(self, divisible: _BandedRun, order: Sequence[str]) -> int:
         """Rows of its output."""
-        return self.bands.rows(thing.last)
+        return self.bands.rows(divisible.last)
 
-    def branches(self, order: Sequence[str], wanted: Sequence[tuple[_Run, Sequence[Split]]]) -> list[Places]:
+    def branches(self, order: Sequence[str], requests: Sequence[tuple[_BandedRun, Sequence[Split]]]) -> list[SplitBranches]:
         """Bands of runs."""
-        able: list[dict[Split, list[_Band]]] = []
-        for run, splits in wanted:
+        eligible: list[dict[Split, list[_Band]]] = []
+        for run, splits in requests:
             rows = self.bands.rows(run.last)
-            every = {split: [self.bands.band(run.first, run.last, *band) for band in bands(rows, split)] for split in splits}
-            able.append({split: some for split, some in every.items() if None not in some})
-        columns = zip(*(some for places in able for some in places.values()), strict=True)
+            every = {split: [self.bands.band(run.first, run.last, *band) for band in band_ranges(rows, split)] for split in splits}
+            eligible.append({split: some for split, some in every.items() if None not in some})
+        columns = zip(*(some for places in eligible for some in places.values()), strict=True)
         costs = zip(*(self.bands.cost(name, column) for name, column in zip(order, columns, strict=False)), strict=True)
-        return [{split: list(next(costs)) for split in places} for places in able]
+        return [{split: list(next(costs)) for split in places} for places in eligible]
 
-    def ways(self) -> list[tuple[int, SegmentOptions]]:
+    def candidates(self) -> list[tuple[int, SegmentOptions]]:
         """Every way to compute a run in bands, by its first part."""
-        runs = [_Run(self.parts, *run) for run in self.runs]
+        runs = [_BandedRun(self.parts, *run) for run in self.runs]
         return [(run.first, self.parts.run_options(options, run.first, run.last)) for run, options in self.options(runs)]
 
 
@@ -330,16 +330,16 @@ class _RowBands(Division):
         """Bands lie below each other without a gap, from the first row to the last."""
         where, rows = f"segment `{segment.name}`", height(segment.graph.by_name[segment.end].shape)
         if len(shares) > rows:
-            why = f"{where} has {rows} rows for {len(shares)} processors, so that one of them has none"
-            raise StretchError(why, "divide them among fewer processors")
+            reason = f"{where} has {rows} rows for {len(shares)} processors, so that one of them has none"
+            raise StretchError(reason, "divide them among fewer processors")
         check_ranges(where, self, design.names, shares, rows, "rows", "its output")
 
     def pieces(self, graph: OpGraph, names: Sequence[str], shares: Sequence[Share], join: str) -> list[Piece]:
         return [Piece(band_graph(graph, name, *share)) for name, share in zip(names, shares, strict=True)]
 
-    def arriving(self, graph: OpGraph, holder: str, processor: str, predictor: LatencyPredictor) -> OpGraph:
+    def input_graph(self, graph: OpGraph, holder: str, processor: str, predictor: LatencyPredictor) -> OpGraph:
         """Where the rows come over a link, they are cut out on the way."""
-        return graph if cuts_itself(holder, processor, predictor) else handed(graph)
+        return graph if cuts_itself(holder, processor, predictor) else handed_over_graph(graph)
 
     def repeated_ms(self, whole: OpGraph, pieces: Sequence[tuple[OpGraph, Estimate, float]]) -> float:
         """Of an operator's rows, summed over the bands, those beyond the rows of the whole are computed twice; cutting rows out is not computing."""
@@ -354,17 +354,17 @@ class _RowBands(Division):
                 total += kernel.time.ms * share * contention
         return total
 
-    def ways(self, parts: PartSpace) -> list[tuple[int, SegmentOptions]]:
-        return BandWays(parts).ways()
+    def candidates(self, parts: PartSpace) -> list[tuple[int, SegmentOptions]]:
+        return BandCandidates(parts).candidates()
 
-    def possible(self, graph: OpGraph) -> tuple[str, ...]:
+    def divisible_tensors(self, graph: OpGraph) -> tuple[str, ...]:
         """Rows, where there are several and nothing needs all of them."""
         low = min(height(graph.by_name[name].shape) for name in (graph.input.name, graph.output))
-        return () if mixing(graph) or low < 2 else ("rows",)
+        return () if mixing_operators(graph) or low < 2 else ("rows",)
 
     def obstacle(self, graph: OpGraph) -> str | None:
         """Operators that need every row, or that there are no rows."""
-        mixed = mixing(graph)
+        mixed = mixing_operators(graph)
         if not mixed:
             return None if len(graph.input.shape) == 4 else "its tensors have no rows"
         kinds = ", ".join(dict.fromkeys(graph.by_name[name].kind for name in mixed))
@@ -378,7 +378,7 @@ class _RowBands(Division):
         for stage in stages:
             # what is behind the last tensor with rows divides nothing that is left to divide
             graph, last = stage.graph, max((i for i, op in enumerate(stage.graph.ops) if height(op.shape) > 1), default=0)
-            for kind in dict.fromkeys(graph.by_name[name].kind for name in mixing(graph) if graph.position[name] < last):
+            for kind in dict.fromkeys(graph.by_name[name].kind for name in mixing_operators(graph) if graph.position[name] < last):
                 undivided.setdefault(kind, []).append(stage.name)
         if not undivided:
             return None

@@ -24,7 +24,7 @@ Resolution = tuple[int, int]
 C = TypeVar("C", bound=Callable[..., Any])
 
 #: Kinds that read nothing but feature maps, and two that make one of a vector or of tokens.
-_OF_MAPS = frozenset(
+_MAP_KINDS = frozenset(
     {"conv", "max_pool", "avg_pool", "global_avg_pool", "global_max_pool", "pad", "upsample", "unflatten", "channels_first"}
 )
 
@@ -34,10 +34,10 @@ def memoised(function: C) -> C:
     name = f"_memo_{function.__name__}"
 
     @wraps(function)
-    def call(of: Any, *key: Any) -> Any:
-        known = vars(of).setdefault(name, {})
+    def call(owner: Any, *key: Any) -> Any:
+        known = vars(owner).setdefault(name, {})
         if key not in known:
-            known[key] = function(of, *key)
+            known[key] = function(owner, *key)
         return known[key]
 
     return call  # type: ignore[return-value]
@@ -54,13 +54,13 @@ class Block:
     removable: bool = False  # Whether it is a *unit*: equal input and output shape, and not the entry block of its run.
 
 
-def cone(graph: OpGraph, names: Iterable[str], there: Collection[str] = ()) -> set[str]:
+def cone(graph: OpGraph, names: Iterable[str], stop: Collection[str] = ()) -> set[str]:
     """Operators that some tensors are computed by, without those that are there already; none for what arrives."""
     members: set[str] = set()
     left = list(names)
     while left:
         op = graph.by_name[left.pop()]
-        if op.name not in members and op.name not in there and op.kind != "input":
+        if op.name not in members and op.name not in stop and op.kind != "input":
             members.add(op.name)
             left += op.inputs
     return members
@@ -88,11 +88,11 @@ def components(names: Iterable[str], sets: Iterable[Sequence[str]]) -> list[list
 @memoised
 def cut_points(graph: OpGraph) -> list[str]:
     """Tensors through which every path from input to output passes, in order: no edge spans them."""
-    cuts = unspanned(graph.ops)
+    cuts = cut_candidates(graph.ops)
     return cuts[: cuts.index(graph.output) + 1] if graph.output in cuts else cuts
 
 
-def unspanned(ops: Sequence[Op]) -> list[str]:
+def cut_candidates(ops: Sequence[Op]) -> list[str]:
     """Operators, of some in an order in which they can run, behind which all inputs have come and that no edge between others spans."""
     position = {op.name: i for i, op in enumerate(ops)}
     last_use = list(range(len(ops)))
@@ -121,7 +121,7 @@ def feature_maps(graph: OpGraph) -> frozenset[str]:
     """Tensors whose axes are batch, channels, height and width: not those of operators that only state their shape, nor what reads them elementwise."""
     members: set[str] = set()
     for op in graph.ops:
-        known = not op.inputs or any(name in members for name in op.inputs) or op.kind in _OF_MAPS
+        known = not op.inputs or any(name in members for name in op.inputs) or op.kind in _MAP_KINDS
         if len(op.shape) == 4 and known and not kind_of(op.kind).stated:
             members.add(op.name)
     return frozenset(members)
@@ -283,7 +283,7 @@ def channel_groups(graph: OpGraph) -> ChannelGroups:
 TAP = "tap"
 
 #: Sides that a network is divided into, at most: more are joined, in their order.
-MOST_SIDES = 24
+MAX_SIDES = 24
 
 
 @dataclass(frozen=True)
@@ -323,7 +323,10 @@ def backbone_of(graph: OpGraph) -> Backbone:
     ops += [replace(op, tags=op.tags | _tags(op.name in read)) for op in map(graph.by_name.__getitem__, names[1:])]
     needed = cone(graph, names[:1])
     before, after = (_side_parts(graph, [op for op in outside if (op.name in needed) is early], inside) for early in (True, False))
-    sides = [part_graph(graph, f"side{number}", part, handed_on(graph, part)) for number, part in enumerate([*before, *after], start=1)]
+    sides = [
+        part_graph(graph, f"side{number}", part, operators_read_outside(graph, part))
+        for number, part in enumerate([*before, *after], start=1)
+    ]
     return Backbone(OpGraph.build(graph.name, ops, names[-1]), tuple(sides[: len(before)]), tuple(sides[len(before) :]))
 
 
@@ -331,7 +334,7 @@ def _tags(tapped: bool) -> dict[str, str]:
     return {TAP: "true"} if tapped else {}
 
 
-def handed_on(graph: OpGraph, ops: Sequence[Op]) -> list[str]:
+def operators_read_outside(graph: OpGraph, ops: Sequence[Op]) -> list[str]:
     """Names of some operators that others read, or the network returns."""
     inside = {op.name for op in ops}
     return [op.name for op in ops if op.name in graph.outputs or any(reader not in inside for reader in graph.consumers[op.name])]
@@ -357,7 +360,7 @@ def _chain(graph: OpGraph) -> list[str]:
         above = cone(graph, [end.name])
         arriving = {name for op in above for name in graph.by_name[op].inputs}
         inside = [op for op in graph.ops if op.name in above or op.name in arriving]
-        cuts, names = unspanned(inside), [op.name for op in inside]
+        cuts, names = cut_candidates(inside), [op.name for op in inside]
         chain = names[names.index(cuts[0]) :]
         members = set(chain[1:])
         read = {name for op in graph.ops if op.name not in members for name in op.inputs} | set(graph.outputs)
@@ -366,8 +369,8 @@ def _chain(graph: OpGraph) -> list[str]:
             if best is None or value > best[0]:
                 best = value, chain
     if best is None:
-        what = f"`{graph.name}` has no operator that computes with one tensor alone, so there is nothing to divide"
-        raise StretchError(what, "give a network with layers")
+        problem = f"`{graph.name}` has no operator that computes with one tensor alone, so there is nothing to divide"
+        raise StretchError(problem, "give a network with layers")
     return best[1]
 
 
@@ -394,10 +397,10 @@ def _side_parts(graph: OpGraph, ops: Sequence[Op], backbone: set[str]) -> list[l
     of = {op.name: number for number, group in enumerate(groups) for op in group}
     waits = [{of[name] for op in group for name in op.inputs if name in of} - {number} for number, group in enumerate(groups)]
     groups = [groups[number] for number in stable_order(dict(enumerate(waits)))]
-    if len(groups) <= MOST_SIDES:
+    if len(groups) <= MAX_SIDES:
         return groups
     # neighbours are joined where there are too many
-    bounds = [round(i * len(groups) / MOST_SIDES) for i in range(MOST_SIDES + 1)]
+    bounds = [round(i * len(groups) / MAX_SIDES) for i in range(MAX_SIDES + 1)]
     return [[op for group in groups[a:b] for op in group] for a, b in pairwise(bounds)]
 
 
@@ -552,12 +555,12 @@ class Segment:
 
     def entries(self, width: int) -> tuple[EntryKind, ...]:
         """How a branch of this output width may begin."""
-        arriving = self.arriving(width)
+        arriving = self.entry_width(width)
         if arriving is None or arriving == self.in_width:
             return ("none",)
         return ("project", "slice") if arriving < self.in_width else ("project",)
 
-    def arriving(self, width: int) -> int | None:
+    def entry_width(self, width: int) -> int | None:
         """Channels that must arrive for a branch of this width without an entry; None where any number may."""
         if not self.passes_input:
             return None
@@ -660,10 +663,12 @@ def divide(graph: OpGraph, stage: Segment, clean: frozenset[str], every: bool = 
 
 def clean_cuts(graph: OpGraph, launched: Sequence[Sequence[Kernel]]) -> frozenset[str]:
     """Cut points of a network that no kernel spans: none computes operators both before and behind them."""
-    spans = [(min(places), max(places)) for kernels in launched for k in kernels if (places := [graph.position[name] for name in k.ops])]
+    spans = [
+        (min(positions), max(positions)) for kernels in launched for k in kernels if (positions := [graph.position[name] for name in k.ops])
+    ]
     return frozenset(name for name in cut_points(graph) if not any(first <= graph.position[name] < last for first, last in spans))
 
 
-def mixing(graph: OpGraph) -> list[str]:
+def mixing_operators(graph: OpGraph) -> list[str]:
     """Operators that need every row of what they read for any row of what they write, by name."""
     return [op.name for op in graph.ops if op.inputs and kind_of(op.kind).rows is all_rows and max(map(height, graph.input_shapes(op))) > 1]

@@ -12,11 +12,11 @@ import numpy as np
 
 from stretch.planning.config import Objective
 from stretch.planning.cost.branch import Floats, SegmentOptions
-from stretch.planning.cost.compare import drawn, kept_ms, uncertain_run
+from stretch.planning.cost.compare import draw_factors, quantile_ms, uncertain_run
 from stretch.planning.cost.makespan import SegmentTime, occupied_ms, segment_time
 from stretch.planning.design.scale import join_width, scale_branches
 from stretch.planning.network.segments import memoised
-from stretch.planning.search.exact import Picks, SearchResult, held, keeps_rules, on_only, search_exact
+from stretch.planning.search.exact import Picks, SearchResult, restrict_processors, satisfies_rules, search_exact, with_input_holders
 from stretch.planning.search.goal import Goal
 from stretch.planning.search.space import DesignSpace
 
@@ -25,19 +25,19 @@ EVALUATIONS = 3000
 #: Designs that are kept from one generation to the next, and made in each.
 POPULATION = 24
 #: Designs made for each that is judged, at most: most are known already, or break a constraint.
-TRIES = 12
+MAX_TRIES = 12
 #: Ranges of multiply-accumulates from which a fastest design is taken to begin with.
 LEVELS = 4
 #: Share of designs made by crossover.
-CROSSED = 0.3
+CROSSOVER_RATE = 0.3
 #: Chance that a mutation is the last one of a design.
-ONCE = 0.5
+LAST_MUTATION_CHANCE = 0.5
 #: Options with about as many multiply-accumulates as the one they take the place of.
-NEAR = 16
+NEIGHBOURS = 16
 #: Ranges of multiply-accumulates of one way to divide a segment, and how many of the fastest options are offered in each.
-BUCKETS, FASTEST = 64, 8
+BUCKETS, FASTEST_PER_BUCKET = 64, 8
 #: Segments whose options may change so that a design is back in the range of multiply-accumulates.
-MENDED = 4
+MAX_REPAIRED = 4
 
 #: What a whole design is judged by; less is better.
 Score = Callable[[Picks], float]
@@ -47,34 +47,34 @@ Pick = tuple[SegmentOptions, int]
 
 def score_of(objective: Objective, goal: Goal, space: DesignSpace) -> Score:
     """Return the value by which an objective judges designs."""
-    if not objective.tried:
+    if not objective.is_evolved:
         return partial(goal.value, space)
-    return busiest(space) if objective.text == "throughput" else robust(space)
+    return busiest_processor_ms(space) if objective.text == "throughput" else makespan_percentile(space)
 
 
-def _timed(space: DesignSpace) -> Callable[[SegmentOptions, int, str], list[SegmentTime]]:
+def _segment_timer(space: DesignSpace) -> Callable[[SegmentOptions, int, str], list[SegmentTime]]:
     """Timelines of a segment, and its tail, where a processor holds what arrives, each worked out once."""
 
     @cache
     def rows(options: SegmentOptions, index: int, holder: str) -> list[SegmentTime]:
         channels, result = options.segment.in_width, []
-        for segment, part in zip((options.segment, options.tail), options.designs(index, space.costs), strict=False):
+        for segment, design in zip((options.segment, options.tail), options.designs(index, space.costs), strict=False):
             assert segment is not None
-            scaled = scale_branches(segment, part, channels)
-            row, holder = segment_time(segment, part, scaled, holder, channels, space.costs)
-            channels = join_width(segment, part)
+            scaled = scale_branches(segment, design, channels)
+            row, holder = segment_time(segment, design, scaled, holder, channels, space.costs)
+            channels = join_width(segment, design)
             result.append(row)
         return result
 
     return rows
 
 
-def busiest(space: DesignSpace) -> Score:
+def busiest_processor_ms(space: DesignSpace) -> Score:
     """How long an inference occupies the busiest processor, ms: with many in flight what lies between two results."""
-    timed = _timed(space)
+    timed = _segment_timer(space)
 
     def score(picks: Picks) -> float:
-        rows, last = held(space, picks)
+        rows, last = with_input_holders(space, picks)
         times = [time for row in rows for time in timed(*row)]
         occupied = occupied_ms(times, space.costs.host, space.costs.handover(space.costs.host).ms)
         occupied[last] = occupied.get(last, 0.0) + space.output_ms(last)
@@ -83,22 +83,22 @@ def busiest(space: DesignSpace) -> Score:
     return score
 
 
-def robust(space: DesignSpace) -> Score:
+def makespan_percentile(space: DesignSpace) -> Score:
     """Return the 90th percentile of the drawn makespans, ms."""
-    timed, costs, device = _timed(space), space.costs, space.costs.predictor.device
+    timed, costs, device = _segment_timer(space), space.costs, space.costs.predictor.device
 
     @cache
     def segment(options: SegmentOptions, index: int, holder: str) -> Floats:
         run = uncertain_run(timed(options, index, holder), device, {})
-        return run.drawn_ms(drawn(run.unknowns))
+        return run.drawn_ms(draw_factors(run.unknowns))
 
     def score(picks: Picks) -> float:
-        rows, holder = held(space, picks)
+        rows, holder = with_input_holders(space, picks)
         total = sum((segment(*row) for row in rows), np.zeros(1))
         last = space.segments[-1]
         shape = last.graph.by_name[last.end].shape
         leaving = uncertain_run((), device, costs.moves(holder, costs.host, int(np.prod(shape))), costs.handover(costs.host))
-        return kept_ms(total + leaving.drawn_ms(drawn(leaving.unknowns)))
+        return quantile_ms(total + leaving.drawn_ms(draw_factors(leaving.unknowns)))
 
     return score
 
@@ -123,9 +123,9 @@ def fastest_designs(space: DesignSpace, low: int, high: int, n_meet: int) -> lis
     ends = np.linspace(low, high, LEVELS + 1).astype(int).tolist()
     search_results = [search_exact(space, a, b, n_meet) for a, b in pairwise(ends)]
     for left_out in space.processors if len(space.processors) > 2 else ():
-        part = on_only(space, [name for name in space.processors if name != left_out])
-        if all(part.options):
-            search_results.append(search_exact(part, low, high, n_meet))
+        subspace = restrict_processors(space, [name for name in space.processors if name != left_out])
+        if all(subspace.options):
+            search_results.append(search_exact(subspace, low, high, n_meet))
     return [search_result for search_result in search_results if search_result is not None]
 
 
@@ -140,127 +140,129 @@ class _Search:
     score: Score
     keeps: Keeps
     rng: np.random.Generator
-    left: int  # Evaluations.
+    remaining: int  # Evaluations.
     seen: set[tuple[tuple[int, int], ...]] = field(default_factory=set)
 
     def run(self, starts: Sequence[SearchResult]) -> SearchResult | None:
-        evaluations = self.left
+        evaluations = self.remaining
         # scores and designs
         population: list[tuple[float, Picks]] = []
         for start in starts:
-            population += self._judged(start.picks)
+            population += self._evaluate(start.picks)
         tries = 0
-        while not population and tries < TRIES * POPULATION:
+        while not population and tries < MAX_TRIES * POPULATION:
             tries += 1
-            population += self._judged(self._mended(self._any(0, len(self.space.options)), -1))
-        tries = TRIES * self.left
-        while population and self.left > 0 and tries > 0:
+            population += self._evaluate(self._repair(self._random_picks(0, len(self.space.options)), -1))
+        tries = MAX_TRIES * self.remaining
+        while population and self.remaining > 0 and tries > 0:
             rows: list[tuple[float, Picks]] = []
-            while len(rows) < POPULATION and self.left > 0 and tries > 0:
+            while len(rows) < POPULATION and self.remaining > 0 and tries > 0:
                 tries -= 1
-                picks: Picks | None = self._one(population)
-                if len(population) > 1 and self.rng.random() < CROSSED:
-                    picks = self._crossed(picks, self._one(population))
+                picks: Picks | None = self._random_member(population)
+                if len(population) > 1 and self.rng.random() < CROSSOVER_RATE:
+                    picks = self._crossover(picks, self._random_member(population))
                 else:
-                    for _ in range(int(self.rng.geometric(ONCE))):
-                        picks = self._mutated(picks)
-                rows += self._judged(picks)
+                    for _ in range(int(self.rng.geometric(LAST_MUTATION_CHANCE))):
+                        picks = self._mutate(picks)
+                rows += self._evaluate(picks)
             # equal ones stay in the order in which they were found, so that a seed has one answer
             population = sorted([*population, *rows], key=lambda item: item[0])[:POPULATION]
         if not population:
             return None
         score, picks = min(population, key=lambda item: item[0])
-        return SearchResult.unproved(self.space, picks, evaluations - self.left, score)
+        return SearchResult.unproved(self.space, picks, evaluations - self.remaining, score)
 
-    def _one(self, population: Sequence[tuple[float, Picks]]) -> Picks:
+    def _random_member(self, population: Sequence[tuple[float, Picks]]) -> Picks:
         return population[int(self.rng.integers(len(population)))][1]
 
-    def _judged(self, picks: Picks | None) -> list[tuple[float, Picks]]:
+    def _evaluate(self, picks: Picks | None) -> list[tuple[float, Picks]]:
         """A design with its score; nothing where it breaks a constraint or was judged before."""
-        if picks is None or self.left <= 0:
+        if picks is None or self.remaining <= 0:
             return []
         key = tuple((id(options), index) for options, index in picks)
-        if key in self.seen or not self._legal(picks):
+        if key in self.seen or not self._is_legal(picks):
             return []
         self.seen.add(key)
-        self.left -= 1
+        self.remaining -= 1
         return [(self.score(picks), tuple(picks))]
 
-    def _legal(self, picks: Picks) -> bool:
+    def _is_legal(self, picks: Picks) -> bool:
         space = self.space
         if not self.low <= _macs(picks) <= self.high or sum(options.branched for options, _ in picks) < self.n_meet:
             return False
-        return keeps_rules(space, picks) and self.keeps(SearchResult.unproved(space, picks, 0))
+        return satisfies_rules(space, picks) and self.keeps(SearchResult.unproved(space, picks, 0))
 
-    def _any(self, first: int, behind: int) -> list[Pick]:
+    def _random_picks(self, first: int, end: int) -> list[Pick]:
         """Random options for some segments."""
         result: list[Pick] = []
-        while first < behind:
-            options = self._other(first, behind - first)
+        while first < end:
+            options = self._random_options(first, end - first)
             result.append((options, int(self.rng.choice(self._indices(options)))))
             first += options.span
         return result
 
-    def _other(self, at: int, most: int) -> SegmentOptions:
+    def _random_options(self, at: int, max_span: int) -> SegmentOptions:
         """Random options of a segment that cover no more than so many."""
-        able = [options for options in self.space.options[at] if options.span <= most and len(self._indices(options))]
-        return able[int(self.rng.integers(len(able)))]
+        candidates = [options for options in self.space.options[at] if options.span <= max_span and len(self._indices(options))]
+        return candidates[int(self.rng.integers(len(candidates)))]
 
-    def _mutated(self, picks: Picks) -> tuple[Pick, ...]:
+    def _mutate(self, picks: Picks) -> tuple[Pick, ...]:
         """A design with another option in the place of one, and others behind it where that covers more or fewer segments."""
         number = int(self.rng.integers(len(picks)))
         at = sum(options.span for options, _ in picks[:number])
         old, index = picks[number]
-        options = old if self.rng.random() < 0.5 else self._other(at, len(self.space.options))
-        some = self._indices(options)
+        options = old if self.rng.random() < 0.5 else self._random_options(at, len(self.space.options))
+        indices = self._indices(options)
         if options is old:
-            some = some[np.argsort(np.abs(options.macs[some] - options.macs[index]), kind="stable")[:NEAR]]
-        mutated, end = [*picks[:number], (options, int(self.rng.choice(some)))], at + options.span
-        behind, start = number, at
-        while behind < len(picks) and start < end:
-            start += picks[behind][0].span
-            behind += 1
-        return self._mended([*mutated, *self._any(end, start), *picks[behind:]], number)
+            indices = indices[np.argsort(np.abs(options.macs[indices] - options.macs[index]), kind="stable")[:NEIGHBOURS]]
+        mutated, end = [*picks[:number], (options, int(self.rng.choice(indices)))], at + options.span
+        next_pick, start = number, at
+        while next_pick < len(picks) and start < end:
+            start += picks[next_pick][0].span
+            next_pick += 1
+        return self._repair([*mutated, *self._random_picks(end, start), *picks[next_pick:]], number)
 
-    def _crossed(self, one: Picks, other: Picks) -> tuple[Pick, ...] | None:
+    def _crossover(self, first: Picks, second: Picks) -> tuple[Pick, ...] | None:
         """The first segments of one design and the last of another, which meet where both have a meeting point."""
-        ends = [np.cumsum([options.span for options, _ in picks]).tolist() for picks in (one, other)]
-        common = [end for end in ends[0][:-1] if end in ends[1]]
-        if not common:
+        ends = [np.cumsum([options.span for options, _ in picks]).tolist() for picks in (first, second)]
+        shared_ends = [end for end in ends[0][:-1] if end in ends[1]]
+        if not shared_ends:
             return None
-        end = common[int(self.rng.integers(len(common)))]
-        return self._mended([*one[: ends[0].index(end) + 1], *other[ends[1].index(end) + 1 :]], -1)
+        end = shared_ends[int(self.rng.integers(len(shared_ends)))]
+        return self._repair([*first[: ends[0].index(end) + 1], *second[ends[1].index(end) + 1 :]], -1)
 
-    def _mended(self, picks: list[Pick], fixed: int) -> tuple[Pick, ...]:
+    def _repair(self, picks: list[Pick], fixed: int) -> tuple[Pick, ...]:
         """A design with other options of some segments, so that its multiply-accumulates are in the range; `fixed` stays."""
         macs = _macs(picks)
-        for number in self.rng.permutation(len(picks))[:MENDED].tolist():
+        for number in self.rng.permutation(len(picks))[:MAX_REPAIRED].tolist():
             if self.low <= macs <= self.high:
                 break
             options, index = picks[number]
-            some = self._indices(options)
-            if number == fixed or not len(some):
+            indices = self._indices(options)
+            if number == fixed or not len(indices):
                 continue
-            rest = macs - int(options.macs[index])
-            off = np.maximum(np.maximum(self.low - rest - options.macs[some], rest + options.macs[some] - self.high), 0)
-            nearest = some[off == off.min()]
-            nearest = nearest[np.argsort(options.ms[:, nearest].min(axis=0), kind="stable")[:NEAR]]
+            other_macs = macs - int(options.macs[index])
+            distance = np.maximum(
+                np.maximum(self.low - other_macs - options.macs[indices], other_macs + options.macs[indices] - self.high), 0
+            )
+            nearest = indices[distance == distance.min()]
+            nearest = nearest[np.argsort(options.ms[:, nearest].min(axis=0), kind="stable")[:NEIGHBOURS]]
             picks[number] = options, int(self.rng.choice(nearest))
-            macs = rest + int(options.macs[picks[number][1]])
+            macs = other_macs + int(options.macs[picks[number][1]])
         return tuple(picks)
 
     @memoised
     def _indices(self, options: SegmentOptions) -> np.ndarray:
         """Options that are offered: the fastest allowed ones of each range of multiply-accumulates."""
         ms = np.where(options.allowed, options.ms, np.inf).min(axis=0)
-        some = np.flatnonzero(np.isfinite(ms))
-        if len(some) > BUCKETS * FASTEST:
-            width = max(1, (int(options.macs[some].max()) - int(options.macs[some].min())) // BUCKETS)
-            bucket = options.macs[some] // width
-            order = np.lexsort((some, ms[some], bucket))
+        indices = np.flatnonzero(np.isfinite(ms))
+        if len(indices) > BUCKETS * FASTEST_PER_BUCKET:
+            width = max(1, (int(options.macs[indices].max()) - int(options.macs[indices].min())) // BUCKETS)
+            bucket = options.macs[indices] // width
+            order = np.lexsort((indices, ms[indices], bucket))
             first = np.searchsorted(bucket[order], bucket[order], side="left")
-            some = np.sort(some[order[np.arange(len(order)) - first < FASTEST]])
-        return some
+            indices = np.sort(indices[order[np.arange(len(order)) - first < FASTEST_PER_BUCKET]])
+        return indices
 
 
 def _macs(picks: Picks) -> int:

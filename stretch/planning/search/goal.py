@@ -40,16 +40,18 @@ class Goal:
         energy = objective.weights.get("energy", 0.0)
         if not energy:
             return cls()
-        return cls(exact.weighed((objective.weights.get("latency", 0.0), exact.LATENCY)), energy, exact.ProcessorPowers(device, processors))
+        return cls(
+            exact.weighted_sum((objective.weights.get("latency", 0.0), exact.LATENCY)), energy, exact.ProcessorPowers(device, processors)
+        )
 
     @memoised
     def measure(self, processors: tuple[str, ...]) -> exact.Measure:
         """Return the measure of designs that give work to each of these processors."""
-        return self.base if self.power is None else exact.weighed((1.0, self.base), (self.energy, self.power.energy(processors)))
+        return self.base if self.power is None else exact.weighted_sum((1.0, self.base), (self.energy, self.power.energy(processors)))
 
     def value(self, space: DesignSpace, picks: exact.Picks) -> float:
         """Of a design."""
-        return self.measure(exact.working(space, picks)).total(space, picks)
+        return self.measure(exact.processors_used(space, picks)).total(space, picks)
 
 
 def search_best(
@@ -58,23 +60,23 @@ def search_best(
     high: int,
     n_meet: int,
     goal: Goal,
-    within: tuple[Goal, float] | None = None,
-    using: exact.Using | None = None,
+    loss_bound: tuple[Goal, float] | None = None,
+    required: exact.OptionFilter | None = None,
 ) -> exact.SearchResult | None:
     """The design of a space that is best in a goal, and has no more than a bound of another one."""
-    if goal == Goal() and within is None and using is None:
-        return exact.pruned(space, low, high, n_meet)[0]
-    power = goal.power or (within[0].power if within is not None else None)
+    if goal == Goal() and loss_bound is None and required is None:
+        return exact.search_pruned(space, low, high, n_meet)[0]
+    power = goal.power or (loss_bound[0].power if loss_bound is not None else None)
     designs: list[exact.SearchResult | None] = []
     for group in [space.processors] if power is None else power.groups:
-        part = exact.on_only(space, group)
-        if all(part.options):
-            bound = None if within is None else (within[0].measure(group), within[1])
-            designs.append(exact.search_exact(part, low, high, n_meet, goal.measure(group), bound, using))
-    return least_of([design for design in designs if design is not None])
+        subspace = exact.restrict_processors(space, group)
+        if all(subspace.options):
+            bound = None if loss_bound is None else (loss_bound[0].measure(group), loss_bound[1])
+            designs.append(exact.search_exact(subspace, low, high, n_meet, goal.measure(group), bound, required))
+    return best_result([design for design in designs if design is not None])
 
 
-def least_of(search_results: Sequence[exact.SearchResult]) -> exact.SearchResult | None:
+def best_result(search_results: Sequence[exact.SearchResult]) -> exact.SearchResult | None:
     """The best of the designs of several searches that each leave out some designs."""
     if not search_results:
         return None
@@ -112,7 +114,7 @@ class Bounds:
     n_meet: int  # Meeting points, at least.
     goal: Goal = field(default_factory=Goal)  # What designs are chosen by.
 
-    def within_params(self, fastest: exact.SearchResult) -> exact.SearchResult:
+    def satisfy_params(self, fastest: exact.SearchResult) -> exact.SearchResult:
         """The fastest design found whose parameters are in range."""
         assert self.config.params is not None
         if self.config.strategy != "exact":
@@ -124,49 +126,49 @@ class Bounds:
         sign = 1.0 if fastest.params > high else -1.0
         # prices are doubled until a design has come far enough, then narrowed to where it first does
         seen: list[exact.SearchResult] = []
-        cheap, dear, price = 0.0, 0.0, fastest.ms / fastest.params
+        low_multiplier, high_multiplier, multiplier = 0.0, 0.0, fastest.ms / fastest.params
         for _ in range(ROUNDS):
-            params = exact.Measure(lambda options, price=sign * price: price * options.params)
-            search_result = exact.search_exact(self.space, *self.macs, self.n_meet, exact.weighed((1.0, exact.LATENCY), (1.0, params)))
+            params = exact.Measure(lambda options, multiplier=sign * multiplier: multiplier * options.params)
+            search_result = exact.search_exact(self.space, *self.macs, self.n_meet, exact.weighted_sum((1.0, exact.LATENCY), (1.0, params)))
             if search_result is None:
                 break
             seen.append(search_result)
             if search_result.params <= high if sign > 0 else search_result.params >= low:
-                dear = price
+                high_multiplier = multiplier
             else:
-                cheap = price
-            price = (cheap + dear) / 2 if dear else price * 2
-        inside = [result for result in seen if low <= result.params <= high]
-        if inside:
-            best = min(inside, key=lambda r: r.ms)
-            one, other = ([(id(options), index) for options, index in item.picks] for item in (best, fastest))
-            return fastest if one == other else replace(best, optimal=False, gap=best.ms / fastest.ms - 1)
+                low_multiplier = multiplier
+            multiplier = (low_multiplier + high_multiplier) / 2 if high_multiplier else multiplier * 2
+        feasible = [result for result in seen if low <= result.params <= high]
+        if feasible:
+            best = min(feasible, key=lambda r: r.ms)
+            best_key, fastest_key = ([(id(options), index) for options, index in item.picks] for item in (best, fastest))
+            return fastest if best_key == fastest_key else replace(best, optimal=False, gap=best.ms / fastest.ms - 1)
         nearest = min([fastest, *seen], key=lambda r: max(low - r.params, r.params - high))
         ratio = nearest.params / self.graph.params
         first, last = self.config.params
         bounds = (first, ceil(ratio * 1000) / 1000) if nearest.params > high else (floor(ratio * 1000) / 1000, last)
-        what = f"no design of `{self.graph.name}` has between {first:g} and {last:g} of its parameters"
-        raise refusal(what, [TightRule("params", self.config.params, bounds)])
+        problem = f"no design of `{self.graph.name}` has between {first:g} and {last:g} of its parameters"
+        raise infeasible_error(problem, [TightRule("params", self.config.params, bounds)])
 
-    def accurate_enough(self, fastest: exact.SearchResult, accuracy_source: AccuracySource) -> exact.SearchResult:
+    def satisfy_accuracy(self, fastest: exact.SearchResult, accuracy_source: AccuracySource) -> exact.SearchResult:
         """The fastest design whose predicted accuracy reaches the floor."""
         option = accuracy_source.option
-        wanted: float = getattr(self.config, option)
-        most = accuracy_source.most_loss(wanted)
-        if loss_of(fastest, accuracy_source) <= most:
+        required: float = getattr(self.config, option)
+        max_loss = accuracy_source.max_loss(required)
+        if loss_of(fastest, accuracy_source) <= max_loss:
             return fastest
-        within = Goal(exact.Measure(accuracy_source.losses)), most
+        within = Goal(exact.Measure(accuracy_source.losses)), max_loss
         search_result = search_best(self.space, *self.macs, self.n_meet, self.goal, within)
         if search_result is not None:
             return search_result
         best = self.least_loss(accuracy_source)
         value = accuracy_source.value(loss_of(fastest if best is None else best, accuracy_source))
-        what = "to reach {:g} top-1" if option == "min_accuracy" else "to see the original's class in {:.1%} of images"
-        rule = TightRule(option, wanted, floor(value * 10000) / 10000)
-        result = refusal(f"no design of `{self.graph.name}` is predicted {what.format(wanted)}", [rule])
+        goal = "to reach {:g} top-1" if option == "min_accuracy" else "to see the original's class in {:.1%} of images"
+        rule = TightRule(option, required, floor(value * 10000) / 10000)
+        result = infeasible_error(f"no design of `{self.graph.name}` is predicted {goal.format(required)}", [rule])
         if self.config.planned_kinds == (STRETCH,):
-            mixed = OptionName("kinds", (STRETCH, *exact_kinds()))
-            result.hint = Message("{}; what is divided exactly, with {}, loses nothing", result.hint or "", mixed)
+            all_kinds = OptionName("kinds", (STRETCH, *exact_kinds()))
+            result.hint = Message("{}; what is divided exactly, with {}, loses nothing", result.hint or "", all_kinds)
         raise result
 
     def most_accurate(self, fastest: exact.SearchResult, accuracy_source: AccuracySource) -> exact.SearchResult:
@@ -182,24 +184,24 @@ class Bounds:
         # a loss may be nothing, so that a fraction of it says nothing
         return None if search_result is None else replace(search_result, gap=0.0 if search_result.optimal else nan)
 
-    def fast_enough(self, best: exact.SearchResult) -> exact.SearchResult:
+    def satisfy_latency(self, best: exact.SearchResult) -> exact.SearchResult:
         """The best design within the latency budget; of a request whose objective is not latency alone."""
         assert self.config.latency_budget is not None
         for name in ("min_accuracy", "min_agreement"):
             if getattr(self.config, name) is not None:
                 options = OptionName(name), OptionName("latency_budget")
-                what = Message("the objective `{}` is not planned for with both {} and {}", self.config.objective, *options)
-                raise UsageError(what, "leave out one of the two")
+                problem = Message("the objective `{}` is not planned for with both {} and {}", self.config.objective, *options)
+                raise UsageError(problem, "leave out one of the two")
         search_result = search_best(self.space, *self.macs, self.n_meet, self.goal, (Goal(), self.config.latency_budget))
         return search_result or exact.search_exact(self.space, *self.macs, self.n_meet) or best
 
-    def keeps(self, accuracy_source: AccuracySource | None) -> Callable[[exact.SearchResult], bool]:
+    def bounds_check(self, accuracy_source: AccuracySource | None) -> Callable[[exact.SearchResult], bool]:
         """Whether a design that was tried keeps the bounds on whole designs."""
-        budget, most = self.config.latency_budget or inf, inf
-        if accuracy_source is not None and (wanted := getattr(self.config, accuracy_source.option)) is not None:
-            most = accuracy_source.most_loss(wanted)
+        budget, max_loss = self.config.latency_budget or inf, inf
+        if accuracy_source is not None and (required := getattr(self.config, accuracy_source.option)) is not None:
+            max_loss = accuracy_source.max_loss(required)
 
-        return lambda result: result.ms <= budget and (accuracy_source is None or loss_of(result, accuracy_source) <= most + TIE)
+        return lambda result: result.ms <= budget and (accuracy_source is None or loss_of(result, accuracy_source) <= max_loss + TIE)
 
 
 # Why no design meets the constraints: the tightest rule and the nearest value at which there is one.
@@ -223,18 +225,18 @@ def explain_infeasible(
 
     def feasible(changed: PlanConfig) -> bool:
         rules = Rules.of(changed)
-        other = space.under(rules) if rules.floors == Rules.of(config).floors else build(changed)
+        changed_space = space.replace_rules(rules) if rules.floors == Rules.of(config).floors else build(changed)
         low, high = ceil(changed.macs[0] * graph.macs), floor(changed.macs[1] * graph.macs)
-        return search_exact(other, low, high, changed.n_meet) is not None
+        return search_exact(changed_space, low, high, changed.n_meet) is not None
 
-    can_branch = space.most_meetings
-    if 0 < can_branch < config.n_meet and feasible(msgspec.structs.replace(config, n_meet=can_branch)):
-        return tightest(graph.name, [TightRule("n_meet", config.n_meet, can_branch)])
-    every = [option for options in space.options for option in options]
-    limits = [limit for rule, value in Rules.of(config).active for limit in rule.limits(value, every)]
+    branchable = space.max_meetings
+    if 0 < branchable < config.n_meet and feasible(msgspec.structs.replace(config, n_meet=branchable)):
+        return tightest_rules_error(graph.name, [TightRule("n_meet", config.n_meet, branchable)])
+    all_options = [option for options in space.options for option in options]
+    limits = [limit for rule, value in Rules.of(config).active for limit in rule.limits(value, all_options)]
     blamed = _blame_one(limits, config, feasible) or _blame_two(limits, config, feasible)
     if blamed:
-        return tightest(graph.name, blamed)
+        return tightest_rules_error(graph.name, blamed)
     hint = Message("give other meeting points with {}, or other processors", OptionName("meet"))
     return InfeasibleError(f"no design of `{graph.name}` meets the constraints, and dropping any two of them does not help", hint)
 
@@ -261,57 +263,57 @@ def _blame_two(limits: list[Limit], config: PlanConfig, feasible: Feasible) -> l
         without_second = second.change(config, second.loosest)
         if not feasible(first.change(without_second, first.loosest)):
             continue
-        one = _nearest(first, without_second, feasible)
-        two = _nearest(second, first.change(config, one), feasible)
+        first_value = _nearest(first, without_second, feasible)
+        second_value = _nearest(second, first.change(config, first_value), feasible)
         if first.constraint is second.constraint:
-            return [second.rule(first.change(config, one), two)._replace(value=first.rule(config, one).value)]
-        return [first.rule(config, one), second.rule(config, two)]
+            return [second.rule(first.change(config, first_value), second_value)._replace(value=first.rule(config, first_value).value)]
+        return [first.rule(config, first_value), second.rule(config, second_value)]
     return []
 
 
 def _nearest(limit: Limit, config: PlanConfig, feasible: Feasible) -> float:
     """The number nearest to the present one at which there is a design, rounded towards the loose side."""
 
-    def works(number: float) -> bool:
+    def is_feasible(number: float) -> bool:
         return feasible(limit.change(config, number))
 
     ladder, tight, loose = limit.ladder, limit.value, limit.loosest
     if ladder is not None:
         # the last step is known to work
-        return ladder[bisect_left(ladder, True, hi=len(ladder) - 1, key=works)]
+        return ladder[bisect_left(ladder, True, hi=len(ladder) - 1, key=is_feasible)]
     # First by factors of ten, so that bisection starts near the value.
-    outward = 10.0 if loose > tight else 0.1
-    near = tight * outward
-    while (near < loose if loose > tight else near > loose) and not works(near):
-        tight, near = near, near * outward
-    loose = min(near, loose) if loose > tight else max(near, loose)
+    factor = 10.0 if loose > tight else 0.1
+    candidate = tight * factor
+    while (candidate < loose if loose > tight else candidate > loose) and not is_feasible(candidate):
+        tight, candidate = candidate, candidate * factor
+    loose = min(candidate, loose) if loose > tight else max(candidate, loose)
     for _ in range(STEPS):
         middle = (tight + loose) / 2
-        tight, loose = (tight, middle) if works(middle) else (middle, loose)
+        tight, loose = (tight, middle) if is_feasible(middle) else (middle, loose)
     # with four digits, rounded up or down
     scale = 10.0 ** (3 - floor(log10(loose)))
     rounded = (ceil(loose * scale) if loose > limit.value else floor(loose * scale)) / scale
-    return rounded if works(rounded) else loose
+    return rounded if is_feasible(rounded) else loose
 
 
 # The error for a request that no design meets, as data first and in words last.
 
 
-def refusal(what: str | Message, rules: Sequence[TightRule]) -> InfeasibleError:
+def infeasible_error(problem: str | Message, rules: Sequence[TightRule]) -> InfeasibleError:
     """The error whose hint names the nearest values with a design; several rules give way together."""
     noun, verb = ("value", "is") if len(rules) == 1 else ("values", "are")
     hint = Message(
-        f"the nearest {noun} with a design {verb} {{}}", _listed([OptionName(rule.rule, rule.nearest) for rule in rules], " with ")
+        f"the nearest {noun} with a design {verb} {{}}", _join_mentions([OptionName(rule.rule, rule.nearest) for rule in rules], " with ")
     )
-    return InfeasibleError(what, hint, rules)
+    return InfeasibleError(problem, hint, rules)
 
 
-def tightest(model: str, rules: Sequence[TightRule]) -> InfeasibleError:
+def tightest_rules_error(model: str, rules: Sequence[TightRule]) -> InfeasibleError:
     """The error that blames the tightest of a request's rules."""
-    named = _listed([OptionName(rule.rule, rule.value) for rule in rules], " and ")
+    named = _join_mentions([OptionName(rule.rule, rule.value) for rule in rules], " and ")
     verb = "is" if len(rules) == 1 else "are"
-    return refusal(Message(f"no design of `{{}}` meets the constraints; the tightest {verb} {{}}", model, named), rules)
+    return infeasible_error(Message(f"no design of `{{}}` meets the constraints; the tightest {verb} {{}}", model, named), rules)
 
 
-def _listed(mentions: Sequence[OptionName], between: str) -> Message:
+def _join_mentions(mentions: Sequence[OptionName], between: str) -> Message:
     return Message(between.join("{}" for _ in mentions), *mentions)

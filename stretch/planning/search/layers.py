@@ -15,9 +15,9 @@ answer states its gap.
 
 Loss adds up along a path, too. Where it is bounded, a partial path is given up only
 for another of the same state and multiply-accumulates that is no slower and loses no
-more. A price on the loss, the one that gives the highest lower bound, makes that fast: a
-path within the bound that is faster than a known one costs less than that one with the
-whole bound paid for.
+more. A Lagrangian multiplier on the loss, the one with the highest lower bound, makes that
+fast: a path within the bound that is faster than a known one costs less than the known one
+with the penalty of the whole bound.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,15 +29,15 @@ from numpy.typing import NDArray
 BUCKETS = 2000
 BEAM = 400
 MAX_LABELS = 400_000
-#: Pairs of a label and an option that are looked at together.
+#: Pairs of a label and an option per chunk.
 CHUNK = 4_000_000
 #: Times that differ by less, in ms, are equal: sums in another order differ so.
 TIE = 1e-9
-#: Steps of a golden section, for a price of the loss and within it for one of the multiply-accumulates.
+#: Steps of a golden section, for a multiplier of the loss and within it for one of the multiply-accumulates.
 STEPS = 18
 GOLDEN = (5**0.5 - 1) / 2
-#: Factors on the price at which a path within a bound is looked for.
-DEARER = (1.0, 4.0, 64.0)
+#: Factors on the multiplier at which a path within a bound is searched for.
+MULTIPLIER_FACTORS = (1.0, 4.0, 64.0)
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -98,15 +98,15 @@ class _Labels:
         return _Labels(*(column[keep] for column in vars(self).values()))
 
 
-def _begins(*keys: Ints) -> NDArray[np.bool_]:
-    """Which of some sorted entries are the first of their group."""
+def _group_starts(*keys: Ints) -> NDArray[np.bool_]:
+    """Return a mask of the first entry of each group; entries are sorted by `keys`."""
     first = np.ones(len(keys[0]), bool)
     first[1:] = np.any([key[1:] != key[:-1] for key in keys], axis=0)
     return first
 
 
-def _kept(begins: NDArray[np.bool_], loss: Floats) -> NDArray[np.bool_]:
-    """Of entries sorted by group and time, those that lose less than every faster one of their group."""
+def _undominated_mask(begins: NDArray[np.bool_], loss: Floats) -> NDArray[np.bool_]:
+    """Return a mask of entries that lose less than every faster entry of their group; entries are sorted by group and time."""
     if not loss.any():
         return begins
     # each group lies below all before it, so that the running minimum begins anew
@@ -117,47 +117,47 @@ def _kept(begins: NDArray[np.bool_], loss: Floats) -> NDArray[np.bool_]:
     return keep
 
 
-def undominated(layer: Layer) -> Layer:
-    """Of options with equal states and multiply-accumulates, those than which none is as fast and loses as little; of equals the first."""
-    some = layer.take(np.lexsort((layer.option, layer.loss, layer.ms, layer.macs, layer.target, layer.span, layer.source)))
-    return some.take(_kept(_begins(some.source, some.span, some.target, some.macs), some.loss))
+def remove_dominated(layer: Layer) -> Layer:
+    """Return the Pareto-optimal options in time and loss among those of equal states and MACs; the first of equal options."""
+    ordered = layer.take(np.lexsort((layer.option, layer.loss, layer.ms, layer.macs, layer.target, layer.span, layer.source)))
+    return ordered.take(_undominated_mask(_group_starts(ordered.source, ordered.span, ordered.target, ordered.macs), ordered.loss))
 
 
-def shortest_path(layers: Sequence[Layer], start: int, final_ms: Floats, low: int, high: int, most: float = np.inf) -> Path | None:
-    """The fastest path whose multiply-accumulates are from `low` to `high`, and whose loss is at most `most`."""
+def shortest_path(layers: Sequence[Layer], start: int, final_ms: Floats, low: int, high: int, max_loss: float = np.inf) -> Path | None:
+    """The fastest path whose multiply-accumulates are from `low` to `high`, and whose loss is at most `max_loss`."""
     finite = [np.isfinite(layer.ms) & np.isfinite(layer.loss) & (layer.macs <= high) for layer in layers]
-    kept = [undominated(layer.take(some)) for layer, some in zip(layers, finite, strict=True)]
-    problem, bounded = _Problem(kept, start, final_ms, low, high, most), most < np.inf
+    pruned = [remove_dominated(layer.take(finite_options)) for layer, finite_options in zip(layers, finite, strict=True)]
+    problem, bounded = _Problem(pruned, start, final_ms, low, high, max_loss), max_loss < np.inf
     if bounded:
-        problem = problem.affordable()
+        problem = problem.drop_lossy_options()
     # a table over buckets sees no other options
     coarse = problem.layers if bounded else [_best_per_bucket(layer, bucket_width(high)) for layer in problem.layers]
-    free = Completion(coarse, final_ms, low, high)
-    lower = float(free.of(0, np.array([start]), np.zeros(1, np.int64))[0])
-    if not np.isfinite(lower):
+    latency_bound = Completion(coarse, final_ms, low, high)
+    lower_bound = float(latency_bound.lower_bound(0, np.array([start]), np.zeros(1, np.int64))[0])
+    if not np.isfinite(lower_bound):
         return None
-    price, dual = _best_price(problem) if bounded else (0.0, lower)
-    lower = max(lower, dual)
-    for factor in DEARER if price else (0.0,):
-        best, complete = problem.search(coarse, free, price * factor, np.inf, BEAM)
+    multiplier, dual = _best_multiplier(problem) if bounded else (0.0, lower_bound)
+    lower_bound = max(lower_bound, dual)
+    for factor in MULTIPLIER_FACTORS if multiplier else (0.0,):
+        best, complete = problem.search(coarse, latency_bound, multiplier * factor, np.inf, BEAM)
         if best is not None or complete:
             break
     if best is None and bounded:
-        # no path was come upon: the one that loses least says whether there is any
+        # no path was found: the path of least loss shows whether there is one
         losses = [replace(layer, ms=layer.loss, loss=None, option=np.arange(len(layer.ms))) for layer in problem.layers]
-        one = shortest_path(losses, start, np.where(np.isfinite(final_ms), 0.0, np.inf), low, high)
-        if one is None or (one.optimal and one.ms > most + TIE):
+        least_lossy = shortest_path(losses, start, np.where(np.isfinite(final_ms), 0.0, np.inf), low, high)
+        if least_lossy is None or (least_lossy.optimal and least_lossy.ms > max_loss + TIE):
             return None
-    limit = np.inf if best is None else best[1]
-    if best is not None and limit <= lower + TIE:
-        return Path(best[0], best[2], limit, lower, True)
-    result, complete = problem.search(problem.layers, free, price, limit, None)
+    upper_bound = np.inf if best is None else best[1]
+    if best is not None and upper_bound <= lower_bound + TIE:
+        return Path(best[0], best[2], upper_bound, lower_bound, True)
+    result, complete = problem.search(problem.layers, latency_bound, multiplier, upper_bound, None)
     best = result if result is not None else best
-    return None if best is None else Path(best[0], best[2], best[1], best[1] if complete else lower, complete)
+    return None if best is None else Path(best[0], best[2], best[1], best[1] if complete else lower_bound, complete)
 
 
 class Completion:
-    """Lower bound on the time from a place, a state and a number of multiply-accumulates to the end."""
+    """Lower bound on the time from a layer, a state and a number of multiply-accumulates to the end."""
 
     def __init__(self, layers: Sequence[Layer], final_ms: Floats, low: int, high: int) -> None:
         self.width = bucket_width(high)
@@ -176,7 +176,7 @@ class Completion:
             [_window_min(table, (high - low) // self.width + left + 2) for table, left in zip(tables, self._left, strict=True)]
         )
 
-    def of(self, place: int, state: Ints, macs: Ints) -> Floats:
+    def lower_bound(self, place: int, state: Ints, macs: Ints) -> Floats:
         """Bounds for labels before a layer, or behind the last."""
         first = (self.low - macs) // self.width - self._left[place]
         bound = self._windows[place][state, np.clip(first, 0, self._windows.shape[2] - 1)]
@@ -205,12 +205,12 @@ def _window_min(table: Floats, length: int) -> Floats:
 
 def _best_per_bucket(layer: Layer, width: int) -> Layer:
     """The fastest option of each bucket and pair of states."""
-    some = layer.take(np.lexsort((layer.ms, layer.macs // width, layer.target, layer.span, layer.source)))
-    return some.take(_begins(some.source, some.span, some.target, some.macs // width))
+    ordered = layer.take(np.lexsort((layer.ms, layer.macs // width, layer.target, layer.span, layer.source)))
+    return ordered.take(_group_starts(ordered.source, ordered.span, ordered.target, ordered.macs // width))
 
 
-def backward(layers: Sequence[Layer], final: Floats, cost: Callable[[Layer], Floats]) -> Floats:
-    """The least cost to the end, before each layer and behind the last (places × states)."""
+def costs_to_end(layers: Sequence[Layer], final: Floats, cost: Callable[[Layer], Floats]) -> Floats:
+    """Return the lowest cost to the end, before each layer and after the last (layers + 1 × states)."""
     to_end = np.full((len(layers) + 1, len(final)), np.inf)
     to_end[-1] = final
     for i, layer in reversed(list(enumerate(layers))):
@@ -218,9 +218,9 @@ def backward(layers: Sequence[Layer], final: Floats, cost: Callable[[Layer], Flo
     return to_end
 
 
-def around(layers: Sequence[Layer], start: int, final: Floats, cost: Callable[[Layer], Floats]) -> list[Floats]:
-    """Of each option the least cost of all else of a path through it."""
-    to_end, reached = backward(layers, final, cost), np.full((len(layers) + 1, len(final)), np.inf)
+def remaining_costs(layers: Sequence[Layer], start: int, final: Floats, cost: Callable[[Layer], Floats]) -> list[Floats]:
+    """Return the lowest cost of the rest of a path through each option."""
+    to_end, reached = costs_to_end(layers, final, cost), np.full((len(layers) + 1, len(final)), np.inf)
     reached[0, start] = 0.0
     for i, layer in enumerate(layers):
         np.minimum.at(reached, (i + layer.span, layer.target), reached[i, layer.source] + cost(layer))
@@ -236,41 +236,46 @@ class _Problem:
     final_ms: Floats  # Time to finish from each state.
     low: int  # Fewest multiply-accumulates.
     high: int  # Most multiply-accumulates.
-    most: float  # Most loss.
+    max_loss: float  # Most loss.
 
-    def affordable(self) -> "_Problem":
+    def drop_lossy_options(self) -> "_Problem":
         """Drop options that exceed the loss bound on every path."""
         ends = np.where(np.isfinite(self.final_ms), 0.0, np.inf)
-        rest = around(self.layers, self.start, ends, lambda layer: layer.loss)
-        kept = [layer.take(other + layer.loss <= self.most + TIE) for layer, other in zip(self.layers, rest, strict=True)]
-        return replace(self, layers=kept)
+        remaining_losses = remaining_costs(self.layers, self.start, ends, lambda layer: layer.loss)
+        layers = [
+            layer.take(remaining_loss + layer.loss <= self.max_loss + TIE)
+            for layer, remaining_loss in zip(self.layers, remaining_losses, strict=True)
+        ]
+        return replace(self, layers=layers)
 
-    def priced(self, price: float) -> list[Layer]:
-        """Layers whose time is that of their options and what their loss costs."""
-        return [replace(layer, ms=layer.ms + price * layer.loss) for layer in self.layers] if price else self.layers
+    def penalized_layers(self, multiplier: float) -> list[Layer]:
+        """Return layers whose time includes the penalty on their loss."""
+        return [replace(layer, ms=layer.ms + multiplier * layer.loss) for layer in self.layers] if multiplier else self.layers
 
-    def bound(self, layers: Sequence[Layer], of_macs: float) -> float:
-        """No path through some layers takes less time (Lagrangian bound, at a price of multiply-accumulates)."""
-        to_end = backward(layers, self.final_ms, lambda layer: layer.ms - of_macs * layer.macs)
-        return float(to_end[0, self.start]) + of_macs * (self.low if of_macs >= 0 else self.high)
+    def lagrangian_bound(self, layers: Sequence[Layer], macs_multiplier: float) -> float:
+        """Return the Lagrangian lower bound on the time of paths through some layers, at a multiplier of MACs."""
+        to_end = costs_to_end(layers, self.final_ms, lambda layer: layer.ms - macs_multiplier * layer.macs)
+        return float(to_end[0, self.start]) + macs_multiplier * (self.low if macs_multiplier >= 0 else self.high)
 
     def search(
-        self, layers: Sequence[Layer], free: Completion, price: float, limit: float, beam: int | None
+        self, layers: Sequence[Layer], latency_bound: Completion, multiplier: float, upper_bound: float, beam: int | None
     ) -> tuple[tuple[tuple[int, ...], float, int] | None, bool]:
-        """Best path through some layers that is faster than `limit`, and whether nothing was left out.
+        """Return the best path through some layers faster than `upper_bound`, and whether the search was complete.
 
-        With a `price` of the loss, what completing a path costs at that price bounds it, too.
+        With a `multiplier` of the loss, the penalised cost of completing a path bounds it, too.
         """
-        at_price = Completion(self.priced(price), self.final_ms, self.low, self.high) if price else free
+        penalized_bound = Completion(self.penalized_layers(multiplier), self.final_ms, self.low, self.high) if multiplier else latency_bound
         # the least loss from each state to the end
-        ahead = backward(self.layers, np.where(np.isfinite(self.final_ms), 0.0, np.inf), lambda layer: layer.loss)
+        remaining_loss = costs_to_end(self.layers, np.where(np.isfinite(self.final_ms), 0.0, np.inf), lambda layer: layer.loss)
         zero, complete = np.zeros(1, np.int64), True
         history: list[_Labels] = []
         arriving: list[list[_Labels]] = [[] for _ in range(len(layers) + 1)]
         arriving[0].append(_Labels(np.array([self.start]), zero, np.zeros(1), np.zeros(1), zero, zero, zero))
-        for i, some in enumerate(arriving):
-            labels = _best_of(some)
-            by_bound = np.argsort(labels.ms + price * labels.loss + at_price.of(i, labels.state, labels.macs), kind="stable")
+        for i, arriving_labels in enumerate(arriving):
+            labels = _merge_labels(arriving_labels)
+            by_bound = np.argsort(
+                labels.ms + multiplier * labels.loss + penalized_bound.lower_bound(i, labels.state, labels.macs), kind="stable"
+            )
             if beam is not None and len(labels.ms) > beam:
                 labels, by_bound, complete = labels.take(by_bound[:beam]), np.arange(beam), False
             history.append(labels)
@@ -278,27 +283,30 @@ class _Problem:
                 break
             count = 0
             for span in np.unique(layers[i].span).tolist():
-                layer, to = layers[i].take(layers[i].span == span), i + span
+                layer, target = layers[i].take(layers[i].span == span), i + span
                 step = max(1, CHUNK // max(1, len(layer.ms)))
                 for begin in range(0, len(by_bound) if beam is not None or count <= MAX_LABELS else 0, step):
                     chunk = by_bound[begin : begin + step]
                     rows, edges = np.nonzero(labels.state[chunk][:, None] == layer.source[None, :])
                     parents, state = chunk[rows], layer.target[edges]
                     macs, ms = labels.macs[parents] + layer.macs[edges], labels.ms[parents] + layer.ms[edges]
-                    fast = np.flatnonzero(ms + free.of(to, state, macs) < limit - TIE)
+                    fast = np.flatnonzero(ms + latency_bound.lower_bound(target, state, macs) < upper_bound - TIE)
                     parents, edges, state, macs, ms = (column[fast] for column in (parents, edges, state, macs, ms))
                     loss = labels.loss[parents] + layer.loss[edges]
-                    keep = loss + ahead[to, state] <= self.most + TIE
-                    if price:
-                        keep &= ms + price * loss + at_price.of(to, state, macs) < limit + price * self.most - TIE
+                    keep = loss + remaining_loss[target, state] <= self.max_loss + TIE
+                    if multiplier:
+                        keep &= (
+                            ms + multiplier * loss + penalized_bound.lower_bound(target, state, macs)
+                            < upper_bound + multiplier * self.max_loss - TIE
+                        )
                     new = _Labels(state, macs, ms, loss, np.full(len(ms), i), parents, layer.option[edges])
-                    arriving[to].append(new.take(np.flatnonzero(keep)))
+                    arriving[target].append(new.take(np.flatnonzero(keep)))
                     count += int(keep.sum())
                     if beam is None and count > MAX_LABELS:
                         complete = False
                         break
-        inside = (labels.macs >= self.low) & (labels.macs <= self.high) & (labels.loss <= self.most + TIE)
-        finish = np.where(inside, labels.ms + self.final_ms[labels.state], np.inf)
+        feasible = (labels.macs >= self.low) & (labels.macs <= self.high) & (labels.loss <= self.max_loss + TIE)
+        finish = np.where(feasible, labels.ms + self.final_ms[labels.state], np.inf)
         winner = int(np.argmin(finish)) if len(finish) else 0
         if not len(finish) or not np.isfinite(finish[winner]):
             return None, complete
@@ -310,38 +318,40 @@ class _Problem:
         return (tuple(reversed(options)), float(finish[winner]), int(labels.macs[winner])), complete
 
 
-def _best_of(arriving: Sequence[_Labels]) -> _Labels:
-    """Labels that come to one place; of those with equal state and multiply-accumulates only the ones that no other beats."""
+def _merge_labels(arriving: Sequence[_Labels]) -> _Labels:
+    """Return the Pareto-optimal labels at one layer among those of equal state and multiply-accumulates."""
     if not arriving:
-        nothing, none = np.zeros(0, np.int64), np.zeros(0)
-        return _Labels(nothing, nothing, none, none, nothing, nothing, nothing)
-    labels = _Labels(*(np.concatenate(column) for column in zip(*(vars(some).values() for some in arriving), strict=True)))
+        no_ints, no_floats = np.zeros(0, np.int64), np.zeros(0)
+        return _Labels(no_ints, no_ints, no_floats, no_floats, no_ints, no_ints, no_ints)
+    labels = _Labels(*(np.concatenate(column) for column in zip(*(vars(label_set).values() for label_set in arriving), strict=True)))
     labels = labels.take(np.lexsort((labels.option, labels.loss, labels.ms, labels.macs, labels.state)))
-    return labels.take(np.flatnonzero(_kept(_begins(labels.state, labels.macs), labels.loss)))
+    return labels.take(np.flatnonzero(_undominated_mask(_group_starts(labels.state, labels.macs), labels.loss)))
 
 
-def _best_price(problem: _Problem) -> tuple[float, float]:
-    """The price of a loss that gives the highest lower bound, and that bound; multiply-accumulates have a price of their own."""
+def _best_multiplier(problem: _Problem) -> tuple[float, float]:
+    """Return the multiplier of the loss with the highest lower bound, and that bound; MACs have a multiplier of their own."""
 
-    def over_macs(price: float) -> float:
-        priced, paid = problem.priced(price), price * problem.most
-        scale = 4 * max(abs(problem.bound(priced, 0.0) - paid) + abs(paid), 1e-6) / max(problem.high, 1)
-        return highest(lambda of_macs: problem.bound(priced, of_macs), -scale, scale)[1] - paid
+    def bound_at(multiplier: float) -> float:
+        penalized, max_penalty = problem.penalized_layers(multiplier), multiplier * problem.max_loss
+        scale = 4 * max(abs(problem.lagrangian_bound(penalized, 0.0) - max_penalty) + abs(max_penalty), 1e-6) / max(problem.high, 1)
+        return (
+            maximize_concave(lambda macs_multiplier: problem.lagrangian_bound(penalized, macs_multiplier), -scale, scale)[1] - max_penalty
+        )
 
-    free = over_macs(0.0)
-    dear = max(abs(free), 1e-6) / max(abs(problem.most), 1e-6)
-    at_dear = over_macs(dear)
+    unpenalized_bound = bound_at(0.0)
+    high_multiplier = max(abs(unpenalized_bound), 1e-6) / max(abs(problem.max_loss), 1e-6)
+    bound_at_high = bound_at(high_multiplier)
     for _ in range(8):
-        dearer = over_macs(4 * dear)
-        if dearer <= at_dear:
+        next_bound = bound_at(4 * high_multiplier)
+        if next_bound <= bound_at_high:
             break
-        dear, at_dear = 4 * dear, dearer
-    price, value = highest(over_macs, 0.0, 4 * dear)
-    return (price, value) if value > free + TIE else (0.0, free)
+        high_multiplier, bound_at_high = 4 * high_multiplier, next_bound
+    multiplier, value = maximize_concave(bound_at, 0.0, 4 * high_multiplier)
+    return (multiplier, value) if value > unpenalized_bound + TIE else (0.0, unpenalized_bound)
 
 
-def highest(function: Callable[[float], float], left: float, right: float, steps: int = STEPS) -> tuple[float, float]:
-    """Where a concave function is highest between two numbers, nearly, and how high (golden section)."""
+def maximize_concave(function: Callable[[float], float], left: float, right: float, steps: int = STEPS) -> tuple[float, float]:
+    """Return the approximate maximum of a concave function between two numbers, and its value (golden section)."""
     a, b = right - GOLDEN * (right - left), left + GOLDEN * (right - left)
     at_a, at_b = function(a), function(b)
     for _ in range(steps):

@@ -21,7 +21,7 @@ from predictors.host import kind_of as family_of
 from predictors.joins import JoinKind
 from predictors.predictor import KernelsTime
 from predictors.shapes import Attr, Shape
-from stretch.planning.config import SINGLE, PlanConfig
+from stretch.planning.config import SINGLE_STRATEGIES, PlanConfig
 from stretch.planning.cost.branch import BranchCost, Floats, SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.division import Share, of_kinds
@@ -47,44 +47,44 @@ class PartSpace:
         self.by_stage = [divide(graph, stage, clean, single, vectors) if divided else [stage] for stage in space.segments]
         self.parts: list[Segment] = [part for parts in self.by_stage for part in parts]
         self.stage = [i for i, parts in enumerate(self.by_stage) for _ in parts]
-        self.wholes = [[space.whole(part, p, part.in_width) for p in space.processors] for part in self.parts]
+        self.undivided = [[space.undivided(part, p, part.in_width) for p in space.processors] for part in self.parts]
 
     def mixed(self, kinds: Collection[str] = ("rows",)) -> DesignSpace:
         """The designs of the space and those whose segments are divided."""
         first_part = [self.stage.index(i) for i in range(len(self.by_stage))] + [len(self.parts)]
-        options: list[list[SegmentOptions]] = [list(wholes) for wholes in self.wholes]
+        options: list[list[SegmentOptions]] = [list(undivided) for undivided in self.undivided]
         offers: list[list[LazyOptions]] = [[] for _ in self.parts]
-        for stage, (group, offered) in enumerate(zip(self.space.ready, self.space.offers, strict=True)):
+        for stage, (group, offered) in enumerate(zip(self.space.built, self.space.offers, strict=True)):
             at = first_part[stage]
             options[at] += [replace(o, span=first_part[stage + o.span] - at) for o in group if o.branched]
             offers[at] += [replace(offer, span=first_part[stage + offer.span] - at) for offer in offered]
         for division in of_kinds(kinds):
-            for first, segment_options in division.ways(self):
+            for first, segment_options in division.candidates(self):
                 options[first].append(segment_options)
-        other = self.space.having(options)
-        other.segments, other.arriving = tuple(self.parts), tuple(part.in_width for part in self.parts)
-        return other.with_offers(offers)
+        space = self.space.replace_options(options)
+        space.segments, space.arriving = tuple(self.parts), tuple(part.in_width for part in self.parts)
+        return space.add_offers(offers)
 
     def pieces(self) -> Iterator[tuple[Segment, int, int, list[float]]]:
         """Every part, and every stage of several: its first and last part, and its time on each processor alone, ms."""
         for at, part in enumerate(self.parts):
             stage, parts = self.space.segments[self.stage[at]], self.by_stage[self.stage[at]]
-            several = len(parts) > 1 and part is parts[0] and not self.single
-            for segment, last in [(part, at), *([(stage, at + len(parts) - 1)] if several else [])]:
+            has_many_parts = len(parts) > 1 and part is parts[0] and not self.single
+            for segment, last in [(part, at), *([(stage, at + len(parts) - 1)] if has_many_parts else [])]:
                 yield segment, at, last, self.alone_ms(at, last)
 
     def run_options(self, options: SegmentOptions, first: int, last: int) -> SegmentOptions:
         """Ways to run a run of parts, with the rules applied."""
-        return self.space.checked(replace(options, span=last - first + 1, alone_ms=min(self.alone_ms(first, last))))
+        return self.space.apply_rules(replace(options, span=last - first + 1, alone_ms=min(self.alone_ms(first, last))))
 
     def alone_ms(self, first: int, last: int) -> list[float]:
         """A run on each processor, ms."""
-        return self._alone[:, first, last].tolist()
+        return self._alone_ms[:, first, last].tolist()
 
     @cached_property
-    def _alone(self) -> Floats:
+    def _alone_ms(self) -> Floats:
         """Every run on each processor, ms (processors × first part × last part)."""
-        ms = np.array([[options.slowest_ms[0] for options in wholes] for wholes in self.wholes]).T[:, None]
+        ms = np.array([[options.slowest_ms[0] for options in undivided] for undivided in self.undivided]).T[:, None]
         return np.cumsum(np.triu(np.repeat(ms, len(self.parts), axis=1)), axis=2)
 
     def segment(self, first: int, last: int) -> Segment:
@@ -102,20 +102,20 @@ class PartSpace:
 
 def with_exact_kinds(graph: OpGraph, config: PlanConfig, space: DesignSpace) -> DesignSpace:
     """The designs of a space, and those in which parts and runs of them are divided exactly; named meeting points are the only ones."""
-    vectors, single = any(division.vectors for division in of_kinds(config.planned_kinds)), config.strategy in SINGLE
+    vectors, single = any(division.vectors for division in of_kinds(config.planned_kinds)), config.strategy in SINGLE_STRATEGIES
     parts = PartSpace(graph, space, divided=not config.meet, merged=config.merge != "never", single=single, vectors=vectors)
     mixed = parts.mixed(config.planned_kinds)
-    if config.exact and config.n_meet and not any(any(mixed.offers) or o.branched for options in mixed.ready for o in options):
+    if config.exact and config.n_meet and not any(any(mixed.offers) or o.branched for options in mixed.built for o in options):
         hint = "plan for other processors, or another model"
         kinds = " or ".join(config.planned_kinds)
-        why = next((f": {obstacle}" for division in of_kinds(config.planned_kinds) if (obstacle := division.obstacle(graph))), "")
-        raise InfeasibleError(f"`{graph.name}` has no segment whose division by {kinds} might pay on these processors{why}", hint)
+        reason = next((f": {obstacle}" for division in of_kinds(config.planned_kinds) if (obstacle := division.obstacle(graph))), "")
+        raise InfeasibleError(f"`{graph.name}` has no segment whose division by {kinds} might pay on these processors{reason}", hint)
     return mixed
 
 
 def without_stretched(space: DesignSpace) -> DesignSpace:
     """The designs of a space that compute what the original computes."""
-    return space.having([[o for o in options if o.exact or not o.branched] for options in space.ready], thinned=False)
+    return space.replace_options([[o for o in options if o.exact or not o.branched] for options in space.built], thinned=False)
 
 
 def structure(graph: OpGraph) -> Structure:
@@ -139,8 +139,8 @@ def branch_times(space: DesignSpace, rows: Sequence[Sequence[BranchCost]]) -> tu
     costs, names = space.costs, [branch.processor for branch in rows[0]]
     slowing = [costs.slowing(name, {*names} - {name}) for name in names]
     times = np.array([[(branch.ms, branch.arithmetic_ms, branch.memory_ms) for branch in row] for row in rows]).T
-    beside = [KernelsTime(*column).slowed(by) for column, by in zip(times.swapaxes(0, 1), slowing, strict=True)]
-    computed = np.array([beside] * len(space.holders), float)
+    loaded_ms = [KernelsTime(*column).slowed(factors) for column, factors in zip(times.swapaxes(0, 1), slowing, strict=True)]
+    computed = np.array([loaded_ms] * len(space.holders), float)
     moved = np.empty_like(computed)
     for i, name in enumerate(names):
         reads, writes = np.array([(row[i].reads, row[i].writes) for row in rows]).T
@@ -158,7 +158,7 @@ def part_options(
     segment: Segment,
     kind: JoinKind,
     rows: Sequence[Sequence[BranchCost]],
-    word: str,
+    division: str,
     times: tuple[Floats, Floats] | None = None,
 ) -> SegmentOptions:
     """One sequence of processors, a segment divided among them by a way in each of several rows of branches; `times` are those of `branch_times`."""
@@ -177,32 +177,30 @@ def part_options(
         fastest_ms=computed.min(axis=(0, 1)),
         peak_bytes=np.array([sum(b.peak_bytes for b in row) for row in rows]),
         busy=lambda: {name: computed[:, i] for i, name in enumerate(names)},
-        division=word,
+        division=division,
     )
 
-
-# Neighbouring stages as one segment, with fewer meeting points.
-#
-# An exchange costs about the same whatever lies between two of them, so equation
-# 4 of paper 003 rules out short stages. Several stages that become one segment
-# share one exchange. Their units are dropped evenly and their widths follow one
-# ratio.
+    # Neighbouring stages as one segment, with fewer meeting points.
+    #
+    # An exchange costs about the same whatever lies between two of them, so equation
+    # 4 of paper 003 rules out short stages. Several stages that become one segment
+    # share one exchange. Their units are dropped evenly and their widths follow one
+    # ratio.
 
 
 def merge_stages(graph: OpGraph, space: DesignSpace) -> DesignSpace:
     """The designs of a space, and those in which runs of stages that follow each other are merged."""
     stages = space.segments
-    more: list[list[LazyOptions]] = [[] for _ in stages]
+    offers: list[list[LazyOptions]] = [[] for _ in stages]
     for first, last in combinations(range(len(stages)), 2):
         run = stages[first : last + 1]
         if not all(stage.branchable and stage.name not in space.kept for stage in run) or any(stage.tapped for stage in run[:-1]):
             continue
         segment = cut_segment(graph, f"{run[0].name}_to_{run[-1].name}", run[0].start, run[-1].end)
-        more[first] += space.offered(segment, first, len(run))
-    return space.with_runs(more)
+        offers[first] += space.stretched_offers(segment, first, len(run))
+    return space.add_runs(offers)
 
-
-# Segments that need no seam: what one processor runs one after the other is one segment, so that its tensors stay there.
+    # Segments that need no seam: what one processor runs one after the other is one segment, so that its tensors stay there.
 
 
 def merge_neighbours(
@@ -235,13 +233,14 @@ def merge_neighbours(
         )
     return tuple(result)
 
+    # Segments in scaled copies that begin and end at blocks, the stem among them, beside those that are whole stages.
+    #
+    # What arrives at a block of a stage has the original's channels, so a branch that begins
+    # there begins with an entry, as that of a stage whose first block keeps its shape does.
 
-# Segments in scaled copies that begin and end at blocks, the stem among them, beside those that are whole stages.
-#
-# What arrives at a block of a stage has the original's channels, so a branch that begins
-# there begins with an entry, as that of a stage whose first block keeps its shape does.
+    #: Room in a comparison that only leaves out what a rule will, for sums in another order.
 
-#: Room in a comparison that only leaves out what a rule will, for sums in another order.
+
 ROUNDING = 1.001
 
 
@@ -249,7 +248,7 @@ def cut_blocks(graph: OpGraph, config: PlanConfig, space: DesignSpace, kinds: Co
     """The designs of a space of stages, and those whose stretched segments begin and end at any block."""
     banded = PartSpace(graph, space, merged=config.merge != "never", vectors=any(division.vectors for division in of_kinds(kinds)))
     fine, stages = banded.mixed(kinds), space.segments
-    more: list[list[LazyOptions]] = [[] for _ in banded.parts]
+    offers: list[list[LazyOptions]] = [[] for _ in banded.parts]
     for first, stage in enumerate(banded.stage):
         for last in range(first, len(banded.parts)):
             # any but the head and those that are kept may be stretched
@@ -257,104 +256,108 @@ def cut_blocks(graph: OpGraph, config: PlanConfig, space: DesignSpace, kinds: Co
             if name == "head" or name in banded.space.kept or (banded.stage[last] != stage and not merged):
                 break
             segment = banded.segment(first, last)
-            whole = any(part.start == segment.start for part in stages) and any(part.end == segment.end for part in stages)
-            if not (whole and stages[stage].branchable):
+            is_whole_stages = any(part.start == segment.start for part in stages) and any(part.end == segment.end for part in stages)
+            if not (is_whole_stages and stages[stage].branchable):
                 if not segment.branchable and {segment.start, segment.end} <= feature_maps(segment.graph):
                     # wherever it reads and writes feature maps, the stem too
                     segment = replace(segment, branchable=True)
                 if segment.branchable and segment.graph.macs:
-                    more[first] += [offer for offer in fine.offered(segment, first, last - first + 1) if _pays(banded, first, last, offer)]
+                    offers[first] += [
+                        offer for offer in fine.stretched_offers(segment, first, last - first + 1) if _can_pay(banded, first, last, offer)
+                    ]
             if banded.parts[last].tapped:
                 break
-    return fine.with_runs(more)
+    return fine.add_runs(offers)
 
 
-def _pays(banded: PartSpace, first: int, last: int, offer: LazyOptions) -> bool:
+def _can_pay(banded: PartSpace, first: int, last: int, offer: LazyOptions) -> bool:
     """Whether the rule on communication leaves anything of an offer, as far as moving what arrives tells."""
-    most = offer.rules.values.get("alpha")
-    if most is None:
+    alpha = offer.rules.values.get("alpha")
+    if alpha is None:
         return True
-    least = min(max(offer.costs.transfer(holder, p, offer.elements) for p in offer.subset) for holder in banded.space.holders)
-    alone = min(ms for p, ms in zip(banded.space.processors, banded.alone_ms(first, last), strict=True) if p in offer.subset)
-    return least <= most * alone * ROUNDING
+    lowest_transfer_ms = min(max(offer.costs.transfer(holder, p, offer.elements) for p in offer.subset) for holder in banded.space.holders)
+    alone_ms = min(ms for p, ms in zip(banded.space.processors, banded.alone_ms(first, last), strict=True) if p in offer.subset)
+    return lowest_transfer_ms <= alpha * alone_ms * ROUNDING
+
+    # Where bands of rows, or ranges of channels, may be divided: few of many places, and where they are tried.
+    #
+    # Where there are many rows, places are spread evenly; between these a band's time is nearly a straight line, so those
+    # at which the slowest band would be fastest follow by interpolation, and are offered with their neighbours.
+
+    #: Rows behind which the bands end, the last one left out.
 
 
-# Where bands of rows, or ranges of channels, may be divided: few of many places, and where they are tried.
-#
-# Where there are many rows, places are spread evenly; between these a band's time is nearly a straight line, so those
-# at which the slowest band would be fastest follow by interpolation, and are offered with their neighbours.
-
-#: Rows behind which the bands end, the last one left out.
 Split = tuple[int, ...]
 
 #: Every place is offered up to so many rows, by the number of bands; with more bands, none but a grid.
-EVERY = {2: 17, 3: 8}
+MAX_ENUMERATED_ROWS = {2: 17, 3: 8}
 #: Places of the grid, by the number of bands.
-GRID = {2: 8, 3: 5}
+GRID_SIZES = {2: 8, 3: 5}
 #: The same for more bands.
-FEWEST = 4
+SMALLEST_GRID = 4
 #: Places by interpolation, for each holder.
-BEST = 3
+INTERPOLATED_SPLITS = 3
 
 
-def coarse(rows: int, bands: int) -> list[Split]:
+def coarse_splits(rows: int, bands: int) -> list[Split]:
     """Places to begin with."""
-    if rows <= EVERY.get(bands, 0):
-        places = list(range(1, rows))
+    if rows <= MAX_ENUMERATED_ROWS.get(bands, 0):
+        positions = list(range(1, rows))
     else:
-        count = GRID.get(bands, FEWEST)
-        places = sorted({round(rows * (2 * i + 1) / (2 * count)) for i in range(count)} - {0, rows})
-    return list(combinations(places, bands - 1))
+        count = GRID_SIZES.get(bands, SMALLEST_GRID)
+        positions = sorted({round(rows * (2 * i + 1) / (2 * count)) for i in range(count)} - {0, rows})
+    return list(combinations(positions, bands - 1))
 
 
-def finer(rows: int, bands: int, tried: Sequence[Split], times: Sequence[Floats]) -> list[Split]:
+def refined_splits(rows: int, bands: int, tried: Sequence[Split], times: Sequence[Floats]) -> list[Split]:
     """Places at which the slowest of two or three bands is expected to be fastest, which were not tried yet."""
-    if rows <= EVERY.get(bands, 0) or bands > max(EVERY):
+    if rows <= MAX_ENUMERATED_ROWS.get(bands, 0) or bands > max(MAX_ENUMERATED_ROWS):
         return []
-    every, heights, known = _between_tried(rows, bands, tuple(tried))
-    members: set[Split] = set()
+    splits, heights, tried_heights = _splits_between(rows, bands, tuple(tried))
+    candidates: set[Split] = set()
     for time in times:
-        slowest = np.max([_interpolated(heights[i], *known[i], time[i]) for i in range(bands)], axis=0)
-        best = [tuple(split) for split in every[np.argsort(slowest, kind="stable")[:BEST]].tolist()]
+        slowest = np.max([_interpolated(heights[i], *tried_heights[i], time[i]) for i in range(bands)], axis=0)
+        best = [tuple(split) for split in splits[np.argsort(slowest, kind="stable")[:INTERPOLATED_SPLITS]].tolist()]
         # the best one and its neighbours, one row off
-        near = (tuple(a + b for a, b in zip(best[0], off, strict=True)) for off in product((-1, 0, 1), repeat=bands - 1))
-        members.update(best, (item for item in near if all(a < b for a, b in pairwise((0, *item, rows)))))
-    return sorted(members - set(tried))
+        neighbours = (tuple(a + b for a, b in zip(best[0], offsets, strict=True)) for offsets in product((-1, 0, 1), repeat=bands - 1))
+        candidates.update(best, (item for item in neighbours if all(a < b for a, b in pairwise((0, *item, rows)))))
+    return sorted(candidates - set(tried))
 
 
 @lru_cache(maxsize=1024)
-def _between_tried(rows: int, bands: int, tried: tuple[Split, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64], list[Any]]:
+def _splits_between(rows: int, bands: int, tried: tuple[Split, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64], list[Any]]:
     """Places between those tried whose bands are no shorter (places × edges), the heights of their bands (bands × places), and those tried of each band."""
     first, last = min(split[0] for split in tried), max(split[-1] for split in tried)
-    every = np.array(list(combinations(range(first, last + 1), bands - 1)))
-    edges = np.concatenate([np.zeros((len(every), 1), int), every, np.full((len(every), 1), rows)], axis=1)
+    splits = np.array(list(combinations(range(first, last + 1), bands - 1)))
+    edges = np.concatenate([np.zeros((len(splits), 1), int), splits, np.full((len(splits), 1), rows)], axis=1)
     shortest = min(b - a for split in tried for a, b in zip((0, *split), (*split, rows), strict=True))
     heights = np.diff(edges, axis=1)
-    able = (heights >= shortest).all(axis=1)
-    known = [np.unique(column, return_inverse=True) for column in np.diff([(0, *split, rows) for split in tried]).T]
-    return every[able], np.ascontiguousarray(heights[able].T), known
+    tall_enough = (heights >= shortest).all(axis=1)
+    tried_heights = [np.unique(column, return_inverse=True) for column in np.diff([(0, *split, rows) for split in tried]).T]
+    return splits[tall_enough], np.ascontiguousarray(heights[tall_enough].T), tried_heights
 
 
-def _interpolated(wanted: NDArray[np.int64], known: NDArray[np.int64], which: NDArray[np.int64], ms: Floats) -> Floats:
+def _interpolated(heights: NDArray[np.int64], tried_heights: NDArray[np.int64], inverse: NDArray[np.int64], ms: Floats) -> Floats:
     """Times of a band at some heights on straight lines between the mean ones where it was tried; the first and the last line go on beyond."""
-    mean = np.bincount(which, ms) / np.bincount(which)
-    times = np.interp(wanted, known, mean)
-    if len(known) > 1:
-        for a, b, beyond in ((0, 1, wanted < known[0]), (-1, -2, wanted > known[-1])):
-            times[beyond] = mean[a] + (wanted[beyond] - known[a]) * ((mean[b] - mean[a]) / (known[b] - known[a]))
+    mean = np.bincount(inverse, ms) / np.bincount(inverse)
+    times = np.interp(heights, tried_heights, mean)
+    if len(tried_heights) > 1:
+        for a, b, beyond in ((0, 1, heights < tried_heights[0]), (-1, -2, heights > tried_heights[-1])):
+            times[beyond] = mean[a] + (heights[beyond] - tried_heights[a]) * ((mean[b] - mean[a]) / (tried_heights[b] - tried_heights[a]))
     return times
 
 
-def bands(rows: int, split: Split) -> list[tuple[int, int]]:
+def band_ranges(rows: int, split: Split) -> list[tuple[int, int]]:
     """First row of each band, and the one behind its last."""
     edges = (0, *split, rows)
     return list(pairwise(edges))
 
+    #: The branches of each place where something is divided.
 
-#: The branches of each place where something is divided.
-Places = dict[Split, list[BranchCost]]
+
+SplitBranches = dict[Split, list[BranchCost]]
 #: Times the whole on the fastest processor that branches may take at the best place tried first.
-WORTH = 1.1
+MAX_SLOWDOWN = 1.1
 
 
 class Divisible:
@@ -363,92 +366,104 @@ class Divisible:
     join: JoinKind  # How the branches meet.
     segment: Segment  # What is divided.
     end: Segment  # A segment that ends where the whole does.
-    reads: int  # Elements that arrive.
+    in_elements: int  # Elements that arrive.
     alone_ms: Sequence[float]  # The whole on each processor of the space.
     after_ms: float = 0.0  # What the host computes when the branches have met.
-    upright: bool = True  # Whether it costs the same upside down; else only which processor is first counts.
+    symmetric: bool = True  # Whether it costs the same upside down; else only which processor is first counts.
 
 
 @dataclass(frozen=True)
-class _Tried:
+class _Evaluated:
     """Something divided among a sequence of processors at several places."""
 
-    thing: Divisible
+    divisible: Divisible
     order: tuple[str, ...]
-    rows: Places
+    rows: SplitBranches
     computed: Floats  # As of `branch_times`.
     moved: Floats
 
 
-class RangeWays(ABC):
+class RangeCandidates(ABC):
     """Ways to divide things by ranges, on every sequence of processors that is worth it."""
 
-    fallback: ClassVar[bool] = False  # Whether all that was tried counts where nothing is worth it.
+    keep_all: ClassVar[bool] = False  # Whether all that was tried counts where nothing is worth it.
 
-    def __init__(self, space: DesignSpace, word: str) -> None:
-        self.space, self.word = space, word
+    def __init__(self, space: DesignSpace, division: str) -> None:
+        self.space, self.division = space, division
 
     @abstractmethod
-    def units(self, thing: Any, order: Sequence[str]) -> int:
+    def units(self, divisible: Any, order: Sequence[str]) -> int:
         """How many rows, or steps of channels, it may be divided between."""
 
     @abstractmethod
-    def branches(self, order: Sequence[str], wanted: Sequence[tuple[Any, Sequence[Split]]]) -> list[Places]:
+    def branches(self, order: Sequence[str], requests: Sequence[tuple[Any, Sequence[Split]]]) -> list[SplitBranches]:
         """The branches of several things at some places; without those at which a branch would compute nothing."""
 
-    def options(self, things: Sequence[Divisible]) -> list[tuple[Any, SegmentOptions]]:
+    def options(self, divisibles: Sequence[Divisible]) -> list[tuple[Any, SegmentOptions]]:
         """Each thing on each sequence of processors; what does not pay in two branches does not in more."""
         processors, result = self.space.processors, []
         for count in range(2, len(processors) + 1):
-            tried: list[_Tried] = []
-            for order in (order for some in combinations(processors, count) for order in permutations(some)):
-                some = [thing for thing in things if differs(order, processors, upright=thing.upright)]
-                places = [(thing, coarse(self.units(thing, order), count)) for thing in some]
-                tried += self._timed(order, zip(some, self.branches(order, places), strict=True))
-            worth = [item for item in tried if self._pays(item)] or (tried if self.fallback else [])
-            refined = [item for order, group in groupby(worth, key=lambda item: item.order) for item in self._refined(order, list(group))]
-            refined.sort(key=lambda item: things.index(item.thing))
-            things = list(dict.fromkeys(item.thing for item in refined))
+            tried: list[_Evaluated] = []
+            for order in (order for subset in combinations(processors, count) for order in permutations(subset)):
+                subset = [divisible for divisible in divisibles if is_distinct_order(order, processors, upright=divisible.symmetric)]
+                requests = [(divisible, coarse_splits(self.units(divisible, order), count)) for divisible in subset]
+                tried += self._evaluate(order, zip(subset, self.branches(order, requests), strict=True))
+            promising = [item for item in tried if self._pays(item)] or (tried if self.keep_all else [])
+            refined = [
+                item for order, group in groupby(promising, key=lambda item: item.order) for item in self._refine(order, list(group))
+            ]
+            refined.sort(key=lambda item: divisibles.index(item.divisible))
+            divisibles = list(dict.fromkeys(item.divisible for item in refined))
             for item in refined:
-                thing, times, rows = item.thing, (item.computed, item.moved), list(item.rows.values())
-                options = part_options(self.space, thing.segment, thing.join, rows, self.word, times)
-                result.append((thing, replace(options, alone_ms=min(thing.alone_ms))))
+                divisible, times, rows = item.divisible, (item.computed, item.moved), list(item.rows.values())
+                options = part_options(self.space, divisible.segment, divisible.join, rows, self.division, times)
+                result.append((divisible, replace(options, alone_ms=min(divisible.alone_ms))))
         return result
 
-    def _timed(self, order: tuple[str, ...], things: Iterable[tuple[Divisible, Places]]) -> list[_Tried]:
-        able = [(thing, rows) for thing, rows in things if rows]
-        if not able:
+    def _evaluate(self, order: tuple[str, ...], divisibles: Iterable[tuple[Divisible, SplitBranches]]) -> list[_Evaluated]:
+        candidates = [(divisible, rows) for divisible, rows in divisibles if rows]
+        if not candidates:
             return []
-        times = branch_times(self.space, [row for _, rows in able for row in rows.values()])
-        ends = np.cumsum([len(rows) for _, rows in able])[:-1]
-        split = zip(able, *(np.split(item, ends, axis=2) for item in times), strict=True)
-        return [_Tried(thing, order, rows, computed, moved) for (thing, rows), computed, moved in split]
+        times = branch_times(self.space, [row for _, rows in candidates for row in rows.values()])
+        ends = np.cumsum([len(rows) for _, rows in candidates])[:-1]
+        split = zip(candidates, *(np.split(item, ends, axis=2) for item in times), strict=True)
+        return [_Evaluated(divisible, order, rows, computed, moved) for (divisible, rows), computed, moved in split]
 
-    def _refined(self, order: tuple[str, ...], tried: Sequence[_Tried]) -> list[_Tried]:
+    def _refine(self, order: tuple[str, ...], tried: Sequence[_Evaluated]) -> list[_Evaluated]:
         """The same with more places, between those tried."""
-        places = [
-            (item.thing, finer(self.units(item.thing, order), len(order), list(item.rows), list(item.computed + item.moved)))
+        requests = [
+            (
+                item.divisible,
+                refined_splits(self.units(item.divisible, order), len(order), list(item.rows), list(item.computed + item.moved)),
+            )
             for item in tried
         ]
-        more = self.branches(order, places)
-        return self._timed(order, [(item.thing, {**item.rows, **rows}) for item, rows in zip(tried, more, strict=True)])
+        added = self.branches(order, requests)
+        return self._evaluate(order, [(item.divisible, {**item.rows, **rows}) for item, rows in zip(tried, added, strict=True)])
 
-    def _pays(self, tried: _Tried) -> bool:
+    def _pays(self, tried: _Evaluated) -> bool:
         """Whether the branches take about as long as the fastest processor alone, or less, from one of the holders."""
-        thing, costs = tried.thing, self.space.costs
-        join = costs.join(thing.end, thing.join, thing.end.width, len(tried.order)) + thing.after_ms
-        written = prod(thing.end.graph.by_name[thing.end.end].shape)
-        out = [ms + costs.transfer(p, costs.host, written) for p, ms in zip(self.space.processors, thing.alone_ms, strict=True)]
+        divisible, costs = tried.divisible, self.space.costs
+        join = costs.join(divisible.end, divisible.join, divisible.end.width, len(tried.order)) + divisible.after_ms
+        written = prod(divisible.end.graph.by_name[divisible.end.end].shape)
+        output_times = [
+            ms + costs.transfer(p, costs.host, written) for p, ms in zip(self.space.processors, divisible.alone_ms, strict=True)
+        ]
         fastest = (tried.computed + tried.moved).max(axis=1).min(axis=1) + join
         return any(
-            ms <= WORTH * min(costs.transfer(holder, p, thing.reads) + rest for p, rest in zip(self.space.processors, out, strict=True))
+            ms
+            <= MAX_SLOWDOWN
+            * min(
+                costs.transfer(holder, p, divisible.in_elements) + output_ms
+                for p, output_ms in zip(self.space.processors, output_times, strict=True)
+            )
             for holder, ms in zip(self.space.holders, fastest.tolist(), strict=True)
         )
 
 
-def differs(order: Sequence[str], processors: Sequence[str], *, upright: bool) -> bool:
+def is_distinct_order(order: Sequence[str], processors: Sequence[str], *, upright: bool) -> bool:
     """Return whether this sequence represents all its orders: of three that cost the same upside down each is once in the middle."""
-    places = [processors.index(name) for name in order]
+    indices = [processors.index(name) for name in order]
     if not upright:
-        return places[1:] == sorted(places[1:])
-    return places[0] < places[-1] if len(order) == 3 else places == sorted(places)
+        return indices[1:] == sorted(indices[1:])
+    return indices[0] < indices[-1] if len(order) == 3 else indices == sorted(indices)

@@ -1,7 +1,7 @@
 """All legal designs of one network on one device, as arrays of options per segment.
 
-Ways to run a segment in scaled copies are offers until somebody asks for all options: their number is a
-power of the scales, and may be millions; some searches work out the few that they need.
+Scaled copies of a segment are offers until all options are built: their number is a power of the
+scales and may be millions; some searches build the few that they need.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -40,8 +40,8 @@ class Rules:
     @classmethod
     def of(cls, request: PlanConfig) -> "Rules":
         """The rules of a checked request."""
-        mapping = {constraint.option.name: getattr(request, constraint.option.name) for constraint in all_constraints()}
-        return cls({name: value for name, value in mapping.items() if value is not None})
+        values = {constraint.option.name: getattr(request, constraint.option.name) for constraint in all_constraints()}
+        return cls({name: value for name, value in values.items() if value is not None})
 
     @cached_property
     def active(self) -> list[tuple[Constraint, Any]]:
@@ -57,9 +57,9 @@ class Rules:
         """Depths a branch may have, ascending."""
         return [depth for depth in range(max(1, segment.min_depth), segment.depth + 1) if self.offers(segment, "depth", depth)]
 
-    def offers(self, segment: Segment, what: str, count: float) -> bool:
+    def offers(self, segment: Segment, dimension: str, count: float) -> bool:
         """Whether a branch may have so many blocks (``depth``), or channels (``width``)."""
-        return all(item.offers_scale(value, segment, what, count) for item, value in self.active)
+        return all(item.offers_scale(value, segment, dimension, count) for item, value in self.active)
 
     def widths(self, segment: Segment, legal: Sequence[int]) -> list[int]:
         """Widths a branch may have, ascending: of the legal ones, those nearest to an even grid of ratios."""
@@ -67,8 +67,8 @@ class Rules:
         if len(allowed) <= WIDTH_STEPS // 2 + 1:
             return allowed
         targets = [segment.width * i / WIDTH_STEPS for i in range(1, WIDTH_STEPS + 1)]
-        apart = np.abs(np.subtract.outer([target for target in targets if self.offers(segment, "width", target)], allowed))
-        return sorted({allowed[i] for i in apart.argmin(axis=1)} | {allowed[0]})
+        distances = np.abs(np.subtract.outer([target for target in targets if self.offers(segment, "width", target)], allowed))
+        return sorted({allowed[i] for i in distances.argmin(axis=1)} | {allowed[0]})
 
     def allowed(self, options: SegmentOptions, segment_ms: float) -> Mask:
         """Which combinations keep to every rule, per processor that may hold the tensor before."""
@@ -105,24 +105,26 @@ class LazyOptions:
     segment: Segment  # The original segment.
     subset: tuple[str, ...]  # Processors of the branches, in order.
     join: JoinKind  # How they meet.
-    arriving: int  # Channels that arrive.
+    in_channels: int  # Channels that arrive.
     costs: Costs  # Costs on the device.
     rules: Rules  # Which depths and widths there are.
     span: int = 1  # Segments of the space that it takes the place of.
     thinning: Thinning | None = None  # How many scales of a branch there are; None for all.
-    given: tuple[Scales, ...] = ()  # The scales of each branch, in place of all that the rules offer.
+    fixed_scales: tuple[Scales, ...] = ()  # The scales of each branch, in place of all that the rules offer.
 
     @cached_property
     def scales(self) -> tuple[Scales, ...]:
         """Widths of each branch, ascending, and its depths, ascending, or the sets of blocks that it may do without."""
-        if self.given:
-            return self.given
-        most, depths = self.thinning, self.rules.depths(self.segment)
+        if self.fixed_scales:
+            return self.fixed_scales
+        thinning, depths = self.thinning, self.rules.depths(self.segment)
         result = []
         for processor in self.subset:
             rewritten = self.costs.rewritten(self.segment, processor)
             widths = self.rules.widths(rewritten, legal_widths(rewritten, self.costs.align(processor)))
-            result.append((widths, depths) if most is None else (spread(widths, most[0]), spread(depths, most[1])))
+            result.append(
+                (widths, depths) if thinning is None else (evenly_spaced(widths, thinning[0]), evenly_spaced(depths, thinning[1]))
+            )
         return tuple(result)
 
     @property
@@ -133,7 +135,7 @@ class LazyOptions:
 
     @memoised
     def thinned(self, thinning: Thinning | None) -> "LazyOptions":
-        """The same with fewer scales, and the same one each time."""
+        """Return the same with fewer scales, cached."""
         return replace(self, thinning=thinning)
 
     @property
@@ -147,9 +149,9 @@ class LazyOptions:
         result = []
         for processor, (widths, depths) in zip(self.subset, self.scales, strict=True):
             rewritten = self.costs.rewritten(self.segment, processor)
-            self.costs.prepare(rewritten, processor, widths, (self.arriving,))
+            self.costs.prepare(rewritten, processor, widths, (self.in_channels,))
             scales = ((self.segment.depth - len(d), w, d) if isinstance(d, tuple) else (d, w, ()) for w in widths for d in depths)
-            result.append(tuple(self.costs.branch(rewritten, processor, d, w, self.arriving, gone) for d, w, gone in scales))
+            result.append(tuple(self.costs.branch(rewritten, processor, d, w, self.in_channels, removed) for d, w, removed in scales))
         return tuple(result)
 
     @memoised
@@ -162,7 +164,7 @@ class LazyOptions:
         return self.costs.slowing(self.subset[branch], {*self.subset} - {self.subset[branch]})
 
     @memoised
-    def beside(self, branch: int) -> Floats:
+    def loaded_ms(self, branch: int) -> Floats:
         """Time of each of one branch's scales while the others compute, ms."""
         time = KernelsTime(*(self.column(branch, name).astype(float) for name in KernelsTime._fields))
         return np.asarray(time.slowed(self.slowing(branch)), dtype=np.float64)
@@ -170,15 +172,15 @@ class LazyOptions:
     @property
     def elements(self) -> int:
         """Of the tensor that arrives."""
-        return pixels(self.segment.graph.input.shape) * self.arriving
+        return pixels(self.segment.graph.input.shape) * self.in_channels
 
     @cached_property
     def joins(self) -> Joins:
         """Return the operators that end the branches, for each combination of their widths, in the order of `numpy.indices`."""
-        widths = [some for some, _ in self.scales]
+        widths = [widths_of_branch for widths_of_branch, _ in self.scales]
         shape = [len(w) for w in widths]
         combos = np.stack([np.array(w)[at] for w, at in zip(widths, np.indices(shape).reshape(len(shape), -1), strict=True)])
-        parts = self._parts(combos)
+        parts = self._channel_shares(combos)
         macs, params = np.zeros(combos.shape, np.int64), np.zeros(combos.shape, np.int64)
         ms, out_ms = np.zeros(combos.shape), np.zeros(combos.shape)
         positions = pixels(self.segment.graph.by_name[self.segment.end].shape)
@@ -187,38 +189,40 @@ class LazyOptions:
             if not widens:
                 # one number for a pair of channels: pairs themselves take long to sort
                 step = int(parts[i].max()) + 1
-                ends, which = np.unique(combos[i] * step + parts[i], return_inverse=True)
+                ends, inverse = np.unique(combos[i] * step + parts[i], return_inverse=True)
                 pairs = zip((ends // step).tolist(), (ends % step).tolist(), strict=True)
                 values = np.array(self.costs.join_convs(self.segment, processor, list(pairs), self.slowing(i)), float)
-                macs[i], ms[i], params[i] = values.reshape(-1, 3)[which].T
-            out_ms[i] = _each(parts[i], lambda part, value=processor: self.costs.transfer(value, self.costs.host, positions * part))
+                macs[i], ms[i], params[i] = values.reshape(-1, 3)[inverse].T
+            out_ms[i] = _evaluate_distinct(
+                parts[i], lambda part, value=processor: self.costs.transfer(value, self.costs.host, positions * part)
+            )
         channels = combos.sum(axis=0) if widens else np.full(combos.shape[1], self.segment.width)
-        join_ms = _each(channels, lambda count: self.costs.join(self.segment, self.join, count, len(self.subset)))
+        join_ms = _evaluate_distinct(channels, lambda count: self.costs.join(self.segment, self.join, count, len(self.subset)))
         return Joins(macs, params, ms, out_ms, join_ms)
 
-    def _parts(self, widths: Ints) -> Ints:
+    def _channel_shares(self, widths: Ints) -> Ints:
         """Channels each branch hands to the join (branches × combinations)."""
         if join_of(self.join).widens:
             return widths
         align = max(self.costs.align(p) for p in self.subset)
-        whole = self.segment.width
-        return each_partitions(whole, widths, align) if join_of(self.join).divides else np.full_like(widths, whole)
+        width = self.segment.width
+        return each_partitions(width, widths, align) if join_of(self.join).divides else np.full_like(widths, width)
 
     def options(self, holders: Sequence[str], numbers: Ints | None = None) -> SegmentOptions:
         """The ways to run the segment, or those of some numbers, every rule met or not."""
         joins, branches = self.joins, range(len(self.subset))
         sizes = [(len(widths), len(depths)) for widths, depths in self.scales]
-        every = np.arange(self.count) if numbers is None else numbers
-        at = np.unravel_index(every, [size for pair in sizes for size in pair])
+        combinations = np.arange(self.count) if numbers is None else numbers
+        at = np.unravel_index(combinations, [size for pair in sizes for size in pair])
         scale = [at[2 * i] * sizes[i][1] + at[2 * i + 1] for i in branches]
         width = np.ravel_multi_index(at[::2], [widths for widths, _ in sizes])
 
         def total(name: str, ends: Ints | int = 0) -> Ints:
             return sum((self.column(i, name)[scale[i]] for i in branches), ends)
 
-        computed = [self.beside(i)[scale[i]] + joins.ms[i][width] for i in branches]
+        computed = [self.loaded_ms(i)[scale[i]] + joins.ms[i][width] for i in branches]
         out, join = [joins.out_ms[i][width] for i in branches], joins.join_ms[width]
-        ms, exchange = (np.empty((len(holders), len(every))) for _ in range(2))
+        ms, exchange = (np.empty((len(holders), len(combinations))) for _ in range(2))
         for row, holder in enumerate(holders):
             moved = [self.costs.transfer(holder, p, self.elements) + out[i] for i, p in enumerate(self.subset)]
             ms[row] = reduce(np.maximum, [current + move for current, move in zip(computed, moved, strict=True)]) + join
@@ -240,13 +244,13 @@ class LazyOptions:
         )
 
 
-def _each(numbers: Ints, ms: Callable[[int], float]) -> Floats:
-    """What a function tells of each number; it is asked once for equal ones."""
-    different, which = np.unique(numbers, return_inverse=True)
-    return np.array([ms(number) for number in different.tolist()])[which]
+def _evaluate_distinct(numbers: Ints, function: Callable[[int], float]) -> Floats:
+    """Return a function's value for each number; it is called once for equal numbers."""
+    distinct, inverse = np.unique(numbers, return_inverse=True)
+    return np.array([function(number) for number in distinct.tolist()])[inverse]
 
 
-def spread(values: Sequence[T], count: int) -> list[T]:
+def evenly_spaced(values: Sequence[T], count: int) -> list[T]:
     """At most `count` of the values, evenly spread, the first and the last among them."""
     if len(values) <= count:
         return list(values)
@@ -256,12 +260,12 @@ def spread(values: Sequence[T], count: int) -> list[T]:
 #: Scales of a branch that are looked at first where any will do.
 SAMPLE: Thinning = (4, 3)
 #: Combinations of scales in runs of segments up to which all of them are worked out.
-MOST_COMBINATIONS = 400_000
+MAX_COMBINATIONS = 400_000
 #: Scales of a branch in a run where there are more, by the number of processors: combinations are a power of it. The search for the least
 #: latency (`stretch.planning.search.exact`) has all of them nevertheless.
-STEPS: dict[int, Thinning] = {2: (9, 8), 3: (6, 6)}
+RUN_THINNINGS: dict[int, Thinning] = {2: (9, 8), 3: (6, 6)}
 #: The same with more processors.
-FEWEST: Thinning = (4, 3)
+COARSEST_THINNING: Thinning = (4, 3)
 
 
 class DesignSpace:
@@ -272,7 +276,7 @@ class DesignSpace:
     other widths, `project` takes its place.
 
     Segments may become scaled copies where they are `stretched`, but for those of the names `kept`. Spaces with the same `holders`,
-    processors that may hold a tensor between segments, are told by the same measures.
+    processors that may hold a tensor between segments, use the same measures.
     """
 
     def __init__(
@@ -297,50 +301,54 @@ class DesignSpace:
         self.join = join
         self.kept = frozenset(kept)
         self.arriving = tuple(arriving) if arriving is not None else tuple(s.in_width for s in self.segments)
-        #: What is worked out already of each segment's options, by the segment at which they start.
-        self.ready: list[list[SegmentOptions]] = []
-        #: What is not.
+        #: Options that are built, by the segment at which they start.
+        self.built: list[list[SegmentOptions]] = []
+        #: Options that are built on demand.
         self.offers: list[list[LazyOptions]] = []
         #: Whether `options` lacks some scales of segments that the space has.
         self.thinned = False
         for i, segment in enumerate(self.segments):
-            self.ready.append([self.whole(segment, p, self.arriving[i]) for p in self.processors])
-            able = stretched and segment.branchable and segment.name not in self.kept
-            self.offers.append(self.offered(segment, i, 1) if able else [])
+            self.built.append([self.undivided(segment, p, self.arriving[i]) for p in self.processors])
+            can_stretch = stretched and segment.branchable and segment.name not in self.kept
+            self.offers.append(self.stretched_offers(segment, i, 1) if can_stretch else [])
 
     @cached_property
     def options(self) -> list[list[SegmentOptions]]:
         """All options of each segment, by the segment at which they start."""
-        built = [[self.checked(offer.options(self.holders)) for offer in offers if offer.count] for offers in self.offers]
-        return [[*ready, *more] for ready, more in zip(self.ready, built, strict=True)]
+        built = [[self.apply_rules(offer.options(self.holders)) for offer in offers if offer.count] for offers in self.offers]
+        return [[*ready, *extra] for ready, extra in zip(self.built, built, strict=True)]
 
     @property
     def size_log10(self) -> float:
         """Decimal logarithm of the number of designs, constraints aside."""
         # from the end: designs of everything behind a segment; an integer has no upper limit
-        behind = [1]
-        for ready, offers in zip(reversed(self.ready), reversed(self.offers), strict=True):
-            some = [(len(options.macs), options.span) for options in ready] + [(offer.full.count, offer.span) for offer in offers]
-            behind.insert(0, sum(count * behind[span - 1] for count, span in some))
-        return log10(behind[0])
+        counts_from = [1]
+        for ready, offers in zip(reversed(self.built), reversed(self.offers), strict=True):
+            counts_and_spans = [(len(options.macs), options.span) for options in ready] + [
+                (offer.full.count, offer.span) for offer in offers
+            ]
+            counts_from.insert(0, sum(count * counts_from[span - 1] for count, span in counts_and_spans))
+        return log10(counts_from[0])
 
     @property
-    def most_meetings(self) -> int:
+    def max_meetings(self) -> int:
         """Most segments that can branch in one design, each by itself within the rules."""
-        behind = [0]
-        for ready, offers in zip(reversed(self.ready), reversed(self.offers), strict=True):
-            able = [1 + behind[o.span - 1] for o in ready if o.branched and o.allowed.any()]
+        most_from = [0]
+        for ready, offers in zip(reversed(self.built), reversed(self.offers), strict=True):
+            candidates = [1 + most_from[o.span - 1] for o in ready if o.branched and o.allowed.any()]
             for offer in (offer for offer in offers if offer.count):
-                # few of its scales mostly tell
-                some = (offer.full.thinned(SAMPLE), offer)
-                able += [1 + behind[offer.span - 1]] * any(self.checked(item.options(self.holders)).allowed.any() for item in some)
-            behind.insert(0, max([behind[0], *able]))
-        return behind[0]
+                # few of its scales usually suffice
+                thinnings = (offer.full.thinned(SAMPLE), offer)
+                candidates += [1 + most_from[offer.span - 1]] * any(
+                    self.apply_rules(item.options(self.holders)).allowed.any() for item in thinnings
+                )
+            most_from.insert(0, max([most_from[0], *candidates]))
+        return most_from[0]
 
     @property
     def longest_span(self) -> int:
         """Segments in the longest run that may be merged; 1 where none may."""
-        return max(o.span for options in (*self.ready, *self.offers) for o in options)
+        return max(o.span for options in (*self.built, *self.offers) for o in options)
 
     def alone_ms(self, options: SegmentOptions) -> float:
         """The original segment on the fastest of the processors that its options use, whichever others there are, ms: rules compare with it."""
@@ -351,15 +359,15 @@ class DesignSpace:
     def output_ms(self, holder: str) -> float:
         """Transfer of the network's output to the host, from the processor that holds it, ms."""
         last = self.segments[-1]
-        moved: float = self.costs.transfer(holder, self.costs.host, prod(last.graph.by_name[last.end].shape))
-        return moved
+        ms: float = self.costs.transfer(holder, self.costs.host, prod(last.graph.by_name[last.end].shape))
+        return ms
 
-    def leaving_ms(self, holder: str) -> float:
-        """The same with the constant of an inference on the host, which every design has once, ms."""
+    def finish_ms(self, holder: str) -> float:
+        """Transfer of the output, plus the host's constant that every design has once, ms."""
         return self.output_ms(holder) + self.costs.handover(self.costs.host).ms
 
-    def whole(self, segment: Segment, processor: str, arriving: int) -> SegmentOptions:
-        """The way to run a segment in one piece on a processor, where so many channels arrive."""
+    def undivided(self, segment: Segment, processor: str, arriving: int) -> SegmentOptions:
+        """Return a segment undivided on one processor, with `arriving` input channels."""
         cost = self.costs.branch(segment, processor, segment.depth, segment.width, arriving)
         elements = pixels(segment.graph.input.shape) * arriving
         entering = np.array([[self.costs.transfer(h, processor, elements)] for h in self.holders])
@@ -368,49 +376,49 @@ class DesignSpace:
         whole = SegmentOptions(
             segment, "none", ((cost,),), macs, params, entering + ms, entering, ms, ms, peak, busy=lambda: {processor: ms}
         )
-        return self.checked(whole)
+        return self.apply_rules(whole)
 
-    def offered(self, segment: Segment, first: int, span: int) -> list[LazyOptions]:
-        """A segment in scaled copies, on every subset of the processors."""
+    def stretched_offers(self, segment: Segment, first: int, span: int) -> list[LazyOptions]:
+        """Return a segment in scaled copies, on every subset of the processors."""
         following = self.segments[first + span] if first + span < len(self.segments) else None
         kind: JoinKind = self.join if self.join in join_kinds(segment, following) else DEFAULT
         counts = range(2, min(len(self.processors), segment.width) + 1)
         subsets = (subset for count in counts for subset in combinations(self.processors, count))
         return [LazyOptions(segment, subset, kind, self.arriving[first], self.costs, self.rules, span) for subset in subsets]
 
-    def with_offers(self, more: Sequence[Sequence[LazyOptions]]) -> "DesignSpace":
+    def add_offers(self, added: Sequence[Sequence[LazyOptions]]) -> "DesignSpace":
         """The same designs and those that use `more`, listed by the segment at which they start."""
-        other = copy(self)
-        vars(other).pop("options", None)
-        other.offers = [[*offers, *extra] for offers, extra in zip(self.offers, more, strict=True)]
-        return other
+        space = copy(self)
+        vars(space).pop("options", None)
+        space.offers = [[*offers, *extra] for offers, extra in zip(self.offers, added, strict=True)]
+        return space
 
-    def with_runs(self, more: Sequence[Sequence[LazyOptions]]) -> "DesignSpace":
-        """The same with offers of runs of segments; of more than `MOST_COMBINATIONS`, `options` has a few scales, of many branches first."""
+    def add_runs(self, runs: Sequence[Sequence[LazyOptions]]) -> "DesignSpace":
+        """The same with offers of runs of segments; of more than `MAX_COMBINATIONS`, `options` has a few scales, of many branches first."""
         thinned = False
         for branches in range(len(self.processors), 1, -1):
-            if sum(offer.count for extra in more for offer in extra) <= MOST_COMBINATIONS:
+            if sum(offer.count for extra in runs for offer in extra) <= MAX_COMBINATIONS:
                 break
-            few = STEPS.get(len(self.processors), FEWEST)
-            more = [[offer.thinned(few) if len(offer.subset) == branches else offer for offer in extra] for extra in more]
+            thinning = RUN_THINNINGS.get(len(self.processors), COARSEST_THINNING)
+            runs = [[offer.thinned(thinning) if len(offer.subset) == branches else offer for offer in extra] for extra in runs]
             thinned = True
-        other = self.with_offers(more)
-        other.thinned = self.thinned or thinned
-        return other
+        space = self.add_offers(runs)
+        space.thinned = self.thinned or thinned
+        return space
 
-    def checked(self, options: SegmentOptions) -> SegmentOptions:
+    def apply_rules(self, options: SegmentOptions) -> SegmentOptions:
         """Options with the rules applied."""
         return replace(options, allowed=self.rules.allowed(options, self.alone_ms(options)))
 
-    def under(self, rules: Rules) -> "DesignSpace":
-        """The same designs under other rules; the floors on depth and width are taken as they are."""
-        other = copy(self)
-        other.rules = rules
-        return other.having([[other.checked(o) for o in options] for options in self.options])
+    def replace_rules(self, rules: Rules) -> "DesignSpace":
+        """Return the same designs under other rules; the floors on depth and width do not change."""
+        space = copy(self)
+        space.rules = rules
+        return space.replace_options([[space.apply_rules(o) for o in options] for options in self.options])
 
-    def having(self, options: list[list[SegmentOptions]], *, thinned: bool | None = None) -> "DesignSpace":
+    def replace_options(self, options: list[list[SegmentOptions]], *, thinned: bool | None = None) -> "DesignSpace":
         """The space with other options; `thinned` says whether these lack some scales, None for as before."""
-        other = copy(self)
-        other.options, other.ready, other.offers = options, options, [[] for _ in options]
-        other.thinned = self.thinned if thinned is None else thinned
-        return other
+        space = copy(self)
+        space.options, space.built, space.offers = options, options, [[] for _ in options]
+        space.thinned = self.thinned if thinned is None else thinned
+        return space

@@ -7,4 +7,4 @@ from stretch.planning.search.space import DesignSpace
 def search(space: DesignSpace, low: int, high: int, n_meet: int) -> SearchResult | None:
     """The fastest design in which no segment covers several parts and none is stretched."""
     single = [[o for o in options if o.span == 1 and (o.exact or not o.branched)] for options in space.options]
-    return search_exact(space.having(single), low, high, n_meet)
+    return search_exact(space.replace_options(single), low, high, n_meet)

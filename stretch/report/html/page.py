@@ -97,7 +97,7 @@ class Chart:
         return text.replace(">", ">" + head, 1)
 
 
-def _plain(text: str) -> str:
+def _escape_formulas(text: str) -> str:
     """Text of which matplotlib makes no formula."""
     return text.replace("$", r"\$")
 
@@ -123,8 +123,8 @@ def timeline(name: str, title: str, words: str, groups: Mapping[str, Sequence[Ba
                 style = {"facecolor": colour, "edgecolor": INK, "linewidth": 0.4, "hatch": hatch}
                 axes.broken_barh([(bar.start_ms, bar.ms)], (y - 0.38, 0.76), **style)
                 if bar.kind == "computing" and bar.label and bar.ms > 0.011 * len(bar.label) * total_ms:
-                    axes.text(bar.start_ms + bar.ms / 2, y, _plain(bar.label), ha="center", va="center", fontsize=8, color=INK)
-        axes.set_yticks(range(len(rows)), [_plain(row if len(groups) == 1 else f"{row}, {group}") for group, row in rows])
+                    axes.text(bar.start_ms + bar.ms / 2, y, _escape_formulas(bar.label), ha="center", va="center", fontsize=8, color=INK)
+        axes.set_yticks(range(len(rows)), [_escape_formulas(row if len(groups) == 1 else f"{row}, {group}") for group, row in rows])
         axes.set(xlim=(0, total_ms), ylim=(len(rows) - 0.5, -0.5), xlabel="ms")
         named = ((colour, hatch, label) for kind, (colour, hatch, label) in BARS.items() if kind in shown)
         handles = [Patch(facecolor=colour, edgecolor=INK, hatch=hatch, label=label) for colour, hatch, label in named]
@@ -146,7 +146,7 @@ def intervals(name: str, title: str, words: str, rows: Sequence[ChartInterval], 
                 axes.errorbar(row.value, y, xerr=[[row.value - row.low], [row.high - row.value]], color=INK, capsize=4, linewidth=1.4)
             style = {"textcoords": "offset points", "va": "center", "fontsize": 9, "color": INK}
             axes.annotate(f"{row.value:.3g}", (max(row.high, row.value), y), (7, 0), **style)
-        axes.set_yticks(range(len(rows)), [_plain(row.label) for row in rows])
+        axes.set_yticks(range(len(rows)), [_escape_formulas(row.label) for row in rows])
         axes.set(ylim=(len(rows) - 0.5, -0.5), xlabel=unit, xlim=(0, 1.12 * max((max(row.high, row.value) for row in rows), default=1.0)))
         return figure
 
@@ -164,7 +164,7 @@ def spread(name: str, title: str, words: str, rows: Sequence[tuple[str, float, f
             axes.scatter([twice], [y], marker="s", s=46, color=ACCENT, zorder=2, label="at twice" if y == 0 else None)
         axes.axvline(middle, color=INK, linestyle="--", linewidth=1, label="as it is")
         axes.axvline(1.0, color=OTHER, linestyle=":", linewidth=1.4, label="as fast as the best baseline")
-        axes.set_yticks(range(len(rows)), [_plain(label) for label, *_ in rows])
+        axes.set_yticks(range(len(rows)), [_escape_formulas(label) for label, *_ in rows])
         axes.set(ylim=(len(rows) - 0.5, -0.5), xlabel=unit)
         figure.legend(ncols=4, loc="outside upper left", fontsize=8, frameon=False)
         return figure
@@ -280,7 +280,7 @@ def stretched_rows(plan: "PlanAnswer") -> tuple[list[StretchedRow], list[str]]:
         if len(run) < LONG:
             rows.extend(_row(segment, processors, scale) for segment in run)
         elif run:
-            rows.append(_together(run, processors))
+            rows.append(_group_whole_segments(run, processors))
         run.clear()
 
     for segment in plan.segments:
@@ -333,7 +333,7 @@ def _box(segment: "SegmentAnswer", branch: "BranchAnswer", place: int, scale: fl
     return chain(f"up to {', '.join(branch.ends)}, " if branch.ends else "", segment.depth)
 
 
-def _together(run: "Sequence[SegmentAnswer]", processors: list[str]) -> StretchedRow:
+def _group_whole_segments(run: "Sequence[SegmentAnswer]", processors: list[str]) -> StretchedRow:
     """Segments that stay whole on one processor, as one row."""
     processor = run[0].branches[0].processor
     ms = sum(segment.predicted_ms for segment in run)
@@ -446,7 +446,7 @@ def render(page: Page) -> str:
     environment.tests["grid"] = lambda part: isinstance(part, Grid)
     environment.tests["chart"] = lambda part: isinstance(part, Chart)
     return environment.get_template("page.jinja").render(
-        page=page, style=(folder / "page.css").read_text(encoding="utf-8"), made=_made(), kinds=KINDS
+        page=page, style=(folder / "page.css").read_text(encoding="utf-8"), made=_provenance(), kinds=KINDS
     )
 
 
@@ -455,7 +455,7 @@ def write_page(page: Page, path: Path) -> None:
     write_whole(path, render(page).encode(), "report", "choose another place with --html")
 
 
-def _made() -> list[tuple[str, str]]:
+def _provenance() -> list[tuple[str, str]]:
     """Date and versions of a page."""
     versions = [f"{name} {known}" for name in _PACKAGES if (known := version(name))]
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")

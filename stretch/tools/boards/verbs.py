@@ -26,7 +26,7 @@ from stretch.profile.run import check_target
 from stretch.report.execution import run_page
 
 #: Maximum size of a timeline, a table or a file of a profile, in bytes.
-_MOST = 256 << 20
+_MAX_BYTES = 256 << 20
 
 
 def run_there(out: Output, where: BoardTarget, bundle: Bundle, options: RunOptions) -> None:
@@ -47,7 +47,7 @@ def run_there(out: Output, where: BoardTarget, bundle: Bundle, options: RunOptio
         raw_answer = board.run(["run", bundle_there, *words, *flags(False, **copied, **{flag: flag for flag in wanted})], folder, out.note)
         answer = read_run_answer(raw_answer)
         for flag, path in wanted.items():
-            write_whole(path, board.fetch(f"{folder}/{flag}", _MOST), "trace")
+            write_whole(path, board.fetch(f"{folder}/{flag}", _MAX_BYTES), "trace")
         answer = replace(answer, bundle=bundle.path, trace=files["trace"], csv=files["csv"], on=board.answer)
     # the board's own words were passed on already
     out.warnings += answer.warnings
@@ -93,7 +93,7 @@ def profile_there(board: Board, name: str, out: Path, words: Sequence[str], resu
         draft = Path(folder) / f"{name}.toml"
         (draft.parent / measurements).mkdir()
         for file in (draft.name, fit_path(draft).name, *(f"{measurements}/{part}" for part in (SOURCE, NETWORKS, LATENCIES, KERNELS))):
-            (draft.parent / file).write_bytes(board.fetch(f"{there}/{file}", _MOST))
+            (draft.parent / file).write_bytes(board.fetch(f"{there}/{file}", _MAX_BYTES))
         load_device(draft)
         load_measurements(draft.parent / measurements)
         with deferred_interrupts():

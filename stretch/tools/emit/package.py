@@ -25,14 +25,14 @@ from predictors.joins import join_of, meeting_of
 from scheduler.bundle.load import MANIFEST, load_bundle
 from stretch.capture import Captured
 from stretch.capture.inputs import InputShapes
-from stretch.capture.results import Result, Returned, returned_by, tensors
-from stretch.capture.trace import agrees
+from stretch.capture.results import OutputStructure, Result, output_structure, tensors
+from stretch.capture.trace import is_close
 from stretch.models.load import names_code
 from stretch.planning.design.branch_design import SegmentDesign
-from stretch.planning.design.scale import ScaledBranch, run_graph, scaled_branches, still_shared
+from stretch.planning.design.scale import ScaledBranch, remaining_shared_weights, run_graph, scaled_branches
 from stretch.stages.network import read_network
-from stretch.stages.reopen import reopen
-from stretch.tools.emit.rules import OWN, OperatorCode, attribute, class_name, code_of, literal, sequence_code
+from stretch.stages.reopen import load_bundle_model
+from stretch.tools.emit.rules import ATTRIBUTE_PLACEHOLDER, OperatorCode, attribute, class_name, code_of, literal, sequence_code
 from stretch.transform import BranchedModel
 from stretch.transform.model import weights_in_parts
 
@@ -64,13 +64,13 @@ def kind_of_returned(template: Any) -> str:
 #: Calls within calls on one line, and characters of it, at most.
 MAX_NESTED, MAX_LINE = 3, 110
 
-_PLACE = re.compile(r"\{(\d+)\}")
+_PLACEHOLDER = re.compile(r"\{(\d+)\}")
 #: Binds less tightly than what it may stand in.
 _LOOSE = re.compile(r" [+*/] ")
 
 
 @dataclass(frozen=True)
-class Written:
+class ClassText:
     """A class as text."""
 
     name: str  # Of the class.
@@ -90,16 +90,16 @@ def shared_lines(weights: Iterable[Sequence[str]]) -> list[str]:
     return [f"self.{other} = self.{first}" for first, *others in weights for other in others]
 
 
-def write_class(name: str, graph: OpGraph, docstring: str, returned: Returned | None = None) -> Written:
+def write_class(name: str, graph: OpGraph, docstring: str, returned: OutputStructure | None = None) -> ClassText:
     """A class that computes a graph: a module for each operator with weights, functions for all others."""
     writer = _ClassWriter(graph)
     lines = [f"class {name}(nn.Module):", f'    """{docstring}"""', "", "    def __init__(self) -> None:", "        super().__init__()"]
     lines += [f"        {line}" for line in writer.definitions]
-    written = Written(name, "", writer.attributes, frozenset(writer.loose), tuple(dict.fromkeys(writer.helpers)))
+    written = ClassText(name, "", writer.attributes, frozenset(writer.loose), tuple(dict.fromkeys(writer.helpers)))
     # weights of branches are shared by the whole network
     shared = [[written.key(*holder) for holder in weight.holders] for weight in shared_weights([graph] if returned else [])]
     lines += [f"        {line}" for line in shared_lines(shared)]
-    template = (returned or returned_by(graph)).template
+    template = (returned or output_structure(graph)).template
     reads = ", ".join(f"{writer.sources[op.name]}: torch.Tensor" for op in graph.inputs)
     lines += ["", f"    def forward(self, {reads}) -> {kind_of_returned(template)}:"]
     *run, last = [*writer.run, f"return {returned_code(template, writer.results)}"]
@@ -133,7 +133,7 @@ class _ClassWriter:
         self.helpers: list[type[nn.Module]] = []
         self.sources: dict[str, str] = {}
         lines, same = self._lines()
-        self.run, variables = self._assigned(lines, [same[output] for output in graph.outputs])
+        self.run, variables = self._assignments(lines, [same[output] for output in graph.outputs])
         #: The variable of each output.
         self.results = {output: variables[same[output]] for output in graph.outputs}
 
@@ -153,12 +153,12 @@ class _ClassWriter:
                 open_ends.pop(same[op.name], None)
                 continue
             reads = tuple(same[name] for name in op.inputs)
-            expression = code.expression.replace(OWN, self._own(op, code))
+            expression = code.expression.replace(ATTRIBUTE_PLACEHOLDER, self._add_attribute(op, code))
             before = open_ends.pop(reads[0], None) if len(reads) == 1 else None
             fits = before is not None and before.depth < MAX_NESTED and len(before.expression) + len(expression) < MAX_LINE
             if before is not None and fits and expression.count("{0}") == 1:
                 lines.remove(before)
-                line = _Line(op.name, before.reads, _nested(expression, before.expression), before.depth + 1)
+                line = _Line(op.name, before.reads, _substitute(expression, before.expression), before.depth + 1)
             else:
                 line = _Line(op.name, reads, expression)
             lines.append(line)
@@ -166,7 +166,7 @@ class _ClassWriter:
                 open_ends[op.name] = line
         return lines, same
 
-    def _own(self, op: Op, code: OperatorCode) -> str:
+    def _add_attribute(self, op: Op, code: OperatorCode) -> str:
         """Make what an operator has of its own, and say how forward finds it."""
         self.helpers += code.helpers
         if not code.module and not code.tensors:
@@ -184,36 +184,36 @@ class _ClassWriter:
             self.definitions.append(definition)
         return f"self.{name}"
 
-    def _assigned(self, lines: list[_Line], outputs: list[str]) -> tuple[list[str], dict[str, str]]:
+    def _assignments(self, lines: list[_Line], outputs: list[str]) -> tuple[list[str], dict[str, str]]:
         """Lines of forward, and the variables that are left."""
         left: dict[str, int] = {}
         for read in (*(line_read for line in lines for line_read in line.reads), *outputs):
             left[read] = left.get(read, 0) + 1
         variables: dict[str, str] = {}
         for op in self.graph.inputs:
-            variables[op.name] = self.sources[op.name] = _unused(variables.values())
+            variables[op.name] = self.sources[op.name] = _free_variable(variables.values())
         for name in [op.name for op in self.graph.inputs if op.name not in left]:
             del variables[name]
         run = []
         for line in lines:
-            text = _PLACE.sub(lambda match, reads=line.reads: variables[reads[int(match[1])]], line.expression)
+            text = _PLACEHOLDER.sub(lambda match, reads=line.reads: variables[reads[int(match[1])]], line.expression)
             for read in line.reads:
                 left[read] -= 1
             for read in [name for name in dict.fromkeys(line.reads) if not left[name]]:
                 del variables[read]
-            variables[line.result] = _unused(variables.values())
+            variables[line.result] = _free_variable(variables.values())
             run.append(f"{variables[line.result]} = {text}")
         return run, variables
 
 
-def _nested(outer: str, inner: str) -> str:
+def _substitute(outer: str, inner: str) -> str:
     """The one in the place of the other, in brackets where it would fall apart."""
     # a call has brackets of its own around what it reads first
     bare = not re.search(r"\w\(\{0\}", outer)
     return outer.replace("{0}", f"({inner})" if bare and _LOOSE.search(inner) else inner)
 
 
-def _unused(taken: Iterable[str]) -> str:
+def _free_variable(taken: Iterable[str]) -> str:
     """``x``, ``y``, ``z``, ``x3`` …: the first that stands for nothing."""
     there = set(taken)
     names = ("x", "y", "z", *(f"x{i}" for i in range(3, len(there) + 4)))
@@ -244,14 +244,14 @@ class Sources:
 
 
 #: By operator, the classes that have one of its name, each with the attribute in front of theirs.
-_Places = dict[str, list[tuple[str, Written]]]
+_Places = dict[str, list[tuple[str, ClassText]]]
 
 
 def captured_sources(captured: Captured) -> Sources:
     """A network as it is, as one class."""
     graph = captured.graph
     sources = Sources(class_name(graph.name), inputs=tuple(op.shape for op in graph.inputs))
-    written = write_class(sources.name, graph, f"The network {_plain(graph.name)}.", captured.returned)
+    written = write_class(sources.name, graph, f"The network {_docstring_name(graph.name)}.", captured.returned)
     imports = _helpers([written], sources, share=False)
     sources.modules["network"] = _module("The network.", [written], imports)
     _add_tensors(sources, written, "", {op: weights for op, weights in captured.weights.items() if op in written.attributes})
@@ -267,21 +267,23 @@ def branched_sources(original: OpGraph, model: BranchedModel) -> Sources:
             "write the model itself with `stretch export MODEL --as code`, or the bundle with --as onnx",
         )
     sources = Sources(class_name(original.name), inputs=tuple(op.shape for op in model.graph.inputs))
-    every: list[Written] = []
+    every: list[ClassText] = []
     places: _Places = {}
     bands = False
     for part, branches in zip(model.design.segments, scaled_branches(original, model.design), strict=True):
         names = model.segment(part.name).order
         graphs = [run_graph(branch, scale) for branch, scale in zip(branches, part.branches, strict=True)]
         written = [
-            write_class(class_name(f"branch_{part.name}_{name}"), graph, f"Segment {_plain(part.name)} on {_plain(processor)}.")
+            write_class(
+                class_name(f"branch_{part.name}_{name}"), graph, f"Segment {_docstring_name(part.name)} on {_docstring_name(processor)}."
+            )
             for name, processor, graph in zip(names, part.names, graphs, strict=True)
         ]
         every += written
         shares = part.division is not None and part.division.weights == "same"
         bands = bands or shares
         segment = _segment(part, names, written, branches)
-        sources.modules[_file(part.name)] = _module(_kind(part), [*written, segment], _imports(written, share=shares))
+        sources.modules[_file(part.name)] = _module(_segment_summary(part), [*written, segment], _imports(written, share=shares))
         for number, (name, written_class) in enumerate(zip(names, written, strict=True)):
             branch_module = model.segment(part.name).get_submodule(name)
             weights = weights_in_parts(graphs[number], {op: _tensors(module) for op, module in branch_module.named_children()})
@@ -291,12 +293,12 @@ def branched_sources(original: OpGraph, model: BranchedModel) -> Sources:
             for op in written_class.attributes:
                 places.setdefault(op, []).append((prefix, written_class))
     _helpers(every, sources, share=bands)
-    shared = _shared_between(still_shared(original, model.design), places, sources.tensors)
+    shared = _shared_attributes(remaining_shared_weights(original, model.design), places, sources.tensors)
     sources.modules["network"] = _network(sources.name, [part.name for part in model.design.segments], original.name, shared)
     return sources
 
 
-def _shared_between(weights: Sequence[SharedWeight], places: _Places, tensors: Mapping[str, torch.Tensor]) -> list[list[str]]:
+def _shared_attributes(weights: Sequence[SharedWeight], places: _Places, tensors: Mapping[str, torch.Tensor]) -> list[list[str]]:
     """Attributes of the network that are the same tensors where its operators share weights: whole ones, or equal parts of a branch."""
     groups: dict[tuple[int, str], list[list[str]]] = {}
     for number, weight in enumerate(weights):
@@ -322,16 +324,21 @@ def _tensors(module: nn.Module) -> dict[str, torch.Tensor]:
     return {key: tensor for key, tensor in tensors.items() if key != "num_batches_tracked"}
 
 
-def _kind(part: SegmentDesign) -> str:
+def _segment_summary(part: SegmentDesign) -> str:
     """First sentence of a segment's module."""
     how = "one branch" if len(part.branches) == 1 else f"{len(part.branches)} branches" + (", exact" if join_of(part.join).exact else "")
-    return f"Segment {_plain(part.name)}: {how}."
+    return f"Segment {_docstring_name(part.name)}: {how}."
 
 
-def _segment(part: SegmentDesign, names: list[str], written: list[Written], branches: list[ScaledBranch]) -> Written:
+def _segment(part: SegmentDesign, names: list[str], written: list[ClassText], branches: list[ScaledBranch]) -> ClassText:
     """The class that runs a segment's branches and joins what they give."""
     attributes = [attribute(name) for name in names]
-    lines = [f"class {class_name(_file(part.name))}(nn.Module):", f'    """{_kind(part)}"""', "", "    def __init__(self) -> None:"]
+    lines = [
+        f"class {class_name(_file(part.name))}(nn.Module):",
+        f'    """{_segment_summary(part)}"""',
+        "",
+        "    def __init__(self) -> None:",
+    ]
     lines += ["        super().__init__()"]
     lines += [f"        self.{name} = {written_class.name}()" for name, written_class in zip(attributes, written, strict=True)]
     join = join_of(part.join)
@@ -339,7 +346,7 @@ def _segment(part: SegmentDesign, names: list[str], written: list[Written], bran
         lines += [f"        share(self.{attributes[0]}, self.{name})" for name in attributes[1:]]
     lines += ["", "    def forward(self, x: torch.Tensor) -> torch.Tensor:"]
     if join.hands_on:
-        lines += [f"        {line}" for line in _handing_on(part, attributes, branches)]
+        lines += [f"        {line}" for line in _order_portions(part, attributes, branches)]
     elif len(attributes) == 1:
         lines += [f"        return self.{attributes[0]}(x)"]
     else:
@@ -349,10 +356,10 @@ def _segment(part: SegmentDesign, names: list[str], written: list[Written], bran
         for number in reversed(range(len(attributes))):
             joined = joined.replace(f"{{{number}}}", f"self.{attributes[number]}(x)")
         lines += [f"        return {joined}"]
-    return Written(class_name(_file(part.name)), "\n".join(lines) + "\n", {})
+    return ClassText(class_name(_file(part.name)), "\n".join(lines) + "\n", {})
 
 
-def _handing_on(part: SegmentDesign, attributes: list[str], branches: list[ScaledBranch]) -> list[str]:
+def _order_portions(part: SegmentDesign, attributes: list[str], branches: list[ScaledBranch]) -> list[str]:
     """Portions in their order, each on what it reads of the others."""
     variables = {part.start: "x"}
     lines = []
@@ -369,7 +376,7 @@ def _network(name: str, segments: list[str], original: str, shared: list[list[st
     """The module of the whole network."""
     lines = ['"""The network."""', "", "import torch", "from torch import nn", ""]
     lines += [f"from .{_file(segment)} import {class_name(_file(segment))}" for segment in segments]
-    lines += ["", "", f"class {name}(nn.Module):", f'    """The network {_plain(original)} in branches."""', ""]
+    lines += ["", "", f"class {name}(nn.Module):", f'    """The network {_docstring_name(original)} in branches."""', ""]
     lines += ["    def __init__(self) -> None:", "        super().__init__()"]
     lines += [f"        self.{attribute(segment)} = {class_name(_file(segment))}()" for segment in segments]
     lines += [f"        {line}" for line in shared_lines(shared)]
@@ -378,18 +385,18 @@ def _network(name: str, segments: list[str], original: str, shared: list[list[st
     return "\n".join([*lines, "        return x", ""])
 
 
-def _module(docstring: str, classes: Iterable[Written], imports: str) -> str:
+def _module(docstring: str, classes: Iterable[ClassText], imports: str) -> str:
     body = "\n\n".join(written_class.text for written_class in classes)
     head = _HEAD if "F." in body else _HEAD.replace("import torch.nn.functional as F\n", "")
     return f'"""{docstring}"""\n\n{head}{imports}\n\n{body}'
 
 
-def _imports(written: Iterable[Written], *, share: bool) -> str:
+def _imports(written: Iterable[ClassText], *, share: bool) -> str:
     names = sorted({helper.__name__ for written_class in written for helper in written_class.helpers}) + (["share"] if share else [])
     return f"\nfrom .layers import {', '.join(names)}\n" if names else ""
 
 
-def _helpers(written: Iterable[Written], sources: Sources, *, share: bool) -> str:
+def _helpers(written: Iterable[ClassText], sources: Sources, *, share: bool) -> str:
     """Write the module of classes that the network's are made of, where it needs some; gives the line that imports them."""
     written = list(written)
     classes = sorted({helper for written_class in written for helper in written_class.helpers}, key=lambda helper: helper.__name__)
@@ -403,13 +410,13 @@ def _helpers(written: Iterable[Written], sources: Sources, *, share: bool) -> st
     return _imports(written, share=share)
 
 
-def _add_tensors(sources: Sources, written: Written, prefix: str, weights: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
+def _add_tensors(sources: Sources, written: ClassText, prefix: str, weights: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
     for op, parameters in weights.items():
         for key, tensor in parameters.items():
             sources.tensors[prefix + written.key(op, key)] = tensor.detach().cpu().contiguous()
 
 
-def _plain(name: str) -> str:
+def _docstring_name(name: str) -> str:
     """A name in a docstring: letters, digits and a few signs, so that it cannot end it."""
     return "".join(c if c.isalnum() or c in "_-.[]:/ " else "_" for c in name)
 
@@ -476,7 +483,7 @@ def emit(
         if shape is not None or weights != "default":
             raise UsageError(f"{source} is a bundle, which has its own input and weights", "leave the options of a model out")
         bundle = load_bundle(source, check_hashes=True)
-        networks = reopen(bundle)
+        networks = load_bundle_model(bundle)
         sources, model, how = branched_sources(networks.original.graph, networks.model), networks.model, " in branches"
         facts = {"network": bundle.manifest.model.name, "segments": len(networks.model.design.segments), "warnings": []}
     else:
@@ -506,7 +513,7 @@ def write_package(out: Path, sources: Sources, model: nn.Module, docstring: str)
             folder = staging / out.name
             folder.mkdir()
             _write(folder, out.name, sources, docstring)
-            error = _filled(folder, sources, model)
+            error = _fill_and_compare(folder, sources, model)
             names = sorted(file.name for file in folder.iterdir())
             if out.exists():
                 out.rmdir()
@@ -526,9 +533,9 @@ def _write(folder: Path, package: str, sources: Sources, docstring: str) -> None
     (folder / "example.py").write_text(_EXAMPLE.format(package=package, inputs=inputs))
 
 
-def _filled(folder: Path, sources: Sources, model: nn.Module) -> float:
+def _fill_and_compare(folder: Path, sources: Sources, model: nn.Module) -> float:
     """Fill the network of the package with its weights, write them, and compare."""
-    with _imported(folder) as package:
+    with _import_package(folder) as package:
         module = getattr(package, sources.name)()
         missing, unexpected = module.load_state_dict(sources.tensors, strict=False)
         state = module.state_dict()
@@ -546,14 +553,14 @@ def _filled(folder: Path, sources: Sources, model: nn.Module) -> float:
             results, wanted = loaded(*(x.clone() for x in xs)), model(*(x.clone() for x in xs))
     largest = 0.0
     for a, b in zip(tensors(results), tensors(wanted), strict=True):
-        if not agrees(a, b):
+        if not is_close(a, b):
             raise StretchError("the package computes something else than the network", "please report this")
         largest = max(largest, float((a.double() - b.double()).abs().max() / b.double().abs().max().clamp_min(1e-30)))
     return largest
 
 
 @contextmanager
-def _imported(folder: Path) -> Iterator[ModuleType]:
+def _import_package(folder: Path) -> Iterator[ModuleType]:
     """The package of a folder, forgotten afterwards."""
     name = f"_nn_stretch_emitted_{folder.name}"
     spec = importlib.util.spec_from_file_location(name, folder / "__init__.py", submodule_search_locations=[str(folder)])

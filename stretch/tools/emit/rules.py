@@ -26,7 +26,7 @@ from stretch.operators.normalisation import ChannelNorm
 from stretch.operators.products import PaddedConv2d
 
 #: Stands in an expression for the attribute that holds the operator's module or tensors.
-OWN = "{own}"
+ATTRIBUTE_PLACEHOLDER = "{own}"
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def code_of(op: Op, shapes: list[Shape]) -> OperatorCode:
     name = type(module).__name__
     if getattr(nn, name, None) is not type(module):
         raise StretchError(f"operator `{op.name}` ({op.kind}) cannot be written as plain Python code")
-    return OperatorCode(f"{OWN}({{0}})", f"nn.{module!r}")
+    return OperatorCode(f"{ATTRIBUTE_PLACEHOLDER}({{0}})", f"nn.{module!r}")
 
 
 def literal(value: Any) -> str:
@@ -102,10 +102,10 @@ def class_name(name: str) -> str:
     return name_of_class if name_of_class[0].isalpha() else f"Network{name_of_class}"
 
 
-_APPLIED = f"{OWN}({{0}})"
+_APPLY_TEMPLATE = f"{ATTRIBUTE_PLACEHOLDER}({{0}})"
 
 
-def _applied(function: str, *arguments: Any, **settings: Any) -> OperatorCode:
+def _function_rule(function: str, *arguments: Any, **settings: Any) -> OperatorCode:
     """A function of the one tensor that it reads, with literal settings; those that are None are left out."""
     code = call(function, *arguments, **{key: value for key, value in settings.items() if value is not None})
     return OperatorCode(code.replace("(", "({0}" + (", " if not code.endswith("()") else ""), 1))
@@ -113,26 +113,26 @@ def _applied(function: str, *arguments: Any, **settings: Any) -> OperatorCode:
 
 def _module(kind: type[torch.nn.Module], *arguments: Any, **settings: Any) -> OperatorCode:
     """A module of nn-stretch that reads one tensor."""
-    return OperatorCode(_APPLIED, call(kind.__name__, *arguments, **settings), helpers=(kind,))
+    return OperatorCode(_APPLY_TEMPLATE, call(kind.__name__, *arguments, **settings), helpers=(kind,))
 
 
-def _same(sizes: tuple[int, ...]) -> int | tuple[int, ...]:
+def _single_number(sizes: tuple[int, ...]) -> int | tuple[int, ...]:
     """One number where all are the same, as people write it."""
     return sizes[0] if len(set(sizes)) == 1 else sizes
 
 
-def _all(shapes: list[Shape]) -> list[str]:
+def _all_inputs(shapes: list[Shape]) -> list[str]:
     """Every tensor that is read."""
     return [f"{{{i}}}" for i in range(len(shapes))]
 
 
-def _pooled(function: str, op: Op) -> OperatorCode:
+def _global_pool(function: str, op: Op) -> OperatorCode:
     """A mean or maximum over all pixels."""
     return OperatorCode(f"{function}({{0}}, 1)" if op.attrs["keepdims"] else f"{function}({{0}}, 1).flatten(1)")
 
 
 #: Kinds without settings.
-_PLAIN = {
+_UNARY = {
     "relu": "F.relu({0})",
     "relu6": "F.relu6({0})",
     "hard_swish": "F.hardswish({0})",
@@ -153,33 +153,35 @@ _PLAIN = {
 #: Kinds whose code is one expression of their settings.
 _RULES: dict[str, Any] = {
     "identity": lambda op, shapes: OperatorCode(passes=True),
-    "clamp": lambda op, shapes: _applied("torch.clamp", number(op.attrs, "low"), number(op.attrs, "high")),
-    "gelu": lambda op, shapes: _applied("F.gelu", approximate=None if op.attrs["approximate"] == "none" else str(op.attrs["approximate"])),
-    "elu": lambda op, shapes: _applied("F.elu", alpha=number(op.attrs, "alpha")),
-    "leaky_relu": lambda op, shapes: _applied("F.leaky_relu", number(op.attrs, "slope")),
-    "add": lambda op, shapes: OperatorCode(" + ".join(_all(shapes))),
+    "clamp": lambda op, shapes: _function_rule("torch.clamp", number(op.attrs, "low"), number(op.attrs, "high")),
+    "gelu": lambda op, shapes: _function_rule(
+        "F.gelu", approximate=None if op.attrs["approximate"] == "none" else str(op.attrs["approximate"])
+    ),
+    "elu": lambda op, shapes: _function_rule("F.elu", alpha=number(op.attrs, "alpha")),
+    "leaky_relu": lambda op, shapes: _function_rule("F.leaky_relu", number(op.attrs, "slope")),
+    "add": lambda op, shapes: OperatorCode(" + ".join(_all_inputs(shapes))),
     "add_scalar": lambda op, shapes: OperatorCode(f"{{0}} + {literal(number(op.attrs, 'value'))}"),
     "mul_scalar": lambda op, shapes: OperatorCode(f"{{0}} * {literal(number(op.attrs, 'value'))}"),
-    "concat": lambda op, shapes: OperatorCode(f"torch.cat([{', '.join(_all(shapes))}], dim=1)"),
-    "concat_rows": lambda op, shapes: OperatorCode(f"torch.cat([{', '.join(_all(shapes))}], dim=2)"),
+    "concat": lambda op, shapes: OperatorCode(f"torch.cat([{', '.join(_all_inputs(shapes))}], dim=1)"),
+    "concat_rows": lambda op, shapes: OperatorCode(f"torch.cat([{', '.join(_all_inputs(shapes))}], dim=2)"),
     "slice": lambda op, shapes: OperatorCode(f"{{0}}[:, {integer(op.attrs, 'start')} : {integer(op.attrs, 'stop')}]"),
     "slice_rows": lambda op, shapes: OperatorCode(f"{{0}}[:, :, {integer(op.attrs, 'start')} : {integer(op.attrs, 'stop')}]"),
-    "pad": lambda op, shapes: _applied("F.pad", _sides(op)),
-    "upsample": lambda op, shapes: _applied("F.interpolate", scale_factor=tuple(map(float, ints(op.attrs, "scale"))), mode="nearest"),
+    "pad": lambda op, shapes: _function_rule("F.pad", _sides(op)),
+    "upsample": lambda op, shapes: _function_rule("F.interpolate", scale_factor=tuple(map(float, ints(op.attrs, "scale"))), mode="nearest"),
     "channel_shuffle": lambda op, shapes: _module(ChannelShuffle, integer(op.attrs, "groups")),
     "dropout": lambda op, shapes: OperatorCode(f"F.dropout({{0}}, {literal(number(op.attrs, 'p'))}, self.training)"),
     "stochastic_depth": lambda op, shapes: _module(StochasticDepth, number(op.attrs, "p"), str(op.attrs["mode"])),
-    "global_avg_pool": lambda op, shapes: _pooled("F.adaptive_avg_pool2d", op),
-    "global_max_pool": lambda op, shapes: _pooled("F.adaptive_max_pool2d", op),
-    "global_l2_norm": lambda op, shapes: _applied("torch.linalg.vector_norm", dim=(2, 3), keepdim=bool(op.attrs["keepdims"])),
-    "roll": lambda op, shapes: _applied("torch.roll", ints(op.attrs, "shift"), (2, 3)),
+    "global_avg_pool": lambda op, shapes: _global_pool("F.adaptive_avg_pool2d", op),
+    "global_max_pool": lambda op, shapes: _global_pool("F.adaptive_max_pool2d", op),
+    "global_l2_norm": lambda op, shapes: _function_rule("torch.linalg.vector_norm", dim=(2, 3), keepdim=bool(op.attrs["keepdims"])),
+    "roll": lambda op, shapes: _function_rule("torch.roll", ints(op.attrs, "shift"), (2, 3)),
     "channels_first": lambda op, shapes: OperatorCode(f"{{0}}.unflatten(0, (-1, {integer(op.attrs, 'rows')})).permute(0, 3, 1, 2)"),
     "layer_norm": lambda op, shapes: _module(ChannelNorm, shapes[0][1], eps=number(op.attrs, "eps"), affine=bool(op.attrs["affine"])),
     "scale": lambda op, shapes: _module(ChannelScale, shapes[0][1]),
     "shift": lambda op, shapes: _module(ChannelShift, shapes[0][1]),
 }
 
-for _kind, _expression in _PLAIN.items():
+for _kind, _expression in _UNARY.items():
     codes.register(_kind)(lambda op, shapes, expression=_expression: OperatorCode(expression))
 for _kind, _rule in _RULES.items():
     codes.register(_kind)(_rule)
@@ -192,7 +194,7 @@ def _view(op: Op, shapes: list[Shape]) -> OperatorCode:
 
 
 def _window(op: Op) -> dict[str, Any]:
-    return {"stride": _same(ints(op.attrs, "stride")), "ceil_mode": bool(op.attrs["ceil_mode"]) or None}
+    return {"stride": _single_number(ints(op.attrs, "stride")), "ceil_mode": bool(op.attrs["ceil_mode"]) or None}
 
 
 def _sides(op: Op) -> tuple[int, int, int, int]:
@@ -204,11 +206,13 @@ def _sides(op: Op) -> tuple[int, int, int, int]:
 @codes.register("max_pool")
 def _max_pool(op: Op, shapes: list[Shape]) -> OperatorCode:
     left, right, top, bottom = _sides(op)
-    settings = {**_window(op), "dilation": None if ints(op.attrs, "dilation") == (1, 1) else _same(ints(op.attrs, "dilation"))}
+    settings = {**_window(op), "dilation": None if ints(op.attrs, "dilation") == (1, 1) else _single_number(ints(op.attrs, "dilation"))}
     if (top, left) == (bottom, right):
-        return _applied("F.max_pool2d", _same(ints(op.attrs, "kernel")), **settings, padding=_same((top, left)) or None)
+        return _function_rule(
+            "F.max_pool2d", _single_number(ints(op.attrs, "kernel")), **settings, padding=_single_number((top, left)) or None
+        )
     padded = f"F.pad({{0}}, {literal(_sides(op))}, value={literal(-inf)})"
-    return _cut(op, _applied("F.max_pool2d", _same(ints(op.attrs, "kernel")), **settings).expression.replace("{0}", padded))
+    return _cut(op, _function_rule("F.max_pool2d", _single_number(ints(op.attrs, "kernel")), **settings).expression.replace("{0}", padded))
 
 
 @codes.register("avg_pool")
@@ -216,9 +220,9 @@ def _avg_pool(op: Op, shapes: list[Shape]) -> OperatorCode:
     left, right, top, bottom = _sides(op)
     counted = bool(op.attrs["count_include_pad"])
     if (top, left) == (bottom, right):
-        settings = {**_window(op), "padding": _same((top, left)) or None, "count_include_pad": None if counted else False}
-        return _applied("F.avg_pool2d", _same(ints(op.attrs, "kernel")), **settings)
-    total = _applied("F.avg_pool2d", _same(ints(op.attrs, "kernel")), **_window(op), divisor_override=1).expression
+        settings = {**_window(op), "padding": _single_number((top, left)) or None, "count_include_pad": None if counted else False}
+        return _function_rule("F.avg_pool2d", _single_number(ints(op.attrs, "kernel")), **settings)
+    total = _function_rule("F.avg_pool2d", _single_number(ints(op.attrs, "kernel")), **_window(op), divisor_override=1).expression
     sides = literal(_sides(op))
     ones = "torch.ones_like({0}[:1, :1])"
     count = total.replace("{0}", f"F.pad({ones}, {sides}, value={float(counted)})")
@@ -252,17 +256,19 @@ def _conv(op: Op, shapes: list[Shape]) -> OperatorCode:
     top, left, bottom, right = ints(a, "padding")
     even = (top, left) == (bottom, right)
     stated = {
-        "stride": (_same(ints(a, "stride")), 1),
-        "padding": (_same((top, left)) if even else 0, 0),
-        "dilation": (_same(ints(a, "dilation")), 1),
+        "stride": (_single_number(ints(a, "stride")), 1),
+        "padding": (_single_number((top, left)) if even else 0, 0),
+        "dilation": (_single_number(ints(a, "dilation")), 1),
         "groups": (integer(a, "groups"), 1),
         "bias": (bool(a["bias"]), True),
     }
-    settings = {"kernel_size": _same(ints(a, "kernel"))} | {key: value for key, (value, usual) in stated.items() if value != usual}
+    settings = {"kernel_size": _single_number(ints(a, "kernel"))} | {key: value for key, (value, usual) in stated.items() if value != usual}
     channels = shapes[0][1], integer(a, "out_channels")
     if even:
-        return OperatorCode(_APPLIED, call("nn.Conv2d", *channels, **settings))
-    return OperatorCode(_APPLIED, call("PaddedConv2d", *channels, **settings, pads=(top, left, bottom, right)), helpers=(PaddedConv2d,))
+        return OperatorCode(_APPLY_TEMPLATE, call("nn.Conv2d", *channels, **settings))
+    return OperatorCode(
+        _APPLY_TEMPLATE, call("PaddedConv2d", *channels, **settings, pads=(top, left, bottom, right)), helpers=(PaddedConv2d,)
+    )
 
 
 @codes.register("batch_norm")
@@ -270,7 +276,7 @@ def _batch_norm(op: Op, shapes: list[Shape]) -> OperatorCode:
     a = op.attrs
     usual = {"eps": (number(a, "eps"), 1e-5), "momentum": (number(a, "momentum"), 0.1), "affine": (bool(a["affine"]), True)}
     settings = {key: value for key, (value, default) in usual.items() if value != default}
-    return OperatorCode(_APPLIED, call("nn.BatchNorm1d" if len(shapes[0]) == 2 else "nn.BatchNorm2d", shapes[0][1], **settings))
+    return OperatorCode(_APPLY_TEMPLATE, call("nn.BatchNorm1d" if len(shapes[0]) == 2 else "nn.BatchNorm2d", shapes[0][1], **settings))
 
 
 @codes.register("attention")
@@ -278,7 +284,7 @@ def _attention(op: Op, shapes: list[Shape]) -> OperatorCode:
     a = op.attrs
     added = {key: ints(a, key) for key in ADDED if key in a}
     construction = call("Attention", integer(a, "heads"), integer(a, "keys"), number(a, "scale"), **added)
-    return OperatorCode(f"{OWN}({{0}}, {{1}}, {{2}})", construction, helpers=(Attention,))
+    return OperatorCode(f"{ATTRIBUTE_PLACEHOLDER}({{0}}, {{1}}, {{2}})", construction, helpers=(Attention,))
 
 
 def zeros(shape: Shape, dtype: torch.dtype) -> str:
@@ -340,7 +346,7 @@ def _argument(value: Any, expressions: _Expressions) -> str:
     if key == "read":
         return f"{{{int(what)}}}"
     if key == "constant":
-        return f"{OWN}_constant_{int(what)}"
+        return f"{ATTRIBUTE_PLACEHOLDER}_constant_{int(what)}"
     if key == "call":
         return expressions.of(int(what), int(value.get("result", expressions.results[what])))
     return f"torch.{str(type_of(what)).removeprefix('torch.')}" if key == "dtype" else f'float("{float(what)}")'

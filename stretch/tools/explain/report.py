@@ -9,8 +9,11 @@ def runtime_page(explanation: RuntimeExplanation) -> Page:
     causes = {obstacle.operator: obstacle.cause for obstacle in explanation.obstacles}
     rows = []
     for op in explanation.operators:
-        part, why = "" if op.partition is None else str(op.partition), f"{causes[op.name]}: {op.reason}" if op.name in causes else op.reason
-        rows.append((op.name, op.op, op.target or "", part, "unknown" if op.macs is None else f"{op.macs:,}", why))
+        part, reason = (
+            "" if op.partition is None else str(op.partition),
+            f"{causes[op.name]}: {op.reason}" if op.name in causes else op.reason,
+        )
+        rows.append((op.name, op.op, op.target or "", part, "unknown" if op.macs is None else f"{op.macs:,}", reason))
     grid = Grid("Where each operator runs", ("operator", "kind", "runs on", "part", "MACs", "why"), rows, right=(3, 4))
     return Page(
         title=f"{explanation.file} on {explanation.runtime}",

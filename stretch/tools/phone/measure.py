@@ -31,7 +31,7 @@ from scheduler.formats.npy import read_npy
 from scheduler.runtime.record import replay
 from scheduler.runtime.sequential import Sequential, max_error
 from stretch.export.tflite.source import read_source
-from stretch.profile.writing import Table, brought_in
+from stretch.profile.writing import MeasurementTable, external_source
 from stretch.tools.phone import PhoneRequest
 
 
@@ -153,7 +153,7 @@ class Phone:
     def _adb(self, words: Sequence[str], what: str, limit: float | None = None, *, checked: bool = True) -> CallResult:
         return call(self.program, ["-s", self.serial, *words], what, limit or self.limit, checked=checked)
 
-    def removed(self) -> bool:
+    def remove_folder(self) -> bool:
         """Remove the folder; whether that was possible."""
         try:
             self.shell(["rm", "-rf", self.folder], limit=ASKING_S)
@@ -194,14 +194,14 @@ def workspace(phone: Phone) -> Iterator[Phone]:
     try:
         yield phone
     except StretchError as error:
-        if not phone.removed():
+        if not phone.remove_folder():
             error.hint = f"{error.hint}; " if error.hint else ""
             error.hint += f"{phone.folder} may still be on the phone: remove it once it is there again"
         raise
     except BaseException:
-        phone.removed()
+        phone.remove_folder()
         raise
-    if not phone.removed():
+    if not phone.remove_folder():
         raise StretchError(f"cannot remove {phone.folder} from the phone", "remove it once the phone is there again")
 
 
@@ -309,9 +309,9 @@ Target = Literal["cpu", "gpu", "npu"]
 
 _TIMES = re.compile(r"^.*\bcount=(\d+)\b.*\bavg=([-+.\deE]+)(?:\s+std=([-+.\deE]+))?.*$", re.M)
 _MEAN = re.compile(r"Inference \(avg\):\s*([-+.\deE]+)")
-_WHOLE = re.compile(r"the model graph will be completely executed by the delegate")
+_FULLY_DELEGATED = re.compile(r"the model graph will be completely executed by the delegate")
 _PARTLY = re.compile(r"the model graph will be partially executed by the delegate w/ (\d+) delegate kernels")
-_NOT = re.compile(r"the model graph will not be executed by the delegate")
+_NOT_DELEGATED = re.compile(r"the model graph will not be executed by the delegate")
 
 #: Longest time that is believed, μs.
 _MAX_US = 1e10
@@ -361,15 +361,15 @@ class AdbCall:
 
 
 @dataclass(frozen=True)
-class Spoken:
-    """What a call said."""
+class BenchmarkOutput:
+    """Parsed output of one `benchmark_model` call."""
 
     ms: float  # Mean time of a run.
     std_ms: float | None  # Standard deviation; None if not printed.
     elsewhere: str | None  # Why the time is not the target's; None if all operators ran there.
 
 
-def read_spoken(text: str, target: Target) -> Spoken:
+def parse_benchmark_output(text: str, target: Target) -> BenchmarkOutput:
     """Times and placement from what `benchmark_model` printed, on stdout and stderr."""
     # The warm-up's line comes before that of the measured runs.
     counted = list(_TIMES.finditer(text))
@@ -382,15 +382,15 @@ def read_spoken(text: str, target: Target) -> Spoken:
         raise StretchError(f"benchmark_model reported no time: {last}") from error
     if not 0 < us < _MAX_US or (std is not None and not 0 <= std < _MAX_US):
         raise StretchError(f"benchmark_model reports {us:g} μs, which no measurement gives")
-    return Spoken(us / 1e3, None if std is None else std / 1e3, None if target == "cpu" else _elsewhere(text))
+    return BenchmarkOutput(us / 1e3, None if std is None else std / 1e3, None if target == "cpu" else _elsewhere(text))
 
 
 def _elsewhere(text: str) -> str | None:
-    if _WHOLE.search(text):
+    if _FULLY_DELEGATED.search(text):
         return None
     if partly := _PARTLY.search(text):
         return f"only parts of it ran there, in {partly[1]} pieces"
-    return "nothing of it ran there" if _NOT.search(text) else "benchmark_model does not say that all of it ran there"
+    return "nothing of it ran there" if _NOT_DELEGATED.search(text) else "benchmark_model does not say that all of it ran there"
 
 
 #: Precision that a processor computes a signature's in. A file's fp16 are weights in half precision, which the CPU widens; a
@@ -430,7 +430,7 @@ class SignatureWork:
     place: PhoneProcessor  # The processor.
 
 
-def places(profile: DeviceProfile, core_set: str | None, npu: bool) -> list[PhoneProcessor]:
+def phone_processors(profile: DeviceProfile, core_set: str | None, npu: bool) -> list[PhoneProcessor]:
     """The processors of a profile that are measured (`core_set`: of its CPU; its default if None)."""
     measured_places: list[PhoneProcessor] = []
     for family, processor in profile.processors.items():
@@ -446,7 +446,7 @@ def places(profile: DeviceProfile, core_set: str | None, npu: bool) -> list[Phon
     return measured_places
 
 
-def works(bundle: Bundle, where: Sequence[PhoneProcessor]) -> list[SignatureWork]:
+def signature_tasks(bundle: Bundle, where: Sequence[PhoneProcessor]) -> list[SignatureWork]:
     """Every signature of a subgraph on every processor that takes its precision.
 
     Joins are left out: the profile has their time as that of a link.
@@ -490,10 +490,10 @@ def mask_of(cores: str | None) -> int:
 # kinds one after the other, so that no time is given to a kernel that it is not of.
 
 #: The tensors that an operator of the runtime itself writes, and its number.
-_NAMED = re.compile(r"\[(.*)\]:\d+")
+_KERNEL_NAME = re.compile(r"\[(.*)\]:\d+")
 
 #: What names of kernels that multiply begin with or contain, in this order: a depthwise convolution may be called one, too.
-_WORDS = (
+_KERNEL_KINDS = (
     ("depthwise", re.compile(r"depthwise|dwconv", re.I)),
     ("linear", re.compile(r"fully.?connected", re.I)),
     ("conv", re.compile(r"conv(olution)?(_2d| |\()|conv2d", re.I)),
@@ -505,12 +505,12 @@ _KINDS = {"conv": "conv", "conv1x1": "conv", "grouped": "conv", "depthwise": "de
 
 def pair(operators: Sequence[ProfiledOperator], kernels: Sequence[Kernel], order: Sequence[str]) -> list[tuple[Kernel, float]]:
     """Kernels with their times, ms; ambiguous ones are left out."""
-    if all(_NAMED.fullmatch(operator.name) for operator in operators):
+    if all(_KERNEL_NAME.fullmatch(operator.name) for operator in operators):
         return _by_name(operators, kernels)
     place = {name: number for number, name in enumerate(order)}
     inside = sorted(kernels, key=lambda kernel: min((place[name] for name in kernel.ops if name in place), default=len(place)))
     wanted = [kernel for kernel in inside if kernel.cost.kind in _KINDS]
-    known = ((next((kind for kind, words in _WORDS if words.search(operator.kind)), None), operator) for operator in operators)
+    known = ((next((kind for kind, words in _KERNEL_KINDS if words.search(operator.kind)), None), operator) for operator in operators)
     lines = [(kind, operator) for kind, operator in known if kind is not None]
     # a convolution of one pixel is a matrix product, and a product of one group may be either
     both = {"conv", "linear"}
@@ -525,7 +525,7 @@ def _by_name(operators: Sequence[ProfiledOperator], kernels: Sequence[Kernel]) -
     owner = {name: number for number, kernel in enumerate(kernels) for name in kernel.ops}
     times: dict[int, float] = {}
     for operator in operators:
-        match = _NAMED.fullmatch(operator.name)
+        match = _KERNEL_NAME.fullmatch(operator.name)
         # What pads or turns a tensor first is called after it.
         name = match[1].partition(".")[0] if match and match[1] not in owner else match[1] if match else ""
         if name in owner:
@@ -537,7 +537,7 @@ def _by_name(operators: Sequence[ProfiledOperator], kernels: Sequence[Kernel]) -
 class PhoneTable:
     """Measurements that grow by a phone's."""
 
-    table: Table  # The measurements in a folder.
+    table: MeasurementTable  # The measurements in a folder.
     device: str  # The phone's name in them.
     runtime: str  # What measures.
 
@@ -545,7 +545,7 @@ class PhoneTable:
         """Return the key of a signature on a processor of this phone."""
         return self.device, work.network, work.place.family, work.place.core_set, work.precision, self.runtime
 
-    def add(self, bundle: Bundle, work: SignatureWork, spoken: Spoken, kernels: list[tuple[Kernel, float]]) -> None:
+    def add(self, bundle: Bundle, work: SignatureWork, spoken: BenchmarkOutput, kernels: list[tuple[Kernel, float]]) -> None:
         """Add a signature, and have it on disk."""
         graph, where = graph_of(bundle, work), self.where(work)
         known = self.table.graphs.get(graph.name)
@@ -563,7 +563,7 @@ class PhoneTable:
 def open_table(folder: Path, device: str, benchmark: Path, works: list[SignatureWork]) -> PhoneTable:
     """The measurements in a folder, or none yet."""
     digest = hashlib.sha256(read_bytes(benchmark, "program", MAX_BYTES)).hexdigest()[:12]
-    opened = PhoneTable(Table.open(folder, brought_in(device), resume=True), device, f"benchmark_model {digest}")
+    opened = PhoneTable(MeasurementTable.open(folder, external_source(device), resume=True), device, f"benchmark_model {digest}")
     known = {(row.device, row.network, row.processor, row.core_set, row.precision, row.runtime) for row in opened.table.latencies}
     for work in works:
         if opened.where(work) in known:
@@ -585,7 +585,7 @@ def measured_row(
     kernels: list[tuple[Kernel, float]] = []
     ended, spoken = phone.attempt(asked.command(), what), None
     if ended.returncode == 0:
-        spoken = read_spoken(ended.stderr + ended.stdout, work.place.target)
+        spoken = parse_benchmark_output(ended.stderr + ended.stdout, work.place.target)
     reason = f"benchmark_model failed: {reason_of(ended)}" if spoken is None else spoken.elsewhere
     if spoken is not None and reason is None:
         if phone.attempt(asked.command(f"{phone.folder}/{PROFILE}"), what).returncode == 0:
@@ -634,8 +634,8 @@ def measure(bundle: Bundle, request: PhoneRequest, x: NDArray[Any], step: Step =
     npu = any("Dispatch" in path.name for path in libraries)
     named = request.profile or bundle.manifest.device
     profile = load_device(named)
-    where = places(profile, request.core_set, npu)
-    wanted = works(bundle, where) if request.benchmark else []
+    where = phone_processors(profile, request.core_set, npu)
+    wanted = signature_tasks(bundle, where) if request.benchmark else []
     phone = find_phone(request.serial, request.limit)
     # as a name in tables
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", phone.property("ro.product.model")).strip("-._")[:MAX_NAME] or "phone"
@@ -682,9 +682,9 @@ def measure(bundle: Bundle, request: PhoneRequest, x: NDArray[Any], step: Step =
 
 def _files(request: PhoneRequest) -> list[Path]:
     """What is copied, checked before the phone is looked for."""
-    for what, path in (("--benchmark-model", request.benchmark), ("--runner", request.runner)):
+    for problem, path in (("--benchmark-model", request.benchmark), ("--runner", request.runner)):
         if path is not None and not path.is_file():
-            raise StretchError(f"{what}: there is no file {path}")
+            raise StretchError(f"{problem}: there is no file {path}")
     if request.libraries is None:
         return []
     libraries = sorted(request.libraries.glob("*.so")) if request.libraries.is_dir() else []

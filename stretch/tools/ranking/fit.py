@@ -25,13 +25,13 @@ from stretch.train.supernet import Supernet, designs_between
 Floats = NDArray[np.float64]
 
 #: Fewer designs than this say nothing about features of several segments.
-LEAST = 12
+MIN_SAMPLES = 12
 #: Weights of the ridge penalty that are tried, on features of unit variance.
 PENALTIES = np.logspace(-3, 2, 11)
 
 
 @dataclass(frozen=True)
-class Ranked:
+class FittedRanking:
     """A predictor and what it was fitted to."""
 
     predictor: AccuracyPredictor  # The predictor.
@@ -42,13 +42,13 @@ class Ranked:
 
 def check_rank(folder: Path, count: int) -> None:
     """Refuse networks that cannot be ranked, before anything is computed."""
-    if count < LEAST:
-        raise StretchError(f"{count} designs are too few to rank", f"ask for {LEAST} or more")
+    if count < MIN_SAMPLES:
+        raise StretchError(f"{count} designs are too few to rank", f"ask for {MIN_SAMPLES} or more")
     if RunFolder(folder).recipe().supernet is None:
         raise StretchError(f"the run in {folder} trained one network, there is nothing to rank", "rank the designs of a supernet")
 
 
-def rank(folder: Path, count: int, progress: Progress = silent, *, trust_code: bool = False) -> Ranked:
+def rank(folder: Path, count: int, progress: Progress = silent, *, trust_code: bool = False) -> FittedRanking:
     """Evaluate subnets of a trained supernet and fit an accuracy predictor."""
     check_rank(folder, count)
     ready, weights = open_run(folder, trust_code=trust_code)
@@ -71,7 +71,7 @@ def rank(folder: Path, count: int, progress: Progress = silent, *, trust_code: b
         model = supernet.extract(design, batches)
         measured.append(evaluate(model, test_set.to(device), normalise, plain))
     predictor, held_out = fit(graph, designs, measured)
-    return Ranked(predictor, designs, measured, held_out)
+    return FittedRanking(predictor, designs, measured, held_out)
 
 
 def fit(graph: OpGraph, designs: Sequence[BranchDesign], accuracies: Sequence[float]) -> tuple[AccuracyPredictor, list[float]]:

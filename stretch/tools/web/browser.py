@@ -22,8 +22,19 @@ from predictors.measurements.tables import Latency
 from scheduler.measure.steady import Handover, SteadyTime, fit_link
 from scheduler.tools.web.server import RUNTIME, BrowserDevice
 from stretch.profile.places import weight_bytes, write_network
-from stretch.profile.run import HANDOVERS, READ, Chooser, computing, family_of, handed, held_out, moving, sizes, write_profile
-from stretch.profile.writing import Crossing, Table
+from stretch.profile.run import (
+    HANDOVERS,
+    READ_SHAPE,
+    Chooser,
+    compute_bound_network,
+    family_of,
+    handover_network,
+    held_out,
+    memory_bound_network,
+    sizes,
+    write_profile,
+)
+from stretch.profile.writing import Crossing, MeasurementTable
 from stretch.quantize.qdq import to_half
 
 #: Networks that are timed in turns, and how many are timed at least before anything is fitted.
@@ -94,7 +105,7 @@ class BrowserMeasurer:
         self._files: dict[str, bytes] = {}
         self._requested: dict[str, OpGraph] = {}
         self._chooser = Chooser([])
-        self._table: Table | None = None
+        self._table: MeasurementTable | None = None
         self._places: list[BrowserPlace] = []
         self._alone: dict[str, dict[str, float]] = {}
         self._steps = iter(("handovers", "together", "write"))
@@ -128,10 +139,14 @@ class BrowserMeasurer:
             return self._request([self._draw() for _ in range(BATCH)], f"{fewest} networks timed")
         match next(self._steps, None):
             case "handovers" if len({place.family for place in self._places}) > 1:
-                graphs = [handed(*shape) for shape in HANDOVERS] + [computing(), moving()]
+                graphs = [handover_network(*shape) for shape in HANDOVERS] + [compute_bound_network(), memory_bound_network()]
                 return self._request(graphs, "exchanges between CPU and GPU")
             case "together" if self._alone:
-                return self._request([computing(), moving(), handed(*READ)], "both processors at once", together=True)
+                return self._request(
+                    [compute_bound_network(), memory_bound_network(), handover_network(*READ_SHAPE)],
+                    "both processors at once",
+                    together=True,
+                )
             case _:
                 return {"done": True, "sentences": self._write()}
 
@@ -144,7 +159,7 @@ class BrowserMeasurer:
             self._places += [*half, BrowserPlace("gpu", "all", "webgpu", 1)]
         notes = f"{device.agent}; {device.cores} cores; {RUNTIME}; medians of whole networks in turns, made-up weights"
         source = Source("random networks in a browser, measured by the page of `stretch web`", "", "", "CC0-1.0", notes)
-        self._table = Table.open(self.out / f"{self.name}.measurements", source, False)
+        self._table = MeasurementTable.open(self.out / f"{self.name}.measurements", source, False)
         self._device = device
         self._end = monotonic() + self._seconds
 
@@ -200,10 +215,10 @@ class BrowserMeasurer:
         if not self._alone or not self._together:
             return {}
         host, other = self._places[0], self._places[-1]
-        graphs = [handed(*shape) for shape in HANDOVERS]
+        graphs = [handover_network(*shape) for shape in HANDOVERS]
         link = fit_link([Handover(*sizes(graph), self._alone[other.name][graph.name]) for graph in graphs])
 
-        read = handed(*READ)
+        read = handover_network(*READ_SHAPE)
 
         def slowdown(graph: OpGraph) -> tuple[float, float]:
             beside, alone = self._together[graph.name], self._alone
@@ -211,7 +226,11 @@ class BrowserMeasurer:
             return on_host, on_other
 
         under_load = float(np.median(self._together[read.name][other.name])) / self._alone[other.name][read.name]
-        return {other.family: Crossing(link, slowdown(computing()), slowdown(moving()), other.runtime, under_load=under_load)}
+        return {
+            other.family: Crossing(
+                link, slowdown(compute_bound_network()), slowdown(memory_bound_network()), other.runtime, under_load=under_load
+            )
+        }
 
     def _write(self) -> list[str]:
         assert self._table is not None

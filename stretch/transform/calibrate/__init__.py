@@ -1,7 +1,7 @@
 """Calibration without training: statistics, layers and joins are fitted to the original's activations on unlabelled images."""
 
-from stretch.transform.calibrate.run import MIN_IMAGES, SegmentError, calibrate, whole_design
-from stretch.transform.calibrate.segment import Choices
+from stretch.transform.calibrate.run import MIN_IMAGES, SegmentError, calibrate, undivided_design
+from stretch.transform.calibrate.segment import ChoiceSettings
 from stretch.transform.calibrate.statistics import renew_statistics
 
-__all__ = ["MIN_IMAGES", "Choices", "SegmentError", "calibrate", "renew_statistics", "whole_design"]
+__all__ = ["MIN_IMAGES", "ChoiceSettings", "SegmentError", "calibrate", "renew_statistics", "undivided_design"]

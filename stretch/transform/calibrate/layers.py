@@ -16,7 +16,7 @@ from stretch.planning.design.scale import ENTRY_CONV, ENTRY_NORM, JOIN_CONV
 from stretch.planning.network.segments import Block, Segment
 from stretch.transform.calibrate.statistics import Batches, Norm, Values, walk
 from stretch.transform.model import Branch
-from stretch.transform.width import Heritage
+from stretch.transform.width import InheritedChannels
 
 #: Operator of a branch → operator of the original that it reproduces, where it is another one.
 Matches = dict[str, str]
@@ -29,7 +29,7 @@ def candidate_matches(segment: Segment, sources: Sequence[OpGraph]) -> list[list
     if another branch then computes what the last ones add, so that together they
     cover the whole segment. Which branch takes which end is for the data to say.
     """
-    late = [_late(segment, source) for source in sources]
+    late = [_match_from_end(segment, source) for source in sources]
     options: list[list[Matches]] = [[{} for _ in sources]]
     for first in range(len(sources)):
         way = [{} if i == first else branch_matches for i, branch_matches in enumerate(late)]
@@ -38,7 +38,7 @@ def candidate_matches(segment: Segment, sources: Sequence[OpGraph]) -> list[list
     return options
 
 
-def _late(segment: Segment, source: OpGraph) -> Matches:
+def _match_from_end(segment: Segment, source: OpGraph) -> Matches:
     """Matches with the last blocks of each run, where they have the same structure."""
     matches: Matches = {}
     for run in dict.fromkeys(block.run for block in segment.blocks):
@@ -78,7 +78,7 @@ def pixels_for(images: int, inputs: int, groups: int = 1) -> int:
 
 
 @lru_cache(maxsize=256)
-def chosen_pixels(height: int, width: int, count: int) -> torch.Tensor:
+def evenly_spaced_pixels(height: int, width: int, count: int) -> torch.Tensor:
     """Numbers of `count` pixels of a map, ascending; all of them where it has no more.
 
     They depend on the size of the map alone: every image gives the same ones, so
@@ -94,7 +94,7 @@ def rows_of(x: torch.Tensor, count: int) -> torch.Tensor:
     """Channels of the chosen pixels, (images · pixels, channels); a vector is one pixel."""
     if x.dim() == 2:
         return x
-    chosen = chosen_pixels(x.shape[2], x.shape[3], count).to(x.device)
+    chosen = evenly_spaced_pixels(x.shape[2], x.shape[3], count).to(x.device)
     return x.flatten(2).mT.index_select(1, chosen).flatten(0, 1)
 
 
@@ -107,7 +107,7 @@ def patches(layer: nn.Conv2d | nn.Linear, x: torch.Tensor, out: tuple[int, ...],
     if isinstance(layer, nn.Linear):
         return x
     height, width = out[2:]
-    chosen = chosen_pixels(height, width, count).to(x.device)
+    chosen = evenly_spaced_pixels(height, width, count).to(x.device)
     (tall, wide), (down, across), (dy, dx) = layer.kernel_size, layer.stride, layer.dilation
     top, left, bottom, right = layer.pads if isinstance(layer, PaddedConv2d) else (*_pair(layer), *_pair(layer))
     padded = F.pad(x, (left, right, top, bottom))
@@ -218,7 +218,7 @@ class Regression:
 
 
 #: An operator of the original, and the number of sampled pixels per image.
-Look = tuple[str, int]
+LayerTarget = tuple[str, int]
 
 
 @dataclass(frozen=True)
@@ -249,13 +249,13 @@ def tail_of(graph: OpGraph, layer: str) -> Tail:
 
 
 @dataclass(frozen=True)
-class _Goal:
+class _LayerGoal:
     """What one layer is fitted to: an operator of the branch, less a skip, at so many pixels of every image."""
 
     name: str
     skip: str | None
     norm: str | None
-    look: Look
+    look: LayerTarget
 
 
 class BranchFit:
@@ -270,13 +270,13 @@ class BranchFit:
         matches: Operators that reproduce another than the one they are named after.
     """
 
-    def __init__(self, heritage: Heritage, branch: Branch, matches: Matches, images: int) -> None:
-        self.heritage, self.branch = heritage, branch
-        graph, source = heritage.branch.graph, heritage.branch.source
+    def __init__(self, inherited: InheritedChannels, branch: Branch, matches: Matches, images: int) -> None:
+        self.heritage, self.branch = inherited, branch
+        graph, source = inherited.branch.graph, inherited.branch.source
         # An entry passes on what arrives at the original segment.
         reproduced = {op.name: op.name for op in graph.ops} | matches | dict.fromkeys((ENTRY_CONV, ENTRY_NORM), source.input.name)
         order = {name: number for number, (name, _, _) in enumerate(branch.steps)} | dict.fromkeys(branch.sources, -1)
-        self._goals: dict[str, _Goal] = {}
+        self._goals: dict[str, _LayerGoal] = {}
         for name, layer in branch.named_children():
             shape = graph.by_name[name].shape
             if name == JOIN_CONV or not (isinstance(layer, nn.Conv2d) or (isinstance(layer, nn.Linear) and len(shape) == 2)):
@@ -288,14 +288,14 @@ class BranchFit:
             tail = tail_of(graph, name)
             summed = tail.add is not None and tail.skip is not None and order[tail.skip] < order[name]
             goal = tail.add if summed and tail.add else tail.end
-            self._goals[name] = _Goal(goal, tail.skip if summed else None, tail.norm, (reproduced[goal], count))
+            self._goals[name] = _LayerGoal(goal, tail.skip if summed else None, tail.norm, (reproduced[goal], count))
 
     @property
-    def looks(self) -> set[Look]:
+    def layer_targets(self) -> set[LayerTarget]:
         """Activations of the original that it needs."""
         return {goal.look for goal in self._goals.values()}
 
-    def run(self, arriving: Batches, fitted: int, targets: Mapping[Look, Batches], ridge: float) -> list[torch.Tensor]:
+    def run(self, arriving: Batches, fitted: int, targets: Mapping[LayerTarget, Batches], ridge: float) -> list[torch.Tensor]:
         """Fit the layers, entry included, in place.
 
         Args:
@@ -309,20 +309,24 @@ class BranchFit:
             assert isinstance(layer, nn.Conv2d | nn.Linear)
             goal = self._goals[name]
             _, count = goal.look
-            channels = self.heritage.kept(source.input.name if goal.name == ENTRY_NORM else goal.name).to(arriving[0].device)
+            channels = self.heritage.original_channels(source.input.name if goal.name == ENTRY_NORM else goal.name).to(arriving[0].device)
             wanted = torch.cat([rows[:, channels] for rows in targets[goal.look]])
             if goal.skip:
                 wanted -= torch.cat([rows_of(x, count) for x in values[goal.skip][:fitted]])
             norm = self.branch.get_submodule(goal.norm) if goal.norm else None
             assert norm is None or isinstance(norm, Norm)
-            _fit(layer, norm, torch.cat([patches(layer, x, graph.by_name[name].shape, count) for x in reads[0][:fitted]]), wanted, ridge)
+            _fit_layer(
+                layer, norm, torch.cat([patches(layer, x, graph.by_name[name].shape, count) for x in reads[0][:fitted]]), wanted, ridge
+            )
 
         return walk(self.branch, arriving, visit)
 
 
-def look(whole: Branch, there: Batches, fitted: int, looks: Iterable[Look]) -> tuple[list[torch.Tensor], dict[Look, list[torch.Tensor]]]:
+def collect_targets(
+    whole: Branch, original_inputs: Batches, fitted: int, looks: Iterable[LayerTarget]
+) -> tuple[list[torch.Tensor], dict[LayerTarget, list[torch.Tensor]]]:
     """Run the original segment once and record the activations for the fits."""
-    rows_by_look: dict[Look, list[torch.Tensor]] = {wanted: [] for wanted in looks}
+    rows_by_look: dict[LayerTarget, list[torch.Tensor]] = {wanted: [] for wanted in looks}
     handles = [
         whole.get_submodule(wanted[0]).register_forward_hook(
             lambda module, inputs, output, wanted=wanted: rows_by_look[wanted].append(rows_of(output, wanted[1]))
@@ -332,7 +336,7 @@ def look(whole: Branch, there: Batches, fitted: int, looks: Iterable[Look]) -> t
     ]
     outputs = []
     try:
-        for number, x in enumerate(there):
+        for number, x in enumerate(original_inputs):
             if number == fitted:
                 for handle in handles:
                     handle.remove()
@@ -346,11 +350,11 @@ def look(whole: Branch, there: Batches, fitted: int, looks: Iterable[Look]) -> t
     return outputs, rows_by_look
 
 
-def _fit(layer: nn.Conv2d | nn.Linear, norm: Norm | None, inputs: torch.Tensor, wanted: torch.Tensor, ridge: float) -> None:
+def _fit_layer(layer: nn.Conv2d | nn.Linear, norm: Norm | None, inputs: torch.Tensor, targets: torch.Tensor, ridge: float) -> None:
     weight = layer.weight.flatten(1)
     outputs, groups = len(weight), layer.groups if isinstance(layer, nn.Conv2d) else 1
     sums = Regression(groups, weight.shape[1], outputs // groups, weight.device)
-    sums.add(inputs, wanted)
+    sums.add(inputs, targets)
     scale = norm.weight / (norm.running_var + norm.eps).sqrt() if norm else torch.ones_like(weight[:, 0])
     fitted, bias = sums.solve(ridge, weight * scale[:, None], intercept=norm is not None or layer.bias is not None)
     if norm is None:

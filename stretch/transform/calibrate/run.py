@@ -13,16 +13,16 @@ from stretch.capture import Captured
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, SideDesign, undivided
 from stretch.planning.design.scale import design_segments
 from stretch.planning.network.segments import split_segments
-from stretch.transform.build import build, heritages
-from stretch.transform.calibrate.segment import ALL, Choices, FitTask
+from stretch.transform.build import build, inherited_channels
+from stretch.transform.calibrate.segment import ALL_CHOICES, ChoiceSettings, FitTask
 from stretch.transform.calibrate.split import divide
 from stretch.transform.model import BranchedModel, BranchedSegment
-from stretch.transform.width import Heritage
+from stretch.transform.width import InheritedChannels
 
 #: Fewer images than this leave the regressions to chance.
 MIN_IMAGES = 16
 #: Tensors of all images that live at once: three at meeting points, three inside a branch.
-_HELD = 6
+_TENSORS_PER_IMAGE = 6
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def calibrate(
     *,
     synthetic: Sequence[torch.Tensor] = (),
     layers: bool = True,
-    choices: Choices = ALL,
+    choices: ChoiceSettings = ALL_CHOICES,
 ) -> list[SegmentError]:
     """Bring a freshly built model close to the original, without labels.
 
@@ -71,11 +71,11 @@ def calibrate(
         StretchError: If there are too few images, too many for the memory, or their shape is wrong.
     """
     device = next(model.parameters()).device
-    room = _room(captured, images, device)
-    original = build(captured, whole_design(captured, model.design)).to(device)
+    room = _image_capacity(captured, images, device)
+    original = build(captured, undivided_design(captured, model.design)).to(device)
     model.eval()
     made = [torch.cat(list(synthetic))[:room].to(device)] if synthetic else []
-    arriving, split = divide([batch.to(device) for batch in images], _largest(captured), made)
+    arriving, split = divide([batch.to(device) for batch in images], _largest_tensor(captured), made)
     there = arriving
     errors = []
     # Bands of rows and branches of channels share their weights: what is fitted is the segment in one piece.
@@ -83,7 +83,7 @@ def calibrate(
     for placed, part, family, segment in zip(
         model.design.segments,
         pieces.segments,
-        heritages(captured, pieces),
+        inherited_channels(captured, pieces),
         design_segments(captured.graph, model.design),
         strict=True,
     ):
@@ -97,7 +97,7 @@ def calibrate(
             there = [whole(x) for x in there]
             arriving = there if same else [branched(x) for x in arriving]
             continue
-        piece = _piece(model, placed, part, family)
+        piece = _segment_for(model, placed, part, family)
         job = FitTask(captured, part, segment, family, piece, whole, arriving, there, split, ridge)
         before, after = job.calibrate(layers, choices)
         if placed is not part:
@@ -108,28 +108,29 @@ def calibrate(
     return errors
 
 
-def _piece(model: BranchedModel, placed: SegmentDesign, part: SegmentDesign, family: list[Heritage]) -> BranchedSegment:
+def _segment_for(model: BranchedModel, placed: SegmentDesign, part: SegmentDesign, family: list[InheritedChannels]) -> BranchedSegment:
     """A segment to be fitted: the model's own, or one in one piece with the weights of its parts."""
     segment = model.segment(placed.name)
     if placed is part:
         return segment
-    piece = BranchedSegment(part, [heritage.branch for heritage in family]).eval()
+    piece = BranchedSegment(part, [inherited.branch for inherited in family]).eval()
     piece.owner.load_state_dict(segment.owner.state_dict())
     return piece.to(next(model.parameters()).device)
 
 
-def _room(captured: Captured, images: Sequence[torch.Tensor], device: torch.device) -> int:
+def _image_capacity(captured: Captured, images: Sequence[torch.Tensor], device: torch.device) -> int:
     """How many more images than those that are given half of the memory holds; those that are given are checked."""
-    wanted = captured.graph.input.shape[1:]
+    input_shape = captured.graph.input.shape[1:]
     for batch in images:
-        if tuple(batch.shape[1:]) != wanted:
+        if tuple(batch.shape[1:]) != input_shape:
             raise StretchError(
-                f"calibration images have shape {tuple(batch.shape[1:])}, the network reads {wanted}", "resize them to the network's input"
+                f"calibration images have shape {tuple(batch.shape[1:])}, the network reads {input_shape}",
+                "resize them to the network's input",
             )
     count = sum(len(batch) for batch in images)
     if count < MIN_IMAGES:
         raise StretchError(f"{count} calibration images are too few", f"give at least {MIN_IMAGES}, better some hundreds")
-    bytes_per_image = _HELD * _largest(captured)
+    bytes_per_image = _TENSORS_PER_IMAGE * _largest_tensor(captured)
     memory = torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else system.memory_bytes()
     if count * bytes_per_image > memory:
         raise StretchError(
@@ -139,12 +140,12 @@ def _room(captured: Captured, images: Sequence[torch.Tensor], device: torch.devi
     return max(int(memory / 2 / bytes_per_image) - count, 0)
 
 
-def _largest(captured: Captured) -> int:
+def _largest_tensor(captured: Captured) -> int:
     """Bytes of one image's largest activation."""
     return 4 * max(prod(op.shape) for op in captured.graph.ops) // captured.graph.input.shape[0]
 
 
-def whole_design(captured: Captured, design: BranchDesign | None = None) -> BranchDesign:
+def undivided_design(captured: Captured, design: BranchDesign | None = None) -> BranchDesign:
     """The original with the segments of `design`, so that its meeting points can be looked at; with its own stages if None."""
     graph = captured.graph
     segments = split_segments(graph) if design is None else design_segments(graph, design)

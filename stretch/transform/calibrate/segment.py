@@ -17,12 +17,12 @@ from stretch.planning.network.segments import Block, ChannelGroups, Segment
 from stretch.transform.build import fill_branch, start_joins
 from stretch.transform.calibrate.layers import (
     BranchFit,
-    Look,
+    LayerTarget,
     Matches,
     Products,
     Regression,
     candidate_matches,
-    look,
+    collect_targets,
     patches,
     pixels_for,
     rows_of,
@@ -32,7 +32,7 @@ from stretch.transform.calibrate.layers import (
 from stretch.transform.calibrate.split import Split
 from stretch.transform.calibrate.statistics import Batches, backbone_of, rebase_statistics, renewed_backbone
 from stretch.transform.model import Branch, BranchedSegment
-from stretch.transform.width import Heritage
+from stretch.transform.width import InheritedChannels
 
 #: Maximum number of rounds of removal.
 ROUNDS = 64
@@ -71,9 +71,9 @@ class Elimination:
     def costs(self, units: torch.Tensor) -> torch.Tensor:
         """Error by the removal of each single unit, relative to the variance of the outputs."""
         weight = self._weight[:, units].movedim(0, 2)
-        return (weight * torch.linalg.solve(self._blocks_of(units), weight)).sum((1, 2)) / self._size
+        return (weight * torch.linalg.solve(self._diagonal_blocks(units), weight)).sum((1, 2)) / self._size
 
-    def _blocks_of(self, units: torch.Tensor) -> torch.Tensor:
+    def _diagonal_blocks(self, units: torch.Tensor) -> torch.Tensor:
         """The part of the inverse that is each unit's own, (units, inputs of each, inputs of each)."""
         places = self._place[units[:, 0]]
         if self._units.shape[1:] != units.shape[1:] or bool((places < 0).any()):
@@ -111,28 +111,28 @@ def keep_units(count: int, keep: int, readers: list[tuple[Elimination, torch.Ten
     alive = torch.arange(count, device=readers[0][1].device)
     while len(alive) > keep:
         costs = torch.stack([layer.costs(inputs[alive]) for layer, inputs in readers]).sum(0)
-        gone = costs.argsort()[: min(len(alive) - keep, -(-count // ROUNDS))]
+        removed = costs.argsort()[: min(len(alive) - keep, -(-count // ROUNDS))]
         for layer, inputs in readers:
-            layer.remove(inputs[alive[gone]].flatten())
+            layer.remove(inputs[alive[removed]].flatten())
         stays = torch.ones(len(alive), dtype=torch.bool, device=alive.device)
-        stays[gone] = False
+        stays[removed] = False
         alive = alive[stays]
     return alive
 
 
-def conditional_covariance(covariance: torch.Tensor, known: torch.Tensor, ridge: float) -> torch.Tensor:
+def conditional_covariance(covariance: torch.Tensor, given: torch.Tensor, ridge: float) -> torch.Tensor:
     """The conditional covariance given some of the variables.
 
     Args:
         covariance: (n, n) float64.
         known: Which, (m,) int64, each once.
     """
-    if not len(known):
+    if not len(given):
         return covariance
     penalty = ridge * covariance.diagonal().mean().clamp_min(1e-12)
-    eye = torch.eye(len(known), dtype=covariance.dtype, device=covariance.device)
-    rows = covariance[known]
-    return covariance - rows.mT @ torch.linalg.solve(rows[:, known] + penalty * eye, rows)
+    eye = torch.eye(len(given), dtype=covariance.dtype, device=covariance.device)
+    rows = covariance[given]
+    return covariance - rows.mT @ torch.linalg.solve(rows[:, given] + penalty * eye, rows)
 
 
 def inverse_of(covariance: torch.Tensor, ridge: float) -> torch.Tensor:
@@ -149,10 +149,10 @@ def inverse_of(covariance: torch.Tensor, ridge: float) -> torch.Tensor:
 
 
 #: Layers with more inputs are ignored, as their covariance would be too expensive.
-MOST_INPUTS = 4608
+MAX_INPUTS = 4608
 
 #: Smallest penalty of the choice.
-_LEAST_RIDGE = 1e-4
+_MIN_RIDGE = 1e-4
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class Covariances:
     end: torch.Tensor  # Of its output, (channels, channels) float64.
 
 
-def find_covariances(whole: Branch, source: OpGraph, there: Batches, images: int) -> Covariances:
+def find_covariances(whole: Branch, source: OpGraph, original_inputs: Batches, images: int) -> Covariances:
     """Run the original segment and accumulate the covariances of its dense layers' inputs and of its output."""
     products: dict[str, Products] = {}
     handles = []
@@ -173,7 +173,7 @@ def find_covariances(whole: Branch, source: OpGraph, there: Batches, images: int
             continue
         layer = whole.get_submodule(op.name)
         inputs = layer.weight[0].numel()
-        if inputs <= MOST_INPUTS:
+        if inputs <= MAX_INPUTS:
             products[op.name] = sums = Products(1, inputs, layer.weight.device)
             count = pixels_for(images, inputs)
             handles.append(
@@ -182,9 +182,9 @@ def find_covariances(whole: Branch, source: OpGraph, there: Batches, images: int
                 )
             )
     width = source.by_name[source.output].shape[1]
-    end = Products(1, width, there[0].device)
+    end = Products(1, width, original_inputs[0].device)
     try:
-        for x in there:
+        for x in original_inputs:
             end.add(rows_of(whole(x), pixels_for(images, width)))
     finally:
         for handle in handles:
@@ -207,13 +207,13 @@ class ChannelChoice:
 
     def __init__(self, captured: Captured, part: SegmentDesign, covariances: Covariances, ridge: float) -> None:
         # smaller eigenvalues are rounding errors of fp32 products
-        self._captured, self._part, self._covariances, self._ridge = captured, part, covariances, max(ridge, _LEAST_RIDGE)
+        self._captured, self._part, self._covariances, self._ridge = captured, part, covariances, max(ridge, _MIN_RIDGE)
         # every branch and way begins with the same inverses
         self._inverses: dict[str, torch.Tensor] = {}
 
-    def choose(self, index: int, heritage: Heritage, matches: Matches, others: Sequence[Heritage]) -> Heritage:
+    def choose(self, index: int, inherited: InheritedChannels, matches: Matches, others: Sequence[InheritedChannels]) -> InheritedChannels:
         """Return the parts that a branch keeps."""
-        branch = heritage.branch
+        branch = inherited.branch
         channels, source = branch.channels, branch.source
         scale = self._part.branches[index]
         fixed = {channels.input_group} if scale.entry in ("none", "slice") else set()
@@ -221,11 +221,11 @@ class ChannelChoice:
             fixed |= {group for group, _ in channels.pieces[source.output]}
         open_groups = {g for g, units in channels.units.items() if branch.kept[g] < units} - fixed
         if not open_groups:
-            return heritage
-        chosen = dict(heritage.chosen)
+            return inherited
+        chosen = dict(inherited.chosen)
         readers = _readers(source, channels)
         layers: dict[str, Elimination] = {}
-        for group in sorted(open_groups, key=lambda g: _last(source, channels, readers, g), reverse=True):
+        for group in sorted(open_groups, key=lambda g: _last_reader(source, channels, readers, g), reverse=True):
             reading = []
             for name in readers:
                 columns = _columns(source, channels, name, group)
@@ -243,7 +243,7 @@ class ChannelChoice:
                 moved = [(layer, columns.to(self._covariances.end.device)) for layer, columns in reading]
                 chosen[group] = keep_units(channels.units[group], branch.kept[group], moved).cpu()
             open_groups.discard(group)
-        return replace(heritage, chosen=chosen)
+        return replace(inherited, chosen=chosen)
 
     def _layer(
         self, source: OpGraph, channels: ChannelGroups, name: str, decided: Mapping[int, torch.Tensor], matches: Matches
@@ -261,12 +261,14 @@ class ChannelChoice:
             eps = source.by_name[norm].attrs["eps"]
             assert isinstance(eps, float)
             weight = weight * (numbers["weight"] / (numbers["running_var"] + eps).sqrt()).detach().double()[:, None]
-        rows = _kept(channels, name, decided)
+        rows = _kept_channels(channels, name, decided)
         if original not in self._inverses:
             self._inverses[original] = inverse_of(covariance, self._ridge)
         return Elimination(covariance, weight[rows].to(covariance.device), self._ridge, inverse=self._inverses[original])
 
-    def _join(self, index: int, branch: ScaledBranch, others: Sequence[Heritage], group: int) -> tuple[Elimination, torch.Tensor] | None:
+    def _join(
+        self, index: int, branch: ScaledBranch, others: Sequence[InheritedChannels], group: int
+    ) -> tuple[Elimination, torch.Tensor] | None:
         """The branch's part of the join, as one that reads its backbone; None where the group is not in it."""
         join = join_of(self._part.join)
         # the backbone has the channels of the segment's end for any last block
@@ -293,7 +295,7 @@ def _readers(source: OpGraph, channels: ChannelGroups) -> list[str]:
     return [op.name for op in source.ops if op.kind != "input" and kind_of(op.kind).dense(op.attrs)]
 
 
-def _last(source: OpGraph, channels: ChannelGroups, readers: Iterable[str], group: int) -> int:
+def _last_reader(source: OpGraph, channels: ChannelGroups, readers: Iterable[str], group: int) -> int:
     """Position of the last reader of a group; the end of the segment is last."""
     if any(g == group for g, _ in channels.pieces[source.output]):
         return len(source.ops)
@@ -325,7 +327,7 @@ def _units(channels: ChannelGroups, tensor: str, group: int, taps: int) -> torch
     return torch.cat(parts, 1) if parts else None
 
 
-def _kept(channels: ChannelGroups, name: str, decided: Mapping[int, torch.Tensor]) -> torch.Tensor:
+def _kept_channels(channels: ChannelGroups, name: str, decided: Mapping[int, torch.Tensor]) -> torch.Tensor:
     """Channels of an operator's output that stay, each once; all of a group that is not decided."""
     parts, at = [], 0
     for group, per in channels.pieces[name]:
@@ -351,7 +353,7 @@ def choose_blocks(
     are chosen one after the other, each given those before it, so that they complement each other. How many blocks of each
     run stay is the design's, blocks that change the shape always do, and where the blocks of a run differ, it stays as it is.
     """
-    left_out = [_left_out(segment, source) for source in sources]
+    left_out = [_dropped_counts(segment, source) for source in sources]
     if not any(left_out):
         return [{} for _ in sources]
     images = torch.cat(list(there))
@@ -361,19 +363,19 @@ def choose_blocks(
     for scale, source, counts in zip(part.branches, sources, left_out, strict=True):
         partition = slice(start, start + scale.partition) if join.divides else slice(None)
         start += scale.partition
-        gone = _choose(segment, whole, x, counts, wanted[:, partition], known, ridge)
-        branch_matches.append(_matches(segment, source, gone))
+        removed = _choose(segment, whole, x, counts, wanted[:, partition], known, ridge)
+        branch_matches.append(_matches(segment, source, removed))
         if join.adds or join.widens:
-            known.append(_rows(output_without(whole, gone, x)))
+            known.append(_rows(output_without_blocks(whole, removed, x)))
     return branch_matches
 
 
-def output_without(whole: Branch, gone: Sequence[Block], x: torch.Tensor) -> torch.Tensor:
+def output_without_blocks(whole: Branch, removed: Sequence[Block], x: torch.Tensor) -> torch.Tensor:
     """Output of a segment with some blocks replaced by identities."""
     instead: dict[str, str] = {}
-    for block in gone:
+    for block in removed:
         instead[block.end] = instead.get(block.start, block.start)
-    dropped = {name for block in gone for name in block.ops}
+    dropped = {name for block in removed for name in block.ops}
     steps = [(name, [instead.get(read, read) for read in reads]) for name, reads, _ in whole.steps if name not in dropped]
     (source,), (result,) = whole.sources, whole.results
     last = {read: name for name, reads in steps for read in reads} | {instead.get(result, result): ""}
@@ -386,16 +388,16 @@ def output_without(whole: Branch, gone: Sequence[Block], x: torch.Tensor) -> tor
     return values[instead.get(result, result)]
 
 
-def _left_out(segment: Segment, source: OpGraph) -> dict[int, int]:
+def _dropped_counts(segment: Segment, source: OpGraph) -> dict[int, int]:
     """Number of blocks that a branch leaves out of each run, for runs with a choice."""
     counts: dict[int, int] = {}
     for block in segment.blocks:
         if block.ops[0] not in source.by_name:
             counts[block.run] = counts.get(block.run, 0) + 1
-    return {run: count for run, count in counts.items() if _alike(segment, run)}
+    return {run: count for run, count in counts.items() if _is_repeated(segment, run)}
 
 
-def _alike(segment: Segment, run: int) -> bool:
+def _is_repeated(segment: Segment, run: int) -> bool:
     """Whether the removable blocks of a run have the same structure."""
     first, *others = (block for block in segment.blocks if block.run == run and block.removable)
     return all(same_structure(segment.graph, first, other) for other in others)
@@ -406,49 +408,49 @@ def _choose(
     whole: Branch,
     x: torch.Tensor,
     counts: dict[int, int],
-    wanted: torch.Tensor,
-    known: Sequence[torch.Tensor],
+    target: torch.Tensor,
+    outputs: Sequence[torch.Tensor],
     ridge: float,
 ) -> list[Block]:
     """Blocks whose removal changes the output least, in their order, with the given number per run."""
-    still, gone = dict(counts), set()
-    candidates = [i for i, block in enumerate(segment.blocks) if block.removable and block.run in still]
+    remaining, removed = dict(counts), set()
+    candidates = [i for i, block in enumerate(segment.blocks) if block.removable and block.run in remaining]
     # greedy one by one if that is cheap; else several at a time
     at_once = max(1, -(-sum(counts.values()) * len(candidates) // (2 * RUNS)))
-    while any(still.values()):
+    while any(remaining.values()):
         errors = {}
         for i in candidates:
-            if i not in gone and still[segment.blocks[i].run]:
-                rows = _rows(output_without(whole, [segment.blocks[j] for j in sorted({*gone, i})], x))
-                errors[i] = _unexplained([*known, rows], wanted, ridge)
+            if i not in removed and remaining[segment.blocks[i].run]:
+                rows = _rows(output_without_blocks(whole, [segment.blocks[j] for j in sorted({*removed, i})], x))
+                errors[i] = _residual_variance([*outputs, rows], target, ridge)
         for i in sorted(errors, key=lambda i: errors[i])[:at_once]:
             run = segment.blocks[i].run
-            if still[run]:
-                still[run] -= 1
-                gone.add(i)
-    return [segment.blocks[i] for i in sorted(gone)]
+            if remaining[run]:
+                remaining[run] -= 1
+                removed.add(i)
+    return [segment.blocks[i] for i in sorted(removed)]
 
 
-def _unexplained(inputs: Sequence[torch.Tensor], wanted: torch.Tensor, ridge: float) -> float:
+def _residual_variance(inputs: Sequence[torch.Tensor], target: torch.Tensor, ridge: float) -> float:
     """Squared error of the best linear map over the variance."""
     x = torch.cat(list(inputs), 1)
-    sums = Regression(1, x.shape[1], wanted.shape[1], x.device)
-    sums.add(x, wanted)
-    weight, bias = sums.solve(ridge, torch.zeros(wanted.shape[1], x.shape[1], device=x.device))
-    return float((x @ weight.T + bias - wanted).square().sum() / (wanted - wanted.mean(0)).square().sum().clamp_min(1e-12))
+    sums = Regression(1, x.shape[1], target.shape[1], x.device)
+    sums.add(x, target)
+    weight, bias = sums.solve(ridge, torch.zeros(target.shape[1], x.shape[1], device=x.device))
+    return float((x @ weight.T + bias - target).square().sum() / (target - target.mean(0)).square().sum().clamp_min(1e-12))
 
 
 def _rows(output: torch.Tensor) -> torch.Tensor:
     return rows_of(output, -(-PIXELS * output.shape[1] // len(output)))
 
 
-def _matches(segment: Segment, source: OpGraph, gone: Sequence[Block]) -> Matches:
+def _matches(segment: Segment, source: OpGraph, removed: Sequence[Block]) -> Matches:
     """Operators of the blocks that a branch has, and those of the blocks that stay; only where they are others."""
     matches: Matches = {}
-    for run in {block.run for block in gone}:
+    for run in {block.run for block in removed}:
         blocks = [block for block in segment.blocks if block.run == run]
         branch_blocks = [block for block in blocks if block.ops[0] in source.by_name]
-        stay = [block for block in blocks if block not in gone]
+        stay = [block for block in blocks if block not in removed]
         for mine, other in zip(branch_blocks, stay, strict=True):
             if mine is not other:
                 matches.update(zip(mine.ops, other.ops, strict=True))
@@ -520,7 +522,7 @@ def readout(output: torch.Tensor, target: torch.Tensor, ridge: float) -> tuple[t
 TRUNK_RIDGES = (1e-4, 1e-2, 1.0, 1e6)
 
 #: A smaller error than this is rounding: the segment computes what the original does.
-_SAME = 1e-9
+_EXACT_ERROR = 1e-9
 
 State = dict[str, torch.Tensor]
 _T = TypeVar("_T")
@@ -531,11 +533,11 @@ class BranchOutput:
     """What a join and its error need of a branch."""
 
     rows: torch.Tensor  # Pixels before the join of the images that fits look at, (rows, channels).
-    held: Batches  # All that is before the join of the images for the choice, in batches.
+    held_back: Batches  # All that is before the join of the images for the choice, in batches.
 
 
 @dataclass(frozen=True)
-class Choices:
+class ChoiceSettings:
     """What is chosen on activations, beside ways that the design alone suggests."""
 
     channels: bool = True  # Which channels a branch keeps (`ChannelChoice`).
@@ -543,22 +545,22 @@ class Choices:
 
 
 #: Whatever can be chosen so.
-ALL = Choices()
+ALL_CHOICES = ChoiceSettings()
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedBranch:
     """One branch, fitted in one way."""
 
     matches: Matches  # Blocks of the original that its own reproduce.
-    heritage: Heritage  # What it keeps of the original.
+    heritage: InheritedChannels  # What it keeps of the original.
     state: State  # Its weights and statistics.
     backbone: BranchOutput  # What it computes before the join.
 
 
 @dataclass
 class FitTask:
-    """One segment: what is fitted, to what.
+    """Fit of one segment to the original.
 
     Args:
         part: The segment's design.
@@ -572,17 +574,17 @@ class FitTask:
     captured: Captured
     part: SegmentDesign
     original: Segment
-    family: list[Heritage]
+    family: list[InheritedChannels]
     segment: BranchedSegment
-    whole: Branch
-    arriving: Batches
-    there: Batches
+    original_branch: Branch
+    branch_inputs: Batches
+    original_inputs: Batches
     split: Split
     ridge: float
     targets: list[torch.Tensor] = field(default_factory=list)
     outputs: list[torch.Tensor] = field(default_factory=list)
 
-    def calibrate(self, layers: bool, choices: Choices) -> tuple[float, float]:
+    def calibrate(self, layers: bool, choices: ChoiceSettings) -> tuple[float, float]:
         """Keep the candidate that is best on the images for the choice, including the segment as it was built.
 
         Args:
@@ -592,167 +594,179 @@ class FitTask:
             The errors as built and in the end.
         """
         branches, fitted = self._branches(), self.split.fitted
-        segment_options = self._ways(choices) if layers else []
-        options = [_distinct(way[i] for way in segment_options) for i in range(len(branches))]
+        segment_options = self._block_candidates(choices) if layers else []
+        options = [_distinct(candidate[i] for candidate in segment_options) for i in range(len(branches))]
         looks = {
-            one
+            layer_look
             for i, branch_options in enumerate(options)
             for m in branch_options
-            for one in self._branch_fit(self.family[i], branches[i], m).looks
+            for layer_look in self._branch_fit(self.family[i], branches[i], m).layer_targets
         }
-        self.targets, rows_by_look = look(self.whole, self.there, fitted, looks)
+        self.targets, rows_by_look = collect_targets(self.original_branch, self.original_inputs, fitted, looks)
         # A join reads all branches: no regression of it has more inputs.
-        joined = sum(h.branch.graph.by_name[_backbone_name(h, branch)].shape[1] for h, branch in zip(self.family, branches, strict=True))
-        self._count = pixels_for(self.split.images, joined)
-        self._wanted = torch.cat([rows_of(y, self._count) for y in self.targets[:fitted]])
+        join_inputs = sum(
+            h.branch.graph.by_name[_backbone_name(h, branch)].shape[1] for h, branch in zip(self.family, branches, strict=True)
+        )
+        self._row_count = pixels_for(self.split.images, join_inputs)
+        self._target_rows = torch.cat([rows_of(y, self._row_count) for y in self.targets[:fitted]])
         before = self._error(self._backbones(branches))
-        if before <= _SAME:
-            self.outputs = [self.segment(x) for x in self.arriving]
+        if before <= _EXACT_ERROR:
+            self.outputs = [self.segment(x) for x in self.branch_inputs]
             return before, before
-        self._best, self._least = _state(self.segment), before
-        if self._trunks(self.family):
-            self._offer(self.family, [self._backbone([backbone_of(branch, x) for x in self.arriving]) for branch in branches])
-        renewed = [self._backbone(renewed_backbone(branch, self.arriving, fitted)) for branch in branches]
+        self._best, self._best_error = _state(self.segment), before
+        if self._trunk_branches(self.family):
+            self._evaluate_joins(self.family, [self._backbone([backbone_of(branch, x) for x in self.branch_inputs]) for branch in branches])
+        renewed = [self._backbone(renewed_backbone(branch, self.branch_inputs, fitted)) for branch in branches]
         start = [_state(branch) for branch in branches]
-        self._offer(self.family, renewed)
+        self._evaluate_joins(self.family, renewed)
         if segment_options:
-            self._fit_ways(segment_options, options, start, rows_by_look, choices)
+            self._fit_candidates(segment_options, options, start, rows_by_look, choices)
         self.segment.load_state_dict(self._best)
-        self.outputs = rebase_statistics(self.segment, self.arriving)
-        return before, self._least
+        self.outputs = rebase_statistics(self.segment, self.branch_inputs)
+        return before, self._best_error
 
-    def _ways(self, choices: Choices) -> list[list[Matches]]:
-        """Which blocks of the original the branches reproduce, way by way."""
+    def _block_candidates(self, choices: ChoiceSettings) -> list[list[Matches]]:
+        """Return candidates of which original blocks each branch reproduces."""
         sources = [h.branch.source for h in self.family]
         options = candidate_matches(self.original, sources)
         if choices.blocks:
-            fitted = self.there[: self.split.fitted]
-            options.append(choose_blocks(self.part, self.original, sources, self.whole, fitted, self.ridge))
+            fitted = self.original_inputs[: self.split.fitted]
+            options.append(choose_blocks(self.part, self.original, sources, self.original_branch, fitted, self.ridge))
         return _distinct(options)
 
-    def _fit_ways(
+    def _fit_candidates(
         self,
         segment_options: Sequence[list[Matches]],
         options: Sequence[Sequence[Matches]],
         start: Sequence[State],
-        rows_by_look: Mapping[Look, Batches],
-        choices: Choices,
+        rows_by_look: Mapping[LayerTarget, Batches],
+        choices: ChoiceSettings,
     ) -> None:
-        """Fit all layers in every way, and offer what comes of it."""
-        kept = (
-            self._chosen(options)
+        """Fit all layers for each candidate, and keep the best segment."""
+        heritages_by_branch = (
+            self._choose_channels(options)
             if choices.channels
             else [[built] * len(branch_options) for built, branch_options in zip(self.family, options, strict=True)]
         )
-        done = [
-            [self._fit(i, start[i], heritage, matches, rows_by_look) for heritage, matches in zip(heritages, branch_options, strict=True)]
-            for i, (heritages, branch_options) in enumerate(zip(kept, options, strict=True))
+        fitted_branches = [
+            [
+                self._fit_branch(i, start[i], inherited, matches, rows_by_look)
+                for inherited, matches in zip(heritages, branch_options, strict=True)
+            ]
+            for i, (heritages, branch_options) in enumerate(zip(heritages_by_branch, options, strict=True))
         ]
-        best, least = segment_options[0], float("inf")
-        for way in segment_options:
-            chosen = [branch_options[list(matches).index(m)] for branch_options, matches, m in zip(done, options, way, strict=True)]
-            error = self._offer_fitted(chosen)
-            if error < least:
-                best, least = way, error
+        best, lowest = segment_options[0], float("inf")
+        for candidate in segment_options:
+            chosen = [
+                branch_options[list(matches).index(m)]
+                for branch_options, matches, m in zip(fitted_branches, options, candidate, strict=True)
+            ]
+            error = self._evaluate_fitted(chosen)
+            if error < lowest:
+                best, lowest = candidate, error
         # channels by the norm of their weights, where that is something else, for the best way alone
-        if any(h is not built for branch_options, built in zip(kept, self.family, strict=True) for h in branch_options):
-            self._offer_fitted([self._fit(i, start[i], self.family[i], m, rows_by_look) for i, m in enumerate(best)])
+        if any(h is not built for branch_options, built in zip(heritages_by_branch, self.family, strict=True) for h in branch_options):
+            self._evaluate_fitted([self._fit_branch(i, start[i], self.family[i], m, rows_by_look) for i, m in enumerate(best)])
 
-    def _chosen(self, options: Sequence[Sequence[Matches]]) -> list[list[Heritage]]:
-        """What each branch keeps for each of its ways, chosen on activations."""
+    def _choose_channels(self, options: Sequence[Sequence[Matches]]) -> list[list[InheritedChannels]]:
+        """Choose the channels that each branch keeps for each of its candidates, by activations."""
         narrowed = any(h.branch.kept[g] < units for h in self.family for g, units in h.branch.channels.units.items())
         if not narrowed:
             return [[built] * len(branch_options) for built, branch_options in zip(self.family, options, strict=True)]
-        there = self.there[: self.split.fitted]
-        known = find_covariances(self.whole, self.original.graph, there, self.split.images)
-        choice = ChannelChoice(self.captured, self.part, known, self.ridge)
-        chosen: list[list[Heritage]] = []
+        original_inputs = self.original_inputs[: self.split.fitted]
+        covariances = find_covariances(self.original_branch, self.original.graph, original_inputs, self.split.images)
+        choice = ChannelChoice(self.captured, self.part, covariances, self.ridge)
+        chosen: list[list[InheritedChannels]] = []
         for i, (built, branch_options) in enumerate(zip(self.family, options, strict=True)):
             others = [before[-1] for before in chosen]
             chosen.append([choice.choose(i, built, matches, others) for matches in branch_options])
         return chosen
 
-    def _offer_fitted(self, fitted: Sequence[Fitted]) -> float:
-        """Put fitted branches into the segment, fit their join, and offer that."""
-        for branch, one in zip(self._branches(), fitted, strict=True):
-            branch.load_state_dict(one.state)
-        return self._offer([one.heritage for one in fitted], [one.backbone for one in fitted])
+    def _evaluate_fitted(self, fitted: Sequence[FittedBranch]) -> float:
+        """Put fitted branches into the segment, fit their join, and return the error."""
+        for branch, fitted_branch in zip(self._branches(), fitted, strict=True):
+            branch.load_state_dict(fitted_branch.state)
+        return self._evaluate_joins(
+            [fitted_branch.heritage for fitted_branch in fitted], [fitted_branch.backbone for fitted_branch in fitted]
+        )
 
-    def _offer(self, family: Sequence[Heritage], backbones: Sequence[BranchOutput]) -> float:
-        """Fit the join of the segment as it is, in each way, and keep the best segment so far; gives the least error."""
-        rows, least = [backbone.rows for backbone in backbones], float("inf")
+    def _evaluate_joins(self, family: Sequence[InheritedChannels], backbones: Sequence[BranchOutput]) -> float:
+        """Fit the join in each way, keep the best segment so far, and return the lowest error."""
+        rows, lowest = [backbone.rows for backbone in backbones], float("inf")
         start_joins(self.segment, self.part, family)  # what the first fit is drawn to; behind a trunk every weight is set anew
-        for ridge, trunk in [(self.ridge, None), *((ridge, trunk) for trunk in self._trunks(family) for ridge in TRUNK_RIDGES)]:
-            fit_join(self.part, self.segment, rows, self._wanted, ridge, trunk)
+        for ridge, trunk in [(self.ridge, None), *((ridge, trunk) for trunk in self._trunk_branches(family) for ridge in TRUNK_RIDGES)]:
+            fit_join(self.part, self.segment, rows, self._target_rows, ridge, trunk)
             error = self._error(backbones)
-            least = min(least, error)
-            if error < self._least:
-                self._best, self._least = _state(self.segment), error
-        return least
+            lowest = min(lowest, error)
+            if error < self._best_error:
+                self._best, self._best_error = _state(self.segment), error
+        return lowest
 
-    def _trunks(self, family: Sequence[Heritage]) -> list[int]:
+    def _trunk_branches(self, family: Sequence[InheritedChannels]) -> list[int]:
         """Branches with all channels: what one of them computes may be right as it is, and others be needed for little or nothing."""
-        every = list(range(self._wanted.shape[1]))
-        return [i for i, heritage in enumerate(family) if join_of(self.part.join).adds and heritage.backbone.tolist() == every]
+        all_channels = list(range(self._target_rows.shape[1]))
+        return [i for i, inherited in enumerate(family) if join_of(self.part.join).adds and inherited.backbone.tolist() == all_channels]
 
-    def _branch_fit(self, heritage: Heritage, branch: Branch, matches: Matches) -> BranchFit:
-        return BranchFit(heritage, branch, matches, self.split.images)
+    def _branch_fit(self, inherited: InheritedChannels, branch: Branch, matches: Matches) -> BranchFit:
+        return BranchFit(inherited, branch, matches, self.split.images)
 
     def _branches(self) -> list[Branch]:
         return [branch for branch in self.segment.children() if isinstance(branch, Branch)]
 
-    def _fit(self, index: int, start: State, heritage: Heritage, matches: Matches, rows_by_look: Mapping[Look, Batches]) -> Fitted:
+    def _fit_branch(
+        self, index: int, start: State, inherited: InheritedChannels, matches: Matches, rows_by_look: Mapping[LayerTarget, Batches]
+    ) -> FittedBranch:
         branch, fitted = self._branches()[index], self.split.fitted
         branch.load_state_dict(start)
-        if heritage is not self.family[index]:
-            fill_branch(branch, self.captured, heritage, self.part.branches[index], matches)
-            renewed_backbone(branch, self.arriving[:fitted], fitted)
+        if inherited is not self.family[index]:
+            fill_branch(branch, self.captured, inherited, self.part.branches[index], matches)
+            renewed_backbone(branch, self.branch_inputs[:fitted], fitted)
         elif matches:
-            fill_branch(branch, self.captured, heritage, self.part.branches[index], matches, only=matches)
-        backbone = self._backbone(self._branch_fit(heritage, branch, matches).run(self.arriving, fitted, rows_by_look, self.ridge))
-        return Fitted(matches, heritage, _state(branch), backbone)
+            fill_branch(branch, self.captured, inherited, self.part.branches[index], matches, only=matches)
+        backbone = self._backbone(self._branch_fit(inherited, branch, matches).run(self.branch_inputs, fitted, rows_by_look, self.ridge))
+        return FittedBranch(matches, inherited, _state(branch), backbone)
 
     def _backbone(self, batches: Batches) -> BranchOutput:
-        return BranchOutput(torch.cat([rows_of(x, self._count) for x in batches[: self.split.fitted]]), batches[self.split.fitted :])
+        return BranchOutput(torch.cat([rows_of(x, self._row_count) for x in batches[: self.split.fitted]]), batches[self.split.fitted :])
 
     def _backbones(self, branches: list[Branch]) -> list[BranchOutput]:
         """Backbones of the branches as they are; rows only where the error needs them."""
         if join_of(self.part.join).widens:
-            return [self._backbone([backbone_of(branch, x) for x in self.arriving]) for branch in branches]
-        none = torch.empty(0)
-        return [BranchOutput(none, [backbone_of(branch, x) for x in self.arriving[self.split.fitted :]]) for branch in branches]
+            return [self._backbone([backbone_of(branch, x) for x in self.branch_inputs]) for branch in branches]
+        no_rows = torch.empty(0)
+        return [BranchOutput(no_rows, [backbone_of(branch, x) for x in self.branch_inputs[self.split.fitted :]]) for branch in branches]
 
-    def _reader(self, backbones: Sequence[BranchOutput]) -> Callable[[torch.Tensor], torch.Tensor]:
+    def _readout(self, backbones: Sequence[BranchOutput]) -> Callable[[torch.Tensor], torch.Tensor]:
         """Makes the segment's output comparable with the original's."""
         if not join_of(self.part.join).widens:
             return lambda output: output
-        weight, bias = readout(torch.cat([backbone.rows for backbone in backbones], 1), self._wanted, self.ridge)
+        weight, bias = readout(torch.cat([backbone.rows for backbone in backbones], 1), self._target_rows, self.ridge)
         return lambda output: torch.einsum("oc,nc...->no...", weight, output) + bias.reshape(-1, *[1] * (output.dim() - 2))
 
     def _error(self, backbones: Sequence[BranchOutput]) -> float:
         """Squared error over the square of the original's output, for the images of the choice."""
-        wrong = total = 0.0
-        read = self._reader(backbones)
+        squared_error = total = 0.0
+        read = self._readout(backbones)
         joins = [branch.get_submodule(JOIN_CONV) if hasattr(branch, JOIN_CONV) else None for branch in self._branches()]
         for number, target in enumerate(self.targets[self.split.fitted :]):
-            parts = [join(t.held[number]) if join else t.held[number] for join, t in zip(joins, backbones, strict=True)]
+            parts = [join(t.held_back[number]) if join else t.held_back[number] for join, t in zip(joins, backbones, strict=True)]
             output = self.segment.join(*parts) if len(parts) > 1 else parts[0]
-            wrong += float((read(output) - target).square().sum(dtype=torch.float64))
+            squared_error += float((read(output) - target).square().sum(dtype=torch.float64))
             total += float(target.square().sum(dtype=torch.float64))
-        return wrong / total if total > 0 else wrong
+        return squared_error / total if total > 0 else squared_error
 
 
-def _backbone_name(heritage: Heritage, branch: Branch) -> str:
+def _backbone_name(inherited: InheritedChannels, branch: Branch) -> str:
     """The operator that a branch's join reads, or its last."""
-    return next((reads[0] for name, reads, _ in branch.steps if name == JOIN_CONV), heritage.branch.graph.output)
+    return next((reads[0] for name, reads, _ in branch.steps if name == JOIN_CONV), inherited.branch.graph.output)
 
 
 def _distinct(options: Iterable[_T]) -> list[_T]:
-    """Each once, in order."""
+    """Return distinct options in order."""
     distinct: list[_T] = []
-    for one in options:
-        if one not in distinct:
-            distinct.append(one)
+    for option in options:
+        if option not in distinct:
+            distinct.append(option)
     return distinct
 
 

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 
 #: One image of so many is held back from the fits …
-EVERY = 5
-#: … and of few one of so many, as long as it is no more than `ENOUGH`: fits to few images are chosen by these worst of all.
-EVERY_OF_FEW, ENOUGH = 4, 16
+HELD_BACK_EVERY = 5
+#: … and of few one of so many, as long as it is no more than `MAX_HELD_BACK`: fits to few images are chosen by these worst of all.
+HELD_BACK_EVERY_OF_FEW, MAX_HELD_BACK = 4, 16
 
 #: Bytes of one batch's largest activation: what a processor's caches, or a GPU, work through best.
 _CPU_BYTES, _GPU_BYTES = 2**25, 2**28
@@ -26,8 +26,8 @@ class Split:
 def held_back(count: int) -> torch.Tensor:
     """Which of so many images no fit looks at, (images,) bool, spread over all, since folders are often sorted; `count` is 4 or more."""
     chosen = torch.zeros(count, dtype=torch.bool)
-    back = max(count // EVERY, min(count // EVERY_OF_FEW, ENOUGH))
-    chosen[torch.arange(back) * count // back] = True
+    held_back_count = max(count // HELD_BACK_EVERY, min(count // HELD_BACK_EVERY_OF_FEW, MAX_HELD_BACK))
+    chosen[torch.arange(held_back_count) * count // held_back_count] = True
     return chosen
 
 

@@ -54,7 +54,7 @@ def norms(module: nn.Module) -> list[Norm]:
 
 def renew_statistics(segment: nn.Module, arriving: Sequence[torch.Tensor]) -> None:
     """Batch-norm statistics as the mean over all batches; weights are not touched."""
-    with _collecting(norms(segment)) as collecting:
+    with _collecting_moments(norms(segment)) as collecting:
         for x in arriving if collecting else ():
             segment(x)
 
@@ -130,7 +130,7 @@ class Moments:
 
 
 @contextmanager
-def _collecting(segment_norms: list[Norm]) -> Iterator[list[Norm]]:
+def _collecting_moments(segment_norms: list[Norm]) -> Iterator[list[Norm]]:
     momenta = [norm.momentum for norm in segment_norms]
     for norm in segment_norms:
         norm.reset_running_stats()

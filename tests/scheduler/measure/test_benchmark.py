@@ -29,7 +29,7 @@ from scheduler.measure.steady import (
 )
 from scheduler.runtime.session import Session
 from stretch.profile.places import write_network
-from stretch.profile.run import computing, handed
+from stretch.profile.run import compute_bound_network, handover_network
 
 
 def measured(path, mapping=None, rounds=3, **options):
@@ -238,7 +238,7 @@ def test_what_a_link_states_is_an_end_where_both_states_are_dearer():
 @pytest.mark.torch
 def test_a_device_is_measured_in_both_states(tmp_path):
     delegate, invocations = get_delegate("opencl").create_untuned(()), []
-    for graph in (handed(16, 32, 1), computing()):
+    for graph in (handover_network(16, 32, 1), compute_bound_network()):
         compiled = delegate.compile(write_network(graph, tmp_path / f"{graph.name}.onnx"))
         invocations.append(
             compiled.bind(*([np.zeros(shape, np.float32) for shape in ends.values()] for ends in (compiled.inputs, compiled.outputs)))

@@ -12,7 +12,7 @@ from scheduler.bundle.preprocessing import Preprocessing
 from scheduler.checks.verify import verify_bundle
 from scheduler.runtime.session import Session
 from stretch.api import branch
-from stretch.api.arguments import as_it_is
+from stretch.api.arguments import materialize
 from stretch.api.main_job import UNKNOWN_ACCURACY
 from stretch.models.tiny import BasicBlock, SmallResNet, tiny_resnet
 from stretch.planning.config import PlanConfig
@@ -338,7 +338,7 @@ def test_network_is_copied_and_left_as_it_was(branched_and_graph):
     model, graph = branched_and_graph
     model.train().double()
     before, state = snapshot.of_module(model), snapshot.of_random_state()
-    copied = as_it_is(model, graph)
+    copied = materialize(model, graph)
     assert snapshot.of_module(model) == before
     assert snapshot.of_random_state() == state
     assert not copied.training
@@ -354,11 +354,11 @@ def test_weight_that_is_not_finite_and_layer_of_another_kind_are_named(branched_
     with torch.no_grad():
         conv.weight[0, 0, 0, 0] = value
     with pytest.raises(StretchError, match=rf"`{name}.weight` is not finite"):
-        as_it_is(model, graph)
+        materialize(model, graph)
     name, _ = first_of(model, nn.ReLU)
     model.set_submodule(name, nn.GELU())
     with pytest.raises(StretchError, match=rf"`{name}` is GELU, it was ReLU"):
-        as_it_is(model, graph)
+        materialize(model, graph)
 
 
 def test_fingerprint_changes_with_any_weight_or_statistic_and_back(branched_and_graph):

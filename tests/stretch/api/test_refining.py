@@ -16,7 +16,7 @@ import stretch
 from predictors.errors import StretchError, UsageError
 from scheduler.bundle.load import load_bundle
 from scheduler.checks.verify import verify_bundle
-from stretch.api.arguments import copy_module, full_shape, random_state_kept
+from stretch.api.arguments import copy_module, full_shape, preserve_random_state
 from stretch.api.refining import CHECKPOINT, checkpoint_folder, refine_bundle
 from stretch.capture import capture
 from stretch.export.bundle import BundleFacts, export_bundle
@@ -81,7 +81,7 @@ def test_bundle_takes_its_own_place_and_states_its_agreement(bundle, images):
 def test_interrupted_call_goes_on_and_writes_what_one_that_never_stopped_writes(bundle, images, monkeypatch):
     whole = refine_bundle(bundle, images, out=bundle.parent / "whole", **ASKED)
     before = tree(bundle)
-    monkeypatch.setattr(checkpoints, "EVERY_S", 0.0)
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_INTERVAL_S", 0.0)
     with pytest.raises(KeyboardInterrupt):
         refine_bundle(bundle, images, out=bundle.parent / "new", progress=Interrupt(2), **ASKED)
     kept = checkpoint_folder(bundle.parent / "new")
@@ -99,7 +99,7 @@ def test_interrupted_call_goes_on_and_writes_what_one_that_never_stopped_writes(
 
 @pytest.mark.slow
 def test_checkpoint_of_other_images_is_refused_and_nothing_changes(bundle, images, monkeypatch):
-    monkeypatch.setattr(checkpoints, "EVERY_S", 0.0)
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_INTERVAL_S", 0.0)
     with pytest.raises(KeyboardInterrupt):
         refine_bundle(bundle, images, progress=Interrupt(2), **ASKED)
     np.save(images / "some.npy", np.random.default_rng(1).standard_normal((40, 3, 32, 32)).astype(np.float32))
@@ -273,7 +273,7 @@ def test_random_state_is_what_it_was_even_after_an_error(error):
 
     before = snapshot.of_random_state()
     try:
-        with random_state_kept():
+        with preserve_random_state():
             torch.manual_seed(3)
             first = draw()
             if error:

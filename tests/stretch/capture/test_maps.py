@@ -14,9 +14,9 @@ from torch import nn
 
 from predictors.errors import StretchError, UsageError
 from stretch.capture import capture
-from stretch.capture.aten import Axes, Factor, Unmapped, map_axes, rearrangement
-from stretch.capture.maps import spread
-from stretch.capture.results import differences, keyed, leaves, rebuilt, tensors
+from stretch.capture.aten import Axes, Factor, Unsupported, map_axes, rearrangement
+from stretch.capture.maps import broadcast_over
+from stretch.capture.results import differences, leaves, rebuild, tensors, walk_leaves
 from stretch.capture.runnable import capture_runnable
 from stretch.operators.lowerings import make_module
 from stretch.planning.network.segments import channel_groups
@@ -51,14 +51,14 @@ def test_reshaped_permuted_and_cut_axes_say_where_each_element_lies(data):
         match data.draw(st.sampled_from(["reshape", "permute", "cut"])):
             case "permute":
                 order = data.draw(st.permutations(range(array.ndim)))
-                axes, array = axes.permuted(order), array.transpose(order)
+                axes, array = axes.permute(order), array.transpose(order)
             case "reshape":
                 wanted = [data.draw(st.sampled_from(factorisations(size))) for size in array.shape][:4]
                 wanted = [*itertools.chain(*wanted), *array.shape[4:]]
-                reshaped = axes.reshaped(tuple(wanted))
+                reshaped = axes.reshape(tuple(wanted))
                 if reshaped is not None:
                     axes, array = reshaped, array.reshape(wanted)
-                reshaped = axes.reshaped((array.shape[0], int(np.prod(array.shape[1:]))))
+                reshaped = axes.reshape((array.shape[0], int(np.prod(array.shape[1:]))))
                 if reshaped is not None and data.draw(st.booleans()):
                     axes, array = reshaped, array.reshape(array.shape[0], -1)
             case "cut":
@@ -73,7 +73,7 @@ def test_reshaped_permuted_and_cut_axes_say_where_each_element_lies(data):
 
 
 def test_cut_within_a_head_or_of_pixels_is_none():
-    axes = map_axes((1, 12, 2, 2)).reshaped((1, 12, 4))
+    axes = map_axes((1, 12, 2, 2)).reshape((1, 12, 4))
     assert axes is not None
     assert axes.cut(2, 0, 2) is None
     heads = Axes(((Factor("channel", 3, 1), Factor("channel", 2, 6)),))
@@ -83,10 +83,10 @@ def test_cut_within_a_head_or_of_pixels_is_none():
 @given(st.permutations(range(3)), st.sampled_from([(2, 3, 4), (5, 1, 2), (3, 3, 3)]))
 def test_rearrangement_moves_pixels_to_where_they_are_wanted(order, split):
     array = np.arange(np.prod(split))
-    seen = map_axes((1, 1, 1, len(array))).reshaped((1, 1, *split))
+    seen = map_axes((1, 1, 1, len(array))).reshape((1, 1, *split))
     assert seen is not None
-    wanted = seen.permuted((0, 1, *[axis + 2 for axis in order]))
-    steps = rearrangement(list(zip(wanted.factors("pixel"), wanted.in_order().factors("pixel"), strict=True)))
+    wanted = seen.permute((0, 1, *[axis + 2 for axis in order]))
+    steps = rearrangement(list(zip(wanted.factors("pixel"), wanted.sort_factors().factors("pixel"), strict=True)))
     np.testing.assert_array_equal(array.reshape(steps[0]).transpose(steps[1]).ravel(), array.reshape(split).transpose(order).ravel())
 
 
@@ -195,15 +195,15 @@ CONSTANTS_SHAPE = (1, 6, 2, 4)
 
 @given(st.permutations(range(5)), st.tuples(*[st.booleans()] * 5), st.integers(0, 4))
 def test_constant_on_a_map_is_broadcast_as_on_the_tensor_that_is_seen(order, whole, cut):
-    axes = map_axes(CONSTANTS_SHAPE).reshaped((1, 3, 2, 2, 4))
+    axes = map_axes(CONSTANTS_SHAPE).reshape((1, 3, 2, 2, 4))
     assert axes is not None
-    axes = axes.permuted(order)
+    axes = axes.permute(order)
     sizes = tuple(size if keep else 1 for size, keep in zip(axes.shape, whole, strict=True))[cut:]
     tensor = torch.randn(sizes, generator=torch.Generator().manual_seed(0))
     x = torch.randn(CONSTANTS_SHAPE, generator=torch.Generator().manual_seed(1))
     seen = x.reshape(1, 3, 2, 2, 4).permute(order)
     want = (seen + tensor).permute(*np.argsort(order)).reshape(CONSTANTS_SHAPE)
-    result = spread(tensor, axes, ("channel", "pixel"))
+    result = broadcast_over(tensor, axes, ("channel", "pixel"))
     assert result is not None
     got = (x.reshape(6, 8) + result).reshape(CONSTANTS_SHAPE)
     assert torch.equal(got, want)
@@ -211,9 +211,9 @@ def test_constant_on_a_map_is_broadcast_as_on_the_tensor_that_is_seen(order, who
 
 def test_constant_that_differs_between_pixels_is_refused_for_channels_alone():
     axes = map_axes(CONSTANTS_SHAPE)
-    with pytest.raises(Unmapped):
-        spread(torch.ones(4), axes, ("channel",))
-    assert spread(torch.ones(6, 1, 1), axes, ("channel",)).shape == (6,)
+    with pytest.raises(Unsupported):
+        broadcast_over(torch.ones(4), axes, ("channel",))
+    assert broadcast_over(torch.ones(6, 1, 1), axes, ("channel",)).shape == (6,)
 
 
 @pytest.mark.representatives(1)
@@ -286,9 +286,9 @@ def test_graph_computes_every_result_and_the_structure_is_the_networks_own(way, 
             made = make_module(op, captured.graph.input_shapes(op)).eval()
             made.load_state_dict(captured.weights.get(op.name, {}), strict=False)
             values[op.name] = made(*(values[name] for name in op.inputs))
-    got = captured.returned.filled(values)
+    got = captured.returned.substitute(values)
     assert type(got) is type(want)
-    for (name, mine), (same, theirs) in zip(keyed(got), keyed(want), strict=True):
+    for (name, mine), (same, theirs) in zip(walk_leaves(got), walk_leaves(want), strict=True):
         assert name == same
         assert torch.allclose(mine, theirs, atol=1e-5) if isinstance(theirs, torch.Tensor) else mine == theirs
     assert len(differences(values, want, captured.returned)) == len(captured.returned.results)
@@ -309,7 +309,7 @@ def test_input_that_is_returned_stays_in_the_structure():
 
     captured = capture(Passing(), (1, 3, 4, 4))
     assert captured.graph.outputs == ("relu",)
-    assert captured.returned.filled({"input": 1, "relu": 2}) == (1, 2)
+    assert captured.returned.substitute({"input": 1, "relu": 2}) == (1, 2)
     assert "unchanged input" in captured.warnings[0]
 
 
@@ -337,7 +337,7 @@ def containers(inner):
 
 @given(st.recursive(st.one_of(st.integers(), st.none(), st.text(max_size=2)), containers, max_leaves=12))
 def test_a_structure_of_its_own_leaves_is_equal_and_of_the_same_kinds(structure):
-    again = rebuilt(structure, iter([leaf for _, leaf in leaves(structure)]))
+    again = rebuild(structure, iter([leaf for _, leaf in leaves(structure)]))
     assert again == structure
     assert type(again) is type(structure)
 

@@ -6,7 +6,7 @@ import pytest
 
 from scheduler.bundle.load import load_bundle
 from stretch.cli.branch import _folder_name
-from stretch.planning.messages import OptionName, as_flag
+from stretch.planning.messages import OptionName, format_flag
 from tests.predictors.specified import kept
 from tests.stretch.cli.commands import call, succeed
 from tests.stretch.pictures import folder_of
@@ -37,9 +37,9 @@ def test_refusal_names_flags_and_its_json_has_the_rule_and_the_values(capsys, wo
     data = result.data
     assert {item["rule"]: [item["value"], item["nearest"]] for item in data["rules"]} == rules
     ((name, (request, nearest)),) = rules.items()
-    assert data["error"].endswith(f"the tightest is {as_flag(OptionName(name, request))}")
+    assert data["error"].endswith(f"the tightest is {format_flag(OptionName(name, request))}")
     assert data["hint"].startswith(
-        f"the nearest value with a design is {as_flag(OptionName(name, nearest))}, or split the network as it is"
+        f"the nearest value with a design is {format_flag(OptionName(name, nearest))}, or split the network as it is"
     )
 
 

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from predictors.errors import StretchError, UsageError
 from stretch.cli.options import settings
 from stretch.cli.output import Output, verb
-from stretch.parameters import Preprocessing, Rare, read_inputs
+from stretch.parameters import AdvancedOption, Preprocessing, read_inputs
 from stretch.planning.config import PLAN_OPTIONS, PlanConfig
-from stretch.planning.messages import FLAGS, as_flag, spelled
+from stretch.planning.messages import FLAGS, format_flag, render_message
 from tests.stretch.cli.commands import call
 
 
@@ -26,7 +26,7 @@ def show(
     before: int = 1,
     config: PlanConfig,
     after: int = 2,
-    count: Annotated[int, msgspec.Meta(ge=3), Rare("How many.")] = 5,
+    count: Annotated[int, msgspec.Meta(ge=3), AdvancedOption("How many.")] = 5,
     preprocessing: Preprocessing = None,
 ) -> None:
     """Show what was asked for."""
@@ -77,8 +77,8 @@ def test_flags_settings_and_a_file_make_one_request_beside_the_verb_s_own(tmp_pa
 def test_setting_that_cannot_be_used_is_named_with_what_is_near(words, message, hint):
     result = invoke(*(part for word in words for part in ("--set", word)))
     assert isinstance(result.exception, StretchError)
-    assert message in spelled(result.exception.message, as_flag)
-    assert hint is None or spelled(result.exception.hint, as_flag) == hint
+    assert message in render_message(result.exception.message, format_flag)
+    assert hint is None or render_message(result.exception.hint, format_flag) == hint
 
 
 @pytest.mark.parametrize(

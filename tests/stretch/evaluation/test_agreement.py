@@ -25,7 +25,7 @@ from stretch.planning.config import PlanConfig
 from stretch.planning.plan import plan
 from stretch.quantize.images import synthetic_images
 from stretch.transform import build
-from stretch.transform.calibrate import whole_design
+from stretch.transform.calibrate import undivided_design
 from tests.effort import examples
 from tests.scheduler.bundles import two_branches
 from tests.stretch.designs import cpu_and, identity_design, random_designs
@@ -64,7 +64,7 @@ def test_segment_alone_is_the_original_with_that_segment_in_its_place(captured, 
     design = data.draw(random_designs(result.graph))
     model = build(result, design).eval()
     batches = images(result)
-    there = build(result, whole_design(result, design)).eval()
+    there = build(result, undivided_design(result, design)).eval()
     mapping = {segment.segment: segment for segment in compare(model, result, batches).agreement.segments}
     for part in design.segments:
         if join_of(part.join).widens or part.name not in mapping or mapping[part.name].error is None:
@@ -133,7 +133,7 @@ def test_of_several_outputs_each_counts_alike_and_there_is_no_class():
             squares += [len(batch) * float((a - b).square().sum() / b.square().sum()) for a, b in pairs]
     count = len(captured.graph.outputs)
     assert agreement.error == pytest.approx((sum(squares) / (5 * count)) ** 0.5, rel=1e-4)
-    same = build(captured, whole_design(captured, model.design))
+    same = build(captured, undivided_design(captured, model.design))
     assert compare(same, captured, images).agreement.error == pytest.approx(0.0, abs=1e-5)
 
 

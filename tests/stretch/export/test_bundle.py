@@ -144,7 +144,7 @@ def test_stem_and_runs_of_blocks_in_scaled_copies_run_as_the_module_does_in_torc
     while at < len(cut.segments):
         offer = next((o for o in cut.offers[at] if o.segment.name in cuts), None)
         if offer is None:
-            parts.append(cut.ready[at][0].design(0, cut.costs))
+            parts.append(cut.built[at][0].design(0, cut.costs))
             at += 1
             continue
         # narrow branches of both processors, so that channels are inherited in part

@@ -15,12 +15,12 @@ from predictors.errors import StretchError
 from scheduler.bundle.load import load_bundle
 from scheduler.checks.verify import random_input, verify_bundle
 from scheduler.runtime.session import Session
-from stretch.export.staging import UNFINISHED, check_target, copy_files, exchange, file_entry, place, staged, write_manifest
+from stretch.export.staging import UNFINISHED, check_target, copy_files, exchange, file_entry, move_into_place, stage_folder, write_manifest
 from tests.scheduler.bundles import two_branches
 
 
 def test_folder_appears_whole_when_the_block_ends(tmp_path):
-    with staged(tmp_path / "new" / "bundle") as folder:
+    with stage_folder(tmp_path / "new" / "bundle") as folder:
         (folder / "bundle.json").write_text("{}")
         assert not (tmp_path / "new" / "bundle").exists()
     assert os.listdir(tmp_path / "new") == ["bundle"]
@@ -32,7 +32,7 @@ def test_nothing_is_left_when_the_block_fails_but_an_earlier_bundle(tmp_path, er
     out = two_branches(tmp_path / "bundle") if earlier else tmp_path / "bundle"
 
     def write():
-        with staged(out) as folder:
+        with stage_folder(out) as folder:
             (folder / "bundle.json").write_text("half")
             raise error
 
@@ -47,7 +47,7 @@ def bundle_of(path, processors=("cpu", "gpu")):
 
 
 def write(out, bundle):
-    with staged(out) as folder:
+    with stage_folder(out) as folder:
         copy_files(bundle, folder)
         write_manifest(folder, bundle.manifest)
 
@@ -111,7 +111,7 @@ def test_file_that_comes_while_the_new_bundle_is_written_is_kept(tmp_path):
     out, new = two_branches(tmp_path / "bundle"), bundle_of(tmp_path / "new")
 
     def late():
-        with staged(out) as folder:
+        with stage_folder(out) as folder:
             copy_files(new, folder)
             write_manifest(folder, new.manifest)
             (out / "late.txt").write_text("mine")
@@ -142,13 +142,13 @@ WRITER = """
 import sys
 from pathlib import Path
 from scheduler.bundle.load import load_bundle
-from stretch.export.staging import copy_files, staged, write_manifest
+from stretch.export.staging import copy_files, stage_folder, write_manifest
 *sources, out = map(Path, sys.argv[1:])
 bundles = [load_bundle(source) for source in sources]
 print("ready", flush=True)
 while True:
     for bundle in bundles:
-        with staged(out) as folder:
+        with stage_folder(out) as folder:
             copy_files(bundle, folder)
             write_manifest(folder, bundle.manifest)
 """
@@ -156,8 +156,8 @@ while True:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from stretch.export.staging import staged
-with staged(Path(sys.argv[1])) as folder:
+from stretch.export.staging import stage_folder
+with stage_folder(Path(sys.argv[1])) as folder:
     (folder / "half").touch()
     os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -199,7 +199,7 @@ def test_what_a_killed_run_left_is_swept_by_the_next_and_nothing_else_is(tmp_pat
         (tmp_path / name).mkdir()
         (tmp_path / name / "work").write_text("mine")
     (tmp_path / ".other.abcdefgh" / UNFINISHED).touch()
-    with staged(out) as live:
+    with stage_folder(out) as live:
         assert left not in os.listdir(tmp_path)
         write(out, new)
         assert live.is_dir(), "the folder of a live run was swept"
@@ -230,7 +230,7 @@ def test_interrupt_between_two_steps_brings_the_earlier_bundle_back(tmp_path, mo
 
 @pytest.mark.parametrize(("code", "hint"), [(errno.ENOSPC, "free some space"), (errno.EACCES, "writable")])
 def test_error_of_the_file_system_becomes_one_sentence(tmp_path, code, hint):
-    with pytest.raises(StretchError, match=os.strerror(code)) as caught, staged(tmp_path / "bundle"):
+    with pytest.raises(StretchError, match=os.strerror(code)) as caught, stage_folder(tmp_path / "bundle"):
         raise OSError(code, os.strerror(code))
     assert hint in caught.value.hint
     assert os.listdir(tmp_path) == []
@@ -270,6 +270,6 @@ def test_name_that_is_taken_stays_with_who_has_it(tmp_path, taken):
         b.mkdir()
     else:
         b.write_text("")
-    assert not place(folder(tmp_path / "a"), b)
+    assert not move_into_place(folder(tmp_path / "a"), b)
     assert (tmp_path / "a" / "a").exists()
     assert not (b / "a").exists()

@@ -25,7 +25,7 @@ from predictors.errors import StretchError, UnknownNameError, UsageError
 from scheduler.bundle.preprocessing import IMAGENET, Preprocessing
 from stretch.capture import capture
 from stretch.models import model_names
-from stretch.models.builder import MAX_SIDE, Builder, End, Size, between, by_name, named_ends, settled
+from stretch.models.builder import MAX_SIDE, Builder, End, Size, by_name, named_ends, overlap_weights, resolve_input_shapes
 from stretch.models.families import each_family, find_family
 from stretch.models.load import load_model, stated_preprocessing
 from stretch.models.onnx.moving import Window, nonnegative
@@ -342,16 +342,16 @@ TWO = [("a:0", [Size(1, "n"), Size(3, fixed=True), Size(8)]), ("b", [Size(1, "n"
 )
 def test_shape_that_does_not_fit_the_file_is_refused_in_one_sentence(requested, problem):
     with pytest.raises(UsageError, match=problem) as caught:
-        settled(PATH, stating(*TWO), requested)
+        resolve_input_shapes(PATH, stating(*TWO), requested)
     assert caught.value.hint
 
 
 def test_shapes_are_asked_for_by_the_names_of_the_file_or_of_the_arguments():
     ends = stating(*TWO)
     for name in ("a:0", "a_0"):
-        assert settled(PATH, ends, {name: (5, 3, 9)}) == {"a_0": (5, 3, 9), "b": (5, 4)}
-    assert settled(PATH, ends[1:], {"b": (2, 4)}) == settled(PATH, ends[1:], (2, 4)) == {"b": (2, 4)}
-    assert settled(PATH, stating(("x", None)), (2, 4)) == {"x": (2, 4)}
+        assert resolve_input_shapes(PATH, ends, {name: (5, 3, 9)}) == {"a_0": (5, 3, 9), "b": (5, 4)}
+    assert resolve_input_shapes(PATH, ends[1:], {"b": (2, 4)}) == resolve_input_shapes(PATH, ends[1:], (2, 4)) == {"b": (2, 4)}
+    assert resolve_input_shapes(PATH, stating(("x", None)), (2, 4)) == {"x": (2, 4)}
 
 
 def test_results_have_their_names_and_one_has_none():
@@ -575,7 +575,7 @@ def test_tensor_that_is_too_large_is_refused_without_being_made():
 @pytest.mark.parametrize("name", ["graph", "train", "forward", ".", "0.0", "x." * 99 + "y", "offset", 'a").b', "a\n.b", "-"])
 def test_names_never_hide_what_torch_needs(name):
     b = Builder((1, 3))
-    x = b.call(torch.add, b.input, b.stored(np.ones(3, np.float32), "offset"))
+    x = b.call(torch.add, b.input, b.add_tensor(np.ones(3, np.float32), "offset"))
     finish = b.finish(b.module(nn.Linear(3, 2), x, name), "Net")
     assert finish(torch.zeros(1, 3)).shape == (1, 2)
     assert finish.train().eval().graph is not None
@@ -596,10 +596,10 @@ def window(x, before=(0, 0), behind=(0, 0)):
 
 def test_padding_by_another_number_stays():
     b = Builder(SHAPE)
-    x = window(b.input, (1, 1), (1, 1)).padded(b, 2.0)
-    assert window(x).unpadded(0.0) == window(x)
-    low = window(b.input, (1, 0), (0, 2)).padded(b, -3.4e38)
-    assert window(low, behind=(1, 0)).unpadded(-inf) == window(b.input, (1, 0), (1, 2))
+    x = window(b.input, (1, 1), (1, 1)).pad(b, 2.0)
+    assert window(x).merge_padding(0.0) == window(x)
+    low = window(b.input, (1, 0), (0, 2)).pad(b, -3.4e38)
+    assert window(low, behind=(1, 0)).merge_padding(-inf) == window(b.input, (1, 0), (1, 2))
 
 
 def test_input_is_not_below_zero_only_where_that_is_said():
@@ -608,12 +608,12 @@ def test_input_is_not_below_zero_only_where_that_is_said():
     assert not nonnegative(b.input, b, of_input=False)
     assert nonnegative(b.call(torch.relu, b.input), b, of_input=False)
     assert not nonnegative(b.call(torch.cat, [b.input, b.call(torch.relu, b.input)], 1), b, of_input=False)
-    assert not nonnegative(b.stored(np.ones(3, np.float32), "one"), b, of_input=True)
+    assert not nonnegative(b.add_tensor(np.ones(3, np.float32), "one"), b, of_input=True)
 
 
 @given(st.lists(st.floats(-2, 8, width=32), min_size=1, max_size=9), st.integers(1, 6))
 def test_pixels_between_others_are_those_of_numpy(places, old):
-    built = between(np.array(places), old)
+    built = overlap_weights(np.array(places), old)
     values = np.random.default_rng(0).normal(size=old)
     np.testing.assert_allclose(built @ values, np.interp(places, np.arange(old), values), rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(built.sum(1), 1, rtol=1e-5)
@@ -621,4 +621,4 @@ def test_pixels_between_others_are_those_of_numpy(places, old):
 
 def test_matrix_that_would_be_too_large_is_refused():
     with pytest.raises(StretchError, match="coordinates that torch has not"):
-        between(np.zeros(MAX_SIDE + 1), 2)
+        overlap_weights(np.zeros(MAX_SIDE + 1), 2)

@@ -14,8 +14,8 @@ from stretch.capture.trace import capture_traced as capture
 from stretch.export.onnx import save_onnx, to_onnx
 from stretch.export.tflite.source import read_source
 from stretch.formats import tflite as module
-from stretch.formats.tflite import Piece, SubgraphBuilder, SubgraphSource, Writer
-from stretch.operators.capturing import Refusal, pooling_window
+from stretch.formats.tflite import SubgraphBuilder, SubgraphPiece, SubgraphSource, Writer
+from stretch.operators.capturing import UnsupportedNode, pooling_window
 from stretch.operators.elementwise import MISH_TOP, StochasticDepth
 from stretch.operators.lowerings import lowerings
 from stretch.operators.pooling import adaptive_pool
@@ -163,7 +163,7 @@ def test_flattened_image_that_leaves_the_subgraph_is_in_the_order_of_nchw(tmp_pa
 
 def test_matrix_over_the_rows_of_an_image_is_refused():
     graph, weights, _ = case(Op("y", "linear", ("x",), {"out_features": 7, "bias": True}))
-    b = SubgraphBuilder(Piece(Writer("m"), "s"), {})
+    b = SubgraphBuilder(SubgraphPiece(Writer("m"), "s"), {})
     with pytest.raises(StretchError, match=r"operator `y` \(linear\) reads 4 axes"):
         lowerings.get("linear").tflite(b, SubgraphSource(graph, weights), graph.by_name["y"], [b.input("x", (1, 5, 4, 6))])
 
@@ -204,7 +204,7 @@ def test_stochastic_depth_drops_whole_samples_and_keeps_the_expectation(mode):
 def test_pooling_window_larger_than_its_padded_input_has_the_size_of_what_it_covers():
     assert pooling_window((1, 4, 2, 9), 5, 2, 1, True)["kernel"] == (4, 5)
     assert pooling_window((1, 4, 3, 9), 3, 2, 0, True, 2)["kernel"] == (2, 3)
-    with pytest.raises(Refusal, match="dilated pooling window"):
+    with pytest.raises(UnsupportedNode, match="dilated pooling window"):
         pooling_window((1, 4, 4, 9), 3, 2, 0, True, 2)
 
 
@@ -213,7 +213,7 @@ def opcodes(b):
 
 
 def test_half_weights_that_would_overflow_stay_as_they_are():
-    b = SubgraphBuilder(Piece(Writer("m"), "s"), {})
+    b = SubgraphBuilder(SubgraphPiece(Writer("m"), "s"), {})
     b.half = True
     b.weight("w", np.array([1e6, 1.0], np.float32))
     assert opcodes(b) == []

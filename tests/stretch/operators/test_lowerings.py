@@ -16,9 +16,9 @@ from predictors.operators import kind_of, kinds
 from predictors.operators.opaque import CALLS
 from stretch.capture.trace import capture_traced as capture
 from stretch.formats.onnx import OPSET
-from stretch.opaque.calls import Call, Calls, CallTensor, CheckedCalls, find_operator, plain, read_calls
+from stretch.opaque.calls import Call, Calls, CallTensor, CheckedCalls, find_operator, read_calls, to_builtins
 from stretch.opaque.snippets import prepare, snippet_of
-from stretch.operators.capturing import Refusal, class_name, lower_module
+from stretch.operators.capturing import UnsupportedNode, class_name, lower_module
 from stretch.operators.lowerings import lowerings, make_module
 from stretch.operators.opaque import Opaque, Reshape
 from stretch.transform import Branch
@@ -256,7 +256,7 @@ def test_timm_same_padding_and_norm_act_are_understood():
     "module", [nn.BatchNorm2d(4, track_running_stats=False), nn.BatchNorm2d(4, momentum=None), nn.MaxPool2d(2, return_indices=True)]
 )
 def test_setting_that_is_not_supported_is_refused(module):
-    with pytest.raises(Refusal):
+    with pytest.raises(UnsupportedNode):
         lower_module(module, (1, 4, 8, 8))
 
 
@@ -270,7 +270,7 @@ def test_module_of_another_package_with_a_known_name_is_not_lowered():
 
 def test_module_of_another_package_that_is_named_like_ours_is_captured_as_it_is():
     timm = pytest.importorskip("timm")
-    with pytest.raises(Refusal, match="attention of another package"):
+    with pytest.raises(UnsupportedNode, match="attention of another package"):
         lower_module(timm.layers.Attention(8, 2), (1, 8, 4, 4))
 
 
@@ -295,7 +295,7 @@ def test_calls_are_computed_one_after_the_other_with_what_they_read():
 
 
 def test_number_that_json_lacks_comes_back():
-    calls = Calls((X,), (), (Call("clamp.default", ({"read": 0}, plain(float("-inf"), lambda v: None), 0.5)),))
+    calls = Calls((X,), (), (Call("clamp.default", ({"read": 0}, to_builtins(float("-inf"), lambda v: None), 0.5)),))
     x = torch.randn(2, 3)
     assert torch.equal(CheckedCalls(read_calls(calls.text()), (2, 3))([x], []), x.clamp(max=0.5))
 

@@ -21,7 +21,7 @@ LOOSE = {"alpha": 10.0, "beta": 10.0, "balance": 0.01}
 
 def make_space(graph=None, device="mi9", processors=("cpu", "gpu"), join="project", **changes):
     profile = specified(device) if isinstance(device, str) else device
-    config = PlanConfig(processors=processors, **(LOOSE | changes)).checked(profile)
+    config = PlanConfig(processors=processors, **(LOOSE | changes)).resolve(profile)
     costs = Costs(LatencyPredictor(profile), config.precision)
     graph = graph or small_resnet()
     return DesignSpace(split_segments(graph), config.processors, costs, Rules.of(config), join)
@@ -79,7 +79,7 @@ def every_design(space, low, high, n_meet):
             continue
         if at == len(space.segments):
             if macs >= low and met >= n_meet:
-                yield picks, ms + space.leaving_ms(holder), busy
+                yield picks, ms + space.finish_ms(holder), busy
             continue
         row = space.holders.index(holder)
         for options in space.options[at]:

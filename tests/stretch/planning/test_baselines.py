@@ -9,11 +9,11 @@ from predictors.devices import load_device
 from predictors.errors import InfeasibleError
 from predictors.graph import Op, OpGraph
 from stretch.planning.config import PlanConfig
-from stretch.planning.cost.makespan import HANDED_ON, computing_spans, together_ms
+from stretch.planning.cost.makespan import HANDOVER_SHARE, computing_spans, parallel_ms
 from stretch.planning.pareto import front, front_answer
 from stretch.planning.plan import plan
 from stretch.report.plan import figures, plan_bars, plan_page
-from stretch.stages.advise import EXACT, _gain, _Planned
+from stretch.stages.advise import EXACT, _gain, _PlannedKind
 from tests.predictors.networks import resnet50, small_resnet
 from tests.predictors.specified import specified
 
@@ -84,21 +84,21 @@ SPANS = st.lists(st.tuples(st.sampled_from(["cpu", "gpu", "dsp"]), st.integers(0
 @given(SPANS)
 def test_time_that_processors_compute_at_once_is_that_of_counting_ticks(spans):
     busy = [{name for name, start, length in spans if start <= tick < start + length} for tick in range(41)]
-    assert together_ms([(name, start, start + length) for name, start, length in spans]) == sum(len(names) > 1 for names in busy)
+    assert parallel_ms([(name, start, start + length) for name, start, length in spans]) == sum(len(names) > 1 for names in busy)
 
 
 def test_bars_of_a_report_compute_at_once_as_long_as_the_run_does(sided, exact):
     for result in (sided, exact):
         bars = [(bar.row, bar.start_ms, bar.start_ms + bar.ms) for bar in plan_bars(result.answer()) if bar.kind == "computing"]
-        assert together_ms(bars) == pytest.approx(together_ms(computing_spans(result.run)), abs=1e-6)
+        assert parallel_ms(bars) == pytest.approx(parallel_ms(computing_spans(result.run)), abs=1e-6)
 
 
 def test_gain_without_work_side_by_side_is_called_a_hand_over(exact):
     """The same design with nothing to compute for one of two branches."""
     answer = exact.answer()
-    assert together_ms(computing_spans(exact.run)) > HANDED_ON * exact.run.makespan_ms
+    assert parallel_ms(computing_spans(exact.run)) > HANDOVER_SHARE * exact.run.makespan_ms
     assert "one after the other" not in head(answer)
-    assert "side by side" not in _gain(EXACT, _Planned(exact))
+    assert "side by side" not in _gain(EXACT, _PlannedKind(exact))
 
     def idle(branch):
         return msgspec.structs.replace(branch, predicted_ms=0.0, contention_ms=0.0)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stretch.planning.blocks import ELSEWHERE, MOST_SETS, block_sets, keep_blocks, shortened
+from stretch.planning.blocks import MAX_SETS, OTHER_LOSS, block_sets, keep_blocks, shorten_single
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.design.branch_design import BranchDraft, DesignDraft, SegmentDraft
@@ -95,7 +95,7 @@ def test_one_branch_keeps_what_matters_most_of_all_that_time_and_work_allow(loss
 
     def worth(both):
         kept = [set(loss) - set(some) for some in both]
-        return max(sum(loss[n] for n in a) + ELSEWHERE * sum(loss[n] for n in b - a) for a, b in (kept, kept[::-1]))
+        return max(sum(loss[n] for n in a) + OTHER_LOSS * sum(loss[n] for n in b - a) for a, b in (kept, kept[::-1]))
 
     fit = [
         both
@@ -125,7 +125,7 @@ MERGED = cut_segment(FOUR, "all", split_segments(FOUR)[0].end, split_segments(FO
 def test_sets_of_blocks_are_few_and_have_the_least_important_of_each_run(losses, count):
     loss = dict(zip(units(MERGED)[:count], losses, strict=False))
     sets = block_sets(MERGED, loss)
-    assert len(set(sets)) == len(sets) <= MOST_SETS
+    assert len(set(sets)) == len(sets) <= MAX_SETS
     assert () in sets
     assert tuple(loss) in sets
     for some in sets:
@@ -146,7 +146,7 @@ def test_plain_network_without_the_least_important_blocks_is_as_fast_on_one_proc
         lost[segment.name] = dict(zip(units(segment), losses, strict=False))
         return lost[segment.name]
 
-    design, lacks = shortened(before, known)
+    design, lacks = shorten_single(before, known)
     assert evaluate(before.graph, before.device, design, before.config).run.makespan_ms <= before.run.makespan_ms * (1 + 1e-9)
     assert {b.processor for part in design.segments for b in part.branches} == {before.best_single.processor}
     assert all(part.whole and part.join == "none" for part in design.segments)

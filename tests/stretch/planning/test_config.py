@@ -13,7 +13,7 @@ MI9 = specified("mi9")
 
 
 def test_defaults_are_those_of_the_paper_as_far_as_it_states_them():
-    config = PlanConfig().checked(specified("pixel6"))
+    config = PlanConfig().resolve(specified("pixel6"))
     assert (config.alpha, config.beta, config.min_depth, config.min_width, config.macs) == (0.2, 1.1, 0.5, 0.5, (0.97, 1.03))
     assert config.processors == ("cpu", "gpu")
     assert config.precision == {"cpu": "fp32", "gpu": "fp16"}
@@ -49,13 +49,13 @@ def test_defaults_are_those_of_the_paper_as_far_as_it_states_them():
 )
 def test_request_that_makes_no_sense_is_a_usage_error(changes, message):
     with pytest.raises(UsageError, match=message) as caught:
-        PlanConfig(**changes).checked(MI9)
+        PlanConfig(**changes).resolve(MI9)
     assert caught.value.exit_code == 2
 
 
 def test_any_segment_may_stay_whole_whether_a_request_says_so_or_not():
-    assert PlanConfig(kinds=("rows", "whole")).checked(MI9).planned_kinds == ("rows",)
-    assert PlanConfig(lossless=True, kinds=("graph", "whole")).checked(MI9).exact
+    assert PlanConfig(kinds=("rows", "whole")).resolve(MI9).planned_kinds == ("rows",)
+    assert PlanConfig(lossless=True, kinds=("graph", "whole")).resolve(MI9).exact
 
 
 @pytest.mark.parametrize(
@@ -63,21 +63,21 @@ def test_any_segment_may_stay_whole_whether_a_request_says_so_or_not():
 )
 def test_unknown_name_hints_at_the_closest(changes, hint):
     with pytest.raises(UnknownNameError) as caught:
-        PlanConfig(**changes).checked(MI9)
+        PlanConfig(**changes).resolve(MI9)
     assert caught.value.hint == hint
 
 
 def test_exact_designs_are_planned_in_precisions_that_need_no_images():
     mi9 = load_device("mi9")
     lossless = PlanConfig(lossless=True)
-    assert lossless.checked(mi9).precision == {"cpu": "fp32", "gpu": "fp16"}
-    assert PlanConfig(kinds=("rows", "channels")).checked(mi9).precision == {"cpu": "fp32", "gpu": "fp16"}
-    assert PlanConfig().checked(mi9).precision == {"cpu": "int8", "gpu": "fp16", "dsp": "int8"}
+    assert lossless.resolve(mi9).precision == {"cpu": "fp32", "gpu": "fp16"}
+    assert PlanConfig(kinds=("rows", "channels")).resolve(mi9).precision == {"cpu": "fp32", "gpu": "fp16"}
+    assert PlanConfig().resolve(mi9).precision == {"cpu": "int8", "gpu": "fp16", "dsp": "int8"}
     # what is named stays: the DSP has int8 alone
     # of the precisions without int8 the one that was measured
-    assert [lossless.checked(load_device(name)).precision["cpu"] for name in ("sd888", "rk3588")] == ["fp16", "fp32"]
-    assert lossless.having({"processors": ("cpu", "dsp")}).checked(mi9).precision == {"cpu": "fp32", "dsp": "int8"}
-    assert lossless.having({"precision": {"cpu": "int8", "dsp": "int8"}}).checked(mi9).precision == {
+    assert [lossless.resolve(load_device(name)).precision["cpu"] for name in ("sd888", "rk3588")] == ["fp16", "fp32"]
+    assert lossless.replace({"processors": ("cpu", "dsp")}).resolve(mi9).precision == {"cpu": "fp32", "dsp": "int8"}
+    assert lossless.replace({"precision": {"cpu": "int8", "dsp": "int8"}}).resolve(mi9).precision == {
         "cpu": "int8",
         "gpu": "fp16",
         "dsp": "int8",
@@ -88,14 +88,14 @@ def test_exact_designs_are_planned_in_precisions_that_need_no_images():
 def test_word_that_adds_up_weighs_itself_alone(text):
     objective = read_objective(f" {text} ")
     assert objective.weights == {text: 1.0}
-    assert objective.adds
-    assert not objective.tried
+    assert objective.is_additive
+    assert not objective.is_evolved
 
 
 @pytest.mark.parametrize("text", ["throughput", "robust"])
 def test_what_does_not_add_up_is_tried(text):
-    assert read_objective(text).tried
-    assert not read_objective(text).adds
+    assert read_objective(text).is_evolved
+    assert not read_objective(text).is_additive
 
 
 @given(st.floats(0, 1e6), st.floats(1e-6, 1e6))

@@ -15,7 +15,7 @@ from tests.predictors.specified import specified
 
 def setup(device, processors=(), **changes):
     profile = specified(device)
-    config = PlanConfig(processors=processors, **changes).checked(profile)
+    config = PlanConfig(processors=processors, **changes).resolve(profile)
     return config, Costs(LatencyPredictor(profile), config.precision)
 
 

@@ -69,7 +69,7 @@ def test_network_on_one_processor_takes_one_time(graph, name, random):
     processor, precision = random.choice(variants(costs, tuple(device.processors)))
     estimate = predictor.predict(graph, processor, precision)
     expected = pytest.approx(estimate.ms, rel=1e-9)
-    alone = costs.at(processor, precision)
+    alone = costs.replace_precision(processor, precision)
     parts = tuple(SegmentDesign(s.name, s.start, s.end, (BranchScale(processor, s.depth, s.width),)) for s in split_segments(graph))
     assert predict_latency("chain", graph, device, (processor,), precision).processors[processor].latency_ms == estimate.ms
     assert timeline(graph, BranchDesign(graph.name, device.id, parts), alone).makespan_ms == expected

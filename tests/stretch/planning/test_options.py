@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from predictors.errors import UsageError
 from stretch.planning.config import PLAN_OPTIONS
-from stretch.planning.messages import FLAGS, as_flag, as_word, spelled
+from stretch.planning.messages import FLAGS, format_flag, format_value, render_message
 
 BY_NAME = {option.name: option for option in PLAN_OPTIONS}
 
@@ -36,8 +36,11 @@ def test_word_that_is_not_understood_is_refused_with_an_example(name, word):
     option = BY_NAME[name]
     with pytest.raises(UsageError) as caught:
         option.read(word)
-    assert spelled(caught.value.message, as_flag) in (f"--{name} {word} is not understood", f"--set {name}={word} is not understood")
-    assert option.read(re.split("[ =]", spelled(caught.value.hint, as_flag), maxsplit=4 if name in FLAGS else 5)[-1]) is not None
+    assert render_message(caught.value.message, format_flag) in (
+        f"--{name} {word} is not understood",
+        f"--set {name}={word} is not understood",
+    )
+    assert option.read(re.split("[ =]", render_message(caught.value.hint, format_flag), maxsplit=4 if name in FLAGS else 5)[-1]) is not None
 
 
 @pytest.mark.parametrize(("name", "word"), [("alpha", -1.0), ("macs", "nan:1"), ("min_width", 1.5), ("n_meet", 0), ("peak_memory", 0)])
@@ -49,10 +52,10 @@ def test_value_out_of_range_is_refused_by_the_name_of_its_option(name, word):
 @given(st.tuples(st.integers(1, 999), st.integers(1, 999)))
 def test_range_that_is_written_is_read_back(ends):
     value = (ends[0] / 100, ends[1] / 100)
-    assert BY_NAME["macs"].read(as_word(value)) == value
+    assert BY_NAME["macs"].read(format_value(value)) == value
 
 
 def test_default_of_every_option_is_of_its_kind_and_is_what_the_flag_says_it_is():
     for option in PLAN_OPTIONS:
-        assert option.checked(option.default) == option.default
-        assert option.shown is None or option.read(option.shown) == option.default
+        assert option.validate(option.default) == option.default
+        assert option.shown_default is None or option.read(option.shown_default) == option.default

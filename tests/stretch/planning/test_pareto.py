@@ -10,8 +10,8 @@ from predictors.devices import load_device
 from predictors.errors import InfeasibleError, UsageError
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.makespan import timeline
-from stretch.planning.pareto import WEIGHED, Criteria, diverse_front, front, front_answer, undominated
-from stretch.planning.search.exact import MACS, Measure, ProcessorPowers, SearchResult, weighed
+from stretch.planning.pareto import CRITERIA, Criteria, diverse_front, front, front_answer, non_dominated
+from stretch.planning.search.exact import MACS, Measure, ProcessorPowers, SearchResult, weighted_sum
 from stretch.planning.search.goal import Goal
 from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified
@@ -53,7 +53,7 @@ def weigh(criteria, names, result):
 def small_criteria():
     space = make_space(RESNET, waiting(), min_width=0.9, min_depth=1.0)
     goals = {"latency": Goal(), "macs": Goal(MACS), "loss": Goal(Measure(made_losses))}
-    goals["energy"] = Goal(weighed(), 1.0, ProcessorPowers(waiting(), space.processors))
+    goals["energy"] = Goal(weighted_sum(), 1.0, ProcessorPowers(waiting(), space.processors))
     low, high = round(0.9 * RESNET.macs), round(1.9 * RESNET.macs)
     criteria = Criteria(space, low, high, 0, goals)
     every = [
@@ -77,9 +77,11 @@ def brute_force(points):
 @pytest.mark.parametrize("names", PAIRS)
 def test_front_of_two_things_in_full_is_that_of_brute_force(names):
     criteria, every = small_criteria()
-    rows = tuple("loss" if name == "agreement" else name for name in WEIGHED if name in names)
-    pair = criteria.pair(rows, None)
-    kept = [tuple(round(v, 6) for v in weigh(criteria, rows, pair[i])) for i in undominated(pair, [weigh(criteria, rows, e) for e in pair])]
+    rows = tuple("loss" if name == "agreement" else name for name in CRITERIA if name in names)
+    pair = criteria.trace_pair(rows, None)
+    kept = [
+        tuple(round(v, 6) for v in weigh(criteria, rows, pair[i])) for i in non_dominated(pair, [weigh(criteria, rows, e) for e in pair])
+    ]
     expected = brute_force({tuple(round(v, 6) for v in weigh(criteria, rows, item)) for item in every})
     assert np.array(sorted(kept)) == pytest.approx(np.array(expected), rel=1e-5)
 
@@ -88,8 +90,8 @@ def test_front_of_two_things_in_full_is_that_of_brute_force(names):
 @pytest.mark.parametrize("names", [("latency", "energy", "macs"), ("latency", "memory", "energy"), ("latency", "energy", "agreement")])
 def test_front_of_three_things_has_no_design_that_another_beats_and_the_best_in_each(names):
     criteria, every = small_criteria()
-    rows = tuple("loss" if name == "agreement" else name for name in WEIGHED if name in names)
-    grid = criteria.grid(rows, 9)
+    rows = tuple("loss" if name == "agreement" else name for name in CRITERIA if name in names)
+    grid = criteria.trace_grid(rows, 9)
     points = [weigh(criteria, rows, item) for item in grid]
     assert 1 <= len(points) <= 9
     for one in points:

@@ -3,7 +3,7 @@
 import pytest
 
 from predictors.errors import UsageError
-from stretch.planning.config import SINGLE, STRATEGIES, PlanConfig, read_objective
+from stretch.planning.config import SINGLE_STRATEGIES, STRATEGIES, PlanConfig, read_objective
 from stretch.planning.plan import plan
 from stretch.planning.search.evolve import evolve, fastest_designs, score_of
 from stretch.planning.search.goal import Goal
@@ -17,7 +17,7 @@ from tests.stretch.planning.spaces import LOOSE, make_space
 @pytest.mark.parametrize("name", sorted(STRATEGIES))
 def test_every_strategy_finds_a_design_in_the_range(name):
     graph = small_resnet(64)
-    kinds = {} if name in SINGLE else LOOSE
+    kinds = {} if name in SINGLE_STRATEGIES else LOOSE
     result = plan(graph, specified("mi9"), PlanConfig(processors=("cpu", "gpu"), strategy=name, macs=(0.9, 1.1), **kinds))
     assert 0.9 <= (result.run.macs - result.run.repeated_macs) / graph.macs <= 1.1
     assert result.design.n_meet >= 1
@@ -26,7 +26,7 @@ def test_every_strategy_finds_a_design_in_the_range(name):
 
 def test_unknown_strategy_is_refused_with_those_that_exist():
     with pytest.raises(UsageError) as caught:
-        PlanConfig().having({"strategy": "random"})
+        PlanConfig().replace({"strategy": "random"})
     assert caught.value.hint == "choose from evolve, exact, grid, operator_split"
 
 
@@ -40,7 +40,7 @@ def test_space_without_exact_kinds_has_no_such_design():
 
 def test_stretched_segments_are_refused():
     with pytest.raises(UsageError, match="divides a network exactly, and `stretch` segments make another one"):
-        PlanConfig(strategy="operator_split", kinds=("stretch", "rows")).checked(HOST)
+        PlanConfig(strategy="operator_split", kinds=("stretch", "rows")).resolve(HOST)
 
 
 EVOLVE_GRAPH = small_resnet(blocks=(2, 2))

@@ -18,7 +18,16 @@ from predictors.errors import InfeasibleError, TightRule, UsageError
 from predictors.structs import to_builtins
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.makespan import timeline
-from stretch.planning.messages import Message, OptionName, as_flag, as_key, as_word, chance, errors_spelled, spelled
+from stretch.planning.messages import (
+    Message,
+    OptionName,
+    format_flag,
+    format_probability,
+    format_setting,
+    format_value,
+    render_errors,
+    render_message,
+)
 from stretch.planning.pareto import front, front_answer
 from stretch.planning.plan import PlanningProblem, choose, design_of, evaluate, plan, unused_processors
 from stretch.planning.search.exact import search_exact
@@ -103,7 +112,7 @@ def exhaustive(problem, choice, processor):
     best = []
     for groups in product(*choice.space.options):
         if any(processor in group.processors for group in groups):
-            space = choice.space.having([[group] for group in groups])
+            space = choice.space.replace_options([[group] for group in groups])
             search_result = search_exact(space, low, high, choice.n_meet)
             if search_result is not None:
                 best.append((search_result.ms, makespan_ms(problem, search_result)))
@@ -165,33 +174,33 @@ def test_rule_that_keeps_it_out_is_named_with_the_nearest_value(device, flag, me
 
 
 def test_pairs_are_one_word():
-    assert as_word({"cpu": "int8", "gpu": "fp16"}) == "cpu=int8,gpu=fp16"
+    assert format_value({"cpu": "int8", "gpu": "fp16"}) == "cpu=int8,gpu=fp16"
 
 
 @given(st.text())
 def test_what_others_wrote_is_never_taken_for_a_mention(text):
-    assert spelled(Message("`{}` and {}", text, OptionName("alpha")), as_flag) == f"`{text}` and --alpha"
-    assert spelled(text, as_flag) == text
+    assert render_message(Message("`{}` and {}", text, OptionName("alpha")), format_flag) == f"`{text}` and --alpha"
+    assert render_message(text, format_flag) == text
 
 
 @pytest.mark.parametrize("same", [copy, deepcopy, lambda sentence: pickle.loads(pickle.dumps(sentence))])
 def test_copy_can_still_be_spelled_otherwise(same):
-    assert spelled(same(Message("give {}", OptionName("alpha", 1.0))), as_flag) == "give --alpha 1"
+    assert render_message(same(Message("give {}", OptionName("alpha", 1.0))), format_flag) == "give --alpha 1"
 
 
 def test_error_that_passes_an_edge_keeps_its_kind_and_its_data():
     rules = (TightRule("alpha", 0.1, 0.2),)
-    with pytest.raises(InfeasibleError, match=r"plan\.alpha") as caught, errors_spelled(as_key):
+    with pytest.raises(InfeasibleError, match=r"plan\.alpha") as caught, render_errors(format_setting):
         raise InfeasibleError(Message("{}", OptionName("alpha")), "no mention", rules)
     assert (caught.value.rules, caught.value.hint, str(caught.value)) == (rules, "no mention", "`plan.alpha`")
-    with pytest.raises(UsageError) as caught, errors_spelled(as_key):
+    with pytest.raises(UsageError) as caught, render_errors(format_setting):
         raise UsageError("plain")
     assert (caught.value.message, caught.value.hint) == ("plain", None)
 
 
 @pytest.mark.parametrize(("probability", "words"), [(1.0, "over 99 %"), (0.996, "over 99 %"), (0.64, "64 %"), (0.0, "under 1 %")])
 def test_probability_is_never_rounded_to_certainty(probability, words):
-    assert chance(probability) == words
+    assert format_probability(probability) == words
 
 
 @pytest.fixture(scope="module")

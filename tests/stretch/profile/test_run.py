@@ -27,21 +27,21 @@ from scheduler.cores import available_cores
 from scheduler.delegates import delegates, get_delegate
 from scheduler.measure.steady import LinkTimes, TransferTimes, runner, time_kernels, time_operators
 from stretch.planning.cost import compare
-from stretch.profile.places import Place, answer_board, find_places, make_weights, weight_bytes, write_network
+from stretch.profile.places import ProfiledProcessor, answer_board, find_processors, make_weights, weight_bytes, write_network
 from stretch.profile.run import (
     Chooser,
-    Collected,
+    CollectedMeasurements,
     Collector,
-    Handing,
-    appoint,
-    doubt,
+    HandoverTimer,
+    disagreement,
+    fit_committee,
     measure_crossing,
     open_table,
     profile_machine,
     write_profile,
 )
-from stretch.profile.styles import STYLES, Drawing, draw
-from stretch.profile.writing import Crossing, Table, Where, ingest, make_profile
+from stretch.profile.styles import STYLES, RandomNetwork, draw
+from stretch.profile.writing import Crossing, MeasurementTable, MeasurementTarget, ingest, make_profile
 from tests.predictors.measurements.test_tables import OUTPUT, PROFILE
 
 
@@ -85,15 +85,15 @@ SOURCE = Source("random networks", "", "", "CC0-1.0", "a machine; a runtime")
 
 
 def place():
-    return find_places(["cpu"])[0]
+    return find_processors(["cpu"])[0]
 
 
 @pytest.mark.slow
 @pytest.mark.torch
 def test_networks_are_measured_whole_and_by_kernel_and_each_is_measured_once(tmp_path):
-    table = Table.open(tmp_path / "m", SOURCE, resume=False)
+    table = MeasurementTable.open(tmp_path / "m", SOURCE, resume=False)
     first = Collector(place(), "here", table).collect(60, most=2)
-    again = Table.open(tmp_path / "m", SOURCE, resume=True)
+    again = MeasurementTable.open(tmp_path / "m", SOURCE, resume=True)
     second = Collector(place(), "here", again).collect(60, most=2)
     measurements = load_measurements(tmp_path / "m")
     assert len(measurements.latencies) == first.measured + second.measured
@@ -102,14 +102,14 @@ def test_networks_are_measured_whole_and_by_kernel_and_each_is_measured_once(tmp
     sums = dict.fromkeys(whole, 0.0)
     for row in measurements.kernels:
         sums[row.network] += row.ms
-    # Kernels share what their network takes; where the profiler was disturbed there are none.
+        # Kernels share what their network takes; where the profiler was disturbed there are none.
     assert all(total == 0 or total == pytest.approx(whole[name], rel=0.25) for name, total in sums.items())
     assert any(sums.values())
 
 
 @pytest.mark.torch
 def test_nothing_is_begun_once_the_time_is_spent(tmp_path):
-    table = Table.open(tmp_path / "m", SOURCE, resume=False)
+    table = MeasurementTable.open(tmp_path / "m", SOURCE, resume=False)
     done = Collector(place(), "here", table).collect(0.05)
     # a whole batch would be six
     assert (done.measured, table.latencies) == (0, [])
@@ -117,12 +117,12 @@ def test_nothing_is_begun_once_the_time_is_spent(tmp_path):
 
 def test_a_machine_on_which_half_of_the_times_do_not_hold_is_refused():
     with pytest.raises(StretchError, match=r"too noisy: the times of 8 of 15 networks on cpu\[1core\]") as refusal:
-        Collected(place(), measured=7, unsteady=8).check_noise()
+        CollectedMeasurements(place(), measured=7, unsteady=8).check_noise()
     assert "--resume" in str(refusal.value.hint)
 
 
 def test_the_cpu_has_a_place_for_one_core_and_for_all():
-    places = find_places(["cpu"])
+    places = find_processors(["cpu"])
     assert places[0].cores == available_cores()[:1]
     assert places[0].serial
     assert places[-1].cores == available_cores()
@@ -142,7 +142,7 @@ def test_the_cpu_has_a_place_for_one_core_and_for_all():
 )
 def test_what_cannot_be_measured_is_refused(names, error, sentence):
     with pytest.raises(error, match=sentence):
-        find_places(names)
+        find_processors(names)
 
 
 def test_every_delegate_that_is_measured_has_fusion_rules_and_a_formula():
@@ -156,8 +156,8 @@ def test_every_delegate_that_is_measured_has_fusion_rules_and_a_formula():
 def test_processor_is_timed_in_a_precision_that_is_asked_for(delegate, tmp_path):
     if get_delegate(delegate).unavailable():
         pytest.skip(f"{delegate} is not installed")
-    one, *_ = find_places([f"cpu={delegate}/int8"])
-    assert (one.precision, find_places([f"cpu={delegate}"])[0].precision) == ("int8", "fp32")
+    one, *_ = find_processors([f"cpu={delegate}/int8"])
+    assert (one.precision, find_processors([f"cpu={delegate}"])[0].precision) == ("int8", "fp32")
     graph = draw("residual", 3)
     file = write_network(graph, tmp_path / "int8.onnx", one.precision)
     assert "QuantizeLinear" in {node.op_type for node in onnx.load(file).graph.node}
@@ -173,7 +173,7 @@ def test_processor_is_timed_in_a_precision_that_is_asked_for(delegate, tmp_path)
 @pytest.mark.opencl
 @pytest.mark.slow
 def test_a_link_and_its_contention_are_measured_here():
-    host, *_, other = find_places(["cpu", "gpu"])
+    host, *_, other = find_processors(["cpu", "gpu"])
     result = measure_crossing(host, other)
     assert result.link.fixed_ms >= 0
     assert result.link.to_gbs > 0
@@ -184,8 +184,8 @@ def test_a_link_and_its_contention_are_measured_here():
 
 def test_work_that_is_handed_over_runs_on_a_thread_of_its_own_and_its_errors_arrive():
     seen = []
-    handing = Handing((), ())
-    beside = handing.handing(lambda: seen.append(threading.current_thread()))()
+    handing = HandoverTimer((), ())
+    beside = handing.time_handover(lambda: seen.append(threading.current_thread()))()
     assert beside > 0
     assert seen != [threading.current_thread()]
 
@@ -193,13 +193,13 @@ def test_work_that_is_handed_over_runs_on_a_thread_of_its_own_and_its_errors_arr
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        handing.handing(fail)()
+        handing.time_handover(fail)()
     handing.close()
     assert not seen[0].is_alive()
 
 
-def filled(folder, seeds=(0, 1)) -> Table:
-    table = Table.open(folder, SOURCE, resume=False)
+def filled(folder, seeds=(0, 1)) -> MeasurementTable:
+    table = MeasurementTable.open(folder, SOURCE, resume=False)
     for seed in seeds:
         graph = draw("plain", seed)
         key = ("here", graph.name, "cpu", "1core", "fp32", "a runtime")
@@ -211,7 +211,7 @@ def filled(folder, seeds=(0, 1)) -> Table:
 def test_a_saved_table_is_gone_on_with_where_it_was(tmp_path):
     table = filled(tmp_path / "m")
     table.save()
-    again = Table.open(tmp_path / "m", SOURCE, resume=True)
+    again = MeasurementTable.open(tmp_path / "m", SOURCE, resume=True)
     assert (again.graphs, again.families) == (table.graphs, table.families)
     assert (again.latencies, again.kernels) == (table.latencies, table.kernels)
     assert load_measurements(tmp_path / "m").latencies == table.latencies
@@ -220,7 +220,7 @@ def test_a_saved_table_is_gone_on_with_where_it_was(tmp_path):
 def test_measurements_are_not_lost_by_starting_anew(tmp_path):
     filled(tmp_path / "m").save()
     with pytest.raises(StretchError, match="has measurements already") as refusal:
-        Table.open(tmp_path / "m", SOURCE, resume=False)
+        MeasurementTable.open(tmp_path / "m", SOURCE, resume=False)
     assert "--resume" in str(refusal.value.hint)
 
 
@@ -228,7 +228,7 @@ def test_measurements_of_another_machine_are_not_mixed_in(tmp_path):
     filled(tmp_path / "m").save()
     other = Source(SOURCE.title, "", "", SOURCE.licence, "another machine")
     with pytest.raises(StretchError, match="of another machine or other versions: a machine; a runtime"):
-        Table.open(tmp_path / "m", other, resume=True)
+        MeasurementTable.open(tmp_path / "m", other, resume=True)
 
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path):
@@ -260,7 +260,7 @@ while True:
     assert sorted(path.name for path in (tmp_path / "m").iterdir()) == ["kernels.csv", "latencies.csv", "networks.jsonl.gz", "source.toml"]
 
 
-WHERE = Where("myphone", "cpu[1large]", None, "")
+WHERE = MeasurementTarget("myphone", "cpu[1large]", None, "")
 
 
 def capture(name: str):
@@ -294,9 +294,9 @@ def test_networks_of_benchncnn_are_those_of_the_same_architecture(tmp_path):
 @pytest.mark.parametrize(
     ("where", "sentence"),
     [
-        (Where("my/phone", "cpu[1large]", None, ""), "cannot be the name of a device"),
-        (Where("myphone", "cpu", None, ""), "no processor with its core set"),
-        (Where("myphone", "cpu[1large]", "fp64", ""), "`fp64` is no precision"),
+        (MeasurementTarget("my/phone", "cpu[1large]", None, ""), "cannot be the name of a device"),
+        (MeasurementTarget("myphone", "cpu", None, ""), "no processor with its core set"),
+        (MeasurementTarget("myphone", "cpu[1large]", "fp64", ""), "`fp64` is no precision"),
     ],
 )
 def test_what_ran_it_is_checked(profile, tmp_path, where, sentence):
@@ -306,9 +306,9 @@ def test_what_ran_it_is_checked(profile, tmp_path, where, sentence):
 
 
 PLACES = [
-    Place("cpu", "1core", "cpu", "fp32", (0,), 1.0),
-    Place("cpu", "2cores", "cpu", "fp32", (0, 1), 1.0),
-    Place("gpu", "all", "opencl", "fp32", (1,), 1.0),
+    ProfiledProcessor("cpu", "1core", "cpu", "fp32", (0,), 1.0),
+    ProfiledProcessor("cpu", "2cores", "cpu", "fp32", (0, 1), 1.0),
+    ProfiledProcessor("gpu", "all", "opencl", "fp32", (1,), 1.0),
 ]
 # 1 MB in at 8 and 1 MB out at 4 GB/s: 0.125 and 0.25 ms, and 0.05 an exchange
 READS = TransferTimes(1_000_000, 1_000_000, (0.9 * 0.425,) * 9, (3.5 * 0.425,) * 9, 20.0, 0.03)
@@ -318,7 +318,7 @@ CROSSING = Crossing(LinkTimes(0.05, 8.0, 4.0), (1.02, 1.05), (1.2, 1.3), "a runt
 RATE = 5e7
 
 
-def measured(place: Place) -> list[KernelLatency]:
+def measured(place: ProfiledProcessor) -> list[KernelLatency]:
     """Kernels that all reach 10⁸ operations a millisecond, or move 10⁷ bytes in one."""
     rows = []
     for style in STYLES:
@@ -361,7 +361,7 @@ def test_without_fits_the_roofline_is_of_the_order_of_what_was_measured(tmp_path
 
 
 def test_shapes_are_those_of_the_finished_graph():
-    built = Drawing(np.random.default_rng(0), "relu")
+    built = RandomNetwork(np.random.default_rng(0), "relu")
     built.add("input", shape=(1, 16, 32, 32))
     x = built.squeeze(built.depthwise(built.unit(built.last, 24, 3, 2), 5))
     built.pool(x)
@@ -372,7 +372,7 @@ def test_shapes_are_those_of_the_finished_graph():
 
 @given(st.integers(0, 1000), st.integers(8, 64), st.integers(65, 2000))
 def test_widths_are_near_their_bounds_and_never_below_the_lower(seed, low, high):
-    drawing = Drawing(np.random.default_rng(seed), "relu")
+    drawing = RandomNetwork(np.random.default_rng(seed), "relu")
     assert low <= drawing.width(low, high) <= high + 16
 
 
@@ -450,12 +450,12 @@ def committee():
         for cost in costs(f"plain-{seed}"):
             products = cost.pixels * cost.out_channels * cost.groups * cost.in_channels * cost.taps
             rows.append(TimedKernel(f"plain-{seed}", cost, 0.01 + products / 1e7 + (cost.reads + cost.writes) / 1e6))
-    return appoint(rows, load_formula("onnxruntime"), GRAIN, 0)
+    return fit_committee(rows, load_formula("onnxruntime"), GRAIN, 0)
 
 
 def test_fits_doubt_kernels_that_they_never_saw_more_than_those_they_did(committee):
-    known = np.median([doubt(committee, costs(f"plain-{seed}"), GRAIN) for seed in range(100, 110)])
-    strange = np.median([doubt(committee, costs(f"inverted-{seed}"), GRAIN) for seed in range(10)])
+    known = np.median([disagreement(committee, costs(f"plain-{seed}"), GRAIN) for seed in range(100, 110)])
+    strange = np.median([disagreement(committee, costs(f"inverted-{seed}"), GRAIN) for seed in range(10)])
     assert strange >= known
 
 
@@ -497,13 +497,13 @@ def test_processor_without_times_of_kernels_is_calibrated_by_its_networks(tmp_pa
 
     rows = [Latency("here", name, "cpu", where.core_set, "fp32", where.runtime, ms(graph)) for name, graph in graphs.items()]
     source = Source("invented", "", "", "CC0-1.0", "invented")
-    table = Table(source, graphs, dict.fromkeys(graphs, "draws 0"), rows, [], tmp_path / "here.measurements")
+    table = MeasurementTable(source, graphs, dict.fromkeys(graphs, "draws 0"), rows, [], tmp_path / "here.measurements")
     [prior] = write_profile("here", [where], table, {})
     assert prior.left_out.networks >= 12
     predictor = LatencyPredictor(load_device(tmp_path / "here.toml"))
     ratios = [predictor.predict(graph, "cpu").ms / ms(graph) for graph in (draw(style, 50) for style in STYLES)]
     assert 0.8 < np.median(ratios) < 1.25
-    few = Table(source, graphs, table.families, rows[:5], [], tmp_path / "few.measurements")
+    few = MeasurementTable(source, graphs, table.families, rows[:5], [], tmp_path / "few.measurements")
     with pytest.raises(StretchError, match="5 networks"):
         write_profile("here", [where], few, {})
     assert load_device(tmp_path / "here.toml").calibrated

@@ -25,7 +25,7 @@ from stretch.report.html.page import Bar, Fact, Grid, Page, Section, timeline
 from stretch.report.plan import agreement_lines, figures, plan_bars, plan_page
 from stretch.report.prediction import kernel_points
 from stretch.stages.explain import Explanation, PlacedOperator, PlacedSubgraph
-from stretch.stages.together import together, together_answer
+from stretch.stages.together import best_pair, together_answer
 from tests.predictors.networks import resnet50, small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.cli.commands import succeed
@@ -296,7 +296,7 @@ def test_points_are_the_kernels_that_multiply():
 @pytest.mark.slow
 def test_both_networks_and_what_they_have_to_beat_are_told(both):  # noqa: F811
     for goal in ("makespan", "throughput"):
-        answer = together_answer(together(*both, MI9, PROCESSORS, goal), {})
+        answer = together_answer(best_pair(*both, MI9, PROCESSORS, goal), {})
         text = page_printed(together_page(answer), 160)
         assert f"{answer.makespan_ms:.2f} ms until both have ended" in text
         assert f"{answer.sequential_ms:.2f} ms" in text

@@ -13,9 +13,9 @@ from predictors.devices import load_device
 from predictors.predictor import LatencyPredictor
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
-from stretch.planning.cost.compare import LEAST_GAIN
+from stretch.planning.cost.compare import MIN_GAIN
 from stretch.planning.plan import plan
-from stretch.stages.advise import _least, advise, least_divided_ms, precisions_at
+from stretch.stages.advise import _min_divided_ms, advise, min_divided_ms, precisions_at
 from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified, with_speed
 
@@ -51,7 +51,7 @@ def test_exact_branches_are_not_planned_where_a_bound_excludes_their_gain():
     device = replace(device, processors={name: device.processors[name] for name in ("cpu", "gpu")})
     [answer] = advise("small", GRAPH, [device]).answers
     assert answer.exact is None
-    assert 0 < answer.exact_at_most < LEAST_GAIN
+    assert 0 < answer.exact_at_most < MIN_GAIN
     result = plan(GRAPH, device, PlanConfig(lossless=True, precision=precisions_at(device, None)))
     assert result.recommended.startswith("single:")
 
@@ -77,7 +77,7 @@ def test_bound_is_that_of_the_linear_program(times, last_exchange):
         ends[p, p * groups : (p + 1) * groups], ends[p, -1] = times[p], -1
     whole = np.hstack([np.tile(np.eye(groups), processors), np.zeros((groups, 1))])
     fun = linprog([0.0] * (processors * groups) + [1.0], ends, -exchange, whole, np.ones(groups)).fun
-    bound = _least(times, exchange)
+    bound = _min_divided_ms(times, exchange)
     assert bound <= fun * (1 + 1e-6)
     if processors == 2:
         assert bound == pytest.approx(fun, rel=1e-6)
@@ -88,6 +88,6 @@ def test_bound_is_that_of_the_linear_program(times, last_exchange):
 def test_no_exact_plan_is_faster_than_the_bound(device):
     graph = small_resnet(64)
     precision = {name: device.processor(name).default_precision for name in device.processors}
-    bound = least_divided_ms(graph, Costs(LatencyPredictor(device), precision))
+    bound = min_divided_ms(graph, Costs(LatencyPredictor(device), precision))
     result = plan(graph, device, PlanConfig(lossless=True, precision=precision, alpha=10.0))
     assert 0 < bound <= result.run.makespan_ms

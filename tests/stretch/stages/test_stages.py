@@ -28,14 +28,14 @@ from stretch.planning.config import PlanConfig
 from stretch.planning.plan import plan
 from stretch.quantize.images import synthetic_images
 from stretch.stages import build as module
-from stretch.stages.abilities import abilities
-from stretch.stages.build import CLOSE, Images, compare_on, divide_images, with_files
+from stretch.stages.abilities import stage_abilities
+from stretch.stages.build import MIN_AGREEMENT, Images, compare_files, compare_with_original, divide_images
 from stretch.stages.explain import explain_on
 from stretch.stages.network import check_numbers, read_graph, read_network
-from stretch.stages.reopen import reopen
+from stretch.stages.reopen import load_bundle_model
 from stretch.tools.emit.package import emit
 from stretch.transform import build
-from stretch.transform.calibrate import whole_design
+from stretch.transform.calibrate import undivided_design
 from tests.corpus.mutations import VALUES, swapped
 from tests.effort import examples
 from tests.predictors.networks import small_resnet
@@ -143,7 +143,7 @@ def test_weights_that_are_no_numbers_are_refused_by_name_and_infinite_masks_are_
 def test_classes_decide_and_errors_where_they_are_as_many_or_none(before, after, worse):
     plain = Agreement(value=None, low=None, high=None, top5_overlap=None, error=0.0, images=8)
     one, other = (replace_struct(plain, value=value, error=error) for value, error in (before, after))
-    assert module._worse(other, one) == worse
+    assert module._is_worse(other, one) == worse
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +181,9 @@ def test_images_of_which_too_few_differ_are_refused(network, tmp_path):
 def test_images_that_are_all_alike_give_no_agreement(network, tmp_path):
     shape = network.graph.input.shape[1:]
     same = [torch.zeros(8, *shape)]
-    _, answer = compare_on(build(network.captured, whole_design(network.captured, identity_design(network.graph))), network.captured, same)
+    _, answer = compare_with_original(
+        build(network.captured, undivided_design(network.captured, identity_design(network.graph))), network.captured, same
+    )
     assert "the original answers one class for 8 images" in answer[0]
 
 
@@ -191,8 +193,8 @@ def test_network_that_lost_the_original_s_classes_is_said_to_need_training(netwo
         for value in model.parameters():
             value.copy_(torch.randn_like(value))
     x = [torch.randn(64, *network.graph.input.shape[1:]) * torch.linspace(0.1, 20, 64)[:, None, None, None]]
-    agreement, answer = compare_on(model, network.captured, x)
-    assert agreement.value < CLOSE
+    agreement, answer = compare_with_original(model, network.captured, x)
+    assert agreement.value < MIN_AGREEMENT
     assert "train it" in answer[0]
 
 
@@ -202,12 +204,12 @@ def test_files_are_run_on_some_of_the_images_held_back_and_what_was_left_out_is_
     export_bundle(tmp_path / "b", captured, model, None, BundleFacts("mi9", False, "random"), "0", controls=False)
     some = torch.randn(24, *network.graph.input.shape[1:], generator=torch.Generator().manual_seed(0))
     images = Images([some[:16]], list(some[16:].split(3)))
-    of_network, said = compare_on(model, captured, images.held_back)[0], []
-    result = with_files(of_network, load_bundle(tmp_path / "b"), captured, images, 5, None, said).bundle
+    of_network, said = compare_with_original(model, captured, images.held_back)[0], []
+    result = compare_files(of_network, load_bundle(tmp_path / "b"), captured, images, 5, None, said).bundle
     # of this noise the original sees one class alone
     assert (result.images, result.value, result.classes, said) == (5, None, 1, [])
     assert result.error < 1e-3
-    result = with_files(of_network, load_bundle(tmp_path / "b"), captured, images, 64, None, said, seconds=0.0).bundle
+    result = compare_files(of_network, load_bundle(tmp_path / "b"), captured, images, 64, None, said, seconds=0.0).bundle
     assert result.images == 1
     assert said == ["in the time there is, the bundle's files were run on 1 of 8 images"]
 
@@ -250,7 +252,7 @@ NETWORKS = {
 def test_reopened_networks_compute_what_those_that_were_written_compute(tmp_path, name):
     result, design = NETWORKS[name]()
     bundle, model = written(tmp_path / "b", result, design)
-    reopened = reopen(bundle)
+    reopened = load_bundle_model(bundle)
     x = torch.randn(3, *result.graph.input.shape[1:])
     with torch.inference_mode():
         for got, want in ((reopened.model(x), model(x)), (reopened.original.module(x), result.module.eval()(x))):
@@ -263,7 +265,7 @@ def test_bundle_without_the_original_is_refused(captured, tmp_path):
     result = captured("tiny_resnet")
     bundle, _ = written(tmp_path / "b", result, cpu_and("gpu", result.graph, "sum"), controls=False)
     with pytest.raises(StretchError, match="without controls"):
-        reopen(bundle)
+        load_bundle_model(bundle)
 
 
 @pytest.mark.slow
@@ -272,7 +274,7 @@ def test_bundle_in_another_precision_is_refused_by_the_subgraph(captured, tmp_pa
     bundle, _ = written(tmp_path / "b", result, cpu_and("gpu", result.graph, "sum"))
     export_precision(bundle, tmp_path / "half", {"gpu": "fp16"}, synthetic_images(result.graph.input.shape, 8), "made up")
     with pytest.raises(StretchError, match=r"in fp16, and weights can be changed in fp32 alone"):
-        reopen(load_bundle(tmp_path / "half"))
+        load_bundle_model(load_bundle(tmp_path / "half"))
 
 
 def test_file_that_computes_something_else_is_refused(captured, tmp_path):
@@ -286,7 +288,7 @@ def test_file_that_computes_something_else_is_refused(captured, tmp_path):
             tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor) * 2, tensor.name))
     onnx.save(model, str(bundle.file("model.onnx")))
     with pytest.raises(StretchError, match="differs from torch"):
-        reopen(bundle)
+        load_bundle_model(bundle)
 
 
 @pytest.fixture(scope="module")
@@ -311,7 +313,7 @@ def test_design_that_was_tampered_with_is_refused_in_a_sentence_or_is_of_the_sam
     shutil.copytree(bundle, path, dirs_exist_ok=True)
     (path / "bundle.json").write_text(json.dumps(text))
     try:
-        reopened = reopen(load_bundle(path))
+        reopened = load_bundle_model(load_bundle(path))
     except StretchError:
         return
     x = torch.randn(1, *result.graph.input.shape[1:])
@@ -323,7 +325,7 @@ TOKENS = (1, 3, 8, 8)
 
 
 def test_stage_of_tokens_is_scaled_in_all_ways_and_divided_by_heads_and_hidden_channels():
-    stages = abilities(capture(token_patterns.network(*[token_patterns.Fused, token_patterns.Mlp] * 3), TOKENS, "net").graph)
+    stages = stage_abilities(capture(token_patterns.network(*[token_patterns.Fused, token_patterns.Mlp] * 3), TOKENS, "net").graph)
     stage = next(stage for stage in stages if stage.depth > stage.min_depth)
     assert {"depth", "heads", "hidden"} <= set(stage.scaled)
     assert {"hidden", "heads"} <= set(stage.exact)
@@ -331,6 +333,6 @@ def test_stage_of_tokens_is_scaled_in_all_ways_and_divided_by_heads_and_hidden_c
 
 
 def test_stem_and_head_say_that_they_stay_whole():
-    stages = {stage.name: stage for stage in abilities(capture(token_patterns.network(token_patterns.Mlp), TOKENS, "net").graph)}
+    stages = {stage.name: stage for stage in stage_abilities(capture(token_patterns.network(token_patterns.Mlp), TOKENS, "net").graph)}
     assert stages["head"].why == "the head stays whole"
     assert all(bool(stage.why) == (not stage.scaled) for stage in stages.values())

@@ -8,7 +8,7 @@ import pytest
 from predictors.errors import UsageError
 from stretch.planning.config import PlanConfig
 from stretch.planning.pareto import diverse_front
-from stretch.stages.together import GOALS, candidates, run_together, together, together_answer
+from stretch.stages.together import GOALS, best_pair, candidates, simulate_pair, together_answer
 from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.planning.spaces import LOOSE
@@ -26,22 +26,22 @@ def both():
 @pytest.mark.slow
 @pytest.mark.parametrize("goal", GOALS)
 def test_pair_is_the_best_of_all_pairs_of_candidates(both, goal):
-    result = together(*both, MI9, PROCESSORS, goal)
-    values = [run_together(one, other, throughput=True).value(goal) for one, other in product(*both)]
+    result = best_pair(*both, MI9, PROCESSORS, goal)
+    values = [simulate_pair(one, other, throughput=True).value(goal) for one, other in product(*both)]
     assert result.best.ran.value(goal) == pytest.approx(min(values))
     assert result.candidates == (len(both[0]), len(both[1]))
 
 
 @pytest.mark.parametrize("goal", GOALS)
 def test_pair_is_at_least_as_good_as_the_best_mapping_of_whole_networks(both, goal):
-    result = together(*both, MI9, PROCESSORS, goal)
+    result = best_pair(*both, MI9, PROCESSORS, goal)
     assert result.best.ran.value(goal) <= result.fixed.ran.value(goal)
     assert result.fixed.first.design is None
     assert len(result.fixed.first.processors) == len(result.fixed.second.processors) == 1
 
 
 def test_together_no_network_is_faster_than_its_fastest_candidate_alone(both):
-    result = together(*both, MI9, PROCESSORS)
+    result = best_pair(*both, MI9, PROCESSORS)
     for some, ms in zip(both, result.best.ran.latencies_ms, strict=True):
         assert ms >= min(item.alone_ms for item in some) - 1e-9
 
@@ -67,7 +67,7 @@ def test_factor_below_one_is_refused(factor):
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("goal", ["makespan", "throughput", "latency"])
 def test_ratios_are_those_of_what_the_pair_is_best_in(both, goal):
-    result = together(*both, MI9, PROCESSORS, goal)
+    result = best_pair(*both, MI9, PROCESSORS, goal)
     answer = together_answer(result, {"search": 1.0})
     if goal == "makespan":
         assert answer.speedup_over_fixed == pytest.approx(answer.fixed_ms / answer.makespan_ms)

@@ -17,7 +17,7 @@ from stretch.train.images import synthetic
 from stretch.train.loop import Run
 from stretch.train.recipe import SandwichConfig, TrainConfig
 from stretch.train.sandwich import SandwichStep
-from stretch.train.step import unwrapped
+from stretch.train.step import unwrap
 from stretch.train.supernet import Supernet
 from tests.contracts.repository import ROOT
 from tests.stretch.train.supernets import pool
@@ -49,9 +49,9 @@ def work(path: Path, world, what: str) -> None:
     for _ in run.steps():
         pass
     if world.first:
-        weights = {k: v.clone() for k, v in unwrapped(run.model).state_dict().items()}
+        weights = {k: v.clone() for k, v in unwrap(run.model).state_dict().items()}
         name = next(iter(start))
-        save_file(weights | {"start": start[name], "moved": dict(unwrapped(run.model).named_parameters())[name].detach().clone()}, path)
+        save_file(weights | {"start": start[name], "moved": dict(unwrap(run.model).named_parameters())[name].detach().clone()}, path)
     world.barrier()
 
 

@@ -17,11 +17,11 @@ from stretch.train.images import (
     ImageStream,
     Normalise,
     crop_and_flip,
-    divided,
     folder_items,
     load_arrays,
     load_data,
     shard_items,
+    split_items,
     synthetic,
     unlabelled_items,
 )
@@ -284,7 +284,7 @@ def names(items, folder):
 
 @given(st.integers(2, 400), st.floats(0.001, 0.5))
 def test_every_item_is_trained_on_or_held_back_and_both_are_spread_over_all(count, share):
-    train, back = divided(range(count), share, Path("there"))
+    train, back = split_items(range(count), share, Path("there"))
     assert sorted(train + back) == list(range(count))
     assert len(back) == min(max(1, round(count * share)), count - 1)
     assert max(b - a for a, b in zip([*back, count], [*back[1:], count, count], strict=True)) <= -(-count // len(back))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from predictors.errors import StretchError, UnknownNameError, UsageError
 from stretch.planning.config import PlanConfig
-from stretch.train.recipe import DataConfig, Recipe, SupernetConfig, TrainConfig, find_recipe, load_recipe, recipe_to_toml, rooted
+from stretch.train.recipe import DataConfig, Recipe, SupernetConfig, TrainConfig, find_recipe, load_recipe, recipe_to_toml, resolve_path
 
 
 def save(tmp_path, text):
@@ -190,4 +190,4 @@ def test_what_the_command_line_names_is_relative_to_where_the_command_runs(tmp_p
     ],
 )
 def test_names_that_are_no_paths_and_absolute_paths_stay(key, value):
-    assert rooted(key, value, Path("/folder")) == value
+    assert resolve_path(key, value, Path("/folder")) == value

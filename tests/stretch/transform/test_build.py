@@ -13,7 +13,7 @@ from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.scale import legal_widths, scale_branch, scaled_branches, scaled_graph
 from stretch.planning.network.segments import split_segments
 from stretch.transform import Branch, BranchedModel, build
-from stretch.transform.width import ArrivingChannels, choose_units, importance, inherit, kept_channels
+from stretch.transform.width import InputChannels, choose_units, importance, inherit, kept_channels
 from tests.effort import examples
 from tests.stretch.designs import (
     branchable,
@@ -117,7 +117,7 @@ def test_sliced_branch_equals_the_parent_with_removed_channels_masked(captured, 
 
 
 def _all(channels):
-    return ArrivingChannels.of(torch.arange(channels))
+    return InputChannels.of(torch.arange(channels))
 
 
 def _branch_module(result, branch, scale, chosen):
@@ -253,6 +253,6 @@ def test_only_tensors_that_are_still_read_are_kept(captured):
 
 def test_channels_that_stand_for_the_same_original_share_it_evenly():
     index = torch.randint(0, 20, (100,), generator=torch.Generator().manual_seed(0))
-    backbone = ArrivingChannels.of(index)
+    backbone = InputChannels.of(index)
     assert torch.equal(backbone.index, index)
     assert backbone.share.tolist() == pytest.approx([1 / int((index == number).sum()) for number in index])

@@ -15,7 +15,7 @@ from stretch.evaluation.agreement import compare
 from stretch.planning.design.branch_design import BranchScale
 from stretch.stages.build import int8_rounding
 from stretch.transform import build
-from stretch.transform.refine import FILE, VERSION, Checkpoint, Done, Errors, Refinement, SegmentPairs, Views, refine
+from stretch.transform.refine import FILE, VERSION, Checkpoint, Done, Refinement, SegmentErrors, SegmentPairs, Views, refine
 from tests.stretch.designs import branchable, cpu_and, divided, identity_design, part_of
 from tests.stretch.several import form
 
@@ -238,10 +238,10 @@ def test_identity_has_nothing_to_refine_and_no_error(captured):
 
 
 def test_loss_counts_ends_whole_and_meeting_points_in_the_mean_unless_each_is_judged_by_itself():
-    errors = Errors([torch.tensor(value) for value in (0.1, 0.3, 0.5)], torch.tensor(0.7))
+    errors = SegmentErrors([torch.tensor(value) for value in (0.1, 0.3, 0.5)], torch.tensor(0.7))
     assert float(errors.loss(False)) == pytest.approx(0.2 + 0.5 + 0.7)
     assert float(errors.loss(True)) == pytest.approx(0.4 + 0.5 + 0.7)
-    assert float(Errors([torch.tensor(0.5)]).loss(False)) == 0.5
+    assert float(SegmentErrors([torch.tensor(0.5)]).loss(False)) == 0.5
 
 
 def ramp(count=4, size=32):
@@ -254,7 +254,7 @@ def ramp(count=4, size=32):
 @pytest.fixture
 def plain(monkeypatch):
     """Crops and mirrors alone."""
-    for name in ("BLENDED", "PASTED", "LIGHT"):
+    for name in ("BLEND_PROBABILITY", "PASTE_PROBABILITY", "LIGHT_CHANGE"):
         monkeypatch.setattr(module, name, 0.0)
 
 
@@ -263,7 +263,7 @@ def test_views_are_windows_of_one_image_each_of_the_area_allowed(plain):
     assert drawn.shape == (200, 3, 32, 32)
     across, down = (drawn[:, i].flatten(1) for i in (0, 1))
     area = (across.amax(1) - across.amin(1)) * (down.amax(1) - down.amin(1)) / 4
-    assert area.min() > module.LEAST_AREA * 0.8
+    assert area.min() > module.MIN_AREA * 0.8
     assert area.max() <= 1
     assert area.std() > 0.1
     # one image each, of which every one comes up
@@ -277,7 +277,7 @@ def test_views_are_windows_of_one_image_each_of_the_area_allowed(plain):
 
 
 def test_some_views_have_a_rectangle_of_another(plain, monkeypatch):
-    monkeypatch.setattr(module, "PASTED", 0.5)
+    monkeypatch.setattr(module, "PASTE_PROBABILITY", 0.5)
     third = Views(ramp()).draw(200)[:, 2]
     values = torch.stack([item.flatten().round().mode().values for item in third])
     other = (third - values[:, None, None]).abs() > 1e-3
@@ -290,7 +290,7 @@ def test_some_views_have_a_rectangle_of_another(plain, monkeypatch):
 
 
 def test_light_changes_by_the_deviation_of_the_images(plain, monkeypatch):
-    monkeypatch.setattr(module, "LIGHT", 0.2)
+    monkeypatch.setattr(module, "LIGHT_CHANGE", 0.2)
     images = ramp() * 100
     lit = Views(images).draw(300)[:, 2, 16, 16]
     assert float((lit[:, None] - 100 * torch.arange(4)).abs().amin(1).std()) > 0.02 * float(images.std())

@@ -35,7 +35,7 @@ from scheduler.tools.boards.board import (
     ssh_words,
 )
 from scheduler.tools.boards.facts import SERIES, check_facts, check_host, read_facts
-from stretch.profile.places import ASKS, ask_for_file
+from stretch.profile.places import ASK_VARIABLE, ask_for_file
 from tests.scheduler.tools.boards.servers import ended, free_port
 
 SOURCE = files("scheduler.tools.boards").joinpath("agent.py").read_text()
@@ -119,7 +119,7 @@ def test_end_that_is_closed_is_one_sentence(monkeypatch, tmp_path):
     request, questions = os.pipe()
     answers, arguments = os.pipe()
     os.close(arguments)
-    monkeypatch.setenv(ASKS, f"{questions},{answers}")
+    monkeypatch.setenv(ASK_VARIABLE, f"{questions},{answers}")
     with pytest.raises(StretchError, match="does not answer any more"):
         ask_for_file(tmp_path / "x", "y")
     for descriptor in (request, questions, answers):

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 from predictors.errors import StretchError, UsageError
 from stretch.models.builder import MAX_KNOWN, Builder
 from stretch.models.onnx import read_module
-from stretch.models.onnx.network import RULES, OnnxSite, by_rule, computed
+from stretch.models.onnx.network import RULES, OnnxSite, by_rule, compute_constant
 from tests.damage import damaged, one_sentence
 from tests.effort import examples
 from tests.scheduler.formats.onnx.shapes.oracle import Case, whole
@@ -227,7 +227,7 @@ def test_node_with_anything_is_read_or_refused_in_one_sentence(tmp_path_factory,
 def made(op, *reads, opset=17, **attrs):
     """What a node makes of stored tensors."""
     node = helper.make_node(op, ["" if x is None else f"r{i}" for i, x in enumerate(reads)], ["y"], **attrs)
-    return computed(node, list(reads), attrs, opset)
+    return compute_constant(node, list(reads), attrs, opset)
 
 
 def test_shapes_are_worked_out_as_exporters_write_them():
@@ -285,11 +285,11 @@ def site(builder, *inputs, **attrs):
 def test_site_tells_what_is_stored_from_what_is_computed():
     b = Builder((1, 3))
     seen = site(b, b.input, np.array([4, 5]), None, axes=[1])
-    assert seen.listed("sizes", 1) == [4, 5]
-    assert seen.listed("axes", 2) == [1]
-    assert seen.listed("pads", 3) is None
-    assert seen.optional(2, "bias") is None
+    assert seen.int_list("sizes", 1) == [4, 5]
+    assert seen.int_list("axes", 2) == [1]
+    assert seen.int_list("pads", 3) is None
+    assert seen.optional_stored(2, "bias") is None
     with pytest.raises(StretchError, match="its weight depends on the network's inputs"):
-        seen.known(0, "weight")
+        seen.require_stored(0, "weight")
     with pytest.raises(StretchError, match="it has no input 2"):
         seen.tensor(2)

@@ -328,7 +328,7 @@ def test_steps_that_are_no_numbers_are_refused(scale, zero):
 
 def test_scales_that_fit_no_axis_are_refused():
     with pytest.raises(StretchError, match=r"3 scales for the shape \[2, 4\]"):
-        steps([0.1] * 3, [0] * 3).reals(np.zeros((2, 4), np.uint8), 1)
+        steps([0.1] * 3, [0] * 3).dequantize(np.zeros((2, 4), np.uint8), 1)
     builder = Builder((2, 3))
     with pytest.raises(StretchError, match="other scales than it states"):
         reread(builder, builder.input, steps([0.1] * 3, 0), steps(0.1, 0))

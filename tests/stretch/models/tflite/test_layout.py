@@ -12,7 +12,7 @@ from predictors.errors import StretchError
 from scheduler.formats.tflite import ANY_TFLITE
 from stretch.models.builder import Builder
 from stretch.models.tflite import read_module
-from stretch.models.tflite.network import TfliteSite, TfliteView, aligned, flattened
+from stretch.models.tflite.network import TfliteSite, TfliteView, align_operands, flatten_image
 from tests.stretch.models.onnx.oracle import functions
 from tests.stretch.models.tflite.files import agrees, model, op, random, write
 
@@ -342,10 +342,10 @@ def site(builder, *inputs, **settings):
 
 def test_operands_of_rows_of_other_images_are_in_the_order_of_the_file():
     b = Builder((1, 5, 4, 3))
-    row = flattened(b, b.input)
-    (one, other), order = aligned(site(b, row, row), (0, 1))
+    row = flatten_image(b, b.input)
+    (one, other), order = align_operands(site(b, row, row), (0, 1))
     assert (one, other, order.form) == (row.node, row.node, "row")
-    (one, _), order = aligned(site(b, row, np.zeros((1, 60), np.float32)), (0, 1))
+    (one, _), order = align_operands(site(b, row, np.zeros((1, 60), np.float32)), (0, 1))
     assert one is not row.node
     assert order.form == "plain"
 
@@ -358,11 +358,11 @@ def test_what_is_missing_or_no_image_is_refused():
     with pytest.raises(StretchError, match="which is no image"):
         seen.image()
     with pytest.raises(StretchError, match="its weight depends on the network's inputs"):
-        seen.known(0, "weight")
+        seen.require_stored(0, "weight")
     with pytest.raises(StretchError, match="its activation is number 9"):
-        seen.activated(b.input)
+        seen.apply_activation(b.input)
     with pytest.raises(StretchError, match="it reads no tensor of the network"):
-        aligned(site(b, np.zeros(3, np.float32)), (0,))
+        align_operands(site(b, np.zeros(3, np.float32)), (0,))
 
 
 WAYS = [{}, {"align_corners": True}, {"half_pixel_centers": True}]

@@ -44,16 +44,16 @@ def test_every_constraint_is_listed_once_those_that_are_blamed_first_in_front():
 @given(st.lists(st.floats(0.01, 100), min_size=1), st.floats(0.01, 10), st.floats(0.1, 50))
 def test_bound_is_missed_exactly_where_no_combination_keeps_to_it(exchanges, alpha, segment_ms):
     result = combinations_of(exchange_ms=exchanges)
-    missed = Communication().missed(alpha, [result], [segment_ms])
+    missed = Communication().explain_miss(alpha, [result], [segment_ms])
     if abs(min(exchanges) / segment_ms / alpha - 1) > 1e-9:
         assert (missed is None) == Communication().mask(alpha, result, segment_ms).any()
 
 
 def test_best_share_is_told_beside_the_one_that_is_asked_for():
     rows = [combinations_of(exchange_ms=[5.0, 3.0]), combinations_of(exchange_ms=[4.0])]
-    assert Communication().missed(0.1, rows, [10.0, 20.0]) == "a transfer takes at least 0.2 of the segment; the maximum is 0.1"
+    assert Communication().explain_miss(0.1, rows, [10.0, 20.0]) == "a transfer takes at least 0.2 of the segment; the maximum is 0.1"
     unlike = combinations_of(fastest_ms=[1.0, 2.0], slowest_ms=[10.0, 10.0])
-    assert Balance().missed(0.5, [unlike], [1.0]) == "the fastest branch takes at most 0.2 of the slowest; the minimum is 0.5"
+    assert Balance().explain_miss(0.5, [unlike], [1.0]) == "the fastest branch takes at most 0.2 of the slowest; the minimum is 0.5"
 
 
 def test_loosest_value_rules_nothing_out():
@@ -84,12 +84,12 @@ B5 = next(s for s in split_segments(efficientnet_b5()) if s.name == "s5")
 
 @pytest.mark.parametrize(("floor", "depths"), [(0.5, [4, 5, 6, 7]), (4 / 7, [4, 5, 6, 7]), (0.58, [5, 6, 7]), (1.0, [7])])
 def test_depths_start_at_the_floor(floor, depths):
-    rules = Rules.of(PlanConfig(min_depth=floor).checked(specified("pixel6")))
+    rules = Rules.of(PlanConfig(min_depth=floor).resolve(specified("pixel6")))
     assert rules.depths(B5) == depths
 
 
 def test_entry_block_is_never_removed_whatever_the_floor():
-    rules = Rules.of(PlanConfig(min_depth=0.01).checked(specified("pixel6")))
+    rules = Rules.of(PlanConfig(min_depth=0.01).resolve(specified("pixel6")))
     assert rules.depths(S4)[0] == S4.min_depth >= 1
 
 
@@ -104,7 +104,7 @@ def test_ladder_goes_down_from_the_floor_to_one_that_rules_next_to_nothing_out(f
 def test_number_of_meeting_points_falls_one_by_one_to_the_last():
     (limit,) = Meetings().limits(4, [])
     assert limit.ladder == (3, 2, 1)
-    assert limit.put(4, 2.0) == 2
+    assert limit.with_number(4, 2.0) == 2
 
 
 def test_one_meeting_point_cannot_be_too_many():
@@ -116,7 +116,7 @@ PIXEL6 = specified("pixel6")
 
 def test_memory_is_bounded_only_on_request():
     result = combinations_of(peak_bytes=[10, 20, 30])
-    assert "peak_memory" not in Rules.of(PlanConfig().checked(PIXEL6)).values
+    assert "peak_memory" not in Rules.of(PlanConfig().resolve(PIXEL6)).values
     assert Rules({}).allowed(result, 1.0).tolist() == [[True, True, True]]
     assert Rules({"peak_memory": 20}).allowed(result, 1.0).tolist() == [[True, True, False]]
 
@@ -131,9 +131,9 @@ def test_bytes_of_the_largest_combination_rule_nothing_out():
     rows = [combinations_of(peak_bytes=[10, 20, 30]), combinations_of(peak_bytes=[5])]
     (limit,) = PeakMemory().limits(7, rows)
     assert limit.loosest == 30
-    assert all(PeakMemory().mask(limit.put(7, limit.loosest), row, 1.0).all() for row in rows)
-    assert limit.put(7, 12.3) == 13
-    assert isinstance(limit.put(7, np.float64(12.3)), int)
+    assert all(PeakMemory().mask(limit.with_number(7, limit.loosest), row, 1.0).all() for row in rows)
+    assert limit.with_number(7, 12.3) == 13
+    assert isinstance(limit.with_number(7, np.float64(12.3)), int)
 
 
 def test_slowest_branch_takes_at_most_beta_times_the_segment():
@@ -143,8 +143,8 @@ def test_slowest_branch_takes_at_most_beta_times_the_segment():
 def test_each_end_is_loosened_by_itself():
     low, high = TotalMacs().limits((0.97, 1.03), [])
     assert (low.value, high.value) == (0.97, 1.03)
-    assert low.put((0.97, 1.03), low.loosest) == (0.01, 1.03)
-    assert high.put((0.97, 1.03), high.loosest) == (0.97, 100.0)
+    assert low.with_number((0.97, 1.03), low.loosest) == (0.01, 1.03)
+    assert high.with_number((0.97, 1.03), high.loosest) == (0.97, 100.0)
 
 
 @pytest.mark.parametrize("floor", [0.25, 0.375, 0.5, 1 / 3])
@@ -160,7 +160,7 @@ def test_a_branch_keeps_so_many_blocks_with_all_of_their_channels(share):
     kept = []
     for options in (o for stage in space.options for o in stage if o.branched):
         for index in range(len(options.macs)):
-            most = max(b.depth if b.width == options.segment.width else 0 for b in options.chosen(index))
+            most = max(b.depth if b.width == options.segment.width else 0 for b in options.branches_of(index))
             kept.append(most >= share * options.segment.depth)
             assert options.allowed[:, index].any() <= kept[-1]
     assert 0 < sum(kept) < len(kept)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from stretch.planning.cost.accuracy import SEEN, ChangedSegment, Measured, MeasuredOn, option_features
+from stretch.planning.cost.accuracy import SEEN_FEATURES, ChangedSegment, Measured, MeasuredOn, option_features
 from stretch.planning.search.parts import merge_stages
 from stretch.sensitivity.fit import RECOVERY, fit
 from stretch.sensitivity.source import trials
@@ -22,7 +22,7 @@ def merged_space(**changes):
 
 
 def true_loss(stages, row):
-    seen = dict(zip(SEEN, row, strict=True))
+    seen = dict(zip(SEEN_FEATURES, row, strict=True))
     mean = np.mean([0.3 * int(name[1:]) for name in stages])
     return float(np.exp(-2 + mean + 0.5 * np.log(len(stages)) + DEEPEST * seen["log_deepest"] + MACS * seen["log_macs"]))
 
@@ -36,7 +36,7 @@ def alone(space, count=4, noise=0.0, seed=0):
     rng = np.random.default_rng(seed)
     result = []
     for trial in trials(space, count):
-        row = tuple(map(float, option_features(trial.options, SEEN)[trial.index]))
+        row = tuple(map(float, option_features(trial.options, SEEN_FEATURES)[trial.index]))
         loss = true_loss(trial.stages(space), row) * np.exp(noise * rng.standard_normal())
         changed = ChangedSegment(stages=trial.stages(space), features=row)
         result.append(Measured(segments=(changed,), error=float(1 - np.exp(-loss)), agreement=agreement(loss)))

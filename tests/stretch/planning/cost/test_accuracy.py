@@ -11,7 +11,7 @@ from scipy.stats import spearmanr
 
 from predictors.errors import StretchError, UsageError
 from stretch.planning.cost import accuracy
-from stretch.planning.cost.accuracy import FEATURES, SEEN, AccuracyPredictor
+from stretch.planning.cost.accuracy import FEATURES, SEEN_FEATURES, AccuracyPredictor
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.search.exact import search_exact
 from stretch.sensitivity import fit as fitting
@@ -62,7 +62,7 @@ def test_unknown_segment_is_refused():
 
 def test_loss_that_is_bounded_gives_back_the_accuracy():
     current = predictor()
-    assert current.value(current.most_loss(0.7)) == pytest.approx(0.7)
+    assert current.value(current.max_loss(0.7)) == pytest.approx(0.7)
     assert current.prediction(0.2).top1 == pytest.approx(current.base - 0.2)
     assert current.prediction(0.2).agreement is None
 
@@ -130,9 +130,11 @@ def test_what_stays_whole_or_is_divided_exactly_loses_nothing_and_agrees_always(
     assert (answer.agreement, answer.low, answer.high, answer.basis, answer.source) == (1.0, 1.0, 1.0, "sensitivity", "predicted")
 
 
-@given(st.lists(st.floats(-3, 0), min_size=len(SEEN), max_size=len(SEEN)), st.integers(0, len(HELPS) - 1), st.floats(0.01, 1))
+@given(
+    st.lists(st.floats(-3, 0), min_size=len(SEEN_FEATURES), max_size=len(SEEN_FEATURES)), st.integers(0, len(HELPS) - 1), st.floats(0.01, 1)
+)
 def test_more_depth_width_or_macs_never_loses_more(row, which, more):
-    sensitivity, at = sensitivity_of(), SEEN.index(HELPS[which])
+    sensitivity, at = sensitivity_of(), SEEN_FEATURES.index(HELPS[which])
     helped = list(row)
     helped[at] += more
     less, same = sensitivity.loss_of(("s1",), np.array([helped, row]))
@@ -141,7 +143,7 @@ def test_more_depth_width_or_macs_never_loses_more(row, which, more):
 
 def test_agreement_of_one_allows_no_loss():
     sensitivity = sensitivity_of()
-    assert sensitivity.most_loss(1.0) == 0
+    assert sensitivity.max_loss(1.0) == 0
     assert sensitivity.value(0.0) == 1
 
 
@@ -184,7 +186,7 @@ def test_agreement_that_is_predicted_is_that_of_the_curve():
 def test_weights_of_what_helps_are_never_above_zero_however_noisy_the_measurements():
     for seed in range(5):
         current = made(SPACE, noise=2.0, seed=seed, count=2)
-        assert all(weight <= 0 for name, weight in zip(SEEN, current.weights, strict=True) if name in HELPS)
+        assert all(weight <= 0 for name, weight in zip(SEEN_FEATURES, current.weights, strict=True) if name in HELPS)
         assert current.curve[1] > 0
         assert current.spread > 0
 

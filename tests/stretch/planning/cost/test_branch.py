@@ -15,7 +15,7 @@ from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.scale import legal_widths, scale_branch
-from stretch.planning.divisions.rows import DIVISION, ENTRY_ROWS, BandCosts, band_graph, bands_of, cuts_itself, handed
+from stretch.planning.divisions.rows import DIVISION, ENTRY_ROWS, BandCosts, band_graph, bands_of, cuts_itself, handed_over_graph
 from stretch.planning.network.segments import clean_cuts, cut_segment, divide, feature_maps, split_segments
 from tests.effort import examples
 from tests.predictors import networks
@@ -146,7 +146,7 @@ def test_band_costs_what_its_built_operators_cost(data, name, processor):
         return
     assert band is not None
     (cost,) = bands.cost(processor, [band])
-    built = handed(whole)
+    built = handed_over_graph(whole)
     if name != "padded":  # its parts are cut between a pad and the convolution that takes it along: kernels span them
         estimate = MI9.predict(built, processor)
         assert cost.time == pytest.approx(estimate.computing)
@@ -169,7 +169,7 @@ def test_every_combination_is_the_one_that_its_number_says():
     options = next(option for option in space.options[1] if option.branched)
     shape = [len(branch) for branch in options.candidates]
     assert len(options.macs) == int(np.prod(shape))
-    seen = {tuple((b.depth, b.width) for b in options.chosen(index)) for index in range(len(options.macs))}
+    seen = {tuple((b.depth, b.width) for b in options.branches_of(index)) for index in range(len(options.macs))}
     assert len(seen) == len(options.macs)
 
 
@@ -184,7 +184,7 @@ def setting(name):
     graph = WHOLES_GRAPHS[name]()
     ends = [graph.input.name] + [block.end for stage in split_segments(graph) for block in stage.blocks if block.end in feature_maps(graph)]
     predictor = LatencyPredictor(specified("mi9"))
-    return graph, ends, Costs(predictor, PlanConfig().checked(predictor.device).precision)
+    return graph, ends, Costs(predictor, PlanConfig().resolve(predictor.device).precision)
 
 
 def told(whole, *, named):
@@ -206,8 +206,11 @@ def test_branch_of_any_blocks_launches_the_kernels_of_the_one_in_one_piece(name,
     entry = data.draw(st.sampled_from(segment.entries(width)))
     scale = BranchScale(processor, segment.depth, width, entry, 0, align)
     names = data.draw(st.sampled_from([(), ("grouped_conv=parts",)]))
-    costs = known.on(known.predictor, known.precision, {processor: names})
-    new, whole = costs._full(segment, processor, width, segment.in_width, entry), costs._in_one(segment, scale, segment.in_width, names)
+    costs = known.rebuild(known.predictor, known.precision, {processor: names})
+    new, whole = (
+        costs._full_depth(segment, processor, width, segment.in_width, entry),
+        costs._undivided_depth(segment, scale, segment.in_width, names),
+    )
     assert told(new, named=False) == told(whole, named=False)
     assert sum(built.params for _, built in new.blocks) == sum(built.params for _, built in whole.blocks)
     assert new.rewrites == whole.rewrites
@@ -265,7 +268,7 @@ SEGMENT = next(segment for segment in split_segments(small_resnet()) if segment.
 @pytest.mark.parametrize(("start", "stop"), [(0, 8), (8, 24), (24, 32)])
 def test_branch_that_is_handed_its_rows_has_no_cut_and_computes_the_same(start, stop):
     band = band_graph(SEGMENT.graph, "band", start, stop)
-    arguments = handed(band)
+    arguments = handed_over_graph(band)
     rows = bands_of(SEGMENT.graph, start, stop)[0][SEGMENT.start]
     assert arguments.input.shape[2] == len(rows) < SEGMENT.graph.input.shape[2]
     assert ENTRY_ROWS not in arguments.by_name

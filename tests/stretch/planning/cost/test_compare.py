@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from predictors.predictor import KernelsTime, LatencyPredictor
 from stretch.planning.cost import compare
-from stretch.planning.cost.compare import PredictedRun, UncertainBranch, Unknown, ahead, divided_ms, recommend
+from stretch.planning.cost.compare import PredictedRun, UncertainBranch, UncertainFactor, divided_ms, processor_lead, recommend
 from tests.predictors.networks import small_resnet
 from tests.predictors.specified import contending, specified, with_speed
 
-CPU, GPU = Unknown("the cpu", 1 / 1.4, 1.4), Unknown("the gpu", 1 / 1.4, 1.4)
+CPU, GPU = UncertainFactor("the cpu", 1 / 1.4, 1.4), UncertainFactor("the gpu", 1 / 1.4, 1.4)
 
 
 def deciding(branched, controls, reference, single):
@@ -92,14 +92,14 @@ def test_what_does_not_run_side_by_side_is_never_recommended_as_branches():
 
 
 def test_number_to_measure_next_is_the_one_that_moves_the_ratio_most():
-    wide = Unknown("the link", 0.5, 2.0)
+    wide = UncertainFactor("the link", 0.5, 2.0)
     rival = only(run([{CPU: 8.0, wide: 1.0}]), run([{GPU: 9.0}]))
     assert rival.measure in ("the cpu", "the gpu")
     assert only(run([{CPU: 5.0, wide: 4.0}]), run([{CPU: 9.0}])).measure == "the link"
     assert only(run([{CPU: 5.0}]), run([{CPU: 9.0}])).measure is None
 
 
-WHOLE_CPU, WHOLE_GPU = (Unknown(f"all on {name}", 1 / 1.2, 1.2, compare.computing(name)) for name in ("cpu", "gpu"))
+WHOLE_CPU, WHOLE_GPU = (UncertainFactor(f"all on {name}", 1 / 1.2, 1.2, compare.computing_factor_name(name)) for name in ("cpu", "gpu"))
 LINK = compare.link("gpu", specified("mi9"))
 
 
@@ -149,7 +149,7 @@ def test_crossover_is_where_the_branches_take_as_long_as_the_best_single_process
 
 
 def test_time_that_most_draws_keep_is_a_quantile():
-    assert compare.kept_ms(np.arange(101.0)) == pytest.approx(100 * compare.ROBUST)
+    assert compare.quantile_ms(np.arange(101.0)) == pytest.approx(100 * compare.ROBUST_QUANTILE)
 
 
 MI9 = specified("mi9")
@@ -157,7 +157,7 @@ MI9 = specified("mi9")
 
 def test_kinds_of_kernels_without_a_fit_err_each_for_itself():
     estimate = LatencyPredictor(MI9).predict(small_resnet(), "dsp")
-    result = compare.kernels(estimate, MI9)
+    result = compare.kernel_times(estimate, MI9)
     assert sum(result.values()) == pytest.approx(estimate.computing_ms)
     assert {key.what for key in result} == {f"{kernel.kernel.cost.kind} kernels on dsp" for kernel in estimate.kernels}
     off = 1 + MI9.processors["dsp"].uncertainty.value
@@ -165,7 +165,7 @@ def test_kinds_of_kernels_without_a_fit_err_each_for_itself():
 
 
 def test_nine_in_ten_draws_lie_in_the_interval_of_a_number():
-    for key, factors in compare.drawn([Unknown("a", 0.7, 1.4), Unknown("skewed", 0.9, 2.0), LINK]).items():
+    for key, factors in compare.draw_factors([UncertainFactor("a", 0.7, 1.4), UncertainFactor("skewed", 0.9, 2.0), LINK]).items():
         inside = (key.low <= factors) & (factors <= key.high)
         assert inside.mean() == pytest.approx(0.9, abs=0.03)
         assert compare.interval(factors) == pytest.approx((key.low, key.high), rel=0.1)
@@ -195,7 +195,7 @@ def test_time_next_to_another_processor_is_as_uncertain_as_the_factor_of_the_pai
 
 
 def test_slowest_branch_counts_draw_by_draw():
-    one, other = Unknown("one", 0.5, 2.0), Unknown("other", 0.5, 2.0)
+    one, other = UncertainFactor("one", 0.5, 2.0), UncertainFactor("other", 0.5, 2.0)
     run = PredictedRun([[UncertainBranch({one: 1.0}), UncertainBranch({other: 1.0})]])
     assert list(run.drawn_ms({one: np.array([1.0, 5.0]), other: np.array([2.0, 3.0])})) == [2.0, 5.0]
     assert run.ms({one: 3.0, other: 2.0}) == 3.0
@@ -204,7 +204,7 @@ def test_slowest_branch_counts_draw_by_draw():
 def test_what_takes_no_time_has_nothing_that_could_be_off():
     estimate = LatencyPredictor(MI9).predict(small_resnet(), "dsp")
     nothing = replace(estimate, origin="fit", computing=KernelsTime(0.0, 0.0, 0.0))
-    assert compare.kernels(nothing, MI9) == {}
+    assert compare.kernel_times(nothing, MI9) == {}
 
 
 WORK = st.floats(0.1, 100)
@@ -223,7 +223,7 @@ def test_divided_time_is_when_shares_add_up_to_the_whole(processors):
 def of(device, best, processors=("cpu", "gpu", "dsp")):
     """How far a processor is ahead on a device, of a small network at large."""
     precision = {name: device.processor(name).default_precision for name in processors}
-    return ahead(small_resnet(64), LatencyPredictor(device), precision, (best, precision[best]))
+    return processor_lead(small_resnet(64), LatencyPredictor(device), precision, (best, precision[best]))
 
 
 def test_a_lead_that_the_intervals_could_undo_is_not_far():

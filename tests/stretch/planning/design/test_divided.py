@@ -16,7 +16,7 @@ from stretch.planning.design.scale import check_join, resolve_design, scaled_gra
 from stretch.planning.divisions.channels import ENTRY_CHANNELS, channel_part
 from stretch.planning.divisions.ends import subgraphs_of
 from stretch.planning.divisions.rows import ENTRY_ROWS, band_graph, bands_of
-from stretch.planning.network.segments import cut_segment, handed_on
+from stretch.planning.network.segments import cut_segment, operators_read_outside
 from tests.predictors.networks import Net
 from tests.stretch.planning.design.test_paths import conv
 from tests.stretch.planning.network.test_segments import inverted
@@ -246,7 +246,7 @@ def test_any_division_that_hands_on_what_others_read_has_each_operator_once(numb
     for name, number in zip(names, numbers, strict=True):
         of[name] = max([number, *(of[i] for i in graph.by_name[name].inputs if i != "x")])
     inside = [{name for name in names if of[name] == number} for number in sorted(set(of.values()))]
-    ends = [handed_on(graph, [op for op in graph.ops if op.name in current]) for current in inside]
+    ends = [operators_read_outside(graph, [op for op in graph.ops if op.name in current]) for current in inside]
     built = subgraphs_of(graph, [f"p{i}" for i in range(len(inside))], ends)
     assert [{op.name for op in portion.ops if op.kind != "input"} for portion in built] == inside
     assert sum(portion.macs for portion in built) == graph.macs

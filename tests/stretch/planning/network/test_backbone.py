@@ -6,7 +6,7 @@ from hypothesis import given
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from stretch.capture.trace import capture_traced
-from stretch.planning.network.segments import MOST_SIDES, backbone_of
+from stretch.planning.network.segments import MAX_SIDES, backbone_of
 from tests.stretch.several import networks, shapes
 
 pytestmark = pytest.mark.torch
@@ -31,11 +31,11 @@ def test_every_operator_is_in_the_backbone_or_one_side_and_each_can_run_when_it_
 
 def test_sides_are_joined_where_there_are_too_many():
     ops = [Op("input", "input", attrs={"shape": (1, 4, 8, 8)}), Op("a", "relu", ("input",))]
-    ops += [Op(f"r{i}", "relu", ("a",)) for i in range(2 * MOST_SIDES)]
-    graph = OpGraph.build("net", ops, [f"r{i}" for i in range(2 * MOST_SIDES)])
+    ops += [Op(f"r{i}", "relu", ("a",)) for i in range(2 * MAX_SIDES)]
+    graph = OpGraph.build("net", ops, [f"r{i}" for i in range(2 * MAX_SIDES)])
     backbone = backbone_of(graph)
-    assert len(backbone.sides) == MOST_SIDES
-    assert {op.name for side in backbone.sides for op in side.ops} >= {f"r{i}" for i in range(1, 2 * MOST_SIDES)}
+    assert len(backbone.sides) == MAX_SIDES
+    assert {op.name for side in backbone.sides for op in side.ops} >= {f"r{i}" for i in range(1, 2 * MAX_SIDES)}
 
 
 def test_network_that_only_combines_its_inputs_is_refused():

@@ -189,8 +189,8 @@ def test_branch_behind_a_grouped_convolution_that_multiplies_channels_needs_as_m
     net.head(10)
     segment = next(split_segment for split_segment in split_segments(net.graph("g"), [start, end]) if split_segment.end == end)
     assert (segment.width, segment.in_width) == (16, 8)
-    assert segment.arriving(16) == 8
-    assert segment.arriving(8) == 4
+    assert segment.entry_width(16) == 8
+    assert segment.entry_width(8) == 4
     assert segment.entries(16) == ("none",)
 
 

@@ -12,7 +12,7 @@ from scheduler.simulate.clock import predicted_trace
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.plan import plan
-from stretch.planning.search.exact import pruned, search_exact
+from stretch.planning.search.exact import search_exact, search_pruned
 from tests.effort import examples
 from tests.predictors.networks import small_resnet
 from tests.predictors.specified import contending, kept, specified
@@ -32,7 +32,7 @@ def test_search_equals_brute_force_and_no_timeline_takes_longer_than_it_says(fac
     low, high = round(0.9 * GRAPH.macs), round(1.6 * GRAPH.macs)
     found = search_exact(space, low, high, 1)
     assert found.ms == pytest.approx(fastest_by_brute_force(space, low, high, 1)[0])
-    assert pruned(space, low, high, 1)[0].ms == pytest.approx(found.ms)
+    assert search_pruned(space, low, high, 1)[0].ms == pytest.approx(found.ms)
     run = timeline(GRAPH, as_design(GRAPH, found.segments(space.costs)), space.costs)
     # a processor that another one speeds up slows down again once that one has finished, earlier than the search assumes
     if min(factors.values()) >= 1:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stretch.planning.pareto import diverse_designs, look
+from stretch.planning.pareto import diverse_designs, signature
 from stretch.planning.search.goal import search_best
 from tests.stretch.planning.search.test_goal import GRAPHS, goal_of, spaced
 from tests.stretch.planning.spaces import every_design
@@ -31,15 +31,15 @@ def test_each_design_has_a_segment_like_none_before_and_shares_as_little_as_brut
     ]
     seen: dict = {}
     for number, item in enumerate([*result, None]):
-        able = [(shared(picks, seen), value) for picks, value in every if any(look(options) not in seen for options, _ in picks)]
+        able = [(shared(picks, seen), value) for picks, value in every if any(signature(options) not in seen for options, _ in picks)]
         if item is None:
             assert number == 4 or not able
             break
         if number:
             assert (shared(item.picks, seen), values[number]) == pytest.approx(min(able))
-        for one in [look(options) for options, _ in item.picks]:
+        for one in [signature(options) for options, _ in item.picks]:
             seen[one] = seen.get(one, 0) + 1
 
 
 def shared(picks, seen):
-    return sum(seen.get(look(options), 0) * options.span for options, _ in picks)
+    return sum(seen.get(signature(options), 0) * options.span for options, _ in picks)

@@ -55,10 +55,12 @@ def test_design_that_has_to_use_a_processor_is_the_fastest_of_those_that_do(proc
     for name in processors:
         forced = []
         for at in range(len(space.options)):
-            one = space.having([[o for o in group if name in o.processors] if i == at else group for i, group in enumerate(space.options)])
+            one = space.replace_options(
+                [[o for o in group if name in o.processors] if i == at else group for i, group in enumerate(space.options)]
+            )
             search_result = search_exact(one, low, high, 1) if one.options[at] else None
             forced.append(np.inf if search_result is None else search_result.ms)
-        search_result = search_exact(space, low, high, 1, using=lambda o, name=name: name in o.processors)
+        search_result = search_exact(space, low, high, 1, required=lambda o, name=name: name in o.processors)
         assert search_result.ms == pytest.approx(min(forced))
         assert any(name in options.processors for options, _ in search_result.picks)
 
@@ -78,7 +80,7 @@ def test_search_within_a_loss_and_for_the_least_loss_equal_brute_force():
     designs = every_design(space, low, high, 1)
     every = np.array([(ms, sum(float(losses(o)[i]) for o, i in picks)) for picks, ms, _ in designs])
     for most in np.quantile(every[:, 1], [0.0, 0.1, 0.5, 0.9]):
-        search_result = search_exact(space, low, high, 1, within=(Measure(losses), float(most)))
+        search_result = search_exact(space, low, high, 1, loss_bound=(Measure(losses), float(most)))
         assert search_result.optimal
         assert search_result.ms == pytest.approx(every[every[:, 1] <= most + 1e-9, 0].min())
     for budget in np.quantile(every[:, 0], [0.0, 0.2, 0.7]):
@@ -88,7 +90,7 @@ def test_search_within_a_loss_and_for_the_least_loss_equal_brute_force():
     free = search_exact(space, low, high, 1, Measure(losses))
     assert sum(float(losses(o)[i]) for o, i in free.picks) == pytest.approx(every[:, 1].min())
     assert search_exact(space, low, high, 1, Measure(losses), (LATENCY, float(every[:, 0].min()) * 0.99)) is None
-    assert search_exact(space, low, high, 1, within=(Measure(losses), float(every[:, 1].min()) - 1e-3)) is None
+    assert search_exact(space, low, high, 1, loss_bound=(Measure(losses), float(every[:, 1].min()) - 1e-3)) is None
 
 
 MERGING_GRAPH = small_resnet(16, blocks=(2, 2, 2), mids=(8, 16, 32))
@@ -147,10 +149,10 @@ def most_branched(space, at=0):
 @pytest.mark.parametrize("processors", [("cpu", "gpu"), ("cpu", "gpu", "dsp")])
 def test_most_meetings_counts_segments_that_can_branch_in_one_design(processors):
     _, space, merged = spaces("bottleneck", processors, min_width=0.25)
-    assert space.most_meetings == most_branched(space)
-    assert merged.most_meetings == most_branched(merged) >= space.most_meetings
-    nothing = merged.under(Rules({"alpha": 1e-6}))
-    assert nothing.most_meetings == 0
+    assert space.max_meetings == most_branched(space)
+    assert merged.max_meetings == most_branched(merged) >= space.max_meetings
+    nothing = merged.replace_rules(Rules({"alpha": 1e-6}))
+    assert nothing.max_meetings == 0
 
 
 CUTTING_GRAPH = small_resnet(16, blocks=(2, 3), mids=(8, 16))
@@ -254,11 +256,11 @@ def test_option_costs_what_the_timeline_of_its_design_says(data, join):
 
 def test_output_that_the_host_does_not_hold_has_to_go_there():
     space = make_space(SPACE_GRAPH, processors=("gpu", "dsp"))
-    assert space.leaving_ms("cpu") == 0
+    assert space.finish_ms("cpu") == 0
     for holder in ("gpu", "dsp"):
         *before, last = [whole(segment) for segment in space.segments]
         design = as_design(SPACE_GRAPH, [*before, replace(last, branches=(replace(last.branches[0], processor=holder),))])
-        assert 0 < space.leaving_ms(holder) == pytest.approx(timeline(SPACE_GRAPH, design, space.costs).output_ms)
+        assert 0 < space.finish_ms(holder) == pytest.approx(timeline(SPACE_GRAPH, design, space.costs).output_ms)
 
 
 def test_allowed_options_are_exactly_those_that_meet_every_rule():
@@ -289,7 +291,7 @@ def test_partitions_of_a_project_join_fill_the_backbone():
         assert sum(b.partition for b in design.branches) == options.segment.width
 
 
-RULES = Rules.of(PlanConfig().checked(specified("pixel6")))
+RULES = Rules.of(PlanConfig().resolve(specified("pixel6")))
 S4 = next(s for s in split_segments(resnet50()) if s.name == "s4")
 B5 = next(s for s in split_segments(efficientnet_b5()) if s.name == "s5")
 

@@ -17,12 +17,21 @@ from stretch.planning.cost.compare import ideal_split_ms
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.divisions.channels import _tensors
-from stretch.planning.divisions.paths import path_ways
-from stretch.planning.divisions.rows import MAX_HALO, BandWays
+from stretch.planning.divisions.paths import path_candidates
+from stretch.planning.divisions.rows import MAX_HALO, BandCandidates
 from stretch.planning.network.segments import clean_cuts, cut_segment, divide, split_segments
 from stretch.planning.result import operator_split
 from stretch.planning.search.exact import search_exact
-from stretch.planning.search.parts import PartSpace, bands, coarse, differs, finer, merge_neighbours, with_exact_kinds, without_stretched
+from stretch.planning.search.parts import (
+    PartSpace,
+    band_ranges,
+    coarse_splits,
+    is_distinct_order,
+    merge_neighbours,
+    refined_splits,
+    with_exact_kinds,
+    without_stretched,
+)
 from stretch.planning.search.space import DesignSpace, Rules
 from tests.predictors.networks import Net, efficientnet, resnet50, small_resnet
 from tests.predictors.specified import specified
@@ -98,7 +107,7 @@ def test_bands_meet_only_where_they_may(divided, merged):
     space = make_space(GRAPH)
     parts = PartSpace(GRAPH, space, divided=divided, merged=merged)
     ends = {stage.end for stage in space.segments}
-    runs = [parts.parts[a : b + 1] for a, b in BandWays(parts).runs]
+    runs = [parts.parts[a : b + 1] for a, b in BandCandidates(parts).runs]
     assert divided or all(part.end in ends for run in runs for part in run)
     assert merged or all(sum(part.end in ends for part in run) <= 1 for run in runs)
 
@@ -184,7 +193,7 @@ def test_exact_search_over_channels_and_all_kinds_equals_brute_force(device, n_m
     joins = {o.join for options in space.options for o in options}
     assert {"channels", "partial_sums", "rows", "paths", "project"} <= joins
     # few enough to follow all of their sequences
-    space = space.having([[thinned(o) for o in options] for options in space.options])
+    space = space.replace_options([[thinned(o) for o in options] for options in space.options])
     low, high = round(0.9 * graph.macs), round(1.9 * graph.macs)
     expected, count = fastest_by_brute_force(space, low, high, n_meet)
     assert count > 500
@@ -263,7 +272,7 @@ def test_network_with_nothing_to_divide_is_refused():
 
 def setup(device, processors=()):
     profile = specified(device)
-    config = PlanConfig(processors=processors).checked(profile)
+    config = PlanConfig(processors=processors).resolve(profile)
     return config.processors, Costs(LatencyPredictor(profile), config.precision)
 
 
@@ -294,8 +303,8 @@ def test_design_is_exact_and_takes_the_time_that_is_stated(processors):
 
 @given(st.integers(2, 120), st.integers(2, 4))
 def test_places_divide_the_rows_into_bands_that_follow_each_other(rows, count):
-    for split in coarse(rows, count) if rows >= count else []:
-        result = bands(rows, split)
+    for split in coarse_splits(rows, count) if rows >= count else []:
+        result = band_ranges(rows, split)
         assert (result[0][0], result[-1][1]) == (0, rows)
         assert all(a < b for a, b in result)
         assert [b for _, b in result[:-1]] == [a for a, _ in result[1:]]
@@ -307,27 +316,29 @@ def test_best_place_is_found_where_times_are_straight_lines(rows, lines):
     count = len(lines)
 
     def slowest(split):
-        return max(fixed + slope * (b - a) for (fixed, slope), (a, b) in zip(lines, bands(rows, split), strict=True))
+        return max(fixed + slope * (b - a) for (fixed, slope), (a, b) in zip(lines, band_ranges(rows, split), strict=True))
 
-    tried = coarse(rows, count)
+    tried = coarse_splits(rows, count)
     times = np.array(
-        [[fixed + slope * (b - a) for (a, b) in [bands(rows, split)[i]]] for i, (fixed, slope) in enumerate(lines) for split in tried]
+        [[fixed + slope * (b - a) for (a, b) in [band_ranges(rows, split)[i]]] for i, (fixed, slope) in enumerate(lines) for split in tried]
     )
-    more = finer(rows, count, tried, [times.reshape(count, len(tried))])
+    more = refined_splits(rows, count, tried, [times.reshape(count, len(tried))])
     assert not set(more) & set(tried)
-    least = min(b - a for split in tried for a, b in bands(rows, split))
+    least = min(b - a for split in tried for a, b in band_ranges(rows, split))
     first, last = min(split[0] for split in tried), max(split[-1] for split in tried)
     every = combinations(range(first, last + 1), count - 1)
-    best = min(slowest(split) for split in every if min(b - a for a, b in bands(rows, split)) >= least)
+    best = min(slowest(split) for split in every if min(b - a for a, b in band_ranges(rows, split)) >= least)
     assert min(map(slowest, [*tried, *more])) <= best + 1e-9
 
 
 def test_each_of_three_processors_may_lie_in_the_middle():
     names = ("cpu", "gpu", "dsp")
-    assert [order for order in permutations(names[:2]) if differs(order, names, upright=True)] == [("cpu", "gpu")]
-    three = [order for order in permutations(names) if differs(order, names, upright=True)]
+    assert [order for order in permutations(names[:2]) if is_distinct_order(order, names, upright=True)] == [("cpu", "gpu")]
+    three = [order for order in permutations(names) if is_distinct_order(order, names, upright=True)]
     assert (
-        {order[1] for order in three} == {order[0] for order in permutations(names) if differs(order, names, upright=False)} == set(names)
+        {order[1] for order in three}
+        == {order[0] for order in permutations(names) if is_distinct_order(order, names, upright=False)}
+        == set(names)
     )
     assert len(three) == 3
 
@@ -379,9 +390,9 @@ def test_every_way_along_paths_takes_what_the_timeline_says(kind, count):
     ops = [conv(f"p{i}_{j}", f"p{i}_{j - 1}" if j else "x", 16) for i in range(count) for j in range(i + 1)]
     graph = joined([f"p{i}_{i}" for i in range(count)], kind, *ops)
     segment = cut_segment(graph, "s1", "x", "end")
-    config = PlanConfig(processors=processors).checked(device)
+    config = PlanConfig(processors=processors).resolve(device)
     space = DesignSpace([segment], processors, Costs(LatencyPredictor(device), config.precision), Rules.of(config))
-    every_way = path_ways(space, segment)
+    every_way = path_candidates(space, segment)
     assert {options.processors for options in every_way} == {order for n in (2, 3) for order in permutations(processors, n)}
     for options in every_way:
         pairs = count - 1 if len(options.processors) == 2 else (count - 1) * (count - 2) // 2

@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 from predictors.energy import EnergyModel
 from predictors.errors import InfeasibleError, TightRule, UsageError
 from stretch.planning.config import PlanConfig, read_objective
-from stretch.planning.cost.compare import drawn, kept_ms, uncertain_run
+from stretch.planning.cost.compare import draw_factors, quantile_ms, uncertain_run
 from stretch.planning.cost.makespan import busiest_ms, timeline
 from stretch.planning.design.scale import scaled_graph
-from stretch.planning.messages import as_flag, as_key, error_spelled
-from stretch.planning.pareto import undominated
+from stretch.planning.messages import format_flag, format_setting, render_error
+from stretch.planning.pareto import non_dominated
 from stretch.planning.plan import plan
 from stretch.planning.search.evolve import evolve, score_of
-from stretch.planning.search.exact import LATENCY, Measure, ProcessorPowers, SearchResult, on_only, search_exact, weighed
+from stretch.planning.search.exact import LATENCY, Measure, ProcessorPowers, SearchResult, restrict_processors, search_exact, weighted_sum
 from stretch.planning.search.exact import MACS as MEASURES_MACS
-from stretch.planning.search.goal import Bounds, Goal, loss_of, search_best, tightest
+from stretch.planning.search.goal import Bounds, Goal, loss_of, search_best, tightest_rules_error
 from stretch.planning.search.parts import merge_stages, with_exact_kinds, without_stretched
 from stretch.planning.strategies.grid import search as search_grid
 from stretch.sensitivity.source import NEAR, random_designs, trials
@@ -165,17 +165,17 @@ def bounds(**request):
 
 def test_floor_that_the_fastest_design_meets_changes_nothing():
     built, fastest = bounds(min_accuracy=0.01)
-    assert built.accurate_enough(fastest, predictor()) is fastest
+    assert built.satisfy_accuracy(fastest, predictor()) is fastest
 
 
 @pytest.mark.slow
 def test_floor_beyond_reach_names_the_highest_accuracy_that_is_not():
     built, fastest = bounds(min_accuracy=0.9999)
     with pytest.raises(InfeasibleError, match=r"0\.9999 top-1") as caught:
-        built.accurate_enough(fastest, predictor(base=0.5))
+        built.satisfy_accuracy(fastest, predictor(base=0.5))
     reachable = caught.value.rules[0].nearest
     built, fastest = bounds(min_accuracy=reachable)
-    assert accuracy_of(built.accurate_enough(fastest, predictor(base=0.5)), predictor(base=0.5)) >= reachable
+    assert accuracy_of(built.satisfy_accuracy(fastest, predictor(base=0.5)), predictor(base=0.5)) >= reachable
 
 
 def test_more_budget_never_gives_less_accuracy():
@@ -195,10 +195,10 @@ def test_agreement_beyond_reach_names_the_highest_there_is_and_that_exact_segmen
     fastest = search_exact(space, low, high, 1)
     bounds = Bounds(MEASURED, space, PlanConfig(min_agreement=0.9999), (low, high), 1)
     with pytest.raises(InfeasibleError, match="to see the original's class in 100") as caught:
-        bounds.accurate_enough(fastest, current)
+        bounds.satisfy_accuracy(fastest, current)
     nearest = caught.value.rules[0].nearest
     assert (caught.value.rules[0].rule, "kinds" in caught.value.hint) == ("min_agreement", True)
-    accurate_enough = Bounds(MEASURED, space, PlanConfig(min_agreement=nearest), (low, high), 1).accurate_enough(fastest, current)
+    accurate_enough = Bounds(MEASURED, space, PlanConfig(min_agreement=nearest), (low, high), 1).satisfy_accuracy(fastest, current)
     assert current.value(loss_of(accurate_enough, current)) >= nearest
 
 
@@ -211,11 +211,11 @@ def test_total_of_a_design_is_what_the_search_says_of_it():
     search_result = search_exact(space, LOW, HIGH, 1)
     assert LATENCY.total(space, search_result.picks) == pytest.approx(search_result.ms)
     assert MEASURES_MACS.total(space, search_result.picks) == search_result.macs
-    both = weighed((2.0, LATENCY), (1e-6, MEASURES_MACS), (0.0, Measure(lambda options: np.full(len(options.macs), np.inf))))
+    both = weighted_sum((2.0, LATENCY), (1e-6, MEASURES_MACS), (0.0, Measure(lambda options: np.full(len(options.macs), np.inf))))
     assert both.total(space, search_result.picks) == pytest.approx(2 * search_result.ms + 1e-6 * search_result.macs)
 
 
-@pytest.mark.parametrize("measure", [MEASURES_MACS, weighed((1.0, LATENCY), (1e-8, MEASURES_MACS))])
+@pytest.mark.parametrize("measure", [MEASURES_MACS, weighted_sum((1.0, LATENCY), (1e-8, MEASURES_MACS))])
 def test_design_of_least_of_a_measure_equals_brute_force(measure):
     space = make_space(MEASURES_GRAPH, min_width=0.85)
     search_result = search_exact(space, LOW, HIGH, 1, measure)
@@ -224,8 +224,8 @@ def test_design_of_least_of_a_measure_equals_brute_force(measure):
 
 def test_space_kept_to_some_processors_gives_work_to_no_other():
     space = make_space(MEASURES_GRAPH, processors=("cpu", "gpu", "dsp"))
-    part = on_only(space, ("gpu", "dsp"))
-    assert on_only(space, space.processors) is space
+    part = restrict_processors(space, ("gpu", "dsp"))
+    assert restrict_processors(space, space.processors) is space
     assert {name for options in part.options for option in options for name in option.processors} == {"gpu", "dsp"}
 
 
@@ -249,7 +249,7 @@ NAMES = ("latency", "energy", "macs", "memory", "loss")
 @pytest.mark.parametrize("name", NAMES)
 def test_design_of_least_of_one_thing_equals_brute_force(name):
     criteria, every = small_criteria()
-    assert criteria.value(name, criteria.least(name, {})[0]) == pytest.approx(min(criteria.value(name, item) for item in every))
+    assert criteria.value(name, criteria.minimize(name, {})[0]) == pytest.approx(min(criteria.value(name, item) for item in every))
 
 
 @pytest.mark.parametrize("bounded", [("macs", "memory"), ("memory", "energy"), ("macs", "loss"), ("macs", "memory", "energy")])
@@ -258,23 +258,23 @@ def test_several_bounds_are_kept_at_once(bounded):
     ends = {name: sorted(criteria.value(name, item) for item in every) for name in bounded}
     bounds = {name: values[len(values) // 2] for name, values in ends.items()}
     able = [item for item in every if all(criteria.value(name, item) <= most for name, most in bounds.items())]
-    least, _ = criteria.least("latency", bounds)
+    least, _ = criteria.minimize("latency", bounds)
     assert all(criteria.value(name, least) <= most + 1e-6 for name, most in bounds.items())
     assert least.ms == pytest.approx(min(item.ms for item in able))
-    assert criteria.least("latency", {name: values[0] * 0.5 - 1 for name, values in ends.items()})[0] is None
+    assert criteria.minimize("latency", {name: values[0] * 0.5 - 1 for name, values in ends.items()})[0] is None
 
 
 def test_two_bounds_on_what_adds_up_are_refused():
     criteria, _ = small_criteria()
     with pytest.raises(ValueError, match="energy and loss cannot be bounded at once"):
-        criteria.least("latency", {"energy": 1.0, "loss": 1.0})
+        criteria.minimize("latency", {"energy": 1.0, "loss": 1.0})
 
 
 def test_designs_that_another_beats_and_copies_of_one_are_left_out():
     criteria, every = small_criteria()
     some = [*every[:200], every[0]]
     values = [weigh(criteria, ("latency", "macs"), item) for item in some]
-    kept = undominated(some, values)
+    kept = non_dominated(some, values)
     for number in range(len(some)):
         beaten = any(all(b <= a + 1e-9 for a, b in zip(values[number], values[k], strict=True)) for k in kept)
         assert beaten
@@ -298,7 +298,7 @@ def test_score_is_that_of_the_timeline(name, kinds):
     expected = {
         "latency": run.makespan_ms,
         "throughput": busiest_ms(run, space.costs.host),
-        "robust": kept_ms(robust.drawn_ms(drawn(robust.unknowns))),
+        "robust": quantile_ms(robust.drawn_ms(draw_factors(robust.unknowns))),
     }
     for text, value in expected.items():
         score = score_of(read_objective(text), Goal(), space)
@@ -309,8 +309,8 @@ def test_score_is_that_of_the_timeline(name, kinds):
 def test_nine_in_ten_draws_keep_the_robust_time():
     space, _, run = searched(*KINDS[0])
     robust = uncertain_run(run.segments, space.costs.predictor.device, run.output)
-    draws = robust.drawn_ms(drawn(robust.unknowns))
-    assert np.mean(draws <= kept_ms(draws)) == pytest.approx(0.9, abs=0.01)
+    draws = robust.drawn_ms(draw_factors(robust.unknowns))
+    assert np.mean(draws <= quantile_ms(draws)) == pytest.approx(0.9, abs=0.01)
 
 
 SPACE = merged_space()
@@ -407,13 +407,13 @@ ALPHA, RANGE = TightRule("alpha", 0.2, 0.676), TightRule("macs", (3.0, 4.0), (1.
 @pytest.mark.parametrize(
     ("spelling", "message", "hint"),
     [
-        (as_flag, "the tightest is --set macs=3:4", "the nearest value with a design is --set macs=1.503:4"),
-        (as_key, "the tightest is `plan.macs = [3, 4]`", "the nearest value with a design is `plan.macs = [1.503, 4]`"),
+        (format_flag, "the tightest is --set macs=3:4", "the nearest value with a design is --set macs=1.503:4"),
+        (format_setting, "the tightest is `plan.macs = [3, 4]`", "the nearest value with a design is `plan.macs = [1.503, 4]`"),
     ],
 )
 def test_one_rule_is_named_as_each_edge_writes_it(spelling, message, hint):
-    error = tightest("net", [RANGE])
-    result = error_spelled(error, spelling)
+    error = tightest_rules_error("net", [RANGE])
+    result = render_error(error, spelling)
     assert result.message == f"no design of `net` meets the constraints; {message}"
     assert result.hint == hint
     assert (result.rules, result.exit_code) == ((RANGE,), 4)

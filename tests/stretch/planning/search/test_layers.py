@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 import stretch.planning.search.exact as pruning
 import stretch.planning.search.space as design_space
 from stretch.planning.search import layers as search
-from stretch.planning.search.exact import pruned as search_pruned
-from stretch.planning.search.exact import search_exact, search_some
-from stretch.planning.search.layers import Layer, shortest_path, undominated
+from stretch.planning.search.exact import search_coarse, search_exact
+from stretch.planning.search.exact import search_pruned as search_pruned
+from stretch.planning.search.layers import Layer, remove_dominated, shortest_path
 from stretch.planning.search.parts import merge_stages
 from tests.predictors.networks import efficientnet, small_resnet
 from tests.stretch.planning.spaces import fastest_by_brute_force, make_space
@@ -107,7 +107,7 @@ def test_undominated_keeps_the_fastest_of_equal_states_and_macs():
     layer = Layer(
         np.array([0, 0, 0, 1]), np.array([0, 0, 1, 0]), np.array([5, 5, 5, 5]), np.array([2.0, 1.0, 3.0, 4.0]), np.array([10, 11, 12, 13])
     )
-    assert sorted(undominated(layer).option.tolist()) == [11, 12, 13]
+    assert sorted(remove_dominated(layer).option.tolist()) == [11, 12, 13]
 
 
 @given(problems())
@@ -147,7 +147,7 @@ def test_undominated_keeps_what_is_faster_or_loses_less():
     layer = Layer(
         same, same, np.array([5, 5, 5, 5, 6]), np.array([1.0, 2.0, 3.0, 2.0, 9.0]), np.arange(5), np.array([3.0, 1.0, 2.0, 1.0, 9.0])
     )
-    assert sorted(undominated(layer).option.tolist()) == [0, 1, 4]
+    assert sorted(remove_dominated(layer).option.tolist()) == [0, 1, 4]
 
 
 GRAPH = small_resnet(16, blocks=(2, 2, 2), mids=(8, 16, 32))
@@ -167,7 +167,7 @@ def spaces(name, device, processors, alpha):
 @pytest.fixture(autouse=True)
 def always_pruned(monkeypatch):
     """Small spaces are pruned, too."""
-    monkeypatch.setattr(pruning, "FEW", 0)
+    monkeypatch.setattr(pruning, "MAX_ENUMERATED", 0)
 
 
 @pytest.mark.representatives(1)
@@ -184,11 +184,11 @@ def test_what_is_found_equals_brute_force(device, n_meet):
 
 def test_too_many_options_within_the_slack_leave_a_gap_that_is_told(monkeypatch):
     graph, _, every = spaces("bottleneck", "mi9", ("cpu", "gpu", "dsp"), None)
-    monkeypatch.setattr(design_space, "MOST_COMBINATIONS", 0)
+    monkeypatch.setattr(design_space, "MAX_COMBINATIONS", 0)
     space = merge_stages(graph, make_space(graph, "mi9", ("cpu", "gpu", "dsp"), min_width=0.5))
     low, high = round(0.97 * graph.macs), round(1.03 * graph.macs)
     best = search_exact(every, low, high, 1)
-    monkeypatch.setattr(pruning, "MOST", 0)
+    monkeypatch.setattr(pruning, "MAX_OPTIONS", 0)
     pruned = search_pruned(space, low, high, 1)[0]
     assert not pruned.optimal
     assert pruned.ms / (1 + pruned.gap) <= best.ms + 1e-9
@@ -215,7 +215,7 @@ def replace_link(link):
 def test_some_design_is_found_where_there_is_one(macs):
     graph, space, every = spaces("bottleneck", "mi9", ("cpu", "gpu"), None)
     low, high = round(macs[0] * graph.macs), round(macs[1] * graph.macs)
-    some, best = search_some(space, low, high, 1), search_exact(every, low, high, 1)
+    some, best = search_coarse(space, low, high, 1), search_exact(every, low, high, 1)
     assert (some is None) == (best is None)
     if some is not None:
         assert some.ms >= best.ms - 1e-9

@@ -13,7 +13,7 @@ from predictors.predictor import LatencyPredictor
 from scheduler.simulate.schedule import Job, schedule
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
-from stretch.planning.divisions.ends import ARRIVING, Problem, TaskGraph, place, placed_ways, ranks
+from stretch.planning.divisions.ends import ARRIVING, PlacementProblem, TaskGraph, place, placed_candidates, ranks
 from stretch.planning.network.segments import cut_segment
 from stretch.planning.plan import plan
 from stretch.planning.search.space import DesignSpace, Rules
@@ -39,7 +39,7 @@ def problems(draw, most=5, processors=2):
     link = draw(st.lists(times, min_size=count + 1, max_size=count + 1))
     sizes = dict(zip(["x", *(f"t{number}" for number in range(count))], link, strict=True))
     holder, end = draw(st.integers(0, processors - 1)), draw(st.integers(0, processors - 1))
-    return Problem(tasks, ms, lambda tensor, a, b: 0.0 if a == b else sizes[tensor] / 4, holder, end)
+    return PlacementProblem(tasks, ms, lambda tensor, a, b: 0.0 if a == b else sizes[tensor] / 4, holder, end)
 
 
 def brute_force(problem):
@@ -99,14 +99,14 @@ def test_rank_of_a_task_is_above_that_of_what_reads_it(problem):
 
 def test_list_scheduling_balances_tasks_that_share_nothing():
     tasks = TaskGraph(tuple((f"t{i}",) for i in range(5)), (*[((ARRIVING, "x"),)] * 4, tuple((i, f"t{i}") for i in range(4))))
-    problem = Problem(tasks, np.array([[1.0, 1.0]] * 4 + [[0.5, 0.5]]), lambda tensor, a, b: 0.0, 0, 0)
+    problem = PlacementProblem(tasks, np.array([[1.0, 1.0]] * 4 + [[0.5, 0.5]]), lambda tensor, a, b: 0.0, 0, 0)
     assert place(problem).ms == pytest.approx(2.5)
     assert place(problem).optimal
 
 
 def test_tensor_that_several_of_a_group_read_crosses_once():
     tasks = TaskGraph((("a",), ("b",), ("c",)), (((ARRIVING, "x"),), ((0, "a"),), ((0, "a"), (1, "b"))))
-    problem = Problem(tasks, np.ones((3, 2)), lambda tensor, a, b: 0.0 if a == b else 10.0, 0, 1)
+    problem = PlacementProblem(tasks, np.ones((3, 2)), lambda tensor, a, b: 0.0 if a == b else 10.0, 0, 1)
     assert problem.jobs([(0,), (1, 2)], (0, 1, 1)) == [Job("0", 1.0, ()), Job("1", 12.0, (0,))]
     assert schedule(problem.jobs([(0,), (1,), (2,)], (0, 1, 1))).ms == pytest.approx(1 + 11 + 11)
 
@@ -115,7 +115,7 @@ MI9 = specified("mi9")
 
 
 def space_of(segment, processors):
-    config = PlanConfig(processors=processors).checked(MI9)
+    config = PlanConfig(processors=processors).resolve(MI9)
     return DesignSpace([segment], processors, Costs(LatencyPredictor(MI9), config.precision), Rules.of(config))
 
 
@@ -133,7 +133,7 @@ def cells(count=3, channels=128, size=28):
 def ways_of(graph, processors):
     segment = cut_segment(graph, "s1", graph.input.name, graph.output)
     space = space_of(segment, processors)
-    return space, segment, placed_ways(space, segment, [space.costs.whole(segment, p).ms for p in processors])
+    return space, segment, placed_candidates(space, segment, [space.costs.whole(segment, p).ms for p in processors])
 
 
 def test_chain_is_not_placed():

@@ -22,7 +22,7 @@ from scheduler.simulate.clock import predicted_trace
 from scheduler.simulate.scene import Load, Scene
 from stretch.comparison import CompareAnswer, ComparedRow
 from stretch.planning.config import PlanConfig
-from stretch.planning.messages import chance
+from stretch.planning.messages import format_probability
 from stretch.planning.pareto import front, front_answer
 from stretch.planning.plan import plan
 from stretch.report.comparison import comparison_page
@@ -246,7 +246,7 @@ def test_how_fast_how_sure_and_what_to_measure_next_stand_on_it():
     assert f"{predicted.speedup:.2f}x" in text
     assert f"{predicted.sequential_same_macs_ms / predicted.makespan_ms:.2f}x" in text
     assert f"{predicted.makespan_low_ms:.2f} to {predicted.makespan_high_ms:.2f} ms" in text
-    assert f"{chance(predicted.probability_faster['all'])} sure; measure next: {predicted.measure_next}" in text
+    assert f"{format_probability(predicted.probability_faster['all'])} sure; measure next: {predicted.measure_next}" in text
     assert f"{result.macs_ratio:.1%}" in text
     assert not re.search("single:|same_macs|whole_graph", text)
     assert text.count("Branching is recommended: ") == 1

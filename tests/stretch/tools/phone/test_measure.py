@@ -20,16 +20,16 @@ from scheduler.bundle.load import load_bundle
 from scheduler.runtime.session import Session
 from stretch.tools.phone import PhoneRequest
 from stretch.tools.phone.measure import (
+    BenchmarkOutput,
     PhoneProcessor,
     SignatureWork,
-    Spoken,
     mask_of,
     measure,
     open_table,
     pair,
-    places,
-    read_spoken,
-    works,
+    parse_benchmark_output,
+    phone_processors,
+    signature_tasks,
 )
 from tests.scheduler.bundles import edit, two_branches
 from tests.stretch.cli.commands import call
@@ -280,16 +280,16 @@ def test_what_cannot_be_a_result_is_refused_and_leaves_nothing(whole_bundle, lef
 
 
 def test_the_time_is_that_of_measured_runs_not_of_the_warm_up():
-    answer = read_spoken(spoken(1.5, 0.02), "cpu")
+    answer = parse_benchmark_output(spoken(1.5, 0.02), "cpu")
     assert (answer.ms, answer.std_ms, answer.elsewhere) == (pytest.approx(1.5), pytest.approx(0.02), None)
 
 
 def test_a_time_counts_for_a_gpu_only_if_all_of_it_ran_there():
-    assert read_spoken(spoken(1.0, delegate="GPU"), "gpu").elsewhere is None
-    assert "in 2 pieces" in read_spoken(spoken(1.0, delegate="GPU", partly=True), "gpu").elsewhere
-    assert "does not say" in read_spoken(spoken(1.0), "gpu").elsewhere
+    assert parse_benchmark_output(spoken(1.0, delegate="GPU"), "gpu").elsewhere is None
+    assert "in 2 pieces" in parse_benchmark_output(spoken(1.0, delegate="GPU", partly=True), "gpu").elsewhere
+    assert "does not say" in parse_benchmark_output(spoken(1.0), "gpu").elsewhere
     nothing = spoken(1.0) + "Though NPU delegate is explicitly applied, the model graph will not be executed by the delegate.\n"
-    assert "nothing of it" in read_spoken(nothing, "npu").elsewhere
+    assert "nothing of it" in parse_benchmark_output(nothing, "npu").elsewhere
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def test_a_time_counts_for_a_gpu_only_if_all_of_it_ran_there():
 )
 def test_a_time_that_is_none_is_refused(text):
     with pytest.raises(StretchError, match=r"no time|no measurement"):
-        read_spoken(text, "cpu")
+        parse_benchmark_output(text, "cpu")
 
 
 WINDOW = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1, 1, 1), "dilation": (1, 1)}
@@ -365,7 +365,7 @@ def three_ways(tmp_path):
 
 
 def test_each_signature_is_measured_on_what_computes_its_precision(three_ways):
-    result = works(three_ways, places(load_device("mi9"), None, npu=True))
+    result = signature_tasks(three_ways, phone_processors(load_device("mi9"), None, npu=True))
     pairs = {(work.signature, work.place.family, work.precision) for work in result}
     assert {item for item in pairs if item[0] == "s1.cpu"} == {("s1.cpu", "cpu", "fp32"), ("s1.cpu", "gpu", "fp16")}
     assert {item for item in pairs if item[0] == "s1.dsp"} == {("s1.dsp", "cpu", "int8"), ("s1.dsp", "dsp", "int8")}
@@ -401,9 +401,9 @@ def work(signature="stem"):
 
 
 def test_times_are_kept_with_the_release_that_took_them(small_bundle, program, tmp_path):
-    open_table(tmp_path / "m", "Pixel-6", program, [work()]).add(small_bundle, work(), Spoken(1.5, 0.1, None), [])
+    open_table(tmp_path / "m", "Pixel-6", program, [work()]).add(small_bundle, work(), BenchmarkOutput(1.5, 0.1, None), [])
     program.write_text("another release")
-    open_table(tmp_path / "m", "Pixel-6", program, [work()]).add(small_bundle, work(), Spoken(1.2, None, None), [])
+    open_table(tmp_path / "m", "Pixel-6", program, [work()]).add(small_bundle, work(), BenchmarkOutput(1.2, None, None), [])
     rows = load_measurements(tmp_path / "m").latencies
     assert [(row.ms, row.std_ms) for row in rows] == [(1.5, 0.1), (1.2, None)]
     assert len({row.runtime for row in rows}) == 2

@@ -5,7 +5,7 @@ import pytest
 
 from predictors.errors import StretchError
 from stretch.planning.cost.accuracy import FEATURES, segment_features
-from stretch.tools.ranking.fit import LEAST, fit, rank
+from stretch.tools.ranking.fit import MIN_SAMPLES, fit, rank
 from stretch.train.supernet import random_designs
 from tests.predictors.specified import specified
 from tests.stretch.train.recipes import network
@@ -52,6 +52,6 @@ def test_equal_accuracies_cannot_be_ranked(drawn):
 def test_run_of_one_network_and_too_few_designs_cannot_be_ranked(tmp_path):
     run = go(network(tmp_path), tmp_path / "run", "train.epochs=1").run
     with pytest.raises(StretchError, match="nothing to rank"):
-        rank(run, LEAST)
+        rank(run, MIN_SAMPLES)
     with pytest.raises(StretchError, match="too few to rank"):
-        rank(run, LEAST - 1)
+        rank(run, MIN_SAMPLES - 1)

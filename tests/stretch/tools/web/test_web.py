@@ -151,7 +151,7 @@ class TestProfile:
         from stretch.tools.web import browser as measuring
 
         sizes = {"LEAST_NETWORKS": 8, "BATCH": 4, "ROUNDS": 2, "MOST_MACS": 2_000_000, "MOST_WEIGHTS": 300_000, "UNSTEADY": 9.0}
-        sizes |= {"HANDOVERS": ((8, 16, 16), (8, 32, 32), (16, 32, 1)), "READ": (8, 32, 32)}
+        sizes |= {"HANDOVERS": ((8, 16, 16), (8, 32, 32), (16, 32, 1)), "READ_SHAPE": (8, 32, 32)}
         for name, value in sizes.items():
             monkeypatch.setattr(measuring, name, value)
         monkeypatch.setattr(networks, "_COMPUTING", (32, 14))

@@ -18,9 +18,19 @@ from stretch.planning.design.branch_design import BranchDesign, BranchScale, Seg
 from stretch.planning.design.scale import design_segments, drop_units
 from stretch.planning.network.segments import cut_segment, split_segments
 from stretch.transform import build
-from stretch.transform.build import heritages
-from stretch.transform.calibrate import Choices, calibrate, whole_design
-from stretch.transform.calibrate.layers import PIXELS, BranchFit, Products, Regression, look, patches, pixels_for, rows_of, tail_of
+from stretch.transform.build import inherited_channels
+from stretch.transform.calibrate import ChoiceSettings, calibrate, undivided_design
+from stretch.transform.calibrate.layers import (
+    PIXELS,
+    BranchFit,
+    Products,
+    Regression,
+    collect_targets,
+    patches,
+    pixels_for,
+    rows_of,
+    tail_of,
+)
 from stretch.transform.calibrate.segment import (
     ChannelChoice,
     Elimination,
@@ -29,7 +39,7 @@ from stretch.transform.calibrate.segment import (
     find_covariances,
     fit_join,
     keep_units,
-    output_without,
+    output_without_blocks,
     readout,
 )
 from stretch.transform.calibrate.statistics import backbone_of
@@ -77,12 +87,12 @@ def images(count=64, seed=1):
 def known(halves):
     result, segment, _, design = halves
     with torch.no_grad():
-        return find_covariances(build(result, whole_design(result, design)).branch("s1", "cpu"), segment.graph, images().split(20), 64)
+        return find_covariances(build(result, undivided_design(result, design)).branch("s1", "cpu"), segment.graph, images().split(20), 64)
 
 
 def test_covariances_are_those_of_what_layers_read_and_of_the_output(halves, known):
     result, segment, _, design = halves
-    original, seen = build(result, whole_design(result, design)).branch("s1", "cpu"), {}
+    original, seen = build(result, undivided_design(result, design)).branch("s1", "cpu"), {}
     for name, layer in original.named_children():
         layer.register_forward_pre_hook(lambda _, inputs, name=name: seen.update({name: inputs[0]}))
     with torch.no_grad():
@@ -97,29 +107,29 @@ def test_covariances_are_those_of_what_layers_read_and_of_the_output(halves, kno
 def chosen_by(halves, known):
     result, _, part, design = halves
     choice, family = ChannelChoice(result, part, known, 1e-4), []
-    for index, built in enumerate(heritages(result, design)[0]):
+    for index, built in enumerate(inherited_channels(result, design)[0]):
         family.append(choice.choose(index, built, {}, family))
     return family
 
 
-def hidden(segment, heritage):
+def hidden(segment, inherited):
     name = next(op.name for op in segment.graph.ops if op.kind == "conv")
-    return set(heritage.kept(name).tolist())
+    return set(inherited.original_channels(name).tolist())
 
 
 def test_of_a_channel_and_its_copy_one_is_kept_where_norms_keep_both(halves, known):
     result, segment, _, design = halves
     pairs = [set(pair) for pair in zip(COPIED, COPIES, strict=True)]
-    for built, heritage in zip(heritages(result, design)[0], chosen_by(halves, known), strict=True):
+    for built, inherited in zip(inherited_channels(result, design)[0], chosen_by(halves, known), strict=True):
         assert all(pair <= hidden(segment, built) for pair in pairs)
-        assert not any(pair <= hidden(segment, heritage) for pair in pairs)
-        assert len(hidden(segment, heritage)) == 8
+        assert not any(pair <= hidden(segment, inherited) for pair in pairs)
+        assert len(hidden(segment, inherited)) == 8
 
 
 def test_backbones_of_the_branches_cover_the_output_together(halves, known):
     """A sum needs each channel from one branch, a projection its own part from each."""
     _, _, part, _ = halves
-    first, second = (set(heritage.backbone.tolist()) for heritage in chosen_by(halves, known))
+    first, second = (set(inherited.backbone.tolist()) for inherited in chosen_by(halves, known))
     assert len(first) == len(second) == 3
     if part.join == "sum":
         assert first | second == set(range(6))
@@ -129,7 +139,7 @@ def test_backbones_of_the_branches_cover_the_output_together(halves, known):
 
 def test_calibration_comes_closer_with_channels_that_were_chosen(halves):
     result, _, _, design = halves
-    (by_norm,) = calibrate(build(result, design), result, [images()], choices=Choices(channels=False))
+    (by_norm,) = calibrate(build(result, design), result, [images()], choices=ChoiceSettings(channels=False))
     (chosen,) = calibrate(build(result, design), result, [images()])
     assert chosen.before == by_norm.before
     assert chosen.after < 0.9 * by_norm.after
@@ -144,20 +154,22 @@ def test_chosen_channels_fit_together_whatever_the_design(captured, name, data):
     result = captured(name)
     x = torch.randn(8, *result.graph.input.shape[1:], generator=torch.Generator().manual_seed(0))
     design = data.draw(random_designs(result.graph))
-    original = build(result, whole_design(result, design))
+    original = build(result, undivided_design(result, design))
     there = x
-    for part, segment, family in zip(design.segments, design_segments(result.graph, design), heritages(result, design), strict=True):
+    for part, segment, family in zip(
+        design.segments, design_segments(result.graph, design), inherited_channels(result, design), strict=True
+    ):
         module = original.branch(part.name, "cpu")
         with torch.no_grad():
             choice = ChannelChoice(result, part, find_covariances(module, segment.graph, [there], 8), 1e-4)
             there = module(there)
         for index, built in enumerate(family):
-            heritage = choice.choose(index, built, {}, family[:index])
-            for group, units in heritage.chosen.items():
+            inherited = choice.choose(index, built, {}, family[:index])
+            for group, units in inherited.chosen.items():
                 assert len(units) == len(built.chosen[group])
                 if len(units) < built.branch.channels.units[group]:
                     assert units.tolist() == sorted(set(units.tolist()))
-            shapes = {key: {k: v.shape for k, v in current.items()} for key, current in heritage.weights(result).items()}
+            shapes = {key: {k: v.shape for k, v in current.items()} for key, current in inherited.weights(result).items()}
             assert shapes == {key: {k: v.shape for k, v in current.items()} for key, current in built.weights(result).items()}
 
 
@@ -226,7 +238,7 @@ def test_output_without_blocks_is_that_of_a_network_built_without_them(gone):
     result, segment = network([1] * BLOCKS)
     module, x = module_of(result, segment), arriving(segment)
     with torch.no_grad():
-        got = output_without(module, [segment.blocks[i] for i in gone], x)
+        got = output_without_blocks(module, [segment.blocks[i] for i in gone], x)
         value = x
         for i, block in enumerate(segment.blocks):
             if i in gone:
@@ -335,12 +347,12 @@ def fitted(module, arriving, original, spoil=None):
     scale = (BranchScale("cpu", segment.depth, segment.width),)
     design = BranchDesign("residual", "test", (SegmentDesign("s1", captured.graph.input.name, last, scale),))
     model = build(captured, design)
-    branch, whole = model.branch("s1", "cpu"), build(captured, whole_design(captured, design)).branch("s1", "cpu")
+    branch, whole = model.branch("s1", "cpu"), build(captured, undivided_design(captured, design)).branch("s1", "cpu")
     with torch.no_grad():
         if spoil:
             spoil(branch)
-        fit = BranchFit(heritages(captured, design)[0][0], branch, {}, sum(len(x) for x in arriving))
-        _, answer = look(whole, original, len(original), fit.looks)
+        fit = BranchFit(inherited_channels(captured, design)[0][0], branch, {}, sum(len(x) for x in arriving))
+        _, answer = collect_targets(whole, original, len(original), fit.layer_targets)
         outputs = fit.run(arriving, len(arriving), answer, 1e-9)
         return branch, whole, torch.cat(outputs)
 
@@ -426,8 +438,8 @@ def test_batches_that_are_held_back_are_computed_but_do_not_change_the_fit():
         branch, whole = (build(captured, design).branch("s1", "cpu") for _ in range(2))
         with torch.no_grad():
             arriving = [x[0] + 0.3, x[1] + spoil]
-            fit = BranchFit(heritages(captured, design)[0][0], branch, {}, 16)
-            targets, answer = look(whole, x, 1, fit.looks)
+            fit = BranchFit(inherited_channels(captured, design)[0][0], branch, {}, 16)
+            targets, answer = collect_targets(whole, x, 1, fit.layer_targets)
             assert torch.equal(targets[1], whole(x[1]))
             assert all(len(rows) == 1 for rows in answer.values())
             outputs.append(fit.run(arriving, 1, answer, 1e-9))

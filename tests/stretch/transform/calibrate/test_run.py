@@ -15,9 +15,9 @@ from predictors.errors import StretchError
 from stretch.planning.design.branch_design import BranchScale
 from stretch.planning.design.scale import design_segments, partitions
 from stretch.transform import build
-from stretch.transform.build import heritages
-from stretch.transform.calibrate import calibrate, whole_design
-from stretch.transform.calibrate.segment import Choices, FitTask
+from stretch.transform.build import inherited_channels
+from stretch.transform.calibrate import calibrate, undivided_design
+from stretch.transform.calibrate.segment import ChoiceSettings, FitTask
 from stretch.transform.calibrate.split import Split, divide
 from stretch.transform.calibrate.statistics import Moments, backbone_of, rebase_statistics, renew_statistics, walk
 from tests.stretch.designs import branchable, cpu_and, divided, identity_design, pair, part_of, two_whole
@@ -155,14 +155,14 @@ def job(captured):
     x = [size * torch.randn(16, *shape, generator=generator) for size in (1, 1, 2)]
 
     def make():
-        model, whole = build(result, design), build(result, whole_design(result, design)).branch(part.name, "cpu")
+        model, whole = build(result, design), build(result, undivided_design(result, design)).branch(part.name, "cpu")
         segment = model.get_submodule(part.name)
-        return FitTask(result, part, original, heritages(result, design)[number], segment, whole, x, x, Split(2, 32), 1e-4)
+        return FitTask(result, part, original, inherited_channels(result, design)[number], segment, whole, x, x, Split(2, 32), 1e-4)
 
     return make
 
 
-@pytest.mark.parametrize("choices", [Choices(), Choices(channels=False, blocks=False)])
+@pytest.mark.parametrize("choices", [ChoiceSettings(), ChoiceSettings(channels=False, blocks=False)])
 def test_error_is_that_of_the_batch_held_back(job, choices):
     one = job()
     with torch.no_grad():
