@@ -9,7 +9,7 @@ import itertools
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -37,6 +37,8 @@ PROFILES = ("mi9-release", "pixel6")
 SPEEDS = (1.25, 1.5, 1.8)
 #: Height and width of the images that latency is predicted for, and of those trained on.
 SIZE, TRAINED = 512, 32
+#: Sizes for which the fastest branches are shown.
+SIZES = (TRAINED, 128, 256, SIZE)
 #: Share of the latency asked for that plain networks may stay below it.
 NEAR = 0.03
 #: Widths of stages are multiples of it, and their ratios to the original's this far apart at most.
@@ -56,7 +58,7 @@ def graph_of(parent: str, size: int) -> OpGraph:
     return capture(load_model(f"{parent}_cifar10", weights="none").module, (1, 3, size, size), parent).graph
 
 
-def plain(graph: OpGraph, depths: tuple[int, ...], widths: tuple[int, ...]) -> BranchDesign:
+def plain(graph: OpGraph, depths: Sequence[int], widths: Sequence[int]) -> BranchDesign:
     """An original with so many blocks and channels in each of its three stages, as a design of one branch."""
     shapes = {"stem": (None, widths[0])} | {f"s{number}": shape for number, shape in enumerate(zip(depths, widths, strict=True), 1)}
     parts = [SegmentDraft(name=name, branches=[BranchDraft("cpu", depth, width)]) for name, (depth, width) in shapes.items()]
@@ -97,10 +99,10 @@ class Plain:
 
     def largest(self, shapes: Iterable[Shape], ms: float) -> dict[str, tuple[int, ...]]:
         """Of the shapes that take up to so long and hardly less, the one with most multiply-accumulates, then parameters; else the slowest."""
-        fast = [(*found, shape) for shape in shapes if (found := self.look(*shape))[0] <= ms]
-        near = [item for item in fast if item[0] >= (1 - NEAR) * ms]
-        size = lambda item: (round(item[1].macs / self._planned.graph.macs, 2), item[1].params)  # noqa: E731
-        _, _, (depths, widths) = max(near, key=size) if near else max(fast, key=lambda item: item[0])
+        fast = [(*self.look(*shape), shape) for shape in shapes if self.look(*shape)[0] <= ms]
+        whole, slowest = self._planned.graph.macs, max(item[0] for item in fast)
+        near = [item for item in fast if item[0] >= min((1 - NEAR) * ms, slowest)]
+        _, _, (depths, widths) = max(near, key=lambda item: (round(item[1].macs / whole, 2), item[1].params))
         return {"depths": depths, "widths": widths}
 
     def contenders(self, whole: tuple[int, ...], speed: float) -> dict[str, dict[str, Any]]:
@@ -168,7 +170,7 @@ def row(graph: OpGraph, where: tuple[str, str, float], contender: str, ms: float
     }
 
 
-def rows_of(graph: OpGraph, parent: str, profile: str, say: Callable[[str], object]) -> list[Row]:
+def rows_of(graph: OpGraph, parent: str, profile: str) -> list[Row]:
     """All contenders of one original on one device."""
     start = plan(graph, load_device(profile), PlanConfig(**PLANNED["branches"]))
     others, single = Plain(start), start.best_single.ms
@@ -177,7 +179,7 @@ def rows_of(graph: OpGraph, parent: str, profile: str, say: Callable[[str], obje
         for contender, options in PLANNED.items():
             planned = branched(graph, profile, single / speed, options)
             if planned is None:
-                say(f"{parent} on {profile}: no {contender} at {speed:g}")
+                sys.stderr.write(f"{parent} on {profile}: no {contender} at {speed:g}\n")
                 continue
             made = scaled_graph(graph, planned.design)
             rows.append(
@@ -186,26 +188,15 @@ def rows_of(graph: OpGraph, parent: str, profile: str, say: Callable[[str], obje
         for contender, shape in others.contenders((PARENTS[parent],) * len(WIDTHS), speed).items():
             ms, made = others.look(shape["depths"], shape["widths"])
             rows.append(row(graph, (parent, profile, speed), contender, ms, single, made, written(shape)))
-        for item in rows[-6:]:
-            say(" ".join(str(value) for value in list(item.values())[:-1]))
     return rows
 
 
-def single_images(sizes: Iterable[int] = (TRAINED, 128, 256, SIZE)) -> list[Row]:
-    """How fast the fastest branches of as much computation are, by size of the image."""
-    rows: list[Row] = []
-    for (parent, size), profile in itertools.product(itertools.product(PARENTS, sizes), PROFILES):
-        planned = plan(graph_of(parent, size), load_device(profile), PlanConfig(**PLANNED["branches"]))
-        rows.append(
-            {
-                "network": f"{parent}, {profile}, {size} × {size}",
-                "best single ms": round(planned.best_single.ms, 2),
-                "branches ms": round(planned.run.makespan_ms, 2),
-                "of it exchange ms": round(planned.run.communication_ms, 2),
-                "over best single": round(planned.speedup, 2),
-            }
-        )
-    return rows
+def size_row(parent: str, profile: str, size: int) -> Row:
+    """How fast the fastest branches of as much computation are on images of one size."""
+    planned = plan(graph_of(parent, size), load_device(profile), PlanConfig(**PLANNED["branches"]))
+    row: Row = {"network": f"{parent}, {profile}, {size} × {size}", "best single ms": round(planned.best_single.ms, 2)}
+    row |= {"branches ms": round(planned.run.makespan_ms, 2), "of it exchange ms": round(planned.run.communication_ms, 2)}
+    return row | {"over best single": round(planned.speedup, 2)}
 
 
 def main() -> int:
@@ -214,14 +205,10 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=RECORD)
     options = parser.parse_args()
     load = os.getloadavg()[0]
-
-    def say(text: str) -> None:
-        sys.stderr.write(f"{text}\n")
-
-    rows = [item for parent in PARENTS for profile in PROFILES for item in rows_of(graph_of(parent, SIZE), parent, profile, say)]
+    rows = [item for parent in PARENTS for profile in PROFILES for item in rows_of(graph_of(parent, SIZE), parent, profile)]
     write_record(
         options.out,
-        {"networks": rows, "sizes": single_images()},
+        {"networks": rows, "sizes": [size_row(*case) for case in itertools.product(PARENTS, PROFILES, SIZES)]},
         source="predicted",
         command="python -m experiments.equal_latency.networks",
         runs=None,

@@ -5,6 +5,7 @@ is finished there is not run again, one that was broken off starts anew. See the
 """
 
 import argparse
+import itertools
 import json
 import multiprocessing
 import os
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
     from stretch.train.images import ImageSet
 
-#: The recipe of all; the rate grows with the batch as in recipes/resnet56_cifar10.toml, 0.2 for 256 images.
-RECIPE: dict[str, Any] = {"batch": 512, "learning_rate": 0.4, "weight_decay": 5e-4}
+#: The recipe of all is that of recipes/resnet56_cifar10.toml; the rate grows with the batch.
+RATE, DECAY = 0.2 / 256, 5e-4
 WARMUP, EVALUATE = 0.1, 5
 SEEDS = (0, 1, 2)
 #: Contenders and speeds in the order of importance: of each group all seeds are trained before the next begins.
@@ -47,6 +48,7 @@ class Job:
     built: str  # What becomes of it, as the record of networks has it.
     seed: int
     epochs: int
+    batch: int = 512
 
     @property
     def key(self) -> str:
@@ -55,7 +57,7 @@ class Job:
 
     def file(self, out: Path, end: str = "json") -> Path:
         """Where its result is."""
-        return out / f"{self.key}-{self.seed}-{self.epochs}.{end}"
+        return out / f"{self.key}-{self.seed}-{self.epochs}-{self.batch}.{end}"
 
     def finished(self, out: Path) -> bool:
         """Whether its result is whole."""
@@ -67,24 +69,16 @@ class Job:
         """The training whose weights it starts from."""
         if not json.loads(self.built).get("pruned"):
             return None
-        return Job(self.parent, whole(self.parent), self.seed, self.epochs)
+        return Job(self.parent, whole(self.parent), self.seed, self.epochs, self.batch)
 
 
-def jobs_of(rows: Sequence[Row], epochs: int, only: str = "") -> list[Job]:
-    """All jobs, the most important first.
-
-    Args:
-        rows: The networks.
-        epochs: Of each training.
-        only: What names of networks must contain.
-    """
+def jobs_of(rows: Sequence[Row], epochs: int, batch: int, only: str = "") -> list[Job]:
+    """All jobs, the most important first; `only` is a part of the names of their networks."""
     result: dict[Job, None] = {}
     for contenders, speeds in ORDER:
-        for seed in SEEDS:
-            for speed in speeds:
-                for row in rows:
-                    if row["contender"] in contenders and row["speed"] == speed and only in str(row["network"]):
-                        result[Job(str(row["parent"]), str(row["built"]), seed, epochs)] = None
+        for seed, speed, row in itertools.product(SEEDS, speeds, rows):
+            if row["contender"] in contenders and row["speed"] == speed and only in str(row["network"]):
+                result[Job(str(row["parent"]), str(row["built"]), seed, epochs, batch)] = None
     return list(result)
 
 
@@ -98,15 +92,13 @@ def network(job: Job, out: Path) -> "nn.Module":
     from stretch.transform.model import BranchedModel
 
     built = json.loads(job.built)
-    if "segments" in built:
-        return initialise(BranchedModel(graph_of(job.parent, TRAINED), msgspec.convert(built, BranchDesign)))
-    depths, widths = tuple(built["depths"]), tuple(built["widths"])
     if job.teacher is not None:
-        return pruned(job.teacher, widths, out)
+        return pruned(job.teacher, tuple(built["widths"]), out)
     if job.built == whole(job.parent):
         return initialise(load_model(f"{job.parent}_cifar10", weights="none").module)
     graph = graph_of(job.parent, TRAINED)
-    return initialise(BranchedModel(graph, plain(graph, depths, widths)))
+    shaped = "widths" in built
+    return initialise(BranchedModel(graph, plain(graph, **built) if shaped else msgspec.convert(built, BranchDesign)))
 
 
 def pruned(teacher: Job, widths: tuple[int, ...], out: Path) -> "nn.Module":
@@ -122,15 +114,9 @@ def pruned(teacher: Job, widths: tuple[int, ...], out: Path) -> "nn.Module":
     shares = [1 - width / all_of_it for width, all_of_it in zip(widths, WIDTHS, strict=True)]
     stages = ((module.conv1, shares[0]), *zip(module.stages, shares, strict=True))
     ratios = {layer: share for stage, share in stages for layer in stage.modules() if isinstance(layer, torch.nn.Conv2d)}
-    pruner = torch_pruning.pruner.BasePruner(
-        module.eval(),
-        torch.zeros(1, 3, TRAINED, TRAINED),
-        importance=torch_pruning.importance.MagnitudeImportance(p=2),
-        pruning_ratio_dict=ratios,
-        pruning_ratio=0.0,
-        ignored_layers=[module.fc],
-    )
-    pruner.step()
+    norms, image = torch_pruning.importance.MagnitudeImportance(p=2), torch.zeros(1, 3, TRAINED, TRAINED)
+    kept = {"ignored_layers": [module.fc], "pruning_ratio": 0.0, "pruning_ratio_dict": ratios}
+    torch_pruning.pruner.BasePruner(module.eval(), image, importance=norms, **kept).step()
     assert tuple(stage[0].conv2.out_channels for stage in module.stages) == widths
     return module
 
@@ -145,9 +131,10 @@ def trained(job: Job, sets: "Sequence[ImageSet]", out: Path) -> Iterator[None]:
 
     start = time.perf_counter()
     torch.manual_seed(job.seed)
-    config = TrainConfig(epochs=job.epochs, warmup_epochs=WARMUP * job.epochs, seed=job.seed, **RECIPE)
+    recipe = {"batch": job.batch, "learning_rate": RATE * job.batch, "weight_decay": DECAY}
+    config = TrainConfig(epochs=job.epochs, warmup_epochs=WARMUP * job.epochs, seed=job.seed, **recipe)
     run = Run(network(job, out).to(sets[0].labels.device), *sets, config, evaluate_every=EVALUATE)
-    said = {"key": job.key, "parent": job.parent, "built": job.built, "seed": job.seed, "epochs": job.epochs, "recipe": RECIPE} | facts()
+    said = {"key": job.key, "parent": job.parent, "built": job.built, "seed": job.seed, "epochs": job.epochs, "recipe": recipe} | facts()
     for epoch in run.steps():
         if epoch is not None:
             done = epoch.epoch == job.epochs
@@ -221,6 +208,7 @@ def main() -> int:
     parser.add_argument("--networks", type=Path, default=RECORD)
     parser.add_argument("--only", default="", help="what names of networks must contain")
     parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--images", type=int, default=1 << 20, help="images of each set, at most")
     parser.add_argument("--workers", type=int, default=8, help="processes")
     parser.add_argument("--slots", type=int, default=1, help="jobs that a process trains at once")
@@ -232,7 +220,7 @@ def main() -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     for stale in options.out.glob("*.claim"):
         stale.unlink()
-    jobs = jobs_of(read_record(options.networks).tables["networks"], options.epochs, options.only)[: options.most]
+    jobs = jobs_of(read_record(options.networks).tables["networks"], options.epochs, options.batch, options.only)[: options.most]
     waiting = [job for job in jobs if not job.finished(options.out)]
     context = multiprocessing.get_context("spawn")
     words = (waiting, options.data, options.out, options.slots, options.images, start + options.seconds)

@@ -69,7 +69,7 @@ def difference_row(parent: str, profile: str, speed: float, values: dict[str, li
     half = interval(branches, trained[best])
     means = {"parent": found("parent", 1.0), "branches": branches, "best plain": trained[best]} | {name: found(name) for name in OTHERS}
     row: Row = {"network": f"{parent} {profile} {speed:g}", "seeds": min(len(branches), len(trained[best])), "which plain": best}
-    row |= {name: None if some is None else round(float(np.mean(some)), 2) for name, some in means.items()}
+    row |= {f"{name} %": None if some is None else round(float(np.mean(some)), 2) for name, some in means.items()}
     row |= {"branches − best plain": round(float(np.mean(branches) - np.mean(trained[best])), 2)}
     row |= {"95 % interval ±": None if half is None else round(half, 2)}
     return row | {f"{name} ms": ms[f"{parent} {profile} {speed:g} {which}"] for name, which in (("branches", "branches"), ("plain", best))}
