@@ -224,7 +224,7 @@ def main() -> int:
     waiting = [job for job in jobs if not job.finished(options.out)]
     context = multiprocessing.get_context("spawn")
     words = (waiting, options.data, options.out, options.slots, options.images, start + options.seconds)
-    workers = [context.Process(target=work, args=words) for _ in range(options.workers)]
+    workers = [context.Process(target=work, args=words) for _ in range(min(options.workers, len(waiting)))]
     for worker in workers:
         worker.start()
     for worker in workers:
