@@ -46,7 +46,8 @@ STEP, APART = 4, 0.26
 #: Fewest multiply-accumulates of branches over the original's: from many to few, the first that is fast enough is taken.
 MACS = tuple(round(1.8 - 0.01 * number, 2) for number in range(140))
 #: Exchanges may take any share of a segment, as the planner allows where nothing else is faster than one processor.
-PLANNED = {"branches": {"merge": "always", "alpha": 100.0}, "stage-wise": {"merge": "never", "alpha": 100.0}}
+ANY = 100.0
+PLANNED = {"branches": {"merge": "always", "alpha": ANY}, "stage-wise": {"merge": "never", "alpha": ANY}}
 
 
 @cache
@@ -194,7 +195,7 @@ def rows_of(graph: OpGraph, parent: str, profile: str) -> list[Row]:
 def size_row(parent: str, profile: str, size: int) -> Row:
     """How fast the fastest branches of as much computation are on images of one size."""
     planned = plan(graph_of(parent, size), load_device(profile), PlanConfig(**PLANNED["branches"]))
-    row: Row = {"network": f"{parent}, {profile}, {size} × {size}", "best single ms": round(planned.best_single.ms, 2)}
+    row: Row = {"network": f"{parent}, {profile}, {size}×{size}", "best single ms": round(planned.best_single.ms, 2)}
     row |= {"branches ms": round(planned.run.makespan_ms, 2), "of it exchange ms": round(planned.run.communication_ms, 2)}
     return row | {"over best single": round(planned.speedup, 2)}
 
@@ -214,7 +215,7 @@ def main() -> int:
         runs=None,
         load=load,
         notes=[
-            f"latency of one image of {SIZE} × {SIZE} pixels; accuracy is that of the same layers on {TRAINED} × {TRAINED}",
+            f"latency of one image of {SIZE}×{SIZE} pixels; accuracy is that of the same layers on {TRAINED}×{TRAINED}",
             "branches: most multiply-accumulates within the latency, merged stages allowed; stage-wise: each stage a segment of its own",
         ],
     )
