@@ -1,0 +1,226 @@
+"""Contenders of equal predicted latency: `python -m experiments.equal_latency.networks` writes ``results/networks.json``.
+
+A contender at speed s is predicted to take at most the original's time on the best single processor over s: branches on all
+processors, plain networks on the best single one. Of those that do, the one with most multiply-accumulates is taken.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from experiments.records import Row, write_record
+from predictors.devices import load_device
+from predictors.errors import InfeasibleError
+from predictors.graph import OpGraph
+from stretch.planning.config import PlanConfig
+from stretch.planning.design.branch_design import BranchDesign, BranchDraft, DesignDraft, SegmentDraft
+from stretch.planning.design.scale import resolve_design, scaled_graph
+from stretch.planning.plan import plan
+from stretch.planning.result import PlanResult, ranked_singles
+
+#: Blocks and channels of the stages of a plain network.
+Shape = tuple[tuple[int, ...], tuple[int, ...]]
+
+HERE = Path(__file__).parent
+RECORD = HERE / "results" / "networks.json"
+#: Blocks a stage of the originals, which are the ResNets for CIFAR of He et al. 2016.
+PARENTS = {"resnet20": 3, "resnet32": 5, "resnet56": 9}
+WIDTHS = (16, 32, 64)
+PROFILES = ("mi9-release", "pixel6")
+SPEEDS = (1.25, 1.5, 1.8)
+#: Height and width of the images that latency is predicted for, and of those trained on.
+SIZE, TRAINED = 512, 32
+#: Sizes for which the fastest branches are shown.
+SIZES = (TRAINED, 128, 256, SIZE)
+#: Share of the latency asked for that plain networks may stay below it.
+NEAR = 0.03
+#: Widths of stages are multiples of it, and their ratios to the original's this far apart at most.
+STEP, APART = 4, 0.26
+#: Fewest multiply-accumulates of branches over the original's: from many to few, the first that is fast enough is taken.
+MACS = tuple(round(1.8 - 0.01 * number, 2) for number in range(140))
+#: Exchanges may take any share of a segment, as the planner allows where nothing else is faster than one processor.
+ANY = 100.0
+PLANNED = {"branches": {"merge": "always", "alpha": ANY}, "stage-wise": {"merge": "never", "alpha": ANY}}
+
+
+@cache
+def graph_of(parent: str, size: int) -> OpGraph:
+    """An original as operators, for one image of so many pixels a side."""
+    from stretch.capture import capture
+    from stretch.models.load import load_model
+
+    return capture(load_model(f"{parent}_cifar10", weights="none").module, (1, 3, size, size), parent).graph
+
+
+def plain(graph: OpGraph, depths: Sequence[int], widths: Sequence[int]) -> BranchDesign:
+    """An original with so many blocks and channels in each of its three stages, as a design of one branch."""
+    shapes = {"stem": (None, widths[0])} | {f"s{number}": shape for number, shape in enumerate(zip(depths, widths, strict=True), 1)}
+    parts = [SegmentDraft(name=name, branches=[BranchDraft("cpu", depth, width)]) for name, (depth, width) in shapes.items()]
+    return resolve_design(DesignDraft(model=graph.name, segments=parts), graph, "any", {"cpu": STEP}, "cpu")
+
+
+def shallower(most: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """Numbers of blocks whose stages have lost about as many."""
+    lost = (range(number + 1) for number in most)
+    return (
+        tuple(a - b for a, b in zip(most, gone, strict=True))
+        for gone in itertools.product(*lost)
+        if max(gone) - min(gone) < 3 and all(a > b for a, b in zip(most, gone, strict=True))
+    )
+
+
+def narrower() -> Iterator[tuple[int, ...]]:
+    """Widths of stages that have lost about the same share."""
+    for widths in itertools.product(*(range(STEP, width + 1, STEP) for width in WIDTHS)):
+        ratios = [a / b for a, b in zip(widths, WIDTHS, strict=True)]
+        if max(ratios) - min(ratios) < APART:
+            yield widths
+
+
+class Plain:
+    """Plain networks of one original on the best single processor of one device."""
+
+    def __init__(self, planned: PlanResult) -> None:
+        self._planned = planned
+        self._known: dict[Shape, tuple[float, OpGraph]] = {}
+
+    def look(self, depths: tuple[int, ...], widths: tuple[int, ...]) -> tuple[float, OpGraph]:
+        """Predicted ms, and the network."""
+        if (depths, widths) not in self._known:
+            graph = scaled_graph(self._planned.graph, plain(self._planned.graph, depths, widths))
+            self._known[depths, widths] = ranked_singles(graph, self._planned.costs, self._planned.config.processors)[0].ms, graph
+        return self._known[depths, widths]
+
+    def largest(self, shapes: Iterable[Shape], ms: float) -> dict[str, tuple[int, ...]]:
+        """Of the shapes that take up to so long and hardly less, the one with most multiply-accumulates, then parameters; else the slowest."""
+        fast = [(*self.look(*shape), shape) for shape in shapes if self.look(*shape)[0] <= ms]
+        whole, slowest = self._planned.graph.macs, max(item[0] for item in fast)
+        near = [item for item in fast if item[0] >= min((1 - NEAR) * ms, slowest)]
+        _, _, (depths, widths) = max(near, key=lambda item: (round(item[1].macs / whole, 2), item[1].params))
+        return {"depths": depths, "widths": widths}
+
+    def contenders(self, whole: tuple[int, ...], speed: float) -> dict[str, dict[str, Any]]:
+        """The original made shallower, narrower and both; and pruned, which has the shape of the narrower one."""
+        ms = self.look(whole, WIDTHS)[0] / speed
+        depths = list(shallower(whole))
+        # half of the speed-up by depth, the rest by width
+        halfway = min(depths, key=lambda some: abs(self.look(some, WIDTHS)[0] - ms * speed**0.5))
+        narrow = self.largest(((whole, widths) for widths in narrower()), ms)
+        return {
+            "shallower": self.largest(((some, WIDTHS) for some in depths), ms),
+            "narrower": narrow,
+            "shallower and narrower": self.largest(((halfway, widths) for widths in narrower()), ms),
+            "pruned": narrow | {"pruned": True},
+        }
+
+
+def branched(graph: OpGraph, profile: str, ms: float, options: dict[str, Any]) -> PlanResult | None:
+    """The planner's design with most multiply-accumulates that takes up to so long; None if there is none."""
+
+    def fast(least: float) -> PlanResult | None:
+        request = PlanConfig(macs=(least, 3.0), segment_macs=min(0.9, least), **options)
+        try:
+            planned = plan(graph, load_device(profile), request)
+        except InfeasibleError:
+            return None
+        return planned if planned.design.n_meet and planned.run.makespan_ms <= ms else None
+
+    low, high, best = 0, len(MACS) - 1, fast(MACS[-1])
+    if best is None:
+        return None
+    while low < high:
+        middle = (low + high) // 2
+        if (found := fast(MACS[middle])) is not None:
+            high, best = middle, found
+        else:
+            low = middle + 1
+    return best
+
+
+def written(built: Any) -> str:
+    """What a network is made of, as the record has it."""
+    return json.dumps(built, separators=(",", ":"))
+
+
+def whole(parent: str) -> str:
+    """The same of an original."""
+    return written({"depths": (PARENTS[parent],) * len(WIDTHS), "widths": WIDTHS})
+
+
+def row(graph: OpGraph, where: tuple[str, str, float], contender: str, ms: float, single: float, made: OpGraph, built: str) -> Row:
+    """One contender."""
+    parent, profile, speed = where
+    return {
+        "network": f"{parent} {profile} {speed:g} {contender}",
+        "parent": parent,
+        "profile": profile,
+        "speed": speed,
+        "contender": contender,
+        "predicted ms": round(ms, 2),
+        "over best single": round(single / ms, 3),
+        "MACs ratio": round(made.macs / graph.macs, 3),
+        "parameters": made.params,
+        "built": built,
+    }
+
+
+def rows_of(graph: OpGraph, parent: str, profile: str) -> list[Row]:
+    """All contenders of one original on one device."""
+    start = plan(graph, load_device(profile), PlanConfig(**PLANNED["branches"]))
+    others, single = Plain(start), start.best_single.ms
+    rows = [row(graph, (parent, profile, 1.0), "parent", single, single, graph, whole(parent))]
+    for speed in SPEEDS:
+        for contender, options in PLANNED.items():
+            planned = branched(graph, profile, single / speed, options)
+            if planned is None:
+                sys.stderr.write(f"{parent} on {profile}: no {contender} at {speed:g}\n")
+                continue
+            made = scaled_graph(graph, planned.design)
+            rows.append(
+                row(graph, (parent, profile, speed), contender, planned.run.makespan_ms, single, made, written(asdict(planned.design)))
+            )
+        for contender, shape in others.contenders((PARENTS[parent],) * len(WIDTHS), speed).items():
+            ms, made = others.look(shape["depths"], shape["widths"])
+            rows.append(row(graph, (parent, profile, speed), contender, ms, single, made, written(shape)))
+    return rows
+
+
+def size_row(parent: str, profile: str, size: int) -> Row:
+    """How fast the fastest branches of as much computation are on images of one size."""
+    planned = plan(graph_of(parent, size), load_device(profile), PlanConfig(**PLANNED["branches"]))
+    row: Row = {"network": f"{parent}, {profile}, {size}×{size}", "best single ms": round(planned.best_single.ms, 2)}
+    row |= {"branches ms": round(planned.run.makespan_ms, 2), "of it exchange ms": round(planned.run.communication_ms, 2)}
+    return row | {"over best single": round(planned.speedup, 2)}
+
+
+def main() -> int:
+    """Make the record."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=RECORD)
+    options = parser.parse_args()
+    load = os.getloadavg()[0]
+    rows = [item for parent in PARENTS for profile in PROFILES for item in rows_of(graph_of(parent, SIZE), parent, profile)]
+    write_record(
+        options.out,
+        {"networks": rows, "sizes": [size_row(*case) for case in itertools.product(PARENTS, PROFILES, SIZES)]},
+        source="predicted",
+        command="python -m experiments.equal_latency.networks",
+        runs=None,
+        load=load,
+        notes=[
+            f"latency of one image of {SIZE}×{SIZE} pixels; accuracy is that of the same layers on {TRAINED}×{TRAINED}",
+            "branches: most multiply-accumulates within the latency, merged stages allowed; stage-wise: each stage a segment of its own",
+        ],
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,252 @@
+"""Train the contenders of equal latency: `python -m experiments.equal_latency.run --data cifar.npz --out FOLDER --seconds 500`.
+
+Workers share a GPU and take jobs, a network and a seed each, from one queue. FOLDER has a file a job, written at every epoch; a job that
+is finished there is not run again, one that was broken off starts anew. See the README for the images and for Torch-Pruning.
+"""
+
+import argparse
+import itertools
+import json
+import multiprocessing
+import os
+import statistics
+import sys
+import tarfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from experiments.equal_latency.networks import PARENTS, RECORD, TRAINED, WIDTHS, graph_of, plain, whole
+from experiments.records import Row, read_record
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from stretch.train.images import ImageSet
+
+#: The recipe of all is that of recipes/resnet56_cifar10.toml; the rate grows with the batch.
+RATE, DECAY = 0.2 / 256, 5e-4
+WARMUP, EVALUATE = 0.1, 5
+SEEDS = (0, 1, 2)
+#: Contenders and speeds in the order of importance: of each group all seeds are trained before the next begins.
+ORDER = (
+    (("parent", "branches", "shallower", "narrower"), (1.5, 1.0, 1.25)),
+    (("shallower and narrower",), (1.5, 1.25)),
+    (("stage-wise", "pruned"), (1.5, 1.25)),
+    (("branches", "stage-wise", "shallower", "narrower", "shallower and narrower", "pruned"), (1.8,)),
+)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training."""
+
+    parent: str  # The original.
+    built: str  # What becomes of it, as the record of networks has it.
+    seed: int
+    epochs: int
+    batch: int = 512
+
+    @property
+    def key(self) -> str:
+        """Names the network: the same one may be the contender of several devices and speeds."""
+        return f"{self.parent}-{sha256(self.built.encode()).hexdigest()[:10]}"
+
+    def file(self, out: Path, end: str = "json") -> Path:
+        """Where its result is."""
+        return out / f"{self.key}-{self.seed}-{self.epochs}-{self.batch}.{end}"
+
+    def finished(self, out: Path) -> bool:
+        """Whether its result is whole."""
+        file = self.file(out)
+        return file.exists() and json.loads(file.read_text())["done"]
+
+    @property
+    def teacher(self) -> "Job | None":
+        """The training whose weights it starts from."""
+        if not json.loads(self.built).get("pruned"):
+            return None
+        return Job(self.parent, whole(self.parent), self.seed, self.epochs, self.batch)
+
+
+def jobs_of(rows: Sequence[Row], epochs: int, batch: int, only: str = "") -> list[Job]:
+    """All jobs, the most important first; `only` is a part of the names of their networks."""
+    result: dict[Job, None] = {}
+    for contenders, speeds in ORDER:
+        for seed, speed, row in itertools.product(SEEDS, speeds, rows):
+            if row["contender"] in contenders and row["speed"] == speed and only in str(row["network"]):
+                result[Job(str(row["parent"]), str(row["built"]), seed, epochs, batch)] = None
+    return list(result)
+
+
+def network(job: Job, out: Path) -> "nn.Module":
+    """The untrained network of a job; of a pruned one the trained original without some of its channels."""
+    import msgspec
+
+    from stretch.models.load import load_model
+    from stretch.planning.design.branch_design import BranchDesign
+    from stretch.train.prepare import initialise
+    from stretch.transform.model import BranchedModel
+
+    built = json.loads(job.built)
+    if job.teacher is not None:
+        return pruned(job.teacher, tuple(built["widths"]), out)
+    if job.built == whole(job.parent):
+        return initialise(load_model(f"{job.parent}_cifar10", weights="none").module)
+    graph = graph_of(job.parent, TRAINED)
+    shaped = "widths" in built
+    return initialise(BranchedModel(graph, plain(graph, **built) if shaped else msgspec.convert(built, BranchDesign)))
+
+
+def pruned(teacher: Job, widths: tuple[int, ...], out: Path) -> "nn.Module":
+    """A trained original pruned by Torch-Pruning to so many channels in each stage, those of the smallest norms first."""
+    import torch
+    import torch_pruning
+
+    from stretch.models.load import load_model
+
+    module: Any = load_model(f"{teacher.parent}_cifar10", weights="none").module
+    weights = torch.load(teacher.file(out, "pt"), map_location="cpu")
+    module.load_state_dict({name: value.float() if value.is_floating_point() else value for name, value in weights.items()})
+    shares = [1 - width / all_of_it for width, all_of_it in zip(widths, WIDTHS, strict=True)]
+    stages = ((module.conv1, shares[0]), *zip(module.stages, shares, strict=True))
+    ratios = {layer: share for stage, share in stages for layer in stage.modules() if isinstance(layer, torch.nn.Conv2d)}
+    norms, image = torch_pruning.importance.MagnitudeImportance(p=2), torch.zeros(1, 3, TRAINED, TRAINED)
+    kept = {"ignored_layers": [module.fc], "pruning_ratio": 0.0, "pruning_ratio_dict": ratios}
+    torch_pruning.pruner.BasePruner(module.eval(), image, importance=norms, **kept).step()
+    assert tuple(stage[0].conv2.out_channels for stage in module.stages) == widths
+    return module
+
+
+def trained(job: Job, sets: "Sequence[ImageSet]", out: Path) -> Iterator[None]:
+    """Train one network, yielding after every step, and write what comes out after every epoch."""
+    import torch
+
+    from experiments.gpu import facts
+    from stretch.train.loop import Run
+    from stretch.train.recipe import TrainConfig
+
+    start = time.perf_counter()
+    torch.manual_seed(job.seed)
+    recipe = {"batch": job.batch, "learning_rate": RATE * job.batch, "weight_decay": DECAY}
+    config = TrainConfig(epochs=job.epochs, warmup_epochs=WARMUP * job.epochs, seed=job.seed, **recipe)
+    run = Run(network(job, out).to(sets[0].labels.device), *sets, config, evaluate_every=EVALUATE)
+    said = {"key": job.key, "parent": job.parent, "built": job.built, "seed": job.seed, "epochs": job.epochs, "recipe": recipe} | facts()
+    for epoch in run.steps():
+        if epoch is not None:
+            done = epoch.epoch == job.epochs
+            if done and job.built == whole(job.parent):
+                half = {name: value.half() if value.is_floating_point() else value for name, value in run.model.state_dict().items()}
+                _write(job.file(out, "pt"), lambda path, half=half: torch.save(half, path))
+            result = said | {"done": done, "seconds": time.perf_counter() - start, "log": run.history.rows()}
+            result |= {"accuracy": run.history.accuracy} if done else {}
+            _write(job.file(out), lambda path, result=result: path.write_text(json.dumps(result)))
+        yield
+
+
+def _write(path: Path, write: Any) -> None:
+    """Write a file, whole or not at all."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    write(partial)
+    partial.replace(path)
+
+
+def claim(jobs: Sequence[Job], out: Path) -> tuple[Job | None, bool]:
+    """The next job that nobody has, and whether others wait for weights of one that is not finished."""
+    waits = False
+    for job in jobs:
+        if job.file(out, "claim").exists():
+            continue
+        if job.teacher is not None and not job.teacher.file(out, "pt").exists():
+            waits = waits or job.teacher in jobs
+            continue
+        try:
+            os.close(os.open(job.file(out, "claim"), os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            continue
+        return job, True
+    return None, waits
+
+
+def work(jobs: Sequence[Job], data: Path, out: Path, slots: int, images: int, end: float) -> None:
+    """Take jobs and train several at once, a step of each in turn on streams of their own, until none is left or the time is over."""
+    import torch
+
+    from stretch.train.images import load_arrays
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.backends.cudnn.benchmark = True
+    torch.set_num_threads(1)
+    sets = [part.some(images).to(device) for part in load_arrays(data, 10)]
+    running: list[tuple[Iterator[None], Any]] = []
+    waits, look = True, 0.0
+    while (running or waits) and time.time() < end:
+        if waits and len(running) < slots and time.time() > look:
+            job, waits = claim(jobs, out)
+            look = time.time() + (job is None)
+            if job is not None:
+                stream = torch.cuda.Stream() if device.type == "cuda" else None
+                if stream is not None:
+                    stream.wait_stream(torch.cuda.current_stream())
+                running.append((trained(job, sets, out), stream))
+        for one in list(running):
+            with torch.cuda.stream(one[1]):
+                if next(one[0], running) is running:
+                    running.remove(one)
+        if not running:
+            time.sleep(0.2)
+
+
+def main() -> int:
+    """Run the queue."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="what experiments.cifar_accuracy.prepare wrote")
+    parser.add_argument("--out", type=Path, required=True, help="folder of results")
+    parser.add_argument("--networks", type=Path, default=RECORD)
+    parser.add_argument("--only", default="", help="what names of networks must contain")
+    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--batch", type=int, default=512)
+    parser.add_argument("--images", type=int, default=1 << 20, help="images of each set, at most")
+    parser.add_argument("--workers", type=int, default=8, help="processes")
+    parser.add_argument("--slots", type=int, default=1, help="jobs that a process trains at once")
+    parser.add_argument("--seconds", type=float, default=1e9, help="jobs that still run then are broken off")
+    parser.add_argument("--most", type=int, default=1 << 20, help="jobs, at most")
+    parser.add_argument("--tar", type=Path, help="where to pack the results")
+    options = parser.parse_args()
+    start = time.time()
+    options.out.mkdir(parents=True, exist_ok=True)
+    for stale in options.out.glob("*.claim"):
+        stale.unlink()
+    jobs = jobs_of(read_record(options.networks).tables["networks"], options.epochs, options.batch, options.only)[: options.most]
+    waiting = [job for job in jobs if not job.finished(options.out)]
+    context = multiprocessing.get_context("spawn")
+    words = (waiting, options.data, options.out, options.slots, options.images, start + options.seconds)
+    workers = [context.Process(target=work, args=words) for _ in range(min(options.workers, len(waiting)))]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    done = [job for job in waiting if job.finished(options.out)]
+    if options.tar:
+        with tarfile.open(options.tar, "w") as archive:
+            for file in sorted([*options.out.glob("*.json"), *options.out.glob("*.pt")]):
+                archive.add(file, file.name)
+    failed = sum(worker.exitcode != 0 for worker in workers)
+    sys.stderr.write(f"{len(done)} of {len(waiting)} jobs in {time.time() - start:.0f} s, {failed} workers failed\n")
+    for parent in PARENTS:
+        logs = [
+            json.loads(job.file(options.out).read_text())["log"]
+            for job in waiting
+            if job.parent == parent and job.file(options.out).exists()
+        ]
+        if seconds := [epoch["seconds"] for log in logs for epoch in log[1:]]:
+            each = statistics.median(seconds) / options.workers / options.slots
+            sys.stderr.write(f"{parent}: {len(logs)} jobs, {each:.3f} s of the GPU an epoch\n")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,178 @@
+"""Record and picture of what `experiments.equal_latency.run` left: `python -m experiments.equal_latency.summarise FOLDER`."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from experiments.equal_latency.networks import HERE, PARENTS, PROFILES, RECORD, SPEEDS
+from experiments.equal_latency.run import SEEDS, Job
+from experiments.gpu import origin
+from experiments.records import About, Facts, Row, read_record, write_record
+
+#: Plain networks, of which the best counts, and what is compared beside them.
+PLAIN, OTHERS = ("shallower", "narrower", "shallower and narrower"), ("stage-wise", "pruned")
+#: How contenders are marked in the picture: as `experiments.paper.chart` fills points, with a line or without.
+SERIES = {"branches": ("full", "-"), "best plain": ("none", "--"), "stage-wise": ("left", ""), "pruned": ("top", "")}
+
+
+def interval(*samples: Sequence[float]) -> float | None:
+    """Half of the 95 % interval of a mean, or of the difference of two, whose spreads may differ (Student, Welch); None without repetitions."""
+    if any(len(values) < 2 for values in samples):
+        return None
+    parts = [(float(np.var(values, ddof=1)) / len(values), len(values) - 1) for values in samples]
+    variance = sum(part for part, _ in parts)
+    if not variance:
+        return 0.0
+    freedom = variance**2 / sum(part**2 / count for part, count in parts)
+    return float(stats.t.ppf(0.975, freedom)) * variance**0.5
+
+
+def accuracies(rows: Sequence[Row], runs: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
+    """Top-1 % of every seed by the network's name; networks without a finished run are left out."""
+    known: dict[str, list[float]] = {}
+    for run in runs:
+        known.setdefault(run["key"], []).append(100 * run["accuracy"])
+    keys = {str(row["network"]): Job(str(row["parent"]), str(row["built"]), 0, 0).key for row in rows}
+    return {name: known[key] for name, key in keys.items() if key in known}
+
+
+def accuracy_row(row: Row, values: Sequence[float]) -> Row:
+    """A contender with what was measured."""
+    half = interval(values)
+    measured = {
+        "seeds": len(values),
+        "top-1 %": round(float(np.mean(values)), 2),
+        "95 % interval ±": None if half is None else round(half, 2),
+    }
+    return {"network": row["network"]} | measured | {key: value for key, value in row.items() if key not in ("network", "built")}
+
+
+def difference_row(parent: str, profile: str, speed: float, values: dict[str, list[float]], ms: dict[str, Any]) -> Row | None:
+    """Branches against the best plain network of their latency; None where one of them was not trained."""
+
+    def found(contender: str, at: float = speed) -> list[float] | None:
+        return values.get(f"{parent} {profile} {at:g} {contender}")
+
+    plains = {name: found(name) for name in PLAIN}
+    trained = {name: current for name, current in plains.items() if current is not None}
+    branches = found("branches")
+    if branches is None or len(trained) < len(PLAIN):
+        return None
+    best = max(trained, key=lambda name: float(np.mean(trained[name])))
+    half = interval(branches, trained[best])
+    means = {"parent": found("parent", 1.0), "branches": branches, "best plain": trained[best]} | {name: found(name) for name in OTHERS}
+    row: Row = {"network": f"{parent} {profile} {speed:g}", "seeds": min(len(branches), len(trained[best])), "which plain": best}
+    row |= {f"{name} %": None if some is None else round(float(np.mean(some)), 2) for name, some in means.items()}
+    row |= {"branches − best plain": round(float(np.mean(branches) - np.mean(trained[best])), 2)}
+    row |= {"95 % interval ±": None if half is None else round(half, 2)}
+    return row | {f"{name} ms": ms[f"{parent} {profile} {speed:g} {which}"] for name, which in (("branches", "branches"), ("plain", best))}
+
+
+def mean_rows(values: dict[str, list[float]]) -> list[Row]:
+    """The difference at each speed, over all parents and devices: the mean over seeds of the mean of what each seed shows."""
+    rows: list[Row] = []
+    for speed in SPEEDS:
+        seeds: list[list[float]] = []
+        for parent, profile in product(PARENTS, PROFILES):
+            one = [values.get(f"{parent} {profile} {speed:g} {name}", []) for name in ("branches", *PLAIN)]
+            if all(len(some) == len(SEEDS) for some in one):
+                seeds.append(list(np.array(one[0]) - np.array(max(one[1:], key=lambda some: float(np.mean(some))))))
+        if seeds:
+            half = interval(list(np.mean(seeds, axis=0)))
+            row: Row = {"speed": f"{speed:g}", "pairs": len(seeds), "branches − best plain": round(float(np.mean(seeds)), 2)}
+            rows.append(row | {"95 % interval ±": None if half is None else round(half, 2)})
+    return rows
+
+
+def draw(rows: Sequence[Row], differences: Sequence[Row]) -> str:
+    """Accuracy over predicted latency, a panel for each original and device."""
+    from matplotlib.figure import Figure
+
+    from experiments.paper.chart import COLOURS, WIDTH, as_svg, handle, legend, marked
+
+    figure = Figure(figsize=(WIDTH, 2.6 * len(PARENTS) + 0.8), layout="constrained")
+    panels = figure.subplots(len(PARENTS), len(PROFILES), squeeze=False)
+    best = {str(row["network"]): str(row["which plain"]) for row in differences}
+    for axes, (parent, profile) in zip(panels.flat, product(PARENTS, PROFILES), strict=True):
+        here = {
+            (float(row["speed"] or 0), str(row["contender"])): row for row in rows if (row["parent"], row["profile"]) == (parent, profile)
+        }
+        for series, (filling, line) in SERIES.items():
+            names = {speed: best.get(f"{parent} {profile} {speed:g}") if series == "best plain" else series for speed in SPEEDS}
+            points = [here[speed, name] for speed, name in names.items() if name is not None and (speed, name) in here]
+            at = [float(row["predicted ms"] or 0) for row in points]
+            values = [float(row["top-1 %"] or 0) for row in points]
+            if line:
+                axes.plot(at, values, color=COLOURS["measured"], linewidth=0.8, linestyle=line, zorder=1)
+            for row, x, y in zip(points, at, values, strict=True):
+                half = float(row["95 % interval ±"] or 0)
+                axes.plot([x, x], [y - half, y + half], color=COLOURS["measured"], linewidth=1.2, zorder=2)
+                marked(axes, x, y, "measured", filling)
+        if (1.0, "parent") in here:
+            axes.axhline(float(here[1.0, "parent"]["top-1 %"] or 0), color="#777777", linestyle=(0, (5, 3)), linewidth=1)
+        axes.set_title(f"{parent}, {profile}", loc="left", fontsize=10, fontweight="bold")
+        axes.set_xlabel("ms, predicted", fontsize=9)
+        axes.set_ylabel("top-1 %", fontsize=9)
+        axes.grid(color="#dddddd")
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+    legend(figure, [handle(panels[0, 0], "measured", series, filling) for series, (filling, _) in SERIES.items()])
+    words = "Accuracy over predicted latency of branches, plain, stage-wise and pruned networks, with 95 % intervals; the dashed line is the original."
+    return as_svg("equal_latency", "Accuracy at equal latency", words, figure)
+
+
+def main() -> int:
+    """Make the record and the picture."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--networks", type=Path, default=RECORD)
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "h200.json")
+    options = parser.parse_args()
+    runs = [run for file in sorted(options.folder.glob("*.json")) if (run := json.loads(file.read_text()))["done"]]
+    epochs = {run["epochs"] for run in runs}
+    if len(epochs) != 1:
+        sys.stderr.write(
+            f"error: {options.folder} has finished runs of {sorted(epochs) or 'no'} epochs, a record has those of one number\n"
+        )
+        return 2
+    networks = read_record(options.networks)
+    rows = networks.tables["networks"]
+    values, ms = accuracies(rows, runs), {str(row["network"]): row["predicted ms"] for row in rows}
+    table = [accuracy_row(row, values[str(row["network"])]) for row in rows if str(row["network"]) in values]
+    cases = product(PARENTS, PROFILES, SPEEDS)
+    differences = [row for case in cases if (row := difference_row(*case, values, ms)) is not None]
+    tables = {"accuracy": table, "differences": differences, "means": mean_rows(values)}
+    predicted = Facts(source="predicted")
+    about = {
+        "accuracy": About(columns=dict.fromkeys(("predicted ms", "over best single"), predicted)),
+        "differences": About(columns=dict.fromkeys(("branches ms", "plain ms"), predicted)),
+    }
+    recipe = ", ".join(f"{key} {value:g}" for key, value in runs[0]["recipe"].items())
+    write_record(
+        options.out,
+        {name: current for name, current in tables.items() if current},
+        source="measured",
+        command="python -m experiments.equal_latency.run --data cifar.npz --out OUT && python -m experiments.equal_latency.summarise OUT",
+        runs=min(len(current) for current in values.values()),
+        about={name: item for name, item in about.items() if tables[name]},
+        **origin(runs),
+        notes=[
+            f"{epochs.pop()} epochs from scratch, {recipe}, SGD with half-cosine; CIFAR-10 re-encoded as JPEG, accuracy after the last epoch",
+            *networks.notes,
+            "best plain: the one of the highest mean among shallower, narrower and both, which favours plain networks a little",
+            "pruned: the trained original, by Torch-Pruning to the shape of the narrower one, and trained for as many epochs again",
+        ],
+    )
+    options.out.parent.with_name("curve.svg").write_text(draw(table, differences)) if table else None
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
