@@ -14,7 +14,6 @@ from scheduler.bundle.agreement import Agreement
 from scheduler.progress import Progress, silent
 from stretch.api.main_job import MAX_MINUTES, check_run, import_torch
 from stretch.parameters import NO_PLACES, Parsed, read_places
-from stretch.planning.messages import Message, OptionName
 
 if TYPE_CHECKING:
     from scheduler.bundle.load import Bundle
@@ -168,11 +167,11 @@ def _check_bounds(minutes: float | None, steps: int | None, run_images: int) -> 
     check_run(run_images, mapped=False, images=True)
     if minutes is not None and not 0 < minutes < MAX_MINUTES:
         raise UsageError(
-            Message("{} is no time to refine for", OptionName("minutes", f"{minutes:g}")),
+            f"`minutes={minutes:g}` is no time to refine for",
             "give minutes, more than none and less than a week",
         )
     if steps is not None and steps < 1:
-        raise UsageError(Message("{} is no number of steps", OptionName("steps", steps)), "give one or more")
+        raise UsageError(f"`steps={steps}` is no number of steps", "give one or more")
 
 
 def checkpoint_folder(target: Path, requested: str | Path | None = None) -> Path:

@@ -31,7 +31,6 @@ from stretch.parameters import (
     read_names,
 )
 from stretch.planning.config import PlanConfig
-from stretch.planning.messages import Message, OptionName
 
 if TYPE_CHECKING:
     from torch import nn
@@ -177,7 +176,7 @@ def search(
         if not plannable(request):
             raise UsageError(
                 "images say nothing of designs that all compute what the original computes, nor of other searches and of joins that widen the backbone",
-                Message("leave out {}", OptionName("images")),
+                "leave out `images`",
             )
         read = requested_preprocessing(network.loaded.preprocessing, preprocessing, network.graph.input.shape)
         progress("reading images")
@@ -198,8 +197,7 @@ def search(
     seconds["search"] = round(time.perf_counter() - began, 3)
     answer = front_answer(result, seconds)
     if source is None:
-        unknown = "how often these designs agree with the original is not known: give {} or {}"
-        said.insert(0, Message(unknown, OptionName("images", "DIR"), OptionName("accuracy", "FILE")))
+        said.insert(0, "how often these designs agree with the original is not known: give `images` or `accuracy`")
     answer = replace(answer, warnings=[*answer.warnings, *said])
     return answer if folder is None else _save_answer(answer, folder, source if images is not None else None)
 
@@ -270,31 +268,26 @@ def check_search(
     differ: bool = False,
 ) -> None:
     """Refuse searches that cannot be made or written, before any work is done for them."""
-    named, accuracy, only = OptionName("images"), OptionName("accuracy", "FILE"), "give one of the two"
-    both = Message("leave out {} or {}", OptionName("pareto"), OptionName("objective"))
-    front = Message("leave out {}, or ask for {}", named, OptionName("pareto", ("latency", "agreement")))
-    mixed = Message("{} searches a front, {} alternatives of the best design", OptionName("pareto"), OptionName("within"))
-    predicts = Message("{} and {} both predict the accuracy of designs", named, OptionName("accuracy"))
-    alternatives = Message("{} applies to a front, not to alternatives of the best design", named)
-    folder, with_images = Message("give {}", OptionName("images", "DIR")), images is not None
+    only, with_images = "give one of the two", images is not None
+    front = "leave out `images`, or ask for `pareto=latency,agreement`"
+    alternatives = "`images` applies to a front, not to alternatives of the best design"
+    other_objective = f"a front has no objective such as {request.objective}"
     for wrong, message, hint in (
-        (weighed and differ, mixed, only),
-        (weighed and request.objective != "latency", f"a front has no objective such as {request.objective}", both),
-        (with_images and differ, alternatives, Message("leave out {}", named)),
-        (with_images and request.accuracy, predicts, only),
-        (synthetic and not with_images, "images made from the network only supplement others, and there are none", folder),
+        (weighed and differ, "`pareto` searches a front, `within` alternatives of the best design", only),
+        (weighed and request.objective != "latency", other_objective, "leave out `pareto` or `objective`"),
+        (with_images and differ, alternatives, "leave out `images`"),
+        (with_images and request.accuracy, "`images` and `accuracy` both predict the accuracy of designs", only),
+        (synthetic and not with_images, "images made from the network only supplement others, and there are none", "give `images`"),
         (with_images and weighed and "agreement" not in weighed, f"images say nothing of {','.join(weighed)}", front),
     ):
         if wrong:
             raise UsageError(message, hint)
-    for name, ways in (("agreement", (OptionName("images", "DIR"), accuracy)), ("accuracy", (accuracy,))):
+    for name, sources in (("agreement", "`images` or `accuracy`"), ("accuracy", "`accuracy`")):
         if name in weighed and not with_images and not request.accuracy:
-            hint = Message(f"give {' or '.join('{}' for _ in ways)}, or ask for {{}}", *ways, OptionName("pareto", ("latency", "macs")))
-            raise UsageError(f"nothing predicts the {name} of designs", hint)
+            raise UsageError(f"nothing predicts the {name} of designs", f"give {sources}, or ask for `pareto=latency,macs`")
     for name in ("min_accuracy", "min_agreement", "latency_budget"):
         if getattr(request, name) is not None:
-            message = Message("{} does not limit what is searched for", OptionName(name))
-            raise UsageError(message, "take the design that keeps it from the front")
+            raise UsageError(f"`{name}` does not limit the search of a front", "take the design that keeps it from the front")
     if images is not None and not Path(images).is_dir():
         raise StretchError(f"there is no folder {images} with images", "give a folder of pictures or .npy arrays")
     if out is not None and (out.is_file() or (out.is_dir() and any(out.iterdir()))):
