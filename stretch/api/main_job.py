@@ -16,6 +16,7 @@ from msgspec.structs import asdict, replace
 from predictors.devices import DeviceProfile, load_device
 from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UsageError, install_line
 from predictors.structs import filled, to_builtins
+from predictors.system import keep_freed_memory
 from scheduler.bundle.manifest import Manifest, WeightsInfo
 from scheduler.progress import Progress, silent
 from stretch import __version__
@@ -569,12 +570,12 @@ def branch(
 
 @contextmanager
 def loading_torch(phase: "Phase") -> Iterator[None]:
-    """Load torch, and keep its random numbers and all others as the caller has them, and its objects from the garbage collector."""
+    """Load torch, and keep its random numbers and all others as the caller has them, its objects from the garbage collector, and its memory."""
     with phase("import torch"):
         import_torch()
     from stretch.api.arguments import freeze_garbage, preserve_random_state
 
-    with preserve_random_state(), freeze_garbage():
+    with preserve_random_state(), freeze_garbage(), keep_freed_memory():
         yield
 
 
