@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from stretch.transform.calibrate import SegmentError
     from stretch.transform.refine import Refined
 
-    # What the main job gives: a plan, a network to train, and a bundle when it is saved.
+# What the main job gives: a plan, a network to train, and a bundle when it is saved.
 
-    #: Said of a network that was neither calibrated nor trained since it was changed.
+#: Said of a network that was neither calibrated nor trained since it was changed.
 UNKNOWN_ACCURACY = Message(
     "accuracy unknown: the branches are neither trained nor calibrated; use `stretch train`, or {}",
     OptionName("images"),
@@ -230,9 +230,8 @@ class Branched:
         began = f"{self.weights_source} weights" + (f" ({self.weights_detail})" if self.weights_detail else "")
         return "trained", f"changed since it was built from {began}"
 
-        #: A refinement takes less than this: a week.
 
-
+#: A refinement takes less than this: a week.
 MAX_MINUTES = 7 * 24 * 60
 
 #: Plans and builds for a request.
