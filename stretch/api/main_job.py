@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from stretch.capture import Captured
     from stretch.capture.inputs import InputShapes
     from stretch.models.load import LoadedModel
+    from stretch.planning.cost.accuracy import AccuracySource
     from stretch.stages.build import Images
     from stretch.stages.network import CapturedNetwork, Phase
     from stretch.stages.rounded import Ranges
@@ -348,6 +349,53 @@ def _agreement_error(result: "Branched", least: float, *, repaired: bool) -> Inf
     return InfeasibleError(what, "let segments stay as they are until it holds with `repair`" + (f" ({worst})" if worst else ""))
 
 
+Design = Annotated[
+    "str | Path | DesignDraft | None",
+    typer.Option(help="Build this design (TOML) instead of searching for one.", rich_help_panel=PANEL),
+    Parsed(Path | None, Path),
+]
+ImagesOption = Annotated[
+    str | Path | None,
+    typer.Option(help="Folder of unlabelled images (pictures or .npy) to calibrate the new network with.", rich_help_panel=CALIBRATION),
+]
+Refine = Annotated[
+    float | None,
+    typer.Option(
+        help="Minutes of refinement after calibration: gradient descent without labels, on a GPU if there is one.",
+        rich_help_panel=CALIBRATION,
+    ),
+]
+Repair = Annotated[
+    bool,
+    typer.Option(
+        "--repair",
+        help="Until --min-agreement holds, divide segments exactly and leave the stages with the largest loss unchanged.",
+        rich_help_panel=CALIBRATION,
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Plan only: build no model and write nothing.")]
+OnlyIfFaster = Annotated[
+    bool,
+    typer.Option("--only-if-faster", help="Write nothing, and end with exit code 4, if branches are not recommended. For scripts."),
+]
+ImageCount = Annotated[int, Meta(ge=16), AdvancedOption("Maximum number of calibration images.")]
+Synthetic = Annotated[int, Meta(ge=0), AdvancedOption("Number of additional images made from the network itself.")]
+RunImages = Annotated[
+    int,
+    Meta(ge=0),
+    AdvancedOption("Maximum number of held-back images that the bundle's files are run on, in their planned precisions; 0 for none."),
+]
+MappingOption = Annotated[
+    Mapping[str, str],
+    AdvancedOption("Delegate that replaces a processor in that run, such as dsp=dsp (its simulator) or gpu=opencl. Default: the CPU."),
+    Parsed(dict[str, str], dict),
+]
+BudgetMinutes = Annotated[
+    float, Meta(ge=0.05, le=1e4), AdvancedOption("Minutes for measuring the loss of single segments, which `min_agreement` plans with.")
+]
+Controls = Annotated[bool, AdvancedOption("Whether the bundle has the sequential controls, which it is compared with.")]
+
+
 def branch(
     model: Model,
     device: Device,
@@ -356,54 +404,21 @@ def branch(
     input_shape: InputShape = None,
     weights: Weights = "default",
     config: PlanConfig | None = None,
-    design: Annotated[
-        "str | Path | DesignDraft | None",
-        typer.Option(help="Build this design (TOML) instead of searching for one.", rich_help_panel=PANEL),
-        Parsed(Path | None, Path),
-    ] = None,
-    images: Annotated[
-        str | Path | None,
-        typer.Option(help="Folder of unlabelled images (pictures or .npy) to calibrate the new network with.", rich_help_panel=CALIBRATION),
-    ] = None,
-    refine: Annotated[
-        float | None,
-        typer.Option(
-            help="Minutes of refinement after calibration: gradient descent without labels, on a GPU if there is one.",
-            rich_help_panel=CALIBRATION,
-        ),
-    ] = None,
-    repair: Annotated[
-        bool,
-        typer.Option(
-            "--repair",
-            help="Until --min-agreement holds, divide segments exactly and leave the stages with the largest loss unchanged.",
-            rich_help_panel=CALIBRATION,
-        ),
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Plan only: build no model and write nothing.")] = False,
-    only_if_faster: Annotated[
-        bool,
-        typer.Option("--only-if-faster", help="Write nothing, and end with exit code 4, if branches are not recommended. For scripts."),
-    ] = False,
+    design: Design = None,
+    images: ImagesOption = None,
+    refine: Refine = None,
+    repair: Repair = False,
+    dry_run: DryRun = False,
+    only_if_faster: OnlyIfFaster = False,
     trust_code: TrustCode = False,
     seed: Annotated[int, AdvancedOption("Seed of random weights.")] = 0,
-    image_count: Annotated[int, Meta(ge=16), AdvancedOption("Maximum number of calibration images.")] = 256,
-    synthetic: Annotated[int, Meta(ge=0), AdvancedOption("Number of additional images made from the network itself.")] = 0,
-    run_images: Annotated[
-        int,
-        Meta(ge=0),
-        AdvancedOption("Maximum number of held-back images that the bundle's files are run on, in their planned precisions; 0 for none."),
-    ] = 64,
-    mapping: Annotated[
-        Mapping[str, str],
-        AdvancedOption("Delegate that replaces a processor in that run, such as dsp=dsp (its simulator) or gpu=opencl. Default: the CPU."),
-        Parsed(dict[str, str], dict),
-    ] = MappingProxyType({}),
-    budget_minutes: Annotated[
-        float, Meta(ge=0.05, le=1e4), AdvancedOption("Minutes for measuring the loss of single segments, which `min_agreement` plans with.")
-    ] = 5.0,
+    image_count: ImageCount = 256,
+    synthetic: Synthetic = 0,
+    run_images: RunImages = 64,
+    mapping: MappingOption = MappingProxyType({}),
+    budget_minutes: BudgetMinutes = 5.0,
     preprocessing: Preprocessing = None,
-    controls: Annotated[bool, AdvancedOption("Whether the bundle has the sequential controls, which it is compared with.")] = True,
+    controls: Controls = True,
     progress: Progress | None = None,
     **options: Any,
 ) -> "Branched":
@@ -441,7 +456,6 @@ def branch(
     if design is None or len(profile.default_processors) < 2:
         config.resolve(profile)
     draft = load_draft(Path(design)) if isinstance(design, str | Path) else design
-    least = config.min_agreement
     check_request(config, refine, synthetic, repair=repair, images=images is not None, design=draft is not None, dry_run=dry_run)
     check_run(run_images, mapped=bool(mapping), images=images is not None)
     if images is not None:
@@ -453,96 +467,197 @@ def branch(
 
         check_target(Path(out))
     with loading_torch(phase):
-        from scheduler.bundle.preprocessing import requested_preprocessing
-        from scheduler.placement.mapping import place_processors
-        from stretch.opaque.calls import calls_of
-        from stretch.opaque.snippets import prepare
-        from stretch.sensitivity.blocks import block_losses
-        from stretch.sensitivity.source import plannable, sensitivity_of
-        from stretch.stages.build import build_control, compare_with_original, divide_images, refine_and_compare
-        from stretch.stages.own_file import check_own_file
-        from stretch.transform import build
-        from stretch.transform.calibrate import calibrate
-        from stretch.transform.refine import Refinement, fingerprint
-
         network = read_model(model, input_shape, phase, weights=str(weights), seed=seed, trust_code=trust_code)
-        loaded, captured = network.loaded, network.captured
-        with phase("compare with the file") if hasattr(loaded.module, "own_file") else nullcontext():
-            warnings, own = check_own_file(loaded)
-            loaded.warnings.extend(warnings)
-        read = requested_preprocessing(loaded.preprocessing, preprocessing, network.graph.inputs[0].shape)
-        fitted = None
-        if images is not None and not dry_run:
-            with phase("images"):
-                fitted = divide_images(Path(images), captured, image_count, read, synthetic=synthetic, progress=tell)
-        source = None
-        if least is not None and draft is None and fitted is not None and fitted.held_back and not config.accuracy and plannable(config):
-            with phase("sensitivity"):
-                parts = fitted.fitted, fitted.held_back
-                source = sensitivity_of(captured, profile, config, *parts, budget_minutes * 60, synthetic=fitted.synthetic)
-
-        def make(request: PlanConfig) -> "Branched":
-            # agreement that nothing predicts is measured on what was built
-            changed = request if source is not None or request.accuracy else replace(request, min_agreement=None)
-            with phase("plan"):
-                if draft is None:
-                    losses = partial(block_losses, captured, fitted.fitted, progress=tell) if fitted else None
-                    planned = plan(network.graph, profile, changed, source, losses)
-                else:
-                    planned = evaluate(network.graph, profile, read_design(draft, network.graph, profile), changed, source)
-            if mapping:
-                place_processors(planned.design.processors, mapping)
-            branched = Branched(planned, loaded.weights_source, loaded.weights_detail, [*loaded.warnings, *captured.warnings], seconds)
-            branched.own, branched.unjudged = own, own is None and hasattr(loaded.module, "own_file") and loaded.weights_source == "given"
-            branched.preprocessing, branched.run_images, branched.mapping = read, run_images, dict(mapping or {})
-            if captured.refusal:
-                branched.warnings.append(
-                    f"{captured.refusal}, so the network was captured by torch.export instead: it is planned for inputs of this size alone"
-                )
-            branched.warnings += planned.sharing
-            if images is None and not planned.exact:
-                branched.warnings.append(UNKNOWN_ACCURACY)
-            branched.withheld = only_if_faster and planned.recommended != BRANCHED
-            if dry_run and weights != "none":
-                prepare((calls_of(op.attrs), op.shape) for op in captured.graph.ops if op.kind == "opaque")
-            if dry_run or branched.withheld:
-                return branched
-            with phase("transform"):
-                branched.original, branched.model = captured, build(captured, planned.design)
-                if controls:
-                    branched.sequential = build_control(captured, planned)
-            if fitted is not None:
-                branched.images = fitted
-                with phase("calibrate"):
-                    branched.calibration = calibrate(branched.model, captured, fitted.fitted, synthetic=fitted.synthetic)
-                if refine is not None:
-                    with phase("refine"):
-                        precision = planned.config.precision
-                        outcome = refine_and_compare(
-                            branched.model, captured, fitted, Refinement(refine), progress=tell, precision=precision
-                        )
-                    branched.refinement, branched.agreement, said = outcome.refinement, outcome.after, outcome.warnings
-                    branched.ranges = outcome.ranges
-                else:
-                    with phase("compare"):
-                        branched.agreement, said = compare_with_original(branched.model, captured, fitted.held_back)
-                branched.warnings += [*fitted.warnings, *said]
-                if synthetic:
-                    branched.weights_detail = "; ".join(
-                        filter(None, (loaded.weights_detail, f"fitted also to {synthetic} images made from it"))
-                    )
-            branched.built = fingerprint(branched.model.state_dict())
-            return branched
-
-        result = make_repairable(make, config, repair=repair)
-        if least is not None and not dry_run:
-            result = require_agreement(result, least, make if repair else None)
+        own = _compare_with_file(network, phase)
+        read, fitted = _read_images(network, None if dry_run else images, preprocessing, image_count, synthetic, phase, tell)
+        source = None if draft else _measure_sensitivity(network, profile, config, fitted, budget_minutes, phase)
+        job = _Job(
+            network=network,
+            profile=profile,
+            draft=draft,
+            own=own,
+            preprocessing=read,
+            fitted=fitted,
+            source=source,
+            phase=phase,
+            progress=tell,
+            seconds=seconds,
+            without_images=images is None,
+            weights=weights,
+            dry_run=dry_run,
+            only_if_faster=only_if_faster,
+            controls=controls,
+            refine=refine,
+            synthetic=synthetic,
+            run_images=run_images,
+            mapping=dict(mapping or {}),
+        )
+        result = make_repairable(job.make, config, repair=repair)
+        if config.min_agreement is not None and not dry_run:
+            result = require_agreement(result, config.min_agreement, job.make if repair else None)
         if dry_run or result.withheld:
             return result
     if out is not None:
         with phase("export"):
             result.save(out, controls=controls, progress=progress)
     return result
+
+
+def _compare_with_file(network: "CapturedNetwork", phase: "Phase") -> "tuple[Path, SourceFile] | None":
+    """Compare a network that was read from a file with it; the file and its ends, where that could be run."""
+    from stretch.stages.own_file import check_own_file
+
+    with phase("compare with the file") if hasattr(network.loaded.module, "own_file") else nullcontext():
+        warnings, own = check_own_file(network.loaded)
+    network.loaded.warnings.extend(warnings)
+    return own
+
+
+def _read_images(
+    network: "CapturedNetwork",
+    images: str | Path | None,
+    preprocessing: "Preprocessing | Mapping[str, Any] | None",
+    count: int,
+    synthetic: int,
+    phase: "Phase",
+    progress: Progress,
+) -> "tuple[Preprocessing, Images | None]":
+    """What pictures go through, and those that a network is fitted to and compared on; None without images."""
+    from scheduler.bundle.preprocessing import requested_preprocessing
+    from stretch.stages.build import divide_images
+
+    read = requested_preprocessing(network.loaded.preprocessing, preprocessing, network.graph.inputs[0].shape)
+    if images is None:
+        return read, None
+    with phase("images"):
+        return read, divide_images(Path(images), network.captured, count, read, synthetic=synthetic, progress=progress)
+
+
+def _measure_sensitivity(
+    network: "CapturedNetwork", profile: DeviceProfile, config: PlanConfig, fitted: "Images | None", minutes: float, phase: "Phase"
+) -> "AccuracySource | None":
+    """What each segment loses on images, where a plan has to agree with the original and nothing else predicts how often it does."""
+    from stretch.sensitivity.source import plannable, sensitivity_of
+
+    if config.min_agreement is None or fitted is None or not fitted.held_back or config.accuracy or not plannable(config):
+        return None
+    with phase("sensitivity"):
+        parts = fitted.fitted, fitted.held_back
+        return sensitivity_of(network.captured, profile, config, *parts, minutes * 60, synthetic=fitted.synthetic)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Job:
+    """What all attempts at a request share: the network, its images, and what is asked for beside the plan."""
+
+    network: "CapturedNetwork"
+    profile: DeviceProfile
+    draft: DesignDraft | None
+    own: "tuple[Path, SourceFile] | None"
+    preprocessing: "Preprocessing"
+    fitted: "Images | None"
+    source: "AccuracySource | None"
+    phase: "Phase"
+    progress: Progress
+    seconds: dict[str, float]
+    without_images: bool
+    weights: str | Path
+    dry_run: bool
+    only_if_faster: bool
+    controls: bool
+    refine: float | None
+    synthetic: int
+    run_images: int
+    mapping: dict[str, str]
+
+    def make(self, request: PlanConfig) -> Branched:
+        """Plan a request and, unless only a plan is asked for or branches are not worth it, build and fit the network."""
+        loaded, captured = self.network.loaded, self.network.captured
+        planned = self._plan(request)
+        result = Branched(
+            planned,
+            loaded.weights_source,
+            loaded.weights_detail,
+            [*loaded.warnings, *captured.warnings],
+            self.seconds,
+            own=self.own,
+            unjudged=self.own is None and hasattr(loaded.module, "own_file") and loaded.weights_source == "given",
+            preprocessing=self.preprocessing,
+            run_images=self.run_images,
+            mapping=self.mapping,
+            withheld=self.only_if_faster and planned.recommended != BRANCHED,
+        )
+        if captured.refusal:
+            result.warnings.append(
+                f"{captured.refusal}, so the network was captured by torch.export instead: it is planned for inputs of this size alone"
+            )
+        result.warnings += planned.sharing
+        if self.without_images and not planned.exact:
+            result.warnings.append(UNKNOWN_ACCURACY)
+        if self.dry_run and self.weights != "none":
+            from stretch.opaque.calls import calls_of
+            from stretch.opaque.snippets import prepare
+
+            prepare((calls_of(op.attrs), op.shape) for op in captured.graph.ops if op.kind == "opaque")
+        if not self.dry_run and not result.withheld:
+            self._build(result)
+        return result
+
+    def _plan(self, request: PlanConfig) -> PlanResult:
+        from scheduler.placement.mapping import place_processors
+        from stretch.sensitivity.blocks import block_losses
+
+        graph, captured, fitted = self.network.graph, self.network.captured, self.fitted
+        # agreement that nothing predicts is measured on what was built
+        changed = request if self.source is not None or request.accuracy else replace(request, min_agreement=None)
+        with self.phase("plan"):
+            if self.draft is None:
+                losses = partial(block_losses, captured, fitted.fitted, progress=self.progress) if fitted else None
+                planned = plan(graph, self.profile, changed, self.source, losses)
+            else:
+                planned = evaluate(graph, self.profile, read_design(self.draft, graph, self.profile), changed, self.source)
+        if self.mapping:
+            place_processors(planned.design.processors, self.mapping)
+        return planned
+
+    def _build(self, result: Branched) -> None:
+        """Build the network of a plan, with its control, and fit it where there are images."""
+        from stretch.stages.build import build_control
+        from stretch.transform import build
+        from stretch.transform.refine import fingerprint
+
+        captured = self.network.captured
+        with self.phase("transform"):
+            result.original, result.model = captured, build(captured, result.plan.design)
+            if self.controls:
+                result.sequential = build_control(captured, result.plan)
+        if self.fitted is not None:
+            self._fit(result, result.model, self.fitted)
+        result.built = fingerprint(result.model.state_dict())
+
+    def _fit(self, result: Branched, model: "BranchedModel", fitted: "Images") -> None:
+        """Calibrate a network on images, refine it if asked, and compare it with the original on others."""
+        from stretch.stages.build import compare_with_original, refine_and_compare
+        from stretch.transform.calibrate import calibrate
+        from stretch.transform.refine import Refinement
+
+        captured = self.network.captured
+        result.images = fitted
+        with self.phase("calibrate"):
+            result.calibration = calibrate(model, captured, fitted.fitted, synthetic=fitted.synthetic)
+        if self.refine is not None:
+            with self.phase("refine"):
+                precision = result.plan.config.precision
+                outcome = refine_and_compare(model, captured, fitted, Refinement(self.refine), progress=self.progress, precision=precision)
+            result.refinement, result.agreement, result.ranges = outcome.refinement, outcome.after, outcome.ranges
+            warnings = outcome.warnings
+        else:
+            with self.phase("compare"):
+                result.agreement, warnings = compare_with_original(model, captured, fitted.held_back)
+        result.warnings += [*fitted.warnings, *warnings]
+        if self.synthetic:
+            detail = f"fitted also to {self.synthetic} images made from it"
+            result.weights_detail = "; ".join(filter(None, (result.weights_detail, detail)))
 
 
 @contextmanager

@@ -72,10 +72,10 @@ class Deadline(Bound):
     option = Option("branch_deadline", Positive | None, None, "Milliseconds that a branch may take, at most.")
     words = "the slowest branch takes {:.3g} ms at best, at most {:g} is allowed"
 
-    def part(self, ways):
-        return ways.slowest_ms
+    def numerator(self, options):
+        return options.slowest_ms
 
-    def of(self, ways, segment_ms):
+    def denominator(self, options, segment_ms):
         return 1.0
 '''
 
@@ -144,7 +144,7 @@ class CutOuts(Division):
     def pieces(self, graph, names, shares, join):
         return [Piece(cut_out(graph, name, *share)) for name, share in zip(names, shares, strict=True)]
 
-    def ways(self, parts):
+    def candidates(self, parts):
         space = parts.space
         for segment, first, last, _ in parts.pieces():
             for order in permutations(space.processors, 2) if segment.branchable and segment.graph.macs else ():
@@ -160,7 +160,7 @@ DIVISION = CutOuts()
 
 #: The highest of the branches' outputs, element by element: the join with its operator, and that in torch, ONNX and TFLite.
 HIGHEST = {
-    "predictors/operators/highest.py": """from predictors.channels import tied
+    "predictors/operators/highest.py": """from predictors.channels import tied_channels
 from predictors.join import Join, Meeting, joins, meetings
 from predictors.kinds import Kind, kinds
 from predictors.rows import same_rows
@@ -186,7 +186,7 @@ def _combine(parts, axis, out):
     return highest
 
 
-kinds.register("max")(Kind(_shape, channels=tied, rows=same_rows, min_inputs=2, nodes=("Max",)))
+kinds.register("max")(Kind(_shape, channels=tied_channels, rows=same_rows, min_inputs=2, nodes=("Max",)))
 meetings.register("max")(
     Meeting("max", "elementwise", lambda branches: branches, False, _combine, _problem, "the highest branch counts")
 )
