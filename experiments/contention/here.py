@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import multiprocessing
-import os
 import statistics
 import sys
 import time
@@ -49,7 +48,6 @@ def main() -> int:
     folder = options.work / f"{MODEL}_{DEVICE}_here"
     if not folder.exists():
         stretch("branch", MODEL, "--device", DEVICE, "--processors", "cpu,gpu", "--weights", "none", "--out", str(folder))
-    load = os.getloadavg()[0]
     mapping = {"cpu": f"cpu{first}", "gpu": f"cpu{second}"}
     x = np.random.default_rng(0).standard_normal((1, 3, 224, 224)).astype(np.float32)
     result: dict[str, list[list[float]]] = {}
@@ -83,7 +81,6 @@ def main() -> int:
         command=f"python -m experiments.contention.here --rounds {options.rounds}",
         runs=options.rounds,
         interleaved=True,
-        load=load,
         notes=[
             f"{MODEL} branched for {DEVICE}'s CPU and GPU, of which the first runs on core {first} and the second on core {second}; {BEFORE} inferences, "
             f"{WHILE} (lasting: {LONG}, one round) beside {OTHERS} processes that compute on core {second} without a pause, {AFTER} after they have ended; contenders in turns, "

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -184,7 +183,6 @@ def main(words: list[str] | None = None) -> int:
         source="simulated",
         command="python -m experiments.contention.run",
         runs=1,
-        load=os.getloadavg()[0],
         notes=[
             f"{MODEL} planned for {DEVICE} with {', '.join(PLANS)}; a request every {EVERY_MS:g} ms; {LISTED:g} of a processor taken where "
             "nothing else is said.",

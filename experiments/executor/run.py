@@ -1,7 +1,6 @@
 """What the executor adds to the work it hands out: `python -m experiments.executor.run BUNDLE`."""
 
 import argparse
-import os
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -105,7 +104,6 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--empty-runs", type=int, default=500, help="inferences with subgraphs that cost nothing")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "host.json")
     options = parser.parse_args(words)
-    load = os.getloadavg()[0]
     try:
         bundle = load_bundle(options.bundle, check_hashes=True)
         mapping = parse_mapping([options.mapping])
@@ -140,7 +138,6 @@ def main(words: list[str] | None = None) -> int:
         about={
             "handoff": About(interleaved=False, rows={"that cost nothing": Facts(runs=options.empty_runs)}),
         },
-        load=load,
         notes=[
             f"{manifest.model.name} planned for {manifest.device}, weights {manifest.weights.source}, {options.mapping}, on cores {', '.join(map(str, result.cores))}."
         ],

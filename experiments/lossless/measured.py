@@ -1,7 +1,6 @@
 """Exact designs as this machine runs them, beside one processor and one graph on two threads: `python -m experiments.lossless.run measured PROFILE`."""
 
 import argparse
-import os
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -158,7 +157,7 @@ def measured(words: Sequence[str]) -> int:
     parser.add_argument("--work", type=Path, default=Path("runs/lossless_measured"), help="where the bundles go")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "measured.json")
     options = parser.parse_args(words)
-    load, cores = os.getloadavg()[0], available_cores()[:2]
+    cores = available_cores()[:2]
     options.work.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
     single: list[Row] = []
@@ -183,7 +182,6 @@ def measured(words: Sequence[str]) -> int:
         command=f"python -m experiments.lossless.run measured {options.profile.name}",
         runs=options.rounds,
         interleaved=True,
-        load=load,
         about={
             "networks": About(
                 columns={

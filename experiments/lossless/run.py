@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -47,7 +46,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def floats() -> None:
     """Record what exact designs gain in precisions that need no images, as `--lossless` plans them."""
-    load, rows = os.getloadavg()[0], []
+    rows = []
     for model, name in MODELS.items():
         graph = graph_of(model)
         for device, processors in DEVICES.items():
@@ -77,8 +76,6 @@ def floats() -> None:
         {"floats": rows},
         source="predicted",
         command="python -m experiments.lossless.run floats",
-        runs=None,
-        load=load,
         notes=[
             "`--lossless` as it is by default, in fp32 and fp16: no images are needed. Networks at 224×224; nothing was measured.",
             "Speed-ups are over the original on the best single processor in the same precisions; `links 0.5` and `links 2` are the same designs where every transfer takes half or twice the time; low and high are the ends of the 90 % interval.",

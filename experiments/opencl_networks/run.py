@@ -2,7 +2,6 @@
 
 import argparse
 import multiprocessing
-import os
 import random
 import statistics
 import sys
@@ -129,7 +128,6 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--core", type=int, default=available_cores()[-1])
     parser.add_argument("--out", type=Path, default=HERE / "results" / "host.json")
     options = parser.parse_args(words)
-    load = os.getloadavg()[0]
     tables: tuple[Rows, Rows, Rows] = ([], [], [])
     for name in options.networks:
         # PoCL takes longer to launch kernels in a process that has compiled hundreds of them, so each network has one of its own.
@@ -146,7 +144,6 @@ def main(words: list[str] | None = None) -> int:
         runs=options.rounds,
         interleaved=True,
         about={"kernels": About(runs=PROFILED, interleaved=False)},
-        load=load,
         notes=[
             "fp32, batch 1, one thread of each on the same core, random weights, nothing tuned on the machine by its user. "
             + note_on_fit(options.networks)

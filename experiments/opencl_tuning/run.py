@@ -52,7 +52,6 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--budget", type=float, default=100.0, help="seconds for each mode")
     options = parser.parse_args(words)
-    load = os.getloadavg()[0]
     rows = []
     for mode in MODES:
         with tempfile.TemporaryDirectory() as cache:
@@ -66,7 +65,6 @@ def main(words: list[str] | None = None) -> int:
         runs=8,
         interleaved=False,
         about={"modes": About(columns=dict.fromkeys(("before_ms", "after_ms", "before_over_after"), Facts(interleaved=True)))},
-        load=load,
         notes=[f"{device}; sums of the least of eight times of every kernel of the gpu's subgraphs, each mode from an empty cache."],
     )
     return 0

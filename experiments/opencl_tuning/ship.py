@@ -5,7 +5,6 @@ Run it on a quiet machine, and again whenever a kernel's source has changed.
 
 import argparse
 import multiprocessing
-import os
 import statistics
 import sys
 import tempfile
@@ -95,7 +94,6 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=101)
     parser.add_argument("--core", type=int, default=available_cores()[-1])
     options = parser.parse_args(words)
-    load = os.getloadavg()[0]
     kind = device_kind(open_device((options.core,)), half=False)
     delegate = OpenCLDelegate((options.core,), options=Options(tuned=False))
     context = multiprocessing.get_context("spawn")
@@ -120,7 +118,6 @@ def main(words: list[str] | None = None) -> int:
         command="python -m experiments.opencl_tuning.ship",
         runs=options.rounds,
         interleaved=True,
-        load=load,
         notes=[f"{kind}: {len(result)} schedules, fp32, batch 1, one core, whole networks in turns, medians."],
     )
     return 0

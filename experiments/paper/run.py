@@ -1,7 +1,6 @@
 """Numbers beside the figures of paper 003: `python -m experiments.paper.run` plans its networks again and writes the records."""
 
 import csv
-import os
 import sys
 from pathlib import Path
 
@@ -98,13 +97,11 @@ def tradeoff_rows() -> list[Row]:
 
 def main() -> int:
     """Write ``published.json``, ``split.json`` and ``designs.json``."""
-    load = os.getloadavg()[0]
     write_record(
         RECORDS / "published.json",
         {"stretch": published()},
         source="paper",
         command=COMMAND,
-        runs=None,
         load=None,
         versions={"papers": "003"},
         notes=[
@@ -117,8 +114,6 @@ def main() -> int:
         {"networks": [split_row(model, device) for device in PHONES for model in NETWORKS]},
         source="predicted",
         command=COMMAND,
-        runs=None,
-        load=load,
         notes=[
             "split: the original, each of its kernel-sized parts on one processor or in bands of rows over both, whichever is faster; CoDL itself does not run here. A residual block that two processors cannot divide within is one part.",
             "branches: stretched segments, several stages as one where that is faster, 0.97 to 1.03 of the multiply-accumulates. CPU in int8, GPU in fp16.",
@@ -130,8 +125,6 @@ def main() -> int:
         {"designs": tradeoff_rows()},
         source="predicted",
         command=COMMAND,
-        runs=None,
-        load=load,
         about={"designs": About(columns={"top-1 %": accuracy, "95 % interval ±": accuracy})},
         notes=[
             f"{MODEL}: accuracy as experiments/cifar_accuracy/results/h200_scaling.json has it, 40 epochs on CIFAR-10 re-encoded as JPEG; ms predicted for {DEVICE} with the CPU in int8 and the GPU in fp16, the original on the best of them.",

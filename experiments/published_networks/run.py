@@ -93,7 +93,6 @@ def main() -> int:
         tables,
         source="predicted",
         command="python -m experiments.published_networks.run",
-        runs=None,
         load=None,
         about={name: About(columns={"measured ms": Facts(source="paper")}) for name in ("left_out", "pixel4")},
     )

@@ -5,7 +5,6 @@ from the moment at which both are asked for until both are over.
 """
 
 import argparse
-import os
 import statistics
 import sys
 import time
@@ -117,7 +116,6 @@ def main(names: list[str] | None = None) -> int:
     both = (cores[0], cores[-1])
     options.work.mkdir(parents=True, exist_ok=True)
     folders = {model: bundle(options.work, model, ["--input", options.input]) for model in options.models.split(",")}
-    load = os.getloadavg()[0]
     x = np.random.default_rng(0).standard_normal((1, *map(int, options.input.split("x")))).astype(np.float32)
     rows = []
     for one, other in combinations(folders, 2):
@@ -132,7 +130,6 @@ def main(names: list[str] | None = None) -> int:
         command="python -m experiments.several_models.here",
         runs=options.rounds,
         interleaved=True,
-        load=load,
         notes=[
             f"Exact designs for the profile `{DEVICE}`: the CPU is core {both[0]}, core {both[1]} stands in for a GPU; inputs {options.input}. A round is one inference of each network, asked for at the same time, until both are over.",
             "Two threads: the original networks as one graph each on ONNX Runtime with both cores. A core of its own: likewise with one core each, both at the same time.",

@@ -5,7 +5,6 @@ as it is there: a run that was cut short goes on where it stopped, unless the co
 """
 
 import argparse
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -271,7 +270,7 @@ def main() -> int:
     if options.one:
         plan_network(options.one, _file(options.parts, options.one))
         return 0
-    load, models = os.getloadavg()[0], options.models.split(",")
+    models = options.models.split(",")
     rows: dict[str, Row] = {}
     for model in models:
         command = [sys.executable, "-m", "experiments.simulated_speedup.run", "--one", model, "--parts", str(options.parts)]
@@ -282,8 +281,6 @@ def main() -> int:
         {name: table(rows, models) for name, table in TABLES.items()} | {"cases": list(rows.values())},
         source="predicted",
         command="python -m experiments.simulated_speedup.run",
-        runs=None,
-        load=load,
         notes=[
             "Every time is the planner's, from a profile and its links; nothing ran, and nothing was measured on a phone.",
             "Speed-ups are over the original on the best single processor, core set and precision at least as wide, and over the fastest sequential network of the same multiply-accumulates.",
