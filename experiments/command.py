@@ -1,11 +1,21 @@
-"""A command of `stretch` in a process of its own."""
+"""Programs of experiments, and a command of `stretch` in a process of its own."""
 
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from predictors.errors import StretchError
+
+
+def program(main: Callable[[], None]) -> None:
+    """Run a program; an error is one sentence and its exit code."""
+    try:
+        main()
+    except StretchError as error:
+        sys.stderr.write(f"error: {error.message}\n" + (f"\nhint: {error.hint}\n" if error.hint else ""))
+        sys.exit(error.exit_code)
 
 
 def stretch(*words: object) -> Any:

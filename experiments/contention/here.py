@@ -4,7 +4,6 @@ import argparse
 import contextlib
 import multiprocessing
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,7 +33,7 @@ BACK = 1.25
 START_S = 0.5
 
 
-def main() -> int:
+def main() -> None:
     """Measure and write ``results/measured.json``."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, default=Path("runs/contention"))
@@ -88,7 +87,6 @@ def main() -> int:
             f"back: inferences after the processes have ended until three in a row take at most {BACK:g} times the median before; the worst round",
         ],
     )
-    return 0
 
 
 def latencies(run: Callable[[Any], Any], x: Any, core: int, count: int) -> list[float]:
@@ -154,4 +152,4 @@ def _back(run: list[float], count: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from experiments.command import program
 from experiments.records import About, Facts, Value, write_record
 from predictors.errors import StretchError
 from scheduler.bundle.load import Bundle, load_bundle
@@ -94,7 +95,7 @@ def comparison(result: Benchmark) -> list[dict[str, Value]]:
     ]
 
 
-def main(words: list[str] | None = None) -> int:
+def main(words: list[str] | None = None) -> None:
     """Measure and write ``results/host.json``."""
     parser = argparse.ArgumentParser(prog="python -m experiments.executor.run", description=__doc__)
     parser.add_argument("bundle", type=Path, help="a bundle, such as the one of `stretch branch resnet50 --device pixel6`")
@@ -104,14 +105,10 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--empty-runs", type=int, default=500, help="inferences with subgraphs that cost nothing")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "host.json")
     options = parser.parse_args(words)
-    try:
-        bundle = load_bundle(options.bundle, check_hashes=True)
-        mapping = parse_mapping([options.mapping])
-        result, costs, met = measure(bundle, mapping, options.rounds, options.warmup)
-        empty = empty_handoffs(bundle, mapping, options.empty_runs)
-    except StretchError as error:
-        sys.stderr.write(f"error: {error.message}\n")
-        return error.exit_code
+    bundle = load_bundle(options.bundle, check_hashes=True)
+    mapping = parse_mapping([options.mapping])
+    result, costs, met = measure(bundle, mapping, options.rounds, options.warmup)
+    empty = empty_handoffs(bundle, mapping, options.empty_runs)
     manifest = bundle.manifest
     overlap = [trace.overlap_ms(*first_processors(bundle)) for trace in result.traces]
     overview: list[dict[str, Value]] = [
@@ -143,7 +140,6 @@ def main(words: list[str] | None = None) -> int:
         ],
     )
     sys.stderr.write(f"{options.out} written; fill the pages with python -m experiments.render\n")
-    return 0
 
 
 def first_processors(bundle: Bundle) -> tuple[str, str]:
@@ -153,4 +149,4 @@ def first_processors(bundle: Bundle) -> tuple[str, str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program(main)

@@ -12,7 +12,6 @@ import numpy as np
 
 from experiments.records import About, Facts, Row, write_record
 from predictors.devices import DeviceProfile, load_device
-from predictors.errors import StretchError
 from scheduler.bundle.load import load_bundle
 from scheduler.checks.verify import random_input
 from scheduler.cores import available_cores
@@ -146,7 +145,7 @@ def contestants_of(name: str, times: Mapping[str, Sequence[float]]) -> list[Row]
     ]
 
 
-def measured(words: Sequence[str]) -> int:
+def measured(words: Sequence[str]) -> None:
     """Measure and write ``results/measured.json``; gives the exit code."""
     parser = argparse.ArgumentParser(prog="python -m experiments.lossless.run measured", description=__doc__)
     parser.add_argument(
@@ -163,18 +162,14 @@ def measured(words: Sequence[str]) -> int:
     single: list[Row] = []
     if len(cores) < 2:
         parser.error("exact branches are measured on two cores, this process may use one")
-    try:
-        profile = load_device(options.profile)
-        for name in options.networks.split(","):
-            folder = options.work / name.replace(":", "_")
-            plan, seconds = make_bundle(name, profile, folder)
-            measurement = measure(folder, cores, options.rounds)
-            rows.append(row_of(name, plan, seconds, measurement))
-            single += contestants_of(name, measurement.times)
-            sys.stderr.write(f"{rows[-1]}\n")
-    except StretchError as error:
-        sys.stderr.write(f"error: {error.message}\n" + (f"\nhint: {error.hint}\n" if error.hint else ""))
-        return error.exit_code
+    profile = load_device(options.profile)
+    for name in options.networks.split(","):
+        folder = options.work / name.replace(":", "_")
+        plan, seconds = make_bundle(name, profile, folder)
+        measurement = measure(folder, cores, options.rounds)
+        rows.append(row_of(name, plan, seconds, measurement))
+        single += contestants_of(name, measurement.times)
+        sys.stderr.write(f"{rows[-1]}\n")
     write_record(
         options.out,
         {"networks": rows, "contestants": single},
@@ -197,4 +192,3 @@ def measured(words: Sequence[str]) -> int:
         ],
     )
     sys.stderr.write(f"{options.out} written; fill the pages with python -m experiments.render\n")
-    return 0

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from experiments.command import program
 from experiments.lossless.measured import measured
 from experiments.lossless.paths import exact, paths
 from experiments.networks import MODELS, graph_of
@@ -32,16 +33,15 @@ DEVICES = {
 LINKS = (0.5, 1.0, 2.0)
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    """Plan everything, or measure, and write a record; gives the exit code."""
+def main(words: Sequence[str] | None = None) -> None:
+    """Plan everything, or measure, and write a record."""
     words = sys.argv[1:] if words is None else words
     if words[:1] == ["measured"]:
-        return measured(words[1:])
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["floats", "paths", "exact"])
-    what = parser.parse_args(words).what
-    {"floats": floats, "paths": paths, "exact": exact}[what]()
-    return 0
+        measured(words[1:])
+    else:
+        parser = argparse.ArgumentParser(description=__doc__)
+        parser.add_argument("what", choices=["floats", "paths", "exact"])
+        {"floats": floats, "paths": paths, "exact": exact}[parser.parse_args(words).what]()
 
 
 def floats() -> None:
@@ -84,4 +84,4 @@ def floats() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program(main)

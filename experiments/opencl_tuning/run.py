@@ -46,7 +46,7 @@ def tuned(bundle: Path, mode: str, budget: float, cache: str) -> tuple[dict[str,
     return row, data["device"]
 
 
-def main(words: list[str] | None = None) -> int:
+def main(words: list[str] | None = None) -> None:
     """Tune a bundle in each mode and write ``results/host.json``."""
     parser = argparse.ArgumentParser(prog="python -m experiments.opencl_tuning.run", description=__doc__)
     parser.add_argument("bundle", type=Path)
@@ -67,8 +67,7 @@ def main(words: list[str] | None = None) -> int:
         about={"modes": About(columns=dict.fromkeys(("before_ms", "after_ms", "before_over_after"), Facts(interleaved=True)))},
         notes=[f"{device}; sums of the least of eight times of every kernel of the gpu's subgraphs, each mode from an empty cache."],
     )
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

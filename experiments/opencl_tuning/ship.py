@@ -88,7 +88,7 @@ def compare(
     return rows, good
 
 
-def main(words: list[str] | None = None) -> int:
+def main(words: list[str] | None = None) -> None:
     """Tune, keep what helps, write the package's file and ``results/shipped.json``."""
     parser = argparse.ArgumentParser(prog="python -m experiments.opencl_tuning.ship", description=__doc__)
     parser.add_argument("--rounds", type=int, default=101)
@@ -120,8 +120,7 @@ def main(words: list[str] | None = None) -> int:
         interleaved=True,
         notes=[f"{kind}: {len(result)} schedules, fp32, batch 1, one core, whole networks in turns, medians."],
     )
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

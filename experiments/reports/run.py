@@ -72,7 +72,7 @@ def draw_page(browser: "Browser", folder: Path, picture: Path) -> None:
         page.screenshot(path=picture, full_page=True)
 
 
-def main() -> int:
+def main() -> None:
     """Draw the reports and the page of `stretch web`."""
     from playwright.sync_api import sync_playwright
 
@@ -89,8 +89,7 @@ def main() -> int:
             page.screenshot(path=PICTURES / f"{name}.png")
             stamp(PICTURES / f"{name}.png", shown(path))
         draw_page(browser, Path(folder), PICTURES / "web.png")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

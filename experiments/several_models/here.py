@@ -101,7 +101,7 @@ def row_of(pair: str, times: dict[str, list[float]]) -> Row:
     return row
 
 
-def main(names: list[str] | None = None) -> int:
+def main(names: list[str] | None = None) -> None:
     """Measure every pair, and write ``results/measured.json``."""
     parser = argparse.ArgumentParser(prog="python -m experiments.several_models.here", description=__doc__)
     parser.add_argument("--models", default=",".join(MODELS), help="networks, separated by commas")
@@ -135,8 +135,7 @@ def main(names: list[str] | None = None) -> int:
             "Two threads: the original networks as one graph each on ONNX Runtime with both cores. A core of its own: likewise with one core each, both at the same time.",
         ],
     )
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

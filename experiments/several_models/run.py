@@ -113,7 +113,7 @@ def summary(rows: Sequence[Row]) -> list[Row]:
     return result
 
 
-def main(names: list[str] | None = None) -> int:
+def main(names: list[str] | None = None) -> None:
     """Simulate every pair, and write ``results/simulated.json``."""
     parser = argparse.ArgumentParser(prog="python -m experiments.several_models.run", description=__doc__)
     parser.add_argument("--models", default=",".join(MODELS), help="networks, separated by commas")
@@ -147,8 +147,7 @@ def main(names: list[str] | None = None) -> int:
         ],
     )
     sys.stderr.write(f"{options.out} written; fill the pages with python -m experiments.render\n")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -259,7 +259,7 @@ def plan_network(model: str, path: Path) -> None:
         sys.stderr.write(f"{case.name}: {row['speed-up']}, over the sequential network {row['over sequential']}\n")
 
 
-def main() -> int:
+def main() -> None:
     """Plan every network, and write the record; gives the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", default=",".join(MODELS), help="networks, separated by commas")
@@ -269,7 +269,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.one:
         plan_network(options.one, _file(options.parts, options.one))
-        return 0
+        return
     models = options.models.split(",")
     rows: dict[str, Row] = {}
     for model in models:
@@ -290,7 +290,6 @@ def main() -> int:
         ],
     )
     sys.stderr.write(f"{options.out} written; fill the pages with python -m experiments.render\n")
-    return 0
 
 
 def _file(parts: Path, model: str) -> Path:
@@ -298,4 +297,4 @@ def _file(parts: Path, model: str) -> Path:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

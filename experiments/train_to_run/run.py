@@ -185,7 +185,7 @@ def option(changes: list[str], data: Path, out: Path, epochs: int, recipe: str, 
     )
 
 
-def main() -> int:
+def main() -> None:
     """Run one of the commands."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["path", "rank", "resume", "option", "record"])
@@ -210,8 +210,7 @@ def main() -> int:
         from experiments.train_to_run.record import record
 
         record(Path(options.names[0]))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
