@@ -1,14 +1,11 @@
 """What tuning brings on this machine: `python -m experiments.opencl_tuning.run BUNDLE`."""
 
 import argparse
-import json
-import os
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
+from experiments.command import program, stretch
 from experiments.records import About, Facts, Value, write_record
 
 HERE = Path(__file__).parent
@@ -18,21 +15,7 @@ MODES = ("fast", "exhaustive", "schedule")
 def tuned(bundle: Path, mode: str, budget: float, cache: str) -> tuple[dict[str, Value], str]:
     """One mode from an empty cache: the sums over all kernels before and after, and the device."""
     start = time.monotonic()
-    command = [
-        sys.executable,
-        "-c",
-        "from stretch.cli import app; app()",
-        "profile",
-        "--tune",
-        str(bundle),
-        "--mode",
-        mode,
-        "--budget",
-        str(budget / 60),
-        "--json",
-    ]
-    done = subprocess.run(command, env={**os.environ, "XDG_CACHE_HOME": cache}, capture_output=True, text=True, check=True)
-    data = json.loads(done.stdout)
+    data = stretch("profile", "--tune", bundle, "--mode", mode, "--budget", budget / 60, XDG_CACHE_HOME=cache)
     row: dict[str, Value] = {
         "mode": mode,
         "kernels": len(data["kernels"]),
@@ -70,4 +53,4 @@ def main(words: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    program(main)

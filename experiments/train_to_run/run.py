@@ -16,20 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from experiments.command import STRETCH, program, stretch
 from experiments.gpu import facts
 
 HERE = Path(__file__).parent
-#: What `stretch` starts, also where the package is not installed.
-STRETCH = [sys.executable, "-c", "import sys; sys.argv[0] = 'stretch'\nfrom stretch.cli import app\napp()"]
 NETWORK, SUPERNET = "resnet56_cifar10", "resnet56_cifar10_supernet"
-
-
-def stretch(*words: str | Path) -> dict[str, Any]:
-    """Run a command with ``--json`` and read what it says."""
-    done = subprocess.run([*STRETCH, *map(str, words), "--json", "--quiet"], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"stretch {' '.join(map(str, words))} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
-    return dict(json.loads(done.stdout))
 
 
 def killed(after: int, *words: str | Path) -> int:
@@ -160,19 +151,9 @@ def option(changes: list[str], data: Path, out: Path, epochs: int, recipe: str, 
     """Train for a few epochs with other values, by the command."""
     label = "-".join(c.split(".")[-1].replace("=", "_").replace("/", "_") for c in changes) or "defaults"
     name = f"option-{recipe}-{label}" + (f"-{gpus}_gpus" if gpus > 1 else "")
-    words = [
-        "train",
-        recipe,
-        *images_of(data),
-        "--set",
-        f"train.epochs={epochs}",
-        "--set",
-        "train.warmup_epochs=1",
-        "--out",
-        str(out / name),
-    ]
-    words += ["--set", "keep.evaluate=5", "--set", "keep.tensorboard=false"]
-    for change in changes:
+    words = ["train", recipe, *images_of(data), "--out", str(out / name)]
+    kept = (f"train.epochs={epochs}", "train.warmup_epochs=1", "keep.evaluate=5", "keep.tensorboard=false")
+    for change in (*kept, *changes):
         words += ["--set", change]
     metrics = stretch(*words, *(["--gpus", str(gpus)] if gpus > 1 else []))["metrics"]
     log = (out / name / "log.csv").read_text().splitlines()
@@ -213,4 +194,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    program(main)
