@@ -25,7 +25,7 @@ from stretch.planning.config import PlanConfig
 from stretch.planning.cost.compare import BRANCHED
 from stretch.planning.design.branch_design import DesignDraft, load_draft
 from stretch.planning.design.division import exact_kinds
-from stretch.planning.messages import Message, OptionName, Spelling, command_line, format_argument, render_message
+from stretch.planning.messages import command_line
 from stretch.planning.plan import evaluate, plan
 from stretch.planning.result import PlanResult
 from stretch.stages.design import BranchedAnswer, read_design
@@ -50,10 +50,7 @@ if TYPE_CHECKING:
 # What the main job gives: a plan, a network to train, and a bundle when it is saved.
 
 #: Said of a network that was neither calibrated nor trained since it was changed.
-UNKNOWN_ACCURACY = Message(
-    "accuracy unknown: the branches are neither trained nor calibrated; use `stretch train`, or {}",
-    OptionName("images"),
-)
+UNKNOWN_ACCURACY = "accuracy unknown: the branches are neither trained nor calibrated; use `stretch train`, or give `images`"
 
 #: How the sentence on files begins whose times are those of int8.
 FLOAT = "the bundle's files are fp32"
@@ -183,18 +180,13 @@ class Branched:
             self.warnings.append(f"{FLOAT}, and the times assume int8 on the {' and '.join(rounded)}: `{command}` writes int8 files")
         return folder
 
-    def answer(self, spelling: Spelling | None = None) -> BranchedAnswer:
-        """Return the plan and the built network as plain data.
-
-        Args:
-            spelling: How its sentences write options; as arguments of Python if None.
-        """
-        planned = self.plan.answer(spelling)
-        spelled_warnings = [render_message(warning, spelling or format_argument) for warning in self.warnings]
+    def answer(self) -> BranchedAnswer:
+        """Return the plan and the built network as plain data."""
+        planned = self.plan.answer()
         return filled(
             BranchedAnswer,
             self,
-            **asdict(planned) | {"warnings": [*spelled_warnings, *planned.warnings]},
+            **asdict(planned) | {"warnings": [*self.warnings, *planned.warnings]},
             weights=WeightsInfo(self.weights_source, self.weights_detail),
             seconds={name: round(value, 3) for name, value in self.seconds.items()},
             preprocessing=self.preprocessing.to_json() if self.preprocessing else None,
@@ -203,13 +195,9 @@ class Branched:
             checks=self.manifest.checks if self.manifest else {},
         )
 
-    def to_json(self, spelling: Spelling | None = None) -> dict[str, Any]:
-        """The object that `stretch branch --json` prints.
-
-        Args:
-            spelling: How its sentences write options; as arguments of Python if None.
-        """
-        return to_builtins(self.answer(spelling))
+    def to_json(self) -> dict[str, Any]:
+        """The object that `stretch branch --json` prints."""
+        return to_builtins(self.answer())
 
     def _control(self) -> "BranchedModel | None":
         """The sequential control to export; built now if that was left out."""
@@ -243,29 +231,24 @@ def check_request(
 ) -> None:
     """Refuse impossible measurements and refinements before any work is done for them."""
     refined, bounded = minutes is not None, config.min_agreement is not None
-    refine, least, repaired = (OptionName(name) for name in ("refine", "min_agreement", "repair"))
-    folder = OptionName("images", "DIR")
-    no_time = Message("{} asks for {} minutes, which is no time to refine for", refine, f"{minutes or 0.0:g}")
-    bound = Message("say how often to agree with {}", OptionName("min_agreement", 0.95))
-    predicted = Message("leave out {}, or give {}", least, OptionName("accuracy", "FILE"))
-    beside = Message("leave out {} or {}", repaired, OptionName("design"))
+    no_time = f"`refine` asks for {minutes or 0.0:g} minutes, which is no time to refine for"
     for wrong, problem, hint in (
         (minutes is not None and not 0 < minutes < MAX_MINUTES, no_time, "give minutes, more than none and less than a week"),
-        (refined and not images, "a network is refined on images, and there are none", Message("give {}", folder)),
-        (synthetic and not images, "images made from the network only supplement others, and there are none", Message("give {}", folder)),
-        (refined and dry_run, "a dry run builds no network that could be refined", Message("leave out {}", refine)),
-        (repair and not bounded, "there is nothing to repair without a bound", bound),
+        (refined and not images, "a network is refined on images, and there are none", "give `images`"),
+        (synthetic and not images, "images made from the network only supplement others, and there are none", "give `images`"),
+        (refined and dry_run, "a dry run builds no network that could be refined", "leave out `refine`"),
+        (repair and not bounded, "there is nothing to repair without a bound", "say how often to agree, such as `min_agreement=0.95`"),
         (
             bounded and dry_run and not config.accuracy,
             "a dry run builds no network that could agree with the original",
-            predicted,
+            "leave out `min_agreement`, or give a file as `accuracy`",
         ),
         (
             bounded and not images and not dry_run,
             "how often two networks agree is measured on images, and there are none",
-            Message("give {}", folder),
+            "give `images`",
         ),
-        (bounded and repair and design, "a design that is given is not changed", beside),
+        (bounded and repair and design, "a design that is given is not changed", "leave out `repair` or `design`"),
     ):
         if wrong:
             raise UsageError(problem, hint)
@@ -274,11 +257,11 @@ def check_request(
 def check_run(count: int, *, mapped: bool, images: bool) -> None:
     """Refuse a request for running a bundle's files that cannot be met."""
     if count < 0:
-        raise UsageError(Message("{} is no number of images", OptionName("run_images", count)), "give 0 for none, or more")
+        raise UsageError(f"`run_images={count}` is no number of images", "give 0 for none, or more")
     if mapped and not images:
         raise UsageError(
             "processors are mapped for comparing the bundle's files with the original, and there are no images to compare them on",
-            Message("give {}, or map processors when the bundle runs", OptionName("images", "DIR")),
+            "give `images`, or map processors when the bundle runs",
         )
 
 
@@ -312,7 +295,7 @@ def require_agreement(result: "Branched", least: float, again: Make | None) -> "
                 reason = "it answers nearly always the same class on these images: give images of several classes"
             raise StretchError(
                 f"how often `{result.plan.graph.name}` agrees with the original was not measured: {reason}",
-                Message("leave out {}", OptionName("min_agreement")),
+                "leave out `min_agreement`",
             )
         if agreement.value >= least:
             return result
@@ -351,12 +334,9 @@ def _worst_segments(result: "Branched") -> list[str]:
 def _agreement_error(result: "Branched", least: float, *, repaired: bool) -> InfeasibleError:
     agreement = result.agreement
     assert agreement is not None
-    what = Message(
-        "`{}` branched sees the original's class in {} of {} held-out images, {} asks for more",
-        result.plan.graph.name,
-        f"{agreement.value:.1%}",
-        str(agreement.images),
-        OptionName("min_agreement", least),
+    what = (
+        f"`{result.plan.graph.name}` branched sees the original's class in {agreement.value:.1%} of {agreement.images} held-out images, "
+        f"`min_agreement={least:g}` asks for more"
     )
     if repaired:
         return InfeasibleError(what, "give more images to calibrate with, or ask for less")
@@ -365,9 +345,7 @@ def _agreement_error(result: "Branched", least: float, *, repaired: bool) -> Inf
         for segment in sorted(agreement.segments, key=lambda segment: segment.value or 0.0)
         if segment.value is not None
     )
-    return InfeasibleError(
-        what, Message("let segments stay as they are until it holds with {}{}", OptionName("repair"), f" ({worst})" if worst else "")
-    )
+    return InfeasibleError(what, "let segments stay as they are until it holds with `repair`" + (f" ({worst})" if worst else ""))
 
 
 def branch(
@@ -422,7 +400,7 @@ def branch(
         Parsed(dict[str, str], dict),
     ] = MappingProxyType({}),
     budget_minutes: Annotated[
-        float, Meta(ge=0.05, le=1e4), AdvancedOption("Minutes for measuring the loss of single segments, which --min-agreement plans with.")
+        float, Meta(ge=0.05, le=1e4), AdvancedOption("Minutes for measuring the loss of single segments, which `min_agreement` plans with.")
     ] = 5.0,
     preprocessing: Preprocessing = None,
     controls: Annotated[bool, AdvancedOption("Whether the bundle has the sequential controls, which it is compared with.")] = True,

@@ -15,7 +15,6 @@ from scheduler.bundle.agreement import Agreement
 from scheduler.progress import Progress, silent
 from stretch.api.main_job import MAX_MINUTES, check_run, import_torch
 from stretch.parameters import NO_PLACES, Parsed, read_places
-from stretch.planning.messages import Message, OptionName
 
 if TYPE_CHECKING:
     from scheduler.bundle.load import Bundle
@@ -53,40 +52,49 @@ class RefineAnswer(msgspec.Struct, frozen=True, kw_only=True):
     warnings: list[str]  # What a person should know.
 
 
+Minutes = Annotated[
+    float | None, typer.Option(help="Of a bundle: minutes of refinement, on a GPU if there is one. Default: 5 without --steps.")
+]
+Steps = Annotated[int | None, typer.Option(help="Of a bundle: maximum number of steps, with a batch of 64 views each.", min=1)]
+ImageCount = Annotated[int, typer.Option(help="Of a bundle: maximum number of training images; others are held back.", min=16)]
+RunImages = Annotated[
+    int,
+    typer.Option(
+        help="Of a bundle: maximum number of held-back images that its files are run on, in their planned precisions; 0 for none.",
+        min=0,
+    ),
+]
+MappingOption = Annotated[
+    Mapping[str, str],
+    typer.Option("--map", help="Of a bundle: delegate that replaces a processor in that run, such as dsp=dsp. Default: the CPU."),
+    Parsed(list[str] | None, read_places),
+]
+CheckpointOption = Annotated[
+    str | Path | None,
+    typer.Option(help="Of a bundle: folder of the checkpoint to resume from after an interruption. Default: next to the bundle."),
+]
+Synthetic = Annotated[
+    int,
+    typer.Option(
+        help="Of a bundle: number of images made from the original itself, which half of the views show; some hundreds or thousands, "
+        "on a GPU.",
+        min=0,
+    ),
+]
+
+
 def refine_bundle(
     bundle: str | Path,
     images: str | Path,
     *,
     out: str | Path | None = None,
-    minutes: Annotated[
-        float | None, typer.Option(help="Of a bundle: minutes of refinement, on a GPU if there is one. Default: 5 without --steps.")
-    ] = None,
-    steps: Annotated[int | None, typer.Option(help="Of a bundle: maximum number of steps, with a batch of 64 views each.", min=1)] = None,
-    image_count: Annotated[int, typer.Option(help="Of a bundle: maximum number of training images; others are held back.", min=16)] = 256,
-    run_images: Annotated[
-        int,
-        typer.Option(
-            help="Of a bundle: maximum number of held-back images that its files are run on, in their planned precisions; 0 for none.",
-            min=0,
-        ),
-    ] = 64,
-    mapping: Annotated[
-        Mapping[str, str],
-        typer.Option("--map", help="Of a bundle: delegate that replaces a processor in that run, such as dsp=dsp. Default: the CPU."),
-        Parsed(list[str] | None, read_places),
-    ] = NO_PLACES,
-    checkpoint: Annotated[
-        str | Path | None,
-        typer.Option(help="Of a bundle: folder of the checkpoint to resume from after an interruption. Default: next to the bundle."),
-    ] = None,
-    synthetic: Annotated[
-        int,
-        typer.Option(
-            help="Of a bundle: number of images made from the original itself, which half of the views show; some hundreds or thousands, "
-            "on a GPU.",
-            min=0,
-        ),
-    ] = 0,
+    minutes: Minutes = None,
+    steps: Steps = None,
+    image_count: ImageCount = 256,
+    run_images: RunImages = 64,
+    mapping: MappingOption = NO_PLACES,
+    checkpoint: CheckpointOption = None,
+    synthetic: Synthetic = 0,
     progress: Progress | None = None,
 ) -> RefineAnswer:
     """Refine the network of a bundle towards its original, on unlabelled images, and write it as a bundle.
@@ -169,11 +177,11 @@ def _check_bounds(minutes: float | None, steps: int | None, run_images: int) -> 
     check_run(run_images, mapped=False, images=True)
     if minutes is not None and not 0 < minutes < MAX_MINUTES:
         raise UsageError(
-            Message("{} is no time to refine for", OptionName("minutes", f"{minutes:g}")),
+            f"`minutes={minutes:g}` is no time to refine for",
             "give minutes, more than none and less than a week",
         )
     if steps is not None and steps < 1:
-        raise UsageError(Message("{} is no number of steps", OptionName("steps", steps)), "give one or more")
+        raise UsageError(f"`steps={steps}` is no number of steps", "give one or more")
 
 
 def checkpoint_folder(target: Path, requested: str | Path | None = None) -> Path:

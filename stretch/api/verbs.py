@@ -32,7 +32,6 @@ from stretch.parameters import (
     read_names,
 )
 from stretch.planning.config import PlanConfig
-from stretch.planning.messages import Message, OptionName
 
 if TYPE_CHECKING:
     from torch import nn
@@ -93,42 +92,50 @@ def plan(
     return branch(model, device, weights="none", dry_run=True, **same, **options).plan
 
 
+Pareto = Annotated[
+    Sequence[str],
+    typer.Option(
+        help="Two or three objectives of the front: latency, energy, macs, memory, agreement (with images or a measured sensitivity) and "
+        "accuracy (with the predictor of a supernet). Default: latency,agreement if agreement is predicted, else latency,macs."
+    ),
+    Parsed(str | None, read_names),
+]
+Within = Annotated[
+    float | None,
+    typer.Option(
+        help="Instead of a front, search the best design in the objective and alternatives. Maximum value of an alternative, relative to the best, "
+        "such as 1.2. Alternatives have other branches, processors or segment kinds."
+    ),
+]
+Top = Annotated[
+    int | None,
+    typer.Option(help="Maximum number of designs. Default: 10, or for a pair 3 per set of processors.", min=1, max=100),
+]
+Images = Annotated[
+    str | Path | None, typer.Option(help="Folder of unlabelled images (pictures or .npy) for measuring the loss of single segments.")
+]
+Out = Annotated[str | Path | None, typer.Option("--out", "-o", help="New folder for the design files and the measurements.")]
+ImageCount = Annotated[int, Meta(ge=16), AdvancedOption("Maximum number of calibration images.")]
+Synthetic = Annotated[int, Meta(ge=0), AdvancedOption("Number of additional calibration images made from the network itself.")]
+BudgetMinutes = Annotated[float, Meta(ge=0.05, le=1e4), AdvancedOption("Minutes for measurements; a measurement in progress is completed.")]
+
+
 def search(
     model: Annotated["str | CapturedNetwork", *Model.__metadata__],
     device: Device,
     *,
-    pareto: Annotated[
-        Sequence[str],
-        typer.Option(
-            help="Two or three objectives of the front: latency, energy, macs, memory, agreement (with images or a measured sensitivity) and "
-            "accuracy (with the predictor of a supernet). Default: latency,agreement if agreement is predicted, else latency,macs."
-        ),
-        Parsed(str | None, read_names),
-    ] = (),
-    within: Annotated[
-        float | None,
-        typer.Option(
-            help="Instead of a front, search the best design in the objective and alternatives. Maximum value of an alternative, relative to the best, "
-            "such as 1.2. Alternatives have other branches, processors or segment kinds."
-        ),
-    ] = None,
-    top: Annotated[
-        int | None,
-        typer.Option(help="Maximum number of designs. Default: 10, or for a pair 3 per set of processors.", min=1, max=100),
-    ] = None,
+    pareto: Pareto = (),
+    within: Within = None,
+    top: Top = None,
     config: PlanConfig | None = None,
-    images: Annotated[
-        str | Path | None, typer.Option(help="Folder of unlabelled images (pictures or .npy) for measuring the loss of single segments.")
-    ] = None,
+    images: Images = None,
     input_shape: InputShape = None,
     weights: Weights = "default",
-    out: Annotated[str | Path | None, typer.Option("--out", "-o", help="New folder for the design files and the measurements.")] = None,
+    out: Out = None,
     trust_code: TrustCode = False,
-    image_count: Annotated[int, Meta(ge=16), AdvancedOption("Maximum number of calibration images.")] = 96,
-    synthetic: Annotated[int, Meta(ge=0), AdvancedOption("Number of additional calibration images made from the network itself.")] = 0,
-    budget_minutes: Annotated[
-        float, Meta(ge=0.05, le=1e4), AdvancedOption("Minutes for measurements; a measurement in progress is completed.")
-    ] = 5.0,
+    image_count: ImageCount = 96,
+    synthetic: Synthetic = 0,
+    budget_minutes: BudgetMinutes = 5.0,
     preprocessing: Preprocessing = None,
     seed: Annotated[int, AdvancedOption("Seed of random weights.")] = 0,
     progress: Progress | None = None,
@@ -178,7 +185,7 @@ def search(
         if not plannable(request):
             raise UsageError(
                 "images say nothing of designs that all compute what the original computes, nor of other searches and of joins that widen the backbone",
-                Message("leave out {}", OptionName("images")),
+                "leave out `images`",
             )
         read = requested_preprocessing(network.loaded.preprocessing, preprocessing, network.graph.input.shape)
         progress("reading images")
@@ -200,8 +207,7 @@ def search(
     seconds["search"] = round(time.perf_counter() - began, 3)
     answer = front_answer(result, seconds)
     if source is None:
-        unknown = "how often these designs agree with the original is not known: give {} or {}"
-        said.insert(0, Message(unknown, OptionName("images", "DIR"), OptionName("accuracy", "FILE")))
+        said.insert(0, "how often these designs agree with the original is not known: give `images` or `accuracy`")
     answer = replace(answer, warnings=[*answer.warnings, *said])
     return answer if folder is None else _save_answer(answer, folder, source if images is not None else None)
 
@@ -272,31 +278,26 @@ def check_search(
     differ: bool = False,
 ) -> None:
     """Refuse searches that cannot be made or written, before any work is done for them."""
-    named, accuracy, only = OptionName("images"), OptionName("accuracy", "FILE"), "give one of the two"
-    both = Message("leave out {} or {}", OptionName("pareto"), OptionName("objective"))
-    front = Message("leave out {}, or ask for {}", named, OptionName("pareto", ("latency", "agreement")))
-    mixed = Message("{} searches a front, {} alternatives of the best design", OptionName("pareto"), OptionName("within"))
-    predicts = Message("{} and {} both predict the accuracy of designs", named, OptionName("accuracy"))
-    alternatives = Message("{} applies to a front, not to alternatives of the best design", named)
-    folder, with_images = Message("give {}", OptionName("images", "DIR")), images is not None
+    only, with_images = "give one of the two", images is not None
+    front = "leave out `images`, or ask for `pareto=latency,agreement`"
+    alternatives = "`images` applies to a front, not to alternatives of the best design"
+    other_objective = f"a front has no objective such as {request.objective}"
     for wrong, message, hint in (
-        (weighed and differ, mixed, only),
-        (weighed and request.objective != "latency", f"a front has no objective such as {request.objective}", both),
-        (with_images and differ, alternatives, Message("leave out {}", named)),
-        (with_images and request.accuracy, predicts, only),
-        (synthetic and not with_images, "images made from the network only supplement others, and there are none", folder),
+        (weighed and differ, "`pareto` searches a front, `within` alternatives of the best design", only),
+        (weighed and request.objective != "latency", other_objective, "leave out `pareto` or `objective`"),
+        (with_images and differ, alternatives, "leave out `images`"),
+        (with_images and request.accuracy, "`images` and `accuracy` both predict the accuracy of designs", only),
+        (synthetic and not with_images, "images made from the network only supplement others, and there are none", "give `images`"),
         (with_images and weighed and "agreement" not in weighed, f"images say nothing of {','.join(weighed)}", front),
     ):
         if wrong:
             raise UsageError(message, hint)
-    for name, ways in (("agreement", (OptionName("images", "DIR"), accuracy)), ("accuracy", (accuracy,))):
+    for name, sources in (("agreement", "`images` or `accuracy`"), ("accuracy", "`accuracy`")):
         if name in weighed and not with_images and not request.accuracy:
-            hint = Message(f"give {' or '.join('{}' for _ in ways)}, or ask for {{}}", *ways, OptionName("pareto", ("latency", "macs")))
-            raise UsageError(f"nothing predicts the {name} of designs", hint)
+            raise UsageError(f"nothing predicts the {name} of designs", f"give {sources}, or ask for `pareto=latency,macs`")
     for name in ("min_accuracy", "min_agreement", "latency_budget"):
         if getattr(request, name) is not None:
-            message = Message("{} does not limit what is searched for", OptionName(name))
-            raise UsageError(message, "take the design that keeps it from the front")
+            raise UsageError(f"`{name}` does not limit the search of a front", "take the design that keeps it from the front")
     if images is not None and not Path(images).is_dir():
         raise StretchError(f"there is no folder {images} with images", "give a folder of pictures or .npy arrays")
     if out is not None and (out.is_file() or (out.is_dir() and any(out.iterdir()))):
@@ -389,73 +390,90 @@ def processors_to_predict(
     return eligible
 
 
+Bundle = Annotated[str | Path, typer.Argument(help="Folder of a bundle, or a .csv table of steps: name,processor,ms,needs,bytes.")]
+DeviceOption = Annotated[
+    str | Path | None,
+    typer.Option(
+        "--device",
+        "-d",
+        help="Device to simulate: id or path of a profile. Default: the device of the bundle; for a table of steps none.",
+    ),
+    Parsed(str | None, str),
+]
+Alternatives = Annotated[
+    Sequence[str],
+    typer.Option(
+        "--or",
+        help="Alternative plan for contended processors: a bundle of the same network, or processors of this one, such as cpu; repeatable.",
+    ),
+]
+Prefer = Annotated[
+    str,
+    typer.Option(
+        help="Policy for choosing among plans: latency (the fastest), energy (the lowest energy), or deadline (the lowest energy "
+        "of those that meet the deadline)."
+    ),
+]
+Beside = Annotated[
+    Sequence[str],
+    typer.Option(
+        help="Bundle of another client that shares the processors, such as runs/other, runs/other@periodic:33.3 with its own requests, or "
+        "runs/other@periodic:33.3@50 with a deadline in ms; repeatable."
+    ),
+]
+Inferences = Annotated[int, typer.Option(help="Number of inferences to simulate.", min=1, max=1_000_000)]
+Busy = Annotated[
+    Sequence[str],
+    typer.Option(
+        help="Background load: share of a processor and its interval in ms, such as gpu=0.9@50:155; repeat or separate by commas."
+    ),
+]
+Frequency = Annotated[
+    Sequence[str],
+    typer.Option(help="Speed factor of a processor and its interval in ms, such as gpu=0.5@100:500; repeat or separate by commas."),
+]
+Heat = Annotated[
+    str | None,
+    typer.Option(help="Simulate heating and throttling: `profile` for the model in the device's profile, or a TOML file."),
+]
+Jitter = Annotated[float, typer.Option(help="Jitter of computing times: the standard deviation of their logarithm.")]
+Seed = Annotated[int, typer.Option(help="Random seed of jitter and arrivals.", min=0)]
+Arrivals = Annotated[
+    str | None,
+    typer.Option(help="Arrivals of requests: periodic:MS, or poisson:RATE in requests per second. Default: as soon as a lane is free."),
+]
+InFlight = Annotated[int, typer.Option(help="Inferences at once.", min=1, max=64)]
+Deadline = Annotated[float | None, typer.Option(help="Milliseconds from request to output; reports how many inferences miss it.")]
+Shared = Annotated[
+    bool,
+    typer.Option("--shared", help="Schedule the bundles' steps by deadlines and fair shares, as a Scheduler in Python does."),
+]
+Admit = Annotated[
+    bool,
+    typer.Option("--admit", help="Report whether all requests can be answered in time at their rates, with this scheduling."),
+]
+Trace = Annotated[Path | None, typer.Option(help="Write a timeline of the first inferences for ui.perfetto.dev to this file.")]
+
+
 def simulate(
-    bundle: Annotated[str | Path, typer.Argument(help="Folder of a bundle, or a .csv table of steps: name,processor,ms,needs,bytes.")],
-    device: Annotated[
-        str | Path | None,
-        typer.Option(
-            "--device",
-            "-d",
-            help="Device to simulate: id or path of a profile. Default: the device of the bundle; for a table of steps none.",
-        ),
-        Parsed(str | None, str),
-    ] = None,
+    bundle: Bundle,
+    device: DeviceOption = None,
     *,
-    alternatives: Annotated[
-        Sequence[str],
-        typer.Option(
-            "--or",
-            help="Alternative plan for contended processors: a bundle of the same network, or processors of this one, such as cpu; repeatable.",
-        ),
-    ] = (),
-    prefer: Annotated[
-        str,
-        typer.Option(
-            help="Policy for choosing among plans: latency (the fastest), energy (the lowest energy), or deadline (the lowest energy "
-            "of those that meet the deadline)."
-        ),
-    ] = "latency",
-    beside: Annotated[
-        Sequence[str],
-        typer.Option(
-            help="Bundle of another client that shares the processors, such as runs/other, runs/other@periodic:33.3 with its own requests, or "
-            "runs/other@periodic:33.3@50 with a deadline in ms; repeatable."
-        ),
-    ] = (),
-    inferences: Annotated[int, typer.Option(help="Number of inferences to simulate.", min=1, max=1_000_000)] = 100,
-    busy: Annotated[
-        Sequence[str],
-        typer.Option(
-            help="Background load: share of a processor and its interval in ms, such as gpu=0.9@50:155; repeat or separate by commas."
-        ),
-    ] = (),
-    frequency: Annotated[
-        Sequence[str],
-        typer.Option(help="Speed factor of a processor and its interval in ms, such as gpu=0.5@100:500; repeat or separate by commas."),
-    ] = (),
-    heat: Annotated[
-        str | None,
-        typer.Option(help="Simulate heating and throttling: `profile` for the model in the device's profile, or a TOML file."),
-    ] = None,
-    jitter: Annotated[float, typer.Option(help="Jitter of computing times: the standard deviation of their logarithm.")] = 0.0,
-    seed: Annotated[int, typer.Option(help="Random seed of jitter and arrivals.", min=0)] = 0,
-    arrivals: Annotated[
-        str | None,
-        typer.Option(help="Arrivals of requests: periodic:MS, or poisson:RATE in requests per second. Default: as soon as a lane is free."),
-    ] = None,
-    in_flight: Annotated[int, typer.Option(help="Inferences at once.", min=1, max=64)] = 1,
-    deadline: Annotated[
-        float | None, typer.Option(help="Milliseconds from request to output; reports how many inferences miss it.")
-    ] = None,
-    shared: Annotated[
-        bool,
-        typer.Option("--shared", help="Schedule the bundles' steps by deadlines and fair shares, as a Scheduler in Python does."),
-    ] = False,
-    admit: Annotated[
-        bool,
-        typer.Option("--admit", help="Report whether all requests can be answered in time at their rates, with this scheduling."),
-    ] = False,
-    trace: Annotated[Path | None, typer.Option(help="Write a timeline of the first inferences for ui.perfetto.dev to this file.")] = None,
+    alternatives: Alternatives = (),
+    prefer: Prefer = "latency",
+    beside: Beside = (),
+    inferences: Inferences = 100,
+    busy: Busy = (),
+    frequency: Frequency = (),
+    heat: Heat = None,
+    jitter: Jitter = 0.0,
+    seed: Seed = 0,
+    arrivals: Arrivals = None,
+    in_flight: InFlight = 1,
+    deadline: Deadline = None,
+    shared: Shared = False,
+    admit: Admit = False,
+    trace: Trace = None,
     progress: Progress | None = None,
 ) -> "tuple[SimulateAnswer, SimulationResult]":
     """Simulate a bundle on its device, or a table of steps, under disturbances.

@@ -12,7 +12,7 @@ from stretch.cli.options import Call, calls, settings
 from stretch.cli.output import COMMAND_LINE, Output, verb
 from stretch.cli.pages import Html
 from stretch.parameters import AdvancedOption
-from stretch.planning.messages import command_line, format_flag
+from stretch.planning.messages import command_line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -57,7 +57,7 @@ def branch(
             out.write_page(html, _report_infeasible(error, model, device, shape, run.keywords["trust_code"]))
         raise
     out.tell_size(shape, result.plan.graph)
-    answer = result.answer(format_flag)
+    answer = result.answer()
 
     def roofline() -> "tuple[str, Figure]":
         from stretch.report.prediction import roofline_figure
@@ -95,14 +95,13 @@ def _following(answer: "BranchedAnswer") -> list[str]:
 def _report_infeasible(error: "InfeasibleError", model: str, device: str, shape: "InputShapes | None", trust_code: bool) -> "Page":
     """The report of a model without a feasible design: the reasons, and the latency of the original."""
     from predictors.devices import load_device
-    from stretch.planning.messages import render_error
     from stretch.report.prediction import refusal_page
     from stretch.stages.network import read_graph
     from stretch.stages.predict import predict_latency
 
     profile, graph = load_device(device), read_graph(model, shape, trust_code=trust_code).graph
     alone = predict_latency(model, graph, profile, list(profile.processors), None).processors
-    return refusal_page(graph.name, profile.id, render_error(error, format_flag), alone)
+    return refusal_page(graph.name, profile.id, error, alone)
 
 
 def _folder_name(model: str, device: str) -> str:

@@ -72,7 +72,6 @@ def _model_rows(graph: "OpGraph", profiles: "list[DeviceProfile]", request: Plan
     """Plan a model for each device; a device without a feasible design gets a row with the reason."""
     from predictors.errors import InfeasibleError
     from stretch.comparison import plan_row, refused_row
-    from stretch.planning.messages import format_flag, render_error
     from stretch.planning.plan import plan
 
     rows = []
@@ -81,5 +80,5 @@ def _model_rows(graph: "OpGraph", profiles: "list[DeviceProfile]", request: Plan
         try:
             rows.append(plan_row(label, plan(graph, profile, request).answer()))
         except InfeasibleError as error:
-            rows.append(refused_row(label, graph.name, profile.id, render_error(error, format_flag).message))
+            rows.append(refused_row(label, graph.name, profile.id, error.message))
     return rows

@@ -14,7 +14,6 @@ from predictors.files import readable
 from stretch.cli.interrupt import GRACE_S, interruptible
 from stretch.cli.output import print_json, printable
 from stretch.cli.start import INTERRUPTED, started
-from stretch.planning.messages import format_flag, render_error
 from stretch.plugins import culprit
 
 #: Names the file that the first failed process of a run of many makes; `stretch train --gpus` sets it.
@@ -97,7 +96,7 @@ def explain(error: Exception, usage_hint: Callable[[typer.TyperException], str])
     what = f"{type(error).__name__}: {first}" if first else type(error).__name__
     match error:
         case StretchError():
-            return render_error(error, format_flag)
+            return error
         case _ if not isinstance(error, typer.TyperException) and (whose := culprit(error)) is not None:
             return StretchError(f"{whose} failed: {what}", "report it to its authors, with the traceback that --debug shows")
         case typer.TyperException():

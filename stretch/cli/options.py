@@ -20,8 +20,10 @@ from predictors.files import read_toml
 from stretch.cli.output import make_console
 from stretch.parameters import PANEL, AdvancedOption, Parsed
 from stretch.planning.config import PLAN_OPTIONS, PlanConfig
-from stretch.planning.messages import FLAGS
 from stretch.planning.options import Option, put_setting, read_setting
+
+#: Planner options that have flags; verbs take the others by `--set`.
+FLAGS = frozenset(("alpha", "beta", "kinds", "lossless", "min_agreement", "objective", "precision", "processors"))
 
 #: The function of `calls`, with the values of its parameters as keywords.
 Call = functools.partial[Any]

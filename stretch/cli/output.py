@@ -19,7 +19,6 @@ import typer
 from predictors.errors import MissingBackendError, UsageError, install_line
 from stretch.cli.start import SCHEMA
 from stretch.parameters import Parsed
-from stretch.planning.messages import format_flag, render_message
 
 if TYPE_CHECKING:
     from msgspec import Struct
@@ -79,9 +78,8 @@ class Output:
         """
         from msgspec.structs import replace
 
-        told = [render_message(warning, format_flag) for warning in answer.warnings]
-        self._pending += [f"warning: {warning}" for warning in dict.fromkeys(told) if warning not in self.warnings]
-        answer = replace(answer, warnings=list(dict.fromkeys([*self.warnings, *told])))
+        self._pending += [f"warning: {warning}" for warning in dict.fromkeys(answer.warnings) if warning not in self.warnings]
+        answer = replace(answer, warnings=list(dict.fromkeys([*self.warnings, *answer.warnings])))
         if html is not None:
             self.write_page(html, page(answer))
 
@@ -120,7 +118,6 @@ class Output:
 
     def warn(self, message: str) -> None:
         """Print a warning on stderr and add it to the result."""
-        message = render_message(message, format_flag)
         self.warnings.append(message)
         if not self.quiet:
             self._say(f"warning: {message}")

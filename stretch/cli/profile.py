@@ -80,107 +80,126 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
     warnings: list[str]  # What a person should know.
 
 
+Name = Annotated[str | None, typer.Option("--name", help="Id of the profile and base name of its files; not with --fit and --tune.")]
+Processors = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--processors",
+        help="Processors to measure, such as cpu,gpu, cpu[1core], cpu=openvino or cpu=openvino/int8. Default: all. Repeat or separate by commas.",
+    ),
+]
+Budget = Annotated[
+    float | None,
+    typer.Option(
+        "--budget",
+        help="Minutes for measurements, by default 10; fitting takes about one more. With --tune by default 2, compilation included; "
+        "no further kernel is started then, and an interruption (Ctrl-C) also keeps the results.",
+        min=0.01,
+        max=1e4,
+    ),
+]
+Folder = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        "-o",
+        help="Folder for the profile, its fits and its measurements; by default here. With --fit the file of the fits, by default next to the "
+        "profile; with NETWORKS.csv the new profile, such as `mine`.",
+    ),
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue the measurements of an earlier run.")]
+Most = Annotated[int | None, typer.Option("--networks", help="Maximum number of networks per processor.", min=1)]
+MeasuredFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--from",
+        help="Instead of measuring, import times of another device: a CSV of LiteRT's benchmark_model, or the output of benchncnn.",
+    ),
+]
+Model = Annotated[str | None, typer.Option("--model", help="With --from: the network that benchmark_model ran.")]
+Processor = Annotated[str | None, typer.Option("--processor", help="With --from: the processor, such as cpu[1large].")]
+Precision = Annotated[str | None, typer.Option("--precision", help="With --from: fp32, fp16 or int8. Default: that stated in the file.")]
+Runtime = Annotated[str, typer.Option("--runtime", help="With --from: runtime and version.")]
+Measurements = Annotated[
+    str | None,
+    typer.Option(
+        "--fit",
+        metavar="MEASUREMENTS",
+        help="Instead of measuring, fit the profile of --device. Give a NETWORKS.csv with times of a few whole networks, a folder of "
+        "measurements, or names of those that ship. `relatives` is for processors without measurements.",
+    ),
+]
+Device = Annotated[
+    str | None,
+    typer.Option("--device", "-d", help="With --fit: profile id (see `stretch list devices`) or TOML file that the fits are for."),
+]
+MeasuredOn = Annotated[
+    str | None,
+    typer.Option("--measured-on", help="With --fit: device in the tables, if it is another one with the same chip as the profile's."),
+]
+Statistic = Annotated[
+    Literal["least", "median", "mean"], typer.Option(help="With --fit: which statistic of several runs NETWORKS.csv contains.")
+]
+Size = Annotated[
+    str, typer.Option("--input", help="With --fit: input shape of the networks of NETWORKS.csv that state none, such as 3x224x224.")
+]
+Rewrite = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="With --fit: what networks of NETWORKS.csv had in place of some operators on every processor, such as grouped_conv=parts."
+    ),
+]
+TrustCode = Annotated[bool, typer.Option("--trust-code", help="With --fit: execute the Python files that NETWORKS.csv names.")]
+BundleOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--tune",
+        metavar="BUNDLE",
+        help="Instead of measuring networks, tune the kernels of a bundle's subgraphs, on delegates that support it, and keep the results for "
+        "this device and driver.",
+    ),
+]
+Mode = Annotated[
+    str | None,
+    typer.Option(
+        help="With --tune: search space, one of the delegate's modes. opencl: schedule (the default), tiles of the convolutions; "
+        "fast, one work-group per kernel from a formula; exhaustive, every work-group."
+    ),
+]
+Mapping = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--map", help="With --tune: place where a processor's subgraphs run here, such as gpu=opencl1; repeat or separate by commas."
+    ),
+]
+
+
 @verb
 @calls(*extensions_of("profile"))
 def profile(
     out: Output,
     *extensions: Call,
-    name: Annotated[
-        str | None, typer.Option("--name", help="Id of the profile and base name of its files; not with --fit and --tune.")
-    ] = None,
-    processors: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--processors",
-            help="Processors to measure, such as cpu,gpu, cpu[1core], cpu=openvino or cpu=openvino/int8. Default: all. Repeat or separate by commas.",
-        ),
-    ] = None,
-    budget: Annotated[
-        float | None,
-        typer.Option(
-            "--budget",
-            help="Minutes for measurements, by default 10; fitting takes about one more. With --tune by default 2, compilation included; "
-            "no further kernel is started then, and an interruption (Ctrl-C) also keeps the results.",
-            min=0.01,
-            max=1e4,
-        ),
-    ] = None,
-    folder: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            help="Folder for the profile, its fits and its measurements; by default here. With --fit the file of the fits, by default next to the "
-            "profile; with NETWORKS.csv the new profile, such as `mine`.",
-        ),
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the measurements of an earlier run.")] = False,
-    most: Annotated[int | None, typer.Option("--networks", help="Maximum number of networks per processor.", min=1)] = None,
-    measured_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--from",
-            help="Instead of measuring, import times of another device: a CSV of LiteRT's benchmark_model, or the output of benchncnn.",
-        ),
-    ] = None,
-    model: Annotated[str | None, typer.Option("--model", help="With --from: the network that benchmark_model ran.")] = None,
-    processor: Annotated[str | None, typer.Option("--processor", help="With --from: the processor, such as cpu[1large].")] = None,
-    precision: Annotated[
-        str | None, typer.Option("--precision", help="With --from: fp32, fp16 or int8. Default: that stated in the file.")
-    ] = None,
-    runtime: Annotated[str, typer.Option("--runtime", help="With --from: runtime and version.")] = "",
-    measurements: Annotated[
-        str | None,
-        typer.Option(
-            "--fit",
-            metavar="MEASUREMENTS",
-            help="Instead of measuring, fit the profile of --device. Give a NETWORKS.csv with times of a few whole networks, a folder of "
-            "measurements, or names of those that ship. `relatives` is for processors without measurements.",
-        ),
-    ] = None,
-    device: Annotated[
-        str | None,
-        typer.Option("--device", "-d", help="With --fit: profile id (see `stretch list devices`) or TOML file that the fits are for."),
-    ] = None,
-    measured_on: Annotated[
-        str | None,
-        typer.Option("--measured-on", help="With --fit: device in the tables, if it is another one with the same chip as the profile's."),
-    ] = None,
-    statistic: Annotated[
-        Literal["least", "median", "mean"], typer.Option(help="With --fit: which statistic of several runs NETWORKS.csv contains.")
-    ] = "median",
-    size: Annotated[
-        str, typer.Option("--input", help="With --fit: input shape of the networks of NETWORKS.csv that state none, such as 3x224x224.")
-    ] = "",
-    rewrite: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="With --fit: what networks of NETWORKS.csv had in place of some operators on every processor, such as grouped_conv=parts."
-        ),
-    ] = None,
-    trust_code: Annotated[bool, typer.Option("--trust-code", help="With --fit: execute the Python files that NETWORKS.csv names.")] = False,
-    bundle: Annotated[
-        Path | None,
-        typer.Option(
-            "--tune",
-            metavar="BUNDLE",
-            help="Instead of measuring networks, tune the kernels of a bundle's subgraphs, on delegates that support it, and keep the results for "
-            "this device and driver.",
-        ),
-    ] = None,
-    mode: Annotated[
-        str | None,
-        typer.Option(
-            help="With --tune: search space, one of the delegate's modes. opencl: schedule (the default), tiles of the convolutions; "
-            "fast, one work-group per kernel from a formula; exhaustive, every work-group."
-        ),
-    ] = None,
-    mapping: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--map", help="With --tune: place where a processor's subgraphs run here, such as gpu=opencl1; repeat or separate by commas."
-        ),
-    ] = None,
+    name: Name = None,
+    processors: Processors = None,
+    budget: Budget = None,
+    folder: Folder = None,
+    resume: Resume = False,
+    most: Most = None,
+    measured_file: MeasuredFile = None,
+    model: Model = None,
+    processor: Processor = None,
+    precision: Precision = None,
+    runtime: Runtime = "",
+    measurements: Measurements = None,
+    device: Device = None,
+    measured_on: MeasuredOn = None,
+    statistic: Statistic = "median",
+    size: Size = "",
+    rewrite: Rewrite = None,
+    trust_code: TrustCode = False,
+    bundle: BundleOption = None,
+    mode: Mode = None,
+    mapping: Mapping = None,
 ) -> None:
     """Measure processors and write a device profile, fit one to measurements, or tune kernels.
 

@@ -15,7 +15,6 @@ from stretch.planning.cost.branch import BranchCost, Floats
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.design.branch_design import BranchDesign, BranchScale
 from stretch.planning.design.scale import legal_widths, missing_blocks
-from stretch.planning.messages import Message
 from stretch.planning.network.segments import Segment, backbone_of
 from stretch.planning.result import PlanResult
 from stretch.planning.search.space import LazyOptions, Rules, evenly_spaced
@@ -33,7 +32,7 @@ OTHER_LOSS = 0.3
 MAX_ATTEMPTS = 4
 
 
-def keep_blocks(planned: PlanResult, losses: Losses) -> tuple[BranchDesign, list[Message]]:
+def keep_blocks(planned: PlanResult, losses: Losses) -> tuple[BranchDesign, list[str]]:
     """A plan's design, whose stretched segments keep the blocks that matter most, in the time that the plan takes or its request allows.
 
     Meeting points, processors and joins stay. Designs for another objective than latency, and those whose branches lack no blocks, stay as they are.
@@ -42,7 +41,7 @@ def keep_blocks(planned: PlanResult, losses: Losses) -> tuple[BranchDesign, list
         The design, and what to say of it.
     """
     config, costs, design = planned.config, planned.costs, planned.design
-    said: list[Message] = []
+    said: list[str] = []
     if not config.parsed_objective.only_latency or config.widens or config.params is not None:
         return design, said
     limit = max(config.latency_budget or 0.0, planned.run.makespan_ms)
@@ -61,9 +60,11 @@ def keep_blocks(planned: PlanResult, losses: Losses) -> tuple[BranchDesign, list
                 used, best = slack, changed
             slack += left
         if best is not design:
-            before, after = (f"{search.loss_of(some):.0%}" for some in (design, best))
-            text = "blocks of `{}` were chosen by what the network loses on images without each: its main branch lacks {} of that, and would lack {} of it with blocks taken evenly"
-            said.append(Message(text, segment.name, after, before))
+            before, after = (search.loss_of(some) for some in (design, best))
+            said.append(
+                f"blocks of `{segment.name}` were chosen by what the network loses on images without each: its main branch lacks {after:.0%} "
+                f"of that, and would lack {before:.0%} of it with blocks taken evenly"
+            )
             design = best
     return design, said
 

@@ -17,7 +17,7 @@ from predictors.joins import DEFAULT, join_of, joins_that
 from predictors.rewrites import rewrites
 from stretch.planning.constraints import all_constraints
 from stretch.planning.design.division import exact_kinds
-from stretch.planning.messages import Message, OptionName
+from stretch.planning.messages import format_value
 from stretch.planning.options import Option, Positive, Range, Ratio
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ OPTIONS = (
         "lossless",
         bool,
         False,
-        "Use only splits that keep the output identical in fp32. No training needed. Uses fp32 and fp16 unless --precision asks for int8.",
+        "Use only splits that keep the output identical in fp32. No training needed. Uses fp32 and fp16 unless `precision` asks for int8.",
     ),
     Option(
         "join", Literal[JOINS], "auto", f"How branches meet: {_quoted_list(JOINS)}; auto is {DEFAULT}, which keeps segments independent."
@@ -185,8 +185,8 @@ def read_objective(text: str) -> Objective:
     for part in re.split(r"(?<![eE])\+", request):
         term = _TERM.fullmatch(part.strip())
         if term is None:
-            reason = Message("{} {} is not understood", OptionName("objective"), text)
-            raise UsageError(reason, Message("write a word, or weights: {}", OptionName("objective", "0.7*latency+0.3*energy")))
+            hint = "write a word, or weights, as `objective=0.7*latency+0.3*energy`"
+            raise UsageError(f"`objective={text}` is not understood", hint)
         name = term["name"]
         if name in UNWEIGHTED_UNITS:
             raise UsageError(f"the objective `{name}` is not weighed against others", f"ask for {name} alone, or weigh latency and energy")
@@ -323,8 +323,7 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
         for item in self.rewrite if self.rewrite != ("none",) else ():
             where, colon, name = item.rpartition(":")
             if not colon:
-                hint = Message("write {}, or {}", OptionName("rewrite", "gpu:silu=relu6"), OptionName("rewrite", "none"))
-                raise UsageError(f"the rewrite `{item}` names no processor", hint)
+                raise UsageError(f"the rewrite `{item}` names no processor", "write `rewrite=gpu:silu=relu6`, or `rewrite=none`")
             places = [one for one in processors if where in (one, one.partition("[")[0])]
             if not places:
                 raise UsageError(f"a rewrite is given for `{where}`, which is not among the processors {', '.join(processors)}")
@@ -345,12 +344,12 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
         if about is None:
             return
         if source is None:
-            hint = Message("give {} to measure the sensitivity on, or {}", OptionName("images", "DIR"), OptionName("accuracy", "FILE"))
+            hint = "give `images` to measure the sensitivity on, or a file as `accuracy`"
             raise UsageError("planning for agreement needs a measured sensitivity", hint)
         if about != "objective" and about != source.option:
             other = "agreement with the original" if source.option == "min_agreement" else "top-1"
-            reason = Message("{} cannot be planned for: the accuracy predictor is one of {}", OptionName(about), other)
-            raise UsageError(reason, Message("ask for {}", OptionName(source.option)))
+            reason = f"`{about}` cannot be planned for: the accuracy predictor is one of {other}"
+            raise UsageError(reason, f"ask for `{source.option}`")
 
     @property
     def _accuracy_option(self) -> str | None:
@@ -367,23 +366,23 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
         self._check_kinds()
         unsearched = self.strategy not in GENERAL_STRATEGIES
         if not self.parsed_objective.only_latency and self.objective != "accuracy":
-            text = "the objective `{}` is not planned for with {}"
-            self._refuse("objective", text, join=self.widens, params=self.params is not None, strategy=unsearched)
+            problem = f"the objective `{self.objective}` is not planned for"
+            self._refuse("objective", problem, join=self.widens, params=self.params is not None, strategy=unsearched)
         if self.cuts != "stages":
-            self._refuse("cuts", "segments are not cut at {} with {}", meet=bool(self.meet), join=self.widens, strategy=unsearched)
+            self._refuse("cuts", f"segments are not cut at {self.cuts}", meet=bool(self.meet), join=self.widens, strategy=unsearched)
         about = self._accuracy_option
         if about in ("min_accuracy", "objective") and not self.accuracy:
-            hint = Message("give {}, made by `stretch export --rank`", OptionName("accuracy", "FILE"))
+            hint = "give the file that `stretch export --rank` makes, as `accuracy`"
             raise UsageError("planning for accuracy needs a predictor", hint)
         if self.params is not None and about is not None:
             raise UsageError("parameters and accuracy cannot be bounded at once", _leave_out_hint("params", about))
         if self.objective == "accuracy" and self.latency_budget is None:
-            raise UsageError("the objective `accuracy` needs a bound on latency", Message("give {}, ms", OptionName("latency_budget")))
+            raise UsageError("the objective `accuracy` needs a bound on latency", "give `latency_budget`, ms")
 
-    def _refuse(self, option: str, text: str, **unfit: bool) -> None:
+    def _refuse(self, option: str, problem: str, **unfit: bool) -> None:
         """Refuse an option beside another one, if any of some does not fit it."""
         for name in (name for name, refused in unfit.items() if refused):
-            raise UsageError(Message(text, getattr(self, option), OptionName(name, getattr(self, name))), _leave_out_hint(option, name))
+            raise UsageError(f"{problem} with `{name}={format_value(getattr(self, name))}`", _leave_out_hint(option, name))
 
     def _check_kinds(self) -> None:
         """Refuse kinds of segments that there are not, or that another option rules out."""
@@ -392,7 +391,7 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
             if kind not in known:
                 raise UnknownNameError.among("kind of segment", kind, known)
         if set(self.kinds) == {WHOLE}:
-            hint = Message("name one more, such as {}", OptionName("kinds", ("rows", WHOLE)))
+            hint = f"name one more, such as `kinds=rows,{WHOLE}`"
             raise UsageError("segments that all stay whole leave nothing to plan", hint)
         if self.lossless and STRETCH in self.kinds:
             problem = f"segments of the kind `{STRETCH}` make another network, which a lossless design is not"
@@ -404,7 +403,7 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
         if set(self.planned_kinds) != {STRETCH} and (not with_floats or self.widens):
             problem, option = (f"`{self.join}` joins", "join") if with_floats else (f"the strategy `{self.strategy}`", "strategy")
             exact = next(kind for kind in self.planned_kinds if kind != STRETCH)
-            raise UsageError(f"segments of the kind `{exact}` are not planned with {problem}", Message("leave out {}", OptionName(option)))
+            raise UsageError(f"segments of the kind `{exact}` are not planned with {problem}", f"leave out `{option}`")
 
 
 PlanConfig.__doc__ = f"{PlanConfig.__doc__}\n\nArgs:\n" + "\n".join(
@@ -412,8 +411,8 @@ PlanConfig.__doc__ = f"{PlanConfig.__doc__}\n\nArgs:\n" + "\n".join(
 )
 
 
-def _leave_out_hint(*options: str) -> Message:
-    return Message("leave out {} or {}", *map(OptionName, options))
+def _leave_out_hint(option: str, other: str) -> str:
+    return f"leave out `{option}` or `{other}`"
 
 
 def float_precision(processor: Processor) -> str | None:

@@ -10,7 +10,7 @@ import msgspec
 
 from predictors.errors import UsageError
 from predictors.files import parse_toml
-from stretch.planning.messages import Message, OptionName, format_value
+from stretch.planning.messages import format_value
 
 #: A ratio of a part to the whole.
 Ratio = Annotated[float, msgspec.Meta(ge=1e-6, le=1)]
@@ -74,8 +74,8 @@ class Option:
         try:
             value = self._parse(word) if isinstance(word, str | Path) else word
         except ValueError as error:
-            hint = Message("write it as {}", OptionName(self.name, self.example)) if self.example else None
-            raise UsageError(Message("{} is not understood", OptionName(self.name, word)), hint) from error
+            hint = f"write it as `{self.name}={self.example}`" if self.example else None
+            raise UsageError(f"`{self.name}={word}` is not understood", hint) from error
         return self.validate(value)
 
     def validate(self, value: Any) -> Any:
@@ -84,10 +84,9 @@ class Option:
             return msgspec.convert(value, self.kind)
         except msgspec.ValidationError as error:
             if self.choices:
-                problem = Message("{} cannot be `{}`", OptionName(self.name), str(value))
-                raise UsageError(problem, f"choose from {', '.join(self.choices)}") from error
+                raise UsageError(f"`{self.name}` cannot be `{value}`", f"choose from {', '.join(self.choices)}") from error
             reason = str(error).partition(" - at ")[0].lower()
-            raise UsageError(Message("{} is out of range: {}", OptionName(self.name), reason)) from error
+            raise UsageError(f"`{self.name}` is out of range: {reason}") from error
 
     def _parse(self, word: Any) -> Any:
         if self.file:

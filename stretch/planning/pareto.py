@@ -20,7 +20,7 @@ from stretch.planning.cost.branch import SegmentOptions
 from stretch.planning.cost.makespan import run_mj, timeline
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.design.division import shares_of
-from stretch.planning.messages import Message, OptionName
+from stretch.planning.messages import format_value
 from stretch.planning.network.segments import backbone_of
 from stretch.planning.plan import PlanningProblem, choose, design_of, search_request
 from stretch.planning.result import control_fields, ranked_singles, sequential_same_macs
@@ -362,21 +362,21 @@ def check_criteria(names: Sequence[str]) -> tuple[str, ...]:
         if name not in CRITERIA:
             raise UnknownNameError.among("objective", name, CRITERIA)
     if not 2 <= len(set(names)) == len(names) <= 3:
-        reason = Message("{} does not name two or three different things to weigh", OptionName("pareto", tuple(names)))
-        raise UsageError(reason, Message("write it as {}", OptionName("pareto", ("latency", "agreement"))))
+        reason = f"`pareto={','.join(names)}` does not name two or three different things to weigh"
+        raise UsageError(reason, "write it as `pareto=latency,agreement`")
     return tuple(names)
 
 
 def _check(weighed: Sequence[str], config: PlanConfig, source: AccuracySource | None, count: int | None) -> None:
     for name, option, measure in (("agreement", "min_agreement", "agreement"), ("accuracy", "min_accuracy", "top-1")):
         if name in weighed and (source is None or source.option != option):
-            names = OptionName("images", "DIR"), OptionName("accuracy", "FILE"), OptionName("pareto", "latency,macs")
-            raise UsageError(f"nothing predicts the {measure} of designs", Message("give {} or {}, or ask for {}", *names))
+            hint = "give `images` or `accuracy`, or ask for `pareto=latency,macs`"
+            raise UsageError(f"nothing predicts the {measure} of designs", hint)
     if count is None and len(weighed) != 2:
         raise UsageError("only fronts of two things are searched in full", "weigh two, or say how many designs there may be")
     if config.strategy != "exact" or config.widens or config.params is not None:
         reason = "fronts are searched by the exact search, without bounds on parameters and without joins that widen the backbone"
-        raise UsageError(reason, Message("leave out {}, {} and {}", OptionName("strategy"), OptionName("join"), OptionName("params")))
+        raise UsageError(reason, "leave out `strategy`, `join` and `params`")
 
 
 def diverse_front(
@@ -384,7 +384,7 @@ def diverse_front(
 ) -> Front:
     """The best design and others that differ from it: in the segments that branch, the processors, or the kinds of segments."""
     if not 1 <= within < float("inf"):
-        raise UsageError(Message("{} {} is not a factor from 1 up", OptionName("within"), f"{within:g}"), "write it as 1.2")
+        raise UsageError(f"`within={within:g}` is not a factor from 1 up", "write it as `within=1.2`")
     request = PlanningProblem.of(graph, device, config, accuracy_source)
     checked = request.config
     for name, other in (
@@ -394,8 +394,8 @@ def diverse_front(
         ("params", checked.params is not None),
     ):
         if other:
-            problem = Message("several designs that differ are not searched for with {}", OptionName(name, getattr(checked, name)))
-            raise UsageError(problem, Message("leave it out, or plan one design with {}", OptionName(name)))
+            problem = f"several designs that differ are not searched for with `{name}={format_value(getattr(checked, name))}`"
+            raise UsageError(problem, f"leave it out, or plan one design with `{name}`")
     choice = choose(request)
     goal, space, best = Goal.of(checked.parsed_objective, device, checked.processors), choice.space, choice.result
     result = diverse_designs(space, *request.macs, choice.n_meet, goal, best, count, within)

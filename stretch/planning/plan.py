@@ -28,7 +28,7 @@ from stretch.planning.cost.makespan import timeline
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.division import of_kinds
 from stretch.planning.design.scale import scaled_graph
-from stretch.planning.messages import Message, OptionName
+from stretch.planning.messages import format_value
 from stretch.planning.network.segments import Segment, backbone_of, split_segments
 from stretch.planning.result import PlanResult, UnusedProcessor, place_sides, ranked_singles, sequential_same_macs
 from stretch.planning.search.evolve import evolve, fastest_designs, score_of
@@ -142,10 +142,10 @@ def plan(
         result = _choose_blocks(problem, choice, result, losses) or result
     unused = unused_processors(problem, choice, result.design.processors, result.run.makespan_ms)
     if problem.config.parsed_objective.is_evolved and problem.config.strategy != "evolve":
-        text = "the objective `{}` does not add up over segments: {} designs were tried, as with {}, and none is proved best"
         fallback_warnings = (
             *fallback_warnings,
-            Message(text, problem.config.objective, str(choice.result.evaluated), OptionName("strategy", "evolve")),
+            f"the objective `{problem.config.objective}` does not add up over segments: {choice.result.evaluated} designs were tried, as with "
+            "`strategy=evolve`, and none is proved best",
         )
     if problem.config.exact:
         faster = _int8_warning(problem, request) if result.design.n_meet else None
@@ -180,12 +180,15 @@ def _choose_blocks(problem: PlanningProblem, choice: SearchedSpace, result: Plan
         dropped = [
             f"{list(part.branches[0].dropped)} of `{part.name}`" for part in shortened_design[0].segments if part.branches[0].dropped
         ]
-        text = "the {} alone is predicted to be as fast without the blocks {}, {} of that: compare with such a design"
-        warnings += [Message(text, changed.best_single.processor, ", ".join(dropped), f"{shortened_design[1]:.0%}")] if dropped else []
+        if dropped:
+            warnings.append(
+                f"the {changed.best_single.processor} alone is predicted to be as fast without the blocks {', '.join(dropped)}, "
+                f"{shortened_design[1]:.0%} of that: compare with such a design"
+            )
     return replace(changed, warnings=tuple(warnings))
 
 
-def _merging_warning(problem: PlanningProblem, choice: SearchedSpace, ms: float) -> Message | None:
+def _merging_warning(problem: PlanningProblem, choice: SearchedSpace, ms: float) -> str | None:
     """Return a note on how much faster merged stages would be; None where they gain little."""
     config, result, source = problem.config, choice.result, problem.accuracy_source
     # where it is known what merged stages lose, they were among the designs that were searched
@@ -206,8 +209,10 @@ def _merging_warning(problem: PlanningProblem, choice: SearchedSpace, ms: float)
     merged_ms, points = timeline(problem.graph, design_of(problem, merged.result), problem.costs).makespan_ms, merged.result.n_meet
     if ms < MIN_GAIN * merged_ms:
         return None
-    text = "{} would take {} ms instead of {} ms, with {} instead of {} meeting points, which keeps less accuracy"
-    return Message(text, OptionName("merge", "always"), f"{merged_ms:.2f}", f"{ms:.2f}", str(points), str(result.n_meet))
+    return (
+        f"`merge=always` would take {merged_ms:.2f} ms instead of {ms:.2f} ms, with {points} instead of {result.n_meet} meeting points, "
+        "which keeps less accuracy"
+    )
 
 
 def design_of(problem: PlanningProblem, result: SearchResult) -> BranchDesign:
@@ -217,7 +222,7 @@ def design_of(problem: PlanningProblem, result: SearchResult) -> BranchDesign:
     return place_sides(problem.graph, design, problem.costs, problem.config.processors)
 
 
-def _int8_warning(problem: PlanningProblem, request: PlanConfig) -> Message | None:
+def _int8_warning(problem: PlanningProblem, request: PlanConfig) -> str | None:
     """Return how int8 would change an exact request without precisions; None where the profile's defaults are planned already."""
     graph, device = problem.graph, problem.device
     names = request.processors or device.default_processors
@@ -225,8 +230,8 @@ def _int8_warning(problem: PlanningProblem, request: PlanConfig) -> Message | No
     if request.precision or defaults == problem.config.precision or "int8" not in defaults.values():
         return None
     planned = ", ".join(f"{name} {precision}" for name, precision in problem.config.precision.items())
-    mention = OptionName("precision", {name: precision for name, precision in defaults.items() if precision == "int8"})
-    caveat = "int8 rounds, and its ranges are found on images"
+    int8 = format_value({name: precision for name, precision in defaults.items() if precision == "int8"})
+    caveat = "but int8 rounds, and its ranges are found on images"
     int8_problem = PlanningProblem.of(
         graph, device, msgspec.structs.replace(problem.config, processors=names, precision=defaults, min_width=request.min_width)
     )
@@ -234,15 +239,13 @@ def _int8_warning(problem: PlanningProblem, request: PlanConfig) -> Message | No
     try:
         ms = timeline(graph, design_of(int8_problem, choose(int8_problem, explain=False).result), int8_problem.costs).makespan_ms
     except InfeasibleError:
-        text = "planned with {}; with {} the {} alone takes {} ms, but {}"
-        return Message(text, planned, mention, best_single.processor, f"{best_single.ms:.2f}", caveat)
-    text = "planned with {}; with {} the same request takes {} ms, {}x against the {} alone ({} ms), but {}"
-    return Message(
-        text, planned, mention, f"{ms:.2f}", f"{best_single.ms / ms:.2f}", best_single.processor, f"{best_single.ms:.2f}", caveat
-    )
+        single = f"the {best_single.processor} alone takes {best_single.ms:.2f} ms"
+        return f"planned with {planned}; with `precision={int8}` {single}, {caveat}"
+    speedup = f"{best_single.ms / ms:.2f}x against the {best_single.processor} alone ({best_single.ms:.2f} ms)"
+    return f"planned with {planned}; with `precision={int8}` the same request takes {ms:.2f} ms, {speedup}, {caveat}"
 
 
-def _choose_with_fallback(problem: PlanningProblem, request: PlanConfig) -> tuple[PlanningProblem, SearchedSpace, tuple[Message, ...]]:
+def _choose_with_fallback(problem: PlanningProblem, request: PlanConfig) -> tuple[PlanningProblem, SearchedSpace, tuple[str, ...]]:
     """Return the best design and its warnings; without a stretched design, an exact one, else the undivided network."""
     # as a request without a word is completed for these processors
     default = PlanConfig(processors=problem.config.processors).resolve(problem.device)
@@ -255,13 +258,14 @@ def _choose_with_fallback(problem: PlanningProblem, request: PlanConfig) -> tupl
         raise refused
     kept_options = {"processors": config.processors, "precision": config.precision}
     exact = PlanningProblem.of(problem.graph, problem.device, msgspec.structs.replace(request, lossless=True, **kept_options))
-    options = OptionName("lossless"), OptionName("precision", config.precision)
-    divided = Message("{}: the network is divided exactly instead, as with {} {}", refused.message, *options)
+    options = f"`lossless` and `precision={format_value(config.precision)}`"
+    divided = f"{refused.message}: the network is divided exactly instead, as with {options}"
     fallbacks = [(exact, divided)]
     if merged := choose_merged(problem):
-        return *merged, (Message("{}: planned as with {} {} instead", refused.message, *MERGED_OPTIONS),)
+        words = " and ".join(f"`{name}={format_value(value)}`" for name, value in MERGED_OPTIONS.items())
+        return *merged, (f"{refused.message}: planned as with {words} instead",)
     if config.n_meet == default.n_meet:
-        whole = Message("{}, not even exactly: the network stays whole", refused.message)
+        whole = f"{refused.message}, not even exactly: the network stays whole"
         fallbacks.append((replace(exact, config=msgspec.structs.replace(exact.config, n_meet=0)), whole))
     for fallback, warning in fallbacks:
         with suppress(InfeasibleError):
@@ -270,12 +274,12 @@ def _choose_with_fallback(problem: PlanningProblem, request: PlanConfig) -> tupl
 
 
 #: Times count exchanges whatever share of a segment they take, and one segment of merged stages has the fewest.
-MERGED_OPTIONS = OptionName("alpha", 100.0), OptionName("merge", "always")
+MERGED_OPTIONS = {"alpha": 100.0, "merge": "always"}
 
 
 def choose_merged(problem: PlanningProblem) -> tuple[PlanningProblem, SearchedSpace] | None:
     """The best design of merged stages whatever share exchanges take, where that gains over the best single processor; None elsewhere."""
-    merged = replace(problem, config=msgspec.structs.replace(problem.config, alpha=100.0, merge="always"))
+    merged = replace(problem, config=msgspec.structs.replace(problem.config, **MERGED_OPTIONS))
     try:
         choice = choose(merged, explain=False)
     except InfeasibleError:
@@ -420,7 +424,7 @@ def unused_processors(problem: PlanningProblem, choice: SearchedSpace, used: Seq
         else:
             reasons = [f"the fastest design that uses it is predicted to take {ms:.2f} ms, {best_ms:.2f} ms without"]
         reasons = [*reasons, *([rule] if rule else [])] or ["no design within the constraints uses it"]
-        reason = Message(f"the {{}} is not used: {'; '.join('{}' for _ in reasons)}", name, *reasons)
+        reason = f"the {name} is not used: {'; '.join(reasons)}"
         result.append(UnusedProcessor(processor=name, ms=ms, best_ms=best_ms, rule=rule or None, reason=reason))
     return tuple(result)
 
@@ -437,9 +441,9 @@ def _broken_rule(space: DesignSpace, processor: str) -> str:
         bound = [(group, ms) for group, ms in zip(groups, base, strict=True) if constraint.exact or not group.exact]
         reason = constraint.explain_miss(value, [group for group, _ in bound], [ms for _, ms in bound]) if bound else None
         if reason is not None:
-            return Message("no branch on it meets {}: {}", OptionName(constraint.option.name), reason)
-    single = [OptionName(item.option.name) for item, value in space.rules.active if item.mask(value, groups[0], base[0]) is not None]
-    return Message(f"no branch on it meets {', '.join('{}' for _ in single)} all at once", *single)
+            return f"no branch on it meets `{constraint.option.name}`: {reason}"
+    single = [f"`{item.option.name}`" for item, value in space.rules.active if item.mask(value, groups[0], base[0]) is not None]
+    return f"no branch on it meets {', '.join(single)} all at once"
 
 
 # Choose a design: which stages are merged, then the search of the strategy asked for, then bounds on the result.
@@ -470,8 +474,9 @@ def choose(problem: PlanningProblem, *, explain: bool = True) -> SearchedSpace:
     if config.latency_budget is not None and best.ms > config.latency_budget and not config.parsed_objective.only_latency:
         best = bounds.satisfy_latency(best)
     if config.latency_budget is not None and best.ms > config.latency_budget:
-        problem_text = Message ( "the fastest design of `{}` on {} takes {} ms, more than {}" , problem . backbone . name , costs . predictor . device . id , f"{best.ms:.4g}" , OptionName ( "latency_budget" , config . latency_budget ) , )  # fmt: skip
-        raise infeasible_error(problem_text, [TightRule("latency_budget", config.latency_budget, ceil(best.ms * 1000) / 1000)])
+        fastest = f"the fastest design of `{problem.backbone.name}` on {costs.predictor.device.id} takes {best.ms:.4g} ms"
+        reason = f"{fastest}, more than `latency_budget={config.latency_budget:g}`"
+        raise infeasible_error(reason, [TightRule("latency_budget", config.latency_budget, ceil(best.ms * 1000) / 1000)])
     if config.parsed_objective.is_evolved:
         starts = [best, *fastest_designs(space, *problem.macs, n_meet)]
         best = (
@@ -550,10 +555,10 @@ def _check_objective(config: PlanConfig, accuracy_source: AccuracySource | None)
     widening = " and ".join(f"`{name}`" for name in joins_that(lambda join: join.widens))
     if accuracy_source is not None and (config.strategy not in GENERAL_STRATEGIES or config.widens):
         problem = f"accuracy is planned for by the exact search and joins other than {widening} only"
-        raise UsageError(problem, Message("leave out {} and {}", OptionName("strategy"), OptionName("join")))
+        raise UsageError(problem, "leave out `strategy` and `join`")
     if config.widens and (config.strategy != "exact" or config.params is not None):
-        problem = Message("{} joins are planned without {} and {}", f"`{config.join}`", OptionName("strategy"), OptionName("params"))
-        raise UsageError(problem, Message("leave them out, or use {}", OptionName("join", DEFAULT)))
+        problem = f"`{config.join}` joins are planned without `strategy` and `params`"
+        raise UsageError(problem, f"leave them out, or use `join={DEFAULT}`")
 
 
 def _search(problem: PlanningProblem, space: DesignSpace, n_meet: int) -> SearchResult | None:
@@ -575,7 +580,7 @@ def _search(problem: PlanningProblem, space: DesignSpace, n_meet: int) -> Search
     if search_result is None and search_exact(space, *macs, n_meet) is not None:
         if config.widens:
             reason = f"no design of `{problem.backbone.name}` with `{config.join}` joins was found in the range of multiply-accumulates"
-            raise InfeasibleError(reason, Message("use {}", OptionName("join", DEFAULT)))
+            raise InfeasibleError(reason, f"use `join={DEFAULT}`")
         raise _strategy_error(problem)
     return search_result
 
@@ -598,7 +603,7 @@ def _strategy_error(problem: PlanningProblem) -> InfeasibleError:
     """The error for a strategy that overlooks every design."""
     return InfeasibleError(
         f"the strategy `{problem.config.strategy}` finds no design of `{problem.backbone.name}`, though there is one",
-        Message("use {}", OptionName("strategy", "exact")),
+        "use `strategy=exact`",
     )
 
 
@@ -610,7 +615,7 @@ def _infeasible_error(problem: PlanningProblem, space: DesignSpace) -> Infeasibl
         if search_exact(merged, *problem.macs, config.n_meet) is not None:
             return InfeasibleError(
                 f"no design of `{graph.name}` meets the constraints while each stage is a segment of its own",
-                Message("let stages merge with {}", OptionName("merge", "auto")),
+                "let stages merge with `merge=auto`",
                 [TightRule("merge", "never", "auto")],
             )
 
@@ -628,14 +633,14 @@ def _suggest_other_kinds(problem: PlanningProblem, error: InfeasibleError) -> In
     """A refusal whose hint names the other kinds of branches, exact or stretched, where those have a design for the same request."""
     config = problem.config
     if config.planned_kinds == (STRETCH,):
-        kinds, mention = {"lossless": True, "kinds": ()}, Message("or split the network as it is with {}", OptionName("lossless"))
+        kinds, hint = {"lossless": True, "kinds": ()}, "or split the network as it is with `lossless`"
     elif config.exact:
-        text = "or let segments be stretched, which makes another network, with {}"
-        kinds, mention = {"lossless": False, "kinds": (STRETCH,)}, Message(text, OptionName("kinds", (STRETCH,)))
+        hint = f"or let segments be stretched, which makes another network, with `kinds={STRETCH}`"
+        kinds = {"lossless": False, "kinds": (STRETCH,)}
     else:
         return error
     with suppress(InfeasibleError, UsageError):
         alternative = PlanningProblem.of(problem.graph, problem.device, msgspec.structs.replace(config, **kinds), like=problem)
         if any(part.result is not None for part in _search_spaces(alternative, merges=False)):
-            error.hint = Message("{}, {}", error.hint, mention) if error.hint else Message("{}", mention)
+            error.hint = f"{error.hint}, {hint}" if error.hint else hint
     return error

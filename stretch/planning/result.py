@@ -26,7 +26,6 @@ from stretch.planning.cost.makespan import BranchTime, SegmentTime, SidedTimes, 
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, SideDesign
 from stretch.planning.design.division import with_shares
 from stretch.planning.design.scale import legal_widths, remaining_shared_weights, scaled_graph
-from stretch.planning.messages import Spelling, format_argument, render_message
 from stretch.planning.network.segments import EntryKind, Segment, backbone_of, join_kinds
 from stretch.planning.search.exact import search_exact
 from stretch.planning.search.layers import TIE, Layer, shortest_path
@@ -590,9 +589,8 @@ class PlanResult:
             sequential_same_macs_energy_mj=alone_mj[1],
         )
 
-    def answer(self, spelling: Spelling | None = None) -> PlanAnswer:
-        """The result as plain data, whose sentences write options as arguments of Python unless another `spelling` is named."""
-        words = spelling or format_argument
+    def answer(self) -> PlanAnswer:
+        """The result as plain data."""
         params = self.graph.params - sum(weight.copies for weight in shared_weights([self.graph]))
         learned = self.run.params - sum(weight.copies for weight in self.shared)
         return filled(
@@ -621,16 +619,11 @@ class PlanResult:
                 for row in self.run.sides
             ],
             comparisons=list(self.recommendation.rivals),
-            unused=[
-                msgspec.structs.replace(
-                    item, rule=render_message(item.rule, words) if item.rule else None, reason=render_message(item.reason, words)
-                )
-                for item in self.unused
-            ],
+            unused=list(self.unused),
             sequential_design=self.sequential.design if self.sequential else None,
             operator_split_design=self.operator_split.design,
             precision=dict(self.config.precision),
-            warnings=[render_message(warning, words) for warning in self.warnings],
+            warnings=list(self.warnings),
         )
 
     def _segment(self, row: SegmentTime) -> SegmentAnswer:
@@ -653,9 +646,9 @@ class PlanResult:
             ],
         )
 
-    def to_json(self, spelling: Spelling | None = None) -> dict[str, Any]:
-        """The planner's keys of `stretch branch --json`; `spelling` is that of `answer`."""
-        return self.answer(spelling).to_json()
+    def to_json(self) -> dict[str, Any]:
+        """The planner's keys of `stretch branch --json`."""
+        return self.answer().to_json()
 
 
 def _kind(row: SegmentTime) -> str:

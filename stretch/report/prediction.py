@@ -9,7 +9,6 @@ from predictors.devices import ITEM_BYTES, DeviceProfile
 from predictors.errors import InfeasibleError, StretchError, install_line
 from predictors.models.roofline import ORIGINS
 from predictors.predictor import Estimate
-from stretch.planning.messages import OptionName, format_flag
 from stretch.report.brief import prediction_brief
 from stretch.report.html.page import Chart, ChartInterval, Fact, Grid, Page, Section, intervals
 from stretch.stages.predict import PredictedLatency, PredictedRow, Prediction, PredictionTable, by_latency
@@ -110,11 +109,7 @@ def refusal_page(model: str, device: str, error: InfeasibleError, alone: Mapping
     sections = []
     if error.rules:
         rows = [
-            (
-                format_flag(OptionName(rule.rule)),
-                _shown_text(rule.value),
-                "none found" if rule.nearest is None else _shown_text(rule.nearest),
-            )
+            (rule.rule, _shown_text(rule.value), "none found" if rule.nearest is None else _shown_text(rule.nearest))
             for rule in error.rules
         ]
         words = ["No design meets these limits together. Each row has the nearest value with a design."]

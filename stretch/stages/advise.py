@@ -1,8 +1,9 @@
 """Should a network be branched? One answer for each of many devices, from the planner's own results."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations, product
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -30,7 +31,7 @@ from stretch.planning.cost.compare import (
     single_run,
 )
 from stretch.planning.cost.makespan import HANDOVER_SHARE, computing_spans, parallel_ms
-from stretch.planning.messages import OptionName, command_line
+from stretch.planning.messages import command_line, format_value
 from stretch.planning.network.segments import components
 from stretch.planning.plan import MERGED_OPTIONS, PlanningProblem, choose, choose_merged, predict_design
 from stretch.planning.result import PlanResult, SingleProcessor, ranked_singles
@@ -178,7 +179,7 @@ class _PlannedKind:
 
     result: PlanResult | None
     why: str = ""
-    options: tuple[OptionName, ...] = ()  # That ask for them beside their kind.
+    options: Mapping[str, Any] = field(default_factory=dict)  # That ask for them beside their kind.
 
     @property
     def single(self) -> Rival:
@@ -240,7 +241,7 @@ def _on_device(
         exact=exact.advice,
         stretched=stretched.advice,
         exact_at_most=at_most,
-        command=_command(model, device, kind, request, single, stretched.options if kind == STRETCHED else ()),
+        command=_command(model, device, kind, request, single, stretched.options if kind == STRETCHED else {}),
     )
     return answer, like
 
@@ -339,15 +340,16 @@ def _advice(recommended: str, exact: _PlannedKind, stretched: _PlannedKind, sing
 
 
 def _command(
-    model: Sequence[str], device: DeviceProfile, kind: str | None, request: PlanConfig, single: SingleProcessor, more: Sequence[OptionName]
+    model: Sequence[str], device: DeviceProfile, kind: str | None, request: PlanConfig, single: SingleProcessor, more: Mapping[str, Any]
 ) -> str:
     """What plans branches of a kind on the command line, or predicts one processor."""
     where = (*model, "--device", device.cli_name)
     if kind not in (EXACT, STRETCHED):
         return command_line("predict", *where, "--processor", single.processor, "--precision", single.precision)
-    options = [OptionName("processors", request.processors)] if request.processors else []
-    options.append(OptionName("lossless") if kind == EXACT else OptionName("kinds", ("stretch",)))
-    return command_line("branch", *where, options=[*options, OptionName("precision", request.precision), *more])
+    processors = ("--processors", format_value(request.processors)) if request.processors else ()
+    kinds = ("--lossless",) if kind == EXACT else ("--kinds", "stretch")
+    settings = [word for name, value in more.items() for word in ("--set", f"{name}={format_value(value)}")]
+    return command_line("branch", *where, *processors, *kinds, "--precision", format_value(request.precision), *settings)
 
 
 def _ms(answer: DeviceAdvice) -> float:

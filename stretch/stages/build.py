@@ -19,7 +19,6 @@ from stretch.evaluation.agreement import compare
 from stretch.evaluation.files import SECONDS, measure_files
 from stretch.evaluation.measure import one_sided_reason
 from stretch.export.lowering import CALIBRATION_IMAGES
-from stretch.planning.messages import Message, OptionName
 from stretch.planning.result import PlanResult
 from stretch.quantize.images import fingerprint, load_images
 from stretch.stages.rounded import Ranges, RoundedModel
@@ -129,14 +128,8 @@ def compare_with_original(model: BranchedModel, captured: Captured, images: Sequ
         return agreement, [f"{what} no list of class scores: agreement is reported as their error relative to the original's"]
     if agreement.value < MIN_AGREEMENT:
         return agreement, [
-            Message(
-                "the branched network sees the original's class in {} of {} held-out images: train it (`stretch train`), or let the "
-                "segments that change most stay as they are with {} and {}",
-                f"{agreement.value:.0%}",
-                str(agreement.images),
-                OptionName("min_agreement", MIN_AGREEMENT),
-                OptionName("repair"),
-            )
+            f"the branched network sees the original's class in {agreement.value:.0%} of {agreement.images} held-out images: train it "
+            f"(`stretch train`), or let the segments that change most stay as they are with `min_agreement={MIN_AGREEMENT:g}` and `repair`"
         ]
     return agreement, []
 

@@ -17,7 +17,6 @@ from scheduler.bundle.manifest import Manifest
 from stretch import __version__
 from stretch.export.bundle import BundleFacts, export_bundle
 from stretch.planning.design.branch_design import BranchDesign, design_to_toml
-from stretch.planning.messages import format_setting, render_errors
 from stretch.planning.plan import evaluate as evaluate_plan
 from stretch.stages.build import BATCH, HELD_BACK, RUN_IMAGES, Images, build_control, compare_files, compare_with_original
 from stretch.stages.design import read_design
@@ -131,8 +130,7 @@ def extract(
     manifest, target = None, out / "bundle" if bundle else None
     if target is not None:
         plan = recipe.plan if recipe.rounding is None else msgspec.structs.replace(recipe.plan, precision=ready.precision)
-        with render_errors(format_setting):
-            planned = evaluate_plan(ready.captured.graph, ready.profile, wanted, plan)
+        planned = evaluate_plan(ready.captured.graph, ready.profile, wanted, plan)
         control = build_control(ready.captured, planned) if controls else None
         known = {"preprocessing": preprocessing(train_set), "ranges": ranges}
         facts = BundleFacts.of(planned, "file", f"trained by nn-stretch, run {folder.name}", **known)

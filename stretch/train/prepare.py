@@ -20,7 +20,6 @@ from stretch.capture import Captured, capture
 from stretch.models.load import LoadedModel, names_code
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.scale import JOIN_CONV, scaled_graph
-from stretch.planning.messages import format_setting, render_errors
 from stretch.planning.plan import plan
 from stretch.stages.design import read_design
 from stretch.stages.network import read_network
@@ -343,8 +342,7 @@ def _designs(recipe: Recipe, folder: Path, graph: OpGraph, profile: DeviceProfil
     if net is None and recipe.design:
         return [read_design(folder / recipe.design, graph, profile)]
     if net is None:
-        with render_errors(format_setting):
-            return [plan(graph, profile, recipe.plan).design]
+        return [plan(graph, profile, recipe.plan).design]
     if net.macs[0] > net.macs[1]:
         raise UsageError(f"supernet.macs goes from {net.macs[0]:g} to {net.macs[1]:g}", "write the smaller ratio first")
     if net.designs:
@@ -355,8 +353,7 @@ def _designs(recipe: Recipe, folder: Path, graph: OpGraph, profile: DeviceProfil
                 raise StretchError(f"the design {name} has {ratio:.3f} of the original's MACs", "widen supernet.macs, or change the design")
         return designs
     if net.draw == "fastest":
-        with render_errors(format_setting):
-            return fastest_designs(graph, profile, recipe.plan, net.pool, net.macs)
+        return fastest_designs(graph, profile, recipe.plan, net.pool, net.macs)
     return random_designs(graph, profile, recipe.plan.processors, net.pool, net.macs, seed=recipe.train.seed)
 
 

@@ -284,8 +284,8 @@ def test_constraint_in_a_new_file_is_a_setting_is_obeyed_and_is_blamed(copy):
     data = json.loads(stretch(copy, *words, "--set", "branch_deadline=0.00001", ends=4))
     (rule,) = data["rules"]
     assert (rule["rule"], rule["value"]) == ("branch_deadline", 0.00001)
-    assert data["error"].endswith("the tightest is --set branch_deadline=1e-05")
-    assert data["hint"].startswith(f"the nearest value with a design is --set branch_deadline={rule['nearest']:.6g}")
+    assert data["error"].endswith("the tightest is `branch_deadline=1e-05`")
+    assert data["hint"].startswith(f"the nearest value with a design is `branch_deadline={rule['nearest']:.6g}`")
     assert slowest("--set", f"branch_deadline={rule['nearest']}") <= rule["nearest"] < slowest()
 
 

@@ -20,7 +20,6 @@ from predictors.joins import JoinKind, join_of
 from stretch.planning.cost.branch import Floats, SegmentOptions
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.scale import design_segments, scaled_branches
-from stretch.planning.messages import Message, OptionName
 from stretch.planning.network.segments import Segment
 
 # What accuracy predictors see of a segment that was changed: numbers that are zero for the original.
@@ -138,7 +137,7 @@ class AccuracyPredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     def _model_of(self, segment: str) -> Floats:
         if segment not in self.weights:
             problem = f"the accuracy predictor of `{self.model}` does not know the segment `{segment}`, only {', '.join(self.weights)}"
-            raise UsageError(problem, Message("plan with {} and the meeting points it was fitted with", OptionName("merge", "never")))
+            raise UsageError(problem, "plan with `merge=never` and the meeting points it was fitted with")
         return np.array(self.weights[segment])
 
 
@@ -314,7 +313,7 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     def _check_join(self, join: JoinKind) -> None:
         if join != self.join:
             problem = f"the sensitivity of `{self.model}` was measured with `{self.join}` joins, which says nothing of `{join}`"
-            raise UsageError(problem, Message("plan with {}", OptionName("join", self.join)))
+            raise UsageError(problem, f"plan with `join={self.join}`")
 
     def _stages(self, segment: Segment) -> tuple[str, ...]:
         stages = self.stages_of(segment.start, segment.end)
@@ -322,7 +321,7 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             raise UsageError(
                 f"the sensitivity of `{self.model}` was measured for segments that begin and end where its stages do, "
                 f"and `{segment.name}` ends at `{segment.end}`",
-                Message("leave out {}, or measure it with these meeting points", OptionName("meet")),
+                "leave out `meet`, or measure it with these meeting points",
             )
         return stages
 

@@ -18,7 +18,7 @@ from stretch.planning.config import STRETCH, Objective, PlanConfig
 from stretch.planning.constraints import Limit
 from stretch.planning.cost.accuracy import AccuracySource
 from stretch.planning.design.division import exact_kinds
-from stretch.planning.messages import Message, OptionName
+from stretch.planning.messages import format_value
 from stretch.planning.network.segments import memoised
 from stretch.planning.search import exact
 from stretch.planning.search.exact import search_exact
@@ -118,8 +118,7 @@ class Bounds:
         """The fastest design found whose parameters are in range."""
         assert self.config.params is not None
         if self.config.strategy != "exact":
-            hint = Message("leave out {} or {}", OptionName("params"), OptionName("strategy"))
-            raise UsageError("parameters can be bounded with the exact strategy only", hint)
+            raise UsageError("parameters can be bounded with the exact strategy only", "leave out `params` or `strategy`")
         low, high = (ratio * self.graph.params for ratio in self.config.params)
         if low <= fastest.params <= high:
             return fastest
@@ -163,12 +162,12 @@ class Bounds:
             return search_result
         best = self.least_loss(accuracy_source)
         value = accuracy_source.value(loss_of(fastest if best is None else best, accuracy_source))
-        goal = "to reach {:g} top-1" if option == "min_accuracy" else "to see the original's class in {:.1%} of images"
+        goal = f"reach {required:g} top-1" if option == "min_accuracy" else f"see the original's class in {required:.1%} of images"
         rule = TightRule(option, required, floor(value * 10000) / 10000)
-        result = infeasible_error(f"no design of `{self.graph.name}` is predicted {goal.format(required)}", [rule])
+        result = infeasible_error(f"no design of `{self.graph.name}` is predicted to {goal}", [rule])
         if self.config.planned_kinds == (STRETCH,):
-            all_kinds = OptionName("kinds", (STRETCH, *exact_kinds()))
-            result.hint = Message("{}; what is divided exactly, with {}, loses nothing", result.hint or "", all_kinds)
+            kinds = ",".join((STRETCH, *exact_kinds()))
+            result.hint = f"{result.hint}; segments divided exactly, with `kinds={kinds}`, lose nothing"
         raise result
 
     def most_accurate(self, fastest: exact.SearchResult, accuracy_source: AccuracySource) -> exact.SearchResult:
@@ -189,8 +188,7 @@ class Bounds:
         assert self.config.latency_budget is not None
         for name in ("min_accuracy", "min_agreement"):
             if getattr(self.config, name) is not None:
-                options = OptionName(name), OptionName("latency_budget")
-                problem = Message("the objective `{}` is not planned for with both {} and {}", self.config.objective, *options)
+                problem = f"the objective `{self.config.objective}` is not planned for with both `{name}` and `latency_budget`"
                 raise UsageError(problem, "leave out one of the two")
         search_result = search_best(self.space, *self.macs, self.n_meet, self.goal, (Goal(), self.config.latency_budget))
         return search_result or exact.search_exact(self.space, *self.macs, self.n_meet) or best
@@ -220,7 +218,7 @@ def explain_infeasible(
     Every rule is dropped alone; of those whose absence helps, the one that needs the smallest relative change is named.
     """
     if not any(segment_options.branched for options in space.options for segment_options in options):
-        hint = Message("give other meeting points with {}, or another model", OptionName("meet"))
+        hint = "give other meeting points with `meet`, or another model"
         return InfeasibleError(f"`{graph.name}` has no segment that can branch", hint)
 
     def feasible(changed: PlanConfig) -> bool:
@@ -237,7 +235,7 @@ def explain_infeasible(
     blamed = _blame_one(limits, config, feasible) or _blame_two(limits, config, feasible)
     if blamed:
         return tightest_rules_error(graph.name, blamed)
-    hint = Message("give other meeting points with {}, or other processors", OptionName("meet"))
+    hint = "give other meeting points with `meet`, or other processors"
     return InfeasibleError(f"no design of `{graph.name}` meets the constraints, and dropping any two of them does not help", hint)
 
 
@@ -299,21 +297,19 @@ def _nearest(limit: Limit, config: PlanConfig, feasible: Feasible) -> float:
 # The error for a request that no design meets, as data first and in words last.
 
 
-def infeasible_error(problem: str | Message, rules: Sequence[TightRule]) -> InfeasibleError:
+def infeasible_error(problem: str, rules: Sequence[TightRule]) -> InfeasibleError:
     """The error whose hint names the nearest values with a design; several rules give way together."""
     noun, verb = ("value", "is") if len(rules) == 1 else ("values", "are")
-    hint = Message(
-        f"the nearest {noun} with a design {verb} {{}}", _join_mentions([OptionName(rule.rule, rule.nearest) for rule in rules], " with ")
-    )
-    return InfeasibleError(problem, hint, rules)
+    nearest = " with ".join(_setting(rule.rule, rule.nearest) for rule in rules)
+    return InfeasibleError(problem, f"the nearest {noun} with a design {verb} {nearest}", rules)
 
 
 def tightest_rules_error(model: str, rules: Sequence[TightRule]) -> InfeasibleError:
     """The error that blames the tightest of a request's rules."""
-    named = _join_mentions([OptionName(rule.rule, rule.value) for rule in rules], " and ")
+    named = " and ".join(_setting(rule.rule, rule.value) for rule in rules)
     verb = "is" if len(rules) == 1 else "are"
-    return infeasible_error(Message(f"no design of `{{}}` meets the constraints; the tightest {verb} {{}}", model, named), rules)
+    return infeasible_error(f"no design of `{model}` meets the constraints; the tightest {verb} {named}", rules)
 
 
-def _join_mentions(mentions: Sequence[OptionName], between: str) -> Message:
-    return Message(between.join("{}" for _ in mentions), *mentions)
+def _setting(option: str, value: object) -> str:
+    return f"`{option}`" if value is None else f"`{option}={format_value(value)}`"

@@ -6,7 +6,6 @@ import pytest
 
 from scheduler.bundle.load import load_bundle
 from stretch.cli.branch import _folder_name
-from stretch.planning.messages import OptionName, format_flag
 from tests.predictors.specified import kept
 from tests.stretch.cli.commands import call, succeed
 from tests.stretch.pictures import folder_of
@@ -31,16 +30,14 @@ def test_dry_run_and_no_export_leave_no_folder(capsys, tmp_path, monkeypatch):
         (("--alpha", "1000", "--beta", "1000", "--set", "macs=0.7:1.4", "--set", "n_meet=9"), {"n_meet": [9, 3]}),
     ],
 )
-def test_refusal_names_flags_and_its_json_has_the_rule_and_the_values(capsys, words, rules):
+def test_refusal_names_the_option_and_its_json_has_the_rule_and_the_values(capsys, words, rules):
     result = call(capsys, "branch", "tiny_resnet", "--device", kept("pixel6"), "--dry-run", "--weights", "none", "--json", *words)
     assert result.code == 4
     data = result.data
     assert {item["rule"]: [item["value"], item["nearest"]] for item in data["rules"]} == rules
     ((name, (request, nearest)),) = rules.items()
-    assert data["error"].endswith(f"the tightest is {format_flag(OptionName(name, request))}")
-    assert data["hint"].startswith(
-        f"the nearest value with a design is {format_flag(OptionName(name, nearest))}, or split the network as it is"
-    )
+    assert data["error"].endswith(f"the tightest is `{name}={request}`")
+    assert data["hint"].startswith(f"the nearest value with a design is `{name}={nearest}`, or split the network as it is")
 
 
 @pytest.mark.parametrize(

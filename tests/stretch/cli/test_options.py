@@ -10,11 +10,10 @@ import typer
 from typer.testing import CliRunner
 
 from predictors.errors import StretchError, UsageError
-from stretch.cli.options import settings
+from stretch.cli.options import FLAGS, settings
 from stretch.cli.output import Output, verb
 from stretch.parameters import AdvancedOption, Preprocessing, read_inputs
 from stretch.planning.config import PLAN_OPTIONS, PlanConfig
-from stretch.planning.messages import FLAGS, format_flag, render_message
 from tests.stretch.cli.commands import call
 
 
@@ -67,18 +66,18 @@ def test_flags_settings_and_a_file_make_one_request_beside_the_verb_s_own(tmp_pa
         (["maks=1"], "unknown setting `maks`", "did you mean `macs`?"),
         (["after=3"], "`after` is no setting", "it has a flag, --after"),
         (["macs"], "--set macs is not understood", "write it as --set KEY=VALUE"),
-        (["macs=wide"], "--set macs=wide is not understood", "write it as --set macs=0.97:1.03"),
-        (["alpha=-1"], "--alpha is out of range", None),
-        (["count=2"], "--set count is out of range: expected `int` >= 3", None),
-        (["strategy=guess"], "--set strategy cannot be `guess`", "choose from evolve, exact, grid, operator_split"),
+        (["macs=wide"], "`macs=wide` is not understood", "write it as `macs=0.97:1.03`"),
+        (["alpha=-1"], "`alpha` is out of range", None),
+        (["count=2"], "`count` is out of range: expected `int` >= 3", None),
+        (["strategy=guess"], "`strategy` cannot be `guess`", "choose from evolve, exact, grid, operator_split"),
         (["preprocessing.size=9", "preprocessing.crop=1"], "both say how much of a picture is kept", "give one of the two"),
     ],
 )
 def test_setting_that_cannot_be_used_is_named_with_what_is_near(words, message, hint):
     result = invoke(*(part for word in words for part in ("--set", word)))
     assert isinstance(result.exception, StretchError)
-    assert message in render_message(result.exception.message, format_flag)
-    assert hint is None or render_message(result.exception.hint, format_flag) == hint
+    assert message in result.exception.message
+    assert hint is None or result.exception.hint == hint
 
 
 @pytest.mark.parametrize(

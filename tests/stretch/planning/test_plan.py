@@ -230,7 +230,7 @@ def test_stages_are_not_merged_with_one_that_is_kept():
 REFUSED = [
     ("pixel6", {"meet": ("nowhere",)}, UnknownNameError, "`nowhere`"),
     ("pixel6", SHORT | {"keep": ("s9",)}, UnknownNameError, "unknown stage to keep `s9`"),
-    ("pixel6", SHORT | {"merge": "never"}, InfeasibleError, 'let stages merge with `merge="auto"`'),
+    ("pixel6", SHORT | {"merge": "never"}, InfeasibleError, "let stages merge with `merge=auto`"),
     ("pixel6", SHORT | {"n_meet": 2}, InfeasibleError, "n_meet=2"),
     ("pixel6", SHORT | {"n_meet": 2}, InfeasibleError, "the nearest value with a design is `n_meet=1`, or split the network as it is with"),
     ("pixel6", {"join": "concat", "strategy": "grid"}, UsageError, "without `strategy` and `params`"),
@@ -240,9 +240,9 @@ REFUSED = [
 ]
 #: Of a network large enough for an exchange.
 MISSED = [
-    ({"strategy": "grid", "macs": (0.9999, 1.0001)}, InfeasibleError, 'use `strategy="exact"`'),
+    ({"strategy": "grid", "macs": (0.9999, 1.0001)}, InfeasibleError, "use `strategy=exact`"),
     ({"strategy": "grid", "params": (0.9, 1.1)}, UsageError, "exact strategy only"),
-    ({"join": "concat", "macs": (0.99999, 1.00001)}, InfeasibleError, 'use `join="project"`'),
+    ({"join": "concat", "macs": (0.99999, 1.00001)}, InfeasibleError, "use `join=project`"),
 ]
 
 

@@ -1,8 +1,6 @@
-"""What a plan says: unused processors, warnings, and options as their user writes them."""
+"""What a plan says: unused processors, warnings and numbers in sentences."""
 
 import json
-import pickle
-from copy import copy, deepcopy
 from dataclasses import replace
 from itertools import product
 from math import ceil, floor
@@ -10,24 +8,12 @@ from math import ceil, floor
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from predictors.devices import Spread, load_device
-from predictors.errors import InfeasibleError, TightRule, UsageError
 from predictors.structs import to_builtins
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.makespan import timeline
-from stretch.planning.messages import (
-    Message,
-    OptionName,
-    format_flag,
-    format_probability,
-    format_setting,
-    format_value,
-    render_errors,
-    render_message,
-)
+from stretch.planning.messages import format_probability, format_value
 from stretch.planning.pareto import front, front_answer
 from stretch.planning.plan import PlanningProblem, choose, design_of, evaluate, plan, unused_processors
 from stretch.planning.search.exact import search_exact
@@ -175,27 +161,6 @@ def test_rule_that_keeps_it_out_is_named_with_the_nearest_value(device, flag, me
 
 def test_pairs_are_one_word():
     assert format_value({"cpu": "int8", "gpu": "fp16"}) == "cpu=int8,gpu=fp16"
-
-
-@given(st.text())
-def test_what_others_wrote_is_never_taken_for_a_mention(text):
-    assert render_message(Message("`{}` and {}", text, OptionName("alpha")), format_flag) == f"`{text}` and --alpha"
-    assert render_message(text, format_flag) == text
-
-
-@pytest.mark.parametrize("same", [copy, deepcopy, lambda sentence: pickle.loads(pickle.dumps(sentence))])
-def test_copy_can_still_be_spelled_otherwise(same):
-    assert render_message(same(Message("give {}", OptionName("alpha", 1.0))), format_flag) == "give --alpha 1"
-
-
-def test_error_that_passes_an_edge_keeps_its_kind_and_its_data():
-    rules = (TightRule("alpha", 0.1, 0.2),)
-    with pytest.raises(InfeasibleError, match=r"plan\.alpha") as caught, render_errors(format_setting):
-        raise InfeasibleError(Message("{}", OptionName("alpha")), "no mention", rules)
-    assert (caught.value.rules, caught.value.hint, str(caught.value)) == (rules, "no mention", "`plan.alpha`")
-    with pytest.raises(UsageError) as caught, render_errors(format_setting):
-        raise UsageError("plain")
-    assert (caught.value.message, caught.value.hint) == ("plain", None)
 
 
 @pytest.mark.parametrize(("probability", "words"), [(1.0, "over 99 %"), (0.996, "over 99 %"), (0.64, "64 %"), (0.0, "under 1 %")])

@@ -327,8 +327,8 @@ def test_refusal_names_the_limits_and_the_best_processor():
     seen = checked(render(refusal_page("resnet50", "mi9", error, alone)))
     best = min(alone, key=lambda name: alone[name].latency_ms)
     assert "No design keeps <all> limits. Widen one." in seen.text
-    assert "--set min_width 0.9 0.5" in seen.text
-    assert "--alpha 0.01 none found" in seen.text
+    assert "min_width 0.9 0.5" in seen.text
+    assert "alpha 0.01 none found" in seen.text
     assert f"run it on {best}" in seen.text
     assert f"{LatencyPredictor(device).predict(resnet50(), best).ms:.2f} ms" in seen.text
 
