@@ -49,7 +49,7 @@ MACS = (0.97, 1.03)
 KINDS = {"exact": ("rows", "channels", "graph"), "stretched": ("stretch",), "mixed": ("stretch", "rows", "channels", "graph")}
 #: How stages become segments: each of its own, or several as one where that is faster, whatever share exchanges then take.
 STAGES, MERGED = "stages apart", "stages merged"
-MERGES: dict[str, dict[str, Any]] = {STAGES: {"merge": "never"}, MERGED: {name.option: name.value for name in MERGED_OPTIONS}}
+MERGES: dict[str, dict[str, Any]] = {STAGES: {"merge": "never"}, MERGED: MERGED_OPTIONS}
 #: Exact kinds divide runs of blocks wherever they are, so merging changes nothing about them.
 DESIGNS = (("exact", STAGES), ("stretched", STAGES), ("mixed", STAGES), ("stretched", MERGED), ("mixed", MERGED))
 MIXED = ("mixed", MERGED)
