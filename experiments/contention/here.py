@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.command import stretch
+from experiments.command import program, stretch
 from experiments.records import Row, Value, write_record
 from predictors.errors import StretchError
 from scheduler.cores import available_cores, pin_thread
@@ -152,4 +152,4 @@ def _back(run: list[float], count: int) -> int:
 
 
 if __name__ == "__main__":
-    main()
+    program(main)

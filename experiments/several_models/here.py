@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.command import stretch
+from experiments.command import program, stretch
 from experiments.records import Row, write_record
 from predictors.errors import StretchError
 from scheduler.cores import available_cores
@@ -138,4 +138,4 @@ def main(names: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    program(main)
