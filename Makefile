@@ -11,7 +11,7 @@ WORKERS ?= 2
 unexport PYTHONDONTWRITEBYTECODE
 BUNDLE := runs/$(MODEL)_$(DEVICE)
 
-.PHONY: help install demo test slow plain explore lint docs paper site lock release clean
+.PHONY: help install demo test slow plain explore lint docs site lock release clean
 
 help:
 	@echo "make install  create .venv with pinned packages and this project, 6 GB; EXTRAS=base: 0.3 GB, without PyTorch"
@@ -21,7 +21,6 @@ help:
 	@echo "make plain    tests of what only Linux has, with the form that every system has"
 	@echo "make explore  the tests of invariants with many random examples, in random order"
 	@echo "make docs     write the references of the command line and of Python and the result tables anew"
-	@echo "make paper    draw the papers' figures and tables from records, ours beside them"
 	@echo "make site     the pages of docs and experiments as a site in the folder site"
 	@echo "make lock     resolve requirements/*.lock anew"
 	@echo "make release  build the wheel and the sdist, and try both with every Python found here, also with torch"
@@ -86,9 +85,6 @@ docs: install
 	$(BIN)/python docs/make_python_reference.py
 	$(BIN)/python docs/make_bands_picture.py
 	$(BIN)/python -m experiments.render
-
-paper: install
-	$(BIN)/python -m experiments.paper.run
 
 # a dead link or a page that the order lacks ends it; the theme tells of its successor at every start
 site: install

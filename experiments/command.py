@@ -1,21 +1,39 @@
-"""A command of `stretch` in a process of its own."""
+"""Programs of experiments, and a command of `stretch` in a process of its own."""
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from predictors.errors import StretchError
 
+#: What starts `stretch`; where the package is not installed, PYTHONPATH names its folder.
+STRETCH = [sys.executable, "-P", "-c", "import sys; sys.argv[0] = 'stretch'\nfrom stretch.cli import app\napp()"]
 
-def stretch(*words: object) -> Any:
+
+def program(main: Callable[[], None]) -> None:
+    """Run a program; an error is one sentence and its exit code."""
+    try:
+        main()
+    except StretchError as error:
+        sys.stderr.write(f"error: {error.message}\n" + (f"\nhint: {error.hint}\n" if error.hint else ""))
+        sys.exit(error.exit_code)
+
+
+def stretch(*words: object, **environment: str) -> Any:
     """Return what a command of `stretch` prints as JSON.
+
+    Args:
+        words: Its words.
+        environment: Variables that differ from those of this process.
 
     Raises:
         StretchError: If it fails.
     """
-    command = [sys.executable, "-P", "-c", "from stretch.cli import app; app()", *map(str, words), "--json"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
+    command = [*STRETCH, *map(str, words), "--json"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=False, env=os.environ | environment)
     if done.returncode:
         data = json.loads(done.stdout)
         raise StretchError(f"`stretch {words[0]}` failed: {data['error']}", data["hint"])

@@ -9,6 +9,7 @@ from experiments.records import Machine, now
 from stretch.environment import processor_name
 
 if TYPE_CHECKING:
+    from stretch.train.images import ImageSet, Normalise
     from stretch.train.loop import Run
 
 
@@ -49,6 +50,14 @@ def origin(runs: Sequence[Mapping[str, Any]]) -> Origin:
         "load": max(run["cpu_load"] for run in runs),
         "date": max((run["date"] for run in runs if "date" in run), default=None),
     }
+
+
+def fp32_accuracy(model: Any, images: "ImageSet", normalise: "Normalise") -> float:
+    """Top-1 of a network on images, in fp32."""
+    from stretch.train.loop import evaluate
+    from stretch.train.recipe import TrainConfig
+
+    return evaluate(model, images, normalise, TrainConfig(amp="none", channels_last=False))
 
 
 def train_side_by_side(runs: "Sequence[Run]") -> None:

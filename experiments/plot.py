@@ -50,43 +50,28 @@ LINES = (
     ),
 )
 
-_SCALING = "experiments/cifar_accuracy/results/h200_scaling.json"
 _SUPERNET = "experiments/supernet/results/h200.json"
-_TOP1, _INTERVAL, _CIFAR = "top-1 %", "95 % interval ±", "experiments/cifar_accuracy"
+_CIFAR = "experiments/cifar_accuracy"
+#: Record, table, title and picture of accuracies on CIFAR-10.
+_ACCURACIES = (
+    ("h200", "accuracy", "Branched and sequential ResNet-56 at equal cost", "accuracy"),
+    ("latency", "meeting_points", "Number of meeting points", "meeting_points"),
+    ("h200_scaling", "strategies", "Ways to scale", "strategies"),
+    ("h200_scaling", "replication", "Replicated, before scaling", "replication"),
+    ("h200_scaling", "ratios", "Scaling ratios at equal cost", "ratios"),
+    ("h200_scaling", "distillation", "Distillation", "distillation"),
+)
 PLOTS = (
-    Plot(
-        f"{_CIFAR}/results/h200.json",
-        "accuracy",
-        _TOP1,
-        "Branched and sequential ResNet-56 at equal cost: top-1 %, 95 % interval",
-        f"{_CIFAR}/accuracy.svg",
-        _INTERVAL,
-    ),
-    Plot(
-        f"{_CIFAR}/results/latency.json",
-        "meeting_points",
-        _TOP1,
-        "Number of meeting points: top-1 %, 95 % interval",
-        f"{_CIFAR}/meeting_points.svg",
-        _INTERVAL,
-    ),
-    Plot(_SCALING, "strategies", _TOP1, "Ways to scale: top-1 %, 95 % interval", f"{_CIFAR}/strategies.svg", _INTERVAL),
-    Plot(_SCALING, "replication", _TOP1, "Replicated, before scaling: top-1 %, 95 % interval", f"{_CIFAR}/replication.svg", _INTERVAL),
-    Plot(
-        _SCALING,
-        "ratios",
-        _TOP1,
-        "Scaling ratios at equal cost: top-1 %, 95 % interval",
-        f"{_CIFAR}/ratios.svg",
-        _INTERVAL,
-    ),
-    Plot(
-        _SCALING,
-        "distillation",
-        _TOP1,
-        "Distillation: top-1 %, 95 % interval",
-        f"{_CIFAR}/distillation.svg",
-        _INTERVAL,
+    *(
+        Plot(
+            f"{_CIFAR}/results/{record}.json",
+            table,
+            "top-1 %",
+            f"{title}: top-1 %, 95 % interval",
+            f"{_CIFAR}/{out}.svg",
+            "95 % interval ±",
+        )
+        for record, table, title, out in _ACCURACIES
     ),
     Plot(
         "experiments/calibration/results/h200.json",
@@ -105,6 +90,17 @@ PLOTS = (
         "alone, 40 epochs",
     ),
 )
+
+
+def _head(title: str, height: int) -> list[str]:
+    """The first lines of a picture."""
+    return [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" role="img" '
+        'aria-labelledby="title" font-family="sans-serif" font-size="13" fill="#1a1a1a">',
+        f'  <title id="title">{escape(title)}</title>',
+        f'  <rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
+        f'  <text x="20" y="28" font-weight="bold">{escape(title)}</text>',
+    ]
 
 
 def draw(plot: Plot, root: Path = ROOT) -> str:
@@ -130,13 +126,7 @@ def draw(plot: Plot, root: Path = ROOT) -> str:
         return round(LEFT + (value - low) / (high - low) * (WIDTH - LEFT - RIGHT), 1)
 
     bottom = TOP + ROW * len(points)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" role="img" '
-        'aria-labelledby="title" font-family="sans-serif" font-size="13" fill="#1a1a1a">',
-        f'  <title id="title">{escape(plot.title)}</title>',
-        f'  <rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
-        f'  <text x="20" y="28" font-weight="bold">{escape(plot.title)}</text>',
-    ]
+    parts = _head(plot.title, height)
     for step in range(5):
         value = low + (high - low) * step / 4
         parts.append(f'  <path d="M{x(value)} {TOP - 14}V{bottom}" stroke="#dddddd"/>')
@@ -176,13 +166,7 @@ def draw_lines(plot: Lines, root: Path = ROOT) -> str:
         x = left + (number - count[0]) / (count[-1] - count[0]) * (right - left)
         return f"{x:.1f} {bottom - (log10(value) - low) / (high - low) * (bottom - top):.1f}"
 
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {bottom + 50}" width="{WIDTH}" height="{bottom + 50}" role="img" '
-        'aria-labelledby="title" font-family="sans-serif" font-size="13" fill="#1a1a1a">',
-        f'  <title id="title">{escape(plot.title)}</title>',
-        f'  <rect width="{WIDTH}" height="{bottom + 50}" fill="#ffffff"/>',
-        f'  <text x="20" y="28" font-weight="bold">{escape(plot.title)}</text>',
-    ]
+    parts = _head(plot.title, bottom + 50)
     for step in range(5):
         value = 10 ** (low + (high - low) * step / 4)
         y = at(count[0], value).split()[1]
@@ -202,7 +186,7 @@ def draw_lines(plot: Lines, root: Path = ROOT) -> str:
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def main() -> int:
+def main() -> None:
     """Draw every picture."""
     for lines in LINES:
         (ROOT / lines.out).write_text(draw_lines(lines))
@@ -210,8 +194,7 @@ def main() -> int:
     for plot in PLOTS:
         (ROOT / plot.out).write_text(draw(plot))
         sys.stdout.write(f"{plot.out}\n")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

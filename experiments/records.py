@@ -24,6 +24,8 @@ from stretch.environment import OTHERS, processor_name, version
 
 ROOT = Path(__file__).resolve().parents[1]
 SCHEMA = 2
+#: Mean number of busy processes over the minute before this process, which is before its run: later it is the run itself.
+LOAD = os.getloadavg()[0]
 
 Source = Literal["measured", "simulated", "predicted", "paper"]
 #: Repetitions behind a number; None where nothing is repeated, or, for a part of a record, as said one level above.
@@ -132,8 +134,8 @@ def write_record(
     *,
     source: Source,
     command: str,
-    runs: Runs,
-    load: float | None,
+    runs: Runs = None,
+    load: float | None = LOAD,
     interleaved: bool | None = None,
     about: Mapping[str, About] | None = None,
     notes: Sequence[str] = (),
@@ -149,7 +151,7 @@ def write_record(
         source: How the numbers came about.
         command: What reproduces it, such as ``python -m experiments.executor.run``.
         runs: Number of repetitions behind each number; None where nothing is repeated.
-        load: ``os.getloadavg()[0]``, taken before the run: afterwards it is the run itself.
+        load: Mean number of busy processes before the run; None where it says nothing.
         interleaved: Whether contestants took turns; None where nothing is compared.
         about: What differs in single tables, columns or rows.
         notes: What a reader must know before the numbers.

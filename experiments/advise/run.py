@@ -25,7 +25,6 @@ Row = dict[str, Value]
 
 def answers() -> None:
     """Record the answers for every network and device."""
-    load = os.getloadavg()[0]
     profiles = [load_device(name) for name in list_devices()]
     by_network: dict[str, list[DeviceAdvice]] = {}
     for model, name in MODELS.items():
@@ -44,8 +43,6 @@ def answers() -> None:
         },
         source="predicted",
         command="python -m experiments.advise.run answers",
-        runs=None,
-        load=load,
         notes=[
             "All networks at 224×224, each processor in its default precision, the best single processor in any that is at least as wide as the narrowest of these. Nothing was measured on a device here.",
             "A cell says what is advised: `exact` or `stretched` branches with their speed-up over the best single processor, or that processor alone; `?` is `no clear winner`, with the larger predicted speed-up.",
@@ -112,7 +109,7 @@ def _totals(device_advices: list[DeviceAdvice]) -> Row:
 
 def time_it(runs: int) -> None:
     """Record how long the command takes for one network on all profiles, on one core."""
-    load, core = os.getloadavg()[0], min(os.sched_getaffinity(0))
+    core = min(os.sched_getaffinity(0))
     command = [str(Path(sys.executable).parent / "stretch"), "advise", TIMED, "--json", "--quiet"]
     walls, used = [], []
     with tempfile.TemporaryDirectory() as compiled:
@@ -138,7 +135,6 @@ def time_it(runs: int) -> None:
         source="measured",
         command="python -m experiments.advise.run time",
         runs=runs,
-        load=load,
         notes=[
             "A process per run, bound to one core, start and import of torch included; a first run, which compiles Python files, is left out. Wall time counts what others took of that core."
         ],

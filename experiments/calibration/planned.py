@@ -9,13 +9,13 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.gpu import facts, origin
+from experiments.gpu import facts, fp32_accuracy, origin
 
 HERE = Path(__file__).parent
 DESIGNS = HERE / "designs"
@@ -159,13 +159,6 @@ class Seed:
 
         return TrainConfig(epochs=epochs, batch=BATCH, learning_rate=rate, weight_decay=WEIGHT_DECAY, seed=self.seed, **more)
 
-    def accuracy(self, model: Any) -> float:
-        """Top-1 on the test images, in fp32."""
-        from stretch.train.loop import evaluate
-        from stretch.train.recipe import TrainConfig
-
-        return evaluate(model, self.test_set, self.normalise, TrainConfig(amp="none", channels_last=False))
-
     def add(self, name: str, state: str, accuracy: float, seconds: float) -> None:
         """Add a row, and write down what there is."""
         self.rows.append({"name": name, "state": state, "accuracy": accuracy, "seconds": seconds})
@@ -178,10 +171,6 @@ class Seed:
     def has(self, name: str, state: str) -> bool:
         """Whether a row is there."""
         return any((row["name"], row["state"]) == (name, state) for row in self.rows)
-
-    def trained(self, case: Case) -> Path:
-        """Weights of a design after training with labels."""
-        return self.out / f"{case.file.stem}-{self.seed}.safetensors"
 
     def done(self, case: Case) -> bool:
         """Whether there is nothing left to measure of a design."""
@@ -200,20 +189,18 @@ class Seed:
         start = time.perf_counter()
         model = build(self.captured, design).to(self.device)
         if not self.has(case.name, STATES[0]):
-            self.add(case.name, STATES[0], self.accuracy(model), time.perf_counter() - start)
+            self.add(case.name, STATES[0], fp32_accuracy(model, self.test_set, self.normalise), time.perf_counter() - start)
         start = time.perf_counter()
         calibrate(model, self.captured, self.images)
         if self.device.type == "cuda":
             torch.cuda.synchronize()
         if not self.has(case.name, STATES[1]):
-            self.add(case.name, STATES[1], self.accuracy(model), time.perf_counter() - start)
+            self.add(case.name, STATES[1], fp32_accuracy(model, self.test_set, self.normalise), time.perf_counter() - start)
         self._train_on(case, design, model.state_dict())
 
     def _train_on(self, case: Case, design: Any, state: dict[str, Any]) -> None:
         """Both runs from the calibrated start, side by side."""
         import copy
-
-        from safetensors.torch import save_file
 
         from experiments.gpu import train_side_by_side
         from stretch.train.loop import Run
@@ -235,9 +222,7 @@ class Seed:
         train_side_by_side(list(runs.values()))
         for what, run in runs.items():
             # in fp32, as the other rows
-            self.add(case.name, what, self.accuracy(run.model), sum(e.seconds for e in run.history.epochs))
-            if what == STATES[3]:
-                save_file({key: value.contiguous() for key, value in run.model.state_dict().items()}, self.trained(case))
+            self.add(case.name, what, fp32_accuracy(run.model, self.test_set, self.normalise), sum(e.seconds for e in run.history.epochs))
 
 
 def job(work: Seed, until: float) -> None:
@@ -252,17 +237,10 @@ def job(work: Seed, until: float) -> None:
         work.measure(case)
 
 
-def command(
-    doc: str | None,
-    module: str,
-    first: tuple[str, Callable[[], object]],
-    seed: type[Seed],
-    do: Callable[[Any, float], object],
-    record: Callable[[Path], None],
-) -> int:
-    """Run a command of a module: the first one, `job` of one seed, `all` of several in processes side by side, or `record`; gives an exit status."""
-    parser = argparse.ArgumentParser(description=doc)
-    parser.add_argument("what", choices=[first[0], "job", "all", "record"])
+def main() -> int:
+    """Run one of the commands; several seeds run in processes side by side."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["plan", "job", "all", "record"])
     parser.add_argument("names", nargs="*")
     parser.add_argument("--data", type=Path, default=Path("cifar.npz"))
     parser.add_argument("--out", type=Path, default=Path("runs/planned"))
@@ -270,16 +248,18 @@ def command(
     parser.add_argument("--only", nargs="*", default=[], help="names of the designs that are measured; all if left out")
     parser.add_argument("--until", type=float, default=3600.0, help="seconds after which no further design is begun")
     options = parser.parse_args()
-    if options.what == first[0]:
-        first[1]()
+    if options.what == "plan":
+        write_designs()
     elif options.what == "job":
-        do(seed(int(options.names[0]), options.data, options.out, Epochs(*options.epochs), options.only), options.until)
+        job(Seed(int(options.names[0]), options.data, options.out, Epochs(*options.epochs), options.only), options.until)
     elif options.what == "record":
         record(Path(options.names[0]))
     else:
         words = ["--data", str(options.data), "--out", str(options.out), "--until", str(options.until)]
         words += ["--epochs", *map(str, options.epochs), "--only", *options.only]
-        processes = [subprocess.Popen([sys.executable, "-m", module, "job", number, *words]) for number in options.names]
+        processes = [
+            subprocess.Popen([sys.executable, "-m", "experiments.calibration.planned", "job", number, *words]) for number in options.names
+        ]
         return sum(process.wait() != 0 for process in processes)
     return 0
 
@@ -338,4 +318,4 @@ def record(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(command(__doc__, "experiments.calibration.planned", ("plan", write_designs), Seed, job, record))
+    sys.exit(main())

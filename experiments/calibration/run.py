@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from experiments.cifar_accuracy.run import ALIGN, MODEL, initialise
-from experiments.gpu import facts, origin
+from experiments.cifar_accuracy.run import ALIGN, MODEL
+from experiments.gpu import facts, fp32_accuracy, origin
 
 HERE = Path(__file__).parent
 DESIGNS = HERE.parent / "cifar_accuracy" / "designs"
@@ -59,6 +59,7 @@ class Job:
         from stretch.models.tiny import CifarFamily
         from stretch.train.images import Normalise, load_arrays
         from stretch.train.loop import train
+        from stretch.train.prepare import initialise
         from stretch.train.recipe import TrainConfig
 
         torch.backends.cudnn.benchmark = True
@@ -83,16 +84,9 @@ class Job:
         self.images = [self.normalise(part) for part in self.train_set.images[choice.to(self.device)].split(256)]
         self.rows: list[dict[str, Any]] = []
         self.file: Path | None = None
-        self.parent = self.accuracy(parent.to(self.device))
+        self.parent = fp32_accuracy(parent.to(self.device), self.test_set, self.normalise)
         parent.to("cpu")
         self.add("parent", self.parent, self.captured.graph.macs, seconds)
-
-    def accuracy(self, model: Any) -> float:
-        """Top-1 on the test images, in fp32."""
-        from stretch.train.loop import evaluate
-        from stretch.train.recipe import TrainConfig
-
-        return evaluate(model, self.test_set, self.normalise, TrainConfig(amp="none", channels_last=False))
 
     def add(self, what: str, accuracy: float, macs: int, seconds: float | None) -> None:
         """Add a row, and write down what there is."""
@@ -145,18 +139,24 @@ class Job:
             design = self.design(name, join)
             start = time.perf_counter()
             model = build(self.captured, design).to(self.device)
-            self.add(f"{name}, {join}: inherited", self.accuracy(model), model.graph.macs, time.perf_counter() - start)
+            self.add(
+                f"{name}, {join}: inherited",
+                fp32_accuracy(model, self.test_set, self.normalise),
+                model.graph.macs,
+                time.perf_counter() - start,
+            )
             segment_options: dict[str, dict[str, Any]] = {"joins alone": {"layers": False}, "calibrated": {}}
             if refined:
                 segment_options["refined"] = {"steps": REFINE}
             for label, options in segment_options.items():
                 model, seconds = self.calibrated(design, **options)
-                self.add(f"{name}, {join}: {label}", self.accuracy(model), model.graph.macs, seconds)
+                self.add(f"{name}, {join}: {label}", fp32_accuracy(model, self.test_set, self.normalise), model.graph.macs, seconds)
 
     def train(self) -> None:
         """Some epochs from the calibrated start and as many from scratch, the two side by side."""
         from experiments.gpu import train_side_by_side
         from stretch.train.loop import Run
+        from stretch.train.prepare import initialise
         from stretch.train.recipe import TrainConfig
         from stretch.transform import BranchedModel
 
@@ -192,26 +192,10 @@ def job(seed: int, data: Path, out: Path, epochs: int, parts: tuple[str, ...]) -
 
 def queue(seeds: list[str], data: Path, out: Path, epochs: int, parts: tuple[str, ...]) -> int:
     """One process a seed, each on a GPU of its own; returns how many failed."""
+    words = ["--data", str(data), "--out", str(out), "--epochs", str(epochs), "--part", *parts]
+    command = [sys.executable, "-m", "experiments.calibration.run", "job"]
     processes = [
-        subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "experiments.calibration.run",
-                "job",
-                seed,
-                "--data",
-                str(data),
-                "--out",
-                str(out),
-                "--epochs",
-                str(epochs),
-                "--part",
-                *parts,
-            ],
-            env=os.environ | {"CUDA_VISIBLE_DEVICES": str(gpu)},
-        )
-        for gpu, seed in enumerate(seeds)
+        subprocess.Popen([*command, seed, *words], env=os.environ | {"CUDA_VISIBLE_DEVICES": str(gpu)}) for gpu, seed in enumerate(seeds)
     ]
     return sum(process.wait() != 0 for process in processes)
 

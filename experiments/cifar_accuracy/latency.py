@@ -48,7 +48,6 @@ def main() -> None:
         {"meeting_points": rows},
         source="predicted",
         command="python -m experiments.cifar_accuracy.latency",
-        runs=None,
         load=None,
         about={"meeting_points": About(columns={"top-1 %": accuracy, "95 % interval ±": accuracy})},
         notes=[

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -77,6 +76,7 @@ def job(variant: str, seeds: list[int], data: Path, out: Path, epochs: int, bran
     from stretch.planning.design.scale import resolve_design
     from stretch.train.images import load_arrays
     from stretch.train.loop import Run
+    from stretch.train.prepare import initialise
     from stretch.train.recipe import TrainConfig
     from stretch.transform import BranchedModel
 
@@ -134,13 +134,6 @@ def job(variant: str, seeds: list[int], data: Path, out: Path, epochs: int, bran
         label = f"{short(variant)}-{epochs}-{seed}{f'-{kd}' if kd else ''}{'' if branches_beside else '-one_stream'}"
         (out / f"{label}.json").write_text(json.dumps(result))
         sys.stderr.write(f"{label}: {result['accuracy']:.4f}, {result['minutes']:.2f} GPU min\n")
-
-
-def initialise(model: Any) -> None:
-    """He et al. 2015's initial weights for every convolution, whatever built the model."""
-    from stretch.train.prepare import initialise as fresh
-
-    fresh(model)
 
 
 def result_file(out: Path, token: str) -> Path:

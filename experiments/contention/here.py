@@ -3,9 +3,7 @@
 import argparse
 import contextlib
 import multiprocessing
-import os
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.command import stretch
+from experiments.command import program, stretch
 from experiments.records import Row, Value, write_record
 from predictors.errors import StretchError
 from scheduler.cores import available_cores, pin_thread
@@ -35,7 +33,7 @@ BACK = 1.25
 START_S = 0.5
 
 
-def main() -> int:
+def main() -> None:
     """Measure and write ``results/measured.json``."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, default=Path("runs/contention"))
@@ -49,7 +47,6 @@ def main() -> int:
     folder = options.work / f"{MODEL}_{DEVICE}_here"
     if not folder.exists():
         stretch("branch", MODEL, "--device", DEVICE, "--processors", "cpu,gpu", "--weights", "none", "--out", str(folder))
-    load = os.getloadavg()[0]
     mapping = {"cpu": f"cpu{first}", "gpu": f"cpu{second}"}
     x = np.random.default_rng(0).standard_normal((1, 3, 224, 224)).astype(np.float32)
     result: dict[str, list[list[float]]] = {}
@@ -83,7 +80,6 @@ def main() -> int:
         command=f"python -m experiments.contention.here --rounds {options.rounds}",
         runs=options.rounds,
         interleaved=True,
-        load=load,
         notes=[
             f"{MODEL} branched for {DEVICE}'s CPU and GPU, of which the first runs on core {first} and the second on core {second}; {BEFORE} inferences, "
             f"{WHILE} (lasting: {LONG}, one round) beside {OTHERS} processes that compute on core {second} without a pause, {AFTER} after they have ended; contenders in turns, "
@@ -91,7 +87,6 @@ def main() -> int:
             f"back: inferences after the processes have ended until three in a row take at most {BACK:g} times the median before; the worst round",
         ],
     )
-    return 0
 
 
 def latencies(run: Callable[[Any], Any], x: Any, core: int, count: int) -> list[float]:
@@ -157,4 +152,4 @@ def _back(run: list[float], count: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program(main)

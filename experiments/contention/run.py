@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,10 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.command import stretch
+from experiments.command import program, stretch
 from experiments.records import Row, write_record
 from predictors.devices import load_device
-from predictors.errors import StretchError
 from predictors.thermal import read_thermal
 from scheduler.bundle.load import load_bundle
 from scheduler.simulate.answer import prepare
@@ -136,18 +134,14 @@ def rows_of(what: str, latencies: Sequence[float]) -> Row:
     return row
 
 
-def main(words: list[str] | None = None) -> int:
+def main(words: list[str] | None = None) -> None:
     """Simulate and write ``results/simulated.json``."""
     parser = argparse.ArgumentParser(prog="python -m experiments.contention.run", description=__doc__)
     parser.add_argument("--work", type=Path, default=Path("runs/contention"), help="folder of the bundles")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "simulated.json")
     options = parser.parse_args(words)
     options.work.mkdir(parents=True, exist_ok=True)
-    try:
-        networks = make_networks(options.work)
-    except StretchError as error:
-        sys.stderr.write(f"error: {error.message}\n\nhint: {error.hint}\n")
-        return error.exit_code
+    networks = make_networks(options.work)
     mapping = {share: phases(networks, share) for share in SHARES}
     listed = mapping[LISTED]
     changed = listed[SWITCHING].clients[0]
@@ -184,7 +178,6 @@ def main(words: list[str] | None = None) -> int:
         source="simulated",
         command="python -m experiments.contention.run",
         runs=1,
-        load=os.getloadavg()[0],
         notes=[
             f"{MODEL} planned for {DEVICE} with {', '.join(PLANS)}; a request every {EVERY_MS:g} ms; {LISTED:g} of a processor taken where "
             "nothing else is said.",
@@ -193,8 +186,7 @@ def main(words: list[str] | None = None) -> int:
         ],
     )
     sys.stderr.write(json.dumps(tables["phases"], indent=1) + "\n")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program(main)

@@ -35,7 +35,7 @@ ELSEWHERE = "tried on another machine, "
 LIMIT = 600
 
 
-def main() -> int:
+def main() -> None:
     """Run one of the commands."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["smallest", "one", "all", "record"])
@@ -54,7 +54,6 @@ def main() -> int:
         try_all(options.names or list(SETS), options.out, options.ways, options.jobs, options.limit, again=options.again)
     else:
         record(options.out)
-    return 0
 
 
 def try_all(sets: Sequence[str], out: Path, options: Sequence[str], jobs: int, limit: int, *, again: bool) -> None:
@@ -225,4 +224,4 @@ COLUMNS = {
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,13 +1,13 @@
 """What the executor adds to the work it hands out: `python -m experiments.executor.run BUNDLE`."""
 
 import argparse
-import os
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from experiments.command import program
 from experiments.records import About, Facts, Value, write_record
 from predictors.errors import StretchError
 from scheduler.bundle.load import Bundle, load_bundle
@@ -95,7 +95,7 @@ def comparison(result: Benchmark) -> list[dict[str, Value]]:
     ]
 
 
-def main(words: list[str] | None = None) -> int:
+def main(words: list[str] | None = None) -> None:
     """Measure and write ``results/host.json``."""
     parser = argparse.ArgumentParser(prog="python -m experiments.executor.run", description=__doc__)
     parser.add_argument("bundle", type=Path, help="a bundle, such as the one of `stretch branch resnet50 --device pixel6`")
@@ -105,15 +105,10 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--empty-runs", type=int, default=500, help="inferences with subgraphs that cost nothing")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "host.json")
     options = parser.parse_args(words)
-    load = os.getloadavg()[0]
-    try:
-        bundle = load_bundle(options.bundle, check_hashes=True)
-        mapping = parse_mapping([options.mapping])
-        result, costs, met = measure(bundle, mapping, options.rounds, options.warmup)
-        empty = empty_handoffs(bundle, mapping, options.empty_runs)
-    except StretchError as error:
-        sys.stderr.write(f"error: {error.message}\n")
-        return error.exit_code
+    bundle = load_bundle(options.bundle, check_hashes=True)
+    mapping = parse_mapping([options.mapping])
+    result, costs, met = measure(bundle, mapping, options.rounds, options.warmup)
+    empty = empty_handoffs(bundle, mapping, options.empty_runs)
     manifest = bundle.manifest
     overlap = [trace.overlap_ms(*first_processors(bundle)) for trace in result.traces]
     overview: list[dict[str, Value]] = [
@@ -140,13 +135,11 @@ def main(words: list[str] | None = None) -> int:
         about={
             "handoff": About(interleaved=False, rows={"that cost nothing": Facts(runs=options.empty_runs)}),
         },
-        load=load,
         notes=[
             f"{manifest.model.name} planned for {manifest.device}, weights {manifest.weights.source}, {options.mapping}, on cores {', '.join(map(str, result.cores))}."
         ],
     )
     sys.stderr.write(f"{options.out} written; fill the pages with python -m experiments.render\n")
-    return 0
 
 
 def first_processors(bundle: Bundle) -> tuple[str, str]:
@@ -156,4 +149,4 @@ def first_processors(bundle: Bundle) -> tuple[str, str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program(main)

@@ -1,7 +1,6 @@
 """Exact designs as this machine runs them, beside one processor and one graph on two threads: `python -m experiments.lossless.run measured PROFILE`."""
 
 import argparse
-import os
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +12,6 @@ import numpy as np
 
 from experiments.records import About, Facts, Row, write_record
 from predictors.devices import DeviceProfile, load_device
-from predictors.errors import StretchError
 from scheduler.bundle.load import load_bundle
 from scheduler.checks.verify import random_input
 from scheduler.cores import available_cores
@@ -147,7 +145,7 @@ def contestants_of(name: str, times: Mapping[str, Sequence[float]]) -> list[Row]
     ]
 
 
-def measured(words: Sequence[str]) -> int:
+def measured(words: Sequence[str]) -> None:
     """Measure and write ``results/measured.json``; gives the exit code."""
     parser = argparse.ArgumentParser(prog="python -m experiments.lossless.run measured", description=__doc__)
     parser.add_argument(
@@ -158,24 +156,20 @@ def measured(words: Sequence[str]) -> int:
     parser.add_argument("--work", type=Path, default=Path("runs/lossless_measured"), help="where the bundles go")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "measured.json")
     options = parser.parse_args(words)
-    load, cores = os.getloadavg()[0], available_cores()[:2]
+    cores = available_cores()[:2]
     options.work.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
     single: list[Row] = []
     if len(cores) < 2:
         parser.error("exact branches are measured on two cores, this process may use one")
-    try:
-        profile = load_device(options.profile)
-        for name in options.networks.split(","):
-            folder = options.work / name.replace(":", "_")
-            plan, seconds = make_bundle(name, profile, folder)
-            measurement = measure(folder, cores, options.rounds)
-            rows.append(row_of(name, plan, seconds, measurement))
-            single += contestants_of(name, measurement.times)
-            sys.stderr.write(f"{rows[-1]}\n")
-    except StretchError as error:
-        sys.stderr.write(f"error: {error.message}\n" + (f"\nhint: {error.hint}\n" if error.hint else ""))
-        return error.exit_code
+    profile = load_device(options.profile)
+    for name in options.networks.split(","):
+        folder = options.work / name.replace(":", "_")
+        plan, seconds = make_bundle(name, profile, folder)
+        measurement = measure(folder, cores, options.rounds)
+        rows.append(row_of(name, plan, seconds, measurement))
+        single += contestants_of(name, measurement.times)
+        sys.stderr.write(f"{rows[-1]}\n")
     write_record(
         options.out,
         {"networks": rows, "contestants": single},
@@ -183,7 +177,6 @@ def measured(words: Sequence[str]) -> int:
         command=f"python -m experiments.lossless.run measured {options.profile.name}",
         runs=options.rounds,
         interleaved=True,
-        load=load,
         about={
             "networks": About(
                 columns={
@@ -199,4 +192,3 @@ def measured(words: Sequence[str]) -> int:
         ],
     )
     sys.stderr.write(f"{options.out} written; fill the pages with python -m experiments.render\n")
-    return 0

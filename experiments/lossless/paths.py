@@ -1,6 +1,5 @@
 """What networks gain that branch by themselves, and a bound on it: `python -m experiments.lossless.run paths`."""
 
-import os
 import sys
 import tempfile
 from pathlib import Path
@@ -94,7 +93,6 @@ def paths() -> None:
         {"paths": rows},
         source="predicted",
         command="python -m experiments.lossless.run paths",
-        runs=None,
         load=None,
         notes=[
             "Speed-ups over the best single processor, on the shipped profiles; every design computes the original's output.",
@@ -159,7 +157,6 @@ def exact() -> None:
         source="measured",
         command="python -m experiments.lossless.run exact",
         runs=1,
-        load=os.getloadavg()[0],
         notes=[
             f"Planned for {device} {processors}, random weights with settled statistics; run by the scheduler on CPU cores in fp32, one input.",
             "`largest difference`: between its output and the original's in torch, over the largest output; the libraries add up in other orders.",

@@ -2,11 +2,11 @@
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from experiments.command import program
 from experiments.lossless.measured import measured
 from experiments.lossless.paths import exact, paths
 from experiments.networks import MODELS, graph_of
@@ -33,21 +33,20 @@ DEVICES = {
 LINKS = (0.5, 1.0, 2.0)
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    """Plan everything, or measure, and write a record; gives the exit code."""
+def main(words: Sequence[str] | None = None) -> None:
+    """Plan everything, or measure, and write a record."""
     words = sys.argv[1:] if words is None else words
     if words[:1] == ["measured"]:
-        return measured(words[1:])
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["floats", "paths", "exact"])
-    what = parser.parse_args(words).what
-    {"floats": floats, "paths": paths, "exact": exact}[what]()
-    return 0
+        measured(words[1:])
+    else:
+        parser = argparse.ArgumentParser(description=__doc__)
+        parser.add_argument("what", choices=["floats", "paths", "exact"])
+        {"floats": floats, "paths": paths, "exact": exact}[parser.parse_args(words).what]()
 
 
 def floats() -> None:
     """Record what exact designs gain in precisions that need no images, as `--lossless` plans them."""
-    load, rows = os.getloadavg()[0], []
+    rows = []
     for model, name in MODELS.items():
         graph = graph_of(model)
         for device, processors in DEVICES.items():
@@ -77,8 +76,6 @@ def floats() -> None:
         {"floats": rows},
         source="predicted",
         command="python -m experiments.lossless.run floats",
-        runs=None,
-        load=load,
         notes=[
             "`--lossless` as it is by default, in fp32 and fp16: no images are needed. Networks at 224×224; nothing was measured.",
             "Speed-ups are over the original on the best single processor in the same precisions; `links 0.5` and `links 2` are the same designs where every transfer takes half or twice the time; low and high are the ends of the 90 % interval.",
@@ -87,4 +84,4 @@ def floats() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program(main)

@@ -58,7 +58,6 @@ def one_run(out: Path) -> dict[str, Any]:
 
 def phases(runs: int) -> None:
     """Record the wall time of each phase, cold and warm."""
-    load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "bundle"
         dropped = drop_caches()
@@ -89,7 +88,6 @@ def phases(runs: int) -> None:
         source="measured",
         command="python -m experiments.main_job.run phases",
         runs=runs,
-        load=load,
         notes=[
             f"stretch branch {MODEL} --device {DEVICE}, a process per run, random weights (no hub is reached)",
             "cold: the page cache was emptied before the one run"
@@ -120,7 +118,6 @@ def predict() -> None:
         {"matrix": rows, "profiles": [profile_row(device) for device in DEVICES]},
         source="predicted",
         command="python -m experiments.main_job.run predict",
-        runs=None,
         load=None,
         notes=[
             *refused,
@@ -181,7 +178,6 @@ def predicted_row(model: str, device: str, processors: str) -> dict[str, Value]:
 
 def check() -> None:
     """Record, for every model and device, whether the scheduler computes what torch computes, and how long planning took."""
-    load = os.getloadavg()[0]
     rows = []
     for model in MODELS:
         for device, processors in DEVICES.items():
@@ -193,7 +189,6 @@ def check() -> None:
         source="measured",
         command="python -m experiments.main_job.run check",
         runs=1,
-        load=load,
         notes=[CHECKED],
     )
 

@@ -17,17 +17,6 @@ from scheduler.delegates.opencl.schedule import Options
 NETWORKS = ("resnet50", "mobilenet_v2", "regnet_x_1_6gf", "efficientnet_b0")
 
 
-def note_on_fit(networks: Sequence[str]) -> str:
-    """Which networks of a comparison the tile costs were fitted to: those are not held out."""
-    fitted = [name for name in networks if name in NETWORKS]
-    if not fitted:
-        return "Tile costs of our kernels were fitted to none of these networks; all are held out."
-    held_out = [name for name in networks if name not in NETWORKS]
-    rest = f"held out: {', '.join(held_out)}" if held_out else "no network here is held out"
-    same = "these same networks" if not held_out else "some of these networks"
-    return f"Tile costs of our kernels were fitted to convolutions of {same} ({', '.join(fitted)}); {rest}."
-
-
 def save_network(name: str, folder: Path) -> Path:
     """Write a network of `stretch list models` as `stretch branch` would write it whole."""
     from stretch.capture import capture

@@ -2,7 +2,6 @@
 
 import argparse
 import multiprocessing
-import os
 import random
 import statistics
 import sys
@@ -15,7 +14,6 @@ from experiments.opencl_networks.networks import (
     Runner,
     difference,
     forget_own_tuning,
-    note_on_fit,
     onnxruntime,
     opencl,
     save_network,
@@ -121,40 +119,35 @@ def by_kind(name: str, runner: Runner) -> list[dict[str, Value]]:
     ]
 
 
-def main(words: list[str] | None = None) -> int:
+def main(words: list[str] | None = None) -> None:
     """Measure and write ``results/host.json``."""
     parser = argparse.ArgumentParser(prog="python -m experiments.opencl_networks.run", description=__doc__)
     parser.add_argument("--rounds", type=int, default=25)
-    parser.add_argument("--networks", nargs="+", default=list(NETWORKS), help="names of `stretch list models`")
     parser.add_argument("--core", type=int, default=available_cores()[-1])
     parser.add_argument("--out", type=Path, default=HERE / "results" / "host.json")
     options = parser.parse_args(words)
-    load = os.getloadavg()[0]
     tables: tuple[Rows, Rows, Rows] = ([], [], [])
-    for name in options.networks:
+    for name in NETWORKS:
         # PoCL takes longer to launch kernels in a process that has compiled hundreds of them, so each network has one of its own.
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as child:
             for table, rows in zip(tables, child.submit(measure, name, options.core, options.rounds).result(), strict=True):
                 table += rows
     networks, variants, kinds = tables
-    chosen = [] if tuple(options.networks) == NETWORKS else ["--networks", *options.networks]
     write_record(
         options.out,
         {"networks": networks, "variants": variants, "kernels": kinds},
         source="measured",
-        command=" ".join(["python -m experiments.opencl_networks.run", *chosen]),
+        command="python -m experiments.opencl_networks.run",
         runs=options.rounds,
         interleaved=True,
         about={"kernels": About(runs=PROFILED, interleaved=False)},
-        load=load,
         notes=[
             "fp32, batch 1, one thread of each on the same core, random weights, nothing tuned on the machine by its user. "
-            + note_on_fit(options.networks)
+            f"Tile costs of our kernels were fitted to convolutions of these same networks ({', '.join(NETWORKS)}); no network here is held out."
         ],
     )
     sys.stderr.write(f"{options.out} written; fill the pages with python -m experiments.render\n")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -9,7 +9,6 @@ import csv
 import json
 import math
 import statistics
-import sys
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -126,7 +125,7 @@ def rows(measured: list[Measured], traits: Traits, costs: TileCosts) -> list[dic
     return result
 
 
-def main(words: list[str] | None = None) -> int:
+def main(words: list[str] | None = None) -> None:
     """Fit, write the costs into the package and ``results/cost_model.json``."""
     parser = argparse.ArgumentParser(prog="python -m experiments.opencl_tuning.cost_model", description=__doc__)
     parser.add_argument("tiles", type=Path)
@@ -153,8 +152,7 @@ def main(words: list[str] | None = None) -> int:
             f"Fitted to {', '.join(NETWORKS)}; held out: {', '.join(HELD_OUT)}."
         ],
     )
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

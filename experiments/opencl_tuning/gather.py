@@ -39,7 +39,7 @@ def problems(graph: KernelGraph, device: OpenDevice) -> dict[tuple[str, str], tu
     return result
 
 
-def main(words: list[str] | None = None) -> int:
+def main(words: list[str] | None = None) -> None:
     """Measure and write a table with a row a tile."""
     parser = argparse.ArgumentParser(prog="python -m experiments.opencl_tuning.gather", description=__doc__)
     parser.add_argument("networks", nargs="*", default=[*NETWORKS, *HELD_OUT])
@@ -67,8 +67,7 @@ def main(words: list[str] | None = None) -> int:
                 stream.flush()
             seen.update(todo)
             sys.stderr.write(f"{network}: {len(todo)} problems\n")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

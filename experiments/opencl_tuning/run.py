@@ -1,14 +1,11 @@
 """What tuning brings on this machine: `python -m experiments.opencl_tuning.run BUNDLE`."""
 
 import argparse
-import json
-import os
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
+from experiments.command import program, stretch
 from experiments.records import About, Facts, Value, write_record
 
 HERE = Path(__file__).parent
@@ -18,21 +15,7 @@ MODES = ("fast", "exhaustive", "schedule")
 def tuned(bundle: Path, mode: str, budget: float, cache: str) -> tuple[dict[str, Value], str]:
     """One mode from an empty cache: the sums over all kernels before and after, and the device."""
     start = time.monotonic()
-    command = [
-        sys.executable,
-        "-c",
-        "from stretch.cli import app; app()",
-        "profile",
-        "--tune",
-        str(bundle),
-        "--mode",
-        mode,
-        "--budget",
-        str(budget / 60),
-        "--json",
-    ]
-    done = subprocess.run(command, env={**os.environ, "XDG_CACHE_HOME": cache}, capture_output=True, text=True, check=True)
-    data = json.loads(done.stdout)
+    data = stretch("profile", "--tune", bundle, "--mode", mode, "--budget", budget / 60, XDG_CACHE_HOME=cache)
     row: dict[str, Value] = {
         "mode": mode,
         "kernels": len(data["kernels"]),
@@ -46,13 +29,12 @@ def tuned(bundle: Path, mode: str, budget: float, cache: str) -> tuple[dict[str,
     return row, data["device"]
 
 
-def main(words: list[str] | None = None) -> int:
+def main(words: list[str] | None = None) -> None:
     """Tune a bundle in each mode and write ``results/host.json``."""
     parser = argparse.ArgumentParser(prog="python -m experiments.opencl_tuning.run", description=__doc__)
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--budget", type=float, default=100.0, help="seconds for each mode")
     options = parser.parse_args(words)
-    load = os.getloadavg()[0]
     rows = []
     for mode in MODES:
         with tempfile.TemporaryDirectory() as cache:
@@ -66,11 +48,9 @@ def main(words: list[str] | None = None) -> int:
         runs=8,
         interleaved=False,
         about={"modes": About(columns=dict.fromkeys(("before_ms", "after_ms", "before_over_after"), Facts(interleaved=True)))},
-        load=load,
         notes=[f"{device}; sums of the least of eight times of every kernel of the gpu's subgraphs, each mode from an empty cache."],
     )
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program(main)

@@ -5,7 +5,6 @@ Run it on a quiet machine, and again whenever a kernel's source has changed.
 
 import argparse
 import multiprocessing
-import os
 import statistics
 import sys
 import tempfile
@@ -89,13 +88,12 @@ def compare(
     return rows, good
 
 
-def main(words: list[str] | None = None) -> int:
+def main(words: list[str] | None = None) -> None:
     """Tune, keep what helps, write the package's file and ``results/shipped.json``."""
     parser = argparse.ArgumentParser(prog="python -m experiments.opencl_tuning.ship", description=__doc__)
     parser.add_argument("--rounds", type=int, default=101)
     parser.add_argument("--core", type=int, default=available_cores()[-1])
     options = parser.parse_args(words)
-    load = os.getloadavg()[0]
     kind = device_kind(open_device((options.core,)), half=False)
     delegate = OpenCLDelegate((options.core,), options=Options(tuned=False))
     context = multiprocessing.get_context("spawn")
@@ -120,11 +118,9 @@ def main(words: list[str] | None = None) -> int:
         command="python -m experiments.opencl_tuning.ship",
         runs=options.rounds,
         interleaved=True,
-        load=load,
         notes=[f"{kind}: {len(result)} schedules, fp32, batch 1, one core, whole networks in turns, medians."],
     )
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

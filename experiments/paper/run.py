@@ -1,64 +1,136 @@
-"""Draw the papers' figures and tables from records: `python -m experiments.paper.run [--check] [FIGURE…]`.
+"""Numbers beside the figures of paper 003: `python -m experiments.paper.run` plans its networks again and writes the records."""
 
-Nothing is trained, timed or planned here: each figure names the records that it is drawn from,
-and where one is missing the command that makes it is told.
-"""
-
-import argparse
-import importlib
-import sys
-from collections.abc import Sequence
+import csv
 from pathlib import Path
 
-from experiments.paper.picture import Picture
-from predictors.errors import StretchError, UnknownNameError
+from experiments.cifar_accuracy.run import ALIGN, MODEL
+from experiments.cifar_accuracy.run import HERE as MEASURED
+from experiments.cifar_accuracy.scaling import TABLES
+from experiments.networks import MODELS, graph_of
+from experiments.records import About, Facts, Row, Value, read_record, write_record
+from experiments.simulated_speedup.run import MACS
+from predictors.devices import load_device
+from predictors.errors import InfeasibleError
+from predictors.predictor import LatencyPredictor
+from stretch.capture import capture
+from stretch.models.tiny import CifarFamily
+from stretch.planning.config import PlanConfig
+from stretch.planning.cost.branch import Costs
+from stretch.planning.cost.makespan import timeline
+from stretch.planning.design.branch_design import load_draft
+from stretch.planning.design.scale import resolve_design
+from stretch.planning.plan import evaluate, plan
 
 HERE = Path(__file__).parent
-#: What a figure's program and file are called in its folder.
-PROGRAM, FILE = "draw.py", "figure.svg"
+RECORDS, COMMAND = HERE / "results", "python -m experiments.paper.run"
+#: Figure 11: phones, networks and precisions.
+PHONES, PROCESSORS, NETWORKS = ("mi9-release", "mi11"), ("cpu", "gpu"), ("resnet34", "resnet50")
+PRECISION = {"cpu": "int8", "gpu": "fp16"}
+SPLIT = (
+    "split ms", "split, exchanges ms", "split operators", "branches ms", "branches, exchanges ms", "meetings",
+    "branches over the GPU", "branches over split", "MACs ratio",
+)  # fmt: skip
+#: Figure 12: the device, and measured tables of designs that cost about as much as the original, or twice as much.
+DEVICE, SHOWN = "mi9-release", ("ratios", "strategies", "replication")
 
 
-def figures() -> list[str]:
-    """Names of all figures: the folders that have a program which draws."""
-    return sorted(path.parent.name for path in HERE.glob(f"*/{PROGRAM}"))
+def published(path: Path = HERE / "paper_003.csv") -> list[Row]:
+    """The numbers that were copied from the paper's text by hand, from the columns published, value, unit and section."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return [{**row, "value": float(row["value"])} for row in csv.DictReader(file)]
 
 
-def picture(name: str) -> Picture:
-    """A figure by the name of its folder.
-
-    Raises:
-        UnknownNameError: If there is none.
-    """
-    if name not in figures():
-        raise UnknownNameError.among("figure", name, figures())
-    PICTURE: Picture = importlib.import_module(f"experiments.paper.{name}.draw").PICTURE
-    return PICTURE
-
-
-def main(words: Sequence[str] | None = None) -> int:
-    """Draw figures; with ``--check`` change nothing and return 1 if a file differs."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.paper.run", description=__doc__)
-    parser.add_argument("figures", nargs="*", metavar="FIGURE", help="folders under experiments/paper; all of them if none is named")
-    parser.add_argument("--check", action="store_true", help="change nothing; fail if a figure is out of date")
-    options = parser.parse_args(words)
-    stale = False
+def split_row(model: str, device: str) -> Row:
+    """A network on a phone (figure 11): each processor, operators split as CoDL does, branches."""
+    graph, profile = graph_of(model), load_device(device)
+    costs = Costs(LatencyPredictor(profile), PRECISION)
+    alone = {name: costs.predictor.predict(graph, name, precision).ms for name, precision in PRECISION.items()}
+    row: Row = {"network and phone": f"{MODELS[model]}, {profile.name}"} | {f"{name} ms": round(ms, 2) for name, ms in alone.items()}
     try:
-        for name in options.figures or figures():
-            drawn, path = picture(name).svg(name), HERE / name / FILE
-            if path.is_file() and path.read_text(encoding="utf-8") == drawn:
+        result = plan(graph, profile, PlanConfig(processors=PROCESSORS, macs=MACS, kinds=("stretch",), merge="always"))
+    except InfeasibleError:
+        return row | dict.fromkeys(SPLIT)
+    split = timeline(graph, result.operator_split.design, costs)
+    values: tuple[Value, ...] = (
+        round(split.makespan_ms, 2),
+        round(split.communication_ms, 2),
+        sum(len(part.branches) > 1 for part in result.operator_split.design.segments),
+        round(result.run.makespan_ms, 2),
+        round(result.run.communication_ms, 2),
+        result.design.n_meet,
+        round(alone["gpu"] / result.run.makespan_ms, 3),
+        round(split.makespan_ms / result.run.makespan_ms, 3),
+        round(result.macs_ratio, 3),
+    )
+    return row | dict(zip(SPLIT, values, strict=True))
+
+
+def tradeoff_rows() -> list[Row]:
+    """Predicted latency of the designs whose accuracy was measured (figure 12)."""
+    record = read_record(MEASURED / "results" / "h200_scaling.json")
+    graph = capture(CifarFamily().build(MODEL), (1, 3, 32, 32), MODEL).graph
+    device = load_device(DEVICE)
+    rows: dict[str, Row] = {}
+    for table in SHOWN:
+        measured = {str(row["variant"]): row for row in record.tables[table]}
+        for variant, design, _ in TABLES[table]:
+            if design in rows or variant not in measured:
                 continue
-            stale = True
-            if not options.check:
-                partial = path.with_name(f".{path.name}.part")
-                partial.write_text(drawn, encoding="utf-8")
-                partial.replace(path)
-            answer = "is out of date: run make paper" if options.check else "drawn"
-            sys.stderr.write(f"experiments/paper/{name}/{FILE} {answer}\n")
-    except StretchError as error:
-        sys.stderr.write(f"error: {error.message}\n" + (f"\nhint: {error.hint}\n" if error.hint else ""))
-        return error.exit_code
-    return 1 if options.check and stale else 0
+            # any design tells the original's best processor
+            name = "depth_only" if design == "sequential" else design
+            draft = load_draft(MEASURED / "designs" / f"{name}.toml")
+            evaluation = evaluate(graph, device, resolve_design(draft, graph, DEVICE, ALIGN, "cpu"))
+            ms = evaluation.best_single.ms if design == "sequential" else evaluation.run.makespan_ms
+            exchange = 0.0 if design == "sequential" else evaluation.run.communication_ms
+            rows[design] = {
+                "design": variant,
+                "branched": design != "sequential",
+                "top-1 %": measured[variant]["top-1 %"],
+                "95 % interval ±": measured[variant]["95 % interval ±"],
+                "predicted ms": round(ms, 3),
+                "of it exchange ms": round(exchange, 3),
+                "MACs ratio": measured[variant]["MACs ratio"],
+            }
+    return list(rows.values())
+
+
+def main() -> None:
+    """Write ``published.json``, ``split.json`` and ``designs.json``."""
+    write_record(
+        RECORDS / "published.json",
+        {"stretch": published()},
+        source="paper",
+        command=COMMAND,
+        load=None,
+        versions={"papers": "003"},
+        notes=[
+            "copied from the paper's text; bars and lines of its figures, and tables that are pictures, are not part of that",
+            "section `release`: means over the designs whose times the authors published with their code",
+        ],
+    )
+    write_record(
+        RECORDS / "split.json",
+        {"networks": [split_row(model, device) for device in PHONES for model in NETWORKS]},
+        source="predicted",
+        command=COMMAND,
+        notes=[
+            "split: the original, each of its kernel-sized parts on one processor or in bands of rows over both, whichever is faster; CoDL itself does not run here. A residual block that two processors cannot divide within is one part.",
+            "branches: stretched segments, several stages as one where that is faster, 0.97 to 1.03 of the multiply-accumulates. CPU in int8, GPU in fp16.",
+        ],
+    )
+    accuracy = Facts(source="measured", runs=read_record(MEASURED / "results" / "h200_scaling.json").runs)
+    write_record(
+        RECORDS / "designs.json",
+        {"designs": tradeoff_rows()},
+        source="predicted",
+        command=COMMAND,
+        about={"designs": About(columns={"top-1 %": accuracy, "95 % interval ±": accuracy})},
+        notes=[
+            f"{MODEL}: accuracy as experiments/cifar_accuracy/results/h200_scaling.json has it, 40 epochs on CIFAR-10 re-encoded as JPEG; ms predicted for {DEVICE} with the CPU in int8 and the GPU in fp16, the original on the best of them.",
+            "images of 32×32 pixels: an exchange takes as long as most of the network does",
+        ],
+    )
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

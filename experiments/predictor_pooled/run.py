@@ -4,7 +4,6 @@ NPUs, boards with ncnn and transformers on phone CPUs, each from the measurement
 of more than eight in five folds, whose networks no device's times have shown.
 """
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -175,14 +174,11 @@ def tables(pools: Mapping[str, Pool]) -> dict[str, list[Row]]:
 
 def main() -> None:
     """Write the record."""
-    load = os.getloadavg()[0]
     write_record(
         HERE / "results" / "families_left_out.json",
         tables({name: pool_of(name) for name in SETS}),
         source="predicted",
         command="python -m experiments.predictor_pooled.run",
-        runs=None,
-        load=load,
         notes=[
             "Predictions against public measurements (predictors/measurements); every network was left out with its family on all devices."
         ],

@@ -1,7 +1,6 @@
 """Whole networks that others timed on recent phones, beside predictions: `python -m experiments.published_networks.run`."""
 
 import csv
-import sys
 from pathlib import Path
 from statistics import mean
 
@@ -84,7 +83,7 @@ def lite_rows() -> list[Row]:
     return rows
 
 
-def main() -> int:
+def main() -> None:
     """Predict and write the record."""
     rows = left_out()
     tables = {"summary": summary(rows), "left_out": rows, "pixel4": lite_rows()}
@@ -93,12 +92,10 @@ def main() -> int:
         tables,
         source="predicted",
         command="python -m experiments.published_networks.run",
-        runs=None,
         load=None,
         about={name: About(columns={"measured ms": Facts(source="paper")}) for name in ("left_out", "pixel4")},
     )
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -203,7 +203,7 @@ def record(files: Sequence[Path], name: str) -> None:
     )
 
 
-def main() -> int:
+def main() -> None:
     """Measure, or make a record."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["measure", "record"])
@@ -219,8 +219,7 @@ def main() -> int:
         record(options.files, options.name)
     else:
         measure(options)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,23 +1,17 @@
-"""The question that a pruner asks of a branched network: what do channels taken from the plain network keep, at the same predicted time?
+"""The plain network without so many channels that it is predicted to be as fast on one processor as branches are on several.
 
-`PYTHONPATH=FOLDER:. python -m experiments.real_networks.pruning --weights FOLDER --images FOLDER` with Torch-Pruning in a folder of its own:
-it is no requirement of nn-stretch, only of this experiment (`uv pip install --target FOLDER --no-deps torch-pruning==1.6.1`).
+Torch-Pruning does it, from a folder on the path: `uv pip install --target FOLDER --no-deps torch-pruning==1.6.1`.
 """
 
-import argparse
 import bisect
 import copy
-import os
-import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from experiments.real_networks.run import DESIGNS, DEVICE, HELD_BACK, MOST, NETWORKS, PROCESSORS, STEPS_ON, Real
-from experiments.records import About, Facts, Row, write_record
+from experiments.real_networks.run import DEVICE
+from experiments.records import Row
 from predictors.errors import MissingBackendError, StretchError
 
 if TYPE_CHECKING:
@@ -29,8 +23,6 @@ if TYPE_CHECKING:
     from stretch.planning.design.branch_design import BranchDesign
     from stretch.planning.result import PlanResult, SingleProcessor
     from stretch.transform.model import Branch, BranchedModel
-
-HERE = Path(__file__).parent
 
 #: Shares of the channels of every layer that may be taken, the mildest first.
 RATIOS = tuple(number / 100 for number in range(1, 60))
@@ -139,7 +131,7 @@ def own_design(captured: "Captured") -> "BranchDesign":
 
 
 def calibrate_pruned(
-    original: "Captured", pruned: Pruned, images: "Sequence[torch.Tensor]", synthetic: "Sequence[torch.Tensor]" = (), *, layers: bool = True
+    original: "Captured", pruned: Pruned, images: "Sequence[torch.Tensor]", synthetic: "Sequence[torch.Tensor]" = ()
 ) -> "BranchedModel":
     """What branched networks get, for a pruned one: segment by segment the best of as pruned, statistics anew, and every layer fitted.
 
@@ -148,7 +140,6 @@ def calibrate_pruned(
         pruned: It with fewer channels; stays as it is.
         images: Batches, (n, channels, height, width), on the device of the work.
         synthetic: Batches made from the original, likewise, which fits look at and the choice does not.
-        layers: Whether there is more than the network as it was pruned.
 
     Returns:
         It as a module, whose design is that of the original, which it is compared with.
@@ -166,9 +157,6 @@ def calibrate_pruned(
         device = images[0].device
         for (whole, source), (branch, graph) in zip(_segments(original), _segments(pruned.captured, original.graph), strict=True):
             whole, branch = whole.to(device), branch.to(device)
-            if not layers:
-                segments.append(branch)
-                continue
             inherited: Any = SimpleNamespace(branch=SimpleNamespace(graph=graph, source=source), kept=pruned.kept.__getitem__)
             fit = BranchFit(inherited, branch, {}, split.images)
             targets, result = collect_targets(whole, there, split.fitted, fit.layer_targets)
@@ -235,40 +223,6 @@ def agreement(original: "Captured", model: "BranchedModel", images: "Sequence[to
     return {f"{when}_{key}": round(getattr(share, key), 4) for key in ("value", "low", "high", "error")}
 
 
-def measure(name: str, real: Real, weights: Path, images: Path) -> Row:
-    """The pruned network of a branched one's predicted time, calibrated and compared.
-
-    Args:
-        name: Of the network.
-        real: The network.
-        weights: Folder of weights.
-        images: Folder of photographs.
-    """
-    from predictors.devices import load_device
-    from scheduler.bundle.preprocessing import requested_preprocessing
-    from stretch.planning.config import PlanConfig
-    from stretch.planning.plan import plan
-    from stretch.stages.build import divide_images
-    from stretch.stages.network import read_network
-
-    network = read_network(real.name, weights=str(weights / real.weights))
-    original = network.captured
-    planned = plan(network.graph, load_device(DEVICE), PlanConfig(processors=PROCESSORS, **DESIGNS[STEPS_ON]))
-    pruned, took = pruned_as_fast(original, planned)
-    graph, single = pruned.captured.graph, planned.best_single.ms
-    preprocessing = requested_preprocessing(network.loaded.preprocessing, real.preprocessing, network.graph.input.shape)
-    result = divide_images(images, original, MOST, preprocessing, HELD_BACK)
-    row: Row = {"design": f"{name} pruned", "network": name, "images": MOST, "pruned_share": pruned.ratio}
-    row |= {"branched_predicted_ms": round(planned.run.makespan_ms, 3), "predicted_ms": round(took.ms, 3), "processor": took.processor}
-    row |= {"best_single_ms": round(single, 3), "speedup": round(single / took.ms, 3)}
-    row |= {"macs_ratio": round(graph.macs / network.graph.macs, 4), "params_ratio": round(graph.params / network.graph.params, 4)}
-    row |= agreement(original, calibrate_pruned(original, pruned, result.fitted, layers=False), result.held_back, "built")
-    start = time.perf_counter()
-    model = calibrate_pruned(original, pruned, result.fitted)
-    row["calibration_s"] = round(time.perf_counter() - start, 1)
-    return row | agreement(original, model, result.held_back, "calibrated")
-
-
 def pruned_as_fast(original: "Captured", planned: "PlanResult") -> "tuple[Pruned, SingleProcessor]":
     """The mildest pruned network that is predicted to be as fast on one processor as branches are on theirs, and where and how fast it runs."""
     from stretch.planning.design.scale import aligns
@@ -299,43 +253,3 @@ def mildest(ms: Callable[[float], float], target: float) -> float:
     if at == len(RATIOS):
         raise StretchError("the network is not predicted to be as fast as its branches, whatever is pruned")
     return RATIOS[at]
-
-
-#: Columns that nobody measured.
-PREDICTED = ("branched_predicted_ms", "predicted_ms", "processor", "best_single_ms", "speedup")
-
-
-def main(words: list[str] | None = None) -> int:
-    """Measure all networks and write the record."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.real_networks.pruning", description=__doc__)
-    parser.add_argument("--weights", type=Path, required=True, help="folder of weights")
-    parser.add_argument("--images", type=Path, required=True, help="folder of photographs")
-    parser.add_argument("--out", type=Path, default=HERE / "results" / "pruning.json")
-    options = parser.parse_args(words)
-    load = os.getloadavg()[0]
-    try:
-        rows = [measure(name, real, options.weights, options.images) for name, real in NETWORKS.items()]
-    except StretchError as error:
-        sys.stderr.write(f"error: {error.message}\n\nhint: {error.hint}\n")
-        return error.exit_code
-    write_record(
-        options.out,
-        {"equal_time": rows},
-        source="measured",
-        command="python -m experiments.real_networks.pruning",
-        runs=1,
-        load=load,
-        about={"equal_time": About(columns={name: Facts(source="predicted") for name in PREDICTED})},
-        notes=[
-            f"Agreement on {HELD_BACK} photographs that nothing was fitted to, with 95 % intervals; float32; one seed.",
-            f"Times are predictions for {DEVICE}, {' and '.join(PROCESSORS)}; the pruned networks are the mildest that are predicted "
-            "to be as fast on one processor as the branches on both. Torch-Pruning 1.6.1, every layer by the same share, rounded by it to "
-            "fewer channels, as many as that processor computes at a time.",
-            "Seconds are of a machine that others used too.",
-        ],
-    )
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

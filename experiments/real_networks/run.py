@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from experiments.command import program
 from experiments.gpu import facts, origin
 from experiments.records import About, Facts, Row, write_record
 from predictors.errors import StretchError
@@ -253,7 +254,7 @@ OLD = (
 PREDICTED = ("predicted_ms", "best_single_ms", "speedup")
 
 
-def main(words: list[str] | None = None) -> int:
+def main(words: list[str] | None = None) -> None:
     """Measure, or make a record."""
     parser = argparse.ArgumentParser(prog="python -m experiments.real_networks.run", description=__doc__)
     parser.add_argument("what", choices=["measure", "one", "record"])
@@ -267,19 +268,14 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--at-length", action="store_true", help="the few jobs that refine as long as there is time")
     parser.add_argument("--out", type=Path, help="for measure and one: file of the numbers; for record: another record")
     options = parser.parse_args(words)
-    try:
-        if options.what == "record":
-            record(options.files, options.out, options.at_length)
-        elif options.what == "one":
-            job = msgspec.convert(json.loads(options.job), Job)
-            options.out.write_text(json.dumps(measure(job, options.weights, options.images, options.end)))
-        else:
-            run_all(options)
-    except StretchError as error:
-        sys.stderr.write(f"error: {error.message}\n\nhint: {error.hint}\n")
-        return error.exit_code
-    return 0
+    if options.what == "record":
+        record(options.files, options.out, options.at_length)
+    elif options.what == "one":
+        job = msgspec.convert(json.loads(options.job), Job)
+        options.out.write_text(json.dumps(measure(job, options.weights, options.images, options.end)))
+    else:
+        run_all(options)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program(main)

@@ -1,31 +1,29 @@
-"""Reports in a real browser: `python -m experiments.reports.run`; draws the screenshots of the documentation."""
+"""Screenshots of the documentation, from a real browser: `python -m experiments.reports.run`."""
 
-import argparse
 import hashlib
 import os
 import re
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from experiments.records import ROOT, Row, write_record
+from experiments.records import ROOT
 
-HERE = Path(__file__).parent
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
 PICTURES = ROOT / "docs" / "images"
 
-#: What is asked for, by the name of its screenshot; the last is refused.
+#: Commands of the reports, by the name of the screenshot; the last is refused.
 REPORTS = {
     "report-resnet34": ("resnet34", "--device", "a03s"),
     "report-refused": ("mnasnet0_5", "--device", "mi9", "--kinds", "stretch", "--set", "min_depth=0.9", "--set", "min_width=0.9"),
 }
 
-#: Widths of a phone and of a desk, pixels.
-WIDTHS = (360, 1440)
-
-#: Height of a screenshot for the documentation, pixels, at a width in between.
+#: Height and width of a report's screenshot, pixels.
 TALL, WIDE = 1500, 1000
 
 
@@ -57,71 +55,41 @@ def stamp(picture: Path, words: str) -> None:
         image.save(picture, pnginfo=info, optimize=True)
 
 
-def main(words: list[str] | None = None) -> int:
-    """Write the reports, load them in turns, check them, and write ``results/pages.json``."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.reports.run", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--draw", action="store_true", help="only draw the screenshots: time nothing, and write no record")
-    parser.add_argument("--out", type=Path, default=HERE / "results" / "pages.json")
-    options = parser.parse_args(words)
-    from axe_playwright_python.sync_playwright import Axe
+def draw_page(browser: "Browser", folder: Path, picture: Path) -> None:
+    """Run a bundle in the page of `stretch web`, and take its picture."""
+    import stretch
+    from scheduler.bundle.load import load_bundle
+    from scheduler.tools.web.server import PageBundle, PageServer, runtime_folder
+
+    stretch.branch("resnet18", "a03s", processors=("cpu", "gpu"), kinds=("stretch",), weights="none", out=folder / "web")
+    with PageServer([PageBundle("b0", "ResNet-18, stretched", load_bundle(folder / "web"))], runtime_folder()) as server:
+        page = browser.new_page(viewport={"width": 720, "height": 900})
+        page.goto(server.address)
+        page.wait_for_selector("#start:enabled")
+        page.fill("#threads", "1")
+        page.click("#start")
+        page.wait_for_selector("body[data-ended]", timeout=600_000)
+        page.screenshot(path=picture, full_page=True)
+
+
+def main() -> None:
+    """Draw the reports and the page of `stretch web`."""
     from playwright.sync_api import sync_playwright
 
     first = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if first is None:
         raise SystemExit("there is no Chromium here")
-    load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as engine:
-        pages = {name: Path(folder) / f"{name}.html" for name in REPORTS}
-        codes = {name: report(REPORTS[name], path) for name, path in pages.items()}
         browser = engine.chromium.launch(executable_path=first, args=["--no-sandbox"])
-        times: dict[tuple[str, int], list[float]] = {}
-        for _ in range(0 if options.draw else options.rounds):
-            for name, path in pages.items():
-                for width in WIDTHS:
-                    page = browser.new_page(viewport={"width": width, "height": 900})
-                    page.goto(path.as_uri())
-                    ended = page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd")
-                    times.setdefault((name, width), []).append(float(ended))
-                    page.close()
-        rows: list[Row] = []
-        for name, path in pages.items():
+        for name, words in REPORTS.items():
+            path = Path(folder) / f"{name}.html"
+            report(words, path)
             page = browser.new_page(viewport={"width": WIDE, "height": TALL})
             page.goto(path.as_uri())
             page.screenshot(path=PICTURES / f"{name}.png")
             stamp(PICTURES / f"{name}.png", shown(path))
-            if options.draw:
-                continue
-            axe = Axe().run(page).response
-            rows.append(
-                {
-                    "report": " ".join(REPORTS[name]),
-                    "exit code": codes[name],
-                    "kB": round(path.stat().st_size / 1000),
-                    **{f"load at {width} px, ms": round(statistics.median(times[name, width])) for width in WIDTHS},
-                    "slowest load, ms": round(max(max(times[name, width]) for width in WIDTHS)),
-                    "rules of axe kept": len(axe["passes"]),
-                    "rules of axe broken": len(axe["violations"]),
-                }
-            )
-            page.close()
-        version = browser.version
-        browser.close()
-    if options.draw:
-        return 0
-    write_record(
-        options.out,
-        {"pages": rows},
-        source="measured",
-        command="python -m experiments.reports.run",
-        runs=options.rounds,
-        interleaved=True,
-        load=load,
-        notes=[f"Chromium {version}, headless, from a local file; a load is over with the load event"],
-    )
-    sys.stderr.write(f"{options.out} written; fill the pages with python -m experiments.render\n")
-    return 0
+        draw_page(browser, Path(folder), PICTURES / "web.png")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

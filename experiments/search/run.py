@@ -126,7 +126,6 @@ def growth() -> list[Row]:
 
 def times() -> None:
     """Record how long searches take."""
-    load = os.getloadavg()[0]
     rows: list[Row] = []
     with one_core():
         for model in TIMED:
@@ -139,7 +138,6 @@ def times() -> None:
         source="measured",
         command="python -m experiments.search.run times",
         runs=RUNS,
-        load=load,
         interleaved=False,
         notes=[
             f"On one core, the median, {DEVICE} with {', '.join(PROCESSORS)}; networks at 224×224.",
@@ -206,7 +204,6 @@ def strategies(processes: int) -> None:
     Args:
         processes: Cases that are searched at a time, each in a process; seconds are those of its processor.
     """
-    load = os.getloadavg()[0]
     cases = [(model, device, processors) for model in MODELS for device, processors in DEVICES]
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         rows, times_ms = zip(*pool.map(compared_case, cases), strict=True)
@@ -216,8 +213,6 @@ def strategies(processes: int) -> None:
         {"summary": summary(times_ms), "networks": rows},
         source="predicted",
         command="python -m experiments.search.run strategies",
-        runs=None,
-        load=load,
         about={"networks": measured},
         notes=[
             "Latency in the default constraints, 0.97 to 1.03 of the multiply-accumulates; a dash where a strategy has no design within them.",

@@ -1,6 +1,5 @@
 """What branches are predicted to gain on two processors that people have: `python -m experiments.second_processors.run`."""
 
-import os
 import sys
 from pathlib import Path
 
@@ -31,9 +30,9 @@ def row_of(name: str, precision: str, answer: DeviceAdvice) -> Row:
     }
 
 
-def main() -> int:
+def main() -> None:
     """Predict every case, and write the record; gives the exit code."""
-    load, profiles = os.getloadavg()[0], [load_device(name) for name in DEVICES]
+    profiles = [load_device(name) for name in DEVICES]
     rows: list[Row] = []
     for model, name in MODELS.items():
         graph = graph_of(model)
@@ -46,16 +45,13 @@ def main() -> int:
         {"answers": rows},
         source="predicted",
         command="python -m experiments.second_processors.run",
-        runs=None,
-        load=load,
         notes=[
             "Every figure is predicted from a profile: nothing ran on these devices here. The profiles were fitted to times of whole networks that others measured on ncnn, OpenVINO and Qualcomm's runtime.",
             "Speed-ups are over the best single processor; `low` and `high` are the ends of the 90 % interval. Exact branches compute what the original does; stretched ones are other networks, which want training, with the multiply-accumulates over the original's beside them.",
             "`no clear winner` means that the interval of a ratio has 1 in it, or that a gain of 3 % is not likely enough.",
         ],
     )
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

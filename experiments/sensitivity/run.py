@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from experiments.command import program
 from experiments.gpu import facts, origin
 from experiments.real_networks.run import NETWORKS
 from experiments.records import About, Facts, Row, write_record
-from predictors.errors import StretchError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -289,7 +289,7 @@ def _rounded(row: Row) -> Row:
     return {name: round(value, 4) if isinstance(value, float) else value for name, value in row.items()}
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(words: Sequence[str] | None = None) -> None:
     """Measure, or make a record."""
     parser = argparse.ArgumentParser(prog="python -m experiments.sensitivity.run", description=__doc__)
     parser.add_argument("what", choices=["measure", "one", "record"])
@@ -302,21 +302,16 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--more", type=Path, help="what an earlier measure wrote")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "agreement.json")
     options = parser.parse_args(words)
-    try:
-        if options.what == "record":
-            record(options.file, options.out)
-        elif options.what == "one":
-            more = json.loads(options.more.read_text())["networks"] if options.more else []
-            earlier = next((item for item in more if item["network"] == options.network), {})
-            measurement = measure(options.network, options.weights, options.images, options.seconds, options.until, earlier)
-            options.out.write_text(json.dumps(measurement))
-        else:
-            run_all(options)
-    except StretchError as error:
-        sys.stderr.write(f"error: {error.message}\n\nhint: {error.hint}\n")
-        return error.exit_code
-    return 0
+    if options.what == "record":
+        record(options.file, options.out)
+    elif options.what == "one":
+        more = json.loads(options.more.read_text())["networks"] if options.more else []
+        earlier = next((item for item in more if item["network"] == options.network), {})
+        measurement = measure(options.network, options.weights, options.images, options.seconds, options.until, earlier)
+        options.out.write_text(json.dumps(measurement))
+    else:
+        run_all(options)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program(main)

@@ -5,7 +5,6 @@ from the moment at which both are asked for until both are over.
 """
 
 import argparse
-import os
 import statistics
 import sys
 import time
@@ -18,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.command import stretch
+from experiments.command import program, stretch
 from experiments.records import Row, write_record
 from predictors.errors import StretchError
 from scheduler.cores import available_cores
@@ -102,7 +101,7 @@ def row_of(pair: str, times: dict[str, list[float]]) -> Row:
     return row
 
 
-def main(names: list[str] | None = None) -> int:
+def main(names: list[str] | None = None) -> None:
     """Measure every pair, and write ``results/measured.json``."""
     parser = argparse.ArgumentParser(prog="python -m experiments.several_models.here", description=__doc__)
     parser.add_argument("--models", default=",".join(MODELS), help="networks, separated by commas")
@@ -117,7 +116,6 @@ def main(names: list[str] | None = None) -> int:
     both = (cores[0], cores[-1])
     options.work.mkdir(parents=True, exist_ok=True)
     folders = {model: bundle(options.work, model, ["--input", options.input]) for model in options.models.split(",")}
-    load = os.getloadavg()[0]
     x = np.random.default_rng(0).standard_normal((1, *map(int, options.input.split("x")))).astype(np.float32)
     rows = []
     for one, other in combinations(folders, 2):
@@ -132,14 +130,12 @@ def main(names: list[str] | None = None) -> int:
         command="python -m experiments.several_models.here",
         runs=options.rounds,
         interleaved=True,
-        load=load,
         notes=[
             f"Exact designs for the profile `{DEVICE}`: the CPU is core {both[0]}, core {both[1]} stands in for a GPU; inputs {options.input}. A round is one inference of each network, asked for at the same time, until both are over.",
             "Two threads: the original networks as one graph each on ONNX Runtime with both cores. A core of its own: likewise with one core each, both at the same time.",
         ],
     )
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program(main)

@@ -1,7 +1,6 @@
 """Pairs of networks that share a phone's processors, simulated: `python -m experiments.several_models.run`."""
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -114,13 +113,13 @@ def summary(rows: Sequence[Row]) -> list[Row]:
     return result
 
 
-def main(names: list[str] | None = None) -> int:
+def main(names: list[str] | None = None) -> None:
     """Simulate every pair, and write ``results/simulated.json``."""
     parser = argparse.ArgumentParser(prog="python -m experiments.several_models.run", description=__doc__)
     parser.add_argument("--models", default=",".join(MODELS), help="networks, separated by commas")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "simulated.json", help="the record")
     options = parser.parse_args(names)
-    load, device = os.getloadavg()[0], load_device(DEVICE)
+    device = load_device(DEVICE)
     result = ways(options.models.split(","), device)
     rows = rows_of(result, device)
     alone: list[Row] = []
@@ -141,7 +140,6 @@ def main(names: list[str] | None = None) -> int:
         source="simulated",
         command="python -m experiments.several_models.run",
         runs=1,
-        load=load,
         notes=[
             f"Times are those of the profile of {DEVICE} as this commit has it; nothing ran on a phone. Networks at 224×224, exact designs, which compute what the originals compute.",
             "One after the other: each network on the candidate that is fastest alone. Best mapping: each network whole on one processor, the best of all such pairs, run at the same time. Together: the best pair of all candidates, whole networks among them. Subgraphs take turns on processors as those of a Scheduler do.",
@@ -149,8 +147,7 @@ def main(names: list[str] | None = None) -> int:
         ],
     )
     sys.stderr.write(f"{options.out} written; fill the pages with python -m experiments.render\n")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

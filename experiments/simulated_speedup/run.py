@@ -5,7 +5,6 @@ as it is there: a run that was cut short goes on where it stopped, unless the co
 """
 
 import argparse
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -50,7 +49,7 @@ MACS = (0.97, 1.03)
 KINDS = {"exact": ("rows", "channels", "graph"), "stretched": ("stretch",), "mixed": ("stretch", "rows", "channels", "graph")}
 #: How stages become segments: each of its own, or several as one where that is faster, whatever share exchanges then take.
 STAGES, MERGED = "stages apart", "stages merged"
-MERGES: dict[str, dict[str, Any]] = {STAGES: {"merge": "never"}, MERGED: {name.option: name.value for name in MERGED_OPTIONS}}
+MERGES: dict[str, dict[str, Any]] = {STAGES: {"merge": "never"}, MERGED: MERGED_OPTIONS}
 #: Exact kinds divide runs of blocks wherever they are, so merging changes nothing about them.
 DESIGNS = (("exact", STAGES), ("stretched", STAGES), ("mixed", STAGES), ("stretched", MERGED), ("mixed", MERGED))
 MIXED = ("mixed", MERGED)
@@ -260,7 +259,7 @@ def plan_network(model: str, path: Path) -> None:
         sys.stderr.write(f"{case.name}: {row['speed-up']}, over the sequential network {row['over sequential']}\n")
 
 
-def main() -> int:
+def main() -> None:
     """Plan every network, and write the record; gives the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", default=",".join(MODELS), help="networks, separated by commas")
@@ -270,8 +269,8 @@ def main() -> int:
     options = parser.parse_args()
     if options.one:
         plan_network(options.one, _file(options.parts, options.one))
-        return 0
-    load, models = os.getloadavg()[0], options.models.split(",")
+        return
+    models = options.models.split(",")
     rows: dict[str, Row] = {}
     for model in models:
         command = [sys.executable, "-m", "experiments.simulated_speedup.run", "--one", model, "--parts", str(options.parts)]
@@ -282,8 +281,6 @@ def main() -> int:
         {name: table(rows, models) for name, table in TABLES.items()} | {"cases": list(rows.values())},
         source="predicted",
         command="python -m experiments.simulated_speedup.run",
-        runs=None,
-        load=load,
         notes=[
             "Every time is the planner's, from a profile and its links; nothing ran, and nothing was measured on a phone.",
             "Speed-ups are over the original on the best single processor, core set and precision at least as wide, and over the fastest sequential network of the same multiply-accumulates.",
@@ -293,7 +290,6 @@ def main() -> int:
         ],
     )
     sys.stderr.write(f"{options.out} written; fill the pages with python -m experiments.render\n")
-    return 0
 
 
 def _file(parts: Path, model: str) -> Path:
@@ -301,4 +297,4 @@ def _file(parts: Path, model: str) -> Path:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -191,7 +191,7 @@ def record(folder: Path, alone: Path) -> None:
     )
 
 
-def main() -> int:
+def main() -> None:
     """Run one of the commands."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["job", "record"])
@@ -207,11 +207,10 @@ def main() -> int:
     options = parser.parse_args()
     if options.what == "record":
         record(Path(options.names[0]), Path(options.names[1]))
-        return 0
+        return
     sandwich = SandwichConfig(random=options.random, largest=not options.taught, smallest=options.smallest)
     job(int(options.names[0]), options.data, options.out, options.epochs, options.parent, options.rate, sandwich)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -16,20 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from experiments.command import STRETCH, program, stretch
 from experiments.gpu import facts
 
 HERE = Path(__file__).parent
-#: What `stretch` starts, also where the package is not installed.
-STRETCH = [sys.executable, "-c", "import sys; sys.argv[0] = 'stretch'\nfrom stretch.cli import app\napp()"]
 NETWORK, SUPERNET = "resnet56_cifar10", "resnet56_cifar10_supernet"
-
-
-def stretch(*words: str | Path) -> dict[str, Any]:
-    """Run a command with ``--json`` and read what it says."""
-    done = subprocess.run([*STRETCH, *map(str, words), "--json", "--quiet"], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"stretch {' '.join(map(str, words))} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
-    return dict(json.loads(done.stdout))
 
 
 def killed(after: int, *words: str | Path) -> int:
@@ -160,19 +151,9 @@ def option(changes: list[str], data: Path, out: Path, epochs: int, recipe: str, 
     """Train for a few epochs with other values, by the command."""
     label = "-".join(c.split(".")[-1].replace("=", "_").replace("/", "_") for c in changes) or "defaults"
     name = f"option-{recipe}-{label}" + (f"-{gpus}_gpus" if gpus > 1 else "")
-    words = [
-        "train",
-        recipe,
-        *images_of(data),
-        "--set",
-        f"train.epochs={epochs}",
-        "--set",
-        "train.warmup_epochs=1",
-        "--out",
-        str(out / name),
-    ]
-    words += ["--set", "keep.evaluate=5", "--set", "keep.tensorboard=false"]
-    for change in changes:
+    words = ["train", recipe, *images_of(data), "--out", str(out / name)]
+    kept = (f"train.epochs={epochs}", "train.warmup_epochs=1", "keep.evaluate=5", "keep.tensorboard=false")
+    for change in (*kept, *changes):
         words += ["--set", change]
     metrics = stretch(*words, *(["--gpus", str(gpus)] if gpus > 1 else []))["metrics"]
     log = (out / name / "log.csv").read_text().splitlines()
@@ -185,7 +166,7 @@ def option(changes: list[str], data: Path, out: Path, epochs: int, recipe: str, 
     )
 
 
-def main() -> int:
+def main() -> None:
     """Run one of the commands."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["path", "rank", "resume", "option", "record"])
@@ -210,8 +191,7 @@ def main() -> int:
         from experiments.train_to_run.record import record
 
         record(Path(options.names[0]))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program(main)

@@ -10,6 +10,7 @@ from tests.contracts.repository import ROOT
 pytest.importorskip("torch")
 
 from experiments.main_job.run import DEVICES, MODELS, predicted_row
+from experiments.paper.run import RECORDS, published
 from stretch.planning.cost.compare import MIN_GAIN
 
 MATRIX = ROOT / "experiments" / "main_job" / "results" / "predicted.json"
@@ -45,3 +46,8 @@ def test_every_place_of_the_record_is_counted_in_its_networks():
         for row in record.tables[f"{name}_networks"]:
             least, median, most = (row[f"predicted ÷ measured, {key}"] for key in ("least", "median", "most"))
             assert 0 < least <= median <= most < np.inf
+
+
+def test_published_numbers_are_those_of_the_file():
+    record = read_record(RECORDS / "published.json")
+    assert (record.source, record.tables) == ("paper", {"stretch": published()})

@@ -15,8 +15,8 @@ def test_shares_of_a_processor_add_up_to_the_inference():
     spans = [("a.gpu", "gpu", "subgraph", 0, 60), ("a.gpu rows", "gpu", "conversion", 0, 10), ("a.cpu", "cpu", "subgraph", 10, 90)]
     trace = Trace(tuple(Span(name, place, place, kind, start * 10**6, end * 10**6) for name, place, kind, start, end in spans), 0, 10**8)
     gpu, cpu = shares("measured", trace, {"a.gpu": 30.0}, {"a.gpu": 40.0, "a.cpu": 80.0})
-    assert list(gpu.values()) == ["gpu, measured", 100.0, 30.0, 20.0, 10.0, 40.0]
-    assert list(cpu.values()) == ["cpu, measured", 100.0, 80.0, 0.0, 0.0, 20.0]
+    assert list(gpu.values()) == ["measured, gpu", 100.0, 30.0, 20.0, 10.0, 40.0]
+    assert list(cpu.values()) == ["measured, cpu", 100.0, 80.0, 0.0, 0.0, 20.0]
 
 
 def test_operator_whose_every_case_is_refused_is_no_failure(tmp_path):

@@ -1,7 +1,9 @@
 """Records hold numbers with what they depend on, and are checked; blocks and templates of pages are filled from them."""
 
 import json
+import os
 import subprocess
+import sys
 
 import msgspec
 import pytest
@@ -24,6 +26,14 @@ def test_record_is_read_back_with_machine_versions_and_load(tmp_path):
     assert written.versions["nn-stretch"]
     assert written.load == 0.25
     assert [p.name for p in path.parent.iterdir()] == ["host.json"]
+
+
+def test_load_is_that_before_the_run_unless_another_is_stated(tmp_path):
+    code = "import os, sys; from pathlib import Path; os.getloadavg = lambda: (0.5, 0, 0); from experiments.records import write_record; "
+    code += "os.getloadavg = lambda: (9, 0, 0); write_record(Path(sys.argv[1]), {'t': [{'a': 1}]}, source='predicted', command='make it')"
+    path = tmp_path / "x" / "results" / "host.json"
+    subprocess.run([sys.executable, "-c", code, str(path)], check=True, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
+    assert (read_record(path).load, read_record(path).runs) == (0.5, None)
 
 
 def git(root, *words):

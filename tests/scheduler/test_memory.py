@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import linprog
+from scipy.sparse import coo_array, eye_array, hstack
 
-from experiments.memory_planning.run import graph_lifetimes, lower_bound
-from predictors.fusion import fuse
-from predictors.graph import Op, OpGraph
 from scheduler.memory import Lifetime, Lifetimes, MemoryPlan, plan_memory, planners
 from scheduler.memory.plan import plan_flow, plan_greedy, plan_offset
 from tests.effort import examples
@@ -37,55 +36,24 @@ def test_what_is_no_order_is_refused(tensors, after, message):
         Lifetimes(tensors, after)
 
 
-def conv(name, read, subgraph):
-    attrs = {"out_channels": 8, "kernel": (3, 3), "stride": (1, 1), "padding": (1, 1, 1, 1), "groups": 1, "bias": True}
-    return Op(name, "conv", (read,), attrs, tags={"subgraph": subgraph})
+def lower_bound(lifetimes):
+    """Bytes that no plan can do without: the heaviest set of tensors any two of which overlap.
 
-
-@pytest.fixture(scope="module")
-def branched():
-    """A stem, two branches of two convolutions, a join, a head; 8 channels of 4 × 4 floats are 512 bytes."""
-    ops = [
-        Op("x", "input", (), {"shape": (1, 6, 4, 4)}),
-        conv("stem", "x", "stem"),
-        conv("a1", "stem", "a"),
-        conv("a2", "a1", "a"),
-        conv("b1", "stem", "b"),
-        conv("b2", "b1", "b"),
-        Op("join", "concat", ("a2", "b2"), {"axis": 1}, tags={"subgraph": "join"}),
-        Op("same", "identity", ("join",), tags={"subgraph": "join"}),
-        conv("head", "same", "head"),
-    ]
-    return OpGraph.build("net", ops, "head")
-
-
-def names(lifetimes):
-    return {tensor.name: i for i, tensor in enumerate(lifetimes.tensors)}
-
-
-def test_one_after_the_other_a_branch_reuses_what_the_other_needed(branched):
-    built = graph_lifetimes(branched, fuse(branched, "tflite_gpu"))
-    at = names(built)
-    assert set(at) == {"stem", "a1", "a2", "b1", "b2", "join"}
-    assert built.before[at["a1"], at["b1"]]
-    assert {tensor.bytes for tensor in built.tensors} == {512, 1024}
-    # a tensor that only changes its name is read through
-    assert len(built.tensors[at["join"]].steps) == 2
-
-
-def test_side_by_side_branches_share_nothing(branched):
-    built = graph_lifetimes(branched, fuse(branched, "tflite_gpu"), concurrent=True)
-    at = names(built)
-    assert built.overlap[at["a1"], at["b1"]]
-    assert built.overlap[at["a1"], at["b2"]]
-    assert built.before[at["stem"], at["join"]]
-    sequential = graph_lifetimes(branched, fuse(branched, "tflite_gpu"))
-    assert plan_memory(built).total_bytes >= plan_memory(sequential).total_bytes
-
-
-def test_channels_are_stored_in_whole_slices(branched):
-    half = graph_lifetimes(branched, fuse(branched, "tflite_gpu"), item_bytes=2, lanes=32)
-    assert {tensor.bytes for tensor in half.tensors} == {32 * 16 * 2}
+    By Dilworth's theorem for weights, the value of the least flow that carries each tensor's bytes through it along chains of
+    tensors that can follow one another, solved as a linear program.
+    """
+    tensors, before = lifetimes.tensors, lifetimes.before
+    direct = before & ~((before.astype(np.float32) @ before.astype(np.float32)) > 0)  # without steps that others make
+    sources, targets = np.nonzero(direct)
+    edges, ones = np.arange(len(sources)), np.ones(len(sources))
+    weights = np.array([tensor.bytes for tensor in tensors], float)
+    scale = weights.max()
+    # flow on edges, then what enters and what leaves at each tensor; flow through a tensor ≥ its bytes
+    into, out = (coo_array((ones, (ends, edges)), (len(tensors), len(edges))) for ends in (targets, sources))
+    balance = hstack([into - out, eye_array(len(tensors)), -eye_array(len(tensors))]).tocsr()
+    cost = np.concatenate([0 * ones, np.ones(len(tensors)), np.zeros(len(tensors))])
+    solved = linprog(cost, A_ub=-balance.maximum(0), b_ub=-weights / scale, A_eq=balance, b_eq=np.zeros(len(tensors)), method="highs")
+    return round(float(solved.fun) * scale)
 
 
 def test_the_largest_tensor_takes_over_the_object_that_the_paper_names(memory_example):

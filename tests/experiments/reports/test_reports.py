@@ -14,4 +14,4 @@ def test_screenshot_shows_the_words_of_todays_report(tmp_path, name):
     path = tmp_path / f"{name}.html"
     report(REPORTS[name], path)
     with Image.open(PICTURES / f"{name}.png") as picture:
-        assert picture.info.get("report") == shown(path), "draw it with python -m experiments.reports.run --draw"
+        assert picture.info.get("report") == shown(path), "draw it with python -m experiments.reports.run"
