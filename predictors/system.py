@@ -59,7 +59,7 @@ _TRIM_THRESHOLD, _MMAP_MAX = (-1, 128 * 1024), (-4, 65536)
 
 
 @contextmanager
-def freed_memory_kept() -> Iterator[None]:
+def keep_freed_memory() -> Iterator[None]:
     """Keep freed memory for the next allocation instead of returning it to the system, where the C library is glibc.
 
     glibc returns each large tensor, and the system clears its pages anew for the next one: most of the time where networks run on

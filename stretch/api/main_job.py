@@ -16,6 +16,7 @@ from msgspec.structs import asdict, replace
 from predictors.devices import DeviceProfile, load_device
 from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UsageError, install_line
 from predictors.structs import filled, to_builtins
+from predictors.system import keep_freed_memory
 from scheduler.bundle.manifest import Manifest, WeightsInfo
 from scheduler.progress import Progress, silent
 from stretch import __version__
@@ -46,9 +47,9 @@ if TYPE_CHECKING:
     from stretch.transform.calibrate import SegmentError
     from stretch.transform.refine import Refined
 
-    # What the main job gives: a plan, a network to train, and a bundle when it is saved.
+# What the main job gives: a plan, a network to train, and a bundle when it is saved.
 
-    #: Said of a network that was neither calibrated nor trained since it was changed.
+#: Said of a network that was neither calibrated nor trained since it was changed.
 UNKNOWN_ACCURACY = Message(
     "accuracy unknown: the branches are neither trained nor calibrated; use `stretch train`, or {}",
     OptionName("images"),
@@ -229,9 +230,8 @@ class Branched:
         began = f"{self.weights_source} weights" + (f" ({self.weights_detail})" if self.weights_detail else "")
         return "trained", f"changed since it was built from {began}"
 
-        #: A refinement takes less than this: a week.
 
-
+#: A refinement takes less than this: a week.
 MAX_MINUTES = 7 * 24 * 60
 
 #: Plans and builds for a request.
@@ -569,12 +569,12 @@ def branch(
 
 @contextmanager
 def loading_torch(phase: "Phase") -> Iterator[None]:
-    """Load torch, and keep its random numbers and all others as the caller has them, and its objects from the garbage collector."""
+    """Load torch, and keep its random numbers and all others as the caller has them, its objects from the garbage collector, and its memory."""
     with phase("import torch"):
         import_torch()
     from stretch.api.arguments import freeze_garbage, preserve_random_state
 
-    with preserve_random_state(), freeze_garbage():
+    with preserve_random_state(), freeze_garbage(), keep_freed_memory():
         yield
 
 

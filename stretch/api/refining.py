@@ -10,6 +10,7 @@ import typer
 
 from predictors.errors import UsageError
 from predictors.structs import filled
+from predictors.system import keep_freed_memory
 from scheduler.bundle.agreement import Agreement
 from scheduler.progress import Progress, silent
 from stretch.api.main_job import MAX_MINUTES, check_run, import_torch
@@ -125,7 +126,7 @@ def refine_bundle(
     _check_checkpoint(folder, target, loaded.path)
     kept = Checkpoint(folder)
     try:
-        with preserve_random_state():
+        with preserve_random_state(), keep_freed_memory():
             tell("read")
             networks = load_bundle_model(loaded)
             original, model = networks.original, networks.model

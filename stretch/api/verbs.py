@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from predictors.devices import DeviceProfile, load_device, load_devices
 from predictors.errors import StretchError, UsageError
 from predictors.structs import filled
+from predictors.system import keep_freed_memory
 from scheduler.progress import Progress, silent
 from stretch.parameters import (
     NO_PLACES,
@@ -186,7 +187,8 @@ def search(
         if not divided.held_back:
             raise StretchError(f"{images} has too few images for a held-back set", "give at least some dozens")
         parts = divided.fitted, divided.held_back
-        source = sensitivity_of(network.captured, profile, request, *parts, budget_minutes * 60, progress, divided.synthetic)
+        with keep_freed_memory():
+            source = sensitivity_of(network.captured, profile, request, *parts, budget_minutes * 60, progress, divided.synthetic)
         seconds["sensitivity"] = source.on.seconds
     usual = "macs" if source is None else "agreement" if source.option == "min_agreement" else "accuracy"
     progress("designs")
@@ -551,7 +553,7 @@ def train(
     from stretch.train.session import train_recipe
 
     target = Path("runs") / path.stem if out is None else Path(out)
-    with join_world(loaded.data.device) as world:
+    with join_world(loaded.data.device) as world, keep_freed_memory():
         done = train_recipe(
             loaded, path.parent, target, resume=resume, dry_run=dry_run, trust_code=trust_code, world=world, listener=listener
         )

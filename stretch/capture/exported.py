@@ -237,9 +237,8 @@ def _drop_empty_lists(item: list[Any]) -> list[Any]:
     """A list without tensors that have no elements, unless there are no others."""
     return [value for value in item if not (isinstance(value, AtenValue) and 0 in value.shape)] or item
 
-    #: Higher-order operators of such parts, and how many arguments stand before the part's graph.
 
-
+#: Higher-order operators of such parts, and how many arguments stand before the part's graph.
 _SWITCHES = {"wrap_with_set_grad_enabled": 1, "wrap_with_autocast": 4}
 
 

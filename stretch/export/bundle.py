@@ -226,7 +226,8 @@ def _manifest(original: Captured, model: BranchedModel, facts: BundleFacts, vers
     joins = _join_entries(model)
     return Manifest(
         schema=SCHEMA,
-        version=version,  # weights that bands of rows share count once
+        version=version,
+        # weights that bands of rows share count once
         model=_model_info(original, graph, sum(weight.numel() for weight in model.parameters()), facts),
         device=facts.device,
         calibrated=facts.calibrated,
@@ -310,6 +311,7 @@ def _model_info(original: Captured, graph: OpGraph, params: int, facts: BundleFa
         graph.macs,
         params,
         original.graph.macs,
-        original.graph.params,  # of colour images; a network may read something else
+        original.graph.params,
+        # of colour images; a network may read something else
         facts.preprocessing if len(graph.inputs) == 1 and len(first) == 4 and first[1] == 3 else None,
     )

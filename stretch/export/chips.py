@@ -222,7 +222,7 @@ def _sdk(toolchain: Toolchain, folder: Path) -> Path:
     folder.mkdir()
     for name in LIBRARIES:
         (folder / name).symlink_to(toolchain.libraries / name)
-        # The loader requires it although nothing in it is called: another loaded library stands in for it.
+    # The loader requires it although nothing in it is called: another loaded library stands in for it.
     (folder / UNUSED_LIBRARY).symlink_to(toolchain.libraries / "libQnnSystem.so")
     for file in sorted(toolchain.runtime.iterdir()) if toolchain.runtime else ():
         (folder / file.name).symlink_to(file)
@@ -302,14 +302,13 @@ def _code(signature: str, model: Any, content: bytes, operators: int) -> Code:
         raise StretchError(f"the code of signature `{signature}` does not lie in the file that LiteRT's tool wrote")
     return Code(options["name"], code, operators)
 
-    # Runs code compiled by LiteRT's tool on the simulator of Qualcomm's DSP: ``python -m stretch.export.chips``.
-    #
-    # LiteRT has no dispatcher for a Qualcomm DSP on x86-64. Its code is a QNN
-    # context that ONNX Runtime's QNN provider can load, which runs it here. The
-    # simulator keeps its first chip for the lifetime of its process,
-    # so each chip has a separate process.
 
-
+# Runs code compiled by LiteRT's tool on the simulator of Qualcomm's DSP: ``python -m stretch.export.chips``.
+#
+# LiteRT has no dispatcher for a Qualcomm DSP on x86-64. Its code is a QNN
+# context that ONNX Runtime's QNN provider can load, which runs it here. The
+# simulator keeps its first chip for the lifetime of its process,
+# so each chip has a separate process.
 Array = NDArray[Any]
 
 

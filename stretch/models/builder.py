@@ -57,9 +57,8 @@ class OperatorInputs(Generic[View]):
         """Input `i`, which the file stores if it is there."""
         return None if self.value(i) is None else self.require_stored(i, what)
 
-        #: Elements that a tensor of stored ones alone may have.
 
-
+#: Elements that a tensor of stored ones alone may have.
 MAX_KNOWN = 1 << 26
 
 #: What a network that is read from a file says of itself: no module or tensor of it is called so.
@@ -147,7 +146,7 @@ class Builder:
             args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda item: item.meta["val"])
             with torch.no_grad():
                 built = compute(*args, **kwargs)
-                # Torch raises an error of its own kind for each thing that does not fit.
+        # Torch raises an error of its own kind for each thing that does not fit.
         except Exception as error:
             raise StretchError(f"torch does not take what it reads: {first_line(error)[:160]}") from error
         parts = built if isinstance(built, tuple | list) else (built,)
@@ -208,11 +207,11 @@ def with_weights(module: nn.Module, **numbers: np.ndarray | None) -> nn.Module:
             setattr(module, name, nn.Parameter(value) if isinstance(current, nn.Parameter) else value)
     return module
 
-    # What a file that is a model reads and returns: names that Python can hold, shapes that are asked for, results by name.
 
-    #: What the code that fx writes of a network calls so itself.
+# What a file that is a model reads and returns: names that Python can hold, shapes that are asked for, results by name.
 
 
+#: What the code that fx writes of a network calls so itself.
 _NAMES_IN_CODE = frozenset({"self", "torch", "device", "inf", "nan", "NoneType", "fx_pytree", "pytree", "slice", "getattr"})
 
 
@@ -229,9 +228,8 @@ class OwnNetwork:
         """The file in its own runtime; `inner` names tensors within it that will be looked at."""
         return SourceFileRunner(path, self.own, inner=inner)
 
-        #: Types that are reals of single precision here.
 
-
+#: Types that are reals of single precision here.
 _REALS = ("float32", "float16", "bfloat16")
 
 #: Numbers of a weight that is looked at for copies of it.
@@ -333,9 +331,8 @@ def _example(end: End, count: int) -> str:
     alone = count == 1 and len(sizes) == len(usual) and sizes[0] == 1
     return "x".join(map(str, sizes[1:])) if alone else f"{end.argument}={'x'.join(map(str, sizes))}"
 
-    #: What Python, numpy and torch raise for settings and stored tensors of another kind or size than a rule expects.
 
-
+#: What Python, numpy and torch raise for settings and stored tensors of another kind or size than a rule expects.
 _MISFITS = (ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError, RuntimeError, MemoryError)
 
 
@@ -475,11 +472,11 @@ def _count_and_names(ends: Sequence[End]) -> str:
 def _cut(name: str) -> str:
     return name[:80]
 
-    # Images in another size where torch has no function that samples them so: sums of rows and columns, or places chosen.
 
-    #: Largest side of what is sampled by a matrix.
+# Images in another size where torch has no function that samples them so: sums of rows and columns, or places chosen.
 
 
+#: Largest side of what is sampled by a matrix.
 MAX_SIDE = 1 << 12
 
 
@@ -511,11 +508,11 @@ def select_at(builder: Builder, x: fx.Node, places: list[np.ndarray], name: str)
             x = builder.call(torch.index_select, x, axis, builder.add_tensor(at.astype(np.int64), f"{name}_{axis}"))
     return x
 
-    # Activations and layer norms that files write as several operators, found in the network while it is written.
 
-    #: Relative error of a number that was written in half or single precision.
+# Activations and layer norms that files write as several operators, found in the network while it is written.
 
 
+#: Relative error of a number that was written in half or single precision.
 _CLOSE = 1e-3
 
 
@@ -616,9 +613,8 @@ def _tanh_gate(x: Any) -> Any:
             return core
     return None
 
-    #: What a tensor times a gate of it is: the number that both are multiplied by, the function, and what the gate reads.
 
-
+#: What a tensor times a gate of it is: the number that both are multiplied by, the function, and what the gate reads.
 _GATES: tuple[tuple[float, Callable[..., Any], Callable[[Any], Any]], ...] = (
     (1, F.silu, lambda x: _first_input(x, torch.sigmoid)),
     (1, F.hardswish, _hard_gate),

@@ -122,7 +122,7 @@ def _load_program(path: Path) -> torch.export.ExportedProgram:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return torch.export.load(path)
-            # torch raises whatever its own reading of a damaged or foreign file runs into
+    # torch raises whatever its own reading of a damaged or foreign file runs into
     except Exception as error:
         raise StretchError(
             f"torch.export.load cannot read {path}: {first_line(reason.error or error)[:160]}",

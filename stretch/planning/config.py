@@ -23,7 +23,7 @@ from stretch.planning.options import Option, Positive, Range, Ratio
 if TYPE_CHECKING:
     from stretch.planning.cost.accuracy import AccuracySource
 
-    #: Search strategies that know every kind of segment and every objective.
+#: Search strategies that know every kind of segment and every objective.
 GENERAL_STRATEGIES = ("exact", "evolve")
 #: All of them: these, and the files of their folder.
 STRATEGIES = tuple(sorted((*GENERAL_STRATEGIES, *(module.name for module in iter_modules([str(Path(__file__).parent / "strategies")])))))
@@ -49,9 +49,8 @@ EVOLVED = ("throughput", "robust")
 def _quoted_list(words: Sequence[str]) -> str:
     return f"{', '.join(words[:-1])} or {words[-1]}"
 
-    #: Options that are no constraints on single segments.
 
-
+#: Options that are no constraints on single segments.
 OPTIONS = (
     Option("processors", tuple[str, ...], (), "Processors to use, such as cpu,gpu; all of the device's by default."),
     Option("params", Range | None, None, "Range of parameters relative to the original's.", example="0.97:1.03"),

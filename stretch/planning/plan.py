@@ -273,9 +273,8 @@ def _choose_with_fallback(
             return fallback, choose(replace(fallback, accuracy_source=None)), (warning,)
     raise refused
 
-    #: Times count exchanges whatever share of a segment they take, and one segment of merged stages has the fewest.
 
-
+#: Times count exchanges whatever share of a segment they take, and one segment of merged stages has the fewest.
 MERGED_OPTIONS = OptionName("alpha", 100.0), OptionName("merge", "always")
 
 
@@ -345,9 +344,8 @@ def predict_design(
         source.answer(graph, design) if source is not None else None,
     )
 
-    # Warnings about a plan.
 
-
+# Warnings about a plan.
 def _operator_warnings(result: PlanResult) -> list[str]:
     """Operators that torch computes, that have others in their place, that run in parts, and that a processor lacks."""
     graph, texts = result.graph, []
@@ -400,7 +398,8 @@ def _warnings(problem: PlanningProblem, result: PlanResult) -> tuple[str, ...]:
     merged = [result.stages_of(row.segment) for row in result.run.segments if len(row.branches) > 1 and not join_of(row.design.join).exact]
     names = [f"{stages[0].name} to {stages[-1].name}" for stages in merged if len(stages) > 1]
     if names and not (result.accuracy is not None and result.accuracy.basis == "sensitivity"):
-        warnings.append(  # NN-Stretch (MobiSys 2023), table 3
+        warnings.append(
+            # NN-Stretch (MobiSys 2023), table 3
             f"stages are merged ({', '.join(names)}): fewer meeting points lower the accuracy of the trained network"
         )
     warnings += [division.remark(result.stages) for division in of_kinds(result.config.planned_kinds)]
@@ -455,7 +454,8 @@ def _broken_rule(space: DesignSpace, processor: str) -> str:
     single = [OptionName(item.option.name) for item, value in space.rules.active if item.mask(value, groups[0], base[0]) is not None]
     return Message(f"no branch on it meets {', '.join('{}' for _ in single)} all at once", *single)
 
-    # Choose a design: which stages are merged, then the search of the strategy asked for, then bounds on the result.
+
+# Choose a design: which stages are merged, then the search of the strategy asked for, then bounds on the result.
 
 
 def choose(problem: PlanningProblem, *, explain: bool = True) -> SearchedSpace[SearchResult]:

@@ -6,11 +6,12 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from math import inf
+from math import ceil, inf
 from pathlib import Path
 from queue import SimpleQueue
 from statistics import median
 from time import monotonic, perf_counter_ns
+from timeit import timeit
 
 import numpy as np
 import tomli_w
@@ -142,9 +143,8 @@ def family_of(name: str) -> str:
     style, _, number = name.rpartition("-")
     return f"draws {(STYLES.index(style) + int(number)) % GROUPS}"
 
-    #: Number of networks timed in turns.
 
-
+#: Number of networks timed in turns.
 BATCH = 6
 
 #: Maximum number of repetitions of an unstable measurement.
@@ -334,9 +334,8 @@ class Collector:
                 return [None if ms is None else ms * scale for ms in kernel_times]
         return [None] * len(launched)
 
-        #: Channels, input rows and output rows of the networks for hand-overs: the same work on large and small tensors.
 
-
+#: Channels, input rows and output rows of the networks for hand-overs: the same work on large and small tensors.
 HANDOVERS = ((16, 16, 16), (16, 112, 112), (64, 112, 112), (64, 112, 1), (64, 56, 56), (128, 56, 1), (16, 32, 1))
 
 #: The one that is also timed behind a running kernel.
@@ -354,8 +353,8 @@ def measure_crossing(host: ProfiledProcessor, other: ProfiledProcessor, end: flo
     with tempfile.TemporaryDirectory() as folder:
         return Crossing(
             fit_link(_handovers(host, other, Path(folder), end)),
-            _run_in_parallel(host, other, compute_bound_network(), Path(folder), end),
-            _run_in_parallel(host, other, memory_bound_network(), Path(folder), end),
+            _run_in_parallel(host, other, compute_bound_network, Path(folder), end),
+            _run_in_parallel(host, other, memory_bound_network, Path(folder), end),
             other.runtime,
             _reads(other, Path(folder), end),
         )
@@ -481,41 +480,56 @@ class HandoverTimer:
         self._thread.join()
 
 
-def compute_bound_network() -> OpGraph:
+def compute_bound_network(layers: int = 2) -> OpGraph:
     """A network that products limit."""
     drawing = RandomNetwork(np.random.default_rng(0), "relu")
     x = drawing.add("input", shape=(1, _COMPUTING[0], _COMPUTING[1], _COMPUTING[1]))
-    for _ in range(2):
+    for _ in range(layers):
         x = drawing.act(drawing.conv(x, _COMPUTING[0], 3, bias=True))
     return OpGraph.build("computing", drawing.ops, x)
 
 
-def memory_bound_network() -> OpGraph:
+def memory_bound_network(layers: int = 4) -> OpGraph:
     """A network that memory limits."""
     drawing = RandomNetwork(np.random.default_rng(0), "relu")
     x = drawing.add("input", shape=(1, _MOVING[0], _MOVING[1], _MOVING[1]))
     first = drawing.act(x)
-    for _ in range(4):
+    for _ in range(layers):
         x = drawing.add("add", drawing.add("mul", x, first), first)
     return OpGraph.build("moving", drawing.ops, x)
 
 
-def _run_in_parallel(host: ProfiledProcessor, other: ProfiledProcessor, graph: OpGraph, folder: Path, end: float) -> tuple[float, float]:
-    """Slowdown factors of the host and the other processor."""
-    places = (host, other)
-    delegates = [place.create() for place in places]
-    files = [write_network(graph, folder / f"{graph.name}-{place.family}.onnx", place.precision) for place in places]
+#: Least ms of work whose slowing is measured: threads that wake up slow shorter work down, which is no contention. And most layers of it.
+_LONG_MS, _MOST_LAYERS = 4.0, 64
+
+
+def _run_in_parallel(
+    host: ProfiledProcessor, other: ProfiledProcessor, network: Callable[[int], OpGraph], folder: Path, end: float
+) -> tuple[float, float]:
+    """Slowdown factors of the host and the other processor; `network` makes one of so many layers."""
     # a thread that feeds a queue has a core of its own when a bundle runs, where there is one
     free = tuple(core for core in other.caller if core not in host.cores) or other.caller
-    runs = [runner(delegate.compile(file), cores) for delegate, file, cores in zip(delegates, files, (host.caller, free), strict=True)]
+    runs, delegates = [], []
+    for place, cores in ((host, host.caller), (other, free)):
+        delegates.append(place.create())
+        layers = 2
+        while True:
+            graph = network(layers)
+            file = write_network(graph, folder / f"{graph.name}-{place.family}.onnx", place.precision)
+            run = runner(delegates[-1].compile(file), cores)
+            run()
+            ms = 1e3 * min(timeit(run, number=1) for _ in range(3))
+            if ms >= _LONG_MS or layers >= _MOST_LAYERS:
+                break
+            layers = min(_MOST_LAYERS, max(layers + 1, ceil(1.2 * layers * _LONG_MS / ms)))
+        runs.append(run)
     times = time_together(*runs, end=end)
     for delegate in delegates:
         delegate.close()
     return times.first, times.second
 
-    #: Seconds for the hand-overs and contention of a processor, and their maximum share of the total time.
 
-
+#: Seconds for the hand-overs and contention of a processor, and their maximum share of the total time.
 _RESERVED_S, _RESERVED = 20.0, 0.3
 
 
@@ -641,9 +655,8 @@ def _fit(draft: DeviceProfile, table: MeasurementTable) -> list[Fit]:
     except TooFewMeasurementsError:
         return []
 
-        #: Most networks that calibrate a place: each is left out once to see how well the others predict it.
 
-
+#: Most networks that calibrate a place: each is left out once to see how well the others predict it.
 _CALIBRATING = 48
 
 

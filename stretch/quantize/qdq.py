@@ -116,9 +116,8 @@ def _add(weights: dict[str, onnx.TensorProto], name: str, value: Array) -> str:
     weights[name] = numpy_helper.from_array(np.ascontiguousarray(value, np.float32), name)
     return name
 
-    #: How subgraphs are quantised, for the bundle's record.
 
-
+#: How subgraphs are quantised, for the bundle's record.
 METHOD = "static, min-max; activations uint8, weights int8 per channel"
 
 #: Tells ONNX Runtime's quantiser that shapes are known and batch-norms folded.
@@ -179,7 +178,7 @@ def quantise(model: onnx.ModelProto, samples: Sequence[Sample], scales: Mapping[
             file = Path(folder) / "int8.onnx"
             quantize(prepared, str(file), config)
             quantised = onnx.load(file)
-            # The quantiser raises whatever its numpy and onnx calls raise.
+    # The quantiser raises whatever its numpy and onnx calls raise.
     except Exception as error:
         reason = first_line(error)
         raise StretchError(f"`{model.graph.name}` cannot be quantised: {reason}", "keep its processor in fp32") from error
@@ -288,11 +287,11 @@ def _restore_properties(quantised: onnx.ModelProto, model: onnx.ModelProto) -> N
     quantised.graph.name = model.graph.name
     quantised.producer_name = model.producer_name
 
-    # One float subgraph to fp16: weights and operators in half precision, float at the edges.
 
-    #: Largest finite half-precision number.
+# One float subgraph to fp16: weights and operators in half precision, float at the edges.
 
 
+#: Largest finite half-precision number.
 LARGEST = 65504.0
 
 #: Inputs that stay as they are: sizes and factors, not values of the network.

@@ -70,9 +70,8 @@ def top1_agreement(pairs: Iterable[tuple[Array, Array]]) -> float:
     same = [int(np.argmax(expected)) == int(np.argmax(got)) for expected, got in pairs]
     return sum(same) / len(same)
 
-    #: What a subgraph reads for one image: an array, or one for each input.
 
-
+#: What a subgraph reads for one image: an array, or one for each input.
 Sample = Array | Sequence[Array]
 #: Computes a subgraph from the tensors that it reads: what it writes, as a tuple where that is several tensors.
 Run = Callable[..., Any]
@@ -112,7 +111,7 @@ def session_of(model: onnx.ModelProto | str, *, optimised: bool = True) -> Any:
     name, source = (model, model) if isinstance(model, str) else (f"`{model.graph.name}`", model.SerializeToString())
     try:
         return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-        # ONNX Runtime's exceptions share no base class of their own.
+    # ONNX Runtime's exceptions share no base class of their own.
     except Exception as error:
         raise StretchError(f"ONNX Runtime cannot load {name}: {first_line(error)}", "try another version of onnxruntime") from error
 

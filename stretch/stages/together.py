@@ -71,9 +71,8 @@ def single_network(name: str, graph: OpGraph, single: SingleProcessor, costs: Co
     plan = build_plan(("x",), ("all.y",), [PlannedSubgraph("all", "all", "", family, ("x",), ("all.y",))], ())
     return Network(name, plan, {"all": device_placement(family, device)}, {"all": time})
 
-    #: What a pair is to be best in.
 
-
+#: What a pair is to be best in.
 GOALS = ("makespan", "latency", "throughput")
 Goal = Literal["makespan", "latency", "throughput"]
 

@@ -19,7 +19,7 @@ from predictors.graph import Op, OpGraph
 from stretch.capture import Captured, capture
 from stretch.models.load import LoadedModel, names_code
 from stretch.planning.design.branch_design import BranchDesign
-from stretch.planning.design.scale import scaled_graph
+from stretch.planning.design.scale import JOIN_CONV, scaled_graph
 from stretch.planning.messages import format_setting, render_errors
 from stretch.planning.plan import plan
 from stretch.stages.design import read_design
@@ -304,10 +304,16 @@ def load_trained(model: BranchedModel, file: Path) -> BranchedModel:
 
 
 def initialise(model: nn.Module) -> nn.Module:
-    """He et al. 2015's initial weights for every convolution, whatever built the model."""
-    for module in model.modules():
+    """He et al. 2015's initial weights for every convolution, whatever built the model.
+
+    The convolution of a join has neither batch-norm nor activation behind it, so it keeps the variance of its input: otherwise the
+    trunk grows at every join, and training diverges.
+    """
+    for name, module in model.named_modules():
         if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            joins = name.rpartition(".")[2] == JOIN_CONV
+            mode, follows = ("fan_in", "linear") if joins else ("fan_out", "relu")
+            nn.init.kaiming_normal_(module.weight, mode=mode, nonlinearity=follows)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
     return model

@@ -20,7 +20,7 @@ def faults() -> int:
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc" or system.PLAIN, reason="other C libraries have no settings for freed memory")
 def test_freed_memory_is_used_again_within_the_block_only():
     usual = faults()
-    with system.freed_memory_kept():
+    with system.keep_freed_memory():
         np.ones(8 << 20)
         kept = faults()
     assert kept < usual / 4 < usual / 2 < faults()

@@ -263,9 +263,8 @@ def _activation(source: SubgraphSource, op: Op) -> Op | None:
     reader = graph.by_name[readers[0]]
     return reader if lowerings.get(reader.kind).activation is not None else None
 
-    #: Name of the file in a bundle.
 
-
+#: Name of the file in a bundle.
 FILE = "model.tflite"
 
 #: Number of images for the comparison.

@@ -46,9 +46,8 @@ def _matmul(site: OnnxSite) -> fx.Node:
         return site.builder.module(linear(right.T, None), site.x, site.name)
     return site.builder.call(torch.matmul, site.tensor(0), site.tensor(1))
 
-    #: Says of a node that it is a product of weights that are still in steps: what follows scales it.
 
-
+#: Says of a node that it is a product of weights that are still in steps: what follows scales it.
 UNSCALED = "unscaled"
 
 
@@ -91,9 +90,8 @@ def times(site: OnnxSite, x: fx.Node, factor: np.ndarray) -> fx.Node:
         return result
     return site.builder.call(operator.mul, x, factor.item() if factor.size == 1 else site.builder.add_tensor(factor, f"{site.name}_scale"))
 
-    #: Operators that are a function of torch, most by the same name.
 
-
+#: Operators that are a function of torch, most by the same name.
 _UNARY = {
     **{
         name: getattr(torch, name.lower())
@@ -275,16 +273,19 @@ def _dropout(site: OnnxSite) -> fx.Node:
 
 
 RULES.update(
-    {  # half precision is computed in single
+    {
+        # half precision is computed in single
         "Cast": lambda site: _as_type(site, require(_TYPES.get(site.attrs.get("to", 0)), f"it casts to type {site.attrs.get('to')}")),
         "CastLike": lambda site: _as_type(site, _type_of(site.value(1))),
         "Dropout": _dropout,
         "Identity": lambda site: site.x,
         "Max": partial(_reduce_inputs, function=torch.maximum),
         "Mean": lambda site: site.builder.call(operator.truediv, RULES["Sum"](site), float(len(site.inputs))),
-        "Min": partial(_reduce_inputs, function=torch.minimum),  # with the sign of what is divided, or of what divides
+        "Min": partial(_reduce_inputs, function=torch.minimum),
+        # with the sign of what is divided, or of what divides
         "Mod": lambda site: _pair(site, torch.fmod if site.attrs.get("fmod", 0) else torch.remainder),
-        "Sum": partial(_reduce_inputs, function=operator.add, read=operand),  # Swish of one tensor times another.
+        "Sum": partial(_reduce_inputs, function=operator.add, read=operand),
+        # Swish of one tensor times another.
         "SwiGLU": lambda site: site.builder.call(operator.mul, _swish(site), site.tensor(1)),
     }
 )
@@ -460,9 +461,8 @@ def _hard_max(site: OnnxSite) -> fx.Node:
     equal = site.builder.call(torch.eq, largest, site.builder.add_tensor(numbers, f"{site.name}_numbers"))
     return site.builder.method("to", equal, torch.float32)
 
-    # Attention, the embedding of positions before it, and recurrent layers of ONNX, as torch's functions.
 
-
+# Attention, the embedding of positions before it, and recurrent layers of ONNX, as torch's functions.
 def _split_heads(site: OnnxSite, x: fx.Node, heads: int) -> fx.Node:
     """Batch × tokens × channels as batch × heads × tokens × channels of each."""
     batch, tokens, channels = shape_of(x)
@@ -546,10 +546,9 @@ def _rotary(site: OnnxSite) -> fx.Node:
     called = builder.call(torch.cat, [*pair, *rest], -1) if len(pair) + len(rest) > 1 else pair[0]
     return called if axis == 1 else builder.call(torch.reshape, called, shape)
 
-    #: Where torch's gates stand among ONNX's: input, output, forget, cell there, input, forget, cell, output here; update,
-    #: reset, hidden there, reset, update, new here.
 
-
+#: Where torch's gates stand among ONNX's: input, output, forget, cell there, input, forget, cell, output here; update,
+#: reset, hidden there, reset, update, new here.
 _GATES = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}
 _FUNCTIONS: dict[str, Any] = {"LSTM": torch.lstm, "GRU": torch.gru, "RNN": torch.rnn_tanh}
 

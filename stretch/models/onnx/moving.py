@@ -166,9 +166,8 @@ def _blocks(site: OnnxSite) -> fx.Node:
     split = (n, block, block, c // block**2, h, w)
     return rearrange(site.builder, site.x, split, (0, 3, 4, 1, 5, 2), (n, c // block**2, h * block, w * block))
 
-    #: How close to a half a place is one, for the runtime: in single precision few are.
 
-
+#: How close to a half a place is one, for the runtime: in single precision few are.
 _HALF = 1e-5
 
 
@@ -291,11 +290,11 @@ def _resize_shape(site: OnnxSite) -> tuple[tuple[int, ...], list[float]]:
     need(min(size) >= 1, f"it resizes {list(site.shape)} to {list(size)}")
     return size, [float(scale) for scale in scales]
 
-    # Operators of ONNX that read or write where another tensor says, as torch's functions.
 
-    #: What torch calls what is done with a number that is written where others are.
+# Operators of ONNX that read or write where another tensor says, as torch's functions.
 
 
+#: What torch calls what is done with a number that is written where others are.
 _REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 
 #: Names of what samples an image; ONNX's had others before opset 20.
@@ -448,9 +447,8 @@ def _affine_grid(site: OnnxSite) -> fx.Node:
     size = site.numbers(1, "size")
     return site.builder.call(F.affine_grid, site.x, size, bool(site.attrs.get("align_corners", 0)))
 
-    # Convolutions and pools of ONNX as torch's modules, the padding before them part of their windows.
 
-
+# Convolutions and pools of ONNX as torch's modules, the padding before them part of their windows.
 _CONVOLUTIONS = {3: nn.Conv1d, 4: nn.Conv2d, 5: nn.Conv3d}
 _TRANSPOSED = {3: nn.ConvTranspose1d, 4: nn.ConvTranspose2d, 5: nn.ConvTranspose3d}
 _POOLS = {

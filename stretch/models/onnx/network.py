@@ -147,9 +147,8 @@ class Attributes(Mapping[str, Any]):
             if name not in self.asked and name not in harmless and not np.array_equal(value, usual(name)):
                 raise StretchError(f"its attribute `{name[:60]}` is {str(value)[:60]}, and that is not understood")
 
-                #: What a node reads: a tensor of the running network, a stored one, or nothing.
 
-
+#: What a node reads: a tensor of the running network, a stored one, or nothing.
 Value = fx.Node | np.ndarray | None
 
 
@@ -197,9 +196,8 @@ class OnnxSite(OperatorInputs[fx.Node]):
         need(len(numbers) == axes, f"its {name} is {numbers} for {axes} axes")
         return numbers
 
-        #: One result of a node: computed, rounded in the file besides, or known already.
 
-
+#: One result of a node: computed, rounded in the file besides, or known already.
 Result = fx.Node | RoundedTensor | np.ndarray
 
 #: Writes what a node computes, and gives its results.
@@ -219,9 +217,8 @@ def rule(*names: str, rounding: bool = False) -> Callable[[Rule], Rule]:
         ROUNDING.update(names)
     return RULES.add(*names)
 
-    #: The oldest opset in which the evaluator knows scales; they meant the same before.
 
-
+#: The oldest opset in which the evaluator knows scales; they meant the same before.
 _RESIZE_OPSET = 21
 
 #: Domains of ONNX's own operators, and one whose operators ONNX Runtime's quantisers write.
@@ -252,7 +249,7 @@ def compute_constant(node: Any, reads: list[np.ndarray | None], attrs: Mapping[s
     function = helper.make_function("known", "node", [*feed], node.output, [node], [helper.make_opsetid("", spoken)])
     try:
         run_result = ReferenceEvaluator(function).run(None, feed, attributes={})
-        # The evaluator raises whatever numpy does.
+    # The evaluator raises whatever numpy does.
     except Exception as error:
         raise StretchError(f"it cannot be computed from what the file stores: {first_line(error)[:120]}") from error
     arrays = [np.asarray(item) for item in run_result]
@@ -292,11 +289,11 @@ def _to_constant(x: Any) -> Any:
     need(kind in TYPE_NAMES, f"it reads numbers of type {x.dtype}, which no network computes with")
     return KnownTensor(x.shape, kind, tuple(x.ravel().tolist()) if x.size <= MAX_VALUES else None)
 
-    # An ONNX file as a torch network, node by node.
 
-    #: Opsets whose operators are read.
+# An ONNX file as a torch network, node by node.
 
 
+#: Opsets whose operators are read.
 OPSETS = range(9, onnx.defs.onnx_opset_version() + 1)
 
 #: Attributes that change nothing of what a network computes here: of training, of types, or told by shapes as well.
@@ -363,7 +360,7 @@ def array(path: Path, tensor: Any) -> np.ndarray:
         values = numpy_helper.to_array(tensor, base_dir=str(path.parent))
     except StretchError as error:
         raise StretchError(f"{path} cannot be read: {error.message}", "export it again, in single precision") from error
-        # A file beside it that ends too early, or numbers that are none.
+    # A file beside it that ends too early, or numbers that are none.
     except Exception as error:
         raise StretchError(f"weight `{tensor.name[:80]}` of {path} cannot be read: {str(error)[:120]}", "export it again") from error
     return values.astype(np.float32) if values.dtype == np.float16 else values
@@ -384,9 +381,8 @@ def _symbol(name: str) -> str:
     """The name of an axis's length, if it is one: some write the same where nothing is known of any."""
     return name if name.isidentifier() and name not in _NAMELESS else ""
 
-    #: Attributes of ONNX that are tensors, and those that are graphs.
 
-
+#: Attributes of ONNX that are tensors, and those that are graphs.
 _TENSOR, _GRAPHS = 4, (5, 10)
 
 
@@ -409,7 +405,7 @@ def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.
     except StretchError as error:
         if error.message.isprintable():
             raise
-            # A name from the file may hold line breaks, and signs that terminals obey.
+        # A name from the file may hold line breaks, and signs that terminals obey.
         raise type(error)(_shorten(error.message), error.hint) from error
 
 
@@ -563,7 +559,7 @@ class _Lowering:
         def usual(name: str) -> Any:
             try:
                 stated = onnx.defs.get_schema(node.op_type, self._opset, "").attributes[name].default_value
-                # of a domain that states nothing, or unknown there
+            # of a domain that states nothing, or unknown there
             except (onnx.defs.SchemaError, KeyError):
                 return None
             return _to_str(helper.get_attribute_value(stated)) if stated.type else None

@@ -80,9 +80,8 @@ class TfliteView:
         """Another tensor in the same order."""
         return TfliteView(node, self.form, self.size)
 
-        #: What an operator reads: a tensor of the running network, a stored one, or nothing.
 
-
+#: What an operator reads: a tensor of the running network, a stored one, or nothing.
 Value = TfliteView | np.ndarray | None
 
 
@@ -140,9 +139,8 @@ class TfliteSite(OperatorInputs[TfliteView]):
         function, *more = ACTIVATIONS[number]
         return self.builder.call(function, node, *more)
 
-        #: Activations by their number in the format: a function of torch and its arguments.
 
-
+#: Activations by their number in the format: a function of torch and its arguments.
 ACTIVATIONS: dict[int, tuple[Any, ...]] = {1: (torch.relu,), 2: (torch.clamp, -1.0, 1.0), 3: (F.relu6,), 4: (torch.tanh,)}
 
 
@@ -195,9 +193,8 @@ def _as_image(site: TfliteSite, i: int) -> Any:
     x = site.in_file_order(i)
     return permute_axes(site.builder, x if whole == shape else site.builder.call(torch.reshape, x, whole), (0, 3, 1, 2))
 
-    #: Writes what an operator computes, and gives its results.
 
-
+#: Writes what an operator computes, and gives its results.
 Rule = Callable[[TfliteSite], TfliteView | list[TfliteView]]
 
 #: Rules by the name of the operator; every file of this package adds its own.

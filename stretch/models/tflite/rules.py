@@ -179,9 +179,8 @@ def _matmul(site: TfliteSite) -> TfliteView:
             sides[i] = site.builder.call(torch.transpose, sides[i], -2, -1)
     return TfliteView(site.onnx("MatMul", sides))
 
-    # Operators that move, cut, join and repeat.
 
-
+# Operators that move, cut, join and repeat.
 def _axis(order: TfliteView, axis: int) -> int:
     """An axis of the file in a tensor's own order."""
     counted = axis % len(order.shape)
@@ -350,9 +349,8 @@ def _squared_difference(site: TfliteSite) -> TfliteView:
 
 RULES.update(
     {
-        "BROADCAST_TO": lambda site: TfliteView(
-            site.builder.method("expand", site.in_file_order(), *site.numbers(1, "shape"))
-        ),  # what they read: the scales of activations are found anew
+        "BROADCAST_TO": lambda site: TfliteView(site.builder.method("expand", site.in_file_order(), *site.numbers(1, "shape"))),
+        # what they read: the scales of activations are found anew
         **dict.fromkeys(("DEQUANTIZE", "QUANTIZE"), lambda site: site.seen(0)),
         "PACK": lambda site: TfliteView(
             site.builder.call(torch.stack, list(map(site.in_file_order, range(len(site.inputs)))), site.setting("axis"))
@@ -439,9 +437,8 @@ def _transposed_convolution(site: TfliteSite) -> TfliteView:
         result = site.builder.call(torch.narrow, result, 2 + axis, before[axis], wanted[1 + axis])
     return TfliteView(site.apply_activation(result), "image")
 
-    #: What ONNX calls the places of pixels, by the setting.
 
-
+#: What ONNX calls the places of pixels, by the setting.
 _COORDINATES = {"align_corners": "align_corners", "half_pixel_centers": "half_pixel"}
 
 

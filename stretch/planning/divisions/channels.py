@@ -258,9 +258,8 @@ class _Builder:
         self.ops.append(Op(name, "slice", (source,), {"start": needed.start - present.start, "stop": needed.stop - present.start}))
         return name
 
-        #: Multiply-accumulates that the halves of a part may do beyond those of the part, as a share of it.
 
-
+#: Multiply-accumulates that the halves of a part may do beyond those of the part, as a share of it.
 MAX_REPEATED = 0.5
 
 

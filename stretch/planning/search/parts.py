@@ -181,14 +181,13 @@ def part_options(
         division=division,
     )
 
-    # Neighbouring stages as one segment, with fewer meeting points.
-    #
-    # An exchange costs about the same whatever lies between two of them, so equation
-    # 4 of paper 003 rules out short stages. Several stages that become one segment
-    # share one exchange. Their units are dropped evenly and their widths follow one
-    # ratio.
 
-
+# Neighbouring stages as one segment, with fewer meeting points.
+#
+# An exchange costs about the same whatever lies between two of them, so equation
+# 4 of paper 003 rules out short stages. Several stages that become one segment
+# share one exchange. Their units are dropped evenly and their widths follow one
+# ratio.
 def merge_stages(graph: OpGraph, space: DesignSpace) -> DesignSpace:
     """The designs of a space, and those in which runs of stages that follow each other are merged."""
     stages = space.segments
@@ -201,9 +200,8 @@ def merge_stages(graph: OpGraph, space: DesignSpace) -> DesignSpace:
         offers[first] += space.stretched_offers(segment, first, len(run))
     return space.add_runs(offers)
 
-    # Segments that need no seam: what one processor runs one after the other is one segment, so that its tensors stay there.
 
-
+# Segments that need no seam: what one processor runs one after the other is one segment, so that its tensors stay there.
 def merge_neighbours(
     graph: OpGraph, stages: Sequence[Segment], parts: Sequence[SegmentDesign], *, across: bool = False
 ) -> tuple[SegmentDesign, ...]:
@@ -234,14 +232,14 @@ def merge_neighbours(
         )
     return tuple(result)
 
-    # Segments in scaled copies that begin and end at blocks, the stem among them, beside those that are whole stages.
-    #
-    # What arrives at a block of a stage has the original's channels, so a branch that begins
-    # there begins with an entry, as that of a stage whose first block keeps its shape does.
 
-    #: Room in a comparison that only leaves out what a rule will, for sums in another order.
+# Segments in scaled copies that begin and end at blocks, the stem among them, beside those that are whole stages.
+#
+# What arrives at a block of a stage has the original's channels, so a branch that begins
+# there begins with an entry, as that of a stage whose first block keeps its shape does.
 
 
+#: Room in a comparison that only leaves out what a rule will, for sums in another order.
 ROUNDING = 1.001
 
 
@@ -280,14 +278,14 @@ def _can_pay(banded: PartSpace, first: int, last: int, offer: LazyOptions) -> bo
     alone_ms = min(ms for p, ms in zip(banded.space.processors, banded.alone_ms(first, last), strict=True) if p in offer.subset)
     return bool(lowest_transfer_ms <= alpha * alone_ms * ROUNDING)
 
-    # Where bands of rows, or ranges of channels, may be divided: few of many places, and where they are tried.
-    #
-    # Where there are many rows, places are spread evenly; between these a band's time is nearly a straight line, so those
-    # at which the slowest band would be fastest follow by interpolation, and are offered with their neighbours.
 
-    #: Rows behind which the bands end, the last one left out.
+# Where bands of rows, or ranges of channels, may be divided: few of many places, and where they are tried.
+#
+# Where there are many rows, places are spread evenly; between these a band's time is nearly a straight line, so those
+# at which the slowest band would be fastest follow by interpolation, and are offered with their neighbours.
 
 
+#: Rows behind which the bands end, the last one left out.
 Split = tuple[int, ...]
 
 #: Every place is offered up to so many rows, by the number of bands; with more bands, none but a grid.
@@ -355,9 +353,8 @@ def band_ranges(rows: int, split: Split) -> list[tuple[int, int]]:
     edges = (0, *split, rows)
     return list(pairwise(edges))
 
-    #: The branches of each place where something is divided.
 
-
+#: The branches of each place where something is divided.
 SplitBranches = dict[Split, list[BranchCost]]
 #: Times the whole on the fastest processor that branches may take at the best place tried first.
 MAX_SLOWDOWN = 1.1

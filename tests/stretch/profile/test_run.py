@@ -102,7 +102,7 @@ def test_networks_are_measured_whole_and_by_kernel_and_each_is_measured_once(tmp
     sums = dict.fromkeys(whole, 0.0)
     for row in measurements.kernels:
         sums[row.network] += row.ms
-        # Kernels share what their network takes; where the profiler was disturbed there are none.
+    # Kernels share what their network takes; where the profiler was disturbed there are none.
     assert all(total == 0 or total == pytest.approx(whole[name], rel=0.25) for name, total in sums.items())
     assert any(sums.values())
 

@@ -5,7 +5,7 @@ from torch import nn
 from predictors.errors import StretchError, UsageError
 from stretch.capture import capture
 from stretch.models.load import load_model
-from stretch.train.prepare import macs_ratios, prepare, replace_head, sample
+from stretch.train.prepare import initialise, macs_ratios, prepare, replace_head, sample
 from stretch.train.recipe import load_recipe
 from stretch.train.supernet import Supernet
 from tests.stretch.capture.patterns import Calling
@@ -136,3 +136,12 @@ def test_head_that_cannot_be_changed_is_named(module, reason):
     with pytest.raises(StretchError, match=reason) as error:
         changed(module)
     assert "classes" in error.value.hint
+
+
+def test_initial_joins_keep_the_variance_that_arrives():
+    """Whatever their shape; a trunk that grows at each join made training diverge."""
+    model = nn.Sequential()
+    model.add_module("join_conv", nn.Conv2d(256, 16, 1))
+    torch.manual_seed(0)
+    x = torch.randn(8, 256, 8, 8)
+    assert initialise(model)(x).std().item() == pytest.approx(1, rel=0.15)
