@@ -81,7 +81,7 @@ def shorten_single(planned: PlanResult, losses: Losses) -> tuple[BranchDesign, f
     # each stretched segment saves its part of the time
     share = (single.ms - planned.run.makespan_ms) / max(sum(whole[name] for name in stretched), 1e-30)
     for row in planned.run.segments:
-        segment, removed = row.segment, ()
+        segment, removed = row.segment, tuple[int, ...]()
         if segment.name in stretched:
             loss = losses(planned.design, segment)
             counts = {n: min(value, FULL_SLACK) for n, value in loss.items()}
@@ -94,7 +94,7 @@ def shorten_single(planned: PlanResult, losses: Losses) -> tuple[BranchDesign, f
             if not fast:
                 return None
             removed = min(fast, key=lambda some: sum(counts[n] for n in some))
-            worth += sum(counts[n] for n in removed), sum(counts.values())
+            worth += np.array([sum(counts[n] for n in removed), sum(counts.values())])
         branch = BranchScale(
             single.processor, segment.depth - len(removed), segment.width, align=costs.align(single.processor), dropped=removed
         )
@@ -190,7 +190,8 @@ class _BlockSearch:
 
         def of(main: tuple[Floats, Floats], beside: tuple[Floats, Floats]) -> Floats:
             elsewhere = np.maximum(beside[0] * beside[1], others)
-            return (main[0] @ self._loss)[:, None] * main[1] + OTHER_LOSS * ((1 - main[0]) * self._loss) @ elsewhere.T
+            value: Floats = (main[0] @ self._loss)[:, None] * main[1] + OTHER_LOSS * ((1 - main[0]) * self._loss) @ elsewhere.T
+            return value
 
         worth: Floats = np.maximum(of(first, second), of(second, first).T)
         return worth

@@ -210,13 +210,47 @@ def _weight(word: str, name: str) -> float:
     return weight
 
 
-_Fields = msgspec.defstruct(
-    "_Fields",
-    [(plan_option.name, plan_option.kind, plan_option.default) for plan_option in PLAN_OPTIONS],
-    frozen=True,
-    forbid_unknown_fields=True,
-    kw_only=True,
-)
+if TYPE_CHECKING:
+
+    class _Fields(msgspec.Struct, kw_only=True, frozen=True):
+        """The fields as a type checker knows them; those of further constraints are there at run time."""
+
+        processors: tuple[str, ...] = ()
+        alpha: float = 0.2
+        beta: float = 1.1
+        balance: float = 0.5
+        min_depth: float = 0.5
+        min_width: float | None = None
+        intact: float | None = None
+        macs: tuple[float, float] = (0.97, 1.03)
+        segment_macs: float = 0.9
+        params: tuple[float, float] | None = None
+        n_meet: int = 1
+        meet: tuple[str, ...] = ()
+        merge: Literal["never", "auto", "always"] = "auto"
+        cuts: Literal["stages", "blocks"] = "stages"
+        keep: tuple[str, ...] = ()
+        kinds: tuple[str, ...] = ()
+        lossless: bool = False
+        join: str = "auto"
+        rewrite: tuple[str, ...] = ()
+        strategy: str = "exact"
+        objective: str = "latency"
+        accuracy: str = ""
+        min_accuracy: float | None = None
+        min_agreement: float | None = None
+        precision: dict[str, str] = {}
+        peak_memory: int | None = None
+        latency_budget: float | None = None
+
+else:
+    _Fields = msgspec.defstruct(
+        "_Fields",
+        [(plan_option.name, plan_option.kind, plan_option.default) for plan_option in PLAN_OPTIONS],
+        frozen=True,
+        forbid_unknown_fields=True,
+        kw_only=True,
+    )
 
 
 class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True):

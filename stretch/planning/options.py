@@ -67,7 +67,7 @@ class Option:
         meta = next((bound for bound in bounds if isinstance(bound, msgspec.Meta)), None)
         if self.base_type is not int or meta is None:
             return None
-        return meta.ge if meta.ge is not None else None if meta.gt is None else meta.gt + 1
+        return int(meta.ge) if meta.ge is not None else None if meta.gt is None else int(meta.gt) + 1
 
     def read(self, word: Any) -> Any:
         """Return the value of a flag's word, or of a value in TOML."""

@@ -162,7 +162,8 @@ class Criteria:
         if within(peaks[-1]) is None:
             return None
         peak = peaks[bisect_left(peaks, True, hi=len(peaks) - 1, key=lambda peak: within(peak) is not None)]
-        return replace(within(peak), value=peak)
+        least = within(peak)
+        return None if least is None else replace(least, value=peak)
 
     def trace_pair(self, names: Sequence[str], count: int | None) -> list[exact.SearchResult]:
         """Designs of a front of two things: both ends and between, or all of them; the first thing is made least."""
@@ -175,7 +176,8 @@ class Criteria:
         end = self._end(second, first)
         if count is None:
             # from the one end on, each time the best design that has less of the other thing
-            every, last, design = [best], self.value(second, end), best
+            every, last = [best], self.value(second, end)
+            design: exact.SearchResult | None = best
             while len(every) < MAX_DESIGNS and design is not None and (value := self.value(second, design)) > last + 2 * TIE:
                 # the search takes bounds with a tolerance, which a whole number is not to lie within
                 less = value - 1 if second in BOUNDED_WITHOUT_LABEL else value - max(10 * TIE, 1e-10 * abs(value))

@@ -4,11 +4,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 from itertools import combinations
 from math import ceil, floor, isnan
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -22,7 +23,7 @@ from predictors.rewrites.grouped import GROUPED, is_grouped
 from stretch.planning.blocks import Losses, keep_blocks, shorten_single
 from stretch.planning.config import GENERAL_STRATEGIES, STRETCH, PlanConfig
 from stretch.planning.cost.accuracy import AccuracyPredictor, AccuracySource, load_accuracy
-from stretch.planning.cost.branch import Costs
+from stretch.planning.cost.branch import Costs, SegmentOptions
 from stretch.planning.cost.compare import MIN_GAIN, ideal_split_ms, processor_lead
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.design.branch_design import BranchDesign
@@ -36,6 +37,8 @@ from stretch.planning.search.exact import SearchResult, search_coarse, search_co
 from stretch.planning.search.goal import Bounds, Goal, best_result, explain_infeasible, infeasible_error, search_best
 from stretch.planning.search.parts import cut_blocks, merge_neighbours, merge_stages, with_exact_kinds, without_stretched
 from stretch.planning.search.space import DesignSpace, Rules
+
+R = TypeVar("R", bound=SearchResult | None, covariant=True)
 
 #: Kinds of opaque operators that are named.
 MAX_NAMED = 6
@@ -111,12 +114,12 @@ class PlanningProblem:
 
 
 @dataclass(frozen=True)
-class SearchedSpace:
+class SearchedSpace(Generic[R]):
     """Designs of a request, and the best of them."""
 
     space: DesignSpace  # The designs.
     n_meet: int  # Branched segments that they have, at least.
-    result: SearchResult | None  # The best one; None if there is none.
+    result: R  # The best one; None if there is none.
 
 
 def plan(
@@ -155,7 +158,7 @@ def plan(
     return replace(result, unused=unused, warnings=(*fallback_warnings, *result.warnings, *_warnings(problem, result), *warnings))
 
 
-def _choose_blocks(problem: PlanningProblem, choice: SearchedSpace, result: PlanResult, losses: Losses) -> PlanResult | None:
+def _choose_blocks(problem: PlanningProblem, choice: SearchedSpace[SearchResult], result: PlanResult, losses: Losses) -> PlanResult | None:
     """The plan with the blocks that matter most; None where they are those that it has, or where other blocks would break a bound on accuracy."""
     source = problem.accuracy_source
     if isinstance(source, AccuracyPredictor):  # a supernet has been trained with the blocks that it has
@@ -188,7 +191,7 @@ def _choose_blocks(problem: PlanningProblem, choice: SearchedSpace, result: Plan
     return replace(changed, warnings=tuple(warnings))
 
 
-def _merging_warning(problem: PlanningProblem, choice: SearchedSpace, ms: float) -> str | None:
+def _merging_warning(problem: PlanningProblem, choice: SearchedSpace[SearchResult], ms: float) -> str | None:
     """Return a note on how much faster merged stages would be; None where they gain little."""
     config, result, source = problem.config, choice.result, problem.accuracy_source
     # where it is known what merged stages lose, they were among the designs that were searched
@@ -245,7 +248,9 @@ def _int8_warning(problem: PlanningProblem, request: PlanConfig) -> str | None:
     return f"planned with {planned}; with `precision={int8}` the same request takes {ms:.2f} ms, {speedup}, {caveat}"
 
 
-def _choose_with_fallback(problem: PlanningProblem, request: PlanConfig) -> tuple[PlanningProblem, SearchedSpace, tuple[str, ...]]:
+def _choose_with_fallback(
+    problem: PlanningProblem, request: PlanConfig
+) -> tuple[PlanningProblem, SearchedSpace[SearchResult], tuple[str, ...]]:
     """Return the best design and its warnings; without a stretched design, an exact one, else the undivided network."""
     # as a request without a word is completed for these processors
     default = PlanConfig(processors=problem.config.processors).resolve(problem.device)
@@ -277,7 +282,7 @@ def _choose_with_fallback(problem: PlanningProblem, request: PlanConfig) -> tupl
 MERGED_OPTIONS = {"alpha": 100.0, "merge": "always"}
 
 
-def choose_merged(problem: PlanningProblem) -> tuple[PlanningProblem, SearchedSpace] | None:
+def choose_merged(problem: PlanningProblem) -> tuple[PlanningProblem, SearchedSpace[SearchResult]] | None:
     """The best design of merged stages whatever share exchanges take, where that gains over the best single processor; None elsewhere."""
     merged = replace(problem, config=msgspec.structs.replace(problem.config, **MERGED_OPTIONS))
     try:
@@ -315,14 +320,16 @@ def evaluate(
 
 
 def predict_design(
-    problem: PlanningProblem, choice: SearchedSpace | None, design: BranchDesign | None = None, *, trained: bool = True
+    problem: PlanningProblem, choice: SearchedSpace[SearchResult] | None, design: BranchDesign | None = None, *, trained: bool = True
 ) -> PlanResult:
     """The prediction and controls of a design that was searched for, or made elsewhere; `trained` asks for the sequential network, which would have to be trained."""
     graph, config, costs, source = problem.graph, problem.config, problem.costs, problem.accuracy_source
     singles, searched = ranked_singles(graph, costs, config.processors), choice.result if choice else None
     # what lies beside the backbone is placed after the search
     proved = searched is not None and not config.is_evolutionary and not backbone_of(graph).sides
-    design = design or design_of(problem, searched)
+    if design is None:
+        assert searched is not None
+        design = design_of(problem, searched)
     return PlanResult(
         graph,
         costs,
@@ -405,7 +412,13 @@ def _warnings(problem: PlanningProblem, result: PlanResult) -> tuple[str, ...]:
     return tuple(text for text in warnings if text)
 
 
-def unused_processors(problem: PlanningProblem, choice: SearchedSpace, used: Sequence[str], best_ms: float) -> tuple[UnusedProcessor, ...]:
+def _uses(processor: str, options: SegmentOptions) -> bool:
+    return processor in options.processors
+
+
+def unused_processors(
+    problem: PlanningProblem, choice: SearchedSpace[SearchResult], used: Sequence[str], best_ms: float
+) -> tuple[UnusedProcessor, ...]:
     """Every processor of the request that a design leaves out, which takes `best_ms`."""
     config, result = problem.config, []
     # Other searches choose from other designs: theirs cannot be compared with the fastest of these.
@@ -414,7 +427,7 @@ def unused_processors(problem: PlanningProblem, choice: SearchedSpace, used: Seq
     for name in (name for name in config.processors if name not in used):
         best = None
         if comparable:
-            best = search_exact(choice.space, *problem.macs, choice.n_meet, required=lambda o, name=name: name in o.processors)
+            best = search_exact(choice.space, *problem.macs, choice.n_meet, required=partial(_uses, name))
         rule = _broken_rule(choice.space, name)
         ms = None if best is None else timeline(problem.graph, design_of(problem, best), problem.costs).makespan_ms
         if ms is None:
@@ -447,7 +460,9 @@ def _broken_rule(space: DesignSpace, processor: str) -> str:
 
 
 # Choose a design: which stages are merged, then the search of the strategy asked for, then bounds on the result.
-def choose(problem: PlanningProblem, *, explain: bool = True) -> SearchedSpace:
+
+
+def choose(problem: PlanningProblem, *, explain: bool = True) -> SearchedSpace[SearchResult]:
     """The fastest design within the constraints, or the most accurate one where that is the objective.
 
     With ``merge = "auto"`` stages are merged only where the request has no
@@ -486,7 +501,7 @@ def choose(problem: PlanningProblem, *, explain: bool = True) -> SearchedSpace:
     return SearchedSpace(space, n_meet, best)
 
 
-def search_request(problem: PlanningProblem, *, explain: bool = True) -> list[SearchedSpace]:
+def search_request(problem: PlanningProblem, *, explain: bool = True) -> list[SearchedSpace[SearchResult | None]]:
     """All designs of a request, as spaces of which each is searched by itself: its own first, then those that belong to it as well."""
     for name in problem.config.keep:
         if name not in (names := [stage.name for stage in problem.stages]):
@@ -501,7 +516,9 @@ def search_request(problem: PlanningProblem, *, explain: bool = True) -> list[Se
     return searched
 
 
-def _search_spaces(problem: PlanningProblem, *, merges: bool, holders: Sequence[str] | None = None) -> list[SearchedSpace]:
+def _search_spaces(
+    problem: PlanningProblem, *, merges: bool, holders: Sequence[str] | None = None
+) -> list[SearchedSpace[SearchResult | None]]:
     """The spaces of a request for all its processors, with the meeting points that designs must have, and the best of them.
 
     With `merges` it is known what merged stages lose, so that they need not be kept for the last.
@@ -537,13 +554,13 @@ def _search_spaces(problem: PlanningProblem, *, merges: bool, holders: Sequence[
     return result
 
 
-def _search_fewer_processors(problem: PlanningProblem) -> list[SearchedSpace]:
+def _search_fewer_processors(problem: PlanningProblem) -> list[SearchedSpace[SearchResult | None]]:
     """The designs on fewer of the processors, where a request for those would merge stages: a processor more must not make a design slower."""
     config = problem.config
     merges = config.merge == "auto" and not config.meet and STRETCH in config.planned_kinds
     if not merges or config.strategy != "exact" or config.widens or config.parsed_objective.is_evolved:
         return []
-    searched: list[SearchedSpace] = []
+    searched: list[SearchedSpace[SearchResult | None]] = []
     for subset in (subset for count in range(2, len(config.processors)) for subset in combinations(config.processors, count)):
         subproblem = replace(problem, config=config.replace_processors(subset))
         if search_coarse(subproblem.stage_space(), *problem.macs, config.n_meet) is None:
@@ -571,7 +588,7 @@ def _search(problem: PlanningProblem, space: DesignSpace, n_meet: int) -> Search
         incumbent = search_exact(space, *macs, n_meet)
         if incumbent is None:
             return None
-        segments = [options.segment for options, _ in incumbent.picks]
+        segments = tuple(options.segment for options, _ in incumbent.picks)
         space = problem.space(segments, DEFAULT if config.widens else config.resolved_join)
     if config.widens:
         search_result = search_concat(lambda arriving: problem.space(segments, config.join, arriving), *macs, n_meet)

@@ -523,7 +523,9 @@ class PlanResult:
             return compare.uncertain_run(run.segments, self.device, run.output, run.handover)
         feeding = {op.name for side in backbone_of(self.graph).before for op in side.ops}
         before, after = ([row.time for row in run.sides if (row.graph.outputs[0] in feeding) is first] for first in (True, False))
-        rows = [job for row in run.segments for job in (*row.branches, *([row.join_ms] if row.join_ms else []))]
+        rows: list[BranchTime | float] = []
+        for row in run.segments:
+            rows += [*row.branches, *([row.join_ms] if row.join_ms else [])]
         branches = [
             compare.UncertainBranch.of(job.estimate, self.device, job.links, job.ms + job.contention_ms, job.together, waits)
             if isinstance(job, BranchTime)

@@ -92,9 +92,10 @@ class Bound(Constraint):
     measured: ClassVar[str]
     reference: ClassVar[str] = ""
 
-    def numerator(self, options: "SegmentOptions") -> "NDArray[np.float64]":
+    def numerator(self, options: "SegmentOptions") -> "NDArray[np.float64 | np.int64]":
         """Return the compared value, per combination."""
-        return getattr(options, self.measured)
+        values: NDArray[np.float64 | np.int64] = getattr(options, self.measured)
+        return values
 
     def denominator(self, options: "SegmentOptions", segment_ms: float) -> "NDArray[np.float64] | float":
         """Return the value that it is compared with."""
@@ -211,7 +212,7 @@ class PeakMemory(Bound):
         """One byte: the bound is no share."""
         return 1
 
-    def limits(self, value: int, options: "Sequence[SegmentOptions]") -> list[Limit]:
+    def limits(self, value: float, options: "Sequence[SegmentOptions]") -> list[Limit]:
         """The bytes, up to those of the largest combination."""
         largest = max(int(way.peak_bytes.max()) for way in options)
         return [Limit(self, value, max(largest, value), with_number=lambda _, number: ceil(number))]
@@ -237,7 +238,8 @@ class Intact(Bound):
     def numerator(self, options: "SegmentOptions") -> "NDArray[np.int64]":
         """The most such blocks of a branch."""
         depths = [np.array([b.depth * (b.width == options.segment.width) for b in branch]) for branch in options.candidates]
-        return np.stack([most[at] for most, at in zip(depths, options.scales_of(), strict=True)]).max(0)
+        most: NDArray[np.int64] = np.max([kept[at] for kept, at in zip(depths, options.scales_of(), strict=True)], axis=0)
+        return most
 
     def denominator(self, options: "SegmentOptions", segment_ms: float) -> float:
         """Those of the segment."""

@@ -192,7 +192,8 @@ class Costs:
 
     def prepare(self, segment: Segment, processor: str, widths: Sequence[int], channels: Iterable[int]) -> None:
         """Time the kernels of many branches together, which takes little longer than those of one."""
-        usual, kernels = segment.in_width, {}
+        usual = segment.in_width
+        kernels: dict[object, Sequence[Kernel]] = {}
         new = {(segment, processor, width, count) for width in widths for count in (usual, *channels)} - self._prepared
         self._prepared |= new
         for *_, width, count in sorted(new, key=lambda item: item[2:]):
@@ -219,9 +220,9 @@ class Costs:
         removed = missing_blocks(segment, depth, dropped)
         # a branch may launch nothing
         parts = [_Sums(0, 0, 0.0, 0.0, 0.0, 0), *(part for block, part in self._sums(whole, processor) if block not in removed)]
-        *sums, peaks = zip(*parts, strict=True)
-        rewrites = *segment.rewrites, *whole.rewrites
-        return BranchCost(processor, depth, width, entry, *map(sum, sums), max(peaks), rewrites=rewrites, dropped=dropped)
+        macs, params, *times, peaks = zip(*parts, strict=True)
+        totals, rewrites = (sum(macs), sum(params), *KernelsTime(*map(sum, times)), max(peaks)), (*segment.rewrites, *whole.rewrites)
+        return BranchCost(processor, depth, width, entry, *totals, rewrites=rewrites, dropped=dropped)
 
     @memoised
     def _sums(self, whole: FullDepth, processor: str) -> list[tuple[int, _Sums]]:
@@ -301,11 +302,12 @@ class Costs:
         scale = BranchScale(processor, segment.depth, width, entry, 0, self.align(processor), rewrites=segment.rewrites)
         key_of_depth = segment, width, in_channels, scale.align, backend, names
         if key_of_depth in self._built:
-            return self._built[key_of_depth]
+            known: FullDepth = self._built[key_of_depth]
+            return known
         pieces = self._divided(segment, scale, backend, names)
         if len(pieces) < 2:
-            self._built[key_of_depth] = self._undivided_depth(segment, scale, in_channels, names)
-            return self._built[key_of_depth]
+            self._built[key_of_depth] = whole = self._undivided_depth(segment, scale, in_channels, names)
+            return whole
         kept = kept_units(segment, segment.graph, segment.channels, scale, in_channels)
         blocks = []
         for number, piece in enumerate(pieces):
@@ -317,8 +319,8 @@ class Costs:
                 self._built[key] = self._build(segment, piece, scale, kept, in_channels if number == 0 else None, names)
             blocks.append((piece.block, self._built[key]))
         applied = tuple(name for name in names if any(name in built.rewrites for _, built in blocks))
-        self._built[key_of_depth] = FullDepth(tuple(blocks), applied, 1)
-        return self._built[key_of_depth]
+        self._built[key_of_depth] = whole = FullDepth(tuple(blocks), applied, 1)
+        return whole
 
     def _undivided_depth(self, segment: Segment, scale: BranchScale, in_channels: int, names: tuple[str, ...]) -> FullDepth:
         """A branch that is built in one piece, its kernels by block."""
@@ -375,7 +377,8 @@ class Costs:
                 if _kernel_keys(every) != _kernel_keys([kernel for part in parts for kernel in part]):
                     pieces = []
             self._built[key] = pieces
-        return self._built[key]
+        known: list[_BlockPiece] = self._built[key]
+        return known
 
     @memoised
     def _change(self, segment: Segment, processor: str, width: int, channels: int) -> _Sums:
@@ -385,7 +388,7 @@ class Costs:
         weights = [new.cost.weights - old.cost.weights for old, new in zip(before, after, strict=True)]
         now, then = self.kernels_time(after, processor), self.kernels_time(before, processor)
         macs = sum(more * kernel.cost.pixels for more, kernel in zip(weights, after, strict=True))
-        return _Sums(macs, sum(weights), *(a - b for a, b in zip(now, then, strict=True)), self.peak_bytes(after, processor))
+        return _Sums(macs, sum(weights), *KernelsTime(*(a - b for a, b in zip(now, then, strict=True))), self.peak_bytes(after, processor))
 
 
 def _rewired(kernel: Kernel, segment: Segment, channels: int) -> Kernel:

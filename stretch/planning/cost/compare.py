@@ -244,7 +244,7 @@ class PredictedRun:
         return np.broadcast_to(np.asarray(self._ms(factors), dtype=np.float64), (len(next(iter(factors.values()), np.ones(1))),))
 
     def _ms(self, factors: Factors) -> Floats | float:
-        total = self.fixed_ms + _ms(self.parts, factors)
+        total: Floats | float = self.fixed_ms + _ms(self.parts, factors)
         for branches in self.segments:
             ends: dict[int, Any] = {}
             for number in TopologicalSorter({i: branch.waits for i, branch in enumerate(branches)}).static_order():

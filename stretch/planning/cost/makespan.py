@@ -398,13 +398,13 @@ def segment_time(
         if division is not None:
             at = [scale.processor for scale in part.branches]
             graphs = [division.input_graph(graph, holder, name, costs.predictor) for graph, name in zip(graphs, at, strict=True)]
-        times = []
+        branches = []
         for scale, graph in zip(part.branches, graphs, strict=True):
             # from what arrives until the output is on the host, where branches meet
             into = costs.moves(holder, scale.processor, prod(graph.input.shape))
             leaving = costs.moves(scale.processor, costs.host, prod(graph.by_name[graph.output].shape)) if joined else {}
-            times.append(_branch_timer(scale, graph, [into], [leaving], costs))
-        times = side_by_side(times, costs.predictor.device) if joined else tuple(times)
+            branches.append(_branch_timer(scale, graph, [into], [leaving], costs))
+        times = side_by_side(branches, costs.predictor.device) if joined else tuple(branches)
     repeated, params, repeated_ms = 0, None, 0.0
     if division is not None and part.shares_weights:
         once = whole_branch(segment, part, channels).graph

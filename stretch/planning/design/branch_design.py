@@ -75,7 +75,8 @@ class SegmentDesign:
     @property
     def undivided(self) -> "SegmentDesign":
         """All of it on its first processor."""
-        return replace(self, branches=(replace(self.branches[0], **dict.fromkeys(DIVISION_NAMES)),), join="none")
+        no_share: dict[str, Any] = dict.fromkeys(DIVISION_NAMES)
+        return replace(self, branches=(replace(self.branches[0], **no_share),), join="none")
 
     @property
     def names(self) -> tuple[str, ...]:

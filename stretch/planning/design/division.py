@@ -11,7 +11,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 
 import msgspec
 
@@ -148,7 +148,8 @@ def with_shares(branch: type[T]) -> type[T]:
     """A class of branches with a field for each way, as files have them; of these at most one is not None."""
     if issubclass(branch, msgspec.Struct):
         fields = [(word, Share | None, None) for word in DIVISION_NAMES]
-        return msgspec.defstruct(branch.__name__, fields, bases=(branch,), namespace=_share_fields(branch), frozen=True, kw_only=True)
+        struct = msgspec.defstruct(branch.__name__, fields, bases=(branch,), namespace=_share_fields(branch), frozen=True, kw_only=True)
+        return cast(type[T], struct)  # its stub does not say that the bases are those given
     shares = [(word, Share | None, field(default=None)) for word in DIVISION_NAMES]
     return make_dataclass(branch.__name__, shares, bases=(branch,), namespace=_share_fields(branch), frozen=True)
 
@@ -160,6 +161,12 @@ def _share_fields(branch: type) -> dict[str, Any]:
 def shares_of(branch: object) -> dict[str, Share]:
     """Return a branch's share, by the word of the way."""
     return {word: share for word in DIVISION_NAMES if (share := getattr(branch, word)) is not None}
+
+
+def range_of(share: Share) -> tuple[int, int]:
+    """A share that is a range, as of a segment that was checked."""
+    start, stop = map(int, share)
+    return start, stop
 
 
 def division_of(design: Any) -> Division | None:
@@ -206,7 +213,7 @@ def check_ranges(
             raise StretchError(
                 f"{where} has {division.word} = {list(share)} on {name}, which is no range", f"give it {division.word} = {division.example}"
             )
-        start, stop = int(share[0]), int(share[1])
+        start, stop = range_of(share)
         if start != at or stop <= start:
             reason = f"{where} has {what} {start} to {stop} on {name}, where {what} from {at} on are due"
             raise StretchError(reason, f"the branches follow each other from 0 to {count} of {of}, and none is empty")

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import gcd, lcm
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,7 +106,7 @@ def each_partitions(width: int, widths: NDArray[np.int64], align: int) -> NDArra
     step = align if width % align == 0 and width // align >= count else 1
     slots = width // step
     exact = slots * widths / widths.sum(axis=0)
-    counts = np.maximum(1, exact.astype(np.int64))
+    counts: NDArray[np.int64] = np.maximum(1, exact.astype(np.int64))
     while (left := slots - counts.sum(axis=0)).any():
         short, over = np.flatnonzero(left > 0), np.flatnonzero(left < 0)
         errors = exact - counts
@@ -590,12 +591,12 @@ def _resolve_branch(segment: Segment, draft: BranchDraft, in_channels: int, alig
     if draft.processor not in align:
         raise UnknownNameError.among("processor", draft.processor, align)
     usual = {"depth": segment.depth, "width": segment.width, "align": align[draft.processor]}
-    scale = {key: value if (stated := getattr(draft, key)) is None else stated for key, value in usual.items()}
+    scale: dict[str, Any] = {key: value if (stated := getattr(draft, key)) is None else stated for key, value in usual.items()}
     for key, value in scale.items():
         if value < 1:
             raise StretchError(f"branch `{segment.name}.{draft.processor}` has {key} {value}", f"{key} is a whole number from 1")
     entry = draft.entry or ("project" if segment.entry_width(scale["width"]) not in (None, in_channels) else "none")
     if draft.dropped and draft.depth is None:
         scale["depth"] = max(segment.depth - len(set(draft.dropped)), 1)
-    how = BranchScale(draft.processor, entry=entry, partition=draft.partition or 0, rewrites=draft.rewrites, **scale, **shares_of(draft))
+    how = BranchScale(draft.processor, entry=entry, partition=draft.partition or 0, rewrites=draft.rewrites, **(scale | shares_of(draft)))
     return replace(how, dropped=tuple(sorted(set(draft.dropped))))

@@ -22,7 +22,7 @@ from predictors.shapes import width
 from predictors.slices import Additive, Channels, full_range
 from stretch.planning.cost.branch import BranchCost, Floats, SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
-from stretch.planning.design.division import Division, Piece, Share, Taken, check_ranges
+from stretch.planning.design.division import Division, Piece, Share, Taken, check_ranges, range_of
 from stretch.planning.network.segments import Segment, cone, cut_points, cut_segment, memoised
 from stretch.planning.search.parts import Divisible, PartSpace, RangeCandidates, Split, SplitBranches, Structure, part_cost, structure
 from stretch.planning.search.space import DesignSpace
@@ -314,11 +314,15 @@ class _DividedPart(Divisible):
 
     def __init__(self, space: DesignSpace, part: Segment, alone_ms: Sequence[float], tensor: _Tensor) -> None:
         self.space, self.tensor, self.end, self.alone_ms = space, tensor, part, alone_ms
-        self.segment, self.join, self.in_elements = tensor.segment, tensor.join, prod(part.graph.input.shape)
+        self.join, self.in_elements = tensor.join, prod(part.graph.input.shape)
         # of sums it matters which processor has what is added once
         self.symmetric = tensor.join != HIDDEN
         if tensor.tail is not None:
             self.after_ms = space.costs.whole(tensor.tail, space.costs.host).ms
+
+    @property
+    def segment(self) -> Segment:
+        return self.tensor.segment
 
     def unit(self, order: Sequence[str]) -> int:
         """Channels of a step; what is left over behind the last whole one belongs to the last branch."""
@@ -438,7 +442,9 @@ class _ChannelRanges(Division):
                 )
 
     def pieces(self, graph: OpGraph, names: Sequence[str], shares: Sequence[Share], join: str) -> list[Piece]:
-        return [channel_part(graph, name, Channels(*share), hidden=join == HIDDEN) for name, share in zip(names, shares, strict=True)]
+        return [
+            channel_part(graph, name, Channels(*range_of(share)), hidden=join == HIDDEN) for name, share in zip(names, shares, strict=True)
+        ]
 
     def candidates(self, parts: PartSpace) -> list[tuple[int, SegmentOptions]]:
         return list(_ChannelCandidates(parts).candidates())

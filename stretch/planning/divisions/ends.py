@@ -6,10 +6,11 @@ what crosses. Nothing is joined: the last portion writes the segment's end.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import product
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from scheduler.simulate.schedule import Job, run, schedule, waiting
 from stretch.planning.cost.branch import BranchCost, Floats, SegmentOptions
 from stretch.planning.cost.makespan import computed_ms, subgraph_times, sum_by_key
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
-from stretch.planning.design.division import Division, Piece, Share
+from stretch.planning.design.division import Division, Piece, Share, shares_of
 from stretch.planning.network.segments import Segment, components, cone, operators_read_outside, part_graph
 from stretch.planning.search.layers import TIE
 from stretch.planning.search.parts import PartSpace
@@ -126,8 +127,8 @@ def _chain_groups(tasks: TaskGraph) -> list[list[str]]:
             behind |= 1 << source
         ancestors.append(behind)
     follow = [0] * len(tasks)
-    for sources in last:
-        for source in sources:
+    for waits in last:
+        for source in waits:
             follow[source] += 1
     groups: list[list[str]] = []
     group_of: list[int] = []
@@ -235,7 +236,8 @@ def _improve(problem: PlacementProblem) -> Placement:
     order = sorted(range(last + 1), key=lambda task: (-rank[task], task))
     starts = [_list_schedule(problem, order), *([processor] * last + [problem.end] for processor in range(problem.count))]
     moves = list(product(dict.fromkeys(_neighbour_moves(problem.tasks)), range(problem.count)))
-    tried, placed = 0, []
+    tried = 0
+    placed: list[Placement] = []
     for processors in starts:
         ms, improved = problem.time(processors, order), True
         while improved and tried < MAX_TRIED:
@@ -411,20 +413,19 @@ def placed_candidates(space: DesignSpace, segment: Segment, alone_ms: Sequence[f
 
     @cache
     def moving(tensor: str, source: str, target: str) -> float:
-        return costs.transfer(source, target, prod(segment.graph.by_name[tensor].shape))
+        moved_ms: float = costs.transfer(source, target, prod(segment.graph.by_name[tensor].shape))
+        return moved_ms
 
     ms = costs.group_times(launched, tasks.ops)[1]
+    # what arrives may be held by a host that computes nothing: then it has a number of its own
+    names = (*space.processors, *(name for name in space.holders if name not in space.processors))
     result: dict[tuple[tuple[str, tuple[str, ...]], ...], SegmentOptions] = {}
     for holder in space.holders:
         for end in range(len(space.processors)):
-            # what arrives may be held by a host that computes nothing: then it has a number of its own
-            names = (*space.processors, *(name for name in space.holders if name not in space.processors))
-            problem = PlacementProblem(
-                tasks, ms, lambda tensor, a, b, names=names: moving(tensor, names[a], names[b]), names.index(holder), end
-            )
+            problem = PlacementProblem(tasks, ms, lambda tensor, a, b: moving(tensor, names[a], names[b]), names.index(holder), end)
             placed = place(problem)
             scales = portions(problem, placed, space, segment)
-            key = tuple((scale.processor, scale.ends or ()) for scale in scales)
+            key = tuple((scale.processor, _ends(scale)) for scale in scales)
             if len({scale.processor for scale in scales}) > 1 and key not in result:
                 result[key] = _candidates(space, segment, scales, alone_ms, moving)
     return [options for options in result.values() if np.isfinite(options.ms).any()]
@@ -453,10 +454,13 @@ def portions(problem: PlacementProblem, placed: Placement, space: DesignSpace, s
     inside = [{name for task in group for name in tasks.ops[task]} for group in merged]
     ends = [tuple(operators_read_outside(segment.graph, [op for op in segment.graph.ops if op.name in current])) for current in inside]
     names = [space.processors[processors[group[0]]] for group in merged]
-    return [
-        BranchScale(name, segment.depth, segment.width, align=space.costs.align(name), ends=end)
-        for name, end in zip(names, ends, strict=True)
-    ]
+    scales = [BranchScale(name, segment.depth, segment.width, align=space.costs.align(name)) for name in names]
+    shares: list[dict[str, Any]] = [{DIVISION.word: end} for end in ends]
+    return [replace(scale, **share) for scale, share in zip(scales, shares, strict=True)]
+
+
+def _ends(scale: BranchScale) -> tuple[str, ...]:
+    return tuple(map(str, shares_of(scale).get(DIVISION.word, ())))
 
 
 def _merge_groups(problem: PlacementProblem, groups: list[list[int]], processors: Sequence[int]) -> list[list[int]]:
@@ -494,7 +498,7 @@ def _candidates(
 ) -> SegmentOptions:
     """One placement as an option; it takes endless time from a holder from which one processor alone is as fast."""
     costs = space.costs
-    graphs = subgraphs_of(segment.graph, [segment.name] * len(scales), [scale.ends or () for scale in scales])
+    graphs = subgraphs_of(segment.graph, [segment.name] * len(scales), list(map(_ends, scales)))
     runs = [subgraph_times(scales, graphs, {segment.start: holder}, costs) for holder in space.holders]
     ms = np.array([[max(item.start_ms + item.total_ms for item in run)] for run in runs])
     busy = [computed_ms(run) for run in runs]
@@ -511,7 +515,7 @@ def _candidates(
         segment,
         "placed",
         tuple(
-            (BranchCost(run.scale.processor, 0, 0, "none", run.macs, run.params, *run.estimate.computing, peak, run.scale.ends),)
+            (BranchCost(run.scale.processor, 0, 0, "none", run.macs, run.params, *run.estimate.computing, peak, _ends(run.scale)),)
             for run, peak in zip(runs[0], peaks, strict=True)
         ),
         macs=np.array([segment.graph.macs]),

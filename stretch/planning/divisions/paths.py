@@ -13,7 +13,7 @@ from predictors.graph import Op, OpGraph
 from predictors.joins import JoinKind
 from stretch.planning.cost.branch import SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
-from stretch.planning.design.division import Division, Piece, Share, check_ranges
+from stretch.planning.design.division import Division, Piece, Share, check_ranges, range_of
 from stretch.planning.network.segments import Segment, cone
 from stretch.planning.search.parts import PartSpace, part_cost, part_options
 from stretch.planning.search.space import DesignSpace
@@ -103,7 +103,7 @@ class _OwnPaths(Division):
         check_ranges(where, self, design.names, shares, count, "paths", "its own")
 
     def pieces(self, graph: OpGraph, names: Sequence[str], shares: Sequence[Share], join: str) -> list[Piece]:
-        return [Piece(path_graph(graph, name, *share)) for name, share in zip(names, shares, strict=True)]
+        return [Piece(path_graph(graph, name, *range_of(share))) for name, share in zip(names, shares, strict=True)]
 
     def candidates(self, parts: PartSpace) -> list[tuple[int, SegmentOptions]]:
         return [

@@ -21,7 +21,7 @@ from predictors.predictor import Estimate, KernelsTime, LatencyPredictor
 from predictors.rows import Band, Rows, height
 from stretch.planning.cost.branch import BranchCost, Costs, SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
-from stretch.planning.design.division import Division, Piece, Share, check_ranges
+from stretch.planning.design.division import Division, Piece, Share, check_ranges, range_of
 from stretch.planning.network.segments import Segment, memoised, mixing_operators
 from stretch.planning.search.parts import Divisible, PartSpace, RangeCandidates, Split, SplitBranches, Structure, band_ranges, structure
 
@@ -66,10 +66,10 @@ def band_graph(graph: OpGraph, name: str, start: int, stop: int, *, handed: bool
         if band is None:
             continue
         inputs = []
-        for at, (arguments, wanted) in enumerate(zip(op.inputs, band.reads, strict=True)):
-            has = need[arguments]
+        for at, (tensor, wanted) in enumerate(zip(op.inputs, band.reads, strict=True)):
+            has = need[tensor]
             rows = Rows(wanted.start - has.start, wanted.stop - has.start)
-            inputs.append(_cut(ops, f"{op.name}_rows{at}", reads[arguments], len(has), rows))
+            inputs.append(_cut(ops, f"{op.name}_rows{at}", reads[tensor], len(has), rows))
         tags = dict(op.tags)
         if band.attrs.get("padding") != op.attrs.get("padding"):
             tags[PADDING_TAG] = msgspec.json.encode(op.attrs["padding"]).decode()
@@ -168,8 +168,8 @@ class _BandedPart:
                 self._steps[place] = _Step(self.graph, (start, stop), graph)
         except StretchError:
             return None
-        reads = need[self.graph.input.name]
-        return self._steps[place], (reads.start, reads.stop)
+        arriving = need[self.graph.input.name]
+        return self._steps[place], (arriving.start, arriving.stop)
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,7 +188,7 @@ class _PartCache(dict[Structure, _BandedPart]):
 
 
 @memoised
-def _step_times(costs: Costs) -> dict[tuple[str, _Step, bool], tuple[float, float, int]]:
+def _step_times(costs: Costs) -> dict[tuple[str, _Step, bool], tuple[KernelsTime, int]]:
     """Of steps, by processor and with or without the cut: time alone and beside others, and most bytes that a kernel reads and writes."""
     return {}
 
@@ -310,7 +310,8 @@ class BandCandidates(RangeCandidates):
         for run, splits in requests:
             rows = self.bands.rows(run.last)
             every = {split: [self.bands.band(run.first, run.last, *band) for band in band_ranges(rows, split)] for split in splits}
-            eligible.append({split: some for split, some in every.items() if None not in some})
+            some = {split: [band for band in bands if band is not None] for split, bands in every.items()}
+            eligible.append({split: bands for split, bands in some.items() if len(bands) == len(every[split])})
         columns = zip(*(some for places in eligible for some in places.values()), strict=True)
         costs = zip(*(self.bands.cost(name, column) for name, column in zip(order, columns, strict=False)), strict=True)
         return [{split: list(next(costs)) for split in places} for places in eligible]
@@ -335,7 +336,7 @@ class _RowBands(Division):
         check_ranges(where, self, design.names, shares, rows, "rows", "its output")
 
     def pieces(self, graph: OpGraph, names: Sequence[str], shares: Sequence[Share], join: str) -> list[Piece]:
-        return [Piece(band_graph(graph, name, *share)) for name, share in zip(names, shares, strict=True)]
+        return [Piece(band_graph(graph, name, *range_of(share))) for name, share in zip(names, shares, strict=True)]
 
     def input_graph(self, graph: OpGraph, holder: str, processor: str, predictor: LatencyPredictor) -> OpGraph:
         """Where the rows come over a link, they are cut out on the way."""

@@ -320,7 +320,7 @@ def backbone_of(graph: OpGraph) -> Backbone:
     outside = [op for op in graph.ops if op.kind != "input" and op.name not in inside]
     read = {name for op in outside for name in op.inputs} | set(graph.outputs)
     ops = [Op(names[0], "input", attrs={"shape": graph.by_name[names[0]].shape}, tags=_tags(names[0] in read))]
-    ops += [replace(op, tags=op.tags | _tags(op.name in read)) for op in map(graph.by_name.__getitem__, names[1:])]
+    ops += [replace(op, tags={**op.tags, **_tags(op.name in read)}) for op in map(graph.by_name.__getitem__, names[1:])]
     needed = cone(graph, names[:1])
     before, after = (_side_parts(graph, [op for op in outside if (op.name in needed) is early], inside) for early in (True, False))
     sides = [
@@ -395,8 +395,8 @@ def _side_parts(graph: OpGraph, ops: Sequence[Op], backbone: set[str]) -> list[l
                 pairs.append((name, op.name))
     groups = [[graph.by_name[name] for name in group] for group in components(latest, pairs)]
     of = {op.name: number for number, group in enumerate(groups) for op in group}
-    waits = [{of[name] for op in group for name in op.inputs if name in of} - {number} for number, group in enumerate(groups)]
-    groups = [groups[number] for number in stable_order(dict(enumerate(waits)))]
+    sources = [{of[name] for op in group for name in op.inputs if name in of} - {number} for number, group in enumerate(groups)]
+    groups = [groups[number] for number in stable_order(dict(enumerate(sources)))]
     if len(groups) <= MAX_SIDES:
         return groups
     # neighbours are joined where there are too many

@@ -158,12 +158,12 @@ class _Search:
             rows: list[tuple[float, Picks]] = []
             while len(rows) < POPULATION and self.remaining > 0 and tries > 0:
                 tries -= 1
-                picks: Picks | None = self._random_member(population)
+                picks = self._random_member(population)
                 if len(population) > 1 and self.rng.random() < CROSSOVER_RATE:
-                    picks = self._crossover(picks, self._random_member(population))
-                else:
-                    for _ in range(int(self.rng.geometric(LAST_MUTATION_CHANCE))):
-                        picks = self._mutate(picks)
+                    rows += self._evaluate(self._crossover(picks, self._random_member(population)))
+                    continue
+                for _ in range(int(self.rng.geometric(LAST_MUTATION_CHANCE))):
+                    picks = self._mutate(picks)
                 rows += self._evaluate(picks)
             # equal ones stay in the order in which they were found, so that a seed has one answer
             population = sorted([*population, *rows], key=lambda item: item[0])[:POPULATION]

@@ -66,8 +66,8 @@ class Measure:
 
 #: The makespan, ms.
 LATENCY = Measure(lambda options: options.ms, lambda space, holder: space.finish_ms(holder))
-#: Multiply-accumulates.
-MACS = Measure(lambda options: options.macs.astype(float))
+#: Multiply-accumulates, and parameters.
+MACS, PARAMS = Measure(lambda options: options.macs.astype(float)), Measure(lambda options: options.params.astype(float))
 
 
 def weighted_sum(*parts: tuple[float, Measure]) -> Measure:
@@ -91,7 +91,7 @@ class ProcessorPowers:
                 problem = f"the profile of {device.id} states no power of the {name}, so nothing can be planned for energy"
                 raise UsageError(problem, "name other processors, or add `power_w` to the profile")
         # a processor may take other power while it waits than while it idles: its energy depends on the set of processors that have work
-        same_waiting_power = all(isclose(model.plan_mj({name: 0.0}, 1.0), model.plan_mj({}, 1.0)) for name in processors)
+        same_waiting_power = all(isclose(self._mj({name: 0.0}), self._mj({})) for name in processors)
         subsets = (subset for count in range(len(processors), 0, -1) for subset in combinations(processors, count))
         #: Sets of processors of which each has to be searched by itself.
         self.groups: list[tuple[str, ...]] = [tuple(processors)] if same_waiting_power else list(subsets)
@@ -99,14 +99,19 @@ class ProcessorPowers:
     def energy(self, processors: Sequence[str]) -> Measure:
         """Return the energy of designs that use exactly these processors; a lower bound where one has no work."""
         idle = dict.fromkeys(processors, 0.0)
-        waiting_mj = self._model.plan_mj(idle, 1.0)
-        extra_mj = {name: self._model.plan_mj({**idle, name: 1.0}, 1.0) - waiting_mj for name in processors}
+        waiting_mj = self._mj(idle)
+        extra_mj = {name: self._mj({**idle, name: 1.0}) - waiting_mj for name in processors}
 
         @cache
         def of(options: SegmentOptions) -> Floats:
             return np.asarray(waiting_mj * options.ms + sum(extra_mj[name] * ms for name, ms in options.busy().items()), dtype=np.float64)
 
         return Measure(of, lambda space, holder: waiting_mj * space.finish_ms(holder))
+
+    def _mj(self, busy: dict[str, float]) -> float:
+        mj = self._model.plan_mj(busy, 1.0)
+        assert mj is not None
+        return mj
 
 
 def restrict_processors(space: DesignSpace, processors: Sequence[str]) -> DesignSpace:
@@ -388,7 +393,7 @@ class _Moves:
             span, branched, end, cost = (np.array(column) for column in zip(*segment_moves, strict=True))
             move, holder, level = np.indices((len(segment_moves), len(states.holders), states.n_meet + 1)).reshape(3, -1)
             after = states.number(end[move], np.minimum(level + branched[move], states.n_meet))
-            self.layers.append(Layer(states.number(holder, level), after, move, cost[move, holder], move, None, span[move]))
+            self.layers.append(Layer(states.number(holder, level), after, move, cost[move, holder], move, span=span[move]))
 
     @property
     def lower_bound(self) -> float:
@@ -461,9 +466,9 @@ def _branch_and_bound(
         if result is not None and result.ms <= best.ms:
             best = result
         if best.ms <= lower_bound + slack + TIE or not complete:
-            proved = complete and result is not None
-            best_bound = max(lower_bound, result.ms / (1 + result.gap)) if proved else lower_bound
-            optimal = proved and result.optimal
+            proved = result if complete else None
+            best_bound = lower_bound if proved is None else max(lower_bound, proved.ms / (1 + proved.gap))
+            optimal = proved is not None and proved.optimal
             return replace(
                 best, optimal=optimal, gap=0.0 if optimal else best.ms / best_bound - 1 if best_bound > 0 else nan
             ), reduced_space
@@ -524,7 +529,7 @@ class _ReducedCostTable:
 
     def _costs(self, rows: Ints, holder: int) -> Floats:
         """Return the costs of all depths at some combinations of widths (combinations of widths × depths of each branch)."""
-        branches, slowest, worth = len(self._sizes), -inf, 0.0
+        branches, slowest, worth = len(self._sizes), np.full((), -inf), np.zeros(())
         for i, (entering, at) in enumerate(zip(self._input_ms[holder], self._width_index, strict=True)):
             axes = (len(rows), *(size[1] if j == i else 1 for j, size in enumerate(self._sizes)))
             ends = (self._end_ms[i][rows] + entering).reshape(-1, *[1] * branches)

@@ -127,8 +127,8 @@ class Bounds:
         seen: list[exact.SearchResult] = []
         low_multiplier, high_multiplier, multiplier = 0.0, 0.0, fastest.ms / fastest.params
         for _ in range(ROUNDS):
-            params = exact.Measure(lambda options, multiplier=sign * multiplier: multiplier * options.params)
-            search_result = exact.search_exact(self.space, *self.macs, self.n_meet, exact.weighted_sum((1.0, exact.LATENCY), (1.0, params)))
+            cost = exact.weighted_sum((1.0, exact.LATENCY), (sign * multiplier, exact.PARAMS))
+            search_result = exact.search_exact(self.space, *self.macs, self.n_meet, cost)
             if search_result is None:
                 break
             seen.append(search_result)

@@ -144,7 +144,7 @@ def shortest_path(layers: Sequence[Layer], start: int, final_ms: Floats, low: in
             break
     if best is None and bounded:
         # no path was found: the path of least loss shows whether there is one
-        losses = [replace(layer, ms=layer.loss, loss=None, option=np.arange(len(layer.ms))) for layer in problem.layers]
+        losses = [replace(layer, ms=layer.loss, loss=np.zeros(len(layer.ms)), option=np.arange(len(layer.ms))) for layer in problem.layers]
         least_lossy = shortest_path(losses, start, np.where(np.isfinite(final_ms), 0.0, np.inf), low, high)
         if least_lossy is None or (least_lossy.optimal and least_lossy.ms > max_loss + TIE):
             return None
@@ -173,7 +173,7 @@ class Completion:
         # Sums of rounded-down numbers lie up to one bucket a layer below the rounded sum.
         self._left = np.arange(count, -1, -1)
         self._windows = np.stack(
-            [_window_min(table, (high - low) // self.width + left + 2) for table, left in zip(tables, self._left, strict=True)]
+            [_window_min(table, (high - low) // self.width + left + 2) for table, left in zip(tables, self._left.tolist(), strict=True)]
         )
 
     def lower_bound(self, place: int, state: Ints, macs: Ints) -> Floats:
@@ -291,7 +291,8 @@ class _Problem:
                     parents, state = chunk[rows], layer.target[edges]
                     macs, ms = labels.macs[parents] + layer.macs[edges], labels.ms[parents] + layer.ms[edges]
                     fast = np.flatnonzero(ms + latency_bound.lower_bound(target, state, macs) < upper_bound - TIE)
-                    parents, edges, state, macs, ms = (column[fast] for column in (parents, edges, state, macs, ms))
+                    parents, edges, state = (column[fast] for column in (parents, edges, state))
+                    macs, ms = macs[fast], ms[fast]
                     loss = labels.loss[parents] + layer.loss[edges]
                     keep = loss + remaining_loss[target, state] <= self.max_loss + TIE
                     if multiplier:

@@ -79,7 +79,8 @@ class PartSpace:
 
     def alone_ms(self, first: int, last: int) -> list[float]:
         """A run on each processor, ms."""
-        return self._alone_ms[:, first, last].tolist()
+        ms: list[float] = self._alone_ms[:, first, last].tolist()
+        return ms
 
     @cached_property
     def _alone_ms(self) -> Floats:
@@ -275,7 +276,7 @@ def _can_pay(banded: PartSpace, first: int, last: int, offer: LazyOptions) -> bo
         return True
     lowest_transfer_ms = min(max(offer.costs.transfer(holder, p, offer.elements) for p in offer.subset) for holder in banded.space.holders)
     alone_ms = min(ms for p, ms in zip(banded.space.processors, banded.alone_ms(first, last), strict=True) if p in offer.subset)
-    return lowest_transfer_ms <= alpha * alone_ms * ROUNDING
+    return bool(lowest_transfer_ms <= alpha * alone_ms * ROUNDING)
 
 
 # Where bands of rows, or ranges of channels, may be divided: few of many places, and where they are tried.
@@ -323,7 +324,9 @@ def refined_splits(rows: int, bands: int, tried: Sequence[Split], times: Sequenc
 
 
 @lru_cache(maxsize=1024)
-def _splits_between(rows: int, bands: int, tried: tuple[Split, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64], list[Any]]:
+def _splits_between(
+    rows: int, bands: int, tried: tuple[Split, ...]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], list[tuple[NDArray[np.int64], NDArray[np.int64]]]]:
     """Places between those tried whose bands are no shorter (places × edges), the heights of their bands (bands × places), and those tried of each band."""
     first, last = min(split[0] for split in tried), max(split[-1] for split in tried)
     splits = np.array(list(combinations(range(first, last + 1), bands - 1)))
@@ -361,12 +364,16 @@ class Divisible:
     """A part, or a run of parts, of which each of several processors may compute a range of rows or channels."""
 
     join: JoinKind  # How the branches meet.
-    segment: Segment  # What is divided.
     end: Segment  # A segment that ends where the whole does.
     in_elements: int  # Elements that arrive.
     alone_ms: Sequence[float]  # The whole on each processor of the space.
     after_ms: float = 0.0  # What the host computes when the branches have met.
     symmetric: bool = True  # Whether it costs the same upside down; else only which processor is first counts.
+
+    @property
+    def segment(self) -> Segment:
+        """What is divided."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ scales and may be millions; some searches build the few that they need.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from itertools import combinations
 from math import log10, prod
 from typing import Any, TypeVar
@@ -166,8 +166,8 @@ class LazyOptions:
     @memoised
     def loaded_ms(self, branch: int) -> Floats:
         """Time of each of one branch's scales while the others compute, ms."""
-        time = KernelsTime(*(self.column(branch, name).astype(float) for name in KernelsTime._fields))
-        return np.asarray(time.slowed(self.slowing(branch)), dtype=np.float64)
+        columns: list[Any] = [self.column(branch, name).astype(float) for name in KernelsTime._fields]
+        return np.asarray(KernelsTime(*columns).slowed(self.slowing(branch)), dtype=np.float64)
 
     @property
     def elements(self) -> int:
@@ -193,9 +193,7 @@ class LazyOptions:
                 pairs = zip((ends // step).tolist(), (ends % step).tolist(), strict=True)
                 values = np.array(self.costs.join_convs(self.segment, processor, list(pairs), self.slowing(i)), float)
                 macs[i], ms[i], params[i] = values.reshape(-1, 3)[inverse].T
-            out_ms[i] = _evaluate_distinct(
-                parts[i], lambda part, value=processor: self.costs.transfer(value, self.costs.host, positions * part)
-            )
+            out_ms[i] = _evaluate_distinct(positions * parts[i], partial(self.costs.transfer, processor, self.costs.host))
         channels = combos.sum(axis=0) if widens else np.full(combos.shape[1], self.segment.width)
         join_ms = _evaluate_distinct(channels, lambda count: self.costs.join(self.segment, self.join, count, len(self.subset)))
         return Joins(macs, params, ms, out_ms, join_ms)
@@ -217,7 +215,7 @@ class LazyOptions:
         scale = [at[2 * i] * sizes[i][1] + at[2 * i + 1] for i in branches]
         width = np.ravel_multi_index(at[::2], [widths for widths, _ in sizes])
 
-        def total(name: str, ends: Ints | int = 0) -> Ints:
+        def total(name: str, ends: Ints) -> Ints:
             return sum((self.column(i, name)[scale[i]] for i in branches), ends)
 
         computed = [self.loaded_ms(i)[scale[i]] + joins.ms[i][width] for i in branches]
@@ -237,7 +235,7 @@ class LazyOptions:
             exchange_ms=exchange,
             slowest_ms=reduce(np.maximum, computed),
             fastest_ms=reduce(np.minimum, computed),
-            peak_bytes=total("peak_bytes"),
+            peak_bytes=total("peak_bytes", np.zeros_like(width)),
             span=self.span,
             busy=lambda: dict(zip(self.subset, computed, strict=True)),
             numbers=numbers,
@@ -348,7 +346,7 @@ class DesignSpace:
     @property
     def longest_span(self) -> int:
         """Segments in the longest run that may be merged; 1 where none may."""
-        return max(o.span for options in (*self.built, *self.offers) for o in options)
+        return max([o.span for options in self.built for o in options] + [offer.span for offers in self.offers for offer in offers])
 
     def alone_ms(self, options: SegmentOptions) -> float:
         """The original segment on the fastest of the processors that its options use, whichever others there are, ms: rules compare with it."""

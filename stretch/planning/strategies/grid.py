@@ -21,7 +21,7 @@ def search(space: DesignSpace, low: int, high: int, n_meet: int) -> SearchResult
     count = len(space.processors)
     ratios = list(product(*((DEPTHS, WIDTHS) if count == 2 else (COARSE_DEPTHS, COARSE_WIDTHS))))
     groups = [next((group for group in options if len(group.candidates) == count), None) for options in space.options]
-    nearest = [group and [[_nearest(group, i, *ratio) for ratio in ratios] for i in range(count)] for group in groups]
+    nearest = [None if group is None else [[_nearest(group, i, *ratio) for ratio in ratios] for i in range(count)] for group in groups]
     best: SearchResult | None = None
     for choice in product(range(len(ratios)), repeat=count):
         # a segment that the rules do not let branch stays whole where that is fastest
