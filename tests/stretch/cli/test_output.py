@@ -214,7 +214,7 @@ def test_refusal_has_a_report_and_keeps_its_exit_code(capsys, tmp_path):
     seen = checked(page.read_text())
     assert "no branches" in seen.text
     assert "run it on" in seen.text
-    assert "--alpha" in seen.text
+    assert "alpha 1e-06" in seen.text
 
 
 def test_simulate_reports_latencies_loads_and_the_first_inference(tmp_path, bundle_dir, capsys):

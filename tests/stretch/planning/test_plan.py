@@ -127,7 +127,7 @@ def test_network_that_nothing_divides_stays_whole_and_says_so():
 @pytest.mark.slow
 def test_network_that_is_divided_exactly_for_want_of_stretched_designs_keeps_the_default_precisions():
     result = plan(small_resnet(), specified("mi9"), PlanConfig(processors=("cpu", "gpu")))
-    assert result.warnings[0].endswith('as with `lossless` `precision={"cpu": "int8", "gpu": "fp16"}`')
+    assert result.warnings[0].endswith("as with `lossless` and `precision=cpu=int8,gpu=fp16`")
     assert (result.exact, result.config.precision) == (True, {"cpu": "int8", "gpu": "fp16"})
 
 
