@@ -372,7 +372,7 @@ class Divisible:
 
     @property
     def segment(self) -> Segment:
-        """What is divided."""
+        """Return the segment that is divided."""
         raise NotImplementedError
 
 
