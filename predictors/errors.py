@@ -117,6 +117,11 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
+def on_one_line(text: str) -> str:
+    """Escape line breaks, and signs that terminals obey: a name from a file may hold them."""
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape", "surrogatepass").decode() for sign in text)
+
+
 def need(holds: bool, problem: str, hint: str | None = None) -> None:
     """Raise StretchError with `problem` unless it `holds`."""
     if not holds:

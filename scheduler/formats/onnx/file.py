@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from predictors.errors import StretchError, need
+from predictors.errors import StretchError, need, on_one_line
 from predictors.formats.onnx import decode
 from predictors.graph import SHARED, Op, OpGraph
 from predictors.shapes import Attr, Attrs
@@ -76,7 +76,7 @@ def _costs(graph: Any, inputs: Mapping[str, KnownTensor], model: Path) -> list[C
             _check_node(node, tensors)
             cost = _cost(node, tensors, model)
         except StretchError as error:
-            raise StretchError(f"operator `{name}` ({node.op_type}): {error.message}", error.hint) from error
+            raise StretchError(on_one_line(f"operator `{name}` ({node.op_type}): {error.message}"), error.hint) from error
         tensors |= {name: tensor for name, tensor in zip(node.output, cost.results, strict=True) if name}
         costs.append(cost)
     return costs

@@ -12,7 +12,7 @@ import torch
 from onnx import helper, numpy_helper
 from torch import fx
 
-from predictors.errors import StretchError, first_line, need
+from predictors.errors import StretchError, first_line, need, on_one_line
 from predictors.formats.onnx import MAX_BYTES, TO_FIRST, TO_LAST, Readers, decode
 from predictors.registry import RuleTable
 from scheduler.bundle.manifest import SourceFile, SourceTensor
@@ -405,12 +405,7 @@ def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.
     except StretchError as error:
         if error.message.isprintable():
             raise
-        # A name from the file may hold line breaks, and signs that terminals obey.
-        raise type(error)(_shorten(error.message), error.hint) from error
-
-
-def _shorten(text: str) -> str:
-    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape", "surrogatepass").decode() for sign in text)
+        raise type(error)(on_one_line(error.message), error.hint) from error
 
 
 class _Lowering:

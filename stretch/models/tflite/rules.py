@@ -292,19 +292,21 @@ def _slice(site: TfliteSite) -> TfliteView:
 def _strided_slice(site: TfliteSite) -> TfliteView:
     begins, ends, strides = (site.numbers(i, what) for i, what in ((1, "begin"), (2, "end"), (3, "strides")))
     shape = site.shape()
+    # read even where no axis asks for them
+    at_first, at_last, shrinks = (site.setting(f"{name}_mask") for name in ("begin", "end", "shrink_axis"))
     need(not site.setting("ellipsis_mask") and not site.setting("new_axis_mask"), "it slices with an ellipsis or new axes")
     need(len(begins) == len(ends) == len(strides) <= len(shape), f"it slices {list(shape)} by {begins}, {ends} and {strides}")
     ranges, removed = [slice(0, size, 1) for size in shape], []
     for axis, (begin, end, step) in enumerate(zip(begins, ends, strides, strict=True)):
         need(step >= 1, "it turns the order of elements round")
-        if site.setting("shrink_axis_mask") >> axis & 1:
+        if shrinks >> axis & 1:
             need(-shape[axis] <= begin < shape[axis], f"it reads place {begin} of {shape[axis]}")
             removed.append(axis)
             ranges[axis] = slice(begin % shape[axis], begin % shape[axis] + 1, 1)
             continue
         end = begin + end if site.settings.get("offset") else end
-        first = None if site.setting("begin_mask") >> axis & 1 else begin
-        last = None if site.setting("end_mask") >> axis & 1 else end
+        first = None if at_first >> axis & 1 else begin
+        last = None if at_last >> axis & 1 else end
         ranges[axis] = slice(*slice(first, last, step).indices(shape[axis]))
     sliced = _slice_bounds(site, *zip(*((part.start, part.stop, part.step) for part in ranges), strict=True))
     return _reshape_view(site.builder, sliced, [n for axis, n in enumerate(sliced.shape) if axis not in removed])

@@ -174,7 +174,7 @@ def test_interval_of_a_precision_holds_about_nine_tenths_of_all_devices(pool):
         interval = pool.interval(precision)
         ratios = [ratio for place, some in pool.ratios.items() if place[0] == precision for ratio in some.values()]
         assert np.mean([interval.low <= ratio <= interval.high for ratio in ratios]) >= 0.85
-        assert 0.8 <= pool.covered([place for place in pool.ratios if place[0] == precision]) <= 0.97
+        assert 0.8 <= pool.coverage([place for place in pool.ratios if place[0] == precision]) <= 0.97
 
 
 def fit_of(**changes):

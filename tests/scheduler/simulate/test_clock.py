@@ -271,7 +271,7 @@ def test_threads_and_simulation_tell_the_same_and_are_answered_the_same(world, l
             code = CompiledSubgraphs(bundle, {"null": held})
             buffers = partial(Buffers, plan, bundle.manifest.tensors)
             executors.append(Executor(plan, places, buffers, code, in_flight=lanes, tenant=Tenant(shared, user, weight)))
-            executors[-1].ready()
+            executors[-1].prepare_in_flight()
         try:
             for executor, deadline, priority in zip(executors, deadlines, priorities, strict=True):
                 for _ in range(lanes):
