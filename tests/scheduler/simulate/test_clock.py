@@ -196,7 +196,7 @@ class Conducted(Driver):
         super().__init__(Machine({}), QueueThreads(), threading.RLock(), now=lambda: self.clock)
         self.changed = threading.Condition(self.lock)
 
-    def tell(self, event, key=None):
+    def handle(self, event, key=None):
         end = super().handle(event, key)
         event, answer = self.events[-1]
         self.joining -= isinstance(event, StepDone) and (event.client, event.step) not in self.times
