@@ -23,8 +23,3 @@ def copy_packages(folder: Path) -> Path:
     for package in PACKAGES:
         shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
     return folder
-
-
-def sources() -> list[Path]:
-    """Python files of the three packages."""
-    return [path for path in files(".py") if path.parts[0] in PACKAGES]

@@ -114,7 +114,7 @@ def test_defects_of_pages_files_and_budgets_are_named_with_their_place(tmp_path,
     (tmp_path / "docs" / "b.md").write_text("at " + "/" + "home/me\n")
     (tmp_path / "Makefile").write_text("test:\n")
     (tmp_path / ".gitignore").write_text("uv.lock\n")
-    (tmp_path / "pyproject.toml").write_text("[tool.nn-stretch.lines]\nproduct = 100\ntests = 1\n")
+    (tmp_path / "pyproject.toml").write_text('[tool.nn-stretch.lines]\n"core Python" = 100\n"tests Python" = 1\n')
     (tmp_path / "stretch").mkdir()
     (tmp_path / "stretch" / "long.py").write_text("x = 1\n" * 801)
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
@@ -130,9 +130,9 @@ def test_defects_of_pages_files_and_budgets_are_named_with_their_place(tmp_path,
     assert list(lint.paths_of_a_machine(names)) == ["docs/b.md: " + "/" + "home/me exists on one machine only"]
     assert [line.split(";")[0] for line in lint.sizes(names)] == [
         "stretch/long.py: 801 lines",
-        "pyproject.toml: 801 lines of product, 100 are the budget",
+        "pyproject.toml: 801 lines of core Python, 100 are the budget: take away 701 lines, or raise the budget and say why in docs/explanations/decisions.md",
     ]
-    assert "product 801 of 100" in capsys.readouterr().out
+    assert "core Python 801 of 100" in capsys.readouterr().out
 
 
 def test_import_of_what_a_module_of_the_repository_lacks_is_named_also_inside_of_a_function(tmp_path, monkeypatch):
