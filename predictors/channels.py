@@ -1,4 +1,4 @@
-"""How the channels of an operator are tied to those it reads, and what becomes of its attributes when they are fewer.
+"""Relations between the channels of an operator and those of its inputs, and its attributes with fewer channels.
 
 The channels of a tensor are a row of *pieces*; a piece is a whole *group*
 seen with some channels per unit. A group is a set of units that are scaled as
@@ -19,7 +19,7 @@ Pieces = tuple[Piece, ...]
 
 @dataclass(frozen=True)
 class OperatorView:
-    """What a rule may look at."""
+    """Facts that a rule may read."""
 
     inputs: Sequence[Shape]  # Shapes of what the operator reads.
     attrs: Attrs  # Its attributes.
@@ -33,7 +33,7 @@ class Narrowed:
     before: int  # Channels that the original reads.
     after: int  # Channels that the copy reads.
     out: int  # Channels that the copy writes.
-    position: Callable[[int], int]  # Where a channel that the original reads stands in what the copy reads.
+    position: Callable[[int], int]  # Position, in the copy's input, of a channel that the original reads.
 
 
 class Groups:

@@ -26,7 +26,7 @@ from predictors.fits.store import read_fits, read_priors
 from predictors.host import kind_of
 from predictors.thermal import Thermal
 
-# What a profile's file may say of a device: numbers with their sources, and what is wrong with a file that says something else.
+# A device's profile: numbers with their sources. Each error in its file is reported with its place.
 
 Precision = Literal["fp32", "fp16", "int8"]
 Layout = Literal["NCHW", "NHWC", "PHWC4"]
@@ -131,13 +131,13 @@ class ProcessorProfile(_Part, frozen=True):
 
     backend: str  # Fusion rules of the runtime that drives it (`predictors/fusion_rules`).
     layout: Layout  # How it keeps activations.
-    default_precision: Precision  # Precision a plan uses unless told otherwise.
+    default_precision: Precision  # Precision a plan uses by default.
     default_core_set: str  # Core set meant by the bare processor name.
     width_slice: Positive  # Output channels are computed in multiples of this many.
     reduce_slice: Positive  # Input channels are computed in multiples of this many.
     launch_us: NotNegative  # Time to start one kernel, µs.
     half_outputs: NotNegative  # Output elements of a kernel at which it reaches half of its rate.
-    #: Work per output element of a convolution beside its products (bias, re-quantisation, store), as a number of multiply-accumulates.
+    #: Work per output element of a convolution in addition to its products (bias, re-quantisation, store), in multiply-accumulates.
     epilogue_macs: NotNegative
     uncertainty: Positive  # Relative half-width of the 90 % interval around a prediction without a fit.
     efficiency: dict[str, RatioWithSource]  # Fraction of the peak per kernel kind when nothing else limits.
@@ -151,7 +151,7 @@ class ProcessorProfile(_Part, frozen=True):
     optional: bool = False
     #: Backends of other kinds of processors whose fits say something of this one, where none of its own kind was ever fitted.
     relatives: tuple[str, ...] = ()
-    #: What scaled branches have in place of operators that it lacks or is slow at; exact ones its runtime has in all (`predictors.rewrites`).
+    #: Replacements, in scaled branches, of operators that the processor lacks or is slow at; its runtime applies exact ones to all (`predictors.rewrites`).
     rewrites: tuple[str, ...] = ()
     #: The delegate that it was measured with and that runs what is planned for it; empty for the usual one of `stretch run`.
     delegate: str = ""
@@ -183,7 +183,7 @@ class LinkProfile(_Part, frozen=True):
 
 
 class ProfileFile(_Part, frozen=True):
-    """A profile as it stands in TOML."""
+    """A profile as its TOML file has it."""
 
     id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.-]+$")]
     name: _Text
@@ -200,20 +200,20 @@ class ProfileFile(_Part, frozen=True):
 def profile_error(path: Path, raw: dict[str, Any], error: Exception) -> StretchError:
     """Return the defects of a profile that does not fit the schema, with their places in the file."""
     fault = find_fault(raw, ProfileFile)
-    what, hint = (str(error), None) if fault is None else (fault.sentence, fault.hint)
-    return StretchError(f"{path} is not a device profile: {what}", hint or _HINT)
+    problem, hint = (str(error), None) if fault is None else (fault.sentence, fault.hint)
+    return StretchError(f"{path} is not a device profile: {problem}", hint or _HINT)
 
 
 def check_profile(path: Path, parsed: ProfileFile) -> None:
     """Refuse what the schema alone cannot see."""
 
-    def fail(what: str, hint: str | None = None) -> StretchError:
-        return StretchError(f"{path} is not a device profile: {what}", hint or _HINT)
+    def fail(problem: str, hint: str | None = None) -> StretchError:
+        return StretchError(f"{path} is not a device profile: {problem}", hint or _HINT)
 
     if "cpu" not in parsed.processors:
         raise fail("it has no processor `cpu`, which joins the branches")
-    if both := sorted(set(parsed.left_out) & set(parsed.processors)):
-        raise fail(f"`left_out` names `{both[0]}`, which is one of its processors")
+    if contradictory := sorted(set(parsed.left_out) & set(parsed.processors)):
+        raise fail(f"`left_out` names `{contradictory[0]}`, which is one of its processors")
     missing_links = sorted(set(parsed.processors) - {"cpu"} - set(parsed.links))
     stray_links = sorted(set(parsed.links) - (set(parsed.processors) - {"cpu"}))
     if missing_links:
@@ -222,47 +222,47 @@ def check_profile(path: Path, parsed: ProfileFile) -> None:
     if stray_links:
         raise fail(f"[links.{stray_links[0]}] leads to no processor but the cpu itself or an unknown one")
     for family, processor in parsed.processors.items():
-        where = f"processors.{family}"
+        key_path = f"processors.{family}"
         if processor.default_core_set not in processor.core_sets:
             raise fail(
-                f"{where}.default_core_set `{processor.default_core_set}` is none of its core sets",
+                f"{key_path}.default_core_set `{processor.default_core_set}` is none of its core sets",
                 nearest(processor.default_core_set, processor.core_sets),
             )
         lacking = sorted(set(KERNEL_KINDS) - {*processor.efficiency, *_LIKE_LINEAR})
         unknown = sorted(set(processor.efficiency) - set(KERNEL_KINDS))
         if unknown:
-            raise fail(f"{where}.efficiency has the unknown kernel kind `{unknown[0]}`", nearest(unknown[0], lacking or KERNEL_KINDS))
+            raise fail(f"{key_path}.efficiency has the unknown kernel kind `{unknown[0]}`", nearest(unknown[0], lacking or KERNEL_KINDS))
         if lacking:
-            raise fail(f"{where}.efficiency lacks `{lacking[0]}`")
+            raise fail(f"{key_path}.efficiency lacks `{lacking[0]}`")
         for name, core_set in processor.core_sets.items():
             if processor.default_precision not in core_set.peak_gops:
-                raise fail(f"{where}.core_sets.{name}.peak_gops lacks the default precision {processor.default_precision}")
+                raise fail(f"{key_path}.core_sets.{name}.peak_gops lacks the default precision {processor.default_precision}")
         for other, stated in processor.contention.items():
             if other not in parsed.processors or other == family:
                 rest = [name for name in parsed.processors if name != family]
-                raise fail(f"{where}.contention.{other} is of no other processor of the device", nearest(other, rest))
+                raise fail(f"{key_path}.contention.{other} is of no other processor of the device", nearest(other, rest))
             if not stated.low <= stated.value <= stated.high:
-                raise fail(f"{where}.contention.{other} has the value {stated.value:g}, which is not from `low` to `high`")
+                raise fail(f"{key_path}.contention.{other} has the value {stated.value:g}, which is not from `low` to `high`")
         for label, slice_ in (("width_slice", processor.width_slice), ("reduce_slice", processor.reduce_slice)):
             if slice_.value != round(slice_.value):
-                raise fail(f"{where}.{label} must be a whole number")
+                raise fail(f"{key_path}.{label} must be a whole number")
     if parsed.thermal is not None:
         if (problem := parsed.thermal.problem()) is not None:
             raise fail(f"[thermal] does not hold together: {problem}")
         if parsed.thermal.source not in parsed.sources:
             raise fail(f"[thermal] names the source `{parsed.thermal.source}`, which [sources] does not have")
-    for where, quantity in quantities(parsed):
+    for key_path, quantity in quantities(parsed):
         if quantity.source not in parsed.sources:
             raise fail(
-                f"{where} names the source `{quantity.source}`, which [sources] does not have", nearest(quantity.source, parsed.sources)
+                f"{key_path} names the source `{quantity.source}`, which [sources] does not have", nearest(quantity.source, parsed.sources)
             )
 
 
-def quantities(part: object, where: str = "") -> list[tuple[str, Quantity]]:
+def quantities(part: object, path: str = "") -> list[tuple[str, Quantity]]:
     """Every number of a profile or a part of one, with its place in the file."""
     if isinstance(part, Quantity):
-        return [(where, part)]
-    named: list[tuple[str, Quantity]] = []
+        return [(path, part)]
+    quantities_by_name: list[tuple[str, Quantity]] = []
     if isinstance(part, dict):
         items = list(part.items())
     elif isinstance(part, msgspec.Struct):
@@ -270,10 +270,10 @@ def quantities(part: object, where: str = "") -> list[tuple[str, Quantity]]:
     elif dataclasses.is_dataclass(part):
         items = [(field.name, getattr(part, field.name)) for field in dataclasses.fields(part) if field.name not in ("fits", "priors")]
     else:
-        return named
+        return quantities_by_name
     for key, value in items:
-        named += quantities(value, f"{where}.{key}" if where else str(key))
-    return named
+        quantities_by_name += quantities(value, f"{path}.{key}" if path else str(key))
+    return quantities_by_name
 
 
 T = TypeVar("T")
@@ -315,8 +315,8 @@ class Processor:
     core_set: str  # Name of the core set.
     profile: ProcessorProfile  # The processor's profile.
     cores: CoreSet  # The core set's profile.
-    fits: Mapping[str, Fit]  # What was fitted to measurements on it, by precision.
-    priors: Mapping[str, Prior]  # What its relatives say of it, by precision.
+    fits: Mapping[str, Fit]  # Fits to measurements on it, by precision.
+    priors: Mapping[str, Prior]  # Estimates from its relatives, by precision.
 
     @property
     def precisions(self) -> tuple[Precision, ...]:
@@ -348,7 +348,7 @@ class Processor:
 
 
 class InferenceConstant(NamedTuple):
-    """What an inference takes on a processor beside its kernels."""
+    """Time of an inference on a processor in addition to its kernels."""
 
     ms: float  # The time.
     high: float  # Upper end of its 90 % interval, as a factor.
@@ -356,7 +356,7 @@ class InferenceConstant(NamedTuple):
 
 @dataclass(frozen=True)
 class DeviceProfile:
-    """What is known of one device.
+    """A device: its processors, their links, fits and priors.
 
     Args:
         id: Short name, used on the command line.
@@ -367,8 +367,8 @@ class DeviceProfile:
         links: Link between the CPU and each other processor.
         little_cores: Cores for threads that only wait for another processor
             (paper 003, section 6.2); None if not known.
-        fits: What was fitted to measurements on the device, by processor, core set and precision.
-        priors: What fits of other devices say of it, in the same way.
+        fits: Fits to measurements on the device, by processor, core set and precision.
+        priors: Estimates from the fits of other devices, by the same keys.
         thermal: How it heats up; None if not known.
         aliases: Other names of the device and its chip, which `load_device` takes.
         left_out: Processors that the device has and the profile lacks, with the reason.
@@ -419,10 +419,10 @@ class DeviceProfile:
         Raises:
             UnknownNameError: If the device has none of that name.
         """
-        found = self._by_name.get(name)
-        if found is None:
-            found = self._by_name[name] = self._processor(name)
-        return found
+        cached = self._by_name.get(name)
+        if cached is None:
+            cached = self._by_name[name] = self._processor(name)
+        return cached
 
     def inference_constant(self, name: str) -> InferenceConstant | None:
         """Return the time that an inference takes on a processor in addition to its kernels, where whole networks were measured on it; None elsewhere."""
@@ -450,7 +450,10 @@ class DeviceProfile:
         """
         stated = self.processors[kind_of(name)].contention
         by_each = [stated[kind] for kind in sorted({kind_of(other) for other in others}) if kind in stated]
-        return SlowdownFactors(prod(one.value for one in by_each), prod(one.value if one.memory is None else one.memory for one in by_each))
+        return SlowdownFactors(
+            prod(slowdown.value for slowdown in by_each),
+            prod(slowdown.value if slowdown.memory is None else slowdown.memory for slowdown in by_each),
+        )
 
     def feeder(self, name: str) -> float:
         """Share of the CPU that the thread takes which feeds a processor while it computes; 0 where its profile states none.
@@ -500,7 +503,7 @@ class DeviceProfile:
 
 
 def _by_core_set(values: Mapping[tuple[str, str, str], T]) -> dict[tuple[str, str], dict[str, T]]:
-    """What is known of each core set, by precision."""
+    """Facts of each core set, by precision."""
     by_core_set: dict[tuple[str, str], dict[str, T]] = {}
     for (processor, core_set, precision), value in values.items():
         by_core_set.setdefault((processor, core_set), {})[precision] = value
@@ -552,16 +555,16 @@ def find_device(name: str) -> str:
         profile_id: {_normalise(word) for word in (profile_id, *_profile_names(PROFILE_FOLDER / f"{profile_id}.toml"))}
         for profile_id in ids
     }
-    matching = [match_id for match_id, known in names.items() if _normalise(name) in known]
+    matching = [match_id for match_id, words in names.items() if _normalise(name) in words]
     if len(matching) == 1:
         return matching[0]
     if matching:
         raise UnknownNameError(f"`{name}` is the name of {len(matching)} profiles", f"choose one of {', '.join(matching)}")
     # another number is another chip: only a name with the same digits can be a misspelling
     digits = re.sub(r"\D", "", name)
-    candidates = [word for known in names.values() for word in known if re.sub(r"\D", "", word) == digits]
+    candidates = [word for words in names.values() for word in words if re.sub(r"\D", "", word) == digits]
     if close := difflib.get_close_matches(_normalise(name), candidates, n=1, cutoff=0.6):
-        hint = f"did you mean `{next(match_id for match_id, known in names.items() if close[0] in known)}`?"
+        hint = f"did you mean `{next(match_id for match_id, words in names.items() if close[0] in words)}`?"
     else:
         similar = difflib.get_close_matches(name, ids, n=1, cutoff=0.5)
         similar_note = f"; the most similar name, `{similar[0]}`, is another device" if similar else ""
@@ -570,7 +573,7 @@ def find_device(name: str) -> str:
 
 
 def _profile_names(path: Path) -> list[str]:
-    """Names of a shipped profile beside its id."""
+    """Names of a shipped profile in addition to its id."""
     profile = read_toml(path, "device profile")
     return [profile["name"], *profile.get("aliases", ())]
 

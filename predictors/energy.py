@@ -7,7 +7,7 @@ import msgspec
 
 from predictors.devices import DeviceProfile, NotNegative, Positive
 
-#: What a processor does: compute, wait for others between its parts of a run, or have no work in it.
+#: : A processor's state: it computes, waits for others between its parts of a run, or has no work in the run.
 State = Literal["busy", "waiting", "idle"]
 
 
@@ -15,7 +15,7 @@ class EnergyPart(msgspec.Struct, frozen=True, kw_only=True):
     """Energy of one processor in one state; a row of `predicted.energy` in the command line's JSON."""
 
     processor: str  # Name, with or without core set; of one without work its family.
-    state: State  # What it does.
+    state: State  # One of `State`.
     ms: float  # For how long.
     power_w: float | None  # Power meanwhile, W; None where the profile states none.
     mj: float | None  # Energy, mJ; None where the profile states no power.
@@ -35,7 +35,7 @@ class EnergyModel:
     def mj(self, processor: str, ms: float) -> float | None:
         """Energy that a processor takes to compute for some time, mJ; None if its profile states no power.
 
-        What the rest of the device takes meanwhile is not counted.
+        The power of the rest of the device is not counted.
 
         Args:
             processor: Name, with or without core set.

@@ -35,7 +35,7 @@ class StretchError(Exception):
 
     Args:
         message: One sentence, without a traceback's detail.
-        hint: What the user can do next; printed on its own line.
+        hint: The user's next step; printed on its own line.
     """
 
     exit_code = 1
@@ -95,7 +95,7 @@ class InfeasibleError(StretchError):
 
     Args:
         message: One sentence.
-        hint: What the user can do next.
+        hint: The user's next step.
         rules: The tightest rules, which give way together; empty if no rule of the request is the cause.
     """
 

@@ -1,4 +1,4 @@
-"""What is wrong in a file's tables, and where: every key by its name, which msgspec's own messages leave out."""
+"""Faults in a file's tables, with their places: every key by its name, which msgspec's own messages leave out."""
 
 import difflib
 import types
@@ -14,7 +14,7 @@ class Fault:
     """One thing that a schema does not allow."""
 
     where: str  # Keys that lead to it, with dots between them; empty for the file as a whole.
-    problem: str  # What is wrong there, as the end of a sentence.
+    problem: str  # The fault, as the end of a sentence.
     hint: str | None = None  # The nearest name that would have been allowed, as a question, if one is near.
 
     @property
@@ -27,7 +27,7 @@ def find_fault(raw: Any, kind: Any, where: str = "") -> Fault | None:
     """The first place where decoded tables differ from a schema.
 
     Args:
-        kind: What they should be: a `msgspec.Struct`, a dictionary or tuple of such, or a plain type.
+        kind: Expected type: a `msgspec.Struct`, a dictionary or tuple of such, or a plain type.
         where: Keys that led here.
     """
     kind = _non_optional(kind)
@@ -77,10 +77,10 @@ def _in_value(raw: Any, kind: Any, where: str) -> Fault | None:
     try:
         msgspec.convert(raw, kind)
     except msgspec.ValidationError as error:
-        what, _, inner = str(error).partition(" - at ")
+        problem, _, inner = str(error).partition(" - at ")
         names = [arg for arg in get_args(kind) if isinstance(arg, str)] if get_origin(kind) is Literal else []
         hint = (nearest(raw, names) if isinstance(raw, str) else None) or (f"it is one of {', '.join(names)}" if names else None)
-        return Fault(where + inner.strip("`").removeprefix("$"), f"is wrong: {what[:1].lower()}{what[1:]}", hint)
+        return Fault(where + inner.strip("`").removeprefix("$"), f"is wrong: {problem[:1].lower()}{problem[1:]}", hint)
     return None
 
 

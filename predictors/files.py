@@ -43,7 +43,7 @@ def open_regular(path: Path) -> BufferedReader:
     _check_kind(os.stat(path).st_mode, path)
     descriptor = os.open(path, system.flags("O_RDONLY", "O_NONBLOCK", "O_CLOEXEC"))
     try:
-        # What was looked at may have been replaced since.
+        # The file that was checked may have been replaced since.
         _check_kind(os.fstat(descriptor).st_mode, path)
         return os.fdopen(descriptor, "rb")
     except BaseException:
@@ -51,11 +51,11 @@ def open_regular(path: Path) -> BufferedReader:
         raise
 
 
-def read_bytes(path: Path, what: str, limit: int, hint: str | None = None) -> bytes:
+def read_bytes(path: Path, noun: str, limit: int, hint: str | None = None) -> bytes:
     """The content of a regular file.
 
     Args:
-        what: What it should be, for messages, such as ``design``.
+        noun: Noun for the file in messages, such as ``design``.
     """
     try:
         with open_regular(path) as stream:
@@ -63,41 +63,41 @@ def read_bytes(path: Path, what: str, limit: int, hint: str | None = None) -> by
             content = stream.read(min(limit, os.fstat(stream.fileno()).st_size) + 1)
             content += stream.read(limit - len(content) + 1) if stream.peek(1) else b""
     except (OSError, ValueError) as error:
-        raise StretchError(f"cannot read the {what} {path}: {getattr(error, 'strerror', None) or error}", hint) from error
+        raise StretchError(f"cannot read the {noun} {path}: {getattr(error, 'strerror', None) or error}", hint) from error
     if len(content) > limit:
-        raise StretchError(f"{path} is larger than {limit} bytes, a {what} is not", hint)
+        raise StretchError(f"{path} is larger than {limit} bytes, a {noun} is not", hint)
     return content
 
 
-def write_whole(path: Path, content: bytes, what: str, hint: str | None = None) -> None:
+def write_whole(path: Path, content: bytes, noun: str, hint: str | None = None) -> None:
     """Write a file that appears when it is whole, or not at all.
 
     Args:
-        what: What it is, for messages, such as ``trace``.
+        noun: Noun for the file in messages, such as ``trace``.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         temporary.write_bytes(content)
         os.replace(temporary, path)
     except OSError as error:
-        raise StretchError(f"cannot write the {what} {path}: {error.strerror}", hint) from error
+        raise StretchError(f"cannot write the {noun} {path}: {error.strerror}", hint) from error
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def read_toml(path: Path, what: str, hint: str | None = None) -> dict[str, Any]:
+def read_toml(path: Path, noun: str, hint: str | None = None) -> dict[str, Any]:
     """A TOML file as a dictionary whose numbers are finite and fit into 64 bits.
 
     Args:
-        what: What it should be, for messages, such as ``design``.
+        noun: Noun for the file in messages, such as ``design``.
     """
-    content = read_bytes(path, what, MAX_TOML_BYTES, hint)
+    content = read_bytes(path, noun, MAX_TOML_BYTES, hint)
     try:
         raw = parse_toml(content.decode())
     except UnicodeDecodeError as error:
-        raise StretchError(f"{path} is not a {what}: it is no text in UTF-8", hint) from error
+        raise StretchError(f"{path} is not a {noun}: it is no text in UTF-8", hint) from error
     except ValueError as error:
-        raise StretchError(f"{path} is not a {what}: {error}", hint) from error
+        raise StretchError(f"{path} is not a {noun}: {error}", hint) from error
     return raw
 
 
@@ -119,17 +119,17 @@ def toml_problems(raw: dict[str, Any]) -> Iterator[str]:
     """Return values of a parsed TOML file that no number or table of ours can be, one sentence each."""
     left: list[tuple[str, Any, int]] = [("", raw, 0)]
     while left:
-        where, value, depth = left.pop()
+        path, value, depth = left.pop()
         if depth > MAX_TOML_DEPTH:
-            yield f"`{where[:40]}…` is nested deeper than {MAX_TOML_DEPTH} levels"
+            yield f"`{path[:40]}…` is nested deeper than {MAX_TOML_DEPTH} levels"
         elif isinstance(value, dict):
-            left += [(f"{where}.{key}" if where else key, inner, depth + 1) for key, inner in value.items()]
+            left += [(f"{path}.{key}" if path else key, inner, depth + 1) for key, inner in value.items()]
         elif isinstance(value, list):
-            left += [(f"{where}[{i}]", inner, depth + 1) for i, inner in enumerate(value)]
+            left += [(f"{path}[{i}]", inner, depth + 1) for i, inner in enumerate(value)]
         elif isinstance(value, float) and not math.isfinite(value):
-            yield f"`{where}` is {value}, which is no finite number"
+            yield f"`{path}` is {value}, which is no finite number"
         elif isinstance(value, int) and abs(value) > MAX_WHOLE:
-            yield f"`{where}` is a number of more than 63 bits"
+            yield f"`{path}` is a number of more than 63 bits"
 
 
 def readable(text: str) -> str:

@@ -1,4 +1,4 @@
-"""From operators to kernels: what a backend launches after it has fused operators.
+"""From operators to kernels: the launches of a backend after it has fused operators.
 
 The rules are data (`predictors/fusion_rules/*.toml`): chains of operators that
 become one kernel, operators for which nothing is launched, and the conditions
@@ -30,7 +30,7 @@ from predictors.shapes import Shape
 #: Names that rules may list.
 IDIOMS = ("hard_swish", "hard_sigmoid")
 
-#: A sixth is written with as many digits as somebody liked.
+#: : A sixth has any number of digits in files.
 _SLACK = 1e-3
 
 
@@ -39,7 +39,7 @@ class RecognisedGraph:
     """A graph whose idioms are single operators."""
 
     graph: OpGraph  # The graph; operators keep their names, an idiom has that of its last operator.
-    parts: Mapping[str, tuple[str, ...]]  # For each idiom the names of the operators that it stands for, in order.
+    parts: Mapping[str, tuple[str, ...]]  # For each idiom the names of the operators that it replaces, in order.
 
     def names(self, op: str) -> tuple[str, ...]:
         """Return the operators of the original graph that one of this graph replaces."""
@@ -55,14 +55,14 @@ def recognise(graph: OpGraph, idioms: Collection[str]) -> RecognisedGraph:
     recognised = {idiom[-1].name: idiom for op in graph.ops if (idiom := _idiom(graph, op, idioms))}
     if not recognised:
         return RecognisedGraph(graph, {})
-    inside = {op.name for idiom in recognised.values() for op in idiom[:-1]}
+    absorbed = {op.name for idiom in recognised.values() for op in idiom[:-1]}
     ops = []
     for op in graph.ops:
         if op.name in recognised:
             # Four operators: the input counts twice, as a factor and under the clamp.
             kind = "hard_swish" if len(recognised[op.name]) == 4 else "hard_sigmoid"
             ops.append(replace(op, kind=kind, inputs=recognised[op.name][0].inputs, attrs={}))
-        elif op.name not in inside:
+        elif op.name not in absorbed:
             ops.append(op)
     return RecognisedGraph(
         OpGraph(graph.name, tuple(ops), graph.outputs), {name: tuple(op.name for op in ops) for name, ops in recognised.items()}
@@ -98,7 +98,7 @@ def _is_one_sixth(op: Op) -> bool:
 
 RULE_FOLDER = Path(__file__).parent / "fusion_rules"
 
-#: Kinds of kernels that stand for one operator.
+#: : Kinds of kernels that replace one operator.
 _NAMED_BY_KIND = ("conv1x1", "conv", "depthwise", "grouped", "linear", "matmul")
 
 _KINDS = Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
@@ -151,7 +151,7 @@ class FusionRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source: str  # Where the rules come from.
     free: tuple[str, ...] = ()  # Kinds for which nothing is launched.
     rules: tuple[FusionRule, ...] = ()  # Chains; the first that starts with an operator's kind is used.
-    #: Named sets of kinds, so that rules stay short. Where a kind may stand, a set or a trait that kinds have (``pointwise``) may stand for
+    #: : Named sets of kinds, so that rules stay short. In place of a kind, a set or a trait that kinds have (``pointwise``) may be given for
     #: all of them.
     sets: dict[str, tuple[str, ...]] = {}
     idioms: tuple[str, ...] = ()  # Operators that its converter recognises where they are written out.
@@ -175,7 +175,7 @@ def _with_trait(trait: str) -> list[str]:
 
 
 class KernelCost(NamedTuple):
-    """What the time of a kernel depends on; equal costs take equal time."""
+    """Facts that the time of a kernel depends on; equal costs take equal time."""
 
     kind: str  # One of `predictors.devices.KERNEL_KINDS`.
     in_channels: int  # Input channels of one group.
@@ -195,7 +195,7 @@ class Kernel(NamedTuple):
 
     name: str  # Name of its main operator.
     ops: tuple[str, ...]  # Names of the operators it computes.
-    cost: KernelCost  # What its time depends on.
+    cost: KernelCost  # Facts that its time depends on.
     macs: int  # Multiply-accumulates.
     elsewhere: bool = False  # Whether the CPU computes it, since the processor does not.
 
@@ -203,9 +203,9 @@ class Kernel(NamedTuple):
 @cache
 def load_rules(backend: str) -> FusionRules:
     """The fusion rules of a backend."""
-    known = [path.stem for path in RULE_FOLDER.glob("*.toml")]
-    if backend not in known:
-        raise UnknownNameError.among("backend", backend, known)
+    rule_names = [path.stem for path in RULE_FOLDER.glob("*.toml")]
+    if backend not in rule_names:
+        raise UnknownNameError.among("backend", backend, rule_names)
     path = RULE_FOLDER / f"{backend}.toml"
     try:
         rules = msgspec.toml.decode(path.read_bytes(), type=FusionRules)
@@ -245,31 +245,31 @@ class Fuser:
 
     def fuse(self, graph: OpGraph) -> list[Kernel]:
         """Kernels of `graph`, in an order in which they can run."""
-        seen = recognise(graph, self.rules.idioms)
+        recognised = recognise(graph, self.rules.idioms)
         done: set[str] = set()
         kernels = []
-        copied = copied_parts(seen.graph, self._placed, self._free | self._viewed, self.rules.lanes)
-        for op in seen.graph.ops:
+        copied = copied_parts(recognised.graph, self._placed, self._free | self._viewed, self.rules.lanes)
+        for op in recognised.graph.ops:
             if op.name in done:
                 continue
             done.add(op.name)
-            if self._is_unsupported(seen.graph, op):
-                kernels.append(_kernel(seen, [op], [op.name], self._choices)._replace(elsewhere=True))
+            if self._is_unsupported(recognised.graph, op):
+                kernels.append(_kernel(recognised, [op], [op.name], self._choices)._replace(elsewhere=True))
                 continue
             if op.kind in self._free or is_view(op, self._viewed, self.rules.lanes):
                 continue
             if op.name in copied:
-                kernels += [_copy(seen, op, copied[op.name])] if copied[op.name] else []
+                kernels += [_copy(recognised, op, copied[op.name])] if copied[op.name] else []
                 continue
             chain, members = [op], [op.name]
             steps, links = self._chains.get(op.kind, ((), frozenset()))
-            path = self._only_reader(seen.graph, op)
+            path = self._only_reader(recognised.graph, op)
             for step in steps:
-                if self._follow(seen.graph, path, step, chain, members, done):
-                    path = self._only_reader(seen.graph, chain[-1])
-            while self._follow(seen.graph, path, links, chain, members, done):
-                path = self._only_reader(seen.graph, chain[-1])
-            kernels.append(_kernel(seen, chain, members, self._choices))
+                if self._follow(recognised.graph, path, step, chain, members, done):
+                    path = self._only_reader(recognised.graph, chain[-1])
+            while self._follow(recognised.graph, path, links, chain, members, done):
+                path = self._only_reader(recognised.graph, chain[-1])
+            kernels.append(_kernel(recognised, chain, members, self._choices))
         return kernels
 
     def _follow(
@@ -279,7 +279,7 @@ class Fuser:
         if not path or path[-1].kind not in kinds or self._is_unsupported(graph, path[-1]):
             return False
         following, names = path[-1], [op.name for op in path]
-        # What another kernel has yet to compute, or repeats along the image, cannot be read while the chain is written.
+        # A tensor that another kernel has yet to compute, or repeats along the image, cannot be read while the chain is written.
         if len(following.inputs) > 1 and (following.shape != chain[-1].shape or not self._ready(graph, following, {*done, *names})):
             return False
         chain.append(following)
@@ -320,15 +320,15 @@ def fuse(graph: OpGraph, backend: str) -> list[Kernel]:
     return Fuser(load_rules(backend)).fuse(graph)
 
 
-def _copy(seen: RecognisedGraph, op: Op, parts: Sequence[str]) -> Kernel:
+def _copy(recognised: RecognisedGraph, op: Op, parts: Sequence[str]) -> Kernel:
     """The kernel that copies some of the tensors which `op` puts side by side."""
-    moved = sum(prod(seen.graph.by_name[name].shape) for name in parts)
-    work = seen.graph.op_facts(op).work
-    return Kernel(op.name, seen.names(op.name), KernelCost(*work[:-1], moved, moved, 0, work.stride, op.kind), 0)
+    moved = sum(prod(recognised.graph.by_name[name].shape) for name in parts)
+    work = recognised.graph.op_facts(op).work
+    return Kernel(op.name, recognised.names(op.name), KernelCost(*work[:-1], moved, moved, 0, work.stride, op.kind), 0)
 
 
-def _kernel(seen: RecognisedGraph, chain: list[Op], members: list[str], choices: Mapping[str, Sequence[Implementation]]) -> Kernel:
-    graph = seen.graph
+def _kernel(recognised: RecognisedGraph, chain: list[Op], members: list[str], choices: Mapping[str, Sequence[Implementation]]) -> Kernel:
+    graph = recognised.graph
     # A convolution may follow a pad or precede element-wise steps: it is the main operator.
     main = next((op for op in chain if not kind_of(op.kind).weightless), chain[0])
     outside = {name for op in chain for name in op.inputs}.difference(members)
@@ -340,4 +340,4 @@ def _kernel(seen: RecognisedGraph, chain: list[Op], members: list[str], choices:
     operator = "" if work.kind in _NAMED_BY_KIND else str(main.attrs.get("variant", main.kind))
     variant = next((choice.name for choice in choices.get(work.kind, ()) if choice.applies_to(work, main.shape)), operator)
     cost = KernelCost(*work[:-1], reads, prod(chain[-1].shape), weights, work.stride, variant)
-    return Kernel(main.name, tuple([name for member in members for name in seen.names(member)]), cost, macs)
+    return Kernel(main.name, tuple([name for member in members for name in recognised.names(member)]), cost, macs)

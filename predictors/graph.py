@@ -22,12 +22,12 @@ MAX_OPS = 100_000
 
 
 class OperatorFacts(NamedTuple):
-    """What follows from an operator's kind, attributes and shapes."""
+    """Facts that follow from an operator's kind, attributes and shapes."""
 
     params: int  # Learned numbers; batch-norm statistics are not counted.
-    weights: int  # Numbers that its kernel reads beside its inputs; none where runtimes fold them into the operator before.
+    weights: int  # Numbers that its kernel reads in addition to its inputs; none where runtimes fold them into the operator before.
     macs: int  # Multiply-accumulates.
-    work: KernelWork  # What it computes, if it is the main operator of its kernel.
+    work: KernelWork  # Its computation, if it is the main operator of its kernel.
 
 
 #: Facts of operators by all that they depend on: networks repeat themselves, and so do designs.
@@ -49,7 +49,7 @@ class Op:
     name: str  # Unique in its graph.
     kind: str  # A name of `predictors.operators`, such as ``conv``.
     inputs: tuple[str, ...] = ()  # Names of the operators whose outputs are read, in order.
-    attrs: Mapping[str, Attr] = field(default_factory=dict)  # What the kind needs, such as ``kernel`` and ``stride``.
+    attrs: Mapping[str, Attr] = field(default_factory=dict)  # Attributes of the kind, such as ``kernel`` and ``stride``.
     shape: Shape = ()  # Output shape, batch first; derived, see `OpGraph.build`.
     #: Notes that travel along (segment, processor, origin); two operators that differ only in tags are equal.
     tags: Mapping[str, str] = field(default_factory=dict, compare=False)
@@ -63,7 +63,7 @@ class OpGraph:
     """
 
     name: str  # Name of the network, or of the part of one.
-    ops: tuple[Op, ...]  # Operators; those of kind ``input`` stand for what arrives.
+    ops: tuple[Op, ...]  # Operators; those of kind ``input`` represent the inputs.
     outputs: tuple[str, ...]  # Names of the operators whose tensors are the results, in order.
 
     @classmethod
@@ -128,7 +128,7 @@ class OpGraph:
         for op in self.ops:
             for name in dict.fromkeys(op.inputs):
                 readers[name].append(op.name)
-        return {name: tuple(who) for name, who in readers.items()}
+        return {name: tuple(readers_of_op) for name, readers_of_op in readers.items()}
 
     @cached_property
     def inputs(self) -> tuple[Op, ...]:
@@ -231,15 +231,15 @@ class SharedWeight(NamedTuple):
 
 def shared_weights(graphs: Iterable[OpGraph]) -> list[SharedWeight]:
     """The weights that operators share (`SHARED`): none that two operators have in other shapes, or one operator twice."""
-    found: dict[str, list[tuple[str, str, Shape]]] = {}
+    roots: dict[str, list[tuple[str, str, Shape]]] = {}
     for graph in graphs:
         for op in graph.ops:
             weights = graph.op_weights(op) if SHARED in op.tags else {}
             for word in op.tags.get(SHARED, "").split():
                 key, _, number = word.partition("=")
-                found.setdefault(number, []).append((op.name, key, weights.get(key, ())))
+                roots.setdefault(number, []).append((op.name, key, weights.get(key, ())))
     result = []
-    for members in found.values():
+    for members in roots.values():
         names, (shape, *others) = {(name, key): key for name, key, _ in members}, {shape for *_, shape in members}
         if 1 < len(names) == len(members) and not others:
             learned = not any(key.startswith("running_") for key in names.values())
@@ -255,6 +255,6 @@ def _facts(op: Op, shapes: Sequence[Shape]) -> OperatorFacts:
     return OperatorFacts(params, weights, kind.macs(shapes, op.attrs, op.shape), kind.work(shapes, op.attrs, op.shape))
 
 
-def unique_name(wanted: str, taken: Callable[[str], bool]) -> str:
+def unique_name(preferred: str, taken: Callable[[str], bool]) -> str:
     """The name, with a number where it is taken already."""
-    return next(name for name in chain([wanted], (f"{wanted}_{i}" for i in count(1))) if not taken(name))
+    return next(name for name in chain([preferred], (f"{preferred}_{i}" for i in count(1))) if not taken(name))

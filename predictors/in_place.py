@@ -18,7 +18,7 @@ class TensorPlacement(NamedTuple):
 
 
 def tensor_placements(
-    wholes: Iterable[tuple[str, Sequence[str]]], channels: Mapping[str, int], written: Collection[str], lanes: int
+    producers: Iterable[tuple[str, Sequence[str]]], channels: Mapping[str, int], written: Collection[str], lanes: int
 ) -> dict[str, TensorPlacement]:
     """Tensors that the kernels which compute them write straight into a larger one.
 
@@ -26,17 +26,17 @@ def tensor_placements(
     contains all others, which then lie in it (`lies_in`).
 
     Args:
-        wholes: Names of tensors and, in order, of those that lie side by side in each; the tensors in the order in which they are made.
+        producers: Names of tensors and, in order, of those that lie side by side in each; the tensors in the order in which they are made.
         written: Tensors that kernels write, and that may lie elsewhere than by themselves.
     """
     placements: dict[str, TensorPlacement] = {}
-    for whole, parts in reversed(list(wholes)):
+    for tensor, parts in reversed(list(producers)):
         first = 0
         for name in parts:
             # Padding of a part that ends within a block would overwrite the next part's first lanes.
             aligned = first % lanes == 0 and (channels[name] % lanes == 0 or name == parts[-1])
             if aligned and name in written and name not in placements and parts.count(name) == 1:
-                placements[name] = TensorPlacement(whole, first)
+                placements[name] = TensorPlacement(tensor, first)
             first += channels[name]
     return placements
 
@@ -57,18 +57,18 @@ def copied_parts(graph: OpGraph, placed: Collection[str], unwritten: Collection[
         graph: The network; `placed` operators join the second axis.
         unwritten: Kinds whose results are given or lie in other tensors.
     """
-    wholes = {op.name: op.inputs for op in graph.ops if op.kind in placed}
-    if not wholes:
+    producers = {op.name: op.inputs for op in graph.ops if op.kind in placed}
+    if not producers:
         return {}
-    channels = {name: graph.by_name[name].shape[1] for parts in wholes.values() for name in parts}
+    channels = {name: graph.by_name[name].shape[1] for parts in producers.values() for name in parts}
     others = [op for op in graph.ops if op.kind not in placed and op.kind not in unwritten]
     written = {op.name for op in others if op.inputs and op.name not in graph.outputs}
-    placed_parts = tensor_placements(wholes.items(), channels, written, lanes)
+    placed_parts = tensor_placements(producers.items(), channels, written, lanes)
     return {
-        whole: []
-        if whole not in graph.outputs and find_joined(parts, channels, placed_parts)
-        else [name for name in parts if name not in placed_parts or placed_parts[name].whole != whole]
-        for whole, parts in wholes.items()
+        tensor: []
+        if tensor not in graph.outputs and find_joined(parts, channels, placed_parts)
+        else [name for name in parts if name not in placed_parts or placed_parts[name].whole != tensor]
+        for tensor, parts in producers.items()
     }
 
 

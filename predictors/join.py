@@ -21,7 +21,7 @@ class Join:
     #: has all their channels.
     convolves: bool = False
     whole: bool = False  # Whether that convolution writes every channel of the backbone; else it writes the branch's part of them.
-    adds: bool = False  # Whether what these convolutions write is added up, so that their weights are found together.
+    adds: bool = False  # Whether the outputs of these convolutions are added up, so that their weights are found together.
     exact: bool = (
         False  # Whether each branch computes a share of the original segment (`stretch.planning.divisions`), and together all of it.
     )
@@ -44,7 +44,7 @@ class Join:
 
 @dataclass(frozen=True)
 class Meeting:
-    """What makes one tensor of several when the network runs."""
+    """Operator that makes one tensor of several when the network runs."""
 
     operator: str  # The kind of operator that it is in the graph of the whole network.
     kernel: str  # One of `predictors.devices.KERNEL_KINDS`.
@@ -57,7 +57,7 @@ class Meeting:
     #: Why tensors of these shapes and this layout do not give one of that shape, as what follows "join `name`" in a sentence; None if they
     #: do.
     problem: Callable[[Sequence[Shape], Shape, str], str | None]
-    reason: str  # What happens there, for people.
+    reason: str  # The operation, for people.
     #: Axis along which they are joined, by layout of the tensors; in others tensors are not joined so.
     axes: Mapping[str, int] = field(default_factory=lambda: {"NCHW": 1, "NC": 1, "NHWC": -1})
 
@@ -77,16 +77,16 @@ def combine(parts: Sequence[Any], axis: int, out: Any) -> Any:
     return np.concatenate(parts, axis=axis, out=out)
 
 
-def misfit(inputs: Sequence[Shape], output: Shape, axis: int, what: str) -> str | None:
+def misfit(inputs: Sequence[Shape], output: Shape, axis: int, noun: str) -> str | None:
     """Why tensors do not lie one after the other in another along an axis, as what follows "join `name`"; None if they do.
 
     Args:
-        what: What is counted there, such as ``rows``.
+        noun: Noun for the counted things, such as ``rows``.
     """
     shapes = [list(shape) for shape in (*inputs, output)]
     sizes = [shape.pop(axis) for shape in shapes]
     if any(shape != shapes[-1] for shape in shapes) or sum(sizes[:-1]) != sizes[-1]:
-        return f": {what} {' + '.join(map(str, sizes[:-1]))} do not give a tensor of shape {list(output)}"
+        return f": {noun} {' + '.join(map(str, sizes[:-1]))} do not give a tensor of shape {list(output)}"
     return None
 
 

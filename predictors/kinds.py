@@ -1,6 +1,6 @@
-"""What is known of a kind of operator, told without torch; the kinds themselves are in `predictors.operators`.
+"""Facts of a kind of operator, without torch; the kinds themselves are in `predictors.operators`.
 
-A cost twin beside every operator means cost is known without running anything.
+Each operator has a cost rule, so that cost is known without running anything.
 Layout is NCHW throughout; padding is (top, left, bottom, right).
 """
 
@@ -16,7 +16,7 @@ from predictors.slices import Additive, SliceRule, all_channels
 
 
 class KernelWork(NamedTuple):
-    """What a kernel computes, apart from the tensors that it moves."""
+    """Computation of a kernel, apart from the tensors that it moves."""
 
     kind: str  # One of `predictors.devices.KERNEL_KINDS`.
     in_channels: int  # Input channels of one group.
@@ -76,7 +76,7 @@ POINTWISE = "pointwise"
 
 @dataclass(frozen=True)
 class Kind:
-    """What is known of one kind of operator."""
+    """Facts of one kind of operator."""
 
     shape: Callable[[Sequence[Shape], Attrs], Shape] = same_shape  # Output shape from input shapes and attributes.
     macs: Callable[[Sequence[Shape], Attrs, Shape], int] = no_macs  # Multiply-accumulates from input shapes, attributes, output shape.
@@ -84,8 +84,10 @@ class Kind:
     channels: ChannelRule = freeze_all  # How its output's channels are tied to those it reads (`predictors.channels`).
     rows: RowRule = all_rows  # Which rows it reads for a band of rows of its output (`predictors.rows`).
     slices: SliceRule = all_channels  # Which channels it reads for some channels of its output (`predictors.slices`).
-    additive: Additive | None = None  # What it does to a sum, where that may be done to each term; None where it needs the whole sum.
-    work: WorkRule = elementwise_work  # What its kernel computes, where it is not fused into another.
+    additive: Additive | None = (
+        None  # Its effect on a sum, where it may be applied to each term instead; None where it needs the whole sum.
+    )
+    work: WorkRule = elementwise_work  # The computation of its kernel, where it is not fused into another.
     scaled: Callable[[Attrs, Narrowed], Attrs] = unscaled  # Its attributes where it has other numbers of channels.
     dense: Callable[[Attrs], bool] = never  # Whether, given its attributes, its ``weight`` has a column for each channel that it reads.
     min_inputs: int = 1  # Fewest inputs.
@@ -96,7 +98,7 @@ class Kind:
     #: ONNX operators that compute it and no other kind from its inputs alone, element by element: the check of bundles takes their shape
     #: from this kind.
     nodes: tuple[str, ...] = ()
-    traits: frozenset[str] = frozenset()  # What it is to fusion rules: `UNLAUNCHED`, `RECTIFIER`, `POINTWISE`.
+    traits: frozenset[str] = frozenset()  # Traits that fusion rules read: `UNLAUNCHED`, `RECTIFIER`, `POINTWISE`.
     stated: bool = False  # Its attributes state its shape, channels included, so that nothing of it can be scaled.
 
 

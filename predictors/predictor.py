@@ -20,7 +20,7 @@ from predictors.rewrites.grouped import GROUPED, owner_of
 from predictors.shapes import pixels, width
 from predictors.side_by_side import Shares
 
-# What it costs to move a tensor between two processors of a device.
+# Cost of moving a tensor between two processors of a device.
 #
 # A processor is reached through the CPU: handing over costs a map and a
 # conversion, taking back an unmap, a synchronisation and a conversion (paper 003,
@@ -49,7 +49,7 @@ class LinkModel:
         Args:
             source: Processor that holds the tensor, with or without core set.
             target: Processor that needs it, with or without core set.
-            precision: Precision of what crosses, that of the processor that is not the CPU.
+            precision: Precision of the moved tensor, that of the processor that is not the CPU.
         """
         return float(sum(self.parts(source, target, elements, precision).values()))
 
@@ -85,7 +85,7 @@ class LinkModel:
         return self._fixed[key]
 
 
-# What a kernel takes longer, or less long, while other processors compute: they share the memory, and the chip's power.
+# Slow-down, or speed-up, of a kernel while other processors compute: they share the memory, and the chip's power.
 #
 # A profile states, for each other processor, a factor for kernels that multiply and one
 # for kernels that move memory. A kernel between the two takes its share of each, and
@@ -122,7 +122,7 @@ class KernelsTime(NamedTuple):
 
 
 class Handover(NamedTuple):
-    """What one inference takes in addition to its kernels: the call, and the way of its input to a processor and of its output back."""
+    """Time of one inference in addition to its kernels: the call, and the transfers of its input and of its output."""
 
     processor: str  # Which.
     precision: Precision  # In which precision.
@@ -142,15 +142,15 @@ class KernelEstimate(NamedTuple):
 class Estimate:
     """A predicted latency."""
 
-    computing: KernelsTime  # The kernels: what a part of a network takes inside a plan, where links stand for the hand-over.
-    handover: Handover  # What the inference takes in addition to its kernels.
+    computing: KernelsTime  # The kernels: time of a part of a network inside a plan, where links give the transfers.
+    handover: Handover  # Time of the inference in addition to its kernels.
     low_ms: float  # Lower end of the interval.
     high_ms: float  # Upper end of the interval.
     processor: str  # Where it would run.
     precision: Precision  # At what precision.
-    origin: Origin  # What times its kernels: a fit, fits of other devices, or the roofline.
+    origin: Origin  # Source of its kernels' times: a fit, fits of other devices, or the roofline.
     source: str = "predicted"  # Always ``predicted``.
-    kernels: tuple[KernelEstimate, ...] = field(default=(), repr=False)  # What the time is made of, in order.
+    kernels: tuple[KernelEstimate, ...] = field(default=(), repr=False)  # Parts of the time, in order.
 
     @property
     def ms(self) -> float:
@@ -204,23 +204,23 @@ class LatencyPredictor:
             precision: None for the processor's default.
         """
         key = (id(graph), processor, precision)
-        known = self._estimates.get(key)
-        if known is None:
+        cached = self._estimates.get(key)
+        if cached is None:
             if len(self._estimates) >= _MAX_ESTIMATES:
                 self._estimates.clear()
-            known = self._estimates[key] = graph, self._estimate(graph, processor, precision)
-        return known[1]
+            cached = self._estimates[key] = graph, self._estimate(graph, processor, precision)
+        return cached[1]
 
     def _estimate(self, graph: OpGraph, processor: str, precision: str | None) -> Estimate:
         model, on = self._model(processor, precision), self.device.processor(processor)
-        at = on.check_precision(precision)
+        checked_precision = on.check_precision(precision)
         launched = self.kernels(graph, processor)
         times = self._times(launched, processor, precision)
         handover = self.handover(processor, precision, *io_elements(graph))
         computing = KernelsTime.total(map(KernelsTime.of, times))
         low, high = (end * (computing.ms + handover.ms) for end in model.interval())
         kernels = tuple(KernelEstimate(kernel, time) for kernel, time in zip(launched, times, strict=True))
-        return Estimate(computing, handover, low, high, processor, at, origin_of(on, at), kernels=kernels)
+        return Estimate(computing, handover, low, high, processor, checked_precision, origin_of(on, checked_precision), kernels=kernels)
 
     def handover(self, processor: str, precision: str | None = None, reads: Iterable[int] = (), writes: Iterable[int] = ()) -> Handover:
         """Return the time of an inference on a processor in addition to its kernels: a measured constant, or else the sum of the links.
@@ -229,11 +229,13 @@ class LatencyPredictor:
             reads: Elements of each input, which is in the host's memory.
             writes: Elements of each output, which the host needs.
         """
-        at, model = self.device.processor(processor).check_precision(precision), self._model(processor, precision)
+        checked_precision, model = self.device.processor(processor).check_precision(precision), self._model(processor, precision)
         if model.fixed_ms:
-            return Handover(processor, at, model.fixed_ms, model.interval())
-        ms = sum(self.links.ms(HOST, processor, elements, at) for elements in reads)
-        return Handover(processor, at, ms + sum(self.links.ms(processor, HOST, elements, at) for elements in writes), None)
+            return Handover(processor, checked_precision, model.fixed_ms, model.interval())
+        ms = sum(self.links.ms(HOST, processor, elements, checked_precision) for elements in reads)
+        return Handover(
+            processor, checked_precision, ms + sum(self.links.ms(processor, HOST, elements, checked_precision) for elements in writes), None
+        )
 
     def kernels(self, graph: OpGraph, processor: str, rewrites: Sequence[str] = ()) -> list[Kernel]:
         """Kernels the processor's backend launches for `graph`, named after operators of `graph`, which keeps them.
@@ -245,11 +247,11 @@ class LatencyPredictor:
         if profile.launching not in self._fusers:
             check_unsupported(self.device.id, processor, profile.unsupported)
             self._fusers[profile.launching] = Fuser(load_rules(profile.backend), profile.unsupported)
-        known: dict[object, list[Kernel]] = vars(graph).setdefault("_kernels", {})
+        kernels_by_rules: dict[object, list[Kernel]] = vars(graph).setdefault("_kernels", {})
         key = profile.launching, tuple(rewrites)
-        if key not in known:
-            known[key] = _launched_kernels(graph, self._fusers[profile.launching], (*profile.rewrites, *rewrites))
-        return known[key]
+        if key not in kernels_by_rules:
+            kernels_by_rules[key] = _launched_kernels(graph, self._fusers[profile.launching], (*profile.rewrites, *rewrites))
+        return kernels_by_rules[key]
 
     def kernels_time(self, kernels: Sequence[Kernel], processor: str, precision: str | None = None) -> KernelsTime:
         """Time of kernels that `kernels` gave, one after the other."""
@@ -261,13 +263,13 @@ class LatencyPredictor:
         Kernels that are new are timed together, and a call with many takes
         little longer than one with few.
         """
-        known = self._known.setdefault((processor, precision), ({}, {}))
-        values = [known[kernel.elsewhere].get(kernel.cost) for kernel in kernels]
+        cached = self._known.setdefault((processor, precision), ({}, {}))
+        values = [cached[kernel.elsewhere].get(kernel.cost) for kernel in kernels]
         new = [kernel for kernel, time in zip(kernels, values, strict=True) if time is None]
         if new:
             for kernel, time in zip(new, self._times(new, processor, precision), strict=True):
-                known[kernel.elsewhere][kernel.cost] = KernelsTime.of(time)
-        return [time or known[kernel.elsewhere][kernel.cost] for kernel, time in zip(kernels, values, strict=True)]
+                cached[kernel.elsewhere][kernel.cost] = KernelsTime.of(time)
+        return [time or cached[kernel.elsewhere][kernel.cost] for kernel, time in zip(kernels, values, strict=True)]
 
     def kernel_ms(self, kernel: Kernel, processor: str, precision: str | None = None) -> float:
         """Time of one kernel, ms."""
@@ -276,14 +278,16 @@ class LatencyPredictor:
     def _times(self, kernels: Sequence[Kernel], processor: str, precision: str | None) -> list[KernelTime]:
         """Time of each kernel; one that the CPU computes waits for its tensors, there and back."""
         times = self._model(processor, precision).times([kernel.cost for kernel in kernels])
-        away = [i for i, kernel in enumerate(kernels) if kernel.elsewhere]
-        if not away:
+        elsewhere = [i for i, kernel in enumerate(kernels) if kernel.elsewhere]
+        if not elsewhere:
             return times
-        at = self.device.processor(processor).check_precision(precision)
-        theirs = self._model(HOST, None).times([kernels[i].cost for i in away])
-        for i, time in zip(away, theirs, strict=True):
+        checked_precision = self.device.processor(processor).check_precision(precision)
+        host_times = self._model(HOST, None).times([kernels[i].cost for i in elsewhere])
+        for i, time in zip(elsewhere, host_times, strict=True):
             cost = kernels[i].cost
-            moved = self.links.ms(processor, HOST, cost.reads, at) + self.links.ms(HOST, processor, cost.writes, at)
+            moved = self.links.ms(processor, HOST, cost.reads, checked_precision) + self.links.ms(
+                HOST, processor, cost.writes, checked_precision
+            )
             times[i] = time._replace(ms=time.ms + moved, launch_ms=time.launch_ms + moved)
         return times
 
@@ -306,16 +310,16 @@ class LatencyPredictor:
         return self.kernel_ms(Kernel("join", ("join",), cost, 0), host, precision)
 
     def _model(self, processor: str, precision: str | None) -> KernelModel:
-        """What times kernels: a fit where there is one, else the roofline."""
+        """The model of kernels' times: a fit where there is one, else the roofline."""
         key = (processor, precision)
-        known = self._models.get(key)
-        if known is None:
-            known = self._models[key] = self._new_model(self.device.processor(processor), precision)
-        return known
+        cached = self._models.get(key)
+        if cached is None:
+            cached = self._models[key] = self._new_model(self.device.processor(processor), precision)
+        return cached
 
     def _new_model(self, processor: Processor, precision: str | None) -> KernelModel:
-        at = processor.check_precision(precision)
-        fit, prior = processor.fits.get(at), processor.priors.get(at)
+        checked_precision = processor.check_precision(precision)
+        fit, prior = processor.fits.get(checked_precision), processor.priors.get(checked_precision)
         if fit is None:
             return self._related(prior, processor) if prior else RooflinePredictor(processor, precision)
         # Evaluating fits needs numpy, which profiles without them do without.
@@ -336,7 +340,7 @@ def io_elements(graph: OpGraph) -> tuple[list[int], list[int]]:
 
 
 def _launched_kernels(graph: OpGraph, fuser: Fuser, rewrites: Sequence[str]) -> list[Kernel]:
-    """Kernels of a graph after exact rewrites; what computes a part of an operator has the operator's name."""
+    """Kernels of a graph after exact rewrites; a kernel that computes a part of an operator has the operator's name."""
     built = apply_exact_rewrites(graph, rewrites)[0]
     kernels = fuser.fuse(built)
     if built is graph:
@@ -348,11 +352,11 @@ def _launched_kernels(graph: OpGraph, fuser: Fuser, rewrites: Sequence[str]) -> 
 def check_unsupported(device: str, processor: str, names: Iterable[str]) -> None:
     """Refuse a profile whose list of operators that a processor does not compute cannot be."""
     for name in names:
-        where = f"processor `{processor}` of {device} lists `{name}` as unsupported"
+        statement = f"processor `{processor}` of {device} lists `{name}` as unsupported"
         if name not in kinds and name != GROUPED:
-            raise StretchError(f"{where}, which is no kind of operator", nearest(name, (*kinds, GROUPED)))
+            raise StretchError(f"{statement}, which is no kind of operator", nearest(name, (*kinds, GROUPED)))
         if is_host(processor):
-            raise StretchError(f"{where}, and the CPU computes what others do not", "leave its `unsupported` out")
+            raise StretchError(f"{statement}, and the CPU computes what others do not", "leave its `unsupported` out")
 
 
 def origin_of(processor: Processor, precision: str) -> Origin:
@@ -370,9 +374,9 @@ def not_measured(device: str, origins: Iterable[tuple[str, Origin]]) -> str | No
     """Return a sentence that names the times that were not fitted to measurements on the device; None if all were.
 
     Args:
-        origins: A processor, or what of it was predicted, and which model its times are from.
+        origins: A processor, or a predicted part of it, and the model that its times are from.
     """
-    guessed = [what for what, origin in dict.fromkeys(origins) if origin not in MEASURED]
+    guessed = [quantity for quantity, origin in dict.fromkeys(origins) if origin not in MEASURED]
     if not guessed:
         return None
     return f"not fitted to measurements on {device}, so estimates: {', '.join(guessed)}"

@@ -1,4 +1,4 @@
-"""Named things that folders of modules add, and names that are imported when somebody asks for them."""
+"""Named things that folders of modules add, and names that are imported when they are used."""
 
 import importlib
 import sys
@@ -17,7 +17,7 @@ class Registry(Generic[T]):
     """Maps names to objects of one kind.
 
     Args:
-        what: What is registered, as it reads in an error ("delegate").
+        what: Kind of the registered things, as an error names it ("delegate").
     """
 
     def __init__(self, noun: str) -> None:
@@ -55,7 +55,7 @@ class Registry(Generic[T]):
 
 
 class RuleTable(dict[str, T]):
-    """A table of rules by the name of what they are for, which the modules of a package fill."""
+    """A table of rules by name, which the modules of a package fill."""
 
     def add(self, *names: str) -> Callable[[T], T]:
         """Decorator for the rule of these names."""

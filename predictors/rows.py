@@ -25,7 +25,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Band:
-    """What computes a band of an operator's output."""
+    """Operators that compute a band of an operator's output."""
 
     reads: tuple[Rows, ...]  # The rows that are needed of each input.
     attrs: Attrs = field(default_factory=dict)  # Attributes with which the operator reads them: it pads only where the image ends.
@@ -63,7 +63,7 @@ def window_rows(ins: Sequence[Shape], attrs: Attrs, rows: Rows) -> Band:
     dilation = ints(attrs, "dilation")[0] if "dilation" in attrs else 1
     top, left, bottom, right = ints(attrs, "padding")
     span = dilation * (kernel - 1) + 1
-    # what `ceil_mode` adds beyond the padding is no row
+    # padding that `ceil_mode` adds beyond the stated one is no row
     end = min((rows.stop - 1) * stride - top + span, size + bottom)
     start = max(0, min(rows.start, (end + top - span) // stride))
     first = start * stride - top

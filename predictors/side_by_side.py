@@ -34,7 +34,7 @@ def contention_factors(device: DeviceProfile, processor: str, shares: Shares, ot
     """Factors on a time of a processor by which of some others compute meanwhile."""
     kinds = sorted({kind_of(other) for other in others} - {kind_of(processor)})
     sets = (kinds_set for count in range(1, len(kinds) + 1) for kinds_set in combinations(kinds, count))
-    return {frozenset(some): shares.time_factor(device.slowdown(processor, some)) for some in sets}
+    return {frozenset(processors): shares.time_factor(device.slowdown(processor, processors)) for processors in sets}
 
 
 def worst_slowdown(device: DeviceProfile, processor: str, others: Iterable[str]) -> SlowdownFactors:
@@ -45,7 +45,7 @@ def worst_slowdown(device: DeviceProfile, processor: str, others: Iterable[str])
 
 @dataclass(frozen=True)
 class ProcessorWork:
-    """What one processor computes without a pause."""
+    """Work of one processor without a pause."""
 
     processor: str  # Which.
     start_ms: float  # When it begins.
@@ -72,7 +72,7 @@ class EndedWork(NamedTuple):
     """A piece of work that is done."""
 
     ms: float  # When it ends.
-    together: Mapping[str, float]  # What of its time was while each other kind of processor computed, ms.
+    together: Mapping[str, float]  # Share of its time while each other kind of processor computed, ms.
 
 
 def end_times(works: Sequence[ProcessorWork]) -> list[EndedWork]:

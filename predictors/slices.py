@@ -2,7 +2,7 @@
 
 Channels of one tensor can be computed apart from each other, by different
 processors: a filter of a convolution computes a channel, a group of filters a
-group. Where an operator mixes channels, whoever needs one of them computes all.
+group. Where an operator mixes channels, anyone who needs one of them computes all.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ class Channels:
 
 @dataclass(frozen=True)
 class Slice:
-    """What computes some channels of an operator's output."""
+    """Operators that compute some channels of an operator's output."""
 
     reads: tuple[Channels, ...]  # The channels that are needed of each input; none where it is empty.
     computes: Channels  # The channels that are computed, those asked for among them; each weight has a row for each.
@@ -40,7 +40,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class Additive:
-    """What an operator does to a sum, if it may be done to each term instead."""
+    """An operator's effect on a sum, if it may be applied to each term instead."""
 
     offsets: tuple[str, ...] = ()  # Its weights that shift the result: of all terms, one has them and the others have zeros.
     once: bool = False  # Whether it does nothing but shift: one term has it, the others do without.
@@ -65,54 +65,56 @@ def full_range(shape: Shape) -> Channels:
     return Channels(0, width(shape))
 
 
-def all_channels(view: OperatorView, wanted: Channels) -> Slice:
+def all_channels(view: OperatorView, requested: Channels) -> Slice:
     """Channels are mixed: everything is read and computed."""
     return Slice(tuple(full_range(shape) for shape in view.inputs), full_range(view.shape), view.attrs)
 
 
-def same_slice(view: OperatorView, wanted: Channels) -> Slice:
+def same_slice(view: OperatorView, requested: Channels) -> Slice:
     """Channel i reads channel i of each input, or the only channel of one that is broadcast."""
     total = width(view.shape)
-    return Slice(tuple(wanted if width(shape) == total else full_range(shape) for shape in view.inputs), wanted, view.attrs)
+    return Slice(tuple(requested if width(shape) == total else full_range(shape) for shape in view.inputs), requested, view.attrs)
 
 
-def filters(view: OperatorView, wanted: Channels) -> Slice:
+def filters(view: OperatorView, requested: Channels) -> Slice:
     """A filter for each channel: all that is read where there is one group, else whole groups."""
     groups, out = integer(view.attrs, "groups"), integer(view.attrs, "out_channels")
     if groups == 1:
-        return Slice((full_range(view.inputs[0]),), wanted, {**view.attrs, "out_channels": len(wanted)})
+        return Slice((full_range(view.inputs[0]),), requested, {**view.attrs, "out_channels": len(requested)})
     written, read = out // groups, width(view.inputs[0]) // groups
-    first, behind = wanted.start // written, -(-wanted.stop // written)
+    first, behind = requested.start // written, -(-requested.stop // written)
     computes = Channels(first * written, behind * written)
     attrs = {**view.attrs, "out_channels": len(computes), "groups": behind - first}
     return Slice((Channels(first * read, behind * read),), computes, attrs)
 
 
-def columns(view: OperatorView, wanted: Channels) -> Slice:
+def columns(view: OperatorView, requested: Channels) -> Slice:
     """A row of a matrix for each channel of a vector; of more axes than two, the channels are not the features."""
     if len(view.shape) != 2:
-        return all_channels(view, wanted)
-    return Slice((full_range(view.inputs[0]),), wanted, {**view.attrs, "out_features": len(wanted)})
+        return all_channels(view, requested)
+    return Slice((full_range(view.inputs[0]),), requested, {**view.attrs, "out_features": len(requested)})
 
 
-def pieces(view: OperatorView, wanted: Channels) -> Slice:
+def pieces(view: OperatorView, requested: Channels) -> Slice:
     """Inputs side by side: of each, the channels that lie in the range."""
-    reads, at = [], 0
+    reads, start = [], 0
     for shape in view.inputs:
-        first, behind = max(wanted.start - at, 0), min(wanted.stop - at, width(shape))
+        first, behind = max(requested.start - start, 0), min(requested.stop - start, width(shape))
         reads.append(Channels(first, behind) if first < behind else Channels(0, 0))
-        at += width(shape)
-    return Slice(tuple(reads), wanted, view.attrs)
+        start += width(shape)
+    return Slice(tuple(reads), requested, view.attrs)
 
 
-def cut_out(view: OperatorView, wanted: Channels) -> Slice:
+def cut_out(view: OperatorView, requested: Channels) -> Slice:
     """The channels of the cut, so that nothing is cut any more."""
     start = integer(view.attrs, "start")
-    return Slice((Channels(start + wanted.start, start + wanted.stop),), wanted, {**view.attrs, "start": 0, "stop": len(wanted)})
+    return Slice(
+        (Channels(start + requested.start, start + requested.stop),), requested, {**view.attrs, "start": 0, "stop": len(requested)}
+    )
 
 
-def flattened(view: OperatorView, wanted: Channels) -> Slice:
+def flattened(view: OperatorView, requested: Channels) -> Slice:
     """Every channel of an image is as many elements as it has pixels, one after the other."""
     area = prod(view.inputs[0][2:])
-    first, behind = wanted.start // area, -(-wanted.stop // area)
+    first, behind = requested.start // area, -(-requested.stop // area)
     return Slice((Channels(first, behind),), Channels(first * area, behind * area), view.attrs)

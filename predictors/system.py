@@ -1,4 +1,4 @@
-"""What only some operating systems have, in one place; where it is missing, callers get a form that every system has.
+"""Functions that only some operating systems have, in one place; elsewhere callers get a form that every system has.
 
 ``NN_STRETCH_SYSTEM=plain`` makes any system as Windows is, so that tests reach that form.
 """
@@ -62,7 +62,7 @@ _TRIM_THRESHOLD, _MMAP_MAX = (-1, 128 * 1024), (-4, 65536)
 def keep_freed_memory() -> Iterator[None]:
     """Keep freed memory for the next allocation instead of returning it to the system, where the C library is glibc.
 
-    glibc returns each large tensor, and the system clears its pages anew for the next one: most of the time where networks run on
+    glibc returns each large tensor, and the system clears its pages again for the next one: most of the time where networks run on
     many images. What is free at the end goes back.
     """
     import ctypes  # the command line starts without it

@@ -3,7 +3,7 @@
 A phone's chip is slowed after minutes of work: one observed in public went from
 196 to 399 ms within half an hour, another from 213 to 275 ms. Power in, a time
 constant and steps give that shape. Numbers of real devices are seldom stated, so
-whoever gives some says where they come from.
+anyone who gives some says where they come from.
 """
 
 from pathlib import Path
@@ -26,7 +26,7 @@ class Throttle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A step of speed."""
 
     at_c: _Celsius  # Temperature from which on it holds, °C.
-    speed: _Speed  # Of all processors, as a share of what the profile's times are of.
+    speed: _Speed  # Of all processors, as a share of the speed that the profile's times assume.
 
 
 class Thermal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,7 +43,7 @@ class Thermal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: Of the speed in the power of a processor that computes: 1 if only the clock falls, 3 if the voltage falls with it.
     power_exponent: Annotated[float, msgspec.Meta(ge=0, le=4)]
     power_w: dict[str, _NotNegative] = {}  # Power of processors that compute, where the profile states none, W.
-    rest_w: _NotNegative = 0.0  # What the rest of the chip draws all the time, W.
+    rest_w: _NotNegative = 0.0  # Power of the rest of the chip, all the time, W.
 
     def problem(self) -> str | None:
         """Return the defect of the steps, in words; None if there is none."""
@@ -62,8 +62,8 @@ def read_thermal(path: Path) -> Thermal:
         thermal = msgspec.convert(raw, Thermal)
     except msgspec.ValidationError as error:
         fault = find_fault(raw, Thermal)
-        what, hint = (str(error), None) if fault is None else (fault.sentence, fault.hint)
-        raise StretchError(f"{path} does not describe heat: {what}", hint or "the guide on running bundles shows every key") from error
+        sentence, hint = (str(error), None) if fault is None else (fault.sentence, fault.hint)
+        raise StretchError(f"{path} does not describe heat: {sentence}", hint or "the guide on running bundles shows every key") from error
     if (problem := thermal.problem()) is not None:
         raise StretchError(f"{path} does not describe heat: {problem}", "state steps from cold to hot")
     return thermal

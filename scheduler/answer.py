@@ -194,8 +194,8 @@ def _planned(manifest: Manifest) -> PlannedAnswer:
 
 def _processors(placements: Mapping[str, Placement], traces: Iterable[Trace]) -> dict[str, ProcessorAnswer]:
     busy: dict[str, list[float]] = {}
-    for one in traces:
-        for processor, ms in one.busy_ms().items():
+    for trace in traces:
+        for processor, ms in trace.busy_ms().items():
             busy.setdefault(processor, []).append(ms)
     return {
         name: filled(ProcessorAnswer, p, busy_ms=float(np.median(busy[name])) if name in busy else 0.0) for name, p in placements.items()

@@ -6,5 +6,5 @@ from collections.abc import Callable
 Progress = Callable[[str], None]
 
 
-def silent(what: str) -> None:
+def silent(message: str) -> None:
     """Discard progress reports."""

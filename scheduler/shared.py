@@ -38,7 +38,7 @@ def shared_bytes(size: int) -> NDArray[np.uint8]:
 
     The memory lives as long as an array that is a view of it, or a process that has mapped it; the descriptor, as long as the array.
     """
-    file, path, named = system.shared_file()
+    file, path, is_named = system.shared_file()
     try:
         os.ftruncate(file, max(size, 1))
         array = np.frombuffer(mmap.mmap(file, max(size, 1)), np.uint8, size)
@@ -46,7 +46,7 @@ def shared_bytes(size: int) -> NDArray[np.uint8]:
         os.close(file)
         raise
     start = array.ctypes.data
-    _pieces[start] = _SharedPiece(size, file, path, named)
+    _pieces[start] = _SharedPiece(size, file, path, is_named)
     # nothing is left behind, however this process ends
     weakref.finalize(array, _close_piece, start)
     return array

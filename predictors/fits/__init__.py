@@ -1,4 +1,4 @@
-"""Fits: kernel models whose numbers were found from measurements on a device, as data beside its profile."""
+"""Fits: kernel models whose numbers come from measurements on a device, stored as data with its profile."""
 
 from predictors.fits.fit import Correction, Fit, HeldOut, Interval, KernelGroup, Trees
 from predictors.fits.prior import Calibration, LeftOut, MeasuredNetwork, Prior, Relative

@@ -1,4 +1,4 @@
-"""What a fit is: numbers that turn kernels into times, how good they were on networks left out, and where they come from."""
+"""A fit: numbers that turn kernels into times, their errors on networks left out, and their source."""
 
 from typing import Annotated
 
@@ -28,8 +28,8 @@ class Trees(_FitStruct, frozen=True):
     threshold: tuple[float, ...]  # Bound of each node.
     left: tuple[_Count, ...]  # Left child of each node.
     right: tuple[_Count, ...]  # Right child of each node.
-    value: tuple[float, ...]  # What each leaf adds; 0 in other nodes.
-    base: float  # What every prediction begins with.
+    value: tuple[float, ...]  # Each leaf's addition; 0 in other nodes.
+    base: float  # Start of every prediction.
     bound: Annotated[float, msgspec.Meta(gt=0, le=5)]  # The prediction is cut to between minus this and this.
 
     def __post_init__(self) -> None:
@@ -51,7 +51,7 @@ class KernelGroup(_FitStruct, frozen=True):
     """Kernels that one formula times."""
 
     terms: dict[_Text, _NotNegative]  # ms for a unit of each term (`predictors.models.fitted`).
-    trees: Trees | None = None  # What the logarithm of time ÷ sum of terms is, where there were enough measured kernels.
+    trees: Trees | None = None  # The logarithm of time ÷ sum of terms, where enough kernels were measured.
     kernels: _Count = 0  # Measured kernels that it was fitted to; 0 where only whole networks were measured.
 
 
@@ -59,9 +59,9 @@ class Correction(_FitStruct, frozen=True):
     """From the sum of kernels to a whole network: ``scale · sum + per_kernel_ms · kernels + per_weight_ms · weights + fixed_ms``."""
 
     scale: Annotated[float, msgspec.Meta(gt=0, le=100)] = 1.0  # Factor on each kernel.
-    per_kernel_ms: _NotNegative = 0.0  # What each kernel takes beside its own time.
-    fixed_ms: _NotNegative = 0.0  # What an inference takes beside its kernels.
-    #: What each weight element takes beside the kernel's own time: a kernel that is timed by itself has its weights in a cache, in a
+    per_kernel_ms: _NotNegative = 0.0  # Time of each kernel in addition to its own.
+    fixed_ms: _NotNegative = 0.0  # Time of an inference in addition to its kernels.
+    #: Time of each weight element in addition to the kernel's own: a kernel that is timed by itself has its weights in a cache, in a
     #: network others drive them out.
     per_weight_ms: _NotNegative = 0.0
 

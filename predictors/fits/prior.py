@@ -43,16 +43,18 @@ class MeasuredNetwork(_PriorStruct, frozen=True):
 
 
 class Calibration(_PriorStruct, frozen=True):
-    """What times of whole networks say of a processor: a kernel takes ``factor of its family · work of the relatives + per_kernel_ms``."""
+    """Corrections from times of whole networks: a kernel takes ``factor of its family · work of the relatives + per_kernel_ms``."""
 
     factors: dict[Literal["dense", "depthwise", "other", "gelu"], Annotated[float, msgspec.Meta(gt=0, le=1e4)]]  # By family of kernels.
-    per_kernel_ms: Annotated[float, msgspec.Meta(ge=0, le=1e3)]  # What starting a kernel takes.
-    #: What an inference takes beside its kernels, with the hand-over of its input and output.
+    per_kernel_ms: Annotated[float, msgspec.Meta(ge=0, le=1e3)]  # Time to start a kernel.
+    #: Time of an inference in addition to its kernels, with the transfer of its input and output.
     per_inference_ms: Annotated[float, msgspec.Meta(ge=0, le=1e4)]
-    networks: tuple[MeasuredNetwork, ...]  # What it was made from; empty where the numbers are those of another core set.
+    networks: tuple[MeasuredNetwork, ...]  # Networks that it was made from; empty where the numbers are those of another core set.
     source: _Text  # Where the times come from, and what was measured: the least, the mean or the median of runs.
     similar: bool = False  # Whether all networks alone were measured on another device, with a similar chip.
-    pipeline_ms: Annotated[float, msgspec.Meta(ge=0, le=1e4)] = 0.0  # What a pipeline takes beside its network; no network's time has it.
+    pipeline_ms: Annotated[float, msgspec.Meta(ge=0, le=1e4)] = (
+        0.0  # Time of a pipeline in addition to its network; no network's time has it.
+    )
 
 
 class Prior(_PriorStruct, frozen=True, omit_defaults=True):

@@ -1,4 +1,4 @@
-"""The files of a device's fits and priors: JSON beside its profile, ``<id>.fit.json`` and ``<id>.prior.json``."""
+"""The files of a device's fits and priors: JSON in the folder of its profile, ``<id>.fit.json`` and ``<id>.prior.json``."""
 
 import os
 from collections.abc import Sequence
@@ -111,7 +111,7 @@ def _write(path: Path, content: FitFile | PriorFile) -> None:
 
 
 def _fault(content: bytes, kind: type[FitFile] | type[PriorFile]) -> str | None:
-    """What is wrong with JSON that is no file of fits, with its place."""
+    """Describe the fault, with its place, in JSON that is no file of fits."""
     try:
         fault = find_fault(msgspec.json.decode(content), kind)
     except (msgspec.MsgspecError, ValueError):

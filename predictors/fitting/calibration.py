@@ -46,22 +46,22 @@ SCALE, DEPTHWISE, OTHER, GELU, KERNEL, INFERENCE, PIPELINE, SIBLING = range(8)
 SPREADS = (3.0, 1.2, 0.4, 2.0, 1.5, 1.2, 1.0, 0.0)
 CORES = (0.3, 0.2, 0.2, 0.2, 0.5, 0.5, 0.0, 0.0)
 
-#: An inference on the CPU takes this long beside its kernels before anything is known of it, ms; on others the links say so.
+#: Time of an inference on the CPU in addition to its kernels, before any measurement, ms; on other processors the links give it.
 INFERENCE_MS = 0.1
 
-#: What a pipeline takes beside its network for an image of 224×224 pixels, ms, before anything is known of it; other images in proportion.
+#: Time of a pipeline in addition to its network for an image of 224×224 pixels, ms, before any measurement; other images in proportion.
 PIPELINE_MS, IMAGE = 3.0, 3 * 224 * 224
 
-#: Two times of one network are a contradiction beyond this ratio, and a time this far from what the other rows say has another unit.
+#: Two times of one network contradict each other beyond this ratio; a time this far from the other rows has another unit.
 CONTRADICTION, OTHER_UNIT = 1.3, 30.0
 
 #: Multiply-accumulates that a table states may differ from the network's by this share.
 MACS = 0.1
 
-#: Fewest pipelines that tell what they take beside their networks, where no network was timed alone.
+#: Fewest pipelines that show their time in addition to their networks, where no network was timed alone.
 MIN_PIPELINES = 3
 
-#: Fewest networks that tell whether relatives or the processor's own roofline describe it better.
+#: Fewest networks that show whether relatives or the processor's own roofline describe it better.
 MIN_CHOICE = 8
 
 METHOD = (
@@ -75,16 +75,16 @@ _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 class NetworkTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A row of a table of networks: one network on one processor."""
 
-    model: _Text  # What `stretch predict` takes: a name of `stretch list models`, or a file.
+    model: _Text  # A name of `stretch list models` or a file, as `stretch predict` takes it.
     processor: _Text  # Such as ``gpu`` or ``cpu[1large3med]``.
     ms: Annotated[float, msgspec.Meta(gt=0, le=1e7)]  # Its time.
     precision: str = ""  # Such as ``int8``; the processor's default if empty.
     input: str = ""  # Such as ``3x224x224`` or ``224``; the model's usual one if empty.
-    network: str = ""  # What it is called in messages; the model if empty.
+    network: str = ""  # Its name in messages; the model if empty.
     macs: Annotated[float, msgspec.Meta(gt=0)] | None = None  # Its multiply-accumulates, 10⁹, to see that it is the network measured.
     #: Standard deviation of its logarithm, such as 0.25 for a time of a sibling with the same chip or of another runtime.
     spread: Annotated[float, msgspec.Meta(gt=0, le=3)] | None = None
-    pipeline: bool = False  # Whether the time is of a whole pipeline, with a constant beside the network that all of them share.
+    pipeline: bool = False  # Whether the time is of a whole pipeline, with a constant in addition to the network that all of them share.
     #: Where a sibling was measured: standard deviation of the logarithm of its times ÷ those of this device, one for all rows with it.
     sibling: Annotated[float, msgspec.Meta(gt=0, le=3)] | None = None
     source: str = ""  # Who published it.
@@ -137,12 +137,12 @@ def calibrate(
 
     Args:
         base: The profile that is calibrated.
-        reference: What `load_device` takes for it, which the priors refer to; empty where they are its own and its fits stay.
+        reference: Name for `load_device`, which the priors refer to; empty where they are its own and its fits stay.
         rows: Of the table.
         graph_of: The network of a row.
         candidates: Networks by name that could be measured next, the rows' own if there are none; the interval is that of their average.
         source: Where the times come from.
-        rewrites: Exact rewrites that the networks had on every processor, beside those of the profile.
+        rewrites: Exact rewrites that the networks had on every processor, in addition to those of the profile.
 
     Returns:
         All priors, and by processor, core set and precision what is new.
@@ -165,7 +165,7 @@ def calibrate(
     for (family, precision), of_core_sets in groups.items():
         core_sets = [name for name, cores in base.processors[family].core_sets.items() if precision in cores.peak_gops]
         first = max(of_core_sets, key=lambda name: (sum(not row.pipeline for row in of_core_sets[name]), len(of_core_sets[name])))
-        origins = ", ".join(dict.fromkeys(row.source for some in of_core_sets.values() for row in some if row.source))
+        origins = ", ".join(dict.fromkeys(row.source for group_rows in of_core_sets.values() for row in group_rows if row.source))
         described_source = f"{source}: {origins}" if origins else source
         lead: CalibrationResult | None = None
         for core_set in (first, *(name for name in core_sets if name != first)):
@@ -180,7 +180,7 @@ def calibrate(
                 _identity_calibration(described_source),
             )
             own_rows = of_core_sets.get(core_set, [])
-            # the roofline is a candidate beside the relatives; another core set has the base of the first, whose numbers it begins with
+            # the roofline is a candidate in addition to the relatives; another core set has the base of the first, whose numbers it begins with
             roofline = msgspec.structs.replace(start, relatives=(), scale=1.0, calibration=_identity_calibration(described_source))
             bases = [start] if lead is None else [start if lead.prior.relatives and start.relatives else roofline]
             bases += [roofline] if lead is None and start.relatives and len(own_rows) >= MIN_CHOICE else []
@@ -233,7 +233,7 @@ class _Parts:
     """Components of a network's time on a processor, before calibration.
 
     Args:
-        rewrites: Of networks, beside the profile's.
+        rewrites: Of networks, in addition to the profile's.
     """
 
     def __init__(self, predictor: LatencyPredictor, processor: str, precision: str, rewrites: Sequence[str]) -> None:
@@ -345,10 +345,10 @@ def _calibrated(
     lead: CalibrationResult | None,
 ) -> CalibrationResult:
     """The calibration of one core set at one precision; `lead` is that of the core set with most networks, whose numbers it begins with."""
-    where = f"{start.processor}[{start.core_set}] in {start.precision}"
+    description = f"{start.processor}[{start.core_set}] in {start.precision}"
     if lead is None and 0 < len(rows) == sum(row.pipeline for row in rows) < MIN_PIPELINES:
         raise StretchError(
-            f"{len(rows)} pipelines on {where} do not show the time that pipelines take in addition to their networks",
+            f"{len(rows)} pipelines on {description} do not show the time that pipelines take in addition to their networks",
             f"give {MIN_PIPELINES} of them, or times of networks alone",
         )
     graphs = [graph_of(row) for row in rows]
@@ -360,7 +360,7 @@ def _calibrated(
             )
     parts = [parts_of.of(graph) for graph in graphs]
     if rows:
-        _check_units(rows, parts, where)
+        _check_units(rows, parts, description)
     reference = [parts_of.of(graph) for graph in candidates.values()]
     if lead is None:
         spreads = np.array(SPREADS)
@@ -429,7 +429,7 @@ def _evaluate(networks: Sequence[MeasuredNetwork], half: float) -> LeftOut:
     )
 
 
-def _check_units(rows: Sequence[NetworkTime], parts: Sequence[Floats], where: str) -> None:
+def _check_units(rows: Sequence[NetworkTime], parts: Sequence[Floats], description: str) -> None:
     """Refuse a time that is far from the profile's prediction, scaled by the other rows."""
     ratios = [row.ms / float(p[:4].sum() + p[7]) for row, p in zip(rows, parts, strict=True)]
     middle = median(ratios) if len(rows) > 2 else 1.0
@@ -437,7 +437,7 @@ def _check_units(rows: Sequence[NetworkTime], parts: Sequence[Floats], where: st
     if abs(log(ratios[worst] / middle)) > log(OTHER_UNIT):
         times = ratios[worst] / middle
         raise StretchError(
-            f"{rows[worst].name} on {where} is {rows[worst].ms:g} ms in the table, "
+            f"{rows[worst].name} on {description} is {rows[worst].ms:g} ms in the table, "
             f"{max(times, 1 / times):.0f} times {'more' if times > 1 else 'less'} than {'the other rows suggest' if len(rows) > 2 else 'predicted'}",
             "the column `ms` has milliseconds",
         )

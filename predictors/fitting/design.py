@@ -26,7 +26,7 @@ _Size = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 
 
 class TermPrior(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a unit of a term costs before anything is measured."""
+    """Cost of a unit of a term before any measurement."""
 
     compute: _Size = 0.0  # In multiply-accumulates.
     memory: _Size = 0.0  # In bytes from memory.
@@ -48,7 +48,7 @@ class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Scaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What more threads do to some parameters before that is measured: ``factor / threads ** exponent``."""
+    """Effect of more threads on some parameters before any measurement: ``factor / threads ** exponent``."""
 
     exponent: Annotated[float, msgspec.Meta(ge=0, le=1)]  # 1 where work is divided, 0 where it is not.
     factor: Annotated[float, msgspec.Meta(gt=0, le=10)]  # Beside that.
@@ -64,13 +64,13 @@ class Formula(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     threads: dict[str, Scaling] = {}  # Scalings by name.
     kernels: dict[str, tuple[str, ...]] = {}  # For fits to single kernels: terms of each group.
     like: dict[str, str] = {}  # Kinds that tables of kernels do not have, and the group whose times theirs are.
-    #: What a multiply-accumulate, a byte and a launch cost by precision, ms, on a device of usual speed. Where they are given, fits to
+    #: : Cost of a multiply-accumulate, a byte and a launch by precision, ms, on a device of usual speed. Where they are given, fits to
     #: whole networks are pooled over devices and precisions (`predictors.fitting.pooled`); a parameter's first scaling is then the part of
     #: the work that it belongs to.
     units: dict[str, TermPrior] = {}
-    #: Error of a time beside what the formula can say, as a logarithm; for pooled fits.
+    #: : Error of a time that the formula cannot explain, as a logarithm; for pooled fits.
     noise: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.15
-    #: How differently a device may do the parts of its work at one precision beside another, as a logarithm; for pooled fits.
+    #: : Difference between precisions in how a device does the parts of its work, as a logarithm; for pooled fits.
     apart: Annotated[float, msgspec.Meta(gt=0, le=5)] = 0.15
 
 
@@ -81,17 +81,17 @@ def load_formula(backend: str) -> Formula:
     if not path.exists():
         base = load_rules(backend).base
         if base is None:
-            known = ", ".join(sorted(file.stem for file in FORMULA_FOLDER.glob("*.toml")))
+            names = ", ".join(sorted(file.stem for file in FORMULA_FOLDER.glob("*.toml")))
             raise StretchError(
-                f"kernels of `{backend}` cannot be fitted: predictors/fitting/formulas has none for it", f"there are: {known}"
+                f"kernels of `{backend}` cannot be fitted: predictors/fitting/formulas has none for it", f"there are: {names}"
             )
         return load_formula(base)
     try:
         formula = msgspec.convert(read_toml(path, "formula"), Formula)
     except msgspec.ValidationError as error:
         raise StretchError(f"{path.name} is not a formula: {error}") from error
-    named = [parameter.term for parameter in formula.parameters if parameter.term != INFERENCE]
-    for name in [*named, *(term for some in formula.kernels.values() for term in some)]:
+    term_names = [parameter.term for parameter in formula.parameters if parameter.term != INFERENCE]
+    for name in [*term_names, *(term for group_terms in formula.kernels.values() for term in group_terms)]:
         terms.get(name)
     for parameter in formula.parameters:
         if missing := [share for share in parameter.shares if share not in formula.threads]:
@@ -148,9 +148,9 @@ class Design:
         """Size of each term by group: ms for a unit."""
         terms: dict[str, dict[str, float]] = {group: {} for group in self.groups}
         for parameter, size in zip(self.parameters, sizes, strict=True):
-            for group, some in terms.items():
+            for group, group_terms in terms.items():
                 if parameter.term != INFERENCE and parameter.applies_to(group) and size > 0:
-                    some[parameter.term] = some.get(parameter.term, 0.0) + float(size)
+                    group_terms[parameter.term] = group_terms.get(parameter.term, 0.0) + float(size)
         return terms
 
     def fixed_ms(self, sizes: Vector) -> float:
@@ -176,7 +176,7 @@ def design(networks: Networks, formula: Formula, grain: Grain, precision: str) -
                 ungrouped.setdefault(name, []).append(cost)
             else:
                 costs_by_group.setdefault(group, []).append(cost)
-        tables = {group: columns(some) for group, some in costs_by_group.items()}
+        tables = {group: columns(group_costs) for group, group_costs in costs_by_group.items()}
         for column, parameter in enumerate(parameters):
             if parameter.term == INFERENCE:
                 units[row, column] = 1.0

@@ -44,8 +44,8 @@ def family_folds(families: Mapping[str, str], kinds: Mapping[str, Set[str]], fol
         family: frozenset().union(*(kinds[name] for name, fold_of_family in families.items() if fold_of_family == family))
         for family in sizes
     }
-    family_counts = Counter(kind for some in kinds_of_family.values() for kind in some)
-    rare = {family: {kind for kind in some if family_counts[kind] == 2} for family, some in kinds_of_family.items()}
+    family_counts = Counter(kind for kinds in kinds_of_family.values() for kind in kinds)
+    rare = {family: {kind for kind in kinds if family_counts[kind] == 2} for family, kinds in kinds_of_family.items()}
     load = [0] * min(folds, len(sizes))
     kinds_in_fold: list[set[str]] = [set() for _ in load]
     of: dict[str, int] = {}
@@ -164,7 +164,7 @@ class _Task:
         """Return a fit that was not evaluated yet."""
         runtimes = sorted({row.runtime for row in self.rows(self.measured_on)})
         source = self.measurements.source
-        where = f"; {source.url} at {source.commit}" if source.url else ""
+        link = f"; {source.url} at {source.commit}" if source.url else ""
         return Fit(
             self.family,
             core_set,
@@ -175,7 +175,7 @@ class _Task:
             correction,
             Interval(0.9, 1.0, 1.0, METHOD),
             _NOT_EVALUATED,
-            f"{source.title}, device {self.measured_on}{where}",
+            f"{source.title}, device {self.measured_on}{link}",
             self.measured_on if self.measured_on != self.device.id and self.measured_on in list_devices() else None,
         )
 
@@ -195,7 +195,7 @@ def fit_device(
 
     Args:
         measured_on: Device in the tables; the profile's own id if None. Another
-            of the same chip may stand for it.
+            of the same chip may replace it.
         report: Called with the reason why a processor and precision is omitted, where others have enough measurements for a fit.
     """
     measured_on = measured_on or device.id
@@ -347,7 +347,8 @@ def _from_networks(task: _Task, training: frozenset[str], times: Mapping[str, Pr
     for core_set in times:
         core_set_sizes = np.array([rounded(float(size)) for size in sizes[task.measured_on, core_set]])
         groups = {
-            name: KernelGroup({term: rounded(ms) for term, ms in some.items()}) for name, some in matrix.group_terms(core_set_sizes).items()
+            name: KernelGroup({term: rounded(ms) for term, ms in sizes.items()})
+            for name, sizes in matrix.group_terms(core_set_sizes).items()
         }
         fits[core_set] = task.make(core_set, groups, Correction(fixed_ms=rounded(matrix.fixed_ms(core_set_sizes))))
     return fits
@@ -384,7 +385,7 @@ def _sums(
     measured_ms: dict[tuple[str, KernelCost], list[float]] = defaultdict(list)
     for row in rows:
         measured_ms[row.network, row.cost].append(row.ms)
-    mean = {key: float(np.mean(some)) for key, some in measured_ms.items()}
+    mean = {key: float(np.mean(values)) for key, values in measured_ms.items()}
     sums = []
     for name in measured:
         costs = task.networks.costs[name]

@@ -9,7 +9,7 @@ import numpy as np
 from predictors.fitting.design import INFERENCE, Design, Formula, TermPrior
 from predictors.fitting.regression import Vector, solve, solve_robustly
 
-#: Relative uncertainty of: a time, the formula's priors, the prior that devices share, a size beside its scaling.
+#: : Relative uncertainty of: a time, the formula's priors, the prior that devices share, a size compared with its scaling.
 NOISE, PRIOR_SPREAD, SHARED_SPREAD, THREADS_SPREAD = 0.05, 1.0, 0.3, 0.1
 
 #: A byte costs at least as much as this many multiply-accumulates, and a launch at least so many ms.
@@ -114,13 +114,13 @@ def _fit_from_single_core(matrix: Design, formula: Formula, single_core: Vector,
     return solve_robustly(units, times, prior, THREADS_SPREAD, NOISE, single_core / core_set.cores)
 
 
-#: Logarithms: how fast a core set may be, and one precision beside another.
+#: : Logarithms: the speed of a core set, and of one precision relative to another.
 SPEED, SPEED_AT_PRECISION = 3.0, 0.3
 
-#: Logarithms: how runtimes differ in what an inference takes beside its kernels, and how devices differ in that.
+#: : Logarithms: differences between runtimes, and between devices, in the time of an inference in addition to its kernels.
 RUNTIME, RUNTIME_ON_DEVICE = 1.0, 0.3
 
-#: What a precision changes beside what formulas say, relative to how unsure those are.
+#: : Effect of a precision in addition to the formulas, relative to their uncertainty.
 PRECISION = 0.4
 
 Index = np.ndarray[tuple[int], np.dtype[np.intp]]
@@ -146,17 +146,17 @@ def fit_pooled(
 ) -> dict[Place, Vector]:
     """Sizes of the parameters for every precision and core set."""
     precisions = sorted(designs)
-    known = {core_set.key: core_set for core_set_sizes in sets.values() for core_set in core_set_sizes}
-    keys = sorted(known)
-    runtimes = sorted({timed.runtime for some in sets.values() for timed in some})
-    model = _Model(formula, [designs[p] for p in precisions], precisions, [known[key] for key in keys], len(runtimes))
+    core_sets = {core_set.key: core_set for core_set_sizes in sets.values() for core_set in core_set_sizes}
+    keys = sorted(core_sets)
+    runtimes = sorted({timed.runtime for core_sets_at in sets.values() for timed in core_sets_at})
+    model = _Model(formula, [designs[p] for p in precisions], precisions, [core_sets[key] for key in keys], len(runtimes))
     optimum = model.fit(_data(designs, sets, (precisions, keys, runtimes), training))
     sizes: dict[Place, list[Vector]] = {}
     for p, precision in enumerate(precisions):
         for core_set in sets[precision]:
-            some = model.sizes(optimum, p, keys.index(core_set.key), runtimes.index(core_set.runtime))
-            sizes.setdefault((precision, *core_set.key), []).append(some)
-    return {place: min(some, key=lambda size_vector: float(size_vector.sum())) for place, some in sizes.items()}
+            place_sizes = model.sizes(optimum, p, keys.index(core_set.key), runtimes.index(core_set.runtime))
+            sizes.setdefault((precision, *core_set.key), []).append(place_sizes)
+    return {place: min(candidates, key=lambda size_vector: float(size_vector.sum())) for place, candidates in sizes.items()}
 
 
 def _data(
@@ -176,8 +176,10 @@ def _data(
             logs.append(np.log(core_set.times[use]))
             weights.append(1 / timed[core_set.key][use])
             indices_of_times += [(p, keys.index(core_set.key), runtimes.index(core_set.runtime))] * int(use.sum())
-    where = np.array(indices_of_times, dtype=np.intp).reshape(-1, 3)
-    return _PooledTimes(np.concatenate(units), np.concatenate(logs), where[:, 0], where[:, 1], where[:, 2], np.concatenate(weights))
+    index_table = np.array(indices_of_times, dtype=np.intp).reshape(-1, 3)
+    return _PooledTimes(
+        np.concatenate(units), np.concatenate(logs), index_table[:, 0], index_table[:, 1], index_table[:, 2], np.concatenate(weights)
+    )
 
 
 class _Model:
@@ -244,14 +246,16 @@ class _Model:
 
     def sizes(self, factors: Vector, precision: int, core_set: int, runtime: int = 0) -> Vector:
         """Sizes on one core set at one precision with one runtime."""
-        one = [np.array([index], dtype=np.intp) for index in (precision, core_set, runtime)]
-        sizes: Vector = np.exp(self._logs(self._split(factors), *one)[0])
+        indices = [np.array([index], dtype=np.intp) for index in (precision, core_set, runtime)]
+        sizes: Vector = np.exp(self._logs(self._split(factors), *indices)[0])
         return sizes
 
     def _logs(self, factors: Sequence[Vector], p: Index, d: Index, r: Index) -> Vector:
         """Logarithms of the sizes, places × parameters."""
-        common, at, speed, speed_at, parts, parts_at, runtime, runtime_on = factors
-        logs: Vector = self._base[p, d] + common + at[p] + (speed[d] + speed_at[p, d])[:, None] + (parts[d] + parts_at[p, d])[:, self._part]
+        common, of_precision, speed, speed_at, parts, parts_at, runtime, runtime_on = factors
+        logs: Vector = (
+            self._base[p, d] + common + of_precision[p] + (speed[d] + speed_at[p, d])[:, None] + (parts[d] + parts_at[p, d])[:, self._part]
+        )
         if runtime.size:
             logs = logs + (runtime[p, r] + runtime_on[p, d, r])[:, None] * self._is_inference
         return logs

@@ -53,17 +53,17 @@ def _weighted(
     from scipy.optimize import nnls
 
     rows = matrix / times[:, None] * weights[:, None]
-    wanted = weights
+    targets = weights
     if prior is None:
         unit = np.sqrt((rows**2).mean(axis=0))
         unit = 1 / np.where(unit > 0, unit, 1.0)
     else:
         unit = prior
         rows = np.vstack([rows, np.diag(noise / (spread * np.maximum(prior, np.finfo(float).tiny)))])
-        wanted = np.append(weights, np.full(len(prior), noise) / spread)
+        targets = np.append(weights, np.full(len(prior), noise) / spread)
     # Columns of one size: products are counted in 10⁹, launches in ones.
     low = np.zeros(rows.shape[1]) if least is None else least
-    sizes, _ = nnls(rows * unit, wanted - rows @ low, maxiter=100 * rows.shape[1])
+    sizes, _ = nnls(rows * unit, targets - rows @ low, maxiter=100 * rows.shape[1])
     weighted: Vector = low + sizes * unit
     return weighted
 
@@ -108,13 +108,13 @@ def interval_ends(ratios: Sequence[float], coverage: float = COVERAGE) -> tuple[
 
 def _covering_ends(ratios: Mapping[str, float], families: Mapping[str, str], level: float) -> float:
     """Share of networks between the ends that networks of other families give at a level."""
-    inside = []
+    covered = []
     for family in {families[name] for name in ratios}:
-        others = [ratio for name, ratio in ratios.items() if families[name] != family]
-        if others:
-            low, high = interval_ends(others, level)
-            inside += [low <= ratio <= high for name, ratio in ratios.items() if families[name] == family]
-    return float(np.mean(inside)) if inside else 0.0
+        other_ratios = [ratio for name, ratio in ratios.items() if families[name] != family]
+        if other_ratios:
+            low, high = interval_ends(other_ratios, level)
+            covered += [low <= ratio <= high for name, ratio in ratios.items() if families[name] == family]
+    return float(np.mean(covered)) if covered else 0.0
 
 
 def family_interval_ends(ratios: Mapping[str, float], families: Mapping[str, str], coverage: float = COVERAGE) -> tuple[float, float]:
@@ -144,10 +144,10 @@ def _interval(low: float, high: float, coverage: float, method: str) -> Interval
 
 def family_coverage(ratios: Mapping[str, float], families: Mapping[str, str], coverage: float = COVERAGE) -> float:
     """Return the coverage of the interval under leave-one-family-out, its level included."""
-    inside = []
+    covered = []
     for family in sorted({families[name] for name in ratios}):
-        others = {name: ratio for name, ratio in ratios.items() if families[name] != family}
-        if others:
-            low, high = family_interval_ends(others, families, coverage)
-            inside += [low <= ratio <= high for name, ratio in ratios.items() if families[name] == family]
-    return float(np.mean(inside)) if inside else 0.0
+        other_ratios = {name: ratio for name, ratio in ratios.items() if families[name] != family}
+        if other_ratios:
+            low, high = family_interval_ends(other_ratios, families, coverage)
+            covered += [low <= ratio <= high for name, ratio in ratios.items() if families[name] == family]
+    return float(np.mean(covered)) if covered else 0.0

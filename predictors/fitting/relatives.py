@@ -30,7 +30,7 @@ from predictors.models.roofline import Times
 
 COVERAGE = 0.9
 
-#: Fewest relatives from which a spread can be told.
+#: : Fewest relatives from which a spread can be computed.
 MIN_RELATIVES = 3
 
 METHOD = (
@@ -47,7 +47,7 @@ class FittedProcessor:
     processor: Processor  # With its core set.
     measured: Mapping[str, float]  # ms of each network.
     times: Mapping[str, Times]  # Kernel times of each network by its fit.
-    fixed_ms: float  # What an inference takes beside them.
+    fixed_ms: float  # Time of an inference in addition to them.
 
     def predict_on(self, other: Processor, precision: str) -> dict[str, float]:
         """Return its fit's predictions for each network on another processor, ms."""
@@ -89,8 +89,8 @@ def log_ratios(chips: Sequence[FittedProcessor], precision: str) -> list[dict[st
     """For each chip the logarithm of measured ÷ predicted of its networks, predicted from the other chips."""
     ratios = []
     for chip in chips:
-        others = [other.predict_on(chip.processor, precision) for other in chips if other is not chip]
-        ratios.append({name: log(ms / _mean([other[name] for other in others])) for name, ms in chip.measured.items()})
+        predictions = [relative.predict_on(chip.processor, precision) for relative in chips if relative is not chip]
+        ratios.append({name: log(ms / _mean([prediction[name] for prediction in predictions])) for name, ms in chip.measured.items()})
     return ratios
 
 
@@ -106,13 +106,13 @@ def spread(ratios: Sequence[Mapping[str, float]]) -> tuple[float, float]:
 def _prior(processor: Processor, precision: str, chips: Sequence[FittedProcessor]) -> Prior:
     ratios = log_ratios(chips, precision)
     middle, width = spread(ratios)
-    errors, inside = [], []
+    errors, covered = [], []
     for i in range(len(chips)):
         others = [*chips[:i], *chips[i + 1 :]]
         # Without this chip: the others around each other, and then on it.
         center, half_width = spread(log_ratios(others, precision)) if len(others) > 1 else (0.0, float("inf"))
         errors += [exp(center - ratio) - 1 for ratio in ratios[i].values()]
-        inside += [abs(ratio - center) <= half_width for ratio in ratios[i].values()]
+        covered += [abs(ratio - center) <= half_width for ratio in ratios[i].values()]
     return Prior(
         processor.family,
         processor.core_set,
@@ -125,7 +125,7 @@ def _prior(processor: Processor, precision: str, chips: Sequence[FittedProcessor
             len(errors),
             rounded(float(np.mean(np.abs(errors) <= 0.2))),
             rounded(float(np.mean(np.abs(errors)))),
-            rounded(float(np.mean(inside))),
+            rounded(float(np.mean(covered))),
         ),
     )
 
@@ -136,11 +136,11 @@ def _prior_from_fewer_cores(pool: "_Pool", device: DeviceProfile, processor: Pro
     So another core never makes a prediction slower. The error is known from pairs of sets that were both fitted.
     """
 
-    def best(whole: Processor) -> FittedProcessor | None:
+    def best(target: Processor) -> FittedProcessor | None:
         chips = [
             chip
             for chip in pool.own(device, precision)
-            if chip.name.processor == whole.family and _is_proper_subset(chip.name.core_set, whole.core_set)
+            if chip.name.processor == target.family and _is_proper_subset(chip.name.core_set, target.core_set)
         ]
         return max(chips, key=lambda chip: _cores(chip.name.core_set) or 0, default=None)
 
@@ -158,13 +158,13 @@ def _prior_from_fewer_cores(pool: "_Pool", device: DeviceProfile, processor: Pro
     ratios = Ratios.between(part.processor, processor, precision)
     scale = min(exp(middle), 1 / max(ratios.compute, ratios.memory))
     errors_off = np.array([exp(log(scale) - error) - 1 for ratio in errors for error in ratio.values()])
-    inside = [abs(error - middle) <= width for ratio in errors for error in ratio.values()]
+    covered = [abs(error - middle) <= width for ratio in errors for error in ratio.values()]
     judged = LeftOut(
         len(errors),
         len(errors_off),
         rounded(float(np.mean(np.abs(errors_off) <= 0.2))),
         rounded(float(np.mean(np.abs(errors_off)))),
-        rounded(float(np.mean(inside))),
+        rounded(float(np.mean(covered))),
     )
     interval = Interval(COVERAGE, rounded(exp(-width)), rounded(exp(width)), METHOD)
     return Prior(processor.family, processor.core_set, precision, (part.name,), rounded(scale), interval, judged)
@@ -199,7 +199,10 @@ class _Pool:
     def own(self, device: DeviceProfile, precision: str) -> list[FittedProcessor]:
         """The fitted processors of one of the profiles."""
         fitted = _fitted_processors(device, precision)
-        return [self._chip(Relative(device.id, one.family, one.core_set, precision), one, one.fits[precision]) for one in fitted]
+        return [
+            self._chip(Relative(device.id, processor.family, processor.core_set, precision), processor, processor.fits[precision])
+            for processor in fitted
+        ]
 
     def _chip(self, name: Relative, relative: Processor, fit: Fit) -> FittedProcessor:
         """A relative with what was measured on it, all networks as kernels of its own runtime."""
@@ -247,7 +250,7 @@ def _is_relative(profile: DeviceProfile, relative: Processor, device: DeviceProf
 
 
 def _runtime(device: DeviceProfile, processor: Processor) -> tuple[str, str | None]:
-    """What drives a processor and how it is reached, whichever implementations are chosen there."""
+    """Runtime of a processor and the way to reach it, whichever implementations are chosen there."""
     rules, link = load_rules(processor.profile.backend), device.links.get(processor.family)
     return rules.base or rules.id, link.runtime if link else None
 

@@ -1,4 +1,4 @@
-"""Fits to the times of single kernels, with what an inference takes beside them from whole networks."""
+"""Fits to the times of single kernels; the rest of an inference's time comes from whole networks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -85,7 +85,7 @@ def _flatten(predictors: Sequence[NDArray[np.void]], base: float) -> Trees:
 
 
 def _rounded_threshold(threshold: float) -> float:
-    """A bound between two values of a feature, in few digits: whole features are told apart halfway."""
+    """A bound between two values of a feature, in few digits: whole features are separated halfway."""
     return floor(threshold) + 0.5 if threshold >= 64 else round(threshold, 6)
 
 
@@ -106,7 +106,7 @@ class TimedKernel:
     """A measured kernel."""
 
     network: str  # That it is part of.
-    cost: KernelCost  # What its time depends on.
+    cost: KernelCost  # Facts that its time depends on.
     ms: float  # Its time.
 
 
@@ -155,21 +155,21 @@ def _group(rows: Sequence[TimedKernel], names: Sequence[str], grain: Grain) -> K
 def time_kernels(groups: dict[str, KernelGroup], costs: Sequence[KernelCost], grain: Grain) -> Vector:
     """Times of kernels by groups, ms; NaN where none has them."""
     times = np.full(len(costs), np.nan)
-    inside: dict[str, list[int]] = {}
+    members: dict[str, list[int]] = {}
     for index, cost in enumerate(costs):
         group = find_group(cost, tuple(groups))
         if group is not None:
-            inside.setdefault(group, []).append(index)
-    for name, some in inside.items():
-        table = columns([costs[i] for i in some])
+            members.setdefault(group, []).append(index)
+    for name, indices in members.items():
+        table = columns([costs[i] for i in indices])
         ms = sum(
-            size * np.broadcast_to(np.asarray(terms.get(term).units(table, grain), dtype=float), len(some))
+            size * np.broadcast_to(np.asarray(terms.get(term).units(table, grain), dtype=float), len(indices))
             for term, size in groups[name].terms.items()
         )
         trees = groups[name].trees
         if trees is not None:
-            ms = ms * np.exp(evaluate(trees, [costs[i] for i in some]))
-        times[some] = ms
+            ms = ms * np.exp(evaluate(trees, [costs[i] for i in indices]))
+        times[indices] = ms
     return times
 
 

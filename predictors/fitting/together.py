@@ -65,9 +65,9 @@ class Pool:
     def sets(self) -> dict[str, list[TimedCoreSet]]:
         """Times by precision and core set, with the runtime that is fastest for the network."""
         core_sets: dict[str, list[TimedCoreSet]] = {}
-        for precision, some in self.timed.items():
+        for precision, rows in self.timed.items():
             fastest: dict[tuple[str, str], Vector] = {}
-            for core_set in some:
+            for core_set in rows:
                 fastest[core_set.key] = np.fmin(fastest.get(core_set.key, core_set.times), core_set.times)
             core_sets[precision] = [TimedCoreSet(*key, times) for key, times in fastest.items()]
         return core_sets
@@ -86,15 +86,17 @@ class Pool:
         """Return sizes in the form that a fit stores."""
         matrix = self.designs[place[0]]
         stored = np.array([rounded(float(size)) for size in sizes])
-        groups = {name: KernelGroup({term: rounded(ms) for term, ms in some.items()}) for name, some in matrix.group_terms(stored).items()}
+        groups = {
+            name: KernelGroup({term: rounded(ms) for term, ms in sizes.items()}) for name, sizes in matrix.group_terms(stored).items()
+        }
         return groups, Correction(fixed_ms=rounded(matrix.fixed_ms(stored)))
 
     @cached_property
     def ratios(self) -> dict[Place, dict[str, float]]:
         """Measured ÷ predicted of networks left out, of each core set at each precision."""
         by_place: dict[Place, dict[str, float]] = defaultdict(dict)
-        for precision, some in self.sets.items():
-            for core_set in some:
+        for precision, core_sets in self.sets.items():
+            for core_set in core_sets:
                 for i, name in enumerate(self.networks.costs):
                     if np.isfinite(core_set.times[i]):
                         sizes = self.left_out[self.folds[name]][precision, *core_set.key]
@@ -111,8 +113,8 @@ class Pool:
 
         families = self.networks.families
         logs: dict[str, list[float]] = defaultdict(list)
-        for place, some in self.ratios.items():
-            for name, ratio in some.items():
+        for place, ratios in self.ratios.items():
+            for name, ratio in ratios.items():
                 if place[0] == precision and families[name] != without_family:
                     logs[name].append(float(np.log(ratio)))
         all_logs = np.concatenate([np.array(network_logs) for network_logs in logs.values()])
@@ -126,12 +128,12 @@ class Pool:
 
     def coverage(self, places: Sequence[Place]) -> float:
         """Return the coverage of the interval under leave-one-family-out, on any device."""
-        families, inside = self.networks.families, []
+        families, covered = self.networks.families, []
         bounds: dict[tuple[str, str], tuple[float, float]] = {}
         for place in places:
             for name, ratio in self.ratios[place].items():
                 key = (place[0], families[name])
                 if key not in bounds:
                     bounds[key] = self.interval_ends(*key)
-                inside.append(bounds[key][0] <= ratio <= bounds[key][1])
-        return float(np.mean(inside))
+                covered.append(bounds[key][0] <= ratio <= bounds[key][1])
+        return float(np.mean(covered))

@@ -16,7 +16,7 @@ from predictors.errors import StretchError, first_line
 #: Element counts above which a weight says nothing of a shape.
 LARGE = 1024
 
-#: Processor seconds, and bytes beside what this process has, that the inference of one file may take.
+#: : Processor seconds, and bytes in addition to this process's, that the inference of one file may take.
 LIMIT_S, LIMIT_BYTES = 20, 4 << 30
 
 #: Seconds that are waited for each of those, for other processes may be served first.
@@ -31,7 +31,7 @@ def infer_shapes(model: Any, name: str) -> list[Any]:
 
     Args:
         model: An `onnx.ModelProto`; not changed.
-        name: What messages call it.
+        name: Its name in messages.
     """
     ok, answer = _in_child(without_weights(model).SerializeToString())
     if not ok:

@@ -59,25 +59,25 @@ class NcnnLayer:
         return tuple(int(number) for number in value) if isinstance(value, tuple) else (int(value),)
 
 
-def parse_layers(text: str, what: str) -> list[NcnnLayer]:
+def parse_layers(text: str, noun: str) -> list[NcnnLayer]:
     """The layers of a file, in its order."""
     lines = [line.split() for line in text.splitlines()]
     need(
         len(lines) >= 2 and lines[0] == [MAGIC],
-        f"{what} is no ncnn network: its first line is not {MAGIC}",
+        f"{noun} is no ncnn network: its first line is not {MAGIC}",
         "give the text file `NAME.param`, not the binary one",
     )
     if len(lines[1]) != 2 or not all(part.isascii() and part.isdigit() for part in lines[1]):
-        raise StretchError(f"{what} is damaged: line 2 is not the numbers of layers and blobs")
+        raise StretchError(f"{noun} is damaged: line 2 is not the numbers of layers and blobs")
     stated = int(lines[1][0])
-    need(stated <= MAX_LAYERS, f"{what} has {stated} layers, the limit is {MAX_LAYERS}")
+    need(stated <= MAX_LAYERS, f"{noun} has {stated} layers, the limit is {MAX_LAYERS}")
     written = [(number, parts) for number, parts in enumerate(lines[2:], start=3) if parts]
-    need(len(written) >= stated, f"{what} is damaged: it has {len(written)} layers, line 2 states {stated}")
+    need(len(written) >= stated, f"{noun} is damaged: it has {len(written)} layers, line 2 states {stated}")
     # ncnn itself reads no more than are stated
-    return [_layer(parts, number, what) for number, parts in written[:stated]]
+    return [_layer(parts, number, noun) for number, parts in written[:stated]]
 
 
-def _layer(parts: list[str], number: int, what: str) -> NcnnLayer:
+def _layer(parts: list[str], number: int, noun: str) -> NcnnLayer:
     try:
         kind, name, reads, writes = parts[0], parts[1], int(parts[2]), int(parts[3])
         _check_blobs(parts[4:], reads, writes)
@@ -87,14 +87,14 @@ def _layer(parts: list[str], number: int, what: str) -> NcnnLayer:
             key, _, value = word.partition("=")
             params.update([_parameter(int(key), value)])
     except (ValueError, IndexError, OverflowError) as error:
-        raise StretchError(f"{what} is damaged: line {number} is no layer ({error})") from error
+        raise StretchError(f"{noun} is damaged: line {number} is no layer ({error})") from error
     hints = params.pop(_HINTS, ())
     shapes = _hinted(hints) if isinstance(hints, tuple) else ()
     return NcnnLayer(kind, name, tuple(blobs[:reads]), tuple(blobs[reads:]), params, shapes if len(shapes) == writes else (), number)
 
 
 def _check_blobs(rest: list[str], reads: int, writes: int) -> None:
-    """Refuse a line whose blobs are not as many as it states: what follows them are parameters, `id=value`."""
+    """Refuse a line whose number of blobs differs from the stated one: parameters, `id=value`, follow the blobs."""
     blobs = sum(1 for word in rest if not _PARAMETER.fullmatch(word))
     if reads < 0 or writes < 0 or blobs != reads + writes:
         raise ValueError(f"it states {reads} and {writes} blobs and has {blobs}")
@@ -120,8 +120,8 @@ def _number(text: str) -> Number:
 def _hinted(hints: tuple[Number, ...]) -> tuple[Shape, ...]:
     """Shapes from quadruples of rank, width, height, channels."""
     shapes = []
-    for at in range(0, len(hints) - 3, 4):
-        rank, w, h, c = (int(hint) for hint in hints[at : at + 4])
+    for start in range(0, len(hints) - 3, 4):
+        rank, w, h, c = (int(hint) for hint in hints[start : start + 4])
         shapes.append({1: (1, w), 2: (1, h, w), 3: (1, c, h, w)}.get(rank, ()))
     return tuple(shapes) if all(shapes) else ()
 
@@ -143,9 +143,9 @@ class NcnnStep:
     """One operator of a layer."""
 
     kind: str  # Its kind.
-    attrs: dict[str, Attr]  # What the kind needs.
-    #: What it reads; None for what the layer reads or, if it is not the layer's first, for the one before it. A blob without operator and
-    #: shape stands for the one before it.
+    attrs: dict[str, Attr]  # Attributes that the kind needs.
+    #: Its input; None for the layer's input or, if it is not the layer's first, for the one before it. A blob without operator and
+    #: shape replaces the one before it.
     reads: tuple[Blob, ...] | None = None
 
 
@@ -172,7 +172,7 @@ def opaque(layer: NcnnLayer, reads: list[Blob]) -> list[NcnnStep]:
 
 
 def _activation(layer: NcnnLayer) -> list[NcnnStep]:
-    """What a layer applies to its own result."""
+    """Operator that a layer applies to its own result."""
     values, code = layer.params.get(10, ()), layer.integer(9, 0)
     numbers = [float(value) for value in (values if isinstance(values, tuple) else (values,))]
     if code not in range(7):
@@ -235,7 +235,7 @@ def _pooling(layer: NcnnLayer, reads: list[Blob]) -> list[list[NcnnStep]]:
     right, bottom = layer.integer(14, left), layer.integer(15, top)
     mode = layer.integer(5, 0)
     if mode == 0:
-        # every pixel is in a window: what is left over is padded at the end
+        # every pixel is in a window: the remainder is padded at the end
         bottom += -(image[2] + top + bottom - kh) % sh
         right += -(image[3] + left + right - kw) % sw
     elif mode in (2, 3):
@@ -326,11 +326,11 @@ def _concat(layer: NcnnLayer, reads: list[Blob]) -> list[Sequence[NcnnStep] | Bl
 @_add("Slice")
 def _slice(layer: NcnnLayer, reads: list[Blob]) -> list[list[NcnnStep]]:
     axis = layer.integer(1, 0) % (len(reads[0].shape) - 1) + 1
-    size, at, cuts = reads[0].shape[axis], 0, []
+    size, start, cuts = reads[0].shape[axis], 0, []
     for left, part in zip(range(len(layer.outputs), 0, -1), layer.integers(0), strict=True):
-        length = (size - at) // left if part == _SAME[0] else part
-        cuts.append(_cut(reads[0], axis, at, at + length))
-        at += length
+        length = (size - start) // left if part == _SAME[0] else part
+        cuts.append(_cut(reads[0], axis, start, start + length))
+        start += length
     return [[cut] for cut in cuts]
 
 
@@ -408,10 +408,10 @@ def _reshape(layer: NcnnLayer, reads: list[Blob]) -> list[list[NcnnStep]]:
     """Width, height and channels; −1 is what is left, 0 what it reads."""
     shape = reads[0].shape
     sizes = [layer.integer(key, -233) for key in (2, 1, 0)]
-    wanted = [size for size in sizes if size != -233]
-    known = [shape[-(len(wanted) - i)] if size == 0 else size for i, size in enumerate(wanted)]
-    rest = prod(shape) // prod(size for size in known if size > 0)
-    out = (1, *[rest if size < 0 else size for size in known])
+    requested = [size for size in sizes if size != -233]
+    static = [shape[-(len(requested) - i)] if size == 0 else size for i, size in enumerate(requested)]
+    rest = prod(shape) // prod(size for size in static if size > 0)
+    out = (1, *[rest if size < 0 else size for size in static])
     if prod(out) != prod(shape):
         raise ValueError(f"{shape} cannot be seen as {out}")
     return [[NcnnStep("view", {"shape": out})]]
@@ -524,8 +524,8 @@ class NcnnLowering:
             shape = kind_of(step.kind).shape([self._ops[name].shape for name in names], step.attrs)
             if min(shape, default=1) < 1:
                 raise ValueError(f"its output would be {shape}")
-            wanted = f"{layer.name}_{step.kind}" if place else layer.name
-            name = unique_name(wanted.replace("/", "_").replace(".", "_"), self._ops.__contains__)
+            op_name = f"{layer.name}_{step.kind}" if place else layer.name
+            name = unique_name(op_name.replace("/", "_").replace(".", "_"), self._ops.__contains__)
             self._ops[name] = Op(name, step.kind, tuple(names), step.attrs, shape)
             last = Blob(name, shape)
         stated = layer.shapes[number] if layer.shapes else None
@@ -533,5 +533,5 @@ class NcnnLowering:
             raise ValueError(f"the file states the output {stated}, its parameters give {last.shape}")
         return last
 
-    def _fault(self, layer: NcnnLayer, what: str, hint: str | None = None) -> StretchError:
-        return StretchError(f"layer `{layer.name}` ({layer.kind}, line {layer.line}) of {self._path}: {what}", hint)
+    def _fault(self, layer: NcnnLayer, problem: str, hint: str | None = None) -> StretchError:
+        return StretchError(f"layer `{layer.name}` ({layer.kind}, line {layer.line}) of {self._path}: {problem}", hint)

@@ -55,7 +55,7 @@ class ShapedNode:
     attrs: dict[str, Any]  # Its attributes.
     inputs: tuple[Shape | None, ...]  # Shape of each input; None where it is left out or not known.
     computed: tuple[bool, ...]  # Whether each input is computed from the network's input, rather than stored.
-    shape: Shape | None  # Of its first output; None where ONNX cannot tell.
+    shape: Shape | None  # Of its first output; None where ONNX cannot infer it.
 
     @property
     def read(self) -> Shape:
@@ -91,8 +91,8 @@ def opaque(node: ShapedNode) -> Step:
         kernel, across = "conv", node.read if node.kind == "ConvTranspose" else out
         work = (weight[1], weight[0], 1, prod(weight[2:]), prod(across[:1] + across[2:]))
     if node.kind in _RECURRENT and node.inputs[1] and node.inputs[2]:
-        kernel, (ways, gates, read), state = "matmul", node.inputs[1], node.inputs[2][-1]
-        work = (read + state, gates, ways, 1, prod(node.read[:2]))
+        kernel, (directions, gates, read), state = "matmul", node.inputs[1], node.inputs[2][-1]
+        work = (read + state, gates, directions, 1, prod(node.read[:2]))
     if node.kind in ("MatMul", "Gemm"):
         kernel = "matmul"
         work = (node.read[-1], out[-1], prod(out[:-2]), 1, out[-2] if len(out) > 1 else 1)
@@ -215,7 +215,7 @@ def read_onnx(path: str | Path, input_shape: InputShapes | None = None) -> OpGra
     shapes = _infer(path, model)
     try:
         return _OnnxLowering(path, graph, stored, shapes).graph(inputs)
-    # What is stated of an operator may be anything.
+    # A file may state anything of an operator.
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
         raise StretchError(f"the operators of {path} do not fit each other: {first_line(error)[:160]}", "export it again") from error
 
@@ -280,7 +280,7 @@ def decode(path: Path, hint: str = "export it again") -> Any:
     content = read_bytes(path, "model", MAX_BYTES)
     try:
         model = onnx.load_model_from_string(content)
-    # What protobuf raises for a damaged file differs between its versions.
+    # The exception of protobuf for a damaged file differs between its versions.
     except Exception as error:
         raise StretchError(f"{path} is no ONNX model: it cannot be decoded", hint) from error
     need(bool(model.graph.node and model.graph.output), f"{path} is no ONNX model: it has no operators or no output", hint)
@@ -320,8 +320,8 @@ def _resolve_shapes(path: Path, inputs: list[Any], requested: Mapping[str, Seque
 
 
 def _infer(path: Path, model: Any) -> dict[str, Shape]:
-    """Shapes of all tensors whose sizes ONNX can tell."""
-    # What an exporter wrote down for another size would contradict the one that is asked for.
+    """Shapes of all tensors whose sizes ONNX can infer."""
+    # Sizes that an exporter wrote for another input would contradict the requested one.
     del model.graph.value_info[:]
     for value in model.graph.output:
         value.type.tensor_type.ClearField("shape")
@@ -365,28 +365,28 @@ class _OnnxLowering:
             return
         attrs = {attribute.name: get_attribute_value(attribute) for attribute in node.attribute}
         inputs, computed = tuple(map(self._shape, node.input)), tuple(name in self._maker for name in node.input)
-        seen = ShapedNode(node.op_type, attrs, inputs, computed, self._shape(node.output[0]))
-        if seen.shape is None:
+        shaped = ShapedNode(node.op_type, attrs, inputs, computed, self._shape(node.output[0]))
+        if shaped.shape is None:
             raise StretchError(
                 f"the shape of `{node.output[0]}`, which `{node.op_type}` gives in {self._path}, cannot be inferred",
                 "simplify the model, with onnxsim",
             )
         sources = tuple(self._maker[name] for name in reads)
-        name = self._append(node.name or f"{node.op_type}_{len(self._ops)}", self._step(seen, sources), sources, node.output[0])
+        name = self._append(node.name or f"{node.op_type}_{len(self._ops)}", self._step(shaped, sources), sources, node.output[0])
         for output in node.output[1:]:
             if output in self._shapes:
-                part = ShapedNode("Slice", {}, (seen.shape,), (True,), self._shapes[output])
-                same = prod(part.shape or ()) == prod(seen.shape)
+                part = ShapedNode("Slice", {}, (shaped.shape,), (True,), self._shapes[output])
+                same = prod(part.shape or ()) == prod(shaped.shape)
                 self._append(output, ("view", {"shape": part.shape}) if same else opaque(part), (name,), output)
 
-    def _step(self, seen: ShapedNode, sources: tuple[str, ...]) -> Step:
+    def _step(self, shaped: ShapedNode, sources: tuple[str, ...]) -> Step:
         """The operator of a node, if its shape is the one that ONNX gives; else one of that shape."""
         with suppress(KeyError, ValueError, IndexError, TypeError, ZeroDivisionError):
-            kind, attrs = RULES[seen.kind](seen)
-            known, ins = kind_of(kind), [self._ops[source].shape for source in sources]
-            if len(ins) >= known.min_inputs and known.shape(ins, attrs) == seen.shape:
+            kind, attrs = RULES[shaped.kind](shaped)
+            rules, ins = kind_of(kind), [self._ops[source].shape for source in sources]
+            if len(ins) >= rules.min_inputs and rules.shape(ins, attrs) == shaped.shape:
                 return kind, attrs
-        return ("view", {"shape": seen.shape}) if seen.kind in _VIEWS else opaque(seen)
+        return ("view", {"shape": shaped.shape}) if shaped.kind in _VIEWS else opaque(shaped)
 
     def _append(self, name: str, step: Step, sources: tuple[str, ...], tensor: str) -> str:
         name, (kind, attrs) = unique_name(name, self._ops.__contains__), step

@@ -1,12 +1,12 @@
 """Joins: every module of this folder is imported with the package, so that a new file is found as it is.
 
-A join that meets by an operator of its own may stand beside that operator, in `predictors.operators`.
+A join that meets by an operator of its own may be in the file of that operator, in `predictors.operators`.
 """
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
-import predictors.operators  # noqa: F401 - the joins beside operators register themselves
+import predictors.operators  # noqa: F401 - the joins in files of operators register themselves
 from predictors.join import DEFAULT, Join, Meeting, joins, meetings
 from predictors.registry import import_modules
 

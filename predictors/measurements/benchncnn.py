@@ -1,4 +1,4 @@
-"""What ncnn's `benchncnn` prints: a line a network."""
+"""The output of ncnn's `benchncnn`: one line per network."""
 
 import re
 from dataclasses import dataclass

@@ -12,7 +12,7 @@ MAX_BYTES = 1 << 24
 #: The block that lists operators in the order in which they run; others sort or sum up the same times.
 ORDER = "Run Order"
 
-#: What stands before the operators of measured runs, and before those that run inside a delegate's operator, told a second time.
+#: : Headings of the operators of measured runs, and of those that run inside a delegate's operator, which are listed twice.
 _REGULAR, _INSIDE = "Operator-wise Profiling Info for Regular Benchmark Runs", "Delegate internal"
 
 _HEADER = ("node type", "avg_ms", "times called", "name")
@@ -53,16 +53,16 @@ def network_ms(operators: list[ProfiledOperator]) -> float:
 def _blocks(lines: list[str]) -> list[int]:
     """Numbers of the lines after the titles of what ran: of several subgraphs each has a block.
 
-    What prepares, allocating tensors, has blocks of its own before them.
+    Preparation, allocating tensors, has blocks of its own before them.
     """
     regular = next((number for number, line in enumerate(lines) if line.startswith(_REGULAR)), None)
-    starts, inside = [], False
+    starts, in_delegate = [], False
     for number, line in enumerate(lines):
         if regular is not None and number <= regular:
             continue
         if line.rstrip().endswith(":"):
-            inside = line.startswith(_INSIDE)
-        if line.startswith("=") and ORDER in line and not inside:
+            in_delegate = line.startswith(_INSIDE)
+        if line.startswith("=") and ORDER in line and not in_delegate:
             starts.append(number + 1)
     # Without a heading, the one that runs is the last.
     return starts if regular is not None else starts[-1:]
@@ -73,7 +73,7 @@ def _operators(path: Path, lines: list[str], start: int) -> list[ProfiledOperato
     missing = [name for name in _HEADER if name not in header]
     if missing:
         raise StretchError(f"{path}, line {start + 1}: the column `{missing[0]}` is missing", _HINT)
-    at = {name: header.index(name) for name in _HEADER}
+    columns = {name: header.index(name) for name in _HEADER}
     operators: list[ProfiledOperator] = []
     for number, line in enumerate(lines[start + 1 :], start=start + 2):
         if not line.strip() or line.startswith("="):
@@ -82,9 +82,9 @@ def _operators(path: Path, lines: list[str], start: int) -> list[ProfiledOperato
         values = [value.strip() for value in line.rsplit(",", len(header) - 1)]
         if len(values) != len(header):
             raise StretchError(f"{path}, line {number}: it has {len(values)} fields, the header {len(header)}", _HINT)
-        ms = _number(path, number, "avg_ms", values[at["avg_ms"]])
-        called = _number(path, number, "times called", values[at["times called"]])
-        operators.append(ProfiledOperator(values[at["node type"]], ms * max(called, 1.0), values[at["name"]]))
+        ms = _number(path, number, "avg_ms", values[columns["avg_ms"]])
+        call_count = _number(path, number, "times called", values[columns["times called"]])
+        operators.append(ProfiledOperator(values[columns["node type"]], ms * max(call_count, 1.0), values[columns["name"]]))
     return operators
 
 

@@ -28,11 +28,11 @@ _Text = Annotated[str, msgspec.Meta(min_length=1)]
 class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where measurements come from."""
 
-    title: _Text  # What they are.
+    title: _Text  # Title of the table.
     url: str  # Where they were published; empty for one's own.
     commit: str  # Version of that.
     licence: _Text  # Its licence, as SPDX names it.
-    notes: _Text  # What the numbers mean, and what was left out.
+    notes: _Text  # Meaning of the numbers, and omissions.
 
 
 class _NetworkLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,7 +45,7 @@ class _NetworkLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Measurements:
-    """What was measured."""
+    """A table of measured networks."""
 
     source: Source  # Where it comes from.
     graphs: dict[str, OpGraph]  # The networks by name.

@@ -57,7 +57,7 @@ class KernelLatency(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     core_set: _Text  # Such as ``all``.
     precision: _Text  # Such as ``fp16``.
     runtime: _Text  # Runtime and version.
-    kernel: _Text  # Name of the kernel, as the runtime tells it.
+    kernel: _Text  # Name of the kernel, as the runtime reports it.
     implementation: str  # Which of its implementations the runtime chose.
     kind: _Text  # Kind of the kernel.
     in_channels: _Least  # Input channels of one group.
@@ -157,9 +157,9 @@ def _row(path: Path, line: int, raw: dict[str, str], kind: type[Row]) -> Row:
     try:
         row = msgspec.convert(fields, kind, strict=False)
     except msgspec.ValidationError as error:
-        what, _, where = str(error).partition(" - at ")
+        problem, _, location = str(error).partition(" - at ")
         raise StretchError(
-            f"{path}, line {line}: `{(column := where.strip('`$.'))}` is wrong: {what[:1].lower()}{what[1:]}",
+            f"{path}, line {line}: `{(column := location.strip('`$.'))}` is wrong: {problem[:1].lower()}{problem[1:]}",
             "times are in ms" if column in ("ms", "std_ms") else None,
         ) from error
     for name in ("ms", "std_ms"):

@@ -36,7 +36,7 @@ class Term:
     """One term."""
 
     units: Callable[[Any, Grain], Any]  # How many units of it a kernel has, from its cost (numbers or arrays) and the processor's grain.
-    part: Part  # What it is part of.
+    part: Part  # Part of the time that it belongs to.
 
 
 #: Terms by name; a fit names those it uses.
@@ -84,8 +84,8 @@ def _tile(grain: Grain) -> tuple[int, int]:
 def tiled_outputs(cost: Any, grain: Grain) -> Any:
     """Output elements in whole register tiles; of one position there is a kernel of its own."""
     rows, columns = _tile(grain)
-    one = cost.pixels == 1
-    return (one * 1 + (1 - one) * up(cost.pixels, rows)) * up(cost.out_channels, columns) * cost.groups
+    is_pixel = cost.pixels == 1
+    return (is_pixel * 1 + (1 - is_pixel) * up(cost.pixels, rows)) * up(cost.out_channels, columns) * cost.groups
 
 
 def tiled_macs(cost: Any, grain: Grain) -> Any:
@@ -235,14 +235,14 @@ class TreeModel:
         self._base, self._bound = trees.base, trees.bound
 
     def __call__(self, costs: Any) -> NDArray[np.float64]:
-        """What the trees predict for each kernel."""
+        """Predictions of the trees for each kernel."""
         table = np.stack([np.asarray(feature(costs), dtype=np.float64) for feature in self._features], axis=1)
         rows = np.arange(0, table.size, table.shape[1])[:, None]
-        at = np.repeat(self._roots[None, :], len(table), axis=0)
+        nodes = np.repeat(self._roots[None, :], len(table), axis=0)
         for _ in range(self._depth):
-            left = table.take(rows + self._feature.take(at)) <= self._threshold.take(at)
-            at = self._children.take(2 * at + left)
-        correction: NDArray[np.float64] = np.clip(self._base + self._value[at].sum(axis=1), -self._bound, self._bound)
+            left = table.take(rows + self._feature.take(nodes)) <= self._threshold.take(nodes)
+            nodes = self._children.take(2 * nodes + left)
+        correction: NDArray[np.float64] = np.clip(self._base + self._value[nodes].sum(axis=1), -self._bound, self._bound)
         return correction
 
 
@@ -258,7 +258,7 @@ def _depth(trees: Trees) -> int:
 
 Floats = NDArray[np.float64]
 
-#: Nine in ten networks take between 1/this and this times as long on another device with the same chip: 1.645 root mean squares of
+#: : 90 % of networks take between 1/this and this factor on another device with the same chip: 1.645 root mean squares of
 #: the logarithms of 86 public ratios with ncnn (RK3588 boards and the Orange Pi 5 Plus, RK3399 boards and the Orange Pi 4 LTS).
 SIBLING_SPREAD = 1.36
 
@@ -328,22 +328,22 @@ class FittedModel:
     def times(self, costs: Sequence[KernelCost]) -> list[KernelTime]:
         """Time of each kernel; equal kernels are computed once, new ones together."""
         new = list(dict.fromkeys(cost for cost in costs if cost not in self._times))
-        for name, at in self._grouped(new).items():
-            some = [new[i] for i in at]
-            timed = [self.roofline.time(cost) for cost in some] if name is None else self._fitted(name, some).kernels("fit")
-            self._times.update(zip(some, timed, strict=True))
+        for name, indices in self._grouped(new).items():
+            batch = [new[i] for i in indices]
+            timed = [self.roofline.time(cost) for cost in batch] if name is None else self._fitted(name, batch).kernels("fit")
+            self._times.update(zip(batch, timed, strict=True))
         return [self._times[cost] for cost in costs]
 
     def columns(self, costs: Sequence[KernelCost]) -> Times:
         """Times of kernels as arrays; equal kernels are computed once, also for different devices whose relative this is."""
-        known = self._rows if len(self._rows) < _MAX_ROWS else {}
-        new = list(dict.fromkeys(cost for cost in costs if cost not in known))
-        for name, at in self._grouped(new).items():
-            some = [new[i] for i in at]
-            table = Times.of([self.roofline.time(cost) for cost in some]) if name is None else self._fitted(name, some)
-            known.update(zip(some, zip(*(column.tolist() for column in table), strict=True), strict=True))
-        self._rows = known
-        return Times(*np.array([known[cost] for cost in costs]).reshape(-1, len(Times._fields)).T)
+        rows = self._rows if len(self._rows) < _MAX_ROWS else {}
+        new = list(dict.fromkeys(cost for cost in costs if cost not in rows))
+        for name, indices in self._grouped(new).items():
+            batch = [new[i] for i in indices]
+            table = Times.of([self.roofline.time(cost) for cost in batch]) if name is None else self._fitted(name, batch)
+            rows.update(zip(batch, zip(*(column.tolist() for column in table), strict=True), strict=True))
+        self._rows = rows
+        return Times(*np.array([rows[cost] for cost in costs]).reshape(-1, len(Times._fields)).T)
 
     def _grouped(self, costs: Sequence[KernelCost]) -> dict[str | None, list[int]]:
         """Numbers of the kernels by the group that times them."""
@@ -364,7 +364,7 @@ class FittedModel:
         factor = np.exp(self._trees[group](table)) if group in self._trees else np.ones(len(costs))
         total = sum(parts.values()) * factor
         floor = np.array([self.roofline.floor_ms(cost) for cost in costs])
-        # The floor is arithmetic: what is missing to it is.
+        # The floor is arithmetic: the difference is added to it.
         raised = np.maximum(total, floor)
         compute = parts["compute"] * factor + (raised - total)
         weights = correction.per_weight_ms * np.asarray(table.weights)

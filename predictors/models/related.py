@@ -46,7 +46,7 @@ class Ratios:
         return Times(times.launch_ms + (times.ms - times.launch_ms) * factor, times.launch_ms, compute, memory)
 
 
-#: Kinds of kernels whose times a calibration scales alike, beside `depthwise`; what is neither is `other`.
+#: : Kinds of kernels whose times a calibration scales alike, in addition to `depthwise`; any remaining kind is `other`.
 _DENSE = ("conv", "conv1x1", "grouped", "linear", "matmul")
 
 
@@ -112,8 +112,8 @@ class RelatedModel:
                 kernels = mean.kernels("relatives")
             else:
                 factors = np.array([calibration.factors[family_of(cost)] for cost in new])
-                more = calibration.per_kernel_ms
-                started = np.full_like(mean.ms, more)
+                per_kernel_ms = calibration.per_kernel_ms
+                started = np.full_like(mean.ms, per_kernel_ms)
                 work = factors * (mean.ms - mean.launch_ms)
                 kernels = Times(work + started, started, factors * mean.compute_ms, factors * mean.memory_ms).kernels(
                     "similar" if calibration.similar else "networks"

@@ -31,7 +31,7 @@ ORIGINS: dict[Origin, str] = {
 
 
 class KernelTime(NamedTuple):
-    """Time of a kernel and what it is made of, ms."""
+    """Time of a kernel and its parts, ms."""
 
     ms: float  # The whole.
     launch_ms: float  # Fixed cost of starting it.
@@ -143,10 +143,10 @@ class RooflinePredictor:
 
     def time(self, cost: KernelCost) -> KernelTime:
         """Time of a kernel; equal kernels are computed once."""
-        known = self._times.get(cost)
-        if known is None:
-            known = self._times[cost] = self._compute(cost)
-        return known
+        cached = self._times.get(cost)
+        if cached is None:
+            cached = self._times[cost] = self._compute(cost)
+        return cached
 
     def _compute(self, cost: KernelCost) -> KernelTime:
         compute = self._compute_ms(cost)
@@ -164,7 +164,7 @@ class RooflinePredictor:
                 cost.groups,
             )
         outputs = cost.pixels * cout * groups
-        # A reduction runs as a tree: its inputs are what there is to do side by side.
+        # A reduction runs as a tree: its inputs are processed in parallel.
         parallel = outputs * cost.taps if cost.kind == "reduce" else outputs
         occupancy = parallel / (parallel + self._half)
         products = cin * cost.taps + (self._epilogue if cost.kind in MULTIPLIES else 0)
@@ -173,8 +173,11 @@ class RooflinePredictor:
     def _memory_ms(self, cost: KernelCost) -> float:
         activations = (cost.reads + cost.writes) * self._item
         weights = cost.weights * self._item
-        near = min(1.0, self._cache_bytes / (activations + weights))
-        return activations * (near / self._cache_bytes_per_ms + (1 - near) / self._dram_bytes_per_ms) + weights / self._dram_bytes_per_ms
+        cached_share = min(1.0, self._cache_bytes / (activations + weights))
+        return (
+            activations * (cached_share / self._cache_bytes_per_ms + (1 - cached_share) / self._dram_bytes_per_ms)
+            + weights / self._dram_bytes_per_ms
+        )
 
 
 def _round_up(n: int, multiple: int) -> int:

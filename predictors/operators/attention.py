@@ -12,7 +12,7 @@ from predictors.kinds import KernelWork, Kind, kinds
 from predictors.shapes import Attrs, Shape, integer, ints, number, rank4
 from predictors.slices import Channels, Slice
 
-#: Weights that are added to the scores, for all heads or for each: what is learned, and what is not.
+#: : Weights that are added to the scores, for all heads or for each: learned ones and others.
 ADDED = ("bias", "mask")
 
 
@@ -60,17 +60,17 @@ def _channels(groups: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Piec
 
 
 def _of_heads(attrs: Attrs, heads: int) -> Attrs:
-    """The same with another number of heads; what is added has a row for each, or one for all."""
+    """The same operator with another number of heads; an added tensor has a row for each head, or one for all."""
     was = integer(attrs, "heads")
     added = {name: (heads, *ints(attrs, name)[1:]) for name in ADDED if name in attrs and ints(attrs, name)[0] == was > 1}
     return {**attrs, "heads": heads, **added}
 
 
-def _slices(view: OperatorView, wanted: Channels) -> Slice:
+def _slices(view: OperatorView, requested: Channels) -> Slice:
     """Whole heads."""
     heads = integer(view.attrs, "heads")
     written = view.shape[1] // heads
-    first, behind = wanted.start // written, -(-wanted.stop // written)
+    first, behind = requested.start // written, -(-requested.stop // written)
     reads = tuple(Channels(first * (shape[1] // heads), behind * (shape[1] // heads)) for shape in view.inputs)
     return Slice(reads, Channels(first * written, behind * written), _of_heads(view.attrs, behind - first))
 

@@ -63,16 +63,16 @@ def _flattened_channels(groups: Groups, view: OperatorView, ins: Sequence[Pieces
 
 def _sliced_channels(groups: Groups, view: OperatorView, ins: Sequence[Pieces]) -> Pieces:
     """The pieces between the bounds; a bound within a piece freezes it."""
-    start, stop, at = integer(view.attrs, "start"), integer(view.attrs, "stop"), 0
-    inside: list[Piece] = []
+    start, stop, position = integer(view.attrs, "start"), integer(view.attrs, "stop"), 0
+    overlapping: list[Piece] = []
     for piece in ins[0]:
-        end = at + groups.size(piece)
-        if start <= at and end <= stop:
-            inside.append(piece)
-        elif at < stop and start < end:
+        end = position + groups.size(piece)
+        if start <= position and end <= stop:
+            overlapping.append(piece)
+        elif position < stop and start < end:
             return freeze_all(groups, view, ins)
-        at = end
-    return tuple(inside)
+        position = end
+    return tuple(overlapping)
 
 
 def _scaled_slice(attrs: Attrs, narrowed: Narrowed) -> Attrs:
@@ -95,7 +95,7 @@ kinds.register("unflatten")(
 
 # Operators on bands of rows: cutting one out, and putting several together again.
 #
-# They are what exact row branches consist of beside the operators of the network.
+# Exact row branches consist of them and of the operators of the network.
 
 
 def _slice_rows(ins: Sequence[Shape], attrs: Attrs) -> Shape:
@@ -115,13 +115,13 @@ def _concat_rows(ins: Sequence[Shape], attrs: Attrs) -> Shape:
 
 
 def _sliced_rows(ins: Sequence[Shape], attrs: Attrs, rows: Rows) -> Band:
-    """The band of the band: cut out of what is read, so that nothing is cut any more."""
+    """The band of the band: cut out of the input, so that nothing is cut any more."""
     start = integer(attrs, "start")
     return Band((Rows(start + rows.start, start + rows.stop),), {**attrs, "start": 0, "stop": len(rows)})
 
 
 kinds.register("slice_rows")(Kind(_slice_rows, channels=same_channels, rows=_sliced_rows, slices=same_slice, work=_COPY))
-# Which of its inputs a band lies in decides what is read: bands of joined bands are cut from the whole.
+# The input that a band is in decides the read: bands of joined bands are cut from the whole.
 kinds.register("concat_rows")(Kind(_concat_rows, channels=same_channels, slices=same_slice, work=_COPY, min_inputs=2))
 
 
@@ -166,8 +166,8 @@ def _channels_first(ins: Sequence[Shape], attrs: Attrs) -> Shape:
 
 # Height and width are split into axes, these are put into an order and together again as height and width.
 kinds.register("rearrange")(Kind(_rearrange, channels=same_channels, slices=same_slice, additive=Additive(), work=_COPY))
-# What leaves the image at one border comes in at the other.
+# Rows that leave the image at one border enter at the other.
 kinds.register("roll")(Kind(_roll, channels=same_channels, slices=same_slice, additive=Additive(), work=_COPY))
 kinds.register("subsample")(Kind(_subsample, channels=same_channels, slices=same_slice, additive=Additive(), work=_COPY))
-# Tokens N×P×C, of which some in a row belong to one image. What gave them is not known to have channels.
+# Tokens N×P×C, of which some in a row belong to one image. Their source is not known to have channels.
 kinds.register("channels_first")(Kind(_channels_first, work=_COPY))

@@ -39,13 +39,13 @@ def _grouped_scaled(attrs: Attrs, narrowed: Narrowed) -> Attrs:
     return attrs if count == 1 else {**attrs, "groups": narrowed.after * count // narrowed.before}
 
 
-def _grouped_slices(view: OperatorView, wanted: Channels) -> Slice:
+def _grouped_slices(view: OperatorView, requested: Channels) -> Slice:
     """Whole groups."""
     count = integer(view.attrs, "groups")
     if count == 1:
-        return all_channels(view, wanted)
+        return all_channels(view, requested)
     per = view.shape[1] // count
-    first, behind = wanted.start // per, -(-wanted.stop // per)
+    first, behind = requested.start // per, -(-requested.stop // per)
     part = Channels(first * per, behind * per)
     return Slice((part,), part, {**view.attrs, "groups": behind - first})
 

@@ -1,4 +1,4 @@
-"""Operators that no family describes: what they give and what computing it takes are stated.
+"""Operators that no family describes: their outputs and their work are stated.
 
 Nothing scales them. One that a network was captured with also states the calls of
 torch that compute it (`CALLS`), so that it runs and is exported; one without them is
@@ -19,7 +19,7 @@ PRODUCTS = frozenset({"conv1x1", "conv", "depthwise", "grouped", "linear", "matm
 CALLS = "calls"
 #: Attribute: how many numbers of those tensors nobody learned, such as states that a recurrent layer begins with; left out where there are none.
 FIXED = "fixed"
-#: Attributes ``constant_0``, ``constant_1``, …: shapes of the tensors that those calls read beside the operator's inputs.
+#: : Attributes ``constant_0``, ``constant_1``, …: shapes of the tensors that those calls read in addition to the operator's inputs.
 CONSTANT = "constant_"
 
 #: No count of an operator is beyond this.

@@ -1,4 +1,4 @@
-"""What is put in the place of operators that a processor lacks or is slow at, a file a family.
+"""Replacements of operators that a processor lacks or is slow at, one file per family.
 
 Most rewrites make another network, to be calibrated or trained: paper 003 (section 6) removes squeeze-and-excitation from
 EfficientNet and gives its CPU branch ReLU6 instead of Swish. Those in `exact` compute the same in other operators. A
@@ -15,7 +15,7 @@ Rewrite = Callable[[OpGraph], OpGraph]
 
 rewrites: Registry[Rewrite] = Registry("rewrite")
 
-#: Those of them that compute the same: done to what is scaled already, so that its channels and weights are the original's.
+#: : Those of them that compute the same: applied to operators that are scaled already, so that their channels and weights are the original's.
 exact: Registry[Rewrite] = Registry("exact rewrite")
 
 

@@ -15,7 +15,7 @@ from predictors.shapes import integer
 #: Most parts of one convolution: each is a launch, and beyond that the exchange with the CPU is no worse.
 MAX_PARTS = 64
 
-#: What profiles call grouped convolutions that are not depthwise, in `unsupported` (they are no kind of operator).
+#: : Word of profiles, in `unsupported`, for grouped convolutions that are not depthwise (they are no kind of operator).
 GROUPED = "grouped_conv"
 
 #: Tag of an operator that is a part of another one; its name is the other's and then the tag's value.
@@ -37,17 +37,17 @@ def owner_of(op: Op) -> str:
 def split_grouped(graph: OpGraph) -> OpGraph:
     """The graph whose grouped convolutions are slices, ordinary convolutions and a concat; those of over `MOST_PARTS` groups stay."""
     placed: dict[str, list[Op]] = {}
-    gone: set[str] = set()
+    removed: set[str] = set()
     for op in graph.ops:
         if is_grouped(graph, op) and integer(op.attrs, "groups") <= MAX_PARTS:
             chain = _chain(graph, op)
             parts = _parts(graph, chain)
             if not any(part.name in graph.by_name for part in parts[:-1]):
                 placed[op.name] = parts
-                gone.update(member.name for member in chain)
+                removed.update(member.name for member in chain)
     if not placed:
         return graph
-    ops = [member for op in graph.ops for member in (placed.get(op.name, []) if op.name in gone else [op])]
+    ops = [member for op in graph.ops for member in (placed.get(op.name, []) if op.name in removed else [op])]
     return OpGraph.build(graph.name, ops, graph.outputs)
 
 
@@ -72,13 +72,13 @@ def _parts(graph: OpGraph, chain: Sequence[Op]) -> list[Op]:
     parts, ends = [], []
     for number in range(groups):
         suffix = f"_slice{number}"
-        at = conv.name + suffix
+        name = conv.name + suffix
         bounds = {"start": number * step, "stop": (number + 1) * step}
-        parts.append(Op(at, "slice", (source,), bounds, tags={**conv.tags, PART: suffix}))
+        parts.append(Op(name, "slice", (source,), bounds, tags={**conv.tags, PART: suffix}))
         for op in chain:
             attrs = {**op.attrs, "groups": 1, "out_channels": width} if op is conv else op.attrs
             suffix = f"_part{number}"
-            parts.append(replace(op, name=op.name + suffix, inputs=(at,), attrs=attrs, shape=(), tags={**op.tags, PART: suffix}))
-            at = parts[-1].name
-        ends.append(at)
+            parts.append(replace(op, name=op.name + suffix, inputs=(name,), attrs=attrs, shape=(), tags={**op.tags, PART: suffix}))
+            name = parts[-1].name
+        ends.append(name)
     return [*parts, Op(chain[-1].name, "concat", tuple(ends), tags=chain[-1].tags)]

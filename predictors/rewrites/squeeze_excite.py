@@ -5,7 +5,7 @@ from dataclasses import replace
 from predictors.graph import Op, OpGraph
 from predictors.rewrites import rewrites
 
-#: What is between the mean and the gate.
+#: : Kinds between the mean and the gate.
 _INSIDE = frozenset(
     {"conv", "linear", "relu", "relu6", "silu", "hard_swish", "gelu", "identity", "flatten", "unflatten", "batch_norm", "view"}
 )
@@ -15,14 +15,14 @@ _GATES = frozenset({"sigmoid", "hard_sigmoid"})
 @rewrites.register("squeeze_excite=none")
 def remove(graph: OpGraph) -> OpGraph:
     """The graph without factors of channels that are worked out of the mean of what they scale."""
-    gone: set[str] = set()
+    removed: set[str] = set()
     passed: dict[str, str] = {}
     for op in graph.ops:
         if op.kind == "mul" and len(set(op.inputs)) == 2:
             for image, gate in (op.inputs, op.inputs[::-1]):
                 chain = _chain(graph, image, gate, op.name)
                 if chain:
-                    gone |= chain
+                    removed |= chain
                     passed[op.name] = image
                     break
     if not passed:
@@ -30,7 +30,7 @@ def remove(graph: OpGraph) -> OpGraph:
     ops = [
         replace(op, kind="identity", inputs=(passed[op.name],), attrs={}) if op.name in passed else op
         for op in graph.ops
-        if op.name not in gone
+        if op.name not in removed
     ]
     return OpGraph(graph.name, tuple(ops), graph.outputs)
 

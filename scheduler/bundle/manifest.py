@@ -186,10 +186,10 @@ class Manifest(_ManifestStruct, frozen=True):
         return _only(self.outputs, "the model writes")
 
 
-def _only(names: tuple[str, ...], what: str) -> str:
+def _only(names: tuple[str, ...], noun: str) -> str:
     if len(names) != 1:
         raise StretchError(
-            f"{what} {len(names)} tensors, and only one is supported here", "`stretch run` and `stretch verify` take several"
+            f"{noun} {len(names)} tensors, and only one is supported here", "`stretch run` and `stretch verify` take several"
         )
     return names[0]
 

@@ -42,15 +42,15 @@ def whole_on(bundle: Bundle, name: str, file: str, processor: str, precision: Pr
     inputs, outputs = (tuple(ends) for ends in open_onnx(bundle.file(file)).ends)
     macs = manifest.control_macs.get(name, manifest.model.macs)
     # it reads and writes what the branches do, under names of its own
-    known = {tensor.name: tensor for tensor in manifest.tensors}
-    crossing = [(tensor_name, known[then], "input", name) for tensor_name, then in zip(inputs, manifest.inputs, strict=True)]
-    crossing += [(now, known[then], name, "output") for now, then in zip(outputs, manifest.outputs, strict=True)]
+    tensors = {tensor.name: tensor for tensor in manifest.tensors}
+    crossing = [(tensor_name, tensors[then], "input", name) for tensor_name, then in zip(inputs, manifest.inputs, strict=True)]
+    crossing += [(now, tensors[then], name, "output") for now, then in zip(outputs, manifest.outputs, strict=True)]
     changed = msgspec.structs.replace(
         manifest,
         model=msgspec.structs.replace(manifest.model, macs=macs),
         inputs=inputs,
         outputs=outputs,
-        tensors=tuple(msgspec.structs.replace(t, name=now, producer=by, consumers=(to,)) for now, t, by, to in crossing),
+        tensors=tuple(msgspec.structs.replace(t, name=now, producer=producer, consumers=(to,)) for now, t, producer, to in crossing),
         subgraphs=(SubgraphEntry(name, name, processor, file, inputs, outputs, macs, precision=precision),),
         whole=file,
         **{

@@ -185,18 +185,18 @@ def _error_problems(manifest: Manifest, tolerance: float | None) -> Iterator[str
         yield f"`checks.max_error` is {largest}, `checks.tolerance` allows {tolerance}"
 
 
-def _number_problems(where: str, value: Any, *, signed: bool = False, depth: int = 0) -> Iterator[str]:
+def _number_problems(location: str, value: Any, *, signed: bool = False, depth: int = 0) -> Iterator[str]:
     """Numbers anywhere in what is stated that are not finite, or negative where none may be."""
     if depth > _MAX_DEPTH:
-        yield f"`{where[:80]}` is nested deeper than {_MAX_DEPTH} levels"
+        yield f"`{location[:80]}` is nested deeper than {_MAX_DEPTH} levels"
     elif isinstance(value, dict):
         for key, inner in value.items():
-            yield from _number_problems(f"{where}.{key}", inner, signed=signed, depth=depth + 1)
+            yield from _number_problems(f"{location}.{key}", inner, signed=signed, depth=depth + 1)
     elif isinstance(value, list):
         for i, inner in enumerate(value):
-            yield from _number_problems(f"{where}[{i}]", inner, signed=signed, depth=depth + 1)
+            yield from _number_problems(f"{location}[{i}]", inner, signed=signed, depth=depth + 1)
     elif isinstance(value, int | float) and not isinstance(value, bool) and not (_finite(value) and (signed or value >= 0)):
-        yield f"`{where[:80]}` is {str(value)[:40]}, which is no number from zero"
+        yield f"`{location[:80]}` is {str(value)[:40]}, which is no number from zero"
 
 
 def _finite(value: float) -> bool:

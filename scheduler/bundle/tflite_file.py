@@ -71,8 +71,8 @@ class TfliteFile:
         for definition in self.model["signature_defs"]:
             if definition["signature_key"] == signature:
                 return dict(definition)
-        known = ", ".join(signature_def["signature_key"] for signature_def in self.model["signature_defs"][:12])
-        raise StretchError(f"{self.path} has no signature `{signature}`", f"it has {known}")
+        names = ", ".join(signature_def["signature_key"] for signature_def in self.model["signature_defs"][:12])
+        raise StretchError(f"{self.path} has no signature `{signature}`", f"it has {names}")
 
 
 def load_tflite(path: Path) -> TfliteFile:

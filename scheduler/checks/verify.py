@@ -92,8 +92,8 @@ def digest(x: Values) -> str:
 
 def _spread(output: Array) -> list[float]:
     flat = output.ravel()
-    at = np.unique(np.linspace(0, flat.size - 1, min(MAX_VALUES, flat.size)).round().astype(int))
-    return [float(value) for value in flat[at]]
+    indices = np.unique(np.linspace(0, flat.size - 1, min(MAX_VALUES, flat.size)).round().astype(int))
+    return [float(value) for value in flat[indices]]
 
 
 #: Steps of a verification that report progress.
@@ -173,39 +173,39 @@ def verify_bundle(path: Path, trust: Sequence[Path] = (), progress: Progress = s
     return Verification(problems, max(errors, default=None), compared[0].tolerance, bundle.signer, uncompared_note(bundle.manifest.own))
 
 
-def _compare(bundle: Bundle, x: Values, expected: Mapping[str, Array], what: str, mapping: Mapping[str, str] | None) -> Verification:
+def _compare(bundle: Bundle, x: Values, expected: Mapping[str, Array], subject: str, mapping: Mapping[str, str] | None) -> Verification:
     """Run the bundle, placed as `mapping` says, against the outputs of its whole model; of several outputs, the worst counts."""
     manifest = bundle.manifest
     lower = sorted({entry.precision for entry in manifest.subgraphs} - {"fp32"})
     with Session(bundle, mapping) as session:
-        got = as_arrays(session(x), list(expected))
+        actual = as_arrays(session(x), list(expected))
     problems, errors, tolerances = [], [], []
     for tensor, (name, value) in zip(manifest.outputs, expected.items(), strict=True):
         tolerances.append(allowed_distance(manifest.checks, tensor, default=TOLERANCE))
-        who = what if len(expected) == 1 else f"{what} for the output `{name}`"
-        problem, error = _difference(manifest.whole, got[name], value, who, lower, tolerances[-1])
+        output_name = subject if len(expected) == 1 else f"{subject} for the output `{name}`"
+        problem, error = _difference(manifest.whole, actual[name], value, output_name, lower, tolerances[-1])
         problems += [problem] if problem else []
         errors += [error] if error is not None else []
     return Verification(tuple(problems), max(errors, default=None), None if lower else max(tolerances))
 
 
 def _difference(
-    whole: str, got: Array, expected: Array, what: str, lower: Sequence[str], tolerance: float
+    network: str, actual: Array, expected: Array, subject: str, lower: Sequence[str], tolerance: float
 ) -> tuple[str | None, float | None]:
     """What is wrong with one output beside that of the file `whole`, and their largest difference, None if there is none."""
-    if got.shape != expected.shape:
-        return f"{what} give {list(got.shape)}, {whole} gives {list(expected.shape)}", None
-    for whose, output in ((what, got), (whole, expected)):
+    if actual.shape != expected.shape:
+        return f"{subject} give {list(actual.shape)}, {network} gives {list(expected.shape)}", None
+    for owner, output in ((subject, actual), (network, expected)):
         if not np.isfinite(output).all():
-            return f"the output of {whose} contains NaN or infinity for a normal input", None
-    error = max_error(got, expected)
+            return f"the output of {owner} contains NaN or infinity for a normal input", None
+    error = max_error(actual, expected)
     if not np.isfinite(error):  # of numbers so large that their difference is none
-        return f"{what} differ from {whole} by more than a number can say", None
+        return f"{subject} differ from {network} by more than a number can say", None
     if not lower:
-        problem = f"{what} differ from {whole} by {error:.1e} of its largest output, {tolerance:.0e} is allowed"
+        problem = f"{subject} differ from {network} by {error:.1e} of its largest output, {tolerance:.0e} is allowed"
         return (problem if error > tolerance else None), error
-    moved = distance(got, expected, "int8")
-    problem = f"{what} in {', '.join(lower)} move the output {moved:.2f} of its size away from {whole}, {ROUNDED} is allowed"
+    moved = distance(actual, expected, "int8")
+    problem = f"{subject} in {', '.join(lower)} move the output {moved:.2f} of its size away from {network}, {ROUNDED} is allowed"
     return (None if moved <= ROUNDED else problem), error
 
 
@@ -229,13 +229,15 @@ def source_file_problems(bundle: Bundle, x: Values) -> list[str]:
     inputs = file.as_file_inputs(as_arrays(x, manifest.inputs))
     name = manifest.whole if own.exact else manifest.controls["original"]
     computed = Sequential(bundle.file(name)).run(unwrap_single(inputs))
-    got = dict(zip(manifest.outputs, computed.values() if isinstance(computed, Mapping) else [computed], strict=True))
+    actual = dict(zip(manifest.outputs, computed.values() if isinstance(computed, Mapping) else [computed], strict=True))
     problems = []
-    for tensor, want in file.run(inputs).items():
-        there = np.isfinite(want)
-        error = distance(got[tensor][there], want[there], "fp32") if got[tensor].shape == want.shape and there.any() else 0.0
+    for tensor, expected in file.run(inputs).items():
+        finite = np.isfinite(expected)
+        error = (
+            distance(actual[tensor][finite], expected[finite], "fp32") if actual[tensor].shape == expected.shape and finite.any() else 0.0
+        )
         most = allowed_distance(manifest.checks, tensor, default=TOLERANCE)
-        if got[tensor].shape != want.shape or not error <= most:
+        if actual[tensor].shape != expected.shape or not error <= most:
             problems.append(
                 f"{name} differs from the file that was branched, {own.file}, by {error:.1e} of its output, {most:.0e} is allowed"
             )
@@ -359,9 +361,9 @@ def check_output(session: Session, output: Values, expected: Values) -> None:
     manifest = session.bundle.manifest
     precision = max((sub.precision for sub in manifest.subgraphs), key=_PRECISIONS.index)
     names = manifest.results or manifest.outputs
-    got, expected_by_name = (as_arrays(values, names) for values in (output, expected))
+    actual, expected_by_name = (as_arrays(values, names) for values in (output, expected))
     for name, tensor in zip(names, manifest.outputs, strict=True):
-        error, limit = distance(got[name], expected_by_name[name], precision), allowed_end_to_end(manifest.checks, tensor, precision)
+        error, limit = distance(actual[name], expected_by_name[name], precision), allowed_end_to_end(manifest.checks, tensor, precision)
         if not error <= limit:
             subject = "the output" if len(expected_by_name) == 1 else f"the output `{name}`"
             raise StretchError(f"{subject} {_describe(error, precision, limit)} {manifest.whole}", _HINT)
@@ -373,16 +375,18 @@ _HINT = "run `stretch verify`, and try other delegates with --map"
 def _check_whole(session: Session, reference: Reference, x: Values, results: Mapping[str, Array]) -> bool:
     """Compare the whole model with the bundle's sample."""
     bundle = session.bundle
-    whole, outputs = bundle.manifest.whole, bundle.manifest.outputs
+    network_file, outputs = bundle.manifest.whole, bundle.manifest.outputs
     if not all(np.isfinite(results[name]).all() for name in outputs):
-        raise StretchError(f"{bundle.file(whole)} gives NaN or infinity for this input", "write the bundle again with `stretch branch`")
+        raise StretchError(
+            f"{bundle.file(network_file)} gives NaN or infinity for this input", "write the bundle again with `stretch branch`"
+        )
     sample = read_sample(bundle.manifest.checks)
     if sample is None:
         return False
     sample_input = random_input(bundle, sample.seed)
     sample_results = results if digest(sample_input) == digest(x) else reference.run(sample_input)
     if problem := sample.problem(sample_input, sample_results[outputs[0]], allowed_distance(bundle.manifest.checks, outputs[0])):
-        raise StretchError(f"{bundle.file(whole)} {problem}", "write the bundle again with `stretch branch`")
+        raise StretchError(f"{bundle.file(network_file)} {problem}", "write the bundle again with `stretch branch`")
     return True
 
 
@@ -393,8 +397,8 @@ def _fault_error(
     bundle = session.bundle
     place = session.subgraph_placements[sub.name]
     recomputed = run_file(bundle.file(sub.file), dict(zip(sub.inputs, rows_read_by(sub, tensors), strict=True)))[tensor]
-    got = tensors[tensor]
-    if recomputed.shape == got.shape and distance(got, recomputed, precision) <= allowed_distance(
+    actual = tensors[tensor]
+    if recomputed.shape == actual.shape and distance(actual, recomputed, precision) <= allowed_distance(
         bundle.manifest.checks, tensor, precision
     ):
         return StretchError(

@@ -28,7 +28,7 @@ import_modules("scheduler.tools.delegates", [str(Path(__file__).parents[1] / "to
 
 def __getattr__(name: str) -> Any:
     """The class of a delegate of this folder, such as `CpuDelegate`."""
-    for known in map(delegates.get, delegates):
-        if known.__name__ == name and known.__module__.startswith(f"{__name__}."):
-            return known
+    for delegate in map(delegates.get, delegates):
+        if delegate.__name__ == name and delegate.__module__.startswith(f"{__name__}."):
+            return delegate
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

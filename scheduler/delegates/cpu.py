@@ -47,8 +47,8 @@ def place_kernels(nodes: Iterable[Any], kernels: Mapping[str, tuple[str, float]]
             name = name.replace(mark, "")
         # A kernel in blocked layout is named after the last tensor of the operators it replaces.
         last = by_name.get(name, writer.get(name))
-        wanted = None if kernel.endswith(_NORMALISES) else op.removeprefix("Fused")
-        owner = None if last is None else next((i for i in upstream(last) if nodes[i].op_type == wanted and i not in owned), last)
+        activation = None if kernel.endswith(_NORMALISES) else op.removeprefix("Fused")
+        owner = None if last is None else next((i for i in upstream(last) if nodes[i].op_type == activation and i not in owned), last)
         if owner is None:
             added.append(NodePlacement(kernel, op, "added by ONNX Runtime to change the layout", ms))
         else:

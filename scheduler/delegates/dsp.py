@@ -53,9 +53,9 @@ def missing() -> str | None:
     package = _package()
     if package is None:
         return "onnxruntime-qnn is not installed"
-    for what, file in (("provider", package.get_library_path()), ("HTP", package.get_qnn_htp_path())):
+    for library, file in (("provider", package.get_library_path()), ("HTP", package.get_qnn_htp_path())):
         if not Path(file).is_file():
-            return f"onnxruntime-qnn has no {what} library ({Path(file).name} is missing)"
+            return f"onnxruntime-qnn has no {library} library ({Path(file).name} is missing)"
     return None
 
 
@@ -117,13 +117,13 @@ def _load() -> QnnLibrary:
     except Exception as error:
         raise MissingBackendError(f"the `dsp` delegate cannot load the QNN provider: {first_line(error)}", INSTALL) from error
     try:
-        ours = version("onnxruntime-qnn")
+        installed = version("onnxruntime-qnn")
     except PackageNotFoundError:
-        ours = "unknown"
+        installed = "unknown"
     devices = _devices(onnxruntime)
     if not devices:
         raise StretchError("the QNN provider finds no device on this machine", "choose another delegate with --map dsp=cpu")
-    return QnnLibrary(devices, backend, f"onnxruntime {onnxruntime.__version__}, onnxruntime-qnn {ours}, {platform.machine()}")
+    return QnnLibrary(devices, backend, f"onnxruntime {onnxruntime.__version__}, onnxruntime-qnn {installed}, {platform.machine()}")
 
 
 def _devices(onnxruntime: ModuleType) -> tuple[Any, ...]:
@@ -172,20 +172,20 @@ def compile_context(model: Path, chip: str, out: Path, x: Array) -> Array:
     """
     find_chip(chip)
     load_library()
-    inputs_file, got = out.with_suffix(".in.npy"), out.with_suffix(".out.npy")
+    inputs_file, outputs_file = out.with_suffix(".in.npy"), out.with_suffix(".out.npy")
     np.save(inputs_file, x)
-    command = [sys.executable, "-c", _START, str(model), chip, str(out), str(inputs_file), str(got)]
+    command = [sys.executable, "-c", _START, str(model), chip, str(out), str(inputs_file), str(outputs_file)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT)
-        if done.returncode or not got.is_file():
+        if done.returncode or not outputs_file.is_file():
             reason = (done.stderr.strip().splitlines() or ["no reason was given"])[-1]
             raise StretchError(f"QNN cannot compile {model.name} for {chip}: {reason}")
-        outputs: Array = np.load(got, allow_pickle=False)
+        outputs: Array = np.load(outputs_file, allow_pickle=False)
     except subprocess.TimeoutExpired as error:
         raise StretchError(f"QNN did not compile {model.name} for {chip} within {LIMIT} s") from error
     finally:
         inputs_file.unlink(missing_ok=True)
-        got.unlink(missing_ok=True)
+        outputs_file.unlink(missing_ok=True)
     return outputs
 
 
@@ -207,7 +207,7 @@ def _chip_session(file: Path, chip: Chip, settings: dict[str, str]) -> Any:
         raise StretchError(f"the QNN provider cannot load {file.name} for {chip.name}: {reason}") from error
 
 
-def compile_and_run(model: str, chip: str, out: str, inputs_file: str, got: str) -> None:
+def compile_and_run(model: str, chip: str, out: str, inputs_file: str, outputs_file: str) -> None:
     """Run the process of `compile_context`; exit with a sentence if it fails."""
     settings = {"ep.context_enable": "1", "ep.context_file_path": out, "ep.context_embed_mode": "1"}
     try:
@@ -216,7 +216,7 @@ def compile_and_run(model: str, chip: str, out: str, inputs_file: str, got: str)
     except StretchError as error:
         sys.exit(error.message)
     (y,) = session.run(None, {session.get_inputs()[0].name: np.load(inputs_file, allow_pickle=False)})
-    np.save(got, y)
+    np.save(outputs_file, y)
 
 
 #: Makes a session from a file with session settings.
@@ -232,21 +232,21 @@ def cached_context(folder: Path | None, model: Path, versions: str, open_session
     """
     folder = folder or cache_folder("qnn")
     key = hashlib.sha256(versions.encode() + b"\0" + model.read_bytes()).hexdigest()
-    kept = folder / f"{key}.onnx"
-    if kept.is_file():
+    cached = folder / f"{key}.onnx"
+    if cached.is_file():
         try:
-            return open_session(kept, {})
+            return open_session(cached, {})
         except Exception:
             # Whatever is wrong with a cached file, the model it was made of is still there.
-            kept.unlink(missing_ok=True)
+            cached.unlink(missing_ok=True)
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryDirectory(dir=folder) as draft:
-            fresh = Path(draft) / "context.onnx"
-            settings = {"ep.context_enable": "1", "ep.context_file_path": str(fresh), "ep.context_embed_mode": "1"}
+            compiled = Path(draft) / "context.onnx"
+            settings = {"ep.context_enable": "1", "ep.context_file_path": str(compiled), "ep.context_embed_mode": "1"}
             session = open_session(model, settings)
-            if fresh.is_file():
-                fresh.replace(kept)
+            if compiled.is_file():
+                compiled.replace(cached)
             return session
     except OSError:
         return open_session(model, {})
@@ -304,7 +304,9 @@ class DspDelegate(Delegate):
         if opened.external:
             session = _session(library, str(model), name)
         else:
-            session = cached_context(self._cache, model, library.versions, lambda path, more: _session(library, str(path), name, more))
+            session = cached_context(
+                self._cache, model, library.versions, lambda path, options: _session(library, str(path), name, options)
+            )
         return SessionCompiled(session, inputs, outputs)
 
     def compile_from(self, bundle: Bundle, name: str) -> SessionCompiled:
@@ -324,10 +326,10 @@ class DspDelegate(Delegate):
     def node_placements(self, model: Path) -> list[NodePlacement]:
         """Return each operator: all of them are one graph of the DSP, which reports no times."""
         self.compile(model)
-        where = "the Hexagon simulator" if is_simulated() else "the DSP"
+        target = "the Hexagon simulator" if is_simulated() else "the DSP"
         placements = []
         for name, op in open_onnx(model).named_nodes:
-            reason = f"a scale of the integers in {where}'s graph" if op in QUANTISERS else f"in int8, part of {where}'s graph"
+            reason = f"a scale of the integers in {target}'s graph" if op in QUANTISERS else f"in int8, part of {target}'s graph"
             placements.append(NodePlacement(name, op, reason))
         return placements
 

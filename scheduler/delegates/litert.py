@@ -181,11 +181,11 @@ class LiteRtDelegate(CoreDelegate):
         compiled = self._compiled(file, name)
         call = compiled.bind(*([np.zeros(shape, np.float32) for shape in ends.values()] for ends in (compiled.inputs, compiled.outputs)))
         times = {step: _ms(step) for step in (call.enter, call.compute, call.leave)}
-        inside = _by_xnnpack(compiled)
+        delegated = _by_xnnpack(compiled)
         placements = [NodePlacement(f"{name}/to NHWC", "convert", "channels go last at the border of a LiteRT subgraph", times[call.enter])]
         for writes, code in file.operators(name):
-            where = "a kernel of XNNPACK" if writes in inside else "a kernel of LiteRT: XNNPACK does not take it"
-            placements.append(NodePlacement(writes, code, f"{where}; LiteRT reports no times"))
+            library = "a kernel of XNNPACK" if writes in delegated else "a kernel of LiteRT: XNNPACK does not take it"
+            placements.append(NodePlacement(writes, code, f"{library}; LiteRT reports no times"))
         placements.append(NodePlacement(f"{name}/compute", "all operators", "LiteRT runs them as one call", times[call.compute]))
         placements.append(
             NodePlacement(f"{name}/to NCHW", "convert", "channels go first at the border of a LiteRT subgraph", times[call.leave])
@@ -242,20 +242,20 @@ def partitions(steps: Sequence[Mapping[str, Any]]) -> list[list[int]]:
     producers = {int(out): i for i, step in enumerate(steps) if step["op_name"] != "DELEGATE" for out in step["outputs"]}
     parts = []
     for step in (step for step in steps if step["op_name"] == "DELEGATE"):
-        border, left, inside = {int(t) for t in step["inputs"]}, [int(t) for t in step["outputs"]], dict[int, None]()
-        while left:
-            tensor = left.pop()
+        border, pending, members = {int(t) for t in step["inputs"]}, [int(t) for t in step["outputs"]], dict[int, None]()
+        while pending:
+            tensor = pending.pop()
             maker = producers.get(tensor)
-            if tensor in border or maker is None or maker in inside:
+            if tensor in border or maker is None or maker in members:
                 continue
-            inside[maker] = None
-            left += [int(t) for t in steps[maker]["inputs"]]
-        parts.append(list(inside))
+            members[maker] = None
+            pending += [int(t) for t in steps[maker]["inputs"]]
+        parts.append(list(members))
     return parts
 
 
 def open_interpreter(
-    content: bytes, threads: int, what: str, shapes: Mapping[int, tuple[int, ...]] | None = None, *, inner: bool = False
+    content: bytes, threads: int, subject: str, shapes: Mapping[int, tuple[int, ...]] | None = None, *, inner: bool = False
 ) -> Any:
     """An interpreter of a TFLite file with its tensors allocated.
 
@@ -279,7 +279,7 @@ def open_interpreter(
         raise MissingBackendError(f"the installed {_package()} does not work with numpy {np.__version__}", INSTALL) from error
     except (RuntimeError, ValueError) as error:
         reason = first_line(error)
-        raise StretchError(f"LiteRT cannot load {what}: {reason}") from error
+        raise StretchError(f"LiteRT cannot load {subject}: {reason}") from error
     return interpreter
 
 
@@ -394,8 +394,8 @@ class LiteRtGpuDelegate(ChildDelegate, LiteRtDelegate):
         path = Path(self._folder.name) / f"{name}.tflite"
         path.write_bytes(file.single_signature_file(name))
         compiled = self._child.compile(path)
-        for shapes, known in zip((compiled.inputs, compiled.outputs), file.ends(name), strict=True):
-            if list(shapes.items()) != [(tensor, nchw_shape(shape)) for tensor, shape in known.items()]:
+        for shapes, ends in zip((compiled.inputs, compiled.outputs), file.ends(name), strict=True):
+            if list(shapes.items()) != [(tensor, nchw_shape(shape)) for tensor, shape in ends.items()]:
                 raise StretchError(f"LiteRT gives the tensors of signature `{name}` other shapes than the plan of {file.path}")
         return compiled
 

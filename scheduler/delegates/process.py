@@ -59,7 +59,7 @@ class Server:
                 self._compiled[command["key"]] = compiled
                 return {"inputs": list(compiled.inputs.items()), "outputs": list(compiled.outputs.items())}
             case "bind":
-                inputs, outputs = ([open_array(description) for description in command[what]] for what in ("inputs", "outputs"))
+                inputs, outputs = ([open_array(description) for description in command[key]] for key in ("inputs", "outputs"))
                 self._bound[command["key"]] = self._compiled[command["compiled"]].bind(inputs, outputs)
                 return {}
             case "run":
@@ -250,7 +250,7 @@ class ChildProcess:
     def compile(self, model: Path) -> "ProcessCompiled":
         """Have the child make the subgraph in a file ready."""
         key, reply = self.create(do="compile", model=str(model.resolve()))
-        inputs, outputs = ({name: tuple(shape) for name, shape in reply[what]} for what in ("inputs", "outputs"))
+        inputs, outputs = ({name: tuple(shape) for name, shape in reply[key]} for key in ("inputs", "outputs"))
         return ProcessCompiled(self, key, inputs, outputs)
 
     def drop(self, key: int) -> None:

@@ -58,8 +58,8 @@ class Window:
     def mean(self, x: Array, *, counts_pads: bool) -> Array:
         """Mean of each window; what lies beyond the padding never counts."""
         top, left, bottom, right = self.pads if counts_pads else (0, 0, 0, 0)
-        inside = np.ones((1, 1, x.shape[2] + top + bottom, x.shape[3] + left + right))
-        total, count = self.of(x.astype(np.float64), 0.0), self.of(inside, 0.0, padded=counts_pads)
+        mask = np.ones((1, 1, x.shape[2] + top + bottom, x.shape[3] + left + right))
+        total, count = self.of(x.astype(np.float64), 0.0), self.of(mask, 0.0, padded=counts_pads)
         return np.asarray((total.sum(axis=(4, 5)) / count.sum(axis=(4, 5))).astype(x.dtype))
 
 
@@ -70,8 +70,8 @@ def padded(x: Array, pads: Sequence[int], value: Array | None, axes: Sequence[in
     widths = [(0, 0)] * x.ndim
     for i, axis in enumerate(axes):
         widths[axis] = pads[i], pads[i + len(axes)]
-    kept = x[tuple(slice(max(0, -before), size - max(0, -after)) for size, (before, after) in zip(x.shape, widths, strict=True))]
-    return np.pad(kept, [(max(0, a), max(0, b)) for a, b in widths], constant_values=0 if value is None else value.item())
+    cropped = x[tuple(slice(max(0, -before), size - max(0, -after)) for size, (before, after) in zip(x.shape, widths, strict=True))]
+    return np.pad(cropped, [(max(0, a), max(0, b)) for a, b in widths], constant_values=0 if value is None else value.item())
 
 
 class ReferenceInvocation(Invocation):

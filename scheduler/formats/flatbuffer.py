@@ -72,29 +72,29 @@ class _Reader:
     def root(self, name: str) -> dict[str, Any]:
         return self._table(name, self._offset(0))
 
-    def _number(self, code: str, at: int) -> Any:
-        if at < 0 or at + struct.calcsize(code) > len(self._data):
-            raise StretchError(f"an offset leads out of it, to {at}")
-        return struct.unpack_from(f"<{code}", self._data, at)[0]
+    def _number(self, code: str, offset: int) -> Any:
+        if offset < 0 or offset + struct.calcsize(code) > len(self._data):
+            raise StretchError(f"an offset leads out of it, to {offset}")
+        return struct.unpack_from(f"<{code}", self._data, offset)[0]
 
-    def _offset(self, at: int) -> int:
-        return at + int(self._number("I", at))
+    def _offset(self, offset: int) -> int:
+        return offset + int(self._number("I", offset))
 
     def _spend(self, parts: int) -> None:
         self._remaining -= parts
         if self._remaining < 0:
             raise StretchError(f"it has more than {MAX_PARTS} parts")
 
-    def _table(self, name: str, at: int) -> dict[str, Any]:
+    def _table(self, name: str, start: int) -> dict[str, Any]:
         self._spend(1)
         fields = self._tables[name]
-        index = at - int(self._number("i", at))
+        index = start - int(self._number("i", start))
         size, length = self._number("H", index), self._number("H", index + 2)
-        if size < 4 or size % 2 or length < 4 or at + length > len(self._data):
+        if size < 4 or size % 2 or length < 4 or start + length > len(self._data):
             raise StretchError(f"a {name} in it has no proper index")
         slots = [self._number("H", index + place) for place in range(4, size, 2)]
-        known = {slot for slot, _ in fields.values()}
-        if not self._allow_unknown and any(offset and slot not in known for slot, offset in enumerate(slots)):
+        declared = {slot for slot, _ in fields.values()}
+        if not self._allow_unknown and any(offset and slot not in declared for slot, offset in enumerate(slots)):
             raise StretchError(f"a {name} in it has a field that nn-stretch does not write")
         table: dict[str, Any] = {}
         # the number that chooses a union's table comes before the union
@@ -103,19 +103,19 @@ class _Reader:
                 continue
             if slots[slot] + struct.calcsize(SCALARS.get(kind, "I")) > length:
                 raise StretchError(f"`{field}` of a {name} in it lies outside of its table")
-            if self._named(kind, table):
-                table[field] = self._field(name, kind, at + slots[slot], table)
+            if self._is_read(kind, table):
+                table[field] = self._field(name, kind, start + slots[slot], table)
         return table
 
-    def _named(self, kind: str, fields: Mapping[str, Any]) -> bool:
+    def _is_read(self, kind: str, fields: Mapping[str, Any]) -> bool:
         """Whether a field is to be read: not if it is a table of a union that may be any, and the schema does not name it."""
         chooser, _, union = kind.partition("?")
         return not (union and self._allow_unknown) or fields.get(chooser, 0) in self._unions[union]
 
-    def _field(self, name: str, kind: str, at: int, fields: Mapping[str, Any]) -> Any:
+    def _field(self, name: str, kind: str, offset: int, fields: Mapping[str, Any]) -> Any:
         if kind in SCALARS:
-            return self._number(SCALARS[kind], at)
-        start = self._offset(at)
+            return self._number(SCALARS[kind], offset)
+        start = self._offset(offset)
         if kind == "string":
             return self._string(start)
         if kind.startswith("["):
@@ -128,28 +128,28 @@ class _Reader:
             kind = self._unions[union][number]
         return self._table(kind, start)
 
-    def _count(self, at: int, width: int) -> int:
-        count = int(self._number("I", at))
-        if at + 4 + count * width > len(self._data):
+    def _count(self, offset: int, width: int) -> int:
+        count = int(self._number("I", offset))
+        if offset + 4 + count * width > len(self._data):
             raise StretchError(f"a list of {count} elements leads out of it")
         return count
 
-    def _string(self, at: int) -> str:
-        count = self._count(at, 1)
+    def _string(self, offset: int) -> str:
+        count = self._count(offset, 1)
         self._spend(1)
         try:
-            return bytes(self._data[at + 4 : at + 4 + count]).decode()
+            return bytes(self._data[offset + 4 : offset + 4 + count]).decode()
         except UnicodeDecodeError as error:
             raise StretchError("a name in it is no text") from error
 
-    def _vector(self, kind: str, at: int) -> Any:
+    def _vector(self, kind: str, offset: int) -> Any:
         if kind in SCALARS:
             width = struct.calcsize(SCALARS[kind])
-            count = self._count(at, width)
+            count = self._count(offset, width)
             self._spend(1)
-            return np.frombuffer(self._data, np.dtype(f"<{SCALARS[kind]}"), count, at + 4)
-        count = self._count(at, 4)
-        return [self._table(kind, self._offset(at + 4 + 4 * i)) for i in range(count)]
+            return np.frombuffer(self._data, np.dtype(f"<{SCALARS[kind]}"), count, offset + 4)
+        count = self._count(offset, 4)
+        return [self._table(kind, self._offset(offset + 4 + 4 * i)) for i in range(count)]
 
 
 class _Writer:
@@ -160,8 +160,8 @@ class _Writer:
         self._tables = tables
         self._unions = unions
 
-    def refer(self, at: int, target: int) -> None:
-        struct.pack_into("<I", self.data, at, target - at)
+    def refer(self, offset: int, target: int) -> None:
+        struct.pack_into("<I", self.data, offset, target - offset)
 
     def _align(self, alignment: int, after: int = 0) -> None:
         """Fill up so that what stands `after` bytes further is aligned."""
@@ -169,12 +169,12 @@ class _Writer:
 
     def table(self, name: str, value: Mapping[str, Any]) -> int:
         fields = self._tables[name]
-        here = [(slot, kind, value[field]) for field, (slot, kind) in fields.items() if field in value]
+        present = [(slot, kind, value[field]) for field, (slot, kind) in fields.items() if field in value]
         # The widest first: nothing but the last byte needs filling.
-        here.sort(key=lambda entry: -struct.calcsize(SCALARS.get(entry[1], "I")))
-        index = [0] * (1 + max((slot for slot, _, _ in here), default=-1))
+        present.sort(key=lambda entry: -struct.calcsize(SCALARS.get(entry[1], "I")))
+        index = [0] * (1 + max((slot for slot, _, _ in present), default=-1))
         length = 4
-        for slot, kind, _ in here:
+        for slot, kind, _ in present:
             width = struct.calcsize(SCALARS.get(kind, "I"))
             length += -length % width
             index[slot] = length
@@ -183,17 +183,17 @@ class _Writer:
         start = len(self.data)
         self.data += struct.pack(f"<{2 + len(index)}H", 4 + 2 * len(index), length, *index)
         self._align(8)
-        at = len(self.data)
+        offset = len(self.data)
         self.data += bytes(length)
-        struct.pack_into("<i", self.data, at, at - start)
-        for slot, kind, content in here:
+        struct.pack_into("<i", self.data, offset, offset - start)
+        for slot, kind, content in present:
             if kind in SCALARS:
-                struct.pack_into(f"<{SCALARS[kind]}", self.data, at + index[slot], content)
+                struct.pack_into(f"<{SCALARS[kind]}", self.data, offset + index[slot], content)
             else:
-                self.refer(at + index[slot], self._part(kind, content, value))
-        return at
+                self.refer(offset + index[slot], self._part(kind, content, value))
+        return offset
 
-    def _part(self, kind: str, content: Any, beside: Mapping[str, Any]) -> int:
+    def _part(self, kind: str, content: Any, siblings: Mapping[str, Any]) -> int:
         if kind == "string":
             text = content.encode()
             return self._list(len(text), text + b"\0", 4)
@@ -201,18 +201,18 @@ class _Writer:
             row = np.ascontiguousarray(content, np.dtype(f"<{SCALARS[kind[1:-1]]}"))
             return self._list(len(row), row.data, DATA_ALIGNMENT if kind == "[u8]" else row.itemsize)
         if kind.startswith("["):
-            at = self._list(len(content), bytes(4 * len(content)), 4)
+            offset = self._list(len(content), bytes(4 * len(content)), 4)
             for i, part in enumerate(content):
-                self.refer(at + 4 + 4 * i, self.table(kind[1:-1], part))
-            return at
+                self.refer(offset + 4 + 4 * i, self.table(kind[1:-1], part))
+            return offset
         if "?" in kind:
             chooser, _, union = kind.partition("?")
-            kind = self._unions[union][beside[chooser]]
+            kind = self._unions[union][siblings[chooser]]
         return self.table(kind, content)
 
     def _list(self, count: int, content: bytes | memoryview, alignment: int) -> int:
         self._align(max(4, alignment), 4)
-        at = len(self.data)
+        offset = len(self.data)
         self.data += struct.pack("<I", count)
         self.data += content
-        return at
+        return offset

@@ -20,21 +20,21 @@ MAX_BYTES = 1 << 30
 _HINT = "write it with numpy.save(path, array)"
 
 
-def read_npy(path: Path, what: str) -> Array:
+def read_npy(path: Path, noun: str) -> Array:
     """The array in a .npy file.
 
     Args:
-        what: What it should be, for messages, such as ``input``.
+        noun: What it should be, for messages, such as ``input``.
     """
-    content = read_bytes(path, what, MAX_BYTES)
+    content = read_bytes(path, noun, MAX_BYTES)
     need(not content.startswith(b"PK\x03\x04"), f"{path} holds several arrays, one is needed", _HINT)
     stream = BytesIO(content)
     # Parsing a header fails in as many ways as there are in Python's own grammar.
     try:
         shape, dtype = _header(stream)
-        whole = math.prod(shape) * dtype.itemsize == len(content) - stream.tell()
+        is_complete = math.prod(shape) * dtype.itemsize == len(content) - stream.tell()
         stream.seek(0)
-        array: Array | None = np.load(stream, allow_pickle=False) if whole else None
+        array: Array | None = np.load(stream, allow_pickle=False) if is_complete else None
     except Exception as error:
         raise StretchError(f"{path} is not a .npy file of plain numbers", _HINT) from error
     if array is None:

@@ -280,8 +280,8 @@ def _check_graph(graph: dict[str, Any], model: Mapping[str, Any]) -> None:
     for key in ("inputs", "outputs"):
         need(len(graph.get(key, ())) > 0, f"subgraph `{name}` has no {key}")
         need(all(0 <= i < len(tensors) and not constant[i] for i in graph[key]), f"subgraph `{name}` has {key} that are no tensors")
-    there = set(graph["inputs"].tolist())
-    there |= {i for i, is_constant in enumerate(constant) if is_constant}
+    available = set(graph["inputs"].tolist())
+    available |= {i for i, is_constant in enumerate(constant) if is_constant}
     need(bool(graph.get("operators")), f"subgraph `{name}` has no operators")
     for operator in graph["operators"]:
         index = operator.setdefault("opcode_index", 0)
@@ -290,19 +290,19 @@ def _check_graph(graph: dict[str, Any], model: Mapping[str, Any]) -> None:
         reads, writes = operator.get("inputs", np.empty(0)).tolist(), operator.get("outputs", np.empty(0)).tolist()
         fits = len(reads) > 0 if kind.reads.endswith("*") else len(reads) == len(kind.reads)
         need(fits, f"{code} of subgraph `{name}` has {len(reads)} inputs")
-        need(all(i in there for i in reads), f"{code} of subgraph `{name}` reads what nothing writes before it")
+        need(all(i in available for i in reads), f"{code} of subgraph `{name}` reads what nothing writes before it")
         need(
-            len(writes) == 1 and 0 <= writes[0] < len(tensors) and writes[0] not in there,
+            len(writes) == 1 and 0 <= writes[0] < len(tensors) and writes[0] not in available,
             f"{code} of subgraph `{name}` writes no tensor of its own",
         )
-        there.add(writes[0])
+        available.add(writes[0])
         expected = OPTIONS[kind.options] if kind.options else 0
         need(operator.get("builtin_options_type", 0) == expected, f"{code} of subgraph `{name}` has the settings of another operator")
         _check_settings(code, name, operator.setdefault("builtin_options", {}) if kind.options else {})
         _check_types(code, name, kind.reads, [(tensors[i], constant[i]) for i in reads], tensors[writes[0]])
         _check_factor(code, name, kind.reads, [tensors[i] for i in reads], tensors[writes[0]])
         _check_growth(code, name, [tensors[i] for i in reads], tensors[writes[0]], model["buffers"])
-    need(all(i in there for i in graph["outputs"]), f"subgraph `{name}` has outputs that nothing writes")
+    need(all(i in available for i in graph["outputs"]), f"subgraph `{name}` has outputs that nothing writes")
 
 
 def _check_tensor(tensor: dict[str, Any], buffers: list[Mapping[str, Any]]) -> bool:
@@ -316,8 +316,8 @@ def _check_tensor(tensor: dict[str, Any], buffers: list[Mapping[str, Any]]) -> b
     need(tensor.setdefault("buffer", 0) < len(buffers), f"the buffer of tensor `{name}` is not there")
     content = buffers[tensor["buffer"]].get("data")
     if content is not None:
-        wanted = elements * np.dtype(kind).itemsize
-        need(len(content) == wanted, f"tensor `{name}` has {len(content)} bytes, its shape needs {wanted}")
+        expected_bytes = elements * np.dtype(kind).itemsize
+        need(len(content) == expected_bytes, f"tensor `{name}` has {len(content)} bytes, its shape needs {expected_bytes}")
     quant = tensor.get("quantization")
     if quant is not None:
         scale, zero = quant.get("scale", np.empty(0)), quant.get("zero_point", np.empty(0))
@@ -448,10 +448,12 @@ class TfliteTensor:
         """Return the values that the stored numbers encode, in single precision if they are reals."""
         if self.stored is None or self.quantisation is None:
             return self.stored.astype(np.float32) if self.stored is not None and self.kind in ("float16", "float64") else self.stored
-        along = [1] * len(self.shape)
+        broadcast_shape = [1] * len(self.shape)
         if len(self.quantisation.scales) > 1:
-            along[self.quantisation.axis] = -1
-        scale, zero = (values.astype(np.float64).reshape(along) for values in (self.quantisation.scales, self.quantisation.zero_points))
+            broadcast_shape[self.quantisation.axis] = -1
+        scale, zero = (
+            values.astype(np.float64).reshape(broadcast_shape) for values in (self.quantisation.scales, self.quantisation.zero_points)
+        )
         dequantised: NDArray[Any] = (scale * (self.stored.astype(np.float64) - zero)).astype(np.float32)
         return dequantised.reshape(self.shape)
 
@@ -507,21 +509,21 @@ def _network(path: Path, model: Mapping[str, Any], content: bytes) -> TfliteNetw
     graph, buffers = graphs[0], model.get("buffers", [])
     tensors = [_tensor(tensor, buffers, content) for tensor in graph.get("tensors", [])]
     # in single precision: many tensors may name one buffer
-    known = sum(4 * tensor.stored.size for tensor in tensors if tensor.stored is not None)
-    need(known <= MAX_BYTES, f"it has {known / 1e9:.1f} GB of stored numbers")
+    stored_bytes = sum(4 * tensor.stored.size for tensor in tensors if tensor.stored is not None)
+    need(stored_bytes <= MAX_BYTES, f"it has {stored_bytes / 1e9:.1f} GB of stored numbers")
     codes = [_code(code) for code in model.get("operator_codes", [])]
     operators = [_operator(operator, codes, len(tensors)) for operator in graph.get("operators", [])]
     need(bool(operators), "it has no operators")
     inputs, outputs = (_indices(graph.get(key, ()), len(tensors), key) for key in ("inputs", "outputs"))
-    there = {i for i, tensor in enumerate(tensors) if tensor.stored is not None} | set(inputs)
+    available = {i for i, tensor in enumerate(tensors) if tensor.stored is not None} | set(inputs)
     need(all(tensors[i].stored is None for i in inputs), "its inputs are stored")
     for operator in operators:
-        lacking = next((i for i in operator.inputs if i is not None and i not in there), None)
+        lacking = next((i for i in operator.inputs if i is not None and i not in available), None)
         need(lacking is None, f"{operator.code} reads `{tensors[lacking or 0].name[:80]}`, which nothing writes before it")
-        twice = next((i for i in operator.outputs if i in there), None)
+        twice = next((i for i in operator.outputs if i in available), None)
         need(twice is None, f"`{tensors[twice or 0].name[:80]}` is written twice")
-        there |= set(operator.outputs)
-    need(all(i in there for i in outputs), "it has outputs that nothing writes")
+        available |= set(operator.outputs)
+    need(all(i in available for i in outputs), "it has outputs that nothing writes")
     return TfliteNetwork(path, tensors, operators, inputs, outputs)
 
 
@@ -532,9 +534,9 @@ def _code(code: Mapping[str, Any]) -> str:
     return f"{_CUSTOM} {str(code.get('custom_code', ''))[:60]}".strip() if name == "CUSTOM" else name
 
 
-def _indices(indices: Any, tensors: int, what: str) -> tuple[int, ...]:
+def _indices(indices: Any, tensors: int, noun: str) -> tuple[int, ...]:
     numbers = tuple(int(i) for i in indices)
-    need(all(0 <= i < tensors for i in numbers), f"it has {what} that are no tensors")
+    need(all(0 <= i < tensors for i in numbers), f"it has {noun} that are no tensors")
     return numbers
 
 
@@ -583,8 +585,8 @@ def _stored(data: NDArray[np.uint8], name: str, shape: tuple[int, ...], kind: st
         halves = np.stack([data & 15, data >> 4], axis=1).reshape(-1)[:elements].astype(np.int8)
         return np.where(halves > 7, halves - 16, halves).astype(np.int8).reshape(shape)
     need(kind in ANY_TYPES.values(), f"tensor `{name[:80]}` has element {kind}, which no network computes with")
-    wanted = elements * np.dtype(kind).itemsize
-    need(len(data) == wanted, f"tensor `{name[:80]}` has {len(data)} bytes, its shape needs {wanted}")
+    expected_bytes = elements * np.dtype(kind).itemsize
+    need(len(data) == expected_bytes, f"tensor `{name[:80]}` has {len(data)} bytes, its shape needs {expected_bytes}")
     return data.view(np.dtype(kind).newbyteorder("<")).reshape(shape)
 
 

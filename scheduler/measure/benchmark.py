@@ -110,15 +110,15 @@ def benchmark(session: Session, x: Values, effort: Effort | None = None, step: C
     bundle = session.bundle
     cores = used_cores(session)
     output = session.run(x)
-    whole = Sequential(bundle.file(bundle.manifest.whole), cores)
+    undivided = Sequential(bundle.file(bundle.manifest.whole), cores)
     error = (
-        max_error(output, unwrap_single(bundle.manifest.name_outputs(as_arrays(whole.run(x), bundle.manifest.outputs))))
+        max_error(output, unwrap_single(bundle.manifest.name_outputs(as_arrays(undivided.run(x), bundle.manifest.outputs))))
         if session.computes
         else None
     )
     with ExitStack() as stack:
         elsewhere_controls = _controls_elsewhere(session, x, stack)
-        baselines = {f"same net as one graph, {_threads(cores)}": whole.time} | _controls(session, x, cores)
+        baselines = {f"same net as one graph, {_threads(cores)}": undivided.time} | _controls(session, x, cores)
         rounds = _Rounds(session, x, baselines | {name: time for name, (_, time) in elsewhere_controls.items()})
         for number in range(effort.warmup):
             rounds.play(number)
@@ -351,7 +351,7 @@ class Verdict:
     @property
     def comparisons(self) -> tuple[ControlComparison, ...]:
         """The bundle against each control."""
-        return tuple(ControlComparison(name, known.value, known.low or 0.0, known.high) for name, known in self.ratios.items())
+        return tuple(ControlComparison(name, ratio.value, ratio.low or 0.0, ratio.high) for name, ratio in self.ratios.items())
 
 
 def judge_speed(
@@ -376,8 +376,8 @@ def judge_speed(
 def _compare(result: Benchmark, baselines: Sequence[Timing], ratios: Mapping[str, RatioEstimate]) -> tuple[str, str | None]:
     cores = f"{len(result.cores)} core{'s' if len(result.cores) != 1 else ''}"
     if result.sequential is None:
-        whole = f"the same net as one graph takes {result.whole.median_ms:.2f} ms on the same {cores}"
-        return f"no comparison with the original: it ran without controls; {whole}", None
+        undivided = f"the same net as one graph takes {result.whole.median_ms:.2f} ms on the same {cores}"
+        return f"no comparison with the original: it ran without controls; {undivided}", None
     ratio, fastest = ratios[result.sequential.name], result.best_sequential or result.sequential
     comparison = (
         f"{ratios[fastest.name].value:.2f}× ({ratios[fastest.name]}) against the best sequential run ({fastest.name}: the fastest of the "
@@ -436,8 +436,8 @@ def throughput(
 ) -> Throughput:
     """Measure a session's rates: each round runs a burst of every variant, in an order that rotates."""
     cores = used_cores(session)
-    whole = session.bundle.file(session.bundle.manifest.whole)
-    single_core, all_cores = Sequential(whole, cores[:1]), Sequential(whole, cores)
+    network_file = session.bundle.file(session.bundle.manifest.whole)
+    single_core, all_cores = Sequential(network_file, cores[:1]), Sequential(network_file, cores)
     for model in (single_core, all_cores):
         model.run(x)
 

@@ -177,7 +177,7 @@ def time_steadily(
                 samples[name].append(sample)
         if number + 1 >= min_rounds and all(_is_precise(_summarise(name_samples, serial)) for name_samples in samples.values()):
             break
-    return {name: _summarise(some, serial) for name, some in samples.items() if len(some) >= min_rounds}
+    return {name: _summarise(times, serial) for name, times in samples.items() if len(times) >= min_rounds}
 
 
 @dataclass(frozen=True)
@@ -374,7 +374,7 @@ class TransferTimes:
     def spread(self, link: LinkTimes) -> tuple[float, float]:
         """Return the ends of the 90 % interval of the factor on a link's time, over the transfers of either state."""
         stated = max(link.fixed_ms + self.in_bytes / link.to_gbs / 1e6 + self.out_bytes / link.back_gbs / 1e6, 1e-4)
-        ends = [np.quantile(some, at) / stated for some in (self.idle_ms, self.working_ms) for at in (0.05, 0.95)]
+        ends = [np.quantile(powers, quantile) / stated for powers in (self.idle_ms, self.working_ms) for quantile in (0.05, 0.95)]
         return max(min(1.0, float(min(ends))), 0.01), max(1.0, float(max(ends)))
 
 

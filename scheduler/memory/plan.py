@@ -175,8 +175,8 @@ def plan_flow(lifetimes: Lifetimes, alignment: int = 1) -> MemoryPlan:
     never = float(sizes.sum()) * 2 + 1
     # Rows: tensors that get an object. Columns: tensors that hand theirs on, then a new object for each.
     handed = np.where(lifetimes.before.T, np.maximum(0.0, sizes[:, None] - sizes[None, :]), never)
-    fresh = np.where(np.eye(count, dtype=np.bool_), sizes[:, None], never)
-    takers, givers = linear_sum_assignment(np.concatenate([handed, fresh], axis=1))
+    unshared = np.where(np.eye(count, dtype=np.bool_), sizes[:, None], never)
+    takers, givers = linear_sum_assignment(np.concatenate([handed, unshared], axis=1))
     successor = {int(giver): int(taker) for taker, giver in zip(takers, givers, strict=True) if giver < count}
     groups = []
     for start in sorted(set(range(count)) - set(successor.values())):
@@ -219,12 +219,12 @@ def _placed(lifetimes: Lifetimes, order: Iterable[int], overlap: list[list[bool]
     placed: list[tuple[int, int, int]] = []  # offset, end, tensor
     size = 0
     for i in order:
-        row, at = overlap[i], 0
+        row, offset = overlap[i], 0
         for start, end, other in sorted(placed):
-            if row[other] and start < at + tensors[i].bytes and at < end:
-                at = -(-end // alignment) * alignment
-        placed.append((at, at + tensors[i].bytes, i))
-        size = max(size, at + tensors[i].bytes)
+            if row[other] and start < offset + tensors[i].bytes and offset < end:
+                offset = -(-end // alignment) * alignment
+        placed.append((offset, offset + tensors[i].bytes, i))
+        size = max(size, offset + tensors[i].bytes)
     offsets = {tensors[i].name: start for start, _, i in placed}
     return MemoryPlan(dict.fromkeys(offsets, 0), offsets, (size,) if placed else ())
 

@@ -162,5 +162,5 @@ def _ends(session: Session) -> dict[str, tuple[tuple[int, ...], str]]:
     manifest = session.bundle.manifest
     tensors = {tensor.name: tensor for tensor in manifest.tensors}
     outputs = manifest.name_outputs({name: tensors[name] for name in manifest.outputs})
-    named = outputs if len(outputs) > 1 else {"output": next(iter(outputs.values()))}
-    return {name: (item.shape, item.dtype) for name, item in ({name: tensors[name] for name in manifest.inputs} | named).items()}
+    outputs_by_name = outputs if len(outputs) > 1 else {"output": next(iter(outputs.values()))}
+    return {name: (item.shape, item.dtype) for name, item in ({name: tensors[name] for name in manifest.inputs} | outputs_by_name).items()}

@@ -191,7 +191,7 @@ class Buffers:
     def _lifetimes(self, plan: ExecutionPlan) -> Lifetimes:
         """When memory is in use, by steps: the arrival of the inputs, the plan's own, and the collection of the outputs."""
         arrival, collection = 0, len(plan.order) + 1
-        number = {name: at + 1 for name, at in plan.order.items()}
+        number = {name: position + 1 for name, position in plan.order.items()}
         uses: dict[str, set[int]] = {name: set() for name in self._tensors}
         writer = {tensor: number[name] for tensor, name in plan.writers.items()}
         for tensor, steps in uses.items():

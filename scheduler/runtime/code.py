@@ -130,7 +130,7 @@ class CompiledSubgraphs:
         """Delegates whose subgraphs may run on any thread, several of them at once."""
         return frozenset(name for (name, _), delegate in self._delegates.items() if delegate.reentrant)
 
-    def abort(self, place: Placement, why: str) -> AbortResult:
+    def abort(self, place: Placement, reason: str) -> AbortResult:
         """Have a delegate give up what hangs.
 
         Returns:
@@ -141,7 +141,7 @@ class CompiledSubgraphs:
             return "no"
         if delegate.restarting:
             return "restarting"
-        return "ended" if delegate.abort(why) else "no"
+        return "ended" if delegate.abort(reason) else "no"
 
     @property
     def computes(self) -> bool:

@@ -458,7 +458,7 @@ class Executor:
         calls = [call for call in self.lanes[0].calls.values() if isinstance(call, AsyncInvocation)]
         waiter = threading.Thread(target=_wait_for_all, args=(calls,), name="nn-stretch rest", daemon=True)
         waiter.start()
-        if not all(rest.wait(max(0.0, deadline - monotonic())) for rest in idle_events.values()):
+        if not all(idle.wait(max(0.0, deadline - monotonic())) for idle in idle_events.values()):
             return False
         waiter.join(max(0.0, deadline - monotonic()))
         if waiter.is_alive():

@@ -143,11 +143,11 @@ def replay(path: Path) -> Replay:
     machines: dict[int, Machine] = {}
     events = finished = 0
     for number, line in _lines(path):
-        where = f"line {number} of {path}"
-        instructions = _apply(machines, line, where)
+        location = f"line {number} of {path}"
+        instructions = _apply(machines, line, location)
         if isinstance(line, Line):
             if instructions != line.instructions:
-                raise StretchError(f"{where} answers {_describe(line.instructions)}, the state machine {_describe(instructions)}", _HINT)
+                raise StretchError(f"{location} answers {_describe(line.instructions)}, the state machine {_describe(instructions)}", _HINT)
             events += 1
             finished += sum(isinstance(instruction, Finish) for instruction in instructions)
     if not machines:
@@ -155,19 +155,19 @@ def replay(path: Path) -> Replay:
     return Replay(len(machines), events, finished)
 
 
-def _apply(machines: dict[int, Machine], line: Opening | Line, where: str) -> list[Instruction]:
+def _apply(machines: dict[int, Machine], line: Opening | Line, location: str) -> list[Instruction]:
     """What the machine of a line answers to its event; a machine that the line opens is added."""
     if isinstance(line, Opening) and line.schema != SCHEMA:
-        raise StretchError(f"{where} has schema {line.schema}, this nn-stretch replays {SCHEMA}", _HINT)
+        raise StretchError(f"{location} has schema {line.schema}, this nn-stretch replays {SCHEMA}", _HINT)
     if isinstance(line, Line) and line.machine not in machines:
-        raise StretchError(f"{where} is of machine {line.machine}, which no line before it opens", _HINT)
+        raise StretchError(f"{location} is of machine {line.machine}, which no line before it opens", _HINT)
     try:
         if isinstance(line, Opening):
             machines[line.machine] = line.make_machine()
             return []
         return machines[line.machine].handle(line.event)
     except (ValueError, StretchError) as error:
-        raise StretchError(f"{where} cannot follow what stands before it: {error}", _HINT) from error
+        raise StretchError(f"{location} cannot follow what stands before it: {error}", _HINT) from error
 
 
 def _lines(path: Path) -> Iterator[tuple[int, Opening | Line]]:

@@ -54,23 +54,23 @@ class Sequential:
             return (perf_counter_ns() - start) / 1e6
 
 
-def max_error(got: Values, expected: Values) -> float:
+def max_error(actual: Values, expected: Values) -> float:
     """Largest difference, relative to the largest expected element; of several outputs, the worst."""
     if isinstance(expected, Mapping):
-        assert isinstance(got, Mapping)
-        return max(max_error(got[name], value) for name, value in expected.items())
-    assert not isinstance(got, Mapping)
-    return relative(got, expected)
+        assert isinstance(actual, Mapping)
+        return max(max_error(actual[name], value) for name, value in expected.items())
+    assert not isinstance(actual, Mapping)
+    return relative(actual, expected)
 
 
-def relative(got: NDArray[Any], expected: NDArray[Any]) -> float:
+def relative(actual: NDArray[Any], expected: NDArray[Any]) -> float:
     """Largest difference of two tensors, relative to the largest element of the second.
 
     What lies between 0 and 1 everywhere may come of a sigmoid: runtimes compute it from numbers around 1, of which
     the last places are no difference, however little is left.
     """
     largest = float(np.max(np.abs(expected)))
-    difference = float(np.max(np.abs(got - expected)))
+    difference = float(np.max(np.abs(actual - expected)))
     if float(np.min(expected)) >= 0 and largest <= 1:
         # a difference that is no number stays none
         difference = difference if difference != difference else max(0.0, difference - ROUNDING_ERROR)
@@ -100,7 +100,7 @@ def allowed_distance(checks: Mapping[str, Any], tensor: str, precision: str = "f
     return max(default, MARGIN * stated) if precision == "fp32" and isinstance(stated, float) else default
 
 
-def distance(got: Array, expected: Array, precision: str) -> float:
+def distance(actual: Array, expected: Array, precision: str) -> float:
     """How far a tensor is from the expected one; NaN if it holds one.
 
     Args:
@@ -108,8 +108,8 @@ def distance(got: Array, expected: Array, precision: str) -> float:
     """
     with np.errstate(all="ignore"):
         if precision == "fp32":
-            return max_error(got, expected)
-        return float(np.linalg.norm((got - expected).ravel().astype(np.float64))) / (float(np.linalg.norm(expected)) or 1.0)
+            return max_error(actual, expected)
+        return float(np.linalg.norm((actual - expected).ravel().astype(np.float64))) / (float(np.linalg.norm(expected)) or 1.0)
 
 
 #: Computes a subgraph's outputs from the same inputs by another delegate, whose name comes with them; None if there is no other.
@@ -138,12 +138,12 @@ class Check:
         if recomputed is None:
             return
         name, expected = recomputed
-        for got, want, allowed in zip(self.outputs, expected, self.allowed, strict=True):
-            if not _finite(want):
+        for actual, reference, allowed in zip(self.outputs, expected, self.allowed, strict=True):
+            if not _finite(reference):
                 continue  # the network itself has no number there
-            if not _finite(got):
+            if not _finite(actual):
                 raise UnableError(f"it gave NaN or infinity where the delegate `{name}` gives numbers")
-            error = distance(got, want, self.precision)
+            error = distance(actual, reference, self.precision)
             if not error <= allowed:
                 raise UnableError(
                     f"its result is off by {error:.2g} from that of the delegate `{name}`, {allowed:g} is allowed in {self.precision}"

@@ -65,15 +65,17 @@ def step_failure(step: str, place: Placement | None, cause: BaseException | None
     )
 
 
-def delegate_failure(name: str, what: str, cause: Exception) -> StretchError:
+def delegate_failure(name: str, action: str, cause: Exception) -> StretchError:
     """An error that names a delegate which broke off, and the package it is from."""
     reason = (str(cause).strip().splitlines() or [""])[0]
-    return StretchError(f"the delegate `{name}` failed to {what}: {type(cause).__name__}{f': {reason}' if reason else ''}", _authors(name))
+    return StretchError(
+        f"the delegate `{name}` failed to {action}: {type(cause).__name__}{f': {reason}' if reason else ''}", _authors(name)
+    )
 
 
 def _authors(name: str) -> str | None:
-    where = origin(name)
-    return f"`{name}` is a plug-in ({where}): report it to its authors" if where else None
+    package = origin(name)
+    return f"`{name}` is a plug-in ({package}): report it to its authors" if package else None
 
 
 #: Seconds after which a wait looks up: a signal that comes between a thread's last step and its sleep does not wake it.

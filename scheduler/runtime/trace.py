@@ -102,7 +102,7 @@ def perfetto(tracks: Mapping[str, Sequence[Trace]], depths: Mapping[str, Sequenc
                 events.append(event | {"args": {"queue": span.queue, "inference": number}})
             if trace.load is not None:
                 events.append(_counter(pid, "load average", trace.end_ns - zero, {"load": trace.load}))
-        events += [_counter(pid, "running", at - zero, {"subgraphs": count}) for at, count in _running(traces)]
+        events += [_counter(pid, "running", time - zero, {"subgraphs": count}) for time, count in _running(traces)]
         for depth in (depths or {}).get(group, ()):
             if depth.at_ns >= zero:
                 events.append(_counter(pid, "waiting", depth.at_ns - zero, dict(depth.waiting)))
@@ -137,9 +137,9 @@ def _running(traces: Sequence[Trace]) -> list[tuple[int, int]]:
     spans: list[Span] = [span for trace in traces for span in trace.spans if span.kind == "subgraph"]
     changes = sorted([(span.start_ns, 1) for span in spans] + [(span.end_ns, -1) for span in spans])
     count, points = 0, []
-    for at, change in changes:
+    for time, change in changes:
         count += change
-        points.append((at, count))
+        points.append((time, count))
     return points
 
 

@@ -91,9 +91,9 @@ def admit(networks: Sequence[Network], demands: Sequence[Demand], in_flight: int
         return _simulate(networks, [replace(demand, per_second=demand.per_second * factor) for demand in demands], scene)
 
     results = simulate(1.0) if highest_share <= 1 + _ROUNDING else {}
-    holds = bool(results) and not any(one.missed for one in results.values())
+    holds = bool(results) and not any(result.missed for result in results.values())
     factor = _greatest(
-        lambda factor: not any(one.missed for one in simulate(factor).values()),
+        lambda factor: not any(result.missed for result in simulate(factor).values()),
         1.0 if holds else 0.0,
         1 / highest_share if highest_share else 1.0,
     )
@@ -125,12 +125,12 @@ def _simulate(networks: Sequence[Network], demands: Sequence[Demand], scene: Sce
     ran = Clock(network, first, others, sharing=TurnTaking(tuple(demands[index].weight for index in order))).run()
     served = dict(zip(order, ran.clients, strict=True))
     return {
-        network.name: _kept(served[index], periods[index], limits_ms[index], ran.elapsed_ms, scenes[index].runs)
+        network.name: _demand_result(served[index], periods[index], limits_ms[index], ran.elapsed_ms, scenes[index].runs)
         for index, network in enumerate(networks)
     }
 
 
-def _kept(served: ClientResult, period: float, allowed: float, elapsed: float, runs: int) -> DemandResult:
+def _demand_result(served: ClientResult, period: float, allowed: float, elapsed: float, runs: int) -> DemandResult:
     """How one demand was met."""
     ended = served.latencies_ms
     due = min(runs, max(0, floor((elapsed - allowed) / period) + 1))
@@ -153,7 +153,7 @@ def _reason(
     demands: Sequence[Demand],
     alone: Sequence[float],
     busy: Mapping[str, float],
-    kept: Mapping[str, DemandResult],
+    results: Mapping[str, DemandResult],
     factor: float,
 ) -> str:
     most = max(busy, key=busy.__getitem__)
@@ -162,10 +162,10 @@ def _reason(
     for name, demand, ms in zip(names, demands, alone, strict=True):
         if demand.deadline_ms is not None and ms > demand.deadline_ms:
             return f"an inference of `{name}` takes {ms:.2f} ms without a concurrent workload, more than its deadline of {demand.deadline_ms:g} ms"
-    name = max(kept, key=lambda network: kept[network].missed)
-    one = kept[name]
-    if one.missed:
+    name = max(results, key=lambda network: results[network].missed)
+    result = results[name]
+    if result.missed:
         demand = demands[names.index(name)]
-        what = "have no room when they come" if demand.deadline_ms is None else f"miss the deadline of {demand.deadline_ms:g} ms"
-        return f"{one.missed} of {one.requests} simulated requests of `{name}` {what}"
+        consequence = "have no room when they come" if demand.deadline_ms is None else f"miss the deadline of {demand.deadline_ms:g} ms"
+        return f"{result.missed} of {result.requests} simulated requests of `{name}` {consequence}"
     return f"held in a simulation; the busiest is `{most}`, {100 * busy[most]:.0f} % of the time, and {factor:.2f} times the rates are held too"

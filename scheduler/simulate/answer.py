@@ -232,10 +232,10 @@ def _check(bundle: Bundle, device: DeviceProfile, scene: Scene, request: "Simula
                 "name the device to simulate them on with --device",
             )
     for alternative in request.alternatives:
-        for kind, ours, theirs in _comparable_facts(bundle.manifest, alternative.bundle.manifest):
-            if ours != theirs:
+        for kind, first, second in _comparable_facts(bundle.manifest, alternative.bundle.manifest):
+            if first != second:
                 raise UsageError(
-                    f"{alternative.name} cannot take the place of {bundle.path}: its {kind} is {theirs}, not {ours}",
+                    f"{alternative.name} cannot take the place of {bundle.path}: its {kind} is {second}, not {first}",
                     "alternatives are plans of the same network for the same device, as of `stretch branch MODEL --processors cpu,dsp`",
                 )
     for path, arrivals in ((bundle.path, scene.arrivals), *((workload.bundle.path, workload.arrivals) for workload in request.workloads)):
@@ -246,13 +246,13 @@ def _check(bundle: Bundle, device: DeviceProfile, scene: Scene, request: "Simula
             )
 
 
-def _comparable_facts(one: Manifest, two: Manifest) -> list[tuple[str, object, object]]:
+def _comparable_facts(first: Manifest, second: Manifest) -> list[tuple[str, object, object]]:
     return [
-        ("network", one.model.name, two.model.name),
-        ("device", one.device, two.device),
-        ("original's number of multiply-accumulates", one.model.original_macs, two.model.original_macs),
-        ("input", _ends(one, one.inputs), _ends(two, two.inputs)),
-        ("output", _ends(one, one.outputs), _ends(two, two.outputs)),
+        ("network", first.model.name, second.model.name),
+        ("device", first.device, second.device),
+        ("original's number of multiply-accumulates", first.model.original_macs, second.model.original_macs),
+        ("input", _ends(first, first.inputs), _ends(second, second.inputs)),
+        ("output", _ends(first, first.outputs), _ends(second, second.outputs)),
     ]
 
 
@@ -396,12 +396,12 @@ def _admission(networks: Sequence[Network], scene: Scene, request: SimulationReq
     rates = [(scene.arrivals, request.deadline_ms), *((workload.arrivals, workload.deadline_ms) for workload in request.workloads)]
     demands = [Demand(1e3 / arrivals.every_ms, deadline) for arrivals, deadline in rates if arrivals is not None]
     # bundles may have the same name
-    named = [
+    networks_by_name = [
         replace(network, name=network.name if not number else f"{network.name} ({number + 1})") for number, network in enumerate(networks)
     ]
-    admission = admit(named, demands, scene.in_flight, scene.jitter, scene.seed)
-    kept = [admission.kept.get(network.name, DemandResult(0, 0, None)) for network in named]
-    answers = [filled(DemandAnswer, met, demand, bundle=n.name) for n, demand, met in zip(named, demands, kept, strict=True)]
+    admission = admit(networks_by_name, demands, scene.in_flight, scene.jitter, scene.seed)
+    results = [admission.kept.get(network.name, DemandResult(0, 0, None)) for network in networks_by_name]
+    answers = [filled(DemandAnswer, met, demand, bundle=n.name) for n, demand, met in zip(networks_by_name, demands, results, strict=True)]
     return filled(AdmissionAnswer, admission, busy=dict(admission.busy), demands=tuple(answers))
 
 

@@ -185,8 +185,8 @@ def computing_beside(manifest: Manifest, starts: Mapping[str, float], device: De
         written = {name for entry in entries for name in entry.outputs}
         works = []
         for entry in entries:
-            beside = contention_factors(device, entry.processor, Shares(*entry.contended_shares), processors)
-            works.append(ProcessorWork(entry.processor, starts[entry.name], _stated(entry), beside, device.feeder(entry.processor)))
+            contention = contention_factors(device, entry.processor, Shares(*entry.contended_shares), processors)
+            works.append(ProcessorWork(entry.processor, starts[entry.name], _stated(entry), contention, device.feeder(entry.processor)))
         if len(processors) == len(entries) and not any(written.intersection(entry.inputs) for entry in entries):
             computing |= {e.name: end._replace(ms=end.ms - starts[e.name]) for e, end in zip(entries, end_times(works), strict=True)}
         else:
@@ -311,8 +311,8 @@ def read_steps(path: Path) -> StepTable:
     for step in steps:
         for name in step.dependencies:
             if name not in lines:
-                what = f"{path}, line {lines[step.name]}: `{step.name}` needs `{name}`, which is no step of the table"
-                raise StretchError(what, nearest(name, lines))
+                problem = f"{path}, line {lines[step.name]}: `{step.name}` needs `{name}`, which is no step of the table"
+                raise StretchError(problem, nearest(name, lines))
     try:
         TopologicalSorter({step.name: step.dependencies for step in steps}).prepare()
     except CycleError as error:
@@ -378,7 +378,7 @@ def _times_on_device(table: StepTable, device: DeviceProfile) -> dict[str, StepT
         for reader in readers.get(step.name, ()):
             # read back once, whoever reads it
             back = max(back, links.parts_of_bytes(family, reader, step.bytes or 0).get(family, 0.0))
-        beside = contention_factors(device, step.processor, Shares(arithmetic=1.0), device.processors)
-        time = StepTime.of(step.processor, into, step.ms, back, beside, device.feeder(step.processor))
+        contention = contention_factors(device, step.processor, Shares(arithmetic=1.0), device.processors)
+        time = StepTime.of(step.processor, into, step.ms, back, contention, device.feeder(step.processor))
         times[step.name] = replace(time, overlaps_own_inference=True)
     return times

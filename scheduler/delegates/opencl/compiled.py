@@ -164,7 +164,9 @@ class OpenCLInvocation(AsyncInvocation):
         events: list[Any] = []
 
         def launch() -> None:
-            events.extend(self._cl.enqueue_nd_range_kernel(self._queue, one.kernel, one.grid, one.local) for one in self._commands)
+            events.extend(
+                self._cl.enqueue_nd_range_kernel(self._queue, command.kernel, command.grid, command.local) for command in self._commands
+            )
 
         with self._device.lock:
             self._enqueue(launch)
@@ -238,9 +240,9 @@ def raised(times: Sequence[float], total: float) -> list[float]:
     A device waits for the thread that feeds it after each kernel that is shorter than a launch, so these take as long as the launch.
     """
     ordered = sorted(times)
-    for count, above in enumerate([*ordered[1:], float("inf")], start=1):
+    for count, bound in enumerate([*ordered[1:], float("inf")], start=1):
         floor = (total - sum(ordered[count:])) / count
-        if floor <= above:
+        if floor <= bound:
             break
     return [max(time, floor) for time in times]
 

@@ -102,13 +102,13 @@ class OpenCLTuning(Tuning):
 def pair_launches(before: Sequence[Any], after: Sequence[Any]) -> list[tuple[Any, Any]]:
     """Launches of the same node before and after; another algorithm has other launches, whose times stand for the node."""
     pairs: list[tuple[Any, Any]] = []
-    nodes = list(dict.fromkeys([one.launch.node for one in before] + [one.launch.node for one in after]))
+    nodes = list(dict.fromkeys([row.launch.node for row in before] + [row.launch.node for row in after]))
     for node in nodes:
-        old, new = ([one for one in rows if one.launch.node == node] for rows in (before, after))
-        if [one.launch.kernel for one in old] == [one.launch.kernel for one in new]:
+        old, new = ([row for row in rows if row.launch.node == node] for rows in (before, after))
+        if [row.launch.kernel for row in old] == [row.launch.kernel for row in new]:
             pairs += zip(old, new, strict=True)
         else:
-            pairs += [(one, None) for one in old] + [(None, one) for one in new]
+            pairs += [(row, None) for row in old] + [(None, row) for row in new]
     return pairs
 
 

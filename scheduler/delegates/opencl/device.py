@@ -191,14 +191,14 @@ def _open(cores: tuple[int, ...]) -> OpenDevice:
         queue = cl.CommandQueue(context, device, properties=cl.command_queue_properties.PROFILING_ENABLE)
     except cl.Error as error:
         raise StretchError(f"the OpenCL device `{device.name.strip()}` cannot be opened: {first_line(error)}") from error
-    whole = find_device()
-    driver = f"{whole.platform.name} {whole.version} {whole.driver_version}"
+    root_device = find_device()
+    driver = f"{root_device.platform.name} {root_device.version} {root_device.driver_version}"
     return OpenDevice(context, queue, traits, device.name.strip(), driver, Arenas(context))
 
 
 def device_traits(device: Any) -> Traits:
     """The entry of devices.toml that fits a device, with the limits that the device states."""
-    named = f"{device.name} {device.version}"
+    description = f"{device.name} {device.version}"
     extensions = device.extensions.split()
     for entry in _entries():
         if _matches_entry(entry, device):
@@ -217,7 +217,7 @@ def device_traits(device: Any) -> Traits:
                 # A CPU's driver states it as well where every operation goes through floats.
                 fp16="cl_khr_fp16" in extensions and (not entry["cpu"] or bool(cpu_flags() & HALF_FLAGS)),
             )
-    raise StretchError(f"devices.toml has no entry for the OpenCL device `{named}`")
+    raise StretchError(f"devices.toml has no entry for the OpenCL device `{description}`")
 
 
 def _image_limits(device: Any) -> tuple[int, int, int]:

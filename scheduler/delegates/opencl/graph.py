@@ -195,14 +195,14 @@ def merge_pads(graph: KernelGraph) -> None:
             after.op == "AveragePool" and not after.attrs.get("ceil_mode") and (after.attrs.get("count_include_pad") or not any(inner))
         )
         if after.op == "Conv" and after.inputs[0] == node.output:
-            more: dict[str, object] = {}
+            attributes: dict[str, object] = {}
         elif plain_average:
-            more = {"count_include_pad": 1}
+            attributes = {"count_include_pad": 1}
         else:
             continue
         total = tuple(int(a) + int(pads[i]) for a, i in zip(inner, (2, 3, 6, 7), strict=True))
         merged = replace(
-            after.with_attrs(pads=total, **more), inputs=(node.inputs[0], *after.inputs[1:]), merged=(*after.merged, *node.merged)
+            after.with_attrs(pads=total, **attributes), inputs=(node.inputs[0], *after.inputs[1:]), merged=(*after.merged, *node.merged)
         )
         _replace_node(graph, after, merged)
         graph.nodes.remove(node)

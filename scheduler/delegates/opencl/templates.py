@@ -180,8 +180,8 @@ def concat(state: KernelLowering, node: KernelNode) -> None:
         written = state.is_slice(name) and state.blocked(name).buffer == target.buffer
         if not written:
             n, _, h, w = target.image
-            whole = replace(target, shape=(n, channels, h, w))
-            state.add(move_launch(state, state.blocked(name), whole, node.name, start=(0, 0, 0, first), pad_lanes=False))
+            target_shape = replace(target, shape=(n, channels, h, w))
+            state.add(move_launch(state, state.blocked(name), target_shape, node.name, start=(0, 0, 0, first), pad_lanes=False))
         first += channels
 
 
@@ -211,8 +211,8 @@ def resize(state: KernelLowering, node: KernelNode) -> None:
     """Nearest neighbour by whole factors."""
     scales = [float(s) for s in state.constant(node.inputs[2])] if len(node.inputs) > 2 and node.inputs[2] else []
     mode = (node.attrs.get("mode", b"nearest"), node.attrs.get("coordinate_transformation_mode"), node.attrs.get("nearest_mode"))
-    whole = len(scales) == 4 and scales[:2] == [1, 1] and all(s >= 1 and s == int(s) for s in scales)
-    if not whole or mode != (b"nearest", b"asymmetric", b"floor"):
+    is_integer = len(scales) == 4 and scales[:2] == [1, 1] and all(s >= 1 and s == int(s) for s in scales)
+    if not is_integer or mode != (b"nearest", b"asymmetric", b"floor"):
         raise UnsupportedError("images are enlarged by whole factors and nearest neighbours only")
     source, target = state.blocked(node.inputs[0]), state.result(node.output)
     state.add(move_launch(state, source, target, node.name, scale=(int(scales[2]), int(scales[3]), 1, 1)))
@@ -313,9 +313,9 @@ def softmax(state: KernelLowering, node: KernelNode) -> None:
     """Softmax and LogSoftmax along any one dimension."""
     shape = state.shape(node.output)
     axis = int(node.attrs.get("axis", -1)) % len(shape)
-    outside, inside = prod(shape[:axis]), prod(shape[axis + 1 :])
-    sizes = Ints((outside, shape[axis], inside, 0))
-    _add_lines(state, node, outside * inside, (), (sizes,), "softmax", defines(LOGARITHM=node.op == "LogSoftmax"))
+    outer, inner = prod(shape[:axis]), prod(shape[axis + 1 :])
+    sizes = Ints((outer, shape[axis], inner, 0))
+    _add_lines(state, node, outer * inner, (), (sizes,), "softmax", defines(LOGARITHM=node.op == "LogSoftmax"))
 
 
 def layer_norm(state: KernelLowering, node: KernelNode) -> None:

@@ -146,7 +146,7 @@ class ScheduleTuner:
         kernel, shape = tuned_key(launches[0])
         if (kernel, shape) in done:
             return
-        times = {use: min(_conv_ms(one) for _ in range(self._rounds)) for use, one in compiled.items()}
+        times = {use: min(_conv_ms(trial) for _ in range(self._rounds)) for use, trial in compiled.items()}
         automatic = self._compile(graph, self._options, Schedules(self._device.traits, current))
         use_untuned = int(any(launch.kernel == "winograd_in" for launch in automatic.launches))
         before = times["on" if use_untuned else "off"]
@@ -192,7 +192,7 @@ class ScheduleTuner:
                 continue
         if not trials:
             raise StretchError(f"no schedule of the kernel `{key[0]}` for {key[1]} can be compiled on `{self._device.name}`")
-        times = race([partial(_conv_ms, one) for _, one in trials], self._rounds, DROP_RATIO, trial_rounds=2)
+        times = race([partial(_conv_ms, compiled) for _, compiled in trials], self._rounds, DROP_RATIO, trial_rounds=2)
         return [(candidate, times[i]) for i, (candidate, _) in enumerate(trials)]
 
     def _compile(self, graph: KernelGraph, options: Options, schedules: Schedules) -> OpenCLCompiled:

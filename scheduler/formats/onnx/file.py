@@ -109,8 +109,8 @@ def _attribute(attribute: Any, stores: bool, model: Path) -> Any:
     """The value of an attribute: a number, a word, a list, or the tensor of an operator that stores one."""
     import onnx.helper
 
-    plain = attribute.type in PLAIN_ATTRIBUTES or (stores and attribute.type == _TENSOR)
-    need(plain and not attribute.ref_attr_name, f"its attribute `{attribute.name}` is no number or word")
+    is_allowed = attribute.type in PLAIN_ATTRIBUTES or (stores and attribute.type == _TENSOR)
+    need(is_allowed and not attribute.ref_attr_name, f"its attribute `{attribute.name}` is no number or word")
     return stored_tensor(attribute.t, model) if attribute.type == _TENSOR else onnx.helper.get_attribute_value(attribute)
 
 
@@ -282,8 +282,8 @@ def operators(proto: Any) -> Iterator[OperatorNodes]:
         nodes = sorted(_nodes(node, producers, inner, names), key=lambda member: place[member.output[0]])
         read = [names.resolve(name) for member in nodes for name in member.input if name]
         tensors = [name for name in read if name not in weights and name not in inner]
-        inside = {name for member in nodes for name in member.output}
-        inner -= inside
+        produced = {name for member in nodes for name in member.output}
+        inner -= produced
         # What an operator of several nodes reads, more than one of them may read, and calls of torch read each tensor once.
         inputs = tuple(dict.fromkeys(tensors)) if len(nodes) > 1 or kind[0] == _OPAQUE else tuple(tensors)
         sharing = [(SHARED, entry.value) for entry in node.metadata_props if entry.key == SHARING]
@@ -345,20 +345,20 @@ def _check_operator(graph: OpGraph, part: OperatorNodes, shapes: Mapping[str, Sh
     """Refuse an operator that its nodes are not."""
     op = graph.by_name[part.op.name]
     node = part.nodes[-1]
-    where = f"operator `{op.name}` states that it is a {op.kind}"
+    statement = f"operator `{op.name}` states that it is a {op.kind}"
     output_shape = shapes[node.output[0]]
-    need(output_shape == op.shape, f"{where} of shape {list(op.shape)}, its node {node.op_type} makes {list(output_shape)}")
-    there = Counter(_squeezed(shapes[name]) for name in part.weights)
+    need(output_shape == op.shape, f"{statement} of shape {list(op.shape)}, its node {node.op_type} makes {list(output_shape)}")
+    counts = Counter(_squeezed(shapes[name]) for name in part.weights)
     for shape in graph.op_weights(op).values():
-        need(bool(there[_squeezed(shape)]), f"{where} with a weight of shape {list(shape)}, its nodes read none")
-        there[_squeezed(shape)] -= 1
+        need(bool(counts[_squeezed(shape)]), f"{statement} with a weight of shape {list(shape)}, its nodes read none")
+        counts[_squeezed(shape)] -= 1
     for attribute in (attribute for member in part.nodes for attribute in member.attribute):
         # the kernel of calls of torch is the family of their time
         key = "" if op.kind == _OPAQUE else _ATTRIBUTE_NAMES.get(attribute.name, "")
         value = tuple(attribute.ints) if attribute.ints else attribute.i
         # the kernel of an opaque operator is a word
         if key in op.attrs and op.kind != "opaque" and op.attrs[key] != value:
-            raise StretchError(f"{where} with {key} {op.attrs[key]}, its node {node.op_type} has {value}")
+            raise StretchError(f"{statement} with {key} {op.attrs[key]}, its node {node.op_type} has {value}")
 
 
 def _squeezed(shape: Shape) -> Shape:

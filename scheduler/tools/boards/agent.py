@@ -80,15 +80,15 @@ class Agent:
 
     def path(self, *names: str) -> str:
         """A path below the folder of this agent, whose names lead nowhere else."""
-        inside = [part for name in names for part in name.split("/")]
-        if not self.root or any(part in ("", ".", "..") for part in inside):
+        parts = [part for name in names for part in name.split("/")]
+        if not self.root or any(part in ("", ".", "..") for part in parts):
             raise OSError(errno.EINVAL, "the name leads out of the folder", "/".join(names))
-        return os.path.join(self.root, *inside)
+        return os.path.join(self.root, *parts)
 
-    def unfinished(self, what: str) -> str:
+    def unfinished(self, activity: str) -> str:
         """A new path for what is not whole yet, with the number of this process in it."""
         self.drafts += 1
-        return self.path("unfinished", f"{what}-{os.getpid()}-{self.drafts}")
+        return self.path("unfinished", f"{activity}-{os.getpid()}-{self.drafts}")
 
     def clean(self, process: int) -> None:
         """Remove the unfinished files of this process and of processes that have ended."""
@@ -117,10 +117,10 @@ class Agent:
         """Whether there is a folder of this name, and in it these files with these SHA-256 (None: whatever is in it)."""
         folder = self.path(name)
         try:
-            kept = os.path.isdir(folder) and all(sha256(self.path(name, file)) == digest for file, digest in (files or {}).items())
+            is_complete = os.path.isdir(folder) and all(sha256(self.path(name, file)) == digest for file, digest in (files or {}).items())
         except OSError:
-            kept = False
-        return {"kept": kept}
+            is_complete = False
+        return {"kept": is_complete}
 
     def do_put(self, name: str, trial: list[str], replace: bool) -> dict[str, Any]:
         """Unpack a tar archive that follows as the folder `name`, if ``python`` with the words of a trial runs on it.
@@ -207,7 +207,7 @@ class Agent:
         """Return a child's stdout; pass its messages and questions to the other end, which is watched."""
         assert child.stdout is not None
         assert child.stderr is not None
-        answer, said, questions = bytearray(), b"", b""
+        answer, buffered, questions = bytearray(), b"", b""
         streams = {child.stdout.fileno(), child.stderr.fileno()}
         with selectors.DefaultSelector() as watched:
             for stream in (*streams, question_in, self.requests.fileno()):
@@ -226,16 +226,16 @@ class Agent:
                         if len(answer) > MAX_ANSWER:
                             raise OSError(errno.EFBIG, "the answer is too large")
                     elif key.fd == question_in:
-                        *whole, questions = (questions + data).split(b"\n")
-                        for line in whole:
+                        *lines, questions = (questions + data).split(b"\n")
+                        for line in lines:
                             self.pass_question(json.loads(line.decode()), answer_out)
                     else:
-                        *whole, said = (said + data).split(b"\n")
-                        for line in whole:
+                        *lines, buffered = (buffered + data).split(b"\n")
+                        for line in lines:
                             self.send({"said": line[:2000].decode("utf-8", "replace")})
-                        said = said[-2000:]
-        if said:
-            self.send({"said": said.decode("utf-8", "replace")})
+                        buffered = buffered[-2000:]
+        if buffered:
+            self.send({"said": buffered.decode("utf-8", "replace")})
         return bytes(answer)
 
     def pass_question(self, question: dict[str, Any], answer_out: int) -> None:

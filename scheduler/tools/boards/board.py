@@ -57,8 +57,8 @@ class BoardArchive:
 
     def write(self, stream: Any, step: Callable[[int], None] = lambda done: None) -> None:
         """Write them as a tar archive, without owners and times (`step`: called with the bytes done after each file)."""
-        done, plain = 0, nullcontext(stream)
-        packed: Any = gzip.GzipFile(fileobj=stream, mode="wb", compresslevel=_LEVEL, mtime=0) if self.compress else plain
+        done, context = 0, nullcontext(stream)
+        packed: Any = gzip.GzipFile(fileobj=stream, mode="wb", compresslevel=_LEVEL, mtime=0) if self.compress else context
         with packed as target, tarfile.open(fileobj=target, mode="w|") as archive:
             for name in sorted(self.files):
                 with self.files[name].open("rb") as content:
@@ -78,10 +78,10 @@ def files_below(folder: Path, skipped: Iterable[str] = ()) -> dict[str, Path]:
 
 def digest_of(parts: Iterable[str]) -> str:
     """Some digits of the SHA-256 of several texts in their order."""
-    whole = hashlib.sha256()
+    digest = hashlib.sha256()
     for part in parts:
-        whole.update(part.encode() + b"\0")
-    return whole.hexdigest()[:DIGITS]
+        digest.update(part.encode() + b"\0")
+    return digest.hexdigest()[:DIGITS]
 
 
 DISTRIBUTION = "nn-stretch"
@@ -106,11 +106,11 @@ def our_archive() -> BoardArchive:
     for package in PACKAGES:
         folder = Path(str(resources.files(package)))
         files |= {f"{package}/{name}": path for name, path in files_below(folder, _SKIPPED).items()}
-    about = distribution()
-    for entry in about.files or ():
+    distribution_package = distribution()
+    for entry in distribution_package.files or ():
         # of an editable install, records and links of this machine stay here
         if entry.parent.name.endswith(".dist-info") and entry.name in ("METADATA", "entry_points.txt", "LICENSE"):
-            files[entry.as_posix()] = Path(str(about.locate_file(entry)))
+            files[entry.as_posix()] = Path(str(distribution_package.locate_file(entry)))
     content = (f"{name}:{hashlib.sha256(path.read_bytes()).hexdigest()}" for name, path in sorted(files.items()))
     return BoardArchive(f"nn-stretch/{digest_of(content)}", files)
 
@@ -138,9 +138,9 @@ def requirements(extras: Sequence[str], facts: Facts) -> list[Requirement]:
 
 def _holds(requirement: Requirement, facts: Facts, extras: Sequence[str]) -> bool:
     marker = requirement.marker
-    there = {"platform_machine": facts.arch, "python_full_version": facts.python, "platform_system": "Linux", "sys_platform": "linux"}
-    here: Mapping[str, object] = default_environment()
-    return marker is None or any(marker.evaluate({**here, **there, "extra": extra}) for extra in extras)  # type: ignore[dict-item]
+    environment = {"platform_machine": facts.arch, "python_full_version": facts.python, "platform_system": "Linux", "sys_platform": "linux"}
+    local: Mapping[str, object] = default_environment()
+    return marker is None or any(marker.evaluate({**local, **environment, "extra": extra}) for extra in extras)  # type: ignore[dict-item]
 
 
 def pins(stated: Sequence[Requirement], facts: Facts) -> list[str]:
@@ -151,15 +151,15 @@ def pins(stated: Sequence[Requirement], facts: Facts) -> list[str]:
     versions: dict[str, str] = {}
     left = list(stated)
     while left:
-        wanted = left.pop()
+        current = left.pop()
         try:
-            about = metadata.distribution(wanted.name)
+            package = metadata.distribution(current.name)
         except metadata.PackageNotFoundError:
             continue
-        if about.metadata["Name"] not in versions:
-            versions[about.metadata["Name"]] = about.version
-            inner = (Requirement(text) for text in about.requires or ())
-            left += [requirement for requirement in inner if _holds(requirement, facts, ("", *wanted.extras))]
+        if package.metadata["Name"] not in versions:
+            versions[package.metadata["Name"]] = package.version
+            inner = (Requirement(text) for text in package.requires or ())
+            left += [requirement for requirement in inner if _holds(requirement, facts, ("", *current.extras))]
     return sorted(f"{name}=={version}" for name, version in versions.items())
 
 
@@ -172,11 +172,13 @@ def package_archive(host: str, facts: Facts, stated: Sequence[Requirement], name
         limits.write_text("".join(f"{pin}\n" for pin in ([] if wheels else pins(stated, facts))))
         command = [*installer(facts), "--target", str(target), "--constraint", str(limits)]
         command += ["--no-index", "--find-links", str(wheels)] if wheels else []
-        wanted = [
+        requirements = [
             f"{requirement.name}{'[' + ','.join(sorted(requirement.extras)) + ']' if requirement.extras else ''}{requirement.specifier}"
             for requirement in stated
         ]
-        done = subprocess.run([*command, *wanted], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False)
+        done = subprocess.run(
+            [*command, *requirements], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
+        )
         if done.returncode:
             reach = "see that the package index can be reached from here, or name a folder with the board's wheels by --wheels"
             mend = f"put the missing wheels into {wheels}" if wheels else reach
@@ -205,8 +207,8 @@ def installer(facts: Facts) -> list[str]:
         quiet = ["--quiet", "--disable-pip-version-check", "--no-input", "--no-compile"]
         chosen = ["--only-binary", ":all:", "--implementation", "cp", "--python-version", facts.series]
         return [sys.executable, "-m", "pip", "install", *quiet, *chosen, *platforms]
-    beside = Path(sys.executable).with_name("uv")
-    uv = str(beside) if beside.is_file() else shutil.which("uv")
+    candidate = Path(sys.executable).with_name("uv")
+    uv = str(candidate) if candidate.is_file() else shutil.which("uv")
     if uv is None:
         raise MissingBackendError(
             "packages for a board are fetched by pip or uv, and neither is here", "install one, as `python -m ensurepip`"
@@ -422,8 +424,8 @@ class ChunkWriter:
 
     def write(self, data: bytes) -> int:
         """Send some more."""
-        for at in range(0, len(data), CHUNK):
-            chunk = data[at : at + CHUNK]
+        for start in range(0, len(data), CHUNK):
+            chunk = data[start : start + CHUNK]
             self._put(struct.pack(">I", len(chunk)) + chunk)
             self._digest.update(chunk)
             self.sent += len(chunk)
@@ -506,7 +508,7 @@ def ssh_words(host: str, config: Path | None) -> list[str]:
             f"ssh does not take its configuration: {_last(shown.stderr)}", "correct the file, or name another with --ssh-config"
         )
     settings = set(shown.stdout.splitlines())
-    options = [*_ALWAYS, *(option for said, ours in _DEFAULT_OPTIONS.items() if said in settings for option in ours)]
+    options = [*_ALWAYS, *(option for setting, defaults in _DEFAULT_OPTIONS.items() if setting in settings for option in defaults)]
     return [*start, "-T", *(word for option in options for word in ("-o", option)), "--", host]
 
 
@@ -524,10 +526,10 @@ def explain_start(host: str, lost: LostError) -> StretchError:
     reason = next((reason for reason in _REASONS if re.search(reason.pattern, lost.stderr)), None)
     if lost.code == 255 and reason is not None:
         return StretchError(reason.message.format(host=host), reason.hint.format(host=host))
-    said = _last(lost.stderr) or _last(lost.greeting or "") or "it said nothing"
+    last_words = _last(lost.stderr) or _last(lost.greeting or "") or "it said nothing"
     if lost.code == 255:
-        return StretchError(f"ssh does not connect to {host}: {said}", f"see what `ssh {host}` says")
-    return StretchError(f"{host} does not start Python: {said}", f"see what `ssh {host} python{SERIES} -V` says")
+        return StretchError(f"ssh does not connect to {host}: {last_words}", f"see what `ssh {host}` says")
+    return StretchError(f"{host} does not start Python: {last_words}", f"see what `ssh {host} python{SERIES} -V` says")
 
 
 def explain_loss(host: str, activity: str, lost: LostError) -> StretchError:
@@ -568,7 +570,7 @@ class ProgressReporter(Protocol):
     def note(self, message: str) -> None:
         """Hear a sentence."""
 
-    def progress(self, what: str, total: int | None = None) -> AbstractContextManager[Callable[..., None]]:
+    def progress(self, activity: str, total: int | None = None) -> AbstractContextManager[Callable[..., None]]:
         """Begin a task of so many steps; the returned function takes words, and `at` and `total` for the progress."""
 
 
@@ -609,16 +611,16 @@ class Board:
             wheels: Folder with wheels; None: the index that pip uses here.
         """
         stated = requirements(extras, self.facts)
-        name, ours = package_name(stated, self.facts, wheels), our_archive()
+        name, archive = package_name(stated, self.facts, wheels), our_archive()
         self._copied |= {"packages": 0, "nn_stretch": 0}
         if not self.keeps(name):
             with ExitStack() as stack:
                 with self._progress.progress(f"fetching packages for {self.facts.arch}"):
                     packed = stack.enter_context(package_archive(self.host, self.facts, stated, name, wheels))
                 self._copied["packages"] = self._put(packed, f"{len(stated)} packages and what they need", trial=_TRIAL)
-        if not self.keeps(ours.name):
-            self._copied["nn_stretch"] = self._put(ours, "nn-stretch")
-        self._imports = [name, ours.name]
+        if not self.keeps(archive.name):
+            self._copied["nn_stretch"] = self._put(archive, "nn-stretch")
+        self._imports = [name, archive.name]
 
     def copy_bundle(self, bundle: Bundle) -> str:
         """Copy a bundle, if it is not there as it is here."""
@@ -743,15 +745,15 @@ def open_board(target: BoardTarget, progress: ProgressReporter) -> Iterator[Boar
 
 
 def _refused(host: str, refused: RefusedError, activity: str) -> StretchError:
-    about = f"{refused.file}: " if refused.file else ""
+    prefix = f"{refused.file}: " if refused.file else ""
     if refused.name in ("ENOSPC", "EDQUOT", "EFBIG"):
         return StretchError(
             f"there is no room on {host} while {activity}: {refused.reason}",
             "make room there, or choose a folder on another disk with --there",
         )
     if refused.name in ("EACCES", "EPERM", "EROFS", "ENOTDIR", "EEXIST"):
-        return StretchError(f"on {host}, {about}{refused.reason}", "choose a folder that can be written to there with --there")
-    return StretchError(f"on {host}, {about}{refused.reason} while {activity}")
+        return StretchError(f"on {host}, {prefix}{refused.reason}", "choose a folder that can be written to there with --there")
+    return StretchError(f"on {host}, {prefix}{refused.reason} while {activity}")
 
 
 def explain_trial(host: str, code: int, message: str) -> StretchError:
@@ -763,8 +765,10 @@ def explain_trial(host: str, code: int, message: str) -> StretchError:
             f"{host} lacks the library {library}, which packages need",
             f"install the system's package that has {library} there, then try again",
         )
-    how = f"is ended by signal {-code}" if code < 0 else f"ends with code {code}"
-    return MissingBackendError(f"Python on {host} {how} when it imports the packages: {last}", "see whether the system there is complete")
+    ending = f"is ended by signal {-code}" if code < 0 else f"ends with code {code}"
+    return MissingBackendError(
+        f"Python on {host} {ending} when it imports the packages: {last}", "see whether the system there is complete"
+    )
 
 
 def _mb(size: int) -> str:

@@ -63,9 +63,9 @@ def check_facts(host: str, facts: Facts) -> None:
             f"install Python {SERIES} there, as `python{SERIES}` on its PATH, or use nn-stretch with Python {facts.series} here",
         )
     if facts.arch not in ("x86_64", "aarch64") or facts.bits != 64:
-        what = facts.arch if facts.bits == 64 else f"{facts.arch} with a 32-bit Python"
+        machine = facts.arch if facts.bits == 64 else f"{facts.arch} with a 32-bit Python"
         raise MissingBackendError(
-            f"{host} is {what}, for which there are no packages", "boards are x86-64 or aarch64, with a 64-bit system"
+            f"{host} is {machine}, for which there are no packages", "boards are x86-64 or aarch64, with a 64-bit system"
         )
     if not facts.glibc:
         raise MissingBackendError(f"{host} has no glibc, which packages are compiled for", "choose a system with glibc, not Alpine")

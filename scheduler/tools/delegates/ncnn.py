@@ -92,7 +92,7 @@ class NcnnNetwork:
         self.half = any(array.dtype == np.float16 for array in self._stored.values())
         self.inputs, self.outputs = {}, {}
         for name, shape in opened.ends[0].items():
-            self.inputs[name] = self._add("Input", [], name, _named(self._sizes(shape, name)))
+            self.inputs[name] = self._add("Input", [], name, _size_parameters(self._sizes(shape, name)))
         for node in opened.nodes:
             write = _WRITERS.get(node.op_type)
             if write is None or node.domain not in ("", "ai.onnx"):
@@ -113,13 +113,13 @@ class NcnnNetwork:
         for number, layer in enumerate(self._layers):
             reads = []
             for name in layer.inputs:
-                at = taken[name] = taken.get(name, -1) + 1
-                reads.append(f"{self.blob(name)}.split{at}" if readers[name] > 1 else self.blob(name))
+                index = taken[name] = taken.get(name, -1) + 1
+                reads.append(f"{self.blob(name)}.split{index}" if readers[name] > 1 else self.blob(name))
             params = [_parameter(key, value) for key, value in layer.params.items()]
             lines.append(" ".join([layer.kind, f"n{number}", str(len(reads)), "1", *reads, self.blob(layer.output), *params]))
             blobs += 1
             if (count := readers.get(layer.output, 0)) > 1:
-                copies = [f"{self.blob(layer.output)}.split{at}" for at in range(count)]
+                copies = [f"{self.blob(layer.output)}.split{index}" for index in range(count)]
                 lines.append(" ".join(["Split", f"n{number}.split", "1", str(count), self.blob(layer.output), *copies]))
                 blobs += count
         return "\n".join([str(_MAGIC), f"{len(lines)} {blobs}", *lines, ""])
@@ -143,16 +143,16 @@ class NcnnNetwork:
         for array in arrays:
             self._weights.append((b"\0\0\0\0" if tagged else b"") + np.ascontiguousarray(array, np.float32).tobytes())
 
-    def _constant(self, node: Any, at: int) -> Array:
+    def _constant(self, node: Any, index: int) -> Array:
         """A stored input of a node."""
-        name = node.input[at] if at < len(node.input) else ""
+        name = node.input[index] if index < len(node.input) else ""
         if name not in self._stored:
-            raise self._unable(node, f"whose input {at} is not stored in the file")
+            raise self._unable(node, f"whose input {index} is not stored in the file")
         return self._stored[name]
 
-    def _optional(self, node: Any, at: int) -> Array | None:
+    def _optional(self, node: Any, index: int) -> Array | None:
         """A stored input of a node, or None if it has none there."""
-        return self._constant(node, at) if at < len(node.input) and node.input[at] else None
+        return self._constant(node, index) if index < len(node.input) and node.input[index] else None
 
     def _sizes(self, shape: Sequence[int], name: str) -> tuple[int, ...]:
         """The axes of a tensor but the batch."""
@@ -172,17 +172,17 @@ class NcnnNetwork:
             raise self._unable(node, "along the batch")
         return axis - 1
 
-    def _unable(self, node: Any, why: str) -> UnableError:
-        return UnableError(f"node `{node.name or node.output[0]}` of {self._file.path} is a {node.op_type} {why}")
+    def _unable(self, node: Any, reason: str) -> UnableError:
+        return UnableError(f"node `{node.name or node.output[0]}` of {self._file.path} is a {node.op_type} {reason}")
 
     def _viewed(self, source: str, target: str, sizes: Sequence[int]) -> None:
         """The same numbers in another shape."""
-        self._add("Reshape", [source], target, _named(sizes))
+        self._add("Reshape", [source], target, _size_parameters(sizes))
 
     def _memory(self, name: str, sizes: Sequence[int], array: Array) -> str:
         """A stored tensor as a blob."""
         self._store(array)
-        return self._add("MemoryData", [], name, _named(sizes))
+        return self._add("MemoryData", [], name, _size_parameters(sizes))
 
     # writers of nodes, in the order of `_WRITERS`
 
@@ -213,8 +213,8 @@ class NcnnNetwork:
 
     def _gemm(self, node: Any) -> None:
         attrs, weight, bias = _attributes(node), self._constant(node, 1), self._optional(node, 2)
-        plain = attrs.get("alpha", 1.0) == attrs.get("beta", 1.0) == 1.0 and not attrs.get("transA")
-        if not plain or len(self._of(node.input[0])) != 1 or (bias is not None and bias.size != weight.shape[not attrs.get("transB")]):
+        is_product = attrs.get("alpha", 1.0) == attrs.get("beta", 1.0) == 1.0 and not attrs.get("transA")
+        if not is_product or len(self._of(node.input[0])) != 1 or (bias is not None and bias.size != weight.shape[not attrs.get("transB")]):
             raise self._unable(node, "that is more than a matrix and a bias")
         self._product(node, weight if attrs.get("transB") else weight.T, bias)
 
@@ -238,7 +238,7 @@ class NcnnNetwork:
         self._add("InnerProduct", node.input[:1], node.output[0], {0: weight.shape[0], 1: int(bias is not None), 2: weight.size})
 
     def _batch_norm(self, node: Any) -> None:
-        slope, bias, mean, variance = (self._constant(node, at) for at in (1, 2, 3, 4))
+        slope, bias, mean, variance = (self._constant(node, index) for index in (1, 2, 3, 4))
         self._store(slope, mean, variance, bias)
         self._of(node.input[0])
         params: dict[int, _Value] = {0: slope.size, 1: float(_attributes(node).get("epsilon", 1e-5))}
@@ -264,9 +264,9 @@ class NcnnNetwork:
         """x/2 · (1 + erf(x/√2)), step by step."""
         scaled = self._add("BinaryOp", [source], f"{target}.scaled", {0: _BINARY["Mul"], 1: 1, 2: 0.5**0.5})
         erf = self._add("Erf", [scaled], f"{target}.erf", {})
-        more = self._add("BinaryOp", [erf], f"{target}.more", {0: _BINARY["Add"], 1: 1, 2: 1.0})
-        both = self._add("BinaryOp", [source, more], f"{target}.both", {0: _BINARY["Mul"]})
-        self._add("BinaryOp", [both], target, {0: _BINARY["Mul"], 1: 1, 2: 0.5})
+        plus_one = self._add("BinaryOp", [erf], f"{target}.more", {0: _BINARY["Add"], 1: 1, 2: 1.0})
+        product = self._add("BinaryOp", [source, plus_one], f"{target}.both", {0: _BINARY["Mul"]})
+        self._add("BinaryOp", [product], target, {0: _BINARY["Mul"], 1: 1, 2: 0.5})
 
     def _clip(self, node: Any) -> None:
         low, high = self._optional(node, 1), self._optional(node, 2)
@@ -307,23 +307,23 @@ class NcnnNetwork:
         rank, result = len(self._of(node.output[0])), node.output[0]
         code = _BINARY["Add" if node.op_type == "Sum" else node.op_type]
         left = self._operand(node, 0, rank)
-        for at in range(1, len(node.input)):
-            name = result if at == len(node.input) - 1 else f"{result}.{at}"
-            left = self._add("BinaryOp", [left, self._operand(node, at, rank)], name, {0: code})
+        for index in range(1, len(node.input)):
+            name = result if index == len(node.input) - 1 else f"{result}.{index}"
+            left = self._add("BinaryOp", [left, self._operand(node, index, rank)], name, {0: code})
         if len(node.input) == 1:
             self._add("Noop", [left], result, {})
 
-    def _operand(self, node: Any, at: int, rank: int) -> str:
-        name = node.input[at]
+    def _operand(self, node: Any, index: int, rank: int) -> str:
+        name = node.input[index]
         shape = self._stored[name].shape if name in self._stored else self._shapes[name]
         sizes = (1,) * (rank + 1 - len(shape)) + tuple(shape)
         if sizes[0] != 1:
             raise self._unable(node, "over a batch")
         if name in self._stored:
-            return self._memory(f"{node.output[0]}.operand{at}", sizes[1:], self._stored[name])
+            return self._memory(f"{node.output[0]}.operand{index}", sizes[1:], self._stored[name])
         if len(shape) != rank + 1:
-            self._viewed(name, f"{node.output[0]}.operand{at}", sizes[1:])
-            return f"{node.output[0]}.operand{at}"
+            self._viewed(name, f"{node.output[0]}.operand{index}", sizes[1:])
+            return f"{node.output[0]}.operand{index}"
         return str(name)
 
     def _unary(self, node: Any) -> None:
@@ -335,10 +335,10 @@ class NcnnNetwork:
         axis = self._axis(node, _attributes(node)["axis"], result)
         self._of(result)
         parts = list(node.input)
-        for at, name in enumerate(parts):
+        for number, name in enumerate(parts):
             if name in self._stored:
                 array = self._stored[name]
-                parts[at] = self._memory(f"{result}.{at}", self._sizes(array.shape, name), array)
+                parts[number] = self._memory(f"{result}.{number}", self._sizes(array.shape, name), array)
         self._add("Concat", parts, result, {0: axis})
 
     def _pool(self, node: Any) -> None:
@@ -349,10 +349,10 @@ class NcnnNetwork:
         if tuple(attrs.get("dilations", (1, 1))) != (1, 1) or attrs.get("auto_pad", "NOTSET") != "NOTSET":
             raise self._unable(node, "that is dilated, or does not state its padding")
         # a window that overhangs, as ceil_mode allows, is padding at the end
-        below = max(bottom, (result[2] - 1) * sh + kh - image[2] - top)
+        bottom_padding = max(bottom, (result[2] - 1) * sh + kh - image[2] - top)
         behind = max(right, (result[3] - 1) * sw + kw - image[3] - left)
         average, counted = node.op_type == "AveragePool", attrs.get("count_include_pad", 0)
-        if average and counted and (below, behind) != (bottom, right):
+        if average and counted and (bottom_padding, behind) != (bottom, right):
             raise self._unable(node, "that counts its padding, over windows that overhang")
         params: dict[int, _Value] = {
             0: int(average),
@@ -363,7 +363,7 @@ class NcnnNetwork:
             3: left,
             13: top,
             14: behind,
-            15: below,
+            15: bottom_padding,
             5: 1,
             6: counted,
         }
@@ -401,7 +401,7 @@ class NcnnNetwork:
 
     def _slice(self, node: Any) -> None:
         shape = self._shapes[node.input[0]]
-        starts, stops = (self._constant(node, at).ravel().tolist() for at in (1, 2))
+        starts, stops = (self._constant(node, index).ravel().tolist() for index in (1, 2))
         axes, steps = self._optional(node, 3), self._optional(node, 4)
         over = list(range(len(starts))) if axes is None else axes.ravel().tolist()
         if steps is not None and (steps != 1).any():
@@ -417,11 +417,11 @@ class NcnnNetwork:
 
     def _split(self, node: Any) -> None:
         axis = self._axis(node, _attributes(node).get("axis", 0), node.input[0])
-        at = 0
+        start = 0
         for name in node.output:
-            stop = at + self._of(name)[axis]
-            self._add("Crop", node.input[:1], name, {9: [at], 10: [stop], 11: [axis]})
-            at = stop
+            stop = start + self._of(name)[axis]
+            self._add("Crop", node.input[:1], name, {9: [start], 10: [stop], 11: [axis]})
+            start = stop
 
     def _pad(self, node: Any) -> None:
         self._check_images(node)
@@ -441,10 +441,10 @@ class NcnnNetwork:
         attrs, result = _attributes(node), self._shapes[node.output[0]]
         form = (attrs.get("mode", "nearest"), attrs.get("coordinate_transformation_mode", "half_pixel"), attrs.get("nearest_mode", ""))
         if form[0] == "nearest":
-            known = form == ("nearest", "asymmetric", "floor")
+            supported = form == ("nearest", "asymmetric", "floor")
         else:
-            known = form[0] == "linear" and form[1] in ("half_pixel", "align_corners") and not attrs.get("antialias")
-        if not known:
+            supported = form[0] == "linear" and form[1] in ("half_pixel", "align_corners") and not attrs.get("antialias")
+        if not supported:
             raise self._unable(node, f"of a form ({', '.join(form[:2])}) that ncnn computes otherwise")
         code = 1 if form[0] == "nearest" else 2
         self._add("Interp", node.input[:1], node.output[0], {0: code, 3: result[2], 4: result[3], 6: int(form[1] == "align_corners")})
@@ -644,15 +644,15 @@ def _attributes(node: Any) -> dict[str, Any]:
     """A node's attributes; lists as tuples, text as such."""
     import onnx.helper
 
-    def plain(value: Any) -> Any:
+    def decode(value: Any) -> Any:
         if isinstance(value, bytes):
             return value.decode()
         return tuple(value) if isinstance(value, list) else value
 
-    return {attribute.name: plain(onnx.helper.get_attribute_value(attribute)) for attribute in node.attribute}
+    return {attribute.name: decode(onnx.helper.get_attribute_value(attribute)) for attribute in node.attribute}
 
 
-def _named(sizes: Sequence[int]) -> dict[int, _Value]:
+def _size_parameters(sizes: Sequence[int]) -> dict[int, _Value]:
     """Sizes of a tensor by the ids of the parameters that hold them."""
     keys = {1: (0,), 2: (1, 0), 3: (2, 1, 0), 4: (2, 11, 1, 0)}[len(sizes)]
     return dict(zip(keys, sizes, strict=True))

@@ -247,9 +247,10 @@ def _checked(model: Path, compiled: Any) -> OpenVinoCompiled:
             )
     inputs, outputs = opened.ends
     for i, (name, shape) in enumerate(outputs.items()):
-        if (got := tuple(compiled.output(i).shape)) != shape:
+        if (actual := tuple(compiled.output(i).shape)) != shape:
             raise StretchError(
-                f"{model}: OpenVINO gives `{name}` the shape {list(got)}, ONNX defines {list(shape)}", "choose another delegate with --map"
+                f"{model}: OpenVINO gives `{name}` the shape {list(actual)}, ONNX defines {list(shape)}",
+                "choose another delegate with --map",
             )
     return OpenVinoCompiled(compiled, inputs, outputs)
 
@@ -261,7 +262,7 @@ def _places(model: Path, compiled: Any) -> list[NodePlacement]:
     for _ in range(6):  # the first warms caches up
         request.infer()
         runs.append(request.profiling_info)
-    known = dict(open_onnx(model).named_nodes)
+    nodes = dict(open_onnx(model).named_nodes)
     # a kernel into which operators were folded has a name of its own, and says which of them are left in it
     folded = {op.get_friendly_name(): _text(op, "originalLayersNames").split(",") for op in compiled.get_runtime_model().get_ordered_ops()}
     node_places = []
@@ -271,10 +272,10 @@ def _places(model: Path, compiled: Any) -> list[NodePlacement]:
         reason = f"{STATUS.get(status, status)}{f' ({entry.exec_type})' if executed else ''}"
         parts = [entry.node_name, *folded.get(entry.node_name, ())]
         # an operator of the file, rather than a rounding of it
-        names = [part for whole in parts for part in (whole, whole.partition(_INT8_SUFFIX)[0]) if part in known]
-        name = next((part for part in names if known[part] not in _ROUNDING), next(iter(names), entry.node_name))
-        node_places.append(NodePlacement(name, known.pop(name, entry.node_type), reason, median(map(_ms, again)) if executed else None))
-    return [*node_places, *(NodePlacement(name, op, STATUS["OPTIMIZED_OUT"]) for name, op in known.items())]
+        names = [part for name in parts for part in (name, name.partition(_INT8_SUFFIX)[0]) if part in nodes]
+        name = next((part for part in names if nodes[part] not in _ROUNDING), next(iter(names), entry.node_name))
+        node_places.append(NodePlacement(name, nodes.pop(name, entry.node_type), reason, median(map(_ms, again)) if executed else None))
+    return [*node_places, *(NodePlacement(name, op, STATUS["OPTIMIZED_OUT"]) for name, op in nodes.items())]
 
 
 def _text(op: Any, key: str) -> str:

@@ -56,9 +56,9 @@ def largest_difference(before: Path, after: Path) -> float:
     fixed = {value.name: value.shape for value in second.get_inputs()}
     for _ in range(RANDOM_INPUTS):
         feed = {value.name: _random_tensor(value, fixed[value.name], draw) for value in first.get_inputs()}
-        wanted = _run(first, feed, before)
-        got = _run(second, {v.name: feed[v.name].astype(_TYPES[v.type]) for v in second.get_inputs()}, after)
-        for a, b in zip(wanted, got, strict=True):
+        expected = _run(first, feed, before)
+        actual = _run(second, {v.name: feed[v.name].astype(_TYPES[v.type]) for v in second.get_inputs()}, after)
+        for a, b in zip(expected, actual, strict=True):
             worst = max(worst, _difference(np.asarray(a), np.asarray(b)))
     return worst
 
@@ -72,10 +72,10 @@ def _difference(a: Any, b: Any) -> float:
     a, b = a.astype(np.float64), b.astype(np.float64)
     if not np.array_equal(np.isfinite(a), np.isfinite(b)):
         return float("inf")
-    there = np.isfinite(a)
-    if not there.any():
+    finite = np.isfinite(a)
+    if not finite.any():
         return 0.0
-    return float(np.abs(a[there] - b[there]).max() / max(1e-6, np.abs(a[there]).max()))
+    return float(np.abs(a[finite] - b[finite]).max() / max(1e-6, np.abs(a[finite]).max()))
 
 
 class _Definition:
@@ -185,8 +185,8 @@ def in_child(*words: str) -> tuple[Any, str]:
         output = log.read_bytes()[-LOG:].decode(errors="replace")
         if not answer.is_file():
             last = next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "it wrote nothing")
-            how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
-            raise StretchError(f"the process that loads {words[1]} in {words[2]} {how}: {last[:300]}", "use another runtime")
+            ending = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
+            raise StretchError(f"the process that loads {words[1]} in {words[2]} {ending}: {last[:300]}", "use another runtime")
         reply = msgspec.json.decode(answer.read_bytes(), type=Reply)
     if reply.error is not None:
         kind, message, hint = reply.error
@@ -222,15 +222,15 @@ _VERSION = re.compile(r"opset (\d+)", re.IGNORECASE)
 
 def find_cause(model: ForeignModel, i: int, words: str | None, taken_kinds: Collection[str]) -> tuple[str, str]:
     """Return the reason why an operator is unsupported, and the fix."""
-    op, said = model.ops[i], words or ""
-    if model.kind == "ONNX" and (match := _VERSION.search(said)) and int(match[1]) == model.opset:
+    op, message = model.ops[i], words or ""
+    if model.kind == "ONNX" and (match := _VERSION.search(message)) and int(match[1]) == model.opset:
         return f"opset {model.opset}", "export the model with a newer opset"
     if op.domain:
         return f"domain {op.domain}", "write it with operators of ONNX itself, or give the runtime the library that has it"
-    named = next((name for name in op.attributes if _mentions(said, name)), None)
-    if named is not None:
-        return f"{named} = {_short(op.attributes[named])}", f"export it with another `{named}`, or replace it"
-    spoken = next((kind for kind in op.types if re.search(rf"(?<![a-z]){kind}(?![\w])", said, re.IGNORECASE)), None)
+    attribute = next((name for name in op.attributes if _mentions(message, name)), None)
+    if attribute is not None:
+        return f"{attribute} = {_short(op.attributes[attribute])}", f"export it with another `{attribute}`, or replace it"
+    spoken = next((kind for kind in op.types if re.search(rf"(?<![a-z]){kind}(?![\w])", message, re.IGNORECASE)), None)
     # sizes and places are whole numbers, which runtimes read as constants
     indices = {"int64", "int32"} if not {"float", "float32", "float16"}.isdisjoint(op.types) else set()
     unusual = spoken or next((kind for kind in op.types if kind not in USUAL_TYPES and kind not in indices), None)
@@ -239,7 +239,7 @@ def find_cause(model: ForeignModel, i: int, words: str | None, taken_kinds: Coll
     if op.dynamic:
         shape = next(shape for shape in op.shapes if None in shape)
         return f"shape {_sizes(shape)}", "export the model with fixed shapes"
-    if rank := re.search(r"\brank|\bdimension", said, re.IGNORECASE):
+    if rank := re.search(r"\brank|\bdimension", message, re.IGNORECASE):
         return f"shape {_sizes(op.shapes[0]) if op.shapes else rank[0]}", "reshape its input to fewer axes, or replace it"
     if op.op in taken_kinds:
         shown = ", ".join(f"{name} = {_short(value)}" for name, value in op.attributes.items())
@@ -288,7 +288,7 @@ def explain_file(path: Path, runtime: str, device: str | None = None) -> Runtime
 
 def judge(model: ForeignModel, verdict: Verdict, log: str = "") -> RuntimeExplanation:
     """The explanation that follows from a verdict."""
-    on = {i for i, where in verdict.taken.items() if where == verdict.target}
+    on = {i for i, target in verdict.taken.items() if target == verdict.target}
     operators = [_operator(model, i, verdict, on) for i in range(len(model.ops))]
     macs = [op.macs for op in operators]
     total = None if None in macs else sum(filter(None, macs))
@@ -310,16 +310,16 @@ def judge(model: ForeignModel, verdict: Verdict, log: str = "") -> RuntimeExplan
 
 
 def _operator(model: ForeignModel, i: int, verdict: Verdict, on: set[int]) -> RuntimeOperator:
-    op, where = model.ops[i], verdict.taken.get(i)
+    op, target = model.ops[i], verdict.taken.get(i)
     taken: bool | None = False
-    reason = verdict.said.get(i) or f"{verdict.target} does not take it and gives no reason"
+    reason = verdict.messages.get(i) or f"{verdict.target} does not take it and gives no reason"
     if verdict.refused is not None:
         reason = f"the runtime rejects the {'file because of this operator' if i == verdict.at else 'whole file'}"
     elif i in on:
         taken, reason = True, f"taken by {verdict.target}"
-    elif i in verdict.gone:
-        taken, reason = None, verdict.gone[i]
-    return filled(RuntimeOperator, op, target=where, taken=taken, partition=None, reason=reason)
+    elif i in verdict.removed:
+        taken, reason = None, verdict.removed[i]
+    return filled(RuntimeOperator, op, target=target, taken=taken, partition=None, reason=reason)
 
 
 def _parts(operators: list[RuntimeOperator], verdict: Verdict) -> dict[int, int]:
@@ -327,8 +327,8 @@ def _parts(operators: list[RuntimeOperator], verdict: Verdict) -> dict[int, int]
     if verdict.parts:
         numbers = {part: n for n, part in enumerate(dict.fromkeys(verdict.parts[i] for i in sorted(verdict.parts)))}
         return {i: numbers[part] for i, part in verdict.parts.items()}
-    there = [i for i, op in enumerate(operators) if op.taken is not None]
-    runs = [list(run) for taken, run in groupby(there, lambda i: operators[i].taken) if taken]
+    indices = [i for i, op in enumerate(operators) if op.taken is not None]
+    runs = [list(run) for taken, run in groupby(indices, lambda i: operators[i].taken) if taken]
     return {i: part for part, run in enumerate(runs) for i in run}
 
 
@@ -341,9 +341,9 @@ def _crossings(model: ForeignModel, on: set[int], off: set[int]) -> int:
 
 def _unsupported_reasons(model: ForeignModel, verdict: Verdict, off: set[int]) -> Iterator[UnsupportedReason]:
     """Reasons for all unsupported operators; if the whole file is rejected, for the operator that the error names."""
-    taken_kinds = {model.ops[i].op for i, where in verdict.taken.items() if where == verdict.target}
+    taken_kinds = {model.ops[i].op for i, target in verdict.taken.items() if target == verdict.target}
     for i in sorted(off) if verdict.refused is None else [verdict.at or 0]:
-        op, words = model.ops[i], verdict.said.get(i) if verdict.refused is None else verdict.refused
+        op, words = model.ops[i], verdict.messages.get(i) if verdict.refused is None else verdict.refused
         cause, change = "the file as a whole", "correct the error that the runtime reports"
         if verdict.refused is None or verdict.at is not None:
             cause, change = find_cause(model, i, words, taken_kinds)
@@ -388,8 +388,8 @@ def fix_batch(model: Any) -> Any | None:
             if dim.dim_param in names or (axis == 0 and dim.dim_value <= 0):
                 dim.dim_value = 1
     del changed.graph.value_info[:]
-    known = {value.name for value in (*changed.graph.input, *changed.graph.output)}
-    changed.graph.value_info.extend(value for value in infer_shapes(changed, "the model") if value.name not in known | weights)
+    ends = {value.name for value in (*changed.graph.input, *changed.graph.output)}
+    changed.graph.value_info.extend(value for value in infer_shapes(changed, "the model") if value.name not in ends | weights)
     return changed
 
 

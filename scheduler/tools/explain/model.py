@@ -86,22 +86,22 @@ def _onnx(path: Path) -> ForeignModel:
     if len(proto.graph.node) > MAX_OPERATORS:
         raise StretchError(f"{path} has {len(proto.graph.node)} operators, at most {MAX_OPERATORS} are explained", "give a part of it")
     for place in sorted(opened.external):
-        inside = path.parent / place
-        if Path(place).is_absolute() or not inside.resolve().is_relative_to(path.parent.resolve()):
+        target = path.parent / place
+        if Path(place).is_absolute() or not target.resolve().is_relative_to(path.parent.resolve()):
             raise StretchError(
                 f"{path} keeps weights outside of its folder, in `{place[:80]}`", "move them next to it, and name the new path in it"
             )
-        if not inside.is_file():
+        if not target.is_file():
             raise StretchError(f"{path} keeps weights in `{place[:80]}`, which is missing", "put that file next to it")
     _name_nodes(proto)
-    known = _known(proto)
+    known = _static_shapes(proto)
     return ForeignModel(path, "ONNX", tuple(_onnx_op(node, known) for node in proto.graph.node), proto=proto)
 
 
 def _name_nodes(proto: Any) -> None:
     """Give each node a name that no other has: runtimes tell of them by name."""
-    there = Counter(node.name for node in proto.graph.node)
-    used = set(there)
+    counts = Counter(node.name for node in proto.graph.node)
+    used = set(counts)
     seen: set[str] = set()
     for i, node in enumerate(proto.graph.node):
         if node.name and node.name not in seen:
@@ -115,7 +115,7 @@ def _name_nodes(proto: Any) -> None:
         seen.add(name)
 
 
-def _known(proto: Any) -> dict[str, tuple[int, tuple[int | None, ...] | None]]:
+def _static_shapes(proto: Any) -> dict[str, tuple[int, tuple[int | None, ...] | None]]:
     """Element type and shape of tensors, as far as ONNX works them out."""
     tensors: dict[str, tuple[int, tuple[int | None, ...] | None]] = {}
     values = [*proto.graph.input, *proto.graph.output, *proto.graph.value_info]
@@ -131,14 +131,14 @@ def _known(proto: Any) -> dict[str, tuple[int, tuple[int | None, ...] | None]]:
     return tensors
 
 
-def _onnx_op(node: Any, known: Mapping[str, tuple[int, tuple[int | None, ...] | None]]) -> ForeignOp:
+def _onnx_op(node: Any, shapes: Mapping[str, tuple[int, tuple[int | None, ...] | None]]) -> ForeignOp:
     import onnx
 
-    tensors = [known[name] for name in (*node.input, *node.output) if name in known]
+    tensors = [shapes[name] for name in (*node.input, *node.output) if name in shapes]
     types = dict.fromkeys(onnx.TensorProto.DataType.Name(kind).lower() for kind, _ in tensors if kind)
     attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute if a.type in (1, 2, 3, 6, 7, 8)}
-    reads = [known.get(name, (0, None))[1] for name in node.input]
-    writes = [known.get(name, (0, None))[1] for name in node.output]
+    reads = [shapes.get(name, (0, None))[1] for name in node.input]
+    writes = [shapes.get(name, (0, None))[1] for name in node.output]
     return ForeignOp(
         name=node.name,
         op=node.op_type,
@@ -158,8 +158,8 @@ _UNCOUNTED = frozenset({"Attention", "DeformConv", "Einsum", "GRU", "LSTM", "Mul
 
 def _product(*sizes: int | None) -> int | None:
     """A product; None where a factor is not known."""
-    known = [size for size in sizes if size is not None]
-    return math.prod(known) if len(known) == len(sizes) else None
+    static = [size for size in sizes if size is not None]
+    return math.prod(static) if len(static) == len(sizes) else None
 
 
 def _onnx_macs(op: str, attributes: Mapping[str, Any], reads: list[Any], writes: list[Any]) -> int | None:
@@ -296,8 +296,8 @@ class Verdict(msgspec.Struct, kw_only=True):
     device: str  # Target device.
     target: str  # Runtime's name of that device.
     taken: dict[int, str] = {}  # Provider or processor of each operator, the CPU included.
-    gone: dict[int, str] = {}  # Operators that are folded or merged before partitioning, with the reason.
-    said: dict[int, str] = {}  # Messages of the runtime for unsupported operators.
+    removed: dict[int, str] = {}  # Operators that are folded or merged before partitioning, with the reason.
+    messages: dict[int, str] = {}  # Messages of the runtime for unsupported operators.
     parts: dict[int, int] = {}  # Partition of each operator, where the runtime reports it.
     refused: str | None = None  # Error message if the runtime rejects the whole file.
     at: int | None = None  # Index of the operator that the error names; None for none.

@@ -51,16 +51,16 @@ def ask_onnxruntime(model: ForeignModel, device: str | None) -> Verdict:
         device: A provider in small letters without its last words, such as ``cuda``; the first one beside the CPU's if None.
     """
     onnxruntime = load_runtime()
-    there = {name.removesuffix(_SUFFIX).lower(): name for name in onnxruntime.get_available_providers()}
-    there = {name: provider for name, provider in there.items() if name not in _REMOTE}
-    device = device or next((name for name in there if name != "cpu"), "cpu")
-    if device not in there:
-        raise UnknownNameError.among("device of onnxruntime", device, there)
-    verdict = Verdict(runtime=f"onnxruntime {onnxruntime.__version__}", device=device, target=there[device])
-    if device == "cpu" and len(there) == 1:
+    available = {name.removesuffix(_SUFFIX).lower(): name for name in onnxruntime.get_available_providers()}
+    available = {name: provider for name, provider in available.items() if name not in _REMOTE}
+    device = device or next((name for name in available if name != "cpu"), "cpu")
+    if device not in available:
+        raise UnknownNameError.among("device of onnxruntime", device, available)
+    verdict = Verdict(runtime=f"onnxruntime {onnxruntime.__version__}", device=device, target=available[device])
+    if device == "cpu" and len(available) == 1:
         verdict.warnings.append("ONNX Runtime has no provider for an accelerator on this machine: its CPU provider is used")
     options = onnxruntime.SessionOptions()
-    providers = [there[device], *([there["cpu"]] if device != "cpu" else [])]
+    providers = [available[device], *([available["cpu"]] if device != "cpu" else [])]
     return read_session(onnxruntime, model, options, verdict, providers=providers)
 
 
@@ -96,7 +96,7 @@ def read_session(onnxruntime: ModuleType, model: ForeignModel, options: Any, ver
                     verdict.parts[i] = number
     for i in range(len(model.ops)):
         if i not in verdict.taken:
-            verdict.gone[i] = "folded or merged by ONNX Runtime before it asks its providers"
+            verdict.removed[i] = "folded or merged by ONNX Runtime before it asks its providers"
     return verdict
 
 
@@ -146,7 +146,7 @@ def read_qnn_log(model: ForeignModel, log: str, verdict: Verdict) -> None:
         for name in _NODE_NAME.findall(match["nodes"]):
             i = place.get(name)
             if i is not None and verdict.taken.get(i) != verdict.target:
-                verdict.said.setdefault(i, match["reason"].strip()[:600])
+                verdict.messages.setdefault(i, match["reason"].strip()[:600])
 
 
 _WORD = re.compile(r"[\w.]+")
@@ -157,12 +157,12 @@ def ask_openvino(model: ForeignModel, device: str | None) -> Verdict:
     import openvino
 
     core = openvino.Core()
-    there = {name.lower(): name for name in core.available_devices}
-    device = (device or next((name for name in ("npu", "gpu") if name in there), "cpu")).lower()
-    if device not in there:
-        raise UnknownNameError.among("device of openvino", device, there)
-    verdict = Verdict(runtime=f"openvino {openvino.__version__.partition('-')[0]}", device=device, target=there[device])
-    if set(there) == {"cpu"}:
+    devices = {name.lower(): name for name in core.available_devices}
+    device = (device or next((name for name in ("npu", "gpu") if name in devices), "cpu")).lower()
+    if device not in devices:
+        raise UnknownNameError.among("device of openvino", device, devices)
+    verdict = Verdict(runtime=f"openvino {openvino.__version__.partition('-')[0]}", device=device, target=devices[device])
+    if set(devices) == {"cpu"}:
         verdict.warnings.append("OpenVINO finds no accelerator on this machine: its CPU plug-in is used")
     try:
         network = core.read_model(str(model.path))
@@ -170,17 +170,17 @@ def ask_openvino(model: ForeignModel, device: str | None) -> Verdict:
         verdict.refused = _readable(str(error))
         verdict.at = _first_of_type(model, verdict.refused)
         return verdict
-    answer = dict(core.query_model(network, there[device]))
+    answer = dict(core.query_model(network, devices[device]))
     nodes_of = _by_operator(model, network)
     for i in range(len(model.ops)):
         nodes = nodes_of.get(i, [])
         if not nodes:
-            verdict.gone[i] = "folded or merged by OpenVINO while it reads the file"
+            verdict.removed[i] = "folded or merged by OpenVINO while it reads the file"
         elif all(node in answer for node in nodes):
             verdict.taken[i] = answer[nodes[0]]
         else:
             lacking = [node for node in nodes if node not in answer]
-            verdict.said[i] = f"query_model does not list `{lacking[0]}` for {there[device]}"
+            verdict.messages[i] = f"query_model does not list `{lacking[0]}` for {devices[device]}"
     return verdict
 
 
@@ -205,14 +205,14 @@ def _by_operator(model: ForeignModel, network: Any) -> dict[int, list[str]]:
 def _readable(words: str) -> str:
     """Its message without where in its source it was raised."""
     lines = [line.strip() for line in words.splitlines() if line.strip()]
-    kept = [line for line in lines if not re.match(r"(Exception from|Check .* failed at|\S+\.(cpp|hpp):\d+)", line)]
-    return " ".join(kept or lines)[:600]
+    message_lines = [line for line in lines if not re.match(r"(Exception from|Check .* failed at|\S+\.(cpp|hpp):\d+)", line)]
+    return " ".join(message_lines or lines)[:600]
 
 
 def _first_of_type(model: ForeignModel, words: str) -> int | None:
     """Place of the first operator whose name or type the message has."""
-    said = set(_WORD.findall(words)) | {word.rpartition(".")[2] for word in _WORD.findall(words)}
-    return next((i for i, op in enumerate(model.ops) if op.name in said or (op.op in said and len(op.op) > 2)), None)
+    mentioned = set(_WORD.findall(words)) | {word.rpartition(".")[2] for word in _WORD.findall(words)}
+    return next((i for i, op in enumerate(model.ops) if op.name in mentioned or (op.op in mentioned and len(op.op) > 2)), None)
 
 
 _NUMBER = re.compile(r"Node number (\d+)")
@@ -234,8 +234,8 @@ def ask_litert(model: ForeignModel, device: str | None) -> Verdict:
     except (RuntimeError, ValueError) as error:
         verdict.refused = " ".join(str(error).split())[:600]
         match = _NUMBER.search(verdict.refused)
-        named = next((i for i, op in enumerate(model.ops) if op.op in verdict.refused), None)
-        verdict.at = int(match[1]) if match and int(match[1]) < len(model.ops) else named
+        refused = next((i for i, op in enumerate(model.ops) if op.op in verdict.refused), None)
+        verdict.at = int(match[1]) if match and int(match[1]) < len(model.ops) else refused
         return verdict
     verdict.taken = dict.fromkeys(range(len(model.ops)), "LiteRT")
     for number, part in enumerate(partitions(interpreter._get_ops_details())):
@@ -260,17 +260,17 @@ def ask_opencl(model: ForeignModel, device: str | None) -> Verdict:
     place = {op.name: i for i, op in enumerate(model.ops)}
     try:
         graph = delegate.prepare(model.path)
-        said = delegate.refusals(graph)
+        refusals = delegate.refusals(graph)
     except StretchError as error:
         verdict.refused = error.message
         verdict.at = next((i for name, i in place.items() if f"`{name}`" in error.message), None)
         return verdict
-    kept = {name: node.name for node in graph.nodes for name in (node.name, *node.merged)}
+    node_of = {name: node.name for node in graph.nodes for name in (node.name, *node.merged)}
     for name, i in place.items():
-        if name not in kept:
-            verdict.gone[i] = graph.removed.get(name, "a constant, or its elements lie where they are read")
-        elif kept[name] in said:
-            verdict.said[i] = said[kept[name]]
+        if name not in node_of:
+            verdict.removed[i] = graph.removed.get(name, "a constant, or its elements lie where they are read")
+        elif node_of[name] in refusals:
+            verdict.messages[i] = refusals[node_of[name]]
         else:
             verdict.taken[i] = verdict.target
     return verdict
@@ -305,7 +305,7 @@ def check_runtime(runtime: str, model: ForeignModel) -> None:
         raise UnknownNameError.among("runtime", runtime, RUNTIMES)
     delegate, kinds, _ = RUNTIMES[runtime]
     if model.kind not in kinds:
-        others = [name for name, (_, known, _) in RUNTIMES.items() if model.kind in known]
+        others = [name for name, (_, kinds, _) in RUNTIMES.items() if model.kind in kinds]
         raise UsageError(f"{runtime} does not read {model.kind} files, which {model.path} is", f"ask {' or '.join(others)}")
     if problem := delegates.get(delegate).unavailable():
         raise MissingBackendError(f"{runtime} is not available: {problem}")

@@ -40,9 +40,9 @@ def patches(content: bytes, file: TfliteFile, signature: str) -> list[Patch]:
     file.ends(signature)
     definitions = file.model["signature_defs"]
     number = next(i for i, definition in enumerate(definitions) if definition["signature_key"] == signature)
-    kept = int(definitions[number].get("subgraph_index", 0))
+    subgraph_index = int(definitions[number].get("subgraph_index", 0))
     model = _u32(content, 0)
-    patched = [*_only(content, _slot(content, model, "Model", "subgraphs"), kept)]
+    patched = [*_only(content, _slot(content, model, "Model", "subgraphs"), subgraph_index)]
     field = _slot(content, model, "Model", "signature_defs")
     patched += _only(content, field, number)
     vector = field + _u32(content, field)
@@ -69,8 +69,8 @@ def _slot(content: bytes, table: int, kind: str, field: str) -> int:
     return table + offset if offset else 0
 
 
-def _u32(content: bytes, at: int) -> int:
-    return int(struct.unpack_from("<I", content, at)[0])
+def _u32(content: bytes, offset: int) -> int:
+    return int(struct.unpack_from("<I", content, offset)[0])
 
 
 #: Version of what `cpp/plan_types.h` describes.
@@ -161,8 +161,8 @@ def _plan_start(plan: ExecutionPlan) -> bytes:
         for name in dict.fromkeys(sub.processor for sub in plan.subgraphs.values())
     }
     subgraphs, joins = tuple(plan.subgraphs.values()), tuple(plan.joins.values())
-    where = {name: places[sub.processor] for name, sub in plan.subgraphs.items()}
-    return msgspec.json.encode(Opening(SCHEMA, 0, plan.inputs, plan.outputs, subgraphs, joins, where, 1, True))
+    placement = {name: places[sub.processor] for name, sub in plan.subgraphs.items()}
+    return msgspec.json.encode(Opening(SCHEMA, 0, plan.inputs, plan.outputs, subgraphs, joins, placement, 1, True))
 
 
 def _meetings(plan: ExecutionPlan) -> dict[str, int]:
@@ -170,8 +170,8 @@ def _meetings(plan: ExecutionPlan) -> dict[str, int]:
     together: dict[tuple[str, tuple[str, ...]], list[PlannedSubgraph]] = {}
     for sub in plan.subgraphs.values():
         together.setdefault((sub.segment, tuple(sorted(set(sub.inputs)))), []).append(sub)
-    several = [some for some in together.values() if len(some) > 1 and len({sub.processor for sub in some}) == len(some)]
-    return {sub.name: number for number, some in enumerate(several) for sub in some}
+    several = [group for group in together.values() if len(group) > 1 and len({sub.processor for sub in group}) == len(group)]
+    return {sub.name: number for number, group in enumerate(several) for sub in group}
 
 
 def _tensor_lists(
@@ -189,7 +189,9 @@ def _tensor_lists(
 
 def _step(number: int, step: PlannedSubgraph | PlannedJoin, processors: Sequence[str], meetings: Mapping[str, int]) -> str:
     processor = processors.index(step.processor) if isinstance(step, PlannedSubgraph) else -1
-    lists = ", ".join(f"k{what}{number}, sizeof(k{what}{number}) / sizeof(k{what}{number}[0])" for what in ("Reads", "Writes", "Patches"))
+    lists = ", ".join(
+        f"k{table}{number}, sizeof(k{table}{number}) / sizeof(k{table}{number}[0])" for table in ("Reads", "Writes", "Patches")
+    )
     return f"    {{{_text(step.name)}, {_text(step.segment)}, {processor}, {lists}, {meetings.get(step.name, -1)}}},"
 
 
@@ -200,8 +202,8 @@ def _numbers(name: str, numbers: Sequence[int]) -> str:
 def _text(text: str) -> str:
     """A string of C++, whatever is in it: names come from files of others."""
     # `?` may begin a trigraph
-    plain = set(range(0x20, 0x7F)) - set(b'"\\?')
-    return '"' + "".join(chr(byte) if byte in plain else f"\\{byte:03o}" for byte in text.encode()) + '"'
+    printable = set(range(0x20, 0x7F)) - set(b'"\\?')
+    return '"' + "".join(chr(byte) if byte in printable else f"\\{byte:03o}" for byte in text.encode()) + '"'
 
 
 #: Names of what is written beside the sources.

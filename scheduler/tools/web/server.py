@@ -450,9 +450,9 @@ def _overlap(spans: Sequence[BrowserSpan]) -> float:
     """Time during which at least two queues had a step, ms."""
     moments = sorted([(span.start_ms, 1) for span in spans] + [(span.end_ms, -1) for span in spans])
     total, running, before = 0.0, 0, 0.0
-    for at, change in moments:
-        total += at - before if running > 1 else 0.0
-        running, before = running + change, at
+    for time, change in moments:
+        total += time - before if running > 1 else 0.0
+        running, before = running + change, time
     return total
 
 
@@ -554,14 +554,14 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {"Cache-Control": "max-age=31536000, immutable", **({"Content-Encoding": "gzip"} if packed else {})}
         self._send(HTTPStatus.OK, content, _TYPES[Path(name).suffix], headers)
 
-    def _bundle(self, name: str, rest: Sequence[str]) -> None:
+    def _bundle(self, name: str, segments: Sequence[str]) -> None:
         shown = next((shown for shown in self.server_page.bundles if shown.name == name), None)
-        if shown is not None and rest[:1] == ["files"] and (file := "/".join(rest[1:])) in shown.manifest.files:
+        if shown is not None and segments[:1] == ["files"] and (file := "/".join(segments[1:])) in shown.manifest.files:
             path = shown.bundle.file(file)
             # the page's runtime takes one file a network, with its weights inside
             content = onnx.load(path).SerializeToString() if path.suffix == ".onnx" else path.read_bytes()
             self._send(HTTPStatus.OK, content, "application/octet-stream")
-        elif shown is not None and len(rest) == 2 and (values := shown.tensors.get((rest[0], rest[1]))) is not None:
+        elif shown is not None and len(segments) == 2 and (values := shown.tensors.get((segments[0], segments[1]))) is not None:
             self._send(HTTPStatus.OK, np.ascontiguousarray(values).tobytes(), "application/octet-stream")
         else:
             self._refuse(HTTPStatus.NOT_FOUND, "there is nothing at this address")

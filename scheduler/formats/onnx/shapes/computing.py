@@ -87,9 +87,9 @@ def _mod(node: ShapeNode) -> Cost:
 
 @rule("Where")
 def _where(node: ShapeNode) -> Cost:
-    chosen, one, other = node.tensor(0, frozenset({BOOL})), node.tensor(1), node.tensor(2)
-    need(one.type == other.type, "it chooses between two element types")
-    return _elementwise_cost(broadcast([chosen.shape, one.shape, other.shape]), [chosen, one, other], one.type)
+    condition, first, second = node.tensor(0, frozenset({BOOL})), node.tensor(1), node.tensor(2)
+    need(first.type == second.type, "it chooses between two element types")
+    return _elementwise_cost(broadcast([condition.shape, first.shape, second.shape]), [condition, first, second], first.type)
 
 
 @rule("Cast")
@@ -99,8 +99,8 @@ def _cast(node: ShapeNode) -> Cost:
     values = x.values
     if values is not None and to in INDICES | {BOOL}:
         # The nearest whole number towards zero; what is none stays unknown.
-        whole = all(n == n and abs(n) < 1 << 53 for n in values)
-        values = tuple(bool(n) if to == BOOL else int(n) for n in values) if whole else None
+        are_integers = all(n == n and abs(n) < 1 << 53 for n in values)
+        values = tuple(bool(n) if to == BOOL else int(n) for n in values) if are_integers else None
     return Cost((KnownTensor(x.shape, to, values),), x.size)
 
 
@@ -242,8 +242,10 @@ def _check_scales(node: ShapeNode, x: KnownTensor) -> None:
     need(not node.integer("block_size", 0), "it has a scale for each block")
     axis = node.integer("axis", 1)
     for scales in [node.shape(i) for i in range(1, len(node.inputs))]:
-        one = scales in ((), (1,))
-        need(one or (-len(x.shape) <= axis < len(x.shape) and scales == (x.shape[axis],)), f"its scales have the shape {list(scales)}")
+        per_tensor = scales in ((), (1,))
+        need(
+            per_tensor or (-len(x.shape) <= axis < len(x.shape) and scales == (x.shape[axis],)), f"its scales have the shape {list(scales)}"
+        )
 
 
 @rule("QuantizeLinear")
@@ -295,8 +297,8 @@ def _einsum(node: ShapeNode) -> Cost:
     need(len(node.inputs) == 2, f"it has {len(node.inputs)} inputs, two are allowed")
     read, arrow, result = equation.partition("->")
     terms = read.split(",")
-    plain = all(term.isascii() and (term.isalpha() or not term) and len(set(term)) == len(term) for term in (*terms, result))
-    need(bool(arrow) and len(terms) == 2 and plain, f"its equation is `{equation[:60]}`; write it as products of matrices")
+    is_simple = all(term.isascii() and (term.isalpha() or not term) and len(set(term)) == len(term) for term in (*terms, result))
+    need(bool(arrow) and len(terms) == 2 and is_simple, f"its equation is `{equation[:60]}`; write it as products of matrices")
     sizes: dict[str, int] = {}
     for letters, tensor in zip(terms, node.tensors(REALS), strict=True):
         need(len(letters) == len(tensor.shape), f"its equation is `{equation[:60]}` for an input of {len(tensor.shape)} axes")
@@ -323,20 +325,20 @@ def _recurrent(node: ShapeNode, gates: int, states: int) -> Cost:
     need(not node.integer("layout", 0), "its batch comes first")
     direction = node.string("direction", "forward")
     need(direction in _DIRECTIONS, f"its direction is `{direction[:20]}`")
-    (steps, batch, width), ways, size = x.shape, _DIRECTIONS[direction], node.integer("hidden_size", 0)
+    (steps, batch, width), directions, size = x.shape, _DIRECTIONS[direction], node.integer("hidden_size", 0)
     need(size > 0, f"its hidden_size is {size}")
-    state, rows = (ways, batch, size), gates * size
-    need(node.tensor(1, REALS).shape == (ways, rows, width), f"its weights have the shape {list(node.shape(1))}")
-    need(node.tensor(2, REALS).shape == (ways, rows, size), f"its recurrent weights have the shape {list(node.shape(2))}")
+    state, rows = (directions, batch, size), gates * size
+    need(node.tensor(1, REALS).shape == (directions, rows, width), f"its weights have the shape {list(node.shape(1))}")
+    need(node.tensor(2, REALS).shape == (directions, rows, size), f"its recurrent weights have the shape {list(node.shape(2))}")
     need(node.optional(4) is None, "its sequences have lengths of their own")
-    wanted = {3: (ways, 2 * rows), **{5 + i: state for i in range(states)}, **({7: (ways, 3 * size)} if states == 2 else {})}
-    need(len(node.inputs) <= 1 + max(wanted), f"it has {len(node.inputs)} inputs")
-    for i, shape in wanted.items():
+    expected = {3: (directions, 2 * rows), **{5 + i: state for i in range(states)}, **({7: (directions, 3 * size)} if states == 2 else {})}
+    need(len(node.inputs) <= 1 + max(expected), f"it has {len(node.inputs)} inputs")
+    for i, shape in expected.items():
         tensor = node.optional(i)
         need(tensor is None or (tensor.type in REALS and tensor.shape == shape), f"its input {i} is not of the shape {list(shape)}")
     need(1 <= node.results <= 1 + states, f"it has {node.results} results")
-    outputs = (KnownTensor((steps, ways, batch, size), x.type), *[KnownTensor(state, x.type)] * states)
-    return Cost(outputs[: node.results], steps * batch * ways * rows * (width + size))
+    outputs = (KnownTensor((steps, directions, batch, size), x.type), *[KnownTensor(state, x.type)] * states)
+    return Cost(outputs[: node.results], steps * batch * directions * rows * (width + size))
 
 
 _LAYERS = {"GRU": (3, 1), "LSTM": (4, 2), "RNN": (1, 1)}
@@ -363,14 +365,14 @@ def _windows(node: ShapeNode, kernel: tuple[int, ...], image: Shape) -> Shape:
     """Sizes of what a window that moves over an image gives."""
     axes = len(kernel)
     strides, dilations = node.ints("strides", (1,) * axes, 1), node.ints("dilations", (1,) * axes, 1)
-    pads, whole = _pads(node, axes), not node.integer("ceil_mode", 0)
+    pads, floors = _pads(node, axes), not node.integer("ceil_mode", 0)
     sizes = []
     for i, size in enumerate(image):
         room = size + pads[i] + pads[i + axes] - dilations[i] * (kernel[i] - 1) - 1
         need(room >= 0, f"its window of {_product(kernel)} is larger than its input")
-        steps = room // strides[i] if whole else -(-room // strides[i])
+        steps = room // strides[i] if floors else -(-room // strides[i])
         # a window that would begin in the padding behind the input is left out
-        sizes.append(steps if not whole and steps * strides[i] >= size + pads[i] else steps + 1)
+        sizes.append(steps if not floors and steps * strides[i] >= size + pads[i] else steps + 1)
     return tuple(sizes)
 
 
@@ -401,10 +403,11 @@ def _conv_transpose(node: ShapeNode) -> Cost:
     need("output_shape" not in node.attrs, "it states its output_shape")
     _check_kernel(node, w, w[1] * groups)
     strides, dilations = node.ints("strides", (1,) * axes, 1), node.ints("dilations", (1,) * axes, 1)
-    pads, more = _pads(node, axes), node.ints("output_padding", (0,) * axes, 0)
-    need(all(more[i] < strides[i] for i in range(axes)), f"its output_padding is {list(more)}")
+    pads, output_padding = _pads(node, axes), node.ints("output_padding", (0,) * axes, 0)
+    need(all(output_padding[i] < strides[i] for i in range(axes)), f"its output_padding is {list(output_padding)}")
     size = [
-        strides[i] * (n - 1) + more[i] + dilations[i] * (w[i + 2] - 1) + 1 - pads[i] - pads[i + axes] for i, n in enumerate(x.shape[2:])
+        strides[i] * (n - 1) + output_padding[i] + dilations[i] * (w[i + 2] - 1) + 1 - pads[i] - pads[i + axes]
+        for i, n in enumerate(x.shape[2:])
     ]
     columns = math.prod(x.shape[2:]) * math.prod(w[1:]) * groups
     _check_columns(columns, w, x.shape)

@@ -54,9 +54,9 @@ def _constant(node: ShapeNode) -> Cost:
 @rule("Shape")
 def _shape(node: ShapeNode) -> Cost:
     x, rank = node.shape(0), len(node.shape(0))
-    kept = x[node.integer("start", 0) : node.integer("end", rank)]
+    dimensions = x[node.integer("start", 0) : node.integer("end", rank)]
     need(rank <= MAX_RANK, f"its input has {rank} axes")
-    return Cost((KnownTensor((len(kept),), INT64, tuple(kept)),), rank)
+    return Cost((KnownTensor((len(dimensions),), INT64, tuple(dimensions)),), rank)
 
 
 @rule("Size")
@@ -80,20 +80,20 @@ def _range(node: ShapeNode) -> Cost:
     need(len({bound.type for bound in bounds}) == 1, "its bounds differ in their element types")
     if bounds[0].type == FLOAT:
         return _real_range(bounds)
-    first, last, by = (node.number(i) for i in range(3))
-    need(by != 0, "its step is 0")
-    counted = range(first, last, by)
+    first, last, step = (node.number(i) for i in range(3))
+    need(step != 0, "its step is 0")
+    counted = range(first, last, step)
     # `len` of a range overflows where its bounds are far apart.
-    count = max(0, -(-(last - first) // by))
+    count = max(0, -(-(last - first) // step))
     return Cost((KnownTensor((count,), bounds[0].type, tuple(counted) if count <= MAX_VALUES else None),), count)
 
 
 def _real_range(bounds: Sequence[KnownTensor]) -> Cost:
     """A range of reals, counted as ONNX Runtime counts it: the difference in single precision, the quotient in double."""
     need(all(bound.size == 1 and bound.values for bound in bounds), "its bounds are no single constants")
-    first, last, by = (np.float32(bound.values[0]) for bound in bounds if bound.values)
-    need(bool(by != 0 and np.isfinite([first, last, by, last - first]).all()), f"it goes from {first:g} to {last:g} by {by:g}")
-    return result_cost((max(0, math.ceil(float(last - first) / float(by))),), 1)
+    first, last, step = (np.float32(bound.values[0]) for bound in bounds if bound.values)
+    need(bool(step != 0 and np.isfinite([first, last, step, last - first]).all()), f"it goes from {first:g} to {last:g} by {step:g}")
+    return result_cost((max(0, math.ceil(float(last - first) / float(step))),), 1)
 
 
 @rule("Flatten")
@@ -115,10 +115,10 @@ def _reshape(node: ShapeNode) -> Cost:
     if not node.integer("allowzero", 0):
         need(all(n or i < len(x.shape) for i, n in enumerate(sizes)), problem)
         sizes = [n or x.shape[i] for i, n in enumerate(sizes)]
-    known = math.prod(n for n in sizes if n != -1)
+    product = math.prod(n for n in sizes if n != -1)
     if -1 in sizes:
-        need(known > 0 and x.size % known == 0, problem)
-        sizes = [x.size // known if n == -1 else n for n in sizes]
+        need(product > 0 and x.size % product == 0, problem)
+        sizes = [x.size // product if n == -1 else n for n in sizes]
     need(math.prod(sizes) == x.size, problem)
     return moved_cost(x, sizes)
 
@@ -311,9 +311,9 @@ def _gather_elements(node: ShapeNode) -> Cost:
     return result_cost(indices.shape, indices.size, x.type)
 
 
-def _scatter(x: KnownTensor, updates: KnownTensor, wanted: tuple[int, ...]) -> Cost:
+def _scatter(x: KnownTensor, updates: KnownTensor, expected: tuple[int, ...]) -> Cost:
     """The tensor with others of this shape written into it."""
-    need(updates.shape == wanted and updates.type == x.type, f"it writes {list(updates.shape)} where {list(wanted)} goes")
+    need(updates.shape == expected and updates.type == x.type, f"it writes {list(updates.shape)} where {list(expected)} goes")
     return result_cost(x.shape, x.size + updates.size, x.type)
 
 

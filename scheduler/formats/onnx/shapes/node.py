@@ -211,5 +211,5 @@ REASONS: Mapping[str, str] = {
 
 def unsupported_reason(operator: str) -> str:
     """Return the reason why a bundle holds no such operator, and what to do instead."""
-    known = REASONS.get(operator, "nn-stretch does not know its result or its cost")
-    return f"no bundle holds `{operator[:60]}`: {known}; take it out of the network, or write it with other operators"
+    reason = REASONS.get(operator, "nn-stretch does not know its result or its cost")
+    return f"no bundle holds `{operator[:60]}`: {reason}; take it out of the network, or write it with other operators"

@@ -135,7 +135,7 @@ def test_work_of_open_sizes_is_unknown_and_constants_are_no_operators(tmp_path):
     for height, work in (("rows", None), (8, 4 * 8 * 8 * 27)):
         path = tmp_path / "m.onnx"
         onnx.save(model(*nodes, shape=(1, 3, height, 8), out=(1, 4, height, 8)), path)
-        told = judge(open_model(path), Verdict(runtime="r 1", device="d", target="T", taken={0: "T", 2: "T"}, gone={1: "folded"}))
+        told = judge(open_model(path), Verdict(runtime="r 1", device="d", target="T", taken={0: "T", 2: "T"}, removed={1: "folded"}))
         assert [(op.name, op.macs, op.partition) for op in told.operators] == [("conv", work, 0), ("scale", 0, 0)]
         assert told.share == (None if work is None else 1)
 
