@@ -7,7 +7,7 @@ import msgspec
 
 from predictors.devices import DeviceProfile, NotNegative, Positive
 
-#: : A processor's state: it computes, waits for others between its parts of a run, or has no work in the run.
+#: A processor's state: it computes, waits for others between its parts of a run, or has no work in the run.
 State = Literal["busy", "waiting", "idle"]
 
 

@@ -30,7 +30,7 @@ from predictors.shapes import Shape
 #: Names that rules may list.
 IDIOMS = ("hard_swish", "hard_sigmoid")
 
-#: : A sixth has any number of digits in files.
+#: A sixth has any number of digits in files.
 _SLACK = 1e-3
 
 
@@ -98,7 +98,7 @@ def _is_one_sixth(op: Op) -> bool:
 
 RULE_FOLDER = Path(__file__).parent / "fusion_rules"
 
-#: : Kinds of kernels that replace one operator.
+#: Kinds of kernels that replace one operator.
 _NAMED_BY_KIND = ("conv1x1", "conv", "depthwise", "grouped", "linear", "matmul")
 
 _KINDS = Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
@@ -151,7 +151,7 @@ class FusionRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source: str  # Where the rules come from.
     free: tuple[str, ...] = ()  # Kinds for which nothing is launched.
     rules: tuple[FusionRule, ...] = ()  # Chains; the first that starts with an operator's kind is used.
-    #: : Named sets of kinds, so that rules stay short. In place of a kind, a set or a trait that kinds have (``pointwise``) may be given for
+    #: Named sets of kinds, so that rules stay short. In place of a kind, a set or a trait that kinds have (``pointwise``) may be given for
     #: all of them.
     sets: dict[str, tuple[str, ...]] = {}
     idioms: tuple[str, ...] = ()  # Operators that its converter recognises where they are written out.

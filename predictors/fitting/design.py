@@ -64,13 +64,13 @@ class Formula(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     threads: dict[str, Scaling] = {}  # Scalings by name.
     kernels: dict[str, tuple[str, ...]] = {}  # For fits to single kernels: terms of each group.
     like: dict[str, str] = {}  # Kinds that tables of kernels do not have, and the group whose times theirs are.
-    #: : Cost of a multiply-accumulate, a byte and a launch by precision, ms, on a device of usual speed. Where they are given, fits to
+    #: Cost of a multiply-accumulate, a byte and a launch by precision, ms, on a device of usual speed. Where they are given, fits to
     #: whole networks are pooled over devices and precisions (`predictors.fitting.pooled`); a parameter's first scaling is then the part of
     #: the work that it belongs to.
     units: dict[str, TermPrior] = {}
-    #: : Error of a time that the formula cannot explain, as a logarithm; for pooled fits.
+    #: Error of a time that the formula cannot explain, as a logarithm; for pooled fits.
     noise: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.15
-    #: : Difference between precisions in how a device does the parts of its work, as a logarithm; for pooled fits.
+    #: Difference between precisions in how a device does the parts of its work, as a logarithm; for pooled fits.
     apart: Annotated[float, msgspec.Meta(gt=0, le=5)] = 0.15
 
 

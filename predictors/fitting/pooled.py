@@ -9,7 +9,7 @@ import numpy as np
 from predictors.fitting.design import INFERENCE, Design, Formula, TermPrior
 from predictors.fitting.regression import Vector, solve, solve_robustly
 
-#: : Relative uncertainty of: a time, the formula's priors, the prior that devices share, a size compared with its scaling.
+#: Relative uncertainty of: a time, the formula's priors, the prior that devices share, a size compared with its scaling.
 NOISE, PRIOR_SPREAD, SHARED_SPREAD, THREADS_SPREAD = 0.05, 1.0, 0.3, 0.1
 
 #: A byte costs at least as much as this many multiply-accumulates, and a launch at least so many ms.
@@ -114,13 +114,13 @@ def _fit_from_single_core(matrix: Design, formula: Formula, single_core: Vector,
     return solve_robustly(units, times, prior, THREADS_SPREAD, NOISE, single_core / core_set.cores)
 
 
-#: : Logarithms: the speed of a core set, and of one precision relative to another.
+#: Logarithms: the speed of a core set, and of one precision relative to another.
 SPEED, SPEED_AT_PRECISION = 3.0, 0.3
 
-#: : Logarithms: differences between runtimes, and between devices, in the time of an inference in addition to its kernels.
+#: Logarithms: differences between runtimes, and between devices, in the time of an inference in addition to its kernels.
 RUNTIME, RUNTIME_ON_DEVICE = 1.0, 0.3
 
-#: : Effect of a precision in addition to the formulas, relative to their uncertainty.
+#: Effect of a precision in addition to the formulas, relative to their uncertainty.
 PRECISION = 0.4
 
 Index = np.ndarray[tuple[int], np.dtype[np.intp]]

@@ -30,7 +30,7 @@ from predictors.models.roofline import Times
 
 COVERAGE = 0.9
 
-#: : Fewest relatives from which a spread can be computed.
+#: Fewest relatives from which a spread can be computed.
 MIN_RELATIVES = 3
 
 METHOD = (

@@ -16,7 +16,7 @@ from predictors.errors import StretchError, first_line
 #: Element counts above which a weight says nothing of a shape.
 LARGE = 1024
 
-#: : Processor seconds, and bytes in addition to this process's, that the inference of one file may take.
+#: Processor seconds, and bytes in addition to this process's, that the inference of one file may take.
 LIMIT_S, LIMIT_BYTES = 20, 4 << 30
 
 #: Seconds that are waited for each of those, for other processes may be served first.

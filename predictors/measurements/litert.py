@@ -12,7 +12,7 @@ MAX_BYTES = 1 << 24
 #: The block that lists operators in the order in which they run; others sort or sum up the same times.
 ORDER = "Run Order"
 
-#: : Headings of the operators of measured runs, and of those that run inside a delegate's operator, which are listed twice.
+#: Headings of the operators of measured runs, and of those that run inside a delegate's operator, which are listed twice.
 _REGULAR, _INSIDE = "Operator-wise Profiling Info for Regular Benchmark Runs", "Delegate internal"
 
 _HEADER = ("node type", "avg_ms", "times called", "name")

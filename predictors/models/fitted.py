@@ -258,7 +258,7 @@ def _depth(trees: Trees) -> int:
 
 Floats = NDArray[np.float64]
 
-#: : 90 % of networks take between 1/this and this factor on another device with the same chip: 1.645 root mean squares of
+#: 90 % of networks take between 1/this and this factor on another device with the same chip: 1.645 root mean squares of
 #: the logarithms of 86 public ratios with ncnn (RK3588 boards and the Orange Pi 5 Plus, RK3399 boards and the Orange Pi 4 LTS).
 SIBLING_SPREAD = 1.36
 

@@ -46,7 +46,7 @@ class Ratios:
         return Times(times.launch_ms + (times.ms - times.launch_ms) * factor, times.launch_ms, compute, memory)
 
 
-#: : Kinds of kernels whose times a calibration scales alike, in addition to `depthwise`; any remaining kind is `other`.
+#: Kinds of kernels whose times a calibration scales alike, in addition to `depthwise`; any remaining kind is `other`.
 _DENSE = ("conv", "conv1x1", "grouped", "linear", "matmul")
 
 

@@ -12,7 +12,7 @@ from predictors.kinds import KernelWork, Kind, kinds
 from predictors.shapes import Attrs, Shape, integer, ints, number, rank4
 from predictors.slices import Channels, Slice
 
-#: : Weights that are added to the scores, for all heads or for each: learned ones and others.
+#: Weights that are added to the scores, for all heads or for each: learned ones and others.
 ADDED = ("bias", "mask")
 
 

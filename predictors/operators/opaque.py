@@ -19,7 +19,7 @@ PRODUCTS = frozenset({"conv1x1", "conv", "depthwise", "grouped", "linear", "matm
 CALLS = "calls"
 #: Attribute: how many numbers of those tensors nobody learned, such as states that a recurrent layer begins with; left out where there are none.
 FIXED = "fixed"
-#: : Attributes ``constant_0``, ``constant_1``, …: shapes of the tensors that those calls read in addition to the operator's inputs.
+#: Attributes ``constant_0``, ``constant_1``, …: shapes of the tensors that those calls read in addition to the operator's inputs.
 CONSTANT = "constant_"
 
 #: No count of an operator is beyond this.

@@ -15,7 +15,7 @@ from predictors.shapes import integer
 #: Most parts of one convolution: each is a launch, and beyond that the exchange with the CPU is no worse.
 MAX_PARTS = 64
 
-#: : Word of profiles, in `unsupported`, for grouped convolutions that are not depthwise (they are no kind of operator).
+#: Word of profiles, in `unsupported`, for grouped convolutions that are not depthwise (they are no kind of operator).
 GROUPED = "grouped_conv"
 
 #: Tag of an operator that is a part of another one; its name is the other's and then the tag's value.

@@ -5,7 +5,7 @@ from dataclasses import replace
 from predictors.graph import Op, OpGraph
 from predictors.rewrites import rewrites
 
-#: : Kinds between the mean and the gate.
+#: Kinds between the mean and the gate.
 _INSIDE = frozenset(
     {"conv", "linear", "relu", "relu6", "silu", "hard_swish", "gelu", "identity", "flatten", "unflatten", "batch_norm", "view"}
 )
