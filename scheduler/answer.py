@@ -1,4 +1,4 @@
-"""What a run, a check or the tuning of a bundle showed, as plain data: JSON and the terminal's table both read these structs, whose fields are the JSON's keys."""
+"""Results of a run, a check or the tuning of a bundle, as plain data: JSON and the terminal's table both read these structs, whose fields are the JSON's keys."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -33,7 +33,7 @@ class ReplacedAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Where a subgraph ran that its processor's delegate could not run."""
 
     delegate: str  # Which ran it.
-    queue: str  # What it shared with others.
+    queue: str  # Queue that it shared with others.
     reason: str  # Why there.
 
 
@@ -50,17 +50,17 @@ class PlacedProcessor(msgspec.Struct, frozen=True, kw_only=True):
 class ProcessorAnswer(PlacedProcessor, frozen=True, kw_only=True):
     """Where the work of one of the device's processors ran, and how long it was busy."""
 
-    queue: str  # What it shared with others.
+    queue: str  # Queue that it shared with others.
     busy_ms: float  # Of one inference, median.
 
 
 class PlannedAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a bundle was planned to do on its device."""
+    """A bundle's plan for its device."""
 
     makespan_ms: float | None  # Predicted for an inference; None where the bundle does not say, as the others.
     best_single_processor: str | None  # The fastest single processor for the original.
-    best_single_ms: float | None  # What that takes.
-    recommended: str  # What the planner recommends to run.
+    best_single_ms: float | None  # Its time, ms.
+    recommended: str  # The planner's recommendation.
 
 
 class BoardAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,13 +76,13 @@ class BoardAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A bundle, measured on this machine beside its controls."""
+    """A bundle, measured on this machine in turns with its controls."""
 
     bundle: Path  # Its folder.
     model: str  # The network.
-    device: str  # What it was planned for.
+    device: str  # Device of the plan.
     weights: WeightsInfo  # Where its weights came from.
-    planned: PlannedAnswer  # What the plan predicts and recommends.
+    planned: PlannedAnswer  # Prediction and recommendation of the plan.
     source: str = "measured"  # Where the times come from.
     median_ms: float  # Of the bundle.
     p90_ms: float  # Of the bundle.
@@ -101,21 +101,21 @@ class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
     check: CheckAnswer | None  # How right the results are; None where a delegate computes nothing.
     moved: dict[str, str]  # Subgraphs that run on another processor than the design's, and on which.
     replaced: dict[str, ReplacedAnswer]  # Subgraphs that their delegate could not run, and where they ran.
-    cores: tuple[int, ...]  # Cores that all contestants used.
+    cores: tuple[int, ...]  # Cores that every measured network used.
     processors: dict[str, ProcessorAnswer]  # Where each processor's work ran.
     subgraphs_alone_ms: dict[str, float]  # Median of each subgraph with everything else idle.
     others: tuple[Timing, ...]  # Contestants that were beaten by one of the above.
     verdict: str  # Who won, in one sentence.
-    winner: str | None  # ``branched``, ``sequential``, or None where the times do not tell.
+    winner: str | None  # ``branched``, ``sequential``, or None where the times do not decide.
     comparisons: tuple[ControlComparison, ...]  # The bundle against each control.
     precisions: dict[str, tuple[str, ...]]  # Of the bundle's subgraphs (``branched``) and of the ``controls``.
     equal_precision: bool  # Whether both compute in the same.
     throughput: Throughput | None  # Throughput; None if not measured.
     trace: Path | None  # File of the timeline, where one was asked for.
     csv: Path | None  # File of the table, where one was asked for.
-    priority: str | None  # What processors were chosen for; None: as the design says.
+    priority: str | None  # Priority that chose the processors; None: as the design says.
     energy_mj: float | None  # Measured energy of one inference, with all else that the counter covers; None where it could not be measured.
-    energy_counter: str | None  # What measured it; None where nothing did.
+    energy_counter: str | None  # Counter that measured it; None where none did.
     energy_reason: str | None  # Why it could not be measured; None where it was.
     warnings: list[str]
     on: BoardAnswer | None = None  # The board that it ran on; None: this machine.
@@ -207,19 +207,19 @@ class VerifyAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     bundle: Path  # Its folder.
     ok: bool  # Whether nothing is wrong.
-    problems: tuple[str, ...]  # What is wrong, one sentence each.
+    problems: tuple[str, ...]  # Problems, one sentence each.
     max_error: float | None  # Of the subgraphs run together against the whole model; None if they were not run.
     tolerance: float | None  # Largest `max_error` allowed; None where fp16 or int8 is judged by its distance instead.
     signer: str | None = None  # Fingerprint of the trusted key that it is signed with; None if none was asked for, or something is wrong.
-    uncompared: str | None = None  # What results were not compared with, and why; None where there is no such thing.
+    uncompared: str | None = None  # Missing reference of the results, with the reason; None where there is one.
 
 
 class TuneAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A bundle's kernels before and after they were tuned."""
 
     bundle: Path  # Its folder.
-    device: str  # What the kernels run on, with its driver.
-    mode: str  # What was tried.
+    device: str  # Device of the kernels, with its driver.
+    mode: str  # Extent of the tuning.
     source: str = "measured"  # Where the times come from.
     before_ms: float  # Sum over the kernels.
     after_ms: float  # Sum over the kernels.

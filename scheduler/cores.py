@@ -15,7 +15,7 @@ def available_cores() -> tuple[int, ...]:
     """Cores this process may use, the first thread of each physical core before its siblings.
 
     Two branches on two hardware threads of one core would share its units, so
-    siblings come last. Where the system does not tell, cores keep their numbers' order.
+    siblings come last. Where the system does not report them, cores keep their numbers' order.
     """
     allowed = system.affinity()
     if allowed is None:
@@ -40,11 +40,11 @@ def _physical_core(core: int) -> str:
 def little_core(known: Sequence[int] = (), folder: Path = Path("/sys/devices/system/cpu")) -> int | None:
     """The core for a thread that only waits for another processor (paper 003, section 6.2).
 
-    The least able core that this process may use, where the system tells that
+    The least able core that this process may use, where the system reports that
     cores differ; else the first of `known` on a machine with Arm cores.
 
     Args:
-        known: What the device's profile says.
+        known: Little cores of the device's profile.
     """
     able: dict[int, int] = {}
     for core in available_cores():

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-#: Called with a few words for what comes next, or has just been done.
+#: Called with a few words for the next step, or the last one.
 Progress = Callable[[str], None]
 
 

@@ -25,7 +25,7 @@ class _SharedPiece:
 
     size: int
     file: int
-    path: str  # What others open it by.
+    path: str  # Path by which others open it.
     is_named_file: bool  # Whether it has to be removed.
 
 

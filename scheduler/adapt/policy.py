@@ -31,7 +31,7 @@ class PlannedWork:
 
     name: str  # Unique in its plan.
     processor: str  # Processor that it occupies.
-    queue: str  # What runs one step at a time.
+    queue: str  # Queue of its processor, which runs one step at a time.
     computing_ms: float  # Time on the processor, which grows with whatever else uses it.
     other_ms: float  # Exchanges before and after it, which do not.
     after: tuple[str, ...]  # Steps of the plan that have to be over before it begins.

@@ -16,13 +16,13 @@ class SegmentAgreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 
     segment: str  # Its name.
     #: Share of images with the same best class as the original; None where outputs are no classes, or the segment reads or writes other
-    #: channels than the original's and cannot stand in its place.
+    #: channels than the original's and cannot replace it.
     value: _Share | None
     error: _Error | None  # Root of the squared error of the network's outputs over the root of the original's square; None likewise.
 
 
 class AgreementFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Two networks beside each other on images."""
+    """Comparison of two networks on images."""
 
     #: Share of images with the same best class; None where outputs are no classes, or the original answers nearly always the same.
     value: _Share | None
@@ -36,17 +36,17 @@ class AgreementFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 
 
 class BundleAgreement(AgreementFigures, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A bundle's subgraphs in the precisions planned for the device's processors, run by delegates, beside the original in fp32."""
+    """A bundle's subgraphs in the precisions planned for the device's processors, run by delegates, compared with the original in fp32."""
 
-    precisions: dict[str, tuple[Precision, ...]]  # What the subgraphs of each processor computed in, sorted.
-    delegates: dict[str, str]  # What computed them where this was measured, by processor.
+    precisions: dict[str, tuple[Precision, ...]]  # Precisions that the subgraphs of each processor computed in, sorted.
+    delegates: dict[str, str]  # Delegates that computed them where this was measured, by processor.
     source: Literal["measured"] = "measured"  # Always ``measured``.
 
 
 class Agreement(AgreementFigures, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A branched network beside its original on images."""
+    """Comparison of a branched network with its original on images."""
 
-    precision: Literal["fp32"] = "fp32"  # What both computed in.
+    precision: Literal["fp32"] = "fp32"  # Precision of both.
     source: Literal["measured"] = "measured"  # Always ``measured``.
     segments: tuple[SegmentAgreement, ...] = ()  # Each segment that is not the original's, alone.
     bundle: BundleAgreement | None = None  # The same of the files as they are planned to run; None where that was not measured.

@@ -144,13 +144,13 @@ def _is_same_folder(path: Path, descriptor: int) -> bool:
 SIGNATURE = "signature.json"
 MAX_BYTES = 64 << 10
 
-#: What is signed begins with this, so that the signature is one of nothing else.
+#: Signed content begins with this, so that the signature fits nothing else.
 _PURPOSE = b"nn-stretch bundle 1\n"
 _KEY_HINT = "make one with `openssl genpkey -algorithm ed25519 -out key.pem`, and its public part with `openssl pkey -in key.pem -pubout`"
 
 
 class Signature(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The file beside a bundle's description."""
+    """The file in the folder of a bundle's description."""
 
     schema: Literal[1]  # Of this file.
     algorithm: Literal["ed25519"]  # How it was signed.
@@ -518,7 +518,7 @@ _HINT = "write the bundle again with `stretch branch`"
 class Bundle:
     """A bundle with a consistent description and all its files.
 
-    It stays what it was when it was read, even if another bundle takes its
+    It keeps the state in which it was read, even if another bundle takes its
     place meanwhile: the previous folder is kept for as long as this lives.
 
     Args:
@@ -571,7 +571,7 @@ def load_bundle(path: str | Path, *, check_hashes: bool = False, trust: str | Pa
         check_hashes: Also compare each file's SHA-256, about a second a gigabyte. Hashes prove that
             the bundle is whole, not who made it.
         trust: File with a public key (Ed25519, PEM), or several, with one of which the bundle has to be signed; hashes are
-            compared then. Empty: whoever made it.
+            compared then. Empty: any author.
 
     Raises:
         StretchError: If the folder is no bundle, its schema is newer or older than
@@ -608,7 +608,7 @@ def read_bundle(path: Path, keys: Sequence[bytes] = ()) -> Bundle:
 def bundle_problems(bundle: Bundle, *, hashes: bool) -> Iterator[str]:
     """Return the defects of a bundle, one sentence each.
 
-    What a file holds is looked at only once all files are as they were written.
+    The content of a file is read only once all files are as they were written.
 
     Args:
         bundle: A bundle fresh from `read_bundle`.

@@ -61,7 +61,7 @@ class SubgraphEntry(_ManifestStruct, frozen=True):
     predicted_ms: _Amount | None = None  # Predicted time on the device, alone and without communication.
     #: Shares of that time that other processors change while they compute: of kernels that multiply, and of kernels that move memory.
     contended_shares: tuple[_Share, _Share] = (0.0, 0.0)
-    alternatives: dict[str, Alternative] = {}  # What it would take on each processor of the plan.
+    alternatives: dict[str, Alternative] = {}  # Its time on each processor of the plan.
 
     @property
     def input(self) -> str:
@@ -104,7 +104,7 @@ class ModelInfo(_ManifestStruct, frozen=True):
     params: _Count  # Parameters.
     original_macs: _Count  # Multiply-accumulates of the original.
     original_params: _Count  # Parameters of the original.
-    preprocessing: Preprocessing | None = None  # What a picture goes through before the model reads it; None if that is not known.
+    preprocessing: Preprocessing | None = None  # Preparation of a picture before the model reads it; None if that is not known.
 
 
 class SourceTensor(_ManifestStruct, frozen=True):
@@ -125,7 +125,7 @@ class SourceFile(_ManifestStruct, frozen=True):
     inputs: tuple[SourceTensor, ...]  # All inputs of the file, in its order.
     outputs: tuple[SourceTensor, ...]  # All outputs of the file, in its order.
     precision: Precision = "fp32"  # The least precise numbers that it computes with.
-    file: str = ""  # Where it lies in the bundle.
+    file: str = ""  # Its path in the bundle.
     exact: bool = False  # Whether the bundle's outputs are to be those of the file.
 
 
@@ -155,7 +155,7 @@ class Manifest(_ManifestStruct, frozen=True):
     controls: dict[str, str]  # ONNX of the sequential controls, by name (``original``, ``sequential_same_macs``).
     control_macs: dict[str, _Count]  # Multiply-accumulates of each control.
     predicted: dict[str, Any]  # The planner's figures (`predicted` of the command line's JSON).
-    recommended: str  # What the planner recommends to run.
+    recommended: str  # The planner's recommendation.
     checks: dict[str, Any]  # Results of the numeric checks at export.
     files: dict[str, FileEntry]  # Every other file of the bundle.
     contexts: dict[str, dict[str, str]] = {}  # Files with code for the DSP of named chips, by chip and subgraph.
@@ -164,7 +164,7 @@ class Manifest(_ManifestStruct, frozen=True):
     tflite: str | None = None  # TFLite file with a signature for each subgraph and join, if there is one.
     aot: dict[str, str] = {}  # Copies of that file whose int8 signatures of the DSP are code for named chips, by chip.
     agreement: Agreement | None = None  # With the original on images, as the bundle was made; None where that was not measured.
-    #: What the outputs are called for those who run the model, in their order, such as the keys of what the original returns; empty where
+    #: Names of the outputs for those who run the model, in their order, such as the keys of the original's result; empty where
     #: they are called like their tensors.
     results: tuple[str, ...] = ()
     own: SourceFile | None = None  # The user's own file, if the original was read from one that the bundle holds.
@@ -195,7 +195,7 @@ def _only(names: tuple[str, ...], noun: str) -> str:
 
 
 class TflitePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a TFLite file says of the bundle that it runs."""
+    """A TFLite file's description of the bundle that it runs."""
 
     schema: int  # Version of this description.
     version: str  # nn-stretch that wrote it.

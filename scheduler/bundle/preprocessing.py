@@ -1,4 +1,4 @@
-"""What a picture goes through before a model reads it: a model's own property, which its bundle carries."""
+"""Preparation of a picture before a model reads it: a model's own property, which its bundle carries."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
@@ -25,11 +25,11 @@ class Preprocessing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     std: tuple[_Deviation, _Deviation, _Deviation] = (0.229, 0.224, 0.225)  # Standard deviation of each.
     crop: Annotated[float, msgspec.Meta(ge=0.01, le=1)] = 0.875  # Share of the shorter side that the crop keeps.
     size: _Pixels | None = None  # Shorter side after the resize, pixels; None for what `crop` asks for.
-    #: Of the resize, as Pillow knows it; what gets smaller is averaged.
+    #: Of the resize, by Pillow's names; smaller pictures are averaged.
     interpolation: Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"] = "bilinear"
-    squash: bool = False  # Whether the resize gives both sides what `crop` asks for, whatever their ratio was.
+    squash: bool = False  # Whether the resize gives both sides the size of `crop`, whatever their ratio was.
     channels: Literal["rgb", "bgr"] = "rgb"  # Order in which the model reads the colours.
-    range: Literal[1, 255] = 1  # What the brightest pixel is before the mean is taken off.
+    range: Literal[1, 255] = 1  # Value of the brightest pixel before the mean is subtracted.
 
     def resized_size(self, width: int, height: int, target: tuple[int, int]) -> tuple[int, int]:
         """Size of a picture of `width` × `height` after the resize, never smaller than `to`, the crop."""
@@ -61,7 +61,7 @@ class Preprocessing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """This with other values.
 
         Args:
-            values: By name; what is not named stays as it is, but for a `size` that a `crop` takes the place of.
+            values: By name; others stay as they are, but for a `size` that a `crop` replaces.
         """
         fields: dict[str, Any] = msgspec.to_builtins(self)
         if values.get("crop") is not None:
@@ -82,7 +82,7 @@ class Preprocessing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return stated | {"mean": list(self.mean), "std": list(self.std), "crop": None if self.size is not None else self.crop}
 
 
-#: What torchvision's and timm's weights for ImageNet mostly expect (224 of 256 pixels), taken where nothing is stated.
+#: Most weights of torchvision and timm for ImageNet expect this (224 of 256 pixels); the default where nothing is stated.
 IMAGENET = Preprocessing()
 
 

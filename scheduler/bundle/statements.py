@@ -1,4 +1,4 @@
-"""What a manifest states beside its graph: the design, the planner's figures, the checks of the export."""
+"""A manifest's statements in addition to its graph: the design, the planner's figures, the checks of the export."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -14,16 +14,16 @@ _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=1000)]
 
 _PRECISIONS = ("fp32", "fp16", "int8")
 
-#: What the comparison of each file with torch left in `checks`; every other entry is a table.
+#: Result in `checks` of the comparison of each file with torch; every other entry is a table.
 _EXPORT_CHECKS = {"tolerance", "max_error", "errors", "reference"}
 
 #: Key of `checks`: by tensor, how far torch's fp32 result is from that in float64, over the largest element.
 ROUNDING = "rounding"
 
-#: Largest such error that a bundle may state: with more, a wrong file could not be told from a rounded one.
+#: Largest such error that a bundle may state: with more, a wrong file could not be distinguished from a rounded one.
 MAX_ROUNDING = 0.01
 
-#: How far apart a figure and what it is computed from may be.
+#: Largest difference between a figure and the value computed from its sources.
 _ROUNDING = 1e-3
 
 #: Lists and tables inside each other in what a manifest states.
@@ -58,7 +58,7 @@ class _StatedSegment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _StatedSide(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A part beside the backbone."""
+    """A part in addition to the backbone."""
 
     name: _Name
     processor: _Name
@@ -186,7 +186,7 @@ def _error_problems(manifest: Manifest, tolerance: float | None) -> Iterator[str
 
 
 def _number_problems(location: str, value: Any, *, signed: bool = False, depth: int = 0) -> Iterator[str]:
-    """Numbers anywhere in what is stated that are not finite, or negative where none may be."""
+    """Numbers in any statement that are not finite, or negative where none may be."""
     if depth > _MAX_DEPTH:
         yield f"`{location[:80]}` is nested deeper than {_MAX_DEPTH} levels"
     elif isinstance(value, dict):

@@ -1,1 +1,1 @@
-"""Whether what a session computes is right."""
+"""Check a session's results."""

@@ -112,11 +112,11 @@ ROUNDED = 0.3
 class Verification:
     """Result of `verify_bundle`."""
 
-    problems: tuple[str, ...]  # What is wrong, one sentence each.
+    problems: tuple[str, ...]  # Problems, one sentence each.
     max_error: float | None  # Of the subgraphs run together against the whole model; None if they were not run.
     tolerance: float | None = TOLERANCE  # Largest `max_error` allowed; None where int8 is judged by `ROUNDED`.
     signer: str | None = None  # Fingerprint of the trusted key that it is signed with; None if none was asked for, or something is wrong.
-    uncompared: str | None = None  # What results were not compared with, and why; None where there is no such thing.
+    uncompared: str | None = None  # Missing reference of the results, with the reason; None where there is one.
 
     @property
     def ok(self) -> bool:
@@ -131,7 +131,7 @@ def verify_bundle(path: Path, trust: Sequence[Path] = (), progress: Progress = s
     Nothing is run as long as anything else is wrong.
 
     Args:
-        trust: Files with public keys, with one of which it has to be signed; empty: whoever made it.
+        trust: Files with public keys, with one of which it has to be signed; empty: any author.
         progress: Called with a few words for each of its `STEPS`.
     """
     keys = [public_key(key) for key in trust]
@@ -143,7 +143,7 @@ def verify_bundle(path: Path, trust: Sequence[Path] = (), progress: Progress = s
             raise
         return Verification((error.message,), None)
     problems = tuple(bundle_problems(bundle, hashes=True))
-    # what the manifest states beside its graph, once that holds together
+    # statements of the manifest in addition to its graph, once that is consistent
     problems = problems or tuple(f"{bundle.path / MANIFEST}: {problem}" for problem in statement_problems(bundle.manifest))
     if problems:
         return Verification(problems, None)
@@ -192,7 +192,7 @@ def _compare(bundle: Bundle, x: Values, expected: Mapping[str, Array], subject: 
 def _difference(
     network: str, actual: Array, expected: Array, subject: str, lower: Sequence[str], tolerance: float
 ) -> tuple[str | None, float | None]:
-    """What is wrong with one output beside that of the file `whole`, and their largest difference, None if there is none."""
+    """Describe the difference of one output from that of the file `network`, and the largest difference; None if there is none."""
     if actual.shape != expected.shape:
         return f"{subject} give {list(actual.shape)}, {network} gives {list(expected.shape)}", None
     for owner, output in ((subject, actual), (network, expected)):
@@ -254,7 +254,7 @@ def random_input(bundle: Bundle, seed: int = 0) -> Any:
 
 
 class Reference:
-    """A bundle's whole model, which also tells the tensors between subgraphs."""
+    """A bundle's whole model, which also computes the tensors between subgraphs."""
 
     def __init__(self, bundle: Bundle) -> None:
         file = bundle.file(bundle.manifest.whole)

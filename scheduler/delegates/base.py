@@ -1,4 +1,4 @@
-"""What a delegate must do, and the list of all delegates."""
+"""Interface of a delegate, and the list of all delegates."""
 
 import contextlib
 import importlib.util
@@ -50,7 +50,7 @@ class Invocation(ABC):
         """Changes of layout or precision at the border in the last run that were steps of their own.
 
         Returns:
-            What was changed to what, and when that started and ended on the
+            The kind of conversion, and when it started and ended on the
             clock of `time.perf_counter_ns`; empty where nothing is converted,
             or kernels of the subgraph do it on the way.
         """
@@ -71,7 +71,7 @@ class AsyncInvocation(Invocation):
     def times(self) -> tuple[int, int] | None:
         """Return the times at which the processor began and ended the last enqueued work, on the clock of `time.perf_counter_ns`.
 
-        None where the processor does not tell: then the time from `enqueue` to the end of `wait` stands for it.
+        None where the processor does not report it: then the time from `enqueue` to the end of `wait` replaces it.
         """
         return None
 
@@ -88,7 +88,7 @@ class NodePlacement:
     name: str  # Name of the ONNX node.
     op: str  # Its operator type.
     reason: str  # Why it runs there, or was replaced, in words.
-    ms: float | None = None  # Measured time of one run, or None where the delegate cannot tell.
+    ms: float | None = None  # Measured time of one run, or None where the delegate cannot report it.
 
 
 class Compiled(ABC):
@@ -134,16 +134,16 @@ class Compiled(ABC):
 class TunedKernel(msgspec.Struct, frozen=True, kw_only=True):
     """A kernel of a subgraph before and after it was tuned; the fields are the keys of `stretch profile --tune --json`."""
 
-    name: str  # What it computes: an operator of the graph.
-    subgraph: str  # What it is part of.
+    name: str  # The operator of the graph that it computes.
+    subgraph: str  # Subgraph that it is part of.
     kernel: str  # The program.
-    shape: str  # What it works on, in words.
+    shape: str  # Shapes that it works on, in words.
     macs: int  # Multiply-accumulates.
     bytes: int  # Read and written.
     precision: str  # That it computes in.
     before_ms: float | None  # Its time before; None where tuning brought it in.
     after_ms: float | None  # Its time after; None where tuning replaced it.
-    choice: dict[str, Any] | None  # What was chosen for it in this run; None: nothing.
+    choice: dict[str, Any] | None  # Choice for it in this run; None: none.
 
 
 class Tuning(ABC):
@@ -170,7 +170,7 @@ class Tuning(ABC):
         """Each kernel with its time before and after.
 
         Args:
-            choices: What `tune` returned, for this subgraph and those that share its kernels.
+            choices: Results of `tune`, for this subgraph and those that share its kernels.
         """
 
 
@@ -181,9 +181,9 @@ class Delegate(ABC):
     package through the entry point group ``nn_stretch.delegates``.
     """
 
-    #: What it is, in a few words, for `stretch list delegates`.
+    #: Description in a few words, for `stretch list delegates`.
     summary: ClassVar[str] = ""
-    #: What it compiles: each subgraph's ONNX file, or its signature in the bundle's TFLite file.
+    #: Files that it compiles: each subgraph's ONNX file, or its signature in the bundle's TFLite file.
     form: ClassVar[Literal["onnx", "tflite"]] = "onnx"
     #: Whether its invocations are `AsyncInvocation`s.
     asynchronous: ClassVar[bool] = False
@@ -195,7 +195,7 @@ class Delegate(ABC):
     computes: ClassVar[bool] = True
     #: Kinds of processors that it drives by itself, such as ``gpu``; others run on it where they are mapped to it.
     drives: ClassVar[tuple[str, ...]] = ()
-    #: Fusion rules (`predictors/fusion_rules`) by which `stretch profile` measures what it drives; empty where it tells no times of kernels.
+    #: Fusion rules (`predictors/fusion_rules`) by which `stretch profile` measures its processors; empty where it reports no times of kernels.
     fuses: ClassVar[str] = ""
     #: Distribution of its runtime, whose version a profile states.
     package: ClassVar[str] = ""
@@ -248,7 +248,7 @@ class Delegate(ABC):
         """End what runs now, from another thread, because it hangs.
 
         Args:
-            why: What the call raises then, as the end of a sentence.
+            why: Message of the call's error then, as the end of a sentence.
 
         Returns:
             Whether the call comes back now, and the delegate may be used again; most cannot be stopped.
@@ -281,11 +281,11 @@ class Delegate(ABC):
         """Where each operator of a bundle's subgraph runs, and what its kernel takes where that can be measured.
 
         This is how kernels' times leave a delegate, whatever it measures them with; asked by `stretch explain`.
-        A delegate that can tell runs the subgraph here, on made-up inputs.
+        A delegate that reports operators runs the subgraph here, on random inputs.
 
         Returns:
             Each operator of the subgraph, then kernels that the delegate added. An operator without a time is computed
-            in another one's kernel, as its reason says, or by a delegate that cannot tell.
+            in another one's kernel, as its reason says, or by a delegate that reports none.
         """
         return self.node_placements(bundle.file(bundle.subgraph(name).file))
 
@@ -310,7 +310,7 @@ class Delegate(ABC):
 class CoreDelegate(Delegate):
     """A delegate that computes on CPU cores, one thread on each."""
 
-    #: What installs `package`; empty where it may not be missing.
+    #: Command that installs `package`; empty where it may not be missing.
     install: ClassVar[str] = ""
 
     def __init__(self, cores: tuple[int, ...] = ()) -> None:

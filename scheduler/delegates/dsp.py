@@ -1,8 +1,8 @@
 """The `dsp` delegate: ONNX Runtime's QNN provider, a Hexagon DSP on a device and its simulator on x86-64.
 
-`onnxruntime-qnn` is a plug-in: beside the ordinary `onnxruntime` package it
+`onnxruntime-qnn` is a plug-in: in addition to the ordinary `onnxruntime` package it
 brings a library that registers one more execution provider, and Qualcomm's
-libraries. Nothing is left to the CPU: what the DSP cannot run is refused.
+libraries. Nothing is left to the CPU: a node that the DSP cannot run is refused.
 """
 
 import ctypes
@@ -45,7 +45,7 @@ class QnnLibrary:
 
     devices: tuple[Any, ...]  # ONNX Runtime's devices of this provider.
     backend: str  # Path of the HTP library.
-    versions: str  # What a compiled subgraph depends on beside its file.
+    versions: str  # Versions that a compiled subgraph depends on in addition to its file.
 
 
 def missing() -> str | None:
@@ -73,7 +73,7 @@ def session_options(library: QnnLibrary, settings: Mapping[str, str], provider: 
 
     Args:
         settings: Entries of the session's configuration.
-        provider: Options of the provider beside its backend, such as the chip.
+        provider: Options of the provider in addition to its backend, such as the chip.
     """
     import onnxruntime
 
@@ -104,7 +104,7 @@ def _load() -> QnnLibrary:
     backend = str(package.get_qnn_htp_path())
     # Loaded here first: the provider keeps the linker's reason to itself.
     try:
-        # it prints a line where programs expect data, which lies in the C library's buffer at first
+        # it prints a line where programs expect data, which is in the C library's buffer at first
         with Path(os.devnull).open("w+b") as nowhere, redirect_output(nowhere, 1):
             ctypes.CDLL(backend)
             ctypes.CDLL(None).fflush(None)
@@ -130,7 +130,7 @@ def _devices(onnxruntime: ModuleType) -> tuple[Any, ...]:
     return tuple(device for device in onnxruntime.get_ep_devices() if device.ep_name == PROVIDER)
 
 
-#: What compiles, in a process of its own: QNN's offline compiler keeps the chip it was first asked for as long as its process lives,
+#: Compiler in a process of its own: QNN's offline compiler keeps the chip of its first call as long as its process lives,
 #: so each file is made by a fresh one; then the same file gives the same code every time.
 _START = "import sys; from scheduler.delegates.dsp import compile_and_run; compile_and_run(*sys.argv[1:])"
 
@@ -142,7 +142,7 @@ LIMIT = 900
 class Chip:
     """A chip as QNN counts it."""
 
-    name: str  # What it is sold as.
+    name: str  # Its commercial name.
     soc_model: int  # Its number in QNN.
     htp_arch: int  # Version of its Hexagon tensor processor.
 
@@ -252,7 +252,7 @@ def cached_context(folder: Path | None, model: Path, versions: str, open_session
         return open_session(model, {})
 
 
-#: Carry a scale; what is between two of them is computed in integers.
+#: Carry a scale; nodes between two of them are computed in integers.
 QUANTISERS = ("QuantizeLinear", "DequantizeLinear")
 
 _LOCK = threading.Lock()
@@ -270,7 +270,7 @@ class DspDelegate(Delegate):
         cache: Folder of compiled subgraphs; the user's cache folder if None.
         chip: Run the code that a bundle brings for this chip (a key of
             `scheduler.delegates.dsp.CHIPS`) instead of compiling its
-            subgraphs: whoever asks for it trusts who made the bundle.
+            subgraphs: anyone who asks for it trusts the author of the bundle.
     """
 
     summary = "int8 on a Hexagon DSP, or its simulator on x86-64 (QNN)"

@@ -49,7 +49,7 @@ def to_nhwc(source: Array, target: Array) -> None:
             columns[image, :, first : first + _CHANNELS] = rows[image, first : first + _CHANNELS].T
 
 
-#: What begins lines of LiteRT that nobody has to read.
+#: Starts of lines of LiteRT that nobody has to read.
 _NOTES = (b"INFO:", b"VERBOSE:")
 
 
@@ -350,7 +350,7 @@ class LiteRtGpuDelegate(ChildDelegate, LiteRtDelegate):
 
     summary = "LiteRT on a GPU through WebGPU or Metal, in a process of its own (never ran on one yet)"
     precisions = ("fp32", "fp16")
-    #: What compiles the model: a name of LiteRT's `HardwareAccelerator`.
+    #: Compiler of the model: a name of LiteRT's `HardwareAccelerator`.
     accelerator: ClassVar[str] = "GPU"
     #: Where Linux lists the devices that it needs one of.
     devices: ClassVar[str] = "/dev/dri/renderD*"

@@ -49,7 +49,7 @@ def open_session(
         providers: Execution providers in order, each a name or a name and its options.
         settings: Entries of the session's configuration.
         options: `onnxruntime.SessionOptions` to begin with; the defaults if None.
-        content: What is loaded in place of the file's own content; weights outside of it are beside the file.
+        content: Bytes to load in place of the file's own; external weights are in the folder of the file.
 
     Raises:
         StretchError: If ONNX Runtime cannot load the file so.

@@ -92,7 +92,7 @@ def child(inner: str, cores: str) -> None:
     serve(Server(inner, chosen), sys.stdin.buffer, answers)
 
 
-#: What the child process runs.
+#: Program of the child process.
 _START = "import sys; from scheduler.delegates.process import child; child(*sys.argv[1:])"
 
 #: Commands that create an object in the child; they are repeated for a new child.
@@ -169,7 +169,7 @@ class ChildProcess:
     def ensure_running(self) -> None:
         """Start a new child if it has ended, and create all objects of the old one again."""
         if self._alive():
-            return  # whoever waits for an answer holds the lock
+            return  # anyone who waits for an answer holds the lock
         with self._reading:
             if self._alive():
                 return
@@ -255,7 +255,7 @@ class ChildProcess:
 
     def drop(self, key: int) -> None:
         """Drop an unused object from the child, with the next command."""
-        # called when memory is collected, which may be while anything is locked: told with the next command
+        # called when memory is collected, which may be while anything is locked: sent with the next command
         if self._created.pop(key, None) is not None:
             self._dropped.append(key)
 
@@ -278,7 +278,7 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
                 stream.close()
 
 
-#: Delegate that the child process runs unless told otherwise.
+#: Delegate that the child process runs by default.
 INNER = "cpu"
 
 
@@ -286,19 +286,19 @@ class ProcessInvocation(AsyncInvocation):
     """A subgraph of the child bound to memory that both processes have mapped.
 
     Buffers that lie in shared memory (`scheduler.shared`) are read and written by the child where they are; others are copied to
-    and from memory of its own. A child that has ended is replaced. What it was computing is computed once more by the new one:
+    and from memory of its own. A child that has ended is replaced. The new one repeats the interrupted computation:
     inputs are in the shared memory as they were, and a subgraph gives the same again.
     """
 
     def __init__(self, child: ChildProcess, compiled: "ProcessCompiled", inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        # what it is bound to must not be dropped before it is
+        # the buffers that it is bound to must not be dropped before it is
         self._child, self._compiled = child, compiled
         self._pending: int | None = None
         #: Of those who wait, one reads the answer: what an interrupted run left behind may still be waited for when the next begins.
         self._answer_lock = threading.Lock()
         buffers = [*inputs, *outputs]
         copies = iter(shared_like([array for array in buffers if describe(array) is None]))
-        #: What the child reads and writes, which has to stay where it is.
+        #: Arrays that the child reads and writes, which have to stay in place.
         self._shared = [next(copies) if describe(array) is None else array for array in buffers]
         pairs = list(zip(self._shared, buffers, strict=True))
         self._reads = [(shared, array) for shared, array in pairs[: len(inputs)] if shared is not array]

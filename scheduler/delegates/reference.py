@@ -1,4 +1,4 @@
-"""ONNX's own definition of every operator, in numpy: slow, and what all other delegates are compared with."""
+"""ONNX's own definition of every operator, in numpy: slow, and the reference of all other delegates."""
 
 import math
 from collections.abc import Sequence

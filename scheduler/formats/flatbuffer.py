@@ -164,7 +164,7 @@ class _Writer:
         struct.pack_into("<I", self.data, offset, target - offset)
 
     def _align(self, alignment: int, after: int = 0) -> None:
-        """Fill up so that what stands `after` bytes further is aligned."""
+        """Pad so that the data `after` bytes further is aligned."""
         self.data += bytes(-(len(self.data) + after) % alignment)
 
     def table(self, name: str, value: Mapping[str, Any]) -> int:

@@ -24,7 +24,7 @@ def read_npy(path: Path, noun: str) -> Array:
     """The array in a .npy file.
 
     Args:
-        noun: What it should be, for messages, such as ``input``.
+        noun: Noun for the file in messages, such as ``input``.
     """
     content = read_bytes(path, noun, MAX_BYTES)
     need(not content.startswith(b"PK\x03\x04"), f"{path} holds several arrays, one is needed", _HINT)

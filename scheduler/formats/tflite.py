@@ -22,7 +22,7 @@ VERSION = 3
 
 @dataclass(frozen=True)
 class OperatorKind:
-    """What the schema and its runtime know of one operator."""
+    """Facts of one operator in the schema and its runtime."""
 
     number: int  # In the schema.
     options: str | None  # Table of its settings, or None.
@@ -148,7 +148,7 @@ TFLITE = _flatbuffer(_WRITTEN, _SETTINGS)
 TABLES = TFLITE.tables
 OPTIONS = {name: number for name, (number, _) in _SETTINGS.items()}
 
-# Operators of TFLite as any converter writes them: their numbers, their settings and what those are where a file is silent.
+# Operators of TFLite as any converter writes them: their numbers, their settings and the defaults of those.
 
 #: Names by number.
 NAMES: dict[int, str] = {
@@ -414,7 +414,7 @@ def _numbers(code: str, name: str, tensor: dict[str, Any], buffers: list[Mapping
 #: Offsets of the format have 31 bits.
 MAX_BYTES = (1 << 31) - 1
 
-#: Types whose numbers may stand for reals.
+#: Types whose numbers may represent reals.
 ROUNDED = ("int4", "int8", "uint8", "int16", "int32", "int64")
 
 _HINT = "convert it again"
@@ -425,7 +425,7 @@ _CUSTOM = "custom"
 
 @dataclass(frozen=True)
 class Quantisation:
-    """What whole numbers stand for: real = scale · (number − zero point)."""
+    """Meaning of whole numbers: real = scale · (number − zero point)."""
 
     scales: NDArray[np.float32]  # One, or one for each place along an axis.
     zero_points: NDArray[np.int64]  # As many.
@@ -440,7 +440,7 @@ class TfliteTensor:
     shape: tuple[int, ...]  # Its shape; an open size is 1.
     kind: str  # Its element type, by numpy's name.
     stored: NDArray[Any] | None = None  # Its numbers as the file stores them; None if the network computes it.
-    quantisation: Quantisation | None = None  # What they stand for, if they are rounded reals.
+    quantisation: Quantisation | None = None  # Their meaning, if they are rounded reals.
     opened: tuple[int, ...] = ()  # Axes whose size the file leaves open.
 
     @property

@@ -41,7 +41,7 @@ class Timing:
 
     name: str  # Which.
     median_ms: float  # Median over the rounds.
-    p90_ms: float  # What nine rounds of ten stay under.
+    p90_ms: float  # Ninth decile of the rounds.
 
 
 @dataclass(frozen=True)
@@ -56,14 +56,14 @@ class Benchmark:
     whole: Timing  # The same branched net as one graph on all the cores.
     others: tuple[Timing, ...]  # Contestants that were beaten by one of the above.
     cores: tuple[int, ...]  # The cores that all of them used.
-    rounds: Mapping[str, tuple[float, ...]]  # Milliseconds of each contestant, by its name, one a round, in the order of the rounds.
+    rounds: Mapping[str, tuple[float, ...]]  # Milliseconds of each measured network, by its name, in the order of the rounds.
     alone_ms: Mapping[str, float]  # Median time of each subgraph with everything else idle.
-    ideal_ms: float  # What the rounds would take if branches overlapped perfectly and meeting cost nothing, median (see `ideal_ms`).
+    ideal_ms: float  # Time of the rounds if branches overlapped perfectly and meeting cost nothing, median (see `ideal_ms`).
     efficiency: float | None  # That over what the bundle took in the same round, median: at most 1; None where processors share a core.
     #: Largest difference of the output from the whole model's, relative to its largest element; None where a delegate computes nothing.
     error: float | None
     traces: tuple[Trace, ...]  # The measured inferences of the bundle.
-    output: Values  # What the last of them gave.
+    output: Values  # Output of the last of them.
     seconds: float  # How long the rounds went on.
     controls: tuple[str, ...] = (CONTROLS,)  # Precisions of the controls.
 
@@ -92,7 +92,7 @@ class Effort:
     warmup: int = 5  # Rounds before them that do not.
     #: Go on until no interval of a ratio is wider than this share of the ratio to either side; None for `rounds` rounds.
     width: float | None = None
-    least_seconds: float = 2.0  # And not for less than this: an interval tells of the time it was taken in, and machines have moods.
+    least_seconds: float = 2.0  # And not for less than this: an interval describes the time it was taken in, and machines have moods.
     seconds: float = 10.0  # But no longer than this, once there are `rounds` rounds.
 
     def is_enough(self, seconds: float, narrow: Callable[[float], bool]) -> bool:
@@ -103,7 +103,7 @@ class Effort:
 def benchmark(session: Session, x: Values, effort: Effort | None = None, step: Callable[[], None] | None = None) -> Benchmark:
     """Measure a session against the controls of its bundle.
 
-    Each round runs every contestant once, in an order that rotates, and every
+    Each round runs every network once, in an order that rotates, and every
     subgraph alone.
     """
     effort = effort or Effort()
@@ -154,7 +154,7 @@ def _controls_elsewhere(session: Session, x: Values, stack: ExitStack) -> dict[s
             candidates += [("int8", *control) for control in bundle.manifest.int8_controls.items()]
         target = place.delegate + all_cores if is_host(place.processor) and place.cores else place.target
         for precision, control, file in candidates:
-            # what runs elsewhere is left out, and no news of the bundle
+            # work that runs elsewhere is left out, and no news of the bundle
             with suppress(StretchError), warnings.catch_warnings(action="ignore"):
                 whole_bundle = whole_on(bundle, control, file, place.processor, precision)
                 values = dict(zip(whole_bundle.manifest.inputs, as_arrays(x, bundle.manifest.inputs).values(), strict=True))
@@ -338,7 +338,7 @@ class Verdict:
     """The comparison of a bundle with its controls."""
 
     text: str  # One sentence.
-    winner: str | None  # ``branched``, ``sequential``, or None where the times do not tell.
+    winner: str | None  # ``branched``, ``sequential``, or None where the times do not decide.
     ratios: Mapping[str, RatioEstimate]  # Time of each control over the bundle's, by the control's name: above 1 branching is faster.
     precisions: tuple[str, ...]  # Precisions of the bundle's subgraphs.
     controls: tuple[str, ...] = (CONTROLS,)  # Precisions of the controls.
@@ -412,7 +412,7 @@ def _compare(result: Benchmark, baselines: Sequence[Timing], ratios: Mapping[str
 
 @dataclass(frozen=True)
 class Rate:
-    """Inferences a second of one contestant: the median over rounds, and the lowest tenth."""
+    """Inferences per second of one measured network: the median over rounds, and the lowest tenth."""
 
     name: str
     per_second: float
@@ -425,7 +425,7 @@ class Throughput:
 
     in_flight: int  # Inferences at once.
     rounds: int  # Rounds that counted.
-    burst: int  # Inferences of a round, each contestant.
+    burst: int  # Inferences per round, of each network.
     over_one_core: float  # Rate with several in flight over that of the net as one graph on one core.
     #: The bundle with several in flight, the bundle one at a time, the net as one graph on one core, and on all the cores.
     contestants: tuple[Rate, ...]

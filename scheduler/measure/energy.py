@@ -15,10 +15,10 @@ class CounterError(StretchError):
 
 
 class Meter(Protocol):
-    """What counts energy from the moment on that it is made."""
+    """Counts energy from the moment on that it is made."""
 
-    name: str  # What it measures, in words.
-    min_s: float  # What is shorter than this it does not tell well, s.
+    name: str  # Measured quantity, in words.
+    min_s: float  # Shorter times are not measured well, s.
 
     def read_mj(self) -> float:
         """Energy until now, mJ."""
@@ -64,10 +64,10 @@ MAX_W = 1000.0
 
 
 class Supply:
-    """A battery, or a rail that tells its power.
+    """A battery, or a rail that reports its power.
 
-    Drivers differ in the sign of what flows out of a battery, so the sign is left
-    out; a battery that is being charged says nothing of what is used, and is refused.
+    Drivers differ in the sign of the current out of a battery, so the sign is left
+    out; a battery that is being charged does not show consumption, and is refused.
 
     Args:
         root: Folder such as ``/sys/class``, in which ``power_supply`` lies.
@@ -102,7 +102,7 @@ class Supply:
 
 
 def _microwatts(folder: Path) -> float:
-    """What it gives now: stated, or current × voltage; 0 W of a battery that gives power means that it does not know."""
+    """Its power now: stated, or current × voltage; 0 W of a battery that gives power means that it does not know."""
     power = folder / "power_now"
     microwatts = read_number(power) if power.exists() else read_number(folder / "current_now") * read_number(folder / "voltage_now") / 1e6
     if microwatts == 0:
@@ -175,7 +175,7 @@ SYS_CLASS = Path("/sys/class")
 #: Loops, of which the median counts.
 LOOPS = 5
 
-#: A counter that does not move for so many times what it needs is broken.
+#: A counter that does not move for so many times its resolution is broken.
 _PATIENCE = 10
 
 
@@ -183,8 +183,8 @@ _PATIENCE = 10
 class MeasuredEnergy:
     """Energy of one inference."""
 
-    mj: float | None  # Median over the loops, mJ: of all that the counter covers, whoever uses it. None where it could not be measured.
-    counter: str | None  # What measured it; None where nothing did.
+    mj: float | None  # Median over the loops, mJ: of all consumers that the counter covers. None where it could not be measured.
+    counter: str | None  # Counter that measured it; None where none did.
     reason: str | None  # Why it could not be measured; None where it was.
 
 
@@ -208,7 +208,7 @@ def measure_energy(run: Callable[[], object], root: Path = SYS_CLASS, loops: int
 
 
 def _one_loop(run: Callable[[], object], meter: Meter) -> float:
-    """What an inference took in a loop that the counter tells well, mJ."""
+    """Energy of an inference in a loop that is long enough for the counter, mJ."""
     begin, since, count, mj = meter.read_mj(), perf_counter(), 0, 0.0
     # a loop goes on until the counter has moved, so that none takes nothing
     while (seconds := perf_counter() - since) < meter.min_s or mj <= 0:

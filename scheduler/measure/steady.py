@@ -1,4 +1,4 @@
-"""Times of networks on the processors of this machine that hold: contestants in turns, how sure what comes of their rounds is, without what interrupted a run, beside other work, with hand-overs."""
+"""Steady times of networks on the processors of this machine: rounds in turns, intervals of their ratios, without interrupted runs, with other work at the same time, with transfers."""
 
 import contextlib
 import math
@@ -41,7 +41,7 @@ def _interval_ends(value: float, logs: NDArray[np.float64]) -> tuple[float, floa
     """Student's 95 % interval around the mean of logarithms, widened to hold a value."""
     half = T_975[len(logs) - 2] * float(logs.std(ddof=1)) / math.sqrt(len(logs))
     centre = float(logs.mean())
-    # beyond what a number holds the interval is as good as endless
+    # beyond the largest number the interval is practically endless
     return min(value, math.exp(max(centre - half, -700.0))), max(value, math.exp(min(centre + half, 700.0)))
 
 
@@ -72,7 +72,7 @@ class RatioEstimate:
         return max(self.high / self.value - 1, 1 - self.low / self.value)
 
     def __str__(self) -> str:
-        """``0.97–1.06``; in words where there is no interval, or one that tells nothing."""
+        """``0.97–1.06``; in words where there is no interval, or one that shows nothing."""
         if self.low is None or self.high is None or self.high > MAX_END_RATIO * self.low:
             return "too few rounds for an interval"
         return f"{self.low:.2f}–{self.high:.2f}"
@@ -104,7 +104,7 @@ MIN_ROUNDS, MAX_ROUNDS, WARMUP = 7, 25, 2
 #: Relative distance between the quartiles of times above which they are unstable.
 UNSTEADY = 0.15
 
-#: Uncertainty of a median, relative, at which a contestant was measured well enough.
+#: Uncertainty of a median, relative, at which a network was measured well enough.
 _PRECISION = 0.01
 
 #: A thread with this niceness is seldom made to wait for others; what it asks for where it may.
@@ -113,7 +113,7 @@ _NICE = -10
 
 @dataclass(frozen=True)
 class SteadyTime:
-    """The time of one contestant."""
+    """The time of one measured network."""
 
     ms: float  # Median of the runs that count.
     std_ms: float  # Their standard deviation, from the quartiles (1.349 of it lie between them in a normal distribution).
@@ -164,7 +164,7 @@ def time_steadily(
     """Time variants in turns, without the effect of other processes.
 
     Work on a single core counts with the time that the core computed, and with the least that it waited in two runs: on a
-    busy machine, too, that is what it takes. Of other work, runs during which the system gave a core to somebody else are
+    busy machine, too, that is its time. Of other work, runs during which the system gave a core to another process are
     left out as long as there are enough others. Rounds go on until every median is known well.
     """
     samples: dict[str, list[_Sample]] = {name: [] for name in contestants}
@@ -186,7 +186,7 @@ class _Sample:
 
     wall: float  # From its start to its end.
     computed: float  # Of that, what this process computed, on all its threads.
-    interrupted: bool  # Whether the system gave a core to somebody else meanwhile.
+    interrupted: bool  # Whether the system gave a core to another process meanwhile.
 
 
 def _timed(run: Callable[[], object]) -> Callable[[], _Sample]:
@@ -207,7 +207,7 @@ def _switches() -> int:
 def _summarise(samples: list[_Sample], serial: bool) -> SteadyTime:
     uninterrupted_ms = [sample.wall for sample in samples if not sample.interrupted]
     if serial:
-        # A thread that waits for its turn on a busy machine does not compute; what it waits at least is part of the work.
+        # A thread that waits for its turn on a busy machine does not compute; its least wait is part of the work.
         # That is less than nothing where the caller and the device compute at the same time. The least of all is left out:
         # another thread of this process may have computed meanwhile, which makes it seem that the work waited less.
         waits = sorted(sample.wall - sample.computed for sample in samples)[:2][-1]
@@ -278,7 +278,7 @@ class Handover:
 
 @dataclass(frozen=True)
 class LinkTimes:
-    """What hand-overs cost."""
+    """Costs of transfers."""
 
     fixed_ms: float  # An exchange, there and back.
     to_gbs: float  # Rate on the way to the processor, 10⁹ bytes a second.
@@ -307,8 +307,8 @@ RUNS, PHASES = 8, 5
 class SideBySide:
     """Slowdown of two pieces of work that run at the same time."""
 
-    first: float  # Time beside the second ÷ time alone.
-    second: float  # Time beside the first ÷ time alone.
+    first: float  # Time during the second ÷ time alone.
+    second: float  # Time during the first ÷ time alone.
 
 
 def time_together(
@@ -366,7 +366,7 @@ class TransferTimes:
 
     in_bytes: int  # Bytes that each hands over.
     out_bytes: int  # Bytes that it reads back.
-    idle_ms: tuple[float, ...]  # What each took of the idle queue, its kernels' own time taken away.
+    idle_ms: tuple[float, ...]  # Time of each on the idle queue, without its kernels' own time.
     working_ms: tuple[float, ...]  # Behind a kernel: the same, from the moment on when that had ended.
     kernel_ms: float  # How long the kernel ran.
     feeding: float  # Share of its time that the calling thread computed, while the kernel ran.
@@ -401,7 +401,7 @@ def time_reads(
         done = perf_counter_ns()
         kernel.wait()
         spans = kernel.times()
-        # where the device tells no times, the kernel took as long as just before
+        # where the device reports no times, the kernel took as long as just before
         ended = spans[1] if spans is not None else begun + round(1e6 * alone[-1])
         # an exchange that is over before the kernel has not waited for it
         working.append((done - (ended if begun <= ended <= done else begun)) / 1e6)

@@ -1,4 +1,4 @@
-"""Which of this machine's cores and delegates stand in for a device's processors, and which of the processors runs each subgraph.
+"""Choice of this machine's cores and delegates in place of a device's processors, and of the processor that runs each subgraph.
 
 Paper 003, section 6.2: the scheduler follows the processor that an operator carries as an attribute, unless that
 processor is not available or the user puts energy first.
@@ -96,9 +96,9 @@ def place_processors(
 
     By default the first CPU runs on the calling thread and gets as many cores as
     its core set has, such as 4 of ``cpu[1large3med]``; a CPU without a named core
-    set gets all cores that no other processor needs, or one where cores stand in
-    for other processors. Every other processor keeps a core: to compute on where
-    it is stood in for, on a thread of its own, or for the thread that feeds it.
+    set gets all cores that no other processor needs, or one where cores replace
+    other processors. Every other processor keeps a core: for its replacement,
+    for a thread of its own, or for the thread that feeds it.
     The last core is shared, one subgraph at a time, when cores run out. A
     processor that a delegate drives is left to it where that can run and the
     subgraphs are of the precision that it runs; the delegate of the plan goes
@@ -267,7 +267,7 @@ def _set_dispatch(placed: Mapping[str, Placement], host: str | None) -> dict[str
     if host is not None:
         inline = placed[host].queue
     else:
-        # Where all share one core, a thread beside the calling one would only cost switches.
+        # Where all share one core, a second thread would only cost switches.
         queues = {p.queue for p in placed.values()}
         inline = queues.pop() if len(queues) == 1 and len(placed) > 1 else ""
     return {name: replace(p, dispatch="inline") if p.queue == inline and p.dispatch == "blocking" else p for name, p in placed.items()}
@@ -304,7 +304,7 @@ def choose_processors(manifest: Manifest, allowed: Sequence[str] | None = None, 
 
     Args:
         allowed: Processors that may be used; None for all.
-        priority: What matters most; None for the design.
+        priority: Objective; None for the design.
     """
     used = list(dict.fromkeys(entry.processor for entry in manifest.subgraphs))
     for name in allowed or ():

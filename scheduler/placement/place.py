@@ -18,7 +18,7 @@ class Placement:
     processor: str  # Name in the device profile, such as ``gpu``.
     delegate: str  # Name of the delegate that runs it here.
     cores: tuple[int, ...]  # CPU cores it uses; the thread that calls its delegate is pinned to the first. Empty for none.
-    queue: str  # What it shares with others is run one at a time, such as ``cpu1``.
+    queue: str  # Queue that runs one step at a time for all that share it, such as ``cpu1``.
     #: ``inline``: on the calling thread; ``async``: enqueued, returns at once; ``blocking``: handed to a thread of its own.
     dispatch: Dispatch
     stand_in: bool  # Whether this machine lacks the processor, so that another does its work.

@@ -17,16 +17,16 @@ from scheduler.runtime.session import Session
 #: Inferences whose events are kept.
 MAX_EVENTS = 4096
 
-#: What of a trace occupies a processor.
+#: Kinds of spans that occupy a processor.
 _COMPUTING = ("subgraph", "join")
 
 
 class AdaptiveSession:
     """Changes between sessions under load, and comes back, as in figure 13 of paper 003: each call runs an inference on one of them.
 
-    What undisturbed inferences take is measured when this is made, so the machine should have nothing else to do then. From then on
-    the policy (`scheduler.adapt.policy`) hears after each inference what every processor took. Where it wants to look at a processor
-    that is not used, a session that would use it runs its subgraphs there in a thread beside the inferences.
+    The times of undisturbed inferences are measured when this is made, so the machine should have nothing else to do then. From then on
+    the policy (`scheduler.adapt.policy`) gets the time of every processor after each inference. Where it needs to look at a processor
+    that is not used, a session that would use it runs its subgraphs there in a second thread.
 
     ::
 
@@ -38,7 +38,7 @@ class AdaptiveSession:
         sessions: By name, at least one, all with the same inputs and outputs; they stay open.
         rules: When the policy acts.
         quiet: Undisturbed inferences of each that are measured.
-        watts: What each processor of the device takes more while it computes, for rules that prefer energy or a deadline.
+        watts: Additional power of each processor of the device while it computes, for rules that prefer energy or a deadline.
 
     Raises:
         UsageError: If there is no session, their inputs or outputs differ, `quiet` is less than 1, or a power is missing.
@@ -114,7 +114,7 @@ class AdaptiveSession:
             for name, subgraph in session.plan.subgraphs.items():
                 if subgraph.processor == probe.processor:
                     ms += session.time_alone(name)
-        except StretchError:  # inferences on that plan would tell why
+        except StretchError:  # inferences on that plan would show the reason
             ms = inf
         self._probe_results.put((probe, ms))
 

@@ -110,7 +110,7 @@ class Buffers:
     batch 1) writes straight into that slice, where the join puts its tensors
     side by side. Tensors share memory if
     one is dead before the other is written whatever runs when and wherever:
-    what counts is what reads what, not the queues. Rows that a subgraph reads
+    the dependencies count, not the queues. Rows that a subgraph reads
     are a view where they are one piece; else it has memory of its own for them,
     in use while it runs.
     """

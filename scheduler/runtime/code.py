@@ -26,7 +26,7 @@ class CompiledSubgraphs:
     """A bundle's compiled subgraphs, on delegates that are made once for each set of cores.
 
     Args:
-        keeper: What is known of their faults, and what is done about them; None where a fault ends an inference.
+        keeper: Their faults, and the reaction to them; None where a fault ends an inference.
     """
 
     def __init__(self, bundle: Bundle, delegates: Mapping[str, Delegate] | None = None, fault_tracker: FaultTracker | None = None) -> None:
@@ -65,7 +65,7 @@ class CompiledSubgraphs:
     def fall_back(self, name: str, place: Placement, error: Exception, queues: Mapping[str, Dispatch]) -> Placement:
         """Compile a subgraph for its fallback, and return that placement.
 
-        With a keeper of faults, who is told, any delegate that every machine has may do it; else the one that the delegate
+        With a tracker of faults, which is informed, any delegate that every machine has may do it; else the one that the delegate
         itself falls back on, with a warning.
         """
         reason = first_line(error)

@@ -149,7 +149,7 @@ class Driver:
 
     Args:
         lock: Guards the state of inferences.
-        recorder: Writes down what the state machine is told and answers; None for nobody.
+        recorder: Writes down events and answers of the state machine; None for none.
         memoize: Whether answers are computed once and looked up from then on: for a machine of one client, with few states.
         now: Clock of the events, ms; None where they carry no moments.
     """
@@ -168,7 +168,7 @@ class Driver:
         self._recorder, self._now = recorder, now
         #: Whose inferences these are, by the client's name.
         self.executors: dict[str, Executor] = {}
-        #: Events that were told last, with what they were answered, if they carry moments.
+        #: Last events, with their answers, if they carry moments.
         self.events: deque[tuple[Event, tuple[Instruction, ...]]] = deque(maxlen=MAX_EVENTS)
         self._tasks: dict[tuple[Start, Placement | None], Task] = {}
         #: Whether the thread that called works, too.
@@ -246,7 +246,7 @@ class Tenant(NamedTuple):
 
     driver: Driver  # Of all of them.
     client: str  # Its name there.
-    weight: float = 1.0  # With twice the weight of another it gets twice as much of a processor that both want.
+    weight: float = 1.0  # With twice the weight of another it gets twice as much of a processor that both need.
 
 
 class Executor:
@@ -258,7 +258,7 @@ class Executor:
         placements: Where each subgraph runs.
         buffers: Makes the memory of the tensors that cross subgraphs, for each inference in flight.
         limit_s: Seconds that one call of a delegate may take.
-        recorder: Writes down what the state machines are told and answer; None for nobody.
+        recorder: Writes down events and answers of the state machines; None for none.
         in_flight: Inferences that `submit` runs at once.
         named: Gives the outputs, by the names of their tensors, the names that callers know.
         tenant: Whose queues submitted inferences share; None for some of their own.
@@ -298,10 +298,10 @@ class Executor:
         self._depths: deque[QueueDepth] = deque(maxlen=MAX_TRACES * 16)
         self._bind_lock = threading.Lock()
         self._enqueued: deque[Report] = deque()
-        #: Whether a run has begun and not come to its end, and whether what it left behind is not to be reported any more.
+        #: Whether a run has begun and not come to its end, and whether its leftovers are not to be reported any more.
         self._interrupted = self._discard_reports = False
         self._caller = 0
-        #: What hangs, if anything does: nothing runs here any more then.
+        #: The hang, if there is one: nothing runs here any more then.
         self.hang: HangError | None = None
         #: Whether something hangs, or this was closed.
         self._stopped = False
@@ -454,7 +454,7 @@ class Executor:
             self._discard_reports = True
             for queue, idle in idle_events.items():
                 self._threads.inbox(queue).put(idle.set)
-        # A wait may hang as well, and cannot be told how long it may take.
+        # A wait may hang as well, and its duration is unknown.
         calls = [call for call in self.lanes[0].calls.values() if isinstance(call, AsyncInvocation)]
         waiter = threading.Thread(target=_wait_for_all, args=(calls,), name="nn-stretch rest", daemon=True)
         waiter.start()
@@ -511,7 +511,7 @@ class Executor:
             np.copyto(lane.buffers.arrays[name], value)  # outside the lock: it takes as long as a small subgraph
         lane.start_ns = perf_counter_ns()
         with self._condition:
-            if self._flight_driver is not None and not self._stopped:  # else its future was told
+            if self._flight_driver is not None and not self._stopped:  # else its future has its result
                 deadline_ms = None if deadline_s == inf else deadline_s * 1e3
                 self._flight_driver.handle(InputReady(number, self._client, deadline_ms=deadline_ms, priority=priority))
         return future
@@ -590,7 +590,7 @@ class Executor:
                 arrays = task.lane.buffers.arrays
                 task.lane.keep.update({name: arrays[name].copy() for name in self.plan.step(task.step).outputs})
         with self._lock:
-            if self._stopped or (self._discard_reports and driver.caller_works):  # whoever waits for it has been told
+            if self._stopped or (self._discard_reports and driver.caller_works):  # waiting callers have their answer
                 if self._flight_driver is not None:
                     self._flight_driver.release_abandoned(task.queue)
                 return
@@ -612,7 +612,7 @@ class Executor:
         if place is not None and (isinstance(error, UnableError) or self._code.fault_tracker is not None):
             try:
                 replacement = self.placements[done.step]
-                if replacement == place:  # else another inference has met the same, and it is placed anew already
+                if replacement == place:  # else another inference has met the same, and it is placed again already
                     replacement = self._code.fall_back(done.step, place, error, queues_of(self.placements.values()))
                     self._bind(done.step, replacement)
             except Exception as second_error:
@@ -715,7 +715,7 @@ class Executor:
 
     def _raise_hang(self) -> None:
         if self.hang is not None:
-            # a new one each time: its traceback would keep whoever it was raised to
+            # a new one each time: its traceback would keep the frames of the caller
             raise copy(self.hang) from None
 
     def _spans(self, lane: Lane) -> tuple[Span, ...]:

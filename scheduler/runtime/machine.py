@@ -8,8 +8,8 @@ number. The transitions are
 =================================  =======================================================
 event                              what follows
 =================================  =======================================================
-`InputReady`                       the inference begins; what reads its inputs is ready
-`StepDone`                         the queue is free; what waited for the step is ready
+`InputReady`                       the inference begins; readers of its inputs are ready
+`StepDone`                         the queue is free; steps that waited for the step are ready
 `StepFailed`                       the queue is free; nothing of the inference starts again
 `StepReturned`, `Replaced`         the subgraph is placed elsewhere, for all its inferences
 `ClientRemoved`                    its inferences are gone; queues that run them stay held
@@ -201,10 +201,10 @@ _START_TYPES: dict[Dispatch, type[Enqueue | Submit | RunInline]] = {"async": Enq
 class Client:
     """A client: its plan, placements and share."""
 
-    plan: ExecutionPlan  # What each of them runs.
+    plan: ExecutionPlan  # Steps of each of them.
     placements: Mapping[str, Placement]  # Where each subgraph is started from now on.
     lanes: int = 1  # How many there may be at once.
-    weight: float = 1.0  # With twice the weight of another it gets twice as much of a queue that both want.
+    weight: float = 1.0  # With twice the weight of another it gets twice as much of a queue that both need.
     movable: frozenset[str] = frozenset()  # Delegates whose subgraphs any queue of such a delegate on as many cores may run.
 
     def __post_init__(self) -> None:
@@ -273,10 +273,10 @@ class Machine:
             self.caller = next((place.queue for place in placements if place.dispatch == "inline"), CALLING_THREAD)
         self._inference_count = 0
         self._inferences: dict[tuple[str, int], _Inference] = {}  # in order of arrival
-        #: What each busy queue runs, and since when; None for what a removed client left there.
+        #: Step that each busy queue runs, and since when; None for a removed client's.
         self._running: dict[str, tuple[_Inference, str, float] | None] = {}
         #: Of each queue the time that it served each client, ms over its weight, and the least of these among clients that wanted
-        #: it when it chose last: what a client did not get while it wanted nothing is not owed to it.
+        #: it when it chose last: a client that needed nothing is owed nothing for that time.
         self._service_ms: dict[str, dict[str, float]] = {}
         self._floor: dict[str, float] = {}
         for name, client in clients.items():
@@ -526,7 +526,7 @@ class Transitions(Generic[A]):
     table stays as small as the plan, whatever order things end in.
 
     Args:
-        prepare: Turns the instructions of an answer into what the caller wants back; called once for each answer.
+        prepare: Turns the instructions of an answer into the caller's form; called once for each answer.
     """
 
     def __init__(self, prepare: Callable[[Sequence[Instruction]], A]) -> None:

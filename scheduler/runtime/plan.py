@@ -67,7 +67,7 @@ def make_plan(manifest: Manifest | TflitePlan) -> ExecutionPlan:
     """The plan of a bundle.
 
     Args:
-        manifest: The bundle's description, or that in its TFLite file; its steps may stand in any order.
+        manifest: The bundle's description, or that in its TFLite file; its steps may be in any order.
     """
     return build_plan(
         manifest.inputs,

@@ -1,4 +1,4 @@
-"""What a state machine was told and what it answered, written down line by line as JSON, and replayed.
+"""Events and answers of a state machine, written down line by line as JSON, and replayed.
 
 A record holds one or more machines, each opened with all that it starts from,
 then every event in the order in which it was handled, with the instructions
@@ -70,8 +70,8 @@ class Line(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """An event and its answer."""
 
     machine: int  # Number of the machine.
-    event: Event  # What it was told.
-    instructions: list[Instruction]  # What it answered.
+    event: Event  # Input of the state machine.
+    instructions: list[Instruction]  # Its answer.
 
 
 class Recorder:
@@ -115,10 +115,10 @@ class Recorder:
             raise self._failure(failure) from failure
 
     def _write(self, line: Opening | Line) -> None:
-        """A thread that runs inferences must not end with a full disk: `close` tells of it."""
+        """A thread that runs inferences must not end with a full disk: `close` reports it."""
         data = self._encoder.encode(line) + b"\n"
         with self._lock:
-            # What a thread still reports after the session was closed is of no run.
+            # Reports of a thread after the session was closed belong to no run.
             if self._error is None and not self._file.closed:
                 try:
                     self._file.write(data)
@@ -156,7 +156,7 @@ def replay(path: Path) -> Replay:
 
 
 def _apply(machines: dict[int, Machine], line: Opening | Line, location: str) -> list[Instruction]:
-    """What the machine of a line answers to its event; a machine that the line opens is added."""
+    """Return the answer of a line's machine to its event; a machine that the line opens is added."""
     if isinstance(line, Opening) and line.schema != SCHEMA:
         raise StretchError(f"{location} has schema {line.schema}, this nn-stretch replays {SCHEMA}", _HINT)
     if isinstance(line, Line) and line.machine not in machines:

@@ -23,7 +23,7 @@ from scheduler.runtime.threads import TIME_LIMIT_S, QueueThreads
 class SharedSession(Session):
     """A session of a `Scheduler`, whose inferences take turns with those of others.
 
-    What looks into single inferences, `tensors` and `time_alone`, runs beside the turns, once nothing of this session is in flight.
+    Functions that look into single inferences, `tensors` and `time_alone`, do not take turns; they run once nothing of this session is in flight.
 
     Args:
         bundle: As of `Session`.
@@ -72,8 +72,8 @@ class Scheduler:
 
     Args:
         bundles: Bundles or their folders, by the names of their models; or without names, which are those of their folders then.
-        mapping: Where processors run here, as of `Session`; each bundle takes what it has of them.
-        weights: By name, with twice the weight of another a bundle is given twice as much of a processor that both want; 1 if
+        mapping: Where processors run here, as of `Session`; each bundle takes the entries of its processors.
+        weights: By name, with twice the weight of another a bundle is given twice as much of a processor that both need; 1 if
             not named.
         patience_ms: How long an inference without a deadline waits, at most, before it is the most urgent of all.
         in_flight: Inferences of each bundle at once, each with buffers of its own.

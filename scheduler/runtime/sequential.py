@@ -66,7 +66,7 @@ def max_error(actual: Values, expected: Values) -> float:
 def relative(actual: NDArray[Any], expected: NDArray[Any]) -> float:
     """Largest difference of two tensors, relative to the largest element of the second.
 
-    What lies between 0 and 1 everywhere may come of a sigmoid: runtimes compute it from numbers around 1, of which
+    Numbers that are between 0 and 1 everywhere may come from a sigmoid: runtimes compute it from numbers around 1, of which
     the last places are no difference, however little is left.
     """
     largest = float(np.max(np.abs(expected)))
@@ -91,7 +91,7 @@ def allowed_distance(checks: Mapping[str, Any], tensor: str, precision: str = "f
 
     Args:
         precision: It was computed in: ``fp32``, ``fp16`` or ``int8``.
-        usual: What is allowed in most networks; that of `TOLERANCES` if None.
+        usual: Tolerance in most networks; that of `TOLERANCES` if None.
     """
     default = TOLERANCES[precision] if default is None else default
     # what a bundle states wrongly allows nothing; `stretch verify` names it

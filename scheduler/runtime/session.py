@@ -37,7 +37,7 @@ def retry_after_hang(future: Future[Any], run: Callable[[], Any]) -> Future[Any]
     def set_outcome(work: Callable[[], Any]) -> None:
         try:
             result = work()
-        except BaseException as error:  # it belongs to whoever waits
+        except BaseException as error:  # the waiting caller gets it
             outcome.set_exception(error)
         else:
             outcome.set_result(result)
@@ -135,7 +135,7 @@ class Session:
         time_limit: Seconds that one call of a delegate may take. A run that takes longer ends with a `StretchError`, and the session too.
         memory_planner: Gives the tensors that cross subgraphs their memory, such as ``greedy``;
             ``naive`` shares none.
-        faults: What is done about delegates that fail (`scheduler.faults.policy`): others do their work
+        faults: Reaction to delegates that fail (`scheduler.faults.policy`): others do their work
             within the same inference. None: the inference fails with an error that names the delegate.
         record: File to write every event of the state machine to, with its answer
             (`scheduler.runtime.record.replay` plays it again).
@@ -398,7 +398,7 @@ class Session:
     def close(self) -> None:
         """End the session's threads, after what is in flight, and its processes, and let go of its memory; may be called twice.
 
-        What hangs is not waited for.
+        Hanging calls are not waited for.
         """
         self._close(wait=True)
 

@@ -25,7 +25,7 @@ class HangError(StretchError):
     """A delegate did not come back, and cannot be stopped: its thread is lost.
 
     Attributes:
-        subgraph: What hangs.
+        subgraph: Name of the subgraph.
         place: Where it runs.
         limit_s: How long it was waited for, s.
     """
@@ -81,7 +81,7 @@ def _authors(name: str) -> str | None:
 #: Seconds after which a wait looks up: a signal that comes between a thread's last step and its sleep does not wake it.
 POLL_S = 0.5
 
-#: What a thread is given to run; None ends it.
+#: Work for a thread; None ends it.
 Job = Callable[[], object] | None
 
 
@@ -108,7 +108,7 @@ class QueueThread(threading.Thread):
 
 
 class QueueThreads:
-    """A thread for each queue; whoever uses them guards them with a lock."""
+    """A thread for each queue; callers guard them with a lock."""
 
     def __init__(self) -> None:
         self._threads: dict[str, QueueThread] = {}
@@ -162,7 +162,7 @@ def _stop_threads(threads: Mapping[str, QueueThread]) -> None:
 #: Seconds that one call of a delegate may take: far above any real subgraph, simulators included.
 TIME_LIMIT_S = 600.0
 
-#: What runs now by the thread that runs it: name of the subgraph, and when it started in nanoseconds.
+#: Running calls by thread: name of the subgraph, and when it started in nanoseconds.
 Running = dict[str, tuple[str, int] | None]
 
 _last_hang: list[StretchError] = []
@@ -173,8 +173,8 @@ class Watchdog:
 
     Args:
         limit_s: How long a call may take, s.
-        overdue: A method that is told of each call that took longer: its thread,
-            and what `running` has for it; once, unless it answers that it wants to be told
+        overdue: A method that gets each call that took longer: its thread,
+            and the entry of `running` for it; once, unless it answers that it must be called
             again when as much time has gone by. Its object is not kept alive.
     """
 
@@ -197,7 +197,7 @@ def interrupt(thread: int) -> None:
     """Raise `KeyboardInterrupt` in a thread, wherever Python code of it waits or runs.
 
     Args:
-        thread: Its identity, as `threading.get_ident` tells it.
+        thread: Its identity, from `threading.get_ident`.
     """
     if thread == threading.main_thread().ident and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         # A signal wakes a thread that waits for a lock or sleeps.

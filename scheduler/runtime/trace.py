@@ -19,7 +19,7 @@ class Span:
     name: str  # Subgraph or join, or what is converted or moved for it.
     processor: str  # Processor of the device it was planned for.
     queue: str  # Where it ran on this machine.
-    #: What it was; where a run is simulated, a load is what others take of a processor, and a plan the one that is run.
+    #: Kind of a span; where a run is simulated, a load is the share that others take of a processor, and a plan the one that is run.
     kind: Literal["subgraph", "join", "conversion", "load", "plan"]
     start_ns: int  # When it started, on the clock of `time.perf_counter_ns`.
     end_ns: int  # When it ended.

@@ -21,7 +21,7 @@ REQUESTS = 100
 #: Requests of a demand that are simulated at most; of rates that are far apart the rarest has fewer than `REQUESTS` then.
 MAX_REQUESTS = 20_000
 
-#: What sums of shares may be over 1 by.
+#: Tolerance of sums of shares above 1.
 _ROUNDING = 1e-9
 
 #: Halvings of the interval in which the greatest factor on all rates is looked for.

@@ -172,7 +172,7 @@ class ConcurrentWorkload:
 class AlternativeBundle:
     """Another plan of the network."""
 
-    name: str  # What it is called.
+    name: str  # Its name.
     bundle: Bundle  # Of this plan.
 
 
@@ -212,7 +212,7 @@ def prepare(bundle: Bundle, device: DeviceProfile, company: bool, warnings: list
 
 
 def _on_processors(manifest: Manifest, names: Sequence[str]) -> Manifest:
-    """The plan on some of its processors: what moves computes in the precision that the plan has there."""
+    """The plan on some of its processors: moved subgraphs compute in the precision that the plan has there."""
     planned = {entry.processor: entry.planned_precision for entry in manifest.subgraphs}
     placed = choose_processors(manifest, names)
     entries = tuple(
@@ -274,7 +274,7 @@ class SimulationRequest:
     thermal: Thermal | None = None  # How the chip heats up; None to leave that out.
     shared: bool = False  # Whether bundles take turns on processors as those of a `Scheduler` do.
     admit: bool = False  # Whether to say if the rates can be held; bundles take turns then.
-    prefer: Prefer = "latency"  # What the policy prefers among alternatives (`scheduler.adapt.policy.AdaptationRules`).
+    prefer: Prefer = "latency"  # The policy's preference among alternatives (`scheduler.adapt.policy.AdaptationRules`).
 
     def __post_init__(self) -> None:
         """Check the combination."""
@@ -356,14 +356,14 @@ def simulate_steps(
 
 @dataclass(frozen=True)
 class _Subject:
-    """What an answer is about."""
+    """Subject of an answer."""
 
     path: Path  # A bundle's folder, or a table.
     model: str
     device: DeviceProfile | None
     planned_for: str | None
     calibrated: bool
-    figures: Mapping[str, Any]  # What the plan states, on its own device.
+    figures: Mapping[str, Any]  # Figures of the plan, on its own device.
 
 
 def _simulate(

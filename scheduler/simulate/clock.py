@@ -63,7 +63,7 @@ class TimedDecision:
     """A decision of the policy, and when it was made."""
 
     at_ms: float  # On the simulation's clock.
-    decision: PlanDecision  # What and why.
+    decision: PlanDecision  # The decision and its reason.
 
 
 class SimulatedStep:
@@ -87,7 +87,7 @@ class SimulatedStep:
     def __init__(self, engine: "Engine", start: Start, step_time: StepTime, column: int | None, queue: str) -> None:
         self.engine, self.lane, self.name, self.queue = engine, start.lane, start.step, queue
         self.event = StepDone(start.lane, start.step, start.queue, start.client)
-        #: What it waits for where several networks share processors: a queue of the device, or this client's own thread.
+        #: Queue that it waits for where several networks share processors: one of the device, or this client's own thread.
         self.waiting_line = (engine.number, start.queue) if start.queue == CALLING_THREAD else (0, start.queue)
         self.processor, self.parts, self.contention = step_time.processor, step_time.parts, step_time.contention
         self.overlaps_own_inference, self.feeder = step_time.overlaps_own_inference, step_time.feeder

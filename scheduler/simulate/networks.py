@@ -1,4 +1,4 @@
-"""What a simulation runs: a plan, where its steps run, and what each takes.
+"""Input of a simulation: a plan, where its steps run, and the time of each.
 
 Of a bundle these are exchanges, computing and joins, as its plan states them or its device's profile predicts; of a table
 they are its rows. A step of a table waits for those that it needs and for its processor, which takes the first of the
@@ -37,7 +37,7 @@ from scheduler.placement.place import Placement, place_subgraphs
 from scheduler.runtime.machine import CALLING_THREAD
 from scheduler.runtime.plan import ExecutionPlan, PlannedSubgraph, build_plan
 
-#: What goes on in a part of a step: an inference begins, a tensor is handed over, a subgraph computed, its output taken back, branches
+#: Activity in a part of a step: an inference begins, a tensor is transferred, a subgraph computed, its output taken back, branches
 #: joined.
 Activity = Literal["start", "in", "subgraph", "out", "join"]
 
@@ -47,7 +47,7 @@ class StepTime:
     """Time of a step, with only the other branches of its segment running."""
 
     processor: str  # Processor of the device that is occupied.
-    parts: tuple[tuple[Activity, float], ...]  # What it does one after the other, and how long each takes, ms; at least one.
+    parts: tuple[tuple[Activity, float], ...]  # Its activities one after the other, and the time of each, ms; at least one.
     contention: ContentionFactors = field(
         default_factory=dict
     )  # Factors on its computing time while other inferences compute on other processors.
@@ -89,7 +89,7 @@ def step_times(manifest: Manifest, device: DeviceProfile, *, concurrent: bool = 
 
     A subgraph takes its predicted time, and longer while other branches of its segment
     compute; before it the tensors it reads are handed to its processor, and after it
-    what the host joins is taken back.
+    the inputs of joins on the host are taken back.
 
     Args:
         others: Whether other inferences compute at the same time. They change the speed of subgraphs that are whole segments;
@@ -150,7 +150,7 @@ def _home_processor(manifest: Manifest) -> str:
 
 
 def _start_ms(manifest: Manifest, predictor: LatencyPredictor, home: str) -> dict[str, float]:
-    """What an inference takes in addition to its steps, ms, by the first subgraph of each processor that needs no other."""
+    """Time of an inference in addition to its steps, ms, by the first subgraph of each processor that needs no other."""
     tensors, processor = {tensor.name: tensor for tensor in manifest.tensors}, predictor.device.processor(home)
     precisions = (entry.planned_precision for entry in manifest.subgraphs if entry.processor == home)
     precision = next((precision for precision in precisions if precision in processor.precisions), None)
@@ -229,10 +229,10 @@ class Network:
     """A bundle, as a simulation sees it."""
 
     name: str  # Unique in a simulation.
-    plan: ExecutionPlan  # What each inference runs.
+    plan: ExecutionPlan  # Steps of each inference.
     placements: Mapping[str, Placement]  # Where each subgraph runs.
     times: Mapping[str, StepTime]  # Of each step.
-    #: What each processor takes more while it computes, for a policy that minds energy.
+    #: Additional power of each processor while it computes, for a policy that minds energy.
     watts: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -265,7 +265,7 @@ class TableStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A row of a table of steps; the fields are its columns."""
 
     name: _Name  # Unique in the table.
-    processor: _Name  # What it occupies, such as ``gpu`` or ``cpu[1large]``.
+    processor: _Name  # Processor that it occupies, such as ``gpu`` or ``cpu[1large]``.
     ms: Annotated[float, msgspec.Meta(gt=0, le=MAX_MS)]  # How long.
     needs: str = ""  # Names of the steps that end before it starts, separated by spaces or ``;``.
     bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 50)] | None = None  # Size of its result, for transfers to other processors.
@@ -361,7 +361,7 @@ def _step_outputs(steps: Sequence[TableStep]) -> tuple[str, ...]:
 
 
 def _times_on_device(table: StepTable, device: DeviceProfile) -> dict[str, StepTime]:
-    """What each step fetches, computes and hands back, by the links and the contention of a device."""
+    """Transfers and computation of each step, by the links and the contention of a device."""
     links, by_name = LatencyPredictor(device).links, {step.name: step for step in table.steps}
     families = {step.name: device.processor(step.processor).family for step in table.steps}
     readers: dict[str, set[str]] = {}
@@ -376,7 +376,7 @@ def _times_on_device(table: StepTable, device: DeviceProfile) -> dict[str, StepT
             moved = links.parts_of_bytes(families[name], family, by_name[name].bytes or 0)
             into += sum(ms for end, ms in moved.items() if end != families[name])
         for reader in readers.get(step.name, ()):
-            # read back once, whoever reads it
+            # read back once for all readers
             back = max(back, links.parts_of_bytes(family, reader, step.bytes or 0).get(family, 0.0))
         contention = contention_factors(device, step.processor, Shares(arithmetic=1.0), device.processors)
         time = StepTime.of(step.processor, into, step.ms, back, contention, device.feeder(step.processor))

@@ -82,7 +82,7 @@ class Load:
     """A load that takes a share of a processor for a while."""
 
     processor: str  # Processor of the device.
-    share: float  # What is taken, from 0 to 1.
+    share: float  # Share that is taken, from 0 to 1.
     start_ms: float  # From when on.
     end_ms: float  # Until when.
 
@@ -206,9 +206,9 @@ class Scene:
     runs: int = 1  # Inferences.
     in_flight: int = 1  # How many of them there may be at once.
     arrivals: Arrivals | None = None  # When they are asked for; None for each as soon as there is a lane for it.
-    loads: tuple[Load, ...] = ()  # What else takes a share of the processors.
+    loads: tuple[Load, ...] = ()  # Other work that takes a share of the processors.
     frequencies: tuple[Frequency, ...] = ()  # When processors run at other speeds.
-    jitter: float = 0.0  # Standard deviation of the logarithm of each subgraph's computing time, in each inference anew.
+    jitter: float = 0.0  # Standard deviation of the logarithm of each subgraph's computing time, drawn again in each inference.
     seed: int = 0  # Of everything random.
     traced: int = 0  # Inferences of which the spans are kept, the first ones.
     #: Latency allowed, which counts where clients take turns (`scheduler.simulate.clock.TurnTaking`); None for any.
@@ -290,7 +290,7 @@ class Heat:
         self.until = inf
         #: How long any step was in force, ms, and how often the speed changed.
         self.throttled_ms, self.changes = 0.0, 0
-        #: What the processors drew, mJ; the rest of the chip is not in it.
+        #: Energy of the processors, mJ; the rest of the chip is not in it.
         self.processors_mj = 0.0
         self.set({})
 

@@ -44,7 +44,7 @@ class RequestQueue:
     """Requests that wait, for several models.
 
     The next one is of the highest priority, of these the one whose deadline is earliest, of these (those without a
-    deadline, mostly) of the model that has been given least of the processors, of these the one that came first.
+    deadline, usually) of the model that has been given least of the processors, of these the one that came first.
     """
 
     def __init__(self, models: Collection[str], bound: int) -> None:
@@ -97,7 +97,7 @@ class RequestQueue:
 #: Upper ends of the classes of latency, s: from a small network on a desktop to a large one on a phone.
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
-#: What may become of a request.
+#: End of a request.
 OUTCOMES = ("done", "late", "failed", "expired", "refused", "cancelled")
 
 
@@ -242,7 +242,7 @@ class Service:
     def admit(self, demands: Mapping[str, Demand], quiet: int = 5) -> Admission:
         """Say beforehand whether rates can be held here.
 
-        What inferences take is measured, one at a time, so nothing should be asked of the service then. From that follows what
+        The times of inferences are measured, one at a time, so no request should arrive then. From that follows what
         each processor would have to do, and a simulation of the requests says who would be late.
 
         Args:
@@ -296,7 +296,7 @@ class Service:
         """Take no more requests, and return when none is left; may be called twice.
 
         Args:
-            drain: Whether those that wait are computed first; else they are cancelled. What has begun is waited for.
+            drain: Whether waiting requests are computed first; else they are cancelled. Running ones end first.
         """
         with self._changed:
             self._closed = True
@@ -354,7 +354,7 @@ class Service:
                 future = session.submit_until(request.x, request.deadline_s, request.priority)
             else:
                 future = session.submit(request.x)
-        except BaseException as error:  # it belongs to whoever waits for the request
+        except BaseException as error:  # the waiting caller of the request gets it
             self._end(request, began, None, error)
             return
         future.add_done_callback(lambda done: self._end(request, began, done, done.exception()))

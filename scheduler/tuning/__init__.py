@@ -99,13 +99,13 @@ _Number = Annotated[int, msgspec.Meta(ge=0, le=1 << 30)]
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What was found for one kernel and shape."""
+    """Result of tuning one kernel for one shape."""
 
     kind: Literal["schedule", "workgroup"]  # ``schedule``: template parameters, ``workgroup``: a local size.
     kernel: _Text  # Name of the kernel.
-    source: _Text  # Hash of the kernel's source, so that another version of it is tuned anew.
-    shape: _Text  # What it computes, in words.
-    parameters: Annotated[dict[_Text, _Number], msgspec.Meta(max_length=32)]  # What to compile or launch it with.
+    source: _Text  # Hash of the kernel's source, so that another version of it is tuned again.
+    shape: _Text  # Its shapes, in words.
+    parameters: Annotated[dict[_Text, _Number], msgspec.Meta(max_length=32)]  # Parameters for compiling or launching it.
     ms: float  # Its time with them.
     default_ms: float  # Its time without tuning.
 
@@ -123,7 +123,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Schema(msgspec.Struct):
-    """What a file of any version has."""
+    """Fields that a file of any version has."""
 
     schema: int
 
@@ -136,7 +136,7 @@ def tuning_folder() -> Path:
 class TuningCache:
     """The tuned parameters of one device.
 
-    What cannot be read, or was made on another device or driver, is ignored
+    Unreadable files, and those of another device or driver, are ignored
     with a warning: tuning again rewrites it.
 
     Args:
@@ -157,7 +157,7 @@ class TuningCache:
     def save(self, entries: Iterable[Entry]) -> None:
         """Add entries, replacing those of the same key, and write the file whole or not at all.
 
-        What another process has written in the meantime stays. Where the folder
+        Entries that another process has written in the meantime stay. Where the folder
         cannot be written, a warning is given and nothing is kept on disk.
         """
         new = {entry.key: entry for entry in entries}

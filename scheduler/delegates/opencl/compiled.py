@@ -31,7 +31,7 @@ from scheduler.memory.plan import plan_offset
 
 
 class DeviceError(UnableError):
-    """A device fails or refuses what it is asked: it has no memory left, say, or was lost."""
+    """A device fails or refuses a request: it has no memory left, say, or was lost."""
 
     def __init__(self, name: str, problem: str, error: Exception) -> None:
         reason = first_line(error)
@@ -42,7 +42,7 @@ class DeviceError(UnableError):
 class Command:
     """A kernel whose arguments are set."""
 
-    launch: Launch  # What it computes.
+    launch: Launch  # Kernel and its arguments.
     kernel: Any  # The `pyopencl.Kernel`.
     grid: Size  # Its global size.
     local: Size | None  # Its work-group size, or None.
@@ -149,7 +149,7 @@ class OpenCLInvocation(AsyncInvocation):
             self._wait(self._after)
 
     def times(self) -> tuple[int, int] | None:
-        """When the device took up what was enqueued last and when its outputs were ready, on the clock of `perf_counter_ns`."""
+        """When the device started the last enqueued work and when its outputs were ready, on the clock of `perf_counter_ns`."""
         first, last = self._before[:1], self._after[-1:]
         if not first or not last or first[0] is None:
             return None
@@ -160,7 +160,7 @@ class OpenCLInvocation(AsyncInvocation):
         return None
 
     def spans(self) -> list[CommandSpan]:
-        """Run with an event for each launch, and tell when each ran, in order."""
+        """Run with an event for each launch, and report when each ran, in order."""
         events: list[Any] = []
 
         def launch() -> None:
@@ -174,7 +174,7 @@ class OpenCLInvocation(AsyncInvocation):
         return [CommandSpan(event.profile.start, event.profile.end) for event in events]
 
     def fed_ms(self) -> float:
-        """Run as `enqueue` does, and tell the milliseconds from the start of the first kernel to the end of the last.
+        """Run as `enqueue` does, and return the milliseconds from the start of the first kernel to the end of the last.
 
         Events of the first and the last launch alone: the device waits for its thread as in any other run.
         """

@@ -69,7 +69,7 @@ class OpenCLTuning(Tuning):
         return len({launch.node for launch in launches if launch.kernel in CONVOLUTIONS})
 
     def tune(self, budget_s: float, progress: Progress) -> dict[tuple[str, str], Any]:
-        """Tune schedules or work-groups; what was found until an interruption is kept."""
+        """Tune schedules or work-groups; choices found before an interruption are kept."""
         if self._mode is None:
             return {(tuned.kernel, tuned.shape): dict(tuned.choice) for tuned in self._delegate.tune(self._model, budget_s, progress)}
         groups = self._delegate.tune_groups(self._model, self._mode, budget_s, progress)
@@ -100,7 +100,7 @@ class OpenCLTuning(Tuning):
 
 
 def pair_launches(before: Sequence[Any], after: Sequence[Any]) -> list[tuple[Any, Any]]:
-    """Launches of the same node before and after; another algorithm has other launches, whose times stand for the node."""
+    """Launches of the same node before and after; another algorithm has other launches, whose times replace the node's."""
     pairs: list[tuple[Any, Any]] = []
     nodes = list(dict.fromkeys([row.launch.node for row in before] + [row.launch.node for row in after]))
     for node in nodes:
@@ -229,7 +229,7 @@ class OpenCLDelegate(Delegate):
     def tune(self, model: Path, budget_s: float, progress: Progress = silent) -> list[TunedSchedule]:
         """Measure schedules for the convolutions of a subgraph that were not tuned yet, and keep what makes the subgraph faster in the user's cache.
 
-        What was found until an interruption is kept as well.
+        Choices found before an interruption are kept as well.
 
         Args:
             budget_s: Seconds after which no further kernel is begun.
@@ -275,7 +275,7 @@ class OpenCLDelegate(Delegate):
     def tune_groups(self, model: Path, mode: Mode, budget_s: float, progress: Progress = silent) -> list[TunedGroup]:
         """Choose the work-group of every launch of a subgraph by FAST or EXHAUSTIVE, and keep what is better than the templates' own.
 
-        What was found until an interruption is kept as well.
+        Choices found before an interruption are kept as well.
         """
         device = open_device(self._cores)
         graph = self.prepare(model)
@@ -312,7 +312,7 @@ class OpenCLDelegate(Delegate):
         return refusals(graph, traits.blocking(self._half), traits, self._options, Schedules(traits, {}))
 
     def node_placements(self, model: Path) -> list[NodePlacement]:
-        """Each operator with its kernel's measured time, or what it was merged into; the reason why a subgraph is refused."""
+        """Each operator with its kernel's measured time, or the operator that absorbed it; the reason why a subgraph is refused."""
         try:
             graph = read_graph(model)
             compiled = self.compile(model)

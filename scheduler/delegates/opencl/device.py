@@ -28,7 +28,7 @@ from scheduler.cores import available_cores, cpu_flags
 from scheduler.delegates.base import UnableError
 from scheduler.delegates.opencl.launch import Arenas, Blocking, Defines
 
-#: What PoCL's LLVM calls a processor that it does not know. Clang then refuses that name, so no kernel compiles (pocl/pocl#1049).
+#: PoCL's LLVM has this name for a processor that it does not know. Clang then refuses that name, so no kernel compiles (pocl/pocl#1049).
 UNKNOWN = "generic"
 
 
@@ -56,7 +56,7 @@ _LOCK = threading.Lock()
 
 @dataclass(frozen=True)
 class Traits:
-    """What the kernels need to know of a device; see devices.toml."""
+    """Facts of a device that the kernels need; see devices.toml."""
 
     id: str  # Name of the kind of device.
     lanes: int  # Channels of a block.
@@ -83,7 +83,7 @@ class OpenDevice:
 
     context: Any  # The `pyopencl.Context`.
     queue: Any  # The `pyopencl.CommandQueue`.
-    traits: Traits  # What the kernels need to know.
+    traits: Traits  # Facts that the kernels need.
     name: str  # Name of the device.
     driver: str  # Platform, version and driver, which decide whether tuned schedules fit.
     arenas: Arenas  # Memory that the subgraphs of the queue take turns in.
@@ -228,7 +228,7 @@ def _image_limits(device: Any) -> tuple[int, int, int]:
 
 
 def _matches_entry(entry: dict[str, Any], device: Any) -> bool:
-    """Whether an entry of devices.toml is for a device: its names, and for a CPU that no name tells apart, its type and instructions."""
+    """Whether an entry of devices.toml is for a device: its names, and for a CPU that no name distinguishes, its type and instructions."""
     patterns = ((entry["platform"], device.platform.name), (entry["device"], f"{device.name} {device.version}"))
     if not all(re.search(pattern, text, re.IGNORECASE) for pattern, text in patterns):
         return False
@@ -276,7 +276,7 @@ def _threads() -> list[int]:
 
 # Copies from ordinary memory go through memory that the driver has pinned; buffers that lie there are copied at once.
 
-#: Bytes of the copies that tell whether pinned memory is faster, and how many are made of each.
+#: Bytes of the copies that show whether pinned memory is faster, and how many are made of each.
 _COPY_BYTES, _COPY_ROUNDS = 1 << 20, 7
 
 

@@ -243,7 +243,7 @@ def merge(graph: KernelGraph, into: KernelNode, node: KernelNode, *, inputs: tup
 
     Args:
         node: The later node; its output becomes that of the merged node.
-        attrs: Attributes it has beside those of `into`.
+        attrs: Attributes it has in addition to those of `into`.
     """
     merged = replace(into.with_attrs(**attrs), inputs=inputs, output=node.output, merged=into.merged + node.merged)
     graph.nodes[graph.nodes.index(node)] = merged

@@ -36,7 +36,7 @@ class UnsupportedError(UnableError):
 class KernelLowering:
     """State of the lowering from nodes to launches; templates take tensors from it and append launches."""
 
-    graph: KernelGraph  # What to lower.
+    graph: KernelGraph  # Graph to lower.
     blocking: Blocking  # Of blocked tensors.
     traits: Traits  # Of the device.
     options: Options  # Switches.

@@ -22,7 +22,7 @@ TILE_PIXELS, TILE_BLOCKS = (1, 2, 3, 4, 5, 6, 8, 10), (1, 2, 3, 4, 8)
 class Options:
     """Switches of the compilation, for experiments and for devices on which another choice is quicker."""
 
-    winograd: str = "auto"  # Where to use Winograd's algorithm: `auto` ranks it beside the direct one.
+    winograd: str = "auto"  # Where to use Winograd's algorithm: `auto` compares it with the direct one.
     fuse: bool = True  # Merge activations and additions into convolutions.
     #: `regions` checks bounds where a tile meets the border alone; `check` everywhere; `pad` copies the input into a padded image.
     borders: str = "regions"
@@ -38,7 +38,7 @@ class Options:
 
 @dataclass(frozen=True)
 class KernelProblem:
-    """What decides which schedule of a kernel is quickest."""
+    """Facts that decide which schedule of a kernel is quickest."""
 
     kernel: str  # Name of the kernel.
     shape: str  # In words; equal words mean equal work.
@@ -133,7 +133,7 @@ def analytic_cycles(traits: Traits, problem: KernelProblem, vw: int, vc: int) ->
 
 @dataclass(frozen=True)
 class TileCosts:
-    """What tiles cost on a kind of device, learned from measurements by ``experiments/opencl_tuning/cost_model.py``."""
+    """Costs of tiles on a kind of device, learned from measurements by ``experiments/opencl_tuning/cost_model.py``."""
 
     steps: Mapping[tuple[int, int], float]  # Cycles of a tile of VW pixels and VC blocks for one input channel.
     load: float  # Cycles in which one block's weights for one input channel come into the first cache, once a work-group.

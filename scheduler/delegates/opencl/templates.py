@@ -90,7 +90,7 @@ def constant_operand(state: KernelLowering, name: str, values: Array, shape: tup
 
 
 def to_blocks(values: Array, blocking: Blocking) -> Array:
-    """An N×C×H×W array as a blocked tensor lies in memory, lanes behind the last channel zero."""
+    """View of an N×C×H×W array in the layout of a blocked tensor, lanes behind the last channel zero."""
     n, c, h, w = values.shape
     blocks = blocking.blocks(c)
     padded = np.zeros((n, blocks * blocking.lanes, h, w), np.float32)
@@ -100,7 +100,7 @@ def to_blocks(values: Array, blocking: Blocking) -> Array:
 
 
 def _repeated(view: TensorView, shape: tuple[int, ...]) -> TensorView:
-    """A view whose strides repeat what has size 1 where the result has more."""
+    """A view whose strides repeat axes of size 1 where the result has more."""
     strides = tuple(
         0 if size == 1 and result_size > 1 else stride
         for size, result_size, stride in zip(view.image, image_shape(shape), view.strides, strict=True)

@@ -56,7 +56,7 @@ def shipped_schedules(device: OpenDevice, half: bool) -> dict[tuple[str, str], P
 
 
 def device_kind(device: OpenDevice, half: bool) -> str:
-    """What schedules are shipped for: a kind of device and a storage type."""
+    """Kind of device and storage type that schedules are shipped for."""
     return f"{device.traits.id}{' half' if half else ''}"
 
 
@@ -95,7 +95,7 @@ class ScheduleTuner:
         progress: Progress = silent,
         start: Mapping[tuple[str, str], Parameters] | None = None,
     ) -> Iterator[TunedSchedule]:
-        """Tune every convolution of a simplified and fused graph, until the budget is spent; what is found is given away at once.
+        """Tune every convolution of a simplified and fused graph, until the budget is spent; each result is yielded at once.
 
         Args:
             graph: Simplified and fused.
@@ -119,7 +119,7 @@ class ScheduleTuner:
     def _tune_node(
         self, graph: KernelGraph, current: Mapping[tuple[str, str], Parameters], done: AbstractSet[tuple[str, str]], end: float
     ) -> Iterator[TunedSchedule]:
-        """What is found for one convolution until the end; `taken` and `done` grow while the caller takes it."""
+        """Results for one convolution until the end; `taken` and `done` grow while the caller takes it."""
         options = self._options
         for variant in (replace(options, winograd="off"), replace(options, winograd="on")):
             schedules = Schedules(self._device.traits, current)
@@ -278,7 +278,7 @@ MIN_ITEMS = 32
 
 @dataclass(frozen=True)
 class Limits:
-    """What a device and a kernel allow."""
+    """Limits of a device and a kernel."""
 
     items: int  # Most work-items of a work-group for this kernel (K in paper 002).
     sizes: Size3  # Most work-items in each dimension.
@@ -383,7 +383,7 @@ class TunedGroup:
 
 
 def group_key(launch: Launch) -> str:
-    """What a work-group's time depends on beside device and kernel source."""
+    """Facts that a work-group's time depends on in addition to device and kernel source."""
     macros = " ".join(f"{key}={value}" for key, value in launch.defines)
     return f"{launch.shape} | {macros} | {'x'.join(map(str, launch.grid))}"[:500]
 
@@ -413,7 +413,7 @@ class LaunchTimer:
         zeros = {name: np.zeros(shape, np.float32) for name, shape in ends.items()}
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
         self._buffers = {name: cl.Buffer(device.context, flags, hostbuf=array) for name, array in zeros.items()}
-        # What makes the commands keeps weights and intermediates.
+        # The factory of the commands keeps weights and intermediates.
         self._owner = compiled
         self._commands = compiled.commands(self._buffers)
         self._warm: set[tuple[int, Size | None]] = set()
@@ -473,7 +473,7 @@ def tuned_groups(
 
 
 def group_candidates(launch: Launch, mode: Mode, limits: Limits) -> list[Size]:
-    """Work-group sizes beside that of a launch's template."""
+    """Work-group sizes other than that of a launch's template."""
     convolution = launch.kernel in CONVOLUTIONS
     sizes = (
         exhaustive_sizes(launch.grid, limits)

@@ -208,7 +208,7 @@ def _short_values(tensor: Any) -> tuple[float, ...] | None:
     return tuple(onnx.numpy_helper.to_array(tensor).ravel().tolist())
 
 
-# The operators of an ONNX file that nn-stretch wrote: what its nodes state in their metadata, checked against what they are.
+# The operators of an ONNX file that nn-stretch wrote: the statements of its nodes' metadata, checked against the nodes.
 #
 # The last node of each operator states its kind and attributes; nodes before it
 # that state none are part of it. A file is data from anywhere: what it states
@@ -255,7 +255,7 @@ def stated_operator(node: Any) -> tuple[str, dict[str, Attr]] | None:
 
 @dataclass(frozen=True)
 class OperatorNodes:
-    """One operator and what it is made of."""
+    """One operator and its nodes."""
 
     op: Op  # The operator; its shape is not known yet.
     nodes: tuple[Any, ...]  # Its nodes, in order.
@@ -284,7 +284,7 @@ def operators(proto: Any) -> Iterator[OperatorNodes]:
         tensors = [name for name in read if name not in weights and name not in inner]
         produced = {name for member in nodes for name in member.output}
         inner -= produced
-        # What an operator of several nodes reads, more than one of them may read, and calls of torch read each tensor once.
+        # Several nodes of an operator may read one tensor, and calls of torch read each tensor once.
         inputs = tuple(dict.fromkeys(tensors)) if len(nodes) > 1 or kind[0] == _OPAQUE else tuple(tensors)
         sharing = [(SHARED, entry.value) for entry in node.metadata_props if entry.key == SHARING]
         op = Op(names.resolve(node.output[0]), kind[0], _state_inputs(node, inputs), kind[1], tags=dict(sharing))
@@ -294,7 +294,7 @@ def operators(proto: Any) -> Iterator[OperatorNodes]:
 
 
 def _state_inputs(node: Any, inputs: tuple[str, ...]) -> tuple[str, ...]:
-    """What an operator reads, in the order that its last node states, if it states one of the same tensors."""
+    """Inputs of an operator, in the order that its last node states, if it states one of the same tensors."""
     text = next((entry.value for entry in node.metadata_props if entry.key == INPUTS), "[]")
     with contextlib.suppress(msgspec.MsgspecError):
         order = tuple(msgspec.json.decode(text, type=list[str]))
@@ -303,7 +303,7 @@ def _state_inputs(node: Any, inputs: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class _Names:
-    """What tensors are called once conversions between precisions are left out."""
+    """Names of tensors once conversions between precisions are left out."""
 
     def __init__(self, proto: Any) -> None:
         self._known: dict[str, str] = {}
@@ -391,10 +391,10 @@ class OnnxFile:
     """An ONNX model that was read from a file, or made of one that was.
 
     Nothing but that it is an ONNX model with an output is sure until it is asked
-    for; what does not hold is a `StretchError` that names the file.
+    for; a false statement is a `StretchError` that names the file.
     """
 
-    path: Path  # The file, for messages and for weights beside it.
+    path: Path  # The file, for messages and for external weights in its folder.
     proto: Any  # Its `onnx.ModelProto`, without external data.
 
     @property

@@ -1,13 +1,13 @@
 """The program at the other end of a line: it is sent to the board and run there, with Python's standard library alone.
 
-It may meet any Python 3.7 or newer, so that an old one can be told of: no newer
+It may meet any Python 3.7 or newer, so that an old one can be reported: no newer
 syntax here, and no import of ours. It reads requests on stdin, a line of JSON
 each, and answers each with a line of JSON on stdout; content follows in chunks,
 the length of each before it, an empty one and the SHA-256 at the end. Once
 stdin ends, so does everything that it started.
 
 Whatever arrives is written below a name of its own and takes its place when it
-is whole. What an agent that was killed left is removed by the next one.
+is whole. The next agent removes the files of a killed one.
 """
 
 from __future__ import annotations

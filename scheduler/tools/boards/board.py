@@ -33,7 +33,7 @@ from scheduler.bundle.load import MANIFEST, SIGNATURE, Bundle
 from scheduler.tools.boards.agent import CHUNK, MARK
 from scheduler.tools.boards.facts import SERIES, Facts, check_facts, check_host, read_facts
 
-# What goes to a board, as lists of files: their names there and here, their size, and a name for the whole by what is in it.
+# Files that go to a board: their names there and here, their size, and a name for the whole by its content.
 
 #: Digits of a digest in a name.
 DIGITS = 16
@@ -146,7 +146,7 @@ def _holds(requirement: Requirement, facts: Facts, extras: Sequence[str]) -> boo
 def pins(stated: Sequence[Requirement], facts: Facts) -> list[str]:
     """The versions that are installed here of what is needed there, and of what that needs in turn.
 
-    What is not installed here is not pinned.
+    Packages that are not installed here are not pinned.
     """
     versions: dict[str, str] = {}
     left = list(stated)
@@ -223,7 +223,7 @@ def _packages_reason(log: str) -> str:
     return _last(wrong[-1] if wrong else log).removeprefix("ERROR: ") or "no message"
 
 
-#: Python there: of the same series as here, else whatever is called so, to be told of. Single quotes hold in every shell of a
+#: Python there: of the same series as here, else any interpreter, so that it can be reported. Single quotes hold in every shell of a
 #: login, so nothing in them is a single quote, a backslash, an exclamation mark or a new line.
 BOOT = (
     "for name in {names}; do python=$(command -v $name) && "
@@ -235,7 +235,7 @@ BOOT = (
 #: Exit codes of `BOOT` where there is no Python, and where it is older than the agent understands.
 NO_PYTHON, OLD_PYTHON = 97, 96
 
-#: What a login may print before the agent speaks, bytes.
+#: Bytes that a login may print before the agent speaks.
 _MAX_GREETING = 1 << 16
 
 #: Longest line of an agent: the answer of a verb is in it.
@@ -254,7 +254,7 @@ class LostError(Exception):
 
 
 class RefusedError(Exception):
-    """The agent could not do what it was asked for; `name` is that of the error, such as ``ENOSPC``."""
+    """The agent could not do its task; `name` is that of the error, such as ``ENOSPC``."""
 
     def __init__(self, reason: str, name: str, file: str) -> None:
         super().__init__(reason)
@@ -279,7 +279,7 @@ class AgentConnection:
         self._in, self._out = self._process.stdin, self._process.stdout
         self._ended: LostError | None = None
         try:
-            #: What the agent says of its machine.
+            #: Facts of its machine, from the agent.
             self.facts: object = self._start()
         except BaseException:
             self.close(_INTERRUPTED_S)
@@ -388,14 +388,14 @@ class AgentConnection:
         return data
 
     def _write(self, data: bytes, greeting: str | None = None) -> None:
-        # an archive that breaks off still wants to write its end
+        # an interrupted archive still writes its end
         if self._ended is not None:
             raise self._ended
         try:
             self._in.write(data)
             self._in.flush()
         except OSError as error:
-            # what it says before it ends is the reason
+            # its last message is the reason
             raise self._lost_error(None if greeting is None else self._out.read(_MAX_GREETING).decode(errors="replace")) from error
 
     def _lost_error(self, greeting: str | None = None) -> LostError:
@@ -442,7 +442,7 @@ class ChunkWriter:
 # is asked nothing on a terminal (`BatchMode`), so what would need an answer fails
 # with a sentence.
 
-#: Whatever the configuration says: no terminal, no command and no forwarding of its own, and errors are told.
+#: Whatever the configuration says: no terminal, no command and no forwarding of its own, and errors are printed.
 _ALWAYS = ("BatchMode=yes", "RemoteCommand=none", "ClearAllForwardings=yes", "PermitLocalCommand=no", "LogLevel=ERROR")
 
 #: Where the configuration says nothing: a host that does not answer, or no longer, is given up.
@@ -458,7 +458,7 @@ class _Reason(NamedTuple):
     hint: str
 
 
-#: What ssh says, and what that means; the first that fits.
+#: Messages of ssh and their meaning; the first that fits.
 _REASONS = (
     _Reason("Could not resolve hostname", "there is no host {host}: its name is not known", "check the name, or add it to ~/.ssh/config"),
     _Reason("Connection refused", "{host} refuses connections", "is sshd running there, and on the port that the ssh configuration says?"),
@@ -549,7 +549,7 @@ def _last(text: str) -> str:
 #: Free space that is left on a board, bytes.
 _MARGIN = 16 << 20
 
-#: Packed files are sent beside the unpacked ones; what a file system needs for many small files.
+#: Packed and unpacked files need so much together; a file system needs this for many small files.
 _OVERHEAD = 1.1
 
 #: Imports that show whether what was copied runs there.
@@ -580,7 +580,7 @@ class BoardTarget(msgspec.Struct, frozen=True, kw_only=True):
     host: str  # As ``ssh`` takes it.
     folder: str = ""  # There, for all that is copied; empty: ``nn-stretch/board`` in the user's cache.
     wheels: Path | None = None  # Folder here with the board's packages; None: the index that pip uses here.
-    extras: tuple[str, ...] = ()  # Of ours, beside the base install.
+    extras: tuple[str, ...] = ()  # Of ours, in addition to the base install.
     config: Path | None = None  # File to take instead of the user's ssh configuration.
 
 

@@ -1,4 +1,4 @@
-"""What a board is: its name, as ssh takes it, and whether what is installed there would run our packages."""
+"""Facts of a board: its name for ssh, and whether its packages would run ours."""
 
 import re
 import sys
@@ -15,7 +15,7 @@ SERIES = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a board says of itself."""
+    """A board's own description."""
 
     system: str  # Of the kernel, ``Linux``.
     machine: str  # Architecture as its kernel calls it.

@@ -1,6 +1,6 @@
 """The delegates `coreml`, `coreml:GPU` and `coreml:NPU`: Apple's Core ML, through the provider that ONNX Runtime has for it on macOS.
 
-Core ML chooses where each operator runs. What it chose is read from its compute plan, which the provider logs
+Core ML chooses where each operator runs. Its choice is read from its compute plan, which the provider logs
 (macOS 14.4 and newer): https://onnxruntime.ai/docs/execution-providers/CoreML-ExecutionProvider.html.
 """
 

@@ -1,7 +1,7 @@
 """The delegates `ncnn` (CPU cores) and `vulkan` (a GPU, by ncnn): subgraphs written as ncnn networks, in memory.
 
 ncnn's tensors have no batch and at most four axes. So a subgraph is written for batch 1, every tensor has
-the axes of the ONNX file but the first, and what cannot be said so is an `UnableError`: another delegate runs it.
+the axes of the ONNX file but the first; any other operator is an `UnableError`: another delegate runs it.
 """
 
 import ctypes
@@ -37,7 +37,7 @@ _MAGIC = 7767517
 #: Ids of parameters that are lists are counted down from it.
 _LISTS = -23300
 
-#: What a parameter may hold.
+#: Value of a parameter.
 _Value = int | float | Sequence[int] | Sequence[float]
 
 #: ncnn's numbers of two-operand operators, and of one-operand ones.

@@ -113,7 +113,7 @@ class OpenVinoDelegate(CoreDelegate):
     install = INSTALL
     precisions: ClassVar[tuple[str, ...]] = ("fp32", "fp16", "int8")
     reentrant = True
-    #: Precision that OpenVINO is told to compute floating point in.
+    #: Precision of OpenVINO's floating point.
     arithmetic: ClassVar[str] = "f32"
 
     def compile(self, model: Path) -> OpenVinoCompiled:
@@ -152,13 +152,13 @@ class OpenVinoHalfDelegate(OpenVinoDelegate):
 
 
 class DeviceDelegate(Delegate):
-    """A device of Intel's beside the CPU, through the plug-in that OpenVINO has for it, with requests that run on their own."""
+    """A device of Intel's other than the CPU, through the plug-in that OpenVINO has for it, with requests that run on their own."""
 
     asynchronous = True
     reentrant = True
     fuses = package = "openvino"
     falls_back_on = "cpu"
-    #: What OpenVINO calls it.
+    #: OpenVINO's name for it.
     device: ClassVar[str]
     #: Where Linux lists the devices of its kind; files with the number of the maker.
     makers: ClassVar[str]
@@ -168,7 +168,7 @@ class DeviceDelegate(Delegate):
         """Whether OpenVINO is missing, or finds no such device."""
         if problem := OpenVinoDelegate.unavailable():
             return problem
-        # the library is loaded only where there is something to find: beside other compilers in one process it may crash
+        # the library is loaded only where there is a device to find: with other compilers in one process it may crash
         if sys.platform == "linux" and not any(_read(path) == _INTEL for path in glob.glob(cls.makers)):
             return f"this machine has no {cls.device} of Intel's that Linux drives"
         devices: list[str] = load_package("openvino", INSTALL).Core().available_devices

@@ -1,6 +1,6 @@
 """Where a runtime puts the operators of a model file: partitions, copies, unsupported operators, and changes that help.
 
-Runtimes are asked in a process of its own: foreign files may end it, and what it prints is the runtime's log.
+Runtimes run in a process of its own: foreign files may end it, and its output is the runtime's log.
 """
 
 import os
@@ -110,7 +110,7 @@ def _runner(file: Path) -> Any:
     except StretchError as refused:
         try:
             return _Definition(file)
-        # What the definition raises for operators that it lacks has many classes.
+        # The definition raises errors of many classes for operators that it lacks.
         except Exception:
             raise refused from None
 
@@ -163,9 +163,9 @@ _ERRORS = {kind.__name__: kind for kind in (StretchError, UsageError, UnknownNam
 
 
 class Reply(msgspec.Struct, kw_only=True):
-    """What the process answers."""
+    """The process's answer."""
 
-    result: Any = None  # What was asked for.
+    result: Any = None  # Result of the request.
     error: tuple[str, str, str | None] | None = None  # Class, message and hint of an error.
 
 

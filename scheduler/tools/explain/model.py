@@ -36,7 +36,7 @@ class ForeignOp:
     attributes: Mapping[str, Any]  # Its attributes that are numbers, words or lists of them.
     types: tuple[str, ...]  # Element types of its inputs and outputs that are known.
     shapes: tuple[tuple[int | None, ...], ...]  # Shapes of its inputs and outputs that are known; an open size is None.
-    macs: int | None  # Multiply-accumulates; None where its shapes are open or do not tell.
+    macs: int | None  # Multiply-accumulates; None where its shapes are open or do not determine them.
 
     @property
     def dynamic(self) -> bool:
@@ -99,7 +99,7 @@ def _onnx(path: Path) -> ForeignModel:
 
 
 def _name_nodes(proto: Any) -> None:
-    """Give each node a name that no other has: runtimes tell of them by name."""
+    """Give each node a name that no other has: runtimes name nodes in messages."""
     counts = Counter(node.name for node in proto.graph.node)
     used = set(counts)
     seen: set[str] = set()
@@ -119,7 +119,7 @@ def _static_shapes(proto: Any) -> dict[str, tuple[int, tuple[int | None, ...] | 
     """Element type and shape of tensors, as far as ONNX works them out."""
     tensors: dict[str, tuple[int, tuple[int | None, ...] | None]] = {}
     values = [*proto.graph.input, *proto.graph.output, *proto.graph.value_info]
-    # shapes that do not fit together are for the runtime to tell
+    # contradictory shapes are for the runtime to report
     with suppress(StretchError):
         values += infer_shapes(proto, "the model")
     for value in values:
@@ -198,7 +198,7 @@ _TFLITE_MACS: Mapping[str, Any] = {
 }
 
 
-#: Operators that multiply as well, in ways that their shapes do not tell.
+#: Operators that multiply as well, in numbers that their shapes do not determine.
 _TFLITE_UNCOUNTED = frozenset(
     {"CUSTOM", "CONV_3D", "CONV_3D_TRANSPOSE", "SVDF", "RNN", "LSTM", "UNIDIRECTIONAL_SEQUENCE_RNN", "UNIDIRECTIONAL_SEQUENCE_LSTM"}
     | {"BIDIRECTIONAL_SEQUENCE_RNN", "BIDIRECTIONAL_SEQUENCE_LSTM"}
@@ -244,7 +244,7 @@ class RuntimeOperator(msgspec.Struct, frozen=True, kw_only=True):
     target: str | None  # Processor or provider, such as ``CPUExecutionProvider``; None if there is none, or the operator is folded.
     taken: bool | None  # Whether the target processor takes it; None if it is folded before partitioning.
     partition: int | None  # Index of its partition on that processor.
-    macs: int | None  # Multiply-accumulates; None where its shapes are dynamic or do not tell.
+    macs: int | None  # Multiply-accumulates; None where its shapes are dynamic or do not determine them.
     reason: str  # Explanation of `taken`.
 
 

@@ -1,4 +1,4 @@
-"""What each runtime supports of a model file, as it says itself."""
+"""Support of a model file's operators in each runtime, from the runtime itself."""
 
 import importlib
 import re
@@ -32,7 +32,7 @@ _ADDED = ("Cast", "Memcpy")
 #: Types of operators that are put in at borders.
 _CONVERSIONS = ("Transpose", "Cast")
 
-#: What providers that want channels last append to the names of operators that they turn round.
+#: Suffix that providers with channels last append to the names of transposed operators.
 _TURNED = re.compile(r"_token_\d+$")
 
 #: Names and types of operators in its messages.
@@ -48,7 +48,7 @@ def ask_onnxruntime(model: ForeignModel, device: str | None) -> Verdict:
     """Return the provider of each part, as a session assigns it.
 
     Args:
-        device: A provider in small letters without its last words, such as ``cuda``; the first one beside the CPU's if None.
+        device: A provider in small letters without its last words, such as ``cuda``; the first one other than the CPU's if None.
     """
     onnxruntime = load_runtime()
     available = {name.removesuffix(_SUFFIX).lower(): name for name in onnxruntime.get_available_providers()}
@@ -116,14 +116,14 @@ def find_mentioned(model: ForeignModel, words: str) -> int | None:
 
 
 def _count_added(optimised: Path, names: Collection[str]) -> int:
-    """Operators that ONNX Runtime put in to change precision or memory, beside the file's own."""
+    """Operators that ONNX Runtime added to change precision or memory."""
     import onnx
 
     nodes = onnx.load(str(optimised), load_external_data=False).graph.node
     return sum(node.name not in names and node.op_type.startswith(_ADDED) for node in nodes)
 
 
-#: How its log tells of operators that failed: a head, then their types and names, then the reason.
+#: Parts of its log on operators that failed: a head, then their types and names, then the reason.
 _FAILED = re.compile(r"Validation FAILED for (?P<nodes>.*?)REASON ?: ?(?P<reason>[^\n]+)", re.DOTALL)
 _NODE_NAME = re.compile(r"Node name: (\S+)")
 

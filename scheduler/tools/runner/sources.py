@@ -206,7 +206,7 @@ def _text(text: str) -> str:
     return '"' + "".join(chr(byte) if byte in printable else f"\\{byte:03o}" for byte in text.encode()) + '"'
 
 
-#: Names of what is written beside the sources.
+#: Names of the files that are written with the sources.
 PLAN, MODEL = "plan.h", "model.tflite"
 
 

@@ -52,7 +52,7 @@ RUNTIME, RUNTIME_SHA512 = (
     "onnxruntime-web@1.30.0",
     "ab4cbe26baedba45d2cec05610c71c55fa97db92d19a8b171c5f8269126683ca590a5cdc57bb2f35ce2b298de32f4d956fb42644c0ecd528a0a91e025c07ca61",
 )
-#: What the page loads of it: 14 MB of WebAssembly for the CPU, 27 MB for WebGPU; gzip leaves a third of both.
+#: Downloads of the page: 14 MB of WebAssembly for the CPU, 27 MB for WebGPU; gzip leaves a third of both.
 RUNTIME_FILES = (
     "ort.wasm.min.mjs",
     "ort-wasm-simd-threaded.mjs",
@@ -133,7 +133,7 @@ class PageBundle:
 
     Args:
         name: Its name in addresses.
-        title: What the page calls it.
+        title: Name of the bundle on the page.
         bundle: The bundle, whose tensors must all be in fp32.
 
     Raises:
@@ -200,7 +200,7 @@ _Times = Annotated[list[_Ms], msgspec.Meta(max_length=10_000)]
 
 
 class BrowserDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the browser says of itself."""
+    """The browser's own description."""
 
     agent: _Text
     cores: Annotated[int, msgspec.Meta(ge=1, le=4096)]
@@ -218,7 +218,7 @@ class BrowserSpan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     queue: _Name
     start_ms: Annotated[float, msgspec.Meta(ge=-1, le=1e7)]
     end_ms: Annotated[float, msgspec.Meta(ge=-1, le=1e7)]
-    handover_ms: Annotated[float, msgspec.Meta(ge=-1, le=1e7)]  # From the page to the worker and back, beside the step; 0 for a join.
+    handover_ms: Annotated[float, msgspec.Meta(ge=-1, le=1e7)]  # From the page to the worker and back, without the step; 0 for a join.
 
 
 class _Turn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -234,39 +234,39 @@ class BrowserRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bundle: _Name
     device: BrowserDevice
     threads: Annotated[int, msgspec.Meta(ge=1, le=4096)]
-    providers: dict[_Name, _Name]  # What ran each processor's work.
-    times_ms: dict[_Name, _Times]  # Of each contestant, by rounds.
+    providers: dict[_Name, _Name]  # Provider that ran each processor's work.
+    times_ms: dict[_Name, _Times]  # Of each measured network, by rounds.
     differences: dict[_Name, Annotated[float, msgspec.Meta(ge=0)] | None]  # From this machine's outputs; None if not finite.
     spans: Annotated[list[BrowserSpan], msgspec.Meta(max_length=40_000)]
     record: Annotated[list[_Turn], msgspec.Meta(max_length=100_000)]
 
 
 class _PartialRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Times of all contestants while rounds go on."""
+    """Times of all measured networks while rounds go on."""
 
     times_ms: dict[_Name, _Times]
 
 
 class BrowserRatio(msgspec.Struct, frozen=True, kw_only=True):
-    """Another contestant's time over the branches': above 1 where the branches are faster."""
+    """Another network's time over the branches': above 1 where the branches are faster."""
 
-    over: str  # The other contestant.
+    over: str  # The other network.
     ratio: float  # Of the medians.
     low: float  # Lower end of the 95 % interval.
     high: float | None  # Upper end; None if there are too few rounds for one.
 
 
 class BrowserAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a browser showed of a bundle; the fields are keys of `stretch web --json`."""
+    """A browser's measurements of a bundle; the fields are keys of `stretch web --json`."""
 
     bundle: str  # Folder of the bundle.
     browser: str  # As the browser names itself.
     threads: int  # Of WebAssembly on the CPU.
-    providers: dict[str, str]  # What ran each processor's work: ``wasm``, ``webgpu`` or ``webnn``.
-    lacks: list[str]  # What the browser lacks.
-    median_ms: dict[str, float]  # Of each contestant.
+    providers: dict[str, str]  # Provider that ran each processor's work: ``wasm``, ``webgpu`` or ``webnn``.
+    lacks: list[str]  # Features that the browser lacks.
+    median_ms: dict[str, float]  # Of each network.
     p90_ms: dict[str, float]
-    rounds: int  # Of each contestant.
+    rounds: int  # Of each network.
     macs_ratio: dict[str, float]  # Multiply-accumulates over the original's.
     ratios: list[BrowserRatio]  # The branches against each single processor.
     differences: dict[str, float | None]  # From this machine's outputs, relative to the largest.
@@ -278,7 +278,7 @@ class BrowserAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Measurer(Protocol):
-    """What asks the page to time networks, and makes a profile of the times."""
+    """Asks the page to time networks, and makes a profile of the times."""
 
     def answer(self, message: bytes) -> dict[str, Any]:
         """Return the next measurement for the page; ``done`` when there is enough."""
@@ -392,10 +392,10 @@ class PageServer:
 
 
 def _ratios(times: Mapping[str, Sequence[float]]) -> dict[str, BrowserRatio]:
-    """Each contestant's time over the branches'.
+    """Each network's time over the branches'.
 
     Raises:
-        StretchError: If the times are not of all contestants by rounds.
+        StretchError: If the times are not of all networks by rounds.
     """
     if "branches" not in times or len({len(values) for values in times.values()}) != 1 or not times["branches"]:
         raise StretchError("the page sent no times of all variants by rounds")

@@ -426,7 +426,7 @@ def _check_columns(columns: int, weight: Shape, x: Shape) -> None:
 
 
 def _pool(node: ShapeNode, types: frozenset[int]) -> tuple[KnownTensor, int]:
-    """What a pool makes, and the elements of its window."""
+    """Output of a pool, and the elements of its window."""
     x = _image(node, types)
     axes = len(x.shape) - 2
     kernel, pads = node.ints("kernel_shape", (0,) * axes, 1), _pads(node, axes)

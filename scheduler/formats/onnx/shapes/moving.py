@@ -165,7 +165,7 @@ def _space_to_depth(node: ShapeNode) -> Cost:
     return result_cost((n, channels * block**2, height // block, width // block), x.size, x.type)
 
 
-#: From here on an end of a slice stands for the end of the axis.
+#: From here on an end of a slice means the end of the axis.
 _MAX_PADDING = (1 << 31) - 1
 
 _PAD_MODES = ("constant", "reflect", "edge", "wrap")
@@ -296,7 +296,7 @@ def _gather(node: ShapeNode) -> Cost:
 
 
 def _elements(node: ShapeNode) -> tuple[KnownTensor, KnownTensor]:
-    """A tensor, and indices along one of its axes that are no more than it has beside that axis."""
+    """A tensor, and indices along one of its axes whose other sizes do not exceed the tensor's."""
     x, indices = node.tensor(0), node.tensor(1, INDICES)
     axis = node.axis("axis", 0, len(x.shape))
     fits = len(indices.shape) == len(x.shape) and all(i == axis or n <= x.shape[i] for i, n in enumerate(indices.shape))

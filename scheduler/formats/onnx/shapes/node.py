@@ -1,4 +1,4 @@
-"""What the rule of an operator sees of a node, and what it answers."""
+"""The view of a node that the rule of an operator reads, and the rule's answer."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -35,7 +35,7 @@ ANY = NUMBERS | {BOOL}
 
 @dataclass(frozen=True)
 class KnownTensor:
-    """What is known of a tensor before anything is computed."""
+    """Facts of a tensor before anything is computed."""
 
     shape: Shape  # Its sizes, each axis from the first; 0 only for constants without elements.
     type: int = FLOAT  # Its element type, one of `ANY`.
@@ -53,7 +53,7 @@ class KnownTensor:
 
 @dataclass(frozen=True)
 class Cost:
-    """What an operator makes."""
+    """Outputs of an operator."""
 
     results: tuple[KnownTensor, ...]  # The tensors that it writes, in order.
     work: int  # Multiply-accumulates, or operations on single elements.
@@ -68,7 +68,7 @@ class Cost:
 class ShapeNode:
     """One operator with what its result depends on."""
 
-    inputs: tuple[KnownTensor | None, ...]  # What it reads; None for one that is left out.
+    inputs: tuple[KnownTensor | None, ...]  # Inputs; None for one that is left out.
     attrs: Mapping[str, Any]  # Its attributes.
     results: int = 1  # How many tensors it writes.
 
@@ -143,7 +143,7 @@ class ShapeNode:
 
 Rule = Callable[[ShapeNode], Cost]
 
-#: What each operator makes, by its name in ONNX.
+#: Outputs of each operator, by its name in ONNX.
 RULES: RuleTable[Rule] = RuleTable()
 
 #: Decorator for the rule of operators of these names.
