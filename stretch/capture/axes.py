@@ -221,7 +221,8 @@ def _product(call: AtenCall) -> tuple[_Product, AtenValue, AtenValue]:
         equation, pair = str(call.arguments["equation"]).replace(" ", ""), list(call.arguments["tensors"])
         require_that(len(pair) == 2 and "." not in equation and "->" in equation)
         operands, out = equation.split("->")
-        product = _Product(*operands.split(","), out)
+        first, second = operands.split(",")
+        product = _Product(first, second, out)
     else:
         pair = [call.arguments[name] for name in _factors(call)]
         ranks = [len(item.shape) for item in pair if isinstance(item, AtenValue)]
@@ -229,7 +230,7 @@ def _product(call: AtenCall) -> tuple[_Product, AtenValue, AtenValue]:
         leading = "abcdefgh"[: ranks[0] - 2]
         product = _Product(f"{leading}ij", f"{leading}jk", f"{leading}ik")
     require_that(product.is_matmul and all(isinstance(item, AtenValue) for item in pair))
-    return product, *pair  # type: ignore[return-value]
+    return product, *pair
 
 
 def _factors(call: AtenCall) -> tuple[str, str]:
@@ -283,8 +284,7 @@ def _change(scores: Scores, call: AtenCall, before: fx.Node) -> None:
     if name in ("add", "sub"):
         scores.add(by, 1.0 if name == "add" else -1.0)
     elif name == "div":
-        require_that(isinstance(by, int | float) and by != 0)
-        scores.multiply(1 / by)
+        scores.multiply(1 / require(by if isinstance(by, int | float) and by != 0 else None))
     else:
         scores.multiply(by)
 
@@ -300,7 +300,7 @@ def _second_product(
     values = list(call.arguments["tensors"]) if flat else [call.arguments[name] for name in named]
     values[at] = replace(call.values[0], op="-", shape=scores.axes.shape)
     product, *operands = _product(
-        AtenCall(call.node, call.arguments | ({"tensors": values} if flat else dict(zip(named, values, strict=True))), call.shapes)
+        AtenCall(call.node, {**call.arguments, **({"tensors": values} if flat else dict(zip(named, values, strict=True)))}, call.shapes)
     )
     value = operands[1 - at]
     mine, theirs = (product.first, product.second) if at == 0 else (product.second, product.first)

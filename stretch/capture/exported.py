@@ -265,9 +265,9 @@ def _replace(graph: fx.Graph, call: fx.Node, part: fx.Graph, arguments: tuple[An
     arriving = [node for node in part.nodes if node.op == "placeholder"]
     known: dict[fx.Node, Any] = dict(zip(arriving, arguments, strict=True))
     with graph.inserting_before(call):
-        results = graph.graph_copy(part, known)
+        results: Any = graph.graph_copy(part, known)
     for reader in list(call.users):
-        reader.replace_all_uses_with(results[reader.args[1]])  # type: ignore[index]
+        reader.replace_all_uses_with(results[reader.args[1]])
         graph.erase_node(reader)
     graph.erase_node(call)
 

@@ -15,7 +15,7 @@ from predictors.errors import StretchError, need
 from predictors.graph import Op, OpGraph
 from predictors.operators import kind_of
 from predictors.operators.opaque import CALLS, attributes
-from predictors.shapes import Attr, Shape
+from predictors.shapes import Attr, Shape, ints
 from stretch.capture.aten import (
     RULES,
     AtenCall,
@@ -57,8 +57,8 @@ def runnable_steps(call: AtenCall) -> LoweringResult:
     """Return the module that computes a call: a chain of operators, the tensor itself in another shape, or its pieces."""
     drops = call.operator in _DROPOUTS and call.arguments.get("train")
     require_supported(not drops and not call.arguments.get("dropout_p"), "it drops at random in evaluation too")
-    value = OPERATOR_RULES.get(call.operator)
-    built = value(call) if value is not None else RULES.get(call.operator, lambda call: None)(call)
+    rule = OPERATOR_RULES.get(call.operator) or RULES.get(call.operator)
+    built = None if rule is None else rule(call)
     if isinstance(built, AtenValue | tuple):
         return built
     if built is not None and all(step.weights or CALLS in step.attrs for step in built if step.kind == "opaque"):
@@ -540,11 +540,12 @@ class RunnableLowering(AtenLowering):
         if isinstance(built, AtenValue | tuple):
             return built if isinstance(built, tuple) else (built,)
         assert built is not None
-        read = {reader.args[1] for reader in call.node.users if reader.users} if several else {0}
+        indices = [reader.args[1] for reader in call.node.users if reader.users] if several else [0]
+        read = {number for number in indices if isinstance(number, int)}
         numbers = sorted(number for number in read if 0 not in call.shapes[number])
         if numbers not in ([], [0]):
             built = [call_step(call, built, numbers)]
-        shape = call.shapes[0] if len(numbers) < 2 else built[0].attrs["shape"]
+        shape = call.shapes[0] if len(numbers) < 2 else ints(built[0].attrs, "shape")
         whole = self._emit(replace(call, shapes=[call.shapes[numbers[0]] if len(numbers) == 1 else shape]), built)
         if whole is None:
             raise UnsupportedNode(f"its shapes {call.shapes} do not fit")
@@ -583,12 +584,13 @@ def _output_structure(output: Any, results: Sequence[str | None], name: str) -> 
         f"`{name}` returns a {type(output).__name__} that torch.export sees in another form",
         "let its forward return tensors in tuples, lists and dictionaries",
     )
-    returned = []
+    returned: list[Any] = []
     for (key, leaf), result in zip(held, results, strict=True):
-        fixed = leaf.detach() if isinstance(leaf, torch.Tensor) else leaf
-        there = result is not None and isinstance(leaf, torch.Tensor)
-        # a network in another precision is planned and computed in float32
-        returned.append(Result(result, key, torch.float32 if leaf.is_floating_point() else leaf.dtype) if there else fixed)
+        if result is not None and isinstance(leaf, torch.Tensor):
+            # a network in another precision is planned and computed in float32
+            returned.append(Result(result, key, torch.float32 if leaf.is_floating_point() else leaf.dtype))
+        else:
+            returned.append(leaf.detach() if isinstance(leaf, torch.Tensor) else leaf)
     return OutputStructure(rebuild(output, iter(returned)))
 
 

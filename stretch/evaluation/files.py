@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from predictors.errors import StretchError, UsageError
 from scheduler.bundle.agreement import BundleAgreement
 from scheduler.bundle.load import Bundle
-from scheduler.bundle.manifest import Manifest
+from scheduler.bundle.manifest import Manifest, SubgraphEntry
 from scheduler.cores import available_cores
 from scheduler.formats.onnx import open_onnx
 from scheduler.placement.mapping import host_of, is_integer_only
@@ -95,7 +95,7 @@ def _lower_bundle(bundle: Bundle, folder: Path, fitted: Sequence[Array], kept: d
     partial = [sub.name for sub in manifest.subgraphs if chosen.get(sub.name) == "int8" and is_partial_sum(manifest, sub)]
     kept.update((name, PARTIAL_SUM_REASON) for name in partial)
     lowering = PrecisionLowering(bundle, {name: wanted for name, wanted in chosen.items() if name not in kept}, fitted, progress)
-    entries = []
+    entries: list[SubgraphEntry] = []
     for sub in manifest.subgraphs:
         file = folder / f"{len(entries):03d}.onnx"
         now = msgspec.structs.replace(sub, file=file.name)

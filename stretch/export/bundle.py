@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from predictors.devices import Precision
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from predictors.joins import join_of
@@ -32,9 +33,10 @@ from scheduler.progress import Progress, silent
 from stretch.capture import Captured
 from stretch.export.checks import check_export
 from stretch.export.lowering import entry_rows, stated_ranges, statements, subgraph_names, subgraph_of
-from stretch.export.onnx import Arrays, WeightFile, nodeless_properties, to_numpy, to_onnx
+from stretch.export.onnx import WeightFile, nodeless_properties, to_numpy, to_onnx
 from stretch.export.repredict import alternatives
 from stretch.export.staging import file_entry, stage_folder, write_manifest
+from stretch.formats.onnx import Arrays
 from stretch.planning.design.scale import host_processor
 from stretch.planning.result import PlanResult
 from stretch.transform.model import BranchedModel, op_weights
@@ -57,7 +59,7 @@ class BundleFacts:
     predicted: Mapping[str, Any] = field(default_factory=dict)  # The planner's figures, JSON-ready.
     recommended: str = "branched"  # Recommendation of the planner.
     branch_times: Mapping[str, KernelsTime] = field(default_factory=dict)  # Predicted time of each subgraph.
-    precision: Mapping[str, str] = field(default_factory=dict)  # Planned precision by processor.
+    precision: Mapping[str, Precision] = field(default_factory=dict)  # Planned precision by processor.
     #: Predicted time and energy of a subgraph on each processor of the plan.
     alternatives: Callable[[OpGraph], dict[str, Alternative]] = lambda graph: {}
     little_cores: tuple[int, ...] = ()  # The device's cores for threads that only wait.
@@ -85,7 +87,7 @@ class BundleFacts:
             planned.predicted.to_json(),
             planned.recommended,
             times | {f"{side.name}.{side.time.scale.processor}": side.time.estimate.computing for side in planned.run.sides},
-            planned.config.precision,
+            {name: planned.device.processor(name).check_precision(at) for name, at in planned.config.precision.items()},
             lambda piece: alternatives(
                 piece, planned.predictor, {name: planned.config.precision.get(name) for name in planned.config.processors}
             ),
@@ -268,14 +270,14 @@ def _subgraph_entry(name: str, piece: OpGraph, cut: Op | None, facts: BundleFact
         {} if cut is None else {piece.input.name: (integer(cut.attrs, "start"), integer(cut.attrs, "stop"))},
         planned_precision=facts.precision.get(processor, "fp32"),
         predicted_ms=time.ms if time else None,
-        contended_shares=tuple(time.shares) if time else (0.0, 0.0),
+        contended_shares=time.shares if time else (0.0, 0.0),
         alternatives=facts.alternatives(piece),
     )
 
 
 def _join_entries(model: BranchedModel) -> tuple[JoinEntry, ...]:
     host = host_processor(model.design)
-    meets = {part.name: join_of(part.join).meets for part in model.design.segments}
+    meets = {part.name: name for part in model.design.segments if (name := join_of(part.join).meets)}
     return tuple(
         JoinEntry(op.tags["subgraph"], op.tags["segment"], meets[op.tags["segment"]], op.inputs, op.name, host)
         for op in model.graph.ops

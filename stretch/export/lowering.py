@@ -21,9 +21,9 @@ from scheduler.formats.int8_edges import Edge, edges
 from scheduler.formats.onnx import OnnxFile, state_operator, stated_operator
 from scheduler.progress import Progress
 from stretch.export.onnx import NODE_TAGS, WHOLE_PADDING, read_property, to_onnx, weights_of
-from stretch.planning.design.branch_design import BranchDesign, SegmentDesign, undivided
+from stretch.planning.design.branch_design import BranchDesign, SegmentDesign, safe_name, undivided
 from stretch.planning.design.division import Taken
-from stretch.planning.design.scale import safe_name, scaled_branches
+from stretch.planning.design.scale import scaled_branches
 from stretch.planning.divisions.channels import HIDDEN
 from stretch.planning.divisions.rows import ENTRY_ROWS
 from stretch.quantize.qdq import layer_losses, quantise, to_half
@@ -414,7 +414,9 @@ class PrecisionLowering:
     def accept(self, lowered: LoweredSubgraph) -> None:
         """Let later portions of the segment read this one's outputs in their int8 scale."""
         if lowered.edges is not None:
-            self._handed |= {name: (np.float32(edge.scale), np.uint8(edge.zero_point)) for name, edge in lowered.edges[1].items()}
+            self._handed |= {
+                name: (np.array(edge.scale, np.float32), np.array(edge.zero_point, np.uint8)) for name, edge in lowered.edges[1].items()
+            }
 
     def _int8(self, sub: SubgraphEntry, model: onnx.ModelProto, reads: list[tuple[Array, ...]]) -> onnx.ModelProto:
         manifest = self.bundle.manifest
@@ -438,7 +440,7 @@ def stated_ranges(ranges: Mapping[str, tuple[float, int]]) -> dict[str, str]:
 def read_ranges(model: onnx.ModelProto, file: Path) -> Scales:
     """Trained scales and zero points in a subgraph's float file."""
     ranges = read_property(model, RANGES, dict[str, tuple[_Scale, _Zero]], file, missing="{}", what="no scales", verb="export")
-    return {name: (np.float32(scale), np.uint8(zero)) for name, (scale, zero) in ranges.items()}
+    return {name: (np.array(scale, np.float32), np.array(zero, np.uint8)) for name, (scale, zero) in ranges.items()}
 
 
 def is_band(manifest: Manifest, sub: SubgraphEntry) -> bool:

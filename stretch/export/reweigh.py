@@ -17,8 +17,9 @@ from stretch.capture import Captured
 from stretch.export.bundle import WEIGHTS
 from stretch.export.checks import check_export
 from stretch.export.lowering import RANGES, stated_ranges
-from stretch.export.onnx import Arrays, WeightFile, to_numpy
+from stretch.export.onnx import WeightFile, to_numpy
 from stretch.export.staging import copy_files, file_entry, stage_folder, write_manifest
+from stretch.formats.onnx import Arrays
 from stretch.operators.lowerings import lowerings
 from stretch.transform.model import BranchedModel, op_weights
 

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 import typer
@@ -85,13 +85,14 @@ def _write(
         samples, origin = list(synthetic_images(model.input_shape, min(image_count, SYNTHETIC))), "synthetic"
     else:
         raise UsageError("int8 needs calibration images", "give a folder of images that the model will meet with --images")
-    common: dict[str, Any] = {"progress": progress, "min_cosine": min_cosine, "repair": fp32_fallback}
     if form == "tflite":
         from stretch.export.tflite.bundle import export_tflite
 
-        written: Any = export_tflite(loaded, out, samples, origin, precision=wanted, **common)
+        written = export_tflite(
+            loaded, out, samples, origin, precision=wanted, min_cosine=min_cosine, repair=fp32_fallback, progress=progress
+        )
     else:
-        written = export_precision(loaded, out, wanted, samples, origin, **common)
+        written = export_precision(loaded, out, wanted, samples, origin, min_cosine=min_cosine, repair=fp32_fallback, progress=progress)
     said = []
     for name, reason in written.kept.items():
         where = f", on processor {written.moved[name]}" if name in written.moved else ""
@@ -136,5 +137,5 @@ def _page(answer: "ExportAnswer") -> Page:
     return written_page(titles, rows, [*notes, f"bundle: {answer.bundle}"])
 
 
-for _form, _summary in (("onnx", "one ONNX file per subgraph"), ("tflite", "also one TFLite file of all subgraphs")):
-    exporters.register(_form)(Exporter(_summary, partial(_write, form=_form), _page))
+exporters.register("onnx")(Exporter("one ONNX file per subgraph", partial(_write, form="onnx"), _page))
+exporters.register("tflite")(Exporter("also one TFLite file of all subgraphs", partial(_write, form="tflite"), _page))

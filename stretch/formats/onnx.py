@@ -102,6 +102,6 @@ class OnnxWriter:
             initialiser.name = name(tensor.name)
             self.initialisers.append(initialiser)
         for number, node in enumerate(nodes):
-            grafted = helper.make_node(node.op_type, map(name, node.input), map(name, node.output), f"{op.name}.{number}")
+            grafted = helper.make_node(node.op_type, [*map(name, node.input)], [*map(name, node.output)], f"{op.name}.{number}")
             grafted.attribute.extend(node.attribute)
             self.nodes.append(grafted)

@@ -250,7 +250,7 @@ class SubgraphBuilder:
         self.piece.op("DEQUANTIZE", [self.piece.constant(name, value.astype(np.float16))], index, version=3)
         return index
 
-    def indices(self, name: str, value: Sequence[int] | Array) -> int:
+    def indices(self, name: str, value: Sequence[int | Sequence[int]] | Array) -> int:
         """Index of a constant tensor of whole numbers, such as a shape or axes."""
         return self.piece.constant(name, np.asarray(value, np.int32))
 

@@ -178,10 +178,9 @@ def permute_axes(builder: Builder, x: fx.Node, order: Sequence[int]) -> fx.Node:
     if order == tuple(range(len(order))):
         return x
     if x.op == "call_function" and x.target is torch.permute:
-        earlier, first = x.args
-        assert isinstance(earlier, fx.Node)
-        together = tuple(first[i] for i in order)  # type: ignore[index]
-        return permute_axes(builder, earlier, together)
+        args: tuple[Any, ...] = x.args
+        earlier, first = args
+        return permute_axes(builder, earlier, [first[i] for i in order])
     return builder.call(torch.permute, x, order)
 
 
@@ -224,9 +223,9 @@ class OwnNetwork:
     #: the node of the network that gives it, and the order of its axes in the file.
     operators: Sequence[tuple[str, Mapping[str, tuple[str, tuple[int, ...]]]]] = ()
 
-    def open(self, path: Path, inner: Sequence[str] = ()) -> SourceFileRunner:
-        """The file in its own runtime; `inner` names tensors within it that will be looked at."""
-        return SourceFileRunner(path, self.own, inner=inner)
+    def open(self, path: Path) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+        """Return the file in its own runtime, as a function of its inputs."""
+        return SourceFileRunner(path, self.own).run
 
 
 #: Types that are reals of single precision here.
@@ -375,9 +374,9 @@ def finish_network(
     """
     (output,) = network.graph.find_nodes(op="output")
     need(any(node.op not in ("placeholder", "get_attr") for node in output.all_input_nodes), f"{path} computes nothing from its input")
-    network.input_shape = dict(shapes) if len(shapes) > 1 else next(iter(shapes.values()))
-    network.own_file = own
-    network.warnings = [*_input_warnings(path, ends), *warnings, *_copied_weights_warning(path, network)]
+    input_shape = dict(shapes) if len(shapes) > 1 else next(iter(shapes.values()))
+    all_warnings = [*_input_warnings(path, ends), *warnings, *_copied_weights_warning(path, network)]
+    vars(network).update(input_shape=input_shape, own_file=own, warnings=all_warnings)
     return network
 
 
@@ -387,7 +386,7 @@ def _copied_weights_warning(path: Path, network: fx.GraphModule) -> list[str]:
     sizes: dict[bytes, int] = {}
     copies = 0
     for weight in weights:
-        key = hashlib.sha256(np.ascontiguousarray(weight)).digest()
+        key = hashlib.sha256(weight.tobytes()).digest()
         copies += weight.size if key in sizes else 0
         sizes[key] = weight.size
     total = sum(parameter.numel() for parameter in network.parameters())

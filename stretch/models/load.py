@@ -209,7 +209,7 @@ def _factory(name: str, trust_code: bool) -> Callable[[], Any]:
         module = _execute(Path(where))
     else:
         module = _import(where, name)
-    factory = getattr(module, attribute, None)
+    factory: Callable[[], Any] | None = getattr(module, attribute, None)
     if not callable(factory):
         names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise UnknownNameError.among(f"factory in {where}", attribute, names)
@@ -278,7 +278,7 @@ def _input_shape(module: Any) -> "InputShapes":
     stated = getattr(module, "input_shape", None)
     if isinstance(stated, Mapping) and stated and all(map(_is_shape, stated.values())):
         return {str(name): tuple(shape) for name, shape in stated.items()}
-    if _is_shape(stated):
+    if isinstance(stated, tuple | list) and _is_shape(stated):
         return tuple(stated)
     if isinstance(stated, tuple | list) and stated and all(map(_is_shape, stated)):
         return [tuple(shape) for shape in stated]

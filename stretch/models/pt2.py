@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -76,26 +76,19 @@ class _Archive(OwnNetwork):
 
     numbers: Sequence[Any] = ()  # Its arguments that are no tensors, None where one is.
 
-    def open(self, path: Path, inner: Sequence[str] = ()) -> "_Program":
-        """The network of the archive as torch has it."""
-        need(not inner, "torch lists no tensors within an archive")
-        return _Program(_load_program(path), self)
+    def open(self, path: Path) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+        """Return the network of the archive as torch has it: outputs by keys, of inputs by the forward's arguments."""
+        program = _load_program(path)
+        module, spec = program.module(check_guards=False), program.call_spec.in_spec
 
+        @torch.inference_mode()
+        def run(inputs: Mapping[str, Any]) -> dict[str, Any]:
+            ends = iter(self.own.inputs)
+            flat = [_to_own_type(next(ends), inputs) if number is None else number for number in self.numbers]
+            args, kwargs = pytree.tree_unflatten(flat, spec)
+            return {key: tensor.float().numpy() for key, tensor in walk_leaves(module(*args, **kwargs))}
 
-class _Program:
-    """An archive's network in torch."""
-
-    def __init__(self, program: torch.export.ExportedProgram, archive: _Archive) -> None:
-        self._call, self._spec = program.module(check_guards=False), program.call_spec.in_spec
-        self._archive = archive
-
-    @torch.inference_mode()
-    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Its outputs by keys, of inputs by the forward's arguments."""
-        ends = iter(self._archive.own.inputs)
-        flat = [_to_own_type(next(ends), inputs) if number is None else number for number in self._archive.numbers]
-        args, kwargs = pytree.tree_unflatten(flat, self._spec)
-        return {key: tensor.float().numpy() for key, tensor in walk_leaves(self._call(*args, **kwargs))}
+        return run
 
 
 def _to_own_type(end: SourceTensor, inputs: Mapping[str, Any]) -> torch.Tensor:

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from scheduler.bundle.preprocessing import Preprocessing
+from scheduler.bundle.preprocessing import IMAGENET, Preprocessing
 from stretch.models.families import CIFAR_CLASSES, cifar_names, families
 
 
@@ -30,8 +30,9 @@ class BasicBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The block's output, channels × height / stride × width / stride."""
-        y = self.relu(self.bn1(self.conv1(x)))
-        return self.relu(self.bn2(self.conv2(y)) + self.downsample(x))
+        y: Tensor = self.relu(self.bn1(self.conv1(x)))
+        y = self.relu(self.bn2(self.conv2(y)) + self.downsample(x))
+        return y
 
 
 class Bottleneck(nn.Module):
@@ -57,9 +58,10 @@ class Bottleneck(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The block's output, 4 · channels × height / stride × width / stride."""
-        y = self.relu(self.bn1(self.conv1(x)))
+        y: Tensor = self.relu(self.bn1(self.conv1(x)))
         y = self.relu(self.bn2(self.conv2(y)))
-        return self.relu(self.bn3(self.conv3(y)) + self.downsample(x))
+        y = self.relu(self.bn3(self.conv3(y)) + self.downsample(x))
+        return y
 
 
 def _shortcut(channels_in: int, channels: int, stride: int) -> nn.Module:
@@ -95,8 +97,9 @@ class SmallResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Class scores, batch × classes."""
-        y = self.stages(self.relu(self.bn1(self.conv1(x))))
-        return self.fc(torch.flatten(self.avgpool(y), 1))
+        y: Tensor = self.stages(self.relu(self.bn1(self.conv1(x))))
+        y = self.fc(torch.flatten(self.avgpool(y), 1))
+        return y
 
 
 CLASSES = 10
@@ -120,7 +123,8 @@ class SmallVGG(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Class scores, batch × 10."""
-        return self.classifier(torch.flatten(self.avgpool(self.features(x)), 1))
+        scores: Tensor = self.classifier(torch.flatten(self.avgpool(self.features(x)), 1))
+        return scores
 
 
 def tiny_resnet() -> nn.Module:
@@ -153,7 +157,8 @@ def tiny_mobilenet() -> nn.Module:
         conf(40, 5, 96, 40, True, "HS", stride=1),
         conf(40, 5, 96, 40, True, "HS", stride=1),
     ]
-    return MobileNetV3(settings, last_channel=128, num_classes=CLASSES)
+    network: nn.Module = MobileNetV3(settings, last_channel=128, num_classes=CLASSES)
+    return network
 
 
 def tiny_efficientnet() -> nn.Module:
@@ -166,7 +171,8 @@ def tiny_efficientnet() -> nn.Module:
         conf(4, 3, 2, 16, 24, 3),
         conf(4, 5, 2, 24, 40, 3),
     ]
-    return EfficientNet(settings, dropout=0.2, num_classes=CLASSES)
+    network: nn.Module = EfficientNet(settings, dropout=0.2, num_classes=CLASSES)
+    return network
 
 
 def tiny_regnet() -> nn.Module:
@@ -174,7 +180,8 @@ def tiny_regnet() -> nn.Module:
     from torchvision.models.regnet import BlockParams, RegNet
 
     params = BlockParams(depths=[3, 3], widths=[32, 64], group_widths=[8, 8], bottleneck_multipliers=[1.0, 1.0], strides=[2, 2])
-    return RegNet(params, num_classes=CLASSES, stem_width=16)
+    network: nn.Module = RegNet(params, num_classes=CLASSES, stem_width=16)
+    return network
 
 
 _MODELS = {
@@ -205,6 +212,10 @@ class TinyFamily:
         """1 × 3 × size × size."""
         size = _MODELS[name][1]
         return (1, 3, size, size)
+
+    def preprocessing(self, name: str) -> Preprocessing:
+        """Return ImageNet's: nobody trained them on other pictures."""
+        return IMAGENET
 
     def default_weights(self, name: str) -> None:
         """None: nobody published trained ones under these names."""

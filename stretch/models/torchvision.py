@@ -47,7 +47,7 @@ class TorchvisionFamily:
 
     def names(self) -> list[str]:
         """Names of torchvision's networks of this kind."""
-        return tv.list_models(module=self.listed)
+        return list(tv.list_models(module=self.listed))
 
     def build(self, name: str) -> nn.Module:
         """One classifier, initialised from torch's global generator."""
@@ -58,7 +58,8 @@ class TorchvisionFamily:
         elif name.startswith("vit_"):
             # their table of positions has the input's size, which the default weights state
             options["image_size"] = self.input_shape(name)[-1]
-        return tv.get_model(name, weights=None, **options)
+        network: nn.Module = tv.get_model(name, weights=None, **options)
+        return network
 
     def input_shape(self, name: str) -> tuple[int, ...]:
         """1 × 3 × the crop size of the default weights, twice."""
@@ -91,7 +92,8 @@ class SegmentationFamily(TorchvisionFamily):
     def build(self, name: str) -> nn.Module:
         """One network, initialised from torch's global generator."""
         options = {"aux_loss": True} if name.startswith(_AUXILIARY) else {}
-        return tv.get_model(name, weights=None, weights_backbone=None, **options)
+        network: nn.Module = tv.get_model(name, weights=None, weights_backbone=None, **options)
+        return network
 
     def input_shape(self, name: str) -> tuple[int, ...]:
         """1 × 3 × the size of the default weights' pictures, twice."""

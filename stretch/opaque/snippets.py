@@ -90,14 +90,14 @@ def _single_model(calls_and_shape: tuple[Calls, Shape]) -> Snippet:
 
 
 def _export_onnx(wanted: Sequence[tuple[Calls, Shape]]) -> list[Snippet]:
-    tensors, names, inputs = [], [], []
+    tensors: list[torch.Tensor] = []
+    inputs: list[tuple[str, ...]] = []
     for number, (calls, _) in enumerate(wanted):
         specs = (*calls.reads, *calls.constants)
         tensors += [torch.zeros(spec.shape, dtype=type_of(spec.dtype)) for spec in specs]
         inputs.append(tuple(f"i{number}_{i}" for i in range(len(specs))))
-        names += inputs[-1]
     outputs = [f"o{number}" for number in range(len(wanted))]
-    return _cut(_export(_AllCalls(wanted), tensors, names, outputs), inputs, outputs)
+    return _cut(_export(_AllCalls(wanted), tensors, [name for group in inputs for name in group], outputs), inputs, outputs)
 
 
 def _export(module: nn.Module, tensors: Sequence[torch.Tensor], names: Sequence[str], outputs: Sequence[str]) -> onnx.ModelProto:

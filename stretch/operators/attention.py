@@ -20,6 +20,8 @@ class Attention(nn.Module):
         mask: Shape of what is added and not learned.
     """
 
+    mask: torch.Tensor | None
+
     def __init__(self, heads: int, keys: int, scale: float, bias: Shape | None = None, mask: Shape | None = None) -> None:
         super().__init__()
         self.heads, self.keys, self.scale = heads, keys, scale
@@ -33,8 +35,8 @@ class Attention(nn.Module):
     def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """N×C×G×T each, C a multiple of the heads: as many rows of as many queries, with the channels of the values."""
         q, k, v = (tensor.unflatten(1, (self.heads, -1)).permute(0, 1, 3, 4, 2) for tensor in (query, key, value))
-        added = [tensor for tensor in (self.bias, self.mask) if tensor is not None]
-        seen = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=sum(added) if added else None, scale=self.scale)
+        added = self.mask if self.bias is None else self.bias if self.mask is None else self.bias + self.mask
+        seen = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=added, scale=self.scale)
         return seen.permute(0, 1, 4, 2, 3).flatten(1, 2)
 
 

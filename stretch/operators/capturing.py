@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -68,6 +68,7 @@ class TracedCall:
 Chain = tuple[Any, ...] | list[tuple[Any, ...]]
 #: A `TracedCall` and the arguments as they are written to a chain of operators.
 FunctionRule = Callable[..., Chain]
+Rule = TypeVar("Rule", bound=FunctionRule)
 
 #: By class name, looked up along a module's bases: timm and torchvision need not be imported.
 MODULES: dict[str, ModuleRule] = {}
@@ -99,7 +100,7 @@ def calls(
     fields: tuple[str, ...] = (),
     aten: tuple[str, ...] = (),
     last: bool = False,
-) -> Callable[[FunctionRule], FunctionRule]:
+) -> Callable[[Rule], Rule]:
     """Decorator for the rule of functions, tensor methods, classes of modules and ATen operators that compute the same.
 
     Args:
@@ -108,7 +109,7 @@ def calls(
         last: Whether torch defines them on channels that lie last.
     """
 
-    def add(rule: FunctionRule) -> FunctionRule:
+    def add(rule: Rule) -> Rule:
         FUNCTIONS.update(dict.fromkeys(functions, rule))
         METHODS.update(dict.fromkeys(methods, rule))
         ATEN.update(dict.fromkeys(aten, rule))

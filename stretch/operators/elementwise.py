@@ -1,6 +1,7 @@
 """Operators that keep every element's place, in torch, ONNX and TFLite: what computes nothing at inference, activations, sums and products."""
 
 import operator
+from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
@@ -15,7 +16,6 @@ from stretch.formats.onnx import OnnxWriter
 from stretch.formats.tflite import SIGNED_UNIT, UNIT, Quant, SubgraphBuilder, SubgraphSource, Value
 from stretch.operators.capturing import (
     Chain,
-    FunctionRule,
     Lowered,
     TracedCall,
     UnsupportedNode,
@@ -296,8 +296,8 @@ modules("ChannelScale")(lambda m, shape: [("", "scale", {}, {"weight": m.weight}
 modules("ChannelShift")(lambda m, shape: [("", "shift", {}, {"bias": m.bias})])
 
 
-def _binary(kind: str) -> FunctionRule:
-    def rule(call: TracedCall, a: Any, b: Any, *, alpha: int = 1) -> Chain:
+def _binary(kind: str) -> Callable[..., tuple[Any, ...]]:
+    def rule(call: TracedCall, a: Any, b: Any, *, alpha: int = 1) -> tuple[Any, ...]:
         require_supported(alpha == 1, "it scales one side")
         for side, other in ((a, b), (b, a)):
             if isinstance(side, bool) or not isinstance(side, int | float | torch.Tensor | fx.Node):
@@ -314,7 +314,7 @@ def _binary(kind: str) -> FunctionRule:
     return rule
 
 
-def _with_constant(kind: str, x: Any, constant: torch.Tensor, out: Shape) -> Chain:
+def _with_constant(kind: str, x: Any, constant: torch.Tensor, out: Shape) -> tuple[Any, ...]:
     """A tensor with one that does not depend on the input: a number, or a learned number per channel."""
     if constant.numel() == 1 and not constant.requires_grad:
         return [x], f"{kind}_scalar", {"value": float(constant)}
@@ -383,23 +383,19 @@ def _with_number(onnx: str, tflite: str) -> tuple[OnnxRule, TfliteRule]:
     return write, lower
 
 
-def _per_channel_rules(key: str, onnx: str, tflite: str) -> tuple[OnnxRule, TfliteRule]:
-    """ONNX and TFLite rules of an operator with one learned number per channel; channels stand last in TFLite, where they broadcast."""
+def _per_channel(kind: str, module: type[ChannelScale] | type[ChannelShift], key: str, node: str) -> None:
+    """Register an operator with one learned number per channel; channels stand last in TFLite, where they broadcast."""
 
     def write(w: OnnxWriter, op: Op, ins: list[str]) -> None:
-        w.node(onnx, op, [ins[0], w.per_channel(op, key)])
+        w.node(node, op, [ins[0], w.per_channel(op, key)])
 
     def lower(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
-        return b.apply(tflite, op.name, [ins[0], source.weights[op.name][key].reshape(-1)], quant=b.scale(op))
+        return b.apply(node.upper(), op.name, [ins[0], source.weights[op.name][key].reshape(-1)], quant=b.scale(op))
 
-    return write, lower
+    lowerings.register(kind)(Lowering(lambda ins, a: module(ins[0][1]), write, lower, stored=(key,), any_order=True))
 
 
 computed("add_scalar", lambda a, x: x + number(a, "value"), *_with_number("Add", "ADD"), any_order=True)
 computed("mul_scalar", lambda a, x: x * number(a, "value"), *_with_number("Mul", "MUL"), any_order=True)
-for _kind, _make, _key, _node in (("scale", ChannelScale, "weight", "Mul"), ("shift", ChannelShift, "bias", "Add")):
-    lowerings.register(_kind)(
-        Lowering(
-            lambda ins, a, make=_make: make(ins[0][1]), *_per_channel_rules(_key, _node, _node.upper()), stored=(_key,), any_order=True
-        )
-    )
+_per_channel("scale", ChannelScale, "weight", "Mul")
+_per_channel("shift", ChannelShift, "bias", "Add")

@@ -84,7 +84,7 @@ def onnx_node(kind: str, named: Mapping[str, str] | None = None, weights: tuple[
 
     def write(w: OnnxWriter, op: Op, ins: list[str]) -> None:
         stored = [w.weight(op, key) for key in weights if op.attrs.get(key, True)]
-        w.node(kind, op, [*ins, *stored], **attributes, **{key: op.attrs[name] for key, name in (named or {}).items()})
+        w.node(kind, op, [*ins, *stored], None, **attributes, **{key: op.attrs[name] for key, name in (named or {}).items()})
 
     return write
 
@@ -104,7 +104,7 @@ def fixed_scale_op(code: str, quant: Quant, **settings: float) -> TfliteRule:
     """One TFLite operator whose int8 result has a fixed scale, whatever was calibrated."""
 
     def lower(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
-        result = b.apply(code, op.name, [ins[0]], quant=quant, **settings)
+        result = b.apply(code, op.name, [ins[0]], None, quant, (), **settings)
         result.nonnegative = quant == UNIT
         return result
 

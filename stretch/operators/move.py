@@ -253,7 +253,7 @@ def _subsample_module(a: Attrs, x: torch.Tensor) -> torch.Tensor:
 
 def _channels_first(a: Attrs, x: torch.Tensor) -> torch.Tensor:
     """Tokens N·G×T×C as the pixels of a map N×C×G×T."""
-    return x.unflatten(0, (-1, integer(a, "rows"))).permute(0, 3, 1, 2)
+    return torch.unflatten(x, 0, (-1, integer(a, "rows"))).permute(0, 3, 1, 2)
 
 
 def _rearrange_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:

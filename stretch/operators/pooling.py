@@ -144,9 +144,9 @@ def _make_mean(ins: list[Shape], a: Attrs) -> nn.Module:
     if _is_one_sided(a):
         return padded_pool("avg_pool", a)
     return nn.AvgPool2d(
-        ints(a, "kernel"),
-        ints(a, "stride"),
-        ints(a, "padding")[:2],
+        pair(a["kernel"]),
+        pair(a["stride"]),
+        pair(ints(a, "padding")[:2]),
         ceil_mode=bool(a["ceil_mode"]),
         count_include_pad=bool(a["count_include_pad"]),
     )
@@ -235,7 +235,7 @@ def _pool(b: SubgraphBuilder, code: str, name: str, x: Value, op: Op, place: Pad
         "stride_w": stride[1],
         "padding": place.padding,
     }
-    return b.add_move(code, name, x, shape or to_nhwc(op.shape), **settings)
+    return b.add_move(code, name, x, shape or to_nhwc(op.shape), (), **settings)
 
 
 def _count_factor(op: Op, image: Shape, place: PaddedWindow) -> Array:

@@ -35,7 +35,8 @@ class PaddedConv2d(nn.Conv2d):
     def _conv_forward(self, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         # whoever convolves with other weights, rounded ones for example, pads too
         top, left, bottom, right = self.pads
-        return super()._conv_forward(F.pad(input, (left, right, top, bottom)), weight, bias)
+        result: torch.Tensor = super()._conv_forward(F.pad(input, (left, right, top, bottom)), weight, bias)
+        return result
 
 
 def pointwise(out: int, bias: bool) -> dict[str, Attr]:

@@ -309,7 +309,7 @@ class Collector:
         place = self.place
         key = (self._device, graph.name, place.family, place.core_set, place.precision, place.runtime)
         rows = [
-            KernelLatency(*key, kernel.name, "", *kernel.cost, ms)
+            KernelLatency(*key, kernel.name, "", **kernel.cost._asdict(), ms=ms)
             for kernel, ms in zip(launched, kernel_times, strict=True)
             if ms is not None
         ]
@@ -418,7 +418,7 @@ def _reads(place: ProfiledProcessor, folder: Path, end: float) -> TransferTimes 
                 return None
             invocations.append(invocation)
         with pinned(place.caller[:1]):
-            return time_reads(*invocations, sizes(graphs[0]), _kernels_ms(delegate, place, graphs[0], files[0]), end=end)
+            return time_reads(invocations[0], invocations[1], sizes(graphs[0]), _kernels_ms(delegate, place, graphs[0], files[0]), end=end)
     finally:
         delegate.close()
 
@@ -523,7 +523,7 @@ def _run_in_parallel(
                 break
             layers = min(_MOST_LAYERS, max(layers + 1, ceil(1.2 * layers * _LONG_MS / ms)))
         runs.append(run)
-    times = time_together(*runs, end=end)
+    times = time_together(runs[0], runs[1], end=end)
     for delegate in delegates:
         delegate.close()
     return times.first, times.second

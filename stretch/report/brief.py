@@ -10,6 +10,7 @@ from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER, baseline
 from stretch.planning.cost.makespan import HANDOVER_SHARE
 from stretch.planning.messages import command_line, format_probability
 from stretch.report.html.page import Grid
+from stretch.stages.design import BranchedAnswer
 
 if TYPE_CHECKING:
     from predictors.models.roofline import Origin
@@ -76,14 +77,15 @@ def plan_brief(plan: "PlanAnswer", origins: "Mapping[tuple[str, str], Origin]", 
     predicted = plan.predicted
     single = next(rival for rival in plan.comparisons if rival.name.startswith("single:"))
     where, gain = f"{plan.model} on {plan.device}", ratio(single.ratio, single.low, single.high)
-    used = " + ".join(dict.fromkeys(part.processor for part in [*(b for s in plan.segments for b in s.branches), *plan.sides]))
+    used = " + ".join(dict.fromkeys([*(b.processor for s in plan.segments for b in s.branches), *(side.processor for side in plan.sides)]))
     if plan.recommended == BRANCHED:
         answer = f"Branching is recommended: {where}, predicted {single.ratio:.2f}x faster ({single.low:.2f}-{single.high:.2f})."
     elif plan.recommended == NO_CLEAR_WINNER:
         answer = f"Too close to call: {where}, branched is {gain}."
     else:
         answer = f"Branching is not recommended: {where} {INSTEAD.get(plan.recommended.partition(':')[0], '{}').format(plan.recommended.partition(':')[2])}."
-    unjudged = plan.exact and getattr(plan, "unjudged", False)
+    built = plan if isinstance(plan, BranchedAnswer) else None
+    unjudged = plan.exact and built is not None and built.unjudged
     output = "needs training" if not plan.exact else "as read" if unjudged else "unchanged"
     rows = [(f"branched, {used}", ms(predicted.makespan_ms), "-", output)]
     for rival in sorted(plan.comparisons, key=lambda rival: rival.ms):
@@ -99,7 +101,7 @@ def plan_brief(plan: "PlanAnswer", origins: "Mapping[tuple[str, str], Origin]", 
         Grid("", ("", "predicted", "branched is", "output"), rows, right=(1,)),
         f"Why: {_reason(plan, at_once_ms)}",
         f"Confidence: {_confidence(plan, origins)}",
-        *_agreement(getattr(plan, "agreement", None)),
+        *_agreement(None if built is None else built.agreement),
         *([f"Output: {UNJUDGED_TEXT}."] if unjudged else []),
         *following,
     ]

@@ -43,10 +43,9 @@ def comparison_page(answer: CompareAnswer) -> Page:
     """The report of a comparison."""
     timed = [row for row in answer.rows if row.ms is not None]
     facts = []
-    fast = [row for row in timed if row.speedup is not None]
-    if fast:
-        best = max(fast, key=lambda row: row.speedup or 0.0)
-        facts.append(Fact("largest speed-up over the best single processor", ratio(best.speedup), best.name))
+    if speedups := [(row.speedup, row.name) for row in timed if row.speedup is not None]:
+        speedup, name = max(speedups, key=lambda pair: pair[0])
+        facts.append(Fact("largest speed-up over the best single processor", ratio(speedup), name))
     drawn = [ChartInterval(row.name, row.ms or 0.0, row.low_ms or row.ms or 0.0, row.high_ms or row.ms or 0.0) for row in timed]
     if timed:
         least = min(timed, key=lambda row: row.ms or 0.0)

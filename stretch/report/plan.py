@@ -8,6 +8,7 @@ from scheduler.bundle.agreement import Agreement
 from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.cost.compare import CONTENTION, baseline
 from stretch.planning.cost.makespan import parallel_ms
+from stretch.planning.design.division import shares_of
 from stretch.planning.messages import format_probability
 from stretch.planning.result import BranchAnswer, ObjectiveAnswer, PlanAnswer, Predicted, SideAnswer
 from stretch.report.brief import UNJUDGED_TEXT, plan_brief, ratio, share
@@ -24,12 +25,12 @@ from stretch.report.html.page import (
     stretched_rows,
     timeline,
 )
+from stretch.stages.design import BranchedAnswer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from predictors.models.roofline import Origin
-    from stretch.stages.design import BranchedAnswer
     from stretch.transform.refine import Refined
 
 
@@ -40,19 +41,21 @@ def exact_words(rounding: Sequence[str]) -> str:
 
 def _exact(plan: PlanAnswer) -> str:
     """What the output of an exact design is, and what that was compared with."""
-    return f"what the original computes, {exact_words(plan.rounding)}" + (f"; {UNJUDGED_TEXT}" if getattr(plan, "unjudged", False) else "")
+    return f"what the original computes, {exact_words(plan.rounding)}" + (
+        f"; {UNJUDGED_TEXT}" if isinstance(plan, BranchedAnswer) and plan.unjudged else ""
+    )
 
 
 def plan_page(
-    plan: "PlanAnswer | BranchedAnswer",
+    plan: PlanAnswer,
     *,
     origins: "dict[tuple[str, str], Origin]",
     roofline: "Callable[[], tuple[str, Figure]] | None" = None,
     following: Sequence[str] = (),
 ) -> Page:
     """The report of a plan, or of what was built after it; `following` are commands to type next."""
-    weights, bundle = getattr(plan, "weights", None), getattr(plan, "bundle", None)
-    source = "" if weights is None else weights.source + (f" ({weights.detail})" if weights.detail else "")
+    built = plan if isinstance(plan, BranchedAnswer) else None
+    source = "" if built is None else built.weights.source + (f" ({built.weights.detail})" if built.weights.detail else "")
     sections = [_network(plan), Section("segments", "Segments in numbers", (), _segments(plan)), _timeline(plan)]
     sections += [baselines_section(plan), certainty_section(plan), accuracy_section(plan)]
     if roofline is not None:
@@ -64,24 +67,24 @@ def plan_page(
         title=f"{plan.model} on {plan.device}",
         sections=[*sections, Section("figures", "All figures", (), [everything])],
         warnings=plan.warnings,
-        source="predicted" + (", agreement measured" if getattr(plan, "agreement", None) is not None else ""),
+        source="predicted" + (", agreement measured" if built is not None and built.agreement is not None else ""),
         made_from=[
             *[(f"times of {name}, {precision}", ORIGINS[origin]) for (name, precision), origin in origins.items()],
-            *([("bundle", bundle)] if bundle else []),
+            *([("bundle", built.bundle)] if built is not None and built.bundle else []),
             *([("weights", source)] if source else []),
         ],
-        notes=[*([f"weights: {source}"] if source else []), *_built(plan)],
+        notes=[*([f"weights: {source}"] if source else []), *(_built(built) if built is not None else [])],
         brief=plan_brief(plan, origins, following, _at_once_ms(plan)),
     )
 
 
-def _built(plan: "PlanAnswer | BranchedAnswer") -> Iterator[str]:
-    """Yield a line for each thing that was built and measured; nothing of a plan alone."""
-    for error in getattr(plan, "calibration", ()):
+def _built(plan: BranchedAnswer) -> Iterator[str]:
+    """Yield a line for each thing that was built and measured."""
+    for error in plan.calibration:
         yield f"calibrated {error.segment}: squared error {share(error.after)} of the original's square, {share(error.before)} before"
-    if (refinement := getattr(plan, "refinement", None)) is not None:
-        yield f"refined in {refinement.steps} steps: {refinement_text(refinement)}"
-    if getattr(plan, "bundle", None):
+    if plan.refinement is not None:
+        yield f"refined in {plan.refinement.steps} steps: {refinement_text(plan.refinement)}"
+    if plan.bundle:
         yield difference_line(plan.checks)
 
 
@@ -176,8 +179,8 @@ def _segments(plan: PlanAnswer) -> list[Grid]:
             where = f"{side.processor} {plan.precision.get(side.processor, '')}".rstrip()
             numbers = str(side.operators), f"{side.macs / 1e6:.1f}", f"{side.predicted_ms:.2f}"
             outside.append((side.name, where, _first_and_count(side.reads), _first_and_count(side.writes), *numbers))
-        titles = ("part", "processor", "reads", "writes", "operators", "MMACs", "predicted ms")
-        grids.append(Grid("Parts outside the backbone", titles, outside, right=(4, 5, 6)))
+        columns = ("part", "processor", "reads", "writes", "operators", "MMACs", "predicted ms")
+        grids.append(Grid("Parts outside the backbone", columns, outside, right=(4, 5, 6)))
     return grids
 
 
@@ -188,9 +191,9 @@ def _first_and_count(names: Sequence[str]) -> str:
 
 def _join(branch: BranchAnswer) -> str:
     """How a branch meets the others, and which rows, paths or channels it computes, as in ``rows 0:28``."""
-    part = branch.rows or branch.paths or branch.channels
-    if part is not None:
-        return f"{branch.join} {part[0]}:{part[1]}"
+    for word, part in shares_of(branch).items():
+        if word != "ends":
+            return f"{branch.join} {part[0]}:{part[1]}"
     return branch.join if branch.join != "none" else ""
 
 
@@ -388,7 +391,7 @@ def certainty_section(plan: PlanAnswer) -> Section:
 
 def accuracy_section(plan: PlanAnswer) -> Section:
     """Section on the accuracy, measured or not."""
-    agreement: Agreement | None = getattr(plan, "agreement", None)
+    agreement = plan.agreement if isinstance(plan, BranchedAnswer) else None
     if plan.exact:
         words = [f"Every segment computes {_exact(plan)}; nothing has to be trained."]
     elif agreement is None:

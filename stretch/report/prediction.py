@@ -148,7 +148,7 @@ def write_figure(figure: "Figure", out: Path) -> None:
 
     try:
         with mpl.rc_context({"svg.hashsalt": "nn-stretch"}):
-            figure.savefig(out, **({"metadata": {"Date": None}} if out.suffix == ".svg" else {}))
+            figure.savefig(out, metadata={"Date": None} if out.suffix == ".svg" else None)
     except OSError as error:
         raise StretchError(f"cannot write {out}: {error.strerror}") from error
 

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictors.joins import JoinKind
-from stretch.planning.cost.accuracy import SEEN_FEATURES, ChangedSegment, Floats, Measured, MeasuredOn, Sensitivity, Stage
+from stretch.planning.cost.accuracy import SEEN_FEATURES, ChangedSegment, Measured, MeasuredOn, Sensitivity, Stage
+from stretch.planning.cost.branch import Floats
 from stretch.planning.network.segments import Segment
 
 #: Of what a loss depends on, what only helps: its weight is zero or below.

@@ -10,6 +10,7 @@ from torch import fx
 
 from predictors.errors import StretchError
 from scheduler.bundle.manifest import SourceFile, SourceTensor
+from scheduler.runtime.own import SourceFileRunner
 from scheduler.runtime.sequential import MARGIN, distance
 from stretch.capture.inputs import Inputs
 from stretch.capture.results import walk_leaves
@@ -44,9 +45,9 @@ def check_own_file(loaded: LoadedModel) -> tuple[list[str], tuple[Path, SourceFi
     unknown = f"nobody has checked that the network computes the same as {path}"
     inputs, best = Inputs.of(loaded.input_shape, loaded.module), float("inf")
     try:
-        file = network.open(path)
-        compared = [(x, file.run(x)) for x in _inputs(network, inputs)]
-        again = file.run(compared[-1][0])
+        run = network.open(path)
+        compared = [(x, run(x)) for x in _inputs(network, inputs)]
+        again = run(compared[-1][0])
     except StretchError as error:
         return [f"{unknown}: {error.message}" + (f" ({error.hint})" if error.hint else "")], None
     if not all(np.array_equal(value, again[name], equal_nan=True) for name, value in compared[-1][1].items()):
@@ -152,7 +153,7 @@ def _first_difference(network: OwnNetwork, loaded: LoadedModel, x: Arrays) -> st
     recorder.run(*(torch.from_numpy(np.array(array)) for array in x.values()))
     there = [name for name, (node, _) in places.items() if node in recorder.kept]
     try:
-        file = network.open(Path(loaded.name), there)
+        file = SourceFileRunner(Path(loaded.name), network.own, inner=there)
         file.run(x)
         seen = file.inner_tensors(there)
     except StretchError:

@@ -16,7 +16,7 @@ from predictors.graph import Op, OpGraph
 from predictors.joins import meeting_of
 from predictors.operators import kind_of
 from scheduler.bundle.load import Bundle
-from scheduler.bundle.manifest import SubgraphEntry, Tensor, TflitePlan
+from scheduler.bundle.manifest import JoinEntry, SubgraphEntry, Tensor, TflitePlan
 from scheduler.bundle.rows import rows_read_by
 from scheduler.bundle.tflite_file import METADATA, SCHEMA, nhwc, parse_tflite
 from scheduler.delegates.base import Compiled
@@ -86,7 +86,7 @@ class SignatureLosses:
 def compare(bundle: Bundle, images: Sequence[Array]) -> SignatureLosses:
     """Compare every signature of a bundle's TFLite file with its ONNX file."""
     manifest = bundle.manifest
-    steps = [*manifest.subgraphs, *manifest.joins]
+    steps: list[SubgraphEntry | JoinEntry] = [*manifest.subgraphs, *manifest.joins]
     delegate = LiteRtDelegate()
     compiled = {step.name: delegate.compile_from(bundle, step.name) for step in steps}
     runs = {sub.name: _run(compiled[sub.name]) for sub in manifest.subgraphs}
@@ -301,8 +301,10 @@ def export_tflite(
     moved: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as temporary:
         if precision and set(precision.values()) != {"fp32"}:
-            fp32, source = {"min_cosine": min_cosine, "repair": repair}, Path(temporary) / "lower"
-            lowered = export_precision(bundle, source, precision, images, images_source, **fp32, progress=progress)
+            source = Path(temporary) / "lower"
+            lowered = export_precision(
+                bundle, source, precision, images, images_source, min_cosine=min_cosine, repair=repair, progress=progress
+            )
             bundle, kept, moved = Bundle(source, lowered.manifest), lowered.kept, lowered.moved
         manifest, content = bundle.manifest, write_tflite(bundle, progress=progress)
         with stage_folder(out) as folder:

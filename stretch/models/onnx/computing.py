@@ -68,7 +68,8 @@ def fold_constant(site: OnnxSite, x: Value, numbers: Value, *, scales: bool) -> 
     if not by_channel or numbers.dtype.kind not in "fiu" or not (whole if scales else layer.bias is None and (whole or each)):
         return None
     channels = np.broadcast_to(seen.reshape(-1), (shape_of(x)[axis],)).astype(np.float32)
-    weight, bias = layer.weight.detach().numpy(), channels
+    weight = layer.weight.detach().numpy()
+    bias: np.ndarray | None = channels
     if scales:
         weight = weight * channels.reshape(-1, *(1,) * (weight.ndim - 1))
         bias = None if layer.bias is None else layer.bias.detach().numpy() * channels
@@ -166,7 +167,7 @@ def _reduce_inputs(site: OnnxSite, function: Any, read: Any = OnnxSite.tensor) -
 @rule("Div")
 def _quotient(site: OnnxSite) -> fx.Node:
     """A quotient; of whole numbers the whole one towards zero, as in C."""
-    if _type_of(site.value(0)).is_floating_point:
+    if _type_of(site, 0).is_floating_point:
         return _pair(site, operator.truediv)
     return site.builder.call(torch.div, operand(site, 0), operand(site, 1), rounding_mode="trunc")
 
@@ -257,8 +258,10 @@ def _prelu(site: OnnxSite) -> fx.Node:
     return result
 
 
-def _type_of(like: Value) -> torch.dtype:
-    return torch.from_numpy(np.empty(0, like.dtype)).dtype if isinstance(like, np.ndarray) else like.meta["val"].dtype  # type: ignore[union-attr, no-any-return]
+def _type_of(site: OnnxSite, i: int) -> torch.dtype:
+    stored = site.value(i)
+    tensor: torch.Tensor = torch.from_numpy(np.empty(0, stored.dtype)) if isinstance(stored, np.ndarray) else site.tensor(i).meta["val"]
+    return tensor.dtype
 
 
 def _as_type(site: OnnxSite, kind: torch.dtype) -> fx.Node:
@@ -276,7 +279,7 @@ RULES.update(
     {
         # half precision is computed in single
         "Cast": lambda site: _as_type(site, require(_TYPES.get(site.attrs.get("to", 0)), f"it casts to type {site.attrs.get('to')}")),
-        "CastLike": lambda site: _as_type(site, _type_of(site.value(1))),
+        "CastLike": lambda site: _as_type(site, _type_of(site, 1)),
         "Dropout": _dropout,
         "Identity": lambda site: site.x,
         "Max": partial(_reduce_inputs, function=torch.maximum),

@@ -134,7 +134,7 @@ def _bias(site: OnnxSite, form: _ByteInputs, steps: Sequence[Steps]) -> np.ndarr
         return None
     scale = np.prod(np.broadcast_arrays(*(step.scale.reshape(-1) for step in steps)), axis=0)
     need(bias.shape[-1:] == scale.shape or scale.size <= 1, f"its bias has the shape {list(bias.shape)} for {scale.size} scales")
-    return bias.astype(np.float32) * scale.astype(np.float32) * np.float32(site.attrs.get("alpha", 1.0))
+    return np.asarray(bias.astype(np.float32) * scale.astype(np.float32) * np.float32(site.attrs.get("alpha", 1.0)))
 
 
 for _name, _form in _FORMS.items():

@@ -148,7 +148,9 @@ def _eye(site: OnnxSite) -> np.ndarray:
     need(len(site.shape) == 2, f"it reads a tensor of shape {list(site.shape)}, no matrix")
     kind = int(site.attrs.get("dtype", FLOAT))
     need(kind in (FLOAT, INT32, INT64), f"it makes type {kind}")
-    return np.eye(*site.shape, k=int(site.attrs.get("k", 0)), dtype=helper.tensor_dtype_to_np_dtype(kind))
+    rows, columns = site.shape
+    ones: np.ndarray = np.eye(rows, columns, int(site.attrs.get("k", 0)), helper.tensor_dtype_to_np_dtype(kind))
+    return ones
 
 
 @rule("DepthToSpace", "SpaceToDepth")
@@ -207,10 +209,9 @@ def _resize(site: OnnxSite) -> fx.Node:
     if mode == "nearest":
         how = site.attrs.get("nearest_mode", "floor" if site.opset < 11 else "round_prefer_floor")
         need(how in _ROUNDING_MODES, f"it rounds by `{how[:40]}`")
-        places = zip(_resize_coordinates(site, coordinates, wanted, factors), site.shape[2:], strict=True)
-        return select_at(
-            site.builder, site.x, [np.clip(_ROUNDING_MODES[how](at), 0, old - 1).astype(np.int64) for at, old in places], site.name
-        )
+        pairs = zip(_resize_coordinates(site, coordinates, wanted, factors), site.shape[2:], strict=True)
+        nearest = [np.clip(_ROUNDING_MODES[how](at), 0, old - 1).astype(np.int64) for at, old in pairs]
+        return select_at(site.builder, site.x, nearest, site.name)
     smooth, aligned = bool(site.attrs.get("antialias", 0)), coordinates == "align_corners"
     current = aligned or coordinates == "half_pixel" or (coordinates == "pytorch_half_pixel" and all(n > 1 for n in wanted))
     exact = all(abs(factor * old - new) < 1e-3 for factor, old, new in zip(factors, site.shape[2:], wanted, strict=True))
@@ -233,7 +234,7 @@ def _resize(site: OnnxSite) -> fx.Node:
 
 
 def _tent(x: np.ndarray) -> np.ndarray:
-    return np.maximum(0, 1 - np.abs(x))
+    return np.asarray(np.maximum(0, 1 - np.abs(x)))
 
 
 def _cubic(x: np.ndarray, a: float) -> np.ndarray:
@@ -449,9 +450,9 @@ def _affine_grid(site: OnnxSite) -> fx.Node:
 
 
 # Convolutions and pools of ONNX as torch's modules, the padding before them part of their windows.
-_CONVOLUTIONS = {3: nn.Conv1d, 4: nn.Conv2d, 5: nn.Conv3d}
-_TRANSPOSED = {3: nn.ConvTranspose1d, 4: nn.ConvTranspose2d, 5: nn.ConvTranspose3d}
-_POOLS = {
+_CONVOLUTIONS: dict[int, Callable[..., nn.Module]] = {3: nn.Conv1d, 4: nn.Conv2d, 5: nn.Conv3d}
+_TRANSPOSED: dict[int, Callable[..., nn.Module]] = {3: nn.ConvTranspose1d, 4: nn.ConvTranspose2d, 5: nn.ConvTranspose3d}
+_POOLS: dict[str, dict[int, Callable[..., nn.Module]]] = {
     "max_pool": {3: nn.MaxPool1d, 4: nn.MaxPool2d, 5: nn.MaxPool3d},
     "avg_pool": {3: nn.AvgPool1d, 4: nn.AvgPool2d, 5: nn.AvgPool3d},
 }
@@ -552,7 +553,7 @@ def _conv(site: OnnxSite) -> fx.Node:
     if not window.is_symmetric and weight.ndim == 4:
         module: nn.Module = PaddedConv2d(*shape, pads=(*window.before, *window.behind), **more)
     else:
-        module = _CONVOLUTIONS[weight.ndim](*shape, padding=window.before if window.is_symmetric else 0, **more)  # type: ignore[arg-type]
+        module = _CONVOLUTIONS[weight.ndim](*shape, padding=window.before if window.is_symmetric else 0, **more)
     x = window.x if window.is_symmetric or weight.ndim == 4 else window.pad(site.builder)
     return site.builder.module(with_weights(module, weight=weight, bias=bias), x, site.name)
 

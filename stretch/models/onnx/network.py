@@ -171,7 +171,8 @@ class OnnxSite(OperatorInputs[fx.Node]):
 
     def tensor(self, i: int) -> fx.Node:
         """Input `i` as a tensor of the network, a stored one among its parameters."""
-        value = require(self.value(i), f"it has no input {i}")
+        if (value := self.value(i)) is None:
+            raise StretchError(f"it has no input {i}")
         return value if isinstance(value, fx.Node) else self.builder.add_tensor(value, f"{self.name}_{i}")
 
     def steps_of(self, i: int) -> Steps | None:
@@ -350,7 +351,7 @@ def _external_bytes(path: Path, tensor: Any) -> int:
         "put the file next to the model, or export it with weights inside",
     )
     width = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize if tensor.data_type in TYPE_NAMES else 1
-    return width * math.prod(max(0, n) for n in tensor.dims)
+    return int(width * math.prod(max(0, n) for n in tensor.dims))
 
 
 def array(path: Path, tensor: Any) -> np.ndarray:
@@ -506,8 +507,9 @@ class _Lowering:
     def _decide(self, node: Any) -> None:
         """Lower the one branch of an `If` that these sizes take, as exporters leave them where a number of axes decides."""
         condition = self._values[node.input[0]]
-        need(isinstance(condition, np.ndarray) and condition.size == 1, "it decides by what is computed from the inputs")
-        graph = {item.name: item.g for item in node.attribute}["then_branch" if np.all(condition) else "else_branch"]
+        if not isinstance(condition, np.ndarray) or condition.size != 1:
+            raise StretchError("it decides by what is computed from the inputs")
+        graph = {item.name: item.g for item in node.attribute}["then_branch" if condition.all() else "else_branch"]
         # the names within a branch are its own
         values, steps = dict(self._values), dict(self._steps)
         self._values |= _initializers(self._path, graph)
@@ -543,8 +545,10 @@ class _Lowering:
         self._check_asked(node, words)
         results = built if isinstance(built, Sequence) else [built]
         if shared is not None:
-            reals = [isinstance(result, fx.Node) and result.meta["val"].is_floating_point() for result in results]
-            return [RoundedTensor(result, shared) if real else result for real, result in zip(reals, results, strict=True)]
+            return [
+                RoundedTensor(result, shared) if isinstance(result, fx.Node) and result.meta["val"].is_floating_point() else result
+                for result in results
+            ]
         self._rounded += "DynamicQuantize" in op or any(isinstance(result, RoundedTensor) for result in results)
         return results
 

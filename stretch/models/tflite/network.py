@@ -14,7 +14,6 @@ from predictors.errors import StretchError, need
 from predictors.registry import RuleTable
 from scheduler.bundle.manifest import SourceFile, SourceTensor
 from scheduler.formats.onnx.file import MAX_PARTS
-from scheduler.formats.onnx.shapes.node import require
 from scheduler.formats.tflite import DEFAULTS, TfliteNetwork, TfliteOperator, open_tflite
 from stretch.capture.inputs import InputShapes
 from stretch.capture.results import walk_leaves
@@ -98,7 +97,8 @@ class TfliteSite(OperatorInputs[TfliteView]):
 
     def seen(self, i: int) -> TfliteView:
         """Input `i` as a tensor of the network, a stored one among its parameters."""
-        value = require(self.value(i), f"it has no input {i}")
+        if (value := self.value(i)) is None:
+            raise StretchError(f"it has no input {i}")
         return value if isinstance(value, TfliteView) else TfliteView(self.builder.add_tensor(value, f"{self.name}_{i}"))
 
     def shape(self, i: int = 0) -> tuple[int, ...]:
@@ -267,8 +267,8 @@ class _TfliteLowering:
             tensor, value = self._network.tensors[i], self._values[i]
             order = _CHANNELS_LAST if isinstance(value, TfliteView) and value.form == "image" else ()
             steps = tensor.quantisation
-            rounding = {} if steps is None else {"scale": float(steps.scales[0]), "zero_point": int(steps.zero_points[0])}
-            ends.append(SourceTensor(str(i), name, permute_shape(shape, order), tensor.kind, order, **rounding))
+            scale, zero_point = (None, 0) if steps is None else (float(steps.scales[0]), int(steps.zero_points[0]))
+            ends.append(SourceTensor(str(i), name, permute_shape(shape, order), tensor.kind, order, scale, zero_point))
         halves = any(tensor.kind == "float16" and tensor.stored is None for tensor in self._network.tensors)
         count = len(self._network.inputs)
         return SourceFile(tuple(ends[:count]), tuple(ends[count:]), "int8" if rounded else "fp16" if halves else "fp32")

@@ -88,7 +88,7 @@ def _limit(site: TfliteSite) -> TfliteView:
         earlier, before, behind = a.args
         if (before if low is not None else behind) is None and (low is None or behind is None or low <= behind):
             a, low, high = earlier, before if low is None else low, behind if high is None else high
-    return order.like(site.onnx("Clip", [a], **{name: bound for name, bound in (("min", low), ("max", high)) if bound is not None}))
+    return order.like(site.onnx("Clip", [a], 1, **{name: bound for name, bound in (("min", low), ("max", high)) if bound is not None}))
 
 
 def _axes(site: TfliteSite) -> list[int]:
@@ -401,7 +401,7 @@ def _convolution(site: TfliteSite) -> TfliteView:
     channels = shape_of(x)[1]
     need(bool(weight.shape[1] and not channels % weight.shape[1]), f"its weight reads {weight.shape[1]} channels of {channels}")
     attrs = {"strides": _steps(site, "stride_h", "stride_w"), "dilations": _steps(site, "dilation_h_factor", "dilation_w_factor")}
-    built = site.onnx("Conv", [x, weight, bias], group=channels // weight.shape[1], auto_pad=_padding(site), **attrs)
+    built = site.onnx("Conv", [x, weight, bias], 1, group=channels // weight.shape[1], auto_pad=_padding(site), **attrs)
     return TfliteView(site.apply_activation(built), "image")
 
 
@@ -472,4 +472,4 @@ def _nearest_pixels(new: int, old: int, aligned: bool, half: bool) -> np.ndarray
     scale = np.float32((old - 1) / (new - 1)) if aligned and new > 1 else np.float32(old / new)
     at = (np.arange(new, dtype=np.float32) + np.float32(0.5 if half else 0.0)) * scale
     floor = np.floor(at + np.float32(0.5)) if aligned else np.floor(at)
-    return np.clip(floor, 0, old - 1).astype(np.int64)
+    return np.asarray(np.clip(floor, 0, old - 1), np.int64)

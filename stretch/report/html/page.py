@@ -120,8 +120,7 @@ def timeline(name: str, title: str, words: str, groups: Mapping[str, Sequence[Ba
                 y = rows.index((group, bar.row))
                 colour, hatch, _ = BARS[bar.kind]
                 shown.add(bar.kind)
-                style = {"facecolor": colour, "edgecolor": INK, "linewidth": 0.4, "hatch": hatch}
-                axes.broken_barh([(bar.start_ms, bar.ms)], (y - 0.38, 0.76), **style)
+                axes.broken_barh([(bar.start_ms, bar.ms)], (y - 0.38, 0.76), facecolor=colour, edgecolor=INK, linewidth=0.4, hatch=hatch)
                 if bar.kind == "computing" and bar.label and bar.ms > 0.011 * len(bar.label) * total_ms:
                     axes.text(bar.start_ms + bar.ms / 2, y, _escape_formulas(bar.label), ha="center", va="center", fontsize=8, color=INK)
         axes.set_yticks(range(len(rows)), [_escape_formulas(row if len(groups) == 1 else f"{row}, {group}") for group, row in rows])
@@ -144,8 +143,8 @@ def intervals(name: str, title: str, words: str, rows: Sequence[ChartInterval], 
             axes.barh(y, row.value, height=0.56, color=colour, edgecolor=edge, hatch=hatch)
             if row.low < row.value or row.high > row.value:
                 axes.errorbar(row.value, y, xerr=[[row.value - row.low], [row.high - row.value]], color=INK, capsize=4, linewidth=1.4)
-            style = {"textcoords": "offset points", "va": "center", "fontsize": 9, "color": INK}
-            axes.annotate(f"{row.value:.3g}", (max(row.high, row.value), y), (7, 0), **style)
+            label, at = f"{row.value:.3g}", (max(row.high, row.value), y)
+            axes.annotate(label, at, (7, 0), textcoords="offset points", va="center", fontsize=9, color=INK)
         axes.set_yticks(range(len(rows)), [_escape_formulas(row.label) for row in rows])
         axes.set(ylim=(len(rows) - 0.5, -0.5), xlabel=unit, xlim=(0, 1.12 * max((max(row.high, row.value) for row in rows), default=1.0)))
         return figure
@@ -306,6 +305,8 @@ def _row(segment: "SegmentAnswer", processors: list[str], scale: float) -> Stret
 
 
 def _box(segment: "SegmentAnswer", branch: "BranchAnswer", place: int, scale: float) -> Box:
+    from stretch.planning.design.division import range_of, shares_of
+
     takes = f"{branch.predicted_ms:.2f} ms"
 
     def chain(words: str, depth: int, width: float = 100.0) -> Box:
@@ -315,22 +316,19 @@ def _box(segment: "SegmentAnswer", branch: "BranchAnswer", place: int, scale: fl
     if segment.kind == "stretch":
         words = f"{branch.depth} of {_count(segment.depth, 'block')}, {branch.width} of {segment.width} channels, "
         return chain(words, branch.depth, min(100.0, 100.0 * branch.width / max(1, segment.width)))
-    for what, span, whole, across in (
-        ("rows", branch.rows, segment.shape[2] if len(segment.shape) == 4 else 0, False),
-        ("channels", branch.channels, 0, True),
-        ("paths", branch.paths, 0, True),
-    ):
-        if span is None:
-            continue
-        starts, ends = zip(*(getattr(interval, what) for interval in segment.branches), strict=True)
-        extent = max(1, max(whole, *ends) - min(starts))
-        share, at = 100.0 * (span[1] - span[0]) / extent, 100.0 * (span[0] - min(starts)) / extent
-        halo = max(0.0, branch.macs / segment.macs - share / 100) if what == "rows" and segment.macs else 0.0
+    shares = shares_of(branch)
+    for word in shares.keys() - {"ends"}:
+        spans = [range_of(shares_of(interval)[word]) for interval in segment.branches]
+        (start, stop), first, across = range_of(shares[word]), min(spans)[0], word != "rows"
+        whole = 0 if across or len(segment.shape) != 4 else segment.shape[2]
+        extent = max(1, whole - first, *(last - first for _, last in spans))
+        share, at = 100.0 * (stop - start) / extent, 100.0 * (start - first) / extent
+        halo = 0.0 if across or not segment.macs else max(0.0, branch.macs / segment.macs - share / 100)
         beyond = f", {halo:.1%} of the segment's MACs computed twice" if halo > 0.0005 else ""
-        words = f"{branch.processor}: {what} {span[0]} to {span[1] - 1}{beyond}, {takes}"
-        drawn = {"left" if across else "top": at, "halo": min(40.0, 100 * halo * 100 / max(share, 1))}
-        return Box(branch.processor, place, words, "part", share=share, across=across, **drawn)
-    return chain(f"up to {', '.join(branch.ends)}, " if branch.ends else "", segment.depth)
+        words = f"{branch.processor}: {word} {start} to {stop - 1}{beyond}, {takes}"
+        left, top, halo = at if across else 0.0, 0.0 if across else at, min(40.0, 100 * halo * 100 / max(share, 1))
+        return Box(branch.processor, place, words, "part", share=share, left=left, top=top, halo=halo, across=across)
+    return chain(f"up to {', '.join(map(str, shares['ends']))}, " if shares.get("ends") else "", segment.depth)
 
 
 def _group_whole_segments(run: "Sequence[SegmentAnswer]", processors: list[str]) -> StretchedRow:

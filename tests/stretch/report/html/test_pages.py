@@ -9,9 +9,11 @@ from msgspec.structs import replace
 
 from predictors.errors import InfeasibleError, TightRule, UsageError
 from predictors.predictor import LatencyPredictor
+from predictors.structs import filled
 from scheduler.answer import run_answer
 from scheduler.bundle.agreement import Agreement, SegmentAgreement
 from scheduler.bundle.load import load_bundle
+from scheduler.bundle.manifest import WeightsInfo
 from scheduler.checks.verify import compare_with_reference, random_input
 from scheduler.measure.benchmark import Effort, benchmark
 from scheduler.measure.energy import measure_energy
@@ -49,6 +51,7 @@ from stretch.report.html.page import (
 )
 from stretch.report.plan import plan_bars, plan_page
 from stretch.report.prediction import prediction_page, refusal_page, roofline_figure
+from stretch.stages.design import BranchedAnswer
 from stretch.stages.predict import predict_latency
 from tests.predictors.networks import resnet50
 from tests.predictors.specified import specified
@@ -263,13 +266,9 @@ def test_measured_agreement_is_told_whole_and_by_segment():
         images=200,
         segments=(SegmentAgreement(segment="s3", value=0.95, error=0.1),),
     )
-    answer = result.answer()
-    fields = {name: getattr(answer, name) for name in answer.__struct_fields__}
-
-    class Measured(type(answer), frozen=True, kw_only=True):
-        agreement: Agreement
-
-    text = text_of(result, Measured(**fields, agreement=outcome))
+    unwritten = dict.fromkeys(("preprocessing", "refinement", "bundle", "written"))
+    made = {"weights": WeightsInfo("random"), "seconds": {}, "calibration": [], "withheld": False, "checks": {}, **unwritten}
+    text = text_of(result, filled(BranchedAnswer, result.answer(), agreement=outcome, **made))
     assert "200 held-out images: the original's class in 90.0% (85.0% to 94.0%)" in text
     assert "s3 alone changed: the original's class in 95.0%" in text
 
