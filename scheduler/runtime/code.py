@@ -26,7 +26,7 @@ class CompiledSubgraphs:
     """A bundle's compiled subgraphs, on delegates that are made once for each set of cores.
 
     Args:
-        keeper: Their faults, and the reaction to them; None where a fault ends an inference.
+        fault_tracker: Their faults, and the reaction to them; None where a fault ends an inference.
     """
 
     def __init__(self, bundle: Bundle, delegates: Mapping[str, Delegate] | None = None, fault_tracker: FaultTracker | None = None) -> None:

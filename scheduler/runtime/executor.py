@@ -658,8 +658,8 @@ class Executor:
 
     def _check(self, name: str, place: Placement, lane: Lane) -> Check | None:
         """Return the check of a subgraph's outputs, if faults are handled and the delegate computes."""
-        keeper = self._code.fault_tracker
-        if keeper is None or not (keeper.policy.finite or keeper.policy.spot_every) or not self._code.computes_at(place):
+        tracker = self._code.fault_tracker
+        if tracker is None or not (tracker.policy.finite or tracker.policy.spot_every) or not self._code.computes_at(place):
             return None
         subgraph = self.plan.subgraphs[name]
 
@@ -673,7 +673,7 @@ class Executor:
             return code[0], [expected[output] for output in subgraph.outputs]
 
         outputs = [lane.buffers.arrays[output] for output in subgraph.outputs]
-        return Check(outputs, recompute, *self._code.accuracy(name), keeper.policy)
+        return Check(outputs, recompute, *self._code.accuracy(name), tracker.policy)
 
     def drop_site(self, site: Site) -> None:
         """Drop the code of an idle site; it is bound again on its next use."""

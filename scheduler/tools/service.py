@@ -242,8 +242,8 @@ class Service:
     def admit(self, demands: Mapping[str, Demand], quiet: int = 5) -> Admission:
         """Say beforehand whether rates can be held here.
 
-        The times of inferences are measured, one at a time, so no request should arrive then. From that follows what
-        each processor would have to do, and a simulation of the requests says who would be late.
+        The times of inferences are measured, one at a time, so no request should arrive then. They give the work of
+        each processor, and a simulation of the requests says who would be late.
 
         Args:
             demands: Requests a second and deadlines, by model; models that are not named are asked for nothing.
