@@ -14,7 +14,7 @@ def capture(module: nn.Module, input_shape: InputShapes | Inputs = (1, 3, 224, 2
     """Capture a network in evaluation mode.
 
     Tracing comes first: what it understands, it understands down to single channels. A
-    network that it refuses is captured by `torch.export`, where what no family describes is opaque.
+    network that it refuses is captured by `torch.export`, where an operator of no family is opaque.
 
     Args:
         module: A network of tensors, which may return several within tuples, lists, dictionaries and
@@ -46,6 +46,6 @@ def capture(module: nn.Module, input_shape: InputShapes | Inputs = (1, 3, 224, 2
         if error.message == refused.message:
             raise refused from None
         if isinstance(refused, TraceFailure) and not isinstance(error, ExportFailure):
-            # what tracing stumbles over may lie within the operator that is refused here
+            # the cause of tracing's failure may lie within the operator that is refused here
             raise StretchError(error.message, error.hint or "give the network without that operator as `module:factory`") from error
         raise StretchError(refused.message, f"torch.export does not take it either: {error.message}") from error

@@ -22,7 +22,7 @@ from stretch.operators.products import convolution
 #
 # Tokens, windows and heads are a feature map in another order: N×P×C has its channels
 # last, a window is some rows and some columns, a head is some channels. So each axis
-# of a tensor is told as a product of *factors*, each of which steps through images,
+# of a tensor is a product of *factors*, each of which steps through images,
 # channels or pixels of the map. Reshaping splits and merges factors, permuting moves
 # axes, and nothing is computed.
 
@@ -46,7 +46,7 @@ def require_that(condition: bool) -> None:
         raise Unsupported
 
 
-#: What a factor steps through; the scores of attention also have queries and keys.
+#: Things that a factor steps through; the scores of attention also have queries and keys.
 FactorKind = Literal["image", "channel", "pixel", "query", "key"]
 
 
@@ -54,7 +54,7 @@ FactorKind = Literal["image", "channel", "pixel", "query", "key"]
 class Factor:
     """Some of a map's images, channels or pixels, in equal steps."""
 
-    of: FactorKind  # What it steps through.
+    of: FactorKind  # Thing that it steps through.
     size: int  # How many.
     step: int  # From one to the next; pixels are counted row by row.
 
@@ -68,7 +68,7 @@ Axis = tuple[Factor, ...]
 
 @dataclass(frozen=True)
 class Axes:
-    """What every axis of a tensor runs over."""
+    """Factors of every axis of a tensor."""
 
     axes: tuple[Axis, ...]  # Of each axis its factors, the outermost first; none for an axis of one element.
     first: int = 0  # Channel of the map at which it starts.
@@ -217,12 +217,12 @@ class AtenValue:
     op: str  # Name of the operator that computes it; empty where it depends on weights alone.
     shape: Shape  # As it is seen.
     base: Shape = ()  # As its operator gives it, with the same elements.
-    piece: "AtenStep | None" = None  # What cuts it out of another tensor where it is used.
+    piece: "AtenStep | None" = None  # Step that cuts it out of another tensor where it is used.
     dtype: torch.dtype | None = None  # Of its elements, where it is known.
     #: The tensor itself, where it depends on weights alone and they are looked at.
     tensor: torch.Tensor | None = field(default=None, compare=False, repr=False)
     learned: bool = False  # Whether that is a parameter, or computed from one.
-    axes: Axes | None = None  # What its axes run over in the operator's feature map, where its elements are not in the operator's order.
+    axes: Axes | None = None  # Factors of its axes in the operator's feature map, where its elements are not in the operator's order.
 
     def reshape(self, shape: Shape) -> "AtenValue":
         """The same elements in another shape."""
@@ -234,7 +234,7 @@ class AtenStep:
     """One operator of a chain."""
 
     kind: str  # Its kind.
-    attrs: Mapping[str, Attr]  # What the kind needs.
+    attrs: Mapping[str, Attr]  # Attributes of the kind.
     reads: tuple[AtenValue, ...] = ()  # The tensors that it reads; each operator but the first also reads, before them, the one before it.
     #: Its weights by name, where they are looked at.
     weights: Mapping[str, torch.Tensor] = field(default_factory=dict, compare=False, repr=False)
@@ -396,7 +396,7 @@ class CallRecorder:
         Tensors between operators are real (`held`): calls that compute with whole numbers stand between conversions.
 
         Args:
-            attrs: What else it states.
+            attrs: Its other attributes.
             result: Type of what the last call gives.
         """
         reads = tuple(CallTensor(_name(storage_dtype(value.dtype)), value.shape) for value in self._reads)
@@ -453,7 +453,7 @@ def _name(dtype: torch.dtype | None) -> str:
     return str(dtype or torch.float32).removeprefix("torch.")
 
 
-# What ATen operators become: operators of known kinds where they fit, views, or opaque operators.
+# Results of ATen operators: operators of known kinds where they fit, views, or opaque operators.
 
 
 #: By name of the ATen operator without its overload.
@@ -514,7 +514,7 @@ def _is_image(call: AtenCall, x: AtenValue) -> bool:
 
 
 def _cut(x: AtenValue, dim: int, start: int, out: Shape) -> AtenStep:
-    """What copies a piece: channels of an image or a vector by their own kind."""
+    """Operator that copies a piece: channels of an image or a vector by their own kind."""
     if dim == 1 and len(x.shape) in (2, 4) and len(out) == len(x.shape):
         return AtenStep("slice", {"start": start, "stop": start + out[1]}, (x,))
     return _copy(x, out, "slice")[0]

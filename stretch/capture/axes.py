@@ -1,4 +1,4 @@
-"""What ATen operators do to tensors whose axes are known: attention, views that cost nothing, and operators on feature maps."""
+"""Effects of ATen operators on tensors whose axes are known: attention, views that cost nothing, and operators on feature maps."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -17,7 +17,7 @@ from stretch.operators.products import pointwise as pointwise_attrs
 
 #: Products of two tensors.
 PRODUCTS = frozenset({"matmul", "bmm", "einsum"})
-#: What may stand between the first product and the second.
+#: Functions that may be between the first product and the second.
 _SCORE_OPERATORS = frozenset(
     {
         *("mul", "div", "add", "sub", "softmax", "_softmax", "_safe_softmax"),
@@ -57,14 +57,14 @@ def chain_of(node: fx.Node) -> list[fx.Node]:
 
 @dataclass
 class Scores:
-    """What queries and keys make of each other, while it is followed."""
+    """The product of queries and keys, while it is followed."""
 
     axes: Axes  # Of the scores.
     scale: float = 1.0  # Of the products.
-    factors: torch.Tensor | None = None  # Of single heads, beside the scale.
-    learned: list[torch.Tensor] = field(default_factory=list)  # What is added and learned, with the axes of `ADDED`.
-    fixed: list[torch.Tensor] = field(default_factory=list)  # What is added and not learned.
-    softened: str = ""  # What the softmax goes over, once there was one.
+    factors: torch.Tensor | None = None  # Of single heads, in addition to the scale.
+    learned: list[torch.Tensor] = field(default_factory=list)  # Learned additions, with the axes of `ADDED`.
+    fixed: list[torch.Tensor] = field(default_factory=list)  # Additions that are not learned.
+    softened: str = ""  # Axis of the softmax, once there was one.
 
     def add(self, value: Any, sign: float = 1.0) -> None:
         """Add a constant."""
@@ -149,7 +149,7 @@ def _attention(maps: Maps, call: AtenCall, parts: Sequence[_AttentionOperand], s
         read = maps.add(
             f"{read}_scale", "scale", (read,), {}, {"weight": scores.factors.detach().repeat_interleave(channels // len(scores.factors))}
         )
-    # files tell what an operator of several nodes reads, each tensor once
+    # files list the inputs of an operator of several nodes, each tensor once
     require_that(len({read, looked, value.op}) == len(parts))
     attended = maps.add(maps.name_of(call), "attention", (read, looked, value.op), attrs, current)
     width = maps.ops[attended].shape[1] // query.heads
@@ -157,7 +157,7 @@ def _attention(maps: Maps, call: AtenCall, parts: Sequence[_AttentionOperand], s
 
 
 def _split_scale(maps: Maps, name: str) -> tuple[str, float]:
-    """What is multiplied by a number, and the number."""
+    """The multiplied tensor, and the number."""
     op = maps.ops[name]
     return (op.inputs[0], number(op.attrs, "value")) if op.kind == "mul_scalar" else (name, 1.0)
 
@@ -329,7 +329,7 @@ def _permute_scores(scores: Scores, name: str) -> Scores:
     return replace(scores, learned=turn[0], fixed=turn[1])
 
 
-# What ATen operators do to tensors whose axes are known: views that cost nothing, and operators on feature maps.
+# Effects of ATen operators on tensors whose axes are known: views that cost nothing, and operators on feature maps.
 
 
 Result = AtenValue | tuple[AtenValue, ...]
@@ -529,7 +529,7 @@ def _layer_norm(maps: Maps, call: AtenCall) -> Result:
 
 @_rule("batch_norm", "_native_batch_norm_legit_no_training")
 def _batch_norm(maps: Maps, call: AtenCall) -> Result:
-    """Of tokens that stand in one row, whose second axis are the channels."""
+    """Of tokens that are in one row, whose second axis are the channels."""
     x = call.tensors[0]
     require_that(x.axes is not None and len(x.shape) > 1)
     op, axes = maps.gather(x)
@@ -593,7 +593,7 @@ def _met(maps: Maps, value: AtenValue, op: str, axes: Axes, out: Shape) -> str |
 
 
 def _on_maps(maps: Maps, call: AtenCall, places: Mapping[int, str | AtenValue], op: str) -> str:
-    """The operator of a call on maps in place of what they are seen as."""
+    """The operator of a call on maps in place of their views."""
 
     def placed(argument: Any) -> Any:
         if isinstance(argument, list | tuple):

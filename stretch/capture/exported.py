@@ -1,4 +1,4 @@
-"""Any network that torch can export to an operator graph for predictions: what no kind of ours computes is opaque.
+"""Any network that torch can export to an operator graph for predictions: operators of no kind of ours are opaque.
 
 `torch.export` runs the network once on tensors without data, so that neither
 weights nor time matter, and records torch's own operators (ATen), whatever
@@ -48,7 +48,7 @@ class AtenLowering:
         self._values: dict[fx.Node, AtenValue | tuple[AtenValue, ...]] = {}
         #: Operator of each node that is returned.
         self._returned: dict[str, str | None] = {}
-        #: Nodes that others stand for, since they were changed in place.
+        #: Nodes and their replacements, since they were changed in place.
         self._moved: dict[fx.Node, fx.Node] = {}
         self._ops: dict[str, Op] = {}
         self.weights: dict[str, dict[str, torch.Tensor]] = {}
@@ -123,7 +123,7 @@ class AtenLowering:
             self._moved[self._source(node.args[0])] = node
 
     def _constant(self, call: AtenCall) -> tuple[AtenValue, ...]:
-        """What depends on weights alone, and is computed before the network runs."""
+        """Values that depend on weights alone, and are computed before the network runs."""
         return tuple(AtenValue("", shape) for shape in call.shapes)
 
     def _apply(self, call: AtenCall) -> tuple[AtenValue, ...]:
@@ -245,7 +245,7 @@ _SWITCHES = {"wrap_with_set_grad_enabled": 1, "wrap_with_autocast": 4}
 def inline(program: torch.export.ExportedProgram) -> None:
     """Put the nodes of such parts in place of the calls; one that computes in another precision stays as it is.
 
-    What they compute is the same. Gradients of what is captured pass through them.
+    Their results are the same. Gradients of the captured network pass through them.
     """
     module = program.graph_module
     for node in list(module.graph.nodes):
@@ -308,7 +308,7 @@ def export(module: nn.Module, inputs: Inputs, name: str) -> torch.export.Exporte
     first = next(iter(module.parameters()), None)
     device = first.device if first is not None else "cpu"
     args, kwargs = inputs.arguments([torch.zeros(shape, device=device) for shape in inputs.shapes.values()])
-    # What torch and networks warn of while they are traced concerns neither cost nor the person who asks for it.
+    # Warnings of torch and networks while they are traced concern neither cost nor the user.
     with warnings.catch_warnings(), _silence_logs():
         warnings.simplefilter("ignore")
         try:
@@ -344,7 +344,7 @@ def _writes_into_view(node: fx.Node) -> bool:
 
 
 def _export_error(module: nn.Module, inputs: Inputs, device: torch.device | str, name: str, error: Exception) -> StretchError:
-    """What to say of a network that cannot be exported: whether its inputs are to blame, or the network."""
+    """Message for a network that cannot be exported: whether its inputs are to blame, or the network."""
     said = first_line(error)
     if str(device) != "meta":
         try:

@@ -1,4 +1,4 @@
-"""What a network is given: one tensor, or several by the names of its forward's arguments; and hooks, which torch calls beside its own code."""
+"""Inputs of a network: one tensor, or several by the names of its forward's arguments; and hooks, which torch calls in addition to its own code."""
 
 import contextlib
 import inspect
@@ -77,7 +77,7 @@ class Inputs:
 
 
 def _join_names(names: Sequence[str]) -> str:
-    """What to do where shapes are missing."""
+    """The hint where shapes are missing."""
     return f"give each of {', '.join(names)} its shape, as a mapping or with --input {names[0]}=1x3x224x224" if names else "give it inputs"
 
 
@@ -110,7 +110,7 @@ def check_shape(name: str, arguments: Any) -> Shape:
     return shape
 
 
-# Hooks of a network: functions that torch calls beside a module's own code, and that no operator stands for.
+# Hooks of a network: functions that torch calls in addition to a module's own code, and that no operator represents.
 
 
 #: Where `nn.Module` keeps its hooks.

@@ -174,7 +174,7 @@ class Maps:
         return self._add_rearrange(op, {"split": split, "order": order, "pixels": pixels})
 
     def _add_rearrange(self, name: str, attrs: dict[str, Attr]) -> str:
-        """A map with its pixels in another order; what is computed pixel by pixel is computed in that order, so that maps of one source share it."""
+        """A map with its pixels in another order; operators on pixels compute in that order, so that maps of one source share it."""
         op = self.ops[name]
         alone = len(op.inputs) == 1 and not kind_of(op.kind).stated
         pointwise = (

@@ -140,9 +140,9 @@ class Captured:
     weights: Weights
     module: nn.Module  # The network itself.
     refusal: str = ""  # Why tracing could not capture it, so that some of its operators may be opaque; empty where it could.
-    #: What it returns; one tensor, or several as a tuple, where nothing else is known.
+    #: Its results; one tensor, or several as a tuple, where nothing else is known.
     returned: OutputStructure = field(default=None)  # type: ignore[assignment]
-    warnings: tuple[str, ...] = ()  # What a person should know of how it was captured.
+    warnings: tuple[str, ...] = ()  # Warnings about its capture.
 
     def __post_init__(self) -> None:
         """Say what is returned where nobody did."""
@@ -165,7 +165,7 @@ def with_shared_weights(captured: Captured) -> Captured:
     numbers: dict[Any, list[tuple[str, str]]] = {}
     for op, tensors in captured.weights.items():
         for key, tensor in tensors.items():
-            # of what calls of torch read, such as masks, nothing that is not learned
+            # tensors that calls of torch read, such as masks, unless they are learned
             if tensor.numel() and (isinstance(tensor, nn.Parameter) or captured.graph.by_name[op].kind != "opaque"):
                 place = (tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
                 numbers.setdefault(place, []).append((op, key))

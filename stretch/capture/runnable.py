@@ -1,4 +1,4 @@
-"""Any network that torch can export to an operator graph that computes it: what no family describes is computed by calls of torch."""
+"""Any network that torch can export to an operator graph that computes it: calls of torch compute operators that no family describes."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -49,7 +49,7 @@ _RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 #: Drop at random where their ``train`` says so.
 _DROPOUTS = _RECURRENT | {"dropout", "feature_dropout", "alpha_dropout", "native_dropout", "feature_alpha_dropout"}
 
-#: Options of calls that say where and how tensors lie, not what they are.
+#: Options of calls for the place and layout of tensors, not for their values.
 _PLACEMENT_ARGUMENTS = frozenset({"device", "layout", "pin_memory", "memory_format", "generator", "non_blocking"})
 
 
@@ -346,7 +346,7 @@ def _following_step(
 
 
 def _operands(call: AtenCall) -> tuple[AtenValue, AtenValue] | None:
-    """What a call of two operands combines, if both are tensors of the network and of one rank."""
+    """The two operands of a call, if both are tensors of the network and of one rank."""
     pair = call.arguments["self"], call.arguments["other"]
     tensors = all(isinstance(item, AtenValue) and item.op for item in pair)
     return pair if tensors and len(pair[0].shape) == len(pair[1].shape) else None
@@ -386,7 +386,7 @@ def _recurrent(call: AtenCall) -> LoweringResult:
     return RULES["lstm"](call)
 
 
-#: Rules of operators that predictions see otherwise: there, what no runtime moves is free.
+#: Rules of operators that predictions treat differently: there, an operator that no runtime moves is free.
 OPERATOR_RULES: dict[str, Callable[[AtenCall], LoweringResult]] = {
     **dict.fromkeys(("permute", "transpose", "t", "swapaxes", "movedim", "numpy_T", "mT", "adjoint"), _permute),
     **dict.fromkeys(("expand", "expand_as", "broadcast_to"), _expand),
@@ -415,7 +415,7 @@ class RunnableLowering(AtenLowering):
 
     Args:
         exported: ATen operators; shapes are in ``meta["val"]`` of its nodes.
-        tensors: Parameters, buffers and constants, by the name of the node that stands for them.
+        tensors: Parameters, buffers and constants, by the name of their node.
     """
 
     def __init__(self, exported: fx.Graph, name: str, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -490,7 +490,7 @@ class RunnableLowering(AtenLowering):
                 super()._lower(item)
 
     def _reachable_ops(self, outputs: Sequence[str]) -> list[Op]:
-        """Operators that lead to outputs; of what is computed whole anyway, parts are not computed anew."""
+        """Operators that lead to outputs; parts of a tensor that is computed whole anyway are not computed again."""
         while True:
             kept = super()._reachable_ops(outputs)
             needed = {op.name for op in kept}
@@ -502,7 +502,7 @@ class RunnableLowering(AtenLowering):
                 return fold_infinite_padding(kept)
 
     def _finish(self, returned: Sequence[str]) -> OpGraph:
-        """The operators that lead to the outputs; what alone is left of an operator has its name."""
+        """The operators that lead to the outputs; the only remaining part of an operator has its name."""
         graph = super()._finish(returned)
         left = [(built, whole) for built, (whole, _) in self._maps.instead.items() if built in graph.by_name and whole not in graph.by_name]
         alone = Counter(whole for _, whole in left)
@@ -577,7 +577,7 @@ def capture_runnable(module: nn.Module, input_shape: InputShapes | Inputs, name:
 
 
 def _output_structure(output: Any, results: Sequence[str | None], name: str) -> OutputStructure:
-    """What a network returns, each tensor with its operator."""
+    """Results of a network, each tensor with its operator."""
     held = list(walk_leaves(output))
     need(
         len(held) == len(results),
@@ -595,7 +595,7 @@ def _output_structure(output: Any, results: Sequence[str | None], name: str) -> 
 
 
 def _tensors(program: torch.export.ExportedProgram) -> dict[str, torch.Tensor]:
-    """Parameters, buffers and constants by the names of the nodes that stand for them."""
+    """Parameters, buffers and constants by the names of their nodes."""
     signature = program.graph_signature
     there: dict[str, Any] = {**program.constants, **program.state_dict}
     named = signature.inputs_to_parameters | signature.inputs_to_buffers | signature.inputs_to_lifted_tensor_constants
@@ -623,7 +623,7 @@ def _check(captured: Captured, inputs: Inputs, want: Any) -> None:
 
 
 def _module(captured: Captured, op: Op) -> nn.Module:
-    """What computes an operator, with the network's own weights."""
+    """Module that computes an operator, with the network's own weights."""
     with torch.device("meta"):
         module = make_module(op, captured.graph.input_shapes(op)).eval()
     module.load_state_dict(captured.weights.get(op.name, {}), strict=False, assign=True)

@@ -106,8 +106,8 @@ class Values(fx.Interpreter):
         parts: Values of nodes that are several tensors.
         parameters: Tensors that do not depend on the input: parameters,
             buffers, and what is computed of them alone.
-        given_back: What it returned.
-        returned: What the network itself returned for the same inputs.
+        given_back: Its result.
+        returned: Results of the network itself for the same inputs.
     """
 
     def __init__(self, module: fx.GraphModule) -> None:
@@ -169,7 +169,7 @@ class Values(fx.Interpreter):
         return value
 
 
-# Tensors seen in another order of dimensions: what becomes of them when they are used.
+# Tensors seen in another order of dimensions: their fate when they are used.
 #
 # A permutation or a reshape of channels is no operator by itself. It is kept as a
 # *view* of an operator's tensor until something gives it a meaning: a channel
@@ -317,7 +317,7 @@ def _expand(view: View, before: Shape, out: Shape, *_: Any) -> Effect:
     raise UnsupportedNode(f"expanding {before} to {out} is not supported")
 
 
-#: What a function or method that reorders or cuts does to a view, by name; None where it has a meaning of its own.
+#: Effect of a function or method on a view that it reorders or cuts, by name; None where it has a meaning of its own.
 _RULES: dict[str, Callable[..., Effect | None]] = {
     "permute": _permute,
     "transpose": _transpose,
@@ -369,13 +369,13 @@ class TraceLowering:
 
     Args:
         traced: The network as `torch.fx` sees it.
-        values: What one run of it showed.
+        values: Values of one run of it.
         name: Its name.
         named: Whether inputs are called like the forward's arguments.
 
     Attributes:
         weights: Per operator, its weights by name, once `graph` was called.
-        returned: What the network returns, likewise.
+        returned: Results of the network, likewise.
     """
 
     returned: OutputStructure
@@ -544,7 +544,7 @@ class TraceLowering:
         return self._views[source]
 
     def _check_shapes(self, graph: OpGraph) -> None:
-        """What we infer must be what torch computed: a captured graph is never silently wrong."""
+        """The inferred graph must give torch's results: a captured graph is never silently wrong."""
         for node, view in self._views.items():
             if view.op in graph.by_name and graph.by_name[view.op].shape != view.shape:
                 raise StretchError(
@@ -654,7 +654,7 @@ def check_input(module: nn.Module, inputs: Inputs, name: str, device: torch.devi
         raise _input_error(error, module, inputs, name) from error
 
 
-#: What torch says where it needs whole numbers, such as those of words.
+#: Message of torch where it needs whole numbers, such as those of words.
 _INTEGER_ERRORS = ("expected tensor for argument #1 'indices'", "tensors used as indices must be long")
 
 
@@ -702,7 +702,7 @@ def _run(module: nn.Module, traced: fx.GraphModule, inputs: Inputs, name: str) -
     values = Values(traced)
     try:
         with torch.no_grad():
-            # In-place operations write into what they are given.
+            # In-place operations write into their inputs.
             got = values.run(*arguments)
             want = values.returned = inputs.call(module, inputs.random())
     except Exception as error:

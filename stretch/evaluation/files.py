@@ -88,7 +88,7 @@ def measure_files(
 
 
 def _lower_bundle(bundle: Bundle, folder: Path, fitted: Sequence[Array], kept: dict[str, str], progress: Progress) -> Bundle:
-    """The bundle with its subgraphs in their planned precisions, in a folder of its own; what cannot be is entered in `kept`."""
+    """The bundle with its subgraphs in their planned precisions, in a folder of its own; impossible ones are entered in `kept`."""
     manifest = bundle.manifest
     precision = planned_precision(manifest)
     chosen = {sub.name: precision[sub.processor] for sub in manifest.subgraphs if precision[sub.processor] not in ("fp32", sub.precision)}
@@ -126,7 +126,7 @@ def _copy(bundle: Bundle, name: str, file: Path) -> None:
 
 
 def _complete_mapping(manifest: Manifest, mapping: Mapping[str, str]) -> dict[str, str]:
-    """The mapping with CPU cores for what it does not name, which are the fastest to compute any precision."""
+    """The mapping with CPU cores for all other processors, which are the fastest to compute any precision."""
     cores = available_cores()
     used = dict.fromkeys(sub.processor for sub in manifest.subgraphs)
     return {name: f"cpu{cores[i % len(cores)]}" for i, name in enumerate(used)} | dict(mapping)

@@ -200,7 +200,7 @@ def evaluate(
     """Run a bundle and the original on images.
 
     Args:
-        original: What it is compared with; None if there is nothing.
+        original: Network that it is compared with; None for none.
         images: Name, input and label of each image; labels may be None.
     """
     evaluation = Evaluation(outputs, original is not None)
@@ -226,7 +226,7 @@ class ImageFile:
     """A file of images of one class."""
 
     path: Path  # Where it is.
-    label: int | None  # Number of the output that stands for its class; None if it is not known.
+    label: int | None  # Number of the output that means its class; None if it is not known.
 
 
 @dataclass(frozen=True)
@@ -360,7 +360,7 @@ def _names(file: Path, outputs: int) -> list[str]:
 
 
 class ImagesAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What was evaluated on."""
+    """Images of an evaluation."""
 
     path: Path  # Folder or table.
     files: int  # Files taken of it.
@@ -370,15 +370,15 @@ class ImagesAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EvaluateAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A bundle on images, beside the original."""
+    """A bundle on images, compared with the original."""
 
     bundle: Path  # Its folder.
     model: str  # The network.
     weights: WeightsInfo  # Where its weights came from.
     precisions: list[str]  # Of its subgraphs.
     source: str = "measured"  # Where the figures come from.
-    images: ImagesAnswer  # What they were measured on.
-    preprocessing: dict[str, Any]  # What pictures went through.
+    images: ImagesAnswer  # Images that they were measured on.
+    preprocessing: dict[str, Any]  # Preparation of the pictures.
     top1: Share | None  # Share whose best class is right; None without labels.
     top5: Share | None  # Share with the right class among the five best; None without labels, or with five classes or fewer.
     original: Accuracy | None  # The same of the original; None where there is none.
@@ -389,7 +389,7 @@ class EvaluateAnswer(msgspec.Struct, frozen=True, kw_only=True):
     top5_overlap: Share | None  # Share of the five best classes that both have.
     error: float | None  # Root of the squared error of the outputs over the root of the original's square; None where there is no original.
     processors: dict[str, PlacedProcessor]  # Where each processor's work ran.
-    warnings: list[str]  # What a person should know.
+    warnings: list[str]  # Warnings for the user.
 
 
 def outputs_of(bundle: Bundle) -> int:

@@ -89,7 +89,7 @@ class OnnxWriter:
         """Add nodes that another exporter wrote for an operator.
 
         Args:
-            names: What tensors are called here; every other tensor gets a name within the operator's.
+            names: Names of tensors here; every other tensor gets a name within the operator's.
         """
         from onnx import TensorProto, helper
 

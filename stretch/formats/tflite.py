@@ -83,7 +83,7 @@ class Writer:
         self._description = description
         self._opcodes: dict[tuple[str, int], int] = {}
         self._bytes = 0
-        self._buffers: list[Table] = [{}]  # the first one stands for "no data"
+        self._buffers: list[Table] = [{}]  # the first one means "no data"
         self._subgraphs: list[Table] = []
         self._signatures: list[Table] = []
         self._metadata: list[Table] = []
@@ -179,7 +179,7 @@ class Value:
     real: int | None = None  # Index of its float tensor, or None.
     integer: int | None = None  # Index of its int8 tensor, or None.
     nonnegative: bool = False  # Whether no element is below 0.
-    flattened: Shape | None = None  # Height, width and channels, where it is an image whose elements stand in NHWC order in one row.
+    flattened: Shape | None = None  # Height, width and channels, where it is an image whose elements are in NHWC order in one row.
 
 
 Operand = Value | Array
@@ -267,11 +267,11 @@ class SubgraphBuilder:
         """Write an operator and give its result.
 
         Args:
-            operands: What it computes with, reals or integers as the operator is; arrays are constants.
+            operands: Its inputs, reals or integers as the operator is; arrays are constants.
             shape: Of the result; of the first operand if None.
             quant: Scale of the result, where it is int8.
             extra: Further tensor indices, such as axes.
-            settings: What the operator's table of settings holds.
+            settings: Entries of the operator's table of settings.
         """
         indices = []
         for i, operand in enumerate(operands):

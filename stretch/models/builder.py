@@ -34,7 +34,7 @@ View = TypeVar("View")
 
 @dataclass(frozen=True)
 class OperatorInputs(Generic[View]):
-    """What one operator reads."""
+    """Input of one operator."""
 
     inputs: Sequence[View | np.ndarray | None]  # In the order of the file: tensors of the network, stored ones, None where one is left out.
 
@@ -61,7 +61,7 @@ class OperatorInputs(Generic[View]):
 #: Elements that a tensor of stored ones alone may have.
 MAX_KNOWN = 1 << 26
 
-#: What a network that is read from a file says of itself: no module or tensor of it is called so.
+#: A network that is read from a file describes itself by these names: no module or tensor of it has one.
 _RESERVED_NAMES = ("input_shape", "own_file", "warnings")
 
 
@@ -72,7 +72,7 @@ class Builder:
         shapes: Of the input, or of several by the names of the forward's arguments, which are words of Python.
 
     Attributes:
-        inputs: What stands for each input, by its argument.
+        inputs: Value of each input, by its argument.
     """
 
     def __init__(self, shapes: Sequence[int] | Mapping[str, Sequence[int]]) -> None:
@@ -207,16 +207,16 @@ def with_weights(module: nn.Module, **numbers: np.ndarray | None) -> nn.Module:
     return module
 
 
-# What a file that is a model reads and returns: names that Python can hold, shapes that are asked for, results by name.
+# Inputs and results of a file that is a model: names that Python can hold, shapes that are asked for, results by name.
 
 
-#: What the code that fx writes of a network calls so itself.
+#: Names in the code that fx writes of a network.
 _NAMES_IN_CODE = frozenset({"self", "torch", "device", "inf", "nan", "NoneType", "fx_pytree", "pytree", "slice", "getattr"})
 
 
 @dataclass(frozen=True)
 class OwnNetwork:
-    """What is known of the file that a network was read from."""
+    """Facts of the file that a network was read from."""
 
     own: SourceFile  # Its ends; those of the network are called by the forward's arguments and the keys of what it returns.
     #: For each operator in order: what a sentence calls it, and the tensors that it writes by their names in the file, each with
@@ -248,7 +248,7 @@ class Size:
     """How long a file says that an axis of an input is."""
 
     usual: int  # How long it is where nobody asks; 0 where the file leaves that open.
-    symbol: str = ""  # What the file calls it; axes of one name are equally long. Empty: nothing.
+    symbol: str = ""  # Its name in the file; axes of one name are equally long. Empty: none.
     fixed: bool = False  # Whether no other length may be asked for.
 
 
@@ -257,11 +257,11 @@ class End:
     """An input of a file."""
 
     name: str  # In the file.
-    #: Its axes in the order in which the network reads them; None where the file does not tell how many it has.
+    #: Its axes in the order in which the network reads them; None where the file does not state how many it has.
     sizes: Sequence[Size] | None
-    kind: str = "float32"  # Its element type, by numpy's name; that of what it stands for where it is rounded.
+    kind: str = "float32"  # Its element type, by numpy's name; that of the reals that it represents where it is rounded.
     cast: bool = False  # Whether all that reads it first makes reals of it.
-    argument: str = ""  # What the forward of the network calls it.
+    argument: str = ""  # Its argument's name in the forward of the network.
 
     @property
     def is_integer(self) -> bool:
@@ -331,7 +331,7 @@ def _example(end: End, count: int) -> str:
     return "x".join(map(str, sizes[1:])) if alone else f"{end.argument}={'x'.join(map(str, sizes))}"
 
 
-#: What Python, numpy and torch raise for settings and stored tensors of another kind or size than a rule expects.
+#: Exceptions of Python, numpy and torch for settings and stored tensors of another kind or size than a rule expects.
 _MISFITS = (ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError, RuntimeError, MemoryError)
 
 
@@ -367,7 +367,7 @@ def finish_network(
 ) -> fx.GraphModule:
     """Build the network of a file, which describes its own inputs.
 
-    Its attribute `own_file` is an `OwnNetwork` where the file itself can be run beside it.
+    Its attribute `own_file` is an `OwnNetwork` where the file itself can be run as a reference.
 
     Its attribute `input_shape` is the shape of its input, batch first, or of several inputs a table of shapes by the names of its
     forward's arguments; its attribute `warnings` are sentences for the user.
@@ -532,7 +532,7 @@ def _activations(function: Any, a: Any, b: Any) -> Iterator[tuple[Callable[..., 
     if len(pair) != 2 or (core is None and function is not operator.mul):
         return
     for one, other in (pair, pair[::-1]):
-        # A number may be written beside either of them, or be part of what is multiplied.
+        # A number may be written as either factor, or be part of the product.
         for (first, x), (second, gate) in product(((1.0, one), _scaled_node(one)), ((1.0, other), _scaled_node(other))):
             share = factor * first * second
             for wanted, activation, read in _GATES:
@@ -566,17 +566,17 @@ def _near(number: float, wanted: float) -> bool:
 
 
 def _arguments(x: Any, *functions: Any) -> tuple[Any, ...]:
-    """What a call of one of these functions reads; nothing for anything else."""
+    """Inputs of a call of one of these functions; nothing for anything else."""
     return tuple(x.args) if isinstance(x, fx.Node) and x.op == "call_function" and x.target in functions else ()
 
 
 def _first_input(x: Any, function: Any) -> Any:
-    """What a call of this function reads first; None for anything else."""
+    """First input of a call of this function; None for anything else."""
     return next(iter(_arguments(x, function)), None)
 
 
 def _with_number(x: Any, function: Any, wanted: float) -> Any:
-    """What a function combines with about this number; None for anything else."""
+    """Operand that a function combines with about this number; None for anything else."""
     pair = _arguments(x, function)
     if len(pair) == 2 and function in (operator.add, operator.mul) and _is_number(pair[0]):
         pair = pair[::-1]
@@ -613,7 +613,7 @@ def _tanh_gate(x: Any) -> Any:
     return None
 
 
-#: What a tensor times a gate of it is: the number that both are multiplied by, the function, and what the gate reads.
+#: Parts of a tensor times a gate of it: the number that both are multiplied by, the function, and the gate's input.
 _GATES: tuple[tuple[float, Callable[..., Any], Callable[[Any], Any]], ...] = (
     (1, F.silu, lambda x: _first_input(x, torch.sigmoid)),
     (1, F.hardswish, _hard_gate),
@@ -645,7 +645,7 @@ def layer_norm(builder: Builder, x: Any, bias: Any, name: str) -> fx.Node | None
 
 
 def _mean_over_last(x: Any) -> Any:
-    """What a node is the mean of, over the last axis alone, which it keeps."""
+    """Input of a node that is a mean over the last axis alone, which it keeps."""
     read, axes, kept = _arguments(x, torch.mean) or (None, None, None)
     return read if kept and isinstance(read, fx.Node) and list(axes) == [len(shape_of(read)) - 1] else None
 

@@ -112,7 +112,7 @@ def find_family(name: str) -> tuple[Family, str] | None:
 
 
 def _names(key: str, family: Family) -> tuple[str, list[str]]:
-    """Prefix and names of a family; none, with a warning, of one from another package that cannot tell them."""
+    """Prefix and names of a family; none, with a warning, of one from another package that cannot give them."""
     try:
         return family.prefix, list(family.names())
     except Exception as error:

@@ -40,7 +40,7 @@ class LoadedModel:
     input_shape: "InputShapes"  # Of its usual input, batch 1 first; of several inputs a shape each, by name or in order.
     weights_source: str  # ``default`` (trained), ``random``, ``file``, or ``given`` (whatever a factory returned).
     weights_detail: str = ""  # Which weights, or why they are random.
-    preprocessing: Preprocessing = IMAGENET  # What a picture goes through before the model reads it.
+    preprocessing: Preprocessing = IMAGENET  # Preparation of a picture before the model reads it.
     warnings: list[str] = field(default_factory=list)  # Sentences for the user.
 
 
@@ -150,7 +150,7 @@ def _from_factory(
 def _from_module(
     name: str, module: "nn.Module", weights: str, generator: "torch.Generator | None", detail: str, shape: "InputShapes | None" = None
 ) -> LoadedModel:
-    """A module that came with weights of its own; its usual input is what it says itself if no shape is given."""
+    """A module that came with weights of its own; its usual input is its own statement if no shape is given."""
     shape, read = _input_shape(module) if shape is None else shape, stated_preprocessing(module, name)
     if weights == "default":
         return LoadedModel(module, name, shape, "given", detail, read, list(getattr(module, "warnings", [])))
@@ -175,13 +175,13 @@ def _with_weights(found: LoadedModel, weights: str, generator: "torch.Generator 
     return replace(found, weights_source="file", weights_detail=str(path))
 
 
-#: Modules that lie beside files whose code was executed, with their folders.
+#: Modules in the folders of files whose code was executed, with their folders.
 _NEIGHBOUR_MODULES: dict[str, str] = {}
 
 
 @contextmanager
 def _with_neighbours(file: Path) -> Iterator[None]:
-    """Let code import the modules that lie beside its file; those beside another file, which may be called alike, are forgotten."""
+    """Let code import the modules in its file's folder; those of another folder, which may have the same names, are forgotten."""
     folder, path = str(file.resolve().parent), list(sys.path)
     for name in [name for name, place in _NEIGHBOUR_MODULES.items() if place != folder]:
         sys.modules.pop(name, None)
@@ -217,7 +217,7 @@ def _factory(name: str, trust_code: bool) -> Callable[[], Any]:
 
 
 def _without_factory(name: str) -> StretchError:
-    """What to say of a file of code without the function that is meant; it is read, not run."""
+    """Message for a file of code without the expected function; it is read, not run."""
     path = Path(name)
     if not path.is_file():
         return StretchError(f"there is no file {path}", "give the path of your file as file.py:FUNCTION")
@@ -274,7 +274,7 @@ def _import(where: str, name: str) -> Any:
 
 
 def _input_shape(module: Any) -> "InputShapes":
-    """What a module says of its inputs (``input_shape``, or timm's configuration), else the usual one."""
+    """A module's own statement of its inputs (``input_shape``, or timm's configuration), else the usual one."""
     stated = getattr(module, "input_shape", None)
     if isinstance(stated, Mapping) and stated and all(map(_is_shape, stated.values())):
         return {str(name): tuple(shape) for name, shape in stated.items()}
@@ -316,7 +316,7 @@ def _load_exactly(module: "nn.Module", name: str, tensors: "dict[str, torch.Tens
     module.load_state_dict(tensors, strict=False)
 
 
-# What a model says of the pictures it reads.
+# A model's statement of the pictures it reads.
 
 
 def stated_preprocessing(module: Any, name: str) -> Preprocessing:

@@ -31,7 +31,7 @@ _BATCH_NORMS = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.B
 def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.GraphModule:
     """The network in an archive that `torch.export.save` wrote, in evaluation mode and single precision.
 
-    `torch.export.load` can execute what a file says, so the caller has to trust it. Layers keep the names of their
+    `torch.export.load` can execute code of a file, so the caller has to trust it. Layers keep the names of their
     weights; of several outputs it returns what the module returned. What the module says of its inputs:
     `stretch.models.builder.finish_network`.
     """
@@ -52,7 +52,7 @@ def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.
         if node in originals and originals[node].name in arguments:
             node.target = arguments[originals[node].name]
         elif node.op == "placeholder" or "._assert" in str(node.target):
-            # numbers beside the tensors are part of what was exported
+            # numbers among the inputs are part of the exported program
             graph.erase_node(node)
         elif node.op == "call_function":
             _evaluate(node)
@@ -72,7 +72,7 @@ def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.
 
 @dataclass(frozen=True)
 class _Archive(OwnNetwork):
-    """What is known of an archive."""
+    """Facts of an archive."""
 
     numbers: Sequence[Any] = ()  # Its arguments that are no tensors, None where one is.
 
@@ -126,7 +126,7 @@ def _load_program(path: Path) -> torch.export.ExportedProgram:
 
 
 def _input_end(node: fx.Node) -> End:
-    """What the archive states of an input; an open batch is 1, and other open sizes are what they were at export."""
+    """The archive's statement of an input; an open batch is 1, and other open sizes are what they were at export."""
     value = node.meta["val"]
     sizes = []
     for axis, size in enumerate(value.shape):

@@ -10,13 +10,13 @@ from scheduler.bundle.preprocessing import IMAGENET, Preprocessing
 from stretch.models.families import families
 from stretch.models.weights import read_weights, trained_weights_file
 
-#: Side of a classifier's pictures where the weights tell no crop size, and the shorter side that torchvision resizes to for detectors.
+#: Side of a classifier's pictures where the weights state no crop size, and the shorter side that torchvision resizes to for detectors.
 USUAL_SIZE, DETECTOR_SIZE = 224, 800
 
 #: Segmentation networks whose published weights have an auxiliary head.
 _AUXILIARY = ("fcn_", "deeplabv3_")
 
-#: Sides of a detector's pictures that names tell.
+#: Sides of a detector's pictures that names state.
 _SIZES = {"ssd300": 300, "320": 320}
 
 #: Mean and deviation of each channel where they are not ImageNet's (`torchvision.models.detection.ssd` and `ssdlite`).
@@ -25,7 +25,7 @@ _COLOURS = {
     "ssdlite320": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
 }
 
-#: As good as none beside any variance; torch trains with no batch norm that has none at all.
+#: As good as none compared with any variance; torch trains with no batch norm that has none at all.
 LEAST_EPSILON = 1e-12
 
 #: Networks whose published weights were trained with batch norms without epsilon.

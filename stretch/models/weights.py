@@ -89,7 +89,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
             raw: object = load_file(path)
         else:
-            with warnings.catch_warnings(action="ignore"):  # what is wrong with the file is in the error that follows
+            with warnings.catch_warnings(action="ignore"):  # the fault of the file is in the error that follows
                 raw = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise StretchError(f"cannot read the weights {path}: {error.strerror or error}") from error
@@ -115,7 +115,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def _problem(key: str, value: Tensor) -> str:
-    """What keeps a tensor from being a weight; empty if nothing does."""
+    """The reason why a tensor is no weight; empty if it is one."""
     if value.layout != torch.strided or value.is_quantized:
         return f"is {str(value.layout).removeprefix('torch.')}{' and quantised' if value.is_quantized else ''}, weights are dense"
     if value.is_complex() or value.dtype == torch.bool:

@@ -3,7 +3,7 @@
 The text may come from a file of anybody's. So only functions of `torch.ops.aten` are
 found, by name and overload, that compute tensors from tensors: none that writes into
 what it reads, draws random numbers or reads anything else; their arguments are
-plain numbers, words and lists; and what they give is checked without data before
+plain numbers, words and lists; and their results are checked without data before
 anything is computed.
 """
 
@@ -33,7 +33,7 @@ _PRIVATE = frozenset(
         *("_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_conj", "_weight_norm", "_euclidean_dist", "_cdist_forward"),
     }
 )
-#: Draw random numbers where they are told to drop some, which capturing refuses.
+#: Draw random numbers where they have to drop some, which capturing refuses.
 _DROPPING = frozenset({"scaled_dot_product_attention", "lstm", "gru", "rnn_tanh", "rnn_relu"})
 #: Give tensors whose elements nobody wrote, or see memory that is not theirs.
 _UNWRITTEN = re.compile(r"empty|as_strided|resize|set_|from_|random|dropout|bernoulli|pin_memory|is_shared")
@@ -42,7 +42,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\.[A-Za-z0-9_]+")
 
 
 class CallTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is known of a tensor that calls read."""
+    """Facts of a tensor that calls read."""
 
     dtype: str  # Its type, such as ``float32``.
     shape: tuple[int, ...]  # Its shape at the batch size of the graph.
@@ -68,8 +68,8 @@ class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Calls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The calls that compute one operator; the last one gives its result."""
 
-    reads: tuple[CallTensor, ...]  # What it reads of other operators.
-    constants: tuple[CallTensor, ...]  # What else it reads.
+    reads: tuple[CallTensor, ...]  # Inputs from other operators.
+    constants: tuple[CallTensor, ...]  # Other inputs.
     calls: tuple[Call, ...]  # In order.
 
     def text(self) -> str:
@@ -154,7 +154,7 @@ def to_builtins(value: Any, tensor: Callable[[Any], dict[str, int] | None]) -> A
     """An argument as JSON has it.
 
     Args:
-        tensor: Tells of what stands for a tensor which one it is; None of anything else.
+        tensor: Gives the tensor that a value represents; None for anything else.
     """
     reference = tensor(value)
     if reference is not None:

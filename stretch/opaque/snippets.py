@@ -1,7 +1,7 @@
-"""What torch's own exporter writes for calls of torch's operators, cut into pieces: one for each operator that has such calls.
+"""The output of torch's own exporter for calls of torch's operators, cut into pieces: one for each operator that has such calls.
 
 The exporter takes seconds for whatever it is given, so all calls of a graph go
-through it at once, and what it wrote is kept: the files of a bundle have the same.
+through it at once, and its output is kept: the files of a bundle have the same.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ def prepare(wanted: Iterable[tuple[Calls, Shape]]) -> None:
     except MissingBackendError:
         raise
     except Exception:
-        # one by one, to tell which
+        # one by one, to find the one
         for text, operator_calls in new.items():
             _CACHE[text] = _single_model(operator_calls)
 
@@ -81,7 +81,7 @@ def _single_model(calls_and_shape: tuple[Calls, Shape]) -> Snippet:
         return _export_onnx([calls_and_shape])[0]
     except Exception as error:
         names = ", ".join(call.operator for call in calls_and_shape[0].calls)
-        # the exporter's own errors tell where to look for the cause, which is behind them
+        # the exporter's own errors name the place of the cause, which is in their causes
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
@@ -106,7 +106,7 @@ def _export(module: nn.Module, tensors: Sequence[torch.Tensor], names: Sequence[
     except ImportError as error:
         raise MissingBackendError("torch's exporter needs `onnxscript`, which is not installed", install_line("torch")) from error
     before = logging.root.manager.disable
-    # what torch tells of its own work concerns nobody here
+    # torch's reports of its own work concern nobody here
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):

@@ -99,7 +99,7 @@ def find_processors(processors: Sequence[str] = ()) -> list[ProfiledProcessor]:
 
 
 def _delegates_of(kind: str) -> dict[str, type[Delegate]]:
-    """Delegates that drive a kind of processor and tell the times of its kernels."""
+    """Delegates that drive a kind of processor and report the times of its kernels."""
     return {name: delegate for name, delegate in drivers(kind) if delegate.fuses}
 
 
@@ -141,7 +141,7 @@ def _processors_of(family: str, chosen: str) -> list[ProfiledProcessor]:
     return [ProfiledProcessor(family, f"{n}core{'s' if n > 1 else ''}", name, precision, cores[:n], 3.0 if n == 1 else 1.5) for n in counts]
 
 
-# What a program on a board asks of the machine that started it: files that only that machine can make.
+# Requests of a program on a board to the machine that started it: files that only that machine can make.
 
 #: Names the descriptors that questions are written to and answers are read from, as the agent sets it.
 ASK_VARIABLE = "NN_STRETCH_ASKS"

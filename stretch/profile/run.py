@@ -321,7 +321,7 @@ class Collector:
 
         The times of kernels that the delegate added, such as layout changes, and the profiler's overhead are distributed:
         the sum is the network's time. A processor with a queue of its own takes longer for a network by the hand-over, which is
-        measured by itself; its kernels have the times that its clock tells.
+        measured by itself; its kernels have the times of its clock.
         """
         for _ in range(MAX_TRIES):
             operators, added = time_operators(self._delegate, file, self.place.caller, [op.name for op in graph.ops])
@@ -535,13 +535,13 @@ _RESERVED_S, _RESERVED = 20.0, 0.3
 
 @dataclass(frozen=True)
 class ProfileResult:
-    """What came of it."""
+    """Result of a profile."""
 
     profile: Path
     measurements: Path  # A folder.
     collected: list[CollectedMeasurements]  # Results of this run by processor.
     crossings: Mapping[str, Crossing]  # Links and contention by processor that is not the CPU.
-    fits: list[Fit | Prior]  # What was fitted to kernels, and to whole networks where there were none.
+    fits: list[Fit | Prior]  # Fits to kernels, and to whole networks where there were none.
 
 
 def open_table(name: str, out: Path, places: Sequence[ProfiledProcessor], resume: bool) -> MeasurementTable:
@@ -577,7 +577,7 @@ def profile_machine(
     step: Step = lambda doing: None,
     most: int | None = None,
 ) -> ProfileResult:
-    """Measure, fit and write ``<name>.toml`` and ``<name>.fit.json`` beside the folder of measurements.
+    """Measure, fit and write ``<name>.toml`` and ``<name>.fit.json`` next to the folder of measurements.
 
     Args:
         most: Maximum number of networks per processor; None for as many as the time allows.
@@ -649,7 +649,7 @@ def held_out(fit: Fit | Prior) -> HeldOut | LeftOut:
 
 
 def _fit(draft: DeviceProfile, table: MeasurementTable) -> list[Fit]:
-    """Fits of what tells times of kernels, or has a formula for whole networks; none where nothing does."""
+    """Fits of processors that report times of kernels, or have a formula for whole networks; none where nothing does."""
     try:
         return [judged.fit for judged in fit_device(table, draft)]
     except TooFewMeasurementsError:

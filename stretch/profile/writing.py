@@ -257,7 +257,7 @@ def _peak_gops(rows: Sequence[KernelLatency]) -> float:
 
 
 def _network_gops(place: MeasuredProcessor, measured: Measurements, precision: str) -> float:
-    """What the fastest whole network reaches, where no kernel was timed; 0 where none was."""
+    """Speed of the fastest whole network, where no kernel was timed; 0 where none was."""
     rates = [
         2 * measured.graphs[row.network].macs / row.ms / 1e6
         for row in measured.latencies
@@ -282,7 +282,7 @@ def _rates(rows: Sequence[KernelLatency]) -> tuple[float, float]:
 
 
 def _feeder(family: str, crossing: Crossing | None) -> dict[str, Any]:
-    """What the thread takes of the CPU that feeds a processor with a queue; one that takes less than a thousandth takes nothing."""
+    """Share of the CPU that the thread needs which feeds a processor with a queue; less than a thousandth counts as nothing."""
     reads = crossing.reads if crossing else None
     return {"feeder": _figure(reads.feeding, f"{family}_feeder")} if reads and reads.feeding >= 1e-3 else {}
 
@@ -312,7 +312,7 @@ _PRECISIONS = ("fp32", "fp16", "int8")
 
 @dataclass(frozen=True)
 class MeasurementTarget:
-    """What ran the networks."""
+    """Runtime of the networks."""
 
     device: str  # Name of the device.
     processor: str  # With its core set, as ``cpu[1large]``.

@@ -145,7 +145,7 @@ def quantise(model: onnx.ModelProto, samples: Sequence[Sample], scales: Mapping[
     real numbers, whatever the scales of its branches.
 
     Args:
-        samples: What it reads for typical images: an array, or one for each input.
+        samples: Its inputs for typical images: an array, or one for each input.
         scales: Scale and zero point of tensors and weights that are known already, by name; others are found.
     """
     from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize
@@ -271,7 +271,7 @@ def _write_apart(quantised: onnx.ModelProto) -> None:
 
 
 def _belonging(node: onnx.NodeProto) -> list[Any]:
-    """What a node states about its processor and subgraph."""
+    """A node's statement of its processor and subgraph."""
     return [p for p in node.metadata_props if p.key in ("stretch.processor", "stretch.subgraph")]
 
 
@@ -353,7 +353,7 @@ def layer_losses(model: onnx.ModelProto, lower: onnx.ModelProto, samples: Sequen
     """Loss of each tensor that both forms of a subgraph have, the lower one's errors before it included.
 
     Args:
-        lower: What `stretch.quantize.qdq.quantise` or `stretch.quantize.half.to_half` made of it.
+        lower: Result of `stretch.quantize.qdq.quantise` or `stretch.quantize.half.to_half` for it.
     """
     folded = fold_batch_norms(model)
     rounded = _dequantized_names(lower) or _same_names(lower)
@@ -368,7 +368,7 @@ def layer_losses(model: onnx.ModelProto, lower: onnx.ModelProto, samples: Sequen
 
 
 def _dequantized_names(int8: onnx.ModelProto) -> dict[str, str]:
-    """For each float tensor that is quantised, the tensor of the reals that its integers stand for."""
+    """For each float tensor that is quantised, the tensor of the reals that its integers represent."""
     integers = {node.output[0]: node.input[0] for node in int8.graph.node if node.op_type == "QuantizeLinear"}
     outputs = {value.name for value in int8.graph.output}
     reals = [node for node in int8.graph.node if node.op_type == "DequantizeLinear" and node.input[0] in integers]

@@ -51,7 +51,7 @@ def loss(pairs: Iterable[tuple[Array, Array]]) -> Loss:
     product = reference = result = difference = 0.0
     for expected, got in pairs:
         a, b = expected.ravel().astype(np.float64), got.ravel().astype(np.float64)
-        with np.errstate(all="ignore"):  # infinity and NaN: told below
+        with np.errstate(all="ignore"):  # infinity and NaN: reported below
             product += float(a @ b)
             reference += float(a @ a)
             result += float(b @ b)
@@ -71,9 +71,9 @@ def top1_agreement(pairs: Iterable[tuple[Array, Array]]) -> float:
     return sum(same) / len(same)
 
 
-#: What a subgraph reads for one image: an array, or one for each input.
+#: Input of a subgraph for one image: an array, or one for each input.
 Sample = Array | Sequence[Array]
-#: Computes a subgraph from the tensors that it reads: what it writes, as a tuple where that is several tensors.
+#: Computes a subgraph's outputs from the tensors that it reads, as a tuple where there are several.
 Run = Callable[..., Any]
 
 

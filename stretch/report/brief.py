@@ -27,10 +27,10 @@ Brief = list["str | Grid"]
 #: Rows of a brief table, at most.
 MOST_ROWS = 8
 
-#: What is not known of a network whose file could not be run.
+#: Missing facts of a network whose file could not be run.
 UNJUDGED_TEXT = "compared with nn-stretch's own reading of the file only, as the file itself could not be run"
 
-#: What is faster than branches, in a sentence that says so.
+#: The alternative that is faster than branches, in a sentence.
 INSTEAD = {
     "single": "is faster on the {} alone",
     "sequential_same_macs": "is faster as a sequential network",
@@ -244,7 +244,7 @@ def _ratio_text(answer: RunAnswer) -> str:
     one = next((row for row in answer.comparisons if best is not None and row.name == best.name), None)
     if best is None or one is None:
         return f"{here} an inference takes {ms(answer.median_ms)}; the bundle has no baselines."
-    # a name has more than a comma where its place is told
+    # a name has more than a comma where its place is given
     name, _, where = best.name.partition(", ")
     against = f"{baseline(name)}, {where}".rstrip(", ")
     high = one.high or one.ratio

@@ -80,7 +80,7 @@ def _format_or_dash(value: float | None, form: str) -> str:
     return "–" if value is None else format(value, form)
 
 
-# The report of `stretch advise`: where branches pay, as bars beside the best single processor of each device.
+# The report of `stretch advise`: where branches are faster, as bars next to the best single processor of each device.
 
 
 def advice_page(advice: Advice) -> Page:

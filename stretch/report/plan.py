@@ -1,4 +1,4 @@
-"""The report of `stretch branch`: a plan, what it was compared with, how certain that is, and what was built and measured."""
+"""The report of `stretch branch`: a plan, its comparison with baselines, its uncertainty, and the built and measured network."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -40,7 +40,7 @@ def exact_words(rounding: Sequence[str]) -> str:
 
 
 def _exact(plan: PlanAnswer) -> str:
-    """What the output of an exact design is, and what that was compared with."""
+    """The output of an exact design, and the reference that it was compared with."""
     return f"what the original computes, {exact_words(plan.rounding)}" + (
         f"; {UNJUDGED_TEXT}" if isinstance(plan, BranchedAnswer) and plan.unjudged else ""
     )
@@ -266,7 +266,7 @@ def _computes(plan: PlanAnswer) -> str:
 
 
 def _energy(predicted: Predicted) -> str:
-    """Of the branches and of what they are compared with, and which states of processors are counted."""
+    """Energy of the branches and of their baselines, and the counted states of processors."""
     single, same = predicted.best_single_energy_mj, predicted.sequential_same_macs_energy_mj
     counted = {part.state for part in predicted.energy if part.mj is not None}
     states = {"busy": "compute", "waiting": "wait", "idle": "have no work"}
@@ -292,7 +292,7 @@ def _ends(numbers: str) -> tuple[str, str]:
 
 
 def _changes(plan: PlanAnswer) -> str:
-    """Return what else would be recommended if numbers of the profile were halved or doubled."""
+    """Return the recommendations that would change if numbers of the profile were halved or doubled."""
     return "; ".join(
         f"{baseline(row.recommended)} with {row.numbers} {_ends(row.numbers)[row.factor > 1]}"
         for row in plan.predicted.changes

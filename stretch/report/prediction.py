@@ -75,7 +75,7 @@ def _times(row: PredictedLatency | PredictedRow) -> Iterator[str]:
 
 
 def _origin(row: PredictedLatency) -> str:
-    """What its time is from, and that plans leave it out unless told otherwise."""
+    """Source of its time, and that plans leave it out by default."""
     return ORIGINS[row.origin] + ("; plans use it only where --processors names it" if row.optional else "")
 
 

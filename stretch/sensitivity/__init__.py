@@ -1,1 +1,1 @@
-"""Measured sensitivity: what a network's answers lose where one of its segments alone is replaced."""
+"""Measured sensitivity: the loss of a network's answers where one of its segments alone is replaced."""

@@ -14,14 +14,14 @@ from stretch.planning.network.segments import Segment
 
 #: Of what a loss depends on, what only helps: its weight is zero or below.
 HELPS = ("log_macs", "log_mean_width", "log_widest", "log_mean_depth", "log_deepest", "log_largest")
-#: Errors are taken to lie between these: beyond the first the loss would have no end, what is below the second is rounding.
+#: Errors are limited to these: beyond the first the loss would have no end, below the second is rounding.
 MOST_ERROR, LEAST_ERROR = 0.98, 1e-6
 
 #: Weights of the ridge penalty that are tried, on columns of unit spread.
 PENALTIES = np.logspace(-2, 2, 9)
-#: Size of what a segment has of its own: below 1, so that it is taken for what stages and features do not explain.
+#: Size of a segment's own part: below 1, so that it explains only the rest of stages and features.
 MIN_OWN_SHARE = 0.25
-#: What later stages make up for, found on the networks of `experiments/sensitivity`.
+#: Share that later stages make up for, found on the networks of `experiments/sensitivity`.
 RECOVERY = 1.25
 #: Whole designs from which on the curve is fitted to them alone.
 ENOUGH = 5
@@ -89,7 +89,7 @@ def loss_of_design(predictor: Sensitivity, segments: Sequence[ChangedSegment]) -
 
 @dataclass(frozen=True)
 class _Table:
-    """What losses are regressed on."""
+    """Features that losses are regressed on."""
 
     names: Sequence[str]  # Of all stages.
     segments: Sequence[ChangedSegment]  # One for each measurement.
@@ -104,7 +104,7 @@ class _Table:
 
     @property
     def _scales(self) -> Floats:
-        """What a feature is divided by; infinity for one that never varies, which has no weight."""
+        """Scale of a feature; infinity for one that never varies, which has no weight."""
         spread = np.array([segment.features for segment in self.segments]).std(0)
         return np.where(spread > 1e-9, spread, np.inf)
 

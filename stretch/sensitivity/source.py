@@ -1,4 +1,4 @@
-"""From a network, a request and images to what planning for agreement is done with."""
+"""From a network, a request and images to the losses that planning for agreement needs."""
 
 import time
 from collections import Counter
@@ -161,7 +161,7 @@ FEWEST = 4
 
 @dataclass(frozen=True)
 class SensitivityMeasurements:
-    """What was measured."""
+    """Measured losses."""
 
     alone: tuple[Measured, ...]  # The original with one segment replaced, and that calibrated.
     designs: tuple[Measured, ...]  # Whole designs.
@@ -242,7 +242,7 @@ class _Original:
         self.stages = [model.get_submodule(stage.name) for stage in space.segments]
         self.fitted, self.held = [list(fitted)], [list(held_back)]
         for stage in self.stages:
-            # what arrives at a stage that is never replaced is not needed, but it is small beside the images
+            # the input of a stage that is never replaced is not needed, but it is small compared with the images
             self.fitted.append([stage(x) for x in self.fitted[-1]])
             self.held.append([stage(x) for x in self.held[-1]])
         if not ranks(self.held[-1][0]):
@@ -284,7 +284,7 @@ def _no_classes(captured: Captured) -> UsageError:
 FITTED, HELD_BACK = 96, 128
 #: Bytes that all images may take at the ends of the stages.
 MOST_BYTES = 1 << 30
-#: Seconds of measuring, where nothing is said.
+#: Seconds of measuring by default.
 BUDGET_S = 300.0
 
 

@@ -160,7 +160,7 @@ RULES.update({name: partial(_pair, function=function) for name, function in _PAI
 
 
 def _reduce_inputs(site: OnnxSite, function: Any, read: Any = OnnxSite.tensor) -> fx.Node:
-    """What a function makes of all inputs, one after the other."""
+    """Apply a function to all inputs, one after the other."""
     return reduce(lambda x, i: site.builder.call(function, x, read(site, i)), range(1, len(site.inputs)), site.tensor(0))
 
 
@@ -269,7 +269,7 @@ def _as_type(site: OnnxSite, kind: torch.dtype) -> fx.Node:
 
 
 def _dropout(site: OnnxSite) -> fx.Node:
-    """What is read: nothing is dropped where nothing is trained."""
+    """Its input: nothing is dropped where nothing is trained."""
     training = site.optional_stored(2, "training mode")
     need(training is None or not training.any(), "it is in training mode")
     return site.x
@@ -331,7 +331,7 @@ def _rms_norm(site: OnnxSite) -> fx.Node:
 
 @rule("MeanVarianceNormalization")
 def _mean_variance_normalization(site: OnnxSite) -> fx.Node:
-    """What is left of x without its mean, over its deviation; the number that keeps this from zero is the standard's."""
+    """Subtract the mean of x and divide by its deviation; the number that keeps this from zero is the standard's."""
     axes = [normalise_axis(int(axis), len(site.shape)) for axis in site.attrs.get("axes", (0, 2, 3))]
     centred = site.builder.call(operator.sub, site.x, site.builder.call(torch.mean, site.x, axes, True))
     variance = site.builder.call(torch.mean, site.builder.call(torch.square, centred), axes, True)
@@ -605,7 +605,7 @@ def _recurrent(site: OnnxSite) -> list[fx.Node]:
 
 
 def _state(site: OnnxSite, i: int, shape: tuple[int, ...]) -> fx.Node:
-    """What a layer begins with: zeros unless it is told."""
+    """Initial state of a layer: zeros by default."""
     if site.value(i) is None:
         return site.builder.add_tensor(np.zeros(shape, np.float32), f"{site.name}_state_{i}", learned=False)
     if shape_of(site.tensor(i)) != shape:

@@ -1,4 +1,4 @@
-"""Operators on bytes as ONNX Runtime's quantisers write them: those on reals, of the numbers that the bytes stand for."""
+"""Operators on bytes as ONNX Runtime's quantisers write them: those on reals, of the numbers that the bytes represent."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -42,7 +42,7 @@ def _round(site: OnnxSite) -> RoundedTensor:
 
 @rule("DequantizeLinear", rounding=True)
 def _real(site: OnnxSite) -> fx.Node:
-    """What it reads: the scales of activations are calibrated anew. Whole numbers that a product gave are scaled."""
+    """Its input: the scales of activations are calibrated again. Whole numbers from a product are scaled."""
     current = site.steps_of(0)
     if current is None:
         steps = stated_steps(site, 1, 2, np.int32)
@@ -55,7 +55,7 @@ def _real(site: OnnxSite) -> fx.Node:
 
 @rule("DynamicQuantizeLinear", rounding=True)
 def _round_by_range(site: OnnxSite) -> list[RoundedTensor | np.ndarray]:
-    """What it reads, in steps of 1: each product of it is multiplied by its scale."""
+    """Its input, in steps of 1: each product of it is multiplied by its scale."""
     steps = Steps(np.ones((), np.float32), np.zeros((), np.uint8))
     return [RoundedTensor(site.x, steps), steps.scale, steps.zero]
 
@@ -95,7 +95,7 @@ def _weight_axis(op: str, attrs: Mapping[str, Any]) -> int:
 
 
 def _dequantize(site: OnnxSite, i: int, steps: Steps, axis: int) -> Value:
-    """The numbers that the bytes of input `i` stand for."""
+    """The numbers that the bytes of input `i` represent."""
     value = site.value(i)
     if isinstance(value, np.ndarray):
         need(value.dtype == steps.zero.dtype, f"its input {i} is of type {value.dtype}, and its zero point of type {steps.zero.dtype}")
@@ -105,7 +105,7 @@ def _dequantize(site: OnnxSite, i: int, steps: Steps, axis: int) -> Value:
 
 
 def _run_on_reals(site: OnnxSite, op: str, inputs: Sequence[Value]) -> fx.Node:
-    """What the operator on reals makes of these."""
+    """Output of the operator on reals for these."""
     need(not site.attrs.get("channels_last", 0), "its channels are last")
     built = RULES[op](replace(site, op=op, inputs=inputs, opset=int(site.attrs.get("opset", site.opset)), steps=()))
     assert isinstance(built, fx.Node)

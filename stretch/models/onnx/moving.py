@@ -295,7 +295,7 @@ def _resize_shape(site: OnnxSite) -> tuple[tuple[int, ...], list[float]]:
 # Operators of ONNX that read or write where another tensor says, as torch's functions.
 
 
-#: What torch calls what is done with a number that is written where others are.
+#: Names of torch for the combination of a written number with the present one.
 _REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 
 #: Names of what samples an image; ONNX's had others before opset 20.
@@ -353,7 +353,7 @@ def _gather_elements(site: OnnxSite) -> fx.Node:
 
 
 def _reduction(site: OnnxSite) -> str | None:
-    """What is done with a number that is written where others are, as torch names it; None for none."""
+    """Combination of a written number with the present one, by torch's name; None for none."""
     how = str(site.attrs.get("reduction", "none"))
     need(how == "none" or how in _REDUCTIONS, f"its reduction is `{how[:20]}`")
     return _REDUCTIONS.get(how)
@@ -457,12 +457,12 @@ _POOLS: dict[str, dict[int, Callable[..., nn.Module]]] = {
     "avg_pool": {3: nn.AvgPool1d, 4: nn.AvgPool2d, 5: nn.AvgPool3d},
 }
 
-#: Functions whose results are never below zero, and those whose results are not where what they read is not.
+#: Functions whose results are never below zero, and those whose results are not in the places of their inputs.
 _POSITIVE = {torch.relu, F.relu6, torch.sigmoid, F.hardsigmoid, torch.softmax, torch.abs, torch.exp}
 _KEEPING = {torch.flatten, torch.reshape, torch.permute, torch.cat, F.interpolate, torch.mean, torch.amax}
 _KEEPING_MODULES = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
 
-#: So low that nothing is lower: what stands for minus infinity where a format has none.
+#: So low that nothing is lower: replaces minus infinity where a format has none.
 _LOWEST = -1e38
 
 
@@ -582,7 +582,7 @@ def _conv_transpose(site: OnnxSite) -> fx.Node:
 
 @rule("MaxPool")
 def _max_pool(site: OnnxSite) -> fx.Node:
-    """The largest of each window; what is padded never is."""
+    """The largest of each window; padding never is."""
     need(site.results <= 1 and not site.attrs.get("storage_order", 0), "it gives the places of the largest elements too")
     window, up = Window.from_site(site, site.pair("kernel_shape")), bool(site.attrs.get("ceil_mode", 0))
     earlier = site.x.args[0] if site.x.op == "call_function" and site.x.target is F.pad else site.x

@@ -1,4 +1,4 @@
-"""An ONNX file as a torch network, node by node: what the rule of an operator reads, what is known of that, and how it writes."""
+"""An ONNX file as a torch network, node by node: the inputs of an operator's rule, the facts of these, and its writing."""
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -39,7 +39,7 @@ from stretch.models.builder import (
     shape_of,
 )
 
-#: Operators that move or choose bytes, or compare them, whatever they stand for.
+#: Operators that move or choose bytes, or compare them, whatever they represent.
 MOVING = frozenset(
     {
         *("ArgMax", "ArgMin", "Concat", "DepthToSpace", "Dropout", "Expand", "Flatten", "Gather", "GatherElements", "GatherND"),
@@ -51,10 +51,10 @@ MOVING = frozenset(
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """Real numbers that bytes stand for: (byte − zero) · scale."""
+    """Real numbers that bytes represent: (byte − zero) · scale."""
 
     scale: np.ndarray  # One number, or one for each place along an axis.
-    zero: np.ndarray  # The byte that stands for zero, of the element type of the bytes.
+    zero: np.ndarray  # The byte that represents zero, of the element type of the bytes.
 
     def __post_init__(self) -> None:
         """Refuse numbers that are no steps."""
@@ -85,7 +85,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class RoundedTensor:
-    """What a rule makes where the file has bytes: their reals, and the steps between these."""
+    """Output of a rule where the file has bytes: their reals, and the steps between these."""
 
     node: fx.Node
     steps: Steps
@@ -148,7 +148,7 @@ class Attributes(Mapping[str, Any]):
                 raise StretchError(f"its attribute `{name[:60]}` is {str(value)[:60]}, and that is not understood")
 
 
-#: What a node reads: a tensor of the running network, a stored one, or nothing.
+#: Input of a node: a tensor of the running network, a stored one, or nothing.
 Value = fx.Node | np.ndarray | None
 
 
@@ -161,8 +161,8 @@ class OnnxSite(OperatorInputs[fx.Node]):
     attrs: Mapping[str, Any]  # Its attributes; words are strings.
     results: int  # How many tensors it writes.
     opset: int  # Of its file.
-    builder: Builder  # What its rule writes into.
-    steps: Sequence[Steps | None] = ()  # For each input that is rounded to bytes in the file, what they stand for.
+    builder: Builder  # Builder that its rule writes into.
+    steps: Sequence[Steps | None] = ()  # For each input that is rounded to bytes in the file, the meaning of the bytes.
 
     @property
     def x(self) -> fx.Node:
@@ -208,7 +208,7 @@ Rule = Callable[[OnnxSite], Result | Sequence[Result]]
 #: every file of this package adds its own.
 RULES: RuleTable[Rule] = RuleTable()
 
-#: Operators whose rules say what the bytes stand for that they make; of all others `MOVING` names those that may read any.
+#: Operators whose rules state the meaning of the bytes in their outputs; of all others `MOVING` names those that may read any.
 ROUNDING: set[str] = set()
 
 
@@ -281,7 +281,7 @@ def cost_of(op: str, inputs: Sequence[Value], attrs: Mapping[str, Any], results:
 
 
 def _to_constant(x: Any) -> Any:
-    """What these rules know of a tensor that the network computes, or the file stores; anything else as it is."""
+    """Facts of a tensor, for these rules, that the network computes or the file stores; anything else as it is."""
     if isinstance(x, fx.Node):
         return KnownTensor(shape_of(x))
     if not isinstance(x, np.ndarray):
@@ -297,7 +297,7 @@ def _to_constant(x: Any) -> Any:
 #: Opsets whose operators are read.
 OPSETS = range(9, onnx.defs.onnx_opset_version() + 1)
 
-#: Attributes that change nothing of what a network computes here: of training, of types, or told by shapes as well.
+#: Attributes that change no result here: of training, of types, or implied by shapes as well.
 HARMLESS: dict[str, tuple[str, ...]] = {
     "Attention": ("q_num_heads", "kv_num_heads"),
     "BatchNormalization": ("momentum",),
@@ -315,7 +315,7 @@ HARMLESS: dict[str, tuple[str, ...]] = {
     },
 }
 
-#: What exporters call axes of any length that have no name.
+#: Names that exporters give to axes of any length without a name.
 _NAMELESS = frozenset({"None", "none", "unk"})
 
 
@@ -339,7 +339,7 @@ def _initializers(path: Path, graph: Any) -> dict[str, np.ndarray]:
 
 
 def _external_bytes(path: Path, tensor: Any) -> int:
-    """Bytes of a weight that lies in another file, which must be in the model's folder."""
+    """Bytes of a weight in another file, which must be in the model's folder."""
     if tensor.data_location != EXTERNAL:
         return 0
     location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
@@ -361,7 +361,7 @@ def array(path: Path, tensor: Any) -> np.ndarray:
         values = numpy_helper.to_array(tensor, base_dir=str(path.parent))
     except StretchError as error:
         raise StretchError(f"{path} cannot be read: {error.message}", "export it again, in single precision") from error
-    # A file beside it that ends too early, or numbers that are none.
+    # A file of weights that ends too early, or numbers that are none.
     except Exception as error:
         raise StretchError(f"weight `{tensor.name[:80]}` of {path} cannot be read: {str(error)[:120]}", "export it again") from error
     return values.astype(np.float32) if values.dtype == np.float16 else values
@@ -390,8 +390,8 @@ _TENSOR, _GRAPHS = 4, (5, 10)
 def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.GraphModule:
     """The network in an ONNX file of any exporter, in evaluation mode; of several outputs it returns a dictionary by their names.
 
-    Weights that are stored in int8 become reals, and what rounds activations is left out. Those beside the file are read where they
-    lie in its folder.
+    Weights that are stored in int8 become reals, and operators that round activations are left out. Weights in other files are read from
+    its folder.
 
     Args:
         path: The file.
@@ -399,7 +399,7 @@ def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.
             file states if None, with a batch of 1 where it leaves that open.
 
     An image whose channels are last in the file, and which is turned before anything else is done, is N×C×H×W here.
-    What the module says of its inputs: `stretch.models.builder.finish_network`.
+    The module states its inputs: `stretch.models.builder.finish_network`.
     """
     try:
         return _Lowering(Path(path), input_shape).network()
@@ -453,7 +453,7 @@ class _Lowering:
         return f"node `{(node.name or f'{node.op_type}_{i}')[:80]}` ({node.op_type[:60]})"
 
     def _output_nodes(self, node: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """What gives the results of a node in the network; none of those that the file rounds."""
+        """Values of a node's results in the network; none of those that the file rounds."""
         values = {name: self._values.get(name) for name in node.output if name and name not in self._steps}
         return {name: (value.name, ()) for name, value in values.items() if isinstance(value, fx.Node)}
 
@@ -469,14 +469,14 @@ class _Lowering:
         return SourceFile(tuple(inputs), tuple(outputs), "int8" if self._rounded else "fp16" if self._halves else "fp32")
 
     def _result(self, name: str) -> fx.Node:
-        """What the network returns as an output of this name; what the file stores as it is."""
+        """Value that the network returns as an output of this name; a stored tensor as it is."""
         value = require(self._values.get(name), f"{self._path} returns `{name[:80]}`, which nothing computes")
         return (
             self._builder.to_reals(value) if isinstance(value, fx.Node) else self._builder.add_tensor(np.asarray(value, np.float32), name)
         )
 
     def _warnings(self) -> list[str]:
-        """What is other than in the file."""
+        """Differences from the file."""
         path, warnings = self._path, []
         for end in self._last:
             what = "the input" if len(self._ends) == 1 else f"the input `{end.name[:80]}`"

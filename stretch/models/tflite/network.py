@@ -39,7 +39,7 @@ from stretch.models.onnx.network import Attributes, OnnxSite
 #: Version of ONNX's operators that rules call.
 _OPSET = 22
 
-#: Settings that tensors tell as well: their types, how many there are, and their shapes.
+#: Settings that tensors imply as well: their types, how many there are, and their shapes.
 HARMLESS = [
     "in_data_type",
     "out_data_type",
@@ -55,7 +55,7 @@ HARMLESS = [
 #: Axes of N×C×H×W in the order of N×H×W×C.
 _CHANNELS_LAST = (0, 2, 3, 1)
 
-#: Where each axis of N×H×W×C stands in N×C×H×W.
+#: Position of each axis of N×H×W×C in N×C×H×W.
 CHANNELS_FIRST = {0: 0, 1: 2, 2: 3, 3: 1}
 
 
@@ -63,7 +63,7 @@ CHANNELS_FIRST = {0: 0, 1: 2, 2: 3, 3: 1}
 class TfliteView:
     """A tensor of the running network."""
 
-    node: fx.Node  # What gives it.
+    node: fx.Node  # Node that gives it.
     #: ``plain``, as the file has it; ``image``, N×C×H×W of what is N×H×W×C in the file; ``row``, N×CHW of an image that is flattened to
     #: N×HWC in the file.
     form: str = "plain"
@@ -80,7 +80,7 @@ class TfliteView:
         return TfliteView(node, self.form, self.size)
 
 
-#: What an operator reads: a tensor of the running network, a stored one, or nothing.
+#: Input of an operator: a tensor of the running network, a stored one, or nothing.
 Value = TfliteView | np.ndarray | None
 
 
@@ -92,7 +92,7 @@ class TfliteSite(OperatorInputs[TfliteView]):
     name: str  # Of what it writes.
     settings: Mapping[str, Any]  # Its settings; those that are left out are zero.
     results: int  # How many tensors it writes.
-    builder: Builder  # What its rule writes into.
+    builder: Builder  # Builder that its rule writes into.
     kinds: Sequence[str] = field(default_factory=list)  # Element types of what it writes, by numpy's names.
 
     def seen(self, i: int) -> TfliteView:
@@ -212,7 +212,7 @@ def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.
     """The network in a TFLite file of any converter, in evaluation mode; of several outputs it returns a dictionary by their names.
 
     Images, N×H×W×C in the file, are N×C×H×W in what it reads and gives. Weights of half precision or of rounded
-    numbers become reals of single precision, and what rounds activations is left out. What the module says of its inputs:
+    numbers become reals of single precision, and operators that round activations are left out. The module states its inputs:
     `stretch.models.builder.finish_network`.
     """
     return _TfliteLowering(open_tflite(Path(path)), input_shape).network()
@@ -252,7 +252,7 @@ class _TfliteLowering:
         return f"operator `{self._name(operator)[:80]}` ({operator.code})"
 
     def _output_nodes(self, operator: TfliteOperator) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """What gives the results of an operator in the network, and the order of their axes."""
+        """Nodes with the results of an operator in the network, and the order of their axes."""
         values = {i: self._values[i] for i in operator.outputs}
         seen = {i: value for i, value in values.items() if isinstance(value, TfliteView) and value.form != "row"}
         return {str(i): (value.node.name, _CHANNELS_LAST if value.form == "image" else ()) for i, value in seen.items()}
@@ -274,7 +274,7 @@ class _TfliteLowering:
         return SourceFile(tuple(ends[:count]), tuple(ends[count:]), "int8" if rounded else "fp16" if halves else "fp32")
 
     def _result(self, tensor: int) -> fx.Node:
-        """What the network returns for an output; what the file stores as it is."""
+        """Value that the network returns for an output; a stored tensor as it is."""
         value = self._values[tensor]
         if isinstance(value, TfliteView) and value.form == "image":
             return value.node
@@ -324,7 +324,7 @@ class _TfliteLowering:
             TfliteView(builder.add_tensor(read, f"x{i}")) if isinstance(read, np.ndarray) and read.dtype.kind == "f" else read
             for i, read in enumerate(reads)
         ]
-        # What is whole may be a shape or axes, which rules need to know.
+        # Whole numbers may be a shape or axes, which rules need to know.
         if not any(isinstance(item, TfliteView) for item in computed) and isinstance(computed[0], np.ndarray):
             computed[0] = TfliteView(builder.add_tensor(computed[0], "x0"))
         return [builder.evaluate(in_file_order(builder, item)) for item in self._apply_rule(operator, computed, "known", builder, kinds)]
@@ -341,7 +341,7 @@ class _TfliteLowering:
         return operator.code in _ANY_ORDER and len(operator.outputs) == 1 and self._turned_at_once(operator.outputs[0])
 
     def _input_end(self, tensor: int, image: bool) -> End:
-        """What the file states of an input; an image keeps its channels."""
+        """The file's statement of an input; an image keeps its channels."""
         start = self._network.tensors[tensor]
         # converters write 1 for a length that is open; a batch of 1 is what is meant
         sizes = [Size(0 if axis in start.opened and n == 1 and axis else n) for axis, n in enumerate(start.shape)]

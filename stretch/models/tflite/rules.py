@@ -38,7 +38,7 @@ _ELEMENTWISE = {
 
 _TYPES = {("float32" if name == "float" else name): number for number, name in TYPE_NAMES.items()}
 
-#: What ONNX's attributes are for operators that have settings; half precision is computed in single.
+#: ONNX's attributes for operators that have settings; half precision is computed in single.
 _ATTRIBUTES: dict[str, Callable[[TfliteSite], dict[str, Any]]] = {
     "CAST": lambda site: {"to": require(_TYPES.get(site.kinds[0]), f"it casts to {site.kinds[0]}")},
     "GELU": lambda site: {"approximate": "tanh" if site.settings.get("approximate") else "none"},
@@ -188,7 +188,7 @@ def _axis(order: TfliteView, axis: int) -> int:
 
 
 def _in_known_order(site: TfliteSite, i: int = 0) -> TfliteView:
-    """An input as an image or as in the file; what is a row in another order is put right."""
+    """An input as an image or as in the file; an image in one row gets its shape back."""
     seen = site.seen(i)
     return seen if seen.form == "image" else TfliteView(site.in_file_order(i))
 
@@ -352,7 +352,7 @@ def _squared_difference(site: TfliteSite) -> TfliteView:
 RULES.update(
     {
         "BROADCAST_TO": lambda site: TfliteView(site.builder.method("expand", site.in_file_order(), *site.numbers(1, "shape"))),
-        # what they read: the scales of activations are found anew
+        # their inputs: the scales of activations are found again
         **dict.fromkeys(("DEQUANTIZE", "QUANTIZE"), lambda site: site.seen(0)),
         "PACK": lambda site: TfliteView(
             site.builder.call(torch.stack, list(map(site.in_file_order, range(len(site.inputs)))), site.setting("axis"))
@@ -419,7 +419,7 @@ def _pool(site: TfliteSite) -> TfliteView:
 
 @rule("TRANSPOSE_CONV")
 def _transposed_convolution(site: TfliteSite) -> TfliteView:
-    """Its first input is the shape that it makes; what SAME has too much of is cut off, the odd row behind."""
+    """Its first input is the shape that it makes; surplus rows of SAME are cut off, the odd row behind."""
     wanted, x = site.numbers(0, "shape"), site.image(2)
     weight, bias = _weights(site, 1)
     weight = weight.transpose(3, 0, 1, 2)
@@ -440,7 +440,7 @@ def _transposed_convolution(site: TfliteSite) -> TfliteView:
     return TfliteView(site.apply_activation(result), "image")
 
 
-#: What ONNX calls the places of pixels, by the setting.
+#: ONNX's names for the positions of pixels, by the setting.
 _COORDINATES = {"align_corners": "align_corners", "half_pixel_centers": "half_pixel"}
 
 

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from stretch.planning.result import BranchAnswer, PlanAnswer, SegmentAnswer
 
 
-# Charts as pieces of SVG that stand in a page; matplotlib draws them.
+# Charts as pieces of SVG in a page; matplotlib draws them.
 
-#: Fills that can be told apart by their brightness and their strokes as well as by their colour (Okabe and Ito's palette).
+#: Fills that differ in brightness and strokes as well as in colour (Okabe and Ito's palette).
 FILLS = (("#9ecae9", "//"), ("#ffd58a", "\\\\"), ("#a5dbc2", ".."), ("#e9b8d4", "xx"), ("#f2b48a", "++"), ("#d9d9d9", "--"))
 INK, ACCENT, OTHER = "#1a1a1a", "#004c99", "#8f3b00"
 
@@ -48,7 +48,7 @@ class Bar:
     row: str  # On which.
     start_ms: float  # From the beginning.
     ms: float  # Its length.
-    kind: str  # ``computing``, ``exchange``, ``join`` or ``others`` (what somebody else takes).
+    kind: str  # ``computing``, ``exchange``, ``join`` or ``others`` (other programs).
     label: str = ""  # Of the segment or subgraph.
 
 
@@ -68,8 +68,8 @@ class Chart:
     """A picture with words for those who cannot see it; drawn when a page is written."""
 
     name: str  # Unique in its page, one word.
-    title: str  # What it shows.
-    words: str  # What is to be seen in it.
+    title: str  # Subject of the chart.
+    words: str  # Its content in words.
     draw: "Callable[[], Figure]"  # Draws it.
     groups: Mapping[str, Sequence[Bar]] = field(default_factory=dict)  # Of a timeline, its bars by the name of their run.
     total_ms: float = 0.0  # Of a timeline, its length.
@@ -228,7 +228,7 @@ class Box:
 
     processor: str  # Where it runs.
     place: int  # Of that processor in the legend, from 0.
-    words: str  # What it computes and how long that takes.
+    words: str  # Its work and time.
     kind: str  # ``chain`` of blocks, or a ``part`` of the feature map.
     blocks: int = 1  # Blocks of the chain.
     height: float = _BLOCK  # Of the chain, px.
@@ -237,7 +237,7 @@ class Box:
     left: float = 0.0  # The same of the map's width or channels.
     share: float = 100.0  # Its extent, percent: of the height of a band, of the width else.
     across: bool = False  # Whether the part is one of channels or paths, drawn side by side; bands of rows lie one above the other.
-    halo: float = 0.0  # What it computes beyond its share, percent of its extent.
+    halo: float = 0.0  # Computation beyond its share, percent of its extent.
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,7 @@ class StretchedRow:
     meets: str  # How they meet; empty where there is one.
 
 
-#: What kinds of segments are called.
+#: Names of the kinds of segments.
 KINDS = {
     "whole": "stays whole",
     "stretch": "stretched: scaled copies side by side",
@@ -354,16 +354,16 @@ _PACKAGES = ("nn-stretch", "torch", "onnxruntime", "numpy")
 class Fact:
     """A key figure."""
 
-    label: str  # What it is.
+    label: str  # Its label.
     value: str  # The number with its unit, or a word.
-    note: str = ""  # What it has to be read with.
+    note: str = ""  # A remark for the reader.
 
 
 @dataclass(frozen=True)
 class Grid:
     """A table."""
 
-    caption: str  # What it shows.
+    caption: str  # Its caption.
     columns: Sequence[str]  # Headings.
     rows: Sequence[Sequence[str]]  # Cells as text, as many as headings.
     right: Sequence[int] = ()  # Columns that are numbers, by their place.
@@ -397,14 +397,14 @@ class Page:
     lead: Sequence[str] = ()  # The answer in a sentence or two, where there is no `brief`.
     facts: Sequence[Fact] = ()  # The numbers that are read first.
     sections: Sequence[Section] = ()  # In order.
-    warnings: Sequence[str] = ()  # What a reader must know.
+    warnings: Sequence[str] = ()  # Warnings for the reader.
     source: str = "predicted"  # Where the numbers come from: ``predicted``, ``simulated``, ``measured``, or several of these.
-    made_from: Sequence[tuple[str, str]] = ()  # What led to the page besides, as label and value: the command, the profile, the weights.
-    notes: Sequence[str] = ()  # What a terminal has last, and a page not: what to do next.
+    made_from: Sequence[tuple[str, str]] = ()  # Sources of the page, as label and value: the command, the profile, the weights.
+    notes: Sequence[str] = ()  # Last lines in a terminal, absent from a page: the next step.
     facts_printed: bool = True  # Whether a terminal has the facts, too.
     #: Answer, numbers, reason, confidence and next command, which begin every rendering; a terminal shows no more unless details are asked for.
     brief: Sequence["str | Grid"] = ()
-    refused: bool = False  # Whether it tells why there is no result.
+    refused: bool = False  # Whether it gives the reason why there is no result.
     language: Literal["en"] = field(default="en", init=False)
 
     @property
