@@ -4,19 +4,24 @@ A layer that is not known becomes an opaque operator of the shape that the file
 states for it, or of its input's, so that whatever ncnn runs can be predicted.
 """
 
+import operator
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
+from typing import TYPE_CHECKING, SupportsIndex
 
-from predictors.errors import StretchError, need
+from predictors.errors import StretchError, UsageError, need
 from predictors.files import read_bytes
 from predictors.graph import Op, OpGraph, unique_name
 from predictors.operators import kind_of
 from predictors.operators.opaque import attributes
 from predictors.registry import RuleTable
 from predictors.shapes import Attr, Shape, ints, same_padding
+
+if TYPE_CHECKING:
+    from predictors.formats.onnx import InputShapes
 
 #: First line of every file of this format.
 MAGIC = "7767517"
@@ -433,7 +438,7 @@ def _permute(layer: NcnnLayer, reads: list[Blob]) -> list[Sequence[NcnnStep] | B
 MAX_BYTES = 8 << 20
 
 
-def read_ncnn(path: str | Path, input_shape: Sequence[int] | None = None) -> OpGraph:
+def read_ncnn(path: str | Path, input_shape: "InputShapes | None" = None) -> OpGraph:
     """The operator graph of an ncnn network.
 
     Args:
@@ -441,15 +446,19 @@ def read_ncnn(path: str | Path, input_shape: Sequence[int] | None = None) -> OpG
         input_shape: Batch 1, channels, height, width; what the file states if None.
 
     Raises:
+        UsageError: If shapes are given by name, or of several inputs.
         StretchError: If the file cannot be read, is damaged, states no size of its input and none is
             given, or has a layer that does not fit what it reads; names the line.
     """
     path = Path(path)
+    sizes = tuple(operator.index(size) for size in input_shape or () if isinstance(size, SupportsIndex))
+    if len(sizes) != len(input_shape or ()):
+        raise UsageError(f"{path} is an ncnn network, whose one input has no name", "give its shape alone, as 3x224x224")
     try:
         text = read_bytes(path, "ncnn network", MAX_BYTES).decode()
     except UnicodeDecodeError as error:
         raise StretchError(f"{path} is no ncnn network: it is no text", "give the text file `NAME.param`, not the binary one") from error
-    return NcnnLowering(parse_layers(text, str(path)), path).graph(tuple(input_shape) if input_shape else None)
+    return NcnnLowering(parse_layers(text, str(path)), path).graph(sizes or None)
 
 
 class NcnnLowering:

@@ -155,7 +155,7 @@ def check_precision(devices: Sequence[DeviceProfile], precision: str | None) -> 
         raise UsageError(f"no processor of {names} runs in `{precision}` or a wider precision", f"choose {', '.join(PRECISIONS)}")
 
 
-def precisions_at(device: DeviceProfile, precision: str | None) -> dict[str, str]:
+def precisions_at(device: DeviceProfile, precision: str | None) -> dict[str, Precision]:
     """The precision of each processor that has one to offer.
 
     Args:

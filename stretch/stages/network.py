@@ -54,9 +54,11 @@ def read_network(
     from stretch.capture import capture
 
     with phase("load"):
-        input_shape = None if callable(shape) else shape
-        options = {"weights": weights, "seed": seed, "trust_code": trust_code, "input_shape": input_shape, "fit_statistics": fit_statistics}
-        loaded = load_model(model, **options) if isinstance(model, str) else model()
+        if isinstance(model, str):
+            size = None if callable(shape) else shape
+            loaded = load_model(model, weights=weights, seed=seed, trust_code=trust_code, input_shape=size, fit_statistics=fit_statistics)
+        else:
+            loaded = model()
     check_numbers(loaded.module, loaded.name)
     traced_shape = shape(loaded) if callable(shape) else _requested_shape(model, shape)
     name = loaded.name.rpartition("/")[2] if portable and is_file(loaded.name) else loaded.name

@@ -16,7 +16,7 @@ from predictors.joins import join_of
 from predictors.rewrites.grouped import PART
 from stretch.export.lowering import subgraph_of
 from stretch.planning.design.branch_design import safe_name
-from stretch.transform.model import Branch, BranchedModel, op_weights
+from stretch.transform.model import Branch, BranchedModel, op_weights, statistics_of
 
 #: Largest integer of a weight in int8, whose scale is symmetric.
 WEIGHT_LEVELS = 127
@@ -124,7 +124,8 @@ class RoundedModel(nn.Module):
         part = self._segments[name]
         with torch.autocast(x.device.type, enabled=False):
             outputs = [branch(f"{name}.{processor}", x.float()) for processor in part.names]
-            return outputs[0] if len(outputs) == 1 else self.model.segment(name).join(*outputs)
+            joined: torch.Tensor = outputs[0] if len(outputs) == 1 else self.model.segment(name).join(*outputs)
+        return joined
 
     @torch.no_grad()
     def _observe_ranges(self, tensors: Mapping[str, Sequence[str]], images: Sequence[torch.Tensor]) -> Ranges:
@@ -201,7 +202,8 @@ class _RoundedBranch:
     def run(self, x: torch.Tensor, tensor: str, rounded: Rounding) -> torch.Tensor:
         """Return the output of the branch."""
         if self.precision == "fp32":
-            return self.branch(x)
+            whole: torch.Tensor = self.branch(x)
+            return whole
         source = self.branch.sources[0]
         value, scale = rounded(tensor, x)
         values, scales = {source: value}, {source: scale}
@@ -227,23 +229,22 @@ class _RoundedBranch:
             # two nodes of the file, both of which round
             return inputs[0] * rounded(f"{self.prefix}{name}.sigmoid", torch.sigmoid(inputs[0]))[0]
         if not isinstance(module, nn.Conv2d | nn.Linear):
-            return module(*inputs)
+            output: torch.Tensor = module(*inputs)
+            return output
         weight, bias = module.weight, module.bias
         norm = self.folded.get(name)
         if norm is not None:
-            assert norm.running_mean is not None
-            assert norm.running_var is not None
-            factor = torch.rsqrt(norm.running_var + norm.eps) * (1 if norm.weight is None else norm.weight)
-            offset = (0 if norm.bias is None else norm.bias) - factor * norm.running_mean
+            mean, variance = statistics_of(norm)
+            factor = torch.rsqrt(variance + norm.eps) * (1 if norm.weight is None else norm.weight)
+            offset = (0 if norm.bias is None else norm.bias) - factor * mean
             weight = weight * factor.reshape(-1, *[1] * (weight.dim() - 1))
             bias = offset if bias is None else bias * factor + offset
         if self.precision == "fp16":
             weight, bias = _half(weight), None if bias is None else _half(bias)
         else:
             weight, bias = _per_channel(weight, bias, scale)
-        if isinstance(module, nn.Linear):
-            return F.linear(inputs[0], weight, bias)
-        return module._conv_forward(inputs[0], weight, bias)
+        output = F.linear(inputs[0], weight, bias) if isinstance(module, nn.Linear) else module._conv_forward(inputs[0], weight, bias)
+        return output
 
 
 def _half(value: torch.Tensor) -> torch.Tensor:

@@ -36,10 +36,11 @@ def network_of(name: str, run: Timeline, costs: Costs) -> Network:
     """A predicted run as a network: a subgraph for each branch of each segment, and for each segment that stays whole."""
     if run.sides:
         raise UsageError(f"{name} has several inputs or outputs, which are not planned together with another network", "plan it alone")
-    device, arriving = costs.predictor.device, ("x",)
-    subgraphs, joins, times = [], [], {}
+    device, subgraphs, joins = costs.predictor.device, list[PlannedSubgraph](), list[PlannedJoin]()
+    times: dict[str, StepTime] = {}
+    arriving: tuple[str, ...] = ("x",)
     for number, row in enumerate(run.segments):
-        segment, written = f"{number}.{row.design.name}", []
+        segment, written = f"{number}.{row.design.name}", list[str]()
         several = len({branch.scale.processor for branch in row.branches}) > 1
         for i, branch in enumerate(row.branches):
             family = device.processor(branch.scale.processor).family

@@ -12,7 +12,7 @@ from stretch.capture import Captured
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, safe_name, undivided
 from stretch.planning.design.scale import ENTRY_CONV, ENTRY_NORM, JOIN_CONV, ScaledBranch, backbone_parts, scaled_branches
 from stretch.planning.network.segments import backbone_of
-from stretch.transform.model import Branch, BranchedModel, BranchedSegment
+from stretch.transform.model import Branch, BranchedModel, BranchedSegment, statistics_of
 from stretch.transform.width import InheritedChannels, InputChannels, choose_units, importance
 
 
@@ -98,7 +98,7 @@ def fill_branch(
         norm = module.get_submodule(ENTRY_NORM)
         assert isinstance(norm, nn.BatchNorm2d)
         # With this variance the batch norm is the identity up to one bit.
-        norm.running_var.fill_(1 - norm.eps)
+        statistics_of(norm)[1].fill_(1 - norm.eps)
 
 
 def load_weights(module: nn.Module, weights: dict[str, torch.Tensor]) -> None:

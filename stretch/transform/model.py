@@ -1,7 +1,7 @@
 """The branched network as a torch module: segments of branches that meet at joins."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -38,8 +38,6 @@ def weights_in_parts(graph: OpGraph, weights: Mapping[str, Mapping[str, Any]]) -
 
 def weights_of_wholes(graph: OpGraph, weights: Mapping[str, Mapping[str, Any]]) -> Weights:
     """The inverse of `weights_in_parts`; an operator lacks a weight if one of its parts does."""
-    import torch
-
     in_wholes: Weights = {name: dict(tensors) for name, tensors in weights.items()}
     for owner, parts in _parts(graph).items():
         part_weights = [in_wholes.pop(name, {}) for name in parts]
@@ -55,6 +53,23 @@ def _parts(graph: OpGraph) -> dict[str, list[str]]:
         if owner_of(op) != op.name and graph.op_weights(op):
             parts.setdefault(owner_of(op), []).append(op.name)
     return parts
+
+
+Network = TypeVar("Network", bound=nn.Module)
+
+
+def to_channels_last(module: Network) -> Network:
+    """Lay the weights of a network's convolutions out channels last, which GPUs compute faster; return the network."""
+    # torch's stub of `Module.to` lacks this form, which its documentation has
+    module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return module
+
+
+def statistics_of(norm: nn.modules.batchnorm._BatchNorm) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the mean and variance that a batch norm keeps, (channels,) each."""
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    return norm.running_mean, norm.running_var
 
 
 #: Statistics without a channel axis: a batch norm's number of batches.
@@ -163,7 +178,7 @@ class BranchedSegment(nn.Module):
     def __init__(self, design: SegmentDesign, branches: Sequence[ScaledBranch], whole: OpGraph | None = None) -> None:
         super().__init__()
         # in a tuple, so that torch does not register it: it has no weights
-        self._whole = () if whole is None else (Branch(whole),)
+        self._whole = tuple(Branch(graph) for graph in (whole,) if graph is not None)
         division = design.division
         self._taken = tuple(branch.taken for branch in branches) if division is not None and division.weights == "slices" else ()
         if self._taken:
@@ -207,7 +222,7 @@ class BranchedSegment(nn.Module):
 
     def _apply(self, fn: Any, recurse: bool = True) -> "BranchedSegment":
         """Move or convert the module; shared tensors stay shared."""
-        super()._apply(fn, recurse)
+        nn.Module._apply(self, fn, recurse)
         self._share()
         return self
 
@@ -341,14 +356,14 @@ class BranchedModel(nn.Module):
             (first, key), *others = weight.holders
             tensor = modules[first].get_parameter(key) if key in modules[first]._parameters else modules[first].get_buffer(key)
             for name, other in others:
-                held = modules[name]._parameters if other in modules[name]._parameters else modules[name]._buffers
-                held[other] = tensor  # type: ignore[assignment]
+                held: dict[str, Any] = modules[name]._parameters if other in modules[name]._parameters else modules[name]._buffers
+                held[other] = tensor
         for segment in segments:
             segment._share()
 
     def _apply(self, fn: Any, recurse: bool = True) -> "BranchedModel":
         """Move or convert the module; shared tensors stay shared."""
-        super()._apply(fn, recurse)
+        nn.Module._apply(self, fn, recurse)
         self._share()
         return self
 

@@ -26,7 +26,7 @@ from stretch.transform.build import build
 from stretch.transform.calibrate.run import undivided_design
 from stretch.transform.calibrate.split import held_back
 from stretch.transform.calibrate.statistics import norms, renew_statistics
-from stretch.transform.model import BACKBONE, BranchedModel
+from stretch.transform.model import BACKBONE, BranchedModel, to_channels_last
 from stretch.transform.tensors import load_optimizer, optimizer_tensors, under, write_tensors
 
 #: Steps before the recording, in which libraries choose their kernels and the optimiser makes its state.
@@ -256,7 +256,7 @@ class SegmentPairs:
     def __init__(self, model: BranchedModel, captured: Captured) -> None:
         original = build(captured, undivided_design(captured, model.design)).to(next(model.parameters()).device)
         if next(original.parameters()).is_cuda:  # where depthwise convolutions are three times as fast with channels last
-            original, model = (network.to(memory_format=torch.channels_last) for network in (original, model))
+            original, model = map(to_channels_last, (original, model))
         stages = [
             SegmentPair(part.name, part.end, model.get_submodule(part.name), original.get_submodule(part.name))
             for part in model.design.segments

@@ -7,7 +7,7 @@ as the paper's for ImageNet are.
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -25,6 +25,7 @@ from stretch.capture import Captured
 from stretch.transform.build import build
 from stretch.transform.calibrate.run import undivided_design
 from stretch.transform.calibrate.statistics import norms
+from stretch.transform.model import statistics_of, to_channels_last
 from stretch.transform.refine import ReplayedStep, fingerprint, scheduled_adam
 
 #: Between two steps an image moves by up to such a part of its height.
@@ -67,6 +68,9 @@ class _Moments(torch.autograd.Function):
         return torch.addcmul(offset, x, slope)
 
 
+_moments: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]] = _Moments.apply
+
+
 class _Statistics:
     """How far what batch-norms read is from what they keep the statistics of.
 
@@ -90,12 +94,11 @@ class _Statistics:
             handle.remove()
 
     def _note(self, layer: nn.modules.batchnorm._BatchNorm, inputs: tuple[torch.Tensor]) -> None:
-        mean, variance = _Moments.apply(inputs[0])
-        assert layer.running_mean is not None
-        assert layer.running_var is not None
-        kept = layer.running_var + layer.eps
+        mean, variance = _moments(inputs[0])
+        kept_mean, kept_variance = statistics_of(layer)
+        kept = kept_variance + layer.eps
         variance = variance.clamp_min(0) + layer.eps
-        self._values.append(((variance + (mean - layer.running_mean).square()) / kept - 1 - (variance / kept).log()).mean() / 2)
+        self._values.append(((variance + (mean - kept_mean).square()) / kept - 1 - (variance / kept).log()).mean() / 2)
 
 
 def synthesise(captured: Captured, preprocessing: Preprocessing, how: Synthesis, progress: Progress = silent) -> list[torch.Tensor]:
@@ -120,7 +123,7 @@ def synthesise(captured: Captured, preprocessing: Preprocessing, how: Synthesis,
             "images can be made only from a network that reads a picture and answers with class scores", "leave synthetic out"
         )
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = build(captured, undivided_design(captured)).to(device, memory_format=torch.channels_last).eval().requires_grad_(False)
+    model = to_channels_last(build(captured, undivided_design(captured)).to(device)).eval().requires_grad_(False)
     layers = [layer for layer in norms(model) if isinstance(layer.running_mean, torch.Tensor)]
     if not layers:
         raise StretchError(

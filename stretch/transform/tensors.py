@@ -70,10 +70,10 @@ def load_optimizer(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.
     """Restore an optimiser's state from `optimizer_tensors`."""
     states: dict[int, dict[str, Any]] = {}
     for name, value in under(tensors, _OPTIMIZER).items():
-        index, _, key = name.partition(".")
-        parameter = parameters[int(index)]
+        number, _, key = name.partition(".")
+        parameter = parameters[int(number)]
         # The parameter's memory layout keeps the order of sums.
         like = torch.empty_like(parameter) if value.shape == parameter.shape else torch.empty_like(value, device=parameter.device)
-        states.setdefault(int(index), {})[key] = like.copy_(value)
+        states.setdefault(int(number), {})[key] = like.copy_(value)
     for index, state in states.items():
         optimizer.state[parameters[index]].update(state)

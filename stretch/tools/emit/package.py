@@ -196,7 +196,7 @@ class _ClassWriter:
             del variables[name]
         run = []
         for line in lines:
-            text = _PLACEHOLDER.sub(lambda match, reads=line.reads: variables[reads[int(match[1])]], line.expression)
+            text = _with_names(line.expression, [variables[read] for read in line.reads])
             for read in line.reads:
                 left[read] -= 1
             for read in [name for name in dict.fromkeys(line.reads) if not left[name]]:
@@ -211,6 +211,10 @@ def _substitute(outer: str, inner: str) -> str:
     # a call has brackets of its own around what it reads first
     bare = not re.search(r"\w\(\{0\}", outer)
     return outer.replace("{0}", f"({inner})" if bare and _LOOSE.search(inner) else inner)
+
+
+def _with_names(expression: str, names: Sequence[str]) -> str:
+    return _PLACEHOLDER.sub(lambda match: names[int(match[1])], expression)
 
 
 def _free_variable(taken: Iterable[str]) -> str:
@@ -479,19 +483,22 @@ def emit(
     """
     folder = Path(out)
     check_folder(folder)
+    model: nn.Module
+    warnings: list[str] = []
     if (Path(source) / MANIFEST).is_file() or (Path(source).is_dir() and not names_code(source)):
         if shape is not None or weights != "default":
             raise UsageError(f"{source} is a bundle, which has its own input and weights", "leave the options of a model out")
         bundle = load_bundle(source, check_hashes=True)
         networks = load_bundle_model(bundle)
-        sources, model, how = branched_sources(networks.original.graph, networks.model), networks.model, " in branches"
-        facts = {"network": bundle.manifest.model.name, "segments": len(networks.model.design.segments), "warnings": []}
+        sources, how, model = branched_sources(networks.original.graph, networks.model), " in branches", networks.model
+        name, segments = bundle.manifest.model.name, len(networks.model.design.segments)
     else:
         network = read_network(source, shape, weights=weights, seed=seed, trust_code=trust_code, portable=True)
-        sources, model, how = captured_sources(network.captured), network.captured.module, ""
-        facts = {"network": network.graph.name, "segments": 1, "warnings": list(network.loaded.warnings)}
+        sources, how, model = captured_sources(network.captured), "", network.captured.module
+        name, segments, warnings = network.graph.name, 1, list(network.loaded.warnings)
     files, error = write_package(folder, sources, model, f"{sources.name}{how}, written by nn-stretch.")
-    return EmitAnswer(package=folder, branched=bool(how), files=files, max_error=error, **facts)
+    branched = bool(how)
+    return EmitAnswer(package=folder, network=name, branched=branched, files=files, segments=segments, max_error=error, warnings=warnings)
 
 
 def check_folder(out: Path) -> None:

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -181,8 +182,13 @@ _RULES: dict[str, Any] = {
     "shift": lambda op, shapes: _module(ChannelShift, shapes[0][1]),
 }
 
+
+def _fixed_code(code: OperatorCode, op: Op, shapes: Sequence[Shape]) -> OperatorCode:
+    return code
+
+
 for _kind, _expression in _UNARY.items():
-    codes.register(_kind)(lambda op, shapes, expression=_expression: OperatorCode(expression))
+    codes.register(_kind)(partial(_fixed_code, OperatorCode(_expression)))
 for _kind, _rule in _RULES.items():
     codes.register(_kind)(_rule)
 

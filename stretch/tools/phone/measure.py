@@ -8,7 +8,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -208,8 +208,15 @@ def workspace(phone: Phone) -> Iterator[Phone]:
 def call(program: str, words: Sequence[str], what: str, limit: float, *, checked: bool = True) -> CallResult:
     """Run `adb` (`limit`: seconds after which it is ended)."""
     try:
-        streams = {"capture_output": True, "stdin": subprocess.DEVNULL, "text": True, "encoding": "utf-8", "errors": "replace"}
-        ended: CallResult = subprocess.run([program, *words], timeout=limit, check=False, **streams)
+        ended = subprocess.run(
+            [program, *words],
+            timeout=limit,
+            check=False,
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            encoding="utf-8",
+            errors="replace",
+        )
     except subprocess.TimeoutExpired as error:
         raise StretchError(
             f"cannot {what}: adb did not end within {limit:g} s", "look at the phone, or allow more with --time-limit"
@@ -272,6 +279,7 @@ def run_side_by_side(
         replay(scratch / "record.jsonl")
         output = read_npy(scratch / "output_0.npy", "output")
         expected = Sequential(bundle.file(bundle.manifest.whole)).run(x)
+        assert not isinstance(expected, Mapping)
         if output.shape != expected.shape:
             raise StretchError(f"the runner's output has the shape {output.shape}, and the model's is {expected.shape}")
         if trace is not None:
@@ -541,7 +549,7 @@ class PhoneTable:
     device: str  # The phone's name in them.
     runtime: str  # What measures.
 
-    def where(self, work: SignatureWork) -> tuple[str, ...]:
+    def where(self, work: SignatureWork) -> tuple[str, str, str, str, str, str]:
         """Return the key of a signature on a processor of this phone."""
         return self.device, work.network, work.place.family, work.place.core_set, work.precision, self.runtime
 
@@ -553,7 +561,7 @@ class PhoneTable:
             raise StretchError(
                 f"{self.table.folder} has another network called `{graph.name}`", "choose another folder with --measurements"
             )
-        rows = [KernelLatency(*where, kernel.name, "", *kernel.cost, ms) for kernel, ms in kernels]
+        rows = [KernelLatency(*where, kernel.name, "", **kernel.cost._asdict(), ms=ms) for kernel, ms in kernels]
         # relatives of a signature, which are left out with it when a fit is judged, are the branches of its segment
         family = f"{bundle.manifest.model.name}:{work.segment}"
         self.table.add(graph, family, Latency(*where, spoken.ms, spoken.std_ms), rows)
@@ -596,8 +604,8 @@ def measured_row(
         signature=work.signature,
         processor=work.place.name,
         precision=work.precision,
-        ms=told and told.ms,
-        std_ms=told and told.std_ms,
+        ms=None if told is None else told.ms,
+        std_ms=None if told is None else told.std_ms,
         kernels=len(kernels),
         reason=reason,
     )
@@ -628,6 +636,8 @@ def measure(bundle: Bundle, request: PhoneRequest, x: NDArray[Any], step: Step =
     """
     if request.benchmark is None and request.runner is None:
         raise UsageError("--adb needs something to run on the phone", "give --benchmark-model FILE, --runner FILE or both")
+    if request.runner is not None and len(bundle.manifest.inputs) + len(bundle.manifest.outputs) > 2:
+        raise UsageError("--runner runs networks of one input and one output", "leave it out, and give --benchmark-model FILE")
     content, _ = bundle_tflite(bundle)
     mask = mask_of(request.cores)
     libraries = _files(request)

@@ -102,8 +102,16 @@ def fit(graph: OpGraph, designs: Sequence[BranchDesign], accuracies: Sequence[fl
     correlation, p_value = (0.0, 1.0) if np.ptp(held_out) == 0 else (float(correlation_test.statistic), float(correlation_test.pvalue))
     by_segment = {name: tuple(float(w) for w in part) for name, part in zip(names, weights.reshape(len(names), -1), strict=True)}
     rmse = float(np.sqrt(np.mean((y - np.array(held_out)) ** 2)))
-    ranked = {"designs": len(y), "rank_correlation": correlation, "p_value": p_value, "rmse": rmse}
-    return AccuracyPredictor(model=graph.name, base=float(base), weights=by_segment, **ranked), held_out
+    predictor = AccuracyPredictor(
+        model=graph.name,
+        base=float(base),
+        weights=by_segment,
+        designs=len(y),
+        rank_correlation=correlation,
+        p_value=p_value,
+        rmse=rmse,
+    )
+    return predictor, held_out
 
 
 def _ridge(x: Floats, y: Floats) -> tuple[float, Floats]:

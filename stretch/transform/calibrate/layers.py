@@ -15,7 +15,7 @@ from stretch.operators.products import PaddedConv2d
 from stretch.planning.design.scale import ENTRY_CONV, ENTRY_NORM, JOIN_CONV
 from stretch.planning.network.segments import Block, Segment
 from stretch.transform.calibrate.statistics import Batches, Norm, Values, walk
-from stretch.transform.model import Branch
+from stretch.transform.model import Branch, statistics_of
 from stretch.transform.width import InheritedChannels
 
 #: Operator of a branch → operator of the original that it reproduces, where it is another one.
@@ -355,7 +355,7 @@ def _fit_layer(layer: nn.Conv2d | nn.Linear, norm: Norm | None, inputs: torch.Te
     outputs, groups = len(weight), layer.groups if isinstance(layer, nn.Conv2d) else 1
     sums = Regression(groups, weight.shape[1], outputs // groups, weight.device)
     sums.add(inputs, targets)
-    scale = norm.weight / (norm.running_var + norm.eps).sqrt() if norm else torch.ones_like(weight[:, 0])
+    scale = norm.weight / (statistics_of(norm)[1] + norm.eps).sqrt() if norm else torch.ones_like(weight[:, 0])
     fitted, bias = sums.solve(ridge, weight * scale[:, None], intercept=norm is not None or layer.bias is not None)
     if norm is None:
         length = torch.ones_like(bias)
@@ -366,8 +366,9 @@ def _fit_layer(layer: nn.Conv2d | nn.Linear, norm: Norm | None, inputs: torch.Te
         length = weight.norm(dim=1).clamp_min(1e-12) / fitted.norm(dim=1).clamp_min(1e-12)
         if layer.bias is not None:
             layer.bias.zero_()
-        norm.running_mean.zero_()
-        norm.running_var.fill_(1 - norm.eps)
+        mean, variance = statistics_of(norm)
+        mean.zero_()
+        variance.fill_(1 - norm.eps)
         norm.weight.copy_(1 / length)
         norm.bias.copy_(bias)
     layer.weight.copy_((fitted * length[:, None]).reshape(layer.weight.shape))

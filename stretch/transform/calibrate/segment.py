@@ -71,7 +71,8 @@ class Elimination:
     def costs(self, units: torch.Tensor) -> torch.Tensor:
         """Error by the removal of each single unit, relative to the variance of the outputs."""
         weight = self._weight[:, units].movedim(0, 2)
-        return (weight * torch.linalg.solve(self._diagonal_blocks(units), weight)).sum((1, 2)) / self._size
+        solved: torch.Tensor = torch.linalg.solve(self._diagonal_blocks(units), weight)
+        return (weight * solved).sum((1, 2)) / self._size
 
     def _diagonal_blocks(self, units: torch.Tensor) -> torch.Tensor:
         """The part of the inverse that is each unit's own, (units, inputs of each, inputs of each)."""
@@ -132,7 +133,8 @@ def conditional_covariance(covariance: torch.Tensor, given: torch.Tensor, ridge:
     penalty = ridge * covariance.diagonal().mean().clamp_min(1e-12)
     eye = torch.eye(len(given), dtype=covariance.dtype, device=covariance.device)
     rows = covariance[given]
-    return covariance - rows.mT @ torch.linalg.solve(rows[:, given] + penalty * eye, rows)
+    explained: torch.Tensor = rows.mT @ torch.linalg.solve(rows[:, given] + penalty * eye, rows)
+    return covariance - explained
 
 
 def inverse_of(covariance: torch.Tensor, ridge: float) -> torch.Tensor:
@@ -145,7 +147,8 @@ def inverse_of(covariance: torch.Tensor, ridge: float) -> torch.Tensor:
         return torch.cholesky_inverse(triangle)
     # rounding of fp32 products may make variances slightly negative
     values, vectors = torch.linalg.eigh((covariance + covariance.mT) / 2)
-    return (vectors / (values.clamp_min(0) + penalty)) @ vectors.mT
+    inverse: torch.Tensor = (vectors / (values.clamp_min(0) + penalty)) @ vectors.mT
+    return inverse
 
 
 #: Layers with more inputs are ignored, as their covariance would be too expensive.
@@ -172,9 +175,10 @@ def find_covariances(whole: Branch, source: OpGraph, original_inputs: Batches, i
         if op.kind == "input" or not kind_of(op.kind).dense(op.attrs):
             continue
         layer = whole.get_submodule(op.name)
-        inputs = layer.weight[0].numel()
+        weight = layer.get_parameter("weight")
+        inputs = weight[0].numel()
         if inputs <= MAX_INPUTS:
-            products[op.name] = sums = Products(1, inputs, layer.weight.device)
+            products[op.name] = sums = Products(1, inputs, weight.device)
             count = pixels_for(images, inputs)
             handles.append(
                 layer.register_forward_pre_hook(
@@ -358,7 +362,7 @@ def choose_blocks(
         return [{} for _ in sources]
     images = torch.cat(list(there))
     x = images[torch.arange(min(len(images), IMAGES)) * len(images) // min(len(images), IMAGES)]
-    join, known, branch_matches, start = join_of(part.join), [], [], 0
+    join, known, branch_matches, start = join_of(part.join), list[torch.Tensor](), [], 0
     wanted = _rows(whole(x))
     for scale, source, counts in zip(part.branches, sources, left_out, strict=True):
         partition = slice(start, start + scale.partition) if join.divides else slice(None)
@@ -413,7 +417,7 @@ def _choose(
     ridge: float,
 ) -> list[Block]:
     """Blocks whose removal changes the output least, in their order, with the given number per run."""
-    remaining, removed = dict(counts), set()
+    remaining, removed = dict(counts), set[int]()
     candidates = [i for i, block in enumerate(segment.blocks) if block.removable and block.run in remaining]
     # greedy one by one if that is cheap; else several at a time
     at_once = max(1, -(-sum(counts.values()) * len(candidates) // (2 * RUNS)))
@@ -480,13 +484,15 @@ def fit_join(
     join = join_of(part.join)
     if not join.convolves:
         return
-    convolutions = [segment.get_submodule(f"{safe_name(b.processor)}.{JOIN_CONV}") for b in part.branches]
+    modules = (segment.get_submodule(f"{safe_name(b.processor)}.{JOIN_CONV}") for b in part.branches)
+    convolutions = [module for module in modules if isinstance(module, nn.Conv2d)]
     groups = [list(range(len(convolutions)))] if join.adds else [[i] for i in range(len(convolutions))]
     if trunk is not None:
         alone = convolutions[trunk]
         for conv in convolutions:
             conv.weight.zero_()
         alone.weight.copy_(torch.eye(len(alone.weight), device=target.device)[:, :, None, None])
+        assert alone.bias is not None
         alone.bias.zero_()
         target = target - backbones[trunk]
         groups[0].remove(trunk)
@@ -499,7 +505,6 @@ def fit_join(
         sums.add(torch.cat([backbones[i] for i in group], 1), target[:, start:stop])
         weight, bias = sums.solve(ridge, prior)
         for conv, part_weight in zip(convs, weight.split([conv.weight.shape[1] for conv in convs], 1), strict=True):
-            assert isinstance(conv, nn.Conv2d)
             assert conv.bias is not None
             conv.weight.copy_(part_weight[:, :, None, None])
             # A sum adds up the biases of its branches: the first carries it.

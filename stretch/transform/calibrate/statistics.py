@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from stretch.planning.design.scale import JOIN_CONV
-from stretch.transform.model import Branch
+from stretch.transform.model import Branch, statistics_of
 
 Batches = Sequence[torch.Tensor]
 #: What each operator computed, batch by batch.
@@ -72,8 +72,9 @@ def renewed_backbone(branch: Branch, arriving: Batches, fitted: int) -> list[tor
             for x in reads[0][:fitted]:
                 moments.add(x)
             mean, variance = moments.take()
-            layer.running_mean.copy_(mean)
-            layer.running_var.copy_(variance)
+            kept_mean, kept_variance = statistics_of(layer)
+            kept_mean.copy_(mean)
+            kept_variance.copy_(variance)
 
     return walk(branch, arriving, visit)
 
@@ -94,11 +95,12 @@ def rebase_statistics(segment: nn.Module, arriving: Batches) -> list[torch.Tenso
             handle.remove()
     for norm, moments in moments_by_norm.items():
         mean, variance = moments.take()
-        old = norm.weight / (norm.running_var + norm.eps).sqrt()
-        norm.bias.add_(old * (mean - norm.running_mean))
+        kept_mean, kept_variance = statistics_of(norm)
+        old = norm.weight / (kept_variance + norm.eps).sqrt()
+        norm.bias.add_(old * (mean - kept_mean))
         norm.weight.copy_(old * (variance + norm.eps).sqrt())
-        norm.running_mean.copy_(mean)
-        norm.running_var.copy_(variance)
+        kept_mean.copy_(mean)
+        kept_variance.copy_(variance)
     return outputs
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictors.errors import StretchError
+from predictors.errors import StretchError, UsageError
 from predictors.formats.ncnn import parse_layers, read_ncnn
 from predictors.fusion import fuse
 from predictors.graph import OpGraph
@@ -82,6 +82,12 @@ def test_input_without_a_size_needs_one(tmp_path):
     with pytest.raises(StretchError, match="states no size"):
         read_ncnn(path)
     assert read_ncnn(path, (1, 3, 9, 9)).by_name["r"].shape == (1, 3, 9, 9)
+
+
+@pytest.mark.parametrize("shapes", [{"x": (1, 3, 9, 9)}, [(1, 3, 9, 9)]])
+def test_shape_by_name_or_of_several_inputs_is_refused(tmp_path, shapes):
+    with pytest.raises(UsageError, match="whose one input has no name"):
+        read_ncnn(write(tmp_path, NETWORK), shapes)
 
 
 def test_file_that_is_no_text_or_not_there_is_refused(tmp_path):

@@ -5,6 +5,7 @@ import dataclasses
 import json
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -252,6 +253,14 @@ def test_accelerators_are_chosen_by_the_libraries_that_are_there(whole_bundle, l
     adb.plays(calls(left[1], "--accelerator=dsp=npu,gpu=gpu", "--dispatch-folder={folder}", libraries=names))
     measure(whole_bundle, dataclasses.replace(runner_request, libraries=folder), left[0])
     adb.ended()
+
+
+@pytest.mark.parametrize("ends", [{"inputs": ("x", "y")}, {"outputs": ("x", "y")}])
+def test_runner_of_a_network_of_several_inputs_or_outputs_is_refused_before_the_phone_is_asked(whole_bundle, adb, runner_request, ends):
+    several = dataclasses.replace(whole_bundle, manifest=msgspec.structs.replace(whole_bundle.manifest, **ends))
+    adb.plays([])
+    with pytest.raises(UsageError, match="one input and one output"):
+        measure(several, runner_request, np.zeros(1))
 
 
 def test_other_numbers_are_told_as_a_difference(whole_bundle, left, adb, runner_request):
