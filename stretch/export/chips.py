@@ -66,7 +66,7 @@ def export_contexts(bundle: Bundle, out: Path, chips: Sequence[str], progress: P
         chips: Keys of `scheduler.delegates.dsp.CHIPS`.
 
     Returns:
-        What was written, and how far the code on the simulator is from the int8 subgraphs on ONNX Runtime.
+        The written files, and the distance of the code on the simulator from the int8 subgraphs on ONNX Runtime.
     """
     manifest = bundle.manifest
     chosen = _select_subgraphs(bundle, chips, "nothing to compile", "--precision dsp=int8 --images DIR")
@@ -109,7 +109,7 @@ def _select_subgraphs(bundle: Bundle, chips: Sequence[str], nothing: str, option
 
 
 def _tensors(bundle: Bundle) -> dict[str, NDArray[Any]]:
-    """What crosses subgraphs for a random input, on ONNX Runtime."""
+    """Tensors between subgraphs for a random input, on ONNX Runtime."""
     manifest = bundle.manifest
     return replay(manifest, {sub.name: runner(str(bundle.file(sub.file))) for sub in manifest.subgraphs}, random_input(bundle))
 
@@ -222,7 +222,7 @@ def _sdk(toolchain: Toolchain, folder: Path) -> Path:
     folder.mkdir()
     for name in LIBRARIES:
         (folder / name).symlink_to(toolchain.libraries / name)
-    # The loader requires it although nothing in it is called: another loaded library stands in for it.
+    # The loader requires it although nothing in it is called: another loaded library replaces it.
     (folder / UNUSED_LIBRARY).symlink_to(toolchain.libraries / "libQnnSystem.so")
     for file in sorted(toolchain.runtime.iterdir()) if toolchain.runtime else ():
         (folder / file.name).symlink_to(file)
@@ -392,7 +392,7 @@ def export_aot(bundle: Bundle, out: Path, chips: Sequence[str], progress: Progre
         chips: Keys of `scheduler.delegates.dsp.CHIPS`.
 
     Returns:
-        What was written, and how far the code on the simulator is from the int8 subgraphs on ONNX Runtime.
+        The written files, and the distance of the code on the simulator from the int8 subgraphs on ONNX Runtime.
     """
     manifest, options = bundle.manifest, "--format tflite --precision dsp=int8"
     if manifest.tflite is None:

@@ -35,7 +35,7 @@ WHOLE_PADDING = "stretch.whole_padding"
 #: Property of the original's file: operators without a node, which compute nothing, and the tensor that each passes on.
 NODELESS_PROPERTY = "stretch.passed_on"
 
-#: Kinds whose nodes read other constants beside the stored weights, which are identified by name.
+#: Kinds whose nodes read other constants in addition to the stored weights, which are identified by name.
 _NAMED = frozenset({"opaque", "attention", "group_norm"})
 
 #: Weights of fewer bytes stay inside ONNX files, whose readers need sizes and bounds.
@@ -144,7 +144,7 @@ class WeightFile:
     """A file in which the ONNX files of a folder keep their large weights, each stored once.
 
     Args:
-        path: The file, beside the ONNX files; it is made with the first weight.
+        path: The file, next to the ONNX files; it is made with the first weight.
     """
 
     def __init__(self, path: Path) -> None:

@@ -53,13 +53,13 @@ class ExportAnswer(msgspec.Struct, frozen=True, kw_only=True):
     checks: dict[str, Any]  # Comparisons, as recorded in the bundle.
     device: str  # Target device.
     predicted: dict[str, Any]  # Predicted times on that device; empty if its profile cannot be read.
-    recommended: str  # What to run there: `branched` or a control.
+    recommended: str  # Network to run there: `branched` or a control.
     warnings: list[str]
 
 
 @dataclass
 class PrecisionExport:
-    """What `export_precision` or `export_tflite` wrote."""
+    """Output of `export_precision` or `export_tflite`."""
 
     manifest: Manifest  # Of the new bundle.
     #: Loss of each int8 or fp16 subgraph, on the inputs of the float subgraph; of a TFLite file that of each signature against its ONNX

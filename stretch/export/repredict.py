@@ -166,7 +166,7 @@ def _shares(manifest: Manifest, trace: Trace, estimates: Mapping[str, Estimate])
 
 
 def _computing(trace: Trace) -> dict[str, float]:
-    """How long each subgraph computes beside the others, ms."""
+    """Time that each subgraph computes while the others do, ms."""
     return {span.name: span.ms for span in trace.spans if span.kind == "subgraph"}
 
 

@@ -235,7 +235,7 @@ def sweep(out: Path) -> None:
 def _retire(folder: Path, replaced: bool = False) -> None:
     """Remove an unused folder if it is unfinished or a bundle; of a bundle only its files.
 
-    Where folders have no locks, one that has just been `replaced` counts as unused: whoever reads it goes by its old name.
+    Where folders have no locks, one that has just been `replaced` counts as unused: its readers have its old name.
     """
     with exclusive_lock(folder) as free:
         if not (free or (replaced and not system.OPENS_FOLDERS)):

@@ -1,4 +1,4 @@
-"""What a form of `stretch export` is; each is a file of this folder, or `exporters.py` of a tool."""
+"""Forms of `stretch export`; each is a file of this folder, or `exporters.py` of a tool."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -19,14 +19,14 @@ class Exporter:
     """One form of `stretch export`.
 
     Args:
-        summary: What it is, for the help of `--as`.
+        summary: A few words for the help of `--as`.
         write: Writes it: ``write(source, out, *, progress, ...)``, where paths are those that `stretch.api.export` was given. Gives a struct with
             `warnings`. Further parameters that are annotated as those of `stretch.api` are options of the verb.
         page: The report of that struct.
-        hint: What to do about options that it does not take.
+        hint: Advice about options that it does not take.
         instead_of: The form that it takes the place of where it `applies`; empty if it has a name of its own.
         applies: Whether it does, from the source and the options.
-        called: What the sentence about options that it does not take calls it.
+        called: Its name in the sentence about options that it does not take.
     """
 
     summary: str

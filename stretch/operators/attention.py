@@ -12,7 +12,7 @@ from stretch.operators.lowerings import Lowering, lowerings, no_tflite
 
 
 class Attention(nn.Module):
-    """What pixels of a row see in each other, for each head: softmax(scale · qᵀk + bias + mask) over values.
+    """Attention among the pixels of a row, for each head: softmax(scale · qᵀk + bias + mask) over values.
 
     Args:
         keys: Number of keys, which files state.

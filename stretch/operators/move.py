@@ -269,7 +269,7 @@ def _rearrange_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
 
 
 def _roll_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
-    """What comes first in the result is cut off at the end, for each axis that is shifted."""
+    """The start of the result is cut off at the end, for each axis that is shifted."""
     read = ins[0]
     moved = [(axis, shift) for axis, shift in zip((2, 3), ints(op.attrs, "shift"), strict=True) if shift]
     if not moved:

@@ -15,10 +15,10 @@ from stretch.operators.lowerings import Lowering, lowerings, no_tflite
 
 
 class Opaque(nn.Module):
-    """What calls of torch compute.
+    """Computation of calls of torch.
 
     Attributes:
-        constant_0: The first of the tensors that the calls read beside the inputs, a parameter where it is learned;
+        constant_0: The first of the tensors that the calls read in addition to the inputs, a parameter where it is learned;
             ``constant_1`` the second, and so on.
     """
 

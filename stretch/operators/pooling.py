@@ -152,7 +152,7 @@ def _make_mean(ins: list[Shape], a: Attrs) -> nn.Module:
     )
 
 
-#: Attributes of ONNX's windows by what they are called here.
+#: Attributes of ONNX's windows by their names here.
 _WINDOW = {"kernel_shape": "kernel", "strides": "stride", "pads": "padding", "ceil_mode": "ceil_mode"}
 
 
@@ -181,10 +181,10 @@ def _max_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Va
 def _mean_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
     """TFLite divides by what lies inside the image.
 
-    Padding that counts is made explicit, so that it lies inside; what does not count is
-    left to SAME, and of its windows those are kept that are wanted. So a window is
+    Padding that counts is made explicit, so that it lies inside; other padding is
+    left to SAME, and only the wanted windows of its result are kept. So a window is
     computed alike wherever it lies, and in a band of rows as in the whole. Where SAME
-    has no such windows, what TFLite does not divide by is a factor for each, in reals:
+    has no such windows, the ratio of the divisors is a factor for each, in reals:
     a factor would magnify the rounding of the mean, and in integers have a scale that
     depends on which windows there are.
     """
@@ -239,7 +239,7 @@ def _pool(b: SubgraphBuilder, code: str, name: str, x: Value, op: Op, place: Pad
 
 
 def _count_factor(op: Op, image: Shape, place: PaddedWindow) -> Array:
-    """What TFLite divides by over what `op` divides by, for each window: height × width."""
+    """TFLite's divisor over that of `op`, for each window: height × width."""
     kernel, stride, padding = (ints(op.attrs, key) for key in ("kernel", "stride", "padding"))
     counts = bool(op.attrs["count_include_pad"])
     ratio = []

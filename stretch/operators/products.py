@@ -33,7 +33,7 @@ class PaddedConv2d(nn.Conv2d):
         self.pads = pads
 
     def _conv_forward(self, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        # whoever convolves with other weights, rounded ones for example, pads too
+        # anyone who convolves with other weights, rounded ones for example, pads too
         top, left, bottom, right = self.pads
         result: torch.Tensor = super()._conv_forward(F.pad(input, (left, right, top, bottom)), weight, bias)
         return result
@@ -94,7 +94,7 @@ def _make(ins: list[Shape], a: Attrs) -> nn.Module:
     return PaddedConv2d(**common, pads=(top, left, bottom, right))
 
 
-#: Attributes of ONNX's windows by what they are called here.
+#: Attributes of ONNX's windows by their names here.
 _WINDOW = {"kernel_shape": "kernel", "strides": "stride", "pads": "padding", "dilations": "dilation", "group": "groups"}
 
 
@@ -113,7 +113,7 @@ def _tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]
         "dilation_w_factor": dilation[1],
     }
     depthwise = groups == image[1] and groups > 1
-    # OIHW to OHWI; depthwise O1HW to 1HWO, whose output channels stand in the same order.
+    # OIHW to OHWI; depthwise O1HW to 1HWO, whose output channels are in the same order.
     order = (1, 2, 3, 0) if depthwise else (0, 2, 3, 1)
     inputs = matrix(b, source, op, x, order, 3 if depthwise else 0)
     if depthwise:

@@ -63,7 +63,7 @@ class ExtractAnswer(msgspec.Struct, frozen=True, kw_only=True):
     bundle: Path | None  # Folder of the bundle, where one was written.
     checks: dict[str, Any]  # Numeric checks of the bundle; empty without one.
     ranking: RankingAnswer | None  # Of the supernet's designs, if requested.
-    warnings: list[str]  # What a person should know.
+    warnings: list[str]  # Warnings for the user.
 
 
 @dataclass(frozen=True)

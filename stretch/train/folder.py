@@ -25,7 +25,7 @@ CHECKPOINT_VERSION = 1
 
 
 class CheckpointState(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """State of a checkpoint beside its tensors."""
+    """State of a checkpoint in addition to its tensors."""
 
     version: int  # Of this format.
     identity: dict[str, str]  # Fingerprints of the run: ``recipe``, ``design``, ``model``.
@@ -115,7 +115,7 @@ def load_checkpoint(path: Path, run: Run, identity: Mapping[str, str]) -> Checkp
 RECIPE, FACTS, LOG, BEST, LAST = "recipe.toml", "run.json", "log.csv", "best.safetensors", "last.safetensors"
 
 
-#: What to do where a run cannot be written.
+#: Hint where a run cannot be written.
 WRITABLE = "choose a writable folder with --out"
 
 

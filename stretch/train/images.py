@@ -322,7 +322,7 @@ def other_classes(count: int) -> str:
 
 
 def _label(tar: tarfile.TarFile, member: tarfile.TarInfo) -> int:
-    """What a ``KEY.cls`` says."""
+    """The statement of a ``KEY.cls``."""
     content = tar.extractfile(member)
     text = content.read(16).strip() if content is not None else b""
     if not text.isdigit():
@@ -362,7 +362,7 @@ class _DecodedImages(Dataset[tuple[torch.Tensor, int, int]]):
         if self.seeds is None:
             short = round(self.size / VIEW)
             return transforms.center_crop(transforms.resize(image, [short], antialias=True), [self.size, self.size])
-        # Seeded by what the image is, not by who decodes it: resuming and the number of workers change nothing.
+        # Seeded by the image, not by the process that decodes it: resuming and the number of workers change nothing.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(hash((*self.seeds, position)) & 0x7FFFFFFF)
             cut = RandomResizedCrop([self.size, self.size], antialias=True)(image)

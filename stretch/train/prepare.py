@@ -145,7 +145,7 @@ def _new_layer(old: nn.Linear | nn.Conv2d, classes: int, generator: torch.Genera
 
 @dataclass
 class TrainingJob:
-    """What a recipe trains."""
+    """Networks that a recipe trains."""
 
     recipe: Recipe
     profile: DeviceProfile

@@ -1,4 +1,4 @@
-"""Recipes: what a training run is, as a TOML file that states only what differs from the defaults."""
+"""Recipes: a training run as a TOML file that states only differences from the defaults."""
 
 import difflib
 from pathlib import Path
@@ -147,16 +147,16 @@ class SupernetConfig(SandwichConfig, frozen=True, forbid_unknown_fields=True, kw
 class RoundingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Training in the precisions that the network will run in."""
 
-    precision: dict[str, Precision] = {}  # ``fp32``, ``fp16`` or ``int8`` by processor; what the plan assumes for those that are not named.
+    precision: dict[str, Precision] = {}  # ``fp32``, ``fp16`` or ``int8`` by processor; the plan's assumption for all others.
     images: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 64  # Training images that ranges of int8 are taken from.
 
 
 class KeepConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a run writes."""
+    """Output of a run."""
 
     every: _Count = 1  # Epochs between checkpoints.
     steps: Annotated[int, msgspec.Meta(ge=0)] = 0  # Steps between checkpoints within an epoch; 0 for none.
-    last: _Count = 2  # Checkpoints to keep, beside the best weights.
+    last: _Count = 2  # Checkpoints to keep, in addition to the best weights.
     evaluate: _Count = 1  # Epochs between evaluations.
     tensorboard: bool = True  # Whether to write TensorBoard events.
 
@@ -170,7 +170,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     device: str  # Profile the design is planned for.
     version: int = RECIPE_VERSION  # Of this format.
     weights: str = "default"  # Of the original: ``default``, ``none`` or a file, relative to the recipe.
-    #: Classes of the data where they are others than the model's: its head is made anew.
+    #: Classes of the data where they are others than the model's: its head is made again.
     classes: Annotated[int, msgspec.Meta(ge=0, le=MAX_CLASSES)] = 0
     design: str = ""  # A design file, relative to the recipe; planned if empty.
     #: Weights of the branched network: ``inherit`` from the original, ``calibrate`` (inherit, then fit layers, joins and statistics to
@@ -208,7 +208,7 @@ def load_recipe(path: Path, changes: tuple[str, ...] = ()) -> Recipe:
     """Read a recipe.
 
     Files and folders that the recipe names are relative to its own folder, those
-    that a change names to where the command runs. In what is returned they are absolute.
+    that a change names to where the command runs. In the result they are absolute.
 
     Args:
         changes: ``key=value`` pairs that replace what it says, such as ``train.epochs=5``;
@@ -240,7 +240,7 @@ def recipe_to_toml(recipe: Recipe) -> str:
 
 
 def _without_none(table: dict[str, Any]) -> dict[str, Any]:
-    """A table without what is None, for which TOML has no word: left out, it is the default."""
+    """A table without entries that are None, for which TOML has no word: left out, it is the default."""
     return {key: _without_none(value) if isinstance(value, dict) else value for key, value in table.items() if value is not None}
 
 

@@ -24,14 +24,14 @@ from stretch.transform.tensors import write_tensors
 
 
 class TrainAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run came to."""
+    """Result of a run."""
 
     run: Path | None  # Its folder; None after a dry run.
     checkpoint: Path | None  # Its final weights; None after a dry run.
     #: ``accuracy`` and ``best_accuracy``, or without labels ``agreement`` and ``best_agreement``, ``loss``, ``epochs``, ``seconds``,
     #: ``images_per_second``, ``memory_mib`` and more.
     metrics: dict[str, Any]
-    warnings: list[str]  # What a person should know.
+    warnings: list[str]  # Warnings for the user.
 
 
 def memory_mib(device: torch.device) -> float:
@@ -193,7 +193,7 @@ def _train(ready: TrainingJob, run: Run, keeper: RunWriter | None, listener: Lis
 
 
 def _metrics(ready: TrainingJob, run: Run, best: float | None, wall_seconds: float) -> dict[str, Any]:
-    """What a run came to, in figures."""
+    """Result of a run, in figures."""
     seconds = sum(row.seconds for row in run.history.epochs)
     score, labelled = run.history.score, run.reference is None
     metrics: dict[str, Any] = {

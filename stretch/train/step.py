@@ -106,7 +106,7 @@ class MeanWeights:
     so that the initial weights are soon forgotten and short runs have a mean worth evaluating.
 
     Attributes:
-        updates: Number of updates, a tensor beside the weights, so that a captured step counts too.
+        updates: Number of updates, a tensor with the weights, so that a captured step counts too.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -259,7 +259,7 @@ class GraphStep(TrainingStep):
 
     def _capture(self, images: torch.Tensor, labels: torch.Tensor) -> None:
         self._images, self._labels = images.clone(), labels.clone()
-        # Warming up trains; what it changed is put back, so that the first replay is the first step.
+        # Warming up trains; its changes are undone, so that the first replay is the first step.
         restore = self._snapshot()
         stream = torch.cuda.Stream(self.device)
         stream.wait_stream(torch.cuda.current_stream(self.device))
@@ -275,7 +275,7 @@ class GraphStep(TrainingStep):
             self._result = super().__call__(self._images, self._labels)
 
     def _snapshot(self) -> Callable[[], None]:
-        """What puts weights, optimiser, mean and random numbers back as they are now."""
+        """Return a function that resets weights, optimiser, mean and random numbers to their present state."""
         live = list(unwrap(self.model).state_dict(keep_vars=True).values()) + (list(self.mean.state.values()) if self.mean else [])
         kept = [t.detach().clone() for t in live]
         before = {

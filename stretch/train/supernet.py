@@ -42,7 +42,7 @@ _PARAMETERS = ("weight", "bias")
 
 @dataclass
 class Offsets:
-    """Where each shared tensor lies in the flat vector."""
+    """Where each shared tensor is in the flat vector."""
 
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)  # Shape by name, ``segment.branch.operator.weight``.
     starts: dict[str, int] = field(default_factory=dict)  # First position by name.
@@ -276,7 +276,7 @@ class Supernet(nn.Module):
     Attributes:
         flat: The shared weights, the only parameter.
         subnets: Largest, smallest, then one for each design of the pool.
-        active: What `forward` runs.
+        active: Subnet that `forward` runs.
     """
 
     def __init__(

@@ -121,8 +121,8 @@ class Branch(nn.Module):
         graph: The branch's operators, its own part of the join included.
 
     Attributes:
-        sources: What it reads, by name, in order.
-        results: What it writes.
+        sources: Its inputs, by name, in order.
+        results: Its outputs.
     """
 
     def __init__(self, graph: OpGraph) -> None:
@@ -155,14 +155,14 @@ class Branch(nn.Module):
 
 
 class BranchedSegment(nn.Module):
-    """What happens between two meeting points.
+    """Computation between two meeting points.
 
     Bands of rows have the same weights and statistics: they share them. Branches of
     channels have parts of weights that the segment has in one piece. In training
     mode both are computed in one piece, so that batch norms see whole images and
     gradients are the original's; channels also wherever gradients are recorded, since
     parts of weights have none. Portions run one after the other, each as soon as
-    what it reads is there.
+    its input is there.
 
     Args:
         design: Its design.
@@ -252,7 +252,7 @@ class BranchedSegment(nn.Module):
         return values[self.end]
 
     def _side_by_side(self, x: torch.Tensor) -> list[torch.Tensor]:
-        """Run the first branch on the current stream, the others beside it."""
+        """Run the first branch on the current stream, the others at the same time."""
         here = torch.cuda.current_stream(x.device)
         if not self._streams:
             self._streams = [torch.cuda.Stream(x.device) for _ in self.order[1:]]
@@ -272,7 +272,7 @@ class BranchedSegment(nn.Module):
 
 
 class Side(nn.Module):
-    """A part of the network beside its backbone, as one branch."""
+    """A part of the network other than its backbone, as one branch."""
 
     def __init__(self, graph: OpGraph, processor: str) -> None:
         super().__init__()
@@ -299,7 +299,7 @@ class BranchedModel(nn.Module):
     Args:
         graph: The original network.
         design: A design for it.
-        returned: What the original returns; its output, or a tuple of several, if None.
+        returned: The original's results; its output, or a tuple of several, if None.
         branched: The design's scaled branches, where they are known.
 
     Attributes:
@@ -309,7 +309,7 @@ class BranchedModel(nn.Module):
             submodule, and the parts are in the graph alone.
         inputs: Names of its inputs, in the order in which they are given.
         original_outputs: The original's names of its graph's outputs, in order.
-        returned: What it returns, with the original's names.
+        returned: Its results, with the original's names.
 
     Raises:
         StretchError: If the design does not fit the network.
@@ -374,7 +374,7 @@ class BranchedModel(nn.Module):
             x: The first of `inputs`.
 
         Returns:
-            What the original returns.
+            The original's results.
         """
         if self._chain:
             for part in self.design.segments:

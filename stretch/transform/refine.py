@@ -42,7 +42,7 @@ class ReplayedStep:
     Args:
         step: The step; every tensor that it reads stays where it is, and no number of it is looked at.
         device: Where it runs.
-        generators: What it draws random numbers from, of that device.
+        generators: Its sources of random numbers, of that device.
     """
 
     def __init__(self, step: Callable[[], None], device: torch.device, generators: Sequence[torch.Generator] = ()) -> None:
@@ -95,7 +95,7 @@ class Done(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """Progress of a refinement."""
 
     version: int  # Of this format.
-    identity: dict[str, str]  # Fingerprints of what is refined, on what and how, by what they are of.
+    identity: dict[str, str]  # Fingerprints of the refined network, its images and its settings, by their kind.
     phase: _Count  # Number of the current phase.
     steps: _Count  # Completed steps.
     seconds: _Amount  # Wall time that they took.
@@ -233,7 +233,7 @@ class SegmentErrors:
     def loss(self, apart: bool) -> torch.Tensor:
         """Their sum if each segment answers for its own error; else meeting points count together as much as outputs, or features.
 
-        Features are what few images are best matched by (Wang and Wu 2023, "Practical network acceleration with tiny sets").
+        Features are the best target for few images (Wang and Wu 2023, "Practical network acceleration with tiny sets").
         """
         *inner, output = self.meeting
         ends = output if self.features is None else output + self.features
@@ -244,18 +244,18 @@ class SegmentErrors:
 
 
 class SegmentPairs:
-    """The segments of a branched network that differ from the original's, or come behind one that does, and what lies beside them.
+    """The segments of a branched network that differ from the original's, or come after one that does, and the rest of the network.
 
     Attributes:
         parameters: Weights of those segments, and of the parts that read what they write.
         count: How many of them have several branches.
         norms: Their batch-norms, but for those of segments in bands or channels, whose branches see parts of an image.
-        rounded: What computes the branched network's segments, all of them; itself, those that differ alone, if None.
+        rounded: Modules that compute the branched network's segments, all of them; itself, those that differ alone, if None.
     """
 
     def __init__(self, model: BranchedModel, captured: Captured) -> None:
         original = build(captured, undivided_design(captured, model.design)).to(next(model.parameters()).device)
-        if next(original.parameters()).is_cuda:  # where depthwise convolutions are three times as fast with channels last
+        if next(original.parameters()).is_cuda:  # where depthwise convolutions are three times as quick with channels last
             original, model = map(to_channels_last, (original, model))
         stages = [
             SegmentPair(part.name, part.end, model.get_submodule(part.name), original.get_submodule(part.name))
@@ -275,7 +275,7 @@ class SegmentPairs:
         """Errors of the branched network on a batch.
 
         Args:
-            x: What both read, (n, channels, height, width).
+            x: Input of both, (n, channels, height, width).
             apart: Whether each segment is judged by itself: it reads what arrives, in part the original's, and
                 no gradient goes back to those before it.
             generator: Decides which part; of the device of `x`.
@@ -308,7 +308,7 @@ class SegmentPairs:
         """Outputs of one of the networks, each (n, …).
 
         Args:
-            images: What it reads, (n, channels, height, width).
+            images: Its input, (n, channels, height, width).
         """
         results = []
         for x in images.split(batch):
@@ -335,7 +335,7 @@ class SegmentPairs:
 
     @torch.no_grad()
     def _segment_inputs(self, x: torch.Tensor, *, original: bool = True) -> dict[str, torch.Tensor]:
-        """What a network has where the first segment begins that differs, by name; `BACKBONE` is what that reads."""
+        """Tensors of a network where the first segment begins that differs, by name; `BACKBONE` is that segment's input."""
         values = self._original.beginning([x])
         value = values.pop(BACKBONE)
         for stage in self._before:
@@ -345,7 +345,7 @@ class SegmentPairs:
         return values | {BACKBONE: value}
 
     def _run_segment(self, stage: SegmentPair, x: torch.Tensor) -> torch.Tensor:
-        """What a segment of the branched network writes."""
+        """Output of a segment of the branched network."""
         output: torch.Tensor = stage.branched(x) if self.rounded is None else self.rounded.segment(stage.name, x)
         return output
 
@@ -423,7 +423,7 @@ class Views:
         synthetic: Images made from the network itself, likewise; half of the views are of these, where there are any.
 
     Attributes:
-        random: What the next views are drawn with.
+        random: State of the random numbers for the next views.
     """
 
     def __init__(self, images: torch.Tensor, seed: int = 0, synthetic: torch.Tensor | None = None) -> None:
@@ -456,7 +456,7 @@ class Views:
         return pasted & (down > top) & (down < top + size) & (across > left) & (across < left + size)
 
     def _windows(self, count: int) -> torch.Tensor:
-        """Where each view lies in its image, as an affine map, (count, 2, 3)."""
+        """Place of each view in its image, as an affine map, (count, 2, 3)."""
         area, ratio = self._uniform(MIN_AREA, 1, count), MAX_ASPECT ** self._uniform(-1, 1, count)
         width, height = (area * ratio).sqrt().clamp_max(1), (area / ratio).sqrt().clamp_max(1)
         across, down = ((1 - size) * self._uniform(-1, 1, count) for size in (width, height))
@@ -514,7 +514,7 @@ _JOINT_RATE, _NO_NORM_RATE, _ROUNDED_RATE = 0.25, 0.1, 0.05
 _PHASES = 3
 #: Weights that are judged and kept are averages over the steps, each of which counts so much less than the next, less in the first steps.
 _EMA_DECAY = 0.998
-#: Share of a phase in which the learning rate rises, and what of that is behind it at first.
+#: Share of a phase in which the learning rate rises, and the part of that rise that is done at first.
 _WARMUP_SHARE, _FIRST_RATE = 0.1, 1e-3
 
 
@@ -533,9 +533,9 @@ def refine(
     Views of the images are drawn as they are needed (`Views`), and the original is asked what it computes for each.
     The images that calibration held back are held back here too; of all states that are judged on them the best is kept, the
     first among them, so that the network is never worse on them than it was. While each segment is refined by itself,
-    batch-norms normalise by what they see, so that large steps suit all layers, and have the statistics of the images
+    batch-norms normalise by the present batch, so that large steps suit all layers, and have the statistics of the images
     whenever the network is judged; refined together, they keep their statistics, and steps are small. Where processors compute in
-    int8 the last steps see the network as it will run: what is judged and kept then is the rounded network. Segments before the
+    int8 the last steps see the network as it will run: the rounded network is judged and kept then. Segments before the
     first that differs stay as they are.
 
     Args:

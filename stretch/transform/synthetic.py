@@ -72,7 +72,7 @@ _moments: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]] = _Moments
 
 
 class _Statistics:
-    """How far what batch-norms read is from what they keep the statistics of.
+    """Distance between the inputs of batch-norms and their stored statistics.
 
     That is the Kullback-Leibler divergence of two normal distributions, the mean of all channels and layers. It does not depend on how large
     a layer's numbers are. The paper's distance does, and where they are large, as in MobileNets, it leaves the classes no weight.
@@ -109,7 +109,7 @@ def synthesise(captured: Captured, preprocessing: Preprocessing, how: Synthesis,
 
     Args:
         captured: The trained network, of one input (1, 3, height, width) and one output of class scores.
-        preprocessing: What a picture goes through before the network reads it: it bounds the pixels.
+        preprocessing: Preparation of a picture before the network reads it: it bounds the pixels.
 
     Returns:
         Batches of what the network reads, (n, 3, height, width), on the CPU.
@@ -155,7 +155,7 @@ def synthesise(captured: Captured, preprocessing: Preprocessing, how: Synthesis,
 
 
 def _levels(preprocessing: Preprocessing, level: float) -> torch.Tensor:
-    """What the network reads of the darkest or brightest pixel, (1, 3, 1, 1)."""
+    """The network's input for the darkest or brightest pixel, (1, 3, 1, 1)."""
     mean, deviation = torch.tensor(preprocessing.mean), torch.tensor(preprocessing.std)
     return ((level - mean) / deviation).reshape(1, 3, 1, 1)
 

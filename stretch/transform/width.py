@@ -17,8 +17,8 @@ from stretch.planning.network.segments import ChannelGroups
 class InputChannels:
     """Channels that arrive at a segment, mapped to channels of the original."""
 
-    index: torch.Tensor  # Original channel that each arriving channel stands for, (n,) int64.
-    share: torch.Tensor  # Its part of that channel where several stand for the same one, (n,) float32: dense consumers multiply by it.
+    index: torch.Tensor  # Original channel of each arriving channel, (n,) int64.
+    share: torch.Tensor  # Its part of that channel where several replace the same one, (n,) float32: dense consumers multiply by it.
 
     @classmethod
     def of(cls, index: torch.Tensor) -> "InputChannels":
@@ -84,7 +84,7 @@ def kept_channels(
 
     Args:
         chosen: Units of each group, from `choose_units`.
-        arriving: What arrives where the branch has no entry, else None.
+        arriving: Channels that arrive where the branch has no entry, else None.
     """
     first = channels.pieces[graph.input.name][0][1]
     index, share, at = [], [], 0
@@ -115,7 +115,7 @@ def inherit(
 
     Args:
         chosen: Units of each group, from `choose_units`.
-        arriving: What arrives where the branch has no entry, else None.
+        arriving: Channels that arrive where the branch has no entry, else None.
     """
     channels, source = branch.channels, branch.source
     inherited: dict[str, dict[str, torch.Tensor]] = {}
@@ -140,7 +140,7 @@ def inherit(
         dense = kind_of(op.kind).dense(op.attrs)
         cut: dict[str, torch.Tensor] = {}
         for key, tensor in original.items():
-            # what has a row for several channels, such as a head, has one for as many that are kept
+            # a tensor with a row for several channels, such as a head, has one for as many that are kept
             per = source.by_name[op.name].shape[1] // len(tensor)
             value = tensor.detach().index_select(0, rows[::per] // per)
             if key == "weight" and dense:

@@ -128,7 +128,7 @@ def _pair(layer: nn.Conv2d) -> tuple[int, int]:
 #: Rows whose products are summed in fp32, at most and at least, and numbers of them that stay in a processor's caches.
 _MOST_ROWS, _LEAST_ROWS, _NUMBERS = 8192, 256, 2**22
 
-#: Inputs whose products with themselves and what follows them are one matrix product.
+#: Inputs whose products with themselves and with the targets are one matrix product.
 _BLOCK = 192
 
 
@@ -250,7 +250,7 @@ def tail_of(graph: OpGraph, layer: str) -> Tail:
 
 @dataclass(frozen=True)
 class _LayerGoal:
-    """What one layer is fitted to: an operator of the branch, less a skip, at so many pixels of every image."""
+    """Target of one layer: an operator of the branch, less a skip, at so many pixels of every image."""
 
     name: str
     skip: str | None
@@ -264,7 +264,7 @@ class BranchFit:
     Where the tail ends in an addition whose other side is known by then, the target
     is the original's sum minus that side: the last layer of a residual block makes up
     for what the skip already got wrong. A layer with fewer rows than inputs is left
-    as it is: what was inherited is worth more than what fits anything.
+    as it is: inherited weights are worth more than weights that fit anything.
 
     Args:
         matches: Operators that reproduce another than the one they are named after.

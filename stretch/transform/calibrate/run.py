@@ -50,9 +50,9 @@ def calibrate(
 ) -> list[SegmentError]:
     """Bring a freshly built model close to the original, without labels.
 
-    Segment by segment the model sees what arrives in itself and is told what the
-    original computes. A segment that computes the same already is left alone; else
-    the best of these is kept: as built; with batch-norm statistics and joins anew;
+    Segment by segment, the model reads its own input and is fitted to the
+    original's output. A segment that computes the same already is left alone; else
+    the best of these is kept: as built; with new batch-norm statistics and joins;
     with every layer and the joins fitted, once for each way to divide the original's
     blocks among the branches. All fits are ridge regressions.
 
@@ -78,7 +78,7 @@ def calibrate(
     arriving, split = divide([batch.to(device) for batch in images], _largest_tensor(captured), made)
     there = arriving
     errors = []
-    # Bands of rows and branches of channels share their weights: what is fitted is the segment in one piece.
+    # Bands of rows and branches of channels share their weights: the segment in one piece is fitted.
     pieces = undivided(model.design)
     for placed, part, family, segment in zip(
         model.design.segments,

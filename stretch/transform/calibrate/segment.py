@@ -45,12 +45,12 @@ class Elimination:
     refitting: wᵀ [H⁻¹]⁻¹ w, with that part of the inverse of the inputs' covariance H which is theirs (optimal brain surgeon: Hassibi and Stork 1993; for
     channels of a network the criterion of ThiNet, Luo et al. 2017, and of He et al. 2017).
 
-    The inverse stays as it is, and may be shared: what removals take from it is kept as a factor with a row for each input that is gone.
+    The inverse stays as it is, and may be shared: the changes of removals are kept as a factor with a row for each removed input.
 
     Args:
         covariance: Of the inputs, (inputs, inputs) float64.
         weight: (outputs, inputs).
-        size: What costs are relative to; the variance of the outputs by default.
+        size: Reference of the costs; the variance of the outputs by default.
         inverse: That of the covariance (`inverse_of`), where it is known.
     """
 
@@ -200,7 +200,7 @@ class ChannelChoice:
     """Chooses channels for the branches of one segment on the original's activations.
 
     From the end of a segment to its beginning, each group of channels loses those whose removal costs the layers that read
-    them least after the others were refitted (`Elimination`); of what these layers write only the channels that were kept
+    them least after the others were refitted (`Elimination`); of the outputs of these layers only the channels that were kept
     count. Batch-norms are folded into the layers. A backbone is read by the branch's own layers and by its part of the join:
     where joins add up, that needs only what the branches before it do not hand on already.
     Backbones that are concatenated stay, since the next segment was built for them, and so does what a slice cuts out.
@@ -352,8 +352,8 @@ def choose_blocks(
 ) -> list[Matches]:
     """Choose the original's blocks of each branch such that the segment's error is small.
 
-    One block after the other is left out of the original, each time the one without which its output is best told from what
-    is left, by the linear map that a join is. Branches whose join adds up, or whose backbones the next segment reads together,
+    One block after the other is left out of the original, each time the one without which its output is best predicted from the
+    rest, by the linear map that a join is. Branches whose join adds up, or whose backbones the next segment reads together,
     are chosen one after the other, each given those before it, so that they complement each other. How many blocks of each
     run stay is the design's, blocks that change the shape always do, and where the blocks of a run differ, it stays as it is.
     """
@@ -523,7 +523,7 @@ def readout(output: torch.Tensor, target: torch.Tensor, ridge: float) -> tuple[t
     return sums.solve(ridge, prior)
 
 
-#: Penalties of what others add to a branch that has all channels; the last leaves nothing of it.
+#: Penalties of the others' additions to a branch that has all channels; the last leaves nothing of it.
 TRUNK_RIDGES = (1e-4, 1e-2, 1.0, 1e6)
 
 #: A smaller error than this is rounding: the segment computes what the original does.
@@ -535,7 +535,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class BranchOutput:
-    """What a join and its error need of a branch."""
+    """Facts of a branch that a join and its error need."""
 
     rows: torch.Tensor  # Pixels before the join of the images that fits look at, (rows, channels).
     held_back: Batches  # All that is before the join of the images for the choice, in batches.
@@ -543,7 +543,7 @@ class BranchOutput:
 
 @dataclass(frozen=True)
 class ChoiceSettings:
-    """What is chosen on activations, beside ways that the design alone suggests."""
+    """Choices on activations, in addition to those that the design alone suggests."""
 
     channels: bool = True  # Which channels a branch keeps (`ChannelChoice`).
     blocks: bool = True  # Which blocks it reproduces (`choose_blocks`).
@@ -558,9 +558,9 @@ class FittedBranch:
     """One branch, fitted in one way."""
 
     matches: Matches  # Blocks of the original that its own reproduce.
-    heritage: InheritedChannels  # What it keeps of the original.
+    heritage: InheritedChannels  # Channels that it keeps of the original.
     state: State  # Its weights and statistics.
-    backbone: BranchOutput  # What it computes before the join.
+    backbone: BranchOutput  # Its output before the join.
 
 
 @dataclass
@@ -572,8 +572,8 @@ class FitTask:
         split: Which batches are for fits, which for the choice.
 
     Attributes:
-        targets: What the original computes, once `calibrate` is done.
-        outputs: What the calibrated segment computes.
+        targets: The original's outputs, once `calibrate` is done.
+        outputs: The calibrated segment's outputs.
     """
 
     captured: Captured
@@ -698,7 +698,7 @@ class FitTask:
     def _evaluate_joins(self, family: Sequence[InheritedChannels], backbones: Sequence[BranchOutput]) -> float:
         """Fit the join in each way, keep the best segment so far, and return the lowest error."""
         rows, lowest = [backbone.rows for backbone in backbones], float("inf")
-        start_joins(self.segment, self.part, family)  # what the first fit is drawn to; behind a trunk every weight is set anew
+        start_joins(self.segment, self.part, family)  # start of the first fit; behind a trunk every weight is set again
         for ridge, trunk in [(self.ridge, None), *((ridge, trunk) for trunk in self._trunk_branches(family) for ridge in TRUNK_RIDGES)]:
             fit_join(self.part, self.segment, rows, self._target_rows, ridge, trunk)
             error = self._error(backbones)
@@ -708,7 +708,7 @@ class FitTask:
         return lowest
 
     def _trunk_branches(self, family: Sequence[InheritedChannels]) -> list[int]:
-        """Branches with all channels: what one of them computes may be right as it is, and others be needed for little or nothing."""
+        """Branches with all channels: one of them may be right as it is, and others be needed for little or nothing."""
         all_channels = list(range(self._target_rows.shape[1]))
         return [i for i, inherited in enumerate(family) if join_of(self.part.join).adds and inherited.backbone.tolist() == all_channels]
 

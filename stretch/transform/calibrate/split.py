@@ -39,7 +39,7 @@ def divide(images: Sequence[torch.Tensor], largest: int, synthetic: Sequence[tor
         synthetic: Batches that fits look at besides, and the choice does not.
 
     Returns:
-        Other batches of the same images, of a size that suits the device, and what they are for.
+        Other batches of the same images, of a size that suits the device, and their purpose.
     """
     together = torch.cat([*synthetic, *images])
     chosen = held_back(sum(len(batch) for batch in images)).to(together.device)

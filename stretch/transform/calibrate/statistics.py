@@ -1,4 +1,4 @@
-"""Batch-norm statistics taken anew from unlabelled images."""
+"""New batch-norm statistics from unlabelled images."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from stretch.planning.design.scale import JOIN_CONV
 from stretch.transform.model import Branch, statistics_of
 
 Batches = Sequence[torch.Tensor]
-#: What each operator computed, batch by batch.
+#: Outputs of each operator, batch by batch.
 Values = dict[str, list[torch.Tensor]]
 
 
@@ -24,7 +24,7 @@ def walk(
             that is still read later, before it computes; it may change the module.
 
     Returns:
-        What the branch computes before its own part of the join, batch by batch.
+        The branch's output before its own part of the join, batch by batch.
     """
     (source,), (result,) = branch.sources, branch.results
     values: Values = {source: list(arriving)}
