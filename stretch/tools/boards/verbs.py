@@ -38,7 +38,7 @@ def run_there(out: Output, where: BoardTarget, bundle: Bundle, options: RunOptio
     taken = ("dsp_code", "trust_code", "in_flight", "recommended", "time_limit", "repeat", "warmup")
     words = flags(out.quiet, **chosen, **{name: getattr(options, name) for name in taken})
     if options.input_file is not None:
-        # a wrong file is told of before anything is copied
+        # a wrong file is reported before anything is copied
         read_npy(options.input_file, "input")
     with open_board(where, out) as board:
         bundle_there, folder = board.copy_bundle(bundle), board.scratch()

@@ -17,7 +17,7 @@ class RunnerAnswer(msgspec.Struct, frozen=True, kw_only=True):
     out: str  # The folder.
     files: list[str]  # Names of what is in it.
     sha256: str  # Of the TFLite file, the only one that the built program takes.
-    warnings: list[str]  # What a person should know.
+    warnings: list[str]  # Warnings for the user.
 
 
 def _write(source: str, out: Path, *, progress: Progress) -> RunnerAnswer:

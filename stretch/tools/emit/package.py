@@ -65,7 +65,7 @@ def kind_of_returned(template: Any) -> str:
 MAX_NESTED, MAX_LINE = 3, 110
 
 _PLACEHOLDER = re.compile(r"\{(\d+)\}")
-#: Binds less tightly than what it may stand in.
+#: Binds less tightly than its surroundings may.
 _LOOSE = re.compile(r" [+*/] ")
 
 
@@ -114,7 +114,7 @@ class _Line:
     """One assignment: a chain of operators, each of which reads the one before alone."""
 
     result: str  # The operator that it ends with.
-    reads: tuple[str, ...]  # What its first operator reads.
+    reads: tuple[str, ...]  # Inputs of its first operator.
     expression: str  # Its code, with places for what it reads.
     depth: int = 1  # Operators in it.
 
@@ -138,7 +138,7 @@ class _ClassWriter:
         self.results = {output: variables[same[output]] for output in graph.outputs}
 
     def _lines(self) -> tuple[list[_Line], dict[str, str]]:
-        """Assignments in order, and the operator that computes each tensor: those that pass on what they read are left out."""
+        """Assignments in order, and the operator that computes each tensor: those that pass on their input are left out."""
         same: dict[str, str] = {}
         readers = self.graph.consumers
         open_ends: dict[str, _Line] = {}
@@ -167,7 +167,7 @@ class _ClassWriter:
         return lines, same
 
     def _add_attribute(self, op: Op, code: OperatorCode) -> str:
-        """Make what an operator has of its own, and say how forward finds it."""
+        """Make an operator's own modules and tensors, and return the expressions by which forward finds them."""
         self.helpers += code.helpers
         if not code.module and not code.tensors:
             return ""
@@ -218,7 +218,7 @@ def _with_names(expression: str, names: Sequence[str]) -> str:
 
 
 def _free_variable(taken: Iterable[str]) -> str:
-    """``x``, ``y``, ``z``, ``x3`` …: the first that stands for nothing."""
+    """``x``, ``y``, ``z``, ``x3`` …: the first name that is free."""
     there = set(taken)
     names = ("x", "y", "z", *(f"x{i}" for i in range(3, len(there) + 4)))
     return next(name for name in names if name not in there)
@@ -243,7 +243,7 @@ class Sources:
 
     name: str  # Of its class.
     modules: dict[str, str] = field(default_factory=dict)  # Text of each module of the package, by its name.
-    tensors: dict[str, torch.Tensor] = field(default_factory=dict)  # What fills its state dict.
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)  # Tensors of its state dict.
     inputs: tuple[tuple[int, ...], ...] = ()  # Shapes of what it reads.
 
 
@@ -469,7 +469,7 @@ class EmitAnswer(msgspec.Struct, frozen=True, kw_only=True):
     files: list[str]  # Names of its files.
     segments: int  # Of a bundle's network, how many there are.
     max_error: float  # Largest difference of its outputs from the network's, as a share of the largest output.
-    warnings: list[str]  # What a person should know.
+    warnings: list[str]  # Warnings for the user.
 
 
 def emit(

@@ -35,8 +35,8 @@ class OperatorCode:
     """One operator as Python."""
 
     expression: str = "{0}"  # Its result. ``{0}`` is the first tensor that it reads, ``{own}`` its attribute of the class.
-    module: str = ""  # What makes its module, such as ``nn.Linear(3, 4)``; empty if it has none.
-    #: What makes its learned and constant tensors where it has them without a module, by the key of the operator's weights: whether it is
+    module: str = ""  # Expression of its module, such as ``nn.Linear(3, 4)``; empty if it has none.
+    #: Expressions of its learned and constant tensors where it has them without a module, by the key of the operator's weights: whether it is
     #: learned, and the code of its initial value.
     tensors: Mapping[str, tuple[bool, str]] = field(default_factory=dict)
     helpers: tuple[type[nn.Module], ...] = ()  # Classes of nn-stretch that the module is made of, which go into the package.
@@ -50,7 +50,7 @@ CodeRule = Callable[[Op, list[Shape]], OperatorCode]
 codes: Registry[CodeRule] = Registry("operator kind with Python code")
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-#: Words such as modes, and equations of sums: nothing that ends a word of Python or stands for a tensor.
+#: Words such as modes, and equations of sums: nothing that ends a word of Python or names a tensor.
 _WORD = re.compile(r"[A-Za-z0-9_ .,:>*-]*")
 
 
@@ -204,7 +204,7 @@ def _window(op: Op) -> dict[str, Any]:
 
 
 def _sides(op: Op) -> tuple[int, int, int, int]:
-    """Left, right, top, bottom, as `F.pad` wants them."""
+    """Left, right, top, bottom, in the order of `F.pad`."""
     top, left, bottom, right = ints(op.attrs, "padding")
     return left, right, top, bottom
 
@@ -321,7 +321,7 @@ class _Expressions:
     """Calls as code."""
 
     read: Counter[int]  # How often each is read.
-    results: Sequence[int]  # Which of several results counts, where nothing else is said.
+    results: Sequence[int]  # Index of the result that counts, by default.
     texts: list[str] = field(default_factory=list)  # Their code, or the name that one has.
     several: list[bool] = field(default_factory=list)  # Whether each gives several results.
 
@@ -335,7 +335,7 @@ class _Expressions:
 
 
 def _references(values: Sequence[Any]) -> Iterator[dict[str, Any]]:
-    """What arguments read, however deep it stands."""
+    """Tensors that arguments read, at any depth."""
     for value in values:
         if isinstance(value, dict):
             yield value

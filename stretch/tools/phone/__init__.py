@@ -12,7 +12,7 @@ UNTESTED = "the way over adb was not tried on a phone yet: compare its first tim
 
 @dataclass(frozen=True)
 class PhoneRequest:
-    """What to measure on a phone, and how."""
+    """Request for measurements on a phone."""
 
     serial: Annotated[str | None, typer.Option(help="With --adb: serial number of the device, as `adb devices` prints it.")] = None
     benchmark: Annotated[

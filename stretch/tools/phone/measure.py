@@ -48,7 +48,7 @@ class SignatureRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunnerRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What the C++ runner took on the phone, its branches side by side."""
+    """Times of the C++ runner on the phone, with its branches side by side."""
 
     median_ms: float  # Of an inference.
     runs: int  # Inferences.
@@ -58,10 +58,10 @@ class RunnerRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PhoneAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured."""
+    """Measurements of a phone."""
 
     serial: str  # Of the phone.
-    phone: str  # What it calls itself, as it stands in the measurements.
+    phone: str  # Its own name, as the measurements have it.
     system: str  # Its system.
     model: str  # Name of the bundle's model.
     device: str  # Profile that it was planned for.
@@ -71,7 +71,7 @@ class PhoneAnswer(msgspec.Struct, frozen=True, kw_only=True):
     runner: RunnerRow | None  # None if it did not run.
     source: str = "measured"  # Where the figures come from.
     tested: bool = False  # Whether this way was tried on a phone.
-    warnings: list[str]  # What a person should know.
+    warnings: list[str]  # Warnings for the user.
 
 
 #: Folder in which Android lets the shell's user run programs.
@@ -82,7 +82,7 @@ ASKING_S = 30.0
 
 _SERIAL = re.compile(r"[A-Za-z0-9_.:][A-Za-z0-9_.:-]*")
 
-#: What `adb` itself says, before its exit code, of a device that is not there any more.
+#: Message of `adb` itself, before its exit code, for a device that is not there any more.
 _GONE = re.compile(r"^(?:adb: )?error: (?:device '.*' not found|no devices/emulators found|device offline|closed|protocol fault.*)", re.M)
 
 _STATES = {
@@ -251,7 +251,7 @@ _MAX_TIMES = 1 << 24
 
 
 class _Times(msgspec.Struct):
-    """What is read of the runner's ``times.json``."""
+    """Fields of the runner's ``times.json``."""
 
     sha256: str
     median_ms: float
@@ -288,7 +288,7 @@ def run_side_by_side(
 
 
 def _accelerators(bundle: Bundle, libraries: Sequence[str], folder: str) -> list[str]:
-    """What the libraries let processors of the plan run on; the CPU computes for all others."""
+    """Targets that the libraries offer for processors of the plan; the CPU computes for all others."""
     of = {sub.processor for sub in bundle.manifest.subgraphs}
     gpu = any("Accelerator" in name for name in libraries)
     npu = any("Dispatch" in name for name in libraries)
@@ -312,7 +312,7 @@ def _times(bundle: Bundle, path: Path) -> _Times:
 #
 # Facts: its README and `benchmark_tflite_model.cc` at https://github.com/google-ai-edge/LiteRT.
 
-#: What a signature can be measured on.
+#: Hardware that a signature can be measured on.
 Target = Literal["cpu", "gpu", "npu"]
 
 _TIMES = re.compile(r"^.*\bcount=(\d+)\b.*\bavg=([-+.\deE]+)(?:\s+std=([-+.\deE]+))?.*$", re.M)
@@ -416,7 +416,7 @@ _CORES = re.compile(r"\d+")
 class PhoneProcessor:
     """A processor of the phone, in the words of the profile that is to be fitted."""
 
-    target: Target  # What `benchmark_model` is told.
+    target: Target  # Target of `benchmark_model`.
     family: str  # Name in the profile.
     core_set: str  # Such as ``3med``.
     threads: int = 1  # Of the CPU; 1 for others.
@@ -500,14 +500,14 @@ def mask_of(cores: str | None) -> int:
 #: The tensors that an operator of the runtime itself writes, and its number.
 _KERNEL_NAME = re.compile(r"\[(.*)\]:\d+")
 
-#: What names of kernels that multiply begin with or contain, in this order: a depthwise convolution may be called one, too.
+#: Parts of names of kernels that multiply, in this order: a depthwise convolution may be called one, too.
 _KERNEL_KINDS = (
     ("depthwise", re.compile(r"depthwise|dwconv", re.I)),
     ("linear", re.compile(r"fully.?connected", re.I)),
     ("conv", re.compile(r"conv(olution)?(_2d| |\()|conv2d", re.I)),
 )
 
-#: Kinds of kernels that multiply, and what they are called here.
+#: Kinds of kernels that multiply, and their names here.
 _KINDS = {"conv": "conv", "conv1x1": "conv", "grouped": "conv", "depthwise": "depthwise", "linear": "linear"}
 
 
@@ -534,7 +534,7 @@ def _by_name(operators: Sequence[ProfiledOperator], kernels: Sequence[Kernel]) -
     times: dict[int, float] = {}
     for operator in operators:
         match = _KERNEL_NAME.fullmatch(operator.name)
-        # What pads or turns a tensor first is called after it.
+        # An operator that pads or turns a tensor first has its name.
         name = match[1].partition(".")[0] if match and match[1] not in owner else match[1] if match else ""
         if name in owner:
             times[owner[name]] = times.get(owner[name], 0.0) + operator.ms
@@ -547,7 +547,7 @@ class PhoneTable:
 
     table: MeasurementTable  # The measurements in a folder.
     device: str  # The phone's name in them.
-    runtime: str  # What measures.
+    runtime: str  # Program that measures.
 
     def where(self, work: SignatureWork) -> tuple[str, str, str, str, str, str]:
         """Return the key of a signature on a processor of this phone."""
@@ -617,7 +617,7 @@ def _kernels(bundle: Bundle, content: bytes, phone: Phone, backend: str, work: S
         try:
             operators = read_op_profile(Path(folder, PROFILE))
         except StretchError:
-            return []  # some delegates tell no operator
+            return []  # some delegates report no operator
     order = [name for name, _ in parse_tflite(content, bundle.path / str(bundle.manifest.tflite)).operators(work.signature)]
     return pair(operators, fuse(graph_of(bundle, work), backend), order)
 
@@ -632,7 +632,7 @@ Step = Callable[[str], object]
 def measure(bundle: Bundle, request: PhoneRequest, x: NDArray[Any], step: Step = lambda doing: None) -> PhoneAnswer:
     """Measure a bundle on a phone.
 
-    What was measured before something went wrong is kept; nothing is left on the phone.
+    Measurements before a failure are kept; nothing is left on the phone.
     """
     if request.benchmark is None and request.runner is None:
         raise UsageError("--adb needs something to run on the phone", "give --benchmark-model FILE, --runner FILE or both")
@@ -691,7 +691,7 @@ def measure(bundle: Bundle, request: PhoneRequest, x: NDArray[Any], step: Step =
 
 
 def _files(request: PhoneRequest) -> list[Path]:
-    """What is copied, checked before the phone is looked for."""
+    """Files to copy, checked before the phone is looked for."""
     for problem, path in (("--benchmark-model", request.benchmark), ("--runner", request.runner)):
         if path is not None and not path.is_file():
             raise StretchError(f"{problem}: there is no file {path}")

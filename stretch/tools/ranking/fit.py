@@ -32,7 +32,7 @@ PENALTIES = np.logspace(-3, 2, 11)
 
 @dataclass(frozen=True)
 class FittedRanking:
-    """A predictor and what it was fitted to."""
+    """A predictor and the data that it was fitted to."""
 
     predictor: AccuracyPredictor  # The predictor.
     designs: list[BranchDesign]  # The designs.

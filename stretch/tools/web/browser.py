@@ -1,6 +1,6 @@
-"""A profile of a browser's processors: random networks whose whole times the page of `stretch web` tells.
+"""A profile of a browser's processors: random networks whose whole times the page of `stretch web` reports.
 
-No browser tells the times of kernels, so fits are to whole networks (`predictors.fitting.pooled`). The CPU is WebAssembly, with
+No browser reports the times of kernels, so fits are to whole networks (`predictors.fitting.pooled`). The CPU is WebAssembly, with
 one thread and with as many as the page was given, the GPU is WebGPU.
 """
 
@@ -81,7 +81,7 @@ class BrowserPlace(msgspec.Struct, frozen=True):
 
 
 class _Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the page sends: times by place and network, ms, and those of networks that ran beside each other."""
+    """The page's message: times by place and network, ms, and those of networks that ran at the same time."""
 
     device: BrowserDevice
     threads: Annotated[int, msgspec.Meta(ge=1, le=4096)]

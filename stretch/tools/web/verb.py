@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 #: Network of the demo, 5 MB of weights, and a phone whose CPU and GPU are alike for it, so that its designs have branches.
 DEMO, DEMO_DEVICE = "squeezenet1_1", "a03s"
-#: Designs of the demo, by what the page calls them; the whole network is among what each is compared with.
+#: Designs of the demo, by their names on the page; the whole network is among the baselines of each.
 DEMO_KINDS = {"exact branches": ("rows",), "stretched branches": ("stretch",)}
 
 
 class WebAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What the page reported; the fields are the keys of `stretch web --json`."""
+    """The page's report; the fields are the keys of `stretch web --json`."""
 
-    address: str  # What the browser opened.
+    address: str  # Address in the browser.
     bundles: "list[BrowserAnswer]"  # Each bundle that ran there.
     profile: str | None  # File of the profile; None if none was measured.
     mean_error: dict[str, float]  # Of the profile's fits on networks left out, by processor and core set.
-    warnings: list[str]  # What a person should know.
+    warnings: list[str]  # Warnings for the user.
 
 
 @verb
