@@ -25,7 +25,7 @@ LISTS = {"Args": "argument", "Attributes": "attribute", "Raises": "error"}
 
 
 def reference(text: str) -> str:
-    """The page with its generated parts anew."""
+    """Return the page with its generated parts written again."""
     return PART.sub(lambda match: f"<!-- name {match[1]} -->\n{_part(match[1].split())}<!-- /name -->", text)
 
 
@@ -39,7 +39,7 @@ def _part(names: list[str]) -> str:
 
 
 def find(name: str) -> Any:
-    """What is called so, such as ``stretch.branch``."""
+    """Object of this name, such as ``stretch.branch``."""
     package, _, current = name.rpartition(".")
     return getattr(importlib.import_module(package), current)
 
@@ -49,7 +49,7 @@ def _function(name: str, function: Any) -> str:
 
 
 def _helps(function: Any) -> dict[str, str]:
-    """What the command line's annotations say of parameters."""
+    """Help of parameters from the command line's annotations."""
     notes = {name: getattr(parameter.annotation, "__metadata__", ()) for name, parameter in inspect.signature(function).parameters.items()}
     helps = {name: [item for item in items if hasattr(item, "help") or isinstance(item, str)] for name, items in notes.items()}
     return {name: str(getattr(items[0], "help", items[0])) for name, items in helps.items() if items}
@@ -104,7 +104,7 @@ def _plain(hint: Any) -> str:
 
 
 def _attributes(name: str, kind: type) -> str:
-    """What a class holds, with the types that the source has."""
+    """Members of a class, with the types that the source has."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
     assert isinstance(tree, ast.ClassDef)
     fields = [part for part in tree.body if isinstance(part, ast.AnnAssign)]
@@ -134,8 +134,8 @@ class Docstring:
     """A docstring in Google style.
 
     Args:
-        thing: What it belongs to.
-        helps: What is said of parameters elsewhere.
+        thing: Object that it belongs to.
+        helps: Help of parameters elsewhere.
     """
 
     def __init__(self, thing: Any, helps: Mapping[str, str] | None = None) -> None:

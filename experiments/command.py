@@ -9,7 +9,7 @@ from typing import Any
 
 from predictors.errors import StretchError
 
-#: What starts `stretch`; where the package is not installed, PYTHONPATH names its folder.
+#: Command that starts `stretch`; where the package is not installed, PYTHONPATH names its folder.
 STRETCH = [sys.executable, "-P", "-c", "import sys; sys.argv[0] = 'stretch'\nfrom stretch.cli import app\napp()"]
 
 

@@ -1,4 +1,4 @@
-"""What jobs on GPU machines write beside their numbers, and how records state it."""
+"""Facts that jobs on GPU machines write with their numbers, and their statement in records."""
 
 import os
 import platform
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Origin(TypedDict):
-    """What `write_record` is told of a run on another machine."""
+    """Arguments of `write_record` for a run on another machine."""
 
     machine: Machine
     versions: dict[str, str]
@@ -38,10 +38,10 @@ def facts() -> dict[str, Any]:
 
 
 def origin(runs: Sequence[Mapping[str, Any]]) -> Origin:
-    """Where and when runs were made, from the facts beside their results; what they do not say stays unknown.
+    """Where and when runs were made, from the facts in their results; missing facts stay unknown.
 
     Args:
-        runs: One or more results; the first one's machine stands for all, the latest date and the highest load.
+        runs: One or more results; the first one's machine represents all, the latest date and the highest load.
     """
     first = runs[0]
     return {

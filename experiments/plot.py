@@ -23,7 +23,7 @@ class Plot:
     record: str  # Path of the record.
     table: str  # Its table.
     value: str  # Column of the dots.
-    title: str  # What the picture shows.
+    title: str  # Subject of the picture.
     out: str  # Path of the picture.
     spread: str = ""  # Column of half the interval, if there is one.
     other: str = ""  # Column of a second dot, drawn as a ring, if there is one.
@@ -36,7 +36,7 @@ class Lines:
     record: str  # Path of the record.
     table: str  # Its table.
     columns: dict[str, str]  # Columns of the lines, and how each is dashed: lengths of stroke and gap, empty for a whole line.
-    title: str  # What the picture shows.
+    title: str  # Subject of the picture.
     out: str  # Path of the picture.
 
 
@@ -107,7 +107,7 @@ def draw(plot: Plot, root: Path = ROOT) -> str:
     """The picture as SVG.
 
     Args:
-        plot: What to draw.
+        plot: Plot to draw.
         root: Folder that the record's path is relative to.
 
     Raises:
@@ -149,7 +149,7 @@ def draw_lines(plot: Lines, root: Path = ROOT) -> str:
     """The picture as SVG, its values on a logarithmic axis.
 
     Args:
-        plot: What to draw.
+        plot: Plot to draw.
         root: Folder that the record's path is relative to.
 
     Raises:

@@ -51,11 +51,11 @@ class Commit(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Facts(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """How numbers came about; None: as is said one level above."""
+    """How numbers came about; None: as the level above says."""
 
     source: Source | None = None  # Measured, simulated, predicted or from the paper.
     runs: Runs = None  # Number of repetitions behind each number.
-    interleaved: bool | None = None  # Whether the contestants took turns.
+    interleaved: bool | None = None  # Whether the networks took turns.
 
 
 class About(Facts, forbid_unknown_fields=True, omit_defaults=True):
@@ -72,18 +72,18 @@ class Record(msgspec.Struct, forbid_unknown_fields=True):
     experiment: str  # Folder under ``experiments``.
     source: Source  # How the numbers came about.
     date: str  # When it was run, ISO 8601: day, or day and time in UTC.
-    commit: Commit | None  # What code wrote it; None if that was not recorded.
+    commit: Commit | None  # Code that wrote it; None if that was not recorded.
     recorded_in: str | None  # Hash of the commit that the file was last written in, where the writer did not note its own.
-    command: str  # What reproduces it.
+    command: str  # Command that reproduces it.
     runs: Runs  # Number of repetitions behind each number; None where nothing is repeated.
-    interleaved: bool | None  # Whether contestants took turns; None where nothing is compared, or nobody wrote it down.
+    interleaved: bool | None  # Whether networks took turns; None where nothing is compared, or nobody wrote it down.
     load: float | None  # Mean number of busy processes over the minute before the run; None where it says nothing.
     machine: Machine | None  # Where it ran; None where no machine has to do with the numbers.
     versions: dict[str, str]  # Versions of the packages that matter.
     tables: dict[str, list[Row]]  # Rows by table name.
-    about: dict[str, About] = {}  # What differs in a table, by its name.
-    notes: list[str] = []  # What a reader must know before the numbers.
-    corrected: list[str] = []  # What was changed in the file after the run, and why.
+    about: dict[str, About] = {}  # Differences of a table, by its name.
+    notes: list[str] = []  # Remarks to read before the numbers.
+    corrected: list[str] = []  # Changes to the file after the run, and their reasons.
 
     def facts(self, table: str, row: str = "", column: str = "") -> Facts:
         """How a table, or one of its rows, columns or cells, came about.
@@ -149,12 +149,12 @@ def write_record(
         path: ``experiments/<id>/results/<name>.json``.
         tables: Rows by table name; the first column names the row.
         source: How the numbers came about.
-        command: What reproduces it, such as ``python -m experiments.executor.run``.
+        command: Command that reproduces it, such as ``python -m experiments.executor.run``.
         runs: Number of repetitions behind each number; None where nothing is repeated.
         load: Mean number of busy processes before the run; None where it says nothing.
-        interleaved: Whether contestants took turns; None where nothing is compared.
-        about: What differs in single tables, columns or rows.
-        notes: What a reader must know before the numbers.
+        interleaved: Whether networks took turns; None where nothing is compared.
+        about: Differences of single tables, columns or rows.
+        notes: Remarks to read before the numbers.
         machine: Where the numbers were measured, if not here; a paper has none.
         versions: Packages there, if not here.
         date: When it was run, if not now.
@@ -242,7 +242,7 @@ def _check_table(name: str, rows: list[Row], path: Path) -> None:
 
 
 def _check_about(record: Record, path: Path) -> None:
-    """Facts are about what is there, and a measurement says how often it was made."""
+    """Facts are about existing tables, and a measurement says how often it was made."""
     for name, about in record.about.items():
         if name not in record.tables:
             raise StretchError(f"{path} says something about the table `{name}`, which it does not have")

@@ -52,7 +52,7 @@ def render(text: str, where: str, root: Path = ROOT) -> str:
 
 
 def content(name: str, where: str, root: Path) -> str:
-    """What a block holds.
+    """Content of a block.
 
     Args:
         name: ``FILE#TABLE``, or the name of a template.

@@ -143,7 +143,7 @@ def chosen_table(tables: Tables, words: str) -> str:
 
 
 def choices(text: str) -> dict[str, str]:
-    """``a = title | b`` as a dictionary; what has no title is its own."""
+    """``a = title | b`` as a dictionary; a name without a title is its own."""
     pairs = (part.rpartition(" = ") if " = " in part else (part, "", part) for part in text.split("|"))
     return {name.strip(): title.strip() for name, _, title in pairs}
 
@@ -165,7 +165,7 @@ def markdown_table(tables: Tables, columns: dict[str, str], rows: list[Row]) -> 
 
 
 def provenance(record: Record, table: str) -> str:
-    """What the numbers of a table depend on: source, date, commit, machine, versions, load, runs, and what differs within it."""
+    """Conditions of the numbers of a table: source, date, commit, machine, versions, load, runs, and differences within it."""
     facts = record.facts(table)
     versions = ", ".join(f"{name} {record.versions[name]}" for name in ("nn-stretch", "onnxruntime", "torch") if name in record.versions)
     parts = [
@@ -201,14 +201,14 @@ def machine(record: Record) -> str:
 
 
 def how_often(facts: Facts) -> str:
-    """Runs, and whether contestants took turns."""
+    """Runs, and whether networks took turns."""
     runs = "number of runs not recorded" if facts.runs == "not recorded" else f"{facts.runs} run{'s' if facts.runs != 1 else ''}"
     turns = {True: "interleaved", False: "not interleaved", None: ""}[facts.interleaved]
     return ", ".join(filter(None, (runs if facts.runs is not None else "", turns)))
 
 
 def show(result: Value) -> str:
-    """A value as it stands in a table: numbers to three digits."""
+    """A value as a table shows it: numbers to three digits."""
     match result:
         case None:
             return "–"

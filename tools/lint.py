@@ -1,4 +1,4 @@
-"""What no linter of Python checks about this repository: `python tools/lint.py`, part of `make lint`.
+"""Checks of this repository that no linter of Python has: `python tools/lint.py`, part of `make lint`.
 
 Pages, links, records, files and the size of the whole. Each function yields one line for each defect; the program prints
 them and ends with 1 where there is one. It reads files alone, and takes seconds.
@@ -25,7 +25,7 @@ FILE_LINES = 800
 #: Code whose lines are counted, by the ends of file names.
 LANGUAGE_OF_SUFFIX = {".py": "Python", ".cpp": "C++", ".h": "C++", ".js": "JavaScript", ".cl": "OpenCL"}
 
-#: Absolute paths that only exist on the machine somebody worked on, and hosts of package indexes.
+#: Absolute paths that only exist on the machine of one person, and hosts of package indexes.
 MACHINE = re.compile(
     r"(?<![\w.~])/(?:work|home|root|Users|tmp|opt|mnt|scratch)/[\w.]+|file://|index-url\W+https?:|(?:\d{1,3}\.){3}\d{1,3}:\d+"
 )
@@ -35,7 +35,7 @@ NAMED = re.compile(r"`((?:predictors|scheduler|stretch|tests|experiments|docs|re
 #: Languages of the blocks on pages: the tests run the first three, `text` is only shown.
 LANGUAGES = {"sh", "python", "toml", "text"}
 
-#: What reads like a result: a number with a decimal point, or one with a unit in which results are stated.
+#: Text that reads like a result: a number with a decimal point, or one with a unit in which results are stated.
 RESULT = re.compile(r"(?<![\w.])\d+\.\d+(?!\w|\.\d)|\d\s?(?:%|×(?!\d)|ms\b|µs\b|GFLOP/s|GPU minutes|times (?:as|the|its))")
 #: Words with numbers that are no results.
 NO_RESULT = re.compile(
@@ -65,7 +65,7 @@ SETTINGS = {
     "experiments/sensitivity/run.py": [10.0, 10.0, 0.1],
     "experiments/train_to_run/run.py": [0.5],
 }
-#: What every result of a job on another machine has beside its own figures.
+#: Facts of every result of a job on another machine, in addition to its own figures.
 FACTS = {"gpu", "cores", "memory_gib", "system", "date", "cpu_load", "versions"}
 
 
@@ -291,7 +291,7 @@ def records(names: list[str]) -> Iterator[str]:
 
 
 def defects_of_record(path: Path, record: Record) -> Iterator[str]:
-    """What is wrong with one record."""
+    """Defects of one record."""
     if record.experiment != path.parts[-3]:
         yield f"it says that it belongs to {record.experiment}"
     if record.source != "paper":
@@ -349,7 +349,7 @@ def written_by_hand(source: str) -> list[float]:
 
 
 def programs(names: list[str]) -> Iterator[str]:
-    """Programs of experiments write no number by hand into a record, and keep the facts beside results apart."""
+    """Programs of experiments write no number by hand into a record, and keep facts and results apart."""
     for name, text in texts([name for name in names if name.startswith("experiments/")], ".py"):
         if (numbers := written_by_hand(text)) != SETTINGS.get(name, []):
             yield f"{name}: {numbers} are written by hand into a row; a setting belongs into SETTINGS of tools/lint.py"
@@ -376,7 +376,7 @@ def defined_names(tree: ast.Module) -> set[str]:
 
 
 def imports(names: list[str]) -> Iterator[str]:
-    """What is imported from a module of this repository exists there, also where a function imports it."""
+    """Imports from a module of this repository exist there, also where a function imports them."""
     trees = {name: ast.parse(text) for name, text in texts(names, ".py")}
     modules = {name.removesuffix(".py").removesuffix("/__init__").replace("/", "."): defined_names(tree) for name, tree in trees.items()}
     modules |= {folder: set() for module in modules if (folder := module.rpartition(".")[0]) not in modules}
@@ -396,7 +396,7 @@ def imports(names: list[str]) -> Iterator[str]:
                     yield f"{file}:{node.lineno}: {module} has no {name}"
 
 
-#: What only some operating systems have; `predictors/system.py` has a form for the others.
+#: Features of only some operating systems; `predictors/system.py` has a form for the others.
 _SYSTEM = re.compile(
     r"\bos\.(?:fork|sched_\w+|getloadavg|memfd_create|sysconf|uname|O_(?:NONBLOCK|CLOEXEC|DIRECTORY|NOFOLLOW))\b|\bsignal\.pthread_kill\b|^\s*import (?:fcntl|resource)\b",
     re.M,
@@ -406,7 +406,7 @@ _OF_LINUX = ("predictors/system.py", "scheduler/tools/boards/", "stretch/train/"
 
 
 def systems(names: list[str]) -> Iterator[str]:
-    """What a system may lack is asked of the module that has a form for it."""
+    """Features that a system may lack are used through the module that has a form for them."""
     ours = [name for name in names if name.split("/")[0] in PACKAGES and not name.startswith(_OF_LINUX)]
     for name, text in texts(ours, ".py"):
         for match in _SYSTEM.finditer(text):

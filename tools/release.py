@@ -93,7 +93,7 @@ def build(dist: Path) -> tuple[Path, Path]:
 
 
 def inspect_packages(wheel: Path, sdist: Path, changelog: str) -> dict[str, str]:
-    """What holds for the files themselves."""
+    """Check the files themselves."""
     with zipfile.ZipFile(wheel) as packed:
         inside = {name: packed.read(name) for name in packed.namelist()}
     with tarfile.open(sdist) as archive:
@@ -240,7 +240,7 @@ def program(folder: Path) -> Path:
 
 
 def run(words: Sequence[object], folder: Path) -> str:
-    """What a program prints, run in a folder without anything of this environment."""
+    """Output of a program, run in a folder without anything of this environment."""
     kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
     try:
         done = subprocess.run(list(map(str, words)), cwd=folder, env=kept, capture_output=True, text=True, check=False)

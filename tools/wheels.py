@@ -23,7 +23,7 @@ SYSTEMS = {
     "Windows x86-64": "x86_64-pc-windows-msvc",
     "macOS arm64": "aarch64-apple-darwin",
 }
-#: What is for developers, or for Linux alone.
+#: Files for developers, or for Linux alone.
 EXCLUDED = ("dev", "site", "qnn")
 
 

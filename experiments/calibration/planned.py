@@ -33,7 +33,7 @@ class Epochs(NamedTuple):
 
 
 class Case(NamedTuple):
-    """What is asked of the planner beside its defaults."""
+    """The planner's options other than its defaults."""
 
     device: str
     processors: tuple[str, ...]
@@ -63,11 +63,11 @@ BATCH, WEIGHT_DECAY = 512, 5e-4
 #: Highest learning rate of the original, and of what starts calibrated: without labels, where the loss grows with the square of the
 #: temperature, and with labels.
 RATE, RATE_ALONE, RATE_ON = 0.4, 0.02, 0.05
-#: What keeps a calibrated start: joins that were solved for have weights that large first steps tear apart (in 3 of 3 seeds).
+#: Options that keep a calibrated start: joins that were solved for have weights that large first steps tear apart (in 3 of 3 seeds).
 GENTLY: dict[str, Any] = {"clip": 1.0, "warmup_epochs": 1.0}
 #: Divides scores for soft labels.
 TEMPERATURE = 4.0
-#: What happens to a design, in order.
+#: Steps of a design, in order.
 STATES = ("inherited", "calibrated", "without labels", "with labels")
 
 
@@ -86,7 +86,7 @@ def captured(module: Any) -> Any:
 
 
 def planned(case: Case, graph: Any) -> Any:
-    """What the planner makes of a case, with its defaults for everything else."""
+    """The planner's answer to a case, with its defaults for everything else."""
     from predictors.devices import load_device
     from stretch.planning.config import PlanConfig
     from stretch.planning.plan import plan
@@ -160,7 +160,7 @@ class Seed:
         return TrainConfig(epochs=epochs, batch=BATCH, learning_rate=rate, weight_decay=WEIGHT_DECAY, seed=self.seed, **more)
 
     def add(self, name: str, state: str, accuracy: float, seconds: float) -> None:
-        """Add a row, and write down what there is."""
+        """Add a row, and write all rows."""
         self.rows.append({"name": name, "state": state, "accuracy": accuracy, "seconds": seconds})
         partial = self.file.with_suffix(".part")
         answer = {"seed": self.seed, "images": len(self.train_set), "epochs": self.epochs._asdict(), "rows": self.rows}
@@ -265,14 +265,14 @@ def main() -> int:
 
 
 def record(folder: Path) -> None:
-    """Make the record of the seeds in a folder, with what is predicted beside."""
+    """Make the record of the seeds in a folder, with predictions for comparison."""
     from experiments.records import About, Facts, write_record
     from stretch.planning.design.scale import scaled_graph
 
     runs = [json.loads(file.read_text()) for file in sorted(folder.glob("planned-*.json"))]
     graph = captured(network()).graph
     epochs = Epochs(**runs[0]["epochs"])
-    # a seed that was begun anew has another original: each run is compared with its own
+    # a seed that was started again has another original: each run is compared with its own
     originals = [next(row["accuracy"] for row in run["rows"] if row["state"] == "original") for run in runs]
     rows = []
     for case in CASES:

@@ -89,7 +89,7 @@ class Job:
         self.add("parent", self.parent, self.captured.graph.macs, seconds)
 
     def add(self, what: str, accuracy: float, macs: int, seconds: float | None) -> None:
-        """Add a row, and write down what there is."""
+        """Add a row, and write all rows."""
         self.rows.append(
             {
                 "what": what,
@@ -181,7 +181,7 @@ class Job:
 
 
 def job(seed: int, data: Path, out: Path, epochs: int, parts: tuple[str, ...]) -> None:
-    """Measure one seed; what came out stands in a file a part, row by row."""
+    """Measure one seed; its results are in one file per part, row by row."""
     out.mkdir(parents=True, exist_ok=True)
     work = Job(seed, data, out, epochs)
     parent = work.rows[0]

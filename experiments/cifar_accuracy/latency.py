@@ -1,4 +1,4 @@
-"""Predicted latency beside accuracy, by number of meeting points: `python -m experiments.cifar_accuracy.latency`.
+"""Predicted latency and accuracy, by number of meeting points: `python -m experiments.cifar_accuracy.latency`.
 
 The accuracies are those of the measured record; the latencies are the planner's for the profile mi9-release (paper 003, table 3).
 """

@@ -18,7 +18,7 @@ from experiments.records import Row, read_record, write_record
 EPOCHS = 40
 #: Row of the record of meeting points that belongs here, too: the same recipe on the same machines.
 BEFORE = "branched, depth only, 40 epochs"
-#: Table → its rows: what they are called, their design, and their teacher's labels.
+#: Table → its rows: their names, their design, and their teacher's labels.
 TABLES: dict[str, tuple[tuple[str, str, str], ...]] = {
     "ratios": (
         ("sequential", "sequential", ""),

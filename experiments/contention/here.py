@@ -90,7 +90,7 @@ def main() -> None:
 
 
 def latencies(run: Callable[[Any], Any], x: Any, core: int, count: int) -> list[float]:
-    """Milliseconds of each inference: before, `count` of them beside and after what others do."""
+    """Milliseconds of each inference: before, `count` of them during and after the work of others."""
     run(x)
     times = [timed(run, x) for _ in range(BEFORE)]
     with others(core):
@@ -129,7 +129,7 @@ def _spin(core: int) -> None:
 
 
 def row(name: str, runs: list[list[float]], count: int = WHILE) -> dict[str, Value]:
-    """Figures of a contender, over all rounds, with `count` inferences beside others."""
+    """Figures of a baseline, over all rounds, with `count` inferences during the work of others."""
     before, beside, after = (
         [ms for run in runs for ms in run[start:end]]
         for start, end in ((0, BEFORE), (BEFORE, BEFORE + count), (BEFORE + count, BEFORE + count + AFTER))

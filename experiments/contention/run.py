@@ -1,4 +1,4 @@
-"""What changing between plans gains while others use a processor: `python -m experiments.contention.run`."""
+"""Gain of changing between plans while others use a processor: `python -m experiments.contention.run`."""
 
 import argparse
 import json
@@ -40,7 +40,7 @@ PHASES = (("gpu", 0, 50), ("cpu", 50, 155), ("gpu", 155, 200))
 #: Milliseconds between two requests: far more than any plan takes undisturbed, so that each inference meets its own phase.
 EVERY_MS = 200.0
 
-#: What others take of a processor in their phase.
+#: Share of a processor that others take in their phase.
 SHARES = (0.5, 0.75, 0.9)
 
 #: Of those the one whose inferences are listed one by one.
@@ -50,7 +50,7 @@ LISTED = SHARES[-1]
 MINUTES = (0, 1, 2, 5, 10, 20, 30)
 
 #: Loads in milliseconds, while inferences follow each other at once, and how many these are: one that is over after a few
-#: inferences, and one that is ten times as long.
+#: inferences, and one ten times its length.
 BUSY = {"gpu=0.9@50:155": 30, "gpu=0.9@500:1550": 200}
 
 
@@ -74,7 +74,7 @@ def phases(networks: Mapping[str, Network], share: float, every_ms: float = EVER
 
     Args:
         networks: The plans.
-        share: What others take of a processor in their phase.
+        share: Share of a processor that others take in their phase.
         every_ms: Between two requests.
     """
     loads = tuple(Load(name, share, first * every_ms, last * every_ms) for name, first, last in PHASES)

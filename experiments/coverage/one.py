@@ -21,7 +21,7 @@ CONDITION = 1e-5
 
 
 def try_network(name: str, options: list[str]) -> dict[str, Any]:
-    """What became of a network; a step that fails says so in one line, and those behind it are left out.
+    """Return the result of a network; a step that fails gives its reason in one line, and later ones are left out.
 
     Args:
         name: Of the network.
@@ -49,7 +49,7 @@ def _loaded(name: str, row: dict[str, Any]) -> tuple[Any, tuple[int, ...]]:
     """The network with random weights that can be compared, and its input's shape.
 
     With some random weights a network makes any rounding larger by orders of magnitude, so that torch does not
-    agree with itself: what another runtime computes of it says nothing. Torch alone tells that here.
+    agree with itself: results of another runtime show nothing about it. Torch alone shows that here.
     """
     import torch
 

@@ -27,7 +27,7 @@ HERE = Path(__file__).parent
 RECORD = HERE / "results" / "coverage.json"
 #: Largest difference from torch, relative to the largest output, that counts as equal.
 EQUAL = 1e-4
-#: What the machine is that tries the first network, beside the rows.
+#: Facts of the machine that tries the first network, in the file of the rows.
 MACHINE = "machine.json"
 #: How the note of networks begins that were tried on another machine than the record's.
 ELSEWHERE = "tried on another machine, "

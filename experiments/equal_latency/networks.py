@@ -1,6 +1,6 @@
 """Contenders of equal predicted latency: `python -m experiments.equal_latency.networks` writes ``results/networks.json``.
 
-A contender at speed s is predicted to take at most the original's time on the best single processor over s: branches on all
+A network at speed s is predicted to take at most the original's time on the best single processor over s: branches on all
 processors, plain networks on the best single one. Of those that do, the one with most multiply-accumulates is taken.
 """
 
@@ -145,7 +145,7 @@ def branched(graph: OpGraph, profile: str, ms: float, options: dict[str, Any]) -
 
 
 def written(built: Any) -> str:
-    """What a network is made of, as the record has it."""
+    """Operators of a network, as the record has them."""
     return json.dumps(built, separators=(",", ":"))
 
 
@@ -155,7 +155,7 @@ def whole(parent: str) -> str:
 
 
 def row(graph: OpGraph, where: tuple[str, str, float], contender: str, ms: float, single: float, made: OpGraph, built: str) -> Row:
-    """One contender."""
+    """One network of the comparison."""
     parent, profile, speed = where
     return {
         "network": f"{parent} {profile} {speed:g} {contender}",
@@ -172,7 +172,7 @@ def row(graph: OpGraph, where: tuple[str, str, float], contender: str, ms: float
 
 
 def rows_of(graph: OpGraph, parent: str, profile: str) -> list[Row]:
-    """All contenders of one original on one device."""
+    """All networks of one original on one device."""
     start = plan(graph, load_device(profile), PlanConfig(**PLANNED["branches"]))
     others, single = Plain(start), start.best_single.ms
     rows = [row(graph, (parent, profile, 1.0), "parent", single, single, graph, whole(parent))]

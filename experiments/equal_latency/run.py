@@ -1,7 +1,7 @@
-"""Train the contenders of equal latency: `python -m experiments.equal_latency.run --data cifar.npz --out FOLDER --seconds 500`.
+"""Train the networks of equal latency: `python -m experiments.equal_latency.run --data cifar.npz --out FOLDER --seconds 500`.
 
 Workers share a GPU and take jobs, a network and a seed each, from one queue. FOLDER has a file a job, written at every epoch; a job that
-is finished there is not run again, one that was broken off starts anew. See the README for the images and for Torch-Pruning.
+is finished there is not run again, one that was broken off starts again. See the README for the images and for Torch-Pruning.
 """
 
 import argparse
@@ -45,14 +45,14 @@ class Job:
     """One training."""
 
     parent: str  # The original.
-    built: str  # What becomes of it, as the record of networks has it.
+    built: str  # Result of building it, as the record of networks has it.
     seed: int
     epochs: int
     batch: int = 512
 
     @property
     def key(self) -> str:
-        """Names the network: the same one may be the contender of several devices and speeds."""
+        """Names the network: the same one may be in the comparisons of several devices and speeds."""
         return f"{self.parent}-{sha256(self.built.encode()).hexdigest()[:10]}"
 
     def file(self, out: Path, end: str = "json") -> Path:

@@ -16,9 +16,9 @@ from experiments.equal_latency.run import SEEDS, Job
 from experiments.gpu import origin
 from experiments.records import About, Facts, Row, read_record, write_record
 
-#: Plain networks, of which the best counts, and what is compared beside them.
+#: Plain networks, of which the best counts, and the networks that are compared with them.
 PLAIN, OTHERS = ("shallower", "narrower", "shallower and narrower"), ("stage-wise", "pruned")
-#: How contenders are marked in the picture: as `experiments.paper.chart` fills points, with a line or without.
+#: Marks of the networks in the picture: as `experiments.paper.chart` fills points, with a line or without.
 SERIES = {"branches": ("full", "-"), "best plain": ("none", "--"), "stage-wise": ("left", ""), "pruned": ("top", "")}
 
 
@@ -44,7 +44,7 @@ def accuracies(rows: Sequence[Row], runs: Sequence[dict[str, Any]]) -> dict[str,
 
 
 def accuracy_row(row: Row, values: Sequence[float]) -> Row:
-    """A contender with what was measured."""
+    """A network with its measurements."""
     half = interval(values)
     measured = {
         "seeds": len(values),

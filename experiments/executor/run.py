@@ -1,4 +1,4 @@
-"""What the executor adds to the work it hands out: `python -m experiments.executor.run BUNDLE`."""
+"""Time that the executor adds to the work of the delegates: `python -m experiments.executor.run BUNDLE`."""
 
 import argparse
 import statistics
@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 def handoff_us(trace: Trace, session: Session) -> float:
     """Time of one inference that no subgraph of its critical path accounts for, per meeting point, in microseconds.
 
-    What counts as work is the slowest branch of each segment as it ran in this
+    The work is the slowest branch of each segment as it ran in this
     very inference, so that a busy machine does not show up here.
     """
     segment_of = {name: subgraph.segment for name, subgraph in session.plan.subgraphs.items()}
@@ -80,7 +80,7 @@ def row(name: str, costs: Sequence[float]) -> dict[str, Value]:
 
 
 def comparison(result: Benchmark) -> list[dict[str, Value]]:
-    """Every contestant, its time, and the bundle's speed relative to it."""
+    """Every network, its time, and the bundle's speed relative to it."""
     contestants: list[Timing] = [
         t for t in (result.branched, result.whole, result.sequential, result.same_macs, *result.others) if t is not None
     ]

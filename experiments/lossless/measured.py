@@ -1,4 +1,4 @@
-"""Exact designs as this machine runs them, beside one processor and one graph on two threads: `python -m experiments.lossless.run measured PROFILE`."""
+"""Exact designs as this machine runs them, compared with one processor and one graph on two threads: `python -m experiments.lossless.run measured PROFILE`."""
 
 import argparse
 import statistics
@@ -41,13 +41,13 @@ Times = dict[str, list[float]]
 class Measured:
     """One network's bundle on this machine."""
 
-    times: Times  # ms of each round, by contestant.
+    times: Times  # ms of each round, by network.
     efficiency: list[float]  # Of each round, what the slowest branches take alone over what the bundle took.
     error: float  # Largest difference of its output from the original's.
 
 
 def make_bundle(name: str, profile: DeviceProfile, folder: Path) -> tuple[PlanResult, float]:
-    """Plan a network exactly, write its bundle, and tell how long planning took, s."""
+    """Plan a network exactly, write its bundle, and return how long planning took, s."""
     built = branch(name, profile, out=folder, weights="none", lossless=True)
     return built.plan, built.seconds["plan"]
 
@@ -90,7 +90,7 @@ def measure(folder: Path, cores: Sequence[int], rounds: int) -> Measured:
 
 
 def _timed(run: Callable[[], None]) -> Callable[[], float]:
-    """What runs once and gives the time that it took, ms."""
+    """Functions that run once and return their time, ms."""
 
     def once() -> float:
         start = perf_counter_ns()
@@ -101,7 +101,7 @@ def _timed(run: Callable[[], None]) -> Callable[[], float]:
 
 
 def row_of(name: str, plan: PlanResult, seconds: float, result: Measured) -> Row:
-    """A network's figures: measured beside predicted, against the best single processor and against one graph on two threads."""
+    """A network's figures: measured and predicted, against the best single processor and against one graph on two threads."""
     median = {item: statistics.median(times) for item, times in result.times.items()}
     best = min(SINGLES, key=median.__getitem__)
     single, two = (ratio_interval(result.times[value], result.times[BRANCHES]) for value in (best, TWO_THREADS))
@@ -134,7 +134,7 @@ def winner(side: int) -> str:
 
 
 def contestants_of(name: str, times: Mapping[str, Sequence[float]]) -> list[Row]:
-    """Every contestant's median and 90th percentile."""
+    """Every network's median and 90th percentile."""
     return [
         {
             "network and contestant": f"{name}, {item}",

@@ -1,4 +1,4 @@
-"""What networks gain that branch by themselves, and a bound on it: `python -m experiments.lossless.run paths`."""
+"""Gain of networks that branch by themselves, and a bound on it: `python -m experiments.lossless.run paths`."""
 
 import sys
 import tempfile

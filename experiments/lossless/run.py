@@ -1,4 +1,4 @@
-"""What exact designs gain: `python -m experiments.lossless.run [floats|paths|exact|measured PROFILE]`."""
+"""Gain of exact designs: `python -m experiments.lossless.run [floats|paths|exact|measured PROFILE]`."""
 
 import argparse
 import json

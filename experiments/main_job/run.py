@@ -98,7 +98,7 @@ def phases(runs: int) -> None:
 
 
 def p90(values: list[float]) -> float:
-    """The value that nine of ten runs do not exceed."""
+    """The ninth decile of the runs."""
     return sorted(values)[min(len(values) - 1, int(0.9 * len(values)))]
 
 
@@ -129,7 +129,7 @@ def predict() -> None:
 
 
 def profile_row(device: str) -> dict[str, Value]:
-    """What a device's predictions rest on."""
+    """Sources of a device's predictions."""
     from predictors.devices import load_device
 
     profile = load_device(device)

@@ -43,7 +43,7 @@ FAMILIES = {
 
 
 class Run(NamedTuple):
-    """What a table of the source was measured on."""
+    """Device of a table of the source."""
 
     device: str  # Our name of the board.
     core_set: str  # Our name of the cores; numbers of threads and kinds of cores.
@@ -54,7 +54,7 @@ class Run(NamedTuple):
 #: By the beginning of the board's name, threads, `powersave` and `gpu_device`. ncnn computes in fp16 where cores can, unless
 #: its build or version does not: what runs MobileNet, which Winograd does not speed up, beyond the cores' fp32 peak is fp16.
 #: Eight threads on the Snapdragon 888 had the four large cores (`powersave` 2). Other tables of the source are left out: it does not
-#: tell which cores their threads had, or no profile needs them, or they are broken (a GPU of the Station-M3 that takes 0.5 ms for VGG-16).
+#: state which cores their threads had, or no profile needs them, or they are broken (a GPU of the Station-M3 that takes 0.5 ms for VGG-16).
 RUNS = {
     ("Raspberry Pi 4", 1, 0, -1): Run("raspberrypi4", "1large", "fp32"),
     ("Raspberry Pi 4", 4, 0, -1): Run("raspberrypi4", "4large", "fp32"),
@@ -103,7 +103,7 @@ NOT_ON_GPUS = ("efficientnetv2_b0", "vision_transformer")
 
 
 def run_of(row: dict[str, str]) -> Run | None:
-    """What a row was measured on; None if that is not told."""
+    """Device of a row; None if it is not stated."""
     key = [int(row[name]) for name in ("num_threads", "powersave", "gpu_device")]
     return next((run for (start, *rest), run in RUNS.items() if row["board"].startswith(start) and rest == key), None)
 

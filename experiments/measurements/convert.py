@@ -1,4 +1,4 @@
-"""What the programs share that turn public tables into shipped measurements."""
+"""Functions of the programs that turn public tables into shipped measurements."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -21,7 +21,7 @@ from predictors.measurements.tables import KernelLatency, Latency, write_table
 
 PRECISION = {"float": "fp32", "quant": "int8"}
 
-#: TensorFlow Lite's GPU delegate computes in fp16 unless told otherwise.
+#: TensorFlow Lite's GPU delegate computes in fp16 by default.
 GPU_PRECISION = "fp16"
 
 #: As the source names it; which of two builds of a release was used is not stated.
@@ -119,7 +119,7 @@ def matches(row: dict[str, str], shape: dict[str, str], kernel: Kernel) -> bool:
 
 
 def paired(rows: list[dict[str, str]], kernels: list[Kernel]) -> Iterator[tuple[dict[str, str], Kernel]]:
-    """Rows of one network with the kernels that they are, in order; what has no partner is left out."""
+    """Rows of one network with their kernels, in order; rows without a partner are left out."""
     left = [(row, ast.literal_eval(row["feature"])) for row in rows]
     for kernel in kernels:
         first = next((pair for pair in left if matches(*pair, kernel)), None)
@@ -129,7 +129,7 @@ def paired(rows: list[dict[str, str]], kernels: list[Kernel]) -> Iterator[tuple[
 
 
 def implementation(kernel: str) -> str:
-    """The implementation that a kernel's name tells, without the numbers of its operators."""
+    """The implementation in a kernel's name, without the numbers of its operators."""
     return re.sub(r"_?\d+$", "", kernel.split("_linked_")[0])
 
 

@@ -1,4 +1,4 @@
-"""The four networks that OpenCL is measured with, as ONNX files with random weights, and ONNX Runtime beside it on one core."""
+"""The four networks that OpenCL is measured with, as ONNX files with random weights, and ONNX Runtime on one core as a baseline."""
 
 import os
 import time

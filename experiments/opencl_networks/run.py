@@ -38,7 +38,7 @@ VARIANTS: dict[str, dict[str, object]] = {
 
 
 def interleaved(runners: dict[str, Runner], rounds: int) -> dict[str, list[float]]:
-    """Times of all contestants in milliseconds, each running once a round, in any order: what ran before decides what the caches hold."""
+    """Times of all networks in milliseconds, each running once per round, in any order: the previous run decides the content of the caches."""
     names = list(runners)
     times: dict[str, list[float]] = {name: [] for name in names}
     order = random.Random(0)
@@ -61,7 +61,7 @@ def measure(name: str, core: int, rounds: int) -> tuple[Rows, Rows, Rows]:
 
     Args:
         name: Of `NETWORKS`.
-        core: Where all contestants run.
+        core: Core that all of them run on.
         rounds: Runs of each.
     """
     variants: Rows = []

@@ -1,7 +1,7 @@
 """Learns what tiles cost from measurements, and judges the ranking on networks left out: `python -m experiments.opencl_tuning.cost_model TILES`.
 
 TILES is what `gather.py` wrote. Least squares with no coefficient below zero,
-of relative errors, in which slow tiles count little: what matters is which one is first.
+of relative errors, in which slow tiles count little: only the first rank matters.
 """
 
 import argparse
@@ -40,7 +40,7 @@ class Measured:
     """All tiles of one problem."""
 
     network: str  # Where it is first met.
-    problem: KernelProblem  # What is computed.
+    problem: KernelProblem  # Convolution and its shapes.
     times: dict[tuple[int, int, int], float]  # Milliseconds by (VW, VC, CHANNELS_FIRST).
 
 

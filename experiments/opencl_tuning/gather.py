@@ -1,6 +1,6 @@
 """Times every tile of every convolution of some networks, as a tuner without a ranking would: `python -m experiments.opencl_tuning.gather`.
 
-What it writes is the material that a cost model is fitted to and judged with; see `cost_model.py`.
+A cost model is fitted to its output and judged with it; see `cost_model.py`.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What tuning brings on this machine: `python -m experiments.opencl_tuning.run BUNDLE`."""
+"""Gain of tuning on this machine: `python -m experiments.opencl_tuning.run BUNDLE`."""
 
 import argparse
 import tempfile

@@ -28,7 +28,7 @@ Key = tuple[str, str]
 
 
 def tune(models: dict[str, Path], core: int) -> dict[Key, TunedSchedule]:
-    """What tuning finds for the convolutions of all networks, each by itself."""
+    """Result of tuning the convolutions of all networks, each by itself."""
     delegate = OpenCLDelegate((core,), options=Options(tuned=False))
     result: dict[Key, TunedSchedule] = {}
     for name, model in models.items():

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: Inches across: letters stay legible where the picture is shrunk to a phone.
 WIDTH = 6.4
-#: Shape of a point, by what its number is.
+#: Shape of a point, by the kind of its number.
 MARKS: dict[Source, str] = {"measured": "o", "simulated": "s", "predicted": "^", "paper": "D"}
 #: Size and edge of a mark, in points.
 OWN_MARK, PUBLISHED_MARK = (7.5, 1.2), (10, 1.6)
@@ -63,8 +63,8 @@ def as_svg(name: str, title: str, words: str, figure: "Figure") -> str:
 
     Args:
         name: One word.
-        title: What it shows, for those who cannot see it.
-        words: What is to be seen in it, for them too.
+        title: Its subject, which screen readers read.
+        words: Its content, which they read too.
         figure: The drawing.
     """
     width, height = figure.get_size_inches()

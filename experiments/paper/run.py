@@ -1,4 +1,4 @@
-"""Numbers beside the figures of paper 003: `python -m experiments.paper.run` plans its networks again and writes the records."""
+"""Numbers for comparison with the figures of paper 003: `python -m experiments.paper.run` plans its networks again and writes the records."""
 
 import csv
 from pathlib import Path
@@ -76,7 +76,7 @@ def tradeoff_rows() -> list[Row]:
         for variant, design, _ in TABLES[table]:
             if design in rows or variant not in measured:
                 continue
-            # any design tells the original's best processor
+            # any design states the original's best processor
             name = "depth_only" if design == "sequential" else design
             draft = load_draft(MEASURED / "designs" / f"{name}.toml")
             evaluation = evaluate(graph, device, resolve_design(draft, graph, DEVICE, ALIGN, "cpu"))

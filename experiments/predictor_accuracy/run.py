@@ -61,7 +61,7 @@ def name(judged: EvaluatedFit) -> str:
 
 
 def row(device: str, judged: EvaluatedFit) -> Row:
-    """What a fit reached on families left out."""
+    """Errors of a fit on families left out."""
     held = judged.fit.held_out
     worst = sorted(judged.predicted, key=lambda network: -abs(judged.predicted[network] / judged.measured[network] - 1))[:3]
     return {
@@ -77,7 +77,7 @@ def row(device: str, judged: EvaluatedFit) -> Row:
 
 
 def agreement(measurements: Measurements) -> list[Row]:
-    """How often the fusion rules choose the implementation that the kernel's name tells, by GPU."""
+    """How often the fusion rules choose the implementation in the kernel's name, by GPU."""
     rows: list[Row] = []
     for device in sorted({kernel.device for kernel in measurements.kernels}):
         kernels = [kernel for kernel in measurements.kernels if kernel.device == device]
@@ -133,7 +133,7 @@ def other_rows(measurements: Measurements) -> list[Row]:
 
 
 def summary(rows: list[Row]) -> list[Row]:
-    """Ours beside what others published."""
+    """Our errors next to published ones."""
     ours = [
         {"predictor": f"this, {row['processor']}", "networks left out": "whole families", "±10 %": row["±10 %"]}
         for row in rows

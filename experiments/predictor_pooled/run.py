@@ -29,7 +29,7 @@ SETS = {
     "transformers": ("tflite_cpu_transformers", (8, 4)),
 }
 
-#: What goals speak of: name, set, and which precision, device and core set it is.
+#: Subjects of goals: name, set, precision, device and core set.
 Chosen = Callable[[Place], bool]
 GOALS: dict[str, tuple[str, Chosen]] = {
     "NPUs, w8a8": ("npu", lambda place: place[0] == "int8"),

@@ -86,7 +86,7 @@ class SSD(nn.Module):
 
 
 class _Blaze(nn.Module):
-    """A block of BlazeFace: 5×5 depthwise and 1×1, twice where it is a double one, beside a pooled or padded shortcut."""
+    """A block of BlazeFace: 5×5 depthwise and 1×1, twice where it is a double one, parallel to a pooled or padded shortcut."""
 
     def __init__(self, before: int, after: int, stride: int = 1, middle: int = 0) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Whole networks that others timed on recent phones, beside predictions: `python -m experiments.published_networks.run`."""
+"""Whole networks that others timed on recent phones, and predictions for them: `python -m experiments.published_networks.run`."""
 
 import csv
 from pathlib import Path
@@ -27,7 +27,7 @@ def graph_of(model: str, size: str) -> OpGraph:
 
 
 def left_out() -> list[Row]:
-    """Each network of a table beside what the others of its processor, core set and precision say of it."""
+    """Each network of a table, and its prediction from the others of its processor, core set and precision."""
     rows: list[Row] = []
     for device in DEVICES:
         for (processor, core_set, precision), prior in load_device(device).priors.items():
@@ -64,7 +64,7 @@ def summary(rows: list[Row]) -> list[Row]:
 
 
 def lite_rows() -> list[Row]:
-    """EfficientNet-Lite on the Pixel 4 beside the fits of another phone with its chip."""
+    """EfficientNet-Lite on the Pixel 4, and predictions from the fits of another phone with its chip."""
     predictor = LatencyPredictor(load_device("mi9"))
     rows: list[Row] = []
     with (HERE / "pixel4.csv").open(encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""What more images give, photographs and ones made from the network itself, at a speed that pays.
+"""Gain of more images, photographs and ones made from the network itself, at a speed that is worth it.
 
 `python -m experiments.real_networks.more_images measure --weights FOLDER --images FOLDER --out FILE` writes numbers as they come, on a GPU
 where there is one; `python -m experiments.real_networks.more_images record FILE…` makes them a record.
@@ -33,7 +33,7 @@ MOST = 300
 ALL = NETWORKS | {
     "efficientnet_lite1": Real("timm:tf_efficientnet_lite1", "efficientnet_lite1.safetensors", NETWORKS["efficientnet_lite0"].preprocessing)
 }
-#: What is asked of the planner: two branches, one of which keeps as many of the blocks as they are as the speed-up here allows.
+#: Options of the planner: two branches, one of which keeps as many of the blocks as they are as the speed-up here allows.
 PROCESSORS, SPEEDUP = ("cpu", "dsp"), 1.25
 ASKED: dict[str, Any] = {
     "processors": PROCESSORS, "kinds": ("stretch",), "join": "sum", "merge": "always", "cuts": "blocks", "macs": MACS,
@@ -60,7 +60,7 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """What its row is called."""
+        """Name of its row."""
         made = f" + {self.synthetic} synthetic" if self.synthetic else ""
         return f"{self.network}, {self.design}, {self.photographs}{made}, {self.steps} steps, {self.rounded} % rounded, seed {self.seed}"
 
@@ -168,7 +168,7 @@ def _one(job: tuple[Trial, Path, Path]) -> Row:
 
 
 def measure(options: argparse.Namespace) -> None:
-    """All trials, some side by side; what is done is written as it comes."""
+    """All trials, some side by side; each result is written as it comes."""
     trials = [Trial(*text.split(",")[:2], *map(int, text.split(",")[2:])) for text in options.trial]
     options.out.parent.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []

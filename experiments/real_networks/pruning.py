@@ -92,7 +92,7 @@ def prune(original: "Captured", ratio: float, step: int) -> Pruned:
 def kept_channels(original: "OpGraph", pruned: "OpGraph", stayed: "Mapping[str, torch.Tensor]") -> "dict[str, torch.Tensor]":
     """The original's channel of each channel of every operator.
 
-    A batch norm says which of the convolution's stayed; what lies between has those of what it reads.
+    A batch norm says which of the convolution's stayed; operators between them have those of their inputs.
 
     Args:
         original: The original's operators.
@@ -133,7 +133,7 @@ def own_design(captured: "Captured") -> "BranchDesign":
 def calibrate_pruned(
     original: "Captured", pruned: Pruned, images: "Sequence[torch.Tensor]", synthetic: "Sequence[torch.Tensor]" = ()
 ) -> "BranchedModel":
-    """What branched networks get, for a pruned one: segment by segment the best of as pruned, statistics anew, and every layer fitted.
+    """Calibrate a pruned network as branched ones are: segment by segment the best of as pruned, statistics again, and every layer fitted.
 
     Args:
         original: The original.

@@ -1,4 +1,4 @@
-"""Real pretrained networks and natural photographs: how often branched networks see what the original sees, and how fast they are predicted to be.
+"""Real pretrained networks and natural photographs: how often branched networks agree with the original, and how fast they are predicted to be.
 
 `python -m experiments.real_networks.run measure --weights FOLDER --images FOLDER --out FILE`, on a machine with a GPU, writes numbers;
 `python -m experiments.real_networks.run record FILE…` makes them a record. With ``--at-length`` few jobs are measured that
@@ -36,7 +36,7 @@ class Real:
 
     name: str  # As `stretch branch` takes it.
     weights: str  # File of weights in the folder of weights.
-    preprocessing: dict[str, Any]  # What differs from what the network states.
+    preprocessing: dict[str, Any]  # Differences from the network's own statement.
 
 
 NETWORKS = {
@@ -49,7 +49,7 @@ NETWORKS = {
 #: Seconds that a comparison needs behind a refinement, on a busy machine.
 _COMPARING = 25
 
-#: What is asked of the planner; the processors are those of `PROCESSORS`.
+#: Options of the planner; the processors are those of `PROCESSORS`.
 DESIGNS: dict[str, dict[str, Any]] = {
     "default": {},
     "sum": {"join": "sum"},
@@ -57,7 +57,7 @@ DESIGNS: dict[str, dict[str, Any]] = {
 }
 DEVICE, PROCESSORS = "mi9", ("cpu", "gpu")
 
-#: The network that stands beside each design: the plain sequential one of the same multiply-accumulates.
+#: Baseline of each design: the plain sequential network of the same multiply-accumulates.
 SEQUENTIAL = "sequential"
 
 
@@ -74,7 +74,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """What its row is called."""
+        """Name of its row."""
         steps = {"channels": self.channels, "blocks": self.blocks}
         without = "".join(f", {step} by position" for step, chosen in steps.items() if not chosen)
         refined = "" if self.refine is None else f", refined {REFINED.get(self.refine, self.refine)}"
@@ -82,14 +82,14 @@ class Job:
 
 
 #: How the row of a refined network says what its share means.
-#: That of all settings which takes steps as `stretch train` does now is told by its length.
+#: The setting that takes steps as `stretch train` does now is marked by its length.
 REFINED = {0.0: "together", 0.3: "at length", 0.5: "by segments, then together", 1.0: "by segments"}
 
 #: The design and the photographs that single steps are switched on and off for.
 STEPS_ON, MOST = "sum", 300
 
 #: Of each network: ways to refine, then each choice by position, fewer photographs, and the other designs.
-#: What takes longest comes first.
+#: The longest come first.
 JOBS = (
     *(Job(network, STEPS_ON, MOST, refine=apart) for network in NETWORKS for apart in (0.5, 1.0)),
     Job("mobilenet_v2", STEPS_ON, MOST, refine=0.0),
@@ -187,7 +187,7 @@ def _described(design: Any) -> str:
 def run_all(options: argparse.Namespace) -> None:
     """Every job in a process of its own, side by side: small networks leave most of a GPU idle.
 
-    Those that refine go on until the time is over, with what the others leave. What is done is written as it comes.
+    Those that refine go on until the time is over, with the time that the others leave. Each result is written as it comes.
     """
     end = time.monotonic() + options.seconds
     with tempfile.TemporaryDirectory() as folder:
@@ -244,7 +244,7 @@ def record(files: Sequence[Path], out: Path | None, at_length: bool) -> None:
     sys.stderr.write(f"{out} written; fill the pages with python -m experiments.render\n")
 
 
-#: What is said of refinement before it went on at length.
+#: Remark on refinement before it went on at length.
 OLD = (
     "Refinement took steps of one size, and batch-norms normalised by batches, in both of its phases, on views of larger "
     "parts with nothing of others pasted in.",

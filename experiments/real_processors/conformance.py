@@ -1,7 +1,7 @@
 """Delegates of a GPU against the reference, operator by operator, and sessions again and again: `python -m experiments.real_processors.conformance`.
 
 Runs the conformance suite of the tests, in which a test fails whose every drawn case a delegate refuses: such an operator is named as
-refused. Sessions are opened, run and closed in a process of their own, whose exit status tells of a crash.
+refused. Sessions are opened, run and closed in a process of their own, whose exit status shows a crash.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What cuDNN takes for the same networks, through PyTorch and CUDA graphs: `python -m experiments.real_processors.cudnn`."""
+"""Times of cuDNN for the same networks, through PyTorch and CUDA graphs: `python -m experiments.real_processors.cudnn`."""
 
 import argparse
 import os

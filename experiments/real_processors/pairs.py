@@ -31,7 +31,7 @@ from scheduler.runtime.scheduler import Scheduler
 from scheduler.runtime.session import Session
 
 HERE = Path(__file__).parent
-#: Two networks, with the side of the first one's input; the second has its usual one. Large beside small, and two of one size.
+#: Two networks, with the side of the first one's input; the second has its usual one. Large with small, and two of one size.
 PAIRS = ("resnet50@224+mobilenet_v2", "efficientnet_b5@456+resnet50", "resnet50@448+mobilenet_v2", "timm:regnetx_040@224+resnet50")
 #: Requests of each network in a round, inferences of each in flight, and rounds that do not count.
 BURST, IN_FLIGHT, WARM = 8, 2, 3
@@ -39,7 +39,7 @@ PLANNED, ALONE = "planned together", "one after the other on the "
 
 
 def planned(pair: str, profile: Path, folder: Path, words: Sequence[str]) -> tuple[dict[str, Any], list[Bundle], list[Bundle]]:
-    """What the search answers, the networks as it plans them, and as `stretch branch` writes them."""
+    """The search's answer, the networks as it plans them, and as `stretch branch` writes them."""
     sized, _, second = pair.partition("+")
     first, _, side = sized.partition("@")
     size, options = ("--input", f"3x{side}x{side}"), ("--device", profile, "--lossless", *words)
@@ -82,7 +82,7 @@ def one_by_one(bundles: Sequence[Bundle], opened: ExitStack) -> Callable[[], obj
 def compare(
     places: Sequence[str], together: Sequence[Bundle], written: Sequence[Bundle], rounds: int, end: float
 ) -> dict[str, list[float]]:
-    """Seconds of each round of the planned pair and of what it has to beat, in turns; at least five rounds, whatever the time."""
+    """Seconds of each round of the planned pair and of its baselines, in turns; at least five rounds, whatever the time."""
     with ExitStack() as opened:
         alone = {place: [whole(bundle, place) for bundle in written] for place in places}
         runs = {f"{ALONE}{place}": one_by_one(bundles, opened) for place, bundles in alone.items()}
@@ -100,7 +100,7 @@ def compare(
 
 
 def rows_of(pair: str, answer: dict[str, Any], times: Mapping[str, list[float]]) -> tuple[Row, list[Row]]:
-    """The planned pair over what it has to beat, and every contender."""
+    """The planned pair over its best baseline, and every baseline."""
     rate = {name: 2 * BURST / statistics.median(taken) for name, taken in times.items()}
     best = max((name for name in rate if name.startswith(ALONE)), key=rate.__getitem__)
     rival = max((name for name in rate if name != PLANNED), key=rate.__getitem__)
@@ -143,7 +143,7 @@ def main() -> int:
             break
         try:
             answer, together, written = planned(pair, options.profile, options.folder / f"pair{number}", options.search)
-            # the pairs that are left share what time there is
+            # the remaining pairs share the remaining time
             until = now + (end - now) / (len(options.pairs) - number)
             times = compare(answer["processors"], together, written, options.rounds, until)
         except (StretchError, RuntimeError) as failure:

@@ -1,7 +1,7 @@
 """Profile, plan and run on a machine with two processors of different kinds: `python -m experiments.real_processors.run FOLDER`.
 
 Needs a CPU with several cores and a GPU with an OpenCL driver. Everything goes through the command line, as a user would go. With
-`--runtime openvino:half` the CPU computes in bfloat16 by OpenVINO, which wants AMX or AVX-512 with bfloat16, and with
+`--runtime openvino:half` the CPU computes in bfloat16 by OpenVINO, which needs AMX or AVX-512 with bfloat16, and with
 `--runtime openvino/int8` in eight bits.
 """
 

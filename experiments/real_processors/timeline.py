@@ -38,7 +38,7 @@ def steps(trace: Trace, columns: Mapping[str, Mapping[str, float]]) -> list[Row]
 
 
 def shares(name: str, trace: Trace, kernels: Mapping[str, float], alone: Mapping[str, float]) -> list[Row]:
-    """What each processor does with an inference, per cent of its length.
+    """Activities of each processor during an inference, per cent of its length.
 
     A subgraph computes as long as its kernels do, or as it takes alone; what it takes beyond its time alone others cost it.
     """

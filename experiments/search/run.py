@@ -26,7 +26,7 @@ from stretch.planning.search.layers import TIE
 HERE = Path(__file__).parent
 #: Repetitions behind each time.
 RUNS = 3
-#: What is timed, on the Mi 9 with its three processors.
+#: Networks that are timed, on the Mi 9 with its three processors.
 TIMED = ("resnet50", "timm:regnetx_040", "efficientnet_b5")
 DEVICE, PROCESSORS = "mi9", ("cpu", "gpu", "dsp")
 #: Designs of a front, and of designs that differ.
@@ -149,7 +149,7 @@ def times() -> None:
 
 
 def compared(model: str, graph: OpGraph, device: str, processors: tuple[str, ...]) -> tuple[Row, Found]:
-    """What each strategy finds for one network: as a row, and in ms."""
+    """Result of each strategy for one network: as a row, and in ms."""
     row: Row = {"network and processors": f"{MODELS[model]}, {device} {','.join(processors)}"}
     result: Found = {}
     spent: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""What branches are predicted to gain on two processors that people have: `python -m experiments.second_processors.run`."""
+"""Predicted gain of branches on two processors that people have: `python -m experiments.second_processors.run`."""
 
 import sys
 from pathlib import Path

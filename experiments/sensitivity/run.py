@@ -1,4 +1,4 @@
-"""Whether what single segments lose tells what whole designs lose: predicted and measured agreement, real weights, natural photographs.
+"""Whether the losses of single segments predict the losses of whole designs: predicted and measured agreement, real weights, natural photographs.
 
 `python -m experiments.sensitivity.run measure --weights FOLDER --images FOLDER --out FILE`, on a machine with a GPU, writes numbers;
 `python -m experiments.sensitivity.run record FILE` makes them a record. `measure --more FILE` goes on with what an earlier run wrote.
@@ -38,7 +38,7 @@ FITTED, HELD_BACK, CHECKED = 128, 150, 220
 DESIGNS = 12
 #: Random designs whose agreement is predicted and then measured, and their multiply-accumulates over the original's.
 RANDOM, MACS = 30, (0.9, 1.1)
-#: The first of them, by network, that the form of the loss and what later stages make up for were chosen on.
+#: The first of them, by network, that the form of the loss and the later stages' share were chosen on.
 CHOSEN_ON = {"mobilenet_v2": 17, "efficientnet_lite0": 14}
 DEVICE, PROCESSORS = "mi9", ("cpu", "gpu")
 #: Rules about time alone are let loose, so that any run of stages may branch.
@@ -55,7 +55,7 @@ TOP = 8
 
 
 def measure(network: str, weights: Path, images: Path, budget_s: float, until_s: float, earlier: dict[str, Any]) -> dict[str, Any]:
-    """Sensitivity of one network, random designs and designs of fronts; what was measured earlier is taken as it is."""
+    """Sensitivity of one network, random designs and designs of fronts; earlier measurements are used as they are."""
     import torch
 
     from predictors.devices import load_device
@@ -133,7 +133,7 @@ def _space(graph: "OpGraph", device: Any, config: Any) -> "DesignSpace":
 
 
 def predictor(network: str, graph: "OpGraph", alone: "Sequence[Measured]", designs: "Sequence[Measured]") -> "Sensitivity":
-    """What is fitted to measurements of this experiment."""
+    """Constants fitted to measurements of this experiment."""
     from stretch import __version__
     from stretch.planning.cost.accuracy import MeasuredOn
     from stretch.planning.network.segments import split_segments
@@ -209,7 +209,7 @@ def run_all(options: argparse.Namespace) -> None:
 
 
 def record(file: Path, out: Path) -> None:
-    """Make a record of what was measured: predictions are made anew by the predictor of today."""
+    """Make a record of the measurements: predictions are made again by the predictor of today."""
     from stretch.stages.network import read_network
 
     run = json.loads(file.read_text())

@@ -1,6 +1,6 @@
 """Pairs of networks that share this machine's two cores, measured: `python -m experiments.several_models.here`.
 
-The second core stands in for a GPU. Contenders take turns, round by round: each round is one inference of both networks,
+The second core replaces a GPU. Schedules take turns, round by round: each round is one inference of both networks,
 from the moment at which both are asked for until both are over.
 """
 
@@ -28,14 +28,14 @@ from scheduler.runtime.session import Session
 HERE = Path(__file__).parent
 DEVICE = "host"
 MODELS = ("resnet18", "mobilenet_v2", "googlenet", "squeezenet1_1")
-#: Rounds of each contender, and those before them that do not count.
+#: Rounds of each schedule, and those before them that do not count.
 ROUNDS, WARM = 60, 5
 
 TURNS = "both branched, taking turns"
 BRANCHED = "one after the other, branched"
 THREADS = "one after the other, two threads"
 MAPPED = "each whole on a core of its own"
-#: What the pair that takes turns has to beat.
+#: Baselines of the pair that takes turns.
 RIVALS = (BRANCHED, THREADS, MAPPED)
 
 #: Does one inference of each network.
@@ -78,7 +78,7 @@ def contenders(folders: tuple[Path, Path], cores: tuple[int, int], opened: ExitS
 
 
 def measure(result: dict[str, Contender], inputs: tuple[Any, Any], rounds: int) -> dict[str, list[float]]:
-    """Milliseconds of each round of each contender, which take turns, in an order that turns round."""
+    """Milliseconds of each round of each schedule, which take turns, in an order that rotates."""
     times: dict[str, list[float]] = {name: [] for name in result}
     for number in range(rounds + WARM):
         for name in result if number % 2 else reversed(result):

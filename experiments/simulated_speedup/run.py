@@ -1,4 +1,4 @@
-"""What the planner promises for the six networks of paper 003: `python -m experiments.simulated_speedup.run`.
+"""Predictions of the planner for the six networks of paper 003: `python -m experiments.simulated_speedup.run`.
 
 Each network is planned in a process of its own, and every plan is written down as soon
 as it is there: a run that was cut short goes on where it stopped, unless the code changed.
@@ -41,7 +41,7 @@ PLACES = (
     ("s23", "cpu,gpu"),
     ("rk3588", "cpu,gpu"),
 )
-#: What merged mixed designs are to reach in the mean: over the best single processor, and over the sequential network of the same MACs.
+#: Goals of merged mixed designs in the mean: over the best single processor, and over the sequential network of the same MACs.
 GOALS = {("mi9-release", "cpu,dsp"): (1.7, 1.45), ("mi9-release", "cpu,gpu"): (1.75, 1.45), ("mi9-release", "cpu,gpu,dsp"): (2.0, 1.65)}
 #: Multiply-accumulates of a design over the original's.
 MACS = (0.97, 1.03)
@@ -59,7 +59,7 @@ LINKS = (0.5, 2.0)
 
 @dataclass(frozen=True)
 class Case:
-    """What one plan is made for."""
+    """Request of one plan."""
 
     model: str  # Name of the network.
     device: str  # The device's id.
@@ -92,7 +92,7 @@ def planned_row(case: Case, graph: OpGraph) -> Row:
     return {"case": case.name} | _figures(result, bound)
 
 
-#: Columns of a case beside its name.
+#: Columns of a case other than its name.
 COLUMNS = (
     "makespan ms", "low ms", "high ms", "best single", "best single ms", "sequential ms", "speed-up", "speed-up low", "speed-up high",
     "over sequential", "over sequential low", "over sequential high", "links ×0.5", "links ×2", "faster than all", "ideal ms", "of ideal",
@@ -101,7 +101,7 @@ COLUMNS = (
 
 
 def _figures(plan_result: PlanResult, bound_ms: float) -> dict[str, Value]:
-    """What a plan says, as columns."""
+    """Figures of a plan, as columns."""
     run, certainty = plan_result.run, plan_result.certainty
     rivals = {rival.name.partition(":")[0]: rival for rival in plan_result.recommendation.rivals}
     single, same = rivals["single"], rivals.get("sequential_same_macs")
@@ -136,13 +136,13 @@ def _ratio(rival: Rival | None) -> tuple[Value, Value, Value]:
 
 
 def _contention_ms(plan_result: PlanResult) -> float:
-    """What the branches that each segment waits for take longer because others compute, ms."""
+    """Time that the branches that each segment waits for lose because others compute, ms."""
     return sum(max(row.branches, key=lambda branch: branch.start_ms + branch.total_ms).contention_ms for row in plan_result.run.segments)
 
 
 #: Rows of cases by their name.
 Rows = Mapping[str, Row]
-#: What a row of `networks` says of the merged mixed design.
+#: Fields of a row of `networks` on the merged mixed design.
 OF_MIXED = (
     "best single", "best single ms", "sequential ms", "ideal ms", "bound ms", "makespan ms", "low ms", "high ms", "faster than all",
     "of ideal", "efficiency", "moving %", "contention %", "MACs ratio", "halo %", "meetings", "recommended",
@@ -150,7 +150,7 @@ OF_MIXED = (
 
 
 def networks(rows: Rows, models: Sequence[str]) -> list[Row]:
-    """Every network on every device: speed-ups of each kind of design, and what the merged mixed one is."""
+    """Every network on every device: speed-ups of each kind of design, and the merged mixed one."""
     result = []
     for model in models:
         for place in PLACES:
@@ -171,7 +171,7 @@ def _column(design: tuple[str, str]) -> str:
 
 
 def means(rows: Rows, models: Sequence[str]) -> list[Row]:
-    """Geometric means over the networks that have a design, beside the goals.
+    """Geometric means over the networks that have a design, next to the goals.
 
     A network without a stretched design runs on one processor, or as an exact or mixed
     design; it is left out of the means of stretched designs, and counted.
@@ -200,7 +200,7 @@ def _reached(value: Value, goal: float | None) -> str | None:
 
 
 def bounds(rows: Rows, models: Sequence[str]) -> list[Row]:
-    """What limits merged mixed designs: geometric means of their speed-up, of one without any loss, and of what they lose where."""
+    """Limits of merged mixed designs: geometric means of their speed-up, of one without any loss, and of their losses by cause."""
     result = []
     for place in PLACES:
         current = [row for model in models if (row := rows[Case(model, *place, *MIXED).name])["speed-up"] is not None]
@@ -226,14 +226,14 @@ TABLES: dict[str, Callable[[Rows, Sequence[str]], list[Row]]] = {"means": means,
 
 
 class Part(msgspec.Struct):
-    """What is planned already of a network."""
+    """Present plans of a network."""
 
     commit: str | None  # The code that planned it.
     rows: dict[str, Row] = {}  # One a case, by its name.
 
 
 def part_of(path: Path) -> Part:
-    """What a file holds that the code as it is wrote; nothing where there is none, or another code's."""
+    """Rows of a file that the present code wrote; nothing where there is none, or another code's."""
     result = this_commit()
     commit = result.hash if result is not None and not result.dirty else None
     if commit is not None and path.exists():

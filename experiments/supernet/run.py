@@ -116,7 +116,7 @@ def parent_minutes() -> float:
 
 
 def cost_rows(alone: float, supernets: dict[str, float], parent: float) -> list[dict[str, Any]]:
-    """What each way costs beside one stand-alone training, without and with the original's own training.
+    """Cost of each way compared with one stand-alone training, without and with the original's own training.
 
     Args:
         alone: GPU minutes of one design trained alone, the mean over designs.

@@ -32,7 +32,7 @@ def killed(after: int, *words: str | Path) -> int:
         time.sleep(0.1)
         log = run / "log.csv"
         epochs = len(log.read_text().splitlines()) - 1 if log.is_file() else 0
-    # Some way into the next epoch, so that what it had done is lost.
+    # Some way into the next epoch, so that its work is lost.
     time.sleep(0.7)
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -123,7 +123,7 @@ def bundle_accuracy(bundle: Path, checkpoint: Path, data: Path, count: int) -> d
 
 
 def resume(data: Path, out: Path, epochs: int) -> None:
-    """Two trainings without an interruption tell how far apart equal runs end; the third is killed and resumed."""
+    """Two trainings without an interruption show how far apart equal runs end; the third is killed and resumed."""
     rows = []
     for name in ("first", "second", "killed and resumed"):
         run = out / f"resume-{name.split()[0]}"
