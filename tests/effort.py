@@ -10,7 +10,7 @@ PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ci")
 
 
 def examples(count: int) -> int:
-    """How many examples a test draws that wants `count` when tests explore; at least three."""
+    """How many examples a test draws that asks for `count` when tests explore; at least three."""
     return max(3, round(count * PROFILES[PROFILE][1]))
 
 

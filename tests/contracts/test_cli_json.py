@@ -14,7 +14,7 @@ from tests.stretch.train.recipes import network
 
 pytestmark = pytest.mark.torch
 
-#: Keys by verb and what it is asked for; a nested set is named ``key.``, that of a list's elements ``key[]``, that of each value of a mapping ``key{}``.
+#: Keys by verb and request; a nested set is named ``key.``, that of a list's elements ``key[]``, that of each value of a mapping ``key{}``.
 KEYS = {
     "web": {
         "": "address bundles profile mean_error warnings",

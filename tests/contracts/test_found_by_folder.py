@@ -218,7 +218,7 @@ def copy(tmp_path):
 
 
 def python(copy: Path, code: str, *words: str, ends: int = 0) -> str:
-    """What a program prints whose packages are those of the copy, and which ends with this code."""
+    """Output of a program whose packages are those of the copy, and which ends with this code."""
     env = {**os.environ, "PYTHONPATH": str(copy), "COLUMNS": "120"}
     done = subprocess.run([sys.executable, "-c", code, *words], cwd=copy, env=env, capture_output=True, text=True)
     assert done.returncode == ends, done.stdout + done.stderr
@@ -226,7 +226,7 @@ def python(copy: Path, code: str, *words: str, ends: int = 0) -> str:
 
 
 def stretch(copy: Path, *words: object, ends: int = 0) -> str:
-    """What the command line of the copy prints."""
+    """Output of the copy's command line."""
     return python(copy, "from stretch.cli import app; app()", *map(str, words), ends=ends)
 
 
@@ -350,7 +350,7 @@ branches = [{ processor = "cpu", depth = 1 }, { processor = "gpu" }]
 
 
 def in_order(bundle: Path, x: np.ndarray) -> np.ndarray:
-    """What a bundle computes, by ONNX Runtime and numpy alone."""
+    """Results of a bundle, by ONNX Runtime and numpy alone."""
     runtime = pytest.importorskip("onnxruntime")
     manifest = json.loads((bundle / "bundle.json").read_text())
     values = {manifest["inputs"][0]: x}

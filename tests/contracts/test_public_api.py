@@ -12,7 +12,7 @@ import scheduler
 import stretch
 from tests.contracts.repository import ROOT
 
-#: What users of the library import: these names, and no others.
+#: Imports of users of the library: these names, and no others.
 SURFACE = {
     stretch: {
         *("branch", "Branched", "PlanConfig", "model_names"),

@@ -61,7 +61,7 @@ def sound_files(top, tiny):
 
 
 def onnx_case(rng, sound, folder):
-    """A file of a bundle, hashed anew so that what is in it is looked at."""
+    """A file of a bundle, hashed again so that its content is read."""
     shutil.copytree(sound / rng.choice(["small", "small", "tiny"]), folder)
     name = rng.choice([name for name in json.loads((folder / "bundle.json").read_text())["files"] if name.endswith(".onnx")])
     (folder / name).write_bytes(mutations.onnx_model(rng, (folder / name).read_bytes()))
@@ -244,12 +244,12 @@ def model_words(rng, path, folder):
 
 
 def tree_of(folder):
-    """Names and contents of what lies below a folder, without following links."""
+    """Names and contents of the files below a folder, without following links."""
     return {str(path): path.read_bytes() if path.is_file() and not path.is_symlink() else b"" for path in sorted(folder.rglob("*"))}
 
 
 def made(kind, number, sound, top):
-    """A wrong file in a folder of its own, beside what nobody may touch."""
+    """A wrong file in a folder of its own, next to files that nobody may touch."""
     rng = mutations.chance(kind, number)
     top.mkdir(parents=True, exist_ok=True)
     forbidden = top / "forbidden"

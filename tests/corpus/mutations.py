@@ -11,7 +11,7 @@ import onnx
 import tomli_w
 from onnx import TensorProto, helper
 
-#: What nobody writes where a number, a word or a table is expected.
+#: Values that nobody writes where a number, a word or a table is expected.
 VALUES = [
     *(None, True, False, 0, -1, 1, 2, 3, 7, 10**6, 10**9, 2**31, 2**63 - 1, 2**63, -(2**63), 10**30, 10**400),
     *(0.0, -0.0, 0.5, -1.5, 1e-300, 1e300, 1e15, 1e-15, 3.4e38),
@@ -220,7 +220,7 @@ def _kernel(rng, graph, proto):
 
 
 def hashed(folder, name):
-    """State a file's size and hash anew in the bundle's description."""
+    """State a file's size and hash again in the bundle's description."""
     path = folder / "bundle.json"
     manifest = json.loads(path.read_bytes())
     content = (folder / name).read_bytes()
@@ -254,7 +254,7 @@ def keys_repeated(rng, content):
 
 
 def kept_elsewhere(rng, content, names):
-    """An ONNX model whose weights are said to be kept in another file."""
+    """An ONNX model whose weights are stated to be in another file."""
     proto = onnx.load_model_from_string(content)
     for tensor in proto.graph.initializer[: rng.choice([1, 3])]:
         size = len(tensor.raw_data)

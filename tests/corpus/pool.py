@@ -37,7 +37,7 @@ class Child:
                 "escaped": f"the process ended with {code}",
             }
         outcome = json.loads(answer)
-        # What earlier commands left (arenas of threads, caches) must not count against a later one: at the limit of its memory
+        # Leftovers of earlier commands (arenas of threads, caches) must not count against a later one: at the limit of its memory
         # the interpreter itself fails in odd ways.
         if outcome.pop("grown"):
             self.close()

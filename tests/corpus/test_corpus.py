@@ -30,7 +30,7 @@ def child(sound, tmp_path_factory):
 
 
 def judged(child, sound, tmp_path, kind, numbers):
-    """What the wrong files of a kind with these numbers did that they may not."""
+    """Forbidden effects of the wrong files of a kind with these numbers."""
     failures = {}
     for number in numbers:
         words, strayed = made(kind, number, sound, tmp_path / "cases")

@@ -9,7 +9,7 @@ import resource
 import sys
 import warnings
 
-#: What a command may take beside what the packages took to start.
+#: Resources of a command in addition to those of the packages' start.
 MEMORY = 1 << 30
 
 

@@ -34,7 +34,7 @@ def site(tmp_path_factory):
 
 
 class _Read(HTMLParser):
-    """What a page links to and loads, and the places in it."""
+    """Links and loaded files of a page, and the places in it."""
 
     def __init__(self, text):
         super().__init__()

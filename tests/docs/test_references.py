@@ -1,4 +1,4 @@
-"""References of the command line and of Python, the picture of bands and what pages tell readers to type say what the code does."""
+"""References of the command line and of Python, the picture of bands and commands on pages agree with the code."""
 
 import importlib.util
 import inspect

@@ -1,4 +1,4 @@
-"""What the experiment on two real processors says of timelines, reports of tests and pairs follows from what was measured."""
+"""Timelines, reports of tests and pairs of the experiment on two real processors follow from the measurements."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Records hold numbers with what they depend on, and are checked; blocks and templates of pages are filled from them."""
+"""Records hold numbers with their conditions, and are checked; blocks and templates of pages are filled from them."""
 
 import json
 import os

@@ -37,7 +37,7 @@ def stating(device: DeviceProfile, **keys: object) -> DeviceProfile:
 
 
 def with_speed(device: DeviceProfile, family: str, speed: float) -> DeviceProfile:
-    """A device of specifications alone, on which every kernel of one processor runs so many times as fast."""
+    """A device of specifications alone, on which every kernel of one processor runs so many times as quickly."""
     changed, processor = msgspec.structs.replace, device.processors[family]
 
     def times(stated: Any, factor: float) -> Any:

@@ -45,7 +45,7 @@ def test_every_number_of_a_profile_says_where_it_comes_from(device):
     assert all(len(profile.sources[quantity.source]) > 10 for _, quantity in result)
     # A source that no number uses is a leftover.
     assert {quantity.source for _, quantity in result} == set(profile.sources)
-    # Whatever number stands in the file is one of those with a source.
+    # Every number in the file is one of those with a source.
     assert len(re.findall(r"value =", (PROFILE_FOLDER / f"{device}.toml").read_text())) == len(result)
 
 

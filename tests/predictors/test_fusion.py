@@ -213,7 +213,7 @@ def test_hard_swish_that_is_written_out_is_one_operator_of_the_same_name_and_sha
     assert seen.graph.by_name["sixth"].inputs == ("conv",)
     assert seen.names("sixth") == ("shift", "clamp", "product", "sixth")
     assert seen.names("conv") == ("conv",)
-    # Built anew, it has the shapes that it carries.
+    # Built again, it has the shapes that it carries.
     assert OpGraph.build("g", seen.graph.ops, "sixth") == seen.graph
 
 

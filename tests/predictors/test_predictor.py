@@ -1,4 +1,4 @@
-"""Times and energy of networks, exchanges and of work beside other work."""
+"""Times and energy of networks, of exchanges and of concurrent work."""
 
 import dataclasses
 from dataclasses import replace

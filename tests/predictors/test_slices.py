@@ -107,7 +107,7 @@ def test_features_of_more_axes_than_two_are_no_channels():
 
 
 def by_torch(op, weights, *arrays):
-    """What the module of an operator computes."""
+    """Output of the module of an operator."""
     torch = pytest.importorskip("torch")
     from stretch.operators.lowerings import make_module
 

@@ -1,4 +1,4 @@
-"""What only some operating systems have."""
+"""Features that only some operating systems have."""
 
 import platform
 import subprocess

@@ -57,7 +57,7 @@ class QueuedInvocation(AsyncInvocation):
 
 
 class HookedQueue(Hooked):
-    """The same behind a command queue: `hook` is told first whether a run is enqueued or waited for."""
+    """The same behind a command queue: `hook` first gets whether a run is enqueued or waited for."""
 
     asynchronous = True
 

@@ -1,4 +1,4 @@
-"""What is quickest, and where that is kept."""
+"""The quickest choice, and its place on disk."""
 
 from math import prod
 
@@ -149,7 +149,7 @@ def test_quickest_is_at_most_as_slow_as_the_default_in_truth_whatever_noise_slow
     if result.best is not None:
         assert truth[result.best] < default
     else:
-        # What was measured in every turn and is quicker by more than the margin would have been taken.
+        # A candidate that was measured in every turn and is quicker by more than the margin would have been taken.
         assert all(time > 0.97 * default for time in truth.values() if 3 * time <= DROP_RATIO * min(default, *truth.values()))
 
 

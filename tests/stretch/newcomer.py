@@ -1,4 +1,4 @@
-"""What a new user has: a folder with files of their own, and the installed commands."""
+"""Tools of a new user: a folder with files of their own, and the installed commands."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import pytest
 
 BIN, ROOT = Path(sys.executable).parent, Path(__file__).parents[2]
 
-#: A residual network for three classes, as somebody might have written it.
+#: A residual network for three classes, as a user might have written it.
 MODEL = '''
 """My network."""
 from torch import nn
@@ -148,7 +148,7 @@ class Done:
         return json.loads(self.out)
 
     def command(self, phrase: str) -> list[str]:
-        """The words of the `stretch` command that a line of the output tells after a phrase."""
+        """The words of the `stretch` command in a line of the output after a phrase."""
         [line] = [line for line in (self.out + self.err).splitlines() if phrase in line]
         words = line.partition(phrase)[2].split()
         assert words[0] == "stretch"
@@ -191,7 +191,7 @@ class User:
 
 
 def uv(*words: object, cwd: Path) -> None:
-    """Run uv from what it has at hand, in the versions of the lock; a test that needs more than that is skipped."""
+    """Run uv from its cache, in the versions of the lock; a test that needs more than that is skipped."""
     environment = os.environ | {"UV_CONSTRAINT": str(ROOT / "requirements" / "dev.lock")}
     command = [str(BIN / "uv"), *map(str, words)]
     done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""Images that networks with random weights tell apart: of noise they answer one class alone."""
+"""Images that networks with random weights separate: noise has one class alone."""
 
 import numpy as np
 

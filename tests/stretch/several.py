@@ -17,7 +17,7 @@ class Drawn(nn.Module):
     Args:
         inputs: How many tensors go in, one to three.
         layers: (kind, number of a tensor, number of another one); inputs have the first numbers.
-        returned: Numbers of tensors that are returned, beside those that nobody reads.
+        returned: Numbers of tensors that are returned, in addition to those that nobody reads.
     """
 
     def __init__(self, inputs, layers, returned):

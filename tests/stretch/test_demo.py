@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.opencl]
 
 
 def commands(model):
-    """What `make demo` runs once all is installed."""
+    """Commands of `make demo` once all is installed."""
     printed = subprocess.run(["make", "-n", "demo", f"MODEL={model}"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return [shlex.split(line)[1:] for line in printed.splitlines() if "/stretch " in line]
 

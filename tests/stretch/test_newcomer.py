@@ -28,7 +28,7 @@ def user(tmp_path_factory):
 @pytest.fixture(scope="module")
 def branched(user):
     """Their model in branches for a CPU and a DSP, calibrated with their pictures."""
-    # By what is known of this phone, communication is much of so small a network, and its CPU slow beside its DSP.
+    # On this phone, by its profile, communication is much of so small a network, and its CPU slow compared with its DSP.
     words = ("branch", "mymodel.py:make", "--device", "mi9", "--processors", "cpu,dsp", "--alpha", 100, "--beta", 5)
     words += ("--input", "3x128x128", "--images", "pictures/train")
     assert "--trust-code" in user.ask(*words, code=2)["hint"]
@@ -58,7 +58,7 @@ def test_own_model_becomes_branches_then_int8_that_agree_with_it(user, branched)
     assert {entry["precision"] for entry in ask["subgraphs"] if entry["processor"] == "dsp"} == {"int8"}
     assert {entry["precision"] for entry in ask["subgraphs"] if entry["processor"] == "cpu"} == {"fp32"}
     assert min(entry["cosine"] for entry in ask["subgraphs"] if entry["precision"] == "int8") >= 0.99
-    # three of the five classes that the network tells apart: the hint says how to name them
+    # three of the five classes that the network separates: the hint says how to name them
     assert "--classes FILE" in user.ask("evaluate", "own_int8", "--images", "pictures/val", code=1)["hint"]
     worth = user.ask("evaluate", "own_int8", "--images", "pictures/val", "--classes", "classes.txt")
     assert worth["images"]["labels"] == "folders"

@@ -38,7 +38,7 @@ def states(x, layer):
     return every, last
 
 
-#: What is made of a map, the layers, the types of its nodes and how many of them there are.
+#: Functions of a map, the layers, the types of its nodes and how many of them there are.
 SEVERAL = {
     "lstm": (states, [nn.LSTM(16, 12, batch_first=True)], ("LSTM",), 1),
     "two layers of lstm": (states, [nn.LSTM(16, 12, 2, bidirectional=True, batch_first=True)], ("LSTM",), 2),

@@ -1,4 +1,4 @@
-"""What the repository's own lint finds, and what it leaves alone."""
+"""Findings of the repository's own lint, and texts that it leaves alone."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What the release tool refuses; the files it looks through are built here."""
+"""Refusals of the release tool; the files it looks through are built here."""
 
 import json
 import subprocess

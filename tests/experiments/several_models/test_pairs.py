@@ -1,4 +1,4 @@
-"""Pairs of networks and simulated speed-ups: contenders take turns, and rows are summed up as they are."""
+"""Pairs of networks and simulated speed-ups: schedules take turns, and rows are summed up as they are."""
 
 from contextlib import ExitStack
 

@@ -39,7 +39,7 @@ def test_held_out_figures_are_those_of_the_predictions(judged):
 
 @pytest.mark.slow
 def test_family_that_is_left_out_has_no_part_in_its_predictions():
-    """Times of one family made three times as long change the predictions of others, and its own not at all."""
+    """Tripled times of one family change the predictions of others, and its own not at all."""
     world = whole_world()
     spoilt = replace(
         world,

@@ -193,7 +193,7 @@ def test_transformers_take_their_measured_times_and_convolutions_keep_theirs():
     networks = Networks(measured.graphs, measured.families, "tflite_cpu")
     times = {r.network: r.ms for r in measured.latencies if (r.device, r.core_set, r.precision) == ("pixel4", "1large", "fp32")}
     model = FittedModel(after, load_device("pixel4").processor("cpu[1large]"))
-    # What these phones took for plain transformers, nearly all of whose kernels are borrowed.
+    # Times of these phones for plain transformers, nearly all of whose kernels are borrowed.
     plain = [name for name in times if measured.families[name] != "mit"]
     ratios = [sum(t.ms for t in model.times(networks.costs[name])) / times[name] for name in plain]
     assert np.median(np.abs(np.array(ratios) - 1)) < 0.2

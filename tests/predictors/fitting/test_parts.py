@@ -1,4 +1,4 @@
-"""What a fit is made of, each part by itself, and calibration by whole networks: what was measured comes back, and the interval narrows."""
+"""Parts of a fit, each by itself, and calibration by whole networks: the measured numbers come back, and the interval narrows."""
 
 from collections import Counter
 from dataclasses import replace

@@ -24,7 +24,7 @@ def products(graph):
 
 
 def write(path, nodes, shape, weights=(), more=()):
-    """A small model with one input `x`, beside those in `more`, names with their shapes, and one output `y`."""
+    """A small model with one input `x`, more inputs in `more`, names with their shapes, and one output `y`."""
     stored = {name: np.zeros(size, np.float32) for name, size in weights}
     onnx.save(onnx_model(nodes, {"x": shape, **dict(more)}, {"y": None}, stored), path)
     return path
@@ -117,7 +117,7 @@ def test_model_that_computes_nothing_from_its_input_is_refused(tmp_path):
         read_onnx(write(tmp_path / "a.onnx", nodes, [1, 3], [("w", (1, 3))]))
 
 
-FATAL = {  # the inference of onnx 1.23 reads beyond its memory: mostly a signal ends its process, as what lies there decides
+FATAL = {  # the inference of onnx 1.23 reads beyond its memory: usually a signal ends its process, as the bytes there decide
     "gather": onnx_model(
         [helper.make_node("GatherND", ["x", "i"], ["y"], batch_dims=-2)], {"x": [2, 3, 4]}, {"y": None}, {"i": np.zeros((2, 1), np.int64)}
     ),

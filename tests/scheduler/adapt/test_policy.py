@@ -73,7 +73,7 @@ def test_looks_at_a_processor_that_stays_contended_become_rare_and_slow_no_infer
 
 
 def contended_gpu():
-    """A policy that has left a contended GPU and wants to look at it, its state, and what it wants to run."""
+    """A policy that has left a contended GPU and probes it, its state, and its plan."""
     policy = Policy(PLANS)
     state = policy.begin()
     for number in range(60):

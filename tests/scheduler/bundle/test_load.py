@@ -1,4 +1,4 @@
-"""Bundles as they are read, from a folder that nobody vouches for, and what manifest and TFLite file state beside the graph."""
+"""Bundles as they are read, from an untrusted folder, and statements of manifest and TFLite file other than the graph."""
 
 import copy
 import json
@@ -417,7 +417,7 @@ def test_shares_that_are_none_and_runs_in_no_known_precision_are_refused(bundles
         load_bundle(bundle_dir)
 
 
-#: Up to ten times as long as wide: longer pictures may be too large after the resize.
+#: Up to ten times as long as wide; larger pictures may be too large after the resize.
 SIDES = st.integers(200, 2000)
 
 

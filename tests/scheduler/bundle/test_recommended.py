@@ -1,4 +1,4 @@
-"""What a bundle's plan recommends, as a bundle of one subgraph."""
+"""The recommendation of a bundle's plan, as a bundle of one subgraph."""
 
 from dataclasses import replace
 

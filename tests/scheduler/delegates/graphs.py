@@ -186,7 +186,7 @@ def loaded(module, weights):
 
 
 def computed(graph, weights, x):
-    """What every operator computes in torch."""
+    """Every operator in torch."""
     import torch
 
     from stretch.operators.lowerings import make_module

@@ -1,4 +1,4 @@
-"""What every delegate has in common, subgraphs in another process, and arrays that other processes map."""
+"""Behaviour that every delegate has, subgraphs in another process, and arrays that other processes map."""
 
 import gc
 import io

@@ -1,4 +1,4 @@
-"""What every delegate computes, against `reference`, and `reference` against ONNX Runtime."""
+"""Results of every delegate, against `reference`, and `reference` against ONNX Runtime."""
 
 import os
 import sys
@@ -73,7 +73,7 @@ def test_delegate_agrees_with_the_reference(cases, tmp_path, name, op, data):
     try:
         got = cases.run(made(name), tmp_path / "op.onnx", case, shape)
     except StretchError:
-        # What a delegate computes wrongly it must refuse; a test whose every case is refused fails.
+        # A delegate must refuse operators that it would compute wrongly; a test whose every case is refused fails.
         reject()
     assert np.isfinite(expected).all()
     assert np.allclose(got, expected, rtol=1e-4, atol=1e-4 * max(1.0, float(np.abs(expected).max())))

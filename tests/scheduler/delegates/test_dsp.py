@@ -1,4 +1,4 @@
-"""Subgraphs on a Hexagon DSP, which QNN's simulator stands in for."""
+"""Subgraphs on a Hexagon DSP, which QNN's simulator replaces."""
 
 from pathlib import Path
 
@@ -46,7 +46,7 @@ def test_convolution_is_the_integer_one_within_a_step_of_the_output_scale(dsp, t
     assert np.abs(run(dsp, tmp_path / "m.onnx") - exact()).max() <= qdq.Y_SCALE
 
 
-#: Operators of one input that subgraphs of networks have; what reads several is in the networks that other tests run.
+#: Operators of one input that subgraphs of networks have; those of several are in the networks that other tests run.
 OPERATORS = (
     "AveragePool",
     "BatchNormalization",
@@ -141,7 +141,7 @@ def test_float_weight_beside_an_int8_activation_is_refused(tmp_path):
 
 
 class Compiler:
-    """Makes sessions as ONNX Runtime does: told to, it leaves the compiled form in a file."""
+    """Makes sessions as ONNX Runtime does: on request it leaves the compiled form in a file."""
 
     def __init__(self):
         self.opened = []

@@ -1,4 +1,4 @@
-"""What is decided about sites that fail, and sessions whose delegates do: nothing is lost, nothing is wrong."""
+"""Decisions about sites that fail, and sessions whose delegates do: nothing is lost, nothing is wrong."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ GPU, CPU = Site("opencl", ()), Site("cpu", (1,))
 
 
 def told(policy, events):
-    """What is decided, with the number of the event; what is on trial has its work again at once."""
+    """Decisions, with the number of the event; a site on trial has its work again at once."""
     keeper, rows = FaultTracker(policy), []
     for number, event in enumerate(events):
         for item in keeper.handle(event):
@@ -91,7 +91,7 @@ HOME = {"a": GPU_PLACE, "b": GPU_PLACE, "c": CPU_PLACE}
 
 
 class Code:
-    """Compiles all but what it is told to refuse."""
+    """Compiles all but the subgraphs that it has to refuse."""
 
     def __init__(self, *refused):
         self.refused, self.forgotten = refused, []
@@ -106,7 +106,7 @@ class Code:
 
 
 class Runner:
-    """Says where it was told to run what; refuses what it is told to refuse."""
+    """Reports where it had to run what; refuses the subgraphs that it has to refuse."""
 
     def __init__(self, placements, *refused):
         self.placements, self.refused, self.forgotten = dict(placements), refused, []

@@ -267,7 +267,7 @@ def made_real(name):
     return change
 
 
-#: What LiteRT answers by stopping the process.
+#: Files for which LiteRT stops the process.
 FATAL = {
     "LOGISTIC of subgraph `case` reads int8 as `c` and gives float32": made_real("s.sigmoid"),
     "DEPTHWISE_CONV_2D of subgraph `case` makes its integers": scale_of("c.weight", 2, 1e3),

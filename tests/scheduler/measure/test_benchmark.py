@@ -1,4 +1,4 @@
-"""Benchmarks of bundles, their verdict and traces; contestants that take turns, and how sure they are; counters of energy."""
+"""Benchmarks of bundles, their verdict and traces; networks that take turns, and the intervals; counters of energy."""
 
 import math
 import threading
@@ -80,7 +80,7 @@ NAMES = ("branched", "original, 2 threads", "sequential_same_macs, 1 thread", "s
 
 
 def contestants(times, noise=0.01, rounds=40, controls=True):
-    """A benchmark in which the four contestants take `times` ms, but for noise."""
+    """A benchmark in which the four networks take `times` ms, but for noise."""
     rng = np.random.default_rng(0)
     series = {name: tuple(t * rng.lognormal(0, noise, rounds)) for name, t in zip(NAMES, times, strict=True)}
     timing = {name: Timing(name, float(np.median(v)), float(np.percentile(v, 90))) for name, v in series.items()}
@@ -289,7 +289,7 @@ def write(folder, **values):
 
 
 def add(path, number):
-    """Let a counter go on; where it would be larger than it can be, it begins anew."""
+    """Let a counter go on; where it would exceed its largest number, it begins again."""
     most = int((path.parent / "max_energy_range_uj").read_text())
     path.write_text(f"{(int(path.read_text()) + number) % most}\n")
 

@@ -82,7 +82,7 @@ def test_every_processor_is_placed_on_a_core_there_is_and_at_most_one_queue_is_i
         (["cpu[16cores]", "gpu"], {"gpu": "null_async"}, 16, 15),
         (["cpu", "gpu"], {"gpu": "null_async"}, 1, 1),
         (["cpu"], {}, 16, 16),
-        # where cores stand in for other processors, each of them gets one
+        # where cores replace other processors, each of them gets one
         (["cpu", "gpu"], {}, 16, 1),
         (["cpu[1large3med]", "gpu", "dsp"], {}, 16, 4),
         (["cpu[1large3med]", "gpu", "dsp"], {}, 4, 2),

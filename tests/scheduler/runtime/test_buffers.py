@@ -235,7 +235,7 @@ def test_rows_that_are_no_piece_are_copied_to_memory_of_their_own(layout, batch)
 
 
 def test_memory_of_rows_is_free_once_their_reader_is_done():
-    """In a chain, what a step reads and what the step after the next reads are never alive together."""
+    """In a chain, the inputs of a step and of the step after the next are never alive together."""
     subgraphs = [PlannedSubgraph(f"s{i}", "s", "", "cpu", (f"t{i}",), (f"t{i + 1}",), {f"t{i}": (0, 6)}) for i in range(6)]
     tensors = [Tensor(f"t{i}", (1, 4, 8, 8), "", ()) for i in range(7)]
     plan = build_plan(["t0"], ["t6"], subgraphs, [])

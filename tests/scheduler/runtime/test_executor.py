@@ -98,7 +98,7 @@ def test_failing_join_is_one_error_and_the_next_run_is_whole(bundle_dir):
 
 
 def falling(armed):
-    """Computes, raises what it is told to, and says what runs instead where it cannot."""
+    """Computes, raises the errors it has to, and names its fallback where it cannot."""
     return flaky(armed, "reference", "cpu")
 
 

@@ -40,7 +40,7 @@ def test_the_earliest_deadline_is_served_first(folders):
     gate = Gate(folders["a"])
     ended = []
     with Scheduler(folders, {"cpu": "null", "gpu": "null"}, delegates={"null": gate}, in_flight=3) as scheduler:
-        # what holds a queue is let go when all others wait
+        # work that holds a queue is released when all others wait
         first = scheduler.submit(numbers(), "a")
         assert gate.reached.acquire(timeout=60)
         for name, options in {"none": {}, "late": {"deadline_ms": 60_000}, "soon": {"deadline_ms": 30_000}}.items():
@@ -244,7 +244,7 @@ def worlds(draw):
 
 
 def play(clients, request, lengths, machine):
-    """Run all of it on a clock that is a number; gives events, answers and what was told of each inference."""
+    """Run all of it on a clock that is a number; gives events, answers and the results of each inference."""
     free = {name: list(range(item.lanes)) for name, item in clients.items()}
     pending, ends, log, number = list(request), [], [], 0
     count = 0
@@ -317,7 +317,7 @@ def _check_steps(clients, log):
 
 
 def shared(*clients, patience_ms=1e9, **weights):
-    """A machine of clients who want one step of one queue, which another client holds."""
+    """A machine of clients who need one step of one queue, which another client holds."""
     one, names = planned([("s", "gpu", "x", "y")]), (*(clients or ("a", "b")), "holder")
     machine = Machine({name: Client(*one, 100, weights.get(name, 1.0)) for name in names}, patience_ms=patience_ms)
     machine.handle(InputReady(0, "holder"))

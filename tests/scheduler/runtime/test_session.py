@@ -1,4 +1,4 @@
-"""What users hold: runs, several inputs and outputs, inferences in flight, and sessions that change between plans."""
+"""Sessions as users see them: runs, several inputs and outputs, inferences in flight, and sessions that change between plans."""
 
 import _thread
 import os

@@ -498,7 +498,7 @@ def test_a_processor_takes_the_first_of_the_table_that_is_ready(steps):
         over = {processor: name for processor, name in doing.items() if not left[name]}
         ended.update(over.values())
         doing = {processor: name for processor, name in doing.items() if processor not in over}
-        # of two steps that end at once one is told of first, and its processor goes on before it knows of the other
+        # of two steps that end at once one is reported first, and its processor goes on before it knows of the other
         ties = ties or len(over) > 1
         now += 1
     assert ties or makespan(steps) == pytest.approx(now / 8, rel=1e-12)

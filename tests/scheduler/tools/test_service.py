@@ -1,4 +1,4 @@
-"""Requests of a service and of a simulation: their order, what is counted and what is answered."""
+"""Requests of a service and of a simulation: their order, their counts and their answers."""
 
 import asyncio
 import json
@@ -279,7 +279,7 @@ NOTHING = MeasuredEnergy(None, None, "no counter")
 
 
 def run(path, mapping=None, in_flight=None, warnings=(), energy=NOTHING, **asked):
-    """The answer, and what it is made of."""
+    """The answer, and its parts."""
     with Session(path, mapping, in_flight=in_flight or 1) as session:
         x = random_input(session.bundle)
         right = compare_with_reference(session, x) if session.computes else None

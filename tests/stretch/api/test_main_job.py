@@ -247,7 +247,7 @@ def train(model, steps=3):
 
 
 def expected(model, x):
-    """What a network answers, by a copy in evaluation mode."""
+    """Answers of a network, by a copy in evaluation mode."""
     with torch.inference_mode():
         return copy.deepcopy(model).eval()(torch.from_numpy(x)).numpy()
 
@@ -395,7 +395,7 @@ def images(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def measured(images):
-    """What a tiny network loses segment by segment."""
+    """Losses of a tiny network segment by segment."""
     network = read_network("tiny_resnet", weights="none")
     result = divide_images(images, network.captured, 48)
     return sensitivity_of(network.captured, specified("pixel6"), LOOSE, result.fitted, result.held_back, 3.0)

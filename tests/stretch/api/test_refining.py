@@ -1,4 +1,4 @@
-"""Arguments of the Python API, and a bundle refined by one call: whole, in place or beside, and from where it was interrupted."""
+"""Arguments of the Python API, and a bundle refined by one call: whole, in place or as a copy, and from where it was interrupted."""
 
 import random
 import shutil
@@ -45,7 +45,7 @@ def images(tmp_path):
 
 
 class Interrupt:
-    """Progress that Ctrl-C interrupts when it is told of the so-many-th look."""
+    """Progress that Ctrl-C interrupts at its so-many-th call."""
 
     def __init__(self, looks):
         self.left = looks

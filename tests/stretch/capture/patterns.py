@@ -137,7 +137,7 @@ PATTERNS = (Attention, Windows, Last, Selected, Resized, Recurrent, Decided, Pre
 
 
 def network(*patterns):
-    """A network of a convolution, the patterns one after the other, and a classifier; its weights are drawn anew."""
+    """A network of a convolution, the patterns one after the other, and a classifier; its weights are drawn again."""
     torch.manual_seed(0)
     stem = nn.Sequential(nn.Conv2d(3, CHANNELS, 3, padding=1, bias=False), nn.BatchNorm2d(CHANNELS), nn.ReLU())
     head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(CHANNELS, 5))

@@ -26,7 +26,7 @@ from tests.stretch.capture.token_patterns import ATTENTIONS, CHANNELS, HEADS, LA
 
 
 def elements(axes, shape):
-    """What the axes say of a map whose elements are numbered."""
+    """Statement of the axes on a map whose elements are numbered."""
     n, c, h, w = shape
     numbers = np.arange(n * c * h * w).reshape(n, c, h * w)
     stride = {"image": c * h * w, "channel": h * w, "pixel": 1}

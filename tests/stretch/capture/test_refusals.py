@@ -1,4 +1,4 @@
-"""What is said of a network that cannot be captured: its cause, and a way out that leads on."""
+"""Messages for a network that cannot be captured: its cause, and a way out that leads on."""
 
 import pytest
 

@@ -115,7 +115,7 @@ MAP, TOKENS, VECTOR = (1, 4, 6, 6), (1, 5, 4), (1, 4)
 
 
 def computed(module, shape):
-    """Kinds of the operators behind the input, opaque ones by their variants; what they compute is what torch computes."""
+    """Kinds of the operators behind the input, opaque ones by their variants; their results are torch's."""
     captured = capture_runnable(module.eval(), shape, "net")
     model = Branch(captured.graph).eval()
     with torch.no_grad():
@@ -211,7 +211,7 @@ def test_norm_without_factors_or_with_one_axis_is_a_batch_norm_and_one_without_s
 
 
 def test_sum_that_repeats_an_image_for_others_is_no_sum_of_a_family():
-    """Several images in one batch lie behind each other, so that a sum could not tell which one is repeated."""
+    """Several images in one batch lie behind each other, so that a sum could not show which one is repeated."""
     assert computed(Calling(lambda x: x.reshape(6, 4, 6, 1) + x.reshape(6, 4, 6, 1).mean(0, keepdim=True)), (1, 4, 6, 6))[-1] == ":add"
 
 

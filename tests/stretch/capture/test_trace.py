@@ -142,7 +142,7 @@ def test_pooling_padded_by_minus_infinity_is_one_operator_with_the_same_result(s
     ],
 )
 def test_exported_padding_by_minus_infinity_is_part_of_a_pooling_that_can_have_it(network, kinds):
-    # what is captured is compared with what the network computes
+    # the captured graph is compared with the network
     assert [op.kind for op in capture_runnable(network, (1, 3, 7, 6), "net").graph.ops][1:] == kinds
 
 
@@ -340,7 +340,7 @@ class Within(nn.Module):
 @pytest.mark.parametrize("kind", [Asserts, TorchAsserts, Raises, Unpacks, Depends, Within])
 def test_network_that_decides_by_shapes_is_captured_and_computes_what_it_computes(kind):
     module = kind().eval()
-    # what is exported is compared with what the network computes before it is given back
+    # the exported graph is compared with the network before it is returned
     captured = capture_any(module, (1, 3, 8, 8))
     assert captured.graph.by_name[captured.graph.output].shape == tuple(module(torch.zeros(1, 3, 8, 8)).shape)
     assert captured.graph.params > 0

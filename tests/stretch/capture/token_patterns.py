@@ -74,7 +74,7 @@ class Fused(Tokens):
 
 
 class Interleaved(Tokens):
-    """Queries, keys and values of each head beside each other, written out."""
+    """Queries, keys and values of each head next to each other, written out."""
 
     def __init__(self):
         super().__init__()
@@ -207,7 +207,7 @@ LAST = (Response, Merging, Pooled)
 
 
 def network(*patterns):
-    """A network of a convolution, the patterns one after the other, and a classifier; its weights are drawn anew."""
+    """A network of a convolution, the patterns one after the other, and a classifier; its weights are drawn again."""
     torch.manual_seed(0)
     stem = nn.Sequential(nn.Conv2d(3, CHANNELS, 3, padding=1, bias=False), nn.BatchNorm2d(CHANNELS), nn.ReLU())
     head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(CHANNELS, 5))

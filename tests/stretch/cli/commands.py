@@ -28,7 +28,7 @@ class Outcome:
 
     @property
     def message(self) -> str:
-        """The error's sentence, after checking that only it and a hint end what was said, on stderr."""
+        """The error's sentence, after checking that stderr ends with it and a hint alone."""
         _, result, end = f"\n{self.err}".rpartition("\nerror: ")
         assert result, self.err
         lines = end.splitlines()
@@ -72,7 +72,7 @@ def tree(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else b"" for path in sorted(folder.rglob("*"))}
 
 
-#: Words of a printed command that stand for something of the user's.
+#: Words of a printed command in place of a value of the user's.
 PLACES = frozenset({"FOLDER", "FILE", "DIR", "user@host"})
 
 

@@ -118,7 +118,7 @@ def test_report_warns_of_a_distribution_that_owns_a_package_of_ours(tmp_path):
 
 
 def completed(home, *words):
-    """What the last of the words may become, in a bash without anybody's settings."""
+    """Completions of the last of the words, in a bash without anybody's settings."""
     quoted = " ".join(f"'{word}'" for word in words)
     script = (
         'script="$(stretch --show-completion)"; eval "$script"; '

@@ -12,7 +12,7 @@ from tests.stretch.cli.commands import call, spawn
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory):
-    """Six pictures of four colours in each of ten class folders: networks with random weights tell them apart better than noise."""
+    """Six pictures of four colours in each of ten class folders: networks with random weights separate them better than noise."""
     image = pytest.importorskip("PIL.Image")
     folder = tmp_path_factory.mktemp("pictures") / "labelled"
     rng = np.random.default_rng(0)
@@ -38,7 +38,7 @@ def branched(tmp_path_factory):
 
 
 def scores(module, pictures):
-    """What a torch network gives for every picture, uncropped, and its class."""
+    """Output of a torch network for every picture, uncropped, and its class."""
     import torch
     from PIL import Image
     from torchvision import transforms

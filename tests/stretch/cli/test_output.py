@@ -1,4 +1,4 @@
-"""What verbs say, on which stream and in which report, and how every kind of exception ends."""
+"""Output of verbs, its stream and its report, and how every kind of exception ends."""
 
 import errno
 import inspect

@@ -1,4 +1,4 @@
-"""What cannot be done ends in one sentence with the exit code of its kind, and leaves everything as it was."""
+"""An impossible request ends in one sentence with the exit code of its kind, and leaves everything as it was."""
 
 import shlex
 

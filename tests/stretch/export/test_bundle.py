@@ -1,4 +1,4 @@
-"""A bundle is written whole, its files compute what the module does in torch, its manifest says what it has, and other weights change nothing else."""
+"""A bundle is written whole, its files compute torch's results, its manifest describes it, and other weights change nothing else."""
 
 import json
 from functools import partial
@@ -190,7 +190,7 @@ def test_weights_that_blow_roundings_up_are_told_from_a_wrong_file(captured, tmp
 
 
 def cancelling(size: float) -> nn.Module:
-    """Sums of large numbers that cancel: what is left is as large as what the order of the sums changes makes it uncertain."""
+    """Sums of large numbers that cancel: the rest is as large as its uncertainty by the order of the sums."""
     stem, body, head = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 16, 3, padding=1, bias=False), nn.Conv2d(32, 4, 1)
     with torch.no_grad():
         head.weight[:, :16], head.weight[:, 16:] = size, -size
@@ -364,7 +364,7 @@ def test_new_bundle_computes_with_the_new_weights_and_keeps_all_else(made, tmp_p
     assert manifest.checks["errors"].keys() == before.checks["errors"].keys()
     assert manifest.checks["max_error"] <= manifest.checks["tolerance"]
     assert manifest.checks["sample"] != before.checks["sample"]
-    # what int8 was trained with was of the old weights
+    # int8 was trained with the old weights
     assert b"stretch.ranges" in bundle.file("s1.cpu.onnx").read_bytes()
     assert b"stretch.ranges" not in again.file("s1.cpu.onnx").read_bytes()
 

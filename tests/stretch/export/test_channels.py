@@ -44,7 +44,7 @@ def as_tflite(bundle):
 
 
 def ends(bundle: Bundle):
-    """What each segment writes, joined where branches meet."""
+    """Output of each segment, joined where branches meet."""
     joined = {join.segment: join.output for join in bundle.manifest.joins}
     return list({sub.segment: joined.get(sub.segment, sub.outputs[0]) for sub in bundle.manifest.subgraphs}.values())
 
@@ -172,7 +172,7 @@ def results(bundle, images, delegate=CpuDelegate):
 
 
 def clips_what_arrives(result, design):
-    """Whether a divided segment begins with a ReLU: ONNX Runtime merges the two roundings beside it where no cut lies between them."""
+    """Whether a divided segment begins with a ReLU: ONNX Runtime merges the two roundings around it where no cut lies between them."""
     starts = {part.start for part in design.segments if not part.whole}
     return any(
         result.graph.by_name[reader].kind in ("relu", "relu6", "clamp") for name in starts for reader in result.graph.consumers[name]

@@ -1,4 +1,4 @@
-"""Code for chips: signatures compiled by LiteRT's own tool beside the TFLite file, and contexts of QNN beside the ONNX files."""
+"""Code for chips: signatures compiled by LiteRT's own tool with the TFLite file, and contexts of QNN with the ONNX files."""
 
 import hashlib
 from dataclasses import replace
@@ -126,7 +126,7 @@ def test_damaged_file_is_an_error_that_leaves_nothing(model, tmp_path):
 
 
 def test_operators_that_the_tool_leaves_to_the_cpu_are_refused(model, tmp_path, monkeypatch):
-    # The tool is told to compile another subgraph, and so says nothing of this one.
+    # The tool has to compile another subgraph, and so says nothing of this one.
     apply = compiler._apply
     monkeypatch.setattr(compiler, "_apply", lambda chain, sdk, path, indices, chip, out: apply(chain, sdk, path, [0], chip, out))
     with pytest.raises(InfeasibleError, match=r"signature `s1.dsp`: LiteRT's plug-in takes 0 of 3 operators for sm8450"):

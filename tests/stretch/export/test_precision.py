@@ -1,4 +1,4 @@
-"""A bundle again in lower precision: what changes, what that loses, and what is refused."""
+"""A bundle again in lower precision: changes, losses, and refusals."""
 
 import dataclasses
 import shutil
@@ -105,7 +105,7 @@ def test_rounded_tensor_may_differ_twice_as_much_as_at_its_export_and_never_by_i
 
 
 def joined(bundle, x):
-    """What the joins of a bundle hold after an inference, int8 on the CPU's integer kernels."""
+    """Values of a bundle's joins after an inference, int8 on the CPU's integer kernels."""
     with Session(bundle, ON_CPU) as session:
         arrays = session.tensors(x)
         return {name: arrays[name].copy() for name in ("t1", "t2", "s1.dsp.y", "s1.cpu.y")}

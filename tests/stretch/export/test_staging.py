@@ -1,4 +1,4 @@
-"""A bundle appears whole in its place or not at all, and what others have there stays."""
+"""A bundle appears whole in its place or not at all, and other files there stay."""
 
 import errno
 import os

@@ -12,7 +12,7 @@ from stretch.transform import build
 
 FACTS = BundleFacts("pixel6", False, "random")
 
-#: An example takes seconds, and a smaller one tells little more.
+#: An example takes seconds, and a smaller one shows little more.
 UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)
 
 

@@ -46,7 +46,7 @@ def test_network_computes_what_the_module_does_and_is_captured_like_it(tmp_path,
     module = read_module(save(tmp_path / "m.pt2", loaded.module, shape))
     check_numbers(module, loaded.module, shape)
     kinds = [collections.Counter(op.kind for op in capture(item, shape).graph.ops) for item in (loaded.module, module)]
-    # what is left out of a network in evaluation mode when it is exported
+    # layers of training are left out of an exported network in evaluation mode
     for kind in ("identity", "stochastic_depth"):
         del kinds[0][kind]
     assert kinds[0] == kinds[1]
@@ -91,7 +91,7 @@ def test_calls_of_every_kind_compute_what_they_did_and_are_captured(tmp_path, de
 
 
 def trained():
-    """Layers that do something else while they are trained; what they read is called `input`, which torch renames."""
+    """Layers with another result while they are trained; their input is called `input`, which torch renames."""
     return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Dropout(0.5))
 
 

@@ -81,7 +81,7 @@ def test_every_kind_that_computes_something_has_a_form():
 @pytest.mark.representatives(14)
 @pytest.mark.parametrize("kind", COMPUTED)
 def test_weights_that_a_form_stores_are_those_of_its_kind(kind):
-    """A batch norm without factors is stored with ones, so only what a kind has must be stored."""
+    """A batch norm without factors is stored with ones, so only tensors that a kind has must be stored."""
     shape = SHAPES.get(kind, (1, 4, 9, 9))
     assert tuple(kind_of(kind).weights([shape] * max(1, kind_of(kind).min_inputs), ATTRS.get(kind, {}))) == lowerings.get(kind).stored
 
@@ -127,7 +127,7 @@ def test_modules_tell_what_they_compute():
 
 
 def kinds(function):
-    """Kinds of the operators behind the input; what they compute is what torch computes."""
+    """Kinds of the operators behind the input; their results are torch's."""
     captured, x = capture(Calling(function), (1, 4, 8, 8), "net"), torch.randn(1, 4, 8, 8)
     torch.testing.assert_close(Branch(captured.graph).eval()(x), function(x), rtol=1e-6, atol=1e-6)
     return [op.kind for op in captured.graph.ops[1:]]

@@ -1,4 +1,4 @@
-"""What is told beside a design takes part in what is said of it: operators split, networks that would be trained, parts beside the backbone."""
+"""Alternatives to a design take part in its recommendation: operators split, networks that would be trained, parts other than the backbone."""
 
 import msgspec
 import pytest

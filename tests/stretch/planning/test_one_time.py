@@ -1,4 +1,4 @@
-"""One time for a network on one processor, whoever is asked: prediction, plan, advice, search, simulation."""
+"""One time for a network on one processor, from every source: prediction, plan, advice, search, simulation."""
 
 from math import prod
 

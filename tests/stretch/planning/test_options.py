@@ -1,4 +1,4 @@
-"""An option told once is read from a flag and checked."""
+"""A declared option is read from a flag and checked."""
 
 import re
 from pathlib import Path

@@ -64,7 +64,7 @@ def small_criteria():
 
 
 def made_losses(options):
-    """What is narrow or shallow loses."""
+    """Narrow or shallow designs lose."""
     return 0.1 * np.maximum(1.5 - options.macs / options.segment.graph.macs, 0) if options.branched else np.zeros(len(options.macs))
 
 

@@ -1,4 +1,4 @@
-"""What a plan says: unused processors, warnings and numbers in sentences."""
+"""Statements of a plan: unused processors, warnings and numbers in sentences."""
 
 import json
 from dataclasses import replace
@@ -80,7 +80,7 @@ GRAPH = small_resnet()
 
 
 def asked(device=MI9, **changes):
-    """The config, the choice and what is told of it."""
+    """The config, the choice and its warnings."""
     problem = PlanningProblem.of(GRAPH, device, PlanConfig(**({"processors": ("cpu", "gpu", "dsp")} | LOOSE | changes)))
     choice = choose(problem)
     used = {name for options, _ in choice.result.picks for name in options.processors}
@@ -88,7 +88,7 @@ def asked(device=MI9, **changes):
 
 
 def makespan_ms(problem, result):
-    """What a design takes that was searched for, hand-over included."""
+    """Time of a design that was searched for, transfers included."""
     return timeline(GRAPH, design_of(problem, result), problem.costs).makespan_ms
 
 

@@ -165,7 +165,7 @@ def test_processor_is_timed_in_a_precision_that_is_asked_for(delegate, tmp_path)
         kernels = fuse(graph, one.backend)
         operators, _ = time_operators(one.create(), file, one.caller, [op.name for op in graph.ops])
         times = time_kernels(operators, [kernel.ops for kernel in kernels])
-        # names that OpenVINO gives to operators in int8 are told from those of the file
+        # names of OpenVINO's operators in int8 differ from those of the file
         assert all(ms for kernel, ms in zip(kernels, times, strict=True) if kernel.cost.kind == "conv")
 
 
@@ -239,7 +239,7 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path):
 
 
 def test_ctrl_c_while_saving_leaves_whole_files(tmp_path):
-    """A process that saves without end is interrupted: what lies there can be read, and nothing else lies there."""
+    """A process that saves without end is interrupted: the files there can be read, and nothing else is there."""
     code = f"""
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a network loses without one of its blocks."""
+"""The loss of a network without one of its blocks."""
 
 import pytest
 import torch

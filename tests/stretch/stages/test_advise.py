@@ -24,7 +24,7 @@ GRAPH = small_resnet(96)
 
 @pytest.mark.slow
 def test_answers_are_those_of_plans_made_by_themselves_the_fastest_first():
-    # these share backends: what was built for the first is used for the others
+    # these share backends: results for the first are used for the others
     names = ("pixel4", "mi9")
     answers = advise("small", GRAPH, [load_device(name) for name in names]).answers
     ms = [(getattr(answer, answer.recommended, None) or answer.best_single).ms for answer in answers]

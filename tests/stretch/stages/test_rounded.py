@@ -1,4 +1,4 @@
-"""What is trained is what runs: the rounded module against the exported files on ONNX Runtime, and against torch's own fake quantisation."""
+"""Training sees the exported network: the rounded module against the exported files on ONNX Runtime, and against torch's own fake quantisation."""
 
 import numpy as np
 import onnx

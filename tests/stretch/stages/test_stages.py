@@ -1,4 +1,4 @@
-"""What each stage says, asks for and refuses: designs, networks, code, explanations, predictions, refinement, a bundle that is opened again."""
+"""Results, requests and refusals of each stage: designs, networks, code, explanations, predictions, refinement, a bundle that is opened again."""
 
 import json
 import random
@@ -159,7 +159,7 @@ def planned(network):
 @given(st.integers(20, 60), st.integers(1, 30), st.integers(0, 3))
 @settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_image_that_is_there_twice_is_taken_once_and_it_is_said(network, tmp_path, there, copies, seed):
-    """Else what nothing was fitted to would be what was."""
+    """Else a profile without fits would have some."""
     shape = network.graph.input.shape[1:]
     some = np.zeros((there + copies, *shape), np.float32)
     some[:there, 0, 0, 0] = np.arange(there)
@@ -227,7 +227,7 @@ def written(folder, result, design, **options):
     model = build(result, design)
     with torch.no_grad():
         for number, parameter in enumerate(model.parameters()):
-            # no longer what the original has
+            # no longer the original's
             parameter.mul_(1 + 0.01 * (number % 3))
     export_bundle(folder, result, model, None, BundleFacts("mi9", False, "random"), "0.1.0", **options)
     return load_bundle(folder, check_hashes=True), model.eval()

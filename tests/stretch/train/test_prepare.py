@@ -15,7 +15,7 @@ MINE = "from stretch.models.tiny import tiny_resnet\n\n\ndef make():\n    return
 
 
 def unnamed(recipe):
-    """Let the design beside a recipe fit any model."""
+    """Let the design in a recipe's folder fit any model."""
     design = recipe.with_name("d.toml")
     design.write_text(design.read_text().replace('model = "tiny_resnet"\n', ""))
 

@@ -74,7 +74,7 @@ def test_last_steps_bring_the_network_that_int8_rounds_closer(captured):
     how = Refinement(steps=10, batch=16, rate=5e-3, rounded=1.0, looks=4)
     refined = refine(model, result, [x], how, rounding=rounding)
     assert refined.rounded_after < 0.9 * refined.rounded_before
-    # the ranges of what is written are those that the steps saw
+    # the ranges of outputs are those that the steps saw
     held = x[::4]
     assert refined.rounded_after == pytest.approx(off(rounding.network, result, held), rel=1e-3)
     assert refined.after == pytest.approx(off(model, result, held), rel=1e-3)
@@ -114,7 +114,7 @@ def test_too_few_images_or_no_end_are_refused(captured):
 
 
 class Interrupt:
-    """Progress that is interrupted by Ctrl-C when it is told of for the so-many-th time."""
+    """Progress that Ctrl-C interrupts at its so-many-th call."""
 
     def __init__(self, number):
         self.left = number

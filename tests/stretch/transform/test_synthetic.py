@@ -1,4 +1,4 @@
-"""Images made from a network: nearer to what it was trained on than noise, of its classes, bounded, and made once."""
+"""Images made from a network: nearer to its training images than noise, of its classes, bounded, and made once."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ HOW = Synthesis(12, steps=60, batch=6)
 
 
 def network(norm=nn.BatchNorm2d):
-    """Trained to tell stripes, across, down and both, apart."""
+    """Trained to separate stripes, across, down and both."""
     torch.manual_seed(0)
     layers = [nn.Conv2d(3, 8, 3, padding=1), norm(8), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1), norm(8), nn.ReLU()]
     model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3))
@@ -91,7 +91,7 @@ def test_a_network_that_reads_one_size_alone_gets_images_too():
 
 
 class Interrupt:
-    """Progress that Ctrl-C interrupts when it is told of the so-many-th batch."""
+    """Progress that Ctrl-C interrupts at its so-many-th batch."""
 
     def __init__(self, batches):
         self.left = batches

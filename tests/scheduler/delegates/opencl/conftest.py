@@ -28,6 +28,6 @@ def added_template():
 
 @pytest.fixture(autouse=True)
 def no_tuned_schedules(tmp_path_factory, monkeypatch):
-    """What was tuned on this machine must not decide what is tested."""
+    """Tuned choices of this machine must not decide the tests."""
     folder = tmp_path_factory.mktemp("tuning")
     monkeypatch.setattr("scheduler.tuning.tuning_folder", lambda: folder)

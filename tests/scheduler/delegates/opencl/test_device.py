@@ -98,7 +98,7 @@ print(sorted(sorted(os.sched_getaffinity(int(t))) for t in os.listdir("/proc/sel
 
 
 def opened(*cores, **environment):
-    """What a process of its own prints that opens the device on some cores."""
+    """Output of a process of its own that opens the device on some cores."""
     command = [sys.executable, "-c", PINNED, *map(str, cores)]
     return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
 
@@ -116,7 +116,7 @@ def test_two_branches_get_units_of_their_own_and_no_unit_is_given_twice():
 
 
 def told(hide, **environment):
-    """What a process says of the delegate in which OpenCL is as `hide` leaves it."""
+    """Message of a process on the delegate in which OpenCL is as `hide` leaves it."""
     code = "from scheduler.delegates import get_delegate; print(get_delegate('opencl').unavailable())"
     return subprocess.run([sys.executable, "-c", f"{hide}\n{code}"], capture_output=True, text=True, env=os.environ | environment).stdout
 

@@ -89,7 +89,7 @@ WINDOWS = {
 @pytest.mark.parametrize("blocked", [False, True])
 @pytest.mark.parametrize("window", WINDOWS)
 def test_rows_that_are_a_view_are_read_by_every_window(tmp_path, window, blocked):
-    """Rows of a tensor that another kernel wrote, or of the caller's memory; a skip beside them reads others."""
+    """Rows of a tensor that another kernel wrote, or of the caller's memory; a skip reads others."""
     shape, attrs = WINDOWS[window]
     weights = {"w": networks.numbers(*shape, seed=3), "s": np.array([2]), "e": np.array([9]), "a": np.array([2]), "t": np.array([3])}
     nodes = [("Relu", ["x"], "r", {})] * blocked + [

@@ -1,4 +1,4 @@
-"""ONNX files: what they tell, their weights, and what a runtime must not see of them."""
+"""ONNX files: their facts, their weights, and content that a runtime must not see."""
 
 from contextlib import suppress
 
@@ -173,7 +173,7 @@ def test_memory_is_that_of_tensors_that_are_still_read(tmp_path):
 
 
 def attention():
-    """A file with what transformers are made of: products, a mask, a split, a table of indices."""
+    """A file with the parts of transformers: products, a mask, a split, a table of indices."""
     weights = [
         numpy_helper.from_array(np.ones((8, 24), np.float32), "w"),
         numpy_helper.from_array(np.full((4, 4), -np.inf, np.float32), "mask"),
@@ -231,7 +231,7 @@ ATTRIBUTES = {
 
 @st.composite
 def wild(draw, op):
-    """A node of this operator with inputs and attributes that mostly do not fit."""
+    """A node of this operator with inputs and attributes that usually do not fit."""
     schema = onnx.defs.get_schema(op, 20)
     kinds = st.sampled_from([np.float32, np.float32, np.int64, np.bool_, np.int8])
     inputs, stored = [], []

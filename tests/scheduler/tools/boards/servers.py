@@ -68,7 +68,7 @@ class Server:
         return name
 
     def host(self, name: str, *lines: str) -> str:
-        """Another entry of the ssh configuration; what it does not say is as it is for boards."""
+        """Another entry of the ssh configuration; unstated settings are as for boards."""
         usual = [
             f"Port {self.port}",
             "HostName 127.0.0.1",
@@ -160,7 +160,7 @@ def loopback(server):
     return server.board("loopback", script(server.folder / "plain-python", f'exec "{base}" "$@"'))
 
 
-#: What a program of ours asks the kernel of; emulation has no such file of its own.
+#: Requests of a program of ours to the kernel; emulation has no such file of its own.
 CPUINFO = """processor\t: 0
 BogoMIPS\t: 50.00
 Features\t: fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp

@@ -31,7 +31,7 @@ def node(op, reads, writes, name, **settings):
 FOREIGN = {
     # a convolution with its activation, and a pool
     "plain": partial(model, conv(), node("Relu", "c", "r", "relu"), node("GlobalAveragePool", "r", "y", "pool"), out=(1, 4, 1, 1)),
-    # an operator of somebody's own library in the middle
+    # an operator of another library in the middle
     "own_domain": partial(
         model,
         conv(),

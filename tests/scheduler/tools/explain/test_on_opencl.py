@@ -1,4 +1,4 @@
-"""The opencl delegate asked about foreign files, and fixes for it; what it says when it is to build them is the witness."""
+"""The opencl delegate and foreign files, and fixes for it; its own answer when it builds them is the witness."""
 
 import onnx
 import pytest
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.opencl, pytest.mark.skipif(OpenCLDelegate.unavailable(
 FIRST = {
     "plain": None,
     "own_domain": ("swirl", "domain com.example"),
-    # what is checked before anything is read takes no doubles; the file can be written in single precision
+    # checks before anything is read take no doubles; the file can be written in single precision
     "doubles": ("conv", "the file as a whole"),
     "open_batch": ("conv", "shape [?, 3, 8, 8]"),
     "upsample": ("conv", "opset 9"),

@@ -82,7 +82,7 @@ def build(bundle, folder, *options):
 
 
 def again(bundle, built, folder, *anew):
-    """A runner of another bundle from what was compiled before: only what includes plan.h is compiled anew, and with an option what is named after it."""
+    """A runner of another bundle from earlier object files: only files that include plan.h are compiled again, and with an option those of its name."""
     write_runner(bundle, folder / "source")
     objects = [
         path

@@ -82,7 +82,7 @@ def test_the_runtime_is_served_packed_to_browsers_that_unpack(server):
 
 
 def recording(shown):
-    """What the page's machine does, by the scheduler's."""
+    """Answers of the page's machine, by the scheduler's."""
     machine, turns, events = shown.machine(), [], [InputReady(0)]
     while events:
         event = events.pop(0)

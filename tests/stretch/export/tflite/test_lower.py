@@ -1,4 +1,4 @@
-"""TFLite files: operators in reals and in int8, and those of whole bundles beside ONNX and fp32."""
+"""TFLite files: operators in reals and in int8, and those of whole bundles against ONNX and fp32."""
 
 import json
 from dataclasses import replace
@@ -59,7 +59,7 @@ def test_int8_form_of_a_kind_is_near_its_reals(tmp_path, kind, data):
     expected, got = values["y"], run(source, tmp_path, x)
     assert np.isfinite(got).all()
     # Most of a few numbers may lie between two steps of the scale, so small results are judged by those.
-    # A mean is first rounded in the scale of what it reads, which is coarse where much cancels.
+    # A mean is first rounded in the scale of its input, which is coarse where much cancels.
     scale = max(source.scales[name].scale for name in (("x", "y") if kind == "avg_pool" else ("y",)))
     steps = np.abs(got - expected).max() / scale
     assert steps <= 2.5 or snr_db(expected, got) > LEAST_DB.get(kind, 25), (steps, snr_db(expected, got))
@@ -142,7 +142,7 @@ def test_operator_without_a_form_is_named(monkeypatch):
         to_tflite(Writer("m"), "s", SubgraphSource(chain(Op("y", "gelu", ("x",), {"approximate": "none"})), {}))
 
 
-#: What the two conversions read, and what they make of it.
+#: Inputs of the two conversions, and their outputs.
 CASTS = [({"read": 0}, "int32"), ({"call": 0, "result": 0}, "float32")]
 
 

@@ -34,7 +34,7 @@ def agrees(folder, case, opset=None):
     module = read_module(path)
     with torch.no_grad():
         got = module(torch.from_numpy(case.inputs[0])).numpy()
-    # what a network returns is reals
+    # a network returns reals
     assert (got.shape, got.dtype) == (want.shape, np.float32)
     if want.dtype.kind != "f":
         np.testing.assert_array_equal(got, want)
@@ -53,7 +53,7 @@ def net(*nodes, stored=None, shape=(1, 4, 5, 3), outputs=("y",), opset=17, kind=
 
 
 def computed(path, x):
-    """What the module of a file computes."""
+    """Output of the module of a file."""
     with torch.no_grad():
         return read_module(path)(torch.from_numpy(x)).numpy()
 
@@ -67,7 +67,7 @@ def check_numbers(module, other, x):
 
 
 def ran(model, x, **settings):
-    """What ONNX Runtime computes of a model or a file."""
+    """Output of ONNX Runtime for a model or a file."""
     session = onnx_runtime.session(model if isinstance(model, Path) else model.SerializeToString(), log_severity_level=4, **settings)
     return session.run(None, {session.get_inputs()[0].name: x})[0]
 

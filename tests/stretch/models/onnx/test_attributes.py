@@ -1,4 +1,4 @@
-"""Every attribute of every ONNX operator that is read: it changes what is computed as it does in ONNX Runtime, or it is refused by name."""
+"""Every attribute of every ONNX operator that is read: it has its effect in ONNX Runtime, or it is refused by name."""
 
 from dataclasses import replace
 
@@ -111,7 +111,7 @@ CASES = [
     *[rows("Unsqueeze", whole(2)), rows("Unsqueeze", axes=[1])],
 ]
 
-#: Operators of bytes and truths, whose attributes are those of operators on reals or say what bytes stand for.
+#: Operators of bytes and truths, whose attributes are those of operators on reals or give the meaning of bytes.
 OTHERS = {"ConvInteger", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "QLinearConv", "QLinearMatMul", "QuantizeLinear"}
 OTHERS |= {"And", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Not", "Or", "Where", "Xor"}
 CASES += [image(op) for op in sorted(RULES.keys() - OTHERS - {case.op for case in CASES}) if "." not in op]
@@ -170,7 +170,7 @@ def history(op):
 
 
 def outcome(path, case):
-    """``same``, what it was refused with, or how far it is from what ONNX Runtime computes; None where that computes nothing."""
+    """``same``, the message of its refusal, or its distance from ONNX Runtime's result; None where that computes nothing."""
     save(path, case)
     want = case.computed()
     if want is None or not all(np.isfinite(part).all() for part in want if part.dtype.kind == "f"):

@@ -1,4 +1,4 @@
-"""Files from anywhere: what cannot be read is one sentence, and no byte is read outside of the model's folder."""
+"""Files from anywhere: an unreadable one is one sentence, and no byte is read outside of the model's folder."""
 
 import numpy as np
 import onnx
@@ -225,7 +225,7 @@ def test_node_with_anything_is_read_or_refused_in_one_sentence(tmp_path_factory,
 
 
 def made(op, *reads, opset=17, **attrs):
-    """What a node makes of stored tensors."""
+    """Output of a node for stored tensors."""
     node = helper.make_node(op, ["" if x is None else f"r{i}" for i, x in enumerate(reads)], ["y"], **attrs)
     return compute_constant(node, list(reads), attrs, opset)
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.torch
 MS = "com.microsoft"
 X = (1, 4, 6, 5)
 
-#: Steps of what is read and of what is given; the second are so wide that nothing is cut off.
+#: Steps of the input and of the output; the second are so wide that nothing is cut off.
 STEP, WIDE = np.float32(0.05), np.float32(0.25)
 
 

@@ -630,7 +630,7 @@ def test_largest_elements_are_those_of_the_runtime(folder, case, seed):
     case.attrs["dilations"] = [1] * len(case.attrs["kernel_shape"])
     case.inputs = [random(case.inputs[0].shape, seed)]
     before, behind = np.array_split(case.attrs["pads"], 2)
-    # What torch's pools do not take is padded before them, which is not the same where they round up.
+    # Windows that torch's pools do not take are padded before them, which is not the same where they round up.
     assume(not case.attrs["ceil_mode"] or ((before == behind).all() and (before <= np.array(case.attrs["kernel_shape"]) // 2).all()))
     assume(case.computed() is not None)
     agrees(folder, case)

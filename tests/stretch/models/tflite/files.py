@@ -1,4 +1,4 @@
-"""TFLite files of a few operators, what LiteRT computes of them, and whether the module that is read of them does the same."""
+"""TFLite files of a few operators, LiteRT's results for them, and whether the module that is read from them agrees."""
 
 import numpy as np
 import torch
@@ -17,12 +17,12 @@ KINDS = {kind: number for number, kind in ANY_TYPES.items()}
 
 
 def op(code, inputs, outputs=("y",), table=None, **settings):
-    """One operator; what it reads and writes by name, None for what is left out."""
+    """One operator; its inputs and outputs by name, None for one that is left out."""
     return code, list(inputs), list(outputs), table, settings
 
 
 def model(*operators, stored=None, shape=(1, 6, 5, 4), outputs=("y",), kinds=None, scales=None):
-    """The tables of a file that reads `x`, or several by name; `stored` are arrays, `kinds` and `scales` what other tensors are, by name."""
+    """The tables of a file that reads `x`, or several by name; `stored` are arrays, `kinds` and `scales` those of other tensors, by name."""
     stored, kinds, scales = stored or {}, kinds or {}, scales or {}
     entries = shape if isinstance(shape, dict) else {"x": shape}
     names = [*entries, *stored, *(name for operator in operators for name in operator[2])]
@@ -64,12 +64,12 @@ def write(path, *operators, **more):
 
 
 def ran(path, x):
-    """What LiteRT's own kernels compute of a file; `x` as the file has it."""
+    """Results of LiteRT's own kernels for a file; `x` as the file has it."""
     return next(iter(ran_by_name(path, [x]).values()))
 
 
 def ran_by_name(path, inputs):
-    """What LiteRT's own kernels compute of a file of several inputs and outputs; `inputs` in order, as the file has them."""
+    """Results of LiteRT's own kernels for a file of several inputs and outputs; `inputs` in order, as the file has them."""
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
     runtime = Interpreter(str(path), experimental_op_resolver_type=OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES)
@@ -91,7 +91,7 @@ def to_first(x):
 
 
 def computed(path, x):
-    """What the module of a file computes; `x` as the file has it."""
+    """Output of the module of a file; `x` as the file has it."""
     module = read_module(path)
     with torch.no_grad():
         return module(torch.from_numpy(x if module.input_shape == x.shape else to_first(x))).numpy()

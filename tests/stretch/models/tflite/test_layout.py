@@ -28,7 +28,7 @@ def whole(*numbers):
 
 @dataclass
 class File:
-    """A file of some operators, what it reads, and the functions of torch that it is, where that is known."""
+    """A file of some operators, its input, and its functions in torch, where known."""
 
     operators: list
     more: dict[str, Any]
@@ -299,7 +299,7 @@ def test_strided_part_is_that_of_the_file(folder, data):
     if masks["begin_mask"] & masks["shrink_axis_mask"] or not shown:
         masks["begin_mask"] &= ~masks["shrink_axis_mask"]
     stored = {"b": whole(*begins), "e": whole(*ends), "s": whole(*strides)}
-    # what is shrunk is read once, and runtimes ask for a stride of 1
+    # a smaller input is read once, and runtimes ask for a stride of 1
     stored["s"][[bool(masks["shrink_axis_mask"] >> i & 1) for i in range(4)]] = 1
     operators = [op("STRIDED_SLICE", ["x", "b", "e", "s"], ["p"], "StridedSliceOptions", **masks), op("NEG", ["p"])]
     agrees(write(folder / "strided.tflite", *operators, stored=stored))

@@ -1,4 +1,4 @@
-"""What every constraint has, and a bound in general."""
+"""Properties of every constraint, and a bound in general."""
 
 import numpy as np
 import pytest

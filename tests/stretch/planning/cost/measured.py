@@ -13,7 +13,7 @@ ON = MeasuredOn(
     weights="w", images=64, held_back=200, pictures="p", device="mi9", processors=("cpu", "gpu"), version="0", date="2026-01-01",
     seconds=1.0, complete=True,
 )  # fmt: skip
-#: What the logarithm of a loss has of the depth of the deepest branch and of the multiply-accumulates.
+#: Effect on the logarithm of a loss of the depth of the deepest branch and of the multiply-accumulates.
 DEEPEST, MACS = -2.0, -1.0
 
 

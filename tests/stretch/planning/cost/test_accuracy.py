@@ -1,4 +1,4 @@
-"""What a design loses: the predictor of accuracy, its file, and the sensitivity that is fitted to measurements."""
+"""Losses of a design: the predictor of accuracy, its file, and the sensitivity that is fitted to measurements."""
 
 from functools import cache
 

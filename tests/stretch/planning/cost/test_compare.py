@@ -17,7 +17,7 @@ CPU, GPU = UncertainFactor("the cpu", 1 / 1.4, 1.4), UncertainFactor("the gpu", 
 
 
 def deciding(branched, controls, reference, single):
-    """What a recommendation hangs on."""
+    """Numbers that a recommendation depends on."""
     return compare.certainty(compare.recommend(branched, controls, reference), branched, controls, single)
 
 

@@ -1,4 +1,4 @@
-"""Many inferences in flight, and networks beside each other on one processor."""
+"""Many inferences in flight, and several networks on one processor."""
 
 from functools import cache
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Paths that a network has already: what they are, and that branches of them compute what it computes."""
+"""Paths that a network has already: their finding, and that branches of them compute its results."""
 
 import pytest
 from hypothesis import given

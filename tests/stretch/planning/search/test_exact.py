@@ -66,7 +66,7 @@ def test_design_that_has_to_use_a_processor_is_the_fastest_of_those_that_do(proc
 
 
 def losses(options):
-    """What is narrow or shallow loses."""
+    """Narrow or shallow designs lose."""
     return (
         0.1 * (options.segment.graph.macs * 1.5 - options.macs) / options.segment.graph.macs
         if options.branched

@@ -1,4 +1,4 @@
-"""What is searched for: latency, energy, accuracy and bounds on them."""
+"""Objectives of the search: latency, energy, accuracy and bounds on them."""
 
 import dataclasses
 import re

@@ -10,7 +10,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here")]
 
-#: What can be opened, followed or scrolled, apart from what is folded away.
+#: Elements that can be opened, followed or scrolled, apart from folded ones.
 STOPS = "[...document.querySelectorAll('a[href], summary, [tabindex=\"0\"]')].filter(each => each.checkVisibility())"
 
 TINY = ("tiny_resnet", "--device", "pixel6", "--weights", "none")

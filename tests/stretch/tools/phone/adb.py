@@ -4,7 +4,7 @@ A transcript is a JSON list of calls::
 
     {"call": ["devices"], "out": "List of devices attached\\n...", "err": "", "code": 0}
 
-Words of `call` may hold ``{folder}``, the folder on the phone, whose name is drawn anew in each run: the first call with
+Words of `call` may hold ``{folder}``, the folder on the phone, whose name is drawn again in each run: the first call with
 it says what it is. ``{here}`` stands for any path of this machine. ``"gives": "text"`` is written to the last word of a
 ``pull`` (``gives64``: bytes in base 64); ``"hangs": true`` never ends; ``"takes": "text"`` is what a pushed file has to begin with. Calls with ``"often": true`` may come any number of
 times, at any place. What was called goes to ``log.txt`` beside the transcript, what was not expected to ``wrong.txt``.
@@ -117,7 +117,7 @@ class Player:
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def ended(self):
-        """Check that the whole transcript was played, and nothing beside it."""
+        """Check that the whole transcript was played, and nothing else."""
         assert not (self.folder / "wrong.txt").exists(), (self.folder / "wrong.txt").read_text()
         calls = [call for call in json.loads((self.folder / "transcript.json").read_text()) if not call.get("often")]
         played = json.loads((self.folder / "state.json").read_text())[0]
@@ -125,6 +125,6 @@ class Player:
 
 
 def shell(words, serial="R5CT"):
-    """A call of the device's shell, as a transcript has it; words are quoted as a shell wants them."""
+    """A call of the device's shell, as a transcript has it; words are quoted as a shell needs them."""
     plain = re.compile(r"[\w@%+=:,./{}-]+")
     return ["-s", serial, "shell", " ".join(word if plain.fullmatch(word) else "'" + word + "'" for word in words)]

@@ -50,7 +50,7 @@ def command(signature, flags, threads, *, profiled=False, runs=50, warmup=5, mas
 
 
 def ms_of(macs, speed):
-    """What a signature would take: its work at a speed, multiply-accumulates a microsecond, and a launch."""
+    """Time of a signature: its work at a speed, multiply-accumulates per microsecond, and a launch."""
     return 0.02 + macs / speed / 1e3
 
 

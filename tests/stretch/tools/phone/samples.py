@@ -1,4 +1,4 @@
-"""What LiteRT's `benchmark_model` prints and writes, as its sources format it; times are chosen by the tests."""
+"""Output and files of LiteRT's `benchmark_model`, as its sources format them; times are chosen by the tests."""
 
 #: Stands in names where they have a comma; in types commas stay.
 TAB = "\t"
@@ -7,7 +7,7 @@ HEADER = "node type, first, avg_ms, %, cdf%, mem KB, times called, name"
 
 
 def spoken(ms, std_ms=0.05, runs=50, delegate=None, partly=False):
-    """What it logs of one signature."""
+    """Its log of one signature."""
     us, std = ms * 1e3, std_ms * 1e3
     applied = ""
     if delegate is not None:
@@ -33,7 +33,7 @@ def profile(rows, subgraph=None, inside=()):
         rows: Type, ms and name of each operator.
         subgraph: Number and name of the subgraph that the signature has, where it is not the first: its own block follows
             that of the first one, in which a delegate's operators stand.
-        inside: Operators that are told a second time, under the delegate's operator.
+        inside: Operators that are listed a second time, under the delegate's operator.
     """
     first = [] if subgraph and not any(name.startswith("Delegate/") for _, _, name in rows) else rows
     text = "Profiling Info for Benchmark Initialization:\n" + block([("ModifyGraphWithDelegate", 1.5, "ModifyGraphWithDelegate/0")])

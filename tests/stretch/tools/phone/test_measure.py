@@ -86,7 +86,7 @@ def everything(bundle):
 
 @pytest.fixture(scope="module")
 def measured(bundle, tmp_path_factory):
-    """What a phone said on which all goes well, and the folder that it was kept in."""
+    """Answers of a phone on which all goes well, and the folder that it was kept in."""
     folder = tmp_path_factory.mktemp("measured")
     with pytest.MonkeyPatch.context() as patch:
         adb = Player(patch, folder / "adb")
@@ -185,7 +185,7 @@ def whole_bundle(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def left(whole_bundle, tmp_path_factory):
-    """What a runner would leave: here a session's own record and output."""
+    """Files of a runner: here a session's own record and output."""
     folder = tmp_path_factory.mktemp("left")
     x = np.random.default_rng(0).standard_normal(whole_bundle.manifest.model.input_shape).astype(np.float32)
     with Session(whole_bundle, dict.fromkeys(("cpu", "gpu", "dsp"), "litert"), record=folder / "record.jsonl") as session:

@@ -12,7 +12,7 @@ from stretch.tools.web.browser import HALF, BrowserMeasurer
 pytestmark = pytest.mark.torch
 
 DEVICE = {"agent": "a browser", "cores": 8, "isolated": True, "webgpu": True, "fp16": True, "webnn": False, "lacks": []}
-#: Multiply-accumulates in a millisecond, and milliseconds of an inference beside them, by place.
+#: Multiply-accumulates in a millisecond, and additional milliseconds of an inference, by place.
 SPEEDS = {"cpu[4threads]": (4e6, 0.5), "cpu[1thread]": (1e6, 0.5), "gpu[all] fp16": (2e7, 3.0), "gpu[all]": (1e7, 3.0)}
 
 

@@ -125,7 +125,7 @@ class TestBundles:
             near = np.abs(shown.tensors["outputs", output] - want).max() / np.abs(want).max()
             visit = Visit(browser, server.address, rounds=3)
             assert visit.finish() == ""
-            # what the page differs from, differs from torch by less than is left
+            # a reference that the page differs from differs from torch by less than the rest
             assert near + max(server.answers[0].differences.values()) < 1e-4
             visit.page.close()
 

@@ -55,7 +55,7 @@ class Case:
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=10)
 
     def computed(self):
-        """What ONNX Runtime makes of it; None if it refuses."""
+        """Output of ONNX Runtime for it; None if it refuses."""
         outputs = [onnx.ValueInfoProto(name=f"y{i}") for i in range(self.results)]
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.log_severity_level = 1, 4
@@ -86,12 +86,12 @@ def refused(case, built):
 
 
 def node(shapes, attrs=None, constants=None, results=1):
-    """What a rule sees of a node that reads reals of these shapes, and constants that are whole numbers."""
+    """A rule's view of a node that reads reals of these shapes, and constants that are whole numbers."""
     stored = {i: KnownTensor((len(numbers),), 7, tuple(numbers)) for i, numbers in (constants or {}).items()}
     inputs = [stored.get(i, None if shape is None else KnownTensor(shape)) for i, shape in enumerate(shapes)]
     return ShapeNode(tuple(inputs), attrs or {}, results)
 
 
 def rule(op, *args, **more):
-    """What the rule of an operator makes of a node."""
+    """Answer of an operator's rule to a node."""
     return RULES[op](node(*args, **more))

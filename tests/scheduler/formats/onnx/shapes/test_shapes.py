@@ -167,7 +167,7 @@ def test_cut_of_several_axes_clamps_bounds_as_the_runtime_does(shape, data):
     bounds = st.integers(-8, 8)
     starts = [data.draw(bounds | st.sampled_from([-(2**63) + 1, 2**63 - 1])) for _ in axes]
     steps = [data.draw(st.sampled_from([1, 1, 2, 3, -1, -2])) for _ in axes]
-    # The largest number stands for the end of the axis, the smallest for before its beginning.
+    # The largest number means the end of the axis, the smallest the place before its beginning.
     ends = [data.draw(bounds | st.just(2**63 - 1 if step > 0 else -(2**63) + 1)) for step in steps]
     signed = [i - len(shape) if data.draw(st.booleans()) else i for i in axes]
     case = Case("Slice", [reals(shape), *[whole(*value) for value in (starts, ends, signed, steps)]], stored=(1, 2, 3, 4))
@@ -181,7 +181,7 @@ def test_cut_of_several_axes_clamps_bounds_as_the_runtime_does(shape, data):
 
 @given(shapes, st.sampled_from(["constant", "reflect", "edge", "wrap"]), st.data())
 def test_padding_grows_and_cuts_in_every_mode(shape, mode, data):
-    # What the runtime reflects or wraps must be there.
+    # Elements that the runtime reflects or wraps must exist.
     most = {"reflect": min(shape) - 1, "wrap": min(shape)}.get(mode, 3)
     least = -((min(shape) - 1) // 2) if mode == "constant" else 0
     widths = [data.draw(st.integers(least, most)) for _ in range(2 * len(shape))]
