@@ -129,13 +129,13 @@ class ChildProcess:
         #: Whether a new child is being made ready.
         self.restarting = False
         self._ended = False
-        self._start()
+        self._process, self._end = self._start()
 
-    def _start(self) -> None:
+    def _start(self) -> tuple["subprocess.Popen[bytes]", "weakref.finalize[Any, ChildProcess]"]:
         path = os.pathsep.join(entry for entry in sys.path if entry)
         # a child that was begun and not registered yet would outlive an interrupted parent
         with deferred_interrupts():
-            self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 self._command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -143,7 +143,7 @@ class ChildProcess:
                 # An interrupt at the terminal is for the parent, which then ends its children.
                 start_new_session=True,
             )
-            self._end = weakref.finalize(self, _end, self._process)
+            return process, weakref.finalize(self, _end, process)
 
     def end(self) -> None:
         """End the child, at once."""
@@ -179,7 +179,7 @@ class ChildProcess:
             try:
                 self._end()
                 self._aborted, self._answers, self._dropped = None, {}, []
-                self._start()
+                self._process, self._end = self._start()
                 timer = threading.Timer(START_S, self._process.kill)
                 timer.daemon = True
                 timer.start()

@@ -227,10 +227,10 @@ class Collector:
             with tempfile.TemporaryDirectory() as folder:
                 # the reference network tracks the machine's speed
                 watched = write_network(draw(*_WATCHED), Path(folder) / "watch.onnx", self.place.precision)
-                self._watch = runner(self._delegate.compile(watched), self.place.caller)
+                watch = runner(self._delegate.compile(watched), self.place.caller)
                 while monotonic() < end and (most is None or self._result.measured < most):
                     graphs = chooser.choose(BATCH, None if self._fit_committee() is None else self._disagreement)
-                    self._measure(graphs, Path(folder), end)
+                    self._measure(graphs, Path(folder), end, watch)
                     self._result.check_noise()
                     if monotonic() > saved + _SAVE_S:
                         self.table.save()
@@ -259,7 +259,7 @@ class Collector:
         assert self._committee is not None
         return disagreement(self._committee, [kernel.cost for kernel in self._fuser.fuse(graph)], GRAIN)
 
-    def _measure(self, graphs: Sequence[OpGraph], folder: Path, end: float) -> None:
+    def _measure(self, graphs: Sequence[OpGraph], folder: Path, end: float, watch: Callable[[], None]) -> None:
         """Compile a batch and time it in turns, repeating unstable measurements."""
         samples: list[_NetworkSample] = []
         for graph in graphs:
@@ -273,7 +273,7 @@ class Collector:
                 self._result.refused += 1
                 continue
             samples.append(_NetworkSample(graph, file, runner(compiled, self.place.caller)))
-        self._time(samples, end)
+        self._time(samples, end, watch)
         for sample in samples:
             # networks without a time are dropped: --resume draws them again
             if sample.time is not None and sample.time.unsteady:
@@ -282,12 +282,12 @@ class Collector:
                 self._add(sample.graph, sample.file, sample.time)
             sample.file.unlink()
 
-    def _time(self, samples: Sequence[_NetworkSample], end: float) -> None:
+    def _time(self, samples: Sequence[_NetworkSample], end: float, watch: Callable[[], None]) -> None:
         """Time a batch in turns with the reference network; repeat unstable times, or all if the machine was slowed down."""
         left = list(samples)
         slowed = False
         for _ in range(MAX_TRIES):
-            times = time_steadily({_WATCH: self._watch} | {sample.graph.name: sample.run for sample in left}, self.place.serial, end=end)
+            times = time_steadily({_WATCH: watch} | {sample.graph.name: sample.run for sample in left}, self.place.serial, end=end)
             if not times:
                 break
             watched = times[_WATCH]

@@ -95,6 +95,8 @@ class SandwichStep(TrainingStep):
         self.supernet, self.sandwich, self.world, self.count = model, sandwich, world, 0
         self.works: list[SubnetWork] = []
         self._streams: list[torch.cuda.Stream] = []
+        #: Images and labels of the step, in the memory that captured graphs read.
+        self._x = self._labels = torch.empty(0, device=device)
         self._soft: torch.Tensor | None = None
         self._teach: torch.cuda.CUDAGraph | None = None
         if not sandwich.largest and sandwich.inplace > 0 and teacher is None:

@@ -1,6 +1,7 @@
 """One step of a training run: losses on labels and on a teacher, gradients, the optimiser, all of it as a CUDA graph."""
 
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -241,38 +242,46 @@ class TrainingStep:
         return self.teacher(x), []
 
 
+class CapturedStep(NamedTuple):
+    """A step as a CUDA graph, with the tensors that it reads and writes."""
+
+    graph: torch.cuda.CUDAGraph
+    images: torch.Tensor
+    labels: torch.Tensor
+    loss: torch.Tensor
+
+
 class GraphStep(TrainingStep):
     """The same step captured once as a CUDA graph and replayed: one launch instead of thousands."""
 
     _WARM = 3
-    _graph: torch.cuda.CUDAGraph | None = None
+    _captured: CapturedStep | None = None
 
     def __call__(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Train on one batch of the size of the first; returns its mean loss, valid until the next step."""
-        if self._graph is None:
-            self._capture(images, labels)
-        self._images.copy_(images)
-        self._labels.copy_(labels)
-        assert self._graph is not None
-        self._graph.replay()
-        return self._result
+        if self._captured is None:
+            self._captured = self._capture(images.clone(), labels.clone())
+        self._captured.images.copy_(images)
+        self._captured.labels.copy_(labels)
+        self._captured.graph.replay()
+        return self._captured.loss
 
-    def _capture(self, images: torch.Tensor, labels: torch.Tensor) -> None:
-        self._images, self._labels = images.clone(), labels.clone()
+    def _capture(self, images: torch.Tensor, labels: torch.Tensor) -> CapturedStep:
         # Warming up trains; its changes are undone, so that the first replay is the first step.
         restore = self._snapshot()
         stream = torch.cuda.Stream(self.device)
         stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream):
             for _ in range(self._WARM):
-                super().__call__(self._images, self._labels)
+                super().__call__(images, labels)
         torch.cuda.current_stream(self.device).wait_stream(stream)
         restore()
-        self._graph = torch.cuda.CUDAGraph()
-        self._graph.register_generator_state(self.generator)
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(self.generator)
         # A stream of its own: graphs that were captured on one share cuBLAS's workspace, and runs side by side overwrite it.
-        with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
-            self._result = super().__call__(self._images, self._labels)
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            loss = super().__call__(images, labels)
+        return CapturedStep(graph, images, labels, loss)
 
     def _snapshot(self) -> Callable[[], None]:
         """Return a function that resets weights, optimiser, mean and random numbers to their present state."""

@@ -109,7 +109,9 @@ class BrowserMeasurer:
         self._places: list[BrowserPlace] = []
         self._alone: dict[str, dict[str, float]] = {}
         self._steps = iter(("handovers", "together", "write"))
-        self._refused = 0
+        self._refused = self._threads = 0
+        self._agent, self._end = "", 0.0
+        self._together: dict[str, dict[str, list[float]]] = {}
 
     def network(self, name: str) -> bytes | None:
         """ONNX file of a network that was asked for."""
@@ -125,7 +127,7 @@ class BrowserMeasurer:
         if self._table is None:
             self._begin(report)
         assert self._table is not None
-        if report.device.agent != self._device.agent or report.threads != self._threads:
+        if report.device.agent != self._agent or report.threads != self._threads:
             raise StretchError("another browser goes on with what this one began; start again")
         self._take(report)
         timed = [(row.processor, row.core_set, row.precision) for row in self._table.latencies]
@@ -160,8 +162,7 @@ class BrowserMeasurer:
         notes = f"{device.agent}; {device.cores} cores; {RUNTIME}; medians of whole networks in turns, made-up weights"
         source = Source("random networks in a browser, measured by the page of `stretch web`", "", "", "CC0-1.0", notes)
         self._table = MeasurementTable.open(self.out / f"{self.name}.measurements", source, False)
-        self._device = device
-        self._end = monotonic() + self._seconds
+        self._agent, self._end = device.agent, monotonic() + self._seconds
 
     def _draw(self) -> OpGraph:
         while True:
@@ -238,7 +239,7 @@ class BrowserMeasurer:
         if self._refused:
             self._warn(f"{self._refused} times varied by more than {UNSTEADY:.0%} and were left out: other pages or the battery disturb")
         self.fits = write_profile(
-            self.name, [place for place in self._places if place.precision == "fp32"], self._table, self._crossings(), self._device.agent
+            self.name, [place for place in self._places if place.precision == "fp32"], self._table, self._crossings(), self._agent
         )
         return [
             f"{item.processor}[{item.core_set}] {item.precision}: {held_out(item).networks} networks, each predicted by fits to the others: mean error {held_out(item).mape:.0%}."

@@ -563,6 +563,18 @@ class FittedBranch:
     backbone: BranchOutput  # Its output before the join.
 
 
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A segment that was fitted in one way."""
+
+    error: float  # On the images for the choice; infinite where no fit has a finite one.
+    state: State  # Its weights and statistics.
+
+
+def _best(candidates: Iterable[Candidate]) -> Candidate:
+    return min(candidates, key=lambda candidate: candidate.error)
+
+
 @dataclass
 class FitTask:
     """Fit of one segment to the original.
@@ -588,6 +600,15 @@ class FitTask:
     ridge: float
     targets: list[torch.Tensor] = field(default_factory=list)
     outputs: list[torch.Tensor] = field(default_factory=list)
+    _target_rows: torch.Tensor = field(default_factory=lambda: torch.empty(0))
+    #: Pixels of every image that regressions take; a join reads all branches, and no regression has more inputs.
+    _row_count: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Count the pixels."""
+        branches = zip(self.family, self._branches(), strict=True)
+        join_inputs = sum(h.branch.graph.by_name[_backbone_name(h, branch)].shape[1] for h, branch in branches)
+        self._row_count = pixels_for(self.split.images, join_inputs)
 
     def calibrate(self, layers: bool, choices: ChoiceSettings) -> tuple[float, float]:
         """Keep the candidate that is best on the images for the choice, including the segment as it was built.
@@ -608,27 +629,24 @@ class FitTask:
             for layer_look in self._branch_fit(self.family[i], branches[i], m).layer_targets
         }
         self.targets, rows_by_look = collect_targets(self.original_branch, self.original_inputs, fitted, looks)
-        # A join reads all branches: no regression of it has more inputs.
-        join_inputs = sum(
-            h.branch.graph.by_name[_backbone_name(h, branch)].shape[1] for h, branch in zip(self.family, branches, strict=True)
-        )
-        self._row_count = pixels_for(self.split.images, join_inputs)
         self._target_rows = torch.cat([rows_of(y, self._row_count) for y in self.targets[:fitted]])
         before = self._error(self._backbones(branches))
         if before <= _EXACT_ERROR:
             self.outputs = [self.segment(x) for x in self.branch_inputs]
             return before, before
-        self._best, self._best_error = _state(self.segment), before
+        candidates = [Candidate(before, _state(self.segment))]
         if self._trunk_branches(self.family):
-            self._evaluate_joins(self.family, [self._backbone([backbone_of(branch, x) for x in self.branch_inputs]) for branch in branches])
+            built = [self._backbone([backbone_of(branch, x) for x in self.branch_inputs]) for branch in branches]
+            candidates.append(self._fit_joins(self.family, built))
         renewed = [self._backbone(renewed_backbone(branch, self.branch_inputs, fitted)) for branch in branches]
         start = [_state(branch) for branch in branches]
-        self._evaluate_joins(self.family, renewed)
+        candidates.append(self._fit_joins(self.family, renewed))
         if segment_options:
-            self._fit_candidates(segment_options, options, start, rows_by_look, choices)
-        self.segment.load_state_dict(self._best)
+            candidates += self._fit_layers(segment_options, options, start, rows_by_look, choices)
+        best = _best(candidates)
+        self.segment.load_state_dict(best.state)
         self.outputs = rebase_statistics(self.segment, self.branch_inputs)
-        return before, self._best_error
+        return before, best.error
 
     def _block_candidates(self, choices: ChoiceSettings) -> list[list[Matches]]:
         """Return candidates of which original blocks each branch reproduces."""
@@ -639,15 +657,15 @@ class FitTask:
             options.append(choose_blocks(self.part, self.original, sources, self.original_branch, fitted, self.ridge))
         return _distinct(options)
 
-    def _fit_candidates(
+    def _fit_layers(
         self,
         segment_options: Sequence[list[Matches]],
         options: Sequence[Sequence[Matches]],
         start: Sequence[State],
         rows_by_look: Mapping[LayerTarget, Batches],
         choices: ChoiceSettings,
-    ) -> None:
-        """Fit all layers for each candidate, and keep the best segment."""
+    ) -> list[Candidate]:
+        """Fit all layers and the joins for each choice of blocks."""
         heritages_by_branch = (
             self._choose_channels(options)
             if choices.channels
@@ -660,18 +678,19 @@ class FitTask:
             ]
             for i, (heritages, branch_options) in enumerate(zip(heritages_by_branch, options, strict=True))
         ]
-        best, lowest = segment_options[0], float("inf")
-        for candidate in segment_options:
-            chosen = [
-                branch_options[list(matches).index(m)]
-                for branch_options, matches, m in zip(fitted_branches, options, candidate, strict=True)
-            ]
-            error = self._evaluate_fitted(chosen)
-            if error < lowest:
-                best, lowest = candidate, error
-        # channels by the norm of their weights, where that is something else, for the best way alone
+        candidates = [
+            self._fit_joins_of(
+                [fitted[list(matches).index(m)] for fitted, matches, m in zip(fitted_branches, options, blocks, strict=True)]
+            )
+            for blocks in segment_options
+        ]
+        # channels by the norm of their weights, where that is something else, for the best choice of blocks alone
         if any(h is not built for branch_options, built in zip(heritages_by_branch, self.family, strict=True) for h in branch_options):
-            self._evaluate_fitted([self._fit_branch(i, start[i], self.family[i], m, rows_by_look) for i, m in enumerate(best)])
+            blocks = segment_options[candidates.index(_best(candidates))]
+            candidates.append(
+                self._fit_joins_of([self._fit_branch(i, start[i], self.family[i], m, rows_by_look) for i, m in enumerate(blocks)])
+            )
+        return candidates
 
     def _choose_channels(self, options: Sequence[Sequence[Matches]]) -> list[list[InheritedChannels]]:
         """Choose the channels that each branch keeps for each of its candidates, by activations."""
@@ -687,25 +706,22 @@ class FitTask:
             chosen.append([choice.choose(i, built, matches, others) for matches in branch_options])
         return chosen
 
-    def _evaluate_fitted(self, fitted: Sequence[FittedBranch]) -> float:
-        """Put fitted branches into the segment, fit their join, and return the error."""
+    def _fit_joins_of(self, fitted: Sequence[FittedBranch]) -> Candidate:
+        """Put fitted branches into the segment, and fit their join."""
         for branch, fitted_branch in zip(self._branches(), fitted, strict=True):
             branch.load_state_dict(fitted_branch.state)
-        return self._evaluate_joins(
-            [fitted_branch.heritage for fitted_branch in fitted], [fitted_branch.backbone for fitted_branch in fitted]
-        )
+        return self._fit_joins([fitted_branch.heritage for fitted_branch in fitted], [fitted_branch.backbone for fitted_branch in fitted])
 
-    def _evaluate_joins(self, family: Sequence[InheritedChannels], backbones: Sequence[BranchOutput]) -> float:
-        """Fit the join in each way, keep the best segment so far, and return the lowest error."""
-        rows, lowest = [backbone.rows for backbone in backbones], float("inf")
+    def _fit_joins(self, family: Sequence[InheritedChannels], backbones: Sequence[BranchOutput]) -> Candidate:
+        """Fit the join in each way, and return the best segment."""
+        rows, best = [backbone.rows for backbone in backbones], Candidate(float("inf"), {})
         start_joins(self.segment, self.part, family)  # start of the first fit; behind a trunk every weight is set again
         for ridge, trunk in [(self.ridge, None), *((ridge, trunk) for trunk in self._trunk_branches(family) for ridge in TRUNK_RIDGES)]:
             fit_join(self.part, self.segment, rows, self._target_rows, ridge, trunk)
             error = self._error(backbones)
-            lowest = min(lowest, error)
-            if error < self._best_error:
-                self._best, self._best_error = _state(self.segment), error
-        return lowest
+            if error < best.error:
+                best = Candidate(error, _state(self.segment))
+        return best
 
     def _trunk_branches(self, family: Sequence[InheritedChannels]) -> list[int]:
         """Branches with all channels: one of them may be right as it is, and others be needed for little or nothing."""
