@@ -202,5 +202,5 @@ def _number(values: Mapping[str, Any], name: str) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _over(one: float | None, other: float | None) -> float | None:
-    return None if one is None or not other else one / other
+def _over(value: float | None, reference: float | None) -> float | None:
+    return None if value is None or not reference else value / reference

@@ -71,7 +71,7 @@ def opencl_devices() -> str | None:
     import pyopencl
 
     try:
-        devices = [device for one in pyopencl.get_platforms() for device in one.get_devices()]
+        devices = [device for platform in pyopencl.get_platforms() for device in platform.get_devices()]
     except pyopencl.Error:
         return None
     return "; ".join(f"{device.name.strip()} ({device.version.strip()})" for device in devices) or None

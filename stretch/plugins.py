@@ -67,15 +67,15 @@ def culprit(error: BaseException) -> str | None:
     points = [point for group in GROUPS for point in entry_points(group=group)]
     plugin: str | None = None
     seen: set[int] = set()
-    one: BaseException | None = error
-    while one is not None and plugin is None and id(one) not in seen:
-        seen.add(id(one))
-        trace = one.__traceback__
+    current: BaseException | None = error
+    while current is not None and plugin is None and id(current) not in seen:
+        seen.add(id(current))
+        trace = current.__traceback__
         while trace is not None:
             frame = trace.tb_frame
             plugin = _owner_of(points, str(frame.f_globals.get("__name__", "")), frame.f_code.co_qualname) or plugin
             trace = trace.tb_next
-        one = one.__cause__ or one.__context__
+        current = current.__cause__ or current.__context__
     return plugin
 
 

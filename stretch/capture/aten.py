@@ -86,7 +86,7 @@ class Axes:
         """Channels of the map, in the order in which the tensor has them."""
         result = [self.first]
         for factor in self.factors("channel"):
-            result = [at + i * factor.step for at in result for i in range(factor.size)]
+            result = [offset + i * factor.step for offset in result for i in range(factor.size)]
         return result
 
     def reshape(self, shape: Shape) -> "Axes | None":
@@ -125,8 +125,8 @@ class Axes:
         if start % inner or size % inner:
             return None
         outer = factors[0]
-        kept = Factor("channel", size // inner, outer.step)
-        axes = (*self.axes[:axis], _merge_factors([kept, *factors[1:]]), *self.axes[axis + 1 :])
+        channels = Factor("channel", size // inner, outer.step)
+        axes = (*self.axes[:axis], _merge_factors([channels, *factors[1:]]), *self.axes[axis + 1 :])
         return replace(self, axes=axes, first=self.first + start // inner * outer.step)
 
     def drop_axis(self, axis: int) -> "Axes":
@@ -167,16 +167,16 @@ def common_factors(a: Axis, b: Axis) -> list[tuple[Factor, Factor]]:
     """The factors of two axes of one size, split so that they come in pairs of one size."""
     left, right, pairs = list(a)[::-1], list(b)[::-1], []
     while left and right:
-        mine, theirs = left.pop(), right.pop()
-        size = min(mine.size, theirs.size)
-        require_that(max(mine.size, theirs.size) % size == 0)
-        if mine.size > size:
-            mine, rest = mine.split(mine.size // size)
+        first, second = left.pop(), right.pop()
+        size = min(first.size, second.size)
+        require_that(max(first.size, second.size) % size == 0)
+        if first.size > size:
+            first, rest = first.split(first.size // size)
             left.append(rest)
-        elif theirs.size > size:
-            theirs, rest = theirs.split(theirs.size // size)
+        elif second.size > size:
+            second, rest = second.split(second.size // size)
             right.append(rest)
-        pairs.append((mine, theirs))
+        pairs.append((first, second))
     require_that(not left and not right)
     return pairs
 
@@ -380,15 +380,15 @@ class CallRecorder:
     def _place(self, argument: Any) -> dict[str, int] | None:
         if not isinstance(argument, AtenValue):
             return None
-        there, key = (self._reads, "read") if argument.op else (self._constants, "constant")
+        tensors, key = (self._reads, "read") if argument.op else (self._constants, "constant")
         if not argument.op and argument.tensor is None:
             raise ValueError("is a tensor that is not known")
-        same = (item is argument or (argument.op and (item.op, item.shape) == (argument.op, argument.shape)) for item in there)
-        at = next((i for i, result in enumerate(same) if result), None)
-        if at is None:
-            there.append(argument)
-            at = len(there) - 1
-        return {key: at}
+        same = (item is argument or (argument.op and (item.op, item.shape) == (argument.op, argument.shape)) for item in tensors)
+        index = next((i for i, result in enumerate(same) if result), None)
+        if index is None:
+            tensors.append(argument)
+            index = len(tensors) - 1
+        return {key: index}
 
     def step(self, attrs: Mapping[str, Attr], calls: Sequence[Call], result: torch.dtype = torch.float32) -> AtenStep:
         """An opaque operator that is computed by some calls with what was collected.
@@ -544,13 +544,13 @@ def _split(call: AtenCall) -> LoweringResult:
 
 def pieces(call: AtenCall, cut: Callable[[AtenValue, int, int, Shape], AtenStep]) -> LoweringResult:
     """Pieces of a tensor along one axis, each cut out where it is used, by what `cut` makes of tensor, axis, start and shape."""
-    x, dim, at = call.tensors[0], int(call.arguments["dim"]) % len(call.tensors[0].shape), 0
+    x, dim, start = call.tensors[0], int(call.arguments["dim"]) % len(call.tensors[0].shape), 0
     if len(call.shapes) == 1:
         return (x.reshape(call.out),)
     result = []
     for shape in call.shapes:
-        result.append(AtenValue(x.op, shape, piece=cut(x, dim, at, shape)))
-        at += 1 if call.operator == "unbind" else shape[dim]
+        result.append(AtenValue(x.op, shape, piece=cut(x, dim, start, shape)))
+        start += 1 if call.operator == "unbind" else shape[dim]
     return tuple(result)
 
 
@@ -586,9 +586,9 @@ def call_family_rule(call: AtenCall, rule: FunctionRule, *ignored: str) -> Lower
     x = first[1]
     if not isinstance(x, AtenValue) or not x.op:
         return None
-    given = {name: _to_python(value) for name, value in others if value is not None and name not in {*_IGNORED_ARGUMENTS, *ignored}}
+    settings = {name: _to_python(value) for name, value in others if value is not None and name not in {*_IGNORED_ARGUMENTS, *ignored}}
     try:
-        chain = module_chain(rule, x.shape, **given)
+        chain = module_chain(rule, x.shape, **settings)
     except UnsupportedNode:
         return None
     steps = [AtenStep(kind, attrs, () if i else (x,), weights) for i, (_, kind, attrs, weights) in enumerate(chain)]
@@ -760,6 +760,6 @@ def _arithmetic(call: AtenCall) -> LoweringResult:
 @_add("upsample_nearest2d")
 def _upsample(call: AtenCall) -> LoweringResult:
     x = call.tensors[0]
-    if any(out % has for out, has in zip(call.out[2:], x.shape[2:], strict=True)):
+    if any(out % size for out, size in zip(call.out[2:], x.shape[2:], strict=True)):
         return None
     return [AtenStep("upsample", {"scale": (call.out[2] // x.shape[2], call.out[3] // x.shape[3])}, (x,))]

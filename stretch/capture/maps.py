@@ -46,18 +46,18 @@ def broadcast_over(tensor: torch.Tensor, axes: Axes, over: Sequence[FactorKind])
             parts.append(1 if size == 1 else factor.size)
             result.append(factor)
     seen = tensor.reshape(parts)
-    order = [at for of in over for at in sorted((i for i, f in enumerate(result) if f.of == of), key=lambda i: -result[i].step)]
+    order = [start for of in over for start in sorted((i for i, f in enumerate(result) if f.of == of), key=lambda i: -result[i].step)]
     rest = [i for i in range(len(result)) if i not in order]
     require_that(all(parts[i] == 1 for i in rest))
     seen = seen.permute(*order, *rest)
-    at, shape = 0, []
+    start, shape = 0, []
     for of in over:
-        mine = [result[i] for i in order if result[i].of == of]
-        here = seen.shape[at : at + len(mine)]
-        if any(size != 1 for size in here):
-            seen = seen.expand(*seen.shape[:at], *[factor.size for factor in mine], *seen.shape[at + len(mine) :])
-        shape.append(prod(seen.shape[at : at + len(mine)]))
-        at += len(mine)
+        factors = [result[i] for i in order if result[i].of == of]
+        axis_sizes = seen.shape[start : start + len(factors)]
+        if any(size != 1 for size in axis_sizes):
+            seen = seen.expand(*seen.shape[:start], *[factor.size for factor in factors], *seen.shape[start + len(factors) :])
+        shape.append(prod(seen.shape[start : start + len(factors)]))
+        start += len(factors)
     return seen.reshape(shape)
 
 
@@ -80,13 +80,13 @@ class Maps:
     #: Tensors that were moved out of a map, with its operator and their axes there.
     _moved: dict[str, tuple[str, Axes]] = field(default_factory=dict)
 
-    def add(self, near: str, kind: str, reads: Sequence[str], attrs: Mapping[str, Attr], weights: Weights | None = None) -> str:
+    def add(self, stem: str, kind: str, reads: Sequence[str], attrs: Mapping[str, Attr], weights: Weights | None = None) -> str:
         """Name of an operator on maps, new unless one without weights is there already."""
         key = (kind, tuple(reads), tuple(sorted(attrs.items())))
         if not weights and key in self._known:
             return self._known[key]
         shape = kind_of(kind).shape([self.ops[read].shape for read in reads], attrs)
-        name = self.free_name(near)
+        name = self.free_name(stem)
         self.ops[name] = Op(name, kind, tuple(reads), dict(attrs), shape)
         if weights:
             self.weights[name] = dict(weights)
@@ -106,10 +106,10 @@ class Maps:
     def value(self, op: str, axes: Axes, like: AtenValue) -> AtenValue:
         """A map seen along axes, as the tensor itself where that is all that they say."""
         result = AtenValue(op, axes.shape, base=self.ops[op].shape, dtype=like.dtype)
-        there = self.ops[op].shape
-        first = axes.shape[:2] == there[:2] and not kind_of(self.ops[op].kind).stated
-        plain = first and map_axes(there).reshape(axes.shape) == axes
-        return result if plain else replace(result, axes=axes)
+        map_shape = self.ops[op].shape
+        first = axes.shape[:2] == map_shape[:2] and not kind_of(self.ops[op].kind).stated
+        is_whole_map = first and map_axes(map_shape).reshape(axes.shape) == axes
+        return result if is_whole_map else replace(result, axes=axes)
 
     def gather(self, value: AtenValue) -> tuple[str, Axes]:
         """A map with the channels of a tensor in its order, and the tensor's axes there."""
@@ -135,24 +135,24 @@ class Maps:
         in_a_row = channels == tuple(range(channels[0], channels[0] + len(channels)))
         rows = slice(channels[0], channels[0] + len(channels)) if in_a_row else list(channels)
         selecting = {key: tensor.detach()[rows] for key, tensor in self.weights.get(op.name, {}).items() if len(tensor) == width}
-        near = f"{op.name}_{'part' if in_a_row else 'ordered'}"
+        stem = f"{op.name}_{'part' if in_a_row else 'ordered'}"
         if op.kind == "conv" and attrs["groups"] == 1:
-            return self.add(near, "conv", op.inputs, {**attrs, "out_channels": len(channels)}, selecting)
+            return self.add(stem, "conv", op.inputs, {**attrs, "out_channels": len(channels)}, selecting)
         depthwise = op.kind == "conv" and attrs["groups"] == width == self.ops[op.inputs[0]].shape[1]
         if len(op.inputs) == 1 and (depthwise or kind.slices is same_slice):
             with suppress(Unsupported):
                 source = self._select(op.inputs[0], channels)
-                more: dict[str, Attr] = {"out_channels": len(channels), "groups": len(channels)} if depthwise else {}
-                return self.add(near, op.kind, (source,), attrs | more, selecting)
+                attributes: dict[str, Attr] = {"out_channels": len(channels), "groups": len(channels)} if depthwise else {}
+                return self.add(stem, op.kind, (source,), attrs | attributes, selecting)
         if in_a_row:
-            return self.add(near, "slice", (op.name,), {"start": channels[0], "stop": channels[-1] + 1})
+            return self.add(stem, "slice", (op.name,), {"start": channels[0], "stop": channels[-1] + 1})
         for groups in (n for n in range(2, width) if width % n == 0):
             shuffled = [first + i for i in range(width // groups) for first in range(0, width, width // groups)]
             start = shuffled.index(channels[0])
             if tuple(shuffled[start : start + len(channels)]) == channels:
                 mixed = self.add(f"{op.name}_shuffled", "channel_shuffle", (op.name,), {"groups": groups})
-                whole = len(channels) == width
-                return mixed if whole else self.add(near, "slice", (mixed,), {"start": start, "stop": start + len(channels)})
+                is_complete = len(channels) == width
+                return mixed if is_complete else self.add(stem, "slice", (mixed,), {"start": start, "stop": start + len(channels)})
         raise Unsupported
 
     def rearrange(self, op: str, axes: Axes, pixels: tuple[int, int] | None = None) -> str:
@@ -162,13 +162,13 @@ class Maps:
             pixels: Height and width of the result; those that it has where the order is that already, else those of
                 the first axis over pixels and all others.
         """
-        there = self.ops[op].shape
+        map_shape = self.ops[op].shape
         steps = rearrangement(list(zip(axes.factors("pixel"), axes.sort_factors().factors("pixel"), strict=True)))
         moved = steps[1] != tuple(range(len(steps[1])))
         if pixels is None:
             sizes = [prod(f.size for f in axis if f.of == "pixel") for axis in axes.axes if any(f.of == "pixel" for f in axis)]
-            pixels = (there[2], there[3]) if not moved else (prod(sizes[:-1]), sizes[-1])
-        if not moved and there[2:] == pixels:
+            pixels = (map_shape[2], map_shape[3]) if not moved else (prod(sizes[:-1]), sizes[-1])
+        if not moved and map_shape[2:] == pixels:
             return op
         split, order = steps if moved else ((prod(pixels),), (0,))
         return self._add_rearrange(op, {"split": split, "order": order, "pixels": pixels})
@@ -197,8 +197,8 @@ class Maps:
         """
         current, seen = self.gather(value if self.axes_of(value) is not None else self.to_map(value))
         moves: list[tuple[Factor, Factor]] = []
-        for mine, theirs in zip(seen.axes, axes.axes, strict=True):
-            pairs = common_factors(mine, theirs)
+        for seen_axis, axis in zip(seen.axes, axes.axes, strict=True):
+            pairs = common_factors(seen_axis, axis)
             require_that(all(a.of == b.of and (a.of == "pixel" or a.step == b.step) for a, b in pairs))
             moves += [pair for pair in pairs if pair[0].of == "pixel"]
         steps, pixels = rearrangement(moves), self.ops[op].shape[2:]
@@ -236,7 +236,7 @@ class Maps:
             chosen = AtenValue("", tuple(index.shape), dtype=index.dtype, tensor=index)
             width = self.ops[value.op].shape
             op = self._opaque(
-                value, (width[0], len(index), *width[2:]), lambda known, x: (Call("index_select.default", (x, 1, known(chosen))),)
+                value, (width[0], len(index), *width[2:]), lambda constant, x: (Call("index_select.default", (x, 1, constant(chosen))),)
             )
             axes = _with_channels_in_order(value.axes)
         kinds = [factor.of for axis in axes.axes for factor in axis]
@@ -261,7 +261,7 @@ class Maps:
         order = {"image": 0, "channel": 1, "pixel": 2}
         stored = sorted(factors, key=lambda factor: (order[factor.of], -factor.step))
         sizes, perm = [factor.size for factor in stored], [stored.index(factor) for factor in factors]
-        calls = lambda known, x: (  # noqa: E731 - it is handed on at once
+        calls = lambda constant, x: (  # noqa: E731 - it is handed on at once
             Call("reshape.default", (x, sizes)),
             Call("permute.default", ({"call": 0}, perm)),
             Call("reshape.default", ({"call": 1}, list(value.shape))),
@@ -272,10 +272,10 @@ class Maps:
 
     def _opaque(self, value: AtenValue, shape: Shape, calls: Callable[[CallRecorder, object], tuple[Call, ...]]) -> str:
         """An operator of some calls on a whole map."""
-        known = CallRecorder()
-        whole = AtenValue(value.op, self.ops[value.op].shape, dtype=storage_dtype(value.dtype))
-        built = calls(known, known(whole))
-        step = known.step(over_elements(shape, "copy", "permute"), built)
+        recorder = CallRecorder()
+        full_value = AtenValue(value.op, self.ops[value.op].shape, dtype=storage_dtype(value.dtype))
+        built = calls(recorder, recorder(full_value))
+        step = recorder.step(over_elements(shape, "copy", "permute"), built)
         return self.add(f"{value.op}_moved", "opaque", (value.op,), step.attrs, step.weights)
 
     def channels_last(self, value: AtenValue) -> tuple[str, Axes]:
@@ -300,8 +300,8 @@ class Maps:
         require_that(not h % step[0] and not w % step[1] and (prod(f.size for f in rows), prod(f.size for f in columns)) == size)
         parts = []
         for digits in product(*[range(factor.size) for factor in merged]):
-            at = sum(digit * factor.step for digit, factor in zip(digits, merged, strict=True))
-            attrs: dict[str, Attr] = {"start": (at // w, at % w), "stop": (h, w), "step": step}
+            index = sum(digit * factor.step for digit, factor in zip(digits, merged, strict=True))
+            attrs: dict[str, Attr] = {"start": (index // w, index % w), "stop": (h, w), "step": step}
             part = self.add(f"{op}_sampled", "subsample", (op,), attrs)
             require_that(self.ops[part].shape[2:] == size)
             parts.append(part)

@@ -260,10 +260,10 @@ def _identity(view: View, before: Shape, out: Any, *_: Any, **__: Any) -> Effect
 def _split(view: View, before: Shape, out: Any, sizes: Any, dim: int = 0) -> Effect:
     view.require_unchanged()
     require_supported(dim % len(before) == 1, f"splitting along dimension {dim} is not supported, only along channels")
-    ranges, at = [], 0
+    ranges, start = [], 0
     for part in out:
-        ranges.append((at, at + part.shape[1]))
-        at += part.shape[1]
+        ranges.append((start, start + part.shape[1]))
+        start += part.shape[1]
     return _with_form(view, "parts", *ranges)
 
 
@@ -284,8 +284,8 @@ def _getitem(view: View, before: Shape, out: Any, index: Any) -> Effect:
     if len(before) == 2 and len(items) == 4 and items == (full, full, None, None):
         return "unflatten", {}
     if Ellipsis in items:
-        at = items.index(Ellipsis)
-        items = (*items[:at], *[full] * (len(before) - len(items) + 1), *items[at + 1 :])
+        position = items.index(Ellipsis)
+        items = (*items[:position], *[full] * (len(before) - len(items) + 1), *items[position + 1 :])
     if len(items) > len(before) or any(item != full for i, item in enumerate(items) if i != 1):
         raise UnsupportedNode(f"indexing with {index} is not supported, only ranges of channels")
     channels = items[1] if len(items) > 1 else full
@@ -298,12 +298,12 @@ def _getitem(view: View, before: Shape, out: Any, index: Any) -> Effect:
 
 
 def _unsqueeze(view: View, before: Shape, out: Shape, dim: int) -> Effect:
-    where = dim % (len(before) + 1)
-    if view.form == "picked" and where == 1:
+    position = dim % (len(before) + 1)
+    if view.form == "picked" and position == 1:
         return _cut(view, view.detail[0], view.detail[0] + 1)
-    if view.form == "plain" and len(before) == 2 and where == 2:
+    if view.form == "plain" and len(before) == 2 and position == 2:
         return _with_form(view, "tall")
-    if view.form == "tall" and where >= 2:
+    if view.form == "tall" and position >= 2:
         return "unflatten", {}
     raise UnsupportedNode(f"a new dimension {dim} of a tensor of shape {before} is not supported")
 
@@ -352,10 +352,10 @@ def fold_infinite_padding(ops: Sequence[Op]) -> list[Op]:
                 raise UnsupportedNode(
                     f"padding by minus infinity is read by `{op.name}` ({op.kind}), and only max pooling that rounds down takes it"
                 )
-            both = tuple(a + b for a, b in zip(ints(pad.attrs, "padding"), ints(op.attrs, "padding"), strict=True))
-            if any(side > size // 2 for side, size in zip(both, 2 * ints(op.attrs, "kernel"), strict=True)):
+            padding = tuple(a + b for a, b in zip(ints(pad.attrs, "padding"), ints(op.attrs, "padding"), strict=True))
+            if any(side > size // 2 for side, size in zip(padding, 2 * ints(op.attrs, "kernel"), strict=True)):
                 raise UnsupportedNode(f"`{op.name}` reads an image padded by minus infinity further than half of its window")
-            op = replace(op, inputs=pad.inputs, attrs={**op.attrs, "padding": both})
+            op = replace(op, inputs=pad.inputs, attrs={**op.attrs, "padding": padding})
         result.append(op)
     return result
 
@@ -431,9 +431,9 @@ class TraceLowering:
             self._views[node] = self._lower_module(node) if node.op == "call_module" else self._lower_call(node)
         except (UnsupportedNode, TypeError, KeyError) as error:
             reason = str(error) if isinstance(error, UnsupportedNode) else f"its arguments are not understood ({error})"
-            where = f"`{node.target}`" if node.op == "call_module" else f"`{node.name}`"
+            place = f"`{node.target}`" if node.op == "call_module" else f"`{node.name}`"
             raise StretchError(
-                f"cannot capture node {where}: {reason}",
+                f"cannot capture node {place}: {reason}",
                 "`stretch list models` lists networks that are supported; give the supported part as `module:factory`",
             ) from error
 
@@ -610,11 +610,11 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
 @contextlib.contextmanager
 def restore_module(module: nn.Module) -> Iterator[None]:
     """Forget the state that a network keeps for its next run, such as tables of positions, because a tracer fills it with proxies."""
-    kept = [(part, {key: (value, _copy_tensors(value)) for key, value in vars(part).items()}) for part in module.modules()]
+    saved = [(part, {key: (value, _copy_tensors(value)) for key, value in vars(part).items()}) for part in module.modules()]
     try:
         yield
     finally:
-        for part, current in kept:
+        for part, current in saved:
             vars(part).clear()
             for key, (value, content) in current.items():
                 vars(part)[key] = value
@@ -703,12 +703,12 @@ def _run(module: nn.Module, traced: fx.GraphModule, inputs: Inputs, name: str) -
     try:
         with torch.no_grad():
             # In-place operations write into their inputs.
-            got = values.run(*arguments)
-            want = values.returned = inputs.call(module, inputs.random())
+            computed = values.run(*arguments)
+            expected = values.returned = inputs.call(module, inputs.random())
     except Exception as error:
         raise _input_error(error, module, inputs, name) from error
-    mine, theirs = tensors(got), tensors(want)
-    return values, len(mine) == len(theirs) and all(is_close(a, b) for a, b in zip(mine, theirs, strict=True))
+    actual, reference = tensors(computed), tensors(expected)
+    return values, len(actual) == len(reference) and all(is_close(a, b) for a, b in zip(actual, reference, strict=True))
 
 
 def _find_name(traced: fx.GraphModule) -> str:

@@ -48,7 +48,7 @@ def compare(model: BranchedModel, captured: Captured, images: Sequence[torch.Ten
     training = model.training
     model.eval()
     names = [part.name for part in model.design.segments]
-    theirs, ours = ([net.get_submodule(name) for name in names] for net in (original, model))
+    original_stages, stages = ([net.get_submodule(name) for name in names] for net in (original, model))
     changed = _changed_segments(model, captured)
     counts = _Counts(alone={name: AgreementSums() for name, fits in changed.items() if fits})
     try:
@@ -56,7 +56,7 @@ def compare(model: BranchedModel, captured: Captured, images: Sequence[torch.Ten
             if len(captured.graph.outputs) > 1 or model.sides:
                 _count_results(counts, batch.to(device), original, model)
             else:
-                _count(counts, batch.to(device), names, theirs, ours)
+                _count(counts, batch.to(device), names, original_stages, stages)
     finally:
         model.train(training)
     return _compare(counts, changed)
@@ -78,26 +78,26 @@ def _changed_segments(model: BranchedModel, captured: Captured) -> dict[str, boo
     return changed
 
 
-def _count(counts: _Counts, batch: torch.Tensor, names: Sequence[str], theirs: Sequence[Stage], ours: Sequence[Stage]) -> None:
+def _count(counts: _Counts, batch: torch.Tensor, names: Sequence[str], original_stages: Sequence[Stage], stages: Sequence[Stage]) -> None:
     """Count a batch: the whole, and each changed segment in the original's place."""
-    there = [batch]
-    for stage in theirs:
-        there.append(stage(there[-1]))
+    original_values = [batch]
+    for stage in original_stages:
+        original_values.append(stage(original_values[-1]))
     output = batch
-    for stage in ours:
+    for stage in stages:
         output = stage(output)
-    for source, values in (("the original", there[-1]), ("the branched network", output)):
+    for source, values in (("the original", original_values[-1]), ("the branched network", output)):
         if not torch.isfinite(values).all():
             raise StretchError(f"the output of {source} contains NaN or infinity for some of the images", "check its weights")
-    expected = there[-1].cpu().numpy()
+    expected = original_values[-1].cpu().numpy()
     counts.whole.add(output.cpu().numpy(), expected)
     if ranks(expected):
         counts.outputs = expected.shape[1]
     for number, name in enumerate(names):
         if name not in counts.alone:
             continue
-        value = there[number]
-        for stage in (ours[number], *theirs[number + 1 :]):
+        value = original_values[number]
+        for stage in (stages[number], *original_stages[number + 1 :]):
             value = stage(value)
         counts.alone[name].add(value.cpu().numpy(), expected)
 
@@ -108,17 +108,17 @@ def _count_results(counts: _Counts, batch: torch.Tensor, original: BranchedModel
     Each result counts alike, however large its numbers are.
     """
     names = original.original_outputs
-    there = _results(original.values([batch]), names, "the original")
+    originals = _results(original.values([batch]), names, "the original")
     counts.whole.images += len(batch)
-    _add_errors(counts.whole, _results(model.values([batch]), names, "the branched network"), there)
+    _add_errors(counts.whole, _results(model.values([batch]), names, "the branched network"), originals)
     for name, sums in counts.alone.items():
-        _add_errors(sums, _results(original.values([batch], {name: model.segment(name)}), names, "the branched network"), there)
+        _add_errors(sums, _results(original.values([batch], {name: model.segment(name)}), names, "the branched network"), originals)
 
 
-def _results(values: Mapping[str, torch.Tensor], names: Sequence[str], what: str) -> list[torch.Tensor]:
+def _results(values: Mapping[str, torch.Tensor], names: Sequence[str], network: str) -> list[torch.Tensor]:
     results = [values[name] for name in names]
     if not all(torch.isfinite(tensor).all() for tensor in results):
-        raise StretchError(f"an output of {what} contains NaN or infinity for some of the images", "check its weights")
+        raise StretchError(f"an output of {network} contains NaN or infinity for some of the images", "check its weights")
     return results
 
 

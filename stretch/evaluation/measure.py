@@ -88,10 +88,10 @@ class AgreementSums:
         self.wrong += float(np.square(outputs.astype(np.float64) - originals).sum())
         self.total += float(np.square(originals.astype(np.float64)).sum())
         if ranks(originals):
-            ours, theirs = best_classes(outputs), best_classes(originals)
-            self.same += float((ours[:, 0] == theirs[:, 0]).sum())
-            self.shared += float((ours[:, :, None] == theirs[:, None, :]).sum()) / LONG
-            self.classes.update(theirs[:, 0].tolist())
+            classes, original_classes = best_classes(outputs), best_classes(originals)
+            self.same += float((classes[:, 0] == original_classes[:, 0]).sum())
+            self.shared += float((classes[:, :, None] == original_classes[:, None, :]).sum()) / LONG
+            self.classes.update(original_classes[:, 0].tolist())
 
     @property
     def diverse(self) -> bool:
@@ -206,11 +206,11 @@ def evaluate(
     evaluation = Evaluation(outputs, original is not None)
     for name, x, label in images:
         scores = branched(x)
-        theirs = None if original is None else original(x)
-        for source, output in (("the bundle", scores), ("the original", theirs)):
+        original_outputs = None if original is None else original(x)
+        for source, output in (("the bundle", scores), ("the original", original_outputs)):
             if output is not None and not np.isfinite(output).all():
                 raise StretchError(f"the output of {source} for {name} contains NaN or infinity", "check the bundle with `stretch run`")
-        evaluation.add(scores, theirs, label)
+        evaluation.add(scores, original_outputs, label)
         evaluation.calibrated_on += bool(calibrated_on) and fingerprint(x) in calibrated_on
     return evaluation
 
@@ -320,11 +320,11 @@ def _table(path: Path) -> list[tuple[Path, str | None]]:
 def _numbers(path: Path, labels: Sequence[str], outputs: int, names: Path | None) -> dict[str, int]:
     """Output of each class that was found."""
     if names is not None:
-        known = {name: i for i, name in enumerate(_names(names, outputs))}
-        strange = next((name for name in labels if name not in known), None)
+        positions = {name: i for i, name in enumerate(_names(names, outputs))}
+        strange = next((name for name in labels if name not in positions), None)
         if strange is not None:
             raise StretchError(f"class `{strange}` of {path} is not in {names}", "name the folders or labels as that file does")
-        return {name: known[name] for name in labels}
+        return {name: positions[name] for name in labels}
     if all(name.isascii() and name.isdigit() for name in labels):
         numbers = {name: int(name) for name in labels}
         if max(numbers.values()) >= outputs:

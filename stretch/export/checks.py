@@ -51,12 +51,12 @@ class _CheckedFile:
         """Distance between the results of ONNX Runtime and torch."""
         reads = [cut(read.numpy(), rows) for read, rows in zip(self.reads, self.rows, strict=True)]
         try:
-            got = as_tuple(runner(str(folder / self.path))(*reads))
+            actual = as_tuple(runner(str(folder / self.path))(*reads))
         # ONNX Runtime's exceptions share no base class of their own
         except Exception as error:
             reason = f"ONNX Runtime does not run the export of `{self.name}`: {first_line(error)}"
             raise StretchError(reason, "run this network with torch, or give the part without that operator as `module:factory`") from error
-        return float(np.max([relative(a, b.numpy()) for a, b in zip(got, self.expected, strict=True)]))
+        return float(np.max([relative(a, b.numpy()) for a, b in zip(actual, self.expected, strict=True)]))
 
 
 def check_export(
@@ -140,13 +140,13 @@ def _run(model: BranchedModel, manifest: Manifest, inputs: Tensors) -> dict[str,
 
 def _mismatch_error(name: str, error: float, own_error: float) -> StretchError:
     """The error for a file that differs: it is wrong, or the network amplifies rounding so much that nothing can be concluded."""
-    what = f"the export of `{name}` differs from torch by {error:.2g} of its largest output"
+    problem = f"the export of `{name}` differs from torch by {error:.2g} of its largest output"
     if own_error > MAX_ROUNDING:
         return StretchError(
-            f"{what}, and torch's own fp32 result is off by {own_error:.2g} from that in float64: this network amplifies rounding errors",
+            f"{problem}, and torch's own fp32 result is off by {own_error:.2g} from that in float64: this network amplifies rounding errors",
             f"fp32 must be exact to {MAX_ROUNDING:g} of the largest output: give trained weights if these are random",
         )
-    return StretchError(what, "please report this with the model's name")
+    return StretchError(problem, "please report this with the model's name")
 
 
 def own_errors(call: Callable[[Any, Tensors], Tensors], module: nn.Module, reads: Tensors) -> list[float]:
@@ -184,8 +184,8 @@ def _own_results(original: Captured, module: nn.Module, tensors: Tensors) -> lis
     """Outputs of the original module, in the order of its graph's outputs."""
     names = [op.name for op in original.graph.inputs]
     # one that was restored from a bundle takes its tensors in order
-    named = names != [SINGLE_INPUT] and not isinstance(module, BranchedModel)
-    inputs = Inputs({name: tuple(x.shape) for name, x in zip(names, tensors, strict=True)}, named=named)
+    by_name = names != [SINGLE_INPUT] and not isinstance(module, BranchedModel)
+    inputs = Inputs({name: tuple(x.shape) for name, x in zip(names, tensors, strict=True)}, named=by_name)
     returned = inputs.call(module.eval(), [x.clone() for x in tensors])
     results = dict(named_outputs(returned, original.returned))
     return [results[name] for name in original.graph.outputs]

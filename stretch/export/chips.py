@@ -82,8 +82,8 @@ def export_contexts(bundle: Bundle, out: Path, chips: Sequence[str], progress: P
                 name = f"contexts/{chip}/{sub.name}.onnx"
                 path = folder / name
                 path.parent.mkdir(parents=True, exist_ok=True)
-                got = compile_context(bundle.file(sub.file), chip, path, rows_read_once(sub, tensors))
-                codes.append(filled(ChipSubgraph, loss([(tensors[sub.output], got)]), name=sub.name, chip=chip))
+                actual = compile_context(bundle.file(sub.file), chip, path, rows_read_once(sub, tensors))
+                codes.append(filled(ChipSubgraph, loss([(tensors[sub.output], actual)]), name=sub.name, chip=chip))
                 if codes[-1].cosine < MIN_COSINE:
                     raise InfeasibleError(
                         f"subgraph `{sub.name}` compiled for {chip} has a cosine of {codes[-1].cosine:.4f} with its int8 file, at least {MIN_COSINE} is required",
@@ -95,14 +95,14 @@ def export_contexts(bundle: Bundle, out: Path, chips: Sequence[str], progress: P
         return _write_answer(folder, out, new_manifest, "contexts", "qnn", codes)
 
 
-def _select_subgraphs(bundle: Bundle, chips: Sequence[str], nothing: str, options: str) -> list[SubgraphEntry]:
+def _select_subgraphs(bundle: Bundle, chips: Sequence[str], problem: str, options: str) -> list[SubgraphEntry]:
     """The int8 subgraphs on a dsp; refuses chips that are not known, and bundles in which there is `nothing` to compile."""
     for chip in chips:
         find_chip(chip)
     chosen = [sub for sub in bundle.manifest.subgraphs if sub.processor == "dsp" and sub.precision == "int8"]
     if not chosen:
         raise UsageError(
-            f"{bundle.path} has no int8 subgraph on a dsp, so there is {nothing}",
+            f"{bundle.path} has no int8 subgraph on a dsp, so there is {problem}",
             f"make it int8 first: stretch export BUNDLE {options} --out NEW_BUNDLE",
         )
     return chosen
@@ -428,9 +428,9 @@ def _compile_signatures(
         sub.name: Case(code[sub.name], _channels_last(rows_read_once(sub, tensors)), _channels_last(tensors[sub.output]).shape)
         for sub in chosen
     }
-    got = simulate(cases, chip)
+    results = simulate(cases, chip)
     for sub in chosen:
-        lost = loss([(_channels_last(tensors[sub.output]), got[sub.name])])
+        lost = loss([(_channels_last(tensors[sub.output]), results[sub.name])])
         if not lost.cosine >= MIN_COSINE:
             raise InfeasibleError(
                 f"signature `{sub.name}` compiled for {chip} has a cosine of {lost.cosine:.4f} with its int8 subgraph, at least {MIN_COSINE} is required",

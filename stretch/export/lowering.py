@@ -439,7 +439,7 @@ def stated_ranges(ranges: Mapping[str, tuple[float, int]]) -> dict[str, str]:
 
 def read_ranges(model: onnx.ModelProto, file: Path) -> Scales:
     """Trained scales and zero points in a subgraph's float file."""
-    ranges = read_property(model, RANGES, dict[str, tuple[_Scale, _Zero]], file, missing="{}", what="no scales", verb="export")
+    ranges = read_property(model, RANGES, dict[str, tuple[_Scale, _Zero]], file, missing="{}", content="no scales", verb="export")
     return {name: (np.array(scale, np.float32), np.array(zero, np.uint8)) for name, (scale, zero) in ranges.items()}
 
 

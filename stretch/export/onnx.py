@@ -123,9 +123,9 @@ def _share(model: onnx.ModelProto, graph: OpGraph) -> None:
     if any(name != same for name, same in instead.items()):
         for node in model.graph.node:
             node.input[:] = [instead.get(name, name) for name in node.input]
-        kept = [tensor for tensor in model.graph.initializer if instead.get(tensor.name, tensor.name) == tensor.name]
+        initializers = [tensor for tensor in model.graph.initializer if instead.get(tensor.name, tensor.name) == tensor.name]
         del model.graph.initializer[:]
-        model.graph.initializer.extend(kept)
+        model.graph.initializer.extend(initializers)
 
 
 def _write(writer: OnnxWriter, op: Op, ins: list[str]) -> None:
@@ -192,14 +192,14 @@ def nodeless_properties(graph: OpGraph) -> dict[str, str]:
 
 
 def read_property(
-    model: onnx.ModelProto, key: str, kind: Any, where: Path, *, missing: str = "", what: str = "nothing readable", verb: str = "branch"
+    model: onnx.ModelProto, key: str, kind: Any, path: Path, *, missing: str = "", content: str = "nothing readable", verb: str = "branch"
 ) -> Any:
     """Convert a property of a file to a type (`missing`: its text if the file has none; `what`: its name in the error)."""
     text = next((entry.value for entry in model.metadata_props if entry.key == key), missing)
     try:
         return msgspec.json.decode(text, type=kind)
     except msgspec.MsgspecError as error:
-        raise StretchError(f"{where} states {what} in `{key}`: {error}", f"write the bundle again with `stretch {verb}`") from error
+        raise StretchError(f"{path} states {content} in `{key}`: {error}", f"write the bundle again with `stretch {verb}`") from error
 
 
 def weights_of(file: OnnxFile) -> dict[str, dict[str, Any]]:
@@ -211,8 +211,8 @@ def weights_of(file: OnnxFile) -> dict[str, dict[str, Any]]:
         keys: Iterable[tuple[str, str]] = zip(stored, part.weights, strict=False)
         if part.op.kind in _NAMED:
             # nodes also have constants that are no weights
-            named = [(name.rpartition(".")[2], name) for name in part.weights]
-            keys = [(key, name) for key, name in named if key in stored or key.startswith(CONSTANT)]
+            keys_and_names = [(name.rpartition(".")[2], name) for name in part.weights]
+            keys = [(key, name) for key, name in keys_and_names if key in stored or key.startswith(CONSTANT)]
         arrays = {key: numpy_helper.to_array(constants[name]) for key, name in keys}
         if arrays:
             weights[part.op.name] = arrays

@@ -82,7 +82,7 @@ def repredict(manifest: Manifest, file: Callable[[str], Path]) -> Manifest:
 def alternatives(graph: OpGraph, predictor: LatencyPredictor, precision: Mapping[str, str | None]) -> dict[str, Alternative]:
     """Predicted time and energy of a subgraph on each processor of a plan, in its precision there."""
     energy = EnergyModel(predictor.device)
-    times = {name: predictor.predict(graph, name, at).computing_ms for name, at in precision.items()}
+    times = {name: predictor.predict(graph, name, chosen).computing_ms for name, chosen in precision.items()}
     return {name: Alternative(ms, energy.mj(name, ms)) for name, ms in times.items()}
 
 
@@ -107,7 +107,7 @@ def _figures(
     runs = {names[name]: single_run(graphs[name], single.processor, single.precision, predictor) for name, single in singles.items()}
     compared = [name for name in runs if name in str(manifest.predicted.get("told", ""))]
     recommendation = recommend(branched, runs, compared)
-    original, same, whole = (singles.get(name) for name in ("original", "sequential_same_macs", "whole_graph"))
+    original, same, whole_graph = (singles.get(name) for name in ("original", "sequential_same_macs", "whole_graph"))
     lead = processor_lead(graphs["original"], predictor, costs.precision, (original.processor, original.precision)) if original else None
     makespan, energy, busy = trace.makespan_ms, EnergyModel(device), _busy(manifest, trace)
     ideal = ideal_split_ms(graphs["original"], processors, predictor, costs.precision) if original else None
@@ -120,8 +120,8 @@ def _figures(
         "sequential_same_macs_ms": same.ms if same else None,
         "sequential_same_macs_processor": same.processor if same else None,
         "sequential_same_macs_ratio": graphs["sequential_same_macs"].macs / manifest.model.original_macs if same else None,
-        "whole_graph_ms": whole.ms if whole else None,
-        "whole_graph_processor": whole.processor if whole else None,
+        "whole_graph_ms": whole_graph.ms if whole_graph else None,
+        "whole_graph_processor": whole_graph.processor if whole_graph else None,
         "operator_split_ms": _operator_split_ms(graphs["original"], costs) if original else None,
         "ideal_split_ms": ideal,
         "ideal_fraction": ideal / makespan if ideal else None,

@@ -28,9 +28,9 @@ _AT_FDCWD = -100
 _UNKNOWN = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
 
 
-def exchange(one: Path, other: Path) -> bool:
+def exchange(first: Path, second: Path) -> bool:
     """Atomically exchange the names of two folders of one file system."""
-    return _renameat2(one, other, _EXCHANGE)
+    return _renameat2(first, second, _EXCHANGE)
 
 
 def move_into_place(folder: Path, name: Path) -> bool:
@@ -156,8 +156,8 @@ def stranger(folder: Path, manifest: Manifest) -> str | None:
     """The first entry of a bundle's folder, by name, that is no file of the bundle; None if there is none."""
     files = {MANIFEST, SIGNATURE, *manifest.files}
     folders = {str(parent) for name in files for parent in Path(name).parents}
-    for top, below, names in os.walk(folder):
-        for entry in sorted(below + names):
+    for top, subfolders, names in os.walk(folder):
+        for entry in sorted(subfolders + names):
             path = Path(top, entry)
             inner = str(path.relative_to(folder))
             is_folder = path.is_dir() and not path.is_symlink()
@@ -226,9 +226,9 @@ def sweep(out: Path) -> None:
     Folders in use and those of other users stay.
     """
     out = Path(os.path.abspath(out))
-    ours = re.compile(rf"\.{re.escape(out.name)}\.[a-z0-9_]{{8}}(\.old)?")
+    pattern = re.compile(rf"\.{re.escape(out.name)}\.[a-z0-9_]{{8}}(\.old)?")
     for entry in os.scandir(out.parent):
-        if ours.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+        if pattern.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
             _retire(Path(entry.path))
 
 
@@ -250,12 +250,12 @@ def _retire(folder: Path, replaced: bool = False) -> None:
 
 def _remove_files(folder: Path, manifest: Manifest) -> None:
     """Remove a bundle's files, the manifest last, then empty folders."""
-    for top, below, names in os.walk(folder, topdown=False):
+    for top, folders, names in os.walk(folder, topdown=False):
         for entry in names:
             path = Path(top, entry)
             if str(path.relative_to(folder)) in manifest.files:
                 path.unlink()
-        for entry in below:
+        for entry in folders:
             with contextlib.suppress(OSError):
                 Path(top, entry).rmdir()
     if os.listdir(folder) == [MANIFEST]:

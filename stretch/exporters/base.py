@@ -50,9 +50,9 @@ exporters: Registry[Exporter] = Registry("form of export")
 
 def exporter_of(source: Path, form: str, options: Mapping[str, Any]) -> Exporter:
     """Return the exporter of a form for a source."""
-    named = exporters.get(form)
+    exporter = exporters.get(form)
     others = (exporters.get(name) for name in exporters)
-    return next((other for other in others if other.instead_of == form and other.applies(source, options)), named)
+    return next((other for other in others if other.instead_of == form and other.applies(source, options)), exporter)
 
 
 def written_page(titles: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str]) -> Page:

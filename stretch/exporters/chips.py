@@ -59,13 +59,13 @@ def _signatures(
 def _page(answer: "ChipsAnswer") -> Page:
     signatures = answer.format == "tflite"
     rows = [(sub.chip, sub.name, str(getattr(sub, "operators", "")), f"{sub.cosine:.5f}", f"{sub.snr_db:.1f}") for sub in answer.subgraphs]
-    what = (
+    summary = (
         "every operator of these signatures was taken; compared on the simulator of this machine"
         if signatures
         else f"run its code with: stretch run {answer.bundle} --dsp-code CHIP --trust-code"
     )
     titles = ("chip", "signature" if signatures else "subgraph", "operators", "cosine with int8", "SNR dB")
-    return written_page(titles, rows, [f"bundle: {answer.bundle}; {what}"])
+    return written_page(titles, rows, [f"bundle: {answer.bundle}; {summary}"])
 
 
 exporters.register("qnn")(

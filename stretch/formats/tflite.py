@@ -223,14 +223,14 @@ class SubgraphBuilder:
 
     def integer(self, value: Value, quant: Quant | None = None) -> int:
         """Index of a value's int8 tensor, in its own scale or in `quant`."""
-        wanted = quant or value.quant
-        assert wanted is not None
-        if wanted != value.quant:
-            index = self.piece.tensor(f"{value.name}.rescaled", value.shape, "int8", wanted)
+        requested = quant or value.quant
+        assert requested is not None
+        if requested != value.quant:
+            index = self.piece.tensor(f"{value.name}.rescaled", value.shape, "int8", requested)
             self.piece.op("QUANTIZE", [self.integer(value) if value.quant else self.real(value)], index)
             return index
         if value.integer is None:
-            value.integer = self.piece.tensor(f"{value.name}.int8", value.shape, "int8", wanted)
+            value.integer = self.piece.tensor(f"{value.name}.int8", value.shape, "int8", requested)
             self.piece.op("QUANTIZE", [self.real(value)], value.integer)
         return value.integer
 
@@ -352,8 +352,8 @@ def matrix(
     # A bias is added to products of integers, so it has their scale.
     unit = scales * x.quant.scale
     limit = np.iinfo(np.int32)
-    whole = np.clip(np.rint(bias.astype(np.float64) / unit), limit.min, limit.max).astype(np.int32)
-    return [b.integer(x), weights, b.piece.constant(f"{op.name}.bias", whole, unit.tolist())]
+    integers = np.clip(np.rint(bias.astype(np.float64) / unit), limit.min, limit.max).astype(np.int32)
+    return [b.integer(x), weights, b.piece.constant(f"{op.name}.bias", integers, unit.tolist())]
 
 
 def _symmetric(weight: Array) -> RoundedWeights:
@@ -401,17 +401,17 @@ def within_same(attrs: Attrs, image: Shape, result: Shape, axis: int) -> SameWin
         image: N×C×H×W.
         axis: 0 for rows, 1 for columns.
     """
-    size, wanted = image[axis + 2], result[axis + 2]
+    size, result_size = image[axis + 2], result[axis + 2]
     kernel, stride, padding = (ints(attrs, key)[axis] for key in ("kernel", "stride", "padding"))
     # what is added where a window overhangs would count
-    more = range(kernel + stride)
-    ends_inside = (wanted - 1) * stride - padding + kernel <= size
-    for before in more if padding == 0 else (0,):
-        for after in more if ends_inside else (0,):
-            whole = before + size + after
-            count = -(-whole // stride)
-            gap = max((count - 1) * stride + kernel - whole, 0) // 2 + before - padding
-            if gap >= 0 and gap % stride == 0 and gap // stride + wanted <= count:
+    paddings = range(kernel + stride)
+    ends_inside = (result_size - 1) * stride - padding + kernel <= size
+    for before in paddings if padding == 0 else (0,):
+        for after in paddings if ends_inside else (0,):
+            padded_size = before + size + after
+            count = -(-padded_size // stride)
+            gap = max((count - 1) * stride + kernel - padded_size, 0) // 2 + before - padding
+            if gap >= 0 and gap % stride == 0 and gap // stride + result_size <= count:
                 return SameWindows(before, after, gap // stride, count)
     return None
 

@@ -42,20 +42,20 @@ class OperatorInputs(Generic[View]):
         """Input `i`, or None where it is left out."""
         return self.inputs[i] if i < len(self.inputs) else None
 
-    def require_stored(self, i: int, what: str) -> np.ndarray:
+    def require_stored(self, i: int, noun: str) -> np.ndarray:
         """Return input `i`, which the file must store."""
         value = self.value(i)
         if not isinstance(value, np.ndarray):
-            raise StretchError(f"its {what} depends on the network's inputs, or is left out")
+            raise StretchError(f"its {noun} depends on the network's inputs, or is left out")
         return value
 
-    def numbers(self, i: int, what: str) -> list[int]:
+    def numbers(self, i: int, noun: str) -> list[int]:
         """Whole numbers of input `i`, which the file must store."""
-        return [int(n) for n in self.require_stored(i, what).ravel()]
+        return [int(n) for n in self.require_stored(i, noun).ravel()]
 
-    def optional_stored(self, i: int, what: str) -> np.ndarray | None:
+    def optional_stored(self, i: int, noun: str) -> np.ndarray | None:
         """Input `i`, which the file stores if it is there."""
-        return None if self.value(i) is None else self.require_stored(i, what)
+        return None if self.value(i) is None else self.require_stored(i, noun)
 
 
 #: Elements that a tensor of stored ones alone may have.
@@ -163,8 +163,8 @@ class Builder:
 
 def plain_name(name: str) -> str:
     """A name that code may hold, for fx writes it into some."""
-    plain = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")
-    return plain if plain and not plain[0].isdigit() else f"n_{plain}"
+    word = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")
+    return word if word and not word[0].isdigit() else f"n_{word}"
 
 
 def shape_of(node: fx.Node) -> tuple[int, ...]:
@@ -287,11 +287,11 @@ def named_ends(path: Path, ends: Sequence[End]) -> tuple[End, ...]:
 
 def arguments(names: Sequence[str]) -> list[str]:
     """A name that an argument in Python may have for each of a file's inputs, no two alike; one that is such a name stays."""
-    plain = [plain_name(name) for name in names]
-    plain = [f"{item}_" if keyword.iskeyword(item) or item in _NAMES_IN_CODE else item for item in plain]
+    words = [plain_name(name) for name in names]
+    words = [f"{item}_" if keyword.iskeyword(item) or item in _NAMES_IN_CODE else item for item in words]
     built: dict[int, str] = {}
-    for i in sorted(range(len(names)), key=lambda i: plain[i] != names[i]):
-        built[i] = unique_name(plain[i], set(built.values()).__contains__)
+    for i in sorted(range(len(names)), key=lambda i: words[i] != names[i]):
+        built[i] = unique_name(words[i], set(built.values()).__contains__)
     return [built[i] for i in range(len(names))]
 
 
@@ -336,15 +336,17 @@ _MISFITS = (ValueError, TypeError, KeyError, IndexError, AttributeError, Arithme
 
 
 @contextlib.contextmanager
-def reading(path: Path, what: str, hint: str | None = None, stated: Mapping[str, Any] | None = None) -> Iterator[None]:
+def reading(path: Path, noun: str, hint: str | None = None, stated: Mapping[str, Any] | None = None) -> Iterator[None]:
     """Turn any error while reading one operator of a file into one that names the operator and its statement."""
     try:
         yield
     except (StretchError, *_MISFITS) as error:
         reason = error.message if isinstance(error, StretchError) else f"its attributes are not understood ({first_line(error)[:160]})"
         own = error.hint if isinstance(error, StretchError) else None
-        said = ", ".join(f"{name[:40]} {str(value)[:40]}" for name, value in list((stated or {}).items())[:_MAX_LISTED])
-        raise StretchError(f"{what} of {path} cannot be read: {reason}{said and f' (it states {said})'}", own or hint) from error
+        statements = ", ".join(f"{name[:40]} {str(value)[:40]}" for name, value in list((stated or {}).items())[:_MAX_LISTED])
+        raise StretchError(
+            f"{noun} of {path} cannot be read: {reason}{statements and f' (it states {statements})'}", own or hint
+        ) from error
 
 
 def by_name(builder: Builder, results: Sequence[tuple[str, fx.Node]]) -> Any:
@@ -448,10 +450,10 @@ def _check_requested(path: Path, end: End, shape: Shape, known_axes: dict[str, t
                 "the file fixes that size: leave out --input, or export the file with another one or an open one",
             )
         if size.symbol:
-            where, first = known_axes.setdefault(size.symbol, (end.name, n))
+            owner, first = known_axes.setdefault(size.symbol, (end.name, n))
             if first != n:
                 raise UsageError(
-                    f"the size `{_cut(size.symbol)}` of {path} is {first} in its input `{_cut(where)}` and {n} in `{_cut(end.name)}`",
+                    f"the size `{_cut(size.symbol)}` of {path} is {first} in its input `{_cut(owner)}` and {n} in `{_cut(end.name)}`",
                     "give one size for all axes of that name",
                 )
 
@@ -479,32 +481,32 @@ def _cut(name: str) -> str:
 MAX_SIDE = 1 << 12
 
 
-def overlap_weights(at: np.ndarray, old: int) -> np.ndarray:
+def overlap_weights(positions: np.ndarray, old: int) -> np.ndarray:
     """How much of each old pixel is in a new one that lies among them; rows are new."""
-    need(max(len(at), old) <= MAX_SIDE, f"it resizes {old} to {len(at)} pixels with coordinates that torch has not")
-    at = np.clip(at, 0, old - 1)
-    low = np.floor(at).astype(int)
-    values = np.zeros((len(at), old), np.float32)
-    np.add.at(values, (np.arange(len(at)), low), 1 - (at - low))
-    np.add.at(values, (np.arange(len(at)), np.minimum(low + 1, old - 1)), at - low)
+    need(max(len(positions), old) <= MAX_SIDE, f"it resizes {old} to {len(positions)} pixels with coordinates that torch has not")
+    positions = np.clip(positions, 0, old - 1)
+    low = np.floor(positions).astype(int)
+    values = np.zeros((len(positions), old), np.float32)
+    np.add.at(values, (np.arange(len(positions)), low), 1 - (positions - low))
+    np.add.at(values, (np.arange(len(positions)), np.minimum(low + 1, old - 1)), positions - low)
     return values
 
 
 def interpolate_at(builder: Builder, x: fx.Node, places: list[np.ndarray], name: str) -> fx.Node:
     """An image N×C×H×W whose new rows and columns lie at these places among the old ones."""
-    down, across = (overlap_weights(at, old) for at, old in zip(places, shape_of(x)[2:], strict=True))
+    down, across = (overlap_weights(positions, old) for positions, old in zip(places, shape_of(x)[2:], strict=True))
     rows = builder.call(torch.matmul, builder.add_tensor(down, f"{name}_rows"), x)
     return builder.call(torch.matmul, rows, builder.add_tensor(across.T.copy(), f"{name}_columns"))
 
 
 def select_at(builder: Builder, x: fx.Node, places: list[np.ndarray], name: str) -> fx.Node:
     """An image of these rows and columns of an image: where torch chooses them too, which rounds i · old / new down, by its function."""
-    sizes = [(len(at), old) for at, old in zip(places, shape_of(x)[2:], strict=True)]
-    if all((at == np.arange(new) * old // new).all() for at, (new, old) in zip(places, sizes, strict=True)):
+    sizes = [(len(positions), old) for positions, old in zip(places, shape_of(x)[2:], strict=True)]
+    if all((positions == np.arange(new) * old // new).all() for positions, (new, old) in zip(places, sizes, strict=True)):
         return builder.call(F.interpolate, x, size=[new for new, _ in sizes])
-    for axis, (at, (new, old)) in enumerate(zip(places, sizes, strict=True), 2):
-        if new != old or (at != np.arange(old)).any():
-            x = builder.call(torch.index_select, x, axis, builder.add_tensor(at.astype(np.int64), f"{name}_{axis}"))
+    for axis, (positions, (new, old)) in enumerate(zip(places, sizes, strict=True), 2):
+        if new != old or (positions != np.arange(old)).any():
+            x = builder.call(torch.index_select, x, axis, builder.add_tensor(positions.astype(np.int64), f"{name}_{axis}"))
     return x
 
 
@@ -535,8 +537,8 @@ def _activations(function: Any, a: Any, b: Any) -> Iterator[tuple[Callable[..., 
         # A number may be written as either factor, or be part of the product.
         for (first, x), (second, gate) in product(((1.0, one), _scaled_node(one)), ((1.0, other), _scaled_node(other))):
             share = factor * first * second
-            for wanted, activation, read in _GATES:
-                if isinstance(x, fx.Node) and _near(share, wanted) and read(gate) is x:
+            for constant, activation, read in _GATES:
+                if isinstance(x, fx.Node) and _near(share, constant) and read(gate) is x:
                     yield activation, x, {"approximate": "tanh"} if read is _tanh_gate else {}
 
 
@@ -561,8 +563,8 @@ def _is_number(x: Any) -> bool:
     return isinstance(x, int | float) and not isinstance(x, bool)
 
 
-def _near(number: float, wanted: float) -> bool:
-    return abs(number - wanted) <= _CLOSE * abs(wanted)
+def _near(number: float, expected: float) -> bool:
+    return abs(number - expected) <= _CLOSE * abs(expected)
 
 
 def _arguments(x: Any, *functions: Any) -> tuple[Any, ...]:
@@ -575,12 +577,12 @@ def _first_input(x: Any, function: Any) -> Any:
     return next(iter(_arguments(x, function)), None)
 
 
-def _with_number(x: Any, function: Any, wanted: float) -> Any:
+def _with_number(x: Any, function: Any, number: float) -> Any:
     """Operand that a function combines with about this number; None for anything else."""
     pair = _arguments(x, function)
     if len(pair) == 2 and function in (operator.add, operator.mul) and _is_number(pair[0]):
         pair = pair[::-1]
-    return pair[0] if len(pair) == 2 and _is_number(pair[1]) and _near(pair[1], wanted) else None
+    return pair[0] if len(pair) == 2 and _is_number(pair[1]) and _near(pair[1], number) else None
 
 
 def _shifted_relu6(x: Any) -> Any:
@@ -646,8 +648,8 @@ def layer_norm(builder: Builder, x: Any, bias: Any, name: str) -> fx.Node | None
 
 def _mean_over_last(x: Any) -> Any:
     """Input of a node that is a mean over the last axis alone, which it keeps."""
-    read, axes, kept = _arguments(x, torch.mean) or (None, None, None)
-    return read if kept and isinstance(read, fx.Node) and list(axes) == [len(shape_of(read)) - 1] else None
+    read, axes, keeps_axes = _arguments(x, torch.mean) or (None, None, None)
+    return read if keeps_axes and isinstance(read, fx.Node) and list(axes) == [len(shape_of(read)) - 1] else None
 
 
 def _centred_input(x: Any) -> Any:

@@ -72,17 +72,17 @@ class Family(Protocol):
 families: Registry[type[Family]] = Registry("model family")
 
 
-def each_family(wanted: str | None = None) -> Iterator[tuple[str, Family]]:
+def each_family(only: str | None = None) -> Iterator[tuple[str, Family]]:
     """Name and family, each imported when it is its turn; those of other packages come last.
 
     Other packages offer theirs by the entry point ``nn_stretch.families``.
 
     Args:
-        wanted: A model's name; families of this package whose names are never written so are left out. None for all.
+        only: A model's name; families of this package whose names are never written so are left out. None for all.
     """
     for name, (file, prefix) in BUILT_IN.items():
         # a name without a prefix has no colon
-        if wanted is None or (wanted.startswith(prefix) if prefix else ":" not in wanted):
+        if only is None or (only.startswith(prefix) if prefix else ":" not in only):
             importlib.import_module(f"stretch.models.{file}")
             yield name, families.get(name)()
     load_plugins(GROUP)
@@ -123,9 +123,9 @@ def _names(key: str, family: Family) -> tuple[str, list[str]]:
 
 
 def _warn(key: str, error: Exception) -> None:
-    whose = [describe(point) for point in entry_points(group=GROUP) if point.module == families.get(key).__module__]
-    who = whose[0] if whose else f"`{families.get(key).__module__}`"
-    warnings.warn(f"the model family `{key}` of {who} is left out: {type(error).__name__}: {error}", stacklevel=3)
+    plugins = [describe(point) for point in entry_points(group=GROUP) if point.module == families.get(key).__module__]
+    author = plugins[0] if plugins else f"`{families.get(key).__module__}`"
+    warnings.warn(f"the model family `{key}` of {author} is left out: {type(error).__name__}: {error}", stacklevel=3)
 
 
 # Names of models for the shell's completion, without importing torch.
@@ -153,9 +153,9 @@ def quick_names(start: str = "") -> list[str]:
     Those of the last two are read from their source, which takes milliseconds where importing takes seconds.
     """
     prefix = "timm:"
-    known = [*TINY, *cifar_names(), *_registered_models("torchvision")]
-    known += [prefix + name for name in _registered_models("timm")] if start.startswith(prefix) else [prefix]
-    return sorted(name for name in known if name.startswith(start))
+    names = [*TINY, *cifar_names(), *_registered_models("torchvision")]
+    names += [prefix + name for name in _registered_models("timm")] if start.startswith(prefix) else [prefix]
+    return sorted(name for name in names if name.startswith(start))
 
 
 def _registered_models(package: str) -> list[str]:

@@ -95,7 +95,7 @@ def load_model(
         # timm's own names have a colon too
         if ":" in name and not name.startswith("timm:"):
             return _from_factory(name, trust_code, weights, generator if fit_statistics else None, input_shape)
-    raise UnknownNameError.among("model", name, [known for known, _ in model_names()])
+    raise UnknownNameError.among("model", name, [model_name for model_name, _ in model_names()])
 
 
 def names_code(name: str) -> bool:
@@ -116,7 +116,7 @@ def _from_family(name: str, family: Any, current: str, weights: str, generator: 
     # families of other packages may leave it to their modules
     value = getattr(family, "preprocessing", None)
     read = stated_preprocessing(module, name) if value is None else value(current)
-    found = LoadedModel(module, name, family.input_shape(current), "random", "asked for", read, list(getattr(module, "warnings", [])))
+    loaded = LoadedModel(module, name, family.input_shape(current), "random", "asked for", read, list(getattr(module, "warnings", [])))
     if weights == "default":
         reason = "nobody published trained ones"
         try:
@@ -125,9 +125,9 @@ def _from_family(name: str, family: Any, current: str, weights: str, generator: 
             trained, reason = None, str(error)
         if trained is not None:
             _load_exactly(module, name, *trained)
-            return replace(found, weights_source="default", weights_detail=trained[1])
-        found = replace(found, weights_detail=reason, warnings=[*found.warnings, f"`{name}` has random weights: {reason}"])
-    return _with_weights(found, weights, generator)
+            return replace(loaded, weights_source="default", weights_detail=trained[1])
+        loaded = replace(loaded, weights_detail=reason, warnings=[*loaded.warnings, f"`{name}` has random weights: {reason}"])
+    return _with_weights(loaded, weights, generator)
 
 
 def _from_factory(
@@ -135,8 +135,8 @@ def _from_factory(
 ) -> LoadedModel:
     from torch import nn
 
-    where = name.rpartition(":")[0]
-    with _with_neighbours(Path(where)) if where.endswith(".py") else nullcontext():
+    module_name = name.rpartition(":")[0]
+    with _with_neighbours(Path(module_name)) if module_name.endswith(".py") else nullcontext():
         factory = _factory(name, trust_code)
         try:
             module = factory()
@@ -162,17 +162,17 @@ def _from_module(
     return _with_weights(LoadedModel(module, name, shape, "random", "asked for", read), weights, generator)
 
 
-def _with_weights(found: LoadedModel, weights: str, generator: "torch.Generator | None") -> LoadedModel:
+def _with_weights(loaded: LoadedModel, weights: str, generator: "torch.Generator | None") -> LoadedModel:
     """A model with the weights of a file, or with random ones that fit each other where there is a generator."""
     if weights in ("default", "none"):
         if generator is not None:
-            _settle(found.module, found.name, found.input_shape, generator)
-        return found
+            _settle(loaded.module, loaded.name, loaded.input_shape, generator)
+        return loaded
     from stretch.models.weights import read_weights
 
     path = Path(weights)
-    _load_exactly(found.module, found.name, read_weights(path), str(path))
-    return replace(found, weights_source="file", weights_detail=str(path))
+    _load_exactly(loaded.module, loaded.name, read_weights(path), str(path))
+    return replace(loaded, weights_source="file", weights_detail=str(path))
 
 
 #: Modules in the folders of files whose code was executed, with their folders.
@@ -186,13 +186,13 @@ def _with_neighbours(file: Path) -> Iterator[None]:
     for name in [name for name, place in _NEIGHBOUR_MODULES.items() if place != folder]:
         sys.modules.pop(name, None)
         del _NEIGHBOUR_MODULES[name]
-    known = set(sys.modules)
+    modules = set(sys.modules)
     sys.path.insert(0, folder)
     try:
         yield
     finally:
         sys.path[:] = path
-        for name in sys.modules.keys() - known:
+        for name in sys.modules.keys() - modules:
             module = sys.modules[name]
             # a package without a file has folders
             places = [getattr(module, "__file__", None) or "", *getattr(module, "__path__", ())]
@@ -202,17 +202,17 @@ def _with_neighbours(file: Path) -> Iterator[None]:
 
 def _factory(name: str, trust_code: bool) -> Callable[[], Any]:
     """The callable that ``module:factory`` or ``file.py:factory`` names."""
-    where, _, attribute = name.rpartition(":")
-    if where.endswith(".py"):
+    module_name, _, attribute = name.rpartition(":")
+    if module_name.endswith(".py"):
         if not trust_code:
-            raise UsageError(f"`{where}` is code that would be executed", "add --trust-code if you trust it")
-        module = _execute(Path(where))
+            raise UsageError(f"`{module_name}` is code that would be executed", "add --trust-code if you trust it")
+        module = _execute(Path(module_name))
     else:
-        module = _import(where, name)
+        module = _import(module_name, name)
     factory: Callable[[], Any] | None = getattr(module, attribute, None)
     if not callable(factory):
         names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-        raise UnknownNameError.among(f"factory in {where}", attribute, names)
+        raise UnknownNameError.among(f"factory in {module_name}", attribute, names)
     return factory
 
 
@@ -255,20 +255,20 @@ def _execute(path: Path) -> Any:
     return module
 
 
-def _import(where: str, name: str) -> Any:
+def _import(module_name: str, name: str) -> Any:
     """An installed module; the current folder is not searched."""
-    if not all(part.isidentifier() for part in where.split(".")):
+    if not all(part.isidentifier() for part in module_name.split(".")):
         raise UnknownNameError(f"unknown model `{name}`", "`stretch list models` lists the names; a factory is package.module:factory")
     path = list(sys.path)
     sys.path[:] = [entry for entry in path if entry]
     try:
-        return importlib.import_module(where)
+        return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise UnknownNameError(
             f"unknown model `{name}`: there is no module `{error.name}`", "is its package installed in this environment?"
         ) from error
     except Exception as error:
-        raise StretchError(f"`{where}` cannot be imported: {type(error).__name__}: {error}") from error
+        raise StretchError(f"`{module_name}` cannot be imported: {type(error).__name__}: {error}") from error
     finally:
         sys.path[:] = path
 

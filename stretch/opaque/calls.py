@@ -90,10 +90,10 @@ class CheckedCalls:
     def __call__(self, reads: Sequence[torch.Tensor], constants: Sequence[torch.Tensor]) -> torch.Tensor:
         """The result, for what it reads at the batch size of the graph."""
         results: list[Any] = []
-        known = {"read": reads, "constant": constants, "call": results, "result": [call.result for call in self.calls.calls]}
+        values = {"read": reads, "constant": constants, "call": results, "result": [call.result for call in self.calls.calls]}
         for call, operator in zip(self.calls.calls, self._operators, strict=True):
-            options = {key: _value(argument, known) for key, argument in call.options.items()}
-            results.append(operator(*[_value(argument, known) for argument in call.arguments], **options))
+            options = {key: _value(argument, values) for key, argument in call.options.items()}
+            results.append(operator(*[_value(argument, values) for argument in call.arguments], **options))
         last: torch.Tensor = _select_result(results[-1], self.calls.calls[-1].result)
         return last
 
@@ -102,13 +102,13 @@ class CheckedCalls:
         times = next((x.shape[0] // spec.shape[0] for x, spec in zip(reads, self.calls.reads, strict=True) if spec.shape), 1)
         if times == 1:
             return self(reads, constants)
-        apart = [x.reshape(times, *spec.shape) for x, spec in zip(reads, self.calls.reads, strict=True)]
+        separate = [x.reshape(times, *spec.shape) for x, spec in zip(reads, self.calls.reads, strict=True)]
         try:
             mapped: Callable[..., torch.Tensor] = torch.func.vmap(lambda *batch_reads: self(batch_reads, constants))
-            result = mapped(*apart)
+            result = mapped(*separate)
         except RuntimeError:
             # torch cannot compute several of everything at once, such as of recurrent layers
-            result = torch.stack([self([x[i] for x in apart], constants) for i in range(times)])
+            result = torch.stack([self([x[i] for x in separate], constants) for i in range(times)])
         return result.flatten(0, 1) if result.dim() > 1 else result
 
 
@@ -178,18 +178,18 @@ def type_of(name: str) -> torch.dtype:
     return dtype
 
 
-def _value(argument: Any, known: dict[str, Any]) -> Any:
+def _value(argument: Any, values: dict[str, Any]) -> Any:
     if isinstance(argument, list | tuple):
-        return [_value(element, known) for element in argument]
+        return [_value(element, values) for element in argument]
     if not isinstance(argument, dict):
         return argument
     if "call" in argument:
         number = argument["call"]
-        return _select_result(known["call"][number], argument.get("result", known["result"][number]))
-    ((key, what),) = argument.items()
+        return _select_result(values["call"][number], argument.get("result", values["result"][number]))
+    ((key, content),) = argument.items()
     if key == "dtype":
-        return type_of(what)
-    return float(what) if key == "number" else known[key][what]
+        return type_of(content)
+    return float(content) if key == "number" else values[key][content]
 
 
 def _replace_reads(argument: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
@@ -215,7 +215,7 @@ def _without_data(replay: CheckedCalls, shape: Shape) -> torch.dtype:
     except StretchError:
         raise
     except Exception as error:
-        said = first_line(error)
-        raise StretchError(f"its calls cannot be computed: {said}") from error
+        message = first_line(error)
+        raise StretchError(f"its calls cannot be computed: {message}") from error
     need(tuple(result.shape) == tuple(shape), f"its calls give {tuple(result.shape)}, not {tuple(shape)}")
     return result.dtype

@@ -87,11 +87,11 @@ def _activation(
     onnx: OnnxRule,
     tflite: TfliteRule,
     methods: tuple[str, ...] = (),
-    **more: Any,
+    **extra: Any,
 ) -> None:
     """Register an activation without attributes, and which functions, methods and modules of torch compute it."""
     calls(*functions, methods=methods, classes=(make.__name__,), aten=(make.__name__.lower(),))(unary(kind))
-    lowerings.register(kind)(Lowering(lambda ins, a: make(), onnx, tflite, any_order=True, **more))
+    lowerings.register(kind)(Lowering(lambda ins, a: make(), onnx, tflite, any_order=True, **extra))
 
 
 def _relu6_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
@@ -126,9 +126,9 @@ def clamp(call: TracedCall, x: Any, min: Any = None, max: Any = None) -> Chain:
     bounds = (LOWEST if min is None else min, HIGHEST if max is None else max)
     require_supported(bounds[0] <= bounds[1], f"clamping to {min} … {max} is not supported, the bounds must be in order")
     low, high = (float(np.clip(bound, LOWEST, HIGHEST)) for bound in bounds)
-    known = {(0.0, 6.0): "relu6", (0.0, HIGHEST): "relu"}.get((low, high))
-    attrs: dict[str, Attr] = {} if known else {"low": low, "high": high}
-    return [x], known or "clamp", attrs
+    function = {(0.0, 6.0): "relu6", (0.0, HIGHEST): "relu"}.get((low, high))
+    attrs: dict[str, Attr] = {} if function else {"low": low, "high": high}
+    return [x], function or "clamp", attrs
 
 
 def _clamp_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
@@ -138,8 +138,8 @@ def _clamp_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
 def _clamp_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
     """min(max(x, low), high)."""
     low = number(op.attrs, "low")
-    above = b.apply("MAXIMUM", f"{op.name}.above", [ins[0], np.array(low)])
-    result = b.apply("MINIMUM", op.name, [above, np.array(number(op.attrs, "high"))])
+    clipped = b.apply("MAXIMUM", f"{op.name}.above", [ins[0], np.array(low)])
+    result = b.apply("MINIMUM", op.name, [clipped, np.array(number(op.attrs, "high"))])
     result.nonnegative = low >= 0
     return result
 
@@ -220,8 +220,8 @@ def _elu_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Va
     alpha = number(op.attrs, "alpha")
     if alpha == 1:
         return b.apply("ELU", op.name, [ins[0]])
-    below = b.apply("MINIMUM", f"{op.name}.below", [ins[0], np.array(0.0)])
-    curved = b.apply("ELU", f"{op.name}.curved", [below])
+    negative = b.apply("MINIMUM", f"{op.name}.below", [ins[0], np.array(0.0)])
+    curved = b.apply("ELU", f"{op.name}.curved", [negative])
     scaled = b.apply("MUL", f"{op.name}.scaled", [curved, np.array(alpha)])
     return b.apply("ADD", op.name, [b.apply("RELU", f"{op.name}.above", [ins[0]]), scaled])
 

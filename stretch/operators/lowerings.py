@@ -68,10 +68,10 @@ modules("ComputedModule")(lambda m, shape: [("", m.kind, dict(m.attrs), {})])
 
 
 def computed(
-    kind: str, function: Callable[..., torch.Tensor], onnx: OnnxRule | None = None, tflite: TfliteRule | None = None, **more: Any
+    kind: str, function: Callable[..., torch.Tensor], onnx: OnnxRule | None = None, tflite: TfliteRule | None = None, **extra: Any
 ) -> None:
     """Register a kind without weights, which a function computes from its attributes and the tensors that it reads."""
-    lowerings.register(kind)(Lowering(lambda ins, attrs: ComputedModule(kind, attrs, function), onnx, tflite, **more))
+    lowerings.register(kind)(Lowering(lambda ins, attrs: ComputedModule(kind, attrs, function), onnx, tflite, **extra))
 
 
 def make_module(op: Op, input_shapes: list[Shape]) -> nn.Module:

@@ -70,9 +70,9 @@ def _norm_act(m: Any, shape: Shape) -> list[Lowered]:
     return lowered
 
 
-def _affine(what: str, weight: Any, bias: Any) -> Own:
+def _affine(noun: str, weight: Any, bias: Any) -> Own:
     """A factor and an offset a channel, or neither."""
-    require_supported(weight is not None or bias is None, f"{what} normalisation with a bias alone is not supported")
+    require_supported(weight is not None or bias is None, f"{noun} normalisation with a bias alone is not supported")
     return {} if weight is None else constants(weight=weight, bias=torch.zeros_like(weight) if bias is None else bias)
 
 
@@ -160,11 +160,11 @@ def _tflite_layer_norm(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: 
     """Channels stand last, so their mean and their spread are those of the last axis."""
     name, weights, shape = op.name, source.weights.get(op.name, {}), ins[0].shape
     axes = b.indices(f"{name}.axes", [len(shape) - 1])
-    one = (*shape[:-1], 1)
-    mean = b.apply("MEAN", f"{name}.mean", [ins[0]], one, extra=[axes], keep_dims=True)
+    scalar_shape = (*shape[:-1], 1)
+    mean = b.apply("MEAN", f"{name}.mean", [ins[0]], scalar_shape, extra=[axes], keep_dims=True)
     centred = b.apply("SUB", f"{name}.centred", [ins[0], mean])
     square = b.apply("MUL", f"{name}.square", [centred, centred])
-    variance = b.apply("MEAN", f"{name}.variance", [square], one, extra=[axes], keep_dims=True)
+    variance = b.apply("MEAN", f"{name}.variance", [square], scalar_shape, extra=[axes], keep_dims=True)
     raised = b.apply("ADD", f"{name}.raised", [variance, np.array(number(op.attrs, "eps"))])
     rate = b.apply("RSQRT", f"{name}.rate", [raised])
     y = b.apply("MUL", f"{name}.normed", [centred, rate])

@@ -87,10 +87,10 @@ def find_processors(processors: Sequence[str] = ()) -> list[ProfiledProcessor]:
             raise UsageError(f"the processor `{family}` is named twice", "name each once, as --processors cpu,gpu")
         places_by_family[family] = _processors_of(family, chosen)
         if bracket:
-            known = {place.core_set: place for place in places_by_family[family]}
-            if core_set.removesuffix("]") not in known:
+            by_core_set = {place.core_set: place for place in places_by_family[family]}
+            if core_set.removesuffix("]") not in by_core_set:
                 raise UnknownNameError.among("core set", name, [place.name for place in places_by_family[family]])
-            places_by_family[family] = [replace(known[core_set.removesuffix("]")], share=_SHARE)]
+            places_by_family[family] = [replace(by_core_set[core_set.removesuffix("]")], share=_SHARE)]
     if HOST not in places_by_family:
         raise UsageError(
             "a profile needs the processor `cpu`, which joins branches", f"add it: --processors {HOST},{','.join(places_by_family)}"
@@ -116,8 +116,8 @@ def _processors_of(family: str, chosen: str) -> list[ProfiledProcessor]:
     eligible = _delegates_of(family)
     asked, slash, precision = chosen.partition("/")
     name = asked or (HOST if family == HOST else first_driver(_available_delegates(eligible)) or next(iter(eligible), ""))
-    known = [name for name in delegates if delegates.get(name).fuses]
-    if name not in known:
+    supported = [name for name in delegates if delegates.get(name).fuses]
+    if name not in supported:
         if not asked:
             raise UnknownNameError.among("processor to measure", family, ["cpu", "gpu", "npu"])
         if name in delegates:
@@ -125,7 +125,7 @@ def _processors_of(family: str, chosen: str) -> list[ProfiledProcessor]:
                 f"the `{name}` delegate tells no times of kernels, of which a profile is made",
                 "calibrate a profile by times of whole networks instead: `stretch profile --fit NETWORKS.csv --device BASE`",
             )
-        raise UnknownNameError.among("delegate to measure", name, known)
+        raise UnknownNameError.among("delegate to measure", name, supported)
     delegate = get_delegate(name)
     missing = delegate.unavailable()
     if missing is not None:
@@ -156,10 +156,10 @@ def ask_for_file(path: Path, question: str) -> None:
             line = line[os.write(questions, line) :]
         answer = b""
         while not answer.endswith(b"\n"):
-            more = os.read(answers, 1 << 16)
-            if not more:
+            chunk = os.read(answers, 1 << 16)
+            if not chunk:
                 raise StretchError("the machine that started this does not answer any more")
-            answer += more
+            answer += chunk
     except OSError as error:
         raise StretchError(f"the machine that started this does not answer any more: {error.strerror}") from error
     if problem := json.loads(answer).get("problem"):
@@ -232,4 +232,4 @@ def _pool() -> Array:
 def weight_bytes(graph: OpGraph) -> int:
     """Size of a graph's weights in its file, in bytes."""
     shapes: list[Mapping[str, Shape]] = [graph.op_weights(op) for op in graph.ops]
-    return sum(4 * prod(shape) for some in shapes for shape in some.values())
+    return sum(4 * prod(shape) for tensors in shapes for shape in tensors.values())

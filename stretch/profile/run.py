@@ -102,9 +102,9 @@ def disagreement(committee: Committee, costs: Sequence[KernelCost], grain: Grain
     A kernel that a fit has no group for counts as much as all others together.
     """
     times = np.array([fitted_times(groups, costs, grain) for groups in committee])
-    known = np.nansum(times, axis=1)
+    row_sums = np.nansum(times, axis=1)
     missing = np.isnan(times).sum(axis=1)
-    totals = np.maximum(known, 1e-6) * (1 + missing)
+    totals = np.maximum(row_sums, 1e-6) * (1 + missing)
     return float(np.std(np.log(totals)))
 
 
@@ -133,9 +133,9 @@ class Chooser:
         """Select the networks to measure next."""
         if doubt_of is None:
             return self.draw(count)
-        plain = round(count * EXPLORATION_SHARE)
-        pool = self.draw((count - plain) * POOL)
-        return self.draw(plain) + sorted(pool, key=doubt_of, reverse=True)[: count - plain]
+        random_count = round(count * EXPLORATION_SHARE)
+        pool = self.draw((count - random_count) * POOL)
+        return self.draw(random_count) + sorted(pool, key=doubt_of, reverse=True)[: count - random_count]
 
 
 def family_of(name: str) -> str:
@@ -381,8 +381,8 @@ def _handovers(host: ProfiledProcessor, place: ProfiledProcessor, folder: Path, 
     else:
         # the processor is kept busy on its thread, then the host on the caller's
         working, waiting = (
-            where.create().compile(write_network(compute_bound_network(), folder / f"{where.family}.onnx", where.precision))
-            for where in (place, host)
+            processor.create().compile(write_network(compute_bound_network(), folder / f"{processor.family}.onnx", processor.precision))
+            for processor in (place, host)
         )
         busy = worker.time_handover(runner(working, ())), runner(waiting, host.caller)
         spent = _after_work({name: worker.time_handover(run) for name, run in runs.items()}, busy, end)
@@ -592,10 +592,10 @@ def profile_machine(
             share = place.share / sum(later.share for later in places[number:])
             collected.append(Collector(place, name, table).collect(share * (networks_end - monotonic()), step, most))
         for place in places:
-            known = sum((row.processor, row.core_set) == (place.family, place.core_set) for row in table.latencies)
-            if known < MIN_NETWORKS:
+            measured = sum((row.processor, row.core_set) == (place.family, place.core_set) for row in table.latencies)
+            if measured < MIN_NETWORKS:
                 raise StretchError(
-                    f"there was time for {known} networks on {place.name}, a fit needs {MIN_NETWORKS}",
+                    f"there was time for {measured} networks on {place.name}, a fit needs {MIN_NETWORKS}",
                     "go on with --resume, and a larger --budget",
                 )
         for number, place in enumerate(others):
@@ -628,8 +628,8 @@ def write_profile(
         with one_thread():
             fits = _fit(device, table)
             fitted = {(fit.processor, fit.core_set, fit.precision) for fit in fits}
-            whole = [place for place in places if (place.family, place.core_set, place.precision) not in fitted]
-            calibrated = _calibrate(device, whole, table)
+            unfitted = [place for place in places if (place.family, place.core_set, place.precision) not in fitted]
+            calibrated = _calibrate(device, unfitted, table)
         write_fits(fit_path(draft), name, command, fits)
         if calibrated:
             write_priors(prior_path(draft), name, command, calibrated)
@@ -667,18 +667,18 @@ def _calibrate(draft: DeviceProfile, places: Sequence[MeasuredProcessor], table:
 
     priors: list[Prior] = []
     for place in places:
-        at = f"{place.family}[{place.core_set}]"
+        name = f"{place.family}[{place.core_set}]"
         rows = [
             row
             for row in table.latencies
             if (row.processor, row.core_set, row.precision) == (place.family, place.core_set, place.precision)
         ]
-        timed = [NetworkTime(model=row.network, processor=at, ms=row.ms, precision=row.precision) for row in rows]
+        timed = [NetworkTime(model=row.network, processor=name, ms=row.ms, precision=row.precision) for row in rows]
         if len(timed) < MIN_NETWORKS:
             raise StretchError(
-                f"{at} has times of {len(timed)} networks, a fit needs {MIN_NETWORKS}", "measure for longer: a larger --budget"
+                f"{name} has times of {len(timed)} networks, a fit needs {MIN_NETWORKS}", "measure for longer: a larger --budget"
             )
-        few = timed[:: -(-len(timed) // _CALIBRATING)]
-        _, news = calibrate(draft, "", few, lambda row: table.graphs[row.model], {}, f"networks of {table.folder.name}")
+        sample = timed[:: -(-len(timed) // _CALIBRATING)]
+        _, news = calibrate(draft, "", sample, lambda row: table.graphs[row.model], {}, f"networks of {table.folder.name}")
         priors += [calibrated.prior for calibrated in news.values()]
     return priors

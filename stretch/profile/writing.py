@@ -62,8 +62,8 @@ class MeasurementTable(Measurements):
             except OSError as error:
                 raise StretchError(f"cannot make the folder {self.folder}: {error.strerror}", "choose another with --out") from error
             _replace(self.folder / SOURCE, lambda path: path.write_text(tomli_w.dumps(msgspec.to_builtins(self.source))))
-            named = [(name, self.families[name], graph) for name, graph in self.graphs.items()]
-            _replace(self.folder / NETWORKS, lambda path: write_networks(path, named))
+            rows = [(name, self.families[name], graph) for name, graph in self.graphs.items()]
+            _replace(self.folder / NETWORKS, lambda path: write_networks(path, rows))
             if self.latencies:
                 _replace(self.folder / LATENCIES, lambda path: write_table(path, self.latencies))
             if self.kernels:
@@ -235,14 +235,14 @@ def _contention(family: str, crossings: Mapping[str, Crossing]) -> dict[str, Any
 def _core_set(place: MeasuredProcessor, rows: Sequence[KernelLatency], peak: float, measured: Measurements) -> dict[str, Any]:
     half = _network_gops(place, measured, "fp16") if place.precision == "fp32" else 0.0
     cores = " and ".join(f"core {core}" for core in place.cores) or "the whole device"
-    near, far = _rates(rows)
+    small, large = _rates(rows)
     return {
         "cores": cores,
         "peak_gops": {place.precision: _figure(peak, "fastest")} | ({"fp16": _figure(half, "fastest")} if half else {}),
         "scaling": _figure(1, "threads"),
-        "bandwidth_gbs": _figure(min(near, far), "fastest"),
+        "bandwidth_gbs": _figure(min(small, large), "fastest"),
         "cache_kib": _figure(_FAR / 1024, "fastest"),
-        "cache_gbs": _figure(near, "fastest"),
+        "cache_gbs": _figure(small, "fastest"),
     }
 
 
@@ -275,10 +275,10 @@ def _rates(rows: Sequence[KernelLatency]) -> tuple[float, float]:
     """Bandwidths of caches and memory from the fastest memory-bound kernels, 10⁹ bytes per second."""
     movers = [row for row in rows if row.kind in ("elementwise", "copy", "reduce") and row.ms > 0.01]
     moved = [(4 * (row.reads + row.writes), 4 * (row.reads + row.writes) / row.ms / 1e6) for row in movers]
-    near = [rate for size, rate in moved if size < _FAR]
-    far = [rate for size, rate in moved if size >= _FAR]
-    fastest = float(np.percentile(near, 99)) if near else 10.0
-    return fastest, float(np.percentile(far, 99)) if far else fastest
+    small = [rate for size, rate in moved if size < _FAR]
+    large = [rate for size, rate in moved if size >= _FAR]
+    fastest = float(np.percentile(small, 99)) if small else 10.0
+    return fastest, float(np.percentile(large, 99)) if large else fastest
 
 
 def _feeder(family: str, crossing: Crossing | None) -> dict[str, Any]:
@@ -331,7 +331,7 @@ class MeasurementTarget:
         return Latency(self.device, network, match[1], match[2], precision, self.runtime or tool, ms)
 
 
-def ingest(file: Path, model: str | None, where: MeasurementTarget, out: Path, capture: Capture) -> list[Latency]:
+def ingest(file: Path, model: str | None, target: MeasurementTarget, out: Path, capture: Capture) -> list[Latency]:
     """Add times to a device's folder of measurements, which is created if missing.
 
     Args:
@@ -344,16 +344,16 @@ def ingest(file: Path, model: str | None, where: MeasurementTarget, out: Path, c
     if not profiled and model is not None:
         raise UsageError("--model is for files of benchmark_model; benchncnn names its networks itself", "leave it out")
     if profiled:
-        rows = [where.row(str(model), "benchmark_model", where.precision or "fp32", network_ms(read_op_profile(file)))]
+        rows = [target.row(str(model), "benchmark_model", target.precision or "fp32", network_ms(read_op_profile(file)))]
     else:
-        rows = _ncnn(file, where)
-    folder = out / f"{where.device}.measurements"
-    table = MeasurementTable.open(folder, external_source(where.device), resume=True)
-    known = {_place(row) for row in table.latencies}
+        rows = _ncnn(file, target)
+    folder = out / f"{target.device}.measurements"
+    table = MeasurementTable.open(folder, external_source(target.device), resume=True)
+    measured = {_place(row) for row in table.latencies}
     for row in rows:
-        if _place(row) in known:
+        if _place(row) in measured:
             raise StretchError(
-                f"{folder} has a time of {row.network} on {where.processor} already", "give another --runtime, or another --name"
+                f"{folder} has a time of {row.network} on {target.processor} already", "give another --runtime, or another --name"
             )
     for row in rows:
         graph = table.graphs.get(row.network) or replace(capture(row.network), name=row.network)
@@ -379,17 +379,17 @@ def family_of(model: str) -> str:
     return match[0] if match else model
 
 
-def _ncnn(file: Path, where: MeasurementTarget) -> list[Latency]:
+def _ncnn(file: Path, target: MeasurementTarget) -> list[Latency]:
     runs, _ = read_benchncnn(file)
     known_runs = [run for run in runs if run.name in NAMES]
     if not known_runs:
         names = ", ".join(sorted(NAMES))
         raise StretchError(f"{file} has none of the networks that are known here", f"those of benchncnn that are: {names}")
     rows = [
-        where.row(NAMES[run.name], "ncnn", run.precision if run.precision == "int8" else where.precision or run.precision, run.avg_ms)
+        target.row(NAMES[run.name], "ncnn", run.precision if run.precision == "int8" else target.precision or run.precision, run.avg_ms)
         for run in known_runs
     ]
-    wanted = [row for row in rows if where.precision is None or row.precision == where.precision]
-    if not wanted:
-        raise StretchError(f"{file} has no network in {where.precision}")
-    return wanted
+    matching = [row for row in rows if target.precision is None or row.precision == target.precision]
+    if not matching:
+        raise StretchError(f"{file} has no network in {target.precision}")
+    return matching

@@ -94,9 +94,9 @@ def synthetic_images(shape: Sequence[int], count: int, seed: int = 0) -> list[Ar
 def _bilinear(coarse: NDArray[Any], rows: NDArray[Any], columns: NDArray[Any]) -> NDArray[Any]:
     top, left = np.minimum(rows.astype(int), 6), np.minimum(columns.astype(int), 6)
     down, right = (rows - top)[:, None], columns - left
-    above = coarse[..., top, :][..., left] * (1 - right) + coarse[..., top, :][..., left + 1] * right
-    below = coarse[..., top + 1, :][..., left] * (1 - right) + coarse[..., top + 1, :][..., left + 1] * right
-    return np.asarray(above * (1 - down) + below * down)
+    upper = coarse[..., top, :][..., left] * (1 - right) + coarse[..., top, :][..., left + 1] * right
+    lower = coarse[..., top + 1, :][..., left] * (1 - right) + coarse[..., top + 1, :][..., left + 1] * right
+    return np.asarray(upper * (1 - down) + lower * down)
 
 
 def _arrays(file: Path, shape: Sequence[int]) -> list[Array]:
@@ -111,17 +111,21 @@ def _arrays(file: Path, shape: Sequence[int]) -> list[Array]:
         raise StretchError(f"{file} holds no plain arrays", "write it with numpy.save(path, array)") from error
     if size > MAX_BYTES:
         raise StretchError(f"{file} is larger than {MAX_BYTES >> 30} GB", "calibrate with fewer images a file")
-    one = tuple(shape[1:])
+    image_shape = tuple(shape[1:])
     images: list[Array] = []
     for array in arrays:
-        if array.shape[-len(one) :] != one or array.ndim not in (len(one), len(one) + 1) or array.dtype != np.float32:
+        if (
+            array.shape[-len(image_shape) :] != image_shape
+            or array.ndim not in (len(image_shape), len(image_shape) + 1)
+            or array.dtype != np.float32
+        ):
             raise StretchError(
-                f"{file} holds {array.dtype} of shape {list(array.shape)}, the model reads float32 of shape {list(one)}",
+                f"{file} holds {array.dtype} of shape {list(array.shape)}, the model reads float32 of shape {list(image_shape)}",
                 "store normalised images as float32, channels first",
             )
         if not np.isfinite(array).all():
             raise StretchError(f"{file} contains NaN or infinity")
-        images += list(np.ascontiguousarray(array).reshape(-1, 1, *one))
+        images += list(np.ascontiguousarray(array).reshape(-1, 1, *image_shape))
     return images
 
 

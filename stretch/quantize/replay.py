@@ -49,8 +49,8 @@ def least_snr_db(min_cosine: float) -> float:
 def loss(pairs: Iterable[tuple[Array, Array]]) -> Loss:
     """Loss of results against references, both taken as one long vector each."""
     product = reference = result = difference = 0.0
-    for expected, got in pairs:
-        a, b = expected.ravel().astype(np.float64), got.ravel().astype(np.float64)
+    for expected, actual in pairs:
+        a, b = expected.ravel().astype(np.float64), actual.ravel().astype(np.float64)
         with np.errstate(all="ignore"):  # infinity and NaN: reported below
             product += float(a @ b)
             reference += float(a @ a)
@@ -67,7 +67,7 @@ def loss(pairs: Iterable[tuple[Array, Array]]) -> Loss:
 
 def top1_agreement(pairs: Iterable[tuple[Array, Array]]) -> float:
     """Share of pairs of class scores, batch × classes, with the same best class."""
-    same = [int(np.argmax(expected)) == int(np.argmax(got)) for expected, got in pairs]
+    same = [int(np.argmax(expected)) == int(np.argmax(actual)) for expected, actual in pairs]
     return sum(same) / len(same)
 
 
@@ -128,13 +128,13 @@ def runner(model: onnx.ModelProto | str) -> Run:
     return run
 
 
-def _add_whole(manifest: Manifest, join: JoinEntry, whole: Array, tensors: dict[str, Array]) -> None:
+def _add_whole(manifest: Manifest, join: JoinEntry, joined: Array, tensors: dict[str, Array]) -> None:
     """A segment's result and the parts that it is made of, bands of rows or channels."""
-    axis = meeting_of(join.kind).axis("NCHW", whole.ndim)
+    axis = meeting_of(join.kind).axis("NCHW", joined.ndim)
     sizes = {tensor.name: tensor.shape[axis] for tensor in manifest.tensors if tensor.name in join.inputs}
     ends = np.cumsum([sizes[name] for name in join.inputs])
-    tensors[join.output] = whole
-    tensors.update(zip(join.inputs, np.split(whole, ends[:-1], axis), strict=True))
+    tensors[join.output] = joined
+    tensors.update(zip(join.inputs, np.split(joined, ends[:-1], axis), strict=True))
 
 
 def replay(manifest: Manifest, runs: Mapping[str, Run], x: Array, wholes: Mapping[str, Run] | None = None) -> dict[str, Array]:

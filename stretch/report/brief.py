@@ -76,14 +76,14 @@ def plan_brief(plan: "PlanAnswer", origins: "Mapping[tuple[str, str], Origin]", 
     """
     predicted = plan.predicted
     single = next(rival for rival in plan.comparisons if rival.name.startswith("single:"))
-    where, gain = f"{plan.model} on {plan.device}", ratio(single.ratio, single.low, single.high)
+    subject, gain = f"{plan.model} on {plan.device}", ratio(single.ratio, single.low, single.high)
     used = " + ".join(dict.fromkeys([*(b.processor for s in plan.segments for b in s.branches), *(side.processor for side in plan.sides)]))
     if plan.recommended == BRANCHED:
-        answer = f"Branching is recommended: {where}, predicted {single.ratio:.2f}x faster ({single.low:.2f}-{single.high:.2f})."
+        answer = f"Branching is recommended: {subject}, predicted {single.ratio:.2f}x faster ({single.low:.2f}-{single.high:.2f})."
     elif plan.recommended == NO_CLEAR_WINNER:
-        answer = f"Too close to call: {where}, branched is {gain}."
+        answer = f"Too close to call: {subject}, branched is {gain}."
     else:
-        answer = f"Branching is not recommended: {where} {INSTEAD.get(plan.recommended.partition(':')[0], '{}').format(plan.recommended.partition(':')[2])}."
+        answer = f"Branching is not recommended: {subject} {INSTEAD.get(plan.recommended.partition(':')[0], '{}').format(plan.recommended.partition(':')[2])}."
     built = plan if isinstance(plan, BranchedAnswer) else None
     unjudged = plan.exact and built is not None and built.unjudged
     output = "needs training" if not plan.exact else "as read" if unjudged else "unchanged"
@@ -91,8 +91,8 @@ def plan_brief(plan: "PlanAnswer", origins: "Mapping[tuple[str, str], Origin]", 
     for rival in sorted(plan.comparisons, key=lambda rival: rival.ms):
         if rival.name.startswith("whole_graph") and plan.recommended != rival.name:
             continue
-        kept = "unchanged" if rival.name.startswith("single") else "needs training" if rival.name.startswith("seq") else output
-        rows.append((baseline(rival.name), ms(rival.ms), ratio(rival.ratio, rival.low, rival.high), kept))
+        output_note = "unchanged" if rival.name.startswith("single") else "needs training" if rival.name.startswith("seq") else output
+        rows.append((baseline(rival.name), ms(rival.ms), ratio(rival.ratio, rival.low, rival.high), output_note))
     if 1.005 * predicted.operator_split_ms < min(predicted.makespan_ms, predicted.best_single_ms):
         split = predicted.operator_split_ms
         rows.append(("original, operators split", ms(split), ratio(split / predicted.makespan_ms), "unchanged"))
@@ -129,8 +129,8 @@ def _reason(plan: "PlanAnswer", at_once_ms: float) -> str:
     if predicted.far_ahead:
         return f"the {predicted.far_ahead} is far ahead of the other processors; {shape}."
     if plan.recommended == NO_CLEAR_WINNER:
-        near = min((r for r in plan.comparisons if r.name not in predicted.reference), key=lambda rival: rival.probability)
-        return f"{format_probability(near.probability)} sure to beat the {BEATEN.get(near.name.partition(':')[0], near.name)}; {shape}."
+        closest = min((r for r in plan.comparisons if r.name not in predicted.reference), key=lambda rival: rival.probability)
+        return f"{format_probability(closest.probability)} sure to beat the {BEATEN.get(closest.name.partition(':')[0], closest.name)}; {shape}."
     return f"{shape}; {moved}."
 
 
@@ -151,9 +151,11 @@ def advice_brief(advice: "Advice") -> Brief:
     these = "this device" if count == 1 else f"any of these {count} devices"
     answer = f"branching is recommended on {', '.join(good)}" if good else f"branching is not recommended on {these}"
     # branches first, then the fastest
-    order = sorted(advice.answers, key=lambda one: (one.device not in good, one.recommended != NO_CLEAR_WINNER))
-    rows = [(one.device, _use(one), _single(one), _branches(one.exact), _branches(one.stretched)) for one in order[:MOST_ROWS]]
-    guessed = sum(not one.calibrated for one in advice.answers)
+    order = sorted(advice.answers, key=lambda device: (device.device not in good, device.recommended != NO_CLEAR_WINNER))
+    rows = [
+        (device.device, _use(device), _single(device), _branches(device.exact), _branches(device.stretched)) for device in order[:MOST_ROWS]
+    ]
+    guessed = sum(not device.calibrated for device in advice.answers)
     lines: Brief = [
         f"{advice.model}: {answer}.",
         Grid("", ("device", "use", "best single", "exact split", "stretched split"), rows),
@@ -192,13 +194,13 @@ def prediction_brief(prediction: "Prediction", following: str) -> Brief:
             source = SOURCES[row.origin] + (", only if named" if row.optional else "")
             rows.append((name, row.precision, ms(row.latency_ms), f"{row.low_ms:.3g}-{row.high_ms:.3g} ms", source))
     name, first = by_latency(prediction.processors)[0]
-    more = len(prediction.processors) - len(rows)
+    hidden = len(prediction.processors) - len(rows)
     return [
         f"{prediction.model} on {prediction.device}: fastest on the {name} in {first.precision}, {ms(first.latency_ms)} "
         f"(90 % interval {first.low_ms:.3g}-{first.high_ms:.3g} ms).",
         Grid("", ("processor", "precision", "predicted", "90 % interval", "based on"), rows, right=(2,)),
         f"{prediction.macs / 1e6:,.0f} M MACs, {prediction.params / 1e6:.2f} M parameters."
-        + (f" {more} more core sets: --details" if more else ""),
+        + (f" {hidden} more core sets: --details" if hidden else ""),
         *([f"Next: {following}"] if following else []),
     ]
 
@@ -211,14 +213,14 @@ def run_brief(answer: RunAnswer, following: str) -> Brief:
     else:
         first = f"Results are correct: {answer.check.tensors} tensors match {answer.check.against} (largest error {answer.max_error:.1e})."
     timings = {t.name: t for t in (answer.sequential, answer.sequential_same_macs, answer.same_net_whole_graph, *answer.others) if t}
-    known = {comparison.name: comparison for comparison in answer.comparisons}
+    comparisons = {comparison.name: comparison for comparison in answer.comparisons}
     rows = [("branched", ms(answer.median_ms), ms(answer.p90_ms), "-")]
     for timing in sorted(timings.values(), key=lambda timing: timing.median_ms)[: MOST_ROWS - 2]:
-        one = known.get(timing.name)
+        one = comparisons.get(timing.name)
         ends = (one.low, one.high) if one else (None, None)
-        name, _, where = timing.name.partition(", ")
+        name, _, processor = timing.name.partition(", ")
         name = baseline(name.replace("same net as one graph", "whole_graph"))
-        rows.append((f"{name}, {where}", ms(timing.median_ms), ms(timing.p90_ms), ratio(timing.median_ms / answer.median_ms, *ends)))
+        rows.append((f"{name}, {processor}", ms(timing.median_ms), ms(timing.p90_ms), ratio(timing.median_ms / answer.median_ms, *ends)))
     lines: Brief = [first, _ratio_text(answer)]
     if stood:
         lines.append(f"CPU cores replace the {' and '.join(stood)}: these times do not apply to {answer.device}" + _planned_text(answer))
@@ -239,30 +241,28 @@ def _planned_text(answer: RunAnswer) -> str:
 
 def _ratio_text(answer: RunAnswer) -> str:
     """Who is faster here, as far as the 95 % interval of the ratio says it."""
-    here = "On this machine" if answer.on is None else f"On {answer.on.host}"
+    place = "On this machine" if answer.on is None else f"On {answer.on.host}"
     best = answer.best_sequential
-    one = next((row for row in answer.comparisons if best is not None and row.name == best.name), None)
-    if best is None or one is None:
-        return f"{here} an inference takes {ms(answer.median_ms)}; the bundle has no baselines."
+    comparison = next((row for row in answer.comparisons if best is not None and row.name == best.name), None)
+    if best is None or comparison is None:
+        return f"{place} an inference takes {ms(answer.median_ms)}; the bundle has no baselines."
     # a name has more than a comma where its place is given
-    name, _, where = best.name.partition(", ")
-    against = f"{baseline(name)}, {where}".rstrip(", ")
-    high = one.high or one.ratio
-    state = "slower" if high < 1 else "faster" if one.low > 1 else None
-    said = f"branching is {state or 'too close to call'}"
-    return (
-        f"{here} {said}: {ms(answer.median_ms)}, {against} {ms(best.median_ms)} ({one.ratio:.2f}x, 95 % interval {one.low:.2f}-{high:.2f})."
-    )
+    name, _, processor = best.name.partition(", ")
+    against = f"{baseline(name)}, {processor}".rstrip(", ")
+    high = comparison.high or comparison.ratio
+    state = "slower" if high < 1 else "faster" if comparison.low > 1 else None
+    verdict = f"branching is {state or 'too close to call'}"
+    return f"{place} {verdict}: {ms(answer.median_ms)}, {against} {ms(best.median_ms)} ({comparison.ratio:.2f}x, 95 % interval {comparison.low:.2f}-{high:.2f})."
 
 
 def simulation_brief(answer: SimulateAnswer, source: str, following: str) -> Brief:
     """The answer of `stretch simulate`; `source` says where times come from."""
-    where = f" on {answer.device}" if answer.device else ""
+    place = f" on {answer.device}" if answer.device else ""
     loads = "".join(f", {share(load.share)} of the {load.processor} busy" for load in answer.busy_with_others)
-    busy = ", ".join(f"{name} {share(one.share)}" for name, one in answer.busy.items())
+    busy = ", ".join(f"{name} {share(occupation.share)}" for name, occupation in answer.busy.items())
     missed = "" if answer.deadline_ms is None else f" {answer.missed} of {answer.runs} miss the deadline of {answer.deadline_ms:g} ms."
     return [
-        f"{answer.model}{where}: median {ms(answer.p50_ms)} over {answer.runs} simulated inferences{loads}.",
+        f"{answer.model}{place}: median {ms(answer.p50_ms)} over {answer.runs} simulated inferences{loads}.",
         f"p90 {ms(answer.p90_ms)}, p99 {ms(answer.p99_ms)}; {ms(answer.makespan_ms)} without load; {answer.per_second:.1f} per second.{missed}",
         f"Busy: {busy}.",
         f"Confidence: simulated; {source}.",
@@ -275,21 +275,23 @@ def front_brief(answer: "FrontAnswer") -> Brief:
     fastest = min(answer.designs, key=lambda row: row.predicted_ms)
     rows = []
     for row in answer.designs[:MOST_ROWS]:
-        kept = (
+        agreement = (
             "unchanged" if row.exact else "-" if row.accuracy is None or row.accuracy.agreement is None else share(row.accuracy.agreement)
         )
-        rows.append((str(row.name), ms(row.predicted_ms), ratio(row.speedup), share(row.macs_ratio), kept))
-    plain = answer.sequential_same_macs_ms
-    beside = (
-        "" if plain is None else f" A sequential network of the same MACs takes {ms(plain)} on the {answer.sequential_same_macs_processor}."
+        rows.append((str(row.name), ms(row.predicted_ms), ratio(row.speedup), share(row.macs_ratio), agreement))
+    sequential_ms = answer.sequential_same_macs_ms
+    comparison = (
+        ""
+        if sequential_ms is None
+        else f" A sequential network of the same MACs takes {ms(sequential_ms)} on the {answer.sequential_same_macs_processor}."
     )
-    more = len(answer.designs) - len(rows)
+    hidden = len(answer.designs) - len(rows)
     return [
         f"{answer.model} on {answer.device}: {len(answer.designs)} designs, the fastest {ms(fastest.predicted_ms)}, "
         f"{ratio(fastest.speedup)} the speed of the {answer.best_single_processor} alone.",
         Grid("", ("design", "predicted", "speed-up", "MACs", "agreement"), rows, right=(1, 2, 3, 4)),
-        f"Best single processor: {answer.best_single_processor} {answer.best_single_precision}, {ms(answer.best_single_ms)}.{beside}",
-        *([f"{more} more designs: --details"] if more else []),
+        f"Best single processor: {answer.best_single_processor} {answer.best_single_precision}, {ms(answer.best_single_ms)}.{comparison}",
+        *([f"{hidden} more designs: --details"] if hidden else []),
         "Next: add --out FOLDER to write designs, then stretch branch MODEL --design FILE",
     ]
 

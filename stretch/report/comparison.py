@@ -66,8 +66,8 @@ def _times(title: str, rows: Sequence[ChartInterval]) -> list[Section]:
     if not rows:
         return []
     least = min(rows, key=lambda row: row.value)
-    more = f" The first {_MAX_BARS} of {len(rows)} are drawn." if len(rows) > _MAX_BARS else ""
-    words = f"{least.label} takes the least time with {least.value:.3g} ms.{more}"
+    omission = f" The first {_MAX_BARS} of {len(rows)} are drawn." if len(rows) > _MAX_BARS else ""
+    words = f"{least.label} takes the least time with {least.value:.3g} ms.{omission}"
     drawn = [replace(row, strong=row is least) for row in rows[:_MAX_BARS]]
     return [Section("times", "Times", (), [intervals("times-chart", title, words, drawn, "ms")])]
 
@@ -97,8 +97,8 @@ def advice_page(advice: Advice) -> Page:
     if rows:
         words = "; ".join(f"{row.label} {row.value:.2f}" for row in rows) + "."
         title = "Speed-up over the best single processor, with 90 % intervals"
-        drawn, said = intervals("ratios", title, words, rows, "speed-up"), ["Above 1 branching is faster; recommended values are bold."]
-        sections.append(Section("gains", "Devices where branching helps", said, [drawn], printed=False))
+        drawn, notes = intervals("ratios", title, words, rows, "speed-up"), ["Above 1 branching is faster; recommended values are bold."]
+        sections.append(Section("gains", "Devices where branching helps", notes, [drawn], printed=False))
     sections.append(Section("devices", "Recommendations", (), [_grid(advice.answers)]))
     return Page(
         title=f"{advice.model}: should it be branched?",

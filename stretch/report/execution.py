@@ -87,8 +87,8 @@ def _next(answer: RunAnswer) -> str:
     """The command that follows a run: the device itself where this machine lacks a processor, else a timeline."""
     if answer.on is None and any(place.stand_in for place in answer.processors.values()):
         return command_line("run", answer.bundle, "--on", "user@host") + "    on a Linux board; --adb on a phone"
-    there = [] if answer.on is None else ["--on", answer.on.host]
-    return command_line("run", answer.bundle, *there, "--trace", "FILE") + "    writes a timeline"
+    board_options = [] if answer.on is None else ["--on", answer.on.host]
+    return command_line("run", answer.bundle, *board_options, "--trace", "FILE") + "    writes a timeline"
 
 
 def _run_facts(answer: RunAnswer) -> list[Fact]:
@@ -133,7 +133,7 @@ def _ratios(answer: RunAnswer) -> Grid:
 def simulation_page(answer: SimulateAnswer, latencies_ms: Sequence[float], first: Trace) -> Page:
     """The report of a simulation."""
     end = max([first.end_ns, *(span.end_ns for span in first.spans if span.kind != "load")])
-    where = f" on {answer.device}" if answer.device else ""
+    place = f" on {answer.device}" if answer.device else ""
     busy = Grid(
         f"Work of each processor; transfers and joins take another {answer.communication_ms:.2f} ms per inference",
         ("processor", "busy ms per inference", "share of the time"),
@@ -141,11 +141,11 @@ def simulation_page(answer: SimulateAnswer, latencies_ms: Sequence[float], first
         right=(1, 2),
     )
     return Page(
-        title=f"{answer.model}{where}, simulated",
+        title=f"{answer.model}{place}, simulated",
         facts=_simulation_facts(answer),
         sections=[
             Section("latencies", "Latencies", (), _latencies(answer, latencies_ms)),
-            Section("when", "The first inference", (), [_inference("simulated", f"The first inference{where}, simulated", first, end)]),
+            Section("when", "The first inference", (), [_inference("simulated", f"The first inference{place}, simulated", first, end)]),
             Section("busy", "Processors", (), [busy]),
             *([Section("decisions", "Choice of plans over time", (), _decisions(answer))] if len(answer.plans) > 1 else []),
             *([Section("beside", "Bundles of others", (), [_overlap_text(answer)])] if answer.beside else []),
@@ -176,8 +176,8 @@ def _simulation_facts(answer: SimulateAnswer) -> list[Fact]:
         Fact("inferences per second", f"{answer.per_second:.1f}", f"{answer.runs} in {answer.elapsed_ms:.2f} ms, {at_once}"),
     ]
     if answer.admission is not None:
-        held, factor = answer.admission.holds, f"; {answer.admission.factor:.2f} times all rates is held"
-        facts.append(Fact(f"rates {'can' if held else 'cannot'} be held", answer.admission.reason + ("" if held else factor)))
+        holds, factor = answer.admission.holds, f"; {answer.admission.factor:.2f} times all rates is held"
+        facts.append(Fact(f"rates {'can' if holds else 'cannot'} be held", answer.admission.reason + ("" if holds else factor)))
     if answer.energy_mj is not None:
         facts.append(Fact("energy", f"{answer.energy_mj:.2f} mJ", "per inference, of all processors"))
     return facts

@@ -70,7 +70,7 @@ def _print_rest(console: Console, page: Page, part: Callable[[], None]) -> None:
         part()
         console.print(_facts(page.facts))
     for section in page.sections:
-        parts = [one for one in section.parts if not isinstance(one, Chart) or one.groups] if section.printed else []
+        parts = [part for part in section.parts if not isinstance(part, Chart) or part.groups] if section.printed else []
         if not parts and not (section.printed and section.words):
             continue
         part()
@@ -149,8 +149,8 @@ def text_bars(bars: Sequence[Bar], total_ms: float, width: int = BAR_WIDTH) -> l
     marks = [" "] * width
     for bar in sorted(bars, key=lambda bar: bar.start_ms):
         first, last = (round(ms / total_ms * width) for ms in (bar.start_ms, bar.start_ms + bar.ms))
-        for at in range(max(0, first), min(width, last)):
-            rows[bar.row][at] = {"computing": "#", "others": "o"}.get(bar.kind, "~")
+        for column in range(max(0, first), min(width, last)):
+            rows[bar.row][column] = {"computing": "#", "others": "o"}.get(bar.kind, "~")
         end = first + len(bar.label)
         # a label neither leaves the row nor touches the one before, and is written once
         if bar.kind == "computing" and first >= 0 and end <= width and not "".join(marks[max(0, first - 1) : end + 1]).strip():

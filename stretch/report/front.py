@@ -67,8 +67,8 @@ def _facts(answer: FrontAnswer) -> list[Fact]:
         facts.append(Fact("fastest with unchanged output", f"{best.predicted_ms:.2f} ms", words))
     if answer.sensitivity is not None:
         on = answer.sensitivity
-        more = "" if on.complete else "; not all segments were measured"
-        words = f"compared on {on.held_back} others in {on.seconds:.0f} s{more}"
+        omission = "" if on.complete else "; not all segments were measured"
+        words = f"compared on {on.held_back} others in {on.seconds:.0f} s{omission}"
         facts.append(Fact("agreement predicted from single segments", f"calibrated on {on.images} images", words))
     proof = "every design is proved to be on the front" if answer.pareto else "proved to be the best"
     gap = f"at most {answer.gap:.2%} from the best" if answer.gap is not None else "how far from the best is not known"
@@ -77,9 +77,9 @@ def _facts(answer: FrontAnswer) -> list[Fact]:
 
 
 def _designs(answer: FrontAnswer) -> Grid:
-    more = [name for name in answer.pareto if name in TITLES]
+    objectives = [name for name in answer.pareto if name in TITLES]
     best_in = [] if answer.objective in (None, "latency") else [answer.objective]
-    numbers = ["predicted ms", "speed-up", "over sequential", "MACs", "meeting points", *best_in, *[TITLES[name] for name in more]]
+    numbers = ["predicted ms", "speed-up", "over sequential", "MACs", "meeting points", *best_in, *[TITLES[name] for name in objectives]]
     rows = [
         (
             row.name,
@@ -89,7 +89,7 @@ def _designs(answer: FrontAnswer) -> Grid:
             f"{row.macs_ratio:.1%}",
             str(row.n_meet),
             *["" if row.value is None else f"{row.value:.4g}" for _ in best_in],
-            *[f"{value_of(row, name):.4g}" if name in ("energy", "memory") else _accuracy(row.accuracy) for name in more],
+            *[f"{value_of(row, name):.4g}" if name in ("energy", "memory") else _accuracy(row.accuracy) for name in objectives],
             f"unchanged, {exact_words(answer.rounding)}" if row.exact else "needs training",
             "; ".join(row.branches) or "none: one processor at a time",
         )
@@ -154,16 +154,16 @@ def front_figure(answer: FrontAnswer) -> "Figure":
     axes = figure.subplots()
     times = [value_of(row, across) for row in answer.designs]
     values = [value_of(row, against) for row in answer.designs]
-    known = [(row.accuracy.low, row.accuracy.high) if row.accuracy else (None, None) for row in answer.designs]
-    low, high = ([value if end is None else end for value, end in zip(values, ends, strict=True)] for ends in zip(*known, strict=True))
+    intervals = [(row.accuracy.low, row.accuracy.high) if row.accuracy else (None, None) for row in answer.designs]
+    low, high = ([value if end is None else end for value, end in zip(values, ends, strict=True)] for ends in zip(*intervals, strict=True))
     if not third:
         axes.step(times, values, where="post", color="#bbbbbb", zorder=1)
     if against in ("agreement", "accuracy"):
         axes.vlines(times, low, high, color="#1f5fa8", zorder=2)
     for exact, colour, label in ((True, "#1a1a1a", "output unchanged in fp32"), (False, "#1f5fa8", "stretched")):
-        some = [i for i, row in enumerate(answer.designs) if row.exact == exact]
-        if some:
-            axes.scatter([times[i] for i in some], [values[i] for i in some], color=colour, label=label, zorder=3)
+        indices = [i for i, row in enumerate(answer.designs) if row.exact == exact]
+        if indices:
+            axes.scatter([times[i] for i in indices], [values[i] for i in indices], color=colour, label=label, zorder=3)
     timed = across == "latency"
     if timed:
         single = f"best single processor ({answer.best_single_processor})"
@@ -171,8 +171,8 @@ def front_figure(answer: FrontAnswer) -> "Figure":
     if timed and answer.sequential_same_macs_ms is not None:
         axes.axvline(answer.sequential_same_macs_ms, color="#b3541e", linestyle=":", label="sequential network, same MACs")
     for row, x, y in zip(answer.designs, times, values, strict=True):
-        more = "".join(f", {value_of(row, name):.3g}" for name in third)
-        axes.annotate(row.name + more, (x, y), textcoords="offset points", xytext=(5, 5), fontsize="small")
+        texts = "".join(f", {value_of(row, name):.3g}" for name in third)
+        axes.annotate(row.name + texts, (x, y), textcoords="offset points", xytext=(5, 5), fontsize="small")
     axes.set(xlabel=AXES[across], ylabel=AXES[against] + (f" (next to designs: {AXES[third[0]]})" if third else ""))
     axes.set_title(f"{answer.model} on {', '.join(answer.processors)} of {answer.device}")
     axes.legend(fontsize="small")

@@ -121,11 +121,11 @@ def plan_bars(plan: PlanAnswer) -> list[Bar]:
     """The predicted run as bars."""
     bars = []
 
-    def add(name: str, at: float, part: "BranchAnswer | SideAnswer", ms: float) -> None:
+    def add(name: str, start: float, part: "BranchAnswer | SideAnswer", ms: float) -> None:
         for kind, spent in (("exchange", part.in_ms), ("computing", ms), ("exchange", part.out_ms)):
             if spent > 0:
-                bars.append(Bar(part.processor, at, spent, kind, name))
-            at += spent
+                bars.append(Bar(part.processor, start, spent, kind, name))
+            start += spent
 
     for segment in plan.segments:
         for branch in segment.branches:
@@ -171,14 +171,14 @@ def _segments(plan: PlanAnswer) -> list[Grid]:
         for branch in segment.branches
     ]
     titles = ("segment", "kind", "shape", "processor", "depth", "width", "entry", "join", "MMACs", "in ms", "predicted ms", "out ms")
-    many = f"{len(plan.segments)} segment{'s' if len(plan.segments) != 1 else ''}"
-    grids = [Grid(f"{many} and their branches", titles, rows, right=(4, 5, 8, 9, 10, 11), folded=len(rows) > 40)]
+    segments = f"{len(plan.segments)} segment{'s' if len(plan.segments) != 1 else ''}"
+    grids = [Grid(f"{segments} and their branches", titles, rows, right=(4, 5, 8, 9, 10, 11), folded=len(rows) > 40)]
     if plan.sides:
         outside = []
         for side in plan.sides:
-            where = f"{side.processor} {plan.precision.get(side.processor, '')}".rstrip()
+            place = f"{side.processor} {plan.precision.get(side.processor, '')}".rstrip()
             numbers = str(side.operators), f"{side.macs / 1e6:.1f}", f"{side.predicted_ms:.2f}"
-            outside.append((side.name, where, _first_and_count(side.reads), _first_and_count(side.writes), *numbers))
+            outside.append((side.name, place, _first_and_count(side.reads), _first_and_count(side.writes), *numbers))
         columns = ("part", "processor", "reads", "writes", "operators", "MMACs", "predicted ms")
         grids.append(Grid("Parts outside the backbone", columns, outside, right=(4, 5, 6)))
     return grids
@@ -423,11 +423,11 @@ def agreement_lines(agreement: Agreement) -> Iterator[str]:
             f"error of the scores {agreement.error:.1%} of the original's"
         )
     if (ran := agreement.bundle) is not None:
-        where = ", ".join(
+        places = ", ".join(
             f"{'/'.join(precisions)} on {name} (run here by {ran.delegates[name]})" for name, precisions in ran.precisions.items()
         )
         agreed = "" if ran.value is None else f"the original's class in {ran.value:.1%} ({ran.low:.1%} to {ran.high:.1%}), "
-        yield f"measured with the bundle's files on {ran.images} of them, {where}: {agreed}error {ran.error:.1%}"
+        yield f"measured with the bundle's files on {ran.images} of them, {places}: {agreed}error {ran.error:.1%}"
     for segment in agreement.segments:
         if segment.error is not None:
             agreed = "" if segment.value is None else f"the original's class in {segment.value:.1%}, "

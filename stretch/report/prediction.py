@@ -33,7 +33,7 @@ def prediction_page(
     """The page of a prediction; a terminal lists kernels if it is to, and ends with the command that follows."""
     rows_by_time = by_latency(prediction.processors)
     name = rows_by_time[0][0]
-    rows = [(at, row.precision, *_times(row), str(row.kernel_count), _origin(row)) for at, row in rows_by_time]
+    rows = [(processor, row.precision, *_times(row), str(row.kernel_count), _origin(row)) for processor, row in rows_by_time]
     titles = ("processor", "precision", "ms", "low", "high", "kernels", "from")
     numbers = Grid("Predicted latencies", titles, rows, right=(2, 3, 4, 5))
     sections = [Section("processors", "On each processor", (), [_single_processors("processors-chart", rows_by_time), numbers])]
@@ -180,9 +180,9 @@ def roofline_figure(name: str, estimate: Estimate, device: DeviceProfile, proces
     axes.set_title(f"{title} on {processor} of {device.id} in {estimate.precision}: {estimate.ms:.2f} ms, from {ORIGINS[estimate.origin]}")
     axes.legend(markerscale=0.5, fontsize="small")
     axes.grid(visible=True, which="both", alpha=0.2)
-    below = sum(share for _, x, _, share in points if x < bend)
+    memory_bound = sum(share for _, x, _, share in points if x < bend)
     words = (
-        f"Kernels that do fewer than {bend:.3g} operations a byte are limited by memory even at best: they take {below:.0%} of the time; "
+        f"Kernels that do fewer than {bend:.3g} operations a byte are limited by memory even at best: they take {memory_bound:.0%} of the time; "
         "the area of a dot is its kernel's share."
     )
     return words, figure

@@ -36,24 +36,24 @@ def block_losses(
     """
     device = images[0].device
     together = torch.cat(list(images))
-    whole, units = undivided_design(captured, design), [number for number, block in enumerate(segment.blocks) if block.removable]
+    undivided, units = undivided_design(captured, design), [number for number, block in enumerate(segment.blocks) if block.removable]
     count = min(len(together), IMAGES, max(FEWEST, int(MACS / (captured.graph.macs * max(len(units), 1)))))
-    some = together[torch.arange(count) * len(together) // count].split(BATCH)
+    sample = together[torch.arange(count) * len(together) // count].split(BATCH)
 
     def outputs(of: BranchDesign) -> list[torch.Tensor]:
         model = build(captured, of).to(device)
-        computed = [[value for _, value in named_outputs(model(x), captured.returned)] for x in some]
+        computed = [[value for _, value in named_outputs(model(x), captured.returned)] for x in sample]
         return [torch.cat(parts) for parts in zip(*computed, strict=True)]
 
-    wanted, losses = outputs(whole), {}
+    originals, losses = outputs(undivided), {}
     for done, number in enumerate(units):
         progress(f"blocks of {segment.name}, {done} of {len(units)}")
         parts = []
-        for part in whole.segments:
+        for part in undivided.segments:
             if part.name == segment.name:
                 (scale,) = part.branches
                 part = replace(part, branches=(replace(scale, depth=scale.depth - 1, dropped=(number,)),))
             parts.append(part)
-        error = float(mean_error(outputs(replace(whole, segments=tuple(parts))), wanted))
+        error = float(mean_error(outputs(replace(undivided, segments=tuple(parts))), originals))
         losses[number] = error if error < float("inf") else float("inf")
     return losses

@@ -136,13 +136,13 @@ def _ridge(x: Floats, y: Floats, penalty: float, bounded: NDArray[np.bool_]) -> 
     z, wrong = x - mean, y - y.mean()
     free = np.ones(x.shape[1], bool)
     while True:
-        some = z[:, free]
+        columns = z[:, free]
         weights = np.zeros(x.shape[1])
-        weights[free] = np.linalg.solve(some.T @ some + penalty * np.eye(some.shape[1]), some.T @ wrong)
-        above = bounded & (weights > 0)
-        if not above.any():
+        weights[free] = np.linalg.solve(columns.T @ columns + penalty * np.eye(columns.shape[1]), columns.T @ wrong)
+        positive = bounded & (weights > 0)
+        if not positive.any():
             return float(y.mean() - mean @ weights), weights
-        free &= ~above
+        free &= ~positive
 
 
 def _penalty(x: Floats, y: Floats, bounded: NDArray[np.bool_]) -> tuple[float, Floats]:
@@ -198,7 +198,7 @@ def spearman(first: Floats, second: Floats) -> float | None:
 
 
 def _ranks(values: Floats) -> Floats:
-    less = (values[None, :] < values[:, None]).sum(1)
+    smaller = (values[None, :] < values[:, None]).sum(1)
     same = (values[None, :] == values[:, None]).sum(1)
-    result: Floats = less + (same + 1) / 2
+    result: Floats = smaller + (same + 1) / 2
     return result

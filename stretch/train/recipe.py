@@ -81,11 +81,11 @@ def root_paths(raw: dict[str, Any], folder: Path) -> None:
     """Make the paths of a recipe absolute."""
     for key in KEYS:
         *parents, last = key.split(".")
-        at: Any = raw
+        value: Any = raw
         for name in parents:
-            at = at.get(name) if isinstance(at, dict) else None
-        if isinstance(at, dict) and last in at:
-            at[last] = resolve_path(key, at[last], folder)
+            value = value.get(name) if isinstance(value, dict) else None
+        if isinstance(value, dict) and last in value:
+            value[last] = resolve_path(key, value[last], folder)
 
 
 def resolve_path(key: str, value: Any, folder: Path) -> Any:
@@ -198,10 +198,10 @@ def find_recipe(name: str) -> Path:
     path = Path(name)
     if path.is_file():
         return path
-    known = {file.stem: file for file in recipe_folder().glob("*.toml")}
-    if path.stem in known and path.parent.name in ("", "recipes"):
-        return known[path.stem]
-    raise UnknownNameError.among("recipe", name, known)
+    recipes = {file.stem: file for file in recipe_folder().glob("*.toml")}
+    if path.stem in recipes and path.parent.name in ("", "recipes"):
+        return recipes[path.stem]
+    raise UnknownNameError.among("recipe", name, recipes)
 
 
 def load_recipe(path: Path, changes: tuple[str, ...] = ()) -> Recipe:

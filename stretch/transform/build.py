@@ -33,8 +33,8 @@ def build(captured: Captured, design: BranchDesign) -> BranchedModel:
     with torch.no_grad():
         families = inherited_channels(captured, design, branched)
         sliced = [part.division is not None and part.division.weights == "slices" for part in design.segments]
-        wholes = inherited_channels(captured, undivided(design)) if any(sliced) else families
-        for part, in_slices, family, (piece, *_) in zip(design.segments, sliced, families, wholes, strict=True):
+        undivided_families = inherited_channels(captured, undivided(design)) if any(sliced) else families
+        for part, in_slices, family, (piece, *_) in zip(design.segments, sliced, families, undivided_families, strict=True):
             if in_slices:
                 fill_branch(model.segment(part.name).owner, captured, piece, part.branches[0])
                 continue
@@ -66,8 +66,10 @@ def _inherit_branches(
     """Parts of the original that the branches of a segment keep."""
     if join_of(part.join).exact:
         # Parts of one whole, of which every unit stays.
-        whole = branches[0]
-        chosen = choose_units(whole, importance(whole.source, whole.channels, captured.weights), 0, sliced=False)
+        undivided_branch = branches[0]
+        chosen = choose_units(
+            undivided_branch, importance(undivided_branch.source, undivided_branch.channels, captured.weights), 0, sliced=False
+        )
         return [InheritedChannels(branch, chosen, arriving, without_entry=True) for branch in branches]
     parts = backbone_parts(part, width(branches[0].source.by_name[branches[0].source.output].shape))
     family = []
@@ -93,8 +95,8 @@ def fill_branch(
     if only is not None:
         return
     if scale.entry == "project":
-        wanted = inherited.original_channels(inherited.branch.source.input.name)
-        load_weights(module.get_submodule(ENTRY_CONV), {"weight": _selection_weights(wanted, inherited.input_channels)})
+        original = inherited.original_channels(inherited.branch.source.input.name)
+        load_weights(module.get_submodule(ENTRY_CONV), {"weight": _selection_weights(original, inherited.input_channels)})
         norm = module.get_submodule(ENTRY_NORM)
         assert isinstance(norm, nn.BatchNorm2d)
         # With this variance the batch norm is the identity up to one bit.
@@ -120,11 +122,13 @@ def start_joins(segment: BranchedSegment, part: SegmentDesign, family: Sequence[
     if not join.convolves:
         return
     all_channels = InputChannels.of(torch.cat([inherited.backbone for inherited in family]))
-    at = start = 0
+    position = start = 0
     for scale, inherited in zip(part.branches, family, strict=True):
         backbone = inherited.backbone
-        branch_backbone = InputChannels(backbone, all_channels.share[at : at + len(backbone)]) if join.adds else InputChannels.of(backbone)
-        at += len(backbone)
+        branch_backbone = (
+            InputChannels(backbone, all_channels.share[position : position + len(backbone)]) if join.adds else InputChannels.of(backbone)
+        )
+        position += len(backbone)
         op: Op = inherited.branch.graph.by_name[JOIN_CONV]
         channels = torch.arange(start, start + op.shape[1])
         conv = segment.get_submodule(f"{safe_name(scale.processor)}.{JOIN_CONV}")

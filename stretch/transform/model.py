@@ -76,14 +76,14 @@ def statistics_of(norm: nn.modules.batchnorm._BatchNorm) -> tuple[torch.Tensor, 
 _COUNTER = "num_batches_tracked"
 
 
-def share_slices(whole: nn.Module, branch: nn.Module, taken: Mapping[str, Taken]) -> None:
+def share_slices(undivided: nn.Module, branch: nn.Module, taken: Mapping[str, Taken]) -> None:
     """Replace weights and statistics of a branch of channels by views of the whole segment's.
 
     They are views: whatever changes the whole's numbers in place changes the
     branch's. They are neither parameters nor part of a state dict, and have no
     gradients.
     """
-    owners = dict(whole.named_children())
+    owners = dict(undivided.named_children())
     for name, module in branch.named_children():
         if name not in taken:
             continue
@@ -175,10 +175,10 @@ class BranchedSegment(nn.Module):
             backward; a GPU that one narrow branch cannot fill then runs several.
     """
 
-    def __init__(self, design: SegmentDesign, branches: Sequence[ScaledBranch], whole: OpGraph | None = None) -> None:
+    def __init__(self, design: SegmentDesign, branches: Sequence[ScaledBranch], undivided: OpGraph | None = None) -> None:
         super().__init__()
         # in a tuple, so that torch does not register it: it has no weights
-        self._whole = tuple(Branch(graph) for graph in (whole,) if graph is not None)
+        self._whole = tuple(Branch(graph) for graph in (undivided,) if graph is not None)
         division = design.division
         self._taken = tuple(branch.taken for branch in branches) if division is not None and division.weights == "slices" else ()
         if self._taken:
@@ -253,20 +253,20 @@ class BranchedSegment(nn.Module):
 
     def _side_by_side(self, x: torch.Tensor) -> list[torch.Tensor]:
         """Run the first branch on the current stream, the others at the same time."""
-        here = torch.cuda.current_stream(x.device)
+        current = torch.cuda.current_stream(x.device)
         if not self._streams:
             self._streams = [torch.cuda.Stream(x.device) for _ in self.order[1:]]
         for stream in self._streams:
-            stream.wait_stream(here)
+            stream.wait_stream(current)
         others = []
         for name, stream in zip(self.order[1:], self._streams, strict=True):
             with torch.cuda.stream(stream):
                 others.append(self.get_submodule(name)(x))
         first = self.get_submodule(self.order[0])(x)
         for stream, output in zip(self._streams, others, strict=True):
-            here.wait_stream(stream)
+            current.wait_stream(stream)
             # Otherwise the allocator could reuse the memory while this stream still reads it.
-            output.record_stream(here)
+            output.record_stream(current)
             x.record_stream(stream)
         return [first, *others]
 
@@ -337,8 +337,8 @@ class BranchedModel(nn.Module):
         )
         self._chain = not backbone.sides and len(graph.outputs) == 1 and self.returned.is_single_tensor
         parts = any(part.shares_weights for part in design.segments)
-        wholes = scaled_branches(graph, undivided(design)) if parts else branched
-        for part, branches, (whole, *_) in zip(design.segments, branched, wholes, strict=True):
+        undivided_branches = scaled_branches(graph, undivided(design)) if parts else branched
+        for part, branches, (whole, *_) in zip(design.segments, branched, undivided_branches, strict=True):
             self.add_module(part.name, BranchedSegment(part, branches, whole.graph if part.shares_weights else None))
         for side, side_design in zip(backbone.sides, design.sides, strict=True):
             self.add_module(side.name, Side(side, side_design.processor))
@@ -356,8 +356,8 @@ class BranchedModel(nn.Module):
             (first, key), *others = weight.holders
             tensor = modules[first].get_parameter(key) if key in modules[first]._parameters else modules[first].get_buffer(key)
             for name, other in others:
-                held: dict[str, Any] = modules[name]._parameters if other in modules[name]._parameters else modules[name]._buffers
-                held[other] = tensor
+                holder: dict[str, Any] = modules[name]._parameters if other in modules[name]._parameters else modules[name]._buffers
+                holder[other] = tensor
         for segment in segments:
             segment._share()
 

@@ -39,12 +39,12 @@ def importance(source: OpGraph, channels: ChannelGroups, weights: dict[str, dict
         if kind_of(op.kind).weightless or kind_of(op.kind).stated:
             continue
         norm = weights[op.name]["weight"].detach().abs().flatten(1).sum(1).float()
-        at = 0
+        start = 0
         for group, per in channels.pieces[op.name]:
             units = channels.units[group]
-            part = norm[at : at + units * per].reshape(units, per).sum(1)
+            part = norm[start : start + units * per].reshape(units, per).sum(1)
             scores[group] = scores[group] + part if group in scores else part
-            at += units * per
+            start += units * per
     return scores
 
 
@@ -87,7 +87,7 @@ def kept_channels(
         arriving: Channels that arrive where the branch has no entry, else None.
     """
     first = channels.pieces[graph.input.name][0][1]
-    index, share, at = [], [], 0
+    index, share, start = [], [], 0
     for group, per in channels.pieces[name]:
         if arriving is not None and group == channels.input_group:
             # where channels are not a multiple of those that arrive, such as 3 of a grouped convolution for 2, whole units arrive
@@ -95,9 +95,9 @@ def kept_channels(
             piece, per_item = InputChannels(arriving.index[::step] // step, arriving.share[::step]), per * step // first
         else:
             piece, per_item = InputChannels.of(chosen[group]), per
-        index.append(at + (piece.index[:, None] * per_item + torch.arange(per_item)).flatten())
+        index.append(start + (piece.index[:, None] * per_item + torch.arange(per_item)).flatten())
         share.append(piece.share.repeat_interleave(per_item))
-        at += channels.units[group] * per
+        start += channels.units[group] * per
     return InputChannels(torch.cat(index), torch.cat(share))
 
 
@@ -119,13 +119,13 @@ def inherit(
     """
     channels, source = branch.channels, branch.source
     inherited: dict[str, dict[str, torch.Tensor]] = {}
-    known: dict[Pieces, InputChannels] = {}
+    cache: dict[Pieces, InputChannels] = {}
 
     def kept_inputs(name: str) -> InputChannels:
         pieces = channels.pieces[name]
-        if pieces not in known:
-            known[pieces] = kept_channels(channels, source, name, chosen, arriving)
-        return known[pieces]
+        if pieces not in cache:
+            cache[pieces] = kept_channels(channels, source, name, chosen, arriving)
+        return cache[pieces]
 
     # a branch that computes a part of the segment lacks operators of the rest, and may read what they write
     computed = {op.name for op in branch.graph.ops if op.kind != "input"}

@@ -52,7 +52,7 @@ def _reals(model: onnx.ModelProto, path: Path) -> tuple[onnx.ModelProto, dict[st
     integers: dict[str, RoundedWeights] = {}
     constants = {name: value.astype(np.float32) if value.dtype == np.float16 else value for name, value in constants.items()}
     names: dict[str, str] = {}  # source of each quantised or cast tensor
-    kept = []
+    remaining = []
     for node in graph.node:
         if node.op_type == "QuantizeLinear":
             source = names.get(node.input[0], node.input[0])
@@ -66,14 +66,14 @@ def _reals(model: onnx.ModelProto, path: Path) -> tuple[onnx.ModelProto, dict[st
         elif is_quantiser(node):
             names[node.output[0]] = names.get(node.input[0], node.input[0])
         else:
-            kept.append(node)
+            remaining.append(node)
     # An output tensor has another name before its conversion; it takes the output's name.
     results = {names.get(value.name, value.name): value.name for value in graph.output}
-    for node in kept:
+    for node in remaining:
         node.input[:] = [results.get(names.get(name, name), names.get(name, name)) for name in node.input]
         node.output[:] = [results.get(name, name) for name in node.output]
     scales = {results.get(name, name): quant for name, quant in scales.items()}
-    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in kept]
+    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in remaining]
     used = {name for node in nodes for name in node.input}
     del graph.node[:]
     graph.node.extend(nodes)

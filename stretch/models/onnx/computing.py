@@ -60,12 +60,16 @@ def fold_constant(site: OnnxSite, x: Value, numbers: Value, *, scales: bool) -> 
     if not isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d) or not isinstance(numbers, np.ndarray):
         return None
     assert isinstance(x, fx.Node)
-    whole = x.meta.get(UNSCALED, False)
-    each = isinstance(layer, nn.Linear) and numbers.shape == (layer.out_features,)
+    is_unscaled = x.meta.get(UNSCALED, False)
+    per_output = isinstance(layer, nn.Linear) and numbers.shape == (layer.out_features,)
     rank, axis = len(shape_of(x)), -1 if isinstance(layer, nn.Linear) else 1
     seen = numbers.reshape((1,) * (rank - numbers.ndim) + numbers.shape)
     by_channel = seen.ndim == rank and seen.size in (1, shape_of(x)[axis]) and seen.size == seen.shape[axis]
-    if not by_channel or numbers.dtype.kind not in "fiu" or not (whole if scales else layer.bias is None and (whole or each)):
+    if (
+        not by_channel
+        or numbers.dtype.kind not in "fiu"
+        or not (is_unscaled if scales else layer.bias is None and (is_unscaled or per_output))
+    ):
         return None
     channels = np.broadcast_to(seen.reshape(-1), (shape_of(x)[axis],)).astype(np.float32)
     weight = layer.weight.detach().numpy()
@@ -78,7 +82,7 @@ def fold_constant(site: OnnxSite, x: Value, numbers: Value, *, scales: bool) -> 
     read = x.args[0]
     assert isinstance(read, fx.Node)
     built = site.builder.module(with_weights(module, weight=weight, bias=bias), read, str(x.target))
-    built.meta[UNSCALED] = whole
+    built.meta[UNSCALED] = is_unscaled
     return built
 
 
@@ -210,9 +214,9 @@ def _shrink(site: OnnxSite) -> fx.Node:
     need(bound >= 0, f"its lambd is {bound}")
     if bias == bound:
         return site.builder.call(F.softshrink, site.x, bound)
-    kept = site.builder.call(F.hardshrink, site.x, bound)
-    moved = site.builder.call(operator.mul, site.builder.call(torch.sign, kept), bias) if bias else None
-    return kept if moved is None else site.builder.call(operator.sub, kept, moved)
+    shrunk = site.builder.call(F.hardshrink, site.x, bound)
+    moved = site.builder.call(operator.mul, site.builder.call(torch.sign, shrunk), bias) if bias else None
+    return shrunk if moved is None else site.builder.call(operator.sub, shrunk, moved)
 
 
 @rule("IsInf")
@@ -252,8 +256,8 @@ def _prelu(site: OnnxSite) -> fx.Node:
         if slope.size == 1 or (slope.size == sizes[1] == shape[1]):
             return site.builder.module(with_weights(nn.PReLU(slope.size), weight=slope.reshape(-1)), site.x, site.name)
     slopes = site.tensor(1)
-    below = site.builder.call(operator.mul, site.builder.call(torch.clamp, site.x, None, 0.0), slopes)
-    result = site.builder.call(operator.add, site.builder.call(torch.relu, site.x), below)
+    negative = site.builder.call(operator.mul, site.builder.call(torch.clamp, site.x, None, 0.0), slopes)
+    result = site.builder.call(operator.add, site.builder.call(torch.relu, site.x), negative)
     need(shape_of(result) == shape, f"its slopes have the shape {list(shape_of(slopes))} for {list(shape)}")
     return result
 
@@ -388,11 +392,11 @@ def _mean(site: OnnxSite) -> fx.Node:
     return site.builder.call(torch.mean, site.x, axes, keep)
 
 
-def _reduction(site: OnnxSite, function: Any, before: Any = None, after: Any = None, **more: Any) -> fx.Node:
+def _reduction(site: OnnxSite, function: Any, before: Any = None, after: Any = None, **options: Any) -> fx.Node:
     """A reduction of what a function makes of each element before, and what another makes of its result."""
     axes, keep = _axes(site)
     x = site.x if before is None else site.builder.call(before, site.x)
-    total = site.builder.call(function, x, dim=axes, keepdim=keep, **more)
+    total = site.builder.call(function, x, dim=axes, keepdim=keep, **options)
     return total if after is None else site.builder.call(after, total)
 
 
@@ -409,8 +413,8 @@ def _product(site: OnnxSite) -> fx.Node:
 def _largest(site: OnnxSite) -> list[fx.Node]:
     """The largest or smallest elements, in order, and their places."""
     count, axis = int(site.require_stored(1, "number").ravel()[0]), int(site.attrs.get("axis", -1))
-    called = site.builder.call(torch.topk, site.x, count, axis, bool(site.attrs.get("largest", 1)), True)
-    return [site.builder.call(operator.getitem, called, i) for i in range(site.results)]
+    result = site.builder.call(torch.topk, site.x, count, axis, bool(site.attrs.get("largest", 1)), True)
+    return [site.builder.call(operator.getitem, result, i) for i in range(site.results)]
 
 
 def _arg_reduction(site: OnnxSite, function: Any) -> fx.Node:
@@ -426,8 +430,8 @@ def _cumulative(site: OnnxSite, function: Any, neutral: float) -> fx.Node:
         widths = [0, 0] * (len(site.shape) - 1 - axis) + [1, 0]
         later = site.builder.call(F.pad, x, widths, "constant", neutral)
         x = site.builder.call(torch.narrow, later, axis, 0, site.shape[axis])
-    called = site.builder.call(function, x, axis)
-    return site.builder.call(torch.flip, called, [axis]) if back else called
+    result = site.builder.call(function, x, axis)
+    return site.builder.call(torch.flip, result, [axis]) if back else result
 
 
 RULES.update(
@@ -491,37 +495,37 @@ def _attention(site: OnnxSite) -> fx.Node:
     if flat:
         q, kv = (int(site.attrs.get(name, 0)) for name in ("q_num_heads", "kv_num_heads"))
         parts = [_split_heads(site, x, heads) for x, heads in zip(parts, (q, kv, kv), strict=True)]
-    more: dict[str, Any] = {"is_causal": True} if site.attrs.get("is_causal", 0) else {}
+    options: dict[str, Any] = {"is_causal": True} if site.attrs.get("is_causal", 0) else {}
     if shape_of(parts[0])[1] != shape_of(parts[1])[1]:
-        more["enable_gqa"] = True
+        options["enable_gqa"] = True
     scale = site.attrs.get("scale")
     mask = None if site.value(3) is None else site.tensor(3)
-    called = site.builder.call(F.scaled_dot_product_attention, *parts, mask, 0.0, scale=None if scale is None else float(scale), **more)
+    result = site.builder.call(F.scaled_dot_product_attention, *parts, mask, 0.0, scale=None if scale is None else float(scale), **options)
     if not flat:
-        return called
-    batch, heads, tokens, channels = shape_of(called)
-    turned = site.builder.call(torch.permute, called, (0, 2, 1, 3))
+        return result
+    batch, heads, tokens, channels = shape_of(result)
+    turned = site.builder.call(torch.permute, result, (0, 2, 1, 3))
     return site.builder.call(torch.reshape, turned, (batch, tokens, heads * channels))
 
 
-def _rotary_table(site: OnnxSite, i: int, what: str, sizes: Sequence[int]) -> fx.Node:
+def _rotary_table(site: OnnxSite, i: int, noun: str, sizes: Sequence[int]) -> fx.Node:
     """Cosines or sines for each token, batch × tokens × half of what turns, with an axis for the heads."""
     batch, tokens, half, axis = sizes
-    known, places = site.require_stored(i, what), site.optional_stored(3, "positions")
+    table, places = site.require_stored(i, noun), site.optional_stored(3, "positions")
     if places is not None:
         need(
             bool(
                 places.shape == (batch, tokens)
-                and known.ndim == 2
-                and known.shape[1] == half
-                and ((places >= 0) & (places < len(known))).all()
+                and table.ndim == 2
+                and table.shape[1] == half
+                and ((places >= 0) & (places < len(table))).all()
             ),
-            f"its {what} have the shape {list(known.shape)}, its positions {list(places.shape)}",
+            f"its {noun} have the shape {list(table.shape)}, its positions {list(places.shape)}",
         )
-        known = known[places]
-    if known.shape not in ((batch, tokens, half), (1, tokens, half)):
-        raise StretchError(f"its {what} have the shape {list(known.shape)}, not {[batch, tokens, half]}")
-    return site.builder.add_tensor(np.expand_dims(known, axis), f"{site.name}_{what}")
+        table = table[places]
+    if table.shape not in ((batch, tokens, half), (1, tokens, half)):
+        raise StretchError(f"its {noun} have the shape {list(table.shape)}, not {[batch, tokens, half]}")
+    return site.builder.add_tensor(np.expand_dims(table, axis), f"{site.name}_{noun}")
 
 
 @rule("RotaryEmbedding")
@@ -539,15 +543,15 @@ def _rotary(site: OnnxSite) -> fx.Node:
     cos, sin = _rotary_table(site, 1, "cosines", sizes), _rotary_table(site, 2, "sines", sizes)
     woven = bool(site.attrs.get("interleaved", 0))
     halves = (slice(0, turning, 2), slice(1, turning, 2)) if woven else (slice(0, turning // 2), slice(turning // 2, turning))
-    one, other = (builder.call(operator.getitem, x, (..., halve)) for halve in halves)
-    left, right, back, front = (builder.call(operator.mul, a, b) for a, b in ((one, cos), (other, sin), (one, sin), (other, cos)))
+    first, second = (builder.call(operator.getitem, x, (..., halve)) for halve in halves)
+    left, right, back, front = (builder.call(operator.mul, a, b) for a, b in ((first, cos), (second, sin), (first, sin), (second, cos)))
     pair = [builder.call(operator.sub, left, right), builder.call(operator.add, back, front)]
     if woven:
-        called = builder.call(torch.reshape, builder.call(torch.stack, pair, -1), (*shape_of(x)[:-1], turning))
-        pair = [called]
+        rotated = builder.call(torch.reshape, builder.call(torch.stack, pair, -1), (*shape_of(x)[:-1], turning))
+        pair = [rotated]
     rest = [] if turning == channels else [builder.call(operator.getitem, x, (..., slice(turning, channels)))]
-    called = builder.call(torch.cat, [*pair, *rest], -1) if len(pair) + len(rest) > 1 else pair[0]
-    return called if axis == 1 else builder.call(torch.reshape, called, shape)
+    rotated = builder.call(torch.cat, [*pair, *rest], -1) if len(pair) + len(rest) > 1 else pair[0]
+    return rotated if axis == 1 else builder.call(torch.reshape, rotated, shape)
 
 
 #: Where torch's gates stand among ONNX's: input, output, forget, cell there, input, forget, cell, output here; update,
@@ -559,10 +563,10 @@ _FUNCTIONS: dict[str, Any] = {"LSTM": torch.lstm, "GRU": torch.gru, "RNN": torch
 _DEFAULT_ACTIVATIONS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
 
 
-def _check_layer(site: OnnxSite, ways: int) -> None:
+def _check_layer(site: OnnxSite, directions: int) -> None:
     """Refuse what torch's layers do not compute."""
     words = [value.decode(errors="replace") if isinstance(value, bytes) else str(value) for value in site.attrs.get("activations", ())]
-    need(words in ([], _DEFAULT_ACTIVATIONS[site.op] * ways), f"its activations are {words}")
+    need(words in ([], _DEFAULT_ACTIVATIONS[site.op] * directions), f"its activations are {words}")
     if site.attrs.get("clip") or site.attrs.get("layout", 0) or site.attrs.get("input_forget", 0):
         raise StretchError("it clips, couples its gates, or has its batch first")
     need(bool(site.op != "GRU" or site.attrs.get("linear_before_reset", 0)), "it resets before its product, and torch's behind it")
@@ -570,18 +574,22 @@ def _check_layer(site: OnnxSite, ways: int) -> None:
     need(site.value(7) is None or not site.require_stored(7, "peepholes").any(), "it has peepholes")
 
 
-def _parameters(site: OnnxSite, ways: int, size: int) -> list[fx.Node]:
+def _parameters(site: OnnxSite, directions: int, size: int) -> list[fx.Node]:
     """Weights and biases of each direction, as torch's functions take them."""
     gates = len(_GATES[site.op]) * size
     weight, recurrent = site.require_stored(1, "weight"), site.require_stored(2, "recurrent weight")
     bias = site.optional_stored(3, "bias")
-    bias = np.zeros((ways, 2 * gates), np.float32) if bias is None else bias
-    if weight.shape[:2] != (ways, gates) or recurrent.shape != (ways, gates, size) or bias.shape != (ways, 2 * gates):
+    bias = np.zeros((directions, 2 * gates), np.float32) if bias is None else bias
+    if weight.shape[:2] != (directions, gates) or recurrent.shape != (directions, gates, size) or bias.shape != (directions, 2 * gates):
         raise StretchError(f"its weights have the shapes {list(weight.shape)}, {list(recurrent.shape)} and {list(bias.shape)}")
     order, (first, second) = list(_GATES[site.op]), np.split(bias, 2, axis=1)
     parts = {"weight": weight, "recurrent": recurrent, "bias": first, "recurrent_bias": second}
-    ordered = {name: part.reshape(ways, len(order), -1)[:, order].reshape(part.shape) for name, part in parts.items()}
-    return [site.builder.add_tensor(part[way], f"{site.name}_{name}_{way}") for way in range(ways) for name, part in ordered.items()]
+    ordered = {name: part.reshape(directions, len(order), -1)[:, order].reshape(part.shape) for name, part in parts.items()}
+    return [
+        site.builder.add_tensor(part[direction], f"{site.name}_{name}_{direction}")
+        for direction in range(directions)
+        for name, part in ordered.items()
+    ]
 
 
 @rule("LSTM", "GRU", "RNN")
@@ -589,19 +597,19 @@ def _recurrent(site: OnnxSite) -> list[fx.Node]:
     direction = str(site.attrs.get("direction", "forward"))
     if direction not in ("forward", "reverse", "bidirectional") or len(site.shape) != 3:
         raise StretchError(f"its direction is `{direction[:20]}`, and it reads {list(site.shape)}")
-    ways, size = 2 if direction == "bidirectional" else 1, int(site.attrs.get("hidden_size", 0))
-    _check_layer(site, ways)
+    directions, size = 2 if direction == "bidirectional" else 1, int(site.attrs.get("hidden_size", 0))
+    _check_layer(site, directions)
     steps, batch = site.shape[:2]
-    states = [_state(site, i, (ways, batch, size)) for i in (5, 6)[: 2 if site.op == "LSTM" else 1]]
+    states = [_state(site, i, (directions, batch, size)) for i in (5, 6)[: 2 if site.op == "LSTM" else 1]]
     builder = site.builder
     x = builder.call(torch.flip, site.x, [0]) if direction == "reverse" else site.x
     state: Any = tuple(states) if site.op == "LSTM" else states[0]
-    parameters = _parameters(site, ways, size)
-    called = builder.call(_FUNCTIONS[site.op], x, state, parameters, True, 1, 0.0, False, ways == 2, False)
-    results = [builder.call(operator.getitem, called, i) for i in range(min(site.results, 1 + len(states)))]
-    whole = builder.call(torch.reshape, results[0], (steps, batch, ways, size))
-    whole = builder.call(torch.permute, whole, (0, 2, 1, 3))
-    return [builder.call(torch.flip, whole, [0]) if direction == "reverse" else whole, *results[1:]]
+    parameters = _parameters(site, directions, size)
+    results_node = builder.call(_FUNCTIONS[site.op], x, state, parameters, True, 1, 0.0, False, directions == 2, False)
+    results = [builder.call(operator.getitem, results_node, i) for i in range(min(site.results, 1 + len(states)))]
+    sequence = builder.call(torch.reshape, results[0], (steps, batch, directions, size))
+    sequence = builder.call(torch.permute, sequence, (0, 2, 1, 3))
+    return [builder.call(torch.flip, sequence, [0]) if direction == "reverse" else sequence, *results[1:]]
 
 
 def _state(site: OnnxSite, i: int, shape: tuple[int, ...]) -> fx.Node:

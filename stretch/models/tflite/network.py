@@ -136,8 +136,8 @@ class TfliteSite(OperatorInputs[TfliteView]):
         if not number:
             return node
         need(number in ACTIVATIONS, f"its activation is number {number}, which torch has not")
-        function, *more = ACTIVATIONS[number]
-        return self.builder.call(function, node, *more)
+        function, *options = ACTIVATIONS[number]
+        return self.builder.call(function, node, *options)
 
 
 #: Activations by their number in the format: a function of torch and its arguments.
@@ -176,7 +176,7 @@ def align_operands(site: TfliteSite, operands: Sequence[int]) -> tuple[list[Any]
         return [value.node if isinstance(value, TfliteView) else value for value in values], seen[0]
     images = [item for item in seen if item.form == "image"]
     if images and max(len(site.shape(i)) for i in operands) == 4:
-        return [value if one else _as_image(site, i) for i, value, one in zip(operands, values, single, strict=True)], images[0]
+        return [value if is_single else _as_image(site, i) for i, value, is_single in zip(operands, values, single, strict=True)], images[0]
     return [
         site.in_file_order(i) if isinstance(value, TfliteView) else value for i, value in zip(operands, values, strict=True)
     ], TfliteView(seen[0].node)
@@ -185,13 +185,13 @@ def align_operands(site: TfliteSite, operands: Sequence[int]) -> tuple[list[Any]
 def _as_image(site: TfliteSite, i: int) -> Any:
     """An input with four axes, of which the channels are the second."""
     value, shape = site.value(i), site.shape(i)
-    whole = (1,) * (4 - len(shape)) + shape
+    padded = (1,) * (4 - len(shape)) + shape
     if isinstance(value, np.ndarray):
-        return value.reshape(whole).transpose(0, 3, 1, 2)
+        return value.reshape(padded).transpose(0, 3, 1, 2)
     if site.seen(i).form == "image":
         return site.seen(i).node
     x = site.in_file_order(i)
-    return permute_axes(site.builder, x if whole == shape else site.builder.call(torch.reshape, x, whole), (0, 3, 1, 2))
+    return permute_axes(site.builder, x if padded == shape else site.builder.call(torch.reshape, x, padded), (0, 3, 1, 2))
 
 
 #: Writes what an operator computes, and gives its results.

@@ -122,8 +122,8 @@ def _arg_reduction(site: TfliteSite) -> TfliteView:
 
 @rule("CUMSUM")
 def _cum_sum(site: TfliteSite) -> TfliteView:
-    ways = {name: int(bool(site.settings.get(name))) for name in ("exclusive", "reverse")}
-    return TfliteView(site.onnx("CumSum", [site.in_file_order(), np.array(_axes(site))], **ways))
+    flags = {name: int(bool(site.settings.get(name))) for name in ("exclusive", "reverse")}
+    return TfliteView(site.onnx("CumSum", [site.in_file_order(), np.array(_axes(site))], **flags))
 
 
 def _along_last_axis(op: str, site: TfliteSite) -> TfliteView:
@@ -198,8 +198,8 @@ def _reshape_view(builder: Builder, seen: TfliteView, shape: list[int]) -> Tflit
     before = seen.shape
     need(shape.count(-1) <= 1 and min(shape, default=0) >= -1, f"it makes the shape {shape}")
     if -1 in shape:
-        known = -prod(shape)
-        shape = [n if n != -1 else prod(before) // known if known else 0 for n in shape]
+        divisor = -prod(shape)
+        shape = [n if n != -1 else prod(before) // divisor if divisor else 0 for n in shape]
     need(prod(shape) == prod(before), f"it makes {shape} of {list(before)}")
     if tuple(shape) == before:
         return seen
@@ -258,8 +258,8 @@ def _concat(site: TfliteSite) -> TfliteView:
 
 @rule("SPLIT", "SPLIT_V")
 def _split(site: TfliteSite) -> list[TfliteView]:
-    at, which = (1, 0) if site.code == "SPLIT" else (0, 2)
-    order = _in_known_order(site, at)
+    axis_input, which = (1, 0) if site.code == "SPLIT" else (0, 2)
+    order = _in_known_order(site, axis_input)
     axis = _axis(order, site.numbers(which, "axis")[0])
     size = shape_of(order.node)[axis]
     if site.code == "SPLIT":
@@ -282,15 +282,15 @@ def _slice_bounds(site: TfliteSite, *bounds: Sequence[int]) -> TfliteView:
 @rule("SLICE")
 def _slice(site: TfliteSite) -> TfliteView:
     begins, sizes, shape = site.numbers(1, "begin"), site.numbers(2, "size"), site.shape()
-    ends = [whole if size == -1 else begin + size for begin, size, whole in zip(begins, sizes, shape, strict=False)]
-    fits = all(0 <= begin < end <= whole for begin, end, whole in zip(begins, ends, shape, strict=False))
+    ends = [extent if size == -1 else begin + size for begin, size, extent in zip(begins, sizes, shape, strict=False)]
+    fits = all(0 <= begin < end <= extent for begin, end, extent in zip(begins, ends, shape, strict=False))
     need(fits and len(begins) == len(sizes) == len(shape), f"it cuts {begins} and {sizes} out of {list(shape)}")
     return _slice_bounds(site, begins, ends, [1] * len(shape))
 
 
 @rule("STRIDED_SLICE")
 def _strided_slice(site: TfliteSite) -> TfliteView:
-    begins, ends, strides = (site.numbers(i, what) for i, what in ((1, "begin"), (2, "end"), (3, "strides")))
+    begins, ends, strides = (site.numbers(i, noun) for i, noun in ((1, "begin"), (2, "end"), (3, "strides")))
     shape = site.shape()
     # read even where no axis asks for them
     at_first, at_last, shrinks = (site.setting(f"{name}_mask") for name in ("begin", "end", "shrink_axis"))
@@ -410,8 +410,10 @@ def _pool(site: TfliteSite) -> TfliteView:
     """Padding is left out of means."""
     x = site.image()
     kernel, stride = _steps(site, "filter_height", "filter_width"), _steps(site, "stride_h", "stride_w")
-    whole = tuple(kernel) == shape_of(x)[2:] and (_padding(site) == "VALID" or all(s >= k for s, k in zip(stride, kernel, strict=True)))
-    if site.code == "AVERAGE_POOL_2D" and whole:
+    covers_image = tuple(kernel) == shape_of(x)[2:] and (
+        _padding(site) == "VALID" or all(s >= k for s, k in zip(stride, kernel, strict=True))
+    )
+    if site.code == "AVERAGE_POOL_2D" and covers_image:
         return TfliteView(site.apply_activation(site.onnx("GlobalAveragePool", [x])), "image")
     op = "MaxPool" if site.code == "MAX_POOL_2D" else "AveragePool"
     return TfliteView(site.apply_activation(site.onnx(op, [x], kernel_shape=kernel, strides=stride, auto_pad=_padding(site))), "image")
@@ -420,23 +422,23 @@ def _pool(site: TfliteSite) -> TfliteView:
 @rule("TRANSPOSE_CONV")
 def _transposed_convolution(site: TfliteSite) -> TfliteView:
     """Its first input is the shape that it makes; surplus rows of SAME are cut off, the odd row behind."""
-    wanted, x = site.numbers(0, "shape"), site.image(2)
+    result_shape, x = site.numbers(0, "shape"), site.image(2)
     weight, bias = _weights(site, 1)
     weight = weight.transpose(3, 0, 1, 2)
     kernel, stride = weight.shape[2:], _steps(site, "stride_h", "stride_w")
-    if len(wanted) != 4 or weight.shape[0] != shape_of(x)[1]:
-        raise StretchError(f"its weight of shape {list(weight.shape)} does not make {wanted} of {list(shape_of(x))}")
-    whole = [(size - 1) * s + k for size, s, k in zip(shape_of(x)[2:], stride, kernel, strict=True)]
-    total = [have - want for have, want in zip(whole, wanted[1:3], strict=True)]
+    if len(result_shape) != 4 or weight.shape[0] != shape_of(x)[1]:
+        raise StretchError(f"its weight of shape {list(weight.shape)} does not make {result_shape} of {list(shape_of(x))}")
+    full_sizes = [(size - 1) * s + k for size, s, k in zip(shape_of(x)[2:], stride, kernel, strict=True)]
+    total = [have - size for have, size in zip(full_sizes, result_shape[1:3], strict=True)]
     before = [max(0, n) // 2 if site.setting("padding") == _SAME else 0 for n in total]
-    more = [max(0, -n) for n in total]
-    if any(m >= s for m, s in zip(more, stride, strict=True) if m):
-        raise StretchError(f"it makes {wanted} of {list(shape_of(x))}, more than its windows reach")
-    even = all(n == 2 * b - m for n, b, m in zip(total, before, more, strict=True))
+    missing = [max(0, -n) for n in total]
+    if any(m >= s for m, s in zip(missing, stride, strict=True) if m):
+        raise StretchError(f"it makes {result_shape} of {list(shape_of(x))}, more than its windows reach")
+    even = all(n == 2 * b - m for n, b, m in zip(total, before, missing, strict=True))
     pads = before * 2 if even else [0] * 4
-    result = site.onnx("ConvTranspose", [x, weight, bias], strides=stride, pads=pads, output_padding=more)
+    result = site.onnx("ConvTranspose", [x, weight, bias], strides=stride, pads=pads, output_padding=missing)
     for axis in () if even else (0, 1):
-        result = site.builder.call(torch.narrow, result, 2 + axis, before[axis], wanted[1 + axis])
+        result = site.builder.call(torch.narrow, result, 2 + axis, before[axis], result_shape[1 + axis])
     return TfliteView(site.apply_activation(result), "image")
 
 
@@ -452,10 +454,10 @@ def _sizes(site: TfliteSite) -> list[int]:
 
 @rule("RESIZE_BILINEAR")
 def _bilinear(site: TfliteSite) -> TfliteView:
-    x, ways = site.image(), [way for name, way in _COORDINATES.items() if site.settings.get(name)]
-    need(len(ways) <= 1, "it aligns both the corners and the centres of pixels")
+    x, modes = site.image(), [mode for name, mode in _COORDINATES.items() if site.settings.get(name)]
+    need(len(modes) <= 1, "it aligns both the corners and the centres of pixels")
     sizes = np.array([*shape_of(x)[:2], *_sizes(site)])
-    coordinates = ways[0] if ways else "asymmetric"
+    coordinates = modes[0] if modes else "asymmetric"
     return TfliteView(site.onnx("Resize", [x, None, None, sizes], mode="linear", coordinate_transformation_mode=coordinates), "image")
 
 
@@ -470,6 +472,6 @@ def _nearest(site: TfliteSite) -> TfliteView:
 def _nearest_pixels(new: int, old: int, aligned: bool, half: bool) -> np.ndarray:
     """The old pixel for each new one (`GetNearestNeighbor` of LiteRT's reference kernels), in single precision as there."""
     scale = np.float32((old - 1) / (new - 1)) if aligned and new > 1 else np.float32(old / new)
-    at = (np.arange(new, dtype=np.float32) + np.float32(0.5 if half else 0.0)) * scale
-    floor = np.floor(at + np.float32(0.5)) if aligned else np.floor(at)
+    positions = (np.arange(new, dtype=np.float32) + np.float32(0.5 if half else 0.0)) * scale
+    floor = np.floor(positions + np.float32(0.5)) if aligned else np.floor(positions)
     return np.asarray(np.clip(floor, 0, old - 1), np.int64)

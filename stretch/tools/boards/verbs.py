@@ -29,7 +29,7 @@ from stretch.report.execution import run_page
 _MAX_BYTES = 256 << 20
 
 
-def run_there(out: Output, where: BoardTarget, bundle: Bundle, options: RunOptions) -> None:
+def run_there(out: Output, board_target: BoardTarget, bundle: Bundle, options: RunOptions) -> None:
     """Run a bundle on a board, and copy its timeline and table back."""
     files = {"trace": options.trace, "csv": options.table}
     places = [f"{name}={target}" for name, target in options.mapping.items()]
@@ -40,13 +40,15 @@ def run_there(out: Output, where: BoardTarget, bundle: Bundle, options: RunOptio
     if options.input_file is not None:
         # a wrong file is reported before anything is copied
         read_npy(options.input_file, "input")
-    with open_board(where, out) as board:
+    with open_board(board_target, out) as board:
         bundle_there, folder = board.copy_bundle(bundle), board.scratch()
         copied = {"input": None if options.input_file is None else board.copy_file(folder, options.input_file)}
-        wanted = {flag: path for flag, path in files.items() if path is not None}
-        raw_answer = board.run(["run", bundle_there, *words, *flags(False, **copied, **{flag: flag for flag in wanted})], folder, out.note)
+        given_files = {flag: path for flag, path in files.items() if path is not None}
+        raw_answer = board.run(
+            ["run", bundle_there, *words, *flags(False, **copied, **{flag: flag for flag in given_files})], folder, out.note
+        )
         answer = read_run_answer(raw_answer)
-        for flag, path in wanted.items():
+        for flag, path in given_files.items():
             write_whole(path, board.fetch(f"{folder}/{flag}", _MAX_BYTES), "trace")
         answer = replace(answer, bundle=bundle.path, trace=files["trace"], csv=files["csv"], on=board.answer)
     # the board's own words were passed on already
@@ -54,7 +56,7 @@ def run_there(out: Output, where: BoardTarget, bundle: Bundle, options: RunOptio
     out.show(answer, lambda answer: run_page(answer, (), None))
 
 
-def measure_there(out: Output, where: BoardTarget, options: ProfileOptions) -> None:
+def measure_there(out: Output, target: BoardTarget, options: ProfileOptions) -> None:
     """Profile a board."""
     name, folder = options.name, options.folder
     check_target(name, folder)
@@ -63,37 +65,37 @@ def measure_there(out: Output, where: BoardTarget, options: ProfileOptions) -> N
             f"{folder / f'{name}.measurements'} has measurements already", "go on with them by --resume, or choose another --name or --out"
         )
     words = flags(out.quiet, processors=list(options.processors), budget=options.budget, networks=options.networks)
-    with open_board(where, out) as board:
+    with open_board(target, out) as board:
         try:
             answer = profile_there(board, name, folder, words, options.resume, out.note)
         except KeyboardInterrupt:
-            out.note(f"the measurements are kept on {where.host}; continue with --resume")
+            out.note(f"the measurements are kept on {target.host}; continue with --resume")
             raise
         data = {key: value for key, value in answer.items() if key not in ("schema", "version")} | {"on": board.answer}
     out.emit(data, lambda console: show_profile(console, data))
 
 
-def profile_there(board: Board, name: str, out: Path, words: Sequence[str], resume: bool, said: Callable[[str], None]) -> dict[str, Any]:
+def profile_there(board: Board, name: str, out: Path, words: Sequence[str], resume: bool, report: Callable[[str], None]) -> dict[str, Any]:
     """Measure on a board and write ``<name>.toml``, ``<name>.fit.json`` and ``<name>.measurements`` here.
 
     The measurements stay on the board until all are copied, so that an interruption loses nothing.
     """
-    there, measurements = f"profiles/{name}", f"{name}.measurements"
-    known = {path.name: path for path in (out / measurements).iterdir() if path.is_file()} if (out / measurements).is_dir() else {}
-    kept = board.keeps(f"{there}/{measurements}")
-    if kept and not resume:
+    remote, measurements = f"profiles/{name}", f"{name}.measurements"
+    files = {path.name: path for path in (out / measurements).iterdir() if path.is_file()} if (out / measurements).is_dir() else {}
+    is_kept = board.keeps(f"{remote}/{measurements}")
+    if is_kept and not resume:
         raise StretchError(
             f"{board.host} keeps measurements for `{name}` of a run that did not come to its end",
             "go on with them by --resume, or choose another --name",
         )
-    if not kept:
-        board.copy_folder(f"{there}/{measurements}" if known else there, known)
-    answer = board.run(["profile", f"--name={name}", "--out=.", *words, *(["--resume"] if resume else [])], there, said, answer_board)
+    if not is_kept:
+        board.copy_folder(f"{remote}/{measurements}" if files else remote, files)
+    answer = board.run(["profile", f"--name={name}", "--out=.", *words, *(["--resume"] if resume else [])], remote, report, answer_board)
     with tempfile.TemporaryDirectory(dir=out, prefix=f".{name}.") as folder:
         draft = Path(folder) / f"{name}.toml"
         (draft.parent / measurements).mkdir()
         for file in (draft.name, fit_path(draft).name, *(f"{measurements}/{part}" for part in (SOURCE, NETWORKS, LATENCIES, KERNELS))):
-            (draft.parent / file).write_bytes(board.fetch(f"{there}/{file}", _MAX_BYTES))
+            (draft.parent / file).write_bytes(board.fetch(f"{remote}/{file}", _MAX_BYTES))
         load_device(draft)
         load_measurements(draft.parent / measurements)
         with deferred_interrupts():
@@ -104,7 +106,7 @@ def profile_there(board: Board, name: str, out: Path, words: Sequence[str], resu
             (out / fit_path(draft).name).unlink(missing_ok=True)
             os.replace(draft, out / draft.name)
             os.replace(fit_path(draft), out / fit_path(draft).name)
-    board.remove(there)
+    board.remove(remote)
     return answer | {"file": str(out / f"{name}.toml"), "measurements": str(out / measurements)}
 
 

@@ -30,8 +30,8 @@ def _write(
 
 
 def _page(answer: "EmitAnswer") -> Page:
-    what = f"{answer.network} in {answer.segments} segments" if answer.branched else answer.network
-    lines = [f"{what}: {len(answer.files)} files, outputs differ by {answer.max_error:.1e} of the largest"]
+    subject = f"{answer.network} in {answer.segments} segments" if answer.branched else answer.network
+    lines = [f"{subject}: {len(answer.files)} files, outputs differ by {answer.max_error:.1e} of the largest"]
     return written_page((), (), [*lines, f"from {answer.package.name} import load  # in {answer.package.absolute().parent}"])
 
 

@@ -78,8 +78,8 @@ def literal(value: Any) -> str:
 
 def sequence_code(value: tuple[Any, ...] | list[Any], elements: Iterable[str]) -> str:
     """A tuple or list of elements that are code already."""
-    inside = ", ".join(elements)
-    return f"[{inside}]" if isinstance(value, list) else f"({inside},)" if len(value) == 1 else f"({inside})"
+    elements_text = ", ".join(elements)
+    return f"[{elements_text}]" if isinstance(value, list) else f"({elements_text},)" if len(value) == 1 else f"({elements_text})"
 
 
 def call(name: str, *arguments: Any, **settings: Any) -> str:
@@ -249,11 +249,11 @@ def _subsample(op: Op, shapes: list[Shape]) -> OperatorCode:
 @codes.register("rearrange")
 def _rearrange(op: Op, shapes: list[Shape]) -> OperatorCode:
     split, order, pixels = (ints(op.attrs, key) for key in ("split", "order", "pixels"))
-    put = f".flatten(2).unflatten(2, {literal(pixels)})"
+    restore = f".flatten(2).unflatten(2, {literal(pixels)})"
     if order == tuple(range(len(order))):
-        return OperatorCode(f"{{0}}{put}")
+        return OperatorCode(f"{{0}}{restore}")
     axes = ", ".join(map(str, (0, 1, *(axis + 2 for axis in order))))
-    return OperatorCode(f"{{0}}.flatten(2).unflatten(2, {literal(split)}).permute({axes}){put}")
+    return OperatorCode(f"{{0}}.flatten(2).unflatten(2, {literal(split)}).permute({axes}){restore}")
 
 
 @codes.register("conv")
@@ -348,11 +348,11 @@ def _argument(value: Any, expressions: _Expressions) -> str:
         return f"[{', '.join(_argument(element, expressions) for element in value)}]"
     if not isinstance(value, dict):
         return literal(value)
-    (key, what), *_ = (item for item in value.items() if item[0] != "result")
+    (key, content), *_ = (item for item in value.items() if item[0] != "result")
     if key == "read":
-        return f"{{{int(what)}}}"
+        return f"{{{int(content)}}}"
     if key == "constant":
-        return f"{ATTRIBUTE_PLACEHOLDER}_constant_{int(what)}"
+        return f"{ATTRIBUTE_PLACEHOLDER}_constant_{int(content)}"
     if key == "call":
-        return expressions.of(int(what), int(value.get("result", expressions.results[what])))
-    return f"torch.{str(type_of(what)).removeprefix('torch.')}" if key == "dtype" else f'float("{float(what)}")'
+        return expressions.of(int(content), int(value.get("result", expressions.results[content])))
+    return f"torch.{str(type_of(content)).removeprefix('torch.')}" if key == "dtype" else f'float("{float(content)}")'

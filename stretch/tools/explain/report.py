@@ -25,11 +25,11 @@ def runtime_page(explanation: RuntimeExplanation) -> Page:
 
 def runtime_lines(explanation: RuntimeExplanation) -> list[str]:
     """The counts, the first unsupported operator and the fix, a line each."""
-    on, there = sum(op.taken is True for op in explanation.operators), sum(op.taken is not None for op in explanation.operators)
+    on, answered = sum(op.taken is True for op in explanation.operators), sum(op.taken is not None for op in explanation.operators)
     share = "" if explanation.share is None else f", {100 * explanation.share:.0f} % of the MACs"
     parts = "partition" if explanation.partitions == 1 else "partitions"
     lines = [
-        f"{explanation.runtime}, {explanation.device}: takes {on} of {there} operators{share}, in {explanation.partitions} {parts}, copies {explanation.copies}"
+        f"{explanation.runtime}, {explanation.device}: takes {on} of {answered} operators{share}, in {explanation.partitions} {parts}, copies {explanation.copies}"
     ]
     if not explanation.obstacles:
         return [*lines, "all operators are supported"]

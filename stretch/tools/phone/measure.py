@@ -146,12 +146,12 @@ class Phone:
         """Run a command on the device and give what it printed (`limit`: seconds; those of the phone if None)."""
         return self._adb(["shell", shlex.join(command)], f"run {command[0]} on the phone", limit).stdout
 
-    def attempt(self, command: Sequence[str], what: str) -> CallResult:
+    def attempt(self, command: Sequence[str], activity: str) -> CallResult:
         """Run a command that may fail on the device; `what` names it in messages."""
-        return self._adb(["shell", shlex.join(command)], what, checked=False)
+        return self._adb(["shell", shlex.join(command)], activity, checked=False)
 
-    def _adb(self, words: Sequence[str], what: str, limit: float | None = None, *, checked: bool = True) -> CallResult:
-        return call(self.program, ["-s", self.serial, *words], what, limit or self.limit, checked=checked)
+    def _adb(self, words: Sequence[str], activity: str, limit: float | None = None, *, checked: bool = True) -> CallResult:
+        return call(self.program, ["-s", self.serial, *words], activity, limit or self.limit, checked=checked)
 
     def remove_folder(self) -> bool:
         """Remove the folder; whether that was possible."""
@@ -180,7 +180,7 @@ def find_phone(serial: str | None, limit: float) -> Phone:
     state = states[chosen]
     if state != "device":
         problem, hint = next(
-            (explanation for known, explanation in _STATES.items() if state.startswith(known)),
+            (explanation for prefix, explanation in _STATES.items() if state.startswith(prefix)),
             (f"is in the state `{state}`", "look at `adb devices`"),
         )
         raise StretchError(f"the device `{chosen}` {problem}", hint)
@@ -205,7 +205,7 @@ def workspace(phone: Phone) -> Iterator[Phone]:
         raise StretchError(f"cannot remove {phone.folder} from the phone", "remove it once the phone is there again")
 
 
-def call(program: str, words: Sequence[str], what: str, limit: float, *, checked: bool = True) -> CallResult:
+def call(program: str, words: Sequence[str], activity: str, limit: float, *, checked: bool = True) -> CallResult:
     """Run `adb` (`limit`: seconds after which it is ended)."""
     try:
         ended = subprocess.run(
@@ -219,18 +219,18 @@ def call(program: str, words: Sequence[str], what: str, limit: float, *, checked
         )
     except subprocess.TimeoutExpired as error:
         raise StretchError(
-            f"cannot {what}: adb did not end within {limit:g} s", "look at the phone, or allow more with --time-limit"
+            f"cannot {activity}: adb did not end within {limit:g} s", "look at the phone, or allow more with --time-limit"
         ) from error
     except OSError as error:
         raise StretchError(f"cannot run {program}: {error.strerror}") from error
     if ended.returncode == 0:
         return ended
     if _GONE.search(ended.stderr):
-        raise StretchError(f"cannot {what}: the device is gone ({reason_of(ended)})", "plug it in again and repeat the command")
+        raise StretchError(f"cannot {activity}: the device is gone ({reason_of(ended)})", "plug it in again and repeat the command")
     if "No space left on device" in ended.stderr + ended.stdout:
-        raise StretchError(f"cannot {what}: there is no space left there", f"free some space below {ROOT}")
+        raise StretchError(f"cannot {activity}: there is no space left there", f"free some space below {ROOT}")
     if checked:
-        raise StretchError(f"cannot {what}: {reason_of(ended)}")
+        raise StretchError(f"cannot {activity}: {reason_of(ended)}")
     return ended
 
 
@@ -454,7 +454,7 @@ def phone_processors(profile: DeviceProfile, core_set: str | None, npu: bool) ->
     return measured_places
 
 
-def signature_tasks(bundle: Bundle, where: Sequence[PhoneProcessor]) -> list[SignatureWork]:
+def signature_tasks(bundle: Bundle, processors: Sequence[PhoneProcessor]) -> list[SignatureWork]:
     """Every signature of a subgraph on every processor that takes its precision.
 
     Joins are left out: the profile has their time as that of a link.
@@ -463,11 +463,11 @@ def signature_tasks(bundle: Bundle, where: Sequence[PhoneProcessor]) -> list[Sig
     signature_works = [
         SignatureWork(sub.name, sub.segment, f"{model}:{sub.name}", COMPUTES[place.target][sub.precision], place)
         for sub in bundle.manifest.subgraphs
-        for place in where
+        for place in processors
         if sub.precision in COMPUTES[place.target]
     ]
     if not signature_works:
-        raise StretchError(f"{bundle.path} has no subgraph that can be measured on {', '.join(place.name for place in where)}")
+        raise StretchError(f"{bundle.path} has no subgraph that can be measured on {', '.join(place.name for place in processors)}")
     return signature_works
 
 
@@ -516,17 +516,17 @@ def pair(operators: Sequence[ProfiledOperator], kernels: Sequence[Kernel], order
     if all(_KERNEL_NAME.fullmatch(operator.name) for operator in operators):
         return _by_name(operators, kernels)
     place = {name: number for number, name in enumerate(order)}
-    inside = sorted(kernels, key=lambda kernel: min((place[name] for name in kernel.ops if name in place), default=len(place)))
-    wanted = [kernel for kernel in inside if kernel.cost.kind in _KINDS]
-    known = ((next((kind for kind, words in _KERNEL_KINDS if words.search(operator.kind)), None), operator) for operator in operators)
-    lines = [(kind, operator) for kind, operator in known if kind is not None]
+    ordered = sorted(kernels, key=lambda kernel: min((place[name] for name in kernel.ops if name in place), default=len(place)))
+    multiplying = [kernel for kernel in ordered if kernel.cost.kind in _KINDS]
+    kinds = ((next((kind for kind, words in _KERNEL_KINDS if words.search(operator.kind)), None), operator) for operator in operators)
+    lines = [(kind, operator) for kind, operator in kinds if kind is not None]
     # a convolution of one pixel is a matrix product, and a product of one group may be either
-    both = {"conv", "linear"}
-    same = len(wanted) == len(lines) and all(
-        (own := _KINDS[kernel.cost.kind]) == kind or (kernel.cost.pixels == 1 and {own, kind} == both)
-        for kernel, (kind, _) in zip(wanted, lines, strict=True)
+    interchangeable = {"conv", "linear"}
+    same = len(multiplying) == len(lines) and all(
+        (own := _KINDS[kernel.cost.kind]) == kind or (kernel.cost.pixels == 1 and {own, kind} == interchangeable)
+        for kernel, (kind, _) in zip(multiplying, lines, strict=True)
     )
-    return [(kernel, line.ms) for kernel, (_, line) in zip(wanted, lines, strict=True)] if same else []
+    return [(kernel, line.ms) for kernel, (_, line) in zip(multiplying, lines, strict=True)] if same else []
 
 
 def _by_name(operators: Sequence[ProfiledOperator], kernels: Sequence[Kernel]) -> list[tuple[Kernel, float]]:
@@ -555,16 +555,16 @@ class PhoneTable:
 
     def add(self, bundle: Bundle, work: SignatureWork, spoken: BenchmarkOutput, kernels: list[tuple[Kernel, float]]) -> None:
         """Add a signature, and have it on disk."""
-        graph, where = graph_of(bundle, work), self.where(work)
-        known = self.table.graphs.get(graph.name)
-        if known is not None and known.to_json() != graph.to_json():
+        graph, key = graph_of(bundle, work), self.where(work)
+        stored = self.table.graphs.get(graph.name)
+        if stored is not None and stored.to_json() != graph.to_json():
             raise StretchError(
                 f"{self.table.folder} has another network called `{graph.name}`", "choose another folder with --measurements"
             )
-        rows = [KernelLatency(*where, kernel.name, "", **kernel.cost._asdict(), ms=ms) for kernel, ms in kernels]
+        rows = [KernelLatency(*key, kernel.name, "", **kernel.cost._asdict(), ms=ms) for kernel, ms in kernels]
         # relatives of a signature, which are left out with it when a fit is judged, are the branches of its segment
         family = f"{bundle.manifest.model.name}:{work.segment}"
-        self.table.add(graph, family, Latency(*where, spoken.ms, spoken.std_ms), rows)
+        self.table.add(graph, family, Latency(*key, spoken.ms, spoken.std_ms), rows)
         self.table.save()
 
 
@@ -572,9 +572,9 @@ def open_table(folder: Path, device: str, benchmark: Path, works: list[Signature
     """The measurements in a folder, or none yet."""
     digest = hashlib.sha256(read_bytes(benchmark, "program", MAX_BYTES)).hexdigest()[:12]
     opened = PhoneTable(MeasurementTable.open(folder, external_source(device), resume=True), device, f"benchmark_model {digest}")
-    known = {(row.device, row.network, row.processor, row.core_set, row.precision, row.runtime) for row in opened.table.latencies}
+    measured = {(row.device, row.network, row.processor, row.core_set, row.precision, row.runtime) for row in opened.table.latencies}
     for work in works:
-        if opened.where(work) in known:
+        if opened.where(work) in measured:
             raise StretchError(
                 f"{folder} has a time of {work.network} on {work.place.name} already", "choose another folder with --measurements"
             )
@@ -589,23 +589,23 @@ def measured_row(
     Kernels are those of the fusion rules of `backend`; `content` is that of the bundle's TFLite file.
     """
     asked = replace(asked, signature=work.signature, target=work.place.target, threads=work.place.threads)
-    what = f"measure {work.signature} on {work.place.name}"
+    activity = f"measure {work.signature} on {work.place.name}"
     kernels: list[tuple[Kernel, float]] = []
-    ended, spoken = phone.attempt(asked.command(), what), None
+    ended, spoken = phone.attempt(asked.command(), activity), None
     if ended.returncode == 0:
         spoken = parse_benchmark_output(ended.stderr + ended.stdout, work.place.target)
     reason = f"benchmark_model failed: {reason_of(ended)}" if spoken is None else spoken.elsewhere
     if spoken is not None and reason is None:
-        if phone.attempt(asked.command(f"{phone.folder}/{PROFILE}"), what).returncode == 0:
+        if phone.attempt(asked.command(f"{phone.folder}/{PROFILE}"), activity).returncode == 0:
             kernels = _kernels(bundle, content, phone, backend, work)
         table.add(bundle, work, spoken, kernels)
-    told = spoken if reason is None else None
+    benchmark = spoken if reason is None else None
     return SignatureRow(
         signature=work.signature,
         processor=work.place.name,
         precision=work.precision,
-        ms=None if told is None else told.ms,
-        std_ms=None if told is None else told.std_ms,
+        ms=None if benchmark is None else benchmark.ms,
+        std_ms=None if benchmark is None else benchmark.std_ms,
         kernels=len(kernels),
         reason=reason,
     )
@@ -642,15 +642,15 @@ def measure(bundle: Bundle, request: PhoneRequest, x: NDArray[Any], step: Step =
     mask = mask_of(request.cores)
     libraries = _files(request)
     npu = any("Dispatch" in path.name for path in libraries)
-    named = request.profile or bundle.manifest.device
-    profile = load_device(named)
-    where = phone_processors(profile, request.core_set, npu)
-    wanted = signature_tasks(bundle, where) if request.benchmark else []
+    profile_name = request.profile or bundle.manifest.device
+    profile = load_device(profile_name)
+    processors = phone_processors(profile, request.core_set, npu)
+    tasks = signature_tasks(bundle, processors) if request.benchmark else []
     phone = find_phone(request.serial, request.limit)
     # as a name in tables
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", phone.property("ro.product.model")).strip("-._")[:MAX_NAME] or "phone"
     version = phone.property("ro.build.version.release")
-    table = None if request.benchmark is None else open_table(request.measurements, name, request.benchmark, wanted)
+    table = None if request.benchmark is None else open_table(request.measurements, name, request.benchmark, tasks)
     rows: list[SignatureRow] = []
     with tempfile.TemporaryDirectory() as folder, workspace(phone):
         scratch = Path(folder)
@@ -662,31 +662,31 @@ def measure(bundle: Bundle, request: PhoneRequest, x: NDArray[Any], step: Step =
         if request.benchmark is not None and table is not None:
             program = phone.push(request.benchmark, PROGRAM, program=True)
             asked = AdbCall(program, graph, "", "cpu", 1, request.runs, request.warmup, mask, phone.folder)
-            for work in wanted:
+            for work in tasks:
                 step(f"{work.signature} on {work.place.name}")
                 rows.append(measured_row(bundle, content, phone, asked, table, profile.processors[work.place.family].backend, work))
-        beside = None
+        runner_row = None
         if request.runner is not None:
             step("all branches")
-            threads = next((place.threads for place in where if place.target == "cpu"), 1)
+            threads = next((place.threads for place in processors if place.target == "cpu"), 1)
             options = [f"--repeat={request.runs}", f"--warmup={request.warmup}", f"--time-limit={request.limit:g}"]
             if any(sub.processor == "cpu" for sub in bundle.manifest.subgraphs):
                 cores = "+".join(str(core) for core in range(64) if mask >> core & 1)
                 options += [f"--threads=cpu={threads}", *([f"--cores=cpu={cores}"] if cores else [])]
-            beside = run_side_by_side(bundle, phone, request.runner, [path.name for path in libraries], x, options, request.trace)
-    on_cpu = beside.on_cpu if beside is not None else []
-    said = f"operators of {', '.join(on_cpu)} stayed on the CPU, so the times are not those of the accelerators"
+            runner_row = run_side_by_side(bundle, phone, request.runner, [path.name for path in libraries], x, options, request.trace)
+    on_cpu = runner_row.on_cpu if runner_row is not None else []
+    warning = f"operators of {', '.join(on_cpu)} stayed on the CPU, so the times are not those of the accelerators"
     return PhoneAnswer(
         serial=phone.serial,
         phone=name,
         system=f"Android {version or 'of unknown version'}",
         model=bundle.manifest.model.name,
         device=bundle.manifest.device,
-        profile=named,
+        profile=profile_name,
         measurements=str(request.measurements) if any(row.ms is not None for row in rows) else None,
         signatures=rows,
-        runner=beside,
-        warnings=[said] if on_cpu else [],
+        runner=runner_row,
+        warnings=[warning] if on_cpu else [],
     )
 
 

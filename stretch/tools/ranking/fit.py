@@ -57,19 +57,19 @@ def rank(folder: Path, count: int, progress: Progress = silent, *, trust_code: b
     device = torch.device("cuda" if torch.cuda.is_available() and recipe.data.device != "cpu" else "cpu")
     train_set, test_set = ready.images()
     normalise = Normalise(*train_set.moments(), device)
-    plain = msgspec.structs.replace(recipe.train, channels_last=False)
+    train_config = msgspec.structs.replace(recipe.train, channels_last=False)
     supernet = Supernet(ready.captured, ready.designs, device, channels_last=False)
     supernet.load_state_dict(weights)
     batches = sample(train_set, net.images, recipe.train.seed, device)
     graph = ready.captured.graph
     designs = list(ready.designs)[:count]
-    more = [d for d in designs_between(graph, ready.designs, count, net.macs, seed=recipe.train.seed) if d not in designs]
-    designs += more[: count - len(designs)]
+    new_designs = [d for d in designs_between(graph, ready.designs, count, net.macs, seed=recipe.train.seed) if d not in designs]
+    designs += new_designs[: count - len(designs)]
     measured = []
     for number, design in enumerate(designs):
         progress(f"design {number + 1} of {len(designs)}")
         model = supernet.extract(design, batches)
-        measured.append(evaluate(model, test_set.to(device), normalise, plain))
+        measured.append(evaluate(model, test_set.to(device), normalise, train_config))
     predictor, held_out = fit(graph, designs, measured)
     return FittedRanking(predictor, designs, measured, held_out)
 

@@ -193,8 +193,8 @@ class BrowserMeasurer:
     def _take(self, report: _Report) -> None:
         places = {place.name: place for place in self._places}
         for name, times in [*report.times.items(), *((report.together or {}).items())]:
-            known = self._requested if name in places else places
-            if (name not in places and name not in self._requested) or any(key not in known for key in times):
+            networks = self._requested if name in places else places
+            if (name not in places and name not in self._requested) or any(key not in networks for key in times):
                 raise StretchError(f"the page sends times of `{name}`, which it was not asked for")
         for name, times in report.times.items():
             for network, values in times.items():
@@ -222,8 +222,8 @@ class BrowserMeasurer:
         read = handover_network(*READ_SHAPE)
 
         def slowdown(graph: OpGraph) -> tuple[float, float]:
-            beside, alone = self._together[graph.name], self._alone
-            on_host, on_other = (float(np.median(beside[at.name])) / alone[at.name][graph.name] for at in (host, other))
+            together, alone = self._together[graph.name], self._alone
+            on_host, on_other = (float(np.median(together[at.name])) / alone[at.name][graph.name] for at in (host, other))
             return on_host, on_other
 
         under_load = float(np.median(self._together[read.name][other.name])) / self._alone[other.name][read.name]

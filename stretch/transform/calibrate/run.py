@@ -74,9 +74,9 @@ def calibrate(
     room = _image_capacity(captured, images, device)
     original = build(captured, undivided_design(captured, model.design)).to(device)
     model.eval()
-    made = [torch.cat(list(synthetic))[:room].to(device)] if synthetic else []
-    arriving, split = divide([batch.to(device) for batch in images], _largest_tensor(captured), made)
-    there = arriving
+    synthesised = [torch.cat(list(synthetic))[:room].to(device)] if synthetic else []
+    arriving, split = divide([batch.to(device) for batch in images], _largest_tensor(captured), synthesised)
+    original_inputs = arriving
     errors = []
     # Bands of rows and branches of channels share their weights: the segment in one piece is fitted.
     pieces = undivided(model.design)
@@ -87,24 +87,24 @@ def calibrate(
         design_segments(captured.graph, model.design),
         strict=True,
     ):
-        whole = original.branch(part.name, "cpu")
-        if arriving is there and [(b.depth, b.width, b.entry) for b in part.branches] == [(segment.depth, segment.width, "none")]:
+        original_branch = original.branch(part.name, "cpu")
+        if arriving is original_inputs and [(b.depth, b.width, b.entry) for b in part.branches] == [(segment.depth, segment.width, "none")]:
             # The original's segment, behind nothing but the original's segments.
-            arriving = there = [whole(x) for x in there]
+            arriving = original_inputs = [original_branch(x) for x in original_inputs]
             continue
         if join_of(placed.join).exact and placed is part:  # the original's weights, whatever arrives
-            branched, same = model.get_submodule(part.name), arriving is there
-            there = [whole(x) for x in there]
-            arriving = there if same else [branched(x) for x in arriving]
+            branched, same = model.get_submodule(part.name), arriving is original_inputs
+            original_inputs = [original_branch(x) for x in original_inputs]
+            arriving = original_inputs if same else [branched(x) for x in arriving]
             continue
         piece = _segment_for(model, placed, part, family)
-        job = FitTask(captured, part, segment, family, piece, whole, arriving, there, split, ridge)
+        job = FitTask(captured, part, segment, family, piece, original_branch, arriving, original_inputs, split, ridge)
         before, after = job.calibrate(layers, choices)
         if placed is not part:
             model.segment(placed.name).owner.load_state_dict(piece.owner.state_dict())
         if len(part.branches) > 1:
             errors.append(SegmentError(part.name, before, after))
-        arriving, there = job.outputs, job.targets
+        arriving, original_inputs = job.outputs, job.targets
     return errors
 
 

@@ -121,19 +121,19 @@ def keep_units(count: int, keep: int, readers: list[tuple[Elimination, torch.Ten
     return alive
 
 
-def conditional_covariance(covariance: torch.Tensor, given: torch.Tensor, ridge: float) -> torch.Tensor:
+def conditional_covariance(covariance: torch.Tensor, observed: torch.Tensor, ridge: float) -> torch.Tensor:
     """The conditional covariance given some of the variables.
 
     Args:
         covariance: (n, n) float64.
         known: Which, (m,) int64, each once.
     """
-    if not len(given):
+    if not len(observed):
         return covariance
     penalty = ridge * covariance.diagonal().mean().clamp_min(1e-12)
-    eye = torch.eye(len(given), dtype=covariance.dtype, device=covariance.device)
-    rows = covariance[given]
-    explained: torch.Tensor = rows.mT @ torch.linalg.solve(rows[:, given] + penalty * eye, rows)
+    eye = torch.eye(len(observed), dtype=covariance.dtype, device=covariance.device)
+    rows = covariance[observed]
+    explained: torch.Tensor = rows.mT @ torch.linalg.solve(rows[:, observed] + penalty * eye, rows)
     return covariance - explained
 
 
@@ -167,14 +167,14 @@ class Covariances:
     end: torch.Tensor  # Of its output, (channels, channels) float64.
 
 
-def find_covariances(whole: Branch, source: OpGraph, original_inputs: Batches, images: int) -> Covariances:
+def find_covariances(original_branch: Branch, source: OpGraph, original_inputs: Batches, images: int) -> Covariances:
     """Run the original segment and accumulate the covariances of its dense layers' inputs and of its output."""
     products: dict[str, Products] = {}
     handles = []
     for op in source.ops:
         if op.kind == "input" or not kind_of(op.kind).dense(op.attrs):
             continue
-        layer = whole.get_submodule(op.name)
+        layer = original_branch.get_submodule(op.name)
         weight = layer.get_parameter("weight")
         inputs = weight[0].numel()
         if inputs <= MAX_INPUTS:
@@ -189,7 +189,7 @@ def find_covariances(whole: Branch, source: OpGraph, original_inputs: Batches, i
     end = Products(1, width, original_inputs[0].device)
     try:
         for x in original_inputs:
-            end.add(rows_of(whole(x), pixels_for(images, width)))
+            end.add(rows_of(original_branch(x), pixels_for(images, width)))
     finally:
         for handle in handles:
             handle.remove()
@@ -281,17 +281,17 @@ class ChannelChoice:
             return None
         covariance = self._covariances.end
         size = covariance.diagonal()
-        wanted = torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
+        targets = torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
         if join.divides:
             start = sum(b.partition for b in self._part.branches[:index])
             rows = slice(start, start + self._part.branches[index].partition)
-            wanted, size = wanted[rows], size[rows]
+            targets, size = targets[rows], size[rows]
         if join.adds:
-            known = [other.backbone for other in others]
+            backbones = [other.backbone for other in others]
             covariance = conditional_covariance(
-                covariance, torch.cat(known).unique().to(covariance.device) if known else columns[:0, 0], self._ridge
+                covariance, torch.cat(backbones).unique().to(covariance.device) if backbones else columns[:0, 0], self._ridge
             )
-        return Elimination(covariance, wanted, self._ridge, float(size.sum())), columns
+        return Elimination(covariance, targets, self._ridge, float(size.sum())), columns
 
 
 def _readers(source: OpGraph, channels: ChannelGroups) -> list[str]:
@@ -322,22 +322,22 @@ def _columns(source: OpGraph, channels: ChannelGroups, name: str, group: int) ->
 
 def _units(channels: ChannelGroups, tensor: str, group: int, taps: int) -> torch.Tensor | None:
     """Numbers of a tensor's channels, each `taps` inputs, that are one unit of a group each; None if it has none."""
-    parts, at = [], 0
+    parts, start = [], 0
     for unit_group, per in channels.pieces[tensor]:
         units = channels.units[unit_group]
         if unit_group == group:
-            parts.append(at * taps + torch.arange(units * per * taps).reshape(units, per * taps))
-        at += units * per
+            parts.append(start * taps + torch.arange(units * per * taps).reshape(units, per * taps))
+        start += units * per
     return torch.cat(parts, 1) if parts else None
 
 
 def _kept_channels(channels: ChannelGroups, name: str, decided: Mapping[int, torch.Tensor]) -> torch.Tensor:
     """Channels of an operator's output that stay, each once; all of a group that is not decided."""
-    parts, at = [], 0
+    parts, start = [], 0
     for group, per in channels.pieces[name]:
         units = decided[group].unique() if group in decided else torch.arange(channels.units[group])
-        parts.append((at + units[:, None] * per + torch.arange(per)).flatten())
-        at += channels.units[group] * per
+        parts.append((start + units[:, None] * per + torch.arange(per)).flatten())
+        start += channels.units[group] * per
     return torch.cat(parts)
 
 
@@ -348,7 +348,7 @@ PIXELS = 32
 
 
 def choose_blocks(
-    part: SegmentDesign, segment: Segment, sources: Sequence[OpGraph], whole: Branch, there: Batches, ridge: float
+    part: SegmentDesign, segment: Segment, sources: Sequence[OpGraph], original_branch: Branch, original_inputs: Batches, ridge: float
 ) -> list[Matches]:
     """Choose the original's blocks of each branch such that the segment's error is small.
 
@@ -360,32 +360,32 @@ def choose_blocks(
     left_out = [_dropped_counts(segment, source) for source in sources]
     if not any(left_out):
         return [{} for _ in sources]
-    images = torch.cat(list(there))
+    images = torch.cat(list(original_inputs))
     x = images[torch.arange(min(len(images), IMAGES)) * len(images) // min(len(images), IMAGES)]
-    join, known, branch_matches, start = join_of(part.join), list[torch.Tensor](), [], 0
-    wanted = _rows(whole(x))
+    join, outputs, branch_matches, start = join_of(part.join), list[torch.Tensor](), [], 0
+    targets = _rows(original_branch(x))
     for scale, source, counts in zip(part.branches, sources, left_out, strict=True):
         partition = slice(start, start + scale.partition) if join.divides else slice(None)
         start += scale.partition
-        removed = _choose(segment, whole, x, counts, wanted[:, partition], known, ridge)
+        removed = _choose(segment, original_branch, x, counts, targets[:, partition], outputs, ridge)
         branch_matches.append(_matches(segment, source, removed))
         if join.adds or join.widens:
-            known.append(_rows(output_without_blocks(whole, removed, x)))
+            outputs.append(_rows(output_without_blocks(original_branch, removed, x)))
     return branch_matches
 
 
-def output_without_blocks(whole: Branch, removed: Sequence[Block], x: torch.Tensor) -> torch.Tensor:
+def output_without_blocks(original_branch: Branch, removed: Sequence[Block], x: torch.Tensor) -> torch.Tensor:
     """Output of a segment with some blocks replaced by identities."""
     instead: dict[str, str] = {}
     for block in removed:
         instead[block.end] = instead.get(block.start, block.start)
     dropped = {name for block in removed for name in block.ops}
-    steps = [(name, [instead.get(read, read) for read in reads]) for name, reads, _ in whole.steps if name not in dropped]
-    (source,), (result,) = whole.sources, whole.results
+    steps = [(name, [instead.get(read, read) for read in reads]) for name, reads, _ in original_branch.steps if name not in dropped]
+    (source,), (result,) = original_branch.sources, original_branch.results
     last = {read: name for name, reads in steps for read in reads} | {instead.get(result, result): ""}
     values = {source: x}
     for name, reads in steps:
-        values[name] = whole.get_submodule(name)(*(values[read] for read in reads))
+        values[name] = original_branch.get_submodule(name)(*(values[read] for read in reads))
         for read in dict.fromkeys(reads):
             if last[read] == name:
                 del values[read]
@@ -409,7 +409,7 @@ def _is_repeated(segment: Segment, run: int) -> bool:
 
 def _choose(
     segment: Segment,
-    whole: Branch,
+    original_branch: Branch,
     x: torch.Tensor,
     counts: dict[int, int],
     target: torch.Tensor,
@@ -425,7 +425,7 @@ def _choose(
         errors = {}
         for i in candidates:
             if i not in removed and remaining[segment.blocks[i].run]:
-                rows = _rows(output_without_blocks(whole, [segment.blocks[j] for j in sorted({*removed, i})], x))
+                rows = _rows(output_without_blocks(original_branch, [segment.blocks[j] for j in sorted({*removed, i})], x))
                 errors[i] = _residual_variance([*outputs, rows], target, ridge)
         for i in sorted(errors, key=lambda i: errors[i])[:at_once]:
             run = segment.blocks[i].run
@@ -454,10 +454,10 @@ def _matches(segment: Segment, source: OpGraph, removed: Sequence[Block]) -> Mat
     for run in {block.run for block in removed}:
         blocks = [block for block in segment.blocks if block.run == run]
         branch_blocks = [block for block in blocks if block.ops[0] in source.by_name]
-        stay = [block for block in blocks if block not in removed]
-        for mine, other in zip(branch_blocks, stay, strict=True):
-            if mine is not other:
-                matches.update(zip(mine.ops, other.ops, strict=True))
+        remaining = [block for block in blocks if block not in removed]
+        for own, other in zip(branch_blocks, remaining, strict=True):
+            if own is not other:
+                matches.update(zip(own.ops, other.ops, strict=True))
     return matches
 
 
