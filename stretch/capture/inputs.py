@@ -5,7 +5,7 @@ import inspect
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import nn
@@ -41,20 +41,17 @@ class Inputs:
         tensors = [argument for argument in arguments if argument.kind in (argument.POSITIONAL_OR_KEYWORD, argument.KEYWORD_ONLY)]
         names = [tensor.name for tensor in tensors]
         name = type(module).__name__
-        if not isinstance(input_shapes, Mapping):
-            if len(input_shapes) > len(names):
-                taken = ", ".join(names) or "nothing"
-                raise UsageError(
-                    f"there are {len(input_shapes)} input shapes, the forward of `{name}` takes {taken}", "give a shape for each"
-                )
-            input_shapes = dict(zip(names, input_shapes, strict=False))  # type: ignore[arg-type]
-        if unknown := [input_shape for input_shape in input_shapes if input_shape not in names]:
+        shapes: Mapping[str, Any] = input_shapes if isinstance(input_shapes, Mapping) else dict(zip(names, input_shapes, strict=False))
+        if len(input_shapes) > len(names) and not isinstance(input_shapes, Mapping):
+            taken = ", ".join(names) or "nothing"
+            raise UsageError(f"there are {len(input_shapes)} input shapes, the forward of `{name}` takes {taken}", "give a shape for each")
+        if unknown := [key for key in shapes if key not in names]:
             raise UsageError(f"`{name}` has no input `{unknown[0]}`", f"its forward takes {', '.join(names) or 'nothing'}")
-        if missing := [tensor.name for tensor in tensors if tensor.default is tensor.empty and tensor.name not in input_shapes]:
+        if missing := [tensor.name for tensor in tensors if tensor.default is tensor.empty and tensor.name not in shapes]:
             raise UsageError(f"`{name}` has no shape for its input `{missing[0]}`", _join_names(names))
-        if not input_shapes:
+        if not shapes:
             raise UsageError(f"there is no shape for any input of `{name}`", _join_names(names))
-        return cls({name: check_shape(name, input_shapes[name]) for name in names if name in input_shapes}, named=True)
+        return cls({name: check_shape(name, shapes[name]) for name in names if name in shapes}, named=True)
 
     def random(self, seed: int = 0, device: torch.device | str = "cpu") -> list[torch.Tensor]:
         """Normally distributed numbers for each, in order."""
@@ -81,7 +78,7 @@ def _join_names(names: Sequence[str]) -> str:
     return f"give each of {', '.join(names)} its shape, as a mapping or with --input {names[0]}=1x3x224x224" if names else "give it inputs"
 
 
-def is_shape(arguments: Any) -> bool:
+def is_shape(arguments: Any) -> TypeGuard[Sequence[int]]:
     """Whether shapes of inputs are that of one input, not of several."""
     return not isinstance(arguments, Mapping) and all(isinstance(argument, int) or hasattr(argument, "__index__") for argument in arguments)
 

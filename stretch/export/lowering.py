@@ -26,7 +26,7 @@ from stretch.planning.design.division import Taken
 from stretch.planning.design.scale import scaled_branches
 from stretch.planning.divisions.channels import HIDDEN
 from stretch.planning.divisions.rows import ENTRY_ROWS
-from stretch.quantize.qdq import layer_losses, quantise, to_half
+from stretch.quantize.qdq import Numbers, layer_losses, quantise, to_half
 from stretch.quantize.replay import Loss, Run, as_tuple, loss, replay, runner
 
 
@@ -63,7 +63,7 @@ SEGMENT, TAKEN = "stretch.segment", "stretch.taken"
 PARTIAL_SUM_REASON = "it computes a partial sum, which int8 would round before it is added to the others"
 
 #: Scale and zero point by tensor.
-Scales = dict[str, tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]
+Scales = dict[str, tuple[Numbers, Numbers]]
 
 
 def statements(graph: OpGraph, design: BranchDesign) -> dict[str, dict[str, str]]:
@@ -414,9 +414,7 @@ class PrecisionLowering:
     def accept(self, lowered: LoweredSubgraph) -> None:
         """Let later portions of the segment read this one's outputs in their int8 scale."""
         if lowered.edges is not None:
-            self._handed |= {
-                name: (np.array(edge.scale, np.float32), np.array(edge.zero_point, np.uint8)) for name, edge in lowered.edges[1].items()
-            }
+            self._handed |= {name: (np.float32(edge.scale), np.uint8(edge.zero_point)) for name, edge in lowered.edges[1].items()}
 
     def _int8(self, sub: SubgraphEntry, model: onnx.ModelProto, reads: list[tuple[Array, ...]]) -> onnx.ModelProto:
         manifest = self.bundle.manifest
@@ -440,7 +438,7 @@ def stated_ranges(ranges: Mapping[str, tuple[float, int]]) -> dict[str, str]:
 def read_ranges(model: onnx.ModelProto, file: Path) -> Scales:
     """Trained scales and zero points in a subgraph's float file."""
     ranges = read_property(model, RANGES, dict[str, tuple[_Scale, _Zero]], file, missing="{}", content="no scales", verb="export")
-    return {name: (np.array(scale, np.float32), np.array(zero, np.uint8)) for name, (scale, zero) in ranges.items()}
+    return {name: (np.float32(scale), np.uint8(zero)) for name, (scale, zero) in ranges.items()}
 
 
 def is_band(manifest: Manifest, sub: SubgraphEntry) -> bool:

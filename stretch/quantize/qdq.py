@@ -18,6 +18,8 @@ from scheduler.formats.onnx import state_operator, stated_operator
 from stretch.quantize.replay import Loss, Sample, feed_dict, loss, session_of
 
 Array = NDArray[Any]
+#: An array, or one number of an array.
+Numbers = Array | np.generic
 
 #: A convolution of single pixels, with a bias.
 _ONE_PIXEL: dict[str, Attr] = {
@@ -136,7 +138,9 @@ class _Samples:
         return None if sample is None else feed_dict(self._model, sample)
 
 
-def quantise(model: onnx.ModelProto, samples: Sequence[Sample], scales: Mapping[str, tuple[Array, Array]] | None = None) -> onnx.ModelProto:
+def quantise(
+    model: onnx.ModelProto, samples: Sequence[Sample], scales: Mapping[str, tuple[Numbers, Numbers]] | None = None
+) -> onnx.ModelProto:
     """Quantise a subgraph with the ranges that its tensors take on samples.
 
     Activations become uint8, weights int8 with a scale a channel. Input and
@@ -151,6 +155,7 @@ def quantise(model: onnx.ModelProto, samples: Sequence[Sample], scales: Mapping[
     from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize
     from onnxruntime.quantization.execution_providers.qnn import get_qnn_qdq_config
 
+    # ONNX Runtime has no types
     class Reader(_Samples, CalibrationDataReader):  # type: ignore[misc]
         """The samples as the class that the quantiser asks for."""
 
@@ -192,7 +197,7 @@ def quantise(model: onnx.ModelProto, samples: Sequence[Sample], scales: Mapping[
 
 
 def _scale_overrides(
-    model: onnx.ModelProto, scales: Mapping[str, tuple[Array, Array]], types: Mapping[str, Any]
+    model: onnx.ModelProto, scales: Mapping[str, tuple[Numbers, Numbers]], types: Mapping[str, Any]
 ) -> dict[str, list[dict[str, Any]]]:
     """Scales as the quantiser asks for them, of the tensors that the model has."""
     there = {name for node in model.graph.node for name in (*node.input, *node.output)}

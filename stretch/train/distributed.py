@@ -1,7 +1,7 @@
 """Distributed training: this process's rank, and collective operations."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -75,10 +75,13 @@ class _Sum(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
         total = gradient.clone()
         dist.all_reduce(total)
         return total
+
+
+_sum: Callable[[torch.Tensor], torch.Tensor] = _Sum.apply
 
 
 class SharedNorm(nn.BatchNorm2d):
@@ -94,11 +97,11 @@ class SharedNorm(nn.BatchNorm2d):
             return super().forward(input)
         dims = [0, *range(2, input.dim())]
         shape = (1, -1, *[1] * (input.dim() - 2))
-        total, count = _Sum.apply(torch.stack([input.sum(dims), input.new_full((input.shape[1],), input.numel() / input.shape[1])]))
+        total, count = _sum(torch.stack([input.sum(dims), input.new_full((input.shape[1],), input.numel() / input.shape[1])]))
         mean = total / count
         # The mean of squared deviations is more accurate than the mean of squares minus the squared mean.
-        variance = _Sum.apply((input - mean.view(shape)).square().sum(dims)) / count
-        out = (input - mean.view(shape)) * torch.rsqrt(variance.view(shape) + self.eps)
+        variance = _sum((input - mean.view(shape)).square().sum(dims)) / count
+        out: torch.Tensor = (input - mean.view(shape)) * torch.rsqrt(variance.view(shape) + self.eps)
         if self.track_running_stats:
             assert self.running_mean is not None
             assert self.running_var is not None
@@ -108,7 +111,9 @@ class SharedNorm(nn.BatchNorm2d):
                 weight = self.momentum if self.momentum is not None else 1 / float(self.num_batches_tracked)
                 self.running_mean.lerp_(mean, weight)
                 self.running_var.lerp_(variance * count / (count - 1), weight)
-        return out * self.weight.view(shape) + self.bias.view(shape) if self.affine else out
+        if self.affine:
+            out = out * self.weight.view(shape) + self.bias.view(shape)
+        return out
 
 
 def share_statistics(model: nn.Module, world: World) -> nn.Module:
@@ -116,7 +121,8 @@ def share_statistics(model: nn.Module, world: World) -> nn.Module:
     if world.size == 1:
         return model
     if world.device.type == "cuda":
-        return nn.SyncBatchNorm.convert_sync_batchnorm(model)
+        synchronised: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+        return synchronised
     for module in model.modules():
         if type(module) is nn.BatchNorm2d:
             module.__class__ = SharedNorm

@@ -124,8 +124,9 @@ def extract(
     write_tensors(out / WEIGHTS, model.state_dict())
     write_whole(out / DESIGN, design_to_toml(wanted).encode(), "design")
     # preprocessed without randomness
-    some = (train_set.subset(RANGES), test_set.subset(HELD_BACK))
-    images = Images(*([normalise(batch.cpu()) for batch, _ in source.batches(BATCH)] for source in some))
+    subsets = (train_set.subset(RANGES), test_set.subset(HELD_BACK))
+    fitted, held_back = ([normalise(batch.cpu()) for batch, _ in subset.batches(BATCH)] for subset in subsets)
+    images = Images(fitted, held_back)
     measured, _ = compare_with_original(model, ready.captured, images.held_back)
     manifest, target = None, out / "bundle" if bundle else None
     if target is not None:

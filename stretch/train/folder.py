@@ -4,7 +4,6 @@ import contextlib
 import csv
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ class CheckpointState(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     identity: dict[str, str]  # Fingerprints of the run: ``recipe``, ``design``, ``model``.
     epoch: int  # Completed epochs.
     done: int  # Completed steps of the current epoch.
-    history: list[dict[str, float | int | None]]  # Rows of the log.
+    history: list[Epoch]  # Rows of the log.
     best: float | None = None  # Highest accuracy, or agreement without labels, so far, or None.
     scaler: dict[str, float] = {}  # State of the fp16 loss scale.
     processes: int = 1  # Number of processes of the run.
@@ -54,7 +53,7 @@ def save_checkpoint(path: Path, run: Run, identity: Mapping[str, str], best: flo
         identity=dict(identity),
         epoch=run.epoch,
         done=run.done,
-        history=[asdict(row) for row in run.history.epochs],
+        history=run.history.epochs,
         best=best,
         scaler={k: float(v) for k, v in step.scaler.state_dict().items()} if step.scaler else {},
         processes=run.world.size,
@@ -106,7 +105,7 @@ def load_checkpoint(path: Path, run: Run, identity: Mapping[str, str]) -> Checkp
     if step.device.type == "cuda" and "random.cuda" in tensors:
         torch.cuda.set_rng_state(tensors["random.cuda"], step.device)
     run.epoch, run.done = state.epoch, state.done
-    run.history.epochs = [Epoch(**row) for row in state.history]  # type: ignore[arg-type]
+    run.history.epochs = state.history
     if isinstance(step, SandwichStep):
         step.count = run.epoch * run.per_epoch + run.done
     return state

@@ -134,7 +134,8 @@ def load_unlabelled(path: Path, share: float) -> tuple[ImageSet, ImageSet]:
     else:
         train_index, others = split_items(range(len(train)), share, path)
         train, held_back = train[train_index], train[others]
-    return tuple(ImageSet.of(some, torch.zeros(len(some), dtype=torch.int64), 1) for some in (train, held_back))  # type: ignore[return-value]
+    train_set, test_set = (ImageSet.of(images, torch.zeros(len(images), dtype=torch.int64), 1) for images in (train, held_back))
+    return train_set, test_set
 
 
 def split_items(items: Sequence[_T], share: float, where: Path) -> tuple[list[_T], list[_T]]:
@@ -361,12 +362,15 @@ class _DecodedImages(Dataset[tuple[torch.Tensor, int, int]]):
     def _view(self, image: torch.Tensor, position: int) -> torch.Tensor:
         if self.seeds is None:
             short = round(self.size / VIEW)
-            return transforms.center_crop(transforms.resize(image, [short], antialias=True), [self.size, self.size])
+            cut: torch.Tensor = transforms.center_crop(transforms.resize(image, [short], antialias=True), [self.size, self.size])
+            return cut
         # Seeded by the image, not by the process that decodes it: resuming and the number of workers change nothing.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(hash((*self.seeds, position)) & 0x7FFFFFFF)
             cut = RandomResizedCrop([self.size, self.size], antialias=True)(image)
-            return transforms.horizontal_flip(cut) if torch.rand(()) < 0.5 else cut
+            if torch.rand(()) < 0.5:
+                cut = transforms.horizontal_flip(cut)
+            return cut
 
 
 @dataclass
@@ -430,7 +434,7 @@ class ImageStream:
         pinned = self.device.type == "cuda"
         # More processes than cores decode no faster, and torch complains of them.
         workers = min(self.workers, len(available_cores()))
-        for images, labels, bad in DataLoader(data, batch_sampler=batches, num_workers=workers, pin_memory=pinned):
+        for images, labels, bad in DataLoader(data, batch_sampler=map(list, batches), num_workers=workers, pin_memory=pinned):
             self.bad.update(int(number) for number in bad if number >= 0)
             if bool((labels < 0).any()):
                 first = self.items[int(bad[labels < 0][0])].path
@@ -488,7 +492,8 @@ def load_data(config: DataConfig, classes: int, size: int) -> tuple[ImageSource,
     if config.name == "arrays":
         return load_arrays(path, classes) if labelled else load_unlabelled(path, config.held_back)
     if config.name in ("cifar10", "cifar100"):
-        return tuple(_cifar(path, config.name, classes if labelled else None, train=train) for train in (True, False))  # type: ignore[return-value]
+        known_classes = classes if labelled else None
+        return _cifar(path, config.name, known_classes, train=True), _cifar(path, config.name, known_classes, train=False)
     if not labelled:
         train, test = (unlabelled_shards if config.name == "shards" else unlabelled_items)(path, config.held_back)
     elif config.name == "shards":
@@ -504,7 +509,8 @@ def load_data(config: DataConfig, classes: int, size: int) -> tuple[ImageSource,
     for split, items in (("train", train), ("val", test)):
         if not items:
             raise StretchError(f"{path} has no images in `{split}`", f"images are files that end with {', '.join(SUFFIXES)}")
-    return tuple(ImageStream.of(items, size, classes, config.workers, config.bad_limit) for items in (train, test))  # type: ignore[return-value]
+    train_set, test_set = (ImageStream.of(items, size, classes, config.workers, config.bad_limit) for items in (train, test))
+    return train_set, test_set
 
 
 def _cifar(path: Path, name: str, classes: int | None, *, train: bool) -> ImageSet:

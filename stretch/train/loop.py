@@ -15,7 +15,7 @@ from stretch.train.images import ImageSet, ImageSource, Normalise, crop_and_flip
 from stretch.train.recipe import TrainConfig
 from stretch.train.step import GraphStep, Prepare, TrainingStep, WithFeatures, autocast, unwrap
 from stretch.train.supernet import Supernet
-from stretch.transform.model import BranchedModel, BranchedSegment
+from stretch.transform.model import BranchedModel, BranchedSegment, to_channels_last
 
 
 def learning_rate(step: int, steps: int, warmup: int, peak: float) -> float:
@@ -105,7 +105,7 @@ class Run:
             raise StretchError(f"a batch of {config.batch} cannot be shared by {self.world.size} processes", "choose a multiple of it")
         self.normalise = Normalise(*train_set.moments(), device)
         if config.channels_last:
-            model.to(memory_format=torch.channels_last)
+            to_channels_last(model)
         set_parallel_branches(model, config.parallel_branches and device.type == "cuda" and not config.compile)
         if teacher is not None:
             teacher.to(device).eval()
@@ -137,7 +137,11 @@ class Run:
             model = WithFeatures(model)
         if self.world.size > 1:
             model = nn.parallel.DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None)
-        return torch.compile(model) if self.config.compile else model
+        if self.config.compile:
+            compiled = torch.compile(model)
+            assert isinstance(compiled, nn.Module)
+            return compiled
+        return model
 
     def _prepare(self, images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         x = self.normalise(images)

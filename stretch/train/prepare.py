@@ -13,10 +13,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
-from predictors.devices import DeviceProfile, load_device
+from predictors.devices import DeviceProfile, Precision, load_device
 from predictors.errors import StretchError, UsageError
 from predictors.graph import Op, OpGraph
 from stretch.capture import Captured, capture
+from stretch.capture.inputs import is_shape
 from stretch.models.load import LoadedModel, names_code
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.scale import JOIN_CONV, scaled_graph
@@ -217,7 +218,7 @@ class TrainingJob:
         return RoundedModel(model, self.precision, some)
 
     @property
-    def precision(self) -> dict[str, str]:
+    def precision(self) -> dict[str, Precision]:
         """Precision of each processor of the first design: from the recipe's rounding, else from the plan."""
         rounding = self.recipe.rounding.precision if self.recipe.rounding is not None else {}
         planned = self.recipe.plan.precision
@@ -247,9 +248,9 @@ def prepare(recipe: Recipe, folder: Path, *, trust_code: bool = False) -> Traini
 
     def shape(loaded: LoadedModel) -> tuple[int, ...]:
         size = recipe.data.size
-        if not isinstance(loaded.input_shape, tuple) or len(loaded.input_shape) != 4:
+        if not is_shape(loaded.input_shape) or len(loaded.input_shape) != 4:
             raise _several(loaded.name)
-        return (1, loaded.input_shape[1], size, size) if size else loaded.input_shape
+        return (1, loaded.input_shape[1], size, size) if size else tuple(loaded.input_shape)
 
     # designs name their model
     network = read_network(recipe.model, shape, weights=recipe.weights, seed=recipe.train.seed, trust_code=trust_code, portable=True)
@@ -310,9 +311,10 @@ def initialise(model: nn.Module) -> nn.Module:
     """
     for name, module in model.named_modules():
         if isinstance(module, nn.Conv2d):
-            joins = name.rpartition(".")[2] == JOIN_CONV
-            mode, follows = ("fan_in", "linear") if joins else ("fan_out", "relu")
-            nn.init.kaiming_normal_(module.weight, mode=mode, nonlinearity=follows)
+            if name.rpartition(".")[2] == JOIN_CONV:
+                nn.init.kaiming_normal_(module.weight, mode="fan_in", nonlinearity="linear")
+            else:
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
     return model

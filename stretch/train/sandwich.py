@@ -1,7 +1,7 @@
 """Train a supernet: largest, smallest and some random subnets in every step (Yu and Huang 2019)."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
 import torch
@@ -94,6 +94,7 @@ class SandwichStep(TrainingStep):
         super().__init__(model, config, prepare, teacher, device)
         self.supernet, self.sandwich, self.world, self.count = model, sandwich, world, 0
         self.works: list[SubnetWork] = []
+        self._x, self._labels = torch.empty(0), torch.empty(0)
         self._streams: list[torch.cuda.Stream] = []
         #: Images and labels of the step, in the memory that captured graphs read.
         self._x = self._labels = torch.empty(0, device=device)
@@ -175,17 +176,17 @@ class SandwichStep(TrainingStep):
         others = works[1:] if self.sandwich.largest else works
         if self.sandwich.largest:
             works[0].forward(self._x)
-        here = torch.cuda.current_stream(self.device) if self._streams else None
-        for work, stream in zip(others, self._streams or [None] * len(others), strict=False):
-            if stream is not None:
-                stream.wait_stream(here)
-            with torch.cuda.stream(stream) if stream is not None else nullcontext():
+        for stream in self._streams:
+            stream.wait_stream(torch.cuda.current_stream(self.device))
+        own: Sequence[torch.cuda.Stream | None] = self._streams or [None] * len(others)
+        for work, own_stream in zip(others, own, strict=False):
+            with torch.cuda.stream(own_stream) if own_stream is not None else nullcontext():
                 work.forward(self._x)
                 work.backward()
         if self.sandwich.largest:
             works[0].backward()
         for stream in self._streams:
-            here.wait_stream(stream)
+            torch.cuda.current_stream(self.device).wait_stream(stream)
 
     def _loss_on_labels(self, scores: torch.Tensor) -> torch.Tensor:
         c = self.config

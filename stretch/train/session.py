@@ -164,9 +164,17 @@ def make_run(ready: TrainingJob, train_set: ImageSource, test_set: ImageSource, 
         if not sandwich.largest:
             network.active = network.pool[0]
         make_step = lambda prepared, device: SandwichStep(network, recipe.train, prepared, teacher, device, sandwich, world)  # noqa: E731
-    labelled, every = recipe.data.labels != "none", recipe.keep.evaluate
-    how = {"teacher": teacher, "world": world, "evaluate_every": every, "make_step": make_step, "labelled": labelled}
-    return Run(network, train_set, test_set, recipe.train, **how)
+    return Run(
+        network,
+        train_set,
+        test_set,
+        recipe.train,
+        teacher=teacher,
+        world=world,
+        evaluate_every=recipe.keep.evaluate,
+        make_step=make_step,
+        labelled=recipe.data.labels != "none",
+    )
 
 
 def _train(ready: TrainingJob, run: Run, keeper: RunWriter | None, listener: Listener) -> dict[str, Any]:

@@ -94,10 +94,10 @@ def make_optimizer(parameters: Iterable[torch.Tensor], config: TrainConfig, rate
     on_gpu = rate.is_cuda
     # PyTorch's fused SGD leaves its momentum uninitialised where a scaler finds the first step's gradients infinite.
     fused = on_gpu and config.amp != "fp16"
-    both = {"lr": rate, "weight_decay": config.weight_decay, "fused": fused}
+    momentum, decay = config.momentum, config.weight_decay
     if config.optimizer == "adamw":
-        return torch.optim.AdamW(weights, betas=(config.momentum, 0.999), capturable=on_gpu, **both)
-    return torch.optim.SGD(weights, momentum=config.momentum, nesterov=config.nesterov and config.momentum > 0, **both)
+        return torch.optim.AdamW(weights, rate, (momentum, 0.999), weight_decay=decay, capturable=on_gpu, fused=fused)
+    return torch.optim.SGD(weights, rate, momentum, weight_decay=decay, nesterov=config.nesterov and momentum > 0, fused=fused)
 
 
 class MeanWeights:

@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -174,7 +174,7 @@ class Sharing:
         return flat
 
 
-def envelope(designs: Sequence[BranchDesign], pick: "type[max] | type[min]" = max) -> BranchDesign:  # type: ignore[valid-type]
+def envelope(designs: Sequence[BranchDesign], pick: Callable[[Iterable[int]], int] = max) -> BranchDesign:
     """The largest design around a set, or with `min` the smallest inside it: per branch the extreme depth and width."""
     first = designs[0]
     parts = []
@@ -311,7 +311,8 @@ class Supernet(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Scores of the active subnet, with the weights of now."""
         self.active.load(self.flat)
-        return self.active.model(x)
+        scores: torch.Tensor = self.active.model(x)
+        return scores
 
     def train(self, mode: bool = True) -> "Supernet":
         """Set the mode of every subnet."""
@@ -344,6 +345,7 @@ class Supernet(nn.Module):
             subnet.load(self.flat)
             renew_statistics(subnet.model, batches)
 
+    # torch's has three overloads, of which only this form is in use
     def state_dict(self, *args: Any, keep_vars: bool = False, **kwargs: Any) -> dict[str, torch.Tensor]:  # type: ignore[override]
         """The shared weights, and every subnet's statistics as ``subnets.N.NAME``."""
         state = {"flat": self.flat if keep_vars else self.flat.detach()}

@@ -18,7 +18,6 @@ from scheduler.delegates.opencl.lowering import (
     defines,
     fit_local,
     image_power,
-    move_launch,
     reads_image,
     reads_vectors,
     switches,
@@ -423,7 +422,7 @@ def padded(state: KernelLowering, conv: Convolution) -> Convolution:
     name, shape = f"{conv.node.name}:padded", (n, c, h + top + bottom, w + left + right)
     state.graph.shapes[name] = shape
     view = state.blocking.blocked(name, shape)
-    state.add(move_launch(state, state.blocked(conv.x), view, conv.node.name, start=(0, top, left, 0)))
+    state.move(state.blocked(conv.x), view, conv.node.name, start=(0, top, left, 0))
     state.alias(name, view)
     return replace(conv, x=name, input=shape, pads=(0, 0, 0, 0))
 

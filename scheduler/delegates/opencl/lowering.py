@@ -132,9 +132,37 @@ class KernelLowering:
         launch = launch.with_legal_local(self.traits.max_local, self.traits.max_sizes)
         self.launches.append(replace(launch, defines=(*launch.defines, ("NATIVE", str(int(self.native))))))
 
-    def move(self, source: TensorView, target: TensorView, name: str) -> None:
-        """Copy elements between layouts."""
-        self.add(move_launch(self, source, target, name))
+    def move(
+        self,
+        source: TensorView,
+        target: TensorView,
+        name: str,
+        *,
+        start: tuple[int, int, int, int] = (0, 0, 0, 0),
+        scale: tuple[int, int, int, int] = (1, 1, 1, 1),
+        fill: float = 0.0,
+        pad_lanes: bool = True,
+    ) -> None:
+        """Copy elements one by one, with a map of the indices."""
+        n, channels, height, width = target.image
+        _, c, h, w = source.image
+        block = target.lanes if not target.is_row_major else source.lanes
+        grid_macros, grid, local = light_grid(self.traits, -(-channels // block), height * width, n)
+        last = 0 if target.is_row_major or not pad_lanes else block - 1
+        macros = defines(
+            XPLAIN=source.is_row_major, YPLAIN=target.is_row_major, BX=source.lanes, BY=target.lanes, BLOCK=block, LAST=last, **grid_macros
+        )
+        arguments = (
+            TensorArgument(source),
+            TensorArgument(target, written=True),
+            Ints((c, h, w, 0)),
+            Ints((channels, height, width, 0)),
+            Ints(start),
+            Ints(scale),
+            Float(fill),
+        )
+        description = f"{'x'.join(map(str, source.shape))}{':plain' if source.is_row_major else ''}->{'x'.join(map(str, target.shape))}{':plain' if target.is_row_major else ''}"
+        self.add(Launch("move", name, macros, arguments, grid, description, local=local))
 
     def existing_row_major(self, name: str) -> TensorView | None:
         """Return a tensor's row-major memory, or None if it has none yet."""
@@ -249,36 +277,3 @@ def reads_image(state: KernelLowering, x: TensorView) -> bool:
 def strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Row-major strides."""
     return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
-
-
-def move_launch(
-    state: KernelLowering,
-    source: TensorView,
-    target: TensorView,
-    name: str,
-    *,
-    start: tuple[int, int, int, int] = (0, 0, 0, 0),
-    scale: tuple[int, int, int, int] = (1, 1, 1, 1),
-    fill: float = 0.0,
-    pad_lanes: bool = True,
-) -> Launch:
-    """A copy element by element, with a map of the indices."""
-    n, channels, height, width = target.image
-    _, c, h, w = source.image
-    block = target.lanes if not target.is_row_major else source.lanes
-    grid_macros, grid, local = light_grid(state.traits, -(-channels // block), height * width, n)
-    last = 0 if target.is_row_major or not pad_lanes else block - 1
-    macros = defines(
-        XPLAIN=source.is_row_major, YPLAIN=target.is_row_major, BX=source.lanes, BY=target.lanes, BLOCK=block, LAST=last, **grid_macros
-    )
-    arguments = (
-        TensorArgument(source),
-        TensorArgument(target, written=True),
-        Ints((c, h, w, 0)),
-        Ints((channels, height, width, 0)),
-        Ints(start),
-        Ints(scale),
-        Float(fill),
-    )
-    description = f"{'x'.join(map(str, source.shape))}{':plain' if source.is_row_major else ''}->{'x'.join(map(str, target.shape))}{':plain' if target.is_row_major else ''}"
-    return Launch("move", name, macros, arguments, grid, description, local=local)

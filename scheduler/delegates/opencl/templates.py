@@ -35,7 +35,6 @@ from scheduler.delegates.opencl.lowering import (
     describe,
     light_grid,
     line_local,
-    move_launch,
     strides,
 )
 from scheduler.delegates.opencl.schedule import Options, Schedules
@@ -181,7 +180,7 @@ def concat(state: KernelLowering, node: KernelNode) -> None:
         if not written:
             n, _, h, w = target.image
             target_shape = replace(target, shape=(n, channels, h, w))
-            state.add(move_launch(state, state.blocked(name), target_shape, node.name, start=(0, 0, 0, first), pad_lanes=False))
+            state.move(state.blocked(name), target_shape, node.name, start=(0, 0, 0, first), pad_lanes=False)
         first += channels
 
 
@@ -189,7 +188,7 @@ def _concat_rows(state: KernelLowering, node: KernelNode) -> None:
     target, first = state.result(node.output), 0
     for name in node.inputs:
         count = state.shape(name)[2]
-        state.add(move_launch(state, state.blocked(name), target.rows(first, count), node.name))
+        state.move(state.blocked(name), target.rows(first, count), node.name)
         first += count
 
 
@@ -204,7 +203,7 @@ def pad(state: KernelLowering, node: KernelNode) -> None:
         raise UnsupportedError("pads of height and width only are computed")
     value = state.constant(node.inputs[2]).item() if len(node.inputs) > 2 and node.inputs[2] else 0.0
     source, target = state.blocked(node.inputs[0]), state.result(node.output)
-    state.add(move_launch(state, source, target, node.name, start=(0, before.get(2, 0), before.get(3, 0), 0), fill=float(value)))
+    state.move(source, target, node.name, start=(0, before.get(2, 0), before.get(3, 0), 0), fill=float(value))
 
 
 def resize(state: KernelLowering, node: KernelNode) -> None:
@@ -215,14 +214,14 @@ def resize(state: KernelLowering, node: KernelNode) -> None:
     if not is_integer or mode != (b"nearest", b"asymmetric", b"floor"):
         raise UnsupportedError("images are enlarged by whole factors and nearest neighbours only")
     source, target = state.blocked(node.inputs[0]), state.result(node.output)
-    state.add(move_launch(state, source, target, node.name, scale=(int(scales[2]), int(scales[3]), 1, 1)))
+    state.move(source, target, node.name, scale=(int(scales[2]), int(scales[3]), 1, 1))
 
 
 def shuffle(state: KernelLowering, node: KernelNode) -> None:
     """Channels of groups taken by turns."""
     groups = int(node.attrs["groups"])
     source, target = state.blocked(node.inputs[0]), state.result(node.output)
-    state.add(move_launch(state, source, target, node.name, scale=(1, 1, groups, source.image[1] // groups)))
+    state.move(source, target, node.name, scale=(1, 1, groups, source.image[1] // groups))
 
 
 def slice_(state: KernelLowering, node: KernelNode) -> None:
@@ -245,7 +244,7 @@ def slice_(state: KernelLowering, node: KernelNode) -> None:
     elif first % source.lanes == 0:
         state.alias(node.output, source.channels(first, count))
     else:
-        state.add(move_launch(state, source, state.result(node.output), node.name, start=(first, 0, 0, 0)))
+        state.move(source, state.result(node.output), node.name, start=(first, 0, 0, 0))
 
 
 def pool(state: KernelLowering, node: KernelNode) -> None:

@@ -316,19 +316,21 @@ def _box(segment: "SegmentAnswer", branch: "BranchAnswer", place: int, scale: fl
     if segment.kind == "stretch":
         words = f"{branch.depth} of {_count(segment.depth, 'block')}, {branch.width} of {segment.width} channels, "
         return chain(words, branch.depth, min(100.0, 100.0 * branch.width / max(1, segment.width)))
-    shares = shares_of(branch)
-    for word in shares.keys() - {"ends"}:
-        spans = [range_of(shares_of(interval)[word]) for interval in segment.branches]
-        (start, stop), first, across = range_of(shares[word]), min(spans)[0], word != "rows"
-        whole = 0 if across or len(segment.shape) != 4 else segment.shape[2]
-        extent = max(1, whole - first, *(last - first for _, last in spans))
-        share, at = 100.0 * (stop - start) / extent, 100.0 * (start - first) / extent
-        halo = 0.0 if across or not segment.macs else max(0.0, branch.macs / segment.macs - share / 100)
-        beyond = f", {halo:.1%} of the segment's MACs computed twice" if halo > 0.0005 else ""
-        words = f"{branch.processor}: {word} {start} to {stop - 1}{beyond}, {takes}"
-        left, top, halo = at if across else 0.0, 0.0 if across else at, min(40.0, 100 * halo * 100 / max(share, 1))
-        return Box(branch.processor, place, words, "part", share=share, left=left, top=top, halo=halo, across=across)
-    return chain(f"up to {', '.join(map(str, shares['ends']))}, " if shares.get("ends") else "", segment.depth)
+    word, share = next(iter(shares_of(branch).items()), ("ends", ()))
+    if word == "ends":
+        return chain(f"up to {', '.join(map(str, share))}, " if share else "", segment.depth)
+    (start, stop), across = range_of(share), word != "rows"
+    spans = [range_of(shares_of(other)[word]) for other in segment.branches]
+    first = min(spans)[0]
+    whole = 0 if across or len(segment.shape) != 4 else segment.shape[2]
+    extent = max(1, whole - first, *(last - first for _, last in spans))
+    size, at = 100.0 * (stop - start) / extent, 100.0 * (start - first) / extent
+    halo = 0.0 if across or not segment.macs else max(0.0, branch.macs / segment.macs - size / 100)
+    beyond = f", {halo:.1%} of the segment's MACs computed twice" if halo > 0.0005 else ""
+    words = f"{branch.processor}: {word} {start} to {stop - 1}{beyond}, {takes}"
+    left, top = (at, 0.0) if across else (0.0, at)
+    halo = min(40.0, 100 * halo * 100 / max(size, 1))
+    return Box(branch.processor, place, words, "part", share=size, left=left, top=top, halo=halo, across=across)
 
 
 def _group_whole_segments(run: "Sequence[SegmentAnswer]", processors: list[str]) -> StretchedRow:
