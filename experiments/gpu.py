@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from experiments.records import Machine, now
-from stretch.environment import processor_name
+from stretch.profile.environment import processor_name
 
 if TYPE_CHECKING:
     from stretch.train.images import ImageSet, Normalise

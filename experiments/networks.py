@@ -19,8 +19,8 @@ INPUT = (1, 3, 224, 224)
 
 def graph_of(model: str) -> OpGraph:
     """A network as operators, weights left out."""
-    from stretch.capture import capture
-    from stretch.models.load import load_model
+    from stretch.network.capture import capture
+    from stretch.network.models.load import load_model
 
     return capture(load_model(model, weights="none").module, INPUT, model).graph
 

@@ -20,7 +20,7 @@ import msgspec
 
 from predictors.errors import StretchError
 from scheduler.cores import available_cores
-from stretch.environment import OTHERS, processor_name, version
+from stretch.profile.environment import OTHERS, processor_name, version
 
 ROOT = Path(__file__).resolve().parents[1]
 SCHEMA = 2

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from predictors.devices import DeviceProfile, list_devices, load_device
     from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UnknownNameError, UsageError
     from stretch.api import Branched, advise, branch, evaluate, explain, plan, predict, search, simulate
-    from stretch.models import model_names
+    from stretch.network.models import model_names
     from stretch.planning.config import PlanConfig
 
 __all__ = [
@@ -43,7 +43,7 @@ if not TYPE_CHECKING:
             "predictors.devices": ["DeviceProfile", "list_devices", "load_device"],
             "predictors.errors": ["InfeasibleError", "MissingBackendError", "StretchError", "UnknownNameError", "UsageError"],
             "stretch.api": ["Branched", "advise", "branch", "evaluate", "explain", "plan", "predict", "search", "simulate"],
-            "stretch.models": ["model_names"],
+            "stretch.network.models": ["model_names"],
             "stretch.planning.config": ["PlanConfig"],
         },
     )

@@ -73,14 +73,14 @@ STATES = ("inherited", "calibrated", "without labels", "with labels")
 
 def network() -> Any:
     """The original with fresh weights."""
-    from stretch.models.tiny import BasicBlock, SmallResNet
+    from stretch.network.models.tiny import BasicBlock, SmallResNet
 
     return SmallResNet(BasicBlock, WIDTHS, DEPTH)
 
 
 def captured(module: Any) -> Any:
     """The original captured."""
-    from stretch.capture import capture
+    from stretch.network.capture import capture
 
     return capture(module.eval(), (1, 3, 32, 32), NAME)
 

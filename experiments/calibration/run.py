@@ -55,8 +55,8 @@ class Job:
         import torch
         from safetensors.torch import load_file, save_file
 
-        from stretch.capture import capture
-        from stretch.models.tiny import CifarFamily
+        from stretch.network.capture import capture
+        from stretch.network.models.tiny import CifarFamily
         from stretch.train.images import Normalise, load_arrays
         from stretch.train.loop import train
         from stretch.train.prepare import initialise

@@ -6,8 +6,8 @@ The accuracies are those of the measured record; the latencies are the planner's
 from experiments.cifar_accuracy.run import ALIGN, HERE, MAIN, MEETS, MODEL
 from experiments.records import About, Facts, Row, read_record, write_record
 from predictors.devices import load_device
-from stretch.capture import capture
-from stretch.models.tiny import CifarFamily
+from stretch.network.capture import capture
+from stretch.network.models.tiny import CifarFamily
 from stretch.planning.design.branch_design import load_draft
 from stretch.planning.design.scale import resolve_design
 from stretch.planning.plan import evaluate

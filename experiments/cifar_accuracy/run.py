@@ -70,8 +70,8 @@ def job(variant: str, seeds: list[int], data: Path, out: Path, epochs: int, bran
     from safetensors.torch import load_file, save_file
 
     from experiments.gpu import train_side_by_side
-    from stretch.capture import capture
-    from stretch.models.tiny import CifarFamily
+    from stretch.network.capture import capture
+    from stretch.network.models.tiny import CifarFamily
     from stretch.planning.design.branch_design import load_draft
     from stretch.planning.design.scale import resolve_design
     from stretch.train.images import load_arrays

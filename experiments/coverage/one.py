@@ -34,7 +34,7 @@ def try_network(name: str, options: list[str]) -> dict[str, Any]:
     if "failed" in row:
         return row
     with _step(row, "capture"):
-        from stretch.capture import capture
+        from stretch.network.capture import capture
 
         captured = capture(loaded.module, shape, name)
         row |= {"operators": len(captured.graph.ops), "opaque": sum(op.kind == "opaque" for op in captured.graph.ops)}
@@ -53,7 +53,7 @@ def _loaded(name: str, row: dict[str, Any]) -> tuple[Any, tuple[int, ...]]:
     """
     import torch
 
-    from stretch.models.load import load_model
+    from stretch.network.models.load import load_model
 
     best = float("inf")
     for seed in SEEDS:
@@ -108,7 +108,7 @@ def _distance(one: Any, other: Any) -> float:
     """Largest difference of any result, relative to the largest of the other's numbers."""
     import torch
 
-    from stretch.capture.results import walk_leaves
+    from stretch.network.capture.results import walk_leaves
 
     ours, theirs = ({key: leaf for key, leaf in _named(value, walk_leaves) if isinstance(leaf, torch.Tensor)} for value in (one, other))
     if len(ours) == len(theirs) == 1:

@@ -21,7 +21,7 @@ from experiments.coverage.networks import SETS, write_smallest
 from experiments.coverage.one import CONDITION, DEVICE, PROCESSORS, try_network
 from experiments.gpu import facts
 from experiments.records import Machine, Value, read_record, this_commit, write_record
-from stretch.environment import processor_name, version
+from stretch.profile.environment import processor_name, version
 
 HERE = Path(__file__).parent
 RECORD = HERE / "results" / "coverage.json"

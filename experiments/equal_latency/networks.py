@@ -53,8 +53,8 @@ PLANNED = {"branches": {"merge": "always", "alpha": ANY}, "stage-wise": {"merge"
 @cache
 def graph_of(parent: str, size: int) -> OpGraph:
     """An original as operators, for one image of so many pixels a side."""
-    from stretch.capture import capture
-    from stretch.models.load import load_model
+    from stretch.network.capture import capture
+    from stretch.network.models.load import load_model
 
     return capture(load_model(f"{parent}_cifar10", weights="none").module, (1, 3, size, size), parent).graph
 

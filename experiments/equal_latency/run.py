@@ -86,7 +86,7 @@ def network(job: Job, out: Path) -> "nn.Module":
     """The untrained network of a job; of a pruned one the trained original without some of its channels."""
     import msgspec
 
-    from stretch.models.load import load_model
+    from stretch.network.models.load import load_model
     from stretch.planning.design.branch_design import BranchDesign
     from stretch.train.prepare import initialise
     from stretch.transform.model import BranchedModel
@@ -106,7 +106,7 @@ def pruned(teacher: Job, widths: tuple[int, ...], out: Path) -> "nn.Module":
     import torch
     import torch_pruning
 
-    from stretch.models.load import load_model
+    from stretch.network.models.load import load_model
 
     module: Any = load_model(f"{teacher.parent}_cifar10", weights="none").module
     weights = torch.load(teacher.file(out, "pt"), map_location="cpu")

@@ -65,8 +65,8 @@ def schedule_bound_ms(graph: OpGraph, device: DeviceProfile, config: PlanConfig)
 
 def paths() -> None:
     """Record what is planned for networks that branch by themselves."""
-    from stretch.capture import capture
-    from stretch.models.load import load_model
+    from stretch.network.capture import capture
+    from stretch.network.models.load import load_model
 
     rows: list[Row] = []
     for model, name in MODELS.items():
@@ -118,9 +118,9 @@ def largest_difference(model: str, device: DeviceProfile, processors: str) -> Ro
 
     from scheduler.bundle.load import load_bundle
     from scheduler.runtime.session import Session
-    from stretch.capture import capture
     from stretch.export.bundle import BundleFacts, export_bundle
-    from stretch.models.load import load_model
+    from stretch.network.capture import capture
+    from stretch.network.models.load import load_model
     from stretch.transform import build
 
     loaded = load_model(model, weights="none")

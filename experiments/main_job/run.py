@@ -146,8 +146,8 @@ def profile_row(device: str) -> dict[str, Value]:
 def predicted_row(model: str, device: str, processors: str) -> dict[str, Value]:
     """One model on one device, planned."""
     from predictors.devices import load_device
-    from stretch.capture import capture
-    from stretch.models.load import load_model
+    from stretch.network.capture import capture
+    from stretch.network.models.load import load_model
     from stretch.planning.config import PlanConfig
     from stretch.planning.plan import plan
 

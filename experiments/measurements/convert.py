@@ -13,8 +13,8 @@ from predictors.measurements.tables import Latency, write_table
 
 def graph_of(module: Any, shape: tuple[int, ...], name: str) -> OpGraph:
     """Graph of a module as `stretch predict` captures it."""
-    from stretch.capture.exported import capture_exported
-    from stretch.capture.trace import capture_traced
+    from stretch.network.capture.exported import capture_exported
+    from stretch.network.capture.trace import capture_traced
 
     try:
         return capture_traced(module.eval(), shape, name).graph

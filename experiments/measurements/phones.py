@@ -71,7 +71,7 @@ def capture_network(name: str) -> OpGraph:
     """Graph of a network of pytorchcv at 224×224."""
     from pytorchcv.model_provider import get_model
 
-    from stretch.capture import capture
+    from stretch.network.capture import capture
 
     return capture(get_model(name).eval(), (1, 3, 224, 224)).graph
 

@@ -19,9 +19,9 @@ NETWORKS = ("resnet50", "mobilenet_v2", "regnet_x_1_6gf", "efficientnet_b0")
 
 def save_network(name: str, folder: Path) -> Path:
     """Write a network of `stretch list models` as `stretch branch` would write it whole."""
-    from stretch.capture import capture
     from stretch.export.onnx import save_onnx, to_numpy, to_onnx
-    from stretch.models.load import load_model
+    from stretch.network.capture import capture
+    from stretch.network.models.load import load_model
 
     loaded = load_model(name, weights="none")
     captured = capture(loaded.module, loaded.input_shape, name)

@@ -12,8 +12,8 @@ from experiments.simulated_speedup.run import MACS
 from predictors.devices import load_device
 from predictors.errors import InfeasibleError
 from predictors.predictor import LatencyPredictor
-from stretch.capture import capture
-from stretch.models.tiny import CifarFamily
+from stretch.network.capture import capture
+from stretch.network.models.tiny import CifarFamily
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.makespan import timeline

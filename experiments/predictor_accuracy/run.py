@@ -108,8 +108,8 @@ def fold_rows(measurements: Measurements) -> list[Row]:
 
 def other_rows(measurements: Measurements) -> list[Row]:
     """The same networks by the code of other libraries, through capture and the shipped profile of the Pixel 4."""
-    from stretch.capture import capture
-    from stretch.models import load_model
+    from stretch.network.capture import capture
+    from stretch.network.models import load_model
 
     predictor = LatencyPredictor(load_device("pixel4"))
     times = {(row.network, row.processor, row.core_set, row.precision): row.ms for row in measurements.latencies if row.device == "pixel4"}

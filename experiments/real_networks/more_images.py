@@ -21,7 +21,7 @@ from experiments.records import About, Facts, Row, write_record
 if TYPE_CHECKING:
     import torch
 
-    from stretch.capture import Captured
+    from stretch.network.capture import Captured
     from stretch.stages.rounded import RoundedModel
 
 HERE = Path(__file__).parent
@@ -73,10 +73,10 @@ def measured(trial: Trial, weights: Path, images: Path) -> Row:
     from experiments.real_networks.pruning import agreement, calibrate_pruned, pruned_as_fast
     from predictors.devices import load_device
     from scheduler.bundle.preprocessing import requested_preprocessing
+    from stretch.evaluation.sensitivity.blocks import block_losses
     from stretch.planning.blocks import keep_blocks, shorten_single
     from stretch.planning.config import PlanConfig
     from stretch.planning.plan import evaluate, plan
-    from stretch.sensitivity.blocks import block_losses
     from stretch.stages.build import divide_images, int8_rounding
     from stretch.stages.network import read_network
     from stretch.transform import build

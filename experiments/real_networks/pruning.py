@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from predictors.graph import OpGraph
-    from stretch.capture import Captured
+    from stretch.network.capture import Captured
     from stretch.planning.design.branch_design import BranchDesign
     from stretch.planning.result import PlanResult, SingleProcessor
     from stretch.transform.model import Branch, BranchedModel
@@ -61,7 +61,7 @@ def prune(original: "Captured", ratio: float, step: int) -> Pruned:
     import torch
     from torch import nn
 
-    from stretch.capture import capture
+    from stretch.network.capture import capture
 
     module = copy.deepcopy(original.module).eval()
     norms = {name: layer for name, layer in module.named_modules() if isinstance(layer, nn.BatchNorm2d)}

@@ -20,7 +20,7 @@ def median_ms(name: str, side: int, tf32: bool, half: bool, runs: int) -> float:
     """Median time of an inference that is waited for, its input on the GPU already."""
     import torch
 
-    from stretch.models.load import load_model
+    from stretch.network.models.load import load_model
 
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = tf32
     torch.backends.cudnn.benchmark = True

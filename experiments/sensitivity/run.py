@@ -60,9 +60,9 @@ def measure(network: str, weights: Path, images: Path, budget_s: float, until_s:
 
     from predictors.devices import load_device
     from scheduler.bundle.preprocessing import requested_preprocessing
+    from stretch.evaluation.sensitivity.source import SensitivityMeasurements, measure_design, random_designs
+    from stretch.evaluation.sensitivity.source import measure as measure_sensitivity
     from stretch.planning.config import PlanConfig
-    from stretch.sensitivity.source import SensitivityMeasurements, measure_design, random_designs
-    from stretch.sensitivity.source import measure as measure_sensitivity
     from stretch.stages.build import divide_images
     from stretch.stages.network import read_network
 
@@ -135,9 +135,9 @@ def _space(graph: "OpGraph", device: Any, config: Any) -> "DesignSpace":
 def predictor(network: str, graph: "OpGraph", alone: "Sequence[Measured]", designs: "Sequence[Measured]") -> "Sensitivity":
     """Constants fitted to measurements of this experiment."""
     from stretch import __version__
+    from stretch.evaluation.sensitivity.fit import fit
     from stretch.planning.cost.accuracy import MeasuredOn
     from stretch.planning.network.segments import split_segments
-    from stretch.sensitivity.fit import fit
 
     on = MeasuredOn(
         weights=NETWORKS[network].weights, images=FITTED, held_back=HELD_BACK, pictures="natural photographs", device=DEVICE,
@@ -248,7 +248,7 @@ FRONT_PREDICTED = ("predicted_ms", "speedup", "over_sequential", "predicted", "l
 
 def judged(run: dict[str, Any], source: "Sensitivity") -> tuple[Row, list[Row]]:
     """How well random designs of one network are ranked, and each of them."""
-    from stretch.sensitivity.fit import loss_of_design, spearman
+    from stretch.evaluation.sensitivity.fit import loss_of_design, spearman
 
     random = _read(run["random"])
     predictions = [source.prediction(loss_of_design(source, item.segments)) for item in random]

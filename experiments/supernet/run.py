@@ -34,8 +34,8 @@ def job(seed: int, data: Path, out: Path, epochs: int, parent: Path | None, rate
 
     from experiments.cifar_accuracy.run import ALIGN
     from experiments.gpu import facts
-    from stretch.capture import capture
-    from stretch.models.tiny import CifarFamily
+    from stretch.network.capture import capture
+    from stretch.network.models.tiny import CifarFamily
     from stretch.planning.design.branch_design import load_draft
     from stretch.planning.design.scale import resolve_design
     from stretch.train.distributed import World

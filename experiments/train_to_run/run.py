@@ -99,8 +99,8 @@ def bundle_accuracy(bundle: Path, checkpoint: Path, data: Path, count: int) -> d
     from safetensors.torch import load_file
 
     from scheduler.runtime.session import Session
-    from stretch.capture import capture
-    from stretch.models.tiny import CifarFamily
+    from stretch.network.capture import capture
+    from stretch.network.models.tiny import CifarFamily
     from stretch.planning.design.branch_design import load_draft
     from stretch.planning.design.scale import resolve_design
     from stretch.train.images import Normalise, load_arrays

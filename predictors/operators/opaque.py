@@ -15,7 +15,7 @@ from predictors.shapes import Attr, Attrs, Shape, integer, ints
 #: Kernel kinds whose time is that of products.
 PRODUCTS = frozenset({"conv1x1", "conv", "depthwise", "grouped", "linear", "matmul"})
 
-#: Attribute: the calls of torch that compute an operator, as `stretch.opaque.calls` writes them.
+#: Attribute: the calls of torch that compute an operator, as `stretch.operators.opaque.calls` writes them.
 CALLS = "calls"
 #: Attribute: how many numbers of those tensors nobody learned, such as states that a recurrent layer begins with; left out where there are none.
 FIXED = "fixed"

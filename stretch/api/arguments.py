@@ -13,7 +13,7 @@ from torch import nn
 
 from predictors.errors import StretchError, UsageError
 from predictors.graph import OpGraph
-from stretch.capture.inputs import Inputs, InputShapes, check_hooks, hooks_of
+from stretch.network.capture.inputs import Inputs, InputShapes, check_hooks, hooks_of
 from stretch.transform.model import BranchedModel
 
 

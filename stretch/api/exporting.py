@@ -9,9 +9,9 @@ import typer
 
 from predictors.errors import UsageError
 from scheduler.progress import Progress, silent
-from stretch.exporters import exporter_of, exporters
-from stretch.exporters.run import RUN_FILE
-from stretch.parameters import Parsed
+from stretch.api.exporters import exporter_of, exporters
+from stretch.api.exporters.run import RUN_FILE
+from stretch.api.parameters import Parsed
 
 #: Forms that `--as` names.
 FORMATS = tuple(name for name in exporters if not exporters.get(name).instead_of)

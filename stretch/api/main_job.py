@@ -20,7 +20,7 @@ from predictors.system import keep_freed_memory
 from scheduler.bundle.manifest import Manifest, WeightsInfo
 from scheduler.progress import Progress, silent
 from stretch import __version__
-from stretch.parameters import CALIBRATION, PANEL, AdvancedOption, Device, InputShape, Model, Parsed, Preprocessing, TrustCode, Weights
+from stretch.api.parameters import CALIBRATION, PANEL, AdvancedOption, Device, InputShape, Model, Parsed, Preprocessing, TrustCode, Weights
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.compare import BRANCHED
 from stretch.planning.design.branch_design import DesignDraft, load_draft
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from scheduler.bundle.load import Bundle
     from scheduler.bundle.manifest import SourceFile
     from scheduler.bundle.preprocessing import Preprocessing
-    from stretch.capture import Captured
-    from stretch.capture.inputs import InputShapes
-    from stretch.models.load import LoadedModel
+    from stretch.network.capture import Captured
+    from stretch.network.capture.inputs import InputShapes
+    from stretch.network.models.load import LoadedModel
     from stretch.planning.cost.accuracy import AccuracySource
     from stretch.stages.build import Images
     from stretch.stages.network import CapturedNetwork, Phase
@@ -459,7 +459,7 @@ def branch(
     check_request(config, refine, synthetic, repair=repair, images=images is not None, design=draft is not None, dry_run=dry_run)
     check_run(run_images, mapped=bool(mapping), images=images is not None)
     if images is not None:
-        from stretch.quantize.images import image_files
+        from stretch.export.quantize.images import image_files
 
         image_files(Path(images))
     if out is not None and not dry_run:
@@ -537,7 +537,7 @@ def _measure_sensitivity(
     network: "CapturedNetwork", profile: DeviceProfile, config: PlanConfig, fitted: "Images | None", minutes: float, phase: "Phase"
 ) -> "AccuracySource | None":
     """What each segment loses on images, where a plan has to agree with the original and nothing else predicts how often it does."""
-    from stretch.sensitivity.source import plannable, sensitivity_of
+    from stretch.evaluation.sensitivity.source import plannable, sensitivity_of
 
     if config.min_agreement is None or fitted is None or not fitted.held_back or config.accuracy or not plannable(config):
         return None
@@ -595,8 +595,8 @@ class _Job:
         if self.without_images and not planned.exact:
             result.warnings.append(UNKNOWN_ACCURACY)
         if self.dry_run and self.weights != "none":
-            from stretch.opaque.calls import calls_of
-            from stretch.opaque.snippets import prepare
+            from stretch.operators.opaque.calls import calls_of
+            from stretch.operators.opaque.snippets import prepare
 
             prepare((calls_of(op.attrs), op.shape) for op in captured.graph.ops if op.kind == "opaque")
         if not self.dry_run and not result.withheld:
@@ -605,7 +605,7 @@ class _Job:
 
     def _plan(self, request: PlanConfig) -> PlanResult:
         from scheduler.placement.mapping import place_processors
-        from stretch.sensitivity.blocks import block_losses
+        from stretch.evaluation.sensitivity.blocks import block_losses
 
         graph, captured, fitted = self.network.graph, self.network.captured, self.fitted
         # agreement that nothing predicts is measured on what was built
@@ -702,7 +702,7 @@ def _load_module(module: Any, shape: "InputShapes | None") -> "LoadedModel":
     from torch import nn
 
     from stretch.api.arguments import copy_module, other_weight_types
-    from stretch.models.load import USUAL_INPUT, LoadedModel, stated_preprocessing
+    from stretch.network.models.load import USUAL_INPUT, LoadedModel, stated_preprocessing
 
     if not isinstance(module, nn.Module):
         given = f"the class {module.__name__}" if isinstance(module, type) else type(module).__name__

@@ -14,7 +14,7 @@ from predictors.system import keep_freed_memory
 from scheduler.bundle.agreement import Agreement
 from scheduler.progress import Progress, silent
 from stretch.api.main_job import MAX_MINUTES, check_run, import_torch
-from stretch.parameters import NO_PLACES, Parsed, read_places
+from stretch.api.parameters import NO_PLACES, Parsed, read_places
 
 if TYPE_CHECKING:
     from scheduler.bundle.load import Bundle

@@ -15,7 +15,7 @@ from predictors.errors import StretchError, UsageError
 from predictors.structs import filled
 from predictors.system import keep_freed_memory
 from scheduler.progress import Progress, silent
-from stretch.parameters import (
+from stretch.api.parameters import (
     NO_PLACES,
     AdvancedOption,
     BundleFolder,
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
     from scheduler.simulate.answer import SimulateAnswer
     from scheduler.simulate.clock import SimulationResult
-    from stretch.capture.inputs import InputShapes
     from stretch.evaluation.measure import EvaluateAnswer
+    from stretch.network.capture.inputs import InputShapes
     from stretch.planning.cost.accuracy import AccuracySource
     from stretch.planning.design.branch_design import DesignDraft
     from stretch.planning.pareto import FrontAnswer
@@ -179,7 +179,7 @@ def search(
         source = load_accuracy(Path(request.accuracy), network.graph.name)
     elif images is not None:
         from scheduler.bundle.preprocessing import requested_preprocessing
-        from stretch.sensitivity.source import plannable, sensitivity_of
+        from stretch.evaluation.sensitivity.source import plannable, sensitivity_of
         from stretch.stages.build import divide_images
 
         if not plannable(request):

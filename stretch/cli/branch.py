@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stretch.api.main_job import branch as branch_model
+from stretch.api.parameters import AdvancedOption
 from stretch.cli.interrupt import WRITER_GRACE_S
 from stretch.cli.options import Call, calls, settings
 from stretch.cli.output import COMMAND_LINE, Output, verb
 from stretch.cli.pages import Html
-from stretch.parameters import AdvancedOption
 from stretch.planning.messages import command_line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from predictors.errors import InfeasibleError
-    from stretch.capture.inputs import InputShapes
+    from stretch.network.capture.inputs import InputShapes
     from stretch.report.html.page import Page
     from stretch.stages.design import BranchedAnswer
 

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from predictors.errors import UsageError
+from stretch.api.parameters import InputShape, TrustCode
 from stretch.cli.options import settings
 from stretch.cli.output import Output, no_flags, verb
 from stretch.cli.pages import Html
-from stretch.parameters import InputShape, TrustCode
 from stretch.planning.config import PlanConfig
 
 if TYPE_CHECKING:
     from predictors.devices import DeviceProfile
     from predictors.graph import OpGraph
-    from stretch.comparison import ComparedRow
+    from stretch.report.compared import ComparedRow
 
 
 @verb
@@ -38,7 +38,7 @@ def compare(
     """Compare bundles, plans, searches and runs in one table."""
     from predictors.devices import load_device
     from scheduler.bundle.load import load_bundle
-    from stretch.comparison import CompareAnswer, bundle_row, rows_of_file, warnings_of
+    from stretch.report.compared import CompareAnswer, bundle_row, rows_of_file, warnings_of
     from stretch.report.comparison import comparison_page
     from stretch.stages.network import read_graph
 
@@ -71,8 +71,8 @@ def _is_result(name: str) -> bool:
 def _model_rows(graph: "OpGraph", profiles: "list[DeviceProfile]", request: PlanConfig) -> "list[ComparedRow]":
     """Plan a model for each device; a device without a feasible design gets a row with the reason."""
     from predictors.errors import InfeasibleError
-    from stretch.comparison import plan_row, refused_row
     from stretch.planning.plan import plan
+    from stretch.report.compared import plan_row, refused_row
 
     rows = []
     for profile in profiles:

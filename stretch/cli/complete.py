@@ -37,7 +37,7 @@ def _modes(_start: str) -> Iterable[str]:
 #: Names by the parameter that takes them, of one verb or of all. Files are completed by the shell where nothing here fits.
 VALUES: dict[str, Callable[[str], Iterable[str]]] = {
     "device": lambda start: _import_name("predictors.devices:list_devices")(),
-    "model": lambda start: _import_name("stretch.models.families:quick_names")(start),
+    "model": lambda start: _import_name("stretch.network.models.families:quick_names")(start),
     "recipe": lambda start: (file.stem for file in sorted(_import_name("stretch.train.recipe:recipe_folder")().glob("*.toml"))),
     "mode": _modes,
 }

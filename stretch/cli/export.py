@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
+from stretch.api.exporters import exporter_of
 from stretch.api.exporting import export as export_source
 from stretch.cli.interrupt import WRITER_GRACE_S
 from stretch.cli.options import Call, calls, settings
 from stretch.cli.output import Output, only_flags, verb
-from stretch.exporters import exporter_of
 
 #: Seconds after Ctrl-C for removing unfinished files.
 GRACE_S = WRITER_GRACE_S

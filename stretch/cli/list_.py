@@ -11,15 +11,15 @@ import typer
 from predictors.errors import StretchError, UnknownNameError, UsageError
 from predictors.models.roofline import MEASURED, ORIGINS, Origin
 from predictors.structs import filled
+from stretch.api.parameters import InputShape, TrustCode
 from stretch.cli.output import Output, verb
-from stretch.parameters import InputShape, TrustCode
 from stretch.stages.abilities import StageAbilities, stage_abilities
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from predictors.devices import DeviceProfile
-    from stretch.capture.inputs import InputShapes
+    from stretch.network.capture.inputs import InputShapes
 
 #: Maximum number of models with `--details`: each is built and captured.
 MAX_DETAILED = 30
@@ -206,9 +206,9 @@ def _listed_device(device: "DeviceProfile") -> ListedDevice:
 
 def _listed_models(pattern: str) -> list[ListedModel]:
     """The models that match a pattern, or a file."""
-    from stretch.models import model_names
-    from stretch.models.families import BUILT_IN, each_family
-    from stretch.models.load import FILES
+    from stretch.network.models import model_names
+    from stretch.network.models.families import BUILT_IN, each_family
+    from stretch.network.models.load import FILES
 
     if pattern.endswith(FILES) and Path(pattern).is_file():
         return [ListedModel(name=pattern, family="file", checked=False)]
@@ -320,7 +320,7 @@ def _list_delegates(out: Output) -> None:
 def _list_environment(out: Output) -> None:
     from scheduler.cores import available_cores
     from stretch import __version__
-    from stretch.environment import OTHERS, OURS, folder, opencl_devices, other_owner, processor_name, version
+    from stretch.profile.environment import OTHERS, OURS, folder, opencl_devices, other_owner, processor_name, version
 
     machine = {"python": platform.python_version(), "system": platform.platform(), "processor": processor_name()}
     data: dict[str, Any] = {"nn_stretch": __version__, **machine, "cores": sorted(available_cores()), "opencl": opencl_devices()}

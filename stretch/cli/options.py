@@ -17,8 +17,8 @@ from typer.models import ArgumentInfo
 
 from predictors.errors import UnknownNameError, UsageError
 from predictors.files import read_toml
+from stretch.api.parameters import PANEL, AdvancedOption, Parsed
 from stretch.cli.output import make_console
-from stretch.parameters import PANEL, AdvancedOption, Parsed
 from stretch.planning.config import PLAN_OPTIONS, PlanConfig
 from stretch.planning.options import Option, put_setting, read_setting
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 import typer
 
 from predictors.errors import MissingBackendError, UsageError, install_line
+from stretch.api.parameters import Parsed
 from stretch.cli.start import SCHEMA
-from stretch.parameters import Parsed
 
 if TYPE_CHECKING:
     from msgspec import Struct

@@ -11,12 +11,12 @@ from predictors.devices import is_pattern, load_devices
 from predictors.errors import UsageError
 from predictors.models.roofline import ORIGINS, Origin
 from predictors.structs import filled
+from stretch.api.parameters import input_words
 from stretch.api.verbs import predict as predict_model
 from stretch.api.verbs import processors_to_predict
 from stretch.cli.options import Call, calls
 from stretch.cli.output import Output, verb
 from stretch.cli.pages import Html, check_picture
-from stretch.parameters import input_words
 from stretch.planning.messages import command_line
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def _predict_many(
     """Predict every matching model on every processor, one row each."""
     from predictors.errors import StretchError, UnknownNameError
     from predictors.predictor import LatencyPredictor
-    from stretch.models import model_names
+    from stretch.network.models import model_names
     from stretch.report.prediction import predictions_page
     from stretch.stages.predict import PredictedRow, PredictionTable, Unpredicted
 

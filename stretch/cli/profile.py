@@ -379,7 +379,7 @@ def _from_networks(out: Output, table: str, device: str, target: Path, networks:
     from predictors.fitting.calibration import calibrate, read_networks
     from predictors.models.roofline import MEASURED
     from predictors.predictor import origin_of
-    from stretch.parameters import read_inputs
+    from stretch.api.parameters import read_inputs
     from stretch.stages.network import read_graph
 
     statistic, size, rewrites = (networks[name] for name in ("statistic", "size", "rewrites"))

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from predictors.errors import UsageError
+from stretch.api.parameters import NO_PLACES, BundleFolder, DelegateMap, Processors
 from stretch.cli.extensions import asked_for, extensions_of
 from stretch.cli.options import Call, calls
 from stretch.cli.output import Output, verb
 from stretch.cli.pages import Html
-from stretch.parameters import NO_PLACES, BundleFolder, DelegateMap, Processors
 
 if TYPE_CHECKING:
     import numpy as np

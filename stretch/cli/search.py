@@ -8,12 +8,12 @@ import typer
 
 from predictors.devices import load_device
 from predictors.errors import UsageError
+from stretch.api.parameters import AdvancedOption
 from stretch.api.verbs import MAX_VALUE_FACTOR, PAIR_TOP, check_search, search_pair
 from stretch.api.verbs import search as search_designs
 from stretch.cli.options import FLAGS, Call, calls, settings
 from stretch.cli.output import Output, import_torch, only_flags, verb
 from stretch.cli.pages import Html, check_picture
-from stretch.parameters import AdvancedOption
 
 #: Parameters that a pair of networks takes.
 PAIR = "model other device top within change config_file input_shape folder trust_code alpha beta kinds lossless objective precision processors"

@@ -8,8 +8,8 @@ import torch
 from predictors.errors import StretchError
 from predictors.joins import join_of
 from scheduler.bundle.agreement import Agreement, SegmentAgreement
-from stretch.capture import Captured
 from stretch.evaluation.measure import LONG, AgreementSums, ranks, share_of
+from stretch.network.capture import Captured
 from stretch.planning.design.scale import design_segments, scaled_branches
 from stretch.transform import BranchedModel, build
 from stretch.transform.calibrate import undivided_design

@@ -18,7 +18,7 @@ from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import WeightsInfo
 from scheduler.bundle.preprocessing import Preprocessing
 from scheduler.progress import Progress
-from stretch.quantize.images import ARRAYS, PICTURES, fingerprint, read_images
+from stretch.export.quantize.images import ARRAYS, PICTURES, fingerprint, read_images
 
 Array = NDArray[Any]
 

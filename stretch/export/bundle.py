@@ -30,13 +30,13 @@ from scheduler.bundle.manifest import (
 )
 from scheduler.bundle.preprocessing import Preprocessing
 from scheduler.progress import Progress, silent
-from stretch.capture import Captured
 from stretch.export.checks import check_export
 from stretch.export.lowering import entry_rows, stated_ranges, statements, subgraph_names, subgraph_of
 from stretch.export.onnx import WeightFile, nodeless_properties, to_numpy, to_onnx
 from stretch.export.repredict import alternatives
 from stretch.export.staging import file_entry, stage_folder, write_manifest
-from stretch.formats.onnx import Arrays
+from stretch.network.capture import Captured
+from stretch.operators.formats.onnx import Arrays
 from stretch.planning.design.scale import host_processor
 from stretch.planning.result import PlanResult
 from stretch.transform.model import BranchedModel, op_weights

@@ -20,10 +20,10 @@ from scheduler.bundle.statements import MAX_ROUNDING, ROUNDING
 from scheduler.checks.verify import KEY, TOLERANCE, Sample, random_input
 from scheduler.runtime.inputs import as_arrays
 from scheduler.runtime.sequential import MARGIN, relative
-from stretch.capture import Captured
-from stretch.capture.inputs import SINGLE_INPUT, Inputs
-from stretch.capture.results import named_outputs
-from stretch.quantize.replay import as_tuple, runner
+from stretch.export.quantize.replay import as_tuple, runner
+from stretch.network.capture import Captured
+from stretch.network.capture.inputs import SINGLE_INPUT, Inputs
+from stretch.network.capture.results import named_outputs
 from stretch.transform.model import Branch, BranchedModel
 
 #: Number of roundings of the input for measuring torch's rounding error, as a single one may be small by chance.

@@ -25,8 +25,8 @@ from scheduler.bundle.tflite_file import check_same_plan, load_tflite
 from scheduler.checks.verify import random_input
 from scheduler.delegates.dsp import LIMIT, compile_context, find_chip, load_library, open_context
 from scheduler.progress import Progress, silent
+from stretch.export.quantize.replay import Loss, loss, replay, runner
 from stretch.export.staging import WrittenFile, check_target, copy_files, file_entry, stage_folder, write_manifest, written_files
-from stretch.quantize.replay import Loss, loss, replay, runner
 
 #: Minimum cosine of compiled code with the int8 subgraph on ONNX Runtime.
 MIN_COSINE = 0.999

@@ -21,13 +21,13 @@ from scheduler.formats.int8_edges import Edge, edges
 from scheduler.formats.onnx import OnnxFile, state_operator, stated_operator
 from scheduler.progress import Progress
 from stretch.export.onnx import NODE_TAGS, WHOLE_PADDING, read_property, to_onnx, weights_of
+from stretch.export.quantize.qdq import Numbers, layer_losses, quantise, to_half
+from stretch.export.quantize.replay import Loss, Run, as_tuple, loss, replay, runner
 from stretch.planning.design.branch_design import BranchDesign, SegmentDesign, safe_name, undivided
 from stretch.planning.design.division import Taken
 from stretch.planning.design.scale import scaled_branches
 from stretch.planning.divisions.channels import HIDDEN
 from stretch.planning.divisions.rows import ENTRY_ROWS
-from stretch.quantize.qdq import Numbers, layer_losses, quantise, to_half
-from stretch.quantize.replay import Loss, Run, as_tuple, loss, replay, runner
 
 
 def subgraph_names(graph: OpGraph) -> list[str]:
@@ -122,7 +122,7 @@ def scales_of(quantised: onnx.ModelProto) -> Scales:
     """Scale and zero point of each tensor and of each weight with one scale, by their names in the float model.
 
     Args:
-        quantised: Result of `stretch.quantize.qdq.quantise`.
+        quantised: Result of `stretch.export.quantize.qdq.quantise`.
     """
     constants = {tensor.name: tensor for tensor in quantised.graph.initializer}
     scales: Scales = {}

@@ -18,10 +18,10 @@ from predictors.operators import kind_of
 from predictors.operators.opaque import CONSTANT
 from scheduler.formats.onnx import OnnxFile, state_operator
 from scheduler.formats.onnx.file import SHARING
-from stretch.formats.onnx import OPSET, Arrays, OnnxWriter
-from stretch.opaque.calls import calls_of
-from stretch.opaque.snippets import prepare
+from stretch.operators.formats.onnx import OPSET, Arrays, OnnxWriter
 from stretch.operators.lowerings import lowerings
+from stretch.operators.opaque.calls import calls_of
+from stretch.operators.opaque.snippets import prepare
 from stretch.planning.divisions.rows import PADDING_TAG
 
 IR_VERSION = 10

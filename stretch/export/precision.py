@@ -17,11 +17,11 @@ from scheduler.bundle.statements import ROUNDING
 from scheduler.placement.mapping import host_of, is_integer_only
 from scheduler.progress import Progress, silent
 from stretch.export.lowering import CALIBRATION_IMAGES, PARTIAL_SUM_REASON, LoweredSubgraph, PrecisionLowering, is_partial_sum
+from stretch.export.quantize.qdq import METHOD, quantise
+from stretch.export.quantize.replay import Loss, Run, least_snr_db, loss, replay, runner, top1_agreement
 from stretch.export.repredict import repredict
 from stretch.export.reweigh import derived_files
 from stretch.export.staging import WrittenFile, check_target, copy_files, file_entry, stage_folder, write_manifest
-from stretch.quantize.qdq import METHOD, quantise
-from stretch.quantize.replay import Loss, Run, least_snr_db, loss, replay, runner, top1_agreement
 
 Array = NDArray[Any]
 

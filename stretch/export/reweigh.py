@@ -13,13 +13,13 @@ from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import FileEntry, Manifest, WeightsInfo
 from scheduler.formats.onnx import OnnxFile
 from scheduler.progress import Progress, silent
-from stretch.capture import Captured
 from stretch.export.bundle import WEIGHTS
 from stretch.export.checks import check_export
 from stretch.export.lowering import RANGES, stated_ranges
 from stretch.export.onnx import WeightFile, to_numpy
 from stretch.export.staging import copy_files, file_entry, stage_folder, write_manifest
-from stretch.formats.onnx import Arrays
+from stretch.network.capture import Captured
+from stretch.operators.formats.onnx import Arrays
 from stretch.operators.lowerings import lowerings
 from stretch.transform.model import BranchedModel, op_weights
 

@@ -6,8 +6,8 @@ from torch import nn
 from predictors.graph import Op
 from predictors.operators.attention import ADDED
 from predictors.shapes import Attr, Attrs, Shape, integer, ints, number
-from stretch.formats.onnx import OnnxWriter
 from stretch.operators.capturing import Lowered, UnsupportedNode, modules
+from stretch.operators.formats.onnx import OnnxWriter
 from stretch.operators.lowerings import Lowering, lowerings, no_tflite
 
 

@@ -12,8 +12,6 @@ from torch import fx, nn
 
 from predictors.graph import Op
 from predictors.shapes import Attr, Shape, number
-from stretch.formats.onnx import OnnxWriter
-from stretch.formats.tflite import SIGNED_UNIT, UNIT, Quant, SubgraphBuilder, SubgraphSource, Value
 from stretch.operators.capturing import (
     Chain,
     Lowered,
@@ -25,6 +23,8 @@ from stretch.operators.capturing import (
     require_supported,
     unary,
 )
+from stretch.operators.formats.onnx import OnnxWriter
+from stretch.operators.formats.tflite import SIGNED_UNIT, UNIT, Quant, SubgraphBuilder, SubgraphSource, Value
 from stretch.operators.lowerings import Lowering, OnnxRule, TfliteRule, computed, fixed_scale_op, lowerings, no_tflite, onnx_node, tflite_op
 
 

@@ -11,9 +11,9 @@ from predictors.errors import StretchError
 from predictors.graph import Op
 from predictors.registry import Registry
 from predictors.shapes import Attrs, Shape
-from stretch.formats.onnx import OnnxWriter
-from stretch.formats.tflite import UNIT, Quant, SubgraphBuilder, SubgraphSource, Value
 from stretch.operators.capturing import modules
+from stretch.operators.formats.onnx import OnnxWriter
+from stretch.operators.formats.tflite import UNIT, Quant, SubgraphBuilder, SubgraphSource, Value
 
 #: Builds the torch module from input shapes and attributes.
 Maker = Callable[[list[Shape], Attrs], nn.Module]

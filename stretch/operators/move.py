@@ -1,6 +1,6 @@
 """Operators that only move, select or repeat elements, in torch, ONNX and TFLite.
 
-Slices, shuffles and new axes are also seen by `stretch.capture.trace`, which knows tensors in another order of dimensions.
+Slices, shuffles and new axes are also seen by `stretch.network.capture.trace`, which knows tensors in another order of dimensions.
 """
 
 from collections.abc import Callable
@@ -14,9 +14,9 @@ from torch import nn
 
 from predictors.graph import Op
 from predictors.shapes import Attrs, Shape, integer, ints
-from stretch.formats.onnx import OnnxWriter
-from stretch.formats.tflite import SubgraphBuilder, SubgraphSource, Value, pad, to_nhwc
 from stretch.operators.capturing import Chain, Lowered, TracedCall, UnsupportedNode, calls, modules, pair, require_supported
+from stretch.operators.formats.onnx import OnnxWriter
+from stretch.operators.formats.tflite import SubgraphBuilder, SubgraphSource, Value, pad, to_nhwc
 from stretch.operators.lowerings import Lowering, computed, lowerings, no_tflite, onnx_node
 
 
@@ -55,7 +55,7 @@ def concat_tflite(axis: int) -> Callable[[SubgraphBuilder, SubgraphSource, Op, l
     return write
 
 
-#: Attribute of a padding by −∞, which no graph has: `stretch.capture.trace` makes it part of a pooling.
+#: Attribute of a padding by −∞, which no graph has: `stretch.network.capture.trace` makes it part of a pooling.
 LOWEST = "lowest"
 
 

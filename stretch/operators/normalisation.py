@@ -10,8 +10,6 @@ from torch import nn
 
 from predictors.graph import Op
 from predictors.shapes import Attr, Attrs, Shape, integer, number
-from stretch.formats.onnx import OnnxWriter
-from stretch.formats.tflite import UNIT, SubgraphBuilder, SubgraphSource, Value
 from stretch.operators.capturing import (
     MODULES,
     Chain,
@@ -27,6 +25,8 @@ from stretch.operators.capturing import (
     modules,
     require_supported,
 )
+from stretch.operators.formats.onnx import OnnxWriter
+from stretch.operators.formats.tflite import UNIT, SubgraphBuilder, SubgraphSource, Value
 from stretch.operators.lowerings import Lowering, fixed_scale_op, lowerings, no_tflite, onnx_node, tflite_op
 
 

@@ -11,8 +11,9 @@ from torch import nn
 from predictors.errors import StretchError
 from predictors.graph import Op
 from predictors.shapes import Attr, Attrs, Shape, ints, window_shape
-from stretch.formats.onnx import OnnxWriter
-from stretch.formats.tflite import (
+from stretch.operators.capturing import Chain, FunctionRule, TracedCall, calls, pair, pooling_window, require_supported
+from stretch.operators.formats.onnx import OnnxWriter
+from stretch.operators.formats.tflite import (
     Array,
     PaddedWindow,
     SameWindows,
@@ -24,7 +25,6 @@ from stretch.formats.tflite import (
     window,
     within_same,
 )
-from stretch.operators.capturing import Chain, FunctionRule, TracedCall, calls, pair, pooling_window, require_supported
 from stretch.operators.lowerings import ComputedModule, Lowering, OnnxRule, TfliteRule, computed, lowerings, no_tflite, onnx_node
 
 #: Below every finite number: padding that never wins a maximum.

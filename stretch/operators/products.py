@@ -9,7 +9,6 @@ from torch import nn
 from predictors.errors import StretchError
 from predictors.graph import Op
 from predictors.shapes import Attr, Attrs, Shape, integer, ints, same_padding
-from stretch.formats.tflite import SubgraphBuilder, SubgraphSource, Value, matrix, pad, to_nhwc, window
 from stretch.operators.capturing import (
     Chain,
     Lowered,
@@ -22,6 +21,7 @@ from stretch.operators.capturing import (
     require_supported,
     window_padding,
 )
+from stretch.operators.formats.tflite import SubgraphBuilder, SubgraphSource, Value, matrix, pad, to_nhwc, window
 from stretch.operators.lowerings import Lowering, lowerings, onnx_node
 
 

@@ -45,7 +45,7 @@ class ProfiledProcessor:
     @property
     def runtime(self) -> str:
         """Runtime and version."""
-        from stretch.environment import version
+        from stretch.profile.environment import version
 
         package = get_delegate(self.delegate).package
         untuned = ", kernels not tuned" if get_delegate(self.delegate).tunes else ""
@@ -184,7 +184,7 @@ def write_network(graph: OpGraph, path: Path, precision: str = "fp32") -> Path:
         ask_for_file(path, precision + graph.to_json().decode())
         return path
     from stretch.export.onnx import save_onnx, to_onnx
-    from stretch.quantize.qdq import quantise, to_half
+    from stretch.export.quantize.qdq import quantise, to_half
 
     model = to_onnx(graph, make_weights(graph))
     if precision == "fp16":

@@ -52,7 +52,7 @@ from scheduler.measure.steady import (
     time_together,
 )
 from scheduler.runtime.threads import QueueThread
-from stretch.environment import processor_name
+from stretch.profile.environment import processor_name
 from stretch.profile.places import ProfiledProcessor, write_network
 from stretch.profile.styles import STYLES, RandomNetwork, draw
 from stretch.profile.writing import Crossing, MeasuredProcessor, MeasurementTable, make_profile, valid_id

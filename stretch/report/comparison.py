@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from stretch.comparison import CompareAnswer, ComparedRow
 from stretch.planning.messages import format_probability
 from stretch.report.brief import advice_brief, ratio
+from stretch.report.compared import CompareAnswer, ComparedRow
 from stretch.report.html.page import ChartInterval, Fact, Grid, Page, Section, intervals
 from stretch.stages.advise import Advice, BranchesAdvice, DeviceAdvice
 

@@ -13,14 +13,14 @@ from scheduler.bundle.agreement import Agreement
 from scheduler.bundle.load import Bundle
 from scheduler.bundle.preprocessing import IMAGENET, Preprocessing
 from scheduler.progress import Progress, silent
-from stretch.capture import Captured
-from stretch.capture.results import named_outputs
 from stretch.evaluation.agreement import compare
 from stretch.evaluation.files import SECONDS, measure_files
 from stretch.evaluation.measure import one_sided_reason
 from stretch.export.lowering import CALIBRATION_IMAGES
+from stretch.export.quantize.images import fingerprint, load_images
+from stretch.network.capture import Captured
+from stretch.network.capture.results import named_outputs
 from stretch.planning.result import PlanResult
-from stretch.quantize.images import fingerprint, load_images
 from stretch.stages.rounded import Ranges, RoundedModel
 from stretch.transform import BranchedModel, build
 from stretch.transform.calibrate import MIN_IMAGES

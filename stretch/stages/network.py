@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from predictors.errors import StretchError, UsageError, WholeNumbersError
 from predictors.graph import OpGraph
-from stretch.models.load import LoadedModel, is_file, load_model
+from stretch.network.models.load import LoadedModel, is_file, load_model
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from stretch.capture import Captured
-    from stretch.capture.inputs import InputShapes
+    from stretch.network.capture import Captured
+    from stretch.network.capture.inputs import InputShapes
 
 #: Context manager of a named phase, which reports and times it.
 Phase = Callable[[str], AbstractContextManager[None]]
@@ -51,7 +51,7 @@ def read_network(
         weights: ``default``, ``none`` or a file.
         fit_statistics: As of `load_model`; where only the graph is read, it may be left out.
     """
-    from stretch.capture import capture
+    from stretch.network.capture import capture
 
     with phase("load"):
         if isinstance(model, str):
@@ -139,7 +139,7 @@ def _read_graph(model: str, shape: "InputShapes | None", weights: str, trust_cod
     # what a file holds is not looked at, and trained weights need not be fetched
     weights = weights if weights not in ("default", "none") else "default" if is_file(model) else "none"
     loaded = load_model(model, weights=weights, trust_code=trust_code, input_shape=shape, fit_statistics=False)
-    from stretch.capture import capture
+    from stretch.network.capture import capture
 
     requested, warnings = _requested_shape(model, shape), tuple(loaded.warnings)
     input_shape = loaded.input_shape if requested is None else requested
@@ -150,6 +150,6 @@ def _read_graph(model: str, shape: "InputShapes | None", weights: str, trust_cod
         raise
     except StretchError as error:
         # torch's exporter is slow to import
-        from stretch.capture.exported import capture_exported
+        from stretch.network.capture.exported import capture_exported
 
         return ReadGraph(model, capture_exported(loaded.module, input_shape, loaded.name), error.message, BY_EXPORT, warnings)

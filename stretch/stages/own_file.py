@@ -12,11 +12,11 @@ from predictors.errors import StretchError
 from scheduler.bundle.manifest import SourceFile, SourceTensor
 from scheduler.runtime.own import SourceFileRunner
 from scheduler.runtime.sequential import MARGIN, distance
-from stretch.capture.inputs import Inputs
-from stretch.capture.results import walk_leaves
 from stretch.export.checks import own_errors
-from stretch.models.builder import OwnNetwork
-from stretch.models.load import LoadedModel
+from stretch.network.capture.inputs import Inputs
+from stretch.network.capture.results import walk_leaves
+from stretch.network.models.builder import OwnNetwork
+from stretch.network.models.load import LoadedModel
 
 #: Largest difference from the file, relative to its largest element; in lower precision root mean square, of the inputs that fit best.
 TOLERANCES = {"fp32": 1e-4, "fp16": 0.02, "int8": 0.3}

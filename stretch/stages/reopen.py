@@ -13,10 +13,10 @@ from predictors.errors import StretchError
 from predictors.graph import OpGraph
 from scheduler.bundle.load import Bundle
 from scheduler.formats.onnx import OnnxFile
-from stretch.capture import Captured
 from stretch.export.checks import check_export
 from stretch.export.lowering import subgraph_names
 from stretch.export.onnx import NODELESS_PROPERTY, read_property, weights_of
+from stretch.network.capture import Captured
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.transform import BranchedModel, build
 from stretch.transform.build import load_weights

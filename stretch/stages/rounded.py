@@ -294,7 +294,7 @@ def _find_ranges(model: BranchedModel, subgraphs: Sequence[str], images: Sequenc
     # a machine that trains need not have ONNX Runtime where ranges are observed
     from stretch.export.lowering import scales_of
     from stretch.export.onnx import to_numpy, to_onnx
-    from stretch.quantize.qdq import quantise
+    from stretch.export.quantize.qdq import quantise
 
     reads: dict[str, list[Any]] = {name: [] for name in subgraphs}
     training = model.training

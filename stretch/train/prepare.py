@@ -16,9 +16,9 @@ from torch import nn
 from predictors.devices import DeviceProfile, Precision, load_device
 from predictors.errors import StretchError, UsageError
 from predictors.graph import Op, OpGraph
-from stretch.capture import Captured, capture
-from stretch.capture.inputs import is_shape
-from stretch.models.load import LoadedModel, names_code
+from stretch.network.capture import Captured, capture
+from stretch.network.capture.inputs import is_shape
+from stretch.network.models.load import LoadedModel, names_code
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.scale import JOIN_CONV, scaled_graph
 from stretch.planning.plan import plan

@@ -11,7 +11,7 @@ from predictors.devices import Precision
 from predictors.errors import StretchError, UnknownNameError, UsageError
 from predictors.faults import find_fault
 from predictors.files import read_toml
-from stretch.models.load import is_file
+from stretch.network.models.load import is_file
 from stretch.planning.config import PlanConfig
 from stretch.planning.options import put_setting, read_setting
 

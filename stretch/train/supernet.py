@@ -15,7 +15,7 @@ from predictors.errors import InfeasibleError, StretchError
 from predictors.graph import OpGraph
 from predictors.joins import DEFAULT, join_of, joins_that
 from predictors.operators import kind_of
-from stretch.capture import Captured
+from stretch.network.capture import Captured
 from stretch.planning.config import PlanConfig
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, safe_name
 from stretch.planning.design.scale import (

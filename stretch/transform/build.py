@@ -8,7 +8,7 @@ from torch import nn
 from predictors.graph import Op
 from predictors.joins import join_of
 from predictors.shapes import width
-from stretch.capture import Captured
+from stretch.network.capture import Captured
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, safe_name, undivided
 from stretch.planning.design.scale import ENTRY_CONV, ENTRY_NORM, JOIN_CONV, ScaledBranch, backbone_parts, scaled_branches
 from stretch.planning.network.segments import backbone_of

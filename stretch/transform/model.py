@@ -10,7 +10,7 @@ from predictors.errors import UsageError
 from predictors.graph import OpGraph
 from predictors.joins import join_of, meeting_of
 from predictors.rewrites.grouped import owner_of
-from stretch.capture.results import OutputStructure, output_structure
+from stretch.network.capture.results import OutputStructure, output_structure
 from stretch.operators.lowerings import lowerings, make_module
 from stretch.planning.design.branch_design import BranchDesign, SegmentDesign, safe_name, undivided
 from stretch.planning.design.division import Taken

@@ -20,7 +20,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from predictors.errors import StretchError
 from predictors.joins import join_of
 from scheduler.progress import Progress, silent
-from stretch.capture import Captured
+from stretch.network.capture import Captured
 from stretch.planning.design.scale import design_segments
 from stretch.transform.build import build
 from stretch.transform.calibrate.run import undivided_design

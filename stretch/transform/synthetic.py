@@ -21,7 +21,7 @@ from predictors.errors import StretchError
 from predictors.files import cache_folder, write_whole
 from scheduler.bundle.preprocessing import Preprocessing
 from scheduler.progress import Progress, silent
-from stretch.capture import Captured
+from stretch.network.capture import Captured
 from stretch.transform.build import build
 from stretch.transform.calibrate.run import undivided_design
 from stretch.transform.calibrate.statistics import norms

@@ -8,7 +8,7 @@ import torch
 from predictors.channels import Pieces
 from predictors.graph import OpGraph
 from predictors.operators import kind_of
-from stretch.capture import Captured
+from stretch.network.capture import Captured
 from stretch.planning.design.scale import ScaledBranch
 from stretch.planning.network.segments import ChannelGroups
 

@@ -96,7 +96,7 @@ import msgspec
 import typer
 
 from scheduler.bundle.load import load_bundle
-from stretch.exporters.base import Exporter, exporters, written_page
+from stretch.api.exporters.base import Exporter, exporters, written_page
 
 
 class Names(msgspec.Struct):
@@ -252,7 +252,7 @@ def test_verb_in_a_new_file_is_in_the_help_and_runs(copy, file):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("file", ["stretch/exporters/names.py", "stretch/tools/names/exporters.py"])
+@pytest.mark.parametrize("file", ["stretch/api/exporters/names.py", "stretch/tools/names/exporters.py"])
 def test_form_of_export_in_a_new_file_is_in_the_help_takes_its_own_option_and_writes(copy, tmp_path, file):
     bundle = bundles.two_branches(tmp_path / "bundle")
     (copy / file).parent.mkdir(exist_ok=True)
@@ -320,8 +320,8 @@ import msgspec, numpy as np, torch
 from pathlib import Path
 from scheduler.bundle.load import load_bundle
 from scheduler.runtime.session import Session
-from stretch.capture import capture
-from stretch.models import load_model
+from stretch.network.capture import capture
+from stretch.network.models import load_model
 from stretch.planning.design.branch_design import BranchDesign, design_to_toml, load_draft
 from stretch.planning.design.scale import resolve_design
 from stretch.transform import build

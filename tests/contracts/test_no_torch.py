@@ -33,7 +33,7 @@ def test_no_module_of_a_torch_free_package_imports_torch(package):
         "import stretch",
         "import stretch.cli",
         "import scheduler",
-        "from stretch.models.families import quick_names; quick_names('timm:')",
+        "from stretch.network.models.families import quick_names; quick_names('timm:')",
         "import stretch, scheduler; [getattr(p, n) for p in (stretch, scheduler) for n in p.__all__]",
     ],
 )

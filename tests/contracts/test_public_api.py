@@ -34,7 +34,7 @@ PUBLIC = {
     "stretch": sorted(SURFACE[stretch]),
     "stretch.cli": ["app"],
     "stretch.cli.output": ["Output", "verb"],
-    "stretch.models": ["Family", "LoadedModel", "families", "load_model", "model_names"],
+    "stretch.network.models": ["Family", "LoadedModel", "families", "load_model", "model_names"],
     "stretch.planning.design.branch_design": ["BranchDesign", "BranchScale", "SegmentDesign"],
     "stretch.plugins": ["load_plugins"],
 }

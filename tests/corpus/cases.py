@@ -44,7 +44,7 @@ branches = [{ processor = "cpu", depth = 1, width = 8 }, { processor = "gpu", de
 
 def sound_files(top, tiny):
     """Sound files of every kind, and folders that hold them."""
-    from tests.stretch.models.tflite.files import op, random, write
+    from tests.stretch.network.models.tflite.files import op, random, write
 
     small = two_branches(top / "small")
     shutil.copytree(tiny, top / "tiny")
@@ -127,7 +127,7 @@ def weights_case(rng, sound, folder):
     import torch
     from safetensors.torch import save
 
-    from stretch.models.load import load_model
+    from stretch.network.models.load import load_model
 
     tensors = load_model("tiny_resnet", weights="none").module.state_dict()
     name = rng.choice(sorted(key for key in tensors if tensors[key].ndim))

@@ -57,8 +57,8 @@ def test_design_uses_processors_of_its_device(path):
 @pytest.mark.slow
 @pytest.mark.parametrize("path", FOR_A_DEVICE, ids=lambda path: path.stem)
 def test_design_applied_to_its_model_keeps_the_amount_of_computation(path):
-    from stretch.capture import capture
-    from stretch.models import load_model
+    from stretch.network.capture import capture
+    from stretch.network.models import load_model
     from stretch.planning.design.scale import aligns, resolve_design, scaled_graph
 
     draft = load_draft(path)

@@ -11,7 +11,7 @@ from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from predictors.rows import height
 from predictors.shapes import ints
-from stretch.capture import Captured, capture
+from stretch.network.capture import Captured, capture
 from stretch.operators.products import PaddedConv2d
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.divisions.rows import bands_of

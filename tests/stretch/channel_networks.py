@@ -9,7 +9,7 @@ from torch import nn
 from predictors.errors import StretchError
 from predictors.graph import OpGraph
 from predictors.slices import Channels, width
-from stretch.capture import Captured, capture
+from stretch.network.capture import Captured, capture
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.divisions.channels import channel_part, channel_step, divided_tensor, is_between_groups
 from stretch.planning.network.segments import Segment, cut_points, cut_segment

@@ -5,8 +5,8 @@ import pytest
 
 @functools.cache
 def _captured(name):
-    from stretch.capture import capture
-    from stretch.models.load import load_model
+    from stretch.network.capture import capture
+    from stretch.network.models.load import load_model
 
     loaded = load_model(name, weights="none")
     return capture(loaded.module, loaded.input_shape, name)

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from scheduler.bundle.load import load_bundle
-from stretch.capture import capture
 from stretch.export.bundle import BundleFacts, export_bundle
+from stretch.network.capture import capture
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.network.segments import cut_segment
 from stretch.transform import build

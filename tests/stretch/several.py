@@ -5,7 +5,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 from torch import nn
 
-from stretch.capture.results import walk_leaves
+from stretch.network.capture.results import walk_leaves
 
 CHANNELS, SIDE = 4, 8
 SHAPE = (1, CHANNELS, SIDE, SIDE)
@@ -160,7 +160,7 @@ FORMS = {
 
 def form(name):
     """A network of `FORMATS` with settled weights, and its shapes."""
-    from stretch.models.weights import settle
+    from stretch.network.models.weights import settle
 
     kind, arguments = FORMS[name]
     torch.manual_seed(0)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 import stretch
 from scheduler import Session
 from scheduler.checks.verify import verify_bundle
-from stretch.capture.results import walk_leaves
+from stretch.network.capture.results import walk_leaves
 
 IMAGE = (1, 3, 24, 24)
 

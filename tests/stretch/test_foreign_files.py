@@ -16,7 +16,7 @@ import stretch  # noqa: E402
 from predictors.errors import UsageError  # noqa: E402
 from scheduler.formats.tflite import open_tflite  # noqa: E402
 from scheduler.runtime.session import Session  # noqa: E402
-from stretch.models.load import load_model  # noqa: E402
+from stretch.network.models.load import load_model  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 

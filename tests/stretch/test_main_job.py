@@ -7,7 +7,7 @@ import torch
 from experiments.main_job.run import MODELS
 from scheduler.runtime.session import Session
 from stretch.api import branch
-from stretch.capture import capture
+from stretch.network.capture import capture
 from stretch.planning.config import PlanConfig
 from stretch.planning.design.scale import scaled_graph
 from tests.predictors.specified import kept

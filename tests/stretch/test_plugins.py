@@ -45,7 +45,7 @@ FAULTY = '''
 from scheduler.delegates.base import Delegate, Invocation
 from scheduler.delegates.null import NullCompiled, NullDelegate
 from scheduler.formats.onnx import open_onnx
-from stretch.models.families import families
+from stretch.network.models.families import families
 
 
 class Plain(Delegate):

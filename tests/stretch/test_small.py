@@ -20,8 +20,8 @@ import stretch
 from predictors.errors import StretchError
 from scheduler import Session
 from scheduler.bundle.load import load_bundle
-from stretch.capture import capture
 from stretch.export.onnx import to_numpy, to_onnx
+from stretch.network.capture import capture
 from stretch.stages.reopen import load_bundle_model
 from stretch.tools.emit.package import captured_sources, write_package
 from tests.effort import examples

@@ -25,11 +25,11 @@ from scheduler.formats.tflite import MAX_FACTORS
 from scheduler.progress import Progress, silent
 from stretch.export.precision import MIN_COSINE as QUANTISED_MIN_COSINE
 from stretch.export.precision import PrecisionExport, export_precision, worst_image_loss
+from stretch.export.quantize.replay import Loss, Run, as_tuple, least_snr_db, loss, replay, runner
 from stretch.export.staging import check_target, copy_files, file_entry, stage_folder, write_manifest
 from stretch.export.tflite.source import read_source
-from stretch.formats.tflite import SubgraphBuilder, SubgraphPiece, SubgraphSource, Value, Writer, growth, to_nhwc
+from stretch.operators.formats.tflite import SubgraphBuilder, SubgraphPiece, SubgraphSource, Value, Writer, growth, to_nhwc
 from stretch.operators.lowerings import lowerings
-from stretch.quantize.replay import Loss, Run, as_tuple, least_snr_db, loss, replay, runner
 
 Array = NDArray[Any]
 

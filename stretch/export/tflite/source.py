@@ -13,8 +13,8 @@ from predictors.errors import StretchError
 from scheduler.formats.onnx import OnnxFile, is_quantiser
 from scheduler.formats.tflite import MIN_SCALE
 from stretch.export.onnx import weights_of
-from stretch.formats.tflite import Quant, RoundedWeights, SubgraphSource
-from stretch.quantize.qdq import fold_batch_norms
+from stretch.export.quantize.qdq import fold_batch_norms
+from stretch.operators.formats.tflite import Quant, RoundedWeights, SubgraphSource
 
 Array = NDArray[Any]
 

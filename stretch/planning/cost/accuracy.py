@@ -3,7 +3,7 @@
 A source gives every way to run a segment a loss. Losses add up over the segments of a design, as
 latency does; what they say of a whole design, in top-1 or in agreement with the original, is the
 source's to tell: `AccuracyPredictor`, fitted by `stretch.train.rank` to subnets of a trained supernet, or
-`Sensitivity`, fitted by `stretch.sensitivity` to what the original itself loses on images.
+`Sensitivity`, fitted by `stretch.evaluation.sensitivity` to what the original itself loses on images.
 """
 
 from collections.abc import Callable, Sequence
@@ -157,7 +157,7 @@ def segment_features(graph: OpGraph, design: BranchDesign) -> dict[str, Floats]:
 # A segment is measured alone, in the original. In a design all that is behind it is calibrated
 # too and makes up for some of its error, so its loss counts the less the more stages follow.
 #
-# `stretch.sensitivity` measures and fits; this file needs neither.
+# `stretch.evaluation.sensitivity` measures and fits; this file needs neither.
 
 #: What a segment's loss depends on, beside which segment it is.
 SEEN_FEATURES = ("log_macs", "log_mean_width", "log_widest", "log_mean_depth", "log_deepest", "log_largest", "log_branches")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from predictors.errors import StretchError, UsageError, install_line
 from predictors.files import write_whole
-from stretch.environment import version
+from stretch.profile.environment import version
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

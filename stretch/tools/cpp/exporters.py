@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 
 from scheduler.progress import Progress
-from stretch.exporters.base import Exporter, exporters, written_page
+from stretch.api.exporters.base import Exporter, exporters, written_page
 from stretch.report.html.page import Page
 
 

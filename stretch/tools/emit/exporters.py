@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scheduler.progress import Progress
-from stretch.exporters.base import Exporter, TrustCode, exporters, written_page
-from stretch.parameters import InputShape
+from stretch.api.exporters.base import Exporter, TrustCode, exporters, written_page
+from stretch.api.parameters import InputShape
 from stretch.report.html.page import Page
 
 if TYPE_CHECKING:

@@ -23,11 +23,11 @@ from predictors.errors import StretchError, UsageError
 from predictors.graph import Op, OpGraph, SharedWeight, shared_weights
 from predictors.joins import join_of, meeting_of
 from scheduler.bundle.load import MANIFEST, load_bundle
-from stretch.capture import Captured
-from stretch.capture.inputs import InputShapes
-from stretch.capture.results import OutputStructure, Result, output_structure, tensors
-from stretch.capture.trace import is_close
-from stretch.models.load import names_code
+from stretch.network.capture import Captured
+from stretch.network.capture.inputs import InputShapes
+from stretch.network.capture.results import OutputStructure, Result, output_structure, tensors
+from stretch.network.capture.trace import is_close
+from stretch.network.models.load import names_code
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.scale import ScaledBranch, remaining_shared_weights, run_graph, scaled_branches
 from stretch.stages.network import read_network

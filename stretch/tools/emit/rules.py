@@ -18,12 +18,12 @@ from predictors.graph import Op
 from predictors.operators.attention import ADDED
 from predictors.registry import Registry
 from predictors.shapes import Shape, integer, ints, number
-from stretch.opaque.calls import calls_of, find_operator, type_of
 from stretch.operators.attention import Attention
 from stretch.operators.elementwise import ChannelScale, ChannelShift, StochasticDepth
 from stretch.operators.lowerings import make_module
 from stretch.operators.move import ChannelShuffle
 from stretch.operators.normalisation import ChannelNorm
+from stretch.operators.opaque.calls import calls_of, find_operator, type_of
 from stretch.operators.products import PaddedConv2d
 
 #: Stands in an expression for the attribute that holds the operator's module or tensors.

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from predictors.structs import filled
 from scheduler.progress import Progress
-from stretch.exporters.base import Exporter, TrustCode, exporters
-from stretch.exporters.run import RUN_FILE, DesignFile, WithBundle, WithControls, run_page, write_run
+from stretch.api.exporters.base import Exporter, TrustCode, exporters
+from stretch.api.exporters.run import RUN_FILE, DesignFile, WithBundle, WithControls, run_page, write_run
 
 if TYPE_CHECKING:
     from stretch.train.extract import ExtractAnswer

@@ -21,6 +21,7 @@ from predictors.measurements.networks import Source
 from predictors.measurements.tables import Latency
 from scheduler.measure.steady import Handover, SteadyTime, fit_link
 from scheduler.tools.web.server import RUNTIME, BrowserDevice
+from stretch.export.quantize.qdq import to_half
 from stretch.profile.places import weight_bytes, write_network
 from stretch.profile.run import (
     HANDOVERS,
@@ -35,7 +36,6 @@ from stretch.profile.run import (
     write_profile,
 )
 from stretch.profile.writing import Crossing, MeasurementTable
-from stretch.quantize.qdq import to_half
 
 #: Networks that are timed in turns, and how many are timed at least before anything is fitted.
 BATCH, LEAST_NETWORKS = 5, 24

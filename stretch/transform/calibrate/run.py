@@ -9,7 +9,7 @@ import torch
 from predictors import system
 from predictors.errors import StretchError
 from predictors.joins import join_of
-from stretch.capture import Captured
+from stretch.network.capture import Captured
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, SideDesign, undivided
 from stretch.planning.design.scale import design_segments
 from stretch.planning.network.segments import split_segments

@@ -10,7 +10,7 @@ from torch import nn
 from predictors.graph import OpGraph
 from predictors.joins import join_of
 from predictors.operators import kind_of
-from stretch.capture import Captured
+from stretch.network.capture import Captured
 from stretch.planning.design.branch_design import SegmentDesign, safe_name
 from stretch.planning.design.scale import JOIN_CONV, ScaledBranch
 from stretch.planning.network.segments import Block, ChannelGroups, Segment

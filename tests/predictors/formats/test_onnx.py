@@ -36,8 +36,8 @@ def write(path, nodes, shape, weights=(), more=()):
 @pytest.mark.parametrize("name", ["tiny_resnet", "tiny_mobilenet", "tiny_efficientnet"])
 def test_both_exporters_of_torch_give_the_kernels_of_the_module(tmp_path, name, dynamo):
     torch = pytest.importorskip("torch")
-    from stretch.capture import capture
-    from stretch.models.load import load_model
+    from stretch.network.capture import capture
+    from stretch.network.models.load import load_model
 
     loaded = load_model(name, weights="none")
     path = tmp_path / "net.onnx"

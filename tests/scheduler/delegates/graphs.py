@@ -151,7 +151,7 @@ def plan_of(graph, name="case", **changes):
 def tflite_bytes(graph, source, plan=None, half=False):
     """A TFLite file of one signature, called ``case``."""
     from stretch.export.tflite.bundle import to_tflite
-    from stretch.formats.tflite import Writer
+    from stretch.operators.formats.tflite import Writer
 
     writer = Writer(graph.name)
     to_tflite(writer, "case", source, half=half)

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from predictors.errors import StretchError
 from scheduler.delegates.dsp import INSTALL, DspDelegate, cached_context, check_int8, compile_context
 from scheduler.delegates.reference import ReferenceDelegate
-from stretch.quantize.qdq import quantise
+from stretch.export.quantize.qdq import quantise
 from tests.effort import examples
 from tests.scheduler.delegates import qdq
 

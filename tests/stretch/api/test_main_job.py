@@ -14,11 +14,11 @@ from scheduler.runtime.session import Session
 from stretch.api import branch
 from stretch.api.arguments import materialize
 from stretch.api.main_job import UNKNOWN_ACCURACY
-from stretch.models.tiny import BasicBlock, SmallResNet, tiny_resnet
+from stretch.evaluation.sensitivity.source import sensitivity_of
+from stretch.network.models.tiny import BasicBlock, SmallResNet, tiny_resnet
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import save_accuracy
 from stretch.planning.design.branch_design import design_to_toml
-from stretch.sensitivity.source import sensitivity_of
 from stretch.stages.build import divide_images
 from stretch.stages.network import read_network
 from stretch.transform import build
@@ -206,7 +206,7 @@ def test_preprocessing_that_is_given_counts_instead_of_the_modules_own(tmp_path)
 
 
 def test_network_that_cannot_be_traced_is_planned_and_built_with_a_word_on_what_is_not_scaled():
-    from tests.stretch.capture.patterns import Attention, network
+    from tests.stretch.network.capture.patterns import Attention, network
 
     module = network(Attention)
     result = branch(module, "mi9", input_shape=(1, 3, 8, 8), processors=("cpu", "gpu"))

@@ -18,10 +18,10 @@ from scheduler.bundle.load import load_bundle
 from scheduler.checks.verify import verify_bundle
 from stretch.api.arguments import copy_module, full_shape, preserve_random_state
 from stretch.api.refining import CHECKPOINT, checkpoint_folder, refine_bundle
-from stretch.capture import capture
 from stretch.export.bundle import BundleFacts, export_bundle
 from stretch.export.lowering import read_ranges, scales_of
 from stretch.export.precision import export_precision
+from stretch.network.capture import capture
 from stretch.transform import build
 from stretch.transform import refine as checkpoints
 from tests.effort import examples

@@ -13,7 +13,7 @@ import pytest
 from predictors.devices import list_devices, load_device
 from stretch.cli import VERBS
 from stretch.cli.help import COMMON, EXAMPLES, HEADINGS
-from stretch.environment import OTHERS, version
+from stretch.profile.environment import OTHERS, version
 from tests.scheduler.delegates.test_base import installed
 from tests.stretch.cli.commands import call, succeed
 

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from stretch.quantize.images import fingerprint
+from stretch.export.quantize.images import fingerprint
 from tests.stretch.cli.commands import call, spawn
 
 
@@ -29,7 +29,7 @@ def branched(tmp_path_factory):
     """A bundle and the two torch networks in it."""
     pytest.importorskip("torch")
     from stretch.api import branch
-    from stretch.models.load import load_model
+    from stretch.network.models.load import load_model
     from stretch.planning.config import PlanConfig
 
     out = tmp_path_factory.mktemp("evaluate") / "bundle"

@@ -9,7 +9,7 @@ import pytest
 from predictors.errors import install_line
 from scheduler.bundle.load import load_bundle
 from scheduler.bundle.preprocessing import Preprocessing
-from stretch.quantize.images import synthetic_images
+from stretch.export.quantize.images import synthetic_images
 from tests.scheduler.bundles import edit, two_branches
 from tests.scheduler.tools.runner.built import exported
 from tests.stretch.cli.commands import spawn, succeed

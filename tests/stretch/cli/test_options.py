@@ -10,9 +10,9 @@ import typer
 from typer.testing import CliRunner
 
 from predictors.errors import StretchError, UsageError
+from stretch.api.parameters import AdvancedOption, Preprocessing, read_inputs
 from stretch.cli.options import FLAGS, settings
 from stretch.cli.output import Output, verb
-from stretch.parameters import AdvancedOption, Preprocessing, read_inputs
 from stretch.planning.config import PLAN_OPTIONS, PlanConfig
 from tests.stretch.cli.commands import call
 

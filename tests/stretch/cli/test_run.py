@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from predictors.errors import StretchError
 from scheduler.bundle.load import load_bundle
-from stretch.comparison import ComparedRow, bundle_row, refused_row, rows_of_file, warnings_of
 from stretch.planning.config import PlanConfig
 from stretch.planning.plan import plan
+from stretch.report.compared import ComparedRow, bundle_row, refused_row, rows_of_file, warnings_of
 from tests.predictors.networks import resnet50
 from tests.predictors.specified import specified
 from tests.scheduler.foreign_files import conv_onnx

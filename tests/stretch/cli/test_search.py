@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 
 import stretch
 from predictors.devices import load_device
-from stretch.models.tiny import tiny_resnet
+from stretch.network.models.tiny import tiny_resnet
 from tests.predictors.specified import kept
 from tests.stretch.cli.commands import call, succeed
 from tests.stretch.pictures import folder_of

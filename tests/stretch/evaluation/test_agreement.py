@@ -15,15 +15,15 @@ from predictors.joins import join_of
 from scheduler.bundle.load import load_bundle
 from scheduler.runtime.sequential import Sequential
 from scheduler.runtime.session import Session
-from stretch.capture import capture
-from stretch.capture.results import tensors
 from stretch.evaluation.agreement import compare, share_of
 from stretch.evaluation.files import measure_files
 from stretch.evaluation.measure import evaluate, find_images
 from stretch.export.precision import export_precision
+from stretch.export.quantize.images import synthetic_images
+from stretch.network.capture import capture
+from stretch.network.capture.results import tensors
 from stretch.planning.config import PlanConfig
 from stretch.planning.plan import plan
-from stretch.quantize.images import synthetic_images
 from stretch.transform import build
 from stretch.transform.calibrate import undivided_design
 from tests.effort import examples

@@ -23,12 +23,12 @@ from scheduler.checks.verify import TOLERANCE, compare_with_reference, random_in
 from scheduler.formats.onnx import open_onnx
 from scheduler.runtime.sequential import MARGIN
 from scheduler.runtime.session import Session
-from stretch.capture import capture
 from stretch.export.bundle import BundleFacts, export_bundle
 from stretch.export.checks import check_export
 from stretch.export.lowering import entry_rows, subgraph_names, subgraph_of
 from stretch.export.onnx import NODE_TAGS, save_onnx, to_numpy, to_onnx
 from stretch.export.reweigh import export_reweighed
+from stretch.network.capture import capture
 from stretch.planning.config import PlanConfig
 from stretch.planning.design.branch_design import BranchDesign, BranchScale
 from stretch.planning.design.scale import scaled_graph
@@ -38,10 +38,10 @@ from stretch.transform.model import op_weights
 from tests import onnx_runtime
 from tests.effort import examples
 from tests.scheduler.delegates import graphs
-from tests.stretch.capture.patterns import Calling
 from tests.stretch.cli.commands import tree
 from tests.stretch.designs import branchable, cpu_and, divided, identity_design, part_of, random_designs
 from tests.stretch.export.written import assert_near
+from tests.stretch.network.capture.patterns import Calling
 from tests.stretch.planning.spaces import make_space
 
 FACTS = BundleFacts(

@@ -18,11 +18,11 @@ from scheduler.delegates.cpu import CpuDelegate
 from scheduler.delegates.litert import LiteRtDelegate
 from scheduler.formats.onnx import OnnxFile, open_onnx
 from scheduler.runtime.session import Session
-from stretch.capture import capture
 from stretch.export.lowering import TAKEN, is_divided, segment_of_band, segment_of_part, statements
 from stretch.export.onnx import WHOLE_PADDING, weights_of
 from stretch.export.staging import file_entry, write_manifest
 from stretch.export.tflite.bundle import FILE, write_tflite
+from stretch.network.capture import capture
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, undivided
 from stretch.planning.network.segments import cut_segment
 from tests.effort import examples

@@ -23,8 +23,8 @@ from scheduler.runtime.sequential import TOLERANCES
 from scheduler.runtime.session import Session
 from stretch.export.lowering import LAYER_IMAGES, PrecisionLowering
 from stretch.export.precision import export_precision, planned_precision
-from stretch.quantize.images import synthetic_images
-from stretch.quantize.replay import loss, replay, runner
+from stretch.export.quantize.images import synthetic_images
+from stretch.export.quantize.replay import loss, replay, runner
 from tests.onnx_runtime import output, session
 from tests.scheduler.bundles import edit, file_entry, stating, two_branches
 

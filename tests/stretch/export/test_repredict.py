@@ -12,12 +12,12 @@ from scheduler.bundle.load import load_bundle
 from scheduler.formats.onnx import open_onnx
 from scheduler.simulate.clock import predicted_trace
 from stretch.export.precision import export_precision
+from stretch.export.quantize.images import synthetic_images
 from stretch.export.repredict import repredict, runs_in
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.compare import NO_CLEAR_WINNER
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.plan import evaluate
-from stretch.quantize.images import synthetic_images
 from tests.stretch.cli.commands import call
 
 pytestmark = pytest.mark.torch

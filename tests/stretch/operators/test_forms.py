@@ -10,18 +10,18 @@ from torch import nn
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from scheduler.delegates.reference import ReferenceDelegate
-from stretch.capture.trace import capture_traced as capture
 from stretch.export.onnx import save_onnx, to_onnx
 from stretch.export.tflite.source import read_source
-from stretch.formats import tflite as module
-from stretch.formats.tflite import SubgraphBuilder, SubgraphPiece, SubgraphSource, Writer
+from stretch.network.capture.trace import capture_traced as capture
 from stretch.operators.capturing import UnsupportedNode, pooling_window
 from stretch.operators.elementwise import MISH_TOP, StochasticDepth
+from stretch.operators.formats import tflite as module
+from stretch.operators.formats.tflite import SubgraphBuilder, SubgraphPiece, SubgraphSource, Writer
 from stretch.operators.lowerings import lowerings
 from stretch.operators.pooling import adaptive_pool
 from tests.scheduler.delegates import graphs
-from tests.stretch.capture.patterns import Calling
 from tests.stretch.export.tflite.rounded import codes, quant_of, rounded_source, run, snr_db
+from tests.stretch.network.capture.patterns import Calling
 
 pytest.importorskip("ai_edge_litert")
 

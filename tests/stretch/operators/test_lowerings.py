@@ -14,16 +14,16 @@ from predictors.errors import StretchError
 from predictors.graph import Op
 from predictors.operators import kind_of, kinds
 from predictors.operators.opaque import CALLS
-from stretch.capture.trace import capture_traced as capture
-from stretch.formats.onnx import OPSET
-from stretch.opaque.calls import Call, Calls, CallTensor, CheckedCalls, find_operator, read_calls, to_builtins
-from stretch.opaque.snippets import prepare, snippet_of
+from stretch.network.capture.trace import capture_traced as capture
 from stretch.operators.capturing import UnsupportedNode, class_name, lower_module
+from stretch.operators.formats.onnx import OPSET
 from stretch.operators.lowerings import lowerings, make_module
 from stretch.operators.opaque import Opaque, Reshape
+from stretch.operators.opaque.calls import Call, Calls, CallTensor, CheckedCalls, find_operator, read_calls, to_builtins
+from stretch.operators.opaque.snippets import prepare, snippet_of
 from stretch.transform import Branch
 from tests.effort import examples
-from tests.stretch.capture.patterns import Calling
+from tests.stretch.network.capture.patterns import Calling
 
 COMPUTED = sorted(name for name in kinds if name != "input" and not kind_of(name).stated)
 WINDOW = {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1, 1, 1), "dilation": (1, 1), "ceil_mode": True}

@@ -12,11 +12,11 @@ from rich.console import Console
 
 from predictors.predictor import LatencyPredictor
 from scheduler.bundle.agreement import Agreement, BundleAgreement, SegmentAgreement
-from stretch.comparison import ComparedRow
 from stretch.planning.config import PlanConfig
 from stretch.planning.pareto import front, front_answer
 from stretch.planning.plan import plan
 from stretch.planning.result import PlanAnswer
+from stretch.report.compared import ComparedRow
 from stretch.report.comparison import HEADINGS, cells
 from stretch.report.execution import explanation_page
 from stretch.report.fit import print_page, text_bars

@@ -22,12 +22,12 @@ from scheduler.measure.benchmark import Effort, benchmark  # noqa: E402
 from scheduler.measure.energy import MeasuredEnergy  # noqa: E402
 from scheduler.runtime.session import Session  # noqa: E402
 from stretch.api.exporting import export  # noqa: E402
-from stretch.models.load import load_model  # noqa: E402
+from stretch.network.models.load import load_model  # noqa: E402
 from stretch.report.plan import plan_page  # noqa: E402
 from stretch.stages.own_file import check_own_file  # noqa: E402
 from tests import onnx_runtime  # noqa: E402
-from tests.stretch.models.onnx.oracle import net, random  # noqa: E402
-from tests.stretch.models.tflite import files as tflite  # noqa: E402
+from tests.stretch.network.models.onnx.oracle import net, random  # noqa: E402
+from tests.stretch.network.models.tflite import files as tflite  # noqa: E402
 
 WEIGHTS = {"w": random((8, 3, 3, 3), 1, 0.3), "v": random((6, 8, 3, 3), 2, 0.3)}
 SHAPE = (1, 3, 12, 10)

@@ -10,12 +10,12 @@ from torch import nn
 
 from predictors.errors import StretchError, UsageError
 from scheduler.bundle.load import load_bundle
-from stretch.capture import capture
 from stretch.export.bundle import BundleFacts, export_bundle
 from stretch.export.lowering import RANGES, read_ranges, scales_of, stated_ranges
 from stretch.export.precision import export_precision
+from stretch.export.quantize.replay import replay, runner
+from stretch.network.capture import capture
 from stretch.planning.design.branch_design import BranchDesign
-from stretch.quantize.replay import replay, runner
 from stretch.stages.rounded import RoundedModel, _half, _per_channel
 from stretch.train.extract import extract
 from stretch.train.recipe import load_recipe

@@ -21,12 +21,12 @@ from predictors.predictor import LatencyPredictor
 from scheduler.bundle.agreement import Agreement
 from scheduler.bundle.load import load_bundle
 from scheduler.formats.onnx import open_onnx
-from stretch.capture import capture
 from stretch.export.bundle import BundleFacts, export_bundle
 from stretch.export.precision import export_precision
+from stretch.export.quantize.images import synthetic_images
+from stretch.network.capture import capture
 from stretch.planning.config import PlanConfig
 from stretch.planning.plan import plan
-from stretch.quantize.images import synthetic_images
 from stretch.stages import build as module
 from stretch.stages.abilities import stage_abilities
 from stretch.stages.build import MIN_AGREEMENT, Images, compare_files, compare_with_original, divide_images
@@ -42,10 +42,10 @@ from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified, stating
 from tests.scheduler.bundles import two_branches
 from tests.stretch import exact_bundles
-from tests.stretch.capture import token_patterns
 from tests.stretch.channel_networks import small, small_in_channels
 from tests.stretch.conftest import _captured
 from tests.stretch.designs import cpu_and, identity_design
+from tests.stretch.network.capture import token_patterns
 from tests.stretch.several import form
 
 MI9, GRAPH = specified("mi9"), small_resnet()

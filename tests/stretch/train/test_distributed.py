@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from stretch.capture import capture
-from stretch.models.tiny import tiny_resnet
+from stretch.network.capture import capture
+from stretch.network.models.tiny import tiny_resnet
 from stretch.train.distributed import SharedNorm, World, join_world
 from stretch.train.images import synthetic
 from stretch.train.loop import Run

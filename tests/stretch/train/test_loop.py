@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from predictors.errors import StretchError
-from stretch.models.tiny import tiny_resnet
+from stretch.network.models.tiny import tiny_resnet
 from stretch.train.images import synthetic
 from stretch.train.loop import learning_rate, train
 from stretch.train.recipe import TrainConfig

@@ -3,15 +3,15 @@ import torch
 from torch import nn
 
 from predictors.errors import StretchError, UsageError
-from stretch.capture import capture
-from stretch.models.load import load_model
+from stretch.network.capture import capture
+from stretch.network.models.load import load_model
 from stretch.train.prepare import initialise, macs_ratios, prepare, replace_head, sample
 from stretch.train.recipe import load_recipe
 from stretch.train.supernet import Supernet
-from tests.stretch.capture.patterns import Calling
+from tests.stretch.network.capture.patterns import Calling
 from tests.stretch.train.recipes import network, supernet
 
-MINE = "from stretch.models.tiny import tiny_resnet\n\n\ndef make():\n    return tiny_resnet()\n"
+MINE = "from stretch.network.models.tiny import tiny_resnet\n\n\ndef make():\n    return tiny_resnet()\n"
 
 
 def unnamed(recipe):
@@ -79,7 +79,7 @@ def test_new_head_is_the_same_whatever_was_drawn_before(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["mine.py:make", "stretch.models.tiny:tiny_resnet"])
+@pytest.mark.parametrize("model", ["mine.py:make", "stretch.network.models.tiny:tiny_resnet"])
 def test_python_code_of_a_recipe_runs_only_where_it_is_trusted(tmp_path, model):
     (tmp_path / "mine.py").write_text(f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).touch()\n{MINE}")
     path = network(tmp_path)

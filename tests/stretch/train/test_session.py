@@ -17,7 +17,7 @@ from predictors.errors import StretchError, UsageError
 from scheduler.bundle.load import load_bundle
 from scheduler.runtime.session import Session
 from stretch.evaluation.agreement import compare
-from stretch.models.tiny import tiny_resnet
+from stretch.network.models.tiny import tiny_resnet
 from stretch.train.distributed import World
 from stretch.train.extract import extract, open_run
 from stretch.train.folder import BEST, LAST, Log, RunFolder, load_checkpoint, read_state, save_checkpoint

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.main_job.run import MODELS
-from stretch.capture import capture
+from stretch.network.capture import capture
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.scale import legal_widths, scale_branch, scaled_branches, scaled_graph
 from stretch.planning.network.segments import split_segments

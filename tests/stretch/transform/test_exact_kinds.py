@@ -21,10 +21,10 @@ from scheduler.checks.verify import verify_bundle
 from scheduler.placement.mapping import choose_processors
 from scheduler.runtime.session import Session
 from scheduler.simulate.clock import predicted_trace
-from stretch.capture import capture
 from stretch.export.bundle import BundleFacts, export_bundle
 from stretch.export.precision import export_precision
 from stretch.export.tflite.bundle import export_tflite
+from stretch.network.capture import capture
 from stretch.planning.config import PlanConfig
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.design.scale import scaled_graph

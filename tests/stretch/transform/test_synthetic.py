@@ -8,7 +8,7 @@ from torch import nn
 
 from predictors.errors import StretchError
 from scheduler.bundle.preprocessing import IMAGENET
-from stretch.capture import capture
+from stretch.network.capture import capture
 from stretch.transform.synthetic import Synthesis, synthesise
 
 SHAPE = (1, 3, 16, 16)

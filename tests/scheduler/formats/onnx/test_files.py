@@ -319,9 +319,9 @@ IDENTITIES = ("dropout", "stochastic_depth", "identity")
 @pytest.mark.torch
 @pytest.mark.parametrize("name", ["tiny_resnet", "tiny_regnet", "tiny_mobilenet", "tiny_efficientnet"])
 def test_what_the_exporter_wrote_comes_back_but_for_identities(tmp_path, name):
-    from stretch.capture import capture
     from stretch.export.onnx import save_onnx, to_numpy, to_onnx
-    from stretch.models.load import load_model
+    from stretch.network.capture import capture
+    from stretch.network.models.load import load_model
 
     loaded = load_model(name, weights="none")
     captured = capture(loaded.module, loaded.input_shape, name)
@@ -392,7 +392,7 @@ def conv_net():
 @pytest.mark.parametrize("precision", ["fp16", "int8"])
 def test_subgraph_in_a_lower_precision_comes_back_as_if_in_reals(tmp_path, precision):
     from stretch.export.onnx import to_onnx
-    from stretch.quantize.qdq import quantise, to_half
+    from stretch.export.quantize.qdq import quantise, to_half
 
     graph, random = conv_net(), np.random.default_rng(0)
     floats = to_onnx(graph, graphs.weights_of(graph, random))

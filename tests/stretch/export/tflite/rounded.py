@@ -5,7 +5,7 @@ import numpy as np
 from scheduler.delegates.reference import ReferenceDelegate
 from stretch.export.onnx import save_onnx, to_onnx
 from stretch.export.tflite.source import read_source
-from stretch.formats.tflite import Quant
+from stretch.operators.formats.tflite import Quant
 from tests.scheduler.delegates import graphs
 
 

@@ -20,6 +20,9 @@ from scheduler.delegates.litert import LiteRtDelegate
 from scheduler.delegates.reference import ReferenceDelegate
 from scheduler.runtime.session import Session
 from stretch.export.onnx import save_onnx, to_onnx
+from stretch.export.quantize.images import synthetic_images
+from stretch.export.quantize.qdq import quantise
+from stretch.export.quantize.replay import Loss, loss, replay, runner
 from stretch.export.tflite import bundle as module
 from stretch.export.tflite.bundle import (
     FILE,
@@ -32,11 +35,8 @@ from stretch.export.tflite.bundle import (
     to_tflite,
 )
 from stretch.export.tflite.source import read_source
-from stretch.formats.tflite import Quant, SubgraphSource, Writer
+from stretch.operators.formats.tflite import Quant, SubgraphSource, Writer
 from stretch.operators.lowerings import lowerings
-from stretch.quantize.images import synthetic_images
-from stretch.quantize.qdq import quantise
-from stretch.quantize.replay import Loss, loss, replay, runner
 from tests.effort import examples
 from tests.scheduler.bundles import Builder, edit, file_entry, onnx_model, stating, two_branches
 from tests.scheduler.delegates import graphs

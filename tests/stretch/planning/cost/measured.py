@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from stretch.evaluation.sensitivity.fit import RECOVERY, fit
+from stretch.evaluation.sensitivity.source import trials
 from stretch.planning.cost.accuracy import SEEN_FEATURES, ChangedSegment, Measured, MeasuredOn, option_features
 from stretch.planning.search.parts import merge_stages
-from stretch.sensitivity.fit import RECOVERY, fit
-from stretch.sensitivity.source import trials
 from tests.stretch.planning.spaces import make_space, small_resnet
 
 GRAPH = small_resnet(96)

@@ -10,13 +10,13 @@ from msgspec.structs import replace
 from scipy.stats import spearmanr
 
 from predictors.errors import StretchError, UsageError
+from stretch.evaluation.sensitivity import fit as fitting
+from stretch.evaluation.sensitivity.fit import HELPS
+from stretch.evaluation.sensitivity.source import random_designs
 from stretch.planning.cost import accuracy
 from stretch.planning.cost.accuracy import FEATURES, SEEN_FEATURES, AccuracyPredictor
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.search.exact import search_exact
-from stretch.sensitivity import fit as fitting
-from stretch.sensitivity.fit import HELPS
-from stretch.sensitivity.source import random_designs
 from tests.stretch.planning.cost.measured import GRAPH as MEASURED_GRAPH
 from tests.stretch.planning.cost.measured import ON, agreement, alone, made, merged_space
 from tests.stretch.planning.spaces import make_space, small_resnet

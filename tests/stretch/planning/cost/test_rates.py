@@ -21,7 +21,7 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from predictors.devices import load_device  # noqa: E402
-from stretch.capture.trace import capture_traced  # noqa: E402
+from stretch.network.capture.trace import capture_traced  # noqa: E402
 from stretch.planning.design.branch_design import DesignDraft, SideDraft  # noqa: E402
 from stretch.planning.design.scale import resolve_design  # noqa: E402
 from stretch.planning.network.segments import backbone_of  # noqa: E402

@@ -9,8 +9,8 @@ from hypothesis import given, settings  # noqa: E402
 from predictors.errors import StretchError  # noqa: E402
 from predictors.graph import OpGraph  # noqa: E402
 from predictors.slices import Channels, width  # noqa: E402
-from stretch.capture import capture  # noqa: E402
-from stretch.capture.runnable import capture_runnable  # noqa: E402
+from stretch.network.capture import capture  # noqa: E402
+from stretch.network.capture.runnable import capture_runnable  # noqa: E402
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
 from stretch.planning.design.scale import ScaledBranch, narrowed_ops  # noqa: E402
 from stretch.planning.divisions.channels import channel_step, divided_tensor, needed_channels  # noqa: E402
@@ -25,7 +25,7 @@ from stretch.transform.build import load_weights  # noqa: E402
 from stretch.transform.model import Branch  # noqa: E402
 from stretch.transform.width import inherit  # noqa: E402
 from tests.effort import examples  # noqa: E402
-from tests.stretch.capture.token_patterns import ATTENTIONS, HEADS, MLPS, Fused, Interleaved, Mlp, ShiftedWindows, network  # noqa: E402
+from tests.stretch.network.capture.token_patterns import ATTENTIONS, HEADS, MLPS, Fused, Interleaved, Mlp, ShiftedWindows, network  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

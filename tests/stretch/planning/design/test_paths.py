@@ -69,7 +69,7 @@ def test_paths_left_out_or_computed_twice_are_refused(parts):
 @pytest.mark.parametrize(("model", "kind"), [("googlenet", "concat"), ("resnet18", "add")])
 def test_branches_of_paths_compute_what_the_network_computes(captured, model, kind):
     torch = pytest.importorskip("torch")
-    from stretch.capture import capture
+    from stretch.network.capture import capture
     from stretch.transform import build
 
     result = captured(model)

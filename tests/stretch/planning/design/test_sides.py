@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("torch")
 
 from predictors.errors import StretchError, UnknownNameError
-from stretch.capture.trace import capture_traced
+from stretch.network.capture.trace import capture_traced
 from stretch.planning.design.branch_design import BranchDraft, DesignDraft, SegmentDraft, SideDraft, design_to_toml, load_draft
 from stretch.planning.design.scale import resolve_design, scaled_graph
 from tests.stretch.several import form

@@ -5,7 +5,7 @@ from hypothesis import given
 
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
-from stretch.capture.trace import capture_traced
+from stretch.network.capture.trace import capture_traced
 from stretch.planning.network.segments import MAX_SIDES, backbone_of
 from tests.stretch.several import networks, shapes
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from predictors.energy import EnergyModel
 from predictors.errors import InfeasibleError, TightRule, UsageError
+from stretch.evaluation.sensitivity.source import NEAR, random_designs, trials
 from stretch.planning.config import PlanConfig, read_objective
 from stretch.planning.cost.compare import draw_factors, quantile_ms, uncertain_run
 from stretch.planning.cost.makespan import busiest_ms, timeline
@@ -25,7 +26,6 @@ from stretch.planning.search.exact import MACS as MEASURES_MACS
 from stretch.planning.search.goal import Bounds, Goal, loss_of, search_best, tightest_rules_error
 from stretch.planning.search.parts import merge_stages, with_exact_kinds, without_stretched
 from stretch.planning.strategies.grid import search as search_grid
-from stretch.sensitivity.source import NEAR, random_designs, trials
 from tests.effort import examples
 from tests.predictors.networks import Net, resnet50, small_resnet
 from tests.predictors.specified import specified

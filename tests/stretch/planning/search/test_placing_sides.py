@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 
 from predictors.devices import load_device
 from predictors.predictor import LatencyPredictor
-from stretch.capture.trace import capture_traced
+from stretch.network.capture.trace import capture_traced
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.design.branch_design import DesignDraft, SideDesign

@@ -22,11 +22,11 @@ from scheduler.runtime.trace import Span, Trace
 from scheduler.simulate.answer import DecisionAnswer, SimulatedPlan, SimulationRequest, simulate
 from scheduler.simulate.clock import predicted_trace
 from scheduler.simulate.scene import Load, Scene
-from stretch.comparison import CompareAnswer, ComparedRow
 from stretch.planning.config import PlanConfig
 from stretch.planning.messages import format_probability
 from stretch.planning.pareto import front, front_answer
 from stretch.planning.plan import plan
+from stretch.report.compared import CompareAnswer, ComparedRow
 from stretch.report.comparison import comparison_page
 from stretch.report.execution import run_page, simulation_page, trace_bars
 from stretch.report.front import front_page

@@ -13,14 +13,14 @@ from torch import nn
 
 from predictors.errors import StretchError, UsageError
 from predictors.graph import Op, OpGraph
-from stretch.capture import capture
-from stretch.capture.results import Result
+from stretch.network.capture import capture
+from stretch.network.capture.results import Result
 from stretch.tools.emit.package import branched_sources, captured_sources, check_folder, returned_code, write_class, write_package
 from stretch.tools.emit.rules import attribute, code_of, literal
 from stretch.transform import build
 from tests.scheduler.delegates import graphs
-from tests.stretch.capture.patterns import PATTERNS, Calling, network
 from tests.stretch.designs import cpu_and
+from tests.stretch.network.capture.patterns import PATTERNS, Calling, network
 from tests.stretch.several import FORMS, form
 from tests.stretch.stages.test_stages import NETWORKS
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from predictors.joins import join_of
-from stretch.capture import capture
-from stretch.models.tiny import BasicBlock, SmallResNet
+from stretch.network.capture import capture
+from stretch.network.models.tiny import BasicBlock, SmallResNet
 from stretch.operators.products import PaddedConv2d
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.design.scale import design_segments, drop_units

@@ -1,0 +1,14 @@
+"""Forms of `stretch export`: the modules of this folder, `exporters.py` of each tool, and the entry points `nn_stretch.exporters`.
+
+All are imported with the package, so that a new file is found as it is.
+"""
+
+from predictors.registry import import_modules
+from stretch.api.exporters.base import Exporter, exporter_of, exporters, written_page
+from stretch.plugins import load_plugins, load_tools
+
+__all__ = ["Exporter", "exporter_of", "exporters", "written_page"]
+
+import_modules(__name__, __path__)
+load_tools("exporters")
+load_plugins("nn_stretch.exporters")

@@ -1,0 +1,351 @@
+"""From a network, a request and images to the losses that planning for agreement needs."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from math import prod
+
+import numpy as np
+import torch
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from predictors.devices import DeviceProfile
+from predictors.errors import StretchError, UsageError
+from scheduler.progress import Progress, silent
+from stretch import __version__
+from stretch.evaluation.agreement import compare
+from stretch.evaluation.measure import MAX_CLASS_SHARE, AgreementSums, most_frequent, one_sided_reason, ranks
+from stretch.evaluation.sensitivity.fit import fit
+from stretch.network.capture import Captured
+from stretch.planning.config import PlanConfig
+from stretch.planning.cost.accuracy import (
+    SEEN_FEATURES,
+    SEGMENT_FEATURES,
+    ChangedSegment,
+    Measured,
+    MeasuredOn,
+    Sensitivity,
+    changed_segments,
+    option_features,
+)
+from stretch.planning.cost.branch import SegmentOptions
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
+from stretch.planning.plan import PlanningProblem
+from stretch.planning.search.space import DesignSpace
+from stretch.transform import BranchedModel, build
+from stretch.transform.calibrate import MIN_IMAGES, calibrate
+from stretch.transform.refine import fingerprint
+
+# Ways and designs of a space to be measured: some of each segment's, and whole designs at random.
+
+Floats = NDArray[np.float64]
+
+#: Multiply-accumulates over the segment's of ways that designs are made of: the whole design must come near the original's.
+NEAR = (0.85, 1.15)
+#: Times the fastest way of its segment that a way may take to be measured: slower ones are seldom chosen.
+FAST = 1.5
+#: Attempts at a random design before the space is taken to have no more.
+ATTEMPTS = 200
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One way to run one segment."""
+
+    options: SegmentOptions  # The ways it is one of.
+    index: int  # Which.
+    first: int  # Number of the first stage that the segment consists of.
+
+    def stages(self, space: DesignSpace) -> tuple[str, ...]:
+        """Names of the stages that the segment consists of."""
+        return tuple(stage.name for stage in space.segments[self.first : self.first + self.options.span])
+
+
+def trials(space: DesignSpace, number: int) -> list[Trial]:
+    """Ways to run every segment that may be stretched, merged stages too: of each the fastest, then those least like the ones before."""
+    rounds: list[list[Trial]] = [[] for _ in range(number)]
+    for first, groups in sorted(_stretched_options(space), key=lambda one: one[1][0].span):
+        for place, trial in enumerate(_different(space, first, groups, number)):
+            rounds[place].append(trial)
+    return [trial for some in rounds for trial in some]
+
+
+def _stretched_options(space: DesignSpace) -> Iterator[tuple[int, list[SegmentOptions]]]:
+    """The ways of every run of stages that may be stretched, with the number of its first stage."""
+    for first, options in enumerate(space.options):
+        scaled = [group for group in options if group.branched and not group.exact]
+        for span in sorted({group.span for group in scaled}):
+            yield first, [group for group in scaled if group.span == span]
+
+
+def _different(space: DesignSpace, first: int, groups: Sequence[SegmentOptions], count: int) -> list[Trial]:
+    """Ways that are fast and unlike each other."""
+    options = [(group, index) for group in groups for index in _takeable(group)]
+    if not options:
+        return []
+    # of each combination the time from the holder it is fastest from
+    fastest = {id(group): np.where(group.allowed, group.ms, np.inf).min(axis=0) for group in groups}
+    ms = np.array([fastest[id(group)][index] for group, index in options])
+    fast = ms <= FAST * ms.min()
+    rows = np.concatenate([option_features(group, tuple(SEGMENT_FEATURES))[_takeable(group)] for group in groups])
+    spread = rows.std(0)
+    rows = rows / np.where(spread > 0, spread, 1.0)
+    chosen = [int(np.argmin(ms))]
+    while len(chosen) < min(count, int(fast.sum())):
+        away = np.min([np.square(rows - rows[i]).sum(1) for i in chosen], axis=0)
+        away[~fast] = -1.0
+        best = int(np.argmax(away))
+        if away[best] <= 0:
+            break
+        chosen.append(best)
+    return [Trial(*options[i], first) for i in chosen]
+
+
+def _takeable(group: SegmentOptions) -> NDArray[np.int64]:
+    """Numbers of the combinations that keep to the rules and compute about as much as the segment."""
+    ratio = group.macs / group.segment.graph.macs
+    indices: NDArray[np.int64] = np.flatnonzero(group.allowed.any(axis=0) & (ratio >= NEAR[0]) & (ratio <= NEAR[1]))
+    return indices
+
+
+def random_designs(space: DesignSpace, model: str, device: str, count: int, macs: tuple[float, float], seed: int) -> list[BranchDesign]:
+    """Designs at random: every stage stays whole or begins a segment in scaled copies, merged with some that follow or not."""
+    rng = np.random.default_rng(seed)
+    whole = sum(stage.graph.macs for stage in space.segments)
+    designs: dict[tuple[SegmentDesign, ...], None] = {}
+    for _ in range(ATTEMPTS * count):
+        if len(designs) == count:
+            break
+        parts, total = _random(space, rng)
+        if any(not part.whole for part in parts) and macs[0] * whole <= total <= macs[1] * whole:
+            designs[parts] = None
+    return [BranchDesign(model, device, parts) for parts in designs]
+
+
+def _random(space: DesignSpace, rng: np.random.Generator) -> tuple[tuple[SegmentDesign, ...], int]:
+    """Segments of a random design and its multiply-accumulates."""
+    parts: list[SegmentDesign] = []
+    at, macs = 0, 0
+    runs: dict[int, list[list[SegmentOptions]]] = {}
+    for first, groups in _stretched_options(space):
+        usable = [group for group in groups if len(_takeable(group))]
+        if usable:
+            runs.setdefault(first, []).append(usable)
+    while at < len(space.segments):
+        if at in runs and rng.random() < 0.5:
+            groups = runs[at][rng.integers(len(runs[at]))]
+            group = groups[rng.integers(len(groups))]
+            index = int(rng.choice(_takeable(group)))
+        else:
+            group, index = next(options for options in space.options[at] if not options.branched), 0
+        parts += group.designs(index, space.costs)
+        macs += int(group.macs[index])
+        at += group.span
+    return tuple(parts), macs
+
+
+Batches = Sequence[torch.Tensor]
+
+#: Ways of each segment that are tried, at most.
+EACH = 4
+#: Whole designs that are tried, and multiply-accumulates of those over the original's.
+DESIGNS, MACS = 8, (0.9, 1.1)
+#: Part of the time that is for single segments.
+ALONE = 0.65
+#: Fewer measurements than this say nothing of a network.
+FEWEST = 4
+
+
+@dataclass(frozen=True)
+class SensitivityMeasurements:
+    """Measured losses."""
+
+    alone: tuple[Measured, ...]  # The original with one segment replaced, and that calibrated.
+    designs: tuple[Measured, ...]  # Whole designs.
+    seconds: float  # How long that took.
+    complete: bool  # Whether the time was enough for all that was planned.
+
+
+@torch.no_grad()
+def measure(
+    captured: Captured,
+    space: DesignSpace,
+    fitted: Batches,
+    held_back: Batches,
+    budget_s: float,
+    progress: Progress = silent,
+) -> SensitivityMeasurements:
+    """Measure single segments, one way of each first, then whole designs, as long as the time lasts.
+
+    Args:
+        fitted: Batches of unlabelled images to calibrate with, (n, channels, height, width), where computing is to be done.
+        held_back: Batches of others to compare on, at least one image.
+        budget_s: Seconds after which nothing more is begun.
+    """
+    start = time.monotonic()
+    planned = trials(space, EACH)
+    if not planned:
+        raise UsageError(f"no segment of `{captured.graph.name}` may be stretched under these rules, so there is nothing to measure")
+    original = _Original(captured, space, fitted, held_back)
+    alone: list[Measured] = []
+    for number, trial in enumerate(planned):
+        if len(alone) >= FEWEST and time.monotonic() - start > ALONE * budget_s:
+            break
+        progress(f"segment {number + 1} of {len(planned)}, {_left_s(start, budget_s)}")
+        alone.append(original.replace_segment(trial))
+    whole = random_designs(space, captured.graph.name, space.costs.predictor.device.id, DESIGNS, MACS, 0)
+    together: list[Measured] = []
+    for number, design in enumerate(whole):
+        if time.monotonic() - start > budget_s:
+            break
+        progress(f"design {number + 1} of {len(whole)}, {_left_s(start, budget_s)}")
+        together.append(measure_design(captured, design, fitted, held_back, space))
+    complete = len(alone) == len(planned) and len(together) == len(whole)
+    return SensitivityMeasurements(tuple(alone), tuple(together), time.monotonic() - start, complete)
+
+
+def _left_s(start: float, budget_s: float) -> str:
+    return f"{max(0.0, budget_s - (time.monotonic() - start)):.0f} s left"
+
+
+@torch.no_grad()
+def measure_design(captured: Captured, design: BranchDesign, fitted: Batches, held_back: Batches, space: DesignSpace) -> Measured:
+    """A whole design, built, calibrated and compared.
+
+    Args:
+        fitted: Batches to calibrate with, where computing is to be done.
+    """
+    model = build(captured, design).to(fitted[0].device)
+    calibrate(model, captured, fitted)
+    agreement = compare(model, captured, held_back).agreement
+    if agreement.value is None:
+        raise _no_classes(captured)
+    stages = [(stage.name, stage.start, stage.end) for stage in space.segments]
+    changed = []
+    for segment, row in changed_segments(captured.graph, design, SEEN_FEATURES):
+        first = next(i for i, (_, begins, _) in enumerate(stages) if begins == segment.start)
+        last = next(i for i, (_, _, ends) in enumerate(stages) if ends == segment.end)
+        changed.append(ChangedSegment(stages=tuple(name for name, _, _ in stages[first : last + 1]), features=tuple(map(float, row))))
+    return Measured(segments=tuple(changed), error=agreement.error**2, agreement=agreement.value)
+
+
+class _Original:
+    """The original, cut at the ends of its stages, with what arrives at each of them."""
+
+    def __init__(self, captured: Captured, space: DesignSpace, fitted: Batches, held_back: Batches) -> None:
+        self.captured, self.space = captured, space
+        parts = tuple(SegmentDesign(s.name, s.start, s.end, (BranchScale("cpu", s.depth, s.width),)) for s in space.segments)
+        model = build(captured, BranchDesign(captured.graph.name, "", parts)).to(fitted[0].device)
+        self.stages = [model.get_submodule(stage.name) for stage in space.segments]
+        self.fitted, self.held = [list(fitted)], [list(held_back)]
+        for stage in self.stages:
+            # the input of a stage that is never replaced is not needed, but it is small compared with the images
+            self.fitted.append([stage(x) for x in self.fitted[-1]])
+            self.held.append([stage(x) for x in self.held[-1]])
+        if not ranks(self.held[-1][0]):
+            raise _no_classes(captured)
+        for scores in self.held[-1]:
+            if not torch.isfinite(scores).all():
+                raise StretchError("the output of the original contains NaN or infinity for some of the images", "check its weights")
+        classes = Counter(torch.cat(self.held[-1]).argmax(1).tolist())
+        if most_frequent(classes) >= MAX_CLASS_SHARE:
+            raise UsageError(one_sided_reason(classes), "give images of several classes, or plan without images")
+
+    def replace_segment(self, trial: Trial) -> Measured:
+        """The original with one segment in the way of a trial, and that calibrated on what arrives there."""
+        segment, last = trial.options.segment, trial.first + trial.options.span
+        weights = {op.name: self.captured.weights[op.name] for op in segment.graph.ops if op.name in self.captured.weights}
+        piece = Captured(segment.graph, weights, self.captured.module)
+        part = trial.options.design(trial.index, self.space.costs)
+        model: BranchedModel = build(piece, BranchDesign(segment.graph.name, "", (part,))).to(self.fitted[0][0].device)
+        calibrate(model, piece, self.fitted[trial.first])
+        sums = AgreementSums()
+        for x, scores in zip(self.held[trial.first], self.held[-1], strict=True):
+            output = model(x)
+            for stage in self.stages[last:]:
+                output = stage(output)
+            sums.add(output.cpu().numpy(), scores.cpu().numpy())
+        row = option_features(trial.options, SEEN_FEATURES)[trial.index]
+        changed = ChangedSegment(stages=trial.stages(self.space), features=tuple(map(float, row)))
+        error = sums.error**2
+        return Measured(segments=(changed,), error=error if np.isfinite(error) else 1e30, agreement=sums.same / sums.images)
+
+
+def _no_classes(captured: Captured) -> UsageError:
+    return UsageError(
+        f"the outputs of `{captured.graph.name}` are no list of class scores, so there is no agreement to predict", "plan without it"
+    )
+
+
+#: Images that segments are calibrated on and compared on, at most: every way of every segment looks at all of them.
+FITTED, HELD_BACK = 96, 128
+#: Bytes that all images may take at the ends of the stages.
+MOST_BYTES = 1 << 30
+#: Seconds of measuring by default.
+BUDGET_S = 300.0
+
+
+def plannable(config: PlanConfig) -> bool:
+    """Whether designs for a request can be chosen by what they lose: by the exact search, among scaled copies that keep the backbone's width."""
+    return config.strategy == "exact" and not config.widens and "stretch" in config.planned_kinds
+
+
+def sensitivity_of(
+    captured: Captured,
+    device: DeviceProfile,
+    config: PlanConfig,
+    fitted: Sequence[torch.Tensor],
+    held_back: Sequence[torch.Tensor],
+    budget_s: float = BUDGET_S,
+    progress: Progress = silent,
+    synthetic: Sequence[torch.Tensor] = (),
+) -> Sensitivity:
+    """Measure the loss of a network for single replaced segments, and fit a predictor to it.
+
+    A share of the images is looked at (`FITTED`, `HELD_BACK`, less where they would take much memory), spread over all.
+
+    Args:
+        fitted: Batches of unlabelled images to calibrate with, (n, channels, height, width).
+        synthetic: Batches made from the network itself, likewise: they fill up what is missing of `FITTED`.
+    """
+    if len(captured.graph.inputs) > 1 or len(captured.graph.outputs) > 1:
+        raise UsageError(
+            f"agreement is planned for networks of one input and one output, and `{captured.graph.name}` has several",
+            "leave the images out to search, or calibrate a design without asking for an agreement",
+        )
+    request = PlanningProblem.of(
+        captured.graph, device, replace(config, min_agreement=None, min_accuracy=None, accuracy="", objective="latency")
+    )
+    checked = request.config
+    space = request.stage_space(merged=checked.merge != "never" and not checked.meet)
+    image_bytes = 4 * sum(prod(captured.graph.by_name[stage.start].shape) for stage in request.stages)
+    most = max(MIN_IMAGES, MOST_BYTES // image_bytes // 2)
+    ours, theirs = _subset(fitted, min(FITTED, most)), _subset(held_back, min(HELD_BACK, most))
+    missing = min(FITTED, most) - sum(map(len, ours))
+    ours += _subset(synthetic, missing) if synthetic and missing else []
+    measurement = measure(captured, space, ours, theirs, budget_s, progress)
+    on = MeasuredOn(
+        weights=fingerprint(captured.tensors),
+        images=sum(map(len, ours)),
+        held_back=sum(map(len, theirs)),
+        pictures=fingerprint({f"{number:06d}": batch for number, batch in enumerate([*ours, *theirs])}),
+        device=device.id,
+        processors=checked.processors,
+        version=__version__,
+        date=datetime.now(tz=UTC).isoformat(timespec="seconds"),
+        seconds=round(measurement.seconds, 1),
+        complete=measurement.complete,
+    )
+    return fit(captured.graph.name, checked.resolved_join, request.stages, measurement.alone, measurement.designs, on)
+
+
+def _subset(batches: Sequence[torch.Tensor], count: int) -> list[torch.Tensor]:
+    """So many images at most, spread over all, in batches as large as before."""
+    together = torch.cat(list(batches))
+    size = len(batches[0])
+    if len(together) <= count:
+        return list(together.split(size))
+    return list(together[torch.arange(count, device=together.device) * len(together) // count].split(size))

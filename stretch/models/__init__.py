@@ -1,6 +1,0 @@
-"""Models by name: one file a family, loaded with checked weights."""
-
-from stretch.models.families import Family, families, model_names
-from stretch.models.load import LoadedModel, load_model
-
-__all__ = ["Family", "LoadedModel", "families", "load_model", "model_names"]

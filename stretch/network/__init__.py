@@ -1,0 +1,1 @@
+"""From a name, a file or a module to a network of operators."""

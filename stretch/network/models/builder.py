@@ -1,0 +1,658 @@
+"""A torch network while it is written from a file: calls of torch whose shapes are worked out without data, its inputs and results, and what is found in it."""
+
+import contextlib
+import hashlib
+import keyword
+import math
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import pi, prod, sqrt
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import fx, nn
+from torch.func import functional_call
+
+from predictors.errors import StretchError, UsageError, first_line, need
+from predictors.graph import unique_name
+from predictors.shapes import Shape
+from scheduler.bundle.manifest import SourceFile
+from scheduler.formats.onnx.file import MAX_LIVE_ELEMENTS
+from scheduler.runtime.own import SourceFileRunner
+from stretch.network.capture.inputs import InputShapes, check_shape, is_shape, whole_numbers_error
+
+#: How a format's rules see a tensor of the running network.
+View = TypeVar("View")
+
+
+@dataclass(frozen=True)
+class OperatorInputs(Generic[View]):
+    """Input of one operator."""
+
+    inputs: Sequence[View | np.ndarray | None]  # In the order of the file: tensors of the network, stored ones, None where one is left out.
+
+    def value(self, i: int) -> View | np.ndarray | None:
+        """Input `i`, or None where it is left out."""
+        return self.inputs[i] if i < len(self.inputs) else None
+
+    def require_stored(self, i: int, noun: str) -> np.ndarray:
+        """Return input `i`, which the file must store."""
+        value = self.value(i)
+        if not isinstance(value, np.ndarray):
+            raise StretchError(f"its {noun} depends on the network's inputs, or is left out")
+        return value
+
+    def numbers(self, i: int, noun: str) -> list[int]:
+        """Whole numbers of input `i`, which the file must store."""
+        return [int(n) for n in self.require_stored(i, noun).ravel()]
+
+    def optional_stored(self, i: int, noun: str) -> np.ndarray | None:
+        """Input `i`, which the file stores if it is there."""
+        return None if self.value(i) is None else self.require_stored(i, noun)
+
+
+#: Elements that a tensor of stored ones alone may have.
+MAX_KNOWN = 1 << 26
+
+#: A network that is read from a file describes itself by these names: no module or tensor of it has one.
+_RESERVED_NAMES = ("input_shape", "own_file", "warnings")
+
+
+class Builder:
+    """A torch network while it is written; shapes are worked out on tensors without data.
+
+    Args:
+        shapes: Of the input, or of several by the names of the forward's arguments, which are words of Python.
+
+    Attributes:
+        inputs: Value of each input, by its argument.
+    """
+
+    def __init__(self, shapes: Sequence[int] | Mapping[str, Sequence[int]]) -> None:
+        self._root, self._graph = nn.Module(), fx.Graph()
+        self.inputs: dict[str, fx.Node] = {}
+        for name, shape in (shapes if isinstance(shapes, Mapping) else {"x": shapes}).items():
+            self.inputs[name] = self._graph.placeholder(name)
+            self.inputs[name].meta["val"] = torch.empty(tuple(shape), device="meta")
+
+    @property
+    def input(self) -> fx.Node:
+        """Return the node of the first input."""
+        return next(iter(self.inputs.values()))
+
+    def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Node:
+        """A call of a function of torch."""
+        return self._record(self._graph.call_function(function, args, kwargs), lambda *a, **k: function(*a, **k))
+
+    def method(self, name: str, x: fx.Node, *args: Any) -> fx.Node:
+        """A call of a method of a tensor."""
+        return self._record(self._graph.call_method(name, (x, *args)), lambda self, *a: getattr(self, name)(*a))
+
+    def module(self, module: nn.Module, x: fx.Node, name: str) -> fx.Node:
+        """A module that reads one tensor, under a name of its own."""
+        current = self._free_name(name)
+        self._root.add_module(current, module.eval())
+        state = {key: item.to("meta") for key, item in module.state_dict().items()}
+        return self._record(self._graph.call_module(current, (x,)), lambda seen: functional_call(module, state, (seen,)))
+
+    def module_of(self, node: fx.Node) -> nn.Module | None:
+        """Return the module that computes a node, if any."""
+        return self._root.get_submodule(str(node.target)) if node.op == "call_module" else None
+
+    def value(self, node: Any) -> torch.Tensor | None:
+        """Return the stored tensor of a node; None for anything else."""
+        return attrgetter(str(node.target))(self._root) if isinstance(node, fx.Node) and node.op == "get_attr" else None
+
+    def add_tensor(self, x: np.ndarray, name: str, *, learned: bool = True) -> fx.Node:
+        """A stored tensor: trained with the network if it is of reals, unless nobody learned it."""
+        current, value = self._free_name(name), torch.from_numpy(np.array(x))
+        if learned and value.is_floating_point():
+            self._root.register_parameter(current, nn.Parameter(value))
+        else:
+            self._root.register_buffer(current, value)
+        node = self._graph.get_attr(current)
+        node.meta["val"] = value.to("meta")
+        return node
+
+    def to_reals(self, node: fx.Node) -> fx.Node:
+        """A result as reals: bundles give nothing else."""
+        return node if node.meta["val"].is_floating_point() else self.method("to", node, torch.float32)
+
+    def evaluate(self, node: fx.Node) -> np.ndarray:
+        """Compute a node that depends on stored tensors alone."""
+        need(prod(shape_of(node)) <= MAX_KNOWN, "it makes a stored tensor too large")
+        with torch.no_grad():
+            numbers: np.ndarray = self.finish(node, "Known")(torch.zeros(1)).numpy()
+        return numbers
+
+    def finish(self, result: Any, name: str) -> fx.GraphModule:
+        """Build the network that returns these calls within tuples, lists and dictionaries; unused nodes are left out."""
+        self._graph.output(result)
+        graph_module = fx.GraphModule(self._root, self._graph, name)
+        graph_module.graph.eliminate_dead_code()
+        graph_module.delete_all_unused_submodules()
+        graph_module.recompile()
+        return graph_module.eval()
+
+    def _record(self, node: fx.Node, compute: Callable[..., Any]) -> fx.Node:
+        try:
+            args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda item: item.meta["val"])
+            with torch.no_grad():
+                built = compute(*args, **kwargs)
+        # Torch raises an error of its own kind for each thing that does not fit.
+        except Exception as error:
+            raise StretchError(f"torch does not take what it reads: {first_line(error)[:160]}") from error
+        parts = built if isinstance(built, tuple | list) else (built,)
+        sizes = [part.numel() for part in parts if isinstance(part, torch.Tensor)]
+        if not all(0 < size <= MAX_LIVE_ELEMENTS for size in sizes):
+            raise StretchError(f"it makes a tensor of {max(sizes):.1e} elements, 1 to {MAX_LIVE_ELEMENTS:.1e} are allowed")
+        node.meta["val"] = built
+        return node
+
+    def _free_name(self, name: str) -> str:
+        """Return a free name for a submodule or parameter, like the one in the file."""
+        return unique_name(plain_name(name), lambda x: hasattr(self._root, x) or hasattr(fx.GraphModule, x) or x in _RESERVED_NAMES)
+
+
+def plain_name(name: str) -> str:
+    """A name that code may hold, for fx writes it into some."""
+    word = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")
+    return word if word and not word[0].isdigit() else f"n_{word}"
+
+
+def shape_of(node: fx.Node) -> tuple[int, ...]:
+    """Shape of what a node of the network gives."""
+    return tuple(node.meta["val"].shape)
+
+
+def permute_axes(builder: Builder, x: fx.Node, order: Sequence[int]) -> fx.Node:
+    """Return a tensor with its axes in another order, without turning one back and forth."""
+    order = tuple(order)
+    if order == tuple(range(len(order))):
+        return x
+    if x.op == "call_function" and x.target is torch.permute:
+        args: tuple[Any, ...] = x.args
+        earlier, first = args
+        return permute_axes(builder, earlier, [first[i] for i in order])
+    return builder.call(torch.permute, x, order)
+
+
+def permute_shape(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
+    """A shape with its axes in another order; in the same one if none is given."""
+    return tuple(shape[axis] for axis in order) if order else tuple(shape)
+
+
+def rearrange(builder: Builder, x: fx.Node, split: Sequence[int], order: Sequence[int], shape: Sequence[int]) -> fx.Node:
+    """A tensor seen in one shape, its axes put into another order, and seen in a last shape."""
+    return builder.call(torch.reshape, builder.call(torch.permute, builder.call(torch.reshape, x, split), order), shape)
+
+
+def with_weights(module: nn.Module, **numbers: np.ndarray | None) -> nn.Module:
+    """The module with these parameters and statistics, by name; None for one that it has not."""
+    for name, number in numbers.items():
+        current = getattr(module, name)
+        if number is not None and tuple(current.shape) != number.shape:
+            raise StretchError(f"its weights have the shape {list(number.shape)}, {list(current.shape)} are needed")
+        if number is not None:
+            # The file's array may lie in memory that cannot be written.
+            value = torch.from_numpy(number.copy())
+            setattr(module, name, nn.Parameter(value) if isinstance(current, nn.Parameter) else value)
+    return module
+
+
+# Inputs and results of a file that is a model: names that Python can hold, shapes that are asked for, results by name.
+
+
+#: Names in the code that fx writes of a network.
+_NAMES_IN_CODE = frozenset({"self", "torch", "device", "inf", "nan", "NoneType", "fx_pytree", "pytree", "slice", "getattr"})
+
+
+@dataclass(frozen=True)
+class OwnNetwork:
+    """Facts of the file that a network was read from."""
+
+    own: SourceFile  # Its ends; those of the network are called by the forward's arguments and the keys of what it returns.
+    #: For each operator in order: what a sentence calls it, and the tensors that it writes by their names in the file, each with
+    #: the node of the network that gives it, and the order of its axes in the file.
+    operators: Sequence[tuple[str, Mapping[str, tuple[str, tuple[int, ...]]]]] = ()
+
+    def open(self, path: Path) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+        """Return the file in its own runtime, as a function of its inputs."""
+        return SourceFileRunner(path, self.own).run
+
+
+#: Types that are reals of single precision here.
+_REALS = ("float32", "float16", "bfloat16")
+
+#: Numbers of a weight that is looked at for copies of it.
+_LARGE = 1024
+
+#: Names that a sentence lists.
+_MAX_LISTED = 8
+
+_INPUT_EXAMPLE = "with --input {}=1x3x224x224"
+_BYTES = (
+    "give the network of reals that was rounded, or its file with QuantizeLinear behind the input and DequantizeLinear before the output"
+)
+
+
+@dataclass(frozen=True)
+class Size:
+    """How long a file says that an axis of an input is."""
+
+    usual: int  # How long it is where nobody asks; 0 where the file leaves that open.
+    symbol: str = ""  # Its name in the file; axes of one name are equally long. Empty: none.
+    fixed: bool = False  # Whether no other length may be asked for.
+
+
+@dataclass(frozen=True)
+class End:
+    """An input of a file."""
+
+    name: str  # In the file.
+    #: Its axes in the order in which the network reads them; None where the file does not state how many it has.
+    sizes: Sequence[Size] | None
+    kind: str = "float32"  # Its element type, by numpy's name; that of the reals that it represents where it is rounded.
+    cast: bool = False  # Whether all that reads it first makes reals of it.
+    argument: str = ""  # Its argument's name in the forward of the network.
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether it is of whole numbers."""
+        return self.kind.startswith(("int", "uint"))
+
+
+def named_ends(path: Path, ends: Sequence[End]) -> tuple[End, ...]:
+    """The inputs of a file, each with the name of an argument."""
+    need(bool(ends), f"{path} has no input", "export the network with what it reads")
+    for end in ends:
+        if end.is_integer and not end.cast:
+            error = whole_numbers_error(str(path), f" as its input `{_cut(end.name)}`")
+            error.hint = _BYTES if end.kind in ("int8", "uint8") else error.hint
+            raise error
+        need(
+            bool(end.is_integer or end.kind in _REALS),
+            f"the input `{_cut(end.name)}` of {path} is of type {end.kind}, not of 32-bit reals",
+            "export the part that reads reals",
+        )
+    return tuple(replace(end, argument=argument) for end, argument in zip(ends, arguments([end.name for end in ends]), strict=True))
+
+
+def arguments(names: Sequence[str]) -> list[str]:
+    """A name that an argument in Python may have for each of a file's inputs, no two alike; one that is such a name stays."""
+    words = [plain_name(name) for name in names]
+    words = [f"{item}_" if keyword.iskeyword(item) or item in _NAMES_IN_CODE else item for item in words]
+    built: dict[int, str] = {}
+    for i in sorted(range(len(names)), key=lambda i: words[i] != names[i]):
+        built[i] = unique_name(words[i], set(built.values()).__contains__)
+    return [built[i] for i in range(len(names))]
+
+
+def resolve_input_shapes(path: Path, ends: Sequence[End], input_shapes: InputShapes | None) -> dict[str, Shape]:
+    """Return the shape of each input in numbers, by its argument.
+
+    The requested shapes come first: axes that the file calls by one name are as long as it says of one of them.
+
+    Args:
+        input_shapes: Shapes, batch first: of its one input, or of several in their order or by their names, those of the file or
+            of the arguments; where some or all are left out, what the file states.
+    """
+    inputs = _requested_shapes(path, ends, input_shapes)
+    known_axes: dict[str, tuple[str, int]] = {}
+    for end in ends:
+        if end.argument in inputs:
+            _check_requested(path, end, inputs[end.argument], known_axes)
+    result = {}
+    for end in ends:
+        shape = inputs.get(end.argument) or tuple(_axis_length(size, end, known_axes) for size in end.sizes or ())
+        if (not shape and end.sizes is None) or any(n < 1 and not size.fixed for n, size in zip(shape, end.sizes or (), strict=False)):
+            raise UsageError(
+                f"the size of the input `{_cut(end.name)}` of {path} is open", f"give it with --input {_example(end, len(ends))}"
+            )
+        if min(shape, default=1) < 1 or math.prod(shape) > MAX_LIVE_ELEMENTS:
+            raise StretchError(f"the input `{_cut(end.name)}` of {path} has the shape {list(shape)}, which no network reads")
+        result[end.argument] = shape
+    return result
+
+
+def _example(end: End, count: int) -> str:
+    """How a shape of an input may be written: an image alone without its batch, anything else with its name."""
+    usual = (1, 3, 224, 224)
+    sizes = [size.usual or (usual[axis] if len(end.sizes or ()) == len(usual) else 16) for axis, size in enumerate(end.sizes or ())]
+    sizes = sizes or list(usual)
+    alone = count == 1 and len(sizes) == len(usual) and sizes[0] == 1
+    return "x".join(map(str, sizes[1:])) if alone else f"{end.argument}={'x'.join(map(str, sizes))}"
+
+
+#: Exceptions of Python, numpy and torch for settings and stored tensors of another kind or size than a rule expects.
+_MISFITS = (ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError, RuntimeError, MemoryError)
+
+
+@contextlib.contextmanager
+def reading(path: Path, noun: str, hint: str | None = None, stated: Mapping[str, Any] | None = None) -> Iterator[None]:
+    """Turn any error while reading one operator of a file into one that names the operator and its statement."""
+    try:
+        yield
+    except (StretchError, *_MISFITS) as error:
+        reason = error.message if isinstance(error, StretchError) else f"its attributes are not understood ({first_line(error)[:160]})"
+        own = error.hint if isinstance(error, StretchError) else None
+        statements = ", ".join(f"{name[:40]} {str(value)[:40]}" for name, value in list((stated or {}).items())[:_MAX_LISTED])
+        raise StretchError(
+            f"{noun} of {path} cannot be read: {reason}{statements and f' (it states {statements})'}", own or hint
+        ) from error
+
+
+def by_name(builder: Builder, results: Sequence[tuple[str, fx.Node]]) -> Any:
+    """Return the results of a network with named outputs: one as it is, several in a dictionary.
+
+    Args:
+        results: Name and value of each, in order; a name that comes again gets a number, a value that does is copied.
+    """
+    if len(results) == 1:
+        return results[0][1]
+    built: dict[str, fx.Node] = {}
+    for name, value in results:
+        again = value in built.values()
+        built[unique_name(name, built.__contains__)] = builder.call(operator.mul, value, 1) if again else value
+    return built
+
+
+def finish_network(
+    path: Path, network: fx.GraphModule, shapes: Mapping[str, Shape], ends: Sequence[End], warnings: Sequence[str], own: Any = None
+) -> fx.GraphModule:
+    """Build the network of a file, which describes its own inputs.
+
+    Its attribute `own_file` is an `OwnNetwork` where the file itself can be run as a reference.
+
+    Its attribute `input_shape` is the shape of its input, batch first, or of several inputs a table of shapes by the names of its
+    forward's arguments; its attribute `warnings` are sentences for the user.
+    """
+    (output,) = network.graph.find_nodes(op="output")
+    need(any(node.op not in ("placeholder", "get_attr") for node in output.all_input_nodes), f"{path} computes nothing from its input")
+    input_shape = dict(shapes) if len(shapes) > 1 else next(iter(shapes.values()))
+    all_warnings = [*_input_warnings(path, ends), *warnings, *_copied_weights_warning(path, network)]
+    vars(network).update(input_shape=input_shape, own_file=own, warnings=all_warnings)
+    return network
+
+
+def _copied_weights_warning(path: Path, network: fx.GraphModule) -> list[str]:
+    """That weights which several operators share in the file are several here, where that makes the network larger by a tenth."""
+    weights = [parameter.detach().numpy() for parameter in network.parameters() if parameter.numel() >= _LARGE]
+    sizes: dict[bytes, int] = {}
+    copies = 0
+    for weight in weights:
+        key = hashlib.sha256(weight.tobytes()).digest()
+        copies += weight.size if key in sizes else 0
+        sizes[key] = weight.size
+    total = sum(parameter.numel() for parameter in network.parameters())
+    if not copies or 10 * copies < total:
+        return []
+    return [
+        f"operators of {path} share weights, and each has a copy of its own here: the network has {total:,} parameters, "
+        f"{copies:,} of them copies"
+    ]
+
+
+def _input_warnings(path: Path, ends: Sequence[End]) -> list[str]:
+    """Return warnings about inputs that are renamed or converted to floats."""
+    other = [f"`{_cut(end.name)}` is `{end.argument}`" for end in ends if end.name != end.argument]
+    rows = [f"inputs of {path} have other names here: {', '.join(other)}"] if other and len(ends) > 1 else []
+    return rows + [
+        f"the input `{_cut(end.name)}` of {path} is of type {end.kind} and becomes reals at once: here it is of reals"
+        for end in ends
+        if end.is_integer
+    ]
+
+
+def _requested_shapes(path: Path, ends: Sequence[End], input_shapes: InputShapes | None) -> dict[str, Shape]:
+    """Return the requested shapes, by argument."""
+    if input_shapes is None:
+        return {}
+    if not isinstance(input_shapes, Mapping):
+        shapes: Sequence[Any] = [input_shapes] if is_shape(input_shapes) else list(input_shapes)
+        if len(shapes) != len(ends):
+            count = "one shape is" if len(shapes) == 1 else f"{len(shapes)} shapes are"
+            raise UsageError(
+                f"{count} given, {path} has {_count_and_names(ends)}", "give each its shape " + _INPUT_EXAMPLE.format(ends[0].argument)
+            )
+        return {end.argument: check_shape(end.name, shape) for end, shape in zip(ends, shapes, strict=True)}
+    mapping: dict[str, Shape] = {}
+    for name, shape in input_shapes.items():
+        end = next((end for end in ends if end.name == name), None) or next((end for end in ends if end.argument == name), None)
+        if end is None:
+            raise UsageError(f"{path} has no input `{_cut(str(name))}`", f"it has {_count_and_names(ends)}")
+        if end.argument in mapping:
+            raise UsageError(f"the input `{_cut(end.name)}` of {path} has two shapes", "give it one")
+        mapping[end.argument] = check_shape(end.name, shape)
+    return mapping
+
+
+def _check_requested(path: Path, end: End, shape: Shape, known_axes: dict[str, tuple[str, int]]) -> None:
+    """Check that a shape fits the file, and record the lengths of named axes."""
+    if end.sizes is None:
+        return
+    if len(shape) != len(end.sizes):
+        raise UsageError(
+            f"the input `{_cut(end.name)}` of {path} has {len(end.sizes)} axes, a shape of {len(shape)} is given",
+            f"give all of them, the batch first, as in --input {_example(end, 1)}",
+        )
+    for axis, (size, n) in enumerate(zip(end.sizes, shape, strict=True)):
+        if size.fixed and n != size.usual:
+            raise UsageError(
+                f"the input `{_cut(end.name)}` of {path} has {size.usual} along axis {axis}, {n} is given",
+                "the file fixes that size: leave out --input, or export the file with another one or an open one",
+            )
+        if size.symbol:
+            owner, first = known_axes.setdefault(size.symbol, (end.name, n))
+            if first != n:
+                raise UsageError(
+                    f"the size `{_cut(size.symbol)}` of {path} is {first} in its input `{_cut(owner)}` and {n} in `{_cut(end.name)}`",
+                    "give one size for all axes of that name",
+                )
+
+
+def _axis_length(size: Size, end: End, known_axes: dict[str, tuple[str, int]]) -> int:
+    """Return the length of an axis that was not requested."""
+    if not size.symbol or size.usual < 1:
+        return known_axes.get(size.symbol, ("", size.usual))[1]
+    return known_axes.setdefault(size.symbol, (end.name, size.usual))[1]
+
+
+def _count_and_names(ends: Sequence[End]) -> str:
+    names = ", ".join(f"`{_cut(end.name)}`" for end in ends[:_MAX_LISTED]) + (" and others" if len(ends) > _MAX_LISTED else "")
+    return f"one input, {names}" if len(ends) == 1 else f"{len(ends)} inputs, {names}"
+
+
+def _cut(name: str) -> str:
+    return name[:80]
+
+
+# Images in another size where torch has no function that samples them so: sums of rows and columns, or places chosen.
+
+
+#: Largest side of what is sampled by a matrix.
+MAX_SIDE = 1 << 12
+
+
+def overlap_weights(positions: np.ndarray, old: int) -> np.ndarray:
+    """How much of each old pixel is in a new one that lies among them; rows are new."""
+    need(max(len(positions), old) <= MAX_SIDE, f"it resizes {old} to {len(positions)} pixels with coordinates that torch has not")
+    positions = np.clip(positions, 0, old - 1)
+    low = np.floor(positions).astype(int)
+    values = np.zeros((len(positions), old), np.float32)
+    np.add.at(values, (np.arange(len(positions)), low), 1 - (positions - low))
+    np.add.at(values, (np.arange(len(positions)), np.minimum(low + 1, old - 1)), positions - low)
+    return values
+
+
+def interpolate_at(builder: Builder, x: fx.Node, places: list[np.ndarray], name: str) -> fx.Node:
+    """An image N×C×H×W whose new rows and columns lie at these places among the old ones."""
+    down, across = (overlap_weights(positions, old) for positions, old in zip(places, shape_of(x)[2:], strict=True))
+    rows = builder.call(torch.matmul, builder.add_tensor(down, f"{name}_rows"), x)
+    return builder.call(torch.matmul, rows, builder.add_tensor(across.T.copy(), f"{name}_columns"))
+
+
+def select_at(builder: Builder, x: fx.Node, places: list[np.ndarray], name: str) -> fx.Node:
+    """An image of these rows and columns of an image: where torch chooses them too, which rounds i · old / new down, by its function."""
+    sizes = [(len(positions), old) for positions, old in zip(places, shape_of(x)[2:], strict=True)]
+    if all((positions == np.arange(new) * old // new).all() for positions, (new, old) in zip(places, sizes, strict=True)):
+        return builder.call(F.interpolate, x, size=[new for new, _ in sizes])
+    for axis, (positions, (new, old)) in enumerate(zip(places, sizes, strict=True), 2):
+        if new != old or (positions != np.arange(old)).any():
+            x = builder.call(torch.index_select, x, axis, builder.add_tensor(positions.astype(np.int64), f"{name}_{axis}"))
+    return x
+
+
+# Activations and layer norms that files write as several operators, found in the network while it is written.
+
+
+#: Relative error of a number that was written in half or single precision.
+_CLOSE = 1e-3
+
+
+def combine(builder: Builder, function: Callable[..., Any], a: Any, b: Any) -> fx.Node:
+    """A function of two operands, at least one of them a node; an activation that ends with it is one call."""
+    if function in (operator.mul, operator.truediv):
+        for activation, x, options in _activations(function, a, b):
+            return builder.call(activation, x, **options)
+    return builder.call(function, a, b)
+
+
+def _activations(function: Any, a: Any, b: Any) -> Iterator[tuple[Callable[..., Any], fx.Node, dict[str, Any]]]:
+    """The activation that a product or quotient is, with what it reads and its options."""
+    factor, core = _factor_of(function, a, b)
+    if _near(factor, 1 / 6) and (x := _shifted_relu6(core)) is not None:
+        yield F.hardsigmoid, x, {}
+    pair = _arguments(core, operator.mul) if core is not None else (a, b)
+    if len(pair) != 2 or (core is None and function is not operator.mul):
+        return
+    for one, other in (pair, pair[::-1]):
+        # A number may be written as either factor, or be part of the product.
+        for (first, x), (second, gate) in product(((1.0, one), _scaled_node(one)), ((1.0, other), _scaled_node(other))):
+            share = factor * first * second
+            for constant, activation, read in _GATES:
+                if isinstance(x, fx.Node) and _near(share, constant) and read(gate) is x:
+                    yield activation, x, {"approximate": "tanh"} if read is _tanh_gate else {}
+
+
+def _factor_of(function: Any, a: Any, b: Any) -> tuple[float, fx.Node | None]:
+    """The number and the node that a product or quotient is the product of; 1 and None where both are nodes."""
+    if function is operator.mul and _is_number(a):
+        a, b = b, a
+    if not _is_number(b) or not isinstance(a, fx.Node) or (function is operator.truediv and not b):
+        return 1.0, None
+    factor, core = _scaled_node(a)
+    return (factor * b if function is operator.mul else factor / b), core
+
+
+def _scaled_node(x: Any) -> tuple[float, Any]:
+    """The number and the node that a node is the product of."""
+    pair = _arguments(x, operator.mul, operator.truediv)
+    factor, core = _factor_of(x.target, *pair) if len(pair) == 2 else (1.0, None)
+    return (1.0, x) if core is None else (factor, core)
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, int | float) and not isinstance(x, bool)
+
+
+def _near(number: float, expected: float) -> bool:
+    return abs(number - expected) <= _CLOSE * abs(expected)
+
+
+def _arguments(x: Any, *functions: Any) -> tuple[Any, ...]:
+    """Inputs of a call of one of these functions; nothing for anything else."""
+    return tuple(x.args) if isinstance(x, fx.Node) and x.op == "call_function" and x.target in functions else ()
+
+
+def _first_input(x: Any, function: Any) -> Any:
+    """First input of a call of this function; None for anything else."""
+    return next(iter(_arguments(x, function)), None)
+
+
+def _with_number(x: Any, function: Any, number: float) -> Any:
+    """Operand that a function combines with about this number; None for anything else."""
+    pair = _arguments(x, function)
+    if len(pair) == 2 and function in (operator.add, operator.mul) and _is_number(pair[0]):
+        pair = pair[::-1]
+    return pair[0] if len(pair) == 2 and _is_number(pair[1]) and _near(pair[1], number) else None
+
+
+def _shifted_relu6(x: Any) -> Any:
+    """X of min(max(x + 3, 0), 6)."""
+    return _with_number(_first_input(x, F.relu6), operator.add, 3)
+
+
+def _hard_gate(x: Any) -> Any:
+    """X of a hard sigmoid, whose slope may be rounded."""
+    line = _arguments(x, torch.clamp)
+    if line[1:] == (0.0, 1.0):
+        return _with_number(_with_number(line[0], operator.add, 0.5), operator.mul, 1 / 6)
+    return _first_input(x, F.hardsigmoid)
+
+
+def _erf_gate(x: Any) -> Any:
+    """X of erf(x / √2) + 1 (Hendrycks and Gimpel, GELU, section 2)."""
+    factor, core = _scaled_node(_first_input(_with_number(x, operator.add, 1), torch.erf))
+    return core if _near(factor, 1 / sqrt(2)) else None
+
+
+def _tanh_gate(x: Any) -> Any:
+    """X of tanh(√(2 / π) · (x + 0.044715 · x³)) + 1 (Hendrycks and Gimpel, GELU, section 2)."""
+    factor, total = _scaled_node(_first_input(_with_number(x, operator.add, 1), torch.tanh))
+    pair = _arguments(total, operator.add)
+    for core, cube in (pair, pair[::-1]) if len(pair) == 2 and _near(factor, sqrt(2 / pi)) else ():
+        share, power = _scaled_node(cube)
+        if _near(share, 0.044715) and core is not None and _with_number(power, operator.pow, 3) is core:
+            return core
+    return None
+
+
+#: Parts of a tensor times a gate of it: the number that both are multiplied by, the function, and the gate's input.
+_GATES: tuple[tuple[float, Callable[..., Any], Callable[[Any], Any]], ...] = (
+    (1, F.silu, lambda x: _first_input(x, torch.sigmoid)),
+    (1, F.hardswish, _hard_gate),
+    (1 / 6, F.hardswish, _shifted_relu6),
+    (1, F.mish, lambda x: _first_input(_first_input(x, torch.tanh), F.softplus)),
+    (0.5, F.gelu, _erf_gate),
+    (0.5, F.gelu, _tanh_gate),
+)
+
+
+def layer_norm(builder: Builder, x: Any, bias: Any, name: str) -> fx.Node | None:
+    """The layer norm over the last axis that ends with the sum of a node and a stored tensor; None if it is none.
+
+    It is (x − m) / √(v + eps) · weight + bias with the mean m of x and v of (x − m)².
+    """
+    factors = _arguments(x, operator.mul)
+    for normed, stored in (factors, factors[::-1]) if isinstance(bias, np.ndarray) and len(factors) == 2 else ():
+        weight = builder.value(stored)
+        centred, deviation = _arguments(normed, operator.truediv) or (None, None)
+        read = _centred_input(centred)
+        squared, eps = _arguments(_first_input(deviation, torch.sqrt), operator.add) or (None, None)
+        square = _mean_over_last(squared)
+        if weight is None or read is None or not _is_number(eps) or _centred_input(_with_number(square, operator.pow, 2)) is not read:
+            continue
+        if bias.shape == tuple(weight.shape) == shape_of(read)[-1:]:
+            module = nn.LayerNorm(shape_of(read)[-1:], eps=float(eps))
+            return builder.module(with_weights(module, weight=weight.detach().numpy(), bias=bias), read, name)
+    return None
+
+
+def _mean_over_last(x: Any) -> Any:
+    """Input of a node that is a mean over the last axis alone, which it keeps."""
+    read, axes, keeps_axes = _arguments(x, torch.mean) or (None, None, None)
+    return read if keeps_axes and isinstance(read, fx.Node) and list(axes) == [len(shape_of(read)) - 1] else None
+
+
+def _centred_input(x: Any) -> Any:
+    """X of x − mean(x)."""
+    read, mean = _arguments(x, operator.sub) or (None, None)
+    return read if read is not None and _mean_over_last(mean) is read else None

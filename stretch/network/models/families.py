@@ -1,0 +1,166 @@
+"""The registry of model families; no torch is imported before a family is used."""
+
+import importlib
+import importlib.util
+import re
+import warnings
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from predictors.registry import Registry
+from stretch.plugins import describe, load_plugins
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from scheduler.bundle.preprocessing import Preprocessing
+
+#: Entry points of families of other packages.
+GROUP = "nn_stretch.families"
+
+#: Families of this package, by the names that their classes are registered under: their file, and the prefix of their names.
+#: A name is looked for in this order, those that take long to import last.
+BUILT_IN = {
+    **dict.fromkeys(("tiny", "cifar"), ("tiny", "")),
+    **dict.fromkeys(("torchvision", "segmentation", "detection"), ("torchvision", "")),
+    "timm": ("timm", "timm:"),
+}
+
+
+class Family(Protocol):
+    """Models that are built in the same way.
+
+    A family is a class without constructor arguments, registered by
+    ``@families.register("<name>")``. Its models are called by their names
+    alone if `prefix` is empty, else ``<prefix>NAME``.
+    """
+
+    prefix: ClassVar[str]
+
+    def names(self) -> list[str]:
+        """Names of its models, without the prefix."""
+        ...
+
+    def build(self, name: str) -> "nn.Module":
+        """One model with freshly initialised weights, drawn from torch's global generator."""
+        ...
+
+    def input_shape(self, name: str) -> tuple[int, ...]:
+        """Shape of the model's usual input, batch 1 first."""
+        ...
+
+    def preprocessing(self, name: str) -> "Preprocessing":
+        """Return the preprocessing of a picture before the model reads it.
+
+        A family may leave this method out; then what the module states counts,
+        in an attribute ``preprocessing`` or as timm's do, and ImageNet's else.
+        """
+        ...
+
+    def default_weights(self, name: str) -> "tuple[dict[str, Tensor], str] | None":
+        """Trained weights and which ones they are, or None if there are none."""
+        ...
+
+    def checked(self) -> frozenset[str]:
+        """Names of the models that the project's tests branch, export and run."""
+        ...
+
+
+families: Registry[type[Family]] = Registry("model family")
+
+
+def each_family(only: str | None = None) -> Iterator[tuple[str, Family]]:
+    """Name and family, each imported when it is its turn; those of other packages come last.
+
+    Other packages offer theirs by the entry point ``nn_stretch.families``.
+
+    Args:
+        only: A model's name; families of this package whose names are never written so are left out. None for all.
+    """
+    for name, (file, prefix) in BUILT_IN.items():
+        # a name without a prefix has no colon
+        if only is None or (only.startswith(prefix) if prefix else ":" not in only):
+            importlib.import_module(f"stretch.network.models.{file}")
+            yield name, families.get(name)()
+    load_plugins(GROUP)
+    for name in families:
+        if name not in BUILT_IN:
+            try:
+                family = families.get(name)()
+            except Exception as error:
+                _warn(name, error)
+            else:
+                yield name, family
+
+
+def model_names(pattern: str = "*") -> list[tuple[str, str]]:
+    """Name and family of the models whose name matches a wildcard pattern, sorted by name."""
+    result = [(prefix + name, key) for key, family in each_family() for prefix, names in [_names(key, family)] for name in names]
+    return sorted((name, key) for name, key in result if fnmatchcase(name, pattern))
+
+
+def find_family(name: str) -> tuple[Family, str] | None:
+    """The family that builds `name` and the name without its prefix, or None."""
+    for key, family in each_family(name):
+        prefix, names = _names(key, family)
+        if name.startswith(prefix) and name.removeprefix(prefix) in names:
+            return family, name.removeprefix(prefix)
+    return None
+
+
+def _names(key: str, family: Family) -> tuple[str, list[str]]:
+    """Prefix and names of a family; none, with a warning, of one from another package that cannot give them."""
+    try:
+        return family.prefix, list(family.names())
+    except Exception as error:
+        if key in BUILT_IN:
+            raise
+        _warn(key, error)
+        return "", []
+
+
+def _warn(key: str, error: Exception) -> None:
+    plugins = [describe(point) for point in entry_points(group=GROUP) if point.module == families.get(key).__module__]
+    author = plugins[0] if plugins else f"`{families.get(key).__module__}`"
+    warnings.warn(f"the model family `{key}` of {author} is left out: {type(error).__name__}: {error}", stacklevel=3)
+
+
+# Names of models for the shell's completion, without importing torch.
+
+
+#: The small networks of `stretch.network.models.tiny`.
+TINY = ("tiny_bottleneck", "tiny_efficientnet", "tiny_mobilenet", "tiny_regnet", "tiny_resnet", "tiny_vgg")
+
+#: Layers and data sets of the networks of `stretch.network.models.tiny`.
+CIFAR_DEPTHS = (20, 32, 44, 56, 110)
+CIFAR_CLASSES = {"cifar10": 10, "cifar100": 100}
+
+#: How torchvision and timm mark a function that builds a model.
+_REGISTERED = re.compile(r"^@register_model\b.*\n(?:@.*\n|[ )].*\n)*def (\w+)\(", re.MULTILINE)
+
+
+def cifar_names() -> list[str]:
+    """``resnet<layers>_<dataset>``."""
+    return sorted(f"resnet{depth}_{data}" for depth in CIFAR_DEPTHS for data in CIFAR_CLASSES)
+
+
+def quick_names(start: str = "") -> list[str]:
+    """Names of this package's and torchvision's models, and of timm's where its prefix is asked for.
+
+    Those of the last two are read from their source, which takes milliseconds where importing takes seconds.
+    """
+    prefix = "timm:"
+    names = [*TINY, *cifar_names(), *_registered_models("torchvision")]
+    names += [prefix + name for name in _registered_models("timm")] if start.startswith(prefix) else [prefix]
+    return sorted(name for name in names if name.startswith(start))
+
+
+def _registered_models(package: str) -> list[str]:
+    """Functions that a package's files mark as builders of models."""
+    spec = importlib.util.find_spec(package)
+    folders = [Path(place) / "models" for place in (spec.submodule_search_locations or [])] if spec else []
+    files = [file for folder in folders for file in folder.glob("*.py")]
+    return [name for file in files for name in _REGISTERED.findall(file.read_text(encoding="utf-8", errors="replace"))]

@@ -1,0 +1,590 @@
+"""An ONNX file as a torch network, node by node: the inputs of an operator's rule, the facts of these, and its writing."""
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from onnx import helper, numpy_helper
+from torch import fx
+
+from predictors.errors import StretchError, first_line, need, on_one_line
+from predictors.formats.onnx import MAX_BYTES, TO_FIRST, TO_LAST, Readers, decode
+from predictors.registry import RuleTable
+from scheduler.bundle.manifest import SourceFile, SourceTensor
+from scheduler.formats.onnx.file import EXTERNAL, MAX_PARTS, PLAIN_ATTRIBUTES, stored_tensor
+from scheduler.formats.onnx.shapes import RULES as SHAPES
+from scheduler.formats.onnx.shapes.moving import MAX_VALUES
+from scheduler.formats.onnx.shapes.node import FLOAT, FLOAT16, REALS, REASONS, TYPE_NAMES, Cost, KnownTensor, ShapeNode, require
+from stretch.network.capture.inputs import InputShapes
+from stretch.network.capture.results import walk_leaves
+from stretch.network.models.builder import (
+    MAX_KNOWN,
+    Builder,
+    End,
+    OperatorInputs,
+    OwnNetwork,
+    Size,
+    by_name,
+    finish_network,
+    named_ends,
+    permute_axes,
+    permute_shape,
+    reading,
+    resolve_input_shapes,
+    shape_of,
+)
+
+#: Operators that move or choose bytes, or compare them, whatever they represent.
+MOVING = frozenset(
+    {
+        *("ArgMax", "ArgMin", "Concat", "DepthToSpace", "Dropout", "Expand", "Flatten", "Gather", "GatherElements", "GatherND"),
+        *("GlobalMaxPool", "Identity", "Max", "MaxPool", "Min", "Pad", "ReduceMax", "ReduceMin", "Reshape", "Resize", "Slice"),
+        *("Shape", "Size", "SpaceToDepth", "Split", "Squeeze", "Tile", "TopK", "Transpose", "Unsqueeze", "Upsample", "Where", "Clip"),
+    }
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """Real numbers that bytes represent: (byte − zero) · scale."""
+
+    scale: np.ndarray  # One number, or one for each place along an axis.
+    zero: np.ndarray  # The byte that represents zero, of the element type of the bytes.
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that are no steps."""
+        need(bool(self.scale.dtype == np.float32 and np.isfinite(self.scale).all()), "its scale is no real number")
+        if self.zero.dtype.kind not in "iu" or self.zero.size not in (1, self.scale.size):
+            raise StretchError(f"its zero point has {self.zero.size} numbers of type {self.zero.dtype} for {self.scale.size} scales")
+
+    def equals(self, other: "Steps") -> bool:
+        """Return whether bytes encode the same numbers in both."""
+        return np.array_equal(self.scale.ravel(), other.scale.ravel()) and np.array_equal(self.zero.ravel(), other.zero.ravel())
+
+    def dequantize(self, stored: np.ndarray, axis: int = 0) -> np.ndarray:
+        """Return the values that stored bytes encode; `axis` is the one along which scales differ."""
+        zero, scale = self._along(self.zero, stored, axis), self._along(self.scale, stored, axis)
+        return np.asarray((stored.astype(np.float32) - zero) * scale, np.float32)
+
+    @staticmethod
+    def _along(numbers: np.ndarray, stored: np.ndarray, axis: int) -> np.ndarray:
+        numbers = numbers.astype(np.float32)
+        if numbers.size == 1:
+            return numbers.reshape(())
+        if numbers.ndim == stored.ndim > 1 and all(n in (1, size) for n, size in zip(numbers.shape, stored.shape, strict=True)):
+            return numbers
+        if not -stored.ndim <= axis < stored.ndim or numbers.size != stored.shape[axis]:
+            raise StretchError(f"it has {numbers.size} scales for the shape {list(stored.shape)}")
+        return numbers.reshape([-1 if i == axis % stored.ndim else 1 for i in range(stored.ndim)])
+
+
+@dataclass(frozen=True)
+class RoundedTensor:
+    """Output of a rule where the file has bytes: their reals, and the steps between these."""
+
+    node: fx.Node
+    steps: Steps
+
+
+def reread(builder: Builder, x: fx.Node, old: Steps, new: Steps) -> fx.Node:
+    """Reals whose bytes, made with `old` steps, are read with `new` ones."""
+    if old.equals(new):
+        return x
+    if max(old.scale.size, new.scale.size, old.zero.size, new.zero.size) > 1 or old.scale.item() <= 0:
+        raise StretchError("its bytes were rounded with other scales than it states")
+    factor = new.scale.item() / old.scale.item()
+    shift = (int(old.zero.item()) - int(new.zero.item())) * new.scale.item()
+    x = builder.call(torch.mul, x, factor) if factor != 1 else x
+    return builder.call(torch.add, x, shift) if shift else x
+
+
+def common(op: str, steps: Sequence[Steps | None]) -> Steps | None:
+    """The steps of what an operator makes that knows nothing of them; None if it reads no bytes."""
+    result = [step for step in steps if step is not None]
+    if not result:
+        return None
+    need(op in MOVING, "it computes with bytes, not with the numbers that they encode")
+    need(all(item.equals(result[0]) for item in result), "it reads bytes that were rounded with several scales")
+    return result[0]
+
+
+class Attributes(Mapping[str, Any]):
+    """Attributes of an operator by name, which remember which of them a rule asked for.
+
+    Args:
+        asked: Those that were asked for, there or not.
+    """
+
+    def __init__(self, values: Mapping[str, Any], asked: set[str] | None = None) -> None:
+        self._values = dict(values)
+        self.asked: set[str] = set() if asked is None else asked
+
+    def __getitem__(self, name: str) -> Any:
+        """The value of an attribute."""
+        self.asked.add(name)
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Their names, which does not count as asking for them."""
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._values)
+
+    def map_values(self, function: Callable[[Any], Any]) -> "Attributes":
+        """The same attributes with other values; asking for those is asking for these."""
+        return Attributes({name: function(value) for name, value in self._values.items()}, self.asked)
+
+    def check(self, usual: Callable[[str], Any], harmless: Collection[str]) -> None:
+        """Refuse attributes that no rule read: they may change the result, unless they are as `usual` or `harmless`."""
+        for name, value in self._values.items():
+            if name not in self.asked and name not in harmless and not np.array_equal(value, usual(name)):
+                raise StretchError(f"its attribute `{name[:60]}` is {str(value)[:60]}, and that is not understood")
+
+
+#: Input of a node: a tensor of the running network, a stored one, or nothing.
+Value = fx.Node | np.ndarray | None
+
+
+@dataclass(frozen=True)
+class OnnxSite(OperatorInputs[fx.Node]):
+    """One node with what it reads."""
+
+    op: str  # Its operator.
+    name: str  # Its own, or that of what it writes.
+    attrs: Mapping[str, Any]  # Its attributes; words are strings.
+    results: int  # How many tensors it writes.
+    opset: int  # Of its file.
+    builder: Builder  # Builder that its rule writes into.
+    steps: Sequence[Steps | None] = ()  # For each input that is rounded to bytes in the file, the meaning of the bytes.
+
+    @property
+    def x(self) -> fx.Node:
+        """Its first input as a tensor of the network."""
+        return self.tensor(0)
+
+    def tensor(self, i: int) -> fx.Node:
+        """Input `i` as a tensor of the network, a stored one among its parameters."""
+        if (value := self.value(i)) is None:
+            raise StretchError(f"it has no input {i}")
+        return value if isinstance(value, fx.Node) else self.builder.add_tensor(value, f"{self.name}_{i}")
+
+    def steps_of(self, i: int) -> Steps | None:
+        """Return the scale of the bytes of input `i`; None if they are no bytes that the network computes."""
+        return self.steps[i] if i < len(self.steps) else None
+
+    def int_list(self, name: str, i: int) -> list[int] | None:
+        """Whole numbers that are an attribute, or a stored input in later opsets; None where both are left out."""
+        if self.value(i) is not None:
+            return self.numbers(i, name)
+        return None if name not in self.attrs else [int(n) for n in self.attrs[name]]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of its first input."""
+        return shape_of(self.x)
+
+    def pair(self, name: str, usual: int = 1) -> list[int]:
+        """A number for each axis of a window."""
+        axes = len(self.shape) - 2
+        numbers = [int(n) for n in self.attrs.get(name, [usual] * axes)]
+        need(len(numbers) == axes, f"its {name} is {numbers} for {axes} axes")
+        return numbers
+
+
+#: One result of a node: computed, rounded in the file besides, or known already.
+Result = fx.Node | RoundedTensor | np.ndarray
+
+#: Writes what a node computes, and gives its results.
+Rule = Callable[[OnnxSite], Result | Sequence[Result]]
+
+#: Rules by the name of the operator, which has its domain before it where that is not ONNX's own (`com.microsoft.QGemm`);
+#: every file of this package adds its own.
+RULES: RuleTable[Rule] = RuleTable()
+
+#: Operators whose rules state the meaning of the bytes in their outputs; of all others `MOVING` names those that may read any.
+ROUNDING: set[str] = set()
+
+
+def rule(*names: str, rounding: bool = False) -> Callable[[Rule], Rule]:
+    """Register the rule of operators of these names; `rounding` if it defines the scale of bytes."""
+    if rounding:
+        ROUNDING.update(names)
+    return RULES.add(*names)
+
+
+#: The oldest opset in which the evaluator knows scales; they meant the same before.
+_RESIZE_OPSET = 21
+
+#: Domains of ONNX's own operators, and one whose operators ONNX Runtime's quantisers write.
+_OWN, _RUNTIME = ("", "ai.onnx"), "com.microsoft"
+
+#: Operators whose result is part of what they read, and may be empty: exporters cut the shapes of single numbers out of others.
+_CUTTING = ("Slice",)
+
+
+def compute_constant(node: Any, reads: list[np.ndarray | None], attrs: Mapping[str, Any], opset: int) -> list[np.ndarray]:
+    """The results of a node that reads nothing but known tensors.
+
+    They are computed by the reference evaluator of the `onnx` package, once it is sure how large they are.
+
+    Args:
+        node: The `onnx.NodeProto`.
+        reads: Its inputs; None for one that is left out.
+    """
+    from onnx.reference import ReferenceEvaluator
+
+    if node.op_type not in _CUTTING:
+        need(node.op_type in SHAPES and node.domain in _OWN, "it is not computed from what the file stores")
+        cost = cost_of(node.op_type, reads, attrs, len(node.output))
+        fits = max(result.size for result in cost.results) <= MAX_KNOWN and cost.work <= 64 * MAX_KNOWN
+        need(fits, "it makes a stored tensor too large")
+    spoken = max(opset, _RESIZE_OPSET) if node.op_type in ("QuantizeLinear", "DequantizeLinear") else opset
+    feed = {name: x for name, x in zip(node.input, reads, strict=True) if name}
+    function = helper.make_function("known", "node", [*feed], node.output, [node], [helper.make_opsetid("", spoken)])
+    try:
+        run_result = ReferenceEvaluator(function).run(None, feed, attributes={})
+    # The evaluator raises whatever numpy does.
+    except Exception as error:
+        raise StretchError(f"it cannot be computed from what the file stores: {first_line(error)[:120]}") from error
+    arrays = [np.asarray(item) for item in run_result]
+    return [array.astype(np.float32) if array.dtype == np.float16 else array for array in arrays]
+
+
+def by_rule(rule: Rule, site: OnnxSite) -> list[np.ndarray]:
+    """The results of a node that reads nothing but known tensors, by the rule for one of the network.
+
+    For operators whose shapes bundles do not know; sizes are those that a network may have.
+    """
+    read = site.inputs[0]
+    first = site.builder.add_tensor(read, "x0") if isinstance(read, np.ndarray) else read
+    built = rule(replace(site, inputs=[first, *site.inputs[1:]]))
+    if isinstance(built, np.ndarray):
+        return [built]
+    if not isinstance(built, fx.Node):
+        raise StretchError("it is not computed from what the file stores")
+    return [site.builder.evaluate(built)]
+
+
+def cost_of(op: str, inputs: Sequence[Value], attrs: Mapping[str, Any], results: int) -> Cost:
+    """Return the cost of a node by the rules of the bundle checks."""
+    seen = (attrs if isinstance(attrs, Attributes) else Attributes(attrs)).map_values(
+        lambda value: value.encode() if isinstance(value, str) else _to_constant(value)
+    )
+    return SHAPES[op](ShapeNode(tuple(map(_to_constant, inputs)), seen, results))
+
+
+def _to_constant(x: Any) -> Any:
+    """Facts of a tensor, for these rules, that the network computes or the file stores; anything else as it is."""
+    if isinstance(x, fx.Node):
+        return KnownTensor(shape_of(x))
+    if not isinstance(x, np.ndarray):
+        return x
+    kind = helper.np_dtype_to_tensor_dtype(x.dtype)
+    need(kind in TYPE_NAMES, f"it reads numbers of type {x.dtype}, which no network computes with")
+    return KnownTensor(x.shape, kind, tuple(x.ravel().tolist()) if x.size <= MAX_VALUES else None)
+
+
+# An ONNX file as a torch network, node by node.
+
+
+#: Opsets whose operators are read.
+OPSETS = range(9, onnx.defs.onnx_opset_version() + 1)
+
+#: Attributes that change no result here: of training, of types, or implied by shapes as well.
+HARMLESS: dict[str, tuple[str, ...]] = {
+    "Attention": ("q_num_heads", "kv_num_heads"),
+    "BatchNormalization": ("momentum",),
+    "Cast": ("saturate", "round_mode"),
+    "CastLike": ("saturate", "round_mode"),
+    "DequantizeLinear": ("axis",),
+    "Dropout": ("ratio", "seed"),
+    "Gemm": ("beta",),
+    "QuantizeLinear": ("axis", "saturate", "precision"),
+    "RotaryEmbedding": ("num_heads",),
+    "Split": ("num_outputs",),
+    **{
+        f"Reduce{op}": ("noop_with_empty_axes",)
+        for op in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+    },
+}
+
+#: Names that exporters give to axes of any length without a name.
+_NAMELESS = frozenset({"None", "none", "unk"})
+
+
+def _opset(path: Path, model: Any) -> int:
+    versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
+    largest = max(versions, default=1)
+    need(largest in OPSETS, f"{path} has opset {largest}, those from {OPSETS[0]} to {OPSETS[-1]} are read", "export it with another opset")
+    return int(largest)
+
+
+def _initializers(path: Path, graph: Any) -> dict[str, np.ndarray]:
+    """Every initialiser as an array."""
+    need(not graph.sparse_initializer, f"{path} has sparse weights", "export it with dense ones")
+    external_bytes = sum(_external_bytes(path, tensor) for tensor in graph.initializer)
+    need(
+        external_bytes <= MAX_BYTES,
+        f"{path} has {external_bytes / 1e9:.1f} GB of weights in other files, {MAX_BYTES / 1e9:.1f} GB are read",
+        "export a smaller network",
+    )
+    return {tensor.name: array(path, tensor) for tensor in graph.initializer}
+
+
+def _external_bytes(path: Path, tensor: Any) -> int:
+    """Bytes of a weight in another file, which must be in the model's folder."""
+    if tensor.data_location != EXTERNAL:
+        return 0
+    location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
+    relative, folder = PurePosixPath(location), path.parent.resolve()
+    file = folder / location if location and "\0" not in location else folder
+    need(
+        not relative.is_absolute() and ".." not in relative.parts and file.resolve().is_relative_to(folder) and file.is_file(),
+        f"weight `{tensor.name[:80]}` of {path} is in `{location[:80]}`, which is no file in the model's folder",
+        "put the file next to the model, or export it with weights inside",
+    )
+    width = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize if tensor.data_type in TYPE_NAMES else 1
+    return int(width * math.prod(max(0, n) for n in tensor.dims))
+
+
+def array(path: Path, tensor: Any) -> np.ndarray:
+    """The numbers of a stored tensor; half precision as reals."""
+    try:
+        stored_tensor(tensor, path)
+        values = numpy_helper.to_array(tensor, base_dir=str(path.parent))
+    except StretchError as error:
+        raise StretchError(f"{path} cannot be read: {error.message}", "export it again, in single precision") from error
+    # A file of weights that ends too early, or numbers that are none.
+    except Exception as error:
+        raise StretchError(f"weight `{tensor.name[:80]}` of {path} cannot be read: {str(error)[:120]}", "export it again") from error
+    return values.astype(np.float32) if values.dtype == np.float16 else values
+
+
+def _input_end(value: Any, last: bool, readers: Readers) -> End:
+    """Return what the file states about an input."""
+    kind, dims = value.type.tensor_type.elem_type, value.type.tensor_type.shape.dim
+    # a batch that is open is 1
+    sizes = [Size(max(0, dim.dim_value) or int(axis == 0), _symbol(dim.dim_param)) for axis, dim in enumerate(dims)]
+    name = "float32" if kind == FLOAT else TYPE_NAMES.get(kind, f"element type {kind}")
+    # a number by itself has a shape of no axes
+    axes = sizes if sizes or value.type.tensor_type.HasField("shape") else None
+    return End(value.name, [sizes[i] for i in TO_FIRST] if last else axes, name, readers.cast(value.name, REALS))
+
+
+def _symbol(name: str) -> str:
+    """The name of an axis's length, if it is one: some write the same where nothing is known of any."""
+    return name if name.isidentifier() and name not in _NAMELESS else ""
+
+
+#: Attributes of ONNX that are tensors, and those that are graphs.
+_TENSOR, _GRAPHS = 4, (5, 10)
+
+
+def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.GraphModule:
+    """The network in an ONNX file of any exporter, in evaluation mode; of several outputs it returns a dictionary by their names.
+
+    Weights that are stored in int8 become reals, and operators that round activations are left out. Weights in other files are read from
+    its folder.
+
+    Args:
+        path: The file.
+        input_shape: Of its input or of several, as `stretch.network.models.builder.resolve_input_shapes` takes them, images as N×C×H×W; what the
+            file states if None, with a batch of 1 where it leaves that open.
+
+    An image whose channels are last in the file, and which is turned before anything else is done, is N×C×H×W here.
+    The module states its inputs: `stretch.network.models.builder.finish_network`.
+    """
+    try:
+        return _Lowering(Path(path), input_shape).network()
+    except StretchError as error:
+        if error.message.isprintable():
+            raise
+        raise type(error)(on_one_line(error.message), error.hint) from error
+
+
+class _Lowering:
+    def __init__(self, path: Path, input_shape: InputShapes | None) -> None:
+        model = decode(path)
+        graph = model.graph
+        need(not model.functions, f"{path} defines functions of its own", "export it with functions inlined")
+        if max(len(graph.node), len(graph.initializer), len(graph.input)) > MAX_PARTS:
+            raise StretchError(f"{path} has more than {MAX_PARTS} operators or weights, which is no network that can be branched")
+        self._path, self._nodes, self._opset = path, list(graph.node), _opset(path, model)
+        self._outputs = [value.name for value in graph.output]
+        self._halves = any(tensor.data_type == FLOAT16 for tensor in graph.initializer)
+        self._values: dict[str, Value] = {**_initializers(path, graph)}
+        # files of old list their weights among the inputs
+        inputs, readers = [value for value in graph.input if value.name not in self._values], Readers(graph.node)
+        last = [len(value.type.tensor_type.shape.dim) == 4 and readers.turn(value.name) for value in inputs]
+        self._ends = named_ends(path, [_input_end(*pair, readers) for pair in zip(inputs, last, strict=True)])
+        self._shapes = resolve_input_shapes(path, self._ends, input_shape)
+        self._builder = Builder(self._shapes)
+        #: Images whose channels are last, which are turned before anything else is done.
+        self._last = [end for end, turns in zip(self._ends, last, strict=True) if turns]
+        for end in self._ends:
+            x = self._builder.inputs[end.argument]
+            self._values[end.name] = permute_axes(self._builder, x, TO_LAST) if end in self._last else x
+        self._steps: dict[str, Steps] = {}
+        self._rounded = 0
+
+    def network(self) -> fx.GraphModule:
+        """The network."""
+        for i, node in enumerate(self._nodes):
+            stated = {item.name: _to_str(helper.get_attribute_value(item)) for item in node.attribute if item.type in PLAIN_ATTRIBUTES}
+            with reading(
+                self._path, self._describe(i), "export the network without it, or give the module itself as `module:factory`", stated
+            ):
+                self._lower(node)
+        returned = by_name(self._builder, [(name, self._result(name)) for name in self._outputs])
+        keys = [key for key, _ in walk_leaves(returned)]
+        own = OwnNetwork(self._own_file(keys), [(self._describe(i), self._output_nodes(node)) for i, node in enumerate(self._nodes)])
+        return finish_network(self._path, self._builder.finish(returned, "Network"), self._shapes, self._ends, self._warnings(), own)
+
+    def _describe(self, i: int) -> str:
+        """Return how messages name a node."""
+        node = self._nodes[i]
+        return f"node `{(node.name or f'{node.op_type}_{i}')[:80]}` ({node.op_type[:60]})"
+
+    def _output_nodes(self, node: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Values of a node's results in the network; none of those that the file rounds."""
+        values = {name: self._values.get(name) for name in node.output if name and name not in self._steps}
+        return {name: (value.name, ()) for name, value in values.items() if isinstance(value, fx.Node)}
+
+    def _own_file(self, keys: Sequence[str]) -> SourceFile:
+        """The ends of the file, and how precisely it computes."""
+        turned = {end.name: TO_LAST if end in self._last else () for end in self._ends}
+        inputs = [
+            SourceTensor(end.name, end.argument, permute_shape(self._shapes[end.argument], turned[end.name]), end.kind, turned[end.name])
+            for end in self._ends
+        ]
+        shapes = [shape_of(self._result(name)) for name in self._outputs]
+        outputs = [SourceTensor(name, key, shape) for name, key, shape in zip(self._outputs, keys, shapes, strict=True)]
+        return SourceFile(tuple(inputs), tuple(outputs), "int8" if self._rounded else "fp16" if self._halves else "fp32")
+
+    def _result(self, name: str) -> fx.Node:
+        """Value that the network returns as an output of this name; a stored tensor as it is."""
+        value = require(self._values.get(name), f"{self._path} returns `{name[:80]}`, which nothing computes")
+        return (
+            self._builder.to_reals(value) if isinstance(value, fx.Node) else self._builder.add_tensor(np.asarray(value, np.float32), name)
+        )
+
+    def _warnings(self) -> list[str]:
+        """Differences from the file."""
+        path, warnings = self._path, []
+        for end in self._last:
+            subject = "the input" if len(self._ends) == 1 else f"the input `{end.name[:80]}`"
+            warnings.append(f"{subject} of {path} has its channels last and is turned at once: here they are second, as in all networks")
+        if self._rounded:
+            warnings.append(
+                f"{path} rounds {self._rounded} activations to int8: they are reals here, and `stretch export` finds new scales"
+            )
+        return warnings
+
+    def _lower(self, node: Any) -> None:
+        need(node.domain in (*_OWN, _RUNTIME), f"it is of the domain `{node.domain[:60]}`, and only ONNX's own operators are read")
+        unknown = next((name for name in node.input if name and name not in self._values), None)
+        if unknown is not None:
+            raise StretchError(f"it reads `{unknown[:80]}`, which nothing writes before it")
+        if node.op_type == "If" and node.domain in _OWN:
+            self._decide(node)
+            return
+        reads = [self._values[name] if name else None for name in node.input]
+        results = self._results(node, reads)
+        for name, result in zip(node.output, results, strict=False):
+            need(name not in self._values, f"`{name[:80]}` is written twice")
+            if name:
+                self._values[name] = result.node if isinstance(result, RoundedTensor) else result
+                if isinstance(result, RoundedTensor):
+                    self._steps[name] = result.steps
+
+    def _decide(self, node: Any) -> None:
+        """Lower the one branch of an `If` that these sizes take, as exporters leave them where a number of axes decides."""
+        condition = self._values[node.input[0]]
+        if not isinstance(condition, np.ndarray) or condition.size != 1:
+            raise StretchError("it decides by what is computed from the inputs")
+        graph = {item.name: item.g for item in node.attribute}["then_branch" if condition.all() else "else_branch"]
+        # the names within a branch are its own
+        values, steps = dict(self._values), dict(self._steps)
+        self._values |= _initializers(self._path, graph)
+        for inner in graph.node:
+            self._lower(inner)
+        results = list(zip(node.output, [value.name for value in graph.output], strict=True))
+        self._values = values | {name: self._values[inner] for name, inner in results}
+        self._steps = steps | {name: self._steps[inner] for name, inner in results if inner in self._steps}
+
+    def _results(self, node: Any, reads: list[Value]) -> Sequence[Result]:
+        attrs = self._attributes(node)
+        op = node.op_type if node.domain in _OWN else f"{node.domain}.{node.op_type}"
+        function = RULES.get(op)
+        words = Attributes({key: _to_str(value) for key, value in attrs.items()})
+        stored = [read for read in reads if not isinstance(read, fx.Node)]
+        if len(stored) == len(reads):
+            if function is None or not reads or op in SHAPES or op in ROUNDING:
+                return compute_constant(node, stored, attrs, self._opset)
+            constant = by_rule(function, OnnxSite(stored, op, "known", words, len(node.output), self._opset, Builder((1,))))
+            self._check_asked(node, words)
+            return constant
+        if function is None:
+            domain = "" if node.domain in _OWN else f" of the domain `{_RUNTIME}`"
+            raise StretchError(REASONS.get(op, f"there is no rule for this operator{domain}"))
+        name = _plain_name(node.name, node.op_type) or node.output[0]
+        steps = [self._steps.get(item) for item in node.input]
+        shared = None if op in ROUNDING else common(op, steps)
+        if shared is not None:
+            reads = [
+                shared.dequantize(read) if isinstance(read, np.ndarray) and read.dtype == shared.zero.dtype else read for read in reads
+            ]
+        built = function(OnnxSite(reads, op, name, words, len(node.output), self._opset, self._builder, steps))
+        self._check_asked(node, words)
+        results = built if isinstance(built, Sequence) else [built]
+        if shared is not None:
+            return [
+                RoundedTensor(result, shared) if isinstance(result, fx.Node) and result.meta["val"].is_floating_point() else result
+                for result in results
+            ]
+        self._rounded += "DynamicQuantize" in op or any(isinstance(result, RoundedTensor) for result in results)
+        return results
+
+    def _check_asked(self, node: Any, attrs: Attributes) -> None:
+        """Refuse attributes that its rule did not ask for: they may change what is computed."""
+
+        def usual(name: str) -> Any:
+            try:
+                stated = onnx.defs.get_schema(node.op_type, self._opset, "").attributes[name].default_value
+            # of a domain that states nothing, or unknown there
+            except (onnx.defs.SchemaError, KeyError):
+                return None
+            return _to_str(helper.get_attribute_value(stated)) if stated.type else None
+
+        attrs.check(usual, HARMLESS.get(node.op_type.removeprefix("QLinear"), ()))
+
+    def _attributes(self, node: Any) -> dict[str, Any]:
+        """Attributes by name; stored tensors as arrays."""
+        need(
+            all(item.type not in _GRAPHS and not item.ref_attr_name for item in node.attribute),
+            "it holds a graph that runs only for some values",
+            "export the network with fixed sizes and no `if` or loop that depends on its input, or only the graph that is run",
+        )
+        return {
+            item.name: array(self._path, item.t) if item.type == _TENSOR else helper.get_attribute_value(item) for item in node.attribute
+        }
+
+
+def _to_str(value: Any) -> Any:
+    """An attribute's value, words as strings."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def _plain_name(name: str, op: str) -> str:
+    """A node's name without what exporters add to every one: its operator, and repeated parts of its path."""
+    parts = [part for part in name.split("/") if part]
+    if len(parts) > 1 and parts[-1].startswith(op):
+        parts = parts[:-1]
+    return "_".join(part for i, part in enumerate(parts) if i + 1 == len(parts) or not parts[i + 1].startswith(f"{part}."))

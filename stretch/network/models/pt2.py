@@ -1,0 +1,203 @@
+"""Archives of torch.export (`.pt2`) as torch networks of ATen operators, which `torch.export` captures as any other module."""
+
+import logging
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.export.graph_signature import InputKind
+from torch.utils import _pytree as pytree
+
+from predictors.errors import StretchError, first_line, need
+from scheduler.bundle.manifest import SourceFile, SourceTensor
+from stretch.network.capture.inputs import InputShapes
+from stretch.network.capture.results import walk_leaves
+from stretch.network.models.builder import End, OwnNetwork, Size, finish_network, named_ends, resolve_input_shapes
+
+#: Types of half precision, which is computed in single.
+HALF = (torch.float16, torch.bfloat16)
+
+#: Arguments of calls that are true while a network is trained.
+_TRAINING = ("train", "training")
+
+_BATCH_NORMS = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
+
+
+def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.GraphModule:
+    """The network in an archive that `torch.export.save` wrote, in evaluation mode and single precision.
+
+    `torch.export.load` can execute code of a file, so the caller has to trust it. Layers keep the names of their
+    weights; of several outputs it returns what the module returned. What the module says of its inputs:
+    `stretch.network.models.builder.finish_network`.
+    """
+    path = Path(path)
+    program = _load_program(path)
+    specs = zip(program.graph.find_nodes(op="placeholder"), program.graph_signature.input_specs, strict=True)
+    inputs = [node for node, spec in specs if spec.kind is InputKind.USER_INPUT]
+    ends = named_ends(path, [_input_end(node) for node in inputs if isinstance(node.meta["val"], torch.Tensor)])
+    shapes = resolve_input_shapes(path, ends, input_shape)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        network = program.module(check_guards=False)
+    graph = network.graph
+    # in the same order; a name that is Python's own, such as `input`, has become another
+    originals = dict(zip(graph.find_nodes(op="placeholder"), inputs, strict=True))
+    arguments = {end.name: end.argument for end in ends}
+    for node in list(graph.nodes):
+        if node in originals and originals[node].name in arguments:
+            node.target = arguments[originals[node].name]
+        elif node.op == "placeholder" or "._assert" in str(node.target):
+            # numbers among the inputs are part of the exported program
+            graph.erase_node(node)
+        elif node.op == "call_function":
+            _evaluate(node)
+            _as_layer(network, node)
+    specs_of = [spec.arg for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
+    told = [getattr(arg, "value", None) for arg in specs_of]
+    (output,) = graph.find_nodes(op="output")
+    output.args = (pytree.tree_unflatten(output.args[0], program.call_spec.out_spec),)
+    graph.set_codegen(fx.graph.CodeGen())
+    own = SourceFile(
+        tuple(SourceTensor(end.name, end.argument, shapes[end.argument], end.kind) for end in ends),
+        tuple(SourceTensor(key, key, ()) for key, _ in walk_leaves(output.args[0])),
+        "fp16" if any(parameter.dtype in HALF for parameter in program.state_dict.values()) else "fp32",
+    )
+    return finish_network(path, fx.GraphModule(network, graph, "Network").float().eval(), shapes, ends, [], _Archive(own, numbers=told))
+
+
+@dataclass(frozen=True)
+class _Archive(OwnNetwork):
+    """Facts of an archive."""
+
+    numbers: Sequence[Any] = ()  # Its arguments that are no tensors, None where one is.
+
+    def open(self, path: Path) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+        """Return the network of the archive as torch has it: outputs by keys, of inputs by the forward's arguments."""
+        program = _load_program(path)
+        module, spec = program.module(check_guards=False), program.call_spec.in_spec
+
+        @torch.inference_mode()
+        def run(inputs: Mapping[str, Any]) -> dict[str, Any]:
+            ends = iter(self.own.inputs)
+            flat = [_to_own_type(next(ends), inputs) if number is None else number for number in self.numbers]
+            args, kwargs = pytree.tree_unflatten(flat, spec)
+            return {key: tensor.float().numpy() for key, tensor in walk_leaves(module(*args, **kwargs))}
+
+        return run
+
+
+def _to_own_type(end: SourceTensor, inputs: Mapping[str, Any]) -> torch.Tensor:
+    """An input of an archive, in its own type."""
+    return torch.from_numpy(inputs[end.tensor].copy()).to(getattr(torch, end.dtype))
+
+
+class _Reason(logging.Filter):
+    """Keeps why torch could not read a file, which it logs instead of raising it."""
+
+    error: BaseException | None = None
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Keep the exception of a record, and do not print it."""
+        self.error = self.error or (record.exc_info[1] if record.exc_info else None)
+        return False
+
+
+def _load_program(path: Path) -> torch.export.ExportedProgram:
+    need(path.is_file(), f"cannot read the model {path}: there is no such file")
+    reason, logger = _Reason(), logging.getLogger("torch.export")
+    logger.addFilter(reason)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.export.load(path)
+    # torch raises whatever its own reading of a damaged or foreign file runs into
+    except Exception as error:
+        raise StretchError(
+            f"torch.export.load cannot read {path}: {first_line(reason.error or error)[:160]}",
+            "save the network with torch.export.save of this torch; let it return tensors in tuples, lists and dictionaries",
+        ) from error
+    finally:
+        logger.removeFilter(reason)
+
+
+def _input_end(node: fx.Node) -> End:
+    """The archive's statement of an input; an open batch is 1, and other open sizes are what they were at export."""
+    value = node.meta["val"]
+    sizes = []
+    for axis, size in enumerate(value.shape):
+        if isinstance(size, int):
+            sizes.append(Size(size, fixed=True))
+        else:
+            expression = size.node.expr
+            sizes.append(Size(1 if axis == 0 else int(size.node.hint or 0), str(expression) if expression.is_Symbol else ""))
+    readers = [reader for reader in node.users if "._assert" not in str(reader.target)]
+    # whether all of them make reals of it
+    casts = [str(reader.target).startswith(("aten.to.", "aten._to_copy.")) for reader in readers]
+    cast = bool(readers) and all(casts) and all(reader.meta["val"].dtype in (torch.float32, *HALF) for reader in readers)
+    return End(node.name, sizes, str(value.dtype).removeprefix("torch."), cast)
+
+
+def _evaluate(node: fx.Node) -> None:
+    """Make a call that of a network in evaluation mode and single precision."""
+    schema = getattr(node.target, "_schema", None)
+    names = [argument.name for argument in schema.arguments] if schema is not None else []
+    node.args = tuple(False if name in _TRAINING else value for name, value in zip(names, node.args, strict=False)) if names else node.args
+    node.args, node.kwargs = fx.node.map_aggregate((node.args, node.kwargs), lambda value: torch.float32 if value in HALF else value)
+
+
+def _as_layer(network: fx.GraphModule, node: fx.Node) -> None:
+    """Put the layer that holds the weights of a call in its place: others look for layers to replace, reset or settle."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return
+    values: dict[str, Any] = {argument.name: argument.default_value for argument in schema.arguments if argument.has_default_value()}
+    values |= dict(zip([argument.name for argument in schema.arguments], node.args, strict=False)) | node.kwargs
+    stored = {key: item for key, item in values.items() if isinstance(item, fx.Node) and item.op == "get_attr"}
+    homes = {str(item.target).rpartition(".") for item in stored.values()}
+    home = next(iter(homes))[0] if homes else ""
+    if not home or "weight" not in stored or any(str(item.target) != f"{home}.{key}" for key, item in stored.items()):
+        return
+    tensors = {key: attrgetter(str(item.target))(network) for key, item in stored.items()}
+    layer = _layer(node.target._overloadpacket.__name__, values, tensors["weight"], node)  # type: ignore[union-attr]
+    current = network.get_submodule(home)
+    if layer is None or type(current) not in (nn.Module, type(layer)) or repr(current) not in ("Module()", repr(layer)):
+        return
+    for key, tensor in tensors.items():
+        setattr(layer, key, tensor)
+    network.set_submodule(home, layer)
+    with node.graph.inserting_after(node):
+        called = node.graph.call_module(home, (node.args[0],))
+    called.meta = node.meta
+    node.replace_all_uses_with(called)
+    node.graph.erase_node(node)
+
+
+def _layer(name: str, values: dict[str, Any], weight: torch.Tensor, node: fx.Node) -> nn.Module | None:
+    """A layer of torch that computes a call, with weights of its own still; None where there is none."""
+    bias = values.get("bias") is not None
+    if name.startswith("conv") and name[-1] == "d":
+        options = {key: values[key] for key in ("stride", "padding", "output_padding", "dilation", "groups") if key in values}
+        options = {key: item[0] if isinstance(item, Sequence) and len(item) == 1 else item for key, item in options.items()}
+        first, second = (item * n for item, n in zip(weight.shape[:2], (1, values["groups"]), strict=True))
+        transposed = "transpose" in name
+        make = getattr(nn, f"Conv{'Transpose' if transposed else ''}{name[-2:]}")
+        channels = (first, second) if transposed else (second, first)
+        return make(*channels, tuple(weight.shape[2:]), bias=bias, device="meta", **options)  # type: ignore[no-any-return]
+    match name:
+        case "linear":
+            return nn.Linear(weight.shape[1], weight.shape[0], bias, device="meta")
+        case "batch_norm" if bias and values["running_mean"] is not None:
+            rank = node.args[0].meta["val"].dim()  # type: ignore[union-attr]
+            return _BATCH_NORMS[rank](len(weight), float(values["eps"]), float(values["momentum"]))
+        case "layer_norm":
+            return nn.LayerNorm(list(values["normalized_shape"]), float(values["eps"]), bias=bias, device="meta")
+        case "group_norm" if bias:
+            return nn.GroupNorm(values["num_groups"], len(weight), float(values["eps"]), device="meta")
+        case "prelu":
+            return nn.PReLU(weight.numel(), device="meta")
+    return None

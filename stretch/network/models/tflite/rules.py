@@ -1,0 +1,486 @@
+"""Operators of TFLite: those of ONNX that compute the same, once axes are in their order, and those that ONNX has not."""
+
+import operator
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+
+from predictors.errors import StretchError, need
+from predictors.formats.onnx import TO_FIRST, TO_LAST
+from scheduler.formats.onnx.shapes.node import TYPE_NAMES, require
+from stretch.network.models.builder import Builder, permute_axes, select_at, shape_of
+from stretch.network.models.onnx.computing import linear
+from stretch.network.models.tflite.network import (
+    CHANNELS_FIRST,
+    RULES,
+    TfliteSite,
+    TfliteView,
+    align_operands,
+    flatten_image,
+    in_file_order,
+    rule,
+)
+
+#: Operators on single elements that are one of ONNX: those whose names differ in more than how they are written, and the others.
+_ELEMENTWISE = {
+    "ADD_N": "Sum",
+    "GREATER_EQUAL": "GreaterOrEqual",
+    "LESS_EQUAL": "LessOrEqual",
+    "LOGICAL_AND": "And",
+    "LOGICAL_NOT": "Not",
+    "LOGICAL_OR": "Or",
+    "LOGISTIC": "Sigmoid",
+    "PRELU": "PRelu",
+    **dict.fromkeys(("RELU6", "RELU_0_TO_1", "RELU_N1_TO_1"), "Clip"),
+    **{
+        code: code.title().replace("_", "")
+        for code in (
+            *("ABS", "ADD", "CAST", "CEIL", "COS", "DIV", "ELU", "EQUAL", "EXP", "FLOOR", "GELU", "GREATER", "HARD_SWISH", "LEAKY_RELU"),
+            *("LESS", "LOG", "MUL", "NEG", "POW", "RELU", "ROUND", "SIGN", "SIN", "SQRT", "SUB", "TANH"),
+        )
+    },
+}
+
+_TYPES = {("float32" if name == "float" else name): number for number, name in TYPE_NAMES.items()}
+
+#: ONNX's attributes for operators that have settings; half precision is computed in single.
+_ATTRIBUTES: dict[str, Callable[[TfliteSite], dict[str, Any]]] = {
+    "CAST": lambda site: {"to": require(_TYPES.get(site.kinds[0]), f"it casts to {site.kinds[0]}")},
+    "GELU": lambda site: {"approximate": "tanh" if site.settings.get("approximate") else "none"},
+    "LEAKY_RELU": lambda site: {"alpha": float(site.settings.get("alpha", 0.0))},
+    "RELU6": lambda site: {"min": 0.0, "max": 6.0},
+    "RELU_0_TO_1": lambda site: {"min": 0.0, "max": 1.0},
+    "RELU_N1_TO_1": lambda site: {"min": -1.0, "max": 1.0},
+}
+
+#: Operators on single elements that are a function of torch.
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "FLOOR_DIV": operator.floordiv,
+    "NOT_EQUAL": torch.ne,
+    "RSQRT": torch.rsqrt,
+    "SELECT": torch.where,
+    "SELECT_V2": torch.where,
+    "SQUARE": torch.square,
+}
+
+
+def _elementwise(op: str, site: TfliteSite) -> TfliteView:
+    attrs = _ATTRIBUTES[site.code](site) if site.code in _ATTRIBUTES else {}
+    values, order = align_operands(site, range(len(site.inputs)))
+    return order.like(site.apply_activation(site.onnx(op, values, **attrs)))
+
+
+def _call_function(function: Callable[..., Any], site: TfliteSite) -> TfliteView:
+    values, order = align_operands(site, range(len(site.inputs)))
+    return order.like(site.builder.call(function, *site.operands(values)))
+
+
+RULES.update({code: partial(_elementwise, op) for code, op in _ELEMENTWISE.items()})
+RULES.update({code: partial(_call_function, function) for code, function in _FUNCTIONS.items()})
+
+
+@rule("MAXIMUM", "MINIMUM")
+def _limit(site: TfliteSite) -> TfliteView:
+    """Of two tensors, or a bound; two bounds are one clipping."""
+    values, order = align_operands(site, (0, 1))
+    a, b = site.operands(values)
+    if isinstance(a, int | float):
+        a, b = b, a
+    if not isinstance(b, int | float):
+        return order.like(site.builder.call(torch.maximum if site.code == "MAXIMUM" else torch.minimum, a, b))
+    low, high = (float(b), None) if site.code == "MAXIMUM" else (None, float(b))
+    if a.op == "call_function" and a.target is torch.clamp and len(a.args) == 3:
+        earlier, before, behind = a.args
+        if (before if low is not None else behind) is None and (low is None or behind is None or low <= behind):
+            a, low, high = earlier, before if low is None else low, behind if high is None else high
+    return order.like(site.onnx("Clip", [a], 1, **{name: bound for name, bound in (("min", low), ("max", high)) if bound is not None}))
+
+
+def _axes(site: TfliteSite) -> list[int]:
+    """Axes of the first input in the file, counted from the first."""
+    rank, axes = len(site.shape()), site.numbers(1, "axes")
+    need(all(-rank <= axis < rank for axis in axes), f"it has the axes {axes} of {rank}")
+    return sorted({axis % rank for axis in axes})
+
+
+def _reduction(op: str, site: TfliteSite) -> TfliteView:
+    """Over some axes of the file; an image stays one if no axis of it goes, and its mean over all pixels is what torch calls a pool."""
+    axes, keep, seen = _axes(site), bool(site.settings.get("keep_dims")), site.seen(0)
+    if not axes:
+        return seen
+    if seen.form == "image" and op == "ReduceMean" and axes == [1, 2] and not keep:
+        return flatten_image(site.builder, site.onnx(op, [seen.node], axes=[2, 3]))
+    if seen.form == "image" and keep:
+        return seen.like(site.onnx(op, [seen.node], axes=[CHANNELS_FIRST[axis] for axis in axes]))
+    return TfliteView(site.onnx(op, [site.in_file_order()], axes=axes, keepdims=int(keep)))
+
+
+for _code, _op in (("MEAN", "Mean"), ("SUM", "Sum"), ("REDUCE_MAX", "Max"), ("REDUCE_MIN", "Min"), ("REDUCE_PROD", "Prod")):
+    RULES[_code] = partial(_reduction, f"Reduce{_op}")
+
+
+@rule("ARG_MAX", "ARG_MIN")
+def _arg_reduction(site: TfliteSite) -> TfliteView:
+    (axis,) = _axes(site)
+    return TfliteView(site.onnx("ArgMax" if site.code == "ARG_MAX" else "ArgMin", [site.in_file_order()], axis=axis, keepdims=0))
+
+
+@rule("CUMSUM")
+def _cum_sum(site: TfliteSite) -> TfliteView:
+    flags = {name: int(bool(site.settings.get(name))) for name in ("exclusive", "reverse")}
+    return TfliteView(site.onnx("CumSum", [site.in_file_order(), np.array(_axes(site))], **flags))
+
+
+def _along_last_axis(op: str, site: TfliteSite) -> TfliteView:
+    """A function along the last axis, of what is multiplied by a number first."""
+    order = _in_known_order(site)
+    factor = float(site.settings.get("beta", 0.0)) if site.code == "SOFTMAX" else 1.0
+    x = order.node if factor == 1 else site.builder.call(torch.mul, order.node, factor)
+    return order.like(site.apply_activation(site.onnx(op, [x], axis=_axis(order, -1))))
+
+
+for _code, _op in (("SOFTMAX", "Softmax"), ("LOG_SOFTMAX", "LogSoftmax"), ("L2_NORMALIZATION", "LpNormalization")):
+    RULES[_code] = partial(_along_last_axis, _op)
+
+
+@rule("LOCAL_RESPONSE_NORMALIZATION")
+def _local_response(site: TfliteSite) -> TfliteView:
+    """The sum of squares is not divided by their number, as torch does."""
+    size = 2 * site.setting("radius") + 1
+    alpha, beta, bias = (float(site.settings.get(name, 0.0)) for name in ("alpha", "beta", "bias"))
+    return TfliteView(site.onnx("LRN", [site.image()], size=size, alpha=alpha * size, beta=beta, bias=bias), "image")
+
+
+@rule("FULLY_CONNECTED")
+def _fully_connected(site: TfliteSite) -> TfliteView:
+    """A matrix on the last axis, or on rows as long as it reads; columns are put into the order of a flattened image."""
+    need(not site.setting("weights_format"), "its weights are shuffled for one runtime")
+    bias = site.optional_stored(2, "bias")
+    weight = site.value(1)
+    if not isinstance(weight, np.ndarray):
+        x = site.builder.call(torch.matmul, site.in_file_order(), site.builder.call(torch.transpose, site.in_file_order(1), 0, 1))
+        x = x if bias is None else site.builder.call(torch.add, x, site.seen(2).node)
+        return TfliteView(site.apply_activation(x))
+    need(weight.ndim == 2 and weight.dtype == np.float32, f"its weight has the shape {list(weight.shape)} and type {weight.dtype}")
+    seen, keep = site.seen(0), bool(site.settings.get("keep_num_dims"))
+    if not keep and seen.form == "image" and np.prod(seen.shape[1:]) == weight.shape[1]:
+        seen = flatten_image(site.builder, seen.node)
+    if seen.form == "row" and seen.shape[1] == weight.shape[1]:
+        height, width, channels = seen.size
+        weight = weight.reshape(-1, height, width, channels).transpose(0, 3, 1, 2).reshape(weight.shape)
+        x = seen.node
+    else:
+        x = in_file_order(site.builder, seen)
+        if not keep and shape_of(x) != (shape_of(x)[0], weight.shape[1]):
+            x = site.builder.call(torch.reshape, x, (-1, weight.shape[1]))
+    return TfliteView(site.apply_activation(site.builder.module(linear(weight, bias), x, site.name)))
+
+
+@rule("BATCH_MATMUL")
+def _matmul(site: TfliteSite) -> TfliteView:
+    sides = [site.in_file_order(i) for i in (0, 1)]
+    for i, name in enumerate(("adj_x", "adj_y")):
+        if site.settings.get(name):
+            sides[i] = site.builder.call(torch.transpose, sides[i], -2, -1)
+    return TfliteView(site.onnx("MatMul", sides))
+
+
+# Operators that move, cut, join and repeat.
+def _axis(order: TfliteView, axis: int) -> int:
+    """An axis of the file in a tensor's own order."""
+    counted = axis % len(order.shape)
+    return CHANNELS_FIRST[counted] if order.form == "image" else counted
+
+
+def _in_known_order(site: TfliteSite, i: int = 0) -> TfliteView:
+    """An input as an image or as in the file; an image in one row gets its shape back."""
+    seen = site.seen(i)
+    return seen if seen.form == "image" else TfliteView(site.in_file_order(i))
+
+
+def _reshape_view(builder: Builder, seen: TfliteView, shape: list[int]) -> TfliteView:
+    """The same elements in another shape; an image that is flattened keeps the order that torch's networks have."""
+    before = seen.shape
+    need(shape.count(-1) <= 1 and min(shape, default=0) >= -1, f"it makes the shape {shape}")
+    if -1 in shape:
+        divisor = -prod(shape)
+        shape = [n if n != -1 else prod(before) // divisor if divisor else 0 for n in shape]
+    need(prod(shape) == prod(before), f"it makes {shape} of {list(before)}")
+    if tuple(shape) == before:
+        return seen
+    if seen.form == "image" and shape == [before[0], prod(before[1:])]:
+        return flatten_image(builder, seen.node)
+    if seen.form == "row" and tuple(shape) == (before[0], *seen.size):
+        height, width, channels = seen.size
+        return TfliteView(builder.call(torch.reshape, seen.node, (before[0], channels, height, width)), "image")
+    if len(before) == 2 and tuple(shape) == (before[0], 1, 1, before[1]) and seen.form == "plain":
+        return TfliteView(builder.call(torch.reshape, seen.node, (*before, 1, 1)), "image")
+    return TfliteView(builder.call(torch.reshape, in_file_order(builder, seen), tuple(shape)))
+
+
+@rule("RESHAPE")
+def _reshape(site: TfliteSite) -> TfliteView:
+    value = site.value(1)
+    shape = site.numbers(1, "shape") if value is not None else [int(n) for n in site.settings.get("new_shape", ())]
+    return _reshape_view(site.builder, site.seen(0), shape)
+
+
+@rule("SQUEEZE")
+def _squeeze(site: TfliteSite) -> TfliteView:
+    shape = site.shape()
+    axes = {int(axis) % len(shape) for axis in site.settings.get("squeeze_dims", ())} or {i for i, n in enumerate(shape) if n == 1}
+    return _reshape_view(site.builder, site.seen(0), [n for i, n in enumerate(shape) if i not in axes])
+
+
+@rule("EXPAND_DIMS")
+def _expand_dims(site: TfliteSite) -> TfliteView:
+    shape, (axis,) = list(site.shape()), site.numbers(1, "axis")
+    shape.insert(axis if axis >= 0 else axis + len(shape) + 1, 1)
+    return _reshape_view(site.builder, site.seen(0), shape)
+
+
+@rule("TRANSPOSE")
+def _transpose(site: TfliteSite) -> TfliteView:
+    """Between the orders of TensorFlow and torch nothing moves: an image is kept as torch has it."""
+    order, seen = tuple(site.numbers(1, "order")), site.seen(0)
+    need(sorted(order) == list(range(len(seen.shape))), f"it orders {len(seen.shape)} axes as {order}")
+    if seen.form == "image" and order == TO_FIRST:
+        return TfliteView(seen.node)
+    if seen.form == "plain" and order == TO_LAST:
+        return TfliteView(seen.node, "image")
+    return TfliteView(permute_axes(site.builder, site.in_file_order(), order))
+
+
+@rule("CONCATENATION")
+def _concat(site: TfliteSite) -> TfliteView:
+    """In the order of an image, if one of them is one, or as in the file."""
+    seen = [site.seen(i) for i in range(len(site.inputs))]
+    image = any(item.form == "image" for item in seen) and all(len(item.shape) == 4 for item in seen)
+    parts = [site.image(i) if image else site.in_file_order(i) for i in range(len(seen))]
+    order = TfliteView(parts[0], "image" if image else "plain")
+    return order.like(site.apply_activation(site.onnx("Concat", parts, axis=_axis(order, site.setting("axis")))))
+
+
+@rule("SPLIT", "SPLIT_V")
+def _split(site: TfliteSite) -> list[TfliteView]:
+    axis_input, which = (1, 0) if site.code == "SPLIT" else (0, 2)
+    order = _in_known_order(site, axis_input)
+    axis = _axis(order, site.numbers(which, "axis")[0])
+    size = shape_of(order.node)[axis]
+    if site.code == "SPLIT":
+        need(not size % site.results, f"it splits {size} into {site.results}")
+        sizes = [size // site.results] * site.results
+    else:
+        sizes = site.numbers(1, "sizes")
+        sizes = [n if n >= 0 else size - sum(size for size in sizes if size >= 0) for n in sizes]
+    return [order.like(part) for part in site.onnx("Split", [order.node], site.results, axis=axis, split=sizes)]
+
+
+def _slice_bounds(site: TfliteSite, *bounds: Sequence[int]) -> TfliteView:
+    """The part between bounds of each axis of the file, with steps."""
+    order = _in_known_order(site)
+    begins, ends, steps = map(np.array, bounds)
+    axes = np.array([_axis(order, axis) for axis in range(len(order.shape))])
+    return order.like(site.onnx("Slice", [order.node, begins, ends, axes, steps]))
+
+
+@rule("SLICE")
+def _slice(site: TfliteSite) -> TfliteView:
+    begins, sizes, shape = site.numbers(1, "begin"), site.numbers(2, "size"), site.shape()
+    ends = [extent if size == -1 else begin + size for begin, size, extent in zip(begins, sizes, shape, strict=False)]
+    fits = all(0 <= begin < end <= extent for begin, end, extent in zip(begins, ends, shape, strict=False))
+    need(fits and len(begins) == len(sizes) == len(shape), f"it cuts {begins} and {sizes} out of {list(shape)}")
+    return _slice_bounds(site, begins, ends, [1] * len(shape))
+
+
+@rule("STRIDED_SLICE")
+def _strided_slice(site: TfliteSite) -> TfliteView:
+    begins, ends, strides = (site.numbers(i, noun) for i, noun in ((1, "begin"), (2, "end"), (3, "strides")))
+    shape = site.shape()
+    # read even where no axis asks for them
+    at_first, at_last, shrinks = (site.setting(f"{name}_mask") for name in ("begin", "end", "shrink_axis"))
+    need(not site.setting("ellipsis_mask") and not site.setting("new_axis_mask"), "it slices with an ellipsis or new axes")
+    need(len(begins) == len(ends) == len(strides) <= len(shape), f"it slices {list(shape)} by {begins}, {ends} and {strides}")
+    ranges, removed = [slice(0, size, 1) for size in shape], []
+    for axis, (begin, end, step) in enumerate(zip(begins, ends, strides, strict=True)):
+        need(step >= 1, "it turns the order of elements round")
+        if shrinks >> axis & 1:
+            need(-shape[axis] <= begin < shape[axis], f"it reads place {begin} of {shape[axis]}")
+            removed.append(axis)
+            ranges[axis] = slice(begin % shape[axis], begin % shape[axis] + 1, 1)
+            continue
+        end = begin + end if site.settings.get("offset") else end
+        first = None if at_first >> axis & 1 else begin
+        last = None if at_last >> axis & 1 else end
+        ranges[axis] = slice(*slice(first, last, step).indices(shape[axis]))
+    sliced = _slice_bounds(site, *zip(*((part.start, part.stop, part.step) for part in ranges), strict=True))
+    return _reshape_view(site.builder, sliced, [n for axis, n in enumerate(sliced.shape) if axis not in removed])
+
+
+@rule("GATHER")
+def _gather(site: TfliteSite) -> TfliteView:
+    need(not site.setting("batch_dims"), "it gathers in batches")
+    indices = site.require_stored(1, "indices")
+    need(not (indices < 0).any(), "it counts places from the end")
+    return TfliteView(site.onnx("Gather", [site.in_file_order(), indices], axis=site.setting("axis")))
+
+
+@rule("REVERSE_V2")
+def _reverse(site: TfliteSite) -> TfliteView:
+    order = _in_known_order(site)
+    return order.like(site.builder.call(torch.flip, order.node, [_axis(order, axis) for axis in site.numbers(1, "axes")]))
+
+
+@rule("PAD", "PADV2", "MIRROR_PAD")
+def _pad(site: TfliteSite) -> TfliteView:
+    order, widths = _in_known_order(site), site.require_stored(1, "widths")
+    need(widths.shape == (len(order.shape), 2) and not (widths < 0).any(), f"it pads {list(order.shape)} by {widths.tolist()}")
+    need(site.code != "MIRROR_PAD" or not site.setting("mode"), "it repeats the border too, which torch's padding does not")
+    pads = np.zeros((2, len(widths)), np.int64)
+    pads[:, [_axis(order, axis) for axis in range(len(widths))]] = widths.T
+    mode = "reflect" if site.code == "MIRROR_PAD" else "constant"
+    return order.like(site.onnx("Pad", [order.node, None, site.optional_stored(2, "value")], pads=pads.ravel().tolist(), mode=mode))
+
+
+@rule("DEPTH_TO_SPACE", "SPACE_TO_DEPTH")
+def _blocks(site: TfliteSite) -> TfliteView:
+    """Channels count the columns of a block last, as in TensorFlow."""
+    op = "DepthToSpace" if site.code == "DEPTH_TO_SPACE" else "SpaceToDepth"
+    return TfliteView(site.onnx(op, [site.image()], blocksize=site.setting("block_size")), "image")
+
+
+def _squared_difference(site: TfliteSite) -> TfliteView:
+    values, order = align_operands(site, (0, 1))
+    return order.like(site.builder.call(torch.square, site.onnx("Sub", values)))
+
+
+RULES.update(
+    {
+        "BROADCAST_TO": lambda site: TfliteView(site.builder.method("expand", site.in_file_order(), *site.numbers(1, "shape"))),
+        # their inputs: the scales of activations are found again
+        **dict.fromkeys(("DEQUANTIZE", "QUANTIZE"), lambda site: site.seen(0)),
+        "PACK": lambda site: TfliteView(
+            site.builder.call(torch.stack, list(map(site.in_file_order, range(len(site.inputs)))), site.setting("axis"))
+        ),
+        "SQUARED_DIFFERENCE": _squared_difference,
+        "TILE": lambda site: TfliteView(site.builder.method("repeat", site.in_file_order(), *site.numbers(1, "repeats"))),
+        "UNPACK": lambda site: [
+            TfliteView(site.builder.call(torch.select, site.in_file_order(), site.setting("axis"), i)) for i in range(site.results)
+        ],
+    }
+)
+
+
+# Windows, and images in another size.
+
+_SAME, _VALID = 0, 1
+
+
+def _padding(site: TfliteSite) -> str:
+    """SAME leaves as many windows as strides fit into the image, the odd row of padding behind."""
+    need(site.setting("padding") in (_SAME, _VALID), f"its padding is number {site.setting('padding')}")
+    return "SAME_UPPER" if site.setting("padding") == _SAME else "VALID"
+
+
+def _steps(site: TfliteSite, *names: str) -> list[int]:
+    """Two settings that a window moves by, rows first."""
+    settings = [site.setting(name) for name in names]
+    need(min(settings) >= 1 and max(settings) <= 1 << 16, f"its {names[0].removesuffix('_h')} is {settings}")
+    return settings
+
+
+def _weights(site: TfliteSite, i: int) -> tuple[np.ndarray, np.ndarray | None]:
+    weight, bias = site.require_stored(i, "weight"), site.optional_stored(i + 1 if site.code != "TRANSPOSE_CONV" else 3, "bias")
+    if weight.ndim != 4 or weight.dtype != np.float32 or (bias is not None and bias.dtype != np.float32):
+        raise StretchError(f"its weights have the shape {list(weight.shape)} and type {weight.dtype}")
+    return weight, None if bias is None else bias.reshape(-1)
+
+
+@rule("CONV_2D", "DEPTHWISE_CONV_2D")
+def _convolution(site: TfliteSite) -> TfliteView:
+    """Weights are out × height × width × in; those of depthwise ones 1 × height × width × out."""
+    x = site.image()
+    weight, bias = _weights(site, 1)
+    deep = site.code == "DEPTHWISE_CONV_2D"
+    weight = weight.transpose(3, 0, 1, 2) if deep else weight.transpose(0, 3, 1, 2)
+    channels = shape_of(x)[1]
+    need(bool(weight.shape[1] and not channels % weight.shape[1]), f"its weight reads {weight.shape[1]} channels of {channels}")
+    attrs = {"strides": _steps(site, "stride_h", "stride_w"), "dilations": _steps(site, "dilation_h_factor", "dilation_w_factor")}
+    built = site.onnx("Conv", [x, weight, bias], 1, group=channels // weight.shape[1], auto_pad=_padding(site), **attrs)
+    return TfliteView(site.apply_activation(built), "image")
+
+
+@rule("AVERAGE_POOL_2D", "MAX_POOL_2D")
+def _pool(site: TfliteSite) -> TfliteView:
+    """Padding is left out of means."""
+    x = site.image()
+    kernel, stride = _steps(site, "filter_height", "filter_width"), _steps(site, "stride_h", "stride_w")
+    covers_image = tuple(kernel) == shape_of(x)[2:] and (
+        _padding(site) == "VALID" or all(s >= k for s, k in zip(stride, kernel, strict=True))
+    )
+    if site.code == "AVERAGE_POOL_2D" and covers_image:
+        return TfliteView(site.apply_activation(site.onnx("GlobalAveragePool", [x])), "image")
+    op = "MaxPool" if site.code == "MAX_POOL_2D" else "AveragePool"
+    return TfliteView(site.apply_activation(site.onnx(op, [x], kernel_shape=kernel, strides=stride, auto_pad=_padding(site))), "image")
+
+
+@rule("TRANSPOSE_CONV")
+def _transposed_convolution(site: TfliteSite) -> TfliteView:
+    """Its first input is the shape that it makes; surplus rows of SAME are cut off, the odd row behind."""
+    result_shape, x = site.numbers(0, "shape"), site.image(2)
+    weight, bias = _weights(site, 1)
+    weight = weight.transpose(3, 0, 1, 2)
+    kernel, stride = weight.shape[2:], _steps(site, "stride_h", "stride_w")
+    if len(result_shape) != 4 or weight.shape[0] != shape_of(x)[1]:
+        raise StretchError(f"its weight of shape {list(weight.shape)} does not make {result_shape} of {list(shape_of(x))}")
+    full_sizes = [(size - 1) * s + k for size, s, k in zip(shape_of(x)[2:], stride, kernel, strict=True)]
+    total = [have - size for have, size in zip(full_sizes, result_shape[1:3], strict=True)]
+    before = [max(0, n) // 2 if site.setting("padding") == _SAME else 0 for n in total]
+    missing = [max(0, -n) for n in total]
+    if any(m >= s for m, s in zip(missing, stride, strict=True) if m):
+        raise StretchError(f"it makes {result_shape} of {list(shape_of(x))}, more than its windows reach")
+    even = all(n == 2 * b - m for n, b, m in zip(total, before, missing, strict=True))
+    pads = before * 2 if even else [0] * 4
+    result = site.onnx("ConvTranspose", [x, weight, bias], strides=stride, pads=pads, output_padding=missing)
+    for axis in () if even else (0, 1):
+        result = site.builder.call(torch.narrow, result, 2 + axis, before[axis], result_shape[1 + axis])
+    return TfliteView(site.apply_activation(result), "image")
+
+
+#: ONNX's names for the positions of pixels, by the setting.
+_COORDINATES = {"align_corners": "align_corners", "half_pixel_centers": "half_pixel"}
+
+
+def _sizes(site: TfliteSite) -> list[int]:
+    sizes = site.numbers(1, "size")
+    need(len(sizes) == 2 and min(sizes) >= 1 and max(sizes) <= 1 << 16, f"it resizes to {sizes}")
+    return sizes
+
+
+@rule("RESIZE_BILINEAR")
+def _bilinear(site: TfliteSite) -> TfliteView:
+    x, modes = site.image(), [mode for name, mode in _COORDINATES.items() if site.settings.get(name)]
+    need(len(modes) <= 1, "it aligns both the corners and the centres of pixels")
+    sizes = np.array([*shape_of(x)[:2], *_sizes(site)])
+    coordinates = modes[0] if modes else "asymmetric"
+    return TfliteView(site.onnx("Resize", [x, None, None, sizes], mode="linear", coordinate_transformation_mode=coordinates), "image")
+
+
+@rule("RESIZE_NEAREST_NEIGHBOR")
+def _nearest(site: TfliteSite) -> TfliteView:
+    x, sizes = site.image(), _sizes(site)
+    aligned, half = bool(site.settings.get("align_corners")), bool(site.settings.get("half_pixel_centers"))
+    places = [_nearest_pixels(new, old, aligned, half) for new, old in zip(sizes, shape_of(x)[2:], strict=True)]
+    return TfliteView(select_at(site.builder, x, places, site.name), "image")
+
+
+def _nearest_pixels(new: int, old: int, aligned: bool, half: bool) -> np.ndarray:
+    """The old pixel for each new one (`GetNearestNeighbor` of LiteRT's reference kernels), in single precision as there."""
+    scale = np.float32((old - 1) / (new - 1)) if aligned and new > 1 else np.float32(old / new)
+    positions = (np.arange(new, dtype=np.float32) + np.float32(0.5 if half else 0.0)) * scale
+    floor = np.floor(positions + np.float32(0.5)) if aligned else np.floor(positions)
+    return np.asarray(np.clip(floor, 0, old - 1), np.int64)

@@ -1,0 +1,57 @@
+"""timm's models, called ``timm:NAME``."""
+
+from typing import ClassVar
+
+import timm
+from torch import Tensor, nn
+
+from scheduler.bundle.preprocessing import IMAGENET, Preprocessing
+from stretch.network.models.families import families
+from stretch.network.models.load import timm_preprocessing
+from stretch.network.models.weights import check_host
+
+
+@families.register("timm")
+class TimmFamily:
+    """Every model that timm lists."""
+
+    prefix: ClassVar[str] = "timm:"
+
+    def names(self) -> list[str]:
+        """Names of timm's models."""
+        return timm.list_models()
+
+    def build(self, name: str) -> nn.Module:
+        """One model, initialised from torch's global generator."""
+        return timm.create_model(name, pretrained=False)
+
+    def input_shape(self, name: str) -> tuple[int, ...]:
+        """Return 1 × the input size in timm's configuration."""
+        config = timm.get_pretrained_cfg(name)
+        return (1, *(config.input_size if config else (3, 224, 224)))
+
+    def preprocessing(self, name: str) -> Preprocessing:
+        """Return the preprocessing in timm's configuration; pictures are never padded, as three models ask for."""
+        config = timm.get_pretrained_cfg(name)
+        return (timm_preprocessing(config.to_dict()) if config else None) or IMAGENET
+
+    def default_weights(self, name: str) -> tuple[dict[str, Tensor], str] | None:
+        """The weights timm calls pretrained, from the local hub folder or the network."""
+        config = timm.get_pretrained_cfg(name)
+        if not timm.is_model_pretrained(name) or config is None:
+            return None
+        if config.hf_hub_id and not _is_cached(config.hf_hub_id):
+            check_host("huggingface.co")
+        model = timm.create_model(name, pretrained=True)
+        return model.state_dict(), f"timm {name}.{config.tag}" if config.tag else f"timm {name}"
+
+    def checked(self) -> frozenset[str]:
+        """None so far: a model that cannot be branched is refused with its reason."""
+        return frozenset()
+
+
+def _is_cached(repository: str) -> bool:
+    from huggingface_hub import try_to_load_from_cache
+
+    files = ("model.safetensors", "pytorch_model.bin")
+    return any(isinstance(try_to_load_from_cache(repository, file), str) for file in files)

@@ -1,0 +1,80 @@
+"""Sensitivity that is measured on images, and what a planner does with it."""
+
+import pytest
+import torch
+
+from predictors.errors import UsageError
+from stretch.evaluation.agreement import compare
+from stretch.evaluation.sensitivity import source
+from stretch.evaluation.sensitivity.source import measure, measure_design, random_designs, sensitivity_of
+from stretch.planning.config import PlanConfig
+from stretch.planning.cost.accuracy import load_accuracy, save_accuracy
+from stretch.planning.plan import PlanningProblem, plan
+from stretch.stages.network import read_network
+from stretch.transform import build
+from stretch.transform.calibrate import calibrate
+from tests.predictors.specified import specified
+from tests.stretch.pictures import coloured
+
+
+@pytest.fixture(scope="module")
+def network():
+    return read_network("tiny_resnet", weights="none")
+
+
+@pytest.fixture(scope="module")
+def space(network):
+    request = PlanningProblem.of(
+        network.graph, specified("pixel6"), PlanConfig(processors=("cpu", "gpu"), alpha=1e3, beta=1e3, balance=0.01)
+    )
+    return request.stage_space(merged=True)
+
+
+def images(count, seed):
+    return [torch.from_numpy(coloured(count, seed))]
+
+
+def test_images_that_the_original_answers_alike_are_refused(network, space):
+    alike = [images(1, 0)[0].expand(12, -1, -1, -1)]
+    with pytest.raises(UsageError, match="the original answers one class for 12 images"):
+        measure(network.captured, space, images(16, 0), alike, 0.0)
+
+
+@pytest.mark.slow
+def test_whole_design_is_measured_as_it_is_built_calibrated_and_compared(network, space):
+    design = random_designs(space, network.graph.name, "pixel6", 1, (0.8, 1.2), 0)[0]
+    fitted, held = images(16, 0), images(12, 1)
+    result = measure_design(network.captured, design, fitted, held, space)
+    model = build(network.captured, design)
+    calibrate(model, network.captured, fitted)
+    agreement = compare(model, network.captured, held).agreement
+    assert result.agreement == agreement.value
+    assert result.error == pytest.approx(agreement.error**2)
+    assert len(result.segments) == sum(not part.whole for part in design.segments)
+
+
+def test_network_of_which_nothing_may_be_stretched_is_refused(network, space):
+    request = PlanningProblem.of(network.graph, specified("pixel6"), PlanConfig(processors=("cpu", "gpu"), alpha=1e-6))
+    none = request.stage_space(merged=True)
+    with pytest.raises(UsageError, match="nothing to measure"):
+        measure(network.captured, none, images(16, 0), images(12, 1), 1.0)
+
+
+LOOSE = {"processors": ("cpu", "gpu"), "alpha": 1e3, "beta": 1e3, "balance": 0.01, "macs": (0.8, 1.2)}
+
+
+@pytest.mark.slow
+def test_measured_sensitivity_says_what_it_was_measured_on_and_a_planner_plans_with_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(source, "FITTED", 16)
+    monkeypatch.setattr(source, "HELD_BACK", 8)
+    network = read_network("tiny_resnet", weights="none")
+    parts = images(10, 0), images(12, 1), 0.0
+    sensitivity = sensitivity_of(network.captured, specified("pixel6"), PlanConfig(**LOOSE), *parts, synthetic=images(20, 2))
+    assert (sensitivity.model, sensitivity.join) == ("tiny_resnet", "project")
+    assert (sensitivity.on.images, sensitivity.on.held_back, sensitivity.on.device) == (16, 8, specified("pixel6").id)
+    assert not sensitivity.on.complete
+    assert len(sensitivity.on.weights) == len(sensitivity.on.pictures) == 64
+    save_accuracy(tmp_path / "sensitivity.json", sensitivity)
+    assert load_accuracy(tmp_path / "sensitivity.json", "tiny_resnet") == sensitivity
+    planned = plan(network.graph, specified("pixel6"), PlanConfig(**LOOSE), sensitivity)
+    assert planned.accuracy == sensitivity.answer(network.graph, planned.design)

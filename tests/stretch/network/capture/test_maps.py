@@ -1,0 +1,349 @@
+"""Tensors as axes over a feature map, networks of tokens as operators on maps, and results in their own structure."""
+
+import itertools
+from collections import OrderedDict, namedtuple
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from predictors.errors import StretchError, UsageError
+from stretch.network.capture import capture
+from stretch.network.capture.aten import Axes, Factor, Unsupported, map_axes, rearrangement
+from stretch.network.capture.maps import broadcast_over
+from stretch.network.capture.results import differences, leaves, rebuild, tensors, walk_leaves
+from stretch.network.capture.runnable import capture_runnable
+from stretch.operators.lowerings import make_module
+from stretch.planning.network.segments import channel_groups
+from tests.stretch.network.capture.patterns import Calling
+from tests.stretch.network.capture.test_runnable import built, close
+from tests.stretch.network.capture.token_patterns import ATTENTIONS, CHANNELS, HEADS, LAST, MLPS, Tokens, network
+
+
+def elements(axes, shape):
+    """Statement of the axes on a map whose elements are numbered."""
+    n, c, h, w = shape
+    numbers = np.arange(n * c * h * w).reshape(n, c, h * w)
+    stride = {"image": c * h * w, "channel": h * w, "pixel": 1}
+    full = np.full(axes.shape, axes.first * h * w)
+    for place, axis in enumerate(axes.axes):
+        inside = np.zeros(1, int)
+        for factor in axis:
+            inside = np.add.outer(inside, np.arange(factor.size) * factor.step * stride[factor.of]).ravel()
+        full = full + inside.reshape([-1 if i == place else 1 for i in range(len(axes.axes))])
+    return numbers.ravel()[full]
+
+
+def factorisations(size):
+    return [(a, b, size // a // b) for a in range(1, size + 1) if size % a == 0 for b in range(1, size // a + 1) if size // a % b == 0]
+
+
+@given(st.data())
+def test_reshaped_permuted_and_cut_axes_say_where_each_element_lies(data):
+    shape = data.draw(st.sampled_from([(1, 12, 4, 6), (2, 8, 2, 2), (1, 6, 1, 9)]))
+    axes, array = map_axes(shape), np.arange(np.prod(shape)).reshape(shape)
+    for _ in range(data.draw(st.integers(1, 5))):
+        match data.draw(st.sampled_from(["reshape", "permute", "cut"])):
+            case "permute":
+                order = data.draw(st.permutations(range(array.ndim)))
+                axes, array = axes.permute(order), array.transpose(order)
+            case "reshape":
+                wanted = [data.draw(st.sampled_from(factorisations(size))) for size in array.shape][:4]
+                wanted = [*itertools.chain(*wanted), *array.shape[4:]]
+                reshaped = axes.reshape(tuple(wanted))
+                if reshaped is not None:
+                    axes, array = reshaped, array.reshape(wanted)
+                reshaped = axes.reshape((array.shape[0], int(np.prod(array.shape[1:]))))
+                if reshaped is not None and data.draw(st.booleans()):
+                    axes, array = reshaped, array.reshape(array.shape[0], -1)
+            case "cut":
+                axis = data.draw(st.integers(0, array.ndim - 1))
+                start = data.draw(st.integers(0, array.shape[axis] - 1))
+                size = data.draw(st.integers(1, array.shape[axis] - start))
+                reshaped = axes.cut(axis, start, size)
+                if reshaped is not None:
+                    axes, array = reshaped, array.take(range(start, start + size), axis)
+    assert axes.shape == array.shape
+    np.testing.assert_array_equal(elements(axes, shape), array)
+
+
+def test_cut_within_a_head_or_of_pixels_is_none():
+    axes = map_axes((1, 12, 2, 2)).reshape((1, 12, 4))
+    assert axes is not None
+    assert axes.cut(2, 0, 2) is None
+    heads = Axes(((Factor("channel", 3, 1), Factor("channel", 2, 6)),))
+    assert heads.cut(0, 1, 3) is None
+
+
+@given(st.permutations(range(3)), st.sampled_from([(2, 3, 4), (5, 1, 2), (3, 3, 3)]))
+def test_rearrangement_moves_pixels_to_where_they_are_wanted(order, split):
+    array = np.arange(np.prod(split))
+    seen = map_axes((1, 1, 1, len(array))).reshape((1, 1, *split))
+    assert seen is not None
+    wanted = seen.permute((0, 1, *[axis + 2 for axis in order]))
+    steps = rearrangement(list(zip(wanted.factors("pixel"), wanted.sort_factors().factors("pixel"), strict=True)))
+    np.testing.assert_array_equal(array.reshape(steps[0]).transpose(steps[1]).ravel(), array.reshape(split).transpose(order).ravel())
+
+
+SHAPE = (1, 3, 8, 8)
+
+
+def kinds(function):
+    """Kinds of the operators behind the input; the graph computes what the network computes."""
+    layers = nn.Sequential(nn.Conv2d(3, 8, 1), nn.BatchNorm2d(8), nn.ReLU())
+    module = Calling(lambda x, layers: function(layers(x)), layers).eval()
+    captured = capture_runnable(module, SHAPE, "net")
+    model = built(captured)
+    x = torch.randn(2, *SHAPE[1:], generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        assert close(model(x), module(x))
+    return [op.kind for op in captured.graph.ops[1:]]
+
+
+CHAIN = ["conv", "batch_norm", "relu"]
+
+
+def test_channels_in_another_order_are_filters_in_another_order():
+    assert kinds(lambda x: x.view(x.shape[0], 2, 4, 8, 8).transpose(1, 2).reshape(x.shape[0], 8, 8, 8)) == CHAIN
+
+
+def test_what_is_computed_whole_is_not_computed_in_parts_too():
+    def whole_and_part(x):
+        a, b = x.view(x.shape[0], 2, 4, 8, 8).unbind(1)
+        return torch.cat([x, a * b], 1)
+
+    assert sorted(kinds(whole_and_part)) == sorted([*CHAIN, "slice", "slice", "mul", "concat"])
+
+
+def test_pixels_in_another_order_are_rearranged_once_before_what_reads_them():
+    def turned(x):
+        windows = x.view(x.shape[0], 8, 2, 4, 8).transpose(2, 3)
+        return windows.reshape(x.shape[0], 8, 4, 16).relu()
+
+    assert kinds(turned) == ["rearrange", *CHAIN, "relu"] or kinds(turned).count("rearrange") == 1
+
+
+class Written(Tokens):
+    """Heads of one layer each, and what is done to the scores before and after the softmax."""
+
+    def __init__(self, before=lambda s: s, after=lambda s: s, same=False):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(CHANNELS, CHANNELS) for _ in range(3))
+        self.mix = nn.Linear(HEADS, HEADS)
+        self.before, self.after, self.same = before, after, same
+
+    def hidden(self, x):
+        n, t, c = x.shape
+        q, k, v = (layer(x).view(n, t, HEADS, -1).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        scores = self.before(q @ (q if self.same else k).transpose(-2, -1))
+        return (self.after(scores.softmax(-1)) @ v).transpose(1, 2).reshape(n, t, c)
+
+
+class KeysFirst(Written):
+    """Scores of keys by queries, with something learned and something fixed added."""
+
+    def __init__(self):
+        super().__init__()
+        self.bias = nn.Parameter(torch.rand(1, HEADS, 64, 64, generator=torch.Generator().manual_seed(1)))
+
+    def hidden(self, x):
+        n, t, c = x.shape
+        q, k, v = (layer(x).view(n, t, HEADS, -1).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        shares = (k @ q.transpose(-2, -1) + self.bias + torch.eye(64).cumsum(0)).softmax(-2)
+        return (shares.transpose(-2, -1) @ v).transpose(1, 2).reshape(n, t, c)
+
+
+FACTORS = torch.rand(HEADS, 1, 1, generator=torch.Generator().manual_seed(0))
+UNDERSTOOD = [
+    Written(),
+    Written(lambda s: s * 0.3 / 2),
+    Written(lambda s: s * FACTORS + torch.eye(64)),
+    KeysFirst(),
+    Written(lambda s: (s - torch.eye(64)) * 0.5, lambda s: s.clone().contiguous()),
+]
+OTHERS = [
+    Written(lambda s: s + s.mean()),
+    Written(lambda s: s.relu()),
+    Written(after=lambda s: s * 0.5),
+    Written(after=lambda s: s - s.mean(-1, keepdim=True)),
+    Written(lambda s: s.transpose(-2, -1) + torch.eye(64)),
+    Written(same=True),
+]
+
+
+@pytest.mark.representatives(6)
+@pytest.mark.parametrize("block", [*UNDERSTOOD, *OTHERS])
+def test_scores_are_followed_or_computed_by_torch_and_never_wrong(block):
+    module = network(lambda: block)
+    captured = capture_runnable(module, SHAPE, "net")
+    model = built(captured)
+    x = torch.randn(2, *SHAPE[1:], generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        assert close(model(x), module(x))
+    if block in UNDERSTOOD:
+        assert captured.opaque == ()
+        assert sum(op.kind == "attention" for op in captured.graph.ops) == 1
+
+
+CONSTANTS_SHAPE = (1, 6, 2, 4)
+
+
+@given(st.permutations(range(5)), st.tuples(*[st.booleans()] * 5), st.integers(0, 4))
+def test_constant_on_a_map_is_broadcast_as_on_the_tensor_that_is_seen(order, whole, cut):
+    axes = map_axes(CONSTANTS_SHAPE).reshape((1, 3, 2, 2, 4))
+    assert axes is not None
+    axes = axes.permute(order)
+    sizes = tuple(size if keep else 1 for size, keep in zip(axes.shape, whole, strict=True))[cut:]
+    tensor = torch.randn(sizes, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(CONSTANTS_SHAPE, generator=torch.Generator().manual_seed(1))
+    seen = x.reshape(1, 3, 2, 2, 4).permute(order)
+    want = (seen + tensor).permute(*np.argsort(order)).reshape(CONSTANTS_SHAPE)
+    result = broadcast_over(tensor, axes, ("channel", "pixel"))
+    assert result is not None
+    got = (x.reshape(6, 8) + result).reshape(CONSTANTS_SHAPE)
+    assert torch.equal(got, want)
+
+
+def test_constant_that_differs_between_pixels_is_refused_for_channels_alone():
+    axes = map_axes(CONSTANTS_SHAPE)
+    with pytest.raises(Unsupported):
+        broadcast_over(torch.ones(4), axes, ("channel",))
+    assert broadcast_over(torch.ones(6, 1, 1), axes, ("channel",)).shape == (6,)
+
+
+@pytest.mark.representatives(1)
+@pytest.mark.parametrize("pattern", [*MLPS, *ATTENTIONS, *LAST], ids=lambda pattern: pattern.__name__)
+def test_tokens_and_channels_that_lie_last_are_channels_and_pixels_of_maps(pattern):
+    """No operator is opaque, no channels are held fast but the input's and the classes', and the network is the network."""
+    module = network(pattern)
+    captured = capture_runnable(module, SHAPE, "net")
+    assert captured.opaque == ()
+    # attention is one operator however it is written
+    assert [op.attrs["heads"] for op in captured.graph.ops if op.kind == "attention"] == [HEADS] * (pattern in ATTENTIONS)
+    frozen = {
+        name for name, pieces in channel_groups(captured.graph).pieces.items() if pieces[0][0] in channel_groups(captured.graph).frozen
+    }
+    assert not {name for name in frozen if captured.graph.by_name[name].kind in ("conv", "linear", "add")}
+    model = built(captured)
+    for images in (1, 3):
+        x = torch.randn(images, *SHAPE[1:], generator=torch.Generator().manual_seed(images))
+        with torch.no_grad():
+            assert close(model(x), module(x))
+
+
+Pair = namedtuple("Pair", "first second")
+
+
+@dataclass(frozen=True)
+class Answer:
+    scores: Any
+    more: Any = None
+
+
+class Net(nn.Module):
+    """Two results around which `around` puts something."""
+
+    def __init__(self, around):
+        super().__init__()
+        self.first, self.second, self.around = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 1), around
+
+    def forward(self, x):
+        y = self.first(x).relu()
+        return self.around(y, self.second(y))
+
+
+KINDS = {
+    "tuple": lambda a, b: (a, b),
+    "list": lambda a, b: [b, a],
+    "nested": lambda a, b: {"out": b, "maps": [a, (b,)]},
+    "ordered": lambda a, b: OrderedDict(out=b, aux=a),
+    "named tuple": lambda a, b: Pair(a, b),
+    "dataclass": lambda a, b: Answer(a, {"q": b}),
+    "twice": lambda a, b: (a, a),
+    "pieces": lambda a, b: b.chunk(2, 1),
+    "constants": lambda a, b: {"out": b, "name": "net", "none": None, "size": 3},
+    "one in a tuple": lambda a, b: (b,),
+}
+
+
+@pytest.mark.parametrize("around", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("way", [capture, lambda module, shape: capture_runnable(module, shape, "net")], ids=["capture", "exported"])
+def test_graph_computes_every_result_and_the_structure_is_the_networks_own(way, around):
+    module = Net(around).eval()
+    if way is not capture and around is KINDS["dataclass"]:
+        pytest.skip("torch.export takes registered dataclasses alone")
+    captured = way(module, (1, 3, 8, 8))
+    x = torch.randn(1, 3, 8, 8)
+    values = {"input": x}
+    with torch.no_grad():
+        want = module(x)
+        for op in captured.graph.ops[1:]:
+            made = make_module(op, captured.graph.input_shapes(op)).eval()
+            made.load_state_dict(captured.weights.get(op.name, {}), strict=False)
+            values[op.name] = made(*(values[name] for name in op.inputs))
+    got = captured.returned.substitute(values)
+    assert type(got) is type(want)
+    for (name, mine), (same, theirs) in zip(walk_leaves(got), walk_leaves(want), strict=True):
+        assert name == same
+        assert torch.allclose(mine, theirs, atol=1e-5) if isinstance(theirs, torch.Tensor) else mine == theirs
+    assert len(differences(values, want, captured.returned)) == len(captured.returned.results)
+    assert len(set(captured.graph.outputs)) == len(captured.graph.outputs)
+
+
+def test_what_no_operator_computes_is_told():
+    captured = capture(Net(lambda a, b: {"out": b, "table": torch.ones(2), "none": None}), (1, 3, 8, 8))
+    (said,) = captured.warnings
+    assert said.startswith("`table`, `none` of what the network returns")
+    assert torch.equal(captured.returned.template["table"], torch.ones(2))
+
+
+def test_input_that_is_returned_stays_in_the_structure():
+    class Passing(nn.Module):
+        def forward(self, x):
+            return x, x.relu()
+
+    captured = capture(Passing(), (1, 3, 4, 4))
+    assert captured.graph.outputs == ("relu",)
+    assert captured.returned.substitute({"input": 1, "relu": 2}) == (1, 2)
+    assert "unchanged input" in captured.warnings[0]
+
+
+def test_network_of_whole_numbers_is_refused_in_one_sentence():
+    with pytest.raises(UsageError, match="`Calling` takes whole numbers") as refused:
+        capture(Calling(lambda x, table: table(x).sum(1), nn.Embedding(10, 4)), (1, 6))
+    assert "embedding" in refused.value.hint
+
+
+def test_network_without_a_result_is_refused():
+    with pytest.raises(StretchError, match="returns no tensor"):
+        capture(Net(lambda a, b: {"none": None}), (1, 3, 8, 8))
+
+
+def containers(inner):
+    return st.one_of(
+        st.lists(inner, max_size=3),
+        st.lists(inner, max_size=3).map(tuple),
+        st.dictionaries(st.sampled_from(["out", "aux", "a b", 0]), inner, max_size=3),
+        st.dictionaries(st.sampled_from("ab"), inner, max_size=2).map(OrderedDict),
+        st.builds(Pair, inner, inner),
+        st.builds(Answer, inner, inner),
+    )
+
+
+@given(st.recursive(st.one_of(st.integers(), st.none(), st.text(max_size=2)), containers, max_leaves=12))
+def test_a_structure_of_its_own_leaves_is_equal_and_of_the_same_kinds(structure):
+    again = rebuild(structure, iter([leaf for _, leaf in leaves(structure)]))
+    assert again == structure
+    assert type(again) is type(structure)
+
+
+def test_structure_that_holds_itself_is_refused():
+    ring = []
+    ring.append(ring)
+    with pytest.raises(StretchError, match="nested"):
+        tensors(ring)

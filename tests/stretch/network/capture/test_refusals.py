@@ -1,0 +1,67 @@
+"""Messages for a network that cannot be captured: its cause, and a way out that leads on."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+from predictors.errors import StretchError, UsageError  # noqa: E402
+from stretch.network.capture import capture  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+class Sequence(nn.Module):
+    """Reads batch × steps × numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, tokens):
+        return self.layer(tokens) * tokens.shape[2]
+
+
+class Unpacking(Sequence):
+    def forward(self, tokens):
+        batch, steps, numbers = tokens.shape
+        return self.layer(tokens.reshape(batch * steps, numbers))
+
+
+class Deformed(nn.Module):
+    """An operator of another library, whose Python code branches on what it reads."""
+
+    def __init__(self):
+        super().__init__()
+        ops = pytest.importorskip("torchvision.ops")
+        self.offset, self.deformed = nn.Conv2d(3, 18, 3, padding=1), ops.DeformConv2d(3, 8, 3, padding=1)
+
+    def forward(self, x):
+        return self.deformed(x, self.offset(x))
+
+
+class Branching(nn.Module):
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
+
+
+@pytest.mark.parametrize("kind", [Sequence, Unpacking])
+@pytest.mark.parametrize("shape", [(2, 8), (8,)])
+def test_number_of_axes_that_does_not_fit_is_named_with_a_shape_for_tokens(kind, shape):
+    with pytest.raises(UsageError) as caught:
+        capture(kind(), [shape])
+    assert "number of axes" in caught.value.message
+    assert "tokens=1x16x32" in caught.value.hint
+
+
+def test_operator_that_is_not_captured_is_the_cause_and_not_its_control_flow():
+    with pytest.raises(StretchError) as caught:
+        capture(Deformed().eval(), (1, 3, 8, 8))
+    assert "deform_conv2d" in caught.value.message
+    assert "control flow" not in caught.value.message + (caught.value.hint or "")
+
+
+def test_control_flow_of_the_network_itself_is_named_with_its_line():
+    with pytest.raises(StretchError, match="control flow") as caught:
+        capture(Branching(), (1, 3, 8, 8))
+    assert "test_refusals.py" in caught.value.message

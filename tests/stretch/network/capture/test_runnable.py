@@ -1,0 +1,343 @@
+"""Capture by export: networks that a graph computes as torch does, and graphs for predictions with torch's own count of multiply-accumulates."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from predictors.errors import StretchError, UsageError
+from predictors.fusion import fuse
+from predictors.graph import OpGraph
+from stretch.network.capture.exported import capture_exported
+from stretch.network.capture.runnable import capture_runnable
+from stretch.network.models.load import load_model
+from stretch.planning.design.branch_design import BranchDesign
+from stretch.planning.network.segments import cut_segment
+from stretch.transform import build
+from stretch.transform.build import load_weights
+from stretch.transform.model import Branch
+from tests.stretch.designs import whole
+from tests.stretch.network.capture.patterns import PATTERNS, SIDE, Attention, Calling, network
+
+SHAPE = (1, 3, SIDE, SIDE)
+
+
+def built(captured):
+    graph = captured.graph
+    segment = cut_segment(graph, "all", graph.input.name, graph.output)
+    return build(captured, BranchDesign(graph.name, "any", (whole(segment),)))
+
+
+def close(got, want):
+    return float((got - want).detach().abs().max()) <= 1e-4 * max(1e-3, float(want.detach().abs().max()))
+
+
+@pytest.mark.representatives(2)
+@pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.__name__)
+def test_network_is_computed_as_torch_computes_it_for_any_number_of_images(pattern):
+    module = network(pattern)
+    model = built(capture_runnable(module, SHAPE, "net"))
+    for images in (1, 3):
+        x = torch.randn(images, *SHAPE[1:], generator=torch.Generator().manual_seed(images))
+        with torch.no_grad():
+            assert close(model(x), module(x))
+
+
+def test_shuffled_channels_and_dropout_are_operators():
+    def shuffled(x, layers):
+        x = torch.cat([layers(x), x.repeat(1, 4, 1, 1)], 1)
+        n, c, h, w = x.shape
+        x = x.view(n, 3, c // 3, h, w).transpose(1, 2).contiguous().view(n, c, h, w)
+        return tuple(x.chunk(2, 1))
+
+    module = Calling(shuffled, nn.Sequential(nn.Conv2d(3, 12, 1), nn.Dropout(0.5))).eval()
+    captured = capture_runnable(module, SHAPE, "net")
+    kinds = [op.kind for op in captured.graph.ops if op.kind != "opaque"]
+    assert kinds == ["input", "conv", "dropout", "concat", "channel_shuffle", "slice", "slice"]
+
+
+@pytest.mark.representatives(7)
+@pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.__name__)
+def test_parameters_learn_as_in_the_network(pattern):
+    """The gradient of everything that reaches the input is the network's own, so that of each weight before it is, too."""
+    module = network(pattern)
+    captured = capture_runnable(module, SHAPE, "net")
+    model = built(captured)
+    x = torch.randn(2, *SHAPE[1:], generator=torch.Generator().manual_seed(7))
+    mine, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
+    model(mine).square().sum().backward()
+    module(theirs).square().sum().backward()
+    assert close(mine.grad, theirs.grad)
+    learned = sum(p.numel() for p in model.parameters())
+    assert learned >= sum(p.numel() for p in module.parameters())
+    assert all(p.grad is not None for p in model.parameters())
+
+
+def test_graph_and_state_come_back_from_text_and_state_dict():
+    module = network(*PATTERNS[:3])
+    captured = capture_runnable(module, SHAPE, "net")
+    again = OpGraph.from_json(captured.graph.to_json())
+    assert again == captured.graph
+    other, model = Branch(again).eval(), built(captured)
+    other.load_state_dict({key.removeprefix("all.on_cpu."): value for key, value in model.state_dict().items()})
+    x = torch.randn(SHAPE, generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        assert torch.equal(other(x), model(x))
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        (Calling(lambda x: x + torch.rand_like(x)), "tensors from tensors alone"),
+        (Calling(lambda x: F.dropout(x)), "drops at random"),
+        (Calling(lambda x: {"word": "none"}), "nothing that depends on its input"),
+        (Calling(lambda x: x * torch.rand(3, 1, 1)), "something else"),
+        (Calling(lambda x: x[x > 0]), "depend"),
+        (nn.Identity(), "returns its input"),
+    ],
+)
+def test_network_that_no_graph_computes_is_refused(module, reason):
+    with pytest.raises(StretchError, match=reason):
+        capture_runnable(module.eval(), (1, 3, 4, 4), "net")
+
+
+def test_tensor_of_a_shape_alone_is_a_constant():
+    captured = capture_runnable(Calling(lambda x: torch.cat([x, torch.ones_like(x)], 1)), (1, 3, 4, 4), "net")
+    model = built(captured)
+    x = torch.randn(2, 3, 4, 4)
+    assert np.allclose(model(x).detach(), torch.cat([x, torch.ones_like(x)], 1))
+
+
+MAP, TOKENS, VECTOR = (1, 4, 6, 6), (1, 5, 4), (1, 4)
+
+
+def computed(module, shape):
+    """Kinds of the operators behind the input, opaque ones by their variants; their results are torch's."""
+    captured = capture_runnable(module.eval(), shape, "net")
+    model = Branch(captured.graph).eval()
+    with torch.no_grad():
+        for name, weights in captured.weights.items():
+            load_weights(model.get_submodule(name), weights)
+        for images in (1, 2):
+            x = torch.randn(images * shape[0], *shape[1:], generator=torch.Generator().manual_seed(images))
+            parts = [module(part) for part in x.split(shape[0])]
+            got, want = model(x), torch.cat(parts)
+            assert got.shape == want.shape
+            assert torch.allclose(got, want, atol=1e-5)
+    return [f":{op.attrs['variant']}" if op.kind == "opaque" else op.kind for op in captured.graph.ops[1:]]
+
+
+@pytest.mark.representatives(40)
+@pytest.mark.parametrize(
+    ("function", "shape", "shapes", "kinds"),
+    [
+        (lambda x, w, b: F.conv2d(x, w, b, 2, 1, 1, 2), MAP, ((6, 2, 3, 3), (6,)), ["conv"]),
+        (lambda x, w: F.conv2d(x, w, padding="same"), MAP, ((4, 4, 2, 2),), ["conv"]),
+        (lambda x, w: F.conv_transpose2d(x, w), MAP, ((4, 3, 2, 2),), [":conv_transpose2d"]),
+        (lambda x, w: F.conv1d(x, w), TOKENS, ((3, 5, 2),), [":conv1d"]),
+        (lambda x, w, b: F.linear(x, w, b), VECTOR, ((3, 4), (3,)), ["linear"]),
+        (lambda x, w: x @ w, VECTOR, ((4, 3),), ["linear"]),
+        (lambda x, w, b: torch.addmm(b, x, w), VECTOR, ((4, 3), (3,)), ["linear"]),
+        (lambda x, w, b: torch.addmm(b, x, w, alpha=2), VECTOR, ((4, 3), (3,)), [":addmm"]),
+        (lambda x, w: F.linear(x, w), TOKENS, ((3, 4),), ["channels_first", "conv", ":permute"]),
+        (lambda x, w: x @ w, TOKENS, ((4, 3),), ["channels_first", "conv", ":permute"]),
+        (lambda x: F.prelu(x, torch.tensor([0.2])), MAP, (), ["prelu"]),
+        (lambda x, w: F.prelu(x, w), MAP, ((4,),), ["prelu"]),
+        (lambda x: F.elu(x, 0.5), MAP, (), ["elu"]),
+        (lambda x: F.selu(x), MAP, (), [":selu"]),
+        (lambda x: F.avg_pool2d(x, 2), MAP, (), ["avg_pool"]),
+        (lambda x: F.avg_pool2d(x, 2, divisor_override=3), MAP, (), [":avg_pool2d"]),
+        (lambda x: F.interpolate(x, scale_factor=2), MAP, (), ["upsample"]),
+        (lambda x: F.interpolate(x, scale_factor=1.5), MAP, (), [":upsample_nearest2d"]),
+        (lambda x: F.interpolate(x, scale_factor=2.1, recompute_scale_factor=False), MAP, (), [":upsample_nearest2d"]),
+        (lambda x, w: x * w, MAP, ((4, 1, 1),), ["scale"]),
+        (lambda x, w: x + w, MAP, ((1, 4, 1, 1),), ["shift"]),
+        (lambda x, w: x + w, MAP, ((6,),), [":add"]),
+        (lambda x, w: x - w, MAP, ((4, 1, 1),), [":sub"]),
+        (lambda x: x / 2 - 1, MAP, (), ["mul_scalar", "add_scalar"]),
+        (lambda x: torch.add(x, x.relu(), alpha=3), MAP, (), ["relu", ":add"]),
+        (lambda x: x + x.relu(), MAP, (), ["relu", "add"]),
+        (lambda x: x.softmax(1), MAP, (), ["softmax"]),
+        (lambda x: x.softmax(-1), MAP, (), [":softmax"]),
+        (lambda x: x.double().softmax(1).float(), MAP, (), [":cast", ":softmax", ":cast"]),
+        (lambda x: x.mean((2, 3)), MAP, (), ["global_avg_pool"]),
+        (lambda x: x.mean(1), MAP, (), [":mean"]),
+        (lambda x: x.permute(0, 2, 3, 1), MAP, (), [":permute"]),
+        (lambda x: x.mT, TOKENS, (), [":permute"]),
+        (lambda x: x.movedim(1, -1), MAP, (), [":permute"]),
+        (lambda x: x[:, :, :1].transpose(1, 2), MAP, (), ["subsample", "view"]),
+        (lambda x: x[:, 1:3], MAP, (), ["slice"]),
+        (lambda x: torch.cat(x.chunk(2, 1)[::-1], 1), MAP, (), ["slice", "slice", "concat"]),
+        (lambda x: torch.cat(x.split([2, 4], 3)[::-1], 3), MAP, (), ["subsample", "subsample", ":concat"]),
+        (lambda x: x.unbind(1)[1], TOKENS, (), [":slice"]),
+        (lambda x: x - x.relu(), MAP, (), ["relu", "mul_scalar", "add"]),
+        (lambda x: x / (x.sigmoid() + 1), MAP, (), ["sigmoid", "add_scalar", "div"]),
+        (lambda x, w: torch.addcmul(w, w, x), MAP, ((1, 4, 1, 1),), ["scale", "shift"]),
+        (lambda x, w, b: F.group_norm(x, 2, w, b), MAP, ((4,), (4,)), ["group_norm"]),
+        (lambda x: torch.linalg.vector_norm(x, dim=(2, 3), keepdim=True), MAP, (), ["global_l2_norm"]),
+        (lambda x: x.mean(1, keepdim=True), MAP, (), ["channel_mean"]),
+        (lambda x: x.max(1).values, MAP, (), [":max"]),
+        (lambda x: F.max_pool2d(x, 2), MAP, (), ["max_pool"]),
+        (lambda x: F.max_pool2d(x, 2, return_indices=True)[1].float(), MAP, (), [":max_pool2d_with_indices"]),
+        (lambda x: F.pad(x, (1, 0, 2, 1)), MAP, (), ["pad"]),
+        (lambda x: F.pad(x, (1, 0, 2, 1), value=1.0), MAP, (), [":pad"]),
+        (lambda x: x.masked_fill(x > 0, float("-inf")).exp(), MAP, (), [":gt", ":masked_fill", ":exp"]),
+        (lambda x: F.scaled_dot_product_attention(x, x, x), TOKENS, (), [":matmul", ":softmax", ":matmul"]),
+        (lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True), TOKENS, (), [":scaled_dot_product_attention"]),
+        (lambda x: x.view(torch.int32).float(), MAP, (), [":view"]),
+        (lambda x, w: x.clone().mul_(w).relu_(), MAP, ((4, 1, 1),), ["scale", "relu"]),
+    ],
+)
+def test_function_is_computed_by_its_family_or_by_torch(function, shape, shapes, kinds):
+    assert computed(Calling(function, *shapes), shape) == kinds
+
+
+def test_mask_of_minus_infinity_is_stored_as_a_number_that_files_may_have():
+    mask = torch.full((5, 5), float("-inf")).triu(1)
+    module = Calling(lambda x: F.scaled_dot_product_attention(x, x, x, attn_mask=mask))
+    assert computed(module, TOKENS) == [":matmul", ":add", ":softmax", ":matmul"]
+    weights = capture_runnable(module, TOKENS, "net").weights
+    assert all(tensor.isfinite().all() for weight in weights.values() for tensor in weight.values())
+
+
+def test_norm_without_factors_or_with_one_axis_is_a_batch_norm_and_one_without_statistics_is_torchs():
+    assert computed(nn.BatchNorm2d(4, track_running_stats=False), MAP) == [":batch_norm"]
+    assert computed(nn.BatchNorm2d(4, affine=False), MAP) == ["batch_norm"]
+    assert computed(nn.BatchNorm1d(4), VECTOR) == ["batch_norm"]
+    assert computed(nn.BatchNorm1d(5), TOKENS) == [":batch_norm"]
+
+
+def test_sum_that_repeats_an_image_for_others_is_no_sum_of_a_family():
+    """Several images in one batch lie behind each other, so that a sum could not show which one is repeated."""
+    assert computed(Calling(lambda x: x.reshape(6, 4, 6, 1) + x.reshape(6, 4, 6, 1).mean(0, keepdim=True)), (1, 4, 6, 6))[-1] == ":add"
+
+
+TRANSFORMERS = [
+    *("vit_b_16", "swin_t", "convnext_tiny", "timm:deit_tiny_distilled_patch16_224", "timm:beit_base_patch16_224"),
+    *("timm:mobilevit_s", "timm:efficientformer_l1", "timm:levit_128s", "timm:maxvit_tiny_rw_224", "timm:poolformer_s12"),
+]
+
+
+def counted_macs(module, shape):
+    """Half of the operations that torch counts while it runs, with attention as the products that it is."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+            module(torch.zeros(shape))
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+    return counter.get_total_flops() / 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRANSFORMERS)
+def test_macs_of_a_network_without_plain_capture_are_those_that_torch_counts(name):
+    loaded = load_model(name, weights="none")
+    graph = capture_exported(loaded.module, loaded.input_shape, name)
+    assert graph.macs == counted_macs(loaded.module, loaded.input_shape)
+    assert OpGraph.from_json(graph.to_json()) == graph
+    assert fuse(graph, "tflite_cpu")
+
+
+def test_network_whose_values_decide_is_refused_without_a_word_of_torch(capfd):
+    with pytest.raises(StretchError, match=r"cannot be exported by torch\.export"):
+        capture_exported(Calling(lambda x: x * 2 if x.sum() > 0 else x), (1, 3, 8, 8))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_network_whose_sizes_depend_on_values_is_refused():
+    with pytest.raises(StretchError, match=r"depends on values|cannot be exported"):
+        capture_exported(Calling(lambda x: x.reshape(-1)[x.reshape(-1) > 0]), (1, 3, 8, 8))
+
+
+def test_input_that_the_network_rejects_is_told_as_such():
+    with pytest.raises(UsageError, match="rejects an input of 1×4×8×8"):
+        capture_exported(network(Attention), (1, 4, 8, 8))
+
+
+def test_mode_of_the_network_is_kept():
+    module = network(Attention).train()
+    capture_exported(module, SHAPE)
+    assert module.training
+
+
+IMAGE, TOKENS_OF_SIX, MAP_OF_EIGHT, ROWS = (1, 6, 8, 8), (1, 64, 6), (1, 4, 8, 8), (1, 6, 4)
+
+
+def lowered(function, shape, *own):
+    """Kinds of the operators behind the input, an opaque one by its kernel and variant, and MACs."""
+    module = Calling(function, *own).eval()
+    graph = capture_exported(module, shape)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        module(torch.zeros(shape))
+    assert graph.macs == counter.get_total_flops() / 2
+    assert graph.by_name[graph.output].shape == tuple(module(torch.zeros(shape)).shape)
+    return [f"{op.attrs['kernel']}:{op.attrs['variant']}" if op.kind == "opaque" else op.kind for op in graph.ops[1:]]
+
+
+@pytest.mark.representatives(31)
+@pytest.mark.parametrize(
+    ("function", "shape", "local", "kinds"),
+    [
+        (lambda x: x.flatten(2).transpose(1, 2), IMAGE, [], ["view"]),
+        (lambda x: x.transpose(1, 2).reshape(1, 6, 8, 8), TOKENS_OF_SIX, [], ["view"]),
+        (lambda x: x.permute(0, 2, 3, 1), IMAGE, [], ["view"]),
+        (lambda x: x.transpose(1, 2), TOKENS_OF_SIX, [], ["copy:permute"]),
+        (lambda x: x.permute(0, 3, 2, 1), IMAGE, [], ["copy:permute"]),
+        (lambda x: x.reshape(1, 2, 3, 64).unsqueeze(0).squeeze(0).contiguous(), IMAGE, [], ["view"]),
+        (lambda x: x.flatten(1), IMAGE, [], ["flatten"]),
+        (lambda x: x.expand(4, 6, 8, 8), IMAGE, [], ["view"]),
+        (lambda x: x[:, 2:5], IMAGE, [], ["slice"]),
+        (lambda x: x[:, 0], TOKENS_OF_SIX, [], ["copy:slice"]),
+        (lambda x: x[:, ::2], IMAGE, [], ["copy:slice"]),
+        (lambda x: x[..., 1:5], IMAGE, [], ["copy:slice"]),
+        (lambda x: torch.cat([x, x], 2), IMAGE, [], ["copy:concat"]),
+        (lambda x: torch.cat([torch.zeros(1, 1, 6), x], 1), TOKENS_OF_SIX, [], ["copy:concat"]),
+        (lambda x: torch.stack(x.unbind(1), 1), TOKENS_OF_SIX, [], ["copy:slice"] * 64 + ["copy:stack"]),
+        (lambda x: nn.functional.pad(x, (1, 2, 3, 4)), IMAGE, [], ["pad"]),
+        (lambda x: nn.functional.pad(x, (1, 1), mode="reflect"), TOKENS_OF_SIX, [], ["copy:pad"]),
+        (lambda x: x.roll((1, 1), (2, 3)), IMAGE, [], ["copy:roll"]),
+        (lambda x, w: F.conv2d(x, w, padding=1), MAP_OF_EIGHT, [(6, 4, 3, 3)], ["conv"]),
+        (lambda x, w: F.conv_transpose2d(x, w, stride=2), MAP_OF_EIGHT, [(4, 6, 3, 3)], ["conv:conv_transpose2d"]),
+        (lambda x, w: F.conv1d(x, w), ROWS, [(5, 6, 3)], ["conv:conv1d"]),
+        (lambda x, w, b: F.linear(x, w, b), ROWS, [(5, 4), (5,)], ["linear"]),
+        (lambda x, w: x @ w, ROWS, [(4, 5)], ["linear"]),
+        (lambda x: x @ x.transpose(1, 2), ROWS, [], ["copy:permute", "matmul:matmul"]),
+        (lambda x, w: torch.einsum("bnc,bmc->bnm", x, w), ROWS, [(1, 7, 4)], ["matmul:matmul"]),
+        (lambda x: x.softmax(-1), ROWS, [], ["elementwise:softmax"]),
+        (lambda x: F.layer_norm(x, (4,)), ROWS, [], ["elementwise:layer_norm"]),
+        (lambda x: F.group_norm(x, 2), MAP_OF_EIGHT, [], ["elementwise:group_norm"]),
+        (lambda x: x.mean(1), ROWS, [], ["reduce:mean"]),
+        (lambda x: F.adaptive_avg_pool2d(x, 3), MAP_OF_EIGHT, [], ["pool:adaptive_avg_pool2d"]),
+        (lambda x: x - x * 2, ROWS, [], ["mul_scalar", "elementwise:sub"]),
+        (lambda x, w: x + w, ROWS, [(1, 6, 4)], ["elementwise:add"]),
+        (lambda x: F.relu6(x), MAP_OF_EIGHT, [], ["relu6"]),
+        (lambda x: x.clamp(-1, 2), ROWS, [], ["clamp"]),
+        (lambda x: x.exp(), ROWS, [], ["elementwise:exp"]),
+        (lambda x: F.interpolate(x, size=(11, 11), mode="bilinear"), MAP_OF_EIGHT, [], ["copy:upsample_bilinear2d"]),
+        (lambda x: F.dropout(x, 0.5, training=False).relu(), ROWS, [], ["relu"]),
+    ],
+)
+def test_operator_becomes_its_kind_with_torchs_macs_and_a_move_a_view_or_a_copy(function, shape, local, kinds):
+    assert lowered(lambda x, *parts: function(x.relu(), *parts), shape, *local)[1:] == kinds
+
+
+def test_recurrent_layer_is_the_products_of_all_its_steps():
+    graph = capture_exported(nn.LSTM(4, 5, batch_first=True, bidirectional=True), ROWS)
+    (step,) = [op for op in graph.ops if op.kind == "opaque" and op.attrs["variant"] == "lstm"]
+    assert graph.op_macs(step) == 6 * 2 * (4 + 5) * 20
+    assert graph.op_weights(step) == {"weight": (2 * (20 * 9 + 40) + 2 * 2 * 5,)}
+
+
+def test_attention_with_a_mask_adds_it_between_the_products():
+    def attend(x, mask):
+        q = x.reshape(1, 6, 2, 2).transpose(1, 2)
+        return F.scaled_dot_product_attention(q, q, q, mask)
+
+    graph = capture_exported(Calling(attend, (6, 6)).eval(), ROWS)
+    names = [op.attrs["variant"] for op in graph.ops if op.kind == "opaque"]
+    assert names == ["permute", "matmul", "add", "softmax", "matmul"]

@@ -1,0 +1,244 @@
+"""Every attribute of every ONNX operator that is read: it has its effect in ONNX Runtime, or it is refused by name."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from onnx import TensorProto, defs, helper
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+from predictors.errors import StretchError  # noqa: E402
+from stretch.network.models.onnx import read_module  # noqa: E402
+from stretch.network.models.onnx.network import OPSETS, RULES  # noqa: E402
+from tests.scheduler.formats.onnx.shapes.oracle import Case, whole  # noqa: E402
+from tests.stretch.network.models.onnx.oracle import CLOSE, net, random, same, save  # noqa: E402
+
+IMAGE, ROWS = (1, 4, 6, 5), (3, 3, 3)
+ONES = [np.abs(random((4,), 1 + i)) + 0.5 for i in range(4)]
+SCALES = np.array([1, 1, 2, 3], np.float32)
+REDUCED = [op for op in RULES if op.startswith("Reduce")]
+
+
+def layer(op, gates):
+    shapes = [(5, 2, 3), (1, gates * 4, 3), (1, gates * 4, 4), (1, gates * 8)]
+    return Case(op, [random(shape, i) for i, shape in enumerate(shapes)], {"hidden_size": 4})
+
+
+def image(op, *others, **attrs):
+    return Case(op, [random(IMAGE), *others], attrs)
+
+
+def rows(op, *others, **attrs):
+    return Case(op, [random(ROWS), *others], attrs)
+
+
+#: A node of each operator, or several where attributes count together or were others in earlier opsets; others read one image.
+CASES = [
+    *[image(op, random((4, 1, 1), 1)) for op in ("Add", "Mul", "PRelu", "Sub", "Max", "Min", "Mean", "Sum")],
+    *[image(op, random((4, 1, 1), 1)) for op in ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Div")],
+    *[Case(op, [np.abs(random(IMAGE)) + 1.1]) for op in ("Log", "Sqrt", "Acosh", "ReduceLogSum")],
+    Case("Pow", [np.abs(random(IMAGE)), np.float32([1.7])]),
+    *[Case(op, [np.tanh(random(IMAGE))]) for op in ("Acos", "Asin", "Atanh")],
+    *[rows(op, np.array(1)) for op in ("CumSum", "CumProd")],
+    *[
+        image(op, kernel_shape=[3, 2], **more)
+        for op in ("AveragePool", "MaxPool", "LpPool")
+        for more in (
+            {},
+            {"pads": [1, 1, 1, 0]},
+            {"strides": [2, 2], "ceil_mode": 1},
+            {"pads": [1, 1, 1, 1], "strides": [4, 3], "ceil_mode": 1, "count_include_pad": 1},
+        )
+    ],
+    *[layer(op, gates) for op, gates in (("LSTM", 4), ("GRU", 3), ("RNN", 1))],
+    replace(layer("GRU", 3), attrs={"hidden_size": 4, "linear_before_reset": 1}),
+    Case("AffineGrid", [random((2, 2, 3)), whole(2, 3, 4, 5)]),
+    Case("Attention", [random((2, 4, 5, 8)), random((2, 4, 6, 8), 1), random((2, 4, 6, 3), 2)]),
+    Case("Attention", [random((2, 5, 32)), random((2, 6, 32), 1), random((2, 6, 12), 2)], {"q_num_heads": 4, "kv_num_heads": 4}),
+    image("BatchNormalization", *ONES),
+    Case("Cast", [random(IMAGE, scale=3)], {"to": TensorProto.INT32}),
+    Case("CastLike", [random(IMAGE, scale=3), np.ones(1, np.int64)]),
+    image("CenterCropPad", whole(4, 3), axes=[1, 2]),
+    image("Clip", np.float32(-0.5), np.float32(0.3)),
+    image("Clip", min=-0.5, max=0.3),
+    *[Case("Col2Im", [random((1, 8, n)), whole(4, 4), whole(2, 2)]) for n in (9, 4, 6, 25)],
+    image("Concat", random(IMAGE, 1), axis=1),
+    *[image("Conv", random((4, 4 // group, 3, 2), 1), ONES[0], group=group) for group in (1, 2)],
+    *[image("ConvTranspose", random((4, 4, 3, 2), 1), strides=[2, 2], **more) for more in ({}, {"output_padding": [1, 1]})],
+    Case("DepthToSpace", [random((1, 8, 3, 2))], {"blocksize": 2}),
+    Case("Det", [random((2, 3, 3))]),
+    Case("Einsum", [random((3, 3)), random((3, 3), 1)], {"equation": "ab,bc->ac"}),
+    Case("Expand", [random((1, 4, 1, 5)), whole(1, 4, 6, 5)]),
+    Case("EyeLike", [random((3, 4))]),
+    rows("Gather", whole(2, 0)),
+    rows("GatherElements", np.array([[[0, 2, 1]]])),
+    Case("GatherND", [random((2, 3, 4)), np.ones((2, 3, 1), np.int64)]),
+    Case("Gemm", [random((3, 3)), random((3, 3), 1), random((3,), 2)]),
+    Case("GridSample", [random((1, 2, 5, 6)), random((1, 3, 4, 2), 1)]),
+    *[image("GroupNormalization", *ONES[:2], num_groups=4)],
+    Case("GroupNormalization", [random(IMAGE), *(x[:2] for x in ONES[:2])], {"num_groups": 2}),
+    image("InstanceNormalization", *ONES[:2]),
+    Case("IsInf", [np.array([[1, np.inf, -np.inf]], np.float32)]),
+    Case("LayerNormalization", [random((4, 4, 4)), ONES[0]]),
+    image("LRN", size=3),
+    Case("MatMul", [random((2, 3)), random((3, 4), 1)]),
+    image("Mod", np.float32([0.7]), fmod=1),
+    Case("OneHot", [np.round(random((2, 3), scale=2)), np.float32(3), np.float32([0.5, 2])]),
+    *[image("Pad", whole(0, 0, 1, 2, 0, 0, 2, 0)), image("Pad", pads=[0, 0, 1, 2, 0, 0, 2, 0])],
+    Case("RMSNormalization", [random((4, 4, 4)), ONES[0]]),
+    *[image(op, axes=[1]) for op in REDUCED],
+    *[image(op, whole(1, 2)) for op in REDUCED],
+    *[image("Reshape", whole(0, -1))],
+    *[image("Resize", None, SCALES, mode=mode) for mode in ("nearest", "linear", "cubic")],
+    *[image("Resize", None, None, whole(1, 4, 3, 9), mode=mode) for mode in ("nearest", "linear", "cubic")],
+    *[image("Resize", None, None, whole(1, 4, 3, 2), mode=mode, antialias=1) for mode in ("linear", "cubic")],
+    *[image(op, SCALES, mode=mode) for op in ("Upsample", "Resize") for mode in ("nearest", "linear")],
+    Case("RotaryEmbedding", [random((2, 4, 5, 8)), random((2, 5, 4), 1), random((2, 5, 4), 2)]),
+    Case("RotaryEmbedding", [random((2, 4, 5, 8)), random((2, 5, 1), 1), random((2, 5, 1), 2)], {"rotary_embedding_dim": 2}),
+    Case("RotaryEmbedding", [random((2, 5, 32)), random((2, 5, 4), 1), random((2, 5, 4), 2)], {"num_heads": 4}),
+    *[Case(op, [random((3, 3)), np.array([[0, 2, 1]]), random((1, 3), 1)]) for op in ("Scatter", "ScatterElements")],
+    Case("ScatterND", [random((3, 3)), np.zeros((1, 1), np.int64), random((1, 3), 1)]),
+    *[image("Slice", *map(whole, (1, 3, 1))), image("Slice", starts=[1], ends=[3])],
+    Case("SpaceToDepth", [random((1, 3, 4, 6))], {"blocksize": 2}),
+    *[image("Split", results=2), image("Split", axis=1)],
+    *[Case("Squeeze", [random((1, 4, 1, 3)), *more]) for more in ([], [whole(2)])],
+    *[image("SwiGLU", random(IMAGE, 1))],
+    image("Tile", whole(1, 2, 1, 3)),
+    Case("TopK", [random(ROWS), whole(2)], results=2),
+    rows("Transpose"),
+    *[rows("Unsqueeze", whole(2)), rows("Unsqueeze", axes=[1])],
+]
+
+#: Operators of bytes and truths, whose attributes are those of operators on reals or give the meaning of bytes.
+OTHERS = {"ConvInteger", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "QLinearConv", "QLinearMatMul", "QuantizeLinear"}
+OTHERS |= {"And", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Not", "Or", "Where", "Xor"}
+CASES += [image(op) for op in sorted(RULES.keys() - OTHERS - {case.op for case in CASES}) if "." not in op]
+
+WORDS = {
+    "activations": [["Relu"], ["Tanh", "Relu"], ["Tanh", "Relu", "Tanh"]],
+    "approximate": ["tanh"],
+    "auto_pad": ["VALID", "SAME_UPPER", "SAME_LOWER"],
+    "coordinate_transformation_mode": [
+        *(
+            "asymmetric",
+            "align_corners",
+            "half_pixel",
+            "pytorch_half_pixel",
+            "half_pixel_symmetric",
+            "tf_crop_and_resize",
+            "tf_half_pixel_for_nn",
+        ),
+    ],
+    "direction": ["reverse", "bidirectional"],
+    "equation": ["ab,bc->ca", "ab,cb->ac", "ii,ij->j"],
+    "keep_aspect_ratio_policy": ["not_larger", "not_smaller"],
+    "mode": ["linear", "cubic", "bilinear", "bicubic", "nearest", "reflect", "edge", "wrap", "CRD", "DCR"],
+    "nearest_mode": ["floor", "ceil", "round_prefer_ceil", "round_prefer_floor"],
+    "padding_mode": ["border", "reflection"],
+    "reduction": ["add", "mul", "max", "min"],
+}
+LISTS = [[2, 1], [1, 2], [1], [2, 0, 1], [0, 2, 1], [1, 1, 1, 1], [13, 11], [12, 10], [2, 2], [3, 2]]
+WHOLE = {
+    **{key: [-1, 0, 1, 2] for key in ("axis", "batch_dims", "start", "end", "k")},
+    **{key: [TensorProto.FLOAT, TensorProto.INT64, TensorProto.DOUBLE] for key in ("to", "dtype")},
+    **{key: [1, 2, 3, 4] for key in ("blocksize", "group", "num_groups", "num_heads", "num_outputs", "p", "size")},
+    **{key: [1, 2, 4] for key in ("kv_num_heads", "q_num_heads", "rotary_embedding_dim")},
+    **{key: [1, 2] for key in ("left_window_size", "right_window_size", "qk_matmul_output_mode")},
+    **{key: [1, TensorProto.FLOAT16] for key in ("stash_type", "softmax_precision")},
+    "hidden_size": [4],
+}
+
+
+def values(attribute):
+    """Values that an attribute may have."""
+    if attribute.type == defs.OpSchema.AttrType.INTS:
+        return [*LISTS, *([[1, 0], [0], [-1], [1, 0, 1, 1], [0, 1, 0, 0]] if attribute.name in ("pads", "axes", "output_padding") else [])]
+    usual = {defs.OpSchema.AttrType.FLOAT: [0.2, 1.7], defs.OpSchema.AttrType.FLOATS: [[0.3], [0.3, 0.4, 0.5]]}
+    return (WORDS | WHOLE).get(attribute.name) or usual.get(attribute.type, [0, 1])
+
+
+def history(op):
+    """Every form of an operator in opsets that are read: an opset and its attributes."""
+    forms = [schema for schema in defs.get_all_schemas_with_history() if (schema.name, schema.domain) == (op, "")]
+    newer = sorted(schema.since_version for schema in forms)
+    for schema in forms:
+        last = next((since - 1 for since in newer if since > schema.since_version), OPSETS[-1])
+        if last in OPSETS and not schema.deprecated:
+            yield max(OPSETS[0], schema.since_version), schema.attributes
+
+
+def outcome(path, case):
+    """``same``, the message of its refusal, or its distance from ONNX Runtime's result; None where that computes nothing."""
+    save(path, case)
+    want = case.computed()
+    if want is None or not all(np.isfinite(part).all() for part in want if part.dtype.kind == "f"):
+        return None
+    try:
+        module = read_module(path)
+    except StretchError as error:
+        return None if "computes nothing from its input" in error.message else error.message
+    with torch.no_grad():
+        got = module(torch.from_numpy(case.inputs[0]))
+    parts = list(got.values()) if isinstance(got, dict) else [got]
+    for part, right in zip(parts, want, strict=True):
+        part = part.numpy()
+        if part.shape != right.shape or part.dtype != np.float32:
+            return -1.0
+        if np.abs(part.astype(float) - right).max(initial=0) > CLOSE * max(1.0, float(np.abs(right).max(initial=0))):
+            return float(np.abs(part.astype(float) - right).max())
+    return "same"
+
+
+#: Attributes of which ONNX Runtime, or the node that is tried, takes no other value.
+SETTLED = {
+    "Attention": {"left_window_size", "right_window_size"},
+    "Cast": {"round_mode"},
+    "CastLike": {"round_mode"},
+    "Dropout": {"ratio", "seed"},
+    "EyeLike": {"dtype", "k"},
+    "Pad": {"pads"},
+    "Resize": {"axes"},
+    "Shape": {"start", "end"},
+    "SpaceToDepth": {"mode"},
+    "SwiGLU": {"alpha"},
+    "TopK": {"k"},
+}
+
+
+@pytest.mark.representatives(6)
+@pytest.mark.parametrize("op", sorted({case.op for case in CASES}))
+def test_attribute_counts_as_in_the_runtime_or_is_refused_by_name(tmp_path, op):
+    wrong, tried, known = [], set(SETTLED.get(op, ())), set()
+    for case in (case for case in CASES if case.op == op):
+        for opset, attributes in history(op):
+            known |= attributes.keys()
+            usual = replace(case, opset=opset, attrs={name: value for name, value in case.attrs.items() if name in attributes})
+            for name, attribute in attributes.items():
+                for value in values(attribute):
+                    changed = replace(usual, attrs={**usual.attrs, name: value})
+                    came = outcome(tmp_path / "m.onnx", changed)
+                    tried |= {name} if came is not None else set()
+                    if isinstance(came, float) or (came not in (None, "same") and not (f"({op})" in came and name in came)):
+                        wrong.append((changed.attrs, opset, came))
+    assert not wrong
+    assert tried >= known
+
+
+def test_refused_attribute_is_named_with_its_value(tmp_path):
+    path = save(tmp_path / "m.onnx", rows("ArgMax", select_last_index=1))
+    with pytest.raises(StretchError, match=r"\(ArgMax\) .* `select_last_index` is 1"):
+        read_module(path)
+
+
+@pytest.mark.parametrize("kind", [TensorProto.INT32, TensorProto.INT64])
+@pytest.mark.parametrize("divisor", [3, [2, -3, 4]])
+def test_whole_quotients_are_rounded_towards_zero(tmp_path, kind, divisor):
+    numbers = np.asarray(divisor, {TensorProto.INT32: np.int32, TensorProto.INT64: np.int64}[kind])
+    nodes = [
+        helper.make_node("Cast", ["x"], ["whole"], to=kind),
+        helper.make_node("Div", ["whole", "by"], ["quotient"]),
+        helper.make_node("Cast", ["quotient"], ["y"], to=TensorProto.FLOAT),
+    ]
+    same(tmp_path / "m.onnx", net(*nodes, stored={"by": numbers}), random((1, 4, 5, 3), scale=9))

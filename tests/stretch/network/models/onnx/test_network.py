@@ -1,0 +1,217 @@
+"""Whole networks, from files that several exporters wrote: the graph of the module itself, and the runtime's numbers."""
+
+import warnings
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from predictors.errors import StretchError
+from predictors.operators import kind_of
+from stretch.network.capture import capture
+from stretch.network.models.onnx import read_module
+from tests.stretch.network.models.onnx.oracle import check_numbers, computed, functions, net, ran, random, same
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+from stretch.network.models.load import load_model  # noqa: E402
+
+
+def export(module, shape, path, dynamo, opset=17):
+    """Write a module as torch's newer or older exporter does."""
+    more = {"external_data": False, "verbose": False} if dynamo else {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            module.eval(), (torch.zeros(shape),), str(path), dynamo=dynamo, opset_version=max(opset, 18) if dynamo else opset, **more
+        )
+    return path
+
+
+def canonical(graph):
+    """Operators in an order that only their connections decide, without their names.
+
+    Exporters leave out what returns what it reads, and fold a batch norm into the convolution that it alone reads.
+    """
+    at, result = {}, []
+
+    def visit(name):
+        if name in at:
+            return at[name]
+        op = graph.by_name[name]
+        reads = tuple(visit(item) for item in op.inputs)
+        attrs = dict(op.attrs)
+        if kind_of(op.kind).identity:
+            at[name] = reads[0]
+        elif op.kind == "batch_norm" and result[reads[0]][0] == "conv" and len(graph.consumers[op.inputs[0]]) == 1:
+            at[name] = reads[0]
+            result[reads[0]][1]["bias"] = True
+        else:
+            at[name] = len(result)
+            result.append((op.kind, attrs, op.shape, reads))
+        return at[name]
+
+    visit(graph.output)
+    return result
+
+
+def check_same(module, shape, path):
+    """Assert that a file is the graph of a module, and computes what the runtime does."""
+    result = read_module(path)
+    assert canonical(capture(result, shape).graph) == canonical(capture(module, shape).graph)
+    x = random(shape)
+    check_numbers(result, torch.from_numpy(ran(path, x)), torch.from_numpy(x))
+
+
+def loaded_model(name):
+    """A network with random weights; no bias is zero, which an exporter would leave out."""
+    loaded = load_model(name, weights="none")
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for key, parameter in loaded.module.named_parameters():
+            if key.endswith("bias"):
+                parameter.add_(torch.rand(parameter.shape, generator=generator) / 50 + 0.01)
+    return loaded
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dynamo", [False, True])
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "efficientnet_b0", "mobilenet_v3_small", "regnet_x_400mf"])
+def test_both_exporters_give_the_graph_of_the_module(tmp_path, name, dynamo):
+    loaded = loaded_model(name)
+    shape = (1, 3, 64, 64)
+    check_same(loaded.module, shape, export(loaded.module, shape, tmp_path / "m.onnx", dynamo))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["densenet121", "shufflenet_v2_x0_5", "googlenet", "squeezenet1_1", "convnext_tiny"])
+def test_network_computes_what_the_runtime_does_and_is_captured(tmp_path, name):
+    loaded = loaded_model(name)
+    path = export(loaded.module, (1, 3, 64, 64), tmp_path / "m.onnx", False)
+    x, module = random((1, 3, 64, 64)), read_module(path)
+    check_numbers(module, torch.from_numpy(ran(path, x)), torch.from_numpy(x))
+    assert capture(module, (1, 3, 64, 64)).graph.macs == capture(loaded.module, (1, 3, 64, 64)).graph.macs
+
+
+def test_file_of_int8_becomes_a_network_of_reals_and_says_what_it_left_out(tmp_path):
+    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
+
+    class Reader(CalibrationDataReader):
+        def __init__(self, name):
+            self.left = [{name: random((1, 3, 64, 64), seed)} for seed in range(4)]
+
+        def get_next(self):
+            return self.left.pop() if self.left else None
+
+    loaded = load_model("tiny_resnet", weights="none")
+    shape = (1, 3, 64, 64)
+    path = export(loaded.module, shape, tmp_path / "m.onnx", False)
+    name = onnx.load(str(path)).graph.input[0].name
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        quantize_static(str(path), str(tmp_path / "q.onnx"), Reader(name), quant_format=QuantFormat.QDQ, per_channel=True)
+    module = read_module(tmp_path / "q.onnx")
+    assert len(module.warnings) == 1
+    assert "rounds" in module.warnings[0]
+    assert "they are reals here" in module.warnings[0]
+    assert canonical(capture(module, shape).graph) == canonical(capture(read_module(path), shape).graph)
+    x = random(shape, 9)
+    real, rounded = computed(path, x), computed(tmp_path / "q.onnx", x)
+    # Rounded weights change the output, by some parts of 127.
+    assert 0 < np.abs(real - rounded).max() < 0.2 * np.abs(real).max()
+
+
+def test_sizes_that_a_file_works_out_of_its_input_are_numbers(tmp_path):
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Gather", ["s", "zero"], ["n"]),
+        helper.make_node("Unsqueeze", ["n", "axes"], ["row"]),
+        helper.make_node("Concat", ["row", "rest"], ["sizes"], axis=0),
+        helper.make_node("Reshape", ["x", "sizes"], ["y"]),
+    ]
+    stored = {"zero": np.array(0), "axes": np.array([0]), "rest": np.array([-1])}
+    onnx.save(net(*nodes, stored=stored, shape=(2, 4, 3, 3)), str(tmp_path / "m.onnx"))
+    assert functions(read_module(tmp_path / "m.onnx")) == ["flatten"]
+
+
+def test_stored_tensors_are_computed_by_the_rules_of_networks_where_bundles_know_none(tmp_path):
+    """Of stored tensors alone torch's own function makes another stored one."""
+    nodes = [helper.make_node("Hardmax", ["w"], ["h"], axis=-1), helper.make_node("Mul", ["x", "h"], ["y"])]
+    model = net(*nodes, stored={"w": random((4, 5, 3))})
+    onnx.save(model, str(tmp_path / "m.onnx"))
+    x = random((1, 4, 5, 3), seed=1)
+    np.testing.assert_array_equal(computed(tmp_path / "m.onnx", x), ran(model, x))
+
+
+def node(op, reads, writes, **attrs):
+    return helper.make_node(op, reads, [writes], **attrs)
+
+
+def of_tensorflow(normalised):
+    """Channels last outside, first within: a convolution between two transpositions, a rectifier, another one, a mean."""
+    nodes = [node("Sub", ["x", "mean"], "c")] if normalised else []
+    nodes += [
+        node("Transpose", ["c" if normalised else "x"], "a", perm=[0, 3, 1, 2]),
+        node("Conv", ["a", "w"], "b", kernel_shape=[3, 3], strides=[2, 2], auto_pad="SAME_UPPER"),
+        node("Transpose", ["b"], "t", perm=[0, 2, 3, 1]),
+        node("Relu", ["t"], "r"),
+        node("Transpose", ["r"], "u", perm=[0, 3, 1, 2]),
+        node("Conv", ["u", "v"], "d", kernel_shape=[1, 1]),
+        node("GlobalAveragePool", ["d"], "p"),
+        node("Squeeze", ["p", "axes"], "y"),
+    ]
+    mean = np.array([0.1, 0.2, 0.3], np.float32)
+    stored = {"w": random((6, 3, 3, 3), 1), "v": random((5, 6, 1, 1), 2), "mean": mean, "axes": np.array([2, 3])}
+    return net(*nodes, stored=stored, shape=("n", 8, 8, 3))
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+def test_image_whose_channels_are_last_is_read_with_channels_second(tmp_path, normalised):
+    x, model = random((1, 8, 8, 3)), of_tensorflow(normalised)
+    onnx.save(model, str(tmp_path / "m.onnx"))
+    checked = read_module(tmp_path / "m.onnx", (1, 3, 8, 8))
+    check_numbers(checked, torch.from_numpy(ran(model, x)), torch.from_numpy(x.transpose(0, 3, 1, 2)))
+    assert checked.input_shape == (1, 3, 8, 8)
+    assert any("channels last" in sentence for sentence in checked.warnings)
+    captured = capture(checked, (1, 3, 8, 8))
+    assert captured.refusal is None or not captured.refusal
+    kinds = [op.kind for op in captured.graph.ops]
+    assert [kind for kind in kinds if kind in ("conv", "relu", "global_avg_pool", "opaque")] == ["conv", "relu", "conv", "global_avg_pool"]
+
+
+def decided(start, twice):
+    """An `If` on whether the shape of a tensor begins with 1, as torch exports a squeeze; both `If`s of a file call what is within alike."""
+
+    def branch(name, *nodes, weights=()):
+        return helper.make_graph(list(nodes), name, [], [onnx.ValueInfoProto(name="inner")], weights)
+
+    factor = numpy_helper.from_array(np.float32([3]), "factor")
+    doubled = branch("then", helper.make_node("Mul", [start, "factor"], ["inner"]), weights=[factor])
+    other = branch("else", helper.make_node("Relu", [start], ["inner"]))
+    return [
+        helper.make_node("Shape", [start], [f"shape_{start}"]),
+        helper.make_node("Gather", [f"shape_{start}", "axis"], [f"size_{start}"]),
+        helper.make_node("Equal", [f"size_{start}", "four"], [f"four_{start}"]),
+        helper.make_node("If", [f"four_{start}"], [twice], then_branch=doubled, else_branch=other),
+    ]
+
+
+@pytest.mark.parametrize("axis", [1, 2])
+def test_branch_that_the_sizes_decide_is_part_of_the_network(tmp_path, axis):
+    nodes = [helper.make_node("Conv", ["x", "w"], ["h"]), *decided("h", "a"), *decided("a", "y")]
+    model = net(*nodes, stored={"w": random((4, 4, 1, 1)), "axis": np.int64(axis), "four": np.int64(4)})
+    same(tmp_path / "m.onnx", model, random((1, 4, 5, 3), 1))
+
+
+def test_branch_that_the_input_decides_is_refused(tmp_path):
+    within = helper.make_graph([helper.make_node("Relu", ["x"], ["inner"])], "g", [], [onnx.ValueInfoProto(name="inner")])
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["m"], keepdims=0),
+        helper.make_node("Cast", ["m"], ["c"], to=TensorProto.BOOL),
+        helper.make_node("If", ["c"], ["y"], then_branch=within, else_branch=within),
+    ]
+    onnx.save(net(*nodes), tmp_path / "m.onnx")
+    with pytest.raises(StretchError, match="decides by what is computed from the inputs"):
+        read_module(tmp_path / "m.onnx")

@@ -1,0 +1,624 @@
+"""A model by name, family, factory or file, its weights, and the shapes of its ends."""
+
+import hashlib
+import http.server
+import pickle
+import subprocess
+import sys
+import threading
+from math import inf
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import timm
+import torch
+import torchvision
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image as image
+from safetensors.torch import save_file
+from torch import nn
+
+from predictors.errors import StretchError, UnknownNameError, UsageError
+from scheduler.bundle.preprocessing import IMAGENET, Preprocessing
+from stretch.export.quantize.images import read_images
+from stretch.network.capture import capture
+from stretch.network.models import model_names
+from stretch.network.models.builder import MAX_SIDE, Builder, End, Size, by_name, named_ends, overlap_weights, resolve_input_shapes
+from stretch.network.models.families import each_family, find_family
+from stretch.network.models.load import load_model, stated_preprocessing
+from stretch.network.models.onnx.moving import Window, nonnegative
+from stretch.network.models.onnx.network import RULES, OnnxSite
+from stretch.network.models.timm import TimmFamily
+from stretch.network.models.tiny import TinyFamily
+from stretch.network.models.torchvision import DetectionFamily, RawDetector, SegmentationFamily, TorchvisionFamily
+from stretch.network.models.weights import check_host, read_weights, settle, trained_weights_file
+from tests.stretch.network.models.onnx.oracle import net, random
+
+
+def same(one, other):
+    pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_equal_seeds_give_equal_weights_and_others_do_not():
+    one, two, other = (load_model("tiny_resnet", weights="none", seed=s).module for s in (3, 3, 4))
+    assert same(one, two)
+    assert not same(one, other)
+
+
+def test_default_weights_of_an_untrained_model_are_random_with_a_warning():
+    model = load_model("tiny_resnet")
+    assert model.weights_source == "random"
+    assert model.warnings == ["`tiny_resnet` has random weights: nobody published trained ones"]
+
+
+def test_file_of_weights_is_loaded(tmp_path):
+    parent = load_model("tiny_resnet", weights="none", seed=7)
+    save_file(parent.module.state_dict(), tmp_path / "w.safetensors")
+    model = load_model("tiny_resnet", weights=str(tmp_path / "w.safetensors"))
+    assert same(parent.module, model.module)
+    assert (model.weights_source, model.weights_detail) == ("file", str(tmp_path / "w.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda w: w.pop("fc.bias"), r"it lacks `fc\.bias`"),
+        (lambda w: w.update(extra=torch.ones(1)), "it has `extra`"),
+        (lambda w: w.update({"fc.bias": torch.ones(3)}), r"`fc\.bias` is \(3,\), the model needs \(10,\)"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused_with_the_first_difference(tmp_path, change, reason):
+    weights = load_model("tiny_resnet", weights="none").module.state_dict()
+    change(weights)
+    save_file(weights, tmp_path / "w.safetensors")
+    with pytest.raises(StretchError, match=reason):
+        load_model("tiny_resnet", weights=str(tmp_path / "w.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "problem"),
+    [
+        ("stretch.network.models.tiny:tiny_resnt", UnknownNameError, r"unknown factory in stretch\.network\.models\.tiny `tiny_resnt`"),
+        ("no_such_package:net", UnknownNameError, "unknown model"),
+        ("not-a-module:net", UnknownNameError, "unknown model"),
+        ("builtins:dict", StretchError, r"returned dict, not a torch\.nn\.Module"),
+        ("builtins:open", StretchError, "cannot be built: "),
+        ("absent.py:net", StretchError, r"there is no file .*absent\.py"),
+    ],
+)
+def test_factory_that_gives_no_module_is_refused(name, kind, problem):
+    with pytest.raises(kind, match=problem) as caught:
+        load_model(name, trust_code=True)
+    assert "tiny_resnt" not in name or caught.value.hint == "did you mean `tiny_resnet`?"
+
+
+@pytest.mark.slow
+def test_current_folder_is_not_searched_for_modules(tmp_path):
+    (tmp_path / "sly.py").write_text("open('ran', 'w')\n")
+    code = "from stretch.network.models import load_model\nload_model('sly:net')"
+    result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "UnknownNameError" in result.stderr
+    assert not (tmp_path / "ran").exists()
+
+
+def test_file_of_code_is_executed_with_trust_alone(tmp_path):
+    (tmp_path / "mynet.py").write_text(
+        f"from pathlib import Path\nfrom torch import nn\nPath({str(tmp_path)!r}, 'ran').touch()\n\n\ndef net():\n    return nn.Conv2d(3, 8, 3)\n"
+    )
+    with pytest.raises(UsageError) as caught:
+        load_model(f"{tmp_path}/mynet.py:net")
+    assert "--trust-code" in caught.value.hint
+    assert not (tmp_path / "ran").exists()
+    model = load_model(f"{tmp_path}/mynet.py:net", trust_code=True)
+    assert model.module.out_channels == 8
+    assert model.weights_source == "given"
+
+
+LATE = "from torch import nn\n\n\ndef net():\n    from {0} import width\n    return nn.Conv2d(3, width, 3)\n"
+EARLY = "from torch import nn\nfrom {0} import width\n\n\ndef net():\n    return nn.Conv2d(3, width, 3)\n"
+
+
+@pytest.mark.parametrize("code", [EARLY, LATE], ids=["when it is read", "when it is called"])
+@pytest.mark.parametrize("beside", ["near_by", "near_package.parts"])
+def test_file_of_code_imports_what_lies_beside_it_and_nothing_of_another_folder(tmp_path, code, beside):
+    before = list(sys.path)
+    for folder, width in (("one", 5), ("two", 7), ("three", 9)):
+        place = tmp_path / folder / f"{beside.replace('.', '/')}.py"
+        place.parent.mkdir(parents=True)
+        place.write_text(f"width = {width}\n")
+        (tmp_path / folder / "net.py").write_text(code.format(beside))
+        assert load_model(f"{tmp_path}/{folder}/net.py:net", trust_code=True).module.out_channels == width
+        assert sys.path == before
+    (tmp_path / "four").mkdir()
+    (tmp_path / "four" / "net.py").write_text(code.format(beside))
+    with pytest.raises(StretchError, match="near"):
+        load_model(f"{tmp_path}/four/net.py:net", trust_code=True)
+    assert sys.path == before
+
+
+def test_onnx_file_may_have_random_weights_or_those_of_another_file(tmp_path):
+    path, weight = tmp_path / "net.onnx", random((5, 3, 3, 3))
+    conv = onnx.helper.make_node("Conv", ["x", "w"], ["y"], name="conv", pads=[1, 1, 1, 1])
+    onnx.save(net(conv, stored={"w": weight}, shape=("batch", 3, 20, 16)), str(path))
+    bare = load_model(str(path), weights="none")
+    assert bare.weights_source == "random"
+    assert not torch.equal(bare.module.conv.weight, torch.from_numpy(weight))
+    save_file(bare.module.state_dict(), tmp_path / "w.safetensors")
+    model = load_model(str(path), weights=str(tmp_path / "w.safetensors"))
+    assert same(model.module, bare.module)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, 10**30])
+def test_seed_that_is_none_is_a_usage_error(seed):
+    with pytest.raises(UsageError, match=f"the seed {seed} is none"):
+        load_model("tiny_resnet", weights="none", seed=seed)
+
+
+MANY = """
+from pathlib import Path
+Path({marker!r}).touch()
+def small(width=8): ...
+def _private(): ...
+def needs(width): ...
+def named(*, width): ...
+class Net: ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "hint"),
+    [
+        (MANY, "mymodel.py:FUNCTION`; it has small, Net"),
+        ("def make(): ...\n", "mymodel.py:make`"),
+        ("x = 1\n", "mymodel.py:FUNCTION`; it has none"),
+    ],
+)
+def test_file_alone_suggests_its_functions_without_running_it(tmp_path, body, hint):
+    path = tmp_path / "mymodel.py"
+    path.write_text(body.replace("{marker!r}", repr(str(tmp_path / "ran"))))
+    with pytest.raises(UsageError, match="name the function or class") as caught:
+        load_model(str(path))
+    assert hint in caught.value.hint
+    assert "write `" in caught.value.hint
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(("content", "reason"), [(None, "there is no file"), (b"def :", "no Python code"), (b"\0", "no Python code")])
+def test_file_that_is_none_or_no_code_is_refused(tmp_path, content, reason):
+    path = tmp_path / "mymodel.py"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(StretchError, match=reason):
+        load_model(str(path))
+
+
+CONTENT = b"weights" * 1000
+
+
+@pytest.fixture
+def no_proxy(monkeypatch):
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def server(tmp_path, no_proxy):
+    """Address of a local web server of one folder."""
+    folder = tmp_path / "served"
+    folder.mkdir()
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def __init__(self, *args):
+            super().__init__(*args, directory=str(folder))
+
+        def log_message(self, *args):
+            """Keep quiet."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
+        thread = threading.Thread(target=running.serve_forever)
+        thread.start()
+        yield folder, f"http://127.0.0.1:{running.server_port}"
+        running.shutdown()
+        thread.join()
+
+
+def named(content):
+    """File name that carries the content's hash, as torchvision's do."""
+    return f"net-{hashlib.sha256(content).hexdigest()[:8]}.pth"
+
+
+def test_file_is_fetched_once_and_then_found(server, tmp_path):
+    folder, address = server
+    name = named(CONTENT)
+    (folder / name).write_bytes(CONTENT)
+    path = trained_weights_file(f"{address}/{name}", tmp_path / "hub")
+    assert path.read_bytes() == CONTENT
+    (folder / name).unlink()
+    assert trained_weights_file(f"{address}/{name}", tmp_path / "hub") == path
+
+
+def test_file_with_another_hash_or_none_is_refused_and_nothing_is_left(server, tmp_path):
+    folder, address = server
+    (folder / named(CONTENT)).write_bytes(CONTENT + b"!")
+    for name, says in ((named(CONTENT), "wrong hash"), ("absent.pth", "cannot be fetched: File not found")):
+        with pytest.raises(OSError, match=says):
+            trained_weights_file(f"{address}/{name}", tmp_path / "hub")
+        assert list((tmp_path / "hub").iterdir()) == []
+
+
+def test_host_that_does_not_resolve_is_an_os_error(no_proxy):
+    with pytest.raises(OSError, match=r"weights\.invalid cannot be reached"):
+        check_host("weights.invalid")
+
+
+TENSORS = {"conv.weight": torch.arange(4.0), "bn.num_batches_tracked": torch.tensor(3)}
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda t: t, lambda t: {"state_dict": t, "epoch": 3}, lambda t: {"model": {f"module.{k}": v for k, v in t.items()}}]
+)
+def test_checkpoint_is_read_plain_nested_or_from_data_parallel_training(tmp_path, wrap):
+    torch.save(wrap(TENSORS), tmp_path / "net.pth")
+    read = read_weights(tmp_path / "net.pth")
+    assert read.keys() == TENSORS.keys()
+    assert torch.equal(read["conv.weight"], TENSORS["conv.weight"])
+
+
+class Evil:
+    """Would create a file when unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+@pytest.mark.parametrize("save", [torch.save, lambda thing, path: path.write_bytes(pickle.dumps(thing))])
+def test_checkpoint_that_carries_code_is_refused_and_not_run(tmp_path, save):
+    save({"w": Evil(tmp_path / "ran")}, tmp_path / "net.pth")
+    with pytest.raises(StretchError, match="is no weights file: it is damaged, or holds more than tensors"):
+        read_weights(tmp_path / "net.pth")
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("name", ["net.pth", "net.safetensors"])
+def test_truncated_or_missing_file_is_refused(tmp_path, name):
+    path = tmp_path / name
+    with pytest.raises(StretchError, match=rf"there is no weights file .*{name}"):
+        read_weights(path)
+    (save_file if name.endswith("safetensors") else torch.save)(TENSORS, path)
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(StretchError, match="is no weights file"):
+        read_weights(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ({"w": torch.tensor([1.0, float("nan")])}, "weight `w` .* not finite"),
+        ({"w": torch.eye(3).to_sparse()}, "weight `w` .* is sparse_coo, weights are dense"),
+        ({"w": torch.ones(3, dtype=torch.complex64)}, "weight `w` .* holds complex64"),
+        ({"w": torch.ones(3, dtype=torch.bool)}, "weight `w` .* holds bool"),
+        ({"w": torch.ones(1).expand(1 << 40)}, "weight `w` .* fewer numbers than its shape"),
+        ({"bn.running_var": torch.tensor([1.0, -1e-3])}, "weight `bn.running_var` .* is a variance and has negative numbers"),
+        *[(content, "holds no tensors by name") for content in ({}, [1, 2], {"a": "text"})],
+    ],
+)
+def test_file_that_holds_something_else_than_weights_is_refused(tmp_path, content, problem):
+    torch.save(content, tmp_path / "net.pth")
+    with pytest.raises(StretchError, match=problem):
+        read_weights(tmp_path / "net.pth")
+
+
+PATH = Path("net.onnx")
+
+
+def stating(*stated):
+    """The inputs of a file that states these names and axes."""
+    return named_ends(PATH, [End(name, sizes) for name, sizes in stated])
+
+
+TWO = [("a:0", [Size(1, "n"), Size(3, fixed=True), Size(8)]), ("b", [Size(1, "n"), Size(4)])]
+
+
+@pytest.mark.parametrize(
+    ("requested", "problem"),
+    [
+        ((1, 3, 8), "one shape is given, net.onnx has 2 inputs, `a:0`, `b`"),
+        ([(1, 3, 8)] * 3, "3 shapes are given, net.onnx has 2 inputs"),
+        ({"c": (1, 4)}, "net.onnx has no input `c`"),
+        ({"b": (1, 4, 4)}, "the input `b` of net.onnx has 2 axes, a shape of 3 is given"),
+        ({"a_0": (1, 4, 8)}, "the input `a:0` of net.onnx has 3 along axis 1, 4 is given"),
+        ({"a_0": (2, 3, 8), "b": (3, 4)}, "the size `n` of net.onnx is 2 in its input `a:0` and 3 in `b`"),
+        ({"a_0": (2, 3, 8), "a:0": (2, 3, 8)}, "the input `a:0` of net.onnx has two shapes"),
+        ({"b": (0, 4)}, "the input `b` has"),
+        ({"b": "1x4"}, "the input `b` has"),
+    ],
+)
+def test_shape_that_does_not_fit_the_file_is_refused_in_one_sentence(requested, problem):
+    with pytest.raises(UsageError, match=problem) as caught:
+        resolve_input_shapes(PATH, stating(*TWO), requested)
+    assert caught.value.hint
+
+
+def test_shapes_are_asked_for_by_the_names_of_the_file_or_of_the_arguments():
+    ends = stating(*TWO)
+    for name in ("a:0", "a_0"):
+        assert resolve_input_shapes(PATH, ends, {name: (5, 3, 9)}) == {"a_0": (5, 3, 9), "b": (5, 4)}
+    assert resolve_input_shapes(PATH, ends[1:], {"b": (2, 4)}) == resolve_input_shapes(PATH, ends[1:], (2, 4)) == {"b": (2, 4)}
+    assert resolve_input_shapes(PATH, stating(("x", None)), (2, 4)) == {"x": (2, 4)}
+
+
+def test_results_have_their_names_and_one_has_none():
+    builder = Builder((1,))
+    assert by_name(builder, [("y", 1)]) == 1
+    assert by_name(builder, [("y", 1), ("z:0", 2), ("y", 3)]) == {"y": 1, "z:0": 2, "y_1": 3}
+
+
+@pytest.mark.representatives(4)
+@pytest.mark.parametrize("name", TinyFamily().names())
+@pytest.mark.parametrize("kind", ["noise", "grey", "photograph-like"])
+def test_activations_neither_explode_nor_vanish(name, kind):
+    torch.manual_seed(0)
+    module = TinyFamily().build(name)
+    settle(module, TinyFamily().input_shape(name), torch.Generator().manual_seed(0))
+    shape = (4, *TinyFamily().input_shape(name)[1:])
+    images = {
+        "noise": torch.randn(shape),
+        "grey": torch.rand(shape[0], 1, 1, 1).expand(shape),
+        "photograph-like": nn.functional.interpolate(torch.randn(*shape[:2], 4, 4), size=shape[2:], mode="bilinear"),
+    }[kind]
+    largest = []
+    for layer in module.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            layer.register_forward_hook(lambda _, __, out: largest.append(out.abs().max().item()))
+    with torch.no_grad():
+        module(images)
+    assert all(0.01 < value < 100 for value in largest), largest
+
+
+def test_layer_that_begins_as_zeros_shows_what_it_reads():
+    module = nn.Sequential(nn.Linear(64, 3), nn.Linear(3, 3))
+    nn.init.zeros_(module[0].weight)
+    kept = module[1].weight.clone()
+    settle(module, (1, 64), torch.Generator().manual_seed(0))
+    assert module[0].weight.std().item() == pytest.approx(1 / 8, rel=0.2)
+    assert torch.equal(module[1].weight, kept)
+
+
+@pytest.fixture(scope="module", params=[(500, 375), (330, 640)], ids=str)
+def picture(request, tmp_path_factory):
+    """A picture with smooth and sharp parts."""
+    width, height = request.param
+    rng = np.random.default_rng(0)
+    small = image.fromarray(rng.integers(0, 256, (height // 8, width // 8, 3), np.uint8)).resize((width, height))
+    pixels = np.clip(np.asarray(small, np.float64) + rng.normal(0, 10, (height, width, 3)), 0, 255).astype(np.uint8)
+    file = tmp_path_factory.mktemp("picture") / "a.png"
+    image.fromarray(pixels).save(file)
+    return file
+
+
+def test_squashed_pictures_are_timms(picture):
+    from timm.data import create_transform, resolve_data_config
+
+    name = next(n for n in timm.list_models() if (c := timm.get_pretrained_cfg(n)) and c.crop_mode == "squash" and c.input_size[1] < 300)
+    config = timm.get_pretrained_cfg(name).to_dict()
+    expected = create_transform(**resolve_data_config(pretrained_cfg=config))(image.open(picture)).numpy()[None]
+    [result] = read_images(picture, TimmFamily().input_shape(name), TimmFamily().preprocessing(name))
+    assert np.abs(result - expected).max() < 1e-5
+
+
+def test_cifar_networks_read_whole_pictures():
+    assert load_model("resnet20_cifar10", weights="none").preprocessing.crop == 1.0
+    assert load_model("tiny_resnet", weights="none").preprocessing == IMAGENET
+
+
+def own(preprocessing):
+    module = nn.Identity()
+    module.preprocessing = preprocessing
+    return module
+
+
+@pytest.mark.parametrize("stated", [{"mean": (0.5, 0.5, 0.5), "crop": 1}, Preprocessing((0.5, 0.5, 0.5), crop=1.0)])
+def test_own_module_states_its_own(stated):
+    assert stated_preprocessing(own(stated), "mine") == Preprocessing((0.5, 0.5, 0.5), crop=1.0)
+
+
+@pytest.mark.parametrize("stated", ["imagenet", {"mean": 0.5}, {"deviation": (1, 1, 1)}, {"std": (1, 0, 1)}])
+def test_what_cannot_be_used_is_one_sentence(stated):
+    with pytest.raises(StretchError, match="the `preprocessing` of `mine` cannot be used"):
+        stated_preprocessing(own(stated), "mine")
+
+
+def test_every_family_lists_each_name_once_and_is_found_by_it():
+    listed = {key: (family, family.names()) for key, family in each_family()}
+    assert {"torchvision", "timm", "tiny"} <= set(listed)
+    for family, names in listed.values():
+        assert len(set(names)) == len(names) > 0
+        assert family.checked() <= set(names)
+        result, name = find_family(family.prefix + names[0])
+        assert (type(result), name) == (type(family), names[0])
+    assert find_family("timm:no_such_net") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "absent"),
+    [
+        ("tiny_resnet", ["torchvision", "timm", "torch._dynamo"]),
+        ("resnet20_cifar10", ["torchvision", "timm", "torch._dynamo"]),
+        ("resnet18", ["timm"]),
+        ("stretch.network.models.tiny:tiny_vgg", ["torchvision", "timm", "torch._dynamo"]),
+    ],
+)
+@pytest.mark.slow
+def test_model_brings_no_library_that_it_is_not_made_of(name, absent):
+    code = (
+        "import sys; from stretch.stages.network import read_network\n"
+        f"read_network({name!r}, weights='none')\n"
+        f"print(sorted(set(sys.modules) & set({absent!r})))"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "[]", done.stdout + done.stderr
+
+
+NAMES = DetectionFamily().names()
+
+
+def test_names_are_those_of_torchvision():
+    assert torchvision.models.list_models(module=torchvision.models.detection) == NAMES
+
+
+@pytest.mark.representatives(4)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_detector_is_built_and_says_what_is_left_out(name):
+    with torch.device("meta"):
+        module = DetectionFamily().build(name)
+    assert isinstance(module, RawDetector)
+    assert "is taken from the picture to" in module.warnings[0]
+    assert DetectionFamily().input_shape(name)[:2] == (1, 3)
+
+
+@pytest.mark.parametrize("name", ["ssdlite320_mobilenet_v3_large", "fasterrcnn_mobilenet_v3_large_320_fpn"])
+def test_results_are_those_of_the_detectors_own_parts(name):
+    torch.manual_seed(0)
+    detector = torchvision.models.get_model(name, weights=None, weights_backbone=None).eval()
+    x = torch.randn(1, 3, 64, 64)
+    with torch.no_grad():
+        maps, got = list(detector.backbone(x).values()), RawDetector(detector, name)(x)
+        if hasattr(detector, "head"):
+            want = detector.head(maps)
+            assert got.keys() == want.keys()
+            assert all(torch.equal(got[key], want[key]) for key in want)
+        else:
+            objectness, boxes = detector.rpn.head(maps)
+            assert all(torch.equal(a, b) for a, b in zip(got["objectness"] + got["boxes"], objectness + boxes, strict=True))
+            assert all(torch.equal(a, b) for a, b in zip(got["maps"], maps, strict=True))
+
+
+@pytest.mark.slow
+def test_detector_is_captured_with_the_names_of_its_results():
+    module = DetectionFamily().build("ssdlite320_mobilenet_v3_large").eval()
+    captured = capture(module, (1, 3, 64, 64), "net")
+    assert {result.key for result in captured.returned.results} == {"bbox_regression", "cls_logits"}
+
+
+@pytest.mark.representatives(3)
+@pytest.mark.parametrize("name", SegmentationFamily().names())
+def test_module_has_the_weights_that_are_published(name):
+    with torch.device("meta"):
+        state_dict = SegmentationFamily().build(name).state_dict()
+        published = torchvision.models.get_model(name, weights=None, weights_backbone=None, aux_loss=True if "lraspp" not in name else None)
+    assert state_dict.keys() == published.state_dict().keys()
+    assert ("aux_classifier.0.weight" in state_dict) == ("lraspp" not in name)
+
+
+def test_input_and_preprocessing_are_those_of_the_default_weights():
+    family = SegmentationFamily()
+    assert family.input_shape("fcn_resnet50") == (1, 3, 520, 520)
+    assert family.preprocessing("fcn_resnet50").mean == (0.485, 0.456, 0.406)
+
+
+def test_prefixed_name_builds_timms_model_with_its_input_size():
+    model = load_model("timm:test_resnet", weights="none")
+    assert type(model.module).__module__.startswith("timm.")
+    assert model.input_shape == (1, 3, 160, 160)
+    assert model.weights_source == "random"
+
+
+def test_model_without_published_weights_has_no_default_weights():
+    name = next(name for name in TimmFamily().names() if not timm.is_model_pretrained(name))
+    assert TimmFamily().default_weights(name) is None
+    assert f"timm:{name}" in dict(model_names("timm:*"))
+
+
+@pytest.mark.parametrize("name", TinyFamily().names())
+def test_network_is_small_and_gives_ten_finite_scores(name):
+    model = load_model(name, weights="none")
+    assert sum(p.numel() for p in model.module.parameters()) <= 500_000
+    assert max(model.input_shape) <= 64
+    with torch.no_grad():
+        scores = model.module(torch.randn(2, *model.input_shape[1:]))
+    assert scores.shape == (2, 10)
+    assert torch.isfinite(scores).all()
+
+
+@pytest.mark.parametrize("name", ["vit_b_16", "vit_h_14"])
+def test_table_of_positions_has_the_size_of_the_default_weights(name):
+    size = TorchvisionFamily().input_shape(name)[-1]
+    with torch.device("meta"):
+        assert TorchvisionFamily().build(name).image_size == size
+
+
+def test_default_weights_in_the_hub_folder_are_used_without_a_network(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.hub, "_hub_dir", str(tmp_path))
+    weights = torchvision.models.get_model_weights("mobilenet_v3_small").DEFAULT
+    parent = load_model("mobilenet_v3_small", weights="none", seed=5).module
+    (tmp_path / "checkpoints").mkdir()
+    torch.save(parent.state_dict(), tmp_path / "checkpoints" / weights.url.rpartition("/")[2])
+    model = load_model("mobilenet_v3_small")
+    assert (model.weights_source, model.warnings) == ("default", [])
+    assert model.weights_detail == f"torchvision {weights}"
+    assert torch.equal(model.module.classifier[0].weight, parent.classifier[0].weight)
+
+
+def test_tensor_that_is_too_large_is_refused_without_being_made():
+    b = Builder((1, 64, 64, 64))
+    with pytest.raises(StretchError, match="elements, 1 to"):
+        b.method("repeat", b.input, 1, 64, 64, 64)
+
+
+@pytest.mark.parametrize("name", ["graph", "train", "forward", ".", "0.0", "x." * 99 + "y", "offset", 'a").b', "a\n.b", "-"])
+def test_names_never_hide_what_torch_needs(name):
+    b = Builder((1, 3))
+    x = b.call(torch.add, b.input, b.add_tensor(np.ones(3, np.float32), "offset"))
+    finish = b.finish(b.module(nn.Linear(3, 2), x, name), "Net")
+    assert finish(torch.zeros(1, 3)).shape == (1, 2)
+    assert finish.train().eval().graph is not None
+
+
+SHAPE = (1, 3, 7, 6)
+
+
+def test_groups_that_do_not_fit_are_refused():
+    b = Builder(SHAPE)
+    with pytest.raises(StretchError, match="its 2 groups of weights"):
+        RULES["Conv"](OnnxSite([b.input, np.zeros((4, 3, 1, 1), np.float32)], "Conv", "c", {"group": 2}, 1, 22, b))
+
+
+def window(x, before=(0, 0), behind=(0, 0)):
+    return Window(x, (3, 3), (1, 1), (1, 1), before, behind)
+
+
+def test_padding_by_another_number_stays():
+    b = Builder(SHAPE)
+    x = window(b.input, (1, 1), (1, 1)).pad(b, 2.0)
+    assert window(x).merge_padding(0.0) == window(x)
+    low = window(b.input, (1, 0), (0, 2)).pad(b, -3.4e38)
+    assert window(low, behind=(1, 0)).merge_padding(-inf) == window(b.input, (1, 0), (1, 2))
+
+
+def test_input_is_not_below_zero_only_where_that_is_said():
+    b = Builder(SHAPE)
+    assert nonnegative(b.input, b, of_input=True)
+    assert not nonnegative(b.input, b, of_input=False)
+    assert nonnegative(b.call(torch.relu, b.input), b, of_input=False)
+    assert not nonnegative(b.call(torch.cat, [b.input, b.call(torch.relu, b.input)], 1), b, of_input=False)
+    assert not nonnegative(b.add_tensor(np.ones(3, np.float32), "one"), b, of_input=True)
+
+
+@given(st.lists(st.floats(-2, 8, width=32), min_size=1, max_size=9), st.integers(1, 6))
+def test_pixels_between_others_are_those_of_numpy(places, old):
+    built = overlap_weights(np.array(places), old)
+    values = np.random.default_rng(0).normal(size=old)
+    np.testing.assert_allclose(built @ values, np.interp(places, np.arange(old), values), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(built.sum(1), 1, rtol=1e-5)
+
+
+def test_matrix_that_would_be_too_large_is_refused():
+    with pytest.raises(StretchError, match="coordinates that torch has not"):
+        overlap_weights(np.zeros(MAX_SIDE + 1), 2)

@@ -1,0 +1,277 @@
+"""Archives of torch.export: the network, numbers and names are those of the module, and nothing is read without trust."""
+
+import collections
+import dataclasses
+import warnings
+import zipfile
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from predictors.errors import StretchError, UsageError
+from stretch.network.capture import capture
+from stretch.network.models.load import load_model
+from stretch.network.models.pt2 import read_module
+from stretch.network.models.tiny import tiny_resnet
+from stretch.stages.network import read_graph
+from stretch.train.prepare import replace_head
+from tests.stretch.network.capture.patterns import Calling
+from tests.stretch.network.models.onnx import oracle
+from tests.stretch.several import assert_equal
+
+
+def save(path, module, shape, decomposed=False, dtype=torch.float32, **more):
+    """Export a module and save it; gives the path."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.export.export(module, (torch.zeros(shape, dtype=dtype),), **more)
+        torch.export.save(program.run_decompositions() if decomposed else program, path)
+    return path
+
+
+def check_numbers(result, module, shape):
+    """Assert that a network computes what the module does."""
+    oracle.check_numbers(result, module, torch.from_numpy(oracle.random(shape)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["densenet121", "googlenet", "shufflenet_v2_x0_5", "convnext_tiny", "timm:vit_tiny_patch16_224", "timm:mobilevit_xxs"]
+)
+def test_network_computes_what_the_module_does_and_is_captured_like_it(tmp_path, name):
+    loaded = load_model(name, weights="none")
+    shape = loaded.input_shape if "vit" in name else (1, 3, 64, 64)
+    module = read_module(save(tmp_path / "m.pt2", loaded.module, shape))
+    check_numbers(module, loaded.module, shape)
+    kinds = [collections.Counter(op.kind for op in capture(item, shape).graph.ops) for item in (loaded.module, module)]
+    # layers of training are left out of an exported network in evaluation mode
+    for kind in ("identity", "stochastic_depth"):
+        del kinds[0][kind]
+    assert kinds[0] == kinds[1]
+
+
+class Calls(nn.Module):
+    """Functions, methods and stored tensors of many kinds."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3, padding="same", dilation=2)
+        self.up = nn.ConvTranspose2d(8, 4, 3, 2, 1, 1, groups=2)
+        self.norm = nn.LayerNorm(4)
+        self.group = nn.GroupNorm(2, 8)
+        self.slopes = nn.PReLU(8)
+        self.register_buffer("offset", torch.arange(4.0), persistent=False)
+        self.gamma = nn.Parameter(torch.full((4, 1, 1), 0.5))
+
+    def forward(self, x):
+        x = self.slopes(self.group(self.conv(x)))
+        left, right = x.chunk(2, 1)
+        x = torch.cat([right, left, x[:, 2:6]], 1)[:, :8]
+        x = F.interpolate(F.pad(x, (1, 2, 0, 1)), scale_factor=2)
+        x = F.max_pool2d(x, 3, 2, 1) + F.avg_pool2d(x, 2)
+        x = F.hardswish(x) * F.silu(x) - F.gelu(x, approximate="tanh") / 2
+        x = self.up(x).clamp(-3, 3) * self.gamma
+        x = self.norm(x.permute(0, 2, 3, 1)) + self.offset + torch.tensor([1.5])
+        n, h, w, c = x.shape
+        x = x.reshape(n, h * w, c).transpose(1, 2)
+        x = F.scaled_dot_product_attention(x, x, x)
+        return torch.softmax(x.sum(-1), -1) * torch.arange(4, dtype=torch.float32)
+
+
+@pytest.mark.representatives(1)
+@pytest.mark.parametrize("decomposed", [False, True])
+def test_calls_of_every_kind_compute_what_they_did_and_are_captured(tmp_path, decomposed):
+    module, shape = Calls().eval(), (1, 3, 8, 7)
+    result = read_module(save(tmp_path / "m.pt2", module, shape, decomposed))
+    check_numbers(result, module, shape)
+    assert capture(result, shape).graph.by_name["conv"].kind == "conv"
+    assert {key for key in result.state_dict() if "lifted" not in key} == {*module.state_dict(), "offset"}
+
+
+def trained():
+    """Layers with another result while they are trained; their input is called `input`, which torch renames."""
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Dropout(0.5))
+
+
+def test_network_that_was_exported_in_training_is_taken_in_evaluation(tmp_path):
+    module, shape = trained(), (2, 3, 6, 5)
+    result = read_module(save(tmp_path / "m.pt2", module.train(), shape))
+    check_numbers(result, module.eval(), shape)
+    assert [op.kind for op in capture(result, shape).graph.ops][1:] == ["conv", "batch_norm", "flatten", "dropout"]
+
+
+def test_weights_of_the_module_are_weights_of_its_archive(tmp_path):
+    module, other, shape = trained().eval(), trained().eval(), (2, 3, 6, 5)
+    torch.save(other.state_dict(), tmp_path / "w.pth")
+    path = save(tmp_path / "m.pt2", module, shape)
+    check_numbers(load_model(str(path), weights=str(tmp_path / "w.pth"), trust_code=True).module, other, shape)
+
+
+@pytest.mark.slow
+def test_layers_are_layers_again_so_that_weights_are_drawn_anew_and_the_head_is_replaced(tmp_path):
+    path = save(tmp_path / "m.pt2", tiny_resnet().eval(), (1, 3, 32, 32))
+    loaded, again = (load_model(str(path), weights=weights, trust_code=True).module for weights in ("default", "none"))
+    trained, drawn = loaded.state_dict(), again.state_dict()
+    assert not any(torch.equal(trained[key], drawn[key]) for key in trained if key.endswith(("conv1.weight", "running_mean", "fc.weight")))
+    changed = replace_head(capture(loaded, (1, 3, 32, 32)), 3, 0)
+    assert changed.graph.by_name[changed.graph.output].shape == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (lambda: nn.Conv2d(4, 6, (3, 2), (2, 1), (1, 0), groups=2), (2, 4, 6, 5)),
+        (lambda: nn.Conv2d(4, 6, 3, padding="same", dilation=2, bias=False), (2, 4, 6, 5)),
+        (lambda: nn.Conv1d(4, 6, 3, 2, 1), (2, 4, 9)),
+        (lambda: nn.ConvTranspose2d(4, 6, 3, 2, 1, 1, groups=2), (1, 4, 5, 4)),
+        (lambda: nn.BatchNorm2d(4, eps=0.01), (2, 4, 6, 5)),
+        (lambda: nn.Linear(5, 3, bias=False), (2, 7, 5)),
+        (lambda: nn.LayerNorm((6, 5)), (2, 4, 6, 5)),
+        (lambda: nn.GroupNorm(2, 4, eps=0.1), (2, 4, 6, 5)),
+        (lambda: nn.PReLU(4), (2, 4, 6, 5)),
+    ],
+)
+def test_layer_comes_back_as_it_was(tmp_path, make, shape):
+    module = nn.ModuleDict({"own": make()})
+    module.forward = lambda x: module["own"](x)
+    for tensor in module.state_dict().values():
+        tensor.copy_(torch.rand(tensor.shape) + 0.1)
+    result = read_module(save(tmp_path / "m.pt2", module.eval(), shape))
+    check_numbers(result, module, shape)
+    assert repr(result.get_submodule("own")) == repr(module["own"])
+
+
+def test_open_sizes_are_worked_out_for_the_input_that_is_given(tmp_path):
+    def halves(x):
+        n, c, h, w = x.shape
+        return x.reshape(n, c, h * w)[:, :, : h * (w // 2)].reshape(n, -1)
+
+    dim = torch.export.Dim
+    dynamic = {"x": {0: dim("n", max=64), 2: dim("h", max=64), 3: dim("w", max=64)}}
+    path = save(tmp_path / "m.pt2", Calling(halves), (2, 3, 6, 8), dynamic_shapes=dynamic)
+    assert read_module(path).input_shape == (1, 3, 6, 8)
+    for shape in ((1, 3, 6, 8), (1, 3, 5, 9), (4, 3, 2, 2)):
+        result = read_module(path, shape)
+        check_numbers(result, halves, shape)
+        capture(result, result.input_shape)
+
+
+def test_size_that_was_fixed_at_export_is_no_other(tmp_path):
+    path = save(tmp_path / "m.pt2", trained().eval(), (2, 3, 6, 5))
+    with pytest.raises(UsageError, match=r"has 2 along axis 0, 1 is given"):
+        read_module(path, (1, 3, 6, 5))
+
+
+def test_network_of_one_image_alone_is_predicted_as_the_module_is(tmp_path):
+    def shuffled(x, layers):
+        x = layers(x)
+        return x.view(1, 2, 4, *x.shape[2:]).transpose(1, 2).reshape(x.shape)
+
+    module = Calling(shuffled, nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))).eval()
+    path = save(tmp_path / "m.pt2", module, (1, 3, 8, 8))
+    assert read_graph(str(path), trust_code=True).graph.macs == capture(module, (1, 3, 8, 8)).graph.macs
+
+
+def test_half_precision_is_computed_in_single(tmp_path):
+    cast = Calling(lambda x, conv: conv(x + torch.tensor([1.5], dtype=torch.float16)).float().half() * 2, nn.Conv2d(3, 2, 1)).half()
+    module = read_module(save(tmp_path / "m.pt2", cast, (1, 3, 4, 4), dtype=torch.float16))
+    assert {tensor.dtype for tensor in module.state_dict().values()} == {torch.float32}
+    assert module(torch.zeros(1, 3, 4, 4)).dtype == torch.float32
+    capture(module, (1, 3, 4, 4))
+
+
+class Returning(nn.Module):
+    """Returns all that a network may: what it computes, an input, a weight, numbers, nothing, in containers of every kind."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.full((3,), 2.0))
+
+    def forward(self, left, *, right):
+        y = left * self.scale + right
+        return {"y": y, 3: [y.relu(), (left, None)], "more": collections.OrderedDict(scale=self.scale, size=y.shape[0], half=0.5)}
+
+
+def test_everything_that_a_module_returns_is_returned_in_its_containers(tmp_path):
+    module, left, right = Returning().eval(), torch.randn(2, 3), torch.randn(2, 3)
+    torch.export.save(torch.export.export(module, (left,), {"right": right}), tmp_path / "m.pt2")
+    result = read_module(tmp_path / "m.pt2")
+    assert (result.input_shape, result.warnings) == ({"left": (2, 3), "right": (2, 3)}, [])
+    with torch.no_grad():
+        got, want = result(left, right=right), module(left, right=right)
+    want["more"] = dict(want["more"])
+    assert_equal(got, want)
+    captured = capture(result, result.input_shape)
+    assert [key.key for key in captured.returned.results] == ["y", "output_3_0", "output_3_1_0"]
+
+
+def test_tensors_within_a_container_and_numbers_are_inputs_and_constants(tmp_path):
+    class Net(nn.Module):
+        def forward(self, pair, factor):
+            return (pair["a"] + pair["b"]) * factor
+
+    pair = {"a": torch.ones(2, 3), "b": torch.ones(2, 3)}
+    torch.export.save(torch.export.export(Net(), (pair, 3)), tmp_path / "m.pt2")
+    result = read_module(tmp_path / "m.pt2")
+    assert list(result.input_shape.values()) == [(2, 3), (2, 3)]
+    assert_equal(result(*pair.values()), Net()(pair, 3))
+
+
+def test_input_of_words_is_refused_as_that_of_a_module_is(tmp_path):
+    torch.export.save(torch.export.export(nn.Embedding(5, 3), (torch.zeros(1, 4, dtype=torch.int64),)), tmp_path / "m.pt2")
+    with pytest.raises(UsageError, match="takes whole numbers as its input `input`, and inputs are real numbers here"):
+        read_module(tmp_path / "m.pt2")
+
+
+def test_whole_numbers_that_become_reals_at_once_are_reals(tmp_path):
+    picture = Calling(lambda x: (x.float() / 255).relu())
+    module = read_module(save(tmp_path / "m.pt2", picture, (1, 3, 4, 4), dtype=torch.uint8))
+    assert any("is of type uint8 and becomes reals at once" in sentence for sentence in module.warnings)
+    check_numbers(module, picture, (1, 3, 4, 4))
+
+
+def test_archive_is_not_opened_without_trust(tmp_path):
+    path = tmp_path / "m.pt2"
+    path.write_bytes(b"never read")
+    with pytest.raises(UsageError, match=r"torch\.export\.load can execute what `.*m\.pt2` says") as caught:
+        load_model(str(path))
+    assert "--trust-code" in caught.value.hint
+
+
+def test_class_that_is_returned_and_unknown_is_named(tmp_path):
+    @dataclasses.dataclass
+    class Pair:
+        one: torch.Tensor
+
+    class Net(nn.Module):
+        def forward(self, x):
+            return Pair(x.relu())
+
+    torch.export.register_dataclass(Pair, serialized_type_name="tests.Pair")
+    path = save(tmp_path / "m.pt2", Net(), (1, 2))
+    torch.utils._pytree._deregister_pytree_node(Pair)
+    with pytest.raises(StretchError, match=r"cannot read .*m\.pt2: Deserializing tests\.Pair in pytree is not registered"):
+        read_module(path)
+
+
+def test_damaged_file_is_refused_in_one_sentence_and_nothing_is_printed(tmp_path, capfd):
+    path = save(tmp_path / "m.pt2", trained().eval(), (2, 3, 6, 5))
+    with zipfile.ZipFile(tmp_path / "plain.pt2", "w") as plain:
+        plain.writestr("m/a", "b")
+    content = path.read_bytes()
+    for broken in (
+        b"",
+        b"text",
+        (tmp_path / "plain.pt2").read_bytes(),
+        content[: len(content) // 2],
+        content.replace(b"graph_module", b"grph_module_"),
+    ):
+        path.write_bytes(broken)
+        with pytest.raises(StretchError, match=r"torch\.export\.load cannot read .*m\.pt2: ") as caught:
+            read_module(path)
+        assert "\n" not in caught.value.message
+    with pytest.raises(StretchError, match="there is no such file"):
+        read_module(tmp_path / "absent.pt2")
+    assert capfd.readouterr().err == ""
