@@ -84,7 +84,7 @@ def asked(device=MI9, **changes):
     problem = PlanningProblem.of(GRAPH, device, PlanConfig(**({"processors": ("cpu", "gpu", "dsp")} | LOOSE | changes)))
     choice = choose(problem)
     used = {name for options, _ in choice.result.picks for name in options.processors}
-    return problem, choice, used, unused_processors(problem, choice, sorted(used), makespan_ms(problem, choice.result))
+    return problem, choice, used, unused_processors(choice, sorted(used), choice.makespan_ms)
 
 
 def makespan_ms(problem, result):
