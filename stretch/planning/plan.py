@@ -77,19 +77,15 @@ class PlanningProblem:
         """Return the goal of the exact search."""
         return Goal.of(self.config.parsed_objective, self.device, self.config.processors)
 
-    def space(
-        self, segments: Sequence[Segment], join: JoinKind, arriving: Sequence[int] | None = None, holders: Sequence[str] | None = None
-    ) -> DesignSpace:
-        """The designs of some segments; arguments are those of `DesignSpace`."""
-        config, stretched = self.config, STRETCH in self.config.planned_kinds
-        rules = Rules.of(config)
-        return DesignSpace(
-            segments, config.processors, self.costs, rules, join, arriving, stretched=stretched, kept=config.keep, holders=holders
-        )
+    def space(self, segments: Sequence[Segment], join: JoinKind, arriving: Sequence[int] | None = None) -> DesignSpace:
+        """The designs of some segments; arguments are those of `DesignSpace.of`."""
+        config = self.config
+        kept = config.keep if STRETCH in config.planned_kinds else [segment.name for segment in segments]
+        return DesignSpace.of(segments, config.processors, self.costs, Rules.of(config), join, arriving, kept)
 
-    def stage_space(self, holders: Sequence[str] | None = None, *, merged: bool = False) -> DesignSpace:
+    def stage_space(self, *, merged: bool = False) -> DesignSpace:
         """The designs of its stages, and of runs of them; a join that couples segments is compared with the one that keeps them independent."""
-        space = self.space(self.stages, DEFAULT if self.config.widens else self.config.resolved_join, holders=holders)
+        space = self.space(self.stages, DEFAULT if self.config.widens else self.config.resolved_join)
         return merge_stages(self.backbone, space) if merged and STRETCH in self.config.planned_kinds else space
 
     def with_options(self, **options: Any) -> "PlanningProblem":
@@ -522,13 +518,13 @@ def search_request(problem: PlanningProblem, *, explain: bool = True) -> list[Se
     return searched
 
 
-def _search_spaces(problem: PlanningProblem, *, loss_known: bool, holders: Sequence[str] | None = None) -> list[SearchedSpace]:
+def _search_spaces(problem: PlanningProblem, *, loss_known: bool) -> list[SearchedSpace]:
     """The spaces of a request for all its processors, with the meeting points that designs must have, and the best of them.
 
     With `loss_known` it is known what merged stages lose, so that they need not be kept for the last.
     """
     graph, config, stretched = problem.backbone, problem.config, STRETCH in problem.config.planned_kinds
-    for tried in _stage_spaces(problem, problem.stage_space(holders), loss_known=loss_known):
+    for tried in _stage_spaces(problem, loss_known=loss_known):
         searched = _search(problem, tried.searched, tried.n_meet) if stretched else None
         if searched is not None:
             break
@@ -555,9 +551,10 @@ class _StageSpace(NamedTuple):
     n_meet: int  # Meeting points that designs must have, at least.
 
 
-def _stage_spaces(problem: PlanningProblem, stages: DesignSpace, *, loss_known: bool) -> Iterator[_StageSpace]:
+def _stage_spaces(problem: PlanningProblem, *, loss_known: bool) -> Iterator[_StageSpace]:
     """Return the spaces of the request's attempts at stages, in order."""
     graph, config, stretched = problem.backbone, problem.config, STRETCH in problem.config.planned_kinds
+    stages = problem.stage_space()
     for merged, max_meetings in stage_attempts(config, loss_known=loss_known):
         space = merge_stages(graph, stages) if merged and stretched else stages
         searched = cut_blocks(graph, config, space, merged=merged) if stretched and config.cuts == "blocks" else space
@@ -576,7 +573,7 @@ def _search_fewer_processors(problem: PlanningProblem) -> list[SearchedSpace]:
     for subset in (subset for count in range(2, len(config.processors)) for subset in combinations(config.processors, count)):
         subproblem = replace(problem, config=config.replace_processors(subset))
         if search_coarse(subproblem.stage_space(), *problem.macs, config.n_meet) is None:
-            searched += _search_spaces(subproblem, loss_known=False, holders=config.processors)
+            searched += _search_spaces(subproblem, loss_known=False)
     return searched
 
 

@@ -163,7 +163,7 @@ def _widths(segment: Segment, align: int, rules: Rules) -> list[int]:
 
 def operator_split(graph: OpGraph, stages: Sequence[Segment], costs: Costs, processors: Sequence[str]) -> Timeline:
     """Each kernel-sized part on one processor, or its rows over several, so that all of them together are fastest; no rule binds it."""
-    whole = DesignSpace(stages, processors, costs, Rules({}), stretched=False)
+    whole = DesignSpace.of(stages, processors, costs, Rules({}), kept=[stage.name for stage in stages])
     backbone = backbone_of(graph).graph
     search_result = search_exact(PartSpace(backbone, whole, single=True).mixed(("rows",)), 0, backbone.macs, 0)
     assert search_result is not None  # every part may stay whole

@@ -182,7 +182,7 @@ def test_segments_begin_and_end_at_every_block_of_their_stage():
 
 def test_stages_that_are_kept_are_in_no_stretched_segment():
     space = make_space(CUTTING_GRAPH, **FREE)
-    space.kept = frozenset({"s1"})
+    space = replace(space, kept=frozenset({"s1"}))
     cut = cut_blocks(CUTTING_GRAPH, PlanConfig(), space, merged=True)
     assert not any("s1" in name for name in names(cut) if name != "s1")
     assert "stem" in names(cut)
@@ -213,7 +213,7 @@ def test_predicted_makespan_of_cut_segments_is_that_of_the_design():
 
 
 def builder(space):
-    return lambda arriving: DesignSpace(space.segments, space.processors, space.costs, space.rules, "concat", arriving)
+    return lambda arriving: DesignSpace.of(space.segments, space.processors, space.costs, space.rules, "concat", arriving)
 
 
 @pytest.mark.representatives(1)

@@ -391,7 +391,7 @@ def test_every_way_along_paths_takes_what_the_timeline_says(kind, count):
     graph = joined([f"p{i}_{i}" for i in range(count)], kind, *ops)
     segment = cut_segment(graph, "s1", "x", "end")
     config = PlanConfig(processors=processors).resolve(device)
-    space = DesignSpace([segment], processors, Costs(LatencyPredictor(device), config.precision), Rules.of(config))
+    space = DesignSpace.of([segment], processors, Costs(LatencyPredictor(device), config.precision), Rules.of(config))
     every_way = path_candidates(space, segment)
     assert {options.processors for options in every_way} == {order for n in (2, 3) for order in permutations(processors, n)}
     for options in every_way:
