@@ -28,7 +28,7 @@ from stretch.planning.search import exact
 from stretch.planning.search.goal import Goal, loss_of, search_best
 from stretch.planning.search.layers import TIE
 from stretch.planning.search.parts import without_stretched
-from stretch.planning.search.space import DesignSpace, Rules, evenly_spaced
+from stretch.planning.search.space import DesignSpace, Rules, Totals, evenly_spaced
 
 #: What may be weighed, in the order in which designs are searched for: the first of those asked for is made least, the others are bounded.
 CRITERIA = ("latency", "energy", "macs", "agreement", "accuracy", "memory")
@@ -54,7 +54,7 @@ def signature(options: SegmentOptions) -> Signature:
 
 
 def diverse_designs(
-    space: DesignSpace, low: int, high: int, n_meet: int, goal: Goal, best: exact.SearchResult, count: int, factor: float
+    space: DesignSpace, totals: Totals, goal: Goal, best: exact.SearchResult, count: int, factor: float
 ) -> list[exact.SearchResult]:
     """Designs that differ, the best one first."""
     result, seen, max_value = (
@@ -68,11 +68,11 @@ def diverse_designs(
 
     shared = Goal(exact.Measure(lambda options: np.full(len(options.macs), float(seen.get(signature(options), 0) * options.span))))
     while len(result) < count:
-        good = search_best(space, low, high, n_meet, shared, (goal, max_value), is_new)
+        good = search_best(space, totals, shared, (goal, max_value), is_new)
         if good is None:
             break
         loss_bound = shared, shared.value(space, good.picks)
-        result.append(search_best(space, low, high, n_meet, goal, loss_bound, is_new) or good)
+        result.append(search_best(space, totals, goal, loss_bound, is_new) or good)
         for options, _ in result[-1].picks:
             seen[signature(options)] = seen.get(signature(options), 0) + 1
     return result
@@ -97,9 +97,7 @@ class Criteria:
     """
 
     space: DesignSpace  # The designs.
-    low: int  # Fewest multiply-accumulates.
-    high: int  # Most multiply-accumulates.
-    n_meet: int  # Branched segments, at least.
+    totals: Totals  # What they must keep to.
     goals: Mapping[str, Goal]  # What adds up, by name: ``latency``, ``macs``, and of ``energy`` and ``loss`` what is asked for.
     source: AccuracySource | None = None  # What accuracy a loss stands for; None for bounds on losses that lie evenly.
 
@@ -122,17 +120,19 @@ class Criteria:
             part = part.replace_options(
                 [[replace(o, allowed=o.allowed & (o.peak_bytes <= most)) for o in options] for options in part.options]
             )
-        high = min(self.high, floor(bounds["macs"] + TIE)) if "macs" in bounds else self.high
-        if high < self.low:
+        totals = self.totals
+        if "macs" in bounds:
+            totals = totals._replace(high=min(totals.high, floor(bounds["macs"] + TIE)))
+        if totals.high < totals.low:
             return None, self.space
         if name == "latency" and not adding and also is None and part is self.space:
-            return exact.search_pruned(part, self.low, high, self.n_meet)
+            return exact.search_pruned(part, totals)
         if also is not None:
             other, weight = self.goals[also[0]], also[1]
             base = exact.weighted_sum((1.0, goal.base), (weight, other.base))
             goal = Goal(base, goal.energy + weight * other.energy, goal.power or other.power)
         within = (self.goals[adding[0]], bounds[adding[0]]) if adding else None
-        return search_best(part, self.low, high, self.n_meet, goal, within) if all(part.options) else None, self.space
+        return search_best(part, totals, goal, within) if all(part.options) else None, self.space
 
     def minimize_weighted(self, names: Sequence[str], bounds: Mapping[str, float]) -> exact.SearchResult | None:
         """The design that has least of one thing, and of several such that of another."""
@@ -217,7 +217,7 @@ class Criteria:
     def _end(self, name: str, then: str) -> exact.SearchResult:
         """The design that has least of one thing; of a loss, the best that computes what the original computes, branched or not."""
         if name == "loss":
-            result, _ = replace(self, space=without_stretched(self.space), n_meet=0).minimize(then, {})
+            result, _ = replace(self, space=without_stretched(self.space), totals=self.totals._replace(n_meet=0)).minimize(then, {})
             if result is not None:
                 return result
         least = self.minimize_weighted((name, then), {})
@@ -344,7 +344,7 @@ def front(
     result, values = [], []
     for part in parts:
         if part.result is not None:
-            criteria = Criteria(part.space, *problem.macs, part.n_meet, goals, source)
+            criteria = Criteria(part.space, part.totals, goals, source)
             some = criteria.trace_grid(current, count or MAX_DESIGNS) if len(current) == 3 else criteria.trace_pair(current, count)
             result += some
             values += [[criteria.value(name, item) for name in current] for item in some]
@@ -400,7 +400,7 @@ def diverse_front(
             raise UsageError(problem, f"leave it out, or plan one design with `{name}`")
     choice = choose(request)
     goal, space, best = Goal.of(checked.parsed_objective, device, checked.processors), choice.space, choice.result
-    result = diverse_designs(space, *request.macs, choice.n_meet, goal, best, count, within)
+    result = diverse_designs(space, choice.totals, goal, best, count, within)
     values, gap = tuple(goal.value(space, item.picks) for item in result), None if isnan(best.gap) else best.gap
     return Front(tuple(result), values, request, space.size_log10, best.evaluated, [], checked.objective, within, best.optimal, gap)
 

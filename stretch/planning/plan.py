@@ -37,7 +37,7 @@ from stretch.planning.search.evolve import evolve, fastest_designs, score_of
 from stretch.planning.search.exact import SearchResult, search_coarse, search_concat, search_exact
 from stretch.planning.search.goal import Bounds, Goal, best_result, explain_infeasible, infeasible_error, search_best
 from stretch.planning.search.parts import cut_blocks, merge_neighbours, merge_stages, with_exact_kinds, without_stretched
-from stretch.planning.search.space import DesignSpace, Rules
+from stretch.planning.search.space import DesignSpace, Rules, Totals
 
 #: Kinds of opaque operators that are named.
 MAX_NAMED = 6
@@ -71,6 +71,11 @@ class PlanningProblem:
         """Fewest and most multiply-accumulates of a design of the backbone."""
         low, high = self.config.macs
         return ceil(low * self.backbone.macs), floor(high * self.backbone.macs)
+
+    @property
+    def totals(self) -> Totals:
+        """What a design of the backbone must keep to as a whole."""
+        return Totals(*self.macs, self.config.n_meet)
 
     @property
     def goal(self) -> Goal:
@@ -126,7 +131,7 @@ class SearchedSpace:
     """Designs of a request, and the best of them."""
 
     space: DesignSpace  # The designs.
-    n_meet: int  # Branched segments that they have, at least.
+    totals: Totals  # What they keep to as a whole.
     result: SearchResult | None  # The best one; None if there is none.
 
 
@@ -429,7 +434,7 @@ def unused_processors(choice: Choice, used: Sequence[str], best_ms: float) -> tu
     only_latency = config.params is None and config.min_accuracy is None and config.min_agreement is None and config.objective == "latency"
     comparable = config.strategy == "exact" and not config.widens and only_latency
     for name in (name for name in config.processors if name not in used):
-        best = search_exact(choice.space, *problem.macs, choice.n_meet, required=partial(_uses, name)) if comparable else None
+        best = search_exact(choice.space, choice.totals, required=partial(_uses, name)) if comparable else None
         rule = _broken_rule(choice.space, name)
         ms = None if best is None else replace(choice, result=best).makespan_ms
         if ms is None:
@@ -475,13 +480,13 @@ def choose(problem: PlanningProblem, *, explain: bool = True) -> Choice:
     config, costs, source, goal = problem.config, problem.costs, problem.accuracy_source, problem.goal
     _check_objective(config, source)
     parts = search_request(problem, explain=explain)
-    space, n_meet = parts[0].space, parts[0].n_meet
+    space, totals = parts[0].space, parts[0].totals
     best = best_result([part.result for part in parts if part.result is not None])
     if best is None and not explain:
         raise InfeasibleError(f"no design of `{problem.backbone.name}` meets the constraints")
     if best is None:
         raise _infeasible_error(problem, space)
-    bounds = Bounds(problem.backbone, space, config, problem.macs, n_meet, goal)
+    bounds = Bounds(problem.backbone, space, config, totals, goal)
     if config.params is not None:
         best = bounds.satisfy_params(best)
     if source is not None and getattr(config, source.option) is not None:
@@ -495,12 +500,9 @@ def choose(problem: PlanningProblem, *, explain: bool = True) -> Choice:
         reason = f"{fastest}, more than `latency_budget={config.latency_budget:g}`"
         raise infeasible_error(reason, [TightRule("latency_budget", config.latency_budget, ceil(best.ms * 1000) / 1000)])
     if config.parsed_objective.is_evolved:
-        starts = [best, *fastest_designs(space, *problem.macs, n_meet)]
-        best = (
-            evolve(space, *problem.macs, n_meet, score_of(config.parsed_objective, goal, space), starts, keeps=bounds.bounds_check(source))
-            or best
-        )
-    return Choice(space, n_meet, best, problem)
+        starts = [best, *fastest_designs(space, totals)]
+        best = evolve(space, totals, score_of(config.parsed_objective, goal, space), starts, keeps=bounds.bounds_check(source)) or best
+    return Choice(space, totals, best, problem)
 
 
 def search_request(problem: PlanningProblem, *, explain: bool = True) -> list[SearchedSpace]:
@@ -525,22 +527,22 @@ def _search_spaces(problem: PlanningProblem, *, loss_known: bool) -> list[Search
     """
     graph, config, stretched = problem.backbone, problem.config, STRETCH in problem.config.planned_kinds
     for tried in _stage_spaces(problem, loss_known=loss_known):
-        searched = _search(problem, tried.searched, tried.n_meet) if stretched else None
+        searched = _search(problem, tried.searched, tried.totals) if stretched else None
         if searched is not None:
             break
-    n_meet = tried.n_meet
+    totals = tried.totals
     if set(config.planned_kinds) == {STRETCH}:
-        return [SearchedSpace(tried.searched, n_meet, searched)]
+        return [SearchedSpace(tried.searched, totals, searched)]
     if config.exact or config.cuts == "stages":
         mixed = with_exact_kinds(graph, config, tried.stages)
     else:
         mixed = cut_blocks(graph, config, tried.stages, config.planned_kinds, merged=tried.merged)
-    result = [SearchedSpace(mixed, n_meet, _search_by_strategy(problem, mixed, n_meet))]
-    if n_meet > config.n_meet:
+    result = [SearchedSpace(mixed, totals, _search_by_strategy(problem, mixed, totals))]
+    if totals != problem.totals:
         # where scaled copies need merged stages, they keep as many meeting points as they can have; a design without them loses no
         # accuracy and needs no more than are asked for
         unstretched = without_stretched(mixed)
-        result.append(SearchedSpace(unstretched, config.n_meet, search_best(unstretched, *problem.macs, config.n_meet, problem.goal)))
+        result.append(SearchedSpace(unstretched, problem.totals, search_best(unstretched, problem.totals, problem.goal)))
     return result
 
 
@@ -548,7 +550,7 @@ class _StageSpace(NamedTuple):
     stages: DesignSpace  # Designs of stages, and of runs of them where these may merge.
     searched: DesignSpace  # The same, or designs whose segments begin and end at blocks.
     merged: bool  # Whether stages may merge.
-    n_meet: int  # Meeting points that designs must have, at least.
+    totals: Totals  # What designs keep to as a whole.
 
 
 def _stage_spaces(problem: PlanningProblem, *, loss_known: bool) -> Iterator[_StageSpace]:
@@ -560,7 +562,7 @@ def _stage_spaces(problem: PlanningProblem, *, loss_known: bool) -> Iterator[_St
         searched = cut_blocks(graph, config, space, merged=merged) if stretched and config.cuts == "blocks" else space
         first = max(space.max_meetings, config.n_meet) if max_meetings else config.n_meet
         for n_meet in range(first, config.n_meet - 1, -1):
-            yield _StageSpace(space, searched, merged, n_meet)
+            yield _StageSpace(space, searched, merged, problem.totals._replace(n_meet=n_meet))
 
 
 def _search_fewer_processors(problem: PlanningProblem) -> list[SearchedSpace]:
@@ -572,7 +574,7 @@ def _search_fewer_processors(problem: PlanningProblem) -> list[SearchedSpace]:
     searched: list[SearchedSpace] = []
     for subset in (subset for count in range(2, len(config.processors)) for subset in combinations(config.processors, count)):
         subproblem = replace(problem, config=config.replace_processors(subset))
-        if search_coarse(subproblem.stage_space(), *problem.macs, config.n_meet) is None:
+        if search_coarse(subproblem.stage_space(), problem.totals) is None:
             searched += _search_spaces(subproblem, loss_known=False)
     return searched
 
@@ -587,23 +589,23 @@ def _check_objective(config: PlanConfig, accuracy_source: AccuracySource | None)
         raise UsageError(problem, f"leave them out, or use `join={DEFAULT}`")
 
 
-def _search(problem: PlanningProblem, space: DesignSpace, n_meet: int) -> SearchResult | None:
-    config, macs = problem.config, problem.macs
+def _search(problem: PlanningProblem, space: DesignSpace, totals: Totals) -> SearchResult | None:
+    config = problem.config
     if config.strategy in GENERAL_STRATEGIES and not config.widens:
-        return _search_by_strategy(problem, space, n_meet)
+        return _search_by_strategy(problem, space, totals)
     segments = space.segments
     if space.longest_span > 1:
         # These searches know no merging: they take the meeting points of the best design that does.
-        incumbent = search_exact(space, *macs, n_meet)
+        incumbent = search_exact(space, totals)
         if incumbent is None:
             return None
         segments = tuple(options.segment for options, _ in incumbent.picks)
         space = problem.space(segments, DEFAULT if config.widens else config.resolved_join)
     if config.widens:
-        search_result = search_concat(lambda arriving: problem.space(segments, config.join, arriving), *macs, n_meet)
+        search_result = search_concat(lambda arriving: problem.space(segments, config.join, arriving), totals)
     else:
-        search_result = _search_by_strategy(problem, space, n_meet)
-    if search_result is None and search_exact(space, *macs, n_meet) is not None:
+        search_result = _search_by_strategy(problem, space, totals)
+    if search_result is None and search_exact(space, totals) is not None:
         if config.widens:
             reason = f"no design of `{problem.backbone.name}` with `{config.join}` joins was found in the range of multiply-accumulates"
             raise InfeasibleError(reason, f"use `join={DEFAULT}`")
@@ -611,16 +613,16 @@ def _search(problem: PlanningProblem, space: DesignSpace, n_meet: int) -> Search
     return search_result
 
 
-def _search_by_strategy(problem: PlanningProblem, space: DesignSpace, n_meet: int) -> SearchResult | None:
+def _search_by_strategy(problem: PlanningProblem, space: DesignSpace, totals: Totals) -> SearchResult | None:
     """The best design of a space by the strategy asked for; for what does not add up the fastest, to begin with."""
-    macs, goal, strategy = problem.macs, problem.goal, problem.config.strategy
+    goal, strategy = problem.goal, problem.config.strategy
     if strategy not in GENERAL_STRATEGIES:
-        result: SearchResult | None = import_module(f"stretch.planning.strategies.{strategy}").search(space, *macs, n_meet)
+        result: SearchResult | None = import_module(f"stretch.planning.strategies.{strategy}").search(space, totals)
         return result
     if strategy == "exact" or problem.config.parsed_objective.is_evolved:
-        return search_best(space, *macs, n_meet, goal)
-    result = evolve(space, *macs, n_meet, score_of(problem.config.parsed_objective, goal, space), ())
-    if result is None and search_best(space, *macs, n_meet, goal) is not None:
+        return search_best(space, totals, goal)
+    result = evolve(space, totals, score_of(problem.config.parsed_objective, goal, space), ())
+    if result is None and search_best(space, totals, goal) is not None:
         raise _strategy_error(problem)
     return result
 
@@ -638,7 +640,7 @@ def _infeasible_error(problem: PlanningProblem, space: DesignSpace) -> Infeasibl
     graph, config = problem.backbone, problem.config
     if config.merge == "never" and STRETCH in config.planned_kinds:
         merged = merge_stages(graph, problem.stage_space())
-        if search_exact(merged, *problem.macs, config.n_meet) is not None:
+        if search_exact(merged, problem.totals) is not None:
             return InfeasibleError(
                 f"no design of `{graph.name}` meets the constraints while each stage is a segment of its own",
                 "let stages merge with `merge=auto`",

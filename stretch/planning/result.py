@@ -30,7 +30,7 @@ from stretch.planning.network.segments import EntryKind, Segment, backbone_of, j
 from stretch.planning.search.exact import search_exact
 from stretch.planning.search.layers import TIE, Layer, shortest_path
 from stretch.planning.search.parts import PartSpace, merge_neighbours
-from stretch.planning.search.space import DesignSpace, Rules
+from stretch.planning.search.space import DesignSpace, Rules, Totals
 
 # What a branched design must beat, predicted on the same device.
 
@@ -165,7 +165,7 @@ def operator_split(graph: OpGraph, stages: Sequence[Segment], costs: Costs, proc
     """Each kernel-sized part on one processor, or its rows over several, so that all of them together are fastest; no rule binds it."""
     whole = DesignSpace.of(stages, processors, costs, Rules({}), kept=[stage.name for stage in stages])
     backbone = backbone_of(graph).graph
-    search_result = search_exact(PartSpace(backbone, whole, single=True).mixed(("rows",)), 0, backbone.macs, 0)
+    search_result = search_exact(PartSpace(backbone, whole, single=True).mixed(("rows",)), Totals(0, backbone.macs, 0))
     assert search_result is not None  # every part may stay whole
     design = BranchDesign(graph.name, costs.predictor.device.id, merge_neighbours(backbone, stages, search_result.segments(costs)))
     divided = timeline(graph, place_sides(graph, design, costs, processors), costs)

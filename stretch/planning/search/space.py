@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
 from itertools import combinations
 from math import log10, prod
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,6 +80,18 @@ class Rules:
         return allowed
 
 
+class Totals(NamedTuple):
+    """What a whole design must keep to."""
+
+    low: int  # Fewest multiply-accumulates.
+    high: int  # Most multiply-accumulates.
+    n_meet: int  # Branched segments, at least.
+
+    def value(self, multiplier: float) -> float:
+        """Return the value of the range of multiply-accumulates in a Lagrangian relaxation, ms."""
+        return multiplier * (self.low if multiplier >= 0 else self.high)
+
+
 #: Widths of a branch, and its depths or the numbers of the blocks that it does without.
 Scales = tuple[Sequence[int], Sequence[int | tuple[int, ...]]]
 #: How many of a branch's scales are worked out: most widths, and most depths.
@@ -110,6 +122,15 @@ class LazyOptions:
     span: int = 1  # Segments of the space that it takes the place of.
     thinning: Thinning | None = None  # How many scales of a branch there are; None for all.
     fixed_scales: tuple[Scales, ...] = ()  # The scales of each branch, in place of all that the rules offer.
+
+    @property
+    def branched(self) -> bool:
+        """Whether several branches run next to each other, as in all scaled copies."""
+        return True
+
+    def holder(self, host: str) -> str:
+        """Processor that holds the output: the host, where scaled copies meet."""
+        return host
 
     @cached_property
     def scales(self) -> tuple[Scales, ...]:

@@ -13,6 +13,7 @@ from stretch.planning.cost.makespan import timeline
 from stretch.planning.pareto import CRITERIA, Criteria, diverse_front, front, front_answer, non_dominated
 from stretch.planning.search.exact import MACS, Measure, ProcessorPowers, SearchResult, weighted_sum
 from stretch.planning.search.goal import Goal
+from stretch.planning.search.space import Totals
 from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.planning import spaces
@@ -55,7 +56,7 @@ def small_criteria():
     goals = {"latency": Goal(), "macs": Goal(MACS), "loss": Goal(Measure(made_losses))}
     goals["energy"] = Goal(weighted_sum(), 1.0, ProcessorPowers(waiting(), space.processors))
     low, high = round(0.9 * RESNET.macs), round(1.9 * RESNET.macs)
-    criteria = Criteria(space, low, high, 0, goals)
+    criteria = Criteria(space, Totals(low, high, 0), goals)
     every = [
         SearchResult(picks, ms, sum(int(o.macs[i]) for o, i in picks), True, 0.0, 0)
         for picks, ms, _ in spaces.every_design(space, low, high, 0)

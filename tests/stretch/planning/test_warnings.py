@@ -17,6 +17,7 @@ from stretch.planning.messages import format_probability, format_value
 from stretch.planning.pareto import front, front_answer
 from stretch.planning.plan import PlanningProblem, choose, design_of, evaluate, plan, unused_processors
 from stretch.planning.search.exact import search_exact
+from stretch.planning.search.space import Totals
 from tests.predictors.networks import efficientnet, resnet50, small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.planning.cost.measured import GRAPH as MEASURED
@@ -99,7 +100,7 @@ def exhaustive(problem, choice, processor):
     for groups in product(*choice.space.options):
         if any(processor in group.processors for group in groups):
             space = choice.space.replace_options([[group] for group in groups])
-            search_result = search_exact(space, low, high, choice.n_meet)
+            search_result = search_exact(space, Totals(low, high, choice.totals.n_meet))
             if search_result is not None:
                 best.append((search_result.ms, makespan_ms(problem, search_result)))
     return min(best, default=(None, None))[1]

@@ -15,6 +15,7 @@ from stretch.planning.search.exact import search_coarse, search_exact
 from stretch.planning.search.exact import search_pruned as search_pruned
 from stretch.planning.search.layers import Layer, remove_dominated, shortest_path
 from stretch.planning.search.parts import merge_stages
+from stretch.planning.search.space import Totals
 from tests.predictors.networks import efficientnet, small_resnet
 from tests.stretch.planning.spaces import fastest_by_brute_force, make_space
 
@@ -159,9 +160,7 @@ def spaces(name, device, processors, alpha):
     """A space whose merged stages have all their scales, and the same with all options worked out."""
     graph = {"bottleneck": GRAPH, "inverted": INVERTED}[name]
     space = merge_stages(graph, make_space(graph, device, processors, min_width=0.5, **({} if alpha is None else {"alpha": alpha})))
-    every = merge_stages(graph, make_space(graph, device, processors, min_width=0.5, **({} if alpha is None else {"alpha": alpha})))
-    every.offers = [[offer.full for offer in offers] for offers in every.offers]
-    return graph, space, every
+    return graph, space, replace(space, offers=[[offer.full for offer in offers] for offers in space.offers])
 
 
 @pytest.fixture(autouse=True)
@@ -177,7 +176,7 @@ def test_what_is_found_equals_brute_force(device, n_meet):
     graph = small_resnet(blocks=(2, 2))
     space = merge_stages(graph, make_space(graph, device, min_width=0.85))
     low, high = round(0.9 * graph.macs), round(1.6 * graph.macs)
-    pruned = search_pruned(space, low, high, n_meet)[0]
+    pruned = search_pruned(space, Totals(low, high, n_meet))[0]
     assert pruned.optimal
     assert pruned.ms == pytest.approx(fastest_by_brute_force(space, low, high, n_meet)[0])
 
@@ -187,9 +186,9 @@ def test_too_many_options_within_the_slack_leave_a_gap_that_is_told(monkeypatch)
     monkeypatch.setattr(design_space, "MAX_COMBINATIONS", 0)
     space = merge_stages(graph, make_space(graph, "mi9", ("cpu", "gpu", "dsp"), min_width=0.5))
     low, high = round(0.97 * graph.macs), round(1.03 * graph.macs)
-    best = search_exact(every, low, high, 1)
+    best = search_exact(every, Totals(low, high, 1))
     monkeypatch.setattr(pruning, "MAX_OPTIONS", 0)
-    pruned = search_pruned(space, low, high, 1)[0]
+    pruned = search_pruned(space, Totals(low, high, 1))[0]
     assert not pruned.optimal
     assert pruned.ms / (1 + pruned.gap) <= best.ms + 1e-9
     assert pruned.ms >= best.ms - 1e-9
@@ -201,7 +200,7 @@ def test_links_that_take_endless_time_are_not_used():
     slow = {name: replace_link(link) for name, link in device.links.items()}
     far = make_space(graph, replace(device, links=slow), min_width=0.5)
     low, high = round(0.9 * graph.macs), round(1.1 * graph.macs)
-    assert search_pruned(far, low, high, 0)[0].ms == pytest.approx(search_exact(far, low, high, 0).ms)
+    assert search_pruned(far, Totals(low, high, 0))[0].ms == pytest.approx(search_exact(far, Totals(low, high, 0)).ms)
 
 
 def replace_link(link):
@@ -215,7 +214,7 @@ def replace_link(link):
 def test_some_design_is_found_where_there_is_one(macs):
     graph, space, every = spaces("bottleneck", "mi9", ("cpu", "gpu"), None)
     low, high = round(macs[0] * graph.macs), round(macs[1] * graph.macs)
-    some, best = search_coarse(space, low, high, 1), search_exact(every, low, high, 1)
+    some, best = search_coarse(space, Totals(low, high, 1)), search_exact(every, Totals(low, high, 1))
     assert (some is None) == (best is None)
     if some is not None:
         assert some.ms >= best.ms - 1e-9
