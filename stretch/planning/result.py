@@ -17,12 +17,12 @@ from predictors.joins import JoinKind
 from predictors.models.roofline import MEASURED, Origin
 from predictors.predictor import LatencyPredictor, origin_of
 from predictors.rewrites import inexact_rewrites
-from predictors.structs import Answer, filled
+from predictors.structs import Answer
 from stretch.planning.config import Objective, PlanConfig
 from stretch.planning.cost import compare
 from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.cost.branch import BranchCost, Costs
-from stretch.planning.cost.makespan import BranchTime, SegmentTime, SidedTimes, Timeline, busiest_ms, busy_ms, run_mj, timeline
+from stretch.planning.cost.makespan import BranchTime, SegmentTime, SidedTimes, SideTime, Timeline, busiest_ms, busy_ms, run_mj, timeline
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, SideDesign
 from stretch.planning.design.division import with_shares
 from stretch.planning.design.scale import legal_widths, remaining_shared_weights, scaled_graph
@@ -569,88 +569,127 @@ class PlanResult:
         """Return its parts: each processor in each state that it is in."""
         return EnergyModel(self.device).parts(busy_ms(self.run), self.run.makespan_ms)
 
+    def _alone_mj(self, single: SingleProcessor) -> float | None:
+        return EnergyModel(self.device).plan_mj({single.processor: single.ms}, single.ms)
+
     @property
     def predicted(self) -> Predicted:
         """Its times and those of its controls."""
-        makespan, sequential, energy = self.run.makespan_ms, self.sequential, EnergyModel(self.device)
-        alone_mj = [one and energy.plan_mj({one.processor: one.ms}, one.ms) for one in (self.best_single, sequential and sequential.single)]
-        return filled(
-            Predicted,
-            self,
-            self.run,
-            self.certainty,
-            **control_fields(self.graph, self.best_single, sequential),
+        run, single, sequential = self.run, self.best_single, self.sequential
+        return Predicted(
+            **msgspec.structs.asdict(self.certainty),
+            **control_fields(self.graph, single, sequential),
+            makespan_ms=run.makespan_ms,
+            speedup=self.speedup,
             whole_graph_ms=self.whole_graph.ms,
             whole_graph_processor=self.whole_graph.processor,
             operator_split_ms=self.operator_split.makespan_ms,
-            ideal_fraction=self.ideal_split_ms / makespan,
+            ideal_split_ms=self.ideal_split_ms,
+            ideal_fraction=self.ideal_split_ms / run.makespan_ms,
+            efficiency=run.efficiency,
+            communication_ms=run.communication_ms,
+            optimal=self.optimal,
+            gap=self.gap,
+            reference=sorted(self.recommendation.reference),
             far_ahead=self.ahead.processor if self.ahead.far else None,
             crossover_divided=self.ahead.crossover,
-            reference=sorted(self.recommendation.reference),
-            best_single_energy_mj=alone_mj[0],
-            sequential_same_macs_energy_mj=alone_mj[1],
+            energy_mj=self.energy_mj,
+            best_single_energy_mj=self._alone_mj(single),
+            sequential_same_macs_energy_mj=self._alone_mj(sequential.single) if sequential else None,
+            energy=self.energy,
         )
 
     def answer(self) -> PlanAnswer:
         """The result as plain data."""
-        params = self.graph.params - sum(weight.copies for weight in shared_weights([self.graph]))
-        learned = self.run.params - sum(weight.copies for weight in self.shared)
-        return filled(
-            PlanAnswer,
-            self,
-            self.run,
-            self.design,
-            model=self.graph.name,
+        graph, run, design = self.graph, self.run, self.design
+        params = graph.params - sum(weight.copies for weight in shared_weights([graph]))
+        learned = run.params - sum(weight.copies for weight in self.shared)
+        return PlanAnswer(
+            model=graph.name,
             device=self.device.id,
+            calibrated=self.calibrated,
+            macs=run.macs,
             params=learned,
+            exact=self.exact,
+            rounding=self.rounding,
+            halo=run.halo_macs / graph.macs if graph.macs else 0.0,
+            halo_ms=run.halo_ms,
+            repeated=run.repeated_macs / graph.macs if graph.macs else 0.0,
+            macs_ratio=self.macs_ratio,
             params_ratio=learned / params if params else None,
-            halo=self.run.halo_macs / self.graph.macs if self.graph.macs else 0.0,
-            repeated=self.run.repeated_macs / self.graph.macs if self.graph.macs else 0.0,
-            segments=[self._segment(row) for row in self.run.segments],
-            sides=[
-                filled(
-                    SideAnswer,
-                    row,
-                    row.time,
-                    row.time.scale,
-                    reads=[op.name for op in row.graph.inputs],
-                    writes=list(row.graph.outputs),
-                    operators=sum(op.kind != "input" for op in row.graph.ops),
-                    predicted_ms=row.time.ms,
-                )
-                for row in self.run.sides
-            ],
+            n_meet=design.n_meet,
+            segments=[self._segment(row) for row in run.segments],
+            sides=[_side(row) for row in run.sides],
+            design=design,
+            predicted=self.predicted,
+            objective=self.objective,
+            accuracy=self.accuracy,
+            recommended=self.recommended,
             comparisons=list(self.recommendation.rivals),
             unused=list(self.unused),
             sequential_design=self.sequential.design if self.sequential else None,
             operator_split_design=self.operator_split.design,
+            evaluated=self.evaluated,
+            space_log10=self.space_log10,
             precision=dict(self.config.precision),
             warnings=list(self.warnings),
         )
 
     def _segment(self, row: SegmentTime) -> SegmentAnswer:
         segment, macs = row.segment, row.segment.graph.macs
-        return filled(
-            SegmentAnswer,
-            row.design,
-            row,
-            segment,
+        return SegmentAnswer(
+            name=segment.name,
+            start=segment.start,
+            end=segment.end,
             stages=[stage.name for stage in self.stages_of(segment)],
             shape=list(segment.graph.by_name[segment.end].shape),
+            depth=segment.depth,
+            width=segment.width,
             macs=macs,
             kind=_kind(row),
             halo=row.halo_macs / macs if row.halo_macs else 0.0,
+            halo_ms=row.halo_ms,
             repeated=row.repeated_macs / macs if row.repeated_macs else 0.0,
+            join=row.design.join,
+            join_ms=row.join_ms,
             predicted_ms=row.ms,
-            branches=[
-                filled(BranchAnswer, run, name=name, join=row.design.join, predicted_ms=run.ms, **vars(run.scale))
-                for name, run in zip(row.design.names, row.branches, strict=True)
-            ],
+            start_ms=row.start_ms,
+            branches=[_branch(name, row.design.join, run) for name, run in zip(row.design.names, row.branches, strict=True)],
         )
 
     def to_json(self) -> dict[str, Any]:
         """The planner's keys of `stretch branch --json`."""
         return self.answer().to_json()
+
+
+def _branch(name: str, join: JoinKind, run: BranchTime) -> BranchAnswer:
+    return BranchAnswer(
+        name=name,
+        join=join,
+        macs=run.macs,
+        params=run.params,
+        start_ms=run.start_ms,
+        predicted_ms=run.ms,
+        contention_ms=run.contention_ms,
+        in_ms=run.in_ms,
+        out_ms=run.out_ms,
+        **vars(run.scale),
+    )
+
+
+def _side(row: SideTime) -> SideAnswer:
+    return SideAnswer(
+        name=row.name,
+        processor=row.time.scale.processor,
+        reads=[op.name for op in row.graph.inputs],
+        writes=list(row.graph.outputs),
+        operators=sum(op.kind != "input" for op in row.graph.ops),
+        macs=row.time.macs,
+        start_ms=row.time.start_ms,
+        predicted_ms=row.time.ms,
+        in_ms=row.time.in_ms,
+        out_ms=row.time.out_ms,
+    )
 
 
 def _kind(row: SegmentTime) -> str:

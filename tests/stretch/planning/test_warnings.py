@@ -14,7 +14,7 @@ from predictors.structs import to_builtins
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.messages import format_probability, format_value
-from stretch.planning.pareto import front, front_answer
+from stretch.planning.pareto import front
 from stretch.planning.plan import PlanningProblem, choose, design_of, evaluate, plan, unused_processors
 from stretch.planning.search.exact import search_exact
 from stretch.planning.search.space import Totals
@@ -239,7 +239,7 @@ def test_numbers_of_arrays_become_plain_ones():
 @pytest.fixture(scope="module")
 def answer():
     config = PlanConfig(**REQUEST, kinds=("stretch", "rows"))
-    return front_answer(front(MEASURED, MI9, config, ("latency", "agreement"), 5, made()), {"search": 1.0})
+    return front(MEASURED, MI9, config, ("latency", "agreement"), 5, made())
 
 
 def test_it_is_json_and_says_where_numbers_come_from(answer):
