@@ -19,7 +19,7 @@ class Attempt(NamedTuple):
 
 
 def attempts(config: PlanConfig, default: PlanConfig) -> tuple[Attempt, ...]:
-    """Return the request itself, and what is planned where it has no design: merged stages, exact branches, the undivided network.
+    """Return the request itself, then its replacements, in case it has no design: merged stages, exact branches, the undivided network.
 
     Args:
         config: The checked request.

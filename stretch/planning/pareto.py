@@ -98,7 +98,7 @@ class Criteria:
     """
 
     space: DesignSpace  # The designs.
-    totals: Totals  # What they must keep to.
+    totals: Totals  # Limits on a whole design.
     goals: Mapping[str, Goal]  # What adds up, by name: ``latency``, ``macs``, and of ``energy`` and ``loss`` what is asked for.
     source: AccuracySource | None = None  # What accuracy a loss stands for; None for bounds on losses that lie evenly.
 
@@ -414,7 +414,7 @@ def _answer(problem: PlanningProblem, results: Sequence[exact.SearchResult], val
     """Return designs with their baselines; `values` are of those that were to be best in something, by number."""
     config, source, graph, costs = problem.config, problem.accuracy_source, problem.graph, problem.costs
     singles, rows = ranked_singles(graph, costs, config.processors), []
-    sequential = sequential_same_macs(graph, problem.stages, costs, singles, Rules.of(config), problem.macs)
+    sequential = sequential_same_macs(graph, problem.stages, costs, singles, Rules.of(config), problem.totals)
     for number, result in enumerate(results):
         design = design_of(problem, result)
         run = timeline(graph, design, costs)

@@ -67,15 +67,10 @@ class PlanningProblem:
         return processor_lead(self.graph, predictor, precision, best).far
 
     @property
-    def macs(self) -> tuple[int, int]:
-        """Fewest and most multiply-accumulates of a design of the backbone."""
-        low, high = self.config.macs
-        return ceil(low * self.backbone.macs), floor(high * self.backbone.macs)
-
-    @property
     def totals(self) -> Totals:
-        """What a design of the backbone must keep to as a whole."""
-        return Totals(*self.macs, self.config.n_meet)
+        """Return the limits on a whole design of the backbone."""
+        low, high = self.config.macs
+        return Totals(ceil(low * self.backbone.macs), floor(high * self.backbone.macs), self.config.n_meet)
 
     @property
     def goal(self) -> Goal:
@@ -131,7 +126,7 @@ class SearchedSpace:
     """Designs of a request, and the best of them."""
 
     space: DesignSpace  # The designs.
-    totals: Totals  # What they keep to as a whole.
+    totals: Totals  # Limits on a whole design.
     result: SearchResult | None  # The best one; None if there is none.
 
 
@@ -348,7 +343,7 @@ def _predict(problem: PlanningProblem, design: BranchDesign, choice: Choice | No
         problem.stages,
         timeline(graph, design, costs),
         singles[0],
-        sequential_same_macs(graph, problem.stages, costs, singles, Rules.of(config), problem.macs) if trained else None,
+        sequential_same_macs(graph, problem.stages, costs, singles, Rules.of(config), problem.totals) if trained else None,
         ranked_singles(scaled_graph(graph, design), costs, config.processors)[0],
         ideal_split_ms(graph, config.processors, costs.predictor, config.precision),
         searched.optimal and proved if searched else None,
@@ -403,7 +398,7 @@ def _warnings(problem: PlanningProblem, result: PlanResult) -> tuple[str, ...]:
     warnings: list[str | None] = [*_operator_warnings(result)]
     unmeasured = ((f"{name} in {precision}", origin) for (name, precision), origin in result.origins.items())
     warnings.append(not_measured(result.device.id, unmeasured))
-    low, high = (bound + problem.graph.macs - problem.backbone.macs for bound in problem.macs)
+    low, high = (bound + problem.graph.macs - problem.backbone.macs for bound in problem.totals[:2])
     macs = result.run.macs - result.run.repeated_macs
     if not low <= macs <= high:
         lowest, highest = result.config.macs
@@ -550,7 +545,7 @@ class _StageSpace(NamedTuple):
     stages: DesignSpace  # Designs of stages, and of runs of them where these may merge.
     searched: DesignSpace  # The same, or designs whose segments begin and end at blocks.
     merged: bool  # Whether stages may merge.
-    totals: Totals  # What designs keep to as a whole.
+    totals: Totals  # Limits on a whole design.
 
 
 def _stage_spaces(problem: PlanningProblem, *, loss_known: bool) -> Iterator[_StageSpace]:

@@ -79,7 +79,7 @@ class SequentialControl:
 
 
 def sequential_same_macs(
-    graph: OpGraph, segments: Sequence[Segment], costs: Costs, singles: Sequence[SingleProcessor], rules: Rules, macs: tuple[int, int]
+    graph: OpGraph, segments: Sequence[Segment], costs: Costs, singles: Sequence[SingleProcessor], rules: Rules, totals: Totals
 ) -> SequentialControl | None:
     """The fastest sequential model whose segments are rescaled under the same floors; rules on communication do not apply.
 
@@ -90,14 +90,14 @@ def sequential_same_macs(
         if original.ms > MAX_CATCH_UP * singles[0].ms:
             break
         known = costs.replace_precision(original.processor, original.precision)
-        rescaled = _scale_to_macs(graph, segments, known, original, rules, macs)
+        rescaled = _scale_to_macs(graph, segments, known, original, rules, totals)
         if rescaled is not None and (best is None or rescaled.single.ms < best.single.ms):
             best = rescaled
     return best
 
 
 def _scale_to_macs(
-    graph: OpGraph, segments: Sequence[Segment], costs: Costs, original: SingleProcessor, rules: Rules, macs: tuple[int, int]
+    graph: OpGraph, segments: Sequence[Segment], costs: Costs, original: SingleProcessor, rules: Rules, totals: Totals
 ) -> SequentialControl | None:
     processor, least = original.processor, rules.values["segment_macs"]
     align = costs.align(processor)
@@ -125,11 +125,11 @@ def _scale_to_macs(
         if not here:
             return None
         source, target, counts, times = (np.array(column) for column in zip(*rows, strict=True))
-        layers.append(Layer(source, target, counts, times, np.arange(len(here))))
+        layers.append(Layer.lossless(source, target, counts, times, np.arange(len(here))))
         choices.append(here)
         arriving.append(leaving)
     states = max(len(a) for a in arriving)
-    path = shortest_path(layers, 0, np.zeros(states), *macs)
+    path = shortest_path(layers, 0, np.zeros(states), totals.low, totals.high)
     if path is None:
         return None
     parts = []

@@ -158,12 +158,6 @@ class SearchResult:
         return sum(options.branched for options, _ in self.picks)
 
     @property
-    def input_widths(self) -> list[int]:
-        """Input channels of each segment."""
-        output_widths = (sum(b.width for b in o.branches_of(i)) if join_of(o.join).widens else o.segment.width for o, i in self.picks)
-        return [self.picks[0][0].segment.in_width, *output_widths][:-1]
-
-    @property
     def params(self) -> int:
         """Learned numbers."""
         return sum(int(options.params[index]) for options, index in self.picks)
@@ -201,7 +195,7 @@ def search_exact(
         # the last transfer counts against the bound: it is a layer of its own
         ends = np.flatnonzero(np.isfinite(final))
         zeros, loss = np.zeros(len(ends), np.int64), states.final(loss_bound[0])[ends]
-        layers.append(Layer(ends, ends, zeros, final[ends], zeros, loss))
+        layers.append(Layer(ends, ends, zeros, final[ends], zeros, loss, zeros + 1))
         final = np.where(np.isfinite(final), 0.0, np.inf)
     path = shortest_path(layers, states.start, final, totals.low, totals.high, inf if loss_bound is None else loss_bound[1])
     if path is None:
@@ -300,7 +294,10 @@ def search_concat(build: Callable[[Sequence[int] | None], DesignSpace], totals: 
         if search_result is None:
             break
         evaluated += search_result.evaluated
-        input_widths = tuple(search_result.input_widths)
+        # of what a segment writes, the next one reads all channels
+        picked = search_result.picks
+        widths = (sum(b.width for b in o.branches_of(i)) if join_of(o.join).widens else o.segment.width for o, i in picked[:-1])
+        input_widths = (picked[0][0].segment.in_width, *widths)
         space = build(input_widths)
         # the same picks at the costs of their own widths, where no rule is broken
         picks = [

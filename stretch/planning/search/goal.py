@@ -108,7 +108,7 @@ class Bounds:
     graph: OpGraph  # The original network.
     space: DesignSpace  # Its designs.
     config: PlanConfig  # The request, checked.
-    totals: Totals  # What they must keep to.
+    totals: Totals  # Limits on a whole design.
     goal: Goal = field(default_factory=Goal)  # What designs are chosen by.
 
     def satisfy_params(self, fastest: exact.SearchResult) -> exact.SearchResult:

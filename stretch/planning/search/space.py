@@ -81,7 +81,7 @@ class Rules:
 
 
 class Totals(NamedTuple):
-    """What a whole design must keep to."""
+    """Limits on a whole design."""
 
     low: int  # Fewest multiply-accumulates.
     high: int  # Most multiply-accumulates.

@@ -30,7 +30,7 @@ def problems(draw, bounded=True):
     for left in range(draw(st.integers(1, 4)), 0, -1):
         row = st.tuples(state, state, st.integers(0, largest), st.integers(0, 60), st.integers(-2, 12), st.integers(1, min(left, 2)))
         source, target, macs, ms, loss, span = (np.array(one) for one in zip(*draw(st.lists(row, min_size=1, max_size=8)), strict=True))
-        built.append(Layer(source, target, macs, ms / 7, np.arange(len(ms)), loss / 5 if bounded else None, span))
+        built.append(Layer(source, target, macs, ms / 7, np.arange(len(ms)), loss / 5 if bounded else np.zeros(len(ms)), span))
     final = np.array([draw(st.sampled_from([0.0, 1.5, np.inf])) for _ in range(states)])
     low = draw(st.integers(0, 2 * largest))
     return built, final, low, low + draw(st.integers(0, largest)), draw(st.integers(-3, 30)) / 5 if bounded else np.inf
@@ -79,7 +79,7 @@ def random_layers(seed, count, options):
     for _ in range(count):
         macs = rng.integers(10**6, 10**7, options)
         zeros = np.zeros(options, np.int64)
-        built.append(Layer(zeros, zeros, macs, macs / 1e6 * rng.uniform(0.5, 1.5, options), np.arange(options)))
+        built.append(Layer.lossless(zeros, zeros, macs, macs / 1e6 * rng.uniform(0.5, 1.5, options), np.arange(options)))
     return built
 
 
@@ -99,13 +99,13 @@ def test_search_that_is_cut_off_states_a_gap_that_holds(monkeypatch):
 
 
 def test_narrow_range_between_two_sums_has_no_path():
-    layers = [Layer(np.zeros(2, int), np.zeros(2, int), np.array([10, 20]), np.array([1.0, 2.0]), np.arange(2)) for _ in range(2)]
+    layers = [Layer.lossless(np.zeros(2, int), np.zeros(2, int), np.array([10, 20]), np.array([1.0, 2.0]), np.arange(2)) for _ in range(2)]
     assert shortest_path(layers, 0, np.zeros(1), 21, 29) is None
     assert shortest_path(layers, 0, np.zeros(1), 21, 30).macs == 30
 
 
 def test_undominated_keeps_the_fastest_of_equal_states_and_macs():
-    layer = Layer(
+    layer = Layer.lossless(
         np.array([0, 0, 0, 1]), np.array([0, 0, 1, 0]), np.array([5, 5, 5, 5]), np.array([2.0, 1.0, 3.0, 4.0]), np.array([10, 11, 12, 13])
     )
     assert sorted(remove_dominated(layer).option.tolist()) == [11, 12, 13]
@@ -127,7 +127,7 @@ def bounded_layers(seed, count, options):
         macs = rng.integers(10**6, 10**7, options)
         ms, zeros = macs / 1e6 * rng.uniform(0.5, 1.5, options), np.zeros(options, np.int64)
         # what is slow loses little
-        built.append(Layer(zeros, zeros, macs, ms, np.arange(options), np.exp(-ms / 4) * rng.uniform(0.5, 1.5, options)))
+        built.append(Layer(zeros, zeros, macs, ms, np.arange(options), np.exp(-ms / 4) * rng.uniform(0.5, 1.5, options), zeros + 1))
     return built
 
 
@@ -146,7 +146,13 @@ def test_search_within_a_bound_that_is_cut_off_states_a_gap_that_holds(monkeypat
 def test_undominated_keeps_what_is_faster_or_loses_less():
     same = np.zeros(5, int)
     layer = Layer(
-        same, same, np.array([5, 5, 5, 5, 6]), np.array([1.0, 2.0, 3.0, 2.0, 9.0]), np.arange(5), np.array([3.0, 1.0, 2.0, 1.0, 9.0])
+        same,
+        same,
+        np.array([5, 5, 5, 5, 6]),
+        np.array([1.0, 2.0, 3.0, 2.0, 9.0]),
+        np.arange(5),
+        np.array([3.0, 1.0, 2.0, 1.0, 9.0]),
+        same + 1,
     )
     assert sorted(remove_dominated(layer).option.tolist()) == [0, 1, 4]
 
