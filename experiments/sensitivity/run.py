@@ -163,10 +163,10 @@ def front_rows(
     from predictors.devices import load_device
     from stretch.planning.config import PlanConfig
     from stretch.planning.design.division import exact_kinds
-    from stretch.planning.pareto import front, front_answer
+    from stretch.planning.pareto import front
 
     config = PlanConfig(processors=processors, kinds=("stretch", *exact_kinds()), macs=macs, **LOOSE)
-    answer = front_answer(front(graph, load_device(device), config, ("latency", "agreement"), TOP, source), {})
+    answer = front(graph, load_device(device), config, ("latency", "agreement"), TOP, source)
     result = []
     for design in answer.designs:
         assert design.accuracy is not None

@@ -153,7 +153,7 @@ def search(
         UsageError: If arguments contradict each other.
         StretchError: Or one of its kinds: unknown names, no images, no design, no folder to write to.
     """
-    from stretch.planning.pareto import check_criteria, diverse_front, front, front_answer
+    from stretch.planning.pareto import check_criteria, diverse_front, front
 
     progress, request = progress or silent, (config or PlanConfig()).replace(options)
     weighed = check_criteria(tuple(pareto)) if pareto else ()
@@ -201,14 +201,13 @@ def search(
     progress("designs")
     began = time.perf_counter()
     if differ:
-        result = diverse_front(network.graph, profile, request, top or TOP, within or MAX_VALUE_FACTOR, source)
+        answer = diverse_front(network.graph, profile, request, top or TOP, within or MAX_VALUE_FACTOR, source)
     else:
-        result = front(network.graph, profile, request, weighed or ("latency", usual), top or TOP, source)
+        answer = front(network.graph, profile, request, weighed or ("latency", usual), top or TOP, source)
     seconds["search"] = round(time.perf_counter() - began, 3)
-    answer = front_answer(result, seconds)
     if source is None:
         said.insert(0, "how often these designs agree with the original is not known: give `images` or `accuracy`")
-    answer = replace(answer, warnings=[*answer.warnings, *said])
+    answer = replace(answer, seconds=seconds, warnings=[*answer.warnings, *said])
     return answer if folder is None else _save_answer(answer, folder, source if images is not None else None)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
@@ -18,7 +18,7 @@ from predictors.rewrites import rewrites
 from stretch.planning.constraints import all_constraints
 from stretch.planning.design.division import exact_kinds
 from stretch.planning.messages import format_value
-from stretch.planning.options import Option, Positive, Range, Ratio
+from stretch.planning.options import Help, Option, Positive, Range, Ratio
 
 if TYPE_CHECKING:
     from stretch.planning.cost.accuracy import AccuracySource
@@ -50,97 +50,8 @@ def _quoted_list(words: Sequence[str]) -> str:
     return f"{', '.join(words[:-1])} or {words[-1]}"
 
 
-#: Options that are no constraints on single segments.
-OPTIONS = (
-    Option("processors", tuple[str, ...], (), "Processors to use, such as cpu,gpu; all of the device's by default."),
-    Option("params", Range | None, None, "Range of parameters relative to the original's.", example="0.97:1.03"),
-    Option("meet", tuple[str, ...], (), "Names of meeting points, separated by commas; the ends of the network's stages by default."),
-    Option(
-        "merge",
-        Literal["never", "auto", "always"],
-        "auto",
-        "Merge neighbouring stages: never, auto (where nothing can branch otherwise) or always (where it is faster).",
-    ),
-    Option(
-        "cuts",
-        Literal["stages", "blocks"],
-        "stages",
-        "Where stretched segments may begin and end: stages, at ends of stages only; blocks, after any block, which takes longer to search.",
-    ),
-    Option(
-        "keep",
-        tuple[str, ...],
-        (),
-        "Stages that are not stretched, separated by commas: they stay whole, or are split exactly if `kinds` allows it.",
-        example="s1,s4",
-    ),
-    Option(
-        "kinds",
-        tuple[str, ...],
-        (),
-        "How segments may be split: stretch (scaled copies, the default), rows, channels, graph (the network's own paths), or several, such as stretch,rows. All but stretch keep the output.",
-    ),
-    Option(
-        "lossless",
-        bool,
-        False,
-        "Use only splits that keep the output identical in fp32. No training needed. Uses fp32 and fp16 unless `precision` asks for int8.",
-    ),
-    Option(
-        "join", Literal[JOINS], "auto", f"How branches meet: {_quoted_list(JOINS)}; auto is {DEFAULT}, which keeps segments independent."
-    ),
-    Option(
-        "strategy",
-        Literal[STRATEGIES],
-        "exact",
-        f"How designs are searched: {_quoted_list(STRATEGIES)} (each kernel-sized part by itself, whole or split by rows).",
-    ),
-    Option(
-        "objective",
-        Annotated[str, msgspec.Meta(min_length=1, max_length=80)],
-        "latency",
-        "What to optimise: latency, energy (mJ), a weighted sum such as 0.7*latency+0.3*energy, throughput, robust (90th percentile of "
-        "the predicted latency), or accuracy within a latency budget.",
-        example="0.7*latency+0.3*energy",
-    ),
-    Option(
-        "accuracy",
-        str,
-        "",
-        "File that predicts accuracy: the accuracy.json of `stretch export --rank`, or the sensitivity.json of `stretch search --images`.",
-        file=True,
-    ),
-    Option("min_accuracy", Ratio | None, None, "Minimum predicted top-1 accuracy; needs accuracy."),
-    Option(
-        "min_agreement",
-        Ratio | None,
-        None,
-        "Minimum share of images on which the new network must predict the original's class, for example 0.95. Predicted while planning, then measured.",
-    ),
-    Option(
-        "precision",
-        dict[str, str],
-        {},
-        "Planned precision by processor, such as cpu=int8,gpu=fp16; the profile's by default.",
-        example="cpu=int8,gpu=fp16",
-    ),
-    Option(
-        "rewrite",
-        tuple[str, ...],
-        (),
-        "Replaced operators of stretched branches, such as gpu:silu=relu6,dsp:squeeze_excite=none. Default: those of the profile.",
-        example="gpu:silu=relu6",
-    ),
-    Option("latency_budget", Positive | None, None, "Maximum predicted latency, ms."),
-)
-
 #: The order of help and docs; options of further constraints follow by name.
 FIRST = ( "processors" , "alpha" , "beta" , "balance" , "min_depth" , "min_width" , "macs" , "segment_macs" , "params" , "n_meet" , "meet" , "merge" , "cuts" , "keep" , "kinds" , "lossless" , "join" , "rewrite" , "strategy" , "objective" , "accuracy" , "min_accuracy" , "min_agreement" , "precision" , "peak_memory" , "latency_budget" , )  # fmt: skip
-
-_BY_NAME = {option.name: option for option in (*OPTIONS, *(constraint.option for constraint in all_constraints()))}
-
-#: Every option of the planner.
-PLAN_OPTIONS = tuple(_BY_NAME[name] for name in (*FIRST, *sorted(_BY_NAME.keys() - set(FIRST))))
 
 
 @dataclass(frozen=True)
@@ -211,11 +122,12 @@ def _weight(word: str, name: str) -> float:
 
 
 if TYPE_CHECKING:
+    JoinName: TypeAlias = str
+    StrategyName: TypeAlias = str
 
-    class _Fields(msgspec.Struct, kw_only=True, frozen=True):
-        """The fields as a type checker knows them; those of further constraints are there at run time."""
+    class _ConstraintFields(msgspec.Struct, kw_only=True, frozen=True):
+        """The fields of constraints as a type checker knows them; those of further constraints are there at run time."""
 
-        processors: tuple[str, ...] = ()
         alpha: float = 0.2
         beta: float = 1.1
         balance: float = 0.5
@@ -224,37 +136,99 @@ if TYPE_CHECKING:
         intact: float | None = None
         macs: tuple[float, float] = (0.97, 1.03)
         segment_macs: float = 0.9
-        params: tuple[float, float] | None = None
         n_meet: int = 1
-        meet: tuple[str, ...] = ()
-        merge: Literal["never", "auto", "always"] = "auto"
-        cuts: Literal["stages", "blocks"] = "stages"
-        keep: tuple[str, ...] = ()
-        kinds: tuple[str, ...] = ()
-        lossless: bool = False
-        join: str = "auto"
-        rewrite: tuple[str, ...] = ()
-        strategy: str = "exact"
-        objective: str = "latency"
-        accuracy: str = ""
-        min_accuracy: float | None = None
-        min_agreement: float | None = None
-        precision: dict[str, str] = {}
         peak_memory: int | None = None
-        latency_budget: float | None = None
 
 else:
-    _Fields = msgspec.defstruct(
-        "_Fields",
-        [(plan_option.name, plan_option.kind, plan_option.default) for plan_option in PLAN_OPTIONS],
+    JoinName, StrategyName = Literal[JOINS], Literal[STRATEGIES]
+    _ConstraintFields = msgspec.defstruct(
+        "_ConstraintFields",
+        [(option.name, option.kind, option.default) for option in (constraint.option for constraint in all_constraints())],
         frozen=True,
         forbid_unknown_fields=True,
         kw_only=True,
     )
 
 
-class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Constraints, objective and strategy of one planning run."""
+
+    processors: Annotated[tuple[str, ...], Help("Processors to use, such as cpu,gpu; all of the device's by default.")] = ()
+    params: Annotated[Range | None, Help("Range of parameters relative to the original's.", example="0.97:1.03")] = None
+    meet: Annotated[
+        tuple[str, ...], Help("Names of meeting points, separated by commas; the ends of the network's stages by default.")
+    ] = ()
+    merge: Annotated[
+        Literal["never", "auto", "always"],
+        Help("Merge neighbouring stages: never, auto (where nothing can branch otherwise) or always (where it is faster)."),
+    ] = "auto"
+    cuts: Annotated[
+        Literal["stages", "blocks"],
+        Help(
+            "Where stretched segments may begin and end: stages, at ends of stages only; blocks, after any block, which takes longer to search."
+        ),
+    ] = "stages"
+    keep: Annotated[
+        tuple[str, ...],
+        Help(
+            "Stages that are not stretched, separated by commas: they stay whole, or are split exactly if `kinds` allows it.",
+            example="s1,s4",
+        ),
+    ] = ()
+    kinds: Annotated[
+        tuple[str, ...],
+        Help(
+            "How segments may be split: stretch (scaled copies, the default), rows, channels, graph (the network's own paths), or several, such as stretch,rows. All but stretch keep the output."
+        ),
+    ] = ()
+    lossless: Annotated[
+        bool,
+        Help(
+            "Use only splits that keep the output identical in fp32. No training needed. Uses fp32 and fp16 unless `precision` asks for int8."
+        ),
+    ] = False
+    join: Annotated[JoinName, Help(f"How branches meet: {_quoted_list(JOINS)}; auto is {DEFAULT}, which keeps segments independent.")] = (
+        "auto"
+    )
+    strategy: Annotated[
+        StrategyName,
+        Help(f"How designs are searched: {_quoted_list(STRATEGIES)} (each kernel-sized part by itself, whole or split by rows)."),
+    ] = "exact"
+    objective: Annotated[
+        str,
+        msgspec.Meta(min_length=1, max_length=80),
+        Help(
+            "What to optimise: latency, energy (mJ), a weighted sum such as 0.7*latency+0.3*energy, throughput, robust (90th percentile of "
+            "the predicted latency), or accuracy within a latency budget.",
+            example="0.7*latency+0.3*energy",
+        ),
+    ] = "latency"
+    accuracy: Annotated[
+        str,
+        Help(
+            "File that predicts accuracy: the accuracy.json of `stretch export --rank`, or the sensitivity.json of `stretch search --images`.",
+            file=True,
+        ),
+    ] = ""
+    min_accuracy: Annotated[Ratio | None, Help("Minimum predicted top-1 accuracy; needs accuracy.")] = None
+    min_agreement: Annotated[
+        Ratio | None,
+        Help(
+            "Minimum share of images on which the new network must predict the original's class, for example 0.95. Predicted while planning, then measured."
+        ),
+    ] = None
+    precision: Annotated[
+        dict[str, str],
+        Help("Planned precision by processor, such as cpu=int8,gpu=fp16; the profile's by default.", example="cpu=int8,gpu=fp16"),
+    ] = msgspec.field(default_factory=dict)
+    rewrite: Annotated[
+        tuple[str, ...],
+        Help(
+            "Replaced operators of stretched branches, such as gpu:silu=relu6,dsp:squeeze_excite=none. Default: those of the profile.",
+            example="gpu:silu=relu6",
+        ),
+    ] = ()
+    latency_budget: Annotated[Positive | None, Help("Maximum predicted latency, ms.")] = None
 
     @property
     def resolved_join(self) -> str:
@@ -440,9 +414,13 @@ class PlanConfig(_Fields, frozen=True, forbid_unknown_fields=True, kw_only=True)
             raise UsageError(f"segments of the kind `{exact}` are not planned with {problem}", f"leave out `{option}`")
 
 
-PlanConfig.__doc__ = f"{PlanConfig.__doc__}\n\nArgs:\n" + "\n".join(
-    f"    {plan_option.name}: {plan_option.help}" for plan_option in PLAN_OPTIONS
-)
+_BY_NAME = {constraint.option.name: constraint.option for constraint in all_constraints()}
+_BY_NAME |= {field.name: Option.of(field) for field in msgspec.structs.fields(PlanConfig) if field.name not in _BY_NAME}
+
+#: Every option of the planner.
+PLAN_OPTIONS = tuple(_BY_NAME[name] for name in (*FIRST, *sorted(_BY_NAME.keys() - set(FIRST))))
+
+PlanConfig.__doc__ = f"{PlanConfig.__doc__}\n\nArgs:\n" + "\n".join(f"    {option.name}: {option.help}" for option in PLAN_OPTIONS)
 
 
 def _leave_out_hint(option: str, other: str) -> str:

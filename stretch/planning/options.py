@@ -4,7 +4,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import msgspec
 
@@ -18,6 +18,14 @@ Ratio = Annotated[float, msgspec.Meta(ge=1e-6, le=1)]
 Positive = Annotated[float, msgspec.Meta(ge=1e-6, le=1e6)]
 #: Both ends of a range.
 Range = tuple[Positive, Positive]
+
+
+class Help(NamedTuple):
+    """What a field of a request says of itself as an option."""
+
+    text: str  # One to three sentences.
+    example: str = ""  # A flag's value, said where one is not understood.
+    file: bool = False  # Whether it names a file.
 
 
 @dataclass(frozen=True)
@@ -36,6 +44,15 @@ class Option:
     help: str  # One to three sentences.
     example: str = ""  # A flag's value, said where one is not understood.
     file: bool = False  # Whether it names a file.
+
+    @classmethod
+    def of(cls, field: msgspec.structs.FieldInfo) -> "Option":
+        """Return the option of a field with a `Help`."""
+        base, *rest = get_args(field.type)
+        [shown] = (item for item in rest if isinstance(item, Help))
+        bounds = [item for item in rest if item is not shown]
+        default = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
+        return cls(field.name, Annotated[(base, *bounds)] if bounds else base, default, *shown)
 
     @property
     def base_type(self) -> Any:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from math import ceil, floor, isnan
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from predictors.devices import DeviceProfile
 from predictors.errors import InfeasibleError, UnknownNameError, UsageError
 from predictors.graph import OpGraph
-from predictors.structs import Answer, filled
+from predictors.structs import Answer
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import AccuracySource, MeasuredOn, PredictedAccuracy, Sensitivity
 from stretch.planning.cost.branch import SegmentOptions
@@ -28,7 +29,7 @@ from stretch.planning.search import exact
 from stretch.planning.search.goal import Goal, loss_of, search_best
 from stretch.planning.search.layers import TIE
 from stretch.planning.search.parts import without_stretched
-from stretch.planning.search.space import DesignSpace, Rules, evenly_spaced
+from stretch.planning.search.space import DesignSpace, Rules, Totals, evenly_spaced
 
 #: What may be weighed, in the order in which designs are searched for: the first of those asked for is made least, the others are bounded.
 CRITERIA = ("latency", "energy", "macs", "agreement", "accuracy", "memory")
@@ -54,7 +55,7 @@ def signature(options: SegmentOptions) -> Signature:
 
 
 def diverse_designs(
-    space: DesignSpace, low: int, high: int, n_meet: int, goal: Goal, best: exact.SearchResult, count: int, factor: float
+    space: DesignSpace, totals: Totals, goal: Goal, best: exact.SearchResult, count: int, factor: float
 ) -> list[exact.SearchResult]:
     """Designs that differ, the best one first."""
     result, seen, max_value = (
@@ -68,11 +69,11 @@ def diverse_designs(
 
     shared = Goal(exact.Measure(lambda options: np.full(len(options.macs), float(seen.get(signature(options), 0) * options.span))))
     while len(result) < count:
-        good = search_best(space, low, high, n_meet, shared, (goal, max_value), is_new)
+        good = search_best(space, totals, shared, (goal, max_value), is_new)
         if good is None:
             break
         loss_bound = shared, shared.value(space, good.picks)
-        result.append(search_best(space, low, high, n_meet, goal, loss_bound, is_new) or good)
+        result.append(search_best(space, totals, goal, loss_bound, is_new) or good)
         for options, _ in result[-1].picks:
             seen[signature(options)] = seen.get(signature(options), 0) + 1
     return result
@@ -97,9 +98,7 @@ class Criteria:
     """
 
     space: DesignSpace  # The designs.
-    low: int  # Fewest multiply-accumulates.
-    high: int  # Most multiply-accumulates.
-    n_meet: int  # Branched segments, at least.
+    totals: Totals  # Limits on a whole design.
     goals: Mapping[str, Goal]  # What adds up, by name: ``latency``, ``macs``, and of ``energy`` and ``loss`` what is asked for.
     source: AccuracySource | None = None  # What accuracy a loss stands for; None for bounds on losses that lie evenly.
 
@@ -122,17 +121,19 @@ class Criteria:
             part = part.replace_options(
                 [[replace(o, allowed=o.allowed & (o.peak_bytes <= most)) for o in options] for options in part.options]
             )
-        high = min(self.high, floor(bounds["macs"] + TIE)) if "macs" in bounds else self.high
-        if high < self.low:
+        totals = self.totals
+        if "macs" in bounds:
+            totals = totals._replace(high=min(totals.high, floor(bounds["macs"] + TIE)))
+        if totals.high < totals.low:
             return None, self.space
         if name == "latency" and not adding and also is None and part is self.space:
-            return exact.search_pruned(part, self.low, high, self.n_meet)
+            return exact.search_pruned(part, totals)
         if also is not None:
             other, weight = self.goals[also[0]], also[1]
             base = exact.weighted_sum((1.0, goal.base), (weight, other.base))
             goal = Goal(base, goal.energy + weight * other.energy, goal.power or other.power)
         within = (self.goals[adding[0]], bounds[adding[0]]) if adding else None
-        return search_best(part, self.low, high, self.n_meet, goal, within) if all(part.options) else None, self.space
+        return search_best(part, totals, goal, within) if all(part.options) else None, self.space
 
     def minimize_weighted(self, names: Sequence[str], bounds: Mapping[str, float]) -> exact.SearchResult | None:
         """The design that has least of one thing, and of several such that of another."""
@@ -217,7 +218,7 @@ class Criteria:
     def _end(self, name: str, then: str) -> exact.SearchResult:
         """The design that has least of one thing; of a loss, the best that computes what the original computes, branched or not."""
         if name == "loss":
-            result, _ = replace(self, space=without_stretched(self.space), n_meet=0).minimize(then, {})
+            result, _ = replace(self, space=without_stretched(self.space), totals=self.totals._replace(n_meet=0)).minimize(then, {})
             if result is not None:
                 return result
         least = self.minimize_weighted((name, then), {})
@@ -283,32 +284,11 @@ class FrontAnswer(Answer, frozen=True, kw_only=True):
     sequential_same_macs_ratio: float | None  # Its multiply-accumulates over the original's.
     evaluated: int  # Ways whose cost was computed.
     space_log10: float  # Decimal logarithm of the number of designs.
-    seconds: dict[str, float]  # Wall time by what it went into.
+    seconds: dict[str, float] = msgspec.field(default_factory=dict)  # Wall time by what it went into.
     sensitivity: MeasuredOn | None  # On what sensitivity was measured, where designs were weighed by it.
     sensitivity_file: str | None = None  # Where it was written.
     source: str = "predicted"  # Where the numbers come from.
     warnings: list[str] = msgspec.field(default_factory=list)  # What a person should know.
-
-
-@dataclass(frozen=True)
-class Front:
-    """Designs none of which is better than another in all of what is weighed, or the best one and others that differ."""
-
-    results: tuple[exact.SearchResult, ...]  # From the slowest to the fastest; of designs that differ from the best one on.
-    values: tuple[float | None, ...]  # Of each design that differs, what it was to be best in.
-    problem: PlanningProblem  # The request, checked, with what it is answered from.
-    space_log10: float  # Decimal logarithm of the number of designs.
-    evaluated: int  # Ways whose cost was computed.
-    pareto: list[str]  # What is weighed; nothing where designs differ.
-    objective: str | None  # What designs were to be best in; None for a front.
-    within: float | None  # How many times the best one's value the others may have, at most; None for a front.
-    optimal: bool  # Whether the first design is the best one, or all of a front are as they are said to be.
-    gap: float | None  # How much better than the first one might be, as a fraction; None where not known, and for a front.
-
-    @property
-    def designs(self) -> tuple[BranchDesign, ...]:
-        """The designs, complete."""
-        return tuple(design_of(self.problem, result) for result in self.results)
 
 
 def front(
@@ -318,7 +298,7 @@ def front(
     weighed: Sequence[str],
     count: int | None,
     accuracy_source: AccuracySource | None = None,
-) -> Front:
+) -> FrontAnswer:
     """Designs that differ in what is weighed, none of which another beats in all of it.
 
     Of two things each design has least of the one within a bound on the other, by the exact search; the bounds
@@ -330,32 +310,47 @@ def front(
         count: Designs, at most; None for every design of a front of two things.
         accuracy_source: What predicts the accuracy of designs; the file that `config` names if None.
     """
-    names = check_criteria(weighed)
     problem = PlanningProblem.of(graph, device, config, accuracy_source)
-    source, checked = problem.accuracy_source, problem.config
+    best, evaluated, size = trace_front(problem, weighed, count)
+    optimal = all(item.optimal for item in best)
+    return _answer(
+        problem,
+        best,
+        {},
+        pareto=list(weighed),
+        objective=None,
+        within=None,
+        optimal=optimal,
+        gap=None,
+        evaluated=evaluated,
+        space_log10=size,
+    )
+
+
+def trace_front(problem: PlanningProblem, weighed: Sequence[str], count: int | None) -> tuple[list[exact.SearchResult], int, float]:
+    """Return the designs of `front`, how many options were evaluated, and the logarithm of the number of designs."""
+    names, source, checked = check_criteria(weighed), problem.accuracy_source, problem.config
     _check(names, checked, source, count)
     goals = {"latency": Goal(), "macs": Goal(exact.MACS)} | ({} if source is None else {"loss": Goal(exact.Measure(source.losses))})
     if "energy" in names:
-        goals["energy"] = Goal(exact.weighted_sum(), 1.0, exact.ProcessorPowers(device, checked.processors))
+        goals["energy"] = Goal(exact.weighted_sum(), 1.0, exact.ProcessorPowers(problem.device, checked.processors))
     current = tuple("loss" if name in ("agreement", "accuracy") else name for name in CRITERIA if name in names)
-    free = msgspec.structs.replace(checked, min_accuracy=None, min_agreement=None, objective="latency", latency_budget=None)
-    unbounded = replace(problem, config=free)
+    unbounded = problem.with_options(min_accuracy=None, min_agreement=None, objective="latency", latency_budget=None)
     parts = search_request(unbounded)
     result, values = [], []
     for part in parts:
         if part.result is not None:
-            criteria = Criteria(part.space, *problem.macs, part.n_meet, goals, source)
+            criteria = Criteria(part.space, part.totals, goals, source)
             some = criteria.trace_grid(current, count or MAX_DESIGNS) if len(current) == 3 else criteria.trace_pair(current, count)
             result += some
             values += [[criteria.value(name, item) for name in current] for item in some]
     if not result:
         # the planner's own refusal names the tightest rule
         choose(unbounded)
-        raise InfeasibleError(f"no design of `{graph.name}` meets the constraints")
+        raise InfeasibleError(f"no design of `{problem.graph.name}` meets the constraints")
     kept = evenly_spaced(non_dominated(result, values), count or MAX_DESIGNS)
     best = sorted((result[i] for i in kept), key=lambda item: (item.ms, item.macs), reverse=True)
-    evaluated, optimal, size = max(item.evaluated for item in result), all(item.optimal for item in best), parts[0].space.size_log10
-    return Front(tuple(best), (None,) * len(best), problem, size, evaluated, list(names), None, None, optimal, None)
+    return best, max(item.evaluated for item in result), parts[0].space.size_log10
 
 
 def check_criteria(names: Sequence[str]) -> tuple[str, ...]:
@@ -383,7 +378,7 @@ def _check(weighed: Sequence[str], config: PlanConfig, source: AccuracySource | 
 
 def diverse_front(
     graph: OpGraph, device: DeviceProfile, config: PlanConfig, count: int, within: float, accuracy_source: AccuracySource | None = None
-) -> Front:
+) -> FrontAnswer:
     """The best design and others that differ from it: in the segments that branch, the processors, or the kinds of segments."""
     if not 1 <= within < float("inf"):
         raise UsageError(f"`within={within:g}` is not a factor from 1 up", "write it as `within=1.2`")
@@ -400,51 +395,61 @@ def diverse_front(
             raise UsageError(problem, f"leave it out, or plan one design with `{name}`")
     choice = choose(request)
     goal, space, best = Goal.of(checked.parsed_objective, device, checked.processors), choice.space, choice.result
-    result = diverse_designs(space, *request.macs, choice.n_meet, goal, best, count, within)
-    values, gap = tuple(goal.value(space, item.picks) for item in result), None if isnan(best.gap) else best.gap
-    return Front(tuple(result), values, request, space.size_log10, best.evaluated, [], checked.objective, within, best.optimal, gap)
+    result = diverse_designs(space, choice.totals, goal, best, count, within)
+    return _answer(
+        request,
+        result,
+        {number: goal.value(space, item.picks) for number, item in enumerate(result)},
+        pareto=[],
+        objective=checked.objective,
+        within=within,
+        optimal=best.optimal,
+        gap=None if isnan(best.gap) else best.gap,
+        evaluated=best.evaluated,
+        space_log10=space.size_log10,
+    )
 
 
-def front_answer(front: Front, seconds: dict[str, float]) -> FrontAnswer:
-    """Return a front, or designs that differ, with their baselines."""
-    problem, config, source = front.problem, front.problem.config, front.problem.accuracy_source
-    graph, costs, rows = problem.graph, problem.costs, []
-    singles = ranked_singles(graph, costs, config.processors)
-    sequential = sequential_same_macs(graph, problem.stages, costs, singles, Rules.of(config), problem.macs)
-    for number, (result, design, value) in enumerate(zip(front.results, front.designs, front.values, strict=True), 1):
+def _answer(problem: PlanningProblem, results: Sequence[exact.SearchResult], values: Mapping[int, float], **facts: Any) -> FrontAnswer:
+    """Return designs with their baselines; `values` are of those that were to be best in something, by number."""
+    config, source, graph, costs = problem.config, problem.accuracy_source, problem.graph, problem.costs
+    singles, rows = ranked_singles(graph, costs, config.processors), []
+    sequential = sequential_same_macs(graph, problem.stages, costs, singles, Rules.of(config), problem.totals)
+    for number, result in enumerate(results):
+        design = design_of(problem, result)
         run = timeline(graph, design, costs)
         rows.append(
-            filled(
-                FrontDesign,
-                run,
-                design,
-                result,
-                name=f"{number:02}",
+            FrontDesign(
+                name=f"{number + 1:02}",
                 predicted_ms=run.makespan_ms,
                 speedup=singles[0].ms / run.makespan_ms,
                 speedup_over_sequential=None if sequential is None else sequential.single.ms / run.makespan_ms,
+                macs=run.macs,
                 macs_ratio=run.macs / graph.macs,
+                params=run.params,
+                n_meet=design.n_meet,
                 exact=all(o.exact or not o.branched for o, _ in result.picks),
                 branches=[describe_segment(part) for part in design.segments if not part.whole],
                 accuracy=None if source is None else source.prediction(loss_of(result, source)),
                 energy_mj=run_mj(run, problem.device),
-                value=value,
+                peak_bytes=result.peak_bytes,
+                optimal=result.optimal,
+                value=values.get(number),
+                design=design,
             )
         )
-    return filled(
-        FrontAnswer,
-        front,
-        **control_fields(graph, singles[0], sequential),
+    if backbone_of(graph).sides:
         # what lies beside the backbone is placed after the search
-        optimal=front.optimal and not backbone_of(graph).sides,
-        gap=None if backbone_of(graph).sides else front.gap,
+        facts |= {"optimal": False, "gap": None}
+    return FrontAnswer(
+        **control_fields(graph, singles[0], sequential),
+        **facts,
         model=graph.name,
         device=problem.device.id,
         processors=list(config.processors),
         precision=dict(config.precision),
         rounding=sorted(set(config.precision.values()) - {"fp32"}, reverse=True),
         designs=rows,
-        seconds=seconds,
         sensitivity=source.on if isinstance(source, Sensitivity) else None,
     )
 

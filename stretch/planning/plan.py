@@ -1,7 +1,7 @@
 """Decide a design: search, controls, recommendation (paper 003, section 4)."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -9,7 +9,7 @@ from importlib import import_module
 from itertools import combinations
 from math import ceil, floor, isnan
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -20,6 +20,7 @@ from predictors.joins import DEFAULT, JoinKind, join_of, joins_that
 from predictors.predictor import LatencyPredictor, not_measured
 from predictors.rewrites import exact, inexact_rewrites
 from predictors.rewrites.grouped import GROUPED, is_grouped
+from stretch.planning.attempts import MERGED_OPTIONS, Attempt, attempts, stage_attempts
 from stretch.planning.blocks import Losses, keep_blocks, shorten_single
 from stretch.planning.config import GENERAL_STRATEGIES, STRETCH, PlanConfig
 from stretch.planning.cost.accuracy import AccuracyPredictor, AccuracySource, load_accuracy
@@ -36,9 +37,7 @@ from stretch.planning.search.evolve import evolve, fastest_designs, score_of
 from stretch.planning.search.exact import SearchResult, search_coarse, search_concat, search_exact
 from stretch.planning.search.goal import Bounds, Goal, best_result, explain_infeasible, infeasible_error, search_best
 from stretch.planning.search.parts import cut_blocks, merge_neighbours, merge_stages, with_exact_kinds, without_stretched
-from stretch.planning.search.space import DesignSpace, Rules
-
-R = TypeVar("R", bound=SearchResult | None, covariant=True)
+from stretch.planning.search.space import DesignSpace, Rules, Totals
 
 #: Kinds of opaque operators that are named.
 MAX_NAMED = 6
@@ -68,30 +67,39 @@ class PlanningProblem:
         return processor_lead(self.graph, predictor, precision, best).far
 
     @property
-    def macs(self) -> tuple[int, int]:
-        """Fewest and most multiply-accumulates of a design of the backbone."""
+    def totals(self) -> Totals:
+        """Return the limits on a whole design of the backbone."""
         low, high = self.config.macs
-        return ceil(low * self.backbone.macs), floor(high * self.backbone.macs)
+        return Totals(ceil(low * self.backbone.macs), floor(high * self.backbone.macs), self.config.n_meet)
 
     @property
     def goal(self) -> Goal:
         """Return the goal of the exact search."""
         return Goal.of(self.config.parsed_objective, self.device, self.config.processors)
 
-    def space(
-        self, segments: Sequence[Segment], join: JoinKind, arriving: Sequence[int] | None = None, holders: Sequence[str] | None = None
-    ) -> DesignSpace:
-        """The designs of some segments; arguments are those of `DesignSpace`."""
-        config, stretched = self.config, STRETCH in self.config.planned_kinds
-        rules = Rules.of(config)
-        return DesignSpace(
-            segments, config.processors, self.costs, rules, join, arriving, stretched=stretched, kept=config.keep, holders=holders
-        )
+    def space(self, segments: Sequence[Segment], join: JoinKind, arriving: Sequence[int] | None = None) -> DesignSpace:
+        """The designs of some segments; arguments are those of `DesignSpace.of`."""
+        config = self.config
+        kept = config.keep if STRETCH in config.planned_kinds else [segment.name for segment in segments]
+        return DesignSpace.of(segments, config.processors, self.costs, Rules.of(config), join, arriving, kept)
 
-    def stage_space(self, holders: Sequence[str] | None = None, *, merged: bool = False) -> DesignSpace:
+    def stage_space(self, *, merged: bool = False) -> DesignSpace:
         """The designs of its stages, and of runs of them; a join that couples segments is compared with the one that keeps them independent."""
-        space = self.space(self.stages, DEFAULT if self.config.widens else self.config.resolved_join, holders=holders)
+        space = self.space(self.stages, DEFAULT if self.config.widens else self.config.resolved_join)
         return merge_stages(self.backbone, space) if merged and STRETCH in self.config.planned_kinds else space
+
+    def with_options(self, **options: Any) -> "PlanningProblem":
+        """Return the request with other options, on the same costs."""
+        return replace(self, config=msgspec.structs.replace(self.config, **options))
+
+    def attempted(self, attempt: Attempt) -> "PlanningProblem":
+        """Return the request of an attempt; one that asks for exact branches has precisions and an accuracy source of its own."""
+        options = dict(attempt.options)
+        if not options.get("lossless"):
+            return self.with_options(**options)
+        n_meet = options.pop("n_meet", self.config.n_meet)
+        request = msgspec.structs.replace(self.config, **options)
+        return PlanningProblem.of(self.graph, self.device, request).with_options(n_meet=n_meet)
 
     @classmethod
     def of(
@@ -114,12 +122,30 @@ class PlanningProblem:
 
 
 @dataclass(frozen=True)
-class SearchedSpace(Generic[R]):
+class SearchedSpace:
     """Designs of a request, and the best of them."""
 
     space: DesignSpace  # The designs.
-    n_meet: int  # Branched segments that they have, at least.
-    result: R  # The best one; None if there is none.
+    totals: Totals  # Limits on a whole design.
+    result: SearchResult | None  # The best one; None if there is none.
+
+
+@dataclass(frozen=True)
+class Choice(SearchedSpace):
+    """The design that was chosen for a request."""
+
+    result: SearchResult
+    problem: PlanningProblem  # The request.
+
+    @cached_property
+    def design(self) -> BranchDesign:
+        """Return the design, with the parts outside its backbone."""
+        return design_of(self.problem, self.result)
+
+    @cached_property
+    def makespan_ms(self) -> float:
+        """Return the makespan of the whole network."""
+        return timeline(self.problem.graph, self.design, self.problem.costs).makespan_ms
 
 
 def plan(
@@ -138,30 +164,29 @@ def plan(
             budget, the one that keeps most of it.
     """
     request = config or PlanConfig()
-    problem = PlanningProblem.of(graph, device, request, accuracy_source)
-    problem, choice, fallback_warnings = _choose_with_fallback(problem, request)
-    result = predict_design(problem, choice)
+    choice, note = _plan_attempts(PlanningProblem.of(graph, device, request, accuracy_source), request)
+    problem, notes = choice.problem, [note] if note else []
+    result = predict_design(choice)
     if losses is not None:
-        result = _choose_blocks(problem, choice, result, losses) or result
-    unused = unused_processors(problem, choice, result.design.processors, result.run.makespan_ms)
+        result = _choose_blocks(choice, result, losses) or result
+    unused = unused_processors(choice, result.design.processors, result.run.makespan_ms)
     if problem.config.parsed_objective.is_evolved and problem.config.strategy != "evolve":
-        fallback_warnings = (
-            *fallback_warnings,
+        notes.append(
             f"the objective `{problem.config.objective}` does not add up over segments: {choice.result.evaluated} designs were tried, as with "
-            "`strategy=evolve`, and none is proved best",
+            "`strategy=evolve`, and none is proved best"
         )
     if problem.config.exact:
         faster = _int8_warning(problem, request) if result.design.n_meet else None
     else:
-        faster = _merging_warning(problem, choice, result.run.makespan_ms)
+        faster = _merging_warning(choice, result.run.makespan_ms)
     warnings = (*([faster] if faster else []), *(item.reason for item in unused))
-    return replace(result, unused=unused, warnings=(*fallback_warnings, *result.warnings, *_warnings(problem, result), *warnings))
+    return replace(result, unused=unused, warnings=(*notes, *result.warnings, *_warnings(problem, result), *warnings))
 
 
-def _choose_blocks(problem: PlanningProblem, choice: SearchedSpace[SearchResult], result: PlanResult, losses: Losses) -> PlanResult | None:
+def _choose_blocks(choice: Choice, result: PlanResult, losses: Losses) -> PlanResult | None:
     """The plan with the blocks that matter most; None where they are those that it has, or where other blocks would break a bound on accuracy."""
-    source = problem.accuracy_source
-    if isinstance(source, AccuracyPredictor):  # a supernet has been trained with the blocks that it has
+    problem = choice.problem
+    if isinstance(problem.accuracy_source, AccuracyPredictor):  # a supernet has been trained with the blocks that it has
         return None
     losses_by_segment: dict[str, Mapping[int, float]] = {}
 
@@ -173,7 +198,7 @@ def _choose_blocks(problem: PlanningProblem, choice: SearchedSpace[SearchResult]
     design, warnings = keep_blocks(result, losses_of)
     if not warnings:
         return None
-    changed = predict_design(problem, choice, design)
+    changed = predict_design(choice, design)
     required, predicted = problem.config.min_agreement, changed.accuracy.agreement if changed.accuracy else None
     if required is not None and predicted is not None and predicted < required:
         return None
@@ -191,31 +216,20 @@ def _choose_blocks(problem: PlanningProblem, choice: SearchedSpace[SearchResult]
     return replace(changed, warnings=tuple(warnings))
 
 
-def _merging_warning(problem: PlanningProblem, choice: SearchedSpace[SearchResult], ms: float) -> str | None:
+def _merging_warning(choice: Choice, ms: float) -> str | None:
     """Return a note on how much faster merged stages would be; None where they gain little."""
-    config, result, source = problem.config, choice.result, problem.accuracy_source
+    problem, result = choice.problem, choice.result
+    config, source = problem.config, problem.accuracy_source
     # where it is known what merged stages lose, they were among the designs that were searched
-    stays_apart = config.merge == "auto" and not config.meet and not (source is not None and source.merges)
-    stays_apart = stays_apart and all(options.span == 1 for options, _ in result.picks)
-    if not (
-        stays_apart
-        and result.n_meet
-        and config.parsed_objective.only_latency
-        and config.strategy == "exact"
-        and STRETCH in config.planned_kinds
-    ):
+    may_merge = len(stage_attempts(config, loss_known=source is not None and source.merges)) > 1
+    comparable = config.parsed_objective.only_latency and config.strategy == "exact"
+    if not (may_merge and comparable and result.n_meet and all(options.span == 1 for options, _ in result.picks)):
         return None
-    try:
-        merged = choose(replace(problem, config=msgspec.structs.replace(config, merge="always")), explain=False)
-    except InfeasibleError:
+    merged = _choose_or_none(problem.with_options(merge="always"))
+    if merged is None or ms < MIN_GAIN * merged.makespan_ms:
         return None
-    merged_ms, points = timeline(problem.graph, design_of(problem, merged.result), problem.costs).makespan_ms, merged.result.n_meet
-    if ms < MIN_GAIN * merged_ms:
-        return None
-    return (
-        f"`merge=always` would take {merged_ms:.2f} ms instead of {ms:.2f} ms, with {points} instead of {result.n_meet} meeting points, "
-        "which keeps less accuracy"
-    )
+    points = f"with {merged.result.n_meet} instead of {result.n_meet} meeting points"
+    return f"`merge=always` would take {merged.makespan_ms:.2f} ms instead of {ms:.2f} ms, {points}, which keeps less accuracy"
 
 
 def design_of(problem: PlanningProblem, result: SearchResult) -> BranchDesign:
@@ -239,59 +253,51 @@ def _int8_warning(problem: PlanningProblem, request: PlanConfig) -> str | None:
         graph, device, msgspec.structs.replace(problem.config, processors=names, precision=defaults, min_width=request.min_width)
     )
     best_single = ranked_singles(graph, int8_problem.costs, int8_problem.config.processors)[0]
-    try:
-        ms = timeline(graph, design_of(int8_problem, choose(int8_problem, explain=False).result), int8_problem.costs).makespan_ms
-    except InfeasibleError:
+    choice = _choose_or_none(int8_problem)
+    if choice is None:
         single = f"the {best_single.processor} alone takes {best_single.ms:.2f} ms"
         return f"planned with {planned}; with `precision={int8}` {single}, {caveat}"
-    speedup = f"{best_single.ms / ms:.2f}x against the {best_single.processor} alone ({best_single.ms:.2f} ms)"
-    return f"planned with {planned}; with `precision={int8}` the same request takes {ms:.2f} ms, {speedup}, {caveat}"
+    speedup = f"{best_single.ms / choice.makespan_ms:.2f}x against the {best_single.processor} alone ({best_single.ms:.2f} ms)"
+    return f"planned with {planned}; with `precision={int8}` the same request takes {choice.makespan_ms:.2f} ms, {speedup}, {caveat}"
 
 
-def _choose_with_fallback(
-    problem: PlanningProblem, request: PlanConfig
-) -> tuple[PlanningProblem, SearchedSpace[SearchResult], tuple[str, ...]]:
-    """Return the best design and its warnings; without a stretched design, an exact one, else the undivided network."""
-    # as a request without a word is completed for these processors
+def _plan_attempts(problem: PlanningProblem, request: PlanConfig) -> tuple[Choice, str]:
+    """Return the design of the first attempt that has one, and a note if that is not the request itself."""
     default = PlanConfig(processors=problem.config.processors).resolve(problem.device)
-    try:
-        return problem, choose(problem, explain=problem.config != default or not problem.one_processor_dominates), ()
-    except InfeasibleError as error:
-        refused, config = error, problem.config
-    rule_was_given = any(rule.value != getattr(default, rule.rule) for rule in refused.rules)
-    if rule_was_given or config.kinds or config.lossless or config.accuracy or config.widens or config.strategy != default.strategy:
-        raise refused
-    kept_options = {"processors": config.processors, "precision": config.precision}
-    exact = PlanningProblem.of(problem.graph, problem.device, msgspec.structs.replace(request, lossless=True, **kept_options))
-    options = f"`lossless` and `precision={format_value(config.precision)}`"
-    divided = f"{refused.message}: the network is divided exactly instead, as with {options}"
-    fallbacks = [(exact, divided)]
-    if merged := choose_merged(problem):
-        words = " and ".join(f"`{name}={format_value(value)}`" for name, value in MERGED_OPTIONS.items())
-        return *merged, (f"{refused.message}: planned as with {words} instead",)
-    if config.n_meet == default.n_meet:
-        whole = f"{refused.message}, not even exactly: the network stays whole"
-        fallbacks.append((replace(exact, config=msgspec.structs.replace(exact.config, n_meet=0)), whole))
-    for fallback, warning in fallbacks:
-        with suppress(InfeasibleError):
-            return fallback, choose(replace(fallback, accuracy_source=None)), (warning,)
+    refused: InfeasibleError | None = None
+    for attempt in attempts(problem.config, default):
+        explain = refused is None and (problem.config != default or not problem.one_processor_dominates)
+        try:
+            choice = choose(problem.attempted(attempt), explain=explain)
+        except InfeasibleError as error:
+            refused = refused or error
+            if any(rule.value != getattr(default, rule.rule) for rule in refused.rules):
+                break
+            continue
+        if not attempt.must_gain or gains(choice):
+            return choice, f"{refused.message}{attempt.note}" if refused else ""
+    assert refused is not None
     raise refused
 
 
-#: Times count exchanges whatever share of a segment they take, and one segment of merged stages has the fewest.
-MERGED_OPTIONS = {"alpha": 100.0, "merge": "always"}
-
-
-def choose_merged(problem: PlanningProblem) -> tuple[PlanningProblem, SearchedSpace[SearchResult]] | None:
-    """The best design of merged stages whatever share exchanges take, where that gains over the best single processor; None elsewhere."""
-    merged = replace(problem, config=msgspec.structs.replace(problem.config, **MERGED_OPTIONS))
+def _choose_or_none(problem: PlanningProblem) -> Choice | None:
+    """The best design of a request; None where it has none."""
     try:
-        choice = choose(merged, explain=False)
+        return choose(problem, explain=False)
     except InfeasibleError:
         return None
-    best_single = ranked_singles(problem.graph, problem.costs, problem.config.processors)[0]
-    branched = timeline(problem.graph, design_of(merged, choice.result), problem.costs)
-    return (merged, choice) if branched.makespan_ms * MIN_GAIN <= best_single.ms else None
+
+
+def choose_merged(problem: PlanningProblem) -> Choice | None:
+    """The best design of merged stages whatever share transfers take, where that gains over the best single processor; None elsewhere."""
+    choice = _choose_or_none(problem.with_options(**MERGED_OPTIONS))
+    return choice if choice is not None and gains(choice) else None
+
+
+def gains(choice: Choice) -> bool:
+    """Return whether a design is faster than the best single processor by enough to be worth branching."""
+    problem = choice.problem
+    return choice.makespan_ms * MIN_GAIN <= ranked_singles(problem.graph, problem.costs, problem.config.processors)[0].ms
 
 
 def evaluate(
@@ -315,21 +321,20 @@ def evaluate(
         has_many = len({device.processor(p).family for p in design.processors}) > 1
         request = msgspec.structs.replace(request, processors=design.processors if has_many else device.default_processors)
     problem = PlanningProblem.of(graph, device, request, accuracy_source)
-    result = predict_design(problem, None, design)
+    result = _predict(problem, design, None)
     return replace(result, warnings=_warnings(problem, result))
 
 
-def predict_design(
-    problem: PlanningProblem, choice: SearchedSpace[SearchResult] | None, design: BranchDesign | None = None, *, trained: bool = True
-) -> PlanResult:
-    """The prediction and controls of a design that was searched for, or made elsewhere; `trained` asks for the sequential network, which would have to be trained."""
+def predict_design(choice: Choice, design: BranchDesign | None = None, *, trained: bool = True) -> PlanResult:
+    """The prediction and controls of a design that was searched for, or of one made of it; `trained` asks for the sequential network, which would have to be trained."""
+    return _predict(choice.problem, design or choice.design, choice, trained=trained)
+
+
+def _predict(problem: PlanningProblem, design: BranchDesign, choice: Choice | None, *, trained: bool = True) -> PlanResult:
     graph, config, costs, source = problem.graph, problem.config, problem.costs, problem.accuracy_source
     singles, searched = ranked_singles(graph, costs, config.processors), choice.result if choice else None
     # what lies beside the backbone is placed after the search
     proved = searched is not None and not config.is_evolutionary and not backbone_of(graph).sides
-    if design is None:
-        assert searched is not None
-        design = design_of(problem, searched)
     return PlanResult(
         graph,
         costs,
@@ -338,7 +343,7 @@ def predict_design(
         problem.stages,
         timeline(graph, design, costs),
         singles[0],
-        sequential_same_macs(graph, problem.stages, costs, singles, Rules.of(config), problem.macs) if trained else None,
+        sequential_same_macs(graph, problem.stages, costs, singles, Rules.of(config), problem.totals) if trained else None,
         ranked_singles(scaled_graph(graph, design), costs, config.processors)[0],
         ideal_split_ms(graph, config.processors, costs.predictor, config.precision),
         searched.optimal and proved if searched else None,
@@ -393,7 +398,7 @@ def _warnings(problem: PlanningProblem, result: PlanResult) -> tuple[str, ...]:
     warnings: list[str | None] = [*_operator_warnings(result)]
     unmeasured = ((f"{name} in {precision}", origin) for (name, precision), origin in result.origins.items())
     warnings.append(not_measured(result.device.id, unmeasured))
-    low, high = (bound + problem.graph.macs - problem.backbone.macs for bound in problem.macs)
+    low, high = (bound + problem.graph.macs - problem.backbone.macs for bound in problem.totals[:2])
     macs = result.run.macs - result.run.repeated_macs
     if not low <= macs <= high:
         lowest, highest = result.config.macs
@@ -416,20 +421,17 @@ def _uses(processor: str, options: SegmentOptions) -> bool:
     return processor in options.processors
 
 
-def unused_processors(
-    problem: PlanningProblem, choice: SearchedSpace[SearchResult], used: Sequence[str], best_ms: float
-) -> tuple[UnusedProcessor, ...]:
+def unused_processors(choice: Choice, used: Sequence[str], best_ms: float) -> tuple[UnusedProcessor, ...]:
     """Every processor of the request that a design leaves out, which takes `best_ms`."""
+    problem = choice.problem
     config, result = problem.config, []
     # Other searches choose from other designs: theirs cannot be compared with the fastest of these.
     only_latency = config.params is None and config.min_accuracy is None and config.min_agreement is None and config.objective == "latency"
     comparable = config.strategy == "exact" and not config.widens and only_latency
     for name in (name for name in config.processors if name not in used):
-        best = None
-        if comparable:
-            best = search_exact(choice.space, *problem.macs, choice.n_meet, required=partial(_uses, name))
+        best = search_exact(choice.space, choice.totals, required=partial(_uses, name)) if comparable else None
         rule = _broken_rule(choice.space, name)
-        ms = None if best is None else timeline(problem.graph, design_of(problem, best), problem.costs).makespan_ms
+        ms = None if best is None else replace(choice, result=best).makespan_ms
         if ms is None:
             reasons = []
         elif ms < best_ms:
@@ -462,7 +464,7 @@ def _broken_rule(space: DesignSpace, processor: str) -> str:
 # Choose a design: which stages are merged, then the search of the strategy asked for, then bounds on the result.
 
 
-def choose(problem: PlanningProblem, *, explain: bool = True) -> SearchedSpace[SearchResult]:
+def choose(problem: PlanningProblem, *, explain: bool = True) -> Choice:
     """The fastest design within the constraints, or the most accurate one where that is the objective.
 
     With ``merge = "auto"`` stages are merged only where the request has no
@@ -473,13 +475,13 @@ def choose(problem: PlanningProblem, *, explain: bool = True) -> SearchedSpace[S
     config, costs, source, goal = problem.config, problem.costs, problem.accuracy_source, problem.goal
     _check_objective(config, source)
     parts = search_request(problem, explain=explain)
-    space, n_meet = parts[0].space, parts[0].n_meet
+    space, totals = parts[0].space, parts[0].totals
     best = best_result([part.result for part in parts if part.result is not None])
     if best is None and not explain:
         raise InfeasibleError(f"no design of `{problem.backbone.name}` meets the constraints")
     if best is None:
         raise _infeasible_error(problem, space)
-    bounds = Bounds(problem.backbone, space, config, problem.macs, n_meet, goal)
+    bounds = Bounds(problem.backbone, space, config, totals, goal)
     if config.params is not None:
         best = bounds.satisfy_params(best)
     if source is not None and getattr(config, source.option) is not None:
@@ -493,22 +495,19 @@ def choose(problem: PlanningProblem, *, explain: bool = True) -> SearchedSpace[S
         reason = f"{fastest}, more than `latency_budget={config.latency_budget:g}`"
         raise infeasible_error(reason, [TightRule("latency_budget", config.latency_budget, ceil(best.ms * 1000) / 1000)])
     if config.parsed_objective.is_evolved:
-        starts = [best, *fastest_designs(space, *problem.macs, n_meet)]
-        best = (
-            evolve(space, *problem.macs, n_meet, score_of(config.parsed_objective, goal, space), starts, keeps=bounds.bounds_check(source))
-            or best
-        )
-    return SearchedSpace(space, n_meet, best)
+        starts = [best, *fastest_designs(space, totals)]
+        best = evolve(space, totals, score_of(config.parsed_objective, goal, space), starts, keeps=bounds.bounds_check(source)) or best
+    return Choice(space, totals, best, problem)
 
 
-def search_request(problem: PlanningProblem, *, explain: bool = True) -> list[SearchedSpace[SearchResult | None]]:
+def search_request(problem: PlanningProblem, *, explain: bool = True) -> list[SearchedSpace]:
     """All designs of a request, as spaces of which each is searched by itself: its own first, then those that belong to it as well."""
     for name in problem.config.keep:
         if name not in (names := [stage.name for stage in problem.stages]):
             raise UnknownNameError.among("stage to keep", name, names)
     source = problem.accuracy_source
     try:
-        searched = _search_spaces(problem, merges=source is not None and source.merges)
+        searched = _search_spaces(problem, loss_known=source is not None and source.merges)
     except InfeasibleError as error:
         raise _suggest_other_kinds(problem, error) if explain else error from None
     if source is None and problem.config.params is None:
@@ -516,55 +515,62 @@ def search_request(problem: PlanningProblem, *, explain: bool = True) -> list[Se
     return searched
 
 
-def _search_spaces(
-    problem: PlanningProblem, *, merges: bool, holders: Sequence[str] | None = None
-) -> list[SearchedSpace[SearchResult | None]]:
+def _search_spaces(problem: PlanningProblem, *, loss_known: bool) -> list[SearchedSpace]:
     """The spaces of a request for all its processors, with the meeting points that designs must have, and the best of them.
 
-    With `merges` it is known what merged stages lose, so that they need not be kept for the last.
+    With `loss_known` it is known what merged stages lose, so that they need not be kept for the last.
     """
-    graph, config = problem.backbone, problem.config
-    merged = config.merge == "always" or (merges and config.merge == "auto" and not config.meet)
-    space = problem.stage_space(holders, merged=merged)
-    fine, n_meet, searched = space, config.n_meet, None
-    at_stages = config.cuts == "stages"
-    if STRETCH in config.planned_kinds:
-        fine = space if at_stages else cut_blocks(graph, config, space, merged=merged)
-        searched = _search(problem, fine, n_meet)
-        # Meeting points that were asked for stay.
-        if searched is None and config.merge == "auto" and not config.meet and not merges:
-            space, merged = merge_stages(graph, space), True
-            fine = space if at_stages else cut_blocks(graph, config, space, merged=True)
-            for n_meet in range(max(space.max_meetings, config.n_meet), config.n_meet - 1, -1):
-                searched = _search(problem, fine, n_meet)
-                if searched is not None:
-                    break
+    graph, config, stretched = problem.backbone, problem.config, STRETCH in problem.config.planned_kinds
+    for tried in _stage_spaces(problem, loss_known=loss_known):
+        searched = _search(problem, tried.searched, tried.totals) if stretched else None
+        if searched is not None:
+            break
+    totals = tried.totals
     if set(config.planned_kinds) == {STRETCH}:
-        return [SearchedSpace(fine, n_meet, searched)]
-    if config.exact or at_stages:
-        mixed = with_exact_kinds(graph, config, space)
+        return [SearchedSpace(tried.searched, totals, searched)]
+    if config.exact or config.cuts == "stages":
+        mixed = with_exact_kinds(graph, config, tried.stages)
     else:
-        mixed = cut_blocks(graph, config, space, config.planned_kinds, merged=merged)
-    result = [SearchedSpace(mixed, n_meet, _search_by_strategy(problem, mixed, n_meet))]
-    if n_meet > config.n_meet:
+        mixed = cut_blocks(graph, config, tried.stages, config.planned_kinds, merged=tried.merged)
+    result = [SearchedSpace(mixed, totals, _search_by_strategy(problem, mixed, totals))]
+    if totals != problem.totals:
         # where scaled copies need merged stages, they keep as many meeting points as they can have; a design without them loses no
         # accuracy and needs no more than are asked for
         unstretched = without_stretched(mixed)
-        result.append(SearchedSpace(unstretched, config.n_meet, search_best(unstretched, *problem.macs, config.n_meet, problem.goal)))
+        result.append(SearchedSpace(unstretched, problem.totals, search_best(unstretched, problem.totals, problem.goal)))
     return result
 
 
-def _search_fewer_processors(problem: PlanningProblem) -> list[SearchedSpace[SearchResult | None]]:
+class _StageSpace(NamedTuple):
+    stages: DesignSpace  # Designs of stages, and of runs of them where these may merge.
+    searched: DesignSpace  # The same, or designs whose segments begin and end at blocks.
+    merged: bool  # Whether stages may merge.
+    totals: Totals  # Limits on a whole design.
+
+
+def _stage_spaces(problem: PlanningProblem, *, loss_known: bool) -> Iterator[_StageSpace]:
+    """Return the spaces of the request's attempts at stages, in order."""
+    graph, config, stretched = problem.backbone, problem.config, STRETCH in problem.config.planned_kinds
+    stages = problem.stage_space()
+    for merged, max_meetings in stage_attempts(config, loss_known=loss_known):
+        space = merge_stages(graph, stages) if merged and stretched else stages
+        searched = cut_blocks(graph, config, space, merged=merged) if stretched and config.cuts == "blocks" else space
+        first = max(space.max_meetings, config.n_meet) if max_meetings else config.n_meet
+        for n_meet in range(first, config.n_meet - 1, -1):
+            yield _StageSpace(space, searched, merged, problem.totals._replace(n_meet=n_meet))
+
+
+def _search_fewer_processors(problem: PlanningProblem) -> list[SearchedSpace]:
     """The designs on fewer of the processors, where a request for those would merge stages: a processor more must not make a design slower."""
     config = problem.config
     merges = config.merge == "auto" and not config.meet and STRETCH in config.planned_kinds
     if not merges or config.strategy != "exact" or config.widens or config.parsed_objective.is_evolved:
         return []
-    searched: list[SearchedSpace[SearchResult | None]] = []
+    searched: list[SearchedSpace] = []
     for subset in (subset for count in range(2, len(config.processors)) for subset in combinations(config.processors, count)):
         subproblem = replace(problem, config=config.replace_processors(subset))
-        if search_coarse(subproblem.stage_space(), *problem.macs, config.n_meet) is None:
-            searched += _search_spaces(subproblem, merges=False, holders=config.processors)
+        if search_coarse(subproblem.stage_space(), problem.totals) is None:
+            searched += _search_spaces(subproblem, loss_known=False)
     return searched
 
 
@@ -578,23 +584,23 @@ def _check_objective(config: PlanConfig, accuracy_source: AccuracySource | None)
         raise UsageError(problem, f"leave them out, or use `join={DEFAULT}`")
 
 
-def _search(problem: PlanningProblem, space: DesignSpace, n_meet: int) -> SearchResult | None:
-    config, macs = problem.config, problem.macs
+def _search(problem: PlanningProblem, space: DesignSpace, totals: Totals) -> SearchResult | None:
+    config = problem.config
     if config.strategy in GENERAL_STRATEGIES and not config.widens:
-        return _search_by_strategy(problem, space, n_meet)
+        return _search_by_strategy(problem, space, totals)
     segments = space.segments
     if space.longest_span > 1:
         # These searches know no merging: they take the meeting points of the best design that does.
-        incumbent = search_exact(space, *macs, n_meet)
+        incumbent = search_exact(space, totals)
         if incumbent is None:
             return None
         segments = tuple(options.segment for options, _ in incumbent.picks)
         space = problem.space(segments, DEFAULT if config.widens else config.resolved_join)
     if config.widens:
-        search_result = search_concat(lambda arriving: problem.space(segments, config.join, arriving), *macs, n_meet)
+        search_result = search_concat(lambda arriving: problem.space(segments, config.join, arriving), totals)
     else:
-        search_result = _search_by_strategy(problem, space, n_meet)
-    if search_result is None and search_exact(space, *macs, n_meet) is not None:
+        search_result = _search_by_strategy(problem, space, totals)
+    if search_result is None and search_exact(space, totals) is not None:
         if config.widens:
             reason = f"no design of `{problem.backbone.name}` with `{config.join}` joins was found in the range of multiply-accumulates"
             raise InfeasibleError(reason, f"use `join={DEFAULT}`")
@@ -602,16 +608,16 @@ def _search(problem: PlanningProblem, space: DesignSpace, n_meet: int) -> Search
     return search_result
 
 
-def _search_by_strategy(problem: PlanningProblem, space: DesignSpace, n_meet: int) -> SearchResult | None:
+def _search_by_strategy(problem: PlanningProblem, space: DesignSpace, totals: Totals) -> SearchResult | None:
     """The best design of a space by the strategy asked for; for what does not add up the fastest, to begin with."""
-    macs, goal, strategy = problem.macs, problem.goal, problem.config.strategy
+    goal, strategy = problem.goal, problem.config.strategy
     if strategy not in GENERAL_STRATEGIES:
-        result: SearchResult | None = import_module(f"stretch.planning.strategies.{strategy}").search(space, *macs, n_meet)
+        result: SearchResult | None = import_module(f"stretch.planning.strategies.{strategy}").search(space, totals)
         return result
     if strategy == "exact" or problem.config.parsed_objective.is_evolved:
-        return search_best(space, *macs, n_meet, goal)
-    result = evolve(space, *macs, n_meet, score_of(problem.config.parsed_objective, goal, space), ())
-    if result is None and search_best(space, *macs, n_meet, goal) is not None:
+        return search_best(space, totals, goal)
+    result = evolve(space, totals, score_of(problem.config.parsed_objective, goal, space), ())
+    if result is None and search_best(space, totals, goal) is not None:
         raise _strategy_error(problem)
     return result
 
@@ -629,7 +635,7 @@ def _infeasible_error(problem: PlanningProblem, space: DesignSpace) -> Infeasibl
     graph, config = problem.backbone, problem.config
     if config.merge == "never" and STRETCH in config.planned_kinds:
         merged = merge_stages(graph, problem.stage_space())
-        if search_exact(merged, *problem.macs, config.n_meet) is not None:
+        if search_exact(merged, problem.totals) is not None:
             return InfeasibleError(
                 f"no design of `{graph.name}` meets the constraints while each stage is a segment of its own",
                 "let stages merge with `merge=auto`",
@@ -658,6 +664,6 @@ def _suggest_other_kinds(problem: PlanningProblem, error: InfeasibleError) -> In
         return error
     with suppress(InfeasibleError, UsageError):
         alternative = PlanningProblem.of(problem.graph, problem.device, msgspec.structs.replace(config, **kinds), like=problem)
-        if any(part.result is not None for part in _search_spaces(alternative, merges=False)):
+        if any(part.result is not None for part in _search_spaces(alternative, loss_known=False)):
             error.hint = f"{error.hint}, {hint}" if error.hint else hint
     return error

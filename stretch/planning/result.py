@@ -17,12 +17,12 @@ from predictors.joins import JoinKind
 from predictors.models.roofline import MEASURED, Origin
 from predictors.predictor import LatencyPredictor, origin_of
 from predictors.rewrites import inexact_rewrites
-from predictors.structs import Answer, filled
+from predictors.structs import Answer
 from stretch.planning.config import Objective, PlanConfig
 from stretch.planning.cost import compare
 from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.cost.branch import BranchCost, Costs
-from stretch.planning.cost.makespan import BranchTime, SegmentTime, SidedTimes, Timeline, busiest_ms, busy_ms, run_mj, timeline
+from stretch.planning.cost.makespan import BranchTime, SegmentTime, SidedTimes, SideTime, Timeline, busiest_ms, busy_ms, run_mj, timeline
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, SideDesign
 from stretch.planning.design.division import with_shares
 from stretch.planning.design.scale import legal_widths, remaining_shared_weights, scaled_graph
@@ -30,7 +30,7 @@ from stretch.planning.network.segments import EntryKind, Segment, backbone_of, j
 from stretch.planning.search.exact import search_exact
 from stretch.planning.search.layers import TIE, Layer, shortest_path
 from stretch.planning.search.parts import PartSpace, merge_neighbours
-from stretch.planning.search.space import DesignSpace, Rules
+from stretch.planning.search.space import DesignSpace, Rules, Totals
 
 # What a branched design must beat, predicted on the same device.
 
@@ -79,7 +79,7 @@ class SequentialControl:
 
 
 def sequential_same_macs(
-    graph: OpGraph, segments: Sequence[Segment], costs: Costs, singles: Sequence[SingleProcessor], rules: Rules, macs: tuple[int, int]
+    graph: OpGraph, segments: Sequence[Segment], costs: Costs, singles: Sequence[SingleProcessor], rules: Rules, totals: Totals
 ) -> SequentialControl | None:
     """The fastest sequential model whose segments are rescaled under the same floors; rules on communication do not apply.
 
@@ -90,14 +90,14 @@ def sequential_same_macs(
         if original.ms > MAX_CATCH_UP * singles[0].ms:
             break
         known = costs.replace_precision(original.processor, original.precision)
-        rescaled = _scale_to_macs(graph, segments, known, original, rules, macs)
+        rescaled = _scale_to_macs(graph, segments, known, original, rules, totals)
         if rescaled is not None and (best is None or rescaled.single.ms < best.single.ms):
             best = rescaled
     return best
 
 
 def _scale_to_macs(
-    graph: OpGraph, segments: Sequence[Segment], costs: Costs, original: SingleProcessor, rules: Rules, macs: tuple[int, int]
+    graph: OpGraph, segments: Sequence[Segment], costs: Costs, original: SingleProcessor, rules: Rules, totals: Totals
 ) -> SequentialControl | None:
     processor, least = original.processor, rules.values["segment_macs"]
     align = costs.align(processor)
@@ -125,11 +125,11 @@ def _scale_to_macs(
         if not here:
             return None
         source, target, counts, times = (np.array(column) for column in zip(*rows, strict=True))
-        layers.append(Layer(source, target, counts, times, np.arange(len(here))))
+        layers.append(Layer.lossless(source, target, counts, times, np.arange(len(here))))
         choices.append(here)
         arriving.append(leaving)
     states = max(len(a) for a in arriving)
-    path = shortest_path(layers, 0, np.zeros(states), *macs)
+    path = shortest_path(layers, 0, np.zeros(states), totals.low, totals.high)
     if path is None:
         return None
     parts = []
@@ -163,9 +163,9 @@ def _widths(segment: Segment, align: int, rules: Rules) -> list[int]:
 
 def operator_split(graph: OpGraph, stages: Sequence[Segment], costs: Costs, processors: Sequence[str]) -> Timeline:
     """Each kernel-sized part on one processor, or its rows over several, so that all of them together are fastest; no rule binds it."""
-    whole = DesignSpace(stages, processors, costs, Rules({}), stretched=False)
+    whole = DesignSpace.of(stages, processors, costs, Rules({}), kept=[stage.name for stage in stages])
     backbone = backbone_of(graph).graph
-    search_result = search_exact(PartSpace(backbone, whole, single=True).mixed(("rows",)), 0, backbone.macs, 0)
+    search_result = search_exact(PartSpace(backbone, whole, single=True).mixed(("rows",)), Totals(0, backbone.macs, 0))
     assert search_result is not None  # every part may stay whole
     design = BranchDesign(graph.name, costs.predictor.device.id, merge_neighbours(backbone, stages, search_result.segments(costs)))
     divided = timeline(graph, place_sides(graph, design, costs, processors), costs)
@@ -569,88 +569,127 @@ class PlanResult:
         """Return its parts: each processor in each state that it is in."""
         return EnergyModel(self.device).parts(busy_ms(self.run), self.run.makespan_ms)
 
+    def _alone_mj(self, single: SingleProcessor) -> float | None:
+        return EnergyModel(self.device).plan_mj({single.processor: single.ms}, single.ms)
+
     @property
     def predicted(self) -> Predicted:
         """Its times and those of its controls."""
-        makespan, sequential, energy = self.run.makespan_ms, self.sequential, EnergyModel(self.device)
-        alone_mj = [one and energy.plan_mj({one.processor: one.ms}, one.ms) for one in (self.best_single, sequential and sequential.single)]
-        return filled(
-            Predicted,
-            self,
-            self.run,
-            self.certainty,
-            **control_fields(self.graph, self.best_single, sequential),
+        run, single, sequential = self.run, self.best_single, self.sequential
+        return Predicted(
+            **msgspec.structs.asdict(self.certainty),
+            **control_fields(self.graph, single, sequential),
+            makespan_ms=run.makespan_ms,
+            speedup=self.speedup,
             whole_graph_ms=self.whole_graph.ms,
             whole_graph_processor=self.whole_graph.processor,
             operator_split_ms=self.operator_split.makespan_ms,
-            ideal_fraction=self.ideal_split_ms / makespan,
+            ideal_split_ms=self.ideal_split_ms,
+            ideal_fraction=self.ideal_split_ms / run.makespan_ms,
+            efficiency=run.efficiency,
+            communication_ms=run.communication_ms,
+            optimal=self.optimal,
+            gap=self.gap,
+            reference=sorted(self.recommendation.reference),
             far_ahead=self.ahead.processor if self.ahead.far else None,
             crossover_divided=self.ahead.crossover,
-            reference=sorted(self.recommendation.reference),
-            best_single_energy_mj=alone_mj[0],
-            sequential_same_macs_energy_mj=alone_mj[1],
+            energy_mj=self.energy_mj,
+            best_single_energy_mj=self._alone_mj(single),
+            sequential_same_macs_energy_mj=self._alone_mj(sequential.single) if sequential else None,
+            energy=self.energy,
         )
 
     def answer(self) -> PlanAnswer:
         """The result as plain data."""
-        params = self.graph.params - sum(weight.copies for weight in shared_weights([self.graph]))
-        learned = self.run.params - sum(weight.copies for weight in self.shared)
-        return filled(
-            PlanAnswer,
-            self,
-            self.run,
-            self.design,
-            model=self.graph.name,
+        graph, run, design = self.graph, self.run, self.design
+        params = graph.params - sum(weight.copies for weight in shared_weights([graph]))
+        learned = run.params - sum(weight.copies for weight in self.shared)
+        return PlanAnswer(
+            model=graph.name,
             device=self.device.id,
+            calibrated=self.calibrated,
+            macs=run.macs,
             params=learned,
+            exact=self.exact,
+            rounding=self.rounding,
+            halo=run.halo_macs / graph.macs if graph.macs else 0.0,
+            halo_ms=run.halo_ms,
+            repeated=run.repeated_macs / graph.macs if graph.macs else 0.0,
+            macs_ratio=self.macs_ratio,
             params_ratio=learned / params if params else None,
-            halo=self.run.halo_macs / self.graph.macs if self.graph.macs else 0.0,
-            repeated=self.run.repeated_macs / self.graph.macs if self.graph.macs else 0.0,
-            segments=[self._segment(row) for row in self.run.segments],
-            sides=[
-                filled(
-                    SideAnswer,
-                    row,
-                    row.time,
-                    row.time.scale,
-                    reads=[op.name for op in row.graph.inputs],
-                    writes=list(row.graph.outputs),
-                    operators=sum(op.kind != "input" for op in row.graph.ops),
-                    predicted_ms=row.time.ms,
-                )
-                for row in self.run.sides
-            ],
+            n_meet=design.n_meet,
+            segments=[self._segment(row) for row in run.segments],
+            sides=[_side(row) for row in run.sides],
+            design=design,
+            predicted=self.predicted,
+            objective=self.objective,
+            accuracy=self.accuracy,
+            recommended=self.recommended,
             comparisons=list(self.recommendation.rivals),
             unused=list(self.unused),
             sequential_design=self.sequential.design if self.sequential else None,
             operator_split_design=self.operator_split.design,
+            evaluated=self.evaluated,
+            space_log10=self.space_log10,
             precision=dict(self.config.precision),
             warnings=list(self.warnings),
         )
 
     def _segment(self, row: SegmentTime) -> SegmentAnswer:
         segment, macs = row.segment, row.segment.graph.macs
-        return filled(
-            SegmentAnswer,
-            row.design,
-            row,
-            segment,
+        return SegmentAnswer(
+            name=segment.name,
+            start=segment.start,
+            end=segment.end,
             stages=[stage.name for stage in self.stages_of(segment)],
             shape=list(segment.graph.by_name[segment.end].shape),
+            depth=segment.depth,
+            width=segment.width,
             macs=macs,
             kind=_kind(row),
             halo=row.halo_macs / macs if row.halo_macs else 0.0,
+            halo_ms=row.halo_ms,
             repeated=row.repeated_macs / macs if row.repeated_macs else 0.0,
+            join=row.design.join,
+            join_ms=row.join_ms,
             predicted_ms=row.ms,
-            branches=[
-                filled(BranchAnswer, run, name=name, join=row.design.join, predicted_ms=run.ms, **vars(run.scale))
-                for name, run in zip(row.design.names, row.branches, strict=True)
-            ],
+            start_ms=row.start_ms,
+            branches=[_branch(name, row.design.join, run) for name, run in zip(row.design.names, row.branches, strict=True)],
         )
 
     def to_json(self) -> dict[str, Any]:
         """The planner's keys of `stretch branch --json`."""
         return self.answer().to_json()
+
+
+def _branch(name: str, join: JoinKind, run: BranchTime) -> BranchAnswer:
+    return BranchAnswer(
+        name=name,
+        join=join,
+        macs=run.macs,
+        params=run.params,
+        start_ms=run.start_ms,
+        predicted_ms=run.ms,
+        contention_ms=run.contention_ms,
+        in_ms=run.in_ms,
+        out_ms=run.out_ms,
+        **vars(run.scale),
+    )
+
+
+def _side(row: SideTime) -> SideAnswer:
+    return SideAnswer(
+        name=row.name,
+        processor=row.time.scale.processor,
+        reads=[op.name for op in row.graph.inputs],
+        writes=list(row.graph.outputs),
+        operators=sum(op.kind != "input" for op in row.graph.ops),
+        macs=row.time.macs,
+        start_ms=row.time.start_ms,
+        predicted_ms=row.time.ms,
+        in_ms=row.time.in_ms,
+        out_ms=row.time.out_ms,
+    )
 
 
 def _kind(row: SegmentTime) -> str:

@@ -17,6 +17,7 @@ from predictors.models.roofline import MEASURED
 from predictors.predictor import LatencyPredictor, origin_of
 from predictors.structs import filled
 from scheduler.progress import Progress, silent
+from stretch.planning.attempts import MERGED_OPTIONS
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.compare import (
@@ -33,7 +34,7 @@ from stretch.planning.cost.compare import (
 from stretch.planning.cost.makespan import HANDOVER_SHARE, computing_spans, parallel_ms
 from stretch.planning.messages import command_line, format_value
 from stretch.planning.network.segments import components
-from stretch.planning.plan import MERGED_OPTIONS, PlanningProblem, choose, choose_merged, predict_design
+from stretch.planning.plan import PlanningProblem, choose, choose_merged, predict_design
 from stretch.planning.result import PlanResult, SingleProcessor, ranked_singles
 
 #: Kinds of branches, as they are recommended and as the JSON calls them.
@@ -261,9 +262,9 @@ def _plan_kind(planning_problem: PlanningProblem, *, trained: bool) -> _PlannedK
         if not trained:
             return _PlannedKind(None, error.message)
         if seldom := choose_merged(planning_problem):
-            return _PlannedKind(predict_design(*seldom), options=MERGED_OPTIONS)
+            return _PlannedKind(predict_design(seldom), options=MERGED_OPTIONS)
         return _PlannedKind(None, "no stretched branches meet the constraints")
-    return _PlannedKind(predict_design(planning_problem, choice, trained=trained))
+    return _PlannedKind(predict_design(choice, trained=trained))
 
 
 def _recommend(exact: _PlannedKind, stretched: _PlannedKind, single: SingleProcessor) -> tuple[str, str]:

@@ -154,7 +154,7 @@ def candidates(graph: OpGraph, device: DeviceProfile, config: PlanConfig, top: i
         for some in combinations(processors, size):
             changed = msgspec.structs.replace(config, processors=some, precision={name: precision[name] for name in some})
             with suppress(InfeasibleError):
-                for design in diverse_front(graph, device, changed, top, within).designs:
+                for design in (row.design for row in diverse_front(graph, device, changed, top, within).designs):
                     if design not in known:
                         known.add(design)
                         network = network_of(graph.name, timeline(graph, design, request.costs), request.costs)

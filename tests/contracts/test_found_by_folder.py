@@ -84,8 +84,8 @@ STRATEGY = '''"""A strategy of a file: the upper half of the range of multiply-a
 from stretch.planning.search.exact import search_exact
 
 
-def search(space, low, high, n_meet):
-    return search_exact(space, (low + high) // 2, high, n_meet)
+def search(space, totals):
+    return search_exact(space, totals._replace(low=(totals.low + totals.high) // 2))
 '''
 
 EXPORTER = '''"""A form of export of a file: the names of a bundle's subgraphs."""

@@ -358,12 +358,8 @@ class Recommendation:
     """What to run, as far as the predictions say."""
 
     recommended: str  # ``branched``, the name of a rival, or `NO_CLEAR_WINNER`.
-    probability: float  # That the branched run is faster than every rival.
-    expected_ms: float  # The mean of its time over the draws: of branches that wait for each other the slowest of each draw counts.
-    low_ms: float  # Lower end of the 90 % interval around its time.
-    high_ms: float  # Upper end.
-    rivals: tuple[Rival, ...] = ()  # Every control beside the branched run.
-    reference: frozenset[str] = frozenset()  # Names of those that are compared alone, neither beaten nor recommended.
+    rivals: tuple[Rival, ...]  # Every control beside the branched run.
+    reference: frozenset[str]  # Names of those that are compared alone, neither beaten nor recommended.
 
     @property
     def beatable(self) -> tuple[Rival, ...]:
@@ -400,10 +396,9 @@ def recommend(branched: PredictedRun, controls: Mapping[str, PredictedRun], refe
                 measure=_decisive(control, branched),
             )
         )
-    beatable = {name: ms for name, ms in control_draws.items() if name not in reference}
-    recommended = recommend_among(branched, {name: controls[name] for name in beatable}, factors)
-    wins = fraction_true(branched_draws < np.min(list(beatable.values()), axis=0)) if beatable else 1.0
-    return Recommendation(recommended, wins, float(np.mean(branched_draws)), *interval(branched_draws), tuple(rivals), frozenset(reference))
+    beatable = {name: control for name, control in controls.items() if name not in reference}
+    recommended = recommend_among(branched, beatable, factors)
+    return Recommendation(recommended, tuple(rivals), frozenset(reference))
 
 
 def recommend_among(
@@ -460,10 +455,12 @@ def certainty(
     beatable = {name: control for name, control in controls.items() if name not in recommendation.reference}
     draws = draw_factors(key for run in (branched, *beatable.values()) for key in run.unknowns)
     groups = sorted({key.group for key in draws if key.group})
+    low_ms, high_ms = interval(branched_draws)
     return Certainty(
-        expected_ms=recommendation.expected_ms,
-        makespan_low_ms=recommendation.low_ms,
-        makespan_high_ms=recommendation.high_ms,
+        # of branches that wait for each other the slowest of each draw counts
+        expected_ms=float(np.mean(branched_draws)),
+        makespan_low_ms=low_ms,
+        makespan_high_ms=high_ms,
         probability_faster={**faster, "all": fraction_true(np.all(is_faster, axis=0)) if is_faster else 1.0},
         measure_next=closest.measure if closest else None,
         links=tuple(at_links(branched, single_run, end) for end in ends),

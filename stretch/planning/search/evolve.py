@@ -18,7 +18,7 @@ from stretch.planning.design.scale import join_width, scale_branches
 from stretch.planning.network.segments import memoised
 from stretch.planning.search.exact import Picks, SearchResult, restrict_processors, satisfies_rules, search_exact, with_input_holders
 from stretch.planning.search.goal import Goal
-from stretch.planning.search.space import DesignSpace
+from stretch.planning.search.space import DesignSpace, Totals
 
 #: Designs that are judged, at most.
 EVALUATIONS = 3000
@@ -105,9 +105,7 @@ def makespan_percentile(space: DesignSpace) -> Score:
 
 def evolve(
     space: DesignSpace,
-    low: int,
-    high: int,
-    n_meet: int,
+    totals: Totals,
     score: Score,
     starts: Sequence[SearchResult],
     *,
@@ -115,17 +113,17 @@ def evolve(
     evaluations: int = EVALUATIONS,
 ) -> SearchResult | None:
     """The best design that an evolutionary search comes upon, from some that it starts with; None if there was none."""
-    return _Search(space, low, high, n_meet, score, keeps, np.random.default_rng(0), evaluations).run(starts)
+    return _Search(space, totals, score, keeps, np.random.default_rng(0), evaluations).run(starts)
 
 
-def fastest_designs(space: DesignSpace, low: int, high: int, n_meet: int) -> list[SearchResult]:
+def fastest_designs(space: DesignSpace, totals: Totals) -> list[SearchResult]:
     """Designs to begin with: the fastest in each of several ranges of multiply-accumulates, and without each processor."""
-    ends = np.linspace(low, high, LEVELS + 1).astype(int).tolist()
-    search_results = [search_exact(space, a, b, n_meet) for a, b in pairwise(ends)]
+    ends = np.linspace(totals.low, totals.high, LEVELS + 1).astype(int).tolist()
+    search_results = [search_exact(space, totals._replace(low=a, high=b)) for a, b in pairwise(ends)]
     for left_out in space.processors if len(space.processors) > 2 else ():
         subspace = restrict_processors(space, [name for name in space.processors if name != left_out])
         if all(subspace.options):
-            search_results.append(search_exact(subspace, low, high, n_meet))
+            search_results.append(search_exact(subspace, totals))
     return [search_result for search_result in search_results if search_result is not None]
 
 
@@ -134,9 +132,7 @@ class _Search:
     """One search: what it is asked for and what it has seen."""
 
     space: DesignSpace
-    low: int
-    high: int
-    n_meet: int
+    totals: Totals
     score: Score
     keeps: Keeps
     rng: np.random.Generator
@@ -188,7 +184,8 @@ class _Search:
 
     def _is_legal(self, picks: Picks) -> bool:
         space = self.space
-        if not self.low <= _macs(picks) <= self.high or sum(options.branched for options, _ in picks) < self.n_meet:
+        low, high, n_meet = self.totals
+        if not low <= _macs(picks) <= high or sum(options.branched for options, _ in picks) < n_meet:
             return False
         return satisfies_rules(space, picks) and self.keeps(SearchResult.unproved(space, picks, 0))
 
@@ -233,18 +230,16 @@ class _Search:
 
     def _repair(self, picks: list[Pick], fixed: int) -> tuple[Pick, ...]:
         """A design with other options of some segments, so that its multiply-accumulates are in the range; `fixed` stays."""
-        macs = _macs(picks)
+        macs, (low, high, _) = _macs(picks), self.totals
         for number in self.rng.permutation(len(picks))[:MAX_REPAIRED].tolist():
-            if self.low <= macs <= self.high:
+            if low <= macs <= high:
                 break
             options, index = picks[number]
             indices = self._indices(options)
             if number == fixed or not len(indices):
                 continue
             other_macs = macs - int(options.macs[index])
-            distance = np.maximum(
-                np.maximum(self.low - other_macs - options.macs[indices], other_macs + options.macs[indices] - self.high), 0
-            )
+            distance = np.maximum(np.maximum(low - other_macs - options.macs[indices], other_macs + options.macs[indices] - high), 0)
             nearest = indices[distance == distance.min()]
             nearest = nearest[np.argsort(options.ms[:, nearest].min(axis=0), kind="stable")[:NEIGHBOURS]]
             picks[number] = options, int(self.rng.choice(nearest))

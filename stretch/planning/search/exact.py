@@ -1,16 +1,23 @@
-"""Exact search: dynamic programming over segments.
+"""Exact search: label setting over segments, and branch and bound where options are too many to build.
 
-The state between two segments is the processor that holds the tensor, how many
-segments have been branched so far, and whether an option that is asked for was used.
+*Label setting*: a label is a partial design; its state is the processor that holds the tensor, how many segments are branched so
+far, and whether a required option was used. Options lead from state to state (`stretch.planning.search.layers`).
+
+*Branch and bound*: the range of multiply-accumulates is relaxed with a Lagrangian multiplier, so that an option costs its time minus
+the multiplier times its MACs. The cheapest path plus the constraint's value is a lower bound on every makespan. Within a segment,
+the slowest branch takes at least any weighted mean of the branches: a sum over branches, which bounds all combinations of scales
+without building them. Options whose cheapest completion is within a slack of the bound are built and searched by label setting.
+If the best design is slower than bound plus slack, the slack widens.
+Invariant: a design with an option that was left out is slower than the lower bound plus the slack.
 """
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, reduce
-from itertools import accumulate, combinations, product
+from itertools import accumulate, combinations
 from math import inf, isclose, nan, prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,10 +25,10 @@ from predictors.devices import DeviceProfile
 from predictors.energy import EnergyModel
 from predictors.errors import UsageError
 from predictors.joins import join_of
-from stretch.planning.cost.branch import Costs, Floats, Ints, SegmentOptions
+from stretch.planning.cost.branch import Costs, Floats, Ints, Mask, SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.search.layers import TIE, Layer, costs_to_end, maximize_concave, remaining_costs, shortest_path
-from stretch.planning.search.space import SAMPLE, DesignSpace, LazyOptions, Thinning
+from stretch.planning.search.space import SAMPLE, DesignSpace, LazyOptions, Thinning, Totals
 
 #: Options and the index of the chosen one, segment by segment.
 Picks = Sequence[tuple[SegmentOptions, int]]
@@ -151,12 +158,6 @@ class SearchResult:
         return sum(options.branched for options, _ in self.picks)
 
     @property
-    def input_widths(self) -> list[int]:
-        """Input channels of each segment."""
-        output_widths = (sum(b.width for b in o.branches_of(i)) if join_of(o.join).widens else o.segment.width for o, i in self.picks)
-        return [self.picks[0][0].segment.in_width, *output_widths][:-1]
-
-    @property
     def params(self) -> int:
         """Learned numbers."""
         return sum(int(options.params[index]) for options, index in self.picks)
@@ -177,24 +178,26 @@ LossBound = tuple[Measure, float]
 
 def search_exact(
     space: DesignSpace,
-    low: int,
-    high: int,
-    n_meet: int,
+    totals: Totals,
     cost: Measure = LATENCY,
     loss_bound: LossBound | None = None,
     required: OptionFilter | None = None,
 ) -> SearchResult | None:
-    """Return the design that minimises a measure, with MACs between `low` and `high`, and at least one `required` option."""
-    states = _States(space, n_meet, 1 if required is None else 2)
-    layers = [_layer(space, options, states, cost, required, loss_bound) for options in space.options]
+    """Return the design that minimises a measure, within the totals, and at least one `required` option."""
+    states, layers = _States(space, totals.n_meet, required), []
+    for groups in space.options:
+        # an option of infinite time is left out, whatever the objective
+        keep = np.concatenate([(group.allowed & np.isfinite(group.ms)).T for group in groups])
+        loss = np.concatenate(_per_holder(groups, loss_bound[0])) if loss_bound else None
+        layers.append(states.layer(groups, _per_holder(groups, cost), loss, keep))
     final = states.final(cost)
     if loss_bound is not None:
         # the last transfer counts against the bound: it is a layer of its own
         ends = np.flatnonzero(np.isfinite(final))
         zeros, loss = np.zeros(len(ends), np.int64), states.final(loss_bound[0])[ends]
-        layers.append(Layer(ends, ends, zeros, final[ends], zeros, loss))
+        layers.append(Layer(ends, ends, zeros, final[ends], zeros, loss, zeros + 1))
         final = np.where(np.isfinite(final), 0.0, np.inf)
-    path = shortest_path(layers, states.start, final, low, high, inf if loss_bound is None else loss_bound[1])
+    path = shortest_path(layers, states.start, final, totals.low, totals.high, inf if loss_bound is None else loss_bound[1])
     if path is None:
         return None
     picks: list[tuple[SegmentOptions, int]] = []
@@ -212,14 +215,15 @@ def search_exact(
 
 
 class _States:
-    """Numbers of states: holder, branched segments so far, and whether a processor was used."""
+    """Numbers of states: holder, branched segments so far, and whether a required option was used."""
 
-    def __init__(self, space: DesignSpace, n_meet: int, uses: int = 1) -> None:
-        self.space, self.n_meet, self.uses = space, n_meet, uses
+    def __init__(self, space: DesignSpace, n_meet: int, required: OptionFilter | None = None) -> None:
+        self.space, self.n_meet, self.required = space, n_meet, required
+        self.uses = 1 if required is None else 2
         self.holders = {name: i for i, name in enumerate(space.holders)}
         self.start = self.number(self.holders[space.costs.host], 0)
 
-    def number(self, holder: Any, level: Any, used: int = 0) -> Any:
+    def number(self, holder: Any, level: Any, used: Any = 0) -> Any:
         return (used * len(self.holders) + holder) * (self.n_meet + 1) + level
 
     def final(self, cost: Measure) -> Floats:
@@ -229,36 +233,42 @@ class _States:
             final[self.number(holder, self.n_meet, self.uses - 1)] = cost.final_cost(self.space, name)
         return final
 
-    def end(self, options: SegmentOptions) -> int:
-        """Number of the processor that holds the output of options."""
-        return self.holders[options.holder(self.space.costs.host)]
+    def layer(
+        self, groups: Sequence[SegmentOptions | LazyOptions], costs: Sequence[Floats], loss: Floats | None = None, keep: Mask | None = None
+    ) -> Layer:
+        """Return options that begin at one segment, from every state.
+
+        Args:
+            costs: Of the options of each group (options × holders). A group with one option stands for all its options.
+            loss: Of all options (options × holders); none if None.
+            keep: Which of them there are; all if None, and then without their multiply-accumulates.
+        """
+        host, sizes, ms = self.space.costs.host, [len(cost) for cost in costs], np.concatenate(costs)
+        uses = [self.required is not None and isinstance(o, SegmentOptions) and self.required(o) for o in groups]
+        ends = [self.holders[group.holder(host)] for group in groups]
+        option, holder = np.nonzero(np.ones(ms.shape, bool) if keep is None else keep)
+        group = np.repeat(np.arange(len(groups)), sizes)[option]
+        span, branched, end, use = (
+            np.array(column)[group] for column in ([o.span for o in groups], [o.branched for o in groups], ends, uses)
+        )
+        macs = np.zeros(len(ms), np.int64) if keep is None else np.concatenate([o.macs for o in groups if isinstance(o, SegmentOptions)])
+        level, used = np.indices((self.n_meet + 1, self.uses)).reshape(2, -1)
+        source = self.number(holder[:, None], level, used)
+        target = self.number(end[:, None], np.minimum(level + branched[:, None], self.n_meet), np.maximum(used, use[:, None]))
+        lost = np.zeros(len(option)) if loss is None else loss[option, holder]
+        columns = macs[option], ms[option, holder], option, lost, span
+        return Layer(source.ravel(), target.ravel(), *(np.repeat(column, len(level)) for column in columns))
 
 
-def _layer(
-    space: DesignSpace,
-    options: list[SegmentOptions],
-    states: _States,
-    cost: Measure,
-    required: OptionFilter | None,
-    loss_bound: LossBound | None,
-) -> Layer:
-    parts: list[Layer] = []
-    offset = 0
-    for group in options:
-        is_required, end = required is not None and required(group), states.end(group)
-        costs = np.broadcast_to(cost.per_option(group), group.ms.shape)
-        losses = np.broadcast_to(0.0 if loss_bound is None else loss_bound[0].per_option(group), group.ms.shape)
-        for holder in states.holders.values():
-            # an option of infinite time is left out, whatever the objective
-            index = np.flatnonzero(group.allowed[holder] & np.isfinite(group.ms[holder]))
-            zeros = np.zeros(len(index), np.int64)
-            columns = group.macs[index], costs[holder][index], index + offset, losses[holder][index]
-            for level, used in product(range(states.n_meet + 1), range(states.uses)):
-                after = states.number(end, min(level + group.branched, states.n_meet), max(used, is_required))
-                ends = zeros + states.number(holder, level, used), zeros + after
-                parts.append(Layer(*ends, *columns, zeros + group.span))
-        offset += len(group.macs)
-    return Layer(*(np.concatenate(column) for column in zip(*(vars(part).values() for part in parts), strict=True)))
+def _per_holder(groups: Sequence[SegmentOptions], measure: Measure) -> list[Floats]:
+    """Return a measure of the options of each group (options × holders)."""
+    return [np.broadcast_to(measure.per_option(group), group.ms.shape).T for group in groups]
+
+
+def _reduced_cost(options: SegmentOptions, multiplier: float) -> Floats:
+    """Return the lowest reduced cost of allowed options (1 × holders)."""
+    lowest: Floats = np.where(options.allowed, options.ms - multiplier * options.macs, inf).min(axis=1)[None]
+    return lowest
 
 
 # Search with `concat` joins, whose widths change what the next segment reads.
@@ -272,7 +282,7 @@ def _layer(
 MAX_ROUNDS, SUFFICIENT_ROUNDS = 12, 4
 
 
-def search_concat(build: Callable[[Sequence[int] | None], DesignSpace], low: int, high: int, n_meet: int) -> SearchResult | None:
+def search_concat(build: Callable[[Sequence[int] | None], DesignSpace], totals: Totals) -> SearchResult | None:
     """Return the fastest design found in the rounds."""
     space = build(None)
     best: SearchResult | None = None
@@ -280,11 +290,14 @@ def search_concat(build: Callable[[Sequence[int] | None], DesignSpace], low: int
     evaluated = 0
     seen: list[tuple[int, ...]] = []
     for round_number in range(MAX_ROUNDS):
-        search_result = search_exact(space, low - shift, high - shift, n_meet)
+        search_result = search_exact(space, totals._replace(low=totals.low - shift, high=totals.high - shift))
         if search_result is None:
             break
         evaluated += search_result.evaluated
-        input_widths = tuple(search_result.input_widths)
+        # of what a segment writes, the next one reads all channels
+        picked = search_result.picks
+        widths = (sum(b.width for b in o.branches_of(i)) if join_of(o.join).widens else o.segment.width for o, i in picked[:-1])
+        input_widths = (picked[0][0].segment.in_width, *widths)
         space = build(input_widths)
         # the same picks at the costs of their own widths, where no rule is broken
         picks = [
@@ -292,7 +305,11 @@ def search_concat(build: Callable[[Sequence[int] | None], DesignSpace], low: int
             for segment_options, (options, index) in zip(space.options, search_result.picks, strict=True)
         ]
         candidate_result = SearchResult.unproved(space, picks, 0)
-        if satisfies_rules(space, picks) and low <= candidate_result.macs <= high and (best is None or candidate_result.ms < best.ms):
+        if (
+            satisfies_rules(space, picks)
+            and totals.low <= candidate_result.macs <= totals.high
+            and (best is None or candidate_result.ms < best.ms)
+        ):
             best = candidate_result
         converged = bool(seen) and input_widths == seen[-1]
         if best is not None and (converged or round_number + 1 >= SUFFICIENT_ROUNDS):
@@ -303,15 +320,7 @@ def search_concat(build: Callable[[Sequence[int] | None], DesignSpace], low: int
     return None if best is None else replace(best, evaluated=evaluated)
 
 
-# Branch and bound with a Lagrangian multiplier: the fastest design among millions of options, few of which are built.
-#
-# 1. The range of multiply-accumulates is relaxed: at a multiplier, an option costs its time minus the multiplier times its MACs.
-# 2. The cheapest path at that cost, plus the constraint's value, is a lower bound on every makespan; the multiplier maximises it.
-# 3. Within a segment, the slowest branch takes at least any weighted mean of the branches. That is a sum over branches, so
-#    the reduced costs of all combinations of scales are bounded without building them.
-# 4. Only options are built whose cheapest completion is within a slack of the lower bound; the exact search runs on these.
-# 5. If the best design found is within the slack, stop; else widen the slack.
-# Invariant: a design that uses an option left out is slower than the lower bound plus the slack.
+# Branch and bound: the fastest design among millions of options, few of which are built.
 
 #: Maximum combinations of a space that are all built.
 MAX_ENUMERATED = 20_000
@@ -327,39 +336,37 @@ CHUNK, MAX_CHUNKS = 100_000, 12
 STEPS = 24
 
 
-def search_pruned(space: DesignSpace, low: int, high: int, n_meet: int) -> tuple[SearchResult | None, DesignSpace]:
+def search_pruned(space: DesignSpace, totals: Totals) -> tuple[SearchResult | None, DesignSpace]:
     """Return the fastest design of a space with all scales of its offers, and a smaller space with all designs that are as fast."""
     offers = [[offer.full for offer in segment_offers if offer.full.count] for segment_offers in space.offers]
     if sum(offer.count for segment_offers in offers for offer in segment_offers) <= MAX_ENUMERATED:
         full = _build_options(space, offers)
-        return search_exact(full, low, high, n_meet), full
-    coarse, incumbent = _coarse_space(space, offers, low, high, n_meet)
+        return search_exact(full, totals), full
+    coarse, incumbent = _coarse_space(space, offers, totals)
     if incumbent is None:
-        return search_exact(space, low, high, n_meet), space
-    result, reduced_space = _branch_and_bound(space, offers, low, high, n_meet, _best_multiplier(coarse, low, high, n_meet), incumbent)
+        return search_exact(space, totals), space
+    result, reduced_space = _branch_and_bound(space, offers, totals, _best_multiplier(coarse, totals), incumbent)
     if result.optimal:
         return result, reduced_space
     # the bound is too weak: build all options, for runs of segments perhaps with a few scales
-    exhaustive = search_exact(space, low, high, n_meet)
+    exhaustive = search_exact(space, totals)
     if exhaustive is None or (space.thinned and result.ms <= exhaustive.ms):
         return result, reduced_space
     return (replace(exhaustive, gap=(1 + result.gap) * exhaustive.ms / result.ms - 1) if space.thinned else exhaustive), space
 
 
-def search_coarse(space: DesignSpace, low: int, high: int, n_meet: int) -> SearchResult | None:
+def search_coarse(space: DesignSpace, totals: Totals) -> SearchResult | None:
     """Return a design of a space, found with few scales of its offers, or with all where these have none."""
     offers = [[offer.full for offer in segment_offers if offer.full.count] for segment_offers in space.offers]
-    _, result = _coarse_space(space, offers, low, high, n_meet)
-    return result or search_exact(space, low, high, n_meet)
+    _, result = _coarse_space(space, offers, totals)
+    return result or search_exact(space, totals)
 
 
-def _coarse_space(
-    space: DesignSpace, offers: Sequence[Sequence[LazyOptions]], low: int, high: int, n_meet: int
-) -> tuple[DesignSpace, SearchResult | None]:
+def _coarse_space(space: DesignSpace, offers: Sequence[Sequence[LazyOptions]], totals: Totals) -> tuple[DesignSpace, SearchResult | None]:
     """Return a space with few scales of its offers, and its best design; with the most scales tried where none has a design."""
     for thinning in COARSE_THINNINGS:
         coarse = _build_options(space, [[offer.thinned(thinning) for offer in segment_offers] for segment_offers in offers])
-        search_result = search_exact(coarse, low, high, n_meet)
+        search_result = search_exact(coarse, totals)
         if search_result is not None:
             break
     return coarse, search_result
@@ -375,94 +382,61 @@ def _extend_options(space: DesignSpace, added: Sequence[Sequence[SegmentOptions]
     return space.replace_options([[*ready, *added_options] for ready, added_options in zip(space.built, added, strict=True)], thinned=False)
 
 
-class _Move(NamedTuple):
-    """One or more segments as a step of a path: segments covered, whether they branch, the output's holder, the cost from each holder."""
-
-    span: int
-    branched: bool
-    end: int
-    cost: Floats
-
-
-class _Moves:
-    """Moves over the segments of a space, regardless of multiply-accumulates, by the segment at which they begin."""
-
-    def __init__(self, states: _States, moves: Sequence[Sequence[_Move]]) -> None:
-        self.states, self.layers = states, []
-        for segment_moves in moves:
-            span, branched, end, cost = (np.array(column) for column in zip(*segment_moves, strict=True))
-            move, holder, level = np.indices((len(segment_moves), len(states.holders), states.n_meet + 1)).reshape(3, -1)
-            after = states.number(end[move], np.minimum(level + branched[move], states.n_meet))
-            self.layers.append(Layer(states.number(holder, level), after, move, cost[move, holder], move, span=span[move]))
-
-    @property
-    def lower_bound(self) -> float:
-        """Return the cost of the cheapest design."""
-        return float(costs_to_end(self.layers, self.states.final(LATENCY), lambda layer: layer.ms)[0, self.states.start])
-
-    def remaining_costs(self) -> list[Floats]:
-        """Return the lowest cost of the rest of a path through each move, by holder of its input (moves × holders)."""
-        costs = remaining_costs(self.layers, self.states.start, self.states.final(LATENCY), lambda layer: layer.ms)
-        shape = len(self.states.holders), self.states.n_meet + 1
-        return [layer_costs.reshape(-1, *shape).min(axis=2) for layer_costs in costs]
-
-
-def _best_multiplier(space: DesignSpace, low: int, high: int, n_meet: int) -> float:
+def _best_multiplier(space: DesignSpace, totals: Totals) -> float:
     """Return the Lagrangian multiplier of multiply-accumulates, ms, at which the lower bound on a space is highest."""
-    states = _States(space, n_meet)
-    times = [[np.where(o.allowed, o.ms, inf) for o in options] for options in space.options]
+    states = _States(space, totals.n_meet)
+    final = states.final(LATENCY)
 
     def lagrangian_bound(multiplier: float) -> float:
-        moves = [
-            [
-                _Move(o.span, o.branched, states.end(o), (ms - multiplier * o.macs).min(axis=1))
-                for o, ms in zip(options, segment_times, strict=True)
-            ]
-            for options, segment_times in zip(space.options, times, strict=True)
-        ]
-        return _Moves(states, moves).lower_bound + multiplier * (low if multiplier >= 0 else high)
+        layers = [states.layer(groups, [_reduced_cost(o, multiplier) for o in groups]) for groups in space.options]
+        return float(costs_to_end(layers, final, _layer_ms)[0, states.start]) + totals.value(multiplier)
 
-    scale = 4 * lagrangian_bound(0.0) / max(low, 1)
+    scale = 4 * lagrangian_bound(0.0) / max(totals.low, 1)
     return maximize_concave(lagrangian_bound, -scale, scale, STEPS)[0]
+
+
+def _layer_ms(layer: Layer) -> Floats:
+    return layer.ms
 
 
 def _branch_and_bound(
     space: DesignSpace,
     offers: Sequence[Sequence[LazyOptions]],
-    low: int,
-    high: int,
-    n_meet: int,
+    totals: Totals,
     multiplier: float,
     incumbent: SearchResult,
 ) -> tuple[SearchResult, DesignSpace]:
     """Return the fastest design and the reduced space it was found in, which has all designs as fast if the result is optimal."""
-    states, constraint_value = _States(space, n_meet), multiplier * (low if multiplier >= 0 else high)
-    segment_tables = [[_ReducedCostTable(offer, space.holders, multiplier) for offer in segment_offers] for segment_offers in offers]
-    segment_moves = [
-        # the offers come first among the moves
-        [_Move(table.offer.span, True, states.holders[space.costs.host], table.lower_bound(space)) for table in offer_tables]
-        + [_Move(o.span, o.branched, states.end(o), np.where(o.allowed, o.ms - multiplier * o.macs, inf).min(axis=1)) for o in ready]
-        for offer_tables, ready in zip(segment_tables, space.built, strict=True)
+    states, constraint_value = _States(space, totals.n_meet), totals.value(multiplier)
+    tables = [[_ReducedCostTable(offer, space.holders, multiplier) for offer in segment_offers] for segment_offers in offers]
+    # the offers come first
+    layers = [
+        states.layer([*offered, *built], [t.lower_bound(space)[None] for t in offer_tables] + [_reduced_cost(o, multiplier) for o in built])
+        for offered, offer_tables, built in zip(offers, tables, space.built, strict=True)
     ]
-    moves = _Moves(states, segment_moves)
+    final = states.final(LATENCY)
     # the slack is a share of a design's time, because the bound itself may be zero or negative
-    lower_bound, remaining_costs = moves.lower_bound + constraint_value, moves.remaining_costs()
+    lower_bound = float(costs_to_end(layers, final, _layer_ms)[0, states.start]) + constraint_value
+    remaining = [
+        cost.reshape(-1, len(states.holders), states.n_meet + 1).min(axis=2)
+        for cost in remaining_costs(layers, states.start, final, _layer_ms)
+    ]
     best, slack = incumbent, min(incumbent.ms - lower_bound, INITIAL_SLACK * incumbent.ms)
     while True:
         # options of offers whose cheapest completion is within the slack, and whether these are all of them
         candidates: list[list[SegmentOptions]] = []
         count, complete = 0, True
-        for offer_tables, table_costs in zip(segment_tables, remaining_costs, strict=True):
+        for segment_tables, segment_costs in zip(tables, remaining, strict=True):
             candidates.append([])
-            for table, remaining in zip(offer_tables, table_costs, strict=False):
-                numbers = table.combinations_within(lower_bound + slack - constraint_value - remaining + TIE, MAX_OPTIONS - count)
+            for table, rest in zip(segment_tables, segment_costs, strict=False):
+                numbers = table.combinations_within(lower_bound + slack - constraint_value - rest + TIE, MAX_OPTIONS - count)
                 if numbers is None:
                     complete = False
                 elif len(numbers):
                     count += len(numbers)
                     candidates[-1].append(space.apply_rules(table.offer.options(space.holders, numbers)))
         reduced_space = _extend_options(space, candidates)
-        result = search_exact(reduced_space, low, high, n_meet)
+        result = search_exact(reduced_space, totals)
         if result is not None and result.ms <= best.ms:
             best = result
         if best.ms <= lower_bound + slack + TIE or not complete:
@@ -523,7 +497,7 @@ class _ReducedCostTable:
             depth_index = np.unravel_index(np.tile(np.arange(depths), len(rows)), [size for _, size in self._sizes])
             numbers = np.sort(self._flat_index(np.repeat(rows, depths), depth_index))
             options = space.apply_rules(self.offer.options(space.holders, numbers))
-            lowest = np.minimum(lowest, np.where(options.allowed, options.ms - self._multiplier * options.macs, inf).min(axis=1))
+            lowest = np.minimum(lowest, _reduced_cost(options, self._multiplier)[0])
         remaining = order[len(begins) * step :]
         return np.minimum(lowest, bounds[remaining[0]]) if len(remaining) else lowest
 

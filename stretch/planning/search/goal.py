@@ -23,7 +23,7 @@ from stretch.planning.network.segments import memoised
 from stretch.planning.search import exact
 from stretch.planning.search.exact import search_exact
 from stretch.planning.search.layers import TIE
-from stretch.planning.search.space import DesignSpace, Rules
+from stretch.planning.search.space import DesignSpace, Rules, Totals
 
 
 @dataclass(frozen=True)
@@ -56,23 +56,21 @@ class Goal:
 
 def search_best(
     space: DesignSpace,
-    low: int,
-    high: int,
-    n_meet: int,
+    totals: Totals,
     goal: Goal,
     loss_bound: tuple[Goal, float] | None = None,
     required: exact.OptionFilter | None = None,
 ) -> exact.SearchResult | None:
     """The design of a space that is best in a goal, and has no more than a bound of another one."""
     if goal == Goal() and loss_bound is None and required is None:
-        return exact.search_pruned(space, low, high, n_meet)[0]
+        return exact.search_pruned(space, totals)[0]
     power = goal.power or (loss_bound[0].power if loss_bound is not None else None)
     designs: list[exact.SearchResult | None] = []
     for group in [space.processors] if power is None else power.groups:
         subspace = exact.restrict_processors(space, group)
         if all(subspace.options):
             bound = None if loss_bound is None else (loss_bound[0].measure(group), loss_bound[1])
-            designs.append(exact.search_exact(subspace, low, high, n_meet, goal.measure(group), bound, required))
+            designs.append(exact.search_exact(subspace, totals, goal.measure(group), bound, required))
     return best_result([design for design in designs if design is not None])
 
 
@@ -110,8 +108,7 @@ class Bounds:
     graph: OpGraph  # The original network.
     space: DesignSpace  # Its designs.
     config: PlanConfig  # The request, checked.
-    macs: tuple[int, int]  # Fewest and most multiply-accumulates.
-    n_meet: int  # Meeting points, at least.
+    totals: Totals  # Limits on a whole design.
     goal: Goal = field(default_factory=Goal)  # What designs are chosen by.
 
     def satisfy_params(self, fastest: exact.SearchResult) -> exact.SearchResult:
@@ -128,7 +125,7 @@ class Bounds:
         low_multiplier, high_multiplier, multiplier = 0.0, 0.0, fastest.ms / fastest.params
         for _ in range(ROUNDS):
             cost = exact.weighted_sum((1.0, exact.LATENCY), (sign * multiplier, exact.PARAMS))
-            search_result = exact.search_exact(self.space, *self.macs, self.n_meet, cost)
+            search_result = exact.search_exact(self.space, self.totals, cost)
             if search_result is None:
                 break
             seen.append(search_result)
@@ -157,7 +154,7 @@ class Bounds:
         if loss_of(fastest, accuracy_source) <= max_loss:
             return fastest
         within = Goal(exact.Measure(accuracy_source.losses)), max_loss
-        search_result = search_best(self.space, *self.macs, self.n_meet, self.goal, within)
+        search_result = search_best(self.space, self.totals, self.goal, within)
         if search_result is not None:
             return search_result
         best = self.least_loss(accuracy_source)
@@ -179,7 +176,7 @@ class Bounds:
     def least_loss(self, accuracy_source: AccuracySource, budget_ms: float = inf) -> exact.SearchResult | None:
         """The design that loses least among those that take no longer than a budget."""
         within = (exact.LATENCY, budget_ms) if budget_ms < inf else None
-        search_result = exact.search_exact(self.space, *self.macs, self.n_meet, exact.Measure(accuracy_source.losses), within)
+        search_result = exact.search_exact(self.space, self.totals, exact.Measure(accuracy_source.losses), within)
         # a loss may be nothing, so that a fraction of it says nothing
         return None if search_result is None else replace(search_result, gap=0.0 if search_result.optimal else nan)
 
@@ -190,8 +187,8 @@ class Bounds:
             if getattr(self.config, name) is not None:
                 problem = f"the objective `{self.config.objective}` is not planned for with both `{name}` and `latency_budget`"
                 raise UsageError(problem, "leave out one of the two")
-        search_result = search_best(self.space, *self.macs, self.n_meet, self.goal, (Goal(), self.config.latency_budget))
-        return search_result or exact.search_exact(self.space, *self.macs, self.n_meet) or best
+        search_result = search_best(self.space, self.totals, self.goal, (Goal(), self.config.latency_budget))
+        return search_result or exact.search_exact(self.space, self.totals) or best
 
     def bounds_check(self, accuracy_source: AccuracySource | None) -> Callable[[exact.SearchResult], bool]:
         """Whether a design that was tried keeps the bounds on whole designs."""
@@ -224,8 +221,8 @@ def explain_infeasible(
     def feasible(changed: PlanConfig) -> bool:
         rules = Rules.of(changed)
         changed_space = space.replace_rules(rules) if rules.floors == Rules.of(config).floors else build(changed)
-        low, high = ceil(changed.macs[0] * graph.macs), floor(changed.macs[1] * graph.macs)
-        return search_exact(changed_space, low, high, changed.n_meet) is not None
+        low, high = changed.macs
+        return search_exact(changed_space, Totals(ceil(low * graph.macs), floor(high * graph.macs), changed.n_meet)) is not None
 
     branchable = space.max_meetings
     if 0 < branchable < config.n_meet and feasible(msgspec.structs.replace(config, n_meet=branchable)):

@@ -52,14 +52,13 @@ class Layer:
     macs: Ints  # Multiply-accumulates.
     ms: Floats  # Time.
     option: Ints  # The caller's number for it.
-    loss: Floats = None  # type: ignore[assignment] # What is bounded beside multiply-accumulates; nothing by default.
-    span: Ints = None  # type: ignore[assignment] # Layers that it takes the place of; one by default.
+    loss: Floats  # What is bounded beside multiply-accumulates.
+    span: Ints  # Layers that it takes the place of.
 
-    def __post_init__(self) -> None:
-        """Fill in what is left out."""
-        for name, value in (("loss", 0.0), ("span", 1)):
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, np.full(len(self.ms), value))
+    @classmethod
+    def lossless(cls, source: Ints, target: Ints, macs: Ints, ms: Floats, option: Ints) -> "Layer":
+        """Return options that lose nothing and take the place of one layer each."""
+        return cls(source, target, macs, ms, option, np.zeros(len(ms)), np.ones(len(ms), np.int64))
 
     def take(self, keep: NDArray[np.bool_] | Ints) -> "Layer":
         """The layer with some of its options."""

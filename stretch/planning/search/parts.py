@@ -61,9 +61,8 @@ class PartSpace:
         for division in of_kinds(kinds):
             for first, segment_options in division.candidates(self):
                 options[first].append(segment_options)
-        space = self.space.replace_options(options)
-        space.segments, space.arriving = tuple(self.parts), tuple(part.in_width for part in self.parts)
-        return space.add_offers(offers)
+        arriving = tuple(part.in_width for part in self.parts)
+        return replace(self.space, segments=tuple(self.parts), arriving=arriving, built=options, offers=offers)
 
     def pieces(self) -> Iterator[tuple[Segment, int, int, list[float]]]:
         """Every part, and every stage of several: its first and last part, and its time on each processor alone, ms."""

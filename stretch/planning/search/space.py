@@ -5,12 +5,11 @@ scales and may be millions; some searches build the few that they need.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
 from itertools import combinations
 from math import log10, prod
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,6 +80,18 @@ class Rules:
         return allowed
 
 
+class Totals(NamedTuple):
+    """Limits on a whole design."""
+
+    low: int  # Fewest multiply-accumulates.
+    high: int  # Most multiply-accumulates.
+    n_meet: int  # Branched segments, at least.
+
+    def value(self, multiplier: float) -> float:
+        """Return the value of the range of multiply-accumulates in a Lagrangian relaxation, ms."""
+        return multiplier * (self.low if multiplier >= 0 else self.high)
+
+
 #: Widths of a branch, and its depths or the numbers of the blocks that it does without.
 Scales = tuple[Sequence[int], Sequence[int | tuple[int, ...]]]
 #: How many of a branch's scales are worked out: most widths, and most depths.
@@ -111,6 +122,15 @@ class LazyOptions:
     span: int = 1  # Segments of the space that it takes the place of.
     thinning: Thinning | None = None  # How many scales of a branch there are; None for all.
     fixed_scales: tuple[Scales, ...] = ()  # The scales of each branch, in place of all that the rules offer.
+
+    @property
+    def branched(self) -> bool:
+        """Whether several branches run next to each other, as in all scaled copies."""
+        return True
+
+    def holder(self, host: str) -> str:
+        """Processor that holds the output: the host, where scaled copies meet."""
+        return host
 
     @cached_property
     def scales(self) -> tuple[Scales, ...]:
@@ -266,49 +286,51 @@ RUN_THINNINGS: dict[int, Thinning] = {2: (9, 8), 3: (6, 6)}
 COARSEST_THINNING: Thinning = (4, 3)
 
 
+@dataclass(frozen=True, eq=False)
 class DesignSpace:
     """Every combination of processors, depths and widths of every segment.
 
     Most joins keep the width of the backbone, so segments are independent of each other. One that widens it couples
     them: then costs hold for the channels that `arriving` states per segment, and where what follows cannot read
     other widths, `project` takes its place.
-
-    Segments may become scaled copies where they are `stretched`, but for those of the names `kept`. Spaces with the same `holders`,
-    processors that may hold a tensor between segments, use the same measures.
     """
 
-    def __init__(
-        self,
+    segments: tuple[Segment, ...]  # In order.
+    processors: tuple[str, ...]  # That branches may use.
+    costs: Costs  # On the device.
+    rules: Rules  # The constraints.
+    join: JoinKind  # How branches of scaled copies meet.
+    arriving: tuple[int, ...]  # Channels that each segment reads.
+    kept: frozenset[str]  # Names of segments that do not become scaled copies.
+    built: Sequence[Sequence[SegmentOptions]] = ()  # Options that are built, by the segment at which they start.
+    offers: Sequence[Sequence[LazyOptions]] = ()  # Options that are built on demand, likewise.
+    thinned: bool = False  # Whether `options` lacks some scales of segments that the space has.
+
+    @classmethod
+    def of(
+        cls,
         segments: Sequence[Segment],
         processors: Sequence[str],
         costs: Costs,
         rules: Rules,
         join: JoinKind = DEFAULT,
         arriving: Sequence[int] | None = None,
-        *,
-        stretched: bool = True,
         kept: Collection[str] = (),
-        holders: Sequence[str] | None = None,
-    ) -> None:
-        self.segments = tuple(segments)
-        self.processors = tuple(processors)
-        #: Processors that may hold a tensor between segments; the host joins even where no branch uses it.
-        self.holders = tuple(dict.fromkeys((costs.host, *(processors if holders is None else holders))))
-        self.costs = costs
-        self.rules = rules
-        self.join = join
-        self.kept = frozenset(kept)
-        self.arriving = tuple(arriving) if arriving is not None else tuple(s.in_width for s in self.segments)
-        #: Options that are built, by the segment at which they start.
-        self.built: list[list[SegmentOptions]] = []
-        #: Options that are built on demand.
-        self.offers: list[list[LazyOptions]] = []
-        #: Whether `options` lacks some scales of segments that the space has.
-        self.thinned = False
-        for i, segment in enumerate(self.segments):
-            self.built.append([self.undivided(segment, p, self.arriving[i]) for p in self.processors])
-            can_stretch = stretched and segment.branchable and segment.name not in self.kept
-            self.offers.append(self.stretched_offers(segment, i, 1) if can_stretch else [])
+    ) -> "DesignSpace":
+        """Return all designs of some segments; `arriving` are the original's channels if None."""
+        widths = tuple(s.in_width for s in segments) if arriving is None else tuple(arriving)
+        space = cls(tuple(segments), tuple(processors), costs, rules, join, widths, frozenset(kept))
+        stretched = [segment.branchable and segment.name not in kept for segment in segments]
+        return replace(
+            space,
+            built=[[space.undivided(s, p, width) for p in processors] for s, width in zip(segments, widths, strict=True)],
+            offers=[space.stretched_offers(segment, i, 1) if stretched[i] else [] for i, segment in enumerate(segments)],
+        )
+
+    @cached_property
+    def holders(self) -> tuple[str, ...]:
+        """Return the processors that may hold a tensor between segments; the host joins even where no branch uses it."""
+        return tuple(dict.fromkeys((self.costs.host, *self.costs.precision)))
 
     @cached_property
     def options(self) -> list[list[SegmentOptions]]:
@@ -384,25 +406,16 @@ class DesignSpace:
         subsets = (subset for count in counts for subset in combinations(self.processors, count))
         return [LazyOptions(segment, subset, kind, self.arriving[first], self.costs, self.rules, span) for subset in subsets]
 
-    def add_offers(self, added: Sequence[Sequence[LazyOptions]]) -> "DesignSpace":
-        """The same designs and those that use `more`, listed by the segment at which they start."""
-        space = copy(self)
-        vars(space).pop("options", None)
-        space.offers = [[*offers, *extra] for offers, extra in zip(self.offers, added, strict=True)]
-        return space
-
     def add_runs(self, runs: Sequence[Sequence[LazyOptions]]) -> "DesignSpace":
         """The same with offers of runs of segments; of more than `MAX_COMBINATIONS`, `options` has a few scales, of many branches first."""
-        thinned = False
+        thinned = self.thinned
         for branches in range(len(self.processors), 1, -1):
             if sum(offer.count for extra in runs for offer in extra) <= MAX_COMBINATIONS:
                 break
             thinning = RUN_THINNINGS.get(len(self.processors), COARSEST_THINNING)
             runs = [[offer.thinned(thinning) if len(offer.subset) == branches else offer for offer in extra] for extra in runs]
             thinned = True
-        space = self.add_offers(runs)
-        space.thinned = self.thinned or thinned
-        return space
+        return replace(self, offers=[[*offers, *extra] for offers, extra in zip(self.offers, runs, strict=True)], thinned=thinned)
 
     def apply_rules(self, options: SegmentOptions) -> SegmentOptions:
         """Options with the rules applied."""
@@ -410,13 +423,9 @@ class DesignSpace:
 
     def replace_rules(self, rules: Rules) -> "DesignSpace":
         """Return the same designs under other rules; the floors on depth and width do not change."""
-        space = copy(self)
-        space.rules = rules
+        space = replace(self, rules=rules)
         return space.replace_options([[space.apply_rules(o) for o in options] for options in self.options])
 
-    def replace_options(self, options: list[list[SegmentOptions]], *, thinned: bool | None = None) -> "DesignSpace":
+    def replace_options(self, options: Sequence[Sequence[SegmentOptions]], *, thinned: bool | None = None) -> "DesignSpace":
         """The space with other options; `thinned` says whether these lack some scales, None for as before."""
-        space = copy(self)
-        space.options, space.built, space.offers = options, options, [[] for _ in options]
-        space.thinned = self.thinned if thinned is None else thinned
-        return space
+        return replace(self, built=options, offers=[()] * len(options), thinned=self.thinned if thinned is None else thinned)

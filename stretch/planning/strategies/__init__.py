@@ -1,1 +1,1 @@
-"""Further search strategies: ``foo`` is a file ``stretch/planning/strategies/foo.py`` with a function ``search(space, low, high, n_meet)``."""
+"""Further search strategies: ``foo`` is a file ``stretch/planning/strategies/foo.py`` with a function ``search(space, totals)``."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from stretch.planning.cost.branch import SegmentOptions
 from stretch.planning.search.exact import SearchResult
-from stretch.planning.search.space import DesignSpace
+from stretch.planning.search.space import DesignSpace, Totals
 
 #: Ratios that are tried; the authors' release tries depths from 0.66 and ten widths from 0.5.
 DEPTHS = (0.5, 0.66, 0.83, 1.0)
@@ -16,8 +16,8 @@ COARSE_DEPTHS = (0.5, 0.75, 1.0)
 COARSE_WIDTHS = (0.375, 0.5, 0.625, 0.75, 1.0)
 
 
-def search(space: DesignSpace, low: int, high: int, n_meet: int) -> SearchResult | None:
-    """The fastest design of uniform ratios between `low` and `high` multiply-accumulates."""
+def search(space: DesignSpace, totals: Totals) -> SearchResult | None:
+    """The fastest design of uniform ratios within the totals."""
     count = len(space.processors)
     ratios = list(product(*((DEPTHS, WIDTHS) if count == 2 else (COARSE_DEPTHS, COARSE_WIDTHS))))
     groups = [next((group for group in options if len(group.candidates) == count), None) for options in space.options]
@@ -36,7 +36,7 @@ def search(space: DesignSpace, low: int, high: int, n_meet: int) -> SearchResult
             holder = pick[0].holder(space.costs.host)
             picks.append(pick)
         result = SearchResult.unproved(space, picks, len(ratios) ** count)
-        if low <= result.macs <= high and result.n_meet >= n_meet and (best is None or result.ms < best.ms):
+        if totals.low <= result.macs <= totals.high and result.n_meet >= totals.n_meet and (best is None or result.ms < best.ms):
             best = result
     return best
 

@@ -24,7 +24,7 @@ def make_space(graph=None, device="mi9", processors=("cpu", "gpu"), join="projec
     config = PlanConfig(processors=processors, **(LOOSE | changes)).resolve(profile)
     costs = Costs(LatencyPredictor(profile), config.precision)
     graph = graph or small_resnet()
-    return DesignSpace(split_segments(graph), config.processors, costs, Rules.of(config), join)
+    return DesignSpace.of(split_segments(graph), config.processors, costs, Rules.of(config), join)
 
 
 def as_design(graph, segments):

@@ -8,7 +8,7 @@ from stretch.planning.cost.branch import Costs
 from stretch.planning.design.scale import legal_widths
 from stretch.planning.network.segments import split_segments
 from stretch.planning.result import ranked_singles, sequential_same_macs, variants
-from stretch.planning.search.space import Rules
+from stretch.planning.search.space import Rules, Totals
 from tests.predictors.networks import resnet50, small_resnet
 from tests.predictors.specified import specified
 
@@ -42,8 +42,8 @@ def test_sequential_control_equals_brute_force_on_a_tiny_network():
     config, costs = setup("pixel6", min_width=0.9)
     segments = split_segments(graph)
     rules = Rules.of(config)
-    low, high = round(0.95 * graph.macs), round(1.05 * graph.macs)
-    result = sequential_same_macs(graph, segments, costs, ranked_singles(graph, costs, config.processors), rules, (low, high))
+    totals = Totals(round(0.95 * graph.macs), round(1.05 * graph.macs), 0)
+    result = sequential_same_macs(graph, segments, costs, ranked_singles(graph, costs, config.processors), rules, totals)
     processor = result.single.processor
     stem, s1, s2, head = segments
     widths = [legal_widths(s, costs.align(processor), 0.9, 1.5) for s in (s1, s2)]
@@ -58,7 +58,7 @@ def test_sequential_control_equals_brute_force_on_a_tiny_network():
             known.branch(head, processor, 1, head.width, w2),
         ]
         enough = all(c.macs >= 0.9 * s.graph.macs for s, c in zip((s1, s2), parts[1:3], strict=True))
-        if enough and low <= sum(c.macs for c in parts) <= high:
+        if enough and totals.low <= sum(c.macs for c in parts) <= totals.high:
             best = min(best, sum(c.ms for c in parts) + moving)
     # The control may thin the widths it tries, never find what is not there.
     assert best <= result.single.ms + 1e-9

@@ -20,7 +20,7 @@ from stretch.planning.cost.compare import single_run
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.network.segments import split_segments
-from stretch.planning.pareto import front, front_answer
+from stretch.planning.pareto import front
 from stretch.planning.plan import plan
 from stretch.planning.result import ranked_singles, variants
 from stretch.stages.advise import advise
@@ -111,7 +111,7 @@ def test_plan_advice_and_search_name_the_time_that_is_predicted(name):
     assert best.ms == LatencyPredictor(device).predict(graph, best.processor, best.precision).ms
     # rules so loose that any network has branches
     result = plan(graph, device, PlanConfig(alpha=100, beta=100, balance=0.01))
-    searched = front_answer(front(graph, device, PlanConfig(alpha=100, beta=100, balance=0.01), ("latency", "macs"), 2), {})
+    searched = front(graph, device, PlanConfig(alpha=100, beta=100, balance=0.01), ("latency", "macs"), 2)
     for single, precision, ms in (
         (result.best_single.processor, result.best_single.precision, result.best_single.ms),
         (searched.best_single_processor, searched.best_single_precision, searched.best_single_ms),

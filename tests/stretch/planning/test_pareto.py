@@ -10,9 +10,11 @@ from predictors.devices import load_device
 from predictors.errors import InfeasibleError, UsageError
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.makespan import timeline
-from stretch.planning.pareto import CRITERIA, Criteria, diverse_front, front, front_answer, non_dominated
+from stretch.planning.pareto import CRITERIA, Criteria, diverse_designs, front, non_dominated, trace_front
+from stretch.planning.plan import PlanningProblem, choose, design_of
 from stretch.planning.search.exact import MACS, Measure, ProcessorPowers, SearchResult, weighted_sum
 from stretch.planning.search.goal import Goal
+from stretch.planning.search.space import Totals
 from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.planning import spaces
@@ -27,7 +29,7 @@ REQUEST = {"processors": ("cpu", "gpu"), "macs": (0.9, 1.1), "min_width": 0.75, 
 def test_where_branches_do_not_pay_the_front_is_the_original_alone():
     graph = small_resnet()
     result = front(graph, MI9, PlanConfig(**REQUEST), ("latency", "agreement"), 6, made())
-    assert [(design.n_meet, design.exact, design.accuracy.agreement) for design in front_answer(result, {}).designs] == [(0, True, 1)]
+    assert [(design.n_meet, design.exact, design.accuracy.agreement) for design in result.designs] == [(0, True, 1)]
 
 
 def test_agreement_that_nothing_predicts_is_refused():
@@ -55,7 +57,7 @@ def small_criteria():
     goals = {"latency": Goal(), "macs": Goal(MACS), "loss": Goal(Measure(made_losses))}
     goals["energy"] = Goal(weighted_sum(), 1.0, ProcessorPowers(waiting(), space.processors))
     low, high = round(0.9 * RESNET.macs), round(1.9 * RESNET.macs)
-    criteria = Criteria(space, low, high, 0, goals)
+    criteria = Criteria(space, Totals(low, high, 0), goals)
     every = [
         SearchResult(picks, ms, sum(int(o.macs[i]) for o, i in picks), True, 0.0, 0)
         for picks, ms, _ in spaces.every_design(space, low, high, 0)
@@ -106,14 +108,16 @@ def test_front_of_a_request_tells_every_thing_of_each_design(weighed):
     result = front(RESNET, MI9, PlanConfig(**SMALL), weighed, 4)
     assert result.pareto == list(weighed)
     assert 1 <= len(result.designs) <= 4
-    assert all(item.peak_bytes > 0 for item in result.results)
-    assert [item.ms for item in result.results] == sorted((item.ms for item in result.results), reverse=True)
+    assert all(item.peak_bytes > 0 for item in result.designs)
+    assert [item.predicted_ms for item in result.designs] == sorted((item.predicted_ms for item in result.designs), reverse=True)
 
 
 def test_front_of_one_design_is_the_best_in_what_is_made_least():
-    one = front(RESNET, MI9, PlanConfig(**SMALL), ("latency", "energy"), 1).results
+    one = front(RESNET, MI9, PlanConfig(**SMALL), ("latency", "energy"), 1).designs
     assert len(one) == 1
-    assert one[0].ms == min(item.ms for item in front(RESNET, MI9, PlanConfig(**SMALL), ("latency", "energy"), 5).results)
+    assert one[0].predicted_ms == min(
+        item.predicted_ms for item in front(RESNET, MI9, PlanConfig(**SMALL), ("latency", "energy"), 5).designs
+    )
 
 
 @pytest.mark.parametrize("weighed", [("latency",), ("latency", "latency"), ("latency", "energy", "macs", "memory")])
@@ -145,19 +149,20 @@ def agree(blocks, size, config, proved=True):
     Every design of it is to be called optimal where all scales are worked out (`proved`).
     """
     graph = small_resnet(size, blocks=blocks, mids=(64, 128, 256)[: len(blocks)])
+    problem = PlanningProblem.of(graph, FITTED, config)
     try:
-        others = diverse_front(graph, FITTED, config, 4, 1.1)
+        choice = choose(problem)
     except InfeasibleError:
         with pytest.raises(InfeasibleError):
             front(graph, FITTED, config, ("latency", "macs"), 4)
         return
-    result = front(graph, FITTED, config, ("latency", "macs"), 4)
-    points, rivals = (
-        [(r.ms, weighed_macs(graph, design, result.problem.costs)) for r, design in zip(some.results, some.designs, strict=True)]
-        for some in (result, others)
+    others, (best, _, _) = (
+        diverse_designs(choice.space, choice.totals, problem.goal, choice.result, 4, 1.1),
+        trace_front(problem, ("latency", "macs"), 4),
     )
-    assert others.optimal
-    assert not proved or all(item.optimal for item in result.results)
+    rivals, points = ([(r.ms, weighed_macs(graph, design_of(problem, r), problem.costs)) for r in some] for some in (others, best))
+    assert choice.result.optimal
+    assert not proved or all(item.optimal for item in best)
     assert points[-1][0] == pytest.approx(rivals[0][0])
     assert not [(one, other) for one in (*rivals, *points) for other in points if beats(one, other)]
 

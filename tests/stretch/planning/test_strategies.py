@@ -7,6 +7,7 @@ from stretch.planning.config import SINGLE_STRATEGIES, STRATEGIES, PlanConfig, r
 from stretch.planning.plan import plan
 from stretch.planning.search.evolve import evolve, fastest_designs, score_of
 from stretch.planning.search.goal import Goal
+from stretch.planning.search.space import Totals
 from stretch.planning.strategies.operator_split import search as strategy_operator_split
 from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified
@@ -35,7 +36,7 @@ HOST = specified("host")
 
 
 def test_space_without_exact_kinds_has_no_such_design():
-    assert strategy_operator_split(make_space(OPERATOR_SPLIT_GRAPH), 0, 2 * OPERATOR_SPLIT_GRAPH.macs, 1) is None
+    assert strategy_operator_split(make_space(OPERATOR_SPLIT_GRAPH), Totals(0, 2 * OPERATOR_SPLIT_GRAPH.macs, 1)) is None
 
 
 def test_stretched_segments_are_refused():
@@ -56,12 +57,12 @@ def of(objective, space):
 @pytest.mark.parametrize("objective", ["latency", "throughput", "robust"])
 def test_design_is_no_worse_than_those_it_began_with(objective):
     score = of(objective, SPACE)
-    starts = fastest_designs(SPACE, LOW, HIGH, 1)
+    starts = fastest_designs(SPACE, Totals(LOW, HIGH, 1))
     assert len(starts) >= 3
-    result = evolve(SPACE, LOW, HIGH, 1, score, starts, evaluations=100)
+    result = evolve(SPACE, Totals(LOW, HIGH, 1), score, starts, evaluations=100)
     assert result.value <= min(score(start.picks) for start in starts)
     assert result.value == pytest.approx(score(result.picks))
 
 
 def test_range_without_designs_has_none():
-    assert evolve(SPACE, 0, 10, 1, score_of(read_objective("latency"), Goal(), SPACE), ()) is None
+    assert evolve(SPACE, Totals(0, 10, 1), score_of(read_objective("latency"), Goal(), SPACE), ()) is None

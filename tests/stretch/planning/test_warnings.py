@@ -14,9 +14,10 @@ from predictors.structs import to_builtins
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.messages import format_probability, format_value
-from stretch.planning.pareto import front, front_answer
+from stretch.planning.pareto import front
 from stretch.planning.plan import PlanningProblem, choose, design_of, evaluate, plan, unused_processors
 from stretch.planning.search.exact import search_exact
+from stretch.planning.search.space import Totals
 from tests.predictors.networks import efficientnet, resnet50, small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.planning.cost.measured import GRAPH as MEASURED
@@ -84,7 +85,7 @@ def asked(device=MI9, **changes):
     problem = PlanningProblem.of(GRAPH, device, PlanConfig(**({"processors": ("cpu", "gpu", "dsp")} | LOOSE | changes)))
     choice = choose(problem)
     used = {name for options, _ in choice.result.picks for name in options.processors}
-    return problem, choice, used, unused_processors(problem, choice, sorted(used), makespan_ms(problem, choice.result))
+    return problem, choice, used, unused_processors(choice, sorted(used), choice.makespan_ms)
 
 
 def makespan_ms(problem, result):
@@ -99,7 +100,7 @@ def exhaustive(problem, choice, processor):
     for groups in product(*choice.space.options):
         if any(processor in group.processors for group in groups):
             space = choice.space.replace_options([[group] for group in groups])
-            search_result = search_exact(space, low, high, choice.n_meet)
+            search_result = search_exact(space, Totals(low, high, choice.totals.n_meet))
             if search_result is not None:
                 best.append((search_result.ms, makespan_ms(problem, search_result)))
     return min(best, default=(None, None))[1]
@@ -189,7 +190,7 @@ def test_a_plan_states_its_answer_at_the_ends_of_its_own_links():
     slow = answered.predicted.links[2].makespan_ms
     moved = sum(sum(branch.links.values()) for row in answered.run.segments for branch in row.branches) + answered.run.output_ms
     assert usual.predicted.links[2].makespan_ms < slow == answered.at_links(4.0).makespan_ms <= answered.run.makespan_ms + 3 * moved
-    assert answered.recommendation.high_ms > usual.recommendation.high_ms
+    assert answered.predicted.makespan_high_ms > usual.predicted.makespan_high_ms
 
 
 @pytest.fixture(scope="module")
@@ -238,7 +239,7 @@ def test_numbers_of_arrays_become_plain_ones():
 @pytest.fixture(scope="module")
 def answer():
     config = PlanConfig(**REQUEST, kinds=("stretch", "rows"))
-    return front_answer(front(MEASURED, MI9, config, ("latency", "agreement"), 5, made()), {"search": 1.0})
+    return front(MEASURED, MI9, config, ("latency", "agreement"), 5, made())
 
 
 def test_it_is_json_and_says_where_numbers_come_from(answer):

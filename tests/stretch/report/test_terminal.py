@@ -13,7 +13,7 @@ from rich.console import Console
 from predictors.predictor import LatencyPredictor
 from scheduler.bundle.agreement import Agreement, BundleAgreement, SegmentAgreement
 from stretch.planning.config import PlanConfig
-from stretch.planning.pareto import front, front_answer
+from stretch.planning.pareto import front
 from stretch.planning.plan import plan
 from stretch.planning.result import PlanAnswer
 from stretch.report.compared import ComparedRow
@@ -191,7 +191,7 @@ def test_unknown_is_a_dash_and_never_a_number():
 @pytest.fixture(scope="module")
 def answer():
     config = PlanConfig(**REQUEST, kinds=("stretch", "rows"))
-    return front_answer(front(GRAPH, MI9, config, ("latency", "agreement"), 5, made()), {})
+    return front(GRAPH, MI9, config, ("latency", "agreement"), 5, made())
 
 
 @pytest.mark.representatives(1)

@@ -17,6 +17,7 @@ from stretch.planning.cost import accuracy
 from stretch.planning.cost.accuracy import FEATURES, SEEN_FEATURES, AccuracyPredictor
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.search.exact import search_exact
+from stretch.planning.search.space import Totals
 from tests.stretch.planning.cost.measured import GRAPH as MEASURED_GRAPH
 from tests.stretch.planning.cost.measured import ON, agreement, alone, made, merged_space
 from tests.stretch.planning.spaces import make_space, small_resnet
@@ -33,7 +34,7 @@ def predictor(graph=GRAPH, **changes):
 
 def test_options_add_up_to_the_prediction_of_the_whole_design():
     space = make_space(GRAPH)
-    search_result = search_exact(space, round(0.9 * GRAPH.macs), round(1.1 * GRAPH.macs), 1)
+    search_result = search_exact(space, Totals(round(0.9 * GRAPH.macs), round(1.1 * GRAPH.macs), 1))
     design = BranchDesign(GRAPH.name, "mi9", search_result.segments(space.costs))
     current = predictor()
     total = current.value(sum(current.losses(options)[index] for options, index in search_result.picks))
@@ -110,7 +111,7 @@ def sensitivity_of():
 
 def test_losses_of_options_add_up_to_that_of_the_design():
     space, sensitivity = merged_space(), sensitivity_of()
-    search_result = search_exact(space, round(0.9 * MEASURED_GRAPH.macs), round(1.1 * MEASURED_GRAPH.macs), 2)
+    search_result = search_exact(space, Totals(round(0.9 * MEASURED_GRAPH.macs), round(1.1 * MEASURED_GRAPH.macs), 2))
     design = BranchDesign(MEASURED_GRAPH.name, "mi9", search_result.segments(space.costs))
     total = sum(sensitivity.losses(options)[index] for options, index in search_result.picks)
     assert total > 0
@@ -232,7 +233,7 @@ def test_rank_correlation_is_that_of_scipy(pairs):
 def test_way_has_the_features_of_the_design_that_it_makes():
     names = tuple(accuracy.SEGMENT_FEATURES)
     space = make_space(GRAPH)
-    fastest = search_exact(space, round(0.9 * GRAPH.macs), round(1.1 * GRAPH.macs), 1)
+    fastest = search_exact(space, Totals(round(0.9 * GRAPH.macs), round(1.1 * GRAPH.macs), 1))
     design = BranchDesign(GRAPH.name, "mi9", fastest.segments(space.costs))
     changed = {segment.name: row for segment, row in accuracy.changed_segments(GRAPH, design, names)}
     segment_options = {

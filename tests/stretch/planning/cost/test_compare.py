@@ -47,12 +47,12 @@ def test_numbers_of_two_processors_err_independently():
 
 
 def test_branches_that_wait_for_each_other_lose_when_one_is_slower_and_gain_nothing_when_it_is_faster():
-    together = recommend(run([{CPU: 7.0}, {GPU: 7.0}]), {"cpu": run([{CPU: 7.0}])})
-    [rival] = together.rivals
+    runs = run([{CPU: 7.0}, {GPU: 7.0}]), {"cpu": run([{CPU: 7.0}])}
+    [rival] = recommend(*runs).rivals
     assert rival.high == pytest.approx(1.0)
     assert rival.low < 0.8
     # the longer of two is longer on average than each
-    assert together.low_ms > 7 / 1.4
+    assert deciding(*runs, (), None).makespan_low_ms > 7 / 1.4
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from stretch.planning.config import PlanConfig
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.plan import plan
 from stretch.planning.search.exact import search_exact, search_pruned
+from stretch.planning.search.space import Totals
 from tests.effort import examples
 from tests.predictors.networks import small_resnet
 from tests.predictors.specified import contending, kept, specified
@@ -30,9 +31,9 @@ def test_search_equals_brute_force_and_no_timeline_takes_longer_than_it_says(fac
     floor = 0.85 if len(processors) == 2 else 0.95
     space = make_space(GRAPH, device, processors, min_width=floor)
     low, high = round(0.9 * GRAPH.macs), round(1.6 * GRAPH.macs)
-    found = search_exact(space, low, high, 1)
+    found = search_exact(space, Totals(low, high, 1))
     assert found.ms == pytest.approx(fastest_by_brute_force(space, low, high, 1)[0])
-    assert search_pruned(space, low, high, 1)[0].ms == pytest.approx(found.ms)
+    assert search_pruned(space, Totals(low, high, 1))[0].ms == pytest.approx(found.ms)
     run = timeline(GRAPH, as_design(GRAPH, found.segments(space.costs)), space.costs)
     # a processor that another one speeds up slows down again once that one has finished, earlier than the search assumes
     if min(factors.values()) >= 1:
@@ -46,7 +47,7 @@ def test_search_equals_brute_force_and_no_timeline_takes_longer_than_it_says(fac
 @given(FACTORS)
 def test_branch_gains_and_loses_what_its_pairs_say_and_nothing_alone(factors):
     alone, device = specified("mi9"), contending(specified("mi9"), factors)
-    found = search_exact(make_space(GRAPH, alone, ("cpu", "gpu", "dsp")), GRAPH.macs // 2, 2 * GRAPH.macs, 1)
+    found = search_exact(make_space(GRAPH, alone, ("cpu", "gpu", "dsp")), Totals(GRAPH.macs // 2, 2 * GRAPH.macs, 1))
     space = make_space(GRAPH, device, ("cpu", "gpu", "dsp"))
     run = timeline(GRAPH, as_design(GRAPH, found.segments(space.costs)), space.costs)
     for row in run.segments:

@@ -4,6 +4,7 @@ import pytest
 
 from stretch.planning.pareto import diverse_designs, signature
 from stretch.planning.search.goal import search_best
+from stretch.planning.search.space import Totals
 from tests.stretch.planning.search.test_goal import GRAPHS, goal_of, spaced
 from tests.stretch.planning.spaces import every_design
 
@@ -21,8 +22,8 @@ from tests.stretch.planning.spaces import every_design
 def test_each_design_has_a_segment_like_none_before_and_shares_as_little_as_brute_force(text, name, kinds, processors):
     graph, space = GRAPHS[name], spaced(name, kinds, processors)
     low, high, goal = round(0.9 * graph.macs), round(1.5 * graph.macs), goal_of(text, space)
-    best = search_best(space, low, high, 1, goal)
-    result = diverse_designs(space, low, high, 1, goal, best, 4, 2.0)
+    best = search_best(space, Totals(low, high, 1), goal)
+    result = diverse_designs(space, Totals(low, high, 1), goal, best, 4, 2.0)
     values = [goal.value(space, item.picks) for item in result]
     assert result[0] is best
     assert all(value <= 2 * values[0] + 1e-6 for value in values)

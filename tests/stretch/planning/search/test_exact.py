@@ -14,7 +14,7 @@ from stretch.planning.network.segments import split_segments
 from stretch.planning.search.exact import LATENCY, Measure, search_concat, search_exact
 from stretch.planning.search.goal import Goal, search_best
 from stretch.planning.search.parts import cut_blocks, merge_neighbours, merge_stages
-from stretch.planning.search.space import DesignSpace, Rules
+from stretch.planning.search.space import DesignSpace, Rules, Totals
 from tests.predictors.networks import efficientnet, efficientnet_b5, resnet50, small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.designs import whole
@@ -31,7 +31,7 @@ def test_exact_search_equals_brute_force(device, n_meet):
     space = make_space(GRAPH, device, min_width=0.85)
     assert 100 < 10**space.size_log10 < 60_000
     low, high = round(0.9 * GRAPH.macs), round(1.6 * GRAPH.macs)
-    search_result = search_exact(space, low, high, n_meet)
+    search_result = search_exact(space, Totals(low, high, n_meet))
     assert search_result.ms == pytest.approx(fastest_by_brute_force(space, low, high, n_meet)[0])
     assert search_result.optimal
     assert search_result.n_meet >= n_meet
@@ -41,7 +41,7 @@ def test_exact_search_equals_brute_force(device, n_meet):
 def test_predicted_makespan_is_that_of_the_built_design(processors):
     graph = small_resnet()
     space = make_space(graph, processors=processors)
-    search_result = search_exact(space, round(0.97 * graph.macs), round(1.03 * graph.macs), 1)
+    search_result = search_exact(space, Totals(round(0.97 * graph.macs), round(1.03 * graph.macs), 1))
     run = timeline(graph, as_design(graph, search_result.segments(space.costs)), space.costs)
     assert run.makespan_ms == pytest.approx(search_result.ms)
     assert run.macs == search_result.macs
@@ -58,9 +58,9 @@ def test_design_that_has_to_use_a_processor_is_the_fastest_of_those_that_do(proc
             one = space.replace_options(
                 [[o for o in group if name in o.processors] if i == at else group for i, group in enumerate(space.options)]
             )
-            search_result = search_exact(one, low, high, 1) if one.options[at] else None
+            search_result = search_exact(one, Totals(low, high, 1)) if one.options[at] else None
             forced.append(np.inf if search_result is None else search_result.ms)
-        search_result = search_exact(space, low, high, 1, required=lambda o, name=name: name in o.processors)
+        search_result = search_exact(space, Totals(low, high, 1), required=lambda o, name=name: name in o.processors)
         assert search_result.ms == pytest.approx(min(forced))
         assert any(name in options.processors for options, _ in search_result.picks)
 
@@ -80,17 +80,17 @@ def test_search_within_a_loss_and_for_the_least_loss_equal_brute_force():
     designs = every_design(space, low, high, 1)
     every = np.array([(ms, sum(float(losses(o)[i]) for o, i in picks)) for picks, ms, _ in designs])
     for most in np.quantile(every[:, 1], [0.0, 0.1, 0.5, 0.9]):
-        search_result = search_exact(space, low, high, 1, loss_bound=(Measure(losses), float(most)))
+        search_result = search_exact(space, Totals(low, high, 1), loss_bound=(Measure(losses), float(most)))
         assert search_result.optimal
         assert search_result.ms == pytest.approx(every[every[:, 1] <= most + 1e-9, 0].min())
     for budget in np.quantile(every[:, 0], [0.0, 0.2, 0.7]):
-        search_result = search_exact(space, low, high, 1, Measure(losses), (LATENCY, float(budget)))
+        search_result = search_exact(space, Totals(low, high, 1), Measure(losses), (LATENCY, float(budget)))
         assert sum(float(losses(o)[i]) for o, i in search_result.picks) == pytest.approx(every[every[:, 0] <= budget + 1e-9, 1].min())
         assert search_result.ms <= budget + 1e-9
-    free = search_exact(space, low, high, 1, Measure(losses))
+    free = search_exact(space, Totals(low, high, 1), Measure(losses))
     assert sum(float(losses(o)[i]) for o, i in free.picks) == pytest.approx(every[:, 1].min())
-    assert search_exact(space, low, high, 1, Measure(losses), (LATENCY, float(every[:, 0].min()) * 0.99)) is None
-    assert search_exact(space, low, high, 1, loss_bound=(Measure(losses), float(every[:, 1].min()) - 1e-3)) is None
+    assert search_exact(space, Totals(low, high, 1), Measure(losses), (LATENCY, float(every[:, 0].min()) * 0.99)) is None
+    assert search_exact(space, Totals(low, high, 1), loss_bound=(Measure(losses), float(every[:, 1].min()) - 1e-3)) is None
 
 
 MERGING_GRAPH = small_resnet(16, blocks=(2, 2, 2), mids=(8, 16, 32))
@@ -111,7 +111,7 @@ def test_exact_search_over_merged_stages_equals_brute_force(device, n_meet):
     graph = small_resnet(blocks=(2, 2))
     space = merge_stages(graph, make_space(graph, device, min_width=0.85))
     low, high = round(0.9 * graph.macs), round(1.6 * graph.macs)
-    search_result = search_exact(space, low, high, n_meet)
+    search_result = search_exact(space, Totals(low, high, n_meet))
     best, count = fastest_by_brute_force(space, low, high, n_meet)
     assert search_result.ms == pytest.approx(best)
     assert search_result.optimal
@@ -122,7 +122,7 @@ def test_exact_search_over_merged_stages_equals_brute_force(device, n_meet):
 @pytest.mark.parametrize("processors", [("cpu", "dsp"), ("cpu", "gpu", "dsp")])
 def test_predicted_makespan_of_merged_stages_is_that_of_the_design(processors):
     graph, _, merged = spaces("bottleneck", processors, min_width=0.25)
-    search_result = search_exact(merged, round(0.97 * graph.macs), round(1.03 * graph.macs), 1)
+    search_result = search_exact(merged, Totals(round(0.97 * graph.macs), round(1.03 * graph.macs), 1))
     run = timeline(graph, as_design(graph, search_result.segments(merged.costs)), merged.costs)
     assert run.makespan_ms == pytest.approx(search_result.ms)
     assert (run.macs, run.params) == (search_result.macs, search_result.params)
@@ -182,7 +182,7 @@ def test_segments_begin_and_end_at_every_block_of_their_stage():
 
 def test_stages_that_are_kept_are_in_no_stretched_segment():
     space = make_space(CUTTING_GRAPH, **FREE)
-    space.kept = frozenset({"s1"})
+    space = replace(space, kept=frozenset({"s1"}))
     cut = cut_blocks(CUTTING_GRAPH, PlanConfig(), space, merged=True)
     assert not any("s1" in name for name in names(cut) if name != "s1")
     assert "stem" in names(cut)
@@ -195,7 +195,7 @@ def test_exact_search_over_cut_segments_equals_brute_force(device, n_meet):
     cut = cut_blocks(SMALL, PlanConfig(merge="always"), space, merged=True)
     low, high = round(0.9 * SMALL.macs), round(2.0 * SMALL.macs)
     best, count = fastest_by_brute_force(cut, low, high, n_meet)
-    search_result = search_best(cut, low, high, n_meet, Goal())
+    search_result = search_best(cut, Totals(low, high, n_meet), Goal())
     assert count > 100
     assert search_result.optimal
     assert search_result.ms == pytest.approx(best)
@@ -205,7 +205,7 @@ def test_exact_search_over_cut_segments_equals_brute_force(device, n_meet):
 def test_predicted_makespan_of_cut_segments_is_that_of_the_design():
     space, cut = cut_spaces(("cpu", "gpu", "dsp"), True, min_width=0.5)
     macs = round(0.97 * CUTTING_GRAPH.macs), round(1.03 * CUTTING_GRAPH.macs)
-    search_result = search_best(cut, *macs, 2, Goal())
+    search_result = search_best(cut, Totals(*macs, 2), Goal())
     parts = merge_neighbours(CUTTING_GRAPH, space.segments, search_result.segments(cut.costs))
     run = timeline(CUTTING_GRAPH, as_design(CUTTING_GRAPH, parts), cut.costs)
     assert run.makespan_ms == pytest.approx(search_result.ms)
@@ -213,7 +213,7 @@ def test_predicted_makespan_of_cut_segments_is_that_of_the_design():
 
 
 def builder(space):
-    return lambda arriving: DesignSpace(space.segments, space.processors, space.costs, space.rules, "concat", arriving)
+    return lambda arriving: DesignSpace.of(space.segments, space.processors, space.costs, space.rules, "concat", arriving)
 
 
 @pytest.mark.representatives(1)
@@ -222,7 +222,7 @@ def test_found_design_costs_at_its_own_widths_what_the_timeline_says(device):
     graph = small_resnet()
     space = make_space(graph, device)
     low, high = round(0.95 * graph.macs), round(1.05 * graph.macs)
-    concat = search_concat(builder(space), low, high, 1)
+    concat = search_concat(builder(space), Totals(low, high, 1))
     run = timeline(graph, as_design(graph, concat.segments(space.costs)), space.costs)
     assert run.makespan_ms == pytest.approx(concat.ms)
     assert low <= run.macs == concat.macs <= high

@@ -32,7 +32,7 @@ from stretch.planning.search.parts import (
     with_exact_kinds,
     without_stretched,
 )
-from stretch.planning.search.space import DesignSpace, Rules
+from stretch.planning.search.space import DesignSpace, Rules, Totals
 from tests.predictors.networks import Net, efficientnet, resnet50, small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.planning.design.test_paths import conv, joined
@@ -62,7 +62,7 @@ def test_exact_search_over_all_kinds_equals_brute_force(device, n_meet):
     low, high = round(0.9 * graph.macs), round(1.9 * graph.macs)
     expected, count = fastest_by_brute_force(space, low, high, n_meet)
     assert count > 1000
-    search_result = search_exact(space, low, high, n_meet)
+    search_result = search_exact(space, Totals(low, high, n_meet))
     assert search_result.ms == pytest.approx(expected)
     assert search_result.optimal
 
@@ -150,7 +150,7 @@ def test_own_paths_are_searched_beside_bands_and_copies(processors):
     low, high = round(0.97 * graph.macs), round(1.03 * graph.macs)
     times = []
     for some in (every, alone):
-        search_result = search_exact(some, low, high, 1)
+        search_result = search_exact(some, Totals(low, high, 1))
         run = timeline(graph, as_design(graph, search_result.segments(some.costs)), some.costs)
         assert run.makespan_ms == pytest.approx(search_result.ms)
         assert run.macs - run.repeated_macs == search_result.macs
@@ -197,7 +197,7 @@ def test_exact_search_over_channels_and_all_kinds_equals_brute_force(device, n_m
     low, high = round(0.9 * graph.macs), round(1.9 * graph.macs)
     expected, count = fastest_by_brute_force(space, low, high, n_meet)
     assert count > 500
-    answer = search_exact(space, low, high, n_meet)
+    answer = search_exact(space, Totals(low, high, n_meet))
     assert answer.ms == pytest.approx(expected)
     assert answer.optimal
 
@@ -231,7 +231,7 @@ def test_sum_before_a_rectifier_is_followed_by_it_on_the_host():
     for segment_options in sums:
         assert graph.by_name[segment_options.segment.end].kind == "add"
         assert [op.kind for op in segment_options.tail.graph.ops] == ["input", "relu"]
-    search_result = search_exact(space, graph.macs, graph.macs, 1)
+    search_result = search_exact(space, Totals(graph.macs, graph.macs, 1))
     segments = search_result.segments(space.costs)
     assert len(segments) > len(search_result.picks)
     run = timeline(graph, as_design(graph, segments), space.costs)
@@ -391,7 +391,7 @@ def test_every_way_along_paths_takes_what_the_timeline_says(kind, count):
     graph = joined([f"p{i}_{i}" for i in range(count)], kind, *ops)
     segment = cut_segment(graph, "s1", "x", "end")
     config = PlanConfig(processors=processors).resolve(device)
-    space = DesignSpace([segment], processors, Costs(LatencyPredictor(device), config.precision), Rules.of(config))
+    space = DesignSpace.of([segment], processors, Costs(LatencyPredictor(device), config.precision), Rules.of(config))
     every_way = path_candidates(space, segment)
     assert {options.processors for options in every_way} == {order for n in (2, 3) for order in permutations(processors, n)}
     for options in every_way:

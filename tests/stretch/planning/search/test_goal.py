@@ -25,6 +25,7 @@ from stretch.planning.search.exact import LATENCY, Measure, ProcessorPowers, Sea
 from stretch.planning.search.exact import MACS as MEASURES_MACS
 from stretch.planning.search.goal import Bounds, Goal, loss_of, search_best, tightest_rules_error
 from stretch.planning.search.parts import merge_stages, with_exact_kinds, without_stretched
+from stretch.planning.search.space import Totals
 from stretch.planning.strategies.grid import search as search_grid
 from tests.effort import examples
 from tests.predictors.networks import Net, resnet50, small_resnet
@@ -90,7 +91,7 @@ def test_best_design_equals_brute_force(text, name, kinds, processors, merged):
     low, high = round(0.9 * GRAPHS[name].macs), round(1.9 * GRAPHS[name].macs)
     every = list(every_design(space, low, high, 1))
     assert every
-    search_result = search_best(space, low, high, 1, goal_of(text, space))
+    search_result = search_best(space, Totals(low, high, 1), goal_of(text, space))
     assert search_result.optimal
     assert search_result.value == pytest.approx(min(value(text, space, ms, busy) for _, ms, busy in every))
 
@@ -128,9 +129,9 @@ def test_no_other_search_finds_a_better_design(text):
     space = make_space(small_resnet(), DEVICE, ("cpu", "gpu"))
     macs = sum(segment.graph.macs for segment in space.segments)
     low, high, goal = round(0.9 * macs), round(1.1 * macs), goal_of(text, space)
-    best = search_best(space, low, high, 1, goal)
-    grid = search_grid(space, low, high, 1)
-    tried = evolve(space, low, high, 1, partial(goal.value, space), [grid], evaluations=300)
+    best = search_best(space, Totals(low, high, 1), goal)
+    grid = search_grid(space, Totals(low, high, 1))
+    tried = evolve(space, Totals(low, high, 1), partial(goal.value, space), [grid], evaluations=300)
     assert best.value <= goal.value(space, grid.picks) + 1e-9
     assert best.value <= tried.value + 1e-9
 
@@ -159,7 +160,7 @@ MACS = (round(0.9 * GRAPH.macs), round(1.1 * GRAPH.macs))
 
 def bounds(**request):
     space = make_space(GRAPH)
-    return Bounds(GRAPH, space, PlanConfig(**request), MACS, 1), search_exact(space, *MACS, 1)
+    return Bounds(GRAPH, space, PlanConfig(**request), Totals(*MACS, 1)), search_exact(space, Totals(*MACS, 1))
 
 
 def test_floor_that_the_fastest_design_meets_changes_nothing():
@@ -191,13 +192,13 @@ def test_agreement_beyond_reach_names_the_highest_there_is_and_that_exact_segmen
     current = made()
     space = merged_space()
     low, high = round(0.9 * space.segments[0].graph.macs), round(1.1 * sum(s.graph.macs for s in space.segments))
-    fastest = search_exact(space, low, high, 1)
-    bounds = Bounds(MEASURED, space, PlanConfig(min_agreement=0.9999), (low, high), 1)
+    fastest = search_exact(space, Totals(low, high, 1))
+    bounds = Bounds(MEASURED, space, PlanConfig(min_agreement=0.9999), Totals(low, high, 1))
     with pytest.raises(InfeasibleError, match="to see the original's class in 100") as caught:
         bounds.satisfy_accuracy(fastest, current)
     nearest = caught.value.rules[0].nearest
     assert (caught.value.rules[0].rule, "kinds" in caught.value.hint) == ("min_agreement", True)
-    accurate_enough = Bounds(MEASURED, space, PlanConfig(min_agreement=nearest), (low, high), 1).satisfy_accuracy(fastest, current)
+    accurate_enough = Bounds(MEASURED, space, PlanConfig(min_agreement=nearest), Totals(low, high, 1)).satisfy_accuracy(fastest, current)
     assert current.value(loss_of(accurate_enough, current)) >= nearest
 
 
@@ -207,7 +208,7 @@ LOW, HIGH = round(0.9 * MEASURES_GRAPH.macs), round(1.6 * MEASURES_GRAPH.macs)
 
 def test_total_of_a_design_is_what_the_search_says_of_it():
     space = make_space(MEASURES_GRAPH, min_width=0.85)
-    search_result = search_exact(space, LOW, HIGH, 1)
+    search_result = search_exact(space, Totals(LOW, HIGH, 1))
     assert LATENCY.total(space, search_result.picks) == pytest.approx(search_result.ms)
     assert MEASURES_MACS.total(space, search_result.picks) == search_result.macs
     both = weighted_sum((2.0, LATENCY), (1e-6, MEASURES_MACS), (0.0, Measure(lambda options: np.full(len(options.macs), np.inf))))
@@ -217,7 +218,7 @@ def test_total_of_a_design_is_what_the_search_says_of_it():
 @pytest.mark.parametrize("measure", [MEASURES_MACS, weighted_sum((1.0, LATENCY), (1e-8, MEASURES_MACS))])
 def test_design_of_least_of_a_measure_equals_brute_force(measure):
     space = make_space(MEASURES_GRAPH, min_width=0.85)
-    search_result = search_exact(space, LOW, HIGH, 1, measure)
+    search_result = search_exact(space, Totals(LOW, HIGH, 1), measure)
     assert search_result.value == pytest.approx(min(measure.total(space, picks) for picks, _, _ in every_design(space, LOW, HIGH, 1)))
 
 
@@ -286,7 +287,7 @@ KINDS = [("resnet", ("stretch", "rows")), ("paths", ("stretch", "channels", "gra
 @cache
 def searched(name, kinds):
     graph, space = GRAPHS[name], spaced(name, kinds, ("cpu", "gpu", "dsp"))
-    search_result = search_exact(space, round(0.9 * graph.macs), round(1.2 * graph.macs), 1)
+    search_result = search_exact(space, Totals(round(0.9 * graph.macs), round(1.2 * graph.macs), 1))
     return space, search_result, timeline(graph, as_design(graph, search_result.segments(space.costs)), space.costs)
 
 

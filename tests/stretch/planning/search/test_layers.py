@@ -15,6 +15,7 @@ from stretch.planning.search.exact import search_coarse, search_exact
 from stretch.planning.search.exact import search_pruned as search_pruned
 from stretch.planning.search.layers import Layer, remove_dominated, shortest_path
 from stretch.planning.search.parts import merge_stages
+from stretch.planning.search.space import Totals
 from tests.predictors.networks import efficientnet, small_resnet
 from tests.stretch.planning.spaces import fastest_by_brute_force, make_space
 
@@ -29,7 +30,7 @@ def problems(draw, bounded=True):
     for left in range(draw(st.integers(1, 4)), 0, -1):
         row = st.tuples(state, state, st.integers(0, largest), st.integers(0, 60), st.integers(-2, 12), st.integers(1, min(left, 2)))
         source, target, macs, ms, loss, span = (np.array(one) for one in zip(*draw(st.lists(row, min_size=1, max_size=8)), strict=True))
-        built.append(Layer(source, target, macs, ms / 7, np.arange(len(ms)), loss / 5 if bounded else None, span))
+        built.append(Layer(source, target, macs, ms / 7, np.arange(len(ms)), loss / 5 if bounded else np.zeros(len(ms)), span))
     final = np.array([draw(st.sampled_from([0.0, 1.5, np.inf])) for _ in range(states)])
     low = draw(st.integers(0, 2 * largest))
     return built, final, low, low + draw(st.integers(0, largest)), draw(st.integers(-3, 30)) / 5 if bounded else np.inf
@@ -78,7 +79,7 @@ def random_layers(seed, count, options):
     for _ in range(count):
         macs = rng.integers(10**6, 10**7, options)
         zeros = np.zeros(options, np.int64)
-        built.append(Layer(zeros, zeros, macs, macs / 1e6 * rng.uniform(0.5, 1.5, options), np.arange(options)))
+        built.append(Layer.lossless(zeros, zeros, macs, macs / 1e6 * rng.uniform(0.5, 1.5, options), np.arange(options)))
     return built
 
 
@@ -98,13 +99,13 @@ def test_search_that_is_cut_off_states_a_gap_that_holds(monkeypatch):
 
 
 def test_narrow_range_between_two_sums_has_no_path():
-    layers = [Layer(np.zeros(2, int), np.zeros(2, int), np.array([10, 20]), np.array([1.0, 2.0]), np.arange(2)) for _ in range(2)]
+    layers = [Layer.lossless(np.zeros(2, int), np.zeros(2, int), np.array([10, 20]), np.array([1.0, 2.0]), np.arange(2)) for _ in range(2)]
     assert shortest_path(layers, 0, np.zeros(1), 21, 29) is None
     assert shortest_path(layers, 0, np.zeros(1), 21, 30).macs == 30
 
 
 def test_undominated_keeps_the_fastest_of_equal_states_and_macs():
-    layer = Layer(
+    layer = Layer.lossless(
         np.array([0, 0, 0, 1]), np.array([0, 0, 1, 0]), np.array([5, 5, 5, 5]), np.array([2.0, 1.0, 3.0, 4.0]), np.array([10, 11, 12, 13])
     )
     assert sorted(remove_dominated(layer).option.tolist()) == [11, 12, 13]
@@ -126,7 +127,7 @@ def bounded_layers(seed, count, options):
         macs = rng.integers(10**6, 10**7, options)
         ms, zeros = macs / 1e6 * rng.uniform(0.5, 1.5, options), np.zeros(options, np.int64)
         # what is slow loses little
-        built.append(Layer(zeros, zeros, macs, ms, np.arange(options), np.exp(-ms / 4) * rng.uniform(0.5, 1.5, options)))
+        built.append(Layer(zeros, zeros, macs, ms, np.arange(options), np.exp(-ms / 4) * rng.uniform(0.5, 1.5, options), zeros + 1))
     return built
 
 
@@ -145,7 +146,13 @@ def test_search_within_a_bound_that_is_cut_off_states_a_gap_that_holds(monkeypat
 def test_undominated_keeps_what_is_faster_or_loses_less():
     same = np.zeros(5, int)
     layer = Layer(
-        same, same, np.array([5, 5, 5, 5, 6]), np.array([1.0, 2.0, 3.0, 2.0, 9.0]), np.arange(5), np.array([3.0, 1.0, 2.0, 1.0, 9.0])
+        same,
+        same,
+        np.array([5, 5, 5, 5, 6]),
+        np.array([1.0, 2.0, 3.0, 2.0, 9.0]),
+        np.arange(5),
+        np.array([3.0, 1.0, 2.0, 1.0, 9.0]),
+        same + 1,
     )
     assert sorted(remove_dominated(layer).option.tolist()) == [0, 1, 4]
 
@@ -159,9 +166,7 @@ def spaces(name, device, processors, alpha):
     """A space whose merged stages have all their scales, and the same with all options worked out."""
     graph = {"bottleneck": GRAPH, "inverted": INVERTED}[name]
     space = merge_stages(graph, make_space(graph, device, processors, min_width=0.5, **({} if alpha is None else {"alpha": alpha})))
-    every = merge_stages(graph, make_space(graph, device, processors, min_width=0.5, **({} if alpha is None else {"alpha": alpha})))
-    every.offers = [[offer.full for offer in offers] for offers in every.offers]
-    return graph, space, every
+    return graph, space, replace(space, offers=[[offer.full for offer in offers] for offers in space.offers])
 
 
 @pytest.fixture(autouse=True)
@@ -177,7 +182,7 @@ def test_what_is_found_equals_brute_force(device, n_meet):
     graph = small_resnet(blocks=(2, 2))
     space = merge_stages(graph, make_space(graph, device, min_width=0.85))
     low, high = round(0.9 * graph.macs), round(1.6 * graph.macs)
-    pruned = search_pruned(space, low, high, n_meet)[0]
+    pruned = search_pruned(space, Totals(low, high, n_meet))[0]
     assert pruned.optimal
     assert pruned.ms == pytest.approx(fastest_by_brute_force(space, low, high, n_meet)[0])
 
@@ -187,9 +192,9 @@ def test_too_many_options_within_the_slack_leave_a_gap_that_is_told(monkeypatch)
     monkeypatch.setattr(design_space, "MAX_COMBINATIONS", 0)
     space = merge_stages(graph, make_space(graph, "mi9", ("cpu", "gpu", "dsp"), min_width=0.5))
     low, high = round(0.97 * graph.macs), round(1.03 * graph.macs)
-    best = search_exact(every, low, high, 1)
+    best = search_exact(every, Totals(low, high, 1))
     monkeypatch.setattr(pruning, "MAX_OPTIONS", 0)
-    pruned = search_pruned(space, low, high, 1)[0]
+    pruned = search_pruned(space, Totals(low, high, 1))[0]
     assert not pruned.optimal
     assert pruned.ms / (1 + pruned.gap) <= best.ms + 1e-9
     assert pruned.ms >= best.ms - 1e-9
@@ -201,7 +206,7 @@ def test_links_that_take_endless_time_are_not_used():
     slow = {name: replace_link(link) for name, link in device.links.items()}
     far = make_space(graph, replace(device, links=slow), min_width=0.5)
     low, high = round(0.9 * graph.macs), round(1.1 * graph.macs)
-    assert search_pruned(far, low, high, 0)[0].ms == pytest.approx(search_exact(far, low, high, 0).ms)
+    assert search_pruned(far, Totals(low, high, 0))[0].ms == pytest.approx(search_exact(far, Totals(low, high, 0)).ms)
 
 
 def replace_link(link):
@@ -215,7 +220,7 @@ def replace_link(link):
 def test_some_design_is_found_where_there_is_one(macs):
     graph, space, every = spaces("bottleneck", "mi9", ("cpu", "gpu"), None)
     low, high = round(macs[0] * graph.macs), round(macs[1] * graph.macs)
-    some, best = search_coarse(space, low, high, 1), search_exact(every, low, high, 1)
+    some, best = search_coarse(space, Totals(low, high, 1)), search_exact(every, Totals(low, high, 1))
     assert (some is None) == (best is None)
     if some is not None:
         assert some.ms >= best.ms - 1e-9

@@ -116,7 +116,7 @@ MI9 = specified("mi9")
 
 def space_of(segment, processors):
     config = PlanConfig(processors=processors).resolve(MI9)
-    return DesignSpace([segment], processors, Costs(LatencyPredictor(MI9), config.precision), Rules.of(config))
+    return DesignSpace.of([segment], processors, Costs(LatencyPredictor(MI9), config.precision), Rules.of(config))
 
 
 def cells(count=3, channels=128, size=28):

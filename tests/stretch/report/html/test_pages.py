@@ -24,7 +24,7 @@ from scheduler.simulate.clock import predicted_trace
 from scheduler.simulate.scene import Load, Scene
 from stretch.planning.config import PlanConfig
 from stretch.planning.messages import format_probability
-from stretch.planning.pareto import front, front_answer
+from stretch.planning.pareto import front
 from stretch.planning.plan import plan
 from stretch.report.compared import CompareAnswer, ComparedRow
 from stretch.report.comparison import comparison_page
@@ -297,7 +297,7 @@ def test_rows_without_times_have_a_page():
 @pytest.mark.slow
 def test_every_design_stands_in_picture_and_table():
     request = PlanConfig(**REQUEST, kinds=("stretch", "rows"))
-    searched = front_answer(front(GRAPH, MI9, request, ("latency", "agreement"), 5, made()), {"search": 0.1})
+    searched = front(GRAPH, MI9, request, ("latency", "agreement"), 5, made())
     seen = checked(render(front_page(searched)))
     for row in searched.designs:
         assert f"{row.predicted_ms:.2f} {row.speedup:.2f}x" in seen.text
