@@ -294,7 +294,8 @@ def _second_product(
 ) -> AtenValue:
     """The product of the shares with values."""
     flat, named = "tensors" in call.arguments, _factors(call)
-    nodes: list[Any] = list(call.node.args[1] if flat else call.node.args[:2])  # type: ignore[arg-type]
+    args: tuple[Any, ...] = call.node.args
+    nodes = list(args[1] if flat else args[:2])
     require_that(before in nodes)
     at = nodes.index(before)
     values = list(call.arguments["tensors"]) if flat else [call.arguments[name] for name in named]

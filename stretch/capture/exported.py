@@ -9,7 +9,7 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -222,7 +222,7 @@ class AtenLowering:
         preferred = path if path and path not in self._ops and path not in taken else f"{path}_{node.name}".strip("_")
         return self._free_name(preferred, taken)
 
-    def _free_name(self, preferred: str, taken: set[str] = frozenset()) -> str:  # type: ignore[assignment]
+    def _free_name(self, preferred: str, taken: Container[str] = ()) -> str:
         if hasattr(nn.Module, preferred):
             preferred = f"{preferred}_"
         return unique_name(preferred, lambda name: name in self._ops or name in taken)

@@ -140,7 +140,7 @@ class Captured:
     weights: Weights
     module: nn.Module  # The network itself.
     refusal: str = ""  # Why tracing could not capture it, so that some of its operators may be opaque; empty where it could.
-    #: What it returns; one tensor, or several as a tuple, where nothing else is known.
+    #: What it returns; one tensor, or several as a tuple, where nothing else is known. `__post_init__` replaces None.
     returned: OutputStructure = field(default=None)  # type: ignore[assignment]
     warnings: tuple[str, ...] = ()  # What a person should know of how it was captured.
 

@@ -190,7 +190,8 @@ def _drop_none(**weights: torch.Tensor | None) -> Weights:
 
 def _recorded_step(call: AtenCall, step: AtenStep, numbers: Sequence[int]) -> AtenStep:
     """An opaque operator with the calls of torch that compute some results of a call."""
-    schema = call.node.target._schema  # type: ignore[union-attr]
+    assert isinstance(call.node.target, torch._ops.OpOverload)
+    schema = call.node.target._schema
     name = _functional(call)
     positional = [(argument.name, argument.kwarg_only) for argument in schema.arguments]
     known = CallRecorder()

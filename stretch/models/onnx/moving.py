@@ -510,12 +510,12 @@ class Window:
         axes = len(self.kernel)
         if self.x.op != "call_function" or self.x.target is not F.pad or self.x.args[2] != "constant":
             return self
-        earlier, flat, _, value = self.x.args
-        sides: list[int] = list(flat)  # type: ignore[arg-type]
-        if (value not in allowed and not (-inf in allowed and value <= _LOWEST)) or not 0 < len(sides) <= 2 * axes or min(sides) < 0:  # type: ignore[operator]
+        args: tuple[Any, ...] = self.x.args
+        earlier, flat, _, value = args
+        sides: list[int] = list(flat)
+        if (value not in allowed and not (-inf in allowed and value <= _LOWEST)) or not 0 < len(sides) <= 2 * axes or min(sides) < 0:
             return self
         sides += [0] * (2 * axes - len(sides))
-        assert isinstance(earlier, fx.Node)
         before, behind = (
             tuple(a + b for a, b in zip(sides[i::2][::-1], own, strict=True)) for i, own in enumerate((self.before, self.behind))
         )

@@ -52,6 +52,7 @@ class Layer:
     macs: Ints  # Multiply-accumulates.
     ms: Floats  # Time.
     option: Ints  # The caller's number for it.
+    # `__post_init__` replaces None
     loss: Floats = None  # type: ignore[assignment] # What is bounded beside multiply-accumulates; nothing by default.
     span: Ints = None  # type: ignore[assignment] # Layers that it takes the place of; one by default.
 
