@@ -120,13 +120,14 @@ class Job:
 
         from stretch.transform import build
         from stretch.transform.calibrate import calibrate
+        from stretch.transform.calibrate.split import Images
         from stretch.transform.refine import Refinement, refine
 
         start = time.perf_counter()
         model = build(self.captured, design).to(self.device)
         calibrate(model, self.captured, self.images, **options)
         if steps:
-            refine(model, self.captured, self.images, Refinement(steps=steps, seed=self.seed))
+            refine(model, self.captured, Images(self.images), Refinement(steps=steps, seed=self.seed))
         if self.device.type == "cuda":
             torch.cuda.synchronize()
         return model, time.perf_counter() - start

@@ -193,9 +193,8 @@ def search(
         said += divided.warnings
         if not divided.held_back:
             raise StretchError(f"{images} has too few images for a held-back set", "give at least some dozens")
-        parts = divided.fitted, divided.held_back
         with keep_freed_memory():
-            source = sensitivity_of(network.captured, profile, request, *parts, budget_minutes * 60, progress, divided.synthetic)
+            source = sensitivity_of(network.captured, profile, request, divided, budget_minutes * 60, progress)
         seconds["sensitivity"] = source.on.seconds
     usual = "macs" if source is None else "agreement" if source.option == "min_agreement" else "accuracy"
     progress("designs")

@@ -14,11 +14,10 @@ from predictors.files import write_whole
 from scheduler.bundle.agreement import Agreement
 from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import Manifest
-from stretch import __version__
 from stretch.export.bundle import BundleFacts, export_bundle
 from stretch.planning.design.branch_design import BranchDesign, design_to_toml
 from stretch.planning.plan import evaluate as evaluate_plan
-from stretch.stages.build import BATCH, HELD_BACK, RUN_IMAGES, Images, build_control, compare_files, compare_with_original
+from stretch.stages.build import BATCH, HELD_BACK, RUN_IMAGES, build_control, compare_files, compare_with_original
 from stretch.stages.design import read_design
 from stretch.stages.rounded import Ranges, RoundedModel
 from stretch.train.folder import BEST, RunFolder
@@ -26,6 +25,7 @@ from stretch.train.images import Normalise, preprocessing
 from stretch.train.loop import evaluate
 from stretch.train.prepare import TrainingJob, prepare, sample
 from stretch.train.supernet import Subnet, Supernet
+from stretch.transform.calibrate.split import Images
 from stretch.transform.model import BranchedModel
 from stretch.transform.tensors import write_tensors
 
@@ -133,13 +133,13 @@ def extract(
         plan = recipe.plan if recipe.rounding is None else msgspec.structs.replace(recipe.plan, precision=ready.precision)
         planned = evaluate_plan(ready.captured.graph, ready.profile, wanted, plan)
         control = build_control(ready.captured, planned) if controls else None
-        known = {"preprocessing": preprocessing(train_set), "ranges": ranges}
+        known = {"preprocessing": preprocessing(train_set), "ranges": ranges, "controls": controls}
         facts = BundleFacts.of(planned, "file", f"trained by nn-stretch, run {folder.name}", **known)
 
         def agreeing(files: Bundle) -> Agreement | None:
             return compare_files(measured, files, ready.captured, images, RUN_IMAGES, None, [])
 
-        manifest = export_bundle(target, ready.captured, model, control, facts, __version__, controls=controls, agreeing=agreeing)
+        manifest = export_bundle(target, ready.captured, model, control, facts, agreeing=agreeing)
     agreement = measured if manifest is None else manifest.agreement
     return ExtractedDesign(model, wanted, out / WEIGHTS, target, inside, extracted, labelled, agreement, manifest)
 
