@@ -172,7 +172,7 @@ class Job:
             common: dict[str, Any] = {"epochs": epochs, "weight_decay": 5e-4, "seed": self.seed}
             configs = (TrainConfig(learning_rate=0.05, **common), TrainConfig(warmup_epochs=min(5, epochs / 10), **common))
             runs = [
-                Run(start.to(self.device), self.train_set, self.test_set, config)
+                Run(start.to(self.device), (self.train_set, self.test_set), config)
                 for start, config in zip((tuned, scratch), configs, strict=True)
             ]
             train_side_by_side(runs)

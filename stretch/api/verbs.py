@@ -567,13 +567,14 @@ def train(
     path = find_recipe(str(recipe))
     loaded = load_recipe(path, tuple(changes))
     from stretch.train.distributed import join_world
-    from stretch.train.session import train_recipe
+    from stretch.train.session import train_recipe, try_recipe
 
     target = Path("runs") / path.stem if out is None else Path(out)
     with join_world(loaded.data.device) as world, keep_freed_memory():
-        done = train_recipe(
-            loaded, path.parent, target, resume=resume, dry_run=dry_run, trust_code=trust_code, world=world, listener=listener
-        )
+        if dry_run:
+            done = try_recipe(loaded, path.parent, world, trust_code=trust_code)
+        else:
+            done = train_recipe(loaded, path.parent, target, resume=resume, trust_code=trust_code, world=world, listener=listener)
         return done if world.first else None
 
 

@@ -103,26 +103,16 @@ def train_recipe(
     out: Path,
     *,
     resume: bool = False,
-    dry_run: bool = False,
     trust_code: bool = False,
     world: World | None = None,
     listener: Listener | None = None,
 ) -> TrainAnswer:
     """Train what a recipe says."""
-    world, listener = world or World(), listener or Listener()
-    if recipe.train.deterministic:
-        torch.use_deterministic_algorithms(True)
-    if recipe.train.deterministic or world.device.type == "cuda":
-        torch.backends.cudnn.benchmark = not recipe.train.deterministic
-    folder = RunFolder(out)
-    if folder.exists and not resume and not dry_run:
+    world, listener, folder = world or World(), listener or Listener(), RunFolder(out)
+    if folder.exists and not resume:
         raise StretchError(f"there is a run in {out} already", "go on with --resume, or choose another folder with --out")
-    ready = prepare(recipe, base, trust_code=trust_code)
-    if world.device.type == "cpu" and recipe.data.device == "auto":
-        ready.warnings.append("there is no GPU: training on the CPU")
-    if dry_run:
-        return _dry_run(ready, world)
-    run = make_run(ready, *ready.images(), world)
+    ready = _prepare(recipe, base, world, trust_code=trust_code)
+    run = make_run(ready, ready.images(), world)
     identity = ready.identity
     best = _begin(ready, run, folder, identity, listener, resume=resume)
     world.barrier()
@@ -134,6 +124,17 @@ def train_recipe(
         hint = f"{error.hint}; the last good checkpoint is {newest[0]}" if newest else error.hint
         raise Diverged(error.message, hint) from error
     return TrainAnswer(run=folder.path, checkpoint=folder.path / LAST, metrics=metrics, warnings=ready.warnings)
+
+
+def _prepare(recipe: Recipe, base: Path, world: World, *, trust_code: bool) -> TrainingJob:
+    if recipe.train.deterministic:
+        torch.use_deterministic_algorithms(True)
+    if recipe.train.deterministic or world.device.type == "cuda":
+        torch.backends.cudnn.benchmark = not recipe.train.deterministic
+    ready = prepare(recipe, base, trust_code=trust_code)
+    if world.device.type == "cpu" and recipe.data.device == "auto":
+        ready.warnings.append("there is no GPU: training on the CPU")
+    return ready
 
 
 def _begin(ready: TrainingJob, run: Run, folder: RunFolder, identity: dict[str, str], listener: Listener, *, resume: bool) -> float | None:
@@ -150,10 +151,10 @@ def _begin(ready: TrainingJob, run: Run, folder: RunFolder, identity: dict[str, 
     return None
 
 
-def make_run(ready: TrainingJob, train_set: ImageSource, test_set: ImageSource, world: World) -> Run:
+def make_run(ready: TrainingJob, images: tuple[ImageSource, ImageSource], world: World) -> Run:
     """The run of a prepared recipe, at its beginning."""
     recipe = ready.recipe
-    network = ready.network(world.device, train_set)
+    network = ready.network(world.device, images[0])
     teacher = ready.teacher()
     if teacher is not None:
         teacher.to(world.device)
@@ -164,24 +165,15 @@ def make_run(ready: TrainingJob, train_set: ImageSource, test_set: ImageSource, 
         if not sandwich.largest:
             network.active = network.pool[0]
         make_step = lambda prepared, device: SandwichStep(network, recipe.train, prepared, teacher, device, sandwich, world)  # noqa: E731
-    return Run(
-        network,
-        train_set,
-        test_set,
-        recipe.train,
-        teacher=teacher,
-        world=world,
-        evaluate_every=recipe.keep.evaluate,
-        make_step=make_step,
-        labelled=recipe.data.labels != "none",
-    )
+    labelled = recipe.data.labels != "none"
+    return Run(network, images, recipe.train, teacher=teacher, world=world, make_step=make_step, labelled=labelled)
 
 
 def _train(ready: TrainingJob, run: Run, keeper: RunWriter | None, listener: Listener) -> dict[str, Any]:
     """Train to the end and return the metrics; the first process has a keeper."""
     start = time.perf_counter()
     try:
-        for row in run.steps():
+        for row in run.steps(ready.recipe.keep.evaluate):
             if keeper is not None:
                 listener.stepped(run)
             if row is not None:
@@ -225,8 +217,9 @@ def _metrics(ready: TrainingJob, run: Run, best: float | None, wall_seconds: flo
     return metrics
 
 
-def _dry_run(ready: TrainingJob, world: World) -> TrainAnswer:
-    """One step on synthetic images."""
+def try_recipe(recipe: Recipe, base: Path, world: World, *, trust_code: bool = False) -> TrainAnswer:
+    """Build everything that a recipe needs and train one step on synthetic images; write nothing."""
+    ready = _prepare(recipe, base, world, trust_code=trust_code)
     graph = ready.captured.graph
     classes = graph.by_name[graph.output].shape[1]
     batch = 2 * world.size
@@ -237,7 +230,7 @@ def _dry_run(ready: TrainingJob, world: World) -> TrainAnswer:
     start = time.perf_counter()
     images = torch.randint(0, 256, (batch, 3, ready.size, ready.size), dtype=torch.uint8)
     some = ImageSet.of(images, torch.arange(batch) % classes, classes)
-    run = make_run(ready, some, some, world)
+    run = make_run(ready, (some, some), world)
     next(run.steps())
     loss = float(run.losses[0])
     metrics = {
