@@ -253,7 +253,7 @@ def prepare(recipe: Recipe, folder: Path, *, trust_code: bool = False) -> Traini
         return (1, loaded.input_shape[1], size, size) if size else tuple(loaded.input_shape)
 
     # designs name their model
-    network = read_network(recipe.model, shape, weights=recipe.weights, seed=recipe.train.seed, trust_code=trust_code, portable=True)
+    network = read_network(recipe.model, shape, weights=recipe.weights, seed=recipe.train.seed, trust_code=trust_code).portable
     loaded, captured = network.loaded, network.captured
     if len(captured.graph.outputs) > 1 or len(captured.graph.inputs) > 1 or not captured.returned.is_single_tensor:
         raise _several(loaded.name)
