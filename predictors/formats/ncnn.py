@@ -64,25 +64,25 @@ class NcnnLayer:
         return tuple(int(number) for number in value) if isinstance(value, tuple) else (int(value),)
 
 
-def parse_layers(text: str, what: str) -> list[NcnnLayer]:
+def parse_layers(text: str, source: str) -> list[NcnnLayer]:
     """The layers of a file, in its order."""
     lines = [line.split() for line in text.splitlines()]
     need(
         len(lines) >= 2 and lines[0] == [MAGIC],
-        f"{what} is no ncnn network: its first line is not {MAGIC}",
+        f"{source} is no ncnn network: its first line is not {MAGIC}",
         "give the text file `NAME.param`, not the binary one",
     )
     if len(lines[1]) != 2 or not all(part.isascii() and part.isdigit() for part in lines[1]):
-        raise StretchError(f"{what} is damaged: line 2 is not the numbers of layers and blobs")
+        raise StretchError(f"{source} is damaged: line 2 is not the numbers of layers and blobs")
     stated = int(lines[1][0])
-    need(stated <= MAX_LAYERS, f"{what} has {stated} layers, the limit is {MAX_LAYERS}")
+    need(stated <= MAX_LAYERS, f"{source} has {stated} layers, the limit is {MAX_LAYERS}")
     written = [(number, parts) for number, parts in enumerate(lines[2:], start=3) if parts]
-    need(len(written) >= stated, f"{what} is damaged: it has {len(written)} layers, line 2 states {stated}")
+    need(len(written) >= stated, f"{source} is damaged: it has {len(written)} layers, line 2 states {stated}")
     # ncnn itself reads no more than are stated
-    return [_layer(parts, number, what) for number, parts in written[:stated]]
+    return [_layer(parts, number, source) for number, parts in written[:stated]]
 
 
-def _layer(parts: list[str], number: int, what: str) -> NcnnLayer:
+def _layer(parts: list[str], number: int, source: str) -> NcnnLayer:
     try:
         kind, name, reads, writes = parts[0], parts[1], int(parts[2]), int(parts[3])
         _check_blobs(parts[4:], reads, writes)
@@ -92,7 +92,7 @@ def _layer(parts: list[str], number: int, what: str) -> NcnnLayer:
             key, _, value = word.partition("=")
             params.update([_parameter(int(key), value)])
     except (ValueError, IndexError, OverflowError) as error:
-        raise StretchError(f"{what} is damaged: line {number} is no layer ({error})") from error
+        raise StretchError(f"{source} is damaged: line {number} is no layer ({error})") from error
     hints = params.pop(_HINTS, ())
     shapes = _hinted(hints) if isinstance(hints, tuple) else ()
     return NcnnLayer(kind, name, tuple(blobs[:reads]), tuple(blobs[reads:]), params, shapes if len(shapes) == writes else (), number)
@@ -413,10 +413,10 @@ def _reshape(layer: NcnnLayer, reads: list[Blob]) -> list[list[NcnnStep]]:
     """Width, height and channels; −1 is what is left, 0 what it reads."""
     shape = reads[0].shape
     sizes = [layer.integer(key, -233) for key in (2, 1, 0)]
-    wanted = [size for size in sizes if size != -233]
-    known = [shape[-(len(wanted) - i)] if size == 0 else size for i, size in enumerate(wanted)]
-    rest = prod(shape) // prod(size for size in known if size > 0)
-    out = (1, *[rest if size < 0 else size for size in known])
+    stated = [size for size in sizes if size != -233]
+    resolved = [shape[-(len(stated) - i)] if size == 0 else size for i, size in enumerate(stated)]
+    rest = prod(shape) // prod(size for size in resolved if size > 0)
+    out = (1, *[rest if size < 0 else size for size in resolved])
     if prod(out) != prod(shape):
         raise ValueError(f"{shape} cannot be seen as {out}")
     return [[NcnnStep("view", {"shape": out})]]
@@ -533,8 +533,8 @@ class NcnnLowering:
             shape = kind_of(step.kind).shape([self._ops[name].shape for name in names], step.attrs)
             if min(shape, default=1) < 1:
                 raise ValueError(f"its output would be {shape}")
-            wanted = f"{layer.name}_{step.kind}" if place else layer.name
-            name = unique_name(wanted.replace("/", "_").replace(".", "_"), self._ops.__contains__)
+            preferred = f"{layer.name}_{step.kind}" if place else layer.name
+            name = unique_name(preferred.replace("/", "_").replace(".", "_"), self._ops.__contains__)
             self._ops[name] = Op(name, step.kind, tuple(names), step.attrs, shape)
             last = Blob(name, shape)
         stated = layer.shapes[number] if layer.shapes else None
@@ -542,5 +542,5 @@ class NcnnLowering:
             raise ValueError(f"the file states the output {stated}, its parameters give {last.shape}")
         return last
 
-    def _fault(self, layer: NcnnLayer, what: str, hint: str | None = None) -> StretchError:
-        return StretchError(f"layer `{layer.name}` ({layer.kind}, line {layer.line}) of {self._path}: {what}", hint)
+    def _fault(self, layer: NcnnLayer, problem: str, hint: str | None = None) -> StretchError:
+        return StretchError(f"layer `{layer.name}` ({layer.kind}, line {layer.line}) of {self._path}: {problem}", hint)

@@ -223,14 +223,14 @@ class SubgraphBuilder:
 
     def integer(self, value: Value, quant: Quant | None = None) -> int:
         """Index of a value's int8 tensor, in its own scale or in `quant`."""
-        wanted = quant or value.quant
-        assert wanted is not None
-        if wanted != value.quant:
-            index = self.piece.tensor(f"{value.name}.rescaled", value.shape, "int8", wanted)
+        target = quant or value.quant
+        assert target is not None
+        if target != value.quant:
+            index = self.piece.tensor(f"{value.name}.rescaled", value.shape, "int8", target)
             self.piece.op("QUANTIZE", [self.integer(value) if value.quant else self.real(value)], index)
             return index
         if value.integer is None:
-            value.integer = self.piece.tensor(f"{value.name}.int8", value.shape, "int8", wanted)
+            value.integer = self.piece.tensor(f"{value.name}.int8", value.shape, "int8", target)
             self.piece.op("QUANTIZE", [self.real(value)], value.integer)
         return value.integer
 
@@ -401,17 +401,17 @@ def within_same(attrs: Attrs, image: Shape, result: Shape, axis: int) -> SameWin
         image: N×C×H×W.
         axis: 0 for rows, 1 for columns.
     """
-    size, wanted = image[axis + 2], result[axis + 2]
+    size, windows = image[axis + 2], result[axis + 2]
     kernel, stride, padding = (ints(attrs, key)[axis] for key in ("kernel", "stride", "padding"))
     # what is added where a window overhangs would count
     more = range(kernel + stride)
-    ends_inside = (wanted - 1) * stride - padding + kernel <= size
+    ends_inside = (windows - 1) * stride - padding + kernel <= size
     for before in more if padding == 0 else (0,):
         for after in more if ends_inside else (0,):
             whole = before + size + after
             count = -(-whole // stride)
             gap = max((count - 1) * stride + kernel - whole, 0) // 2 + before - padding
-            if gap >= 0 and gap % stride == 0 and gap // stride + wanted <= count:
+            if gap >= 0 and gap % stride == 0 and gap // stride + windows <= count:
                 return SameWindows(before, after, gap // stride, count)
     return None
 
