@@ -42,20 +42,20 @@ class OperatorInputs(Generic[View]):
         """Input `i`, or None where it is left out."""
         return self.inputs[i] if i < len(self.inputs) else None
 
-    def require_stored(self, i: int, what: str) -> np.ndarray:
+    def require_stored(self, i: int, role: str) -> np.ndarray:
         """Return input `i`, which the file must store."""
         value = self.value(i)
         if not isinstance(value, np.ndarray):
-            raise StretchError(f"its {what} depends on the network's inputs, or is left out")
+            raise StretchError(f"its {role} depends on the network's inputs, or is left out")
         return value
 
-    def numbers(self, i: int, what: str) -> list[int]:
+    def numbers(self, i: int, role: str) -> list[int]:
         """Whole numbers of input `i`, which the file must store."""
-        return [int(n) for n in self.require_stored(i, what).ravel()]
+        return [int(n) for n in self.require_stored(i, role).ravel()]
 
-    def optional_stored(self, i: int, what: str) -> np.ndarray | None:
+    def optional_stored(self, i: int, role: str) -> np.ndarray | None:
         """Input `i`, which the file stores if it is there."""
-        return None if self.value(i) is None else self.require_stored(i, what)
+        return None if self.value(i) is None else self.require_stored(i, role)
 
 
 #: Elements that a tensor of stored ones alone may have.
@@ -163,8 +163,8 @@ class Builder:
 
 def plain_name(name: str) -> str:
     """A name that code may hold, for fx writes it into some."""
-    plain = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")
-    return plain if plain and not plain[0].isdigit() else f"n_{plain}"
+    cleaned = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")
+    return cleaned if cleaned and not cleaned[0].isdigit() else f"n_{cleaned}"
 
 
 def shape_of(node: fx.Node) -> tuple[int, ...]:
@@ -287,11 +287,11 @@ def named_ends(path: Path, ends: Sequence[End]) -> tuple[End, ...]:
 
 def arguments(names: Sequence[str]) -> list[str]:
     """A name that an argument in Python may have for each of a file's inputs, no two alike; one that is such a name stays."""
-    plain = [plain_name(name) for name in names]
-    plain = [f"{item}_" if keyword.iskeyword(item) or item in _NAMES_IN_CODE else item for item in plain]
+    words = [plain_name(name) for name in names]
+    words = [f"{item}_" if keyword.iskeyword(item) or item in _NAMES_IN_CODE else item for item in words]
     built: dict[int, str] = {}
-    for i in sorted(range(len(names)), key=lambda i: plain[i] != names[i]):
-        built[i] = unique_name(plain[i], set(built.values()).__contains__)
+    for i in sorted(range(len(names)), key=lambda i: words[i] != names[i]):
+        built[i] = unique_name(words[i], set(built.values()).__contains__)
     return [built[i] for i in range(len(names))]
 
 
@@ -336,15 +336,15 @@ _MISFITS = (ValueError, TypeError, KeyError, IndexError, AttributeError, Arithme
 
 
 @contextlib.contextmanager
-def reading(path: Path, what: str, hint: str | None = None, stated: Mapping[str, Any] | None = None) -> Iterator[None]:
+def reading(path: Path, subject: str, hint: str | None = None, stated: Mapping[str, Any] | None = None) -> Iterator[None]:
     """Turn any error while reading one operator of a file into one that names the operator and its statement."""
     try:
         yield
     except (StretchError, *_MISFITS) as error:
         reason = error.message if isinstance(error, StretchError) else f"its attributes are not understood ({first_line(error)[:160]})"
         own = error.hint if isinstance(error, StretchError) else None
-        said = ", ".join(f"{name[:40]} {str(value)[:40]}" for name, value in list((stated or {}).items())[:_MAX_LISTED])
-        raise StretchError(f"{what} of {path} cannot be read: {reason}{said and f' (it states {said})'}", own or hint) from error
+        settings = ", ".join(f"{name[:40]} {str(value)[:40]}" for name, value in list((stated or {}).items())[:_MAX_LISTED])
+        raise StretchError(f"{subject} of {path} cannot be read: {reason}{settings and f' (it states {settings})'}", own or hint) from error
 
 
 def by_name(builder: Builder, results: Sequence[tuple[str, fx.Node]]) -> Any:
@@ -400,8 +400,8 @@ def _copied_weights_warning(path: Path, network: fx.GraphModule) -> list[str]:
 
 def _input_warnings(path: Path, ends: Sequence[End]) -> list[str]:
     """Return warnings about inputs that are renamed or converted to floats."""
-    other = [f"`{_cut(end.name)}` is `{end.argument}`" for end in ends if end.name != end.argument]
-    rows = [f"inputs of {path} have other names here: {', '.join(other)}"] if other and len(ends) > 1 else []
+    renamed = [f"`{_cut(end.name)}` is `{end.argument}`" for end in ends if end.name != end.argument]
+    rows = [f"inputs of {path} have other names here: {', '.join(renamed)}"] if renamed and len(ends) > 1 else []
     return rows + [
         f"the input `{_cut(end.name)}` of {path} is of type {end.kind} and becomes reals at once: here it is of reals"
         for end in ends
@@ -535,8 +535,8 @@ def _activations(function: Any, a: Any, b: Any) -> Iterator[tuple[Callable[..., 
         # A number may be written beside either of them, or be part of what is multiplied.
         for (first, x), (second, gate) in product(((1.0, one), _scaled_node(one)), ((1.0, other), _scaled_node(other))):
             share = factor * first * second
-            for wanted, activation, read in _GATES:
-                if isinstance(x, fx.Node) and _near(share, wanted) and read(gate) is x:
+            for scale, activation, read in _GATES:
+                if isinstance(x, fx.Node) and _near(share, scale) and read(gate) is x:
                     yield activation, x, {"approximate": "tanh"} if read is _tanh_gate else {}
 
 
@@ -561,8 +561,8 @@ def _is_number(x: Any) -> bool:
     return isinstance(x, int | float) and not isinstance(x, bool)
 
 
-def _near(number: float, wanted: float) -> bool:
-    return abs(number - wanted) <= _CLOSE * abs(wanted)
+def _near(number: float, target: float) -> bool:
+    return abs(number - target) <= _CLOSE * abs(target)
 
 
 def _arguments(x: Any, *functions: Any) -> tuple[Any, ...]:
@@ -575,12 +575,12 @@ def _first_input(x: Any, function: Any) -> Any:
     return next(iter(_arguments(x, function)), None)
 
 
-def _with_number(x: Any, function: Any, wanted: float) -> Any:
+def _with_number(x: Any, function: Any, target: float) -> Any:
     """What a function combines with about this number; None for anything else."""
     pair = _arguments(x, function)
     if len(pair) == 2 and function in (operator.add, operator.mul) and _is_number(pair[0]):
         pair = pair[::-1]
-    return pair[0] if len(pair) == 2 and _is_number(pair[1]) and _near(pair[1], wanted) else None
+    return pair[0] if len(pair) == 2 and _is_number(pair[1]) and _near(pair[1], target) else None
 
 
 def _shifted_relu6(x: Any) -> Any:

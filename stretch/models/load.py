@@ -95,7 +95,7 @@ def load_model(
         # timm's own names have a colon too
         if ":" in name and not name.startswith("timm:"):
             return _from_factory(name, trust_code, weights, generator if fit_statistics else None, input_shape)
-    raise UnknownNameError.among("model", name, [known for known, _ in model_names()])
+    raise UnknownNameError.among("model", name, [listed for listed, _ in model_names()])
 
 
 def names_code(name: str) -> bool:
@@ -186,13 +186,13 @@ def _with_neighbours(file: Path) -> Iterator[None]:
     for name in [name for name, place in _NEIGHBOUR_MODULES.items() if place != folder]:
         sys.modules.pop(name, None)
         del _NEIGHBOUR_MODULES[name]
-    known = set(sys.modules)
+    before = set(sys.modules)
     sys.path.insert(0, folder)
     try:
         yield
     finally:
         sys.path[:] = path
-        for name in sys.modules.keys() - known:
+        for name in sys.modules.keys() - before:
             module = sys.modules[name]
             # a package without a file has folders
             places = [getattr(module, "__file__", None) or "", *getattr(module, "__path__", ())]

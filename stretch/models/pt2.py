@@ -58,7 +58,7 @@ def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.
             _evaluate(node)
             _as_layer(network, node)
     specs_of = [spec.arg for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
-    told = [getattr(arg, "value", None) for arg in specs_of]
+    numbers = [getattr(arg, "value", None) for arg in specs_of]
     (output,) = graph.find_nodes(op="output")
     output.args = (pytree.tree_unflatten(output.args[0], program.call_spec.out_spec),)
     graph.set_codegen(fx.graph.CodeGen())
@@ -67,7 +67,7 @@ def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.
         tuple(SourceTensor(key, key, ()) for key, _ in walk_leaves(output.args[0])),
         "fp16" if any(parameter.dtype in HALF for parameter in program.state_dict.values()) else "fp32",
     )
-    return finish_network(path, fx.GraphModule(network, graph, "Network").float().eval(), shapes, ends, [], _Archive(own, numbers=told))
+    return finish_network(path, fx.GraphModule(network, graph, "Network").float().eval(), shapes, ends, [], _Archive(own, numbers=numbers))
 
 
 @dataclass(frozen=True)

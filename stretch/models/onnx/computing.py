@@ -504,24 +504,24 @@ def _attention(site: OnnxSite) -> fx.Node:
     return site.builder.call(torch.reshape, turned, (batch, tokens, heads * channels))
 
 
-def _rotary_table(site: OnnxSite, i: int, what: str, sizes: Sequence[int]) -> fx.Node:
+def _rotary_table(site: OnnxSite, i: int, role: str, sizes: Sequence[int]) -> fx.Node:
     """Cosines or sines for each token, batch × tokens × half of what turns, with an axis for the heads."""
     batch, tokens, half, axis = sizes
-    known, places = site.require_stored(i, what), site.optional_stored(3, "positions")
+    table, places = site.require_stored(i, role), site.optional_stored(3, "positions")
     if places is not None:
         need(
             bool(
                 places.shape == (batch, tokens)
-                and known.ndim == 2
-                and known.shape[1] == half
-                and ((places >= 0) & (places < len(known))).all()
+                and table.ndim == 2
+                and table.shape[1] == half
+                and ((places >= 0) & (places < len(table))).all()
             ),
-            f"its {what} have the shape {list(known.shape)}, its positions {list(places.shape)}",
+            f"its {role} have the shape {list(table.shape)}, its positions {list(places.shape)}",
         )
-        known = known[places]
-    if known.shape not in ((batch, tokens, half), (1, tokens, half)):
-        raise StretchError(f"its {what} have the shape {list(known.shape)}, not {[batch, tokens, half]}")
-    return site.builder.add_tensor(np.expand_dims(known, axis), f"{site.name}_{what}")
+        table = table[places]
+    if table.shape not in ((batch, tokens, half), (1, tokens, half)):
+        raise StretchError(f"its {role} have the shape {list(table.shape)}, not {[batch, tokens, half]}")
+    return site.builder.add_tensor(np.expand_dims(table, axis), f"{site.name}_{role}")
 
 
 @rule("RotaryEmbedding")
@@ -559,10 +559,10 @@ _FUNCTIONS: dict[str, Any] = {"LSTM": torch.lstm, "GRU": torch.gru, "RNN": torch
 _DEFAULT_ACTIVATIONS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
 
 
-def _check_layer(site: OnnxSite, ways: int) -> None:
+def _check_layer(site: OnnxSite, directions: int) -> None:
     """Refuse what torch's layers do not compute."""
     words = [value.decode(errors="replace") if isinstance(value, bytes) else str(value) for value in site.attrs.get("activations", ())]
-    need(words in ([], _DEFAULT_ACTIVATIONS[site.op] * ways), f"its activations are {words}")
+    need(words in ([], _DEFAULT_ACTIVATIONS[site.op] * directions), f"its activations are {words}")
     if site.attrs.get("clip") or site.attrs.get("layout", 0) or site.attrs.get("input_forget", 0):
         raise StretchError("it clips, couples its gates, or has its batch first")
     need(bool(site.op != "GRU" or site.attrs.get("linear_before_reset", 0)), "it resets before its product, and torch's behind it")
@@ -570,18 +570,22 @@ def _check_layer(site: OnnxSite, ways: int) -> None:
     need(site.value(7) is None or not site.require_stored(7, "peepholes").any(), "it has peepholes")
 
 
-def _parameters(site: OnnxSite, ways: int, size: int) -> list[fx.Node]:
+def _parameters(site: OnnxSite, directions: int, size: int) -> list[fx.Node]:
     """Weights and biases of each direction, as torch's functions take them."""
     gates = len(_GATES[site.op]) * size
     weight, recurrent = site.require_stored(1, "weight"), site.require_stored(2, "recurrent weight")
     bias = site.optional_stored(3, "bias")
-    bias = np.zeros((ways, 2 * gates), np.float32) if bias is None else bias
-    if weight.shape[:2] != (ways, gates) or recurrent.shape != (ways, gates, size) or bias.shape != (ways, 2 * gates):
+    bias = np.zeros((directions, 2 * gates), np.float32) if bias is None else bias
+    if weight.shape[:2] != (directions, gates) or recurrent.shape != (directions, gates, size) or bias.shape != (directions, 2 * gates):
         raise StretchError(f"its weights have the shapes {list(weight.shape)}, {list(recurrent.shape)} and {list(bias.shape)}")
     order, (first, second) = list(_GATES[site.op]), np.split(bias, 2, axis=1)
     parts = {"weight": weight, "recurrent": recurrent, "bias": first, "recurrent_bias": second}
-    ordered = {name: part.reshape(ways, len(order), -1)[:, order].reshape(part.shape) for name, part in parts.items()}
-    return [site.builder.add_tensor(part[way], f"{site.name}_{name}_{way}") for way in range(ways) for name, part in ordered.items()]
+    ordered = {name: part.reshape(directions, len(order), -1)[:, order].reshape(part.shape) for name, part in parts.items()}
+    return [
+        site.builder.add_tensor(part[direction], f"{site.name}_{name}_{direction}")
+        for direction in range(directions)
+        for name, part in ordered.items()
+    ]
 
 
 @rule("LSTM", "GRU", "RNN")
@@ -589,17 +593,17 @@ def _recurrent(site: OnnxSite) -> list[fx.Node]:
     direction = str(site.attrs.get("direction", "forward"))
     if direction not in ("forward", "reverse", "bidirectional") or len(site.shape) != 3:
         raise StretchError(f"its direction is `{direction[:20]}`, and it reads {list(site.shape)}")
-    ways, size = 2 if direction == "bidirectional" else 1, int(site.attrs.get("hidden_size", 0))
-    _check_layer(site, ways)
+    directions, size = 2 if direction == "bidirectional" else 1, int(site.attrs.get("hidden_size", 0))
+    _check_layer(site, directions)
     steps, batch = site.shape[:2]
-    states = [_state(site, i, (ways, batch, size)) for i in (5, 6)[: 2 if site.op == "LSTM" else 1]]
+    states = [_state(site, i, (directions, batch, size)) for i in (5, 6)[: 2 if site.op == "LSTM" else 1]]
     builder = site.builder
     x = builder.call(torch.flip, site.x, [0]) if direction == "reverse" else site.x
     state: Any = tuple(states) if site.op == "LSTM" else states[0]
-    parameters = _parameters(site, ways, size)
-    called = builder.call(_FUNCTIONS[site.op], x, state, parameters, True, 1, 0.0, False, ways == 2, False)
+    parameters = _parameters(site, directions, size)
+    called = builder.call(_FUNCTIONS[site.op], x, state, parameters, True, 1, 0.0, False, directions == 2, False)
     results = [builder.call(operator.getitem, called, i) for i in range(min(site.results, 1 + len(states)))]
-    whole = builder.call(torch.reshape, results[0], (steps, batch, ways, size))
+    whole = builder.call(torch.reshape, results[0], (steps, batch, directions, size))
     whole = builder.call(torch.permute, whole, (0, 2, 1, 3))
     return [builder.call(torch.flip, whole, [0]) if direction == "reverse" else whole, *results[1:]]
 

@@ -174,8 +174,8 @@ def _product(site: OnnxSite) -> fx.Node:
 
 def _weight(site: OnnxSite, i: int, scale: int, zero: int) -> np.ndarray:
     """A stored weight whose columns may have scales of their own."""
-    known = site.require_stored(i, "weight")
-    return stated_steps(site, scale, zero, known.dtype.type).dequantize(known, -1)
+    stored = site.require_stored(i, "weight")
+    return stated_steps(site, scale, zero, stored.dtype.type).dequantize(stored, -1)
 
 
 @rule(f"{_MS}.DynamicQuantizeMatMul", rounding=True)
@@ -200,11 +200,11 @@ def _lstm(site: OnnxSite) -> Result | Sequence[Result]:
     """An LSTM whose weights lie turned: inputs × gates of each direction."""
     weights = []
     for i, (scale, zero) in ((1, (8, 9)), (2, (10, 11))):
-        known, steps = site.require_stored(i, "weight"), stated_steps(site, scale, zero, np.uint8)
-        need(known.ndim == 3, f"its weights have the shape {list(known.shape)}")
+        weight, steps = site.require_stored(i, "weight"), stated_steps(site, scale, zero, np.uint8)
+        need(weight.ndim == 3, f"its weights have the shape {list(weight.shape)}")
         if steps.scale.ndim == 2:
             wide = (steps.scale.shape[0], 1, steps.scale.shape[1])
             steps = Steps(steps.scale.reshape(wide), steps.zero if steps.zero.size == 1 else steps.zero.reshape(wide))
-        weights.append(steps.dequantize(known, 0).transpose(0, 2, 1))
+        weights.append(steps.dequantize(weight, 0).transpose(0, 2, 1))
     inputs = [site.value(0), *weights, *(site.value(i) for i in range(3, 8))]
     return RULES["LSTM"](replace(site, op="LSTM", inputs=inputs, steps=()))

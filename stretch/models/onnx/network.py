@@ -374,8 +374,8 @@ def _input_end(value: Any, last: bool, readers: Readers) -> End:
     sizes = [Size(max(0, dim.dim_value) or int(axis == 0), _symbol(dim.dim_param)) for axis, dim in enumerate(dims)]
     name = "float32" if kind == FLOAT else TYPE_NAMES.get(kind, f"element type {kind}")
     # a number by itself has a shape of no axes
-    known = sizes if sizes or value.type.tensor_type.HasField("shape") else None
-    return End(value.name, [sizes[i] for i in TO_FIRST] if last else known, name, readers.cast(value.name, REALS))
+    stated = sizes if sizes or value.type.tensor_type.HasField("shape") else None
+    return End(value.name, [sizes[i] for i in TO_FIRST] if last else stated, name, readers.cast(value.name, REALS))
 
 
 def _symbol(name: str) -> str:
@@ -479,8 +479,8 @@ class _Lowering:
         """What is other than in the file."""
         path, warnings = self._path, []
         for end in self._last:
-            what = "the input" if len(self._ends) == 1 else f"the input `{end.name[:80]}`"
-            warnings.append(f"{what} of {path} has its channels last and is turned at once: here they are second, as in all networks")
+            subject = "the input" if len(self._ends) == 1 else f"the input `{end.name[:80]}`"
+            warnings.append(f"{subject} of {path} has its channels last and is turned at once: here they are second, as in all networks")
         if self._rounded:
             warnings.append(
                 f"{path} rounds {self._rounded} activations to int8: they are reals here, and `stretch export` finds new scales"
@@ -524,11 +524,11 @@ class _Lowering:
         op = node.op_type if node.domain in _OWN else f"{node.domain}.{node.op_type}"
         function = RULES.get(op)
         words = Attributes({key: _to_str(value) for key, value in attrs.items()})
-        known = [read for read in reads if not isinstance(read, fx.Node)]
-        if len(known) == len(reads):
+        constants = [read for read in reads if not isinstance(read, fx.Node)]
+        if len(constants) == len(reads):
             if function is None or not reads or op in SHAPES or op in ROUNDING:
-                return compute_constant(node, known, attrs, self._opset)
-            made = by_rule(function, OnnxSite(known, op, "known", words, len(node.output), self._opset, Builder((1,))))
+                return compute_constant(node, constants, attrs, self._opset)
+            made = by_rule(function, OnnxSite(constants, op, "known", words, len(node.output), self._opset, Builder((1,))))
             self._check_asked(node, words)
             return made
         if function is None:

@@ -122,8 +122,8 @@ def _arg_reduction(site: TfliteSite) -> TfliteView:
 
 @rule("CUMSUM")
 def _cum_sum(site: TfliteSite) -> TfliteView:
-    ways = {name: int(bool(site.settings.get(name))) for name in ("exclusive", "reverse")}
-    return TfliteView(site.onnx("CumSum", [site.in_file_order(), np.array(_axes(site))], **ways))
+    options = {name: int(bool(site.settings.get(name))) for name in ("exclusive", "reverse")}
+    return TfliteView(site.onnx("CumSum", [site.in_file_order(), np.array(_axes(site))], **options))
 
 
 def _along_last_axis(op: str, site: TfliteSite) -> TfliteView:
@@ -198,8 +198,8 @@ def _reshape_view(builder: Builder, seen: TfliteView, shape: list[int]) -> Tflit
     before = seen.shape
     need(shape.count(-1) <= 1 and min(shape, default=0) >= -1, f"it makes the shape {shape}")
     if -1 in shape:
-        known = -prod(shape)
-        shape = [n if n != -1 else prod(before) // known if known else 0 for n in shape]
+        stated = -prod(shape)
+        shape = [n if n != -1 else prod(before) // stated if stated else 0 for n in shape]
     need(prod(shape) == prod(before), f"it makes {shape} of {list(before)}")
     if tuple(shape) == before:
         return seen
@@ -290,7 +290,7 @@ def _slice(site: TfliteSite) -> TfliteView:
 
 @rule("STRIDED_SLICE")
 def _strided_slice(site: TfliteSite) -> TfliteView:
-    begins, ends, strides = (site.numbers(i, what) for i, what in ((1, "begin"), (2, "end"), (3, "strides")))
+    begins, ends, strides = (site.numbers(i, role) for i, role in ((1, "begin"), (2, "end"), (3, "strides")))
     shape = site.shape()
     # read even where no axis asks for them
     at_first, at_last, shrinks = (site.setting(f"{name}_mask") for name in ("begin", "end", "shrink_axis"))
@@ -420,23 +420,23 @@ def _pool(site: TfliteSite) -> TfliteView:
 @rule("TRANSPOSE_CONV")
 def _transposed_convolution(site: TfliteSite) -> TfliteView:
     """Its first input is the shape that it makes; what SAME has too much of is cut off, the odd row behind."""
-    wanted, x = site.numbers(0, "shape"), site.image(2)
+    target, x = site.numbers(0, "shape"), site.image(2)
     weight, bias = _weights(site, 1)
     weight = weight.transpose(3, 0, 1, 2)
     kernel, stride = weight.shape[2:], _steps(site, "stride_h", "stride_w")
-    if len(wanted) != 4 or weight.shape[0] != shape_of(x)[1]:
-        raise StretchError(f"its weight of shape {list(weight.shape)} does not make {wanted} of {list(shape_of(x))}")
+    if len(target) != 4 or weight.shape[0] != shape_of(x)[1]:
+        raise StretchError(f"its weight of shape {list(weight.shape)} does not make {target} of {list(shape_of(x))}")
     whole = [(size - 1) * s + k for size, s, k in zip(shape_of(x)[2:], stride, kernel, strict=True)]
-    total = [have - want for have, want in zip(whole, wanted[1:3], strict=True)]
+    total = [have - want for have, want in zip(whole, target[1:3], strict=True)]
     before = [max(0, n) // 2 if site.setting("padding") == _SAME else 0 for n in total]
     more = [max(0, -n) for n in total]
     if any(m >= s for m, s in zip(more, stride, strict=True) if m):
-        raise StretchError(f"it makes {wanted} of {list(shape_of(x))}, more than its windows reach")
+        raise StretchError(f"it makes {target} of {list(shape_of(x))}, more than its windows reach")
     even = all(n == 2 * b - m for n, b, m in zip(total, before, more, strict=True))
     pads = before * 2 if even else [0] * 4
     result = site.onnx("ConvTranspose", [x, weight, bias], strides=stride, pads=pads, output_padding=more)
     for axis in () if even else (0, 1):
-        result = site.builder.call(torch.narrow, result, 2 + axis, before[axis], wanted[1 + axis])
+        result = site.builder.call(torch.narrow, result, 2 + axis, before[axis], target[1 + axis])
     return TfliteView(site.apply_activation(result), "image")
 
 
@@ -452,10 +452,10 @@ def _sizes(site: TfliteSite) -> list[int]:
 
 @rule("RESIZE_BILINEAR")
 def _bilinear(site: TfliteSite) -> TfliteView:
-    x, ways = site.image(), [way for name, way in _COORDINATES.items() if site.settings.get(name)]
-    need(len(ways) <= 1, "it aligns both the corners and the centres of pixels")
+    x, modes = site.image(), [mode for name, mode in _COORDINATES.items() if site.settings.get(name)]
+    need(len(modes) <= 1, "it aligns both the corners and the centres of pixels")
     sizes = np.array([*shape_of(x)[:2], *_sizes(site)])
-    coordinates = ways[0] if ways else "asymmetric"
+    coordinates = modes[0] if modes else "asymmetric"
     return TfliteView(site.onnx("Resize", [x, None, None, sizes], mode="linear", coordinate_transformation_mode=coordinates), "image")
 
 
