@@ -37,9 +37,9 @@ class Snippet:
 _CACHE: dict[str, Snippet] = {}
 
 
-def prepare(wanted: Iterable[tuple[Calls, Shape]]) -> None:
+def prepare(requests: Iterable[tuple[Calls, Shape]]) -> None:
     """Export what is not known yet, all of it at once."""
-    new = {calls.text(): (calls, shape) for calls, shape in wanted if calls.text() not in _CACHE}
+    new = {calls.text(): (calls, shape) for calls, shape in requests if calls.text() not in _CACHE}
     if not new:
         return
     try:
@@ -61,9 +61,9 @@ def snippet_of(calls: Calls, shape: Shape) -> Snippet:
 class _AllCalls(nn.Module):
     """Several operators' calls side by side, each with inputs of its own."""
 
-    def __init__(self, wanted: Sequence[tuple[Calls, Shape]]) -> None:
+    def __init__(self, requests: Sequence[tuple[Calls, Shape]]) -> None:
         super().__init__()
-        self._replays = [CheckedCalls(*calls_and_shape) for calls_and_shape in wanted]
+        self._replays = [CheckedCalls(*calls_and_shape) for calls_and_shape in requests]
 
     def forward(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         """The result of each."""
@@ -85,19 +85,19 @@ def _single_model(calls_and_shape: tuple[Calls, Shape]) -> Snippet:
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
-        said = first_line(cause)
-        raise StretchError(f"torch's exporter cannot write {names} in ONNX: {said}", "run this network with torch") from error
+        reason = first_line(cause)
+        raise StretchError(f"torch's exporter cannot write {names} in ONNX: {reason}", "run this network with torch") from error
 
 
-def _export_onnx(wanted: Sequence[tuple[Calls, Shape]]) -> list[Snippet]:
+def _export_onnx(requests: Sequence[tuple[Calls, Shape]]) -> list[Snippet]:
     tensors: list[torch.Tensor] = []
     inputs: list[tuple[str, ...]] = []
-    for number, (calls, _) in enumerate(wanted):
+    for number, (calls, _) in enumerate(requests):
         specs = (*calls.reads, *calls.constants)
         tensors += [torch.zeros(spec.shape, dtype=type_of(spec.dtype)) for spec in specs]
         inputs.append(tuple(f"i{number}_{i}" for i in range(len(specs))))
-    outputs = [f"o{number}" for number in range(len(wanted))]
-    return _cut(_export(_AllCalls(wanted), tensors, [name for group in inputs for name in group], outputs), inputs, outputs)
+    outputs = [f"o{number}" for number in range(len(requests))]
+    return _cut(_export(_AllCalls(requests), tensors, [name for group in inputs for name in group], outputs), inputs, outputs)
 
 
 def _export(module: nn.Module, tensors: Sequence[torch.Tensor], names: Sequence[str], outputs: Sequence[str]) -> onnx.ModelProto:

@@ -126,9 +126,9 @@ def clamp(call: TracedCall, x: Any, min: Any = None, max: Any = None) -> Chain:
     bounds = (LOWEST if min is None else min, HIGHEST if max is None else max)
     require_supported(bounds[0] <= bounds[1], f"clamping to {min} … {max} is not supported, the bounds must be in order")
     low, high = (float(np.clip(bound, LOWEST, HIGHEST)) for bound in bounds)
-    known = {(0.0, 6.0): "relu6", (0.0, HIGHEST): "relu"}.get((low, high))
-    attrs: dict[str, Attr] = {} if known else {"low": low, "high": high}
-    return [x], known or "clamp", attrs
+    kind = {(0.0, 6.0): "relu6", (0.0, HIGHEST): "relu"}.get((low, high))
+    attrs: dict[str, Attr] = {} if kind else {"low": low, "high": high}
+    return [x], kind or "clamp", attrs
 
 
 def _clamp_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:

@@ -138,7 +138,7 @@ def _interpolate(call: TracedCall, x: Any, size: Any = None, scale_factor: Any =
         mode == "nearest" and len(shape) == 4, f"resizing with mode `{mode}` is not supported, only `nearest` by whole factors"
     )
     if size is not None:
-        factors = [wanted / has for wanted, has in zip(pair(size), shape[2:], strict=True)]
+        factors = [target / current for target, current in zip(pair(size), shape[2:], strict=True)]
     else:
         factors = list(scale_factor) if isinstance(scale_factor, tuple | list) else [scale_factor, scale_factor]
     if any(factor != int(factor) or factor < 1 for factor in factors):

@@ -92,24 +92,24 @@ def _mean(
     return [x], "avg_pool", window | {"count_include_pad": bool(count_include_pad)}
 
 
-def adaptive_pool(how: str, shape: Shape, size: Any) -> tuple[str, dict[str, Attr]]:
+def adaptive_pool(kind: str, shape: Shape, size: Any) -> tuple[str, dict[str, Attr]]:
     """Adaptive pooling as plain pooling, where the windows are equal."""
-    wanted = (size, size) if isinstance(size, int) or size is None else tuple(size)
-    h, w = (n if want is None else int(want) for n, want in zip(shape[2:], wanted, strict=True))
+    target = (size, size) if isinstance(size, int) or size is None else tuple(size)
+    h, w = (n if want is None else int(want) for n, want in zip(shape[2:], target, strict=True))
     if (h, w) == (1, 1):
-        return f"global_{how}_pool", {"keepdims": True}
+        return f"global_{kind}_pool", {"keepdims": True}
     require_supported(not shape[2] % h and not shape[3] % w, f"adaptive pooling of {shape[2]}×{shape[3]} to {h}×{w} has unequal windows")
     kernel = (shape[2] // h, shape[3] // w)
     if kernel == (1, 1):
         return "identity", {}
     attrs: dict[str, Attr] = {"kernel": kernel, "stride": kernel, "padding": (0, 0, 0, 0), "ceil_mode": False}
-    return f"{how}_pool", attrs | ({"count_include_pad": True} if how == "avg" else {"dilation": (1, 1)})
+    return f"{kind}_pool", attrs | ({"count_include_pad": True} if kind == "avg" else {"dilation": (1, 1)})
 
 
-def _adaptive(how: str) -> FunctionRule:
+def _adaptive(kind: str) -> FunctionRule:
     def rule(call: TracedCall, x: Any, output_size: Any, return_indices: bool = False) -> Chain:
         require_supported(not return_indices, "pooling that returns indices is not supported")
-        return [x], *adaptive_pool(how, call.shapes[x], output_size)
+        return [x], *adaptive_pool(kind, call.shapes[x], output_size)
 
     return rule
 
@@ -193,9 +193,9 @@ def _mean_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[V
     padded = (*image[:2], image[2] + added[0] + added[2], image[3] + added[1] + added[3])
     attrs = {**op.attrs, "padding": (0, 0, 0, 0)} if op.attrs["count_include_pad"] else op.attrs
     axes = [within_same(attrs, padded, op.shape, axis) for axis in (0, 1)]
-    inside = not window(attrs, padded, op.shape, same=False).explicit
-    if inside or all(axes):
-        return _mean_within(b, op, ins[0], added, None if inside else [axis for axis in axes if axis is not None])
+    unpadded = not window(attrs, padded, op.shape, same=False).explicit
+    if unpadded or all(axes):
+        return _mean_within(b, op, ins[0], added, None if unpadded else [axis for axis in axes if axis is not None])
     place = window(op.attrs, image, op.shape)
     factor = _count_factor(op, image, place)
     counted = bool((factor == 1).all())
@@ -245,10 +245,10 @@ def _count_factor(op: Op, image: Shape, place: PaddedWindow) -> Array:
     ratio = []
     for axis in (0, 1):
         size, starts = image[axis + 2], np.arange(op.shape[axis + 2]) * stride[axis] - padding[axis]
-        inside = np.minimum(starts + kernel[axis], size) - np.maximum(starts, 0)
+        overlap = np.minimum(starts + kernel[axis], size) - np.maximum(starts, 0)
         # what `ceil_mode` adds beyond the padding never counts
-        counted = np.minimum(starts + kernel[axis], size + padding[axis + 2]) - starts if counts else inside
-        ratio.append((inside if place.padding == 0 else kernel[axis]) / counted)
+        counted = np.minimum(starts + kernel[axis], size + padding[axis + 2]) - starts if counts else overlap
+        ratio.append((overlap if place.padding == 0 else kernel[axis]) / counted)
     return np.outer(ratio[0], ratio[1])
 
 
