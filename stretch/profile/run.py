@@ -102,9 +102,9 @@ def disagreement(committee: Committee, costs: Sequence[KernelCost], grain: Grain
     A kernel that a fit has no group for counts as much as all others together.
     """
     times = np.array([fitted_times(groups, costs, grain) for groups in committee])
-    known = np.nansum(times, axis=1)
+    sums = np.nansum(times, axis=1)
     missing = np.isnan(times).sum(axis=1)
-    totals = np.maximum(known, 1e-6) * (1 + missing)
+    totals = np.maximum(sums, 1e-6) * (1 + missing)
     return float(np.std(np.log(totals)))
 
 
@@ -133,9 +133,9 @@ class Chooser:
         """Select the networks to measure next."""
         if doubt_of is None:
             return self.draw(count)
-        plain = round(count * EXPLORATION_SHARE)
-        pool = self.draw((count - plain) * POOL)
-        return self.draw(plain) + sorted(pool, key=doubt_of, reverse=True)[: count - plain]
+        random_count = round(count * EXPLORATION_SHARE)
+        pool = self.draw((count - random_count) * POOL)
+        return self.draw(random_count) + sorted(pool, key=doubt_of, reverse=True)[: count - random_count]
 
 
 def family_of(name: str) -> str:
@@ -592,10 +592,10 @@ def profile_machine(
             share = place.share / sum(later.share for later in places[number:])
             collected.append(Collector(place, name, table).collect(share * (networks_end - monotonic()), step, most))
         for place in places:
-            known = sum((row.processor, row.core_set) == (place.family, place.core_set) for row in table.latencies)
-            if known < MIN_NETWORKS:
+            measured = sum((row.processor, row.core_set) == (place.family, place.core_set) for row in table.latencies)
+            if measured < MIN_NETWORKS:
                 raise StretchError(
-                    f"there was time for {known} networks on {place.name}, a fit needs {MIN_NETWORKS}",
+                    f"there was time for {measured} networks on {place.name}, a fit needs {MIN_NETWORKS}",
                     "go on with --resume, and a larger --budget",
                 )
         for number, place in enumerate(others):

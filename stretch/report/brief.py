@@ -211,10 +211,10 @@ def run_brief(answer: RunAnswer, following: str) -> Brief:
     else:
         first = f"Results are correct: {answer.check.tensors} tensors match {answer.check.against} (largest error {answer.max_error:.1e})."
     timings = {t.name: t for t in (answer.sequential, answer.sequential_same_macs, answer.same_net_whole_graph, *answer.others) if t}
-    known = {comparison.name: comparison for comparison in answer.comparisons}
+    by_name = {comparison.name: comparison for comparison in answer.comparisons}
     rows = [("branched", ms(answer.median_ms), ms(answer.p90_ms), "-")]
     for timing in sorted(timings.values(), key=lambda timing: timing.median_ms)[: MOST_ROWS - 2]:
-        one = known.get(timing.name)
+        one = by_name.get(timing.name)
         ends = (one.low, one.high) if one else (None, None)
         name, _, where = timing.name.partition(", ")
         name = baseline(name.replace("same net as one graph", "whole_graph"))
@@ -249,10 +249,8 @@ def _ratio_text(answer: RunAnswer) -> str:
     against = f"{baseline(name)}, {where}".rstrip(", ")
     high = one.high or one.ratio
     state = "slower" if high < 1 else "faster" if one.low > 1 else None
-    said = f"branching is {state or 'too close to call'}"
-    return (
-        f"{here} {said}: {ms(answer.median_ms)}, {against} {ms(best.median_ms)} ({one.ratio:.2f}x, 95 % interval {one.low:.2f}-{high:.2f})."
-    )
+    verdict = f"branching is {state or 'too close to call'}"
+    return f"{here} {verdict}: {ms(answer.median_ms)}, {against} {ms(best.median_ms)} ({one.ratio:.2f}x, 95 % interval {one.low:.2f}-{high:.2f})."
 
 
 def simulation_brief(answer: SimulateAnswer, source: str, following: str) -> Brief:
@@ -279,9 +277,11 @@ def front_brief(answer: "FrontAnswer") -> Brief:
             "unchanged" if row.exact else "-" if row.accuracy is None or row.accuracy.agreement is None else share(row.accuracy.agreement)
         )
         rows.append((str(row.name), ms(row.predicted_ms), ratio(row.speedup), share(row.macs_ratio), kept))
-    plain = answer.sequential_same_macs_ms
+    sequential_ms = answer.sequential_same_macs_ms
     beside = (
-        "" if plain is None else f" A sequential network of the same MACs takes {ms(plain)} on the {answer.sequential_same_macs_processor}."
+        ""
+        if sequential_ms is None
+        else f" A sequential network of the same MACs takes {ms(sequential_ms)} on the {answer.sequential_same_macs_processor}."
     )
     more = len(answer.designs) - len(rows)
     return [

@@ -97,8 +97,8 @@ def advice_page(advice: Advice) -> Page:
     if rows:
         words = "; ".join(f"{row.label} {row.value:.2f}" for row in rows) + "."
         title = "Speed-up over the best single processor, with 90 % intervals"
-        drawn, said = intervals("ratios", title, words, rows, "speed-up"), ["Above 1 branching is faster; recommended values are bold."]
-        sections.append(Section("gains", "Devices where branching helps", said, [drawn], printed=False))
+        drawn, notes = intervals("ratios", title, words, rows, "speed-up"), ["Above 1 branching is faster; recommended values are bold."]
+        sections.append(Section("gains", "Devices where branching helps", notes, [drawn], printed=False))
     sections.append(Section("devices", "Recommendations", (), [_grid(advice.answers)]))
     return Page(
         title=f"{advice.model}: should it be branched?",
