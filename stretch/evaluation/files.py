@@ -94,7 +94,7 @@ def _lower_bundle(bundle: Bundle, folder: Path, fitted: Sequence[Array], kept: d
     chosen = {sub.name: precision[sub.processor] for sub in manifest.subgraphs if precision[sub.processor] not in ("fp32", sub.precision)}
     partial = [sub.name for sub in manifest.subgraphs if chosen.get(sub.name) == "int8" and is_partial_sum(manifest, sub)]
     kept.update((name, PARTIAL_SUM_REASON) for name in partial)
-    lowering = PrecisionLowering(bundle, {name: wanted for name, wanted in chosen.items() if name not in kept}, fitted, progress)
+    lowering = PrecisionLowering(bundle, {name: lowered_to for name, lowered_to in chosen.items() if name not in kept}, fitted, progress)
     entries: list[SubgraphEntry] = []
     for sub in manifest.subgraphs:
         file = folder / f"{len(entries):03d}.onnx"

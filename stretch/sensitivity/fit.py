@@ -136,9 +136,9 @@ def _ridge(x: Floats, y: Floats, penalty: float, bounded: NDArray[np.bool_]) -> 
     z, wrong = x - mean, y - y.mean()
     free = np.ones(x.shape[1], bool)
     while True:
-        some = z[:, free]
+        columns = z[:, free]
         weights = np.zeros(x.shape[1])
-        weights[free] = np.linalg.solve(some.T @ some + penalty * np.eye(some.shape[1]), some.T @ wrong)
+        weights[free] = np.linalg.solve(columns.T @ columns + penalty * np.eye(columns.shape[1]), columns.T @ wrong)
         above = bounded & (weights > 0)
         if not above.any():
             return float(y.mean() - mean @ weights), weights

@@ -71,7 +71,7 @@ def trials(space: DesignSpace, number: int) -> list[Trial]:
     for first, groups in sorted(_stretched_options(space), key=lambda one: one[1][0].span):
         for place, trial in enumerate(_different(space, first, groups, number)):
             rounds[place].append(trial)
-    return [trial for some in rounds for trial in some]
+    return [trial for round_trials in rounds for trial in round_trials]
 
 
 def _stretched_options(space: DesignSpace) -> Iterator[tuple[int, list[SegmentOptions]]]:
@@ -307,7 +307,7 @@ def sensitivity_of(
     A share of the images is looked at (`FITTED`, `HELD_BACK`, less where they would take much memory), spread over all.
 
     Args:
-        images: Those to calibrate with and to compare on; synthetic ones fill up what is missing of `FITTED`.
+        images: Images to calibrate with and to compare on; synthetic ones fill the former up to `FITTED`.
     """
     if len(captured.graph.inputs) > 1 or len(captured.graph.outputs) > 1:
         raise UsageError(
