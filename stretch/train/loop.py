@@ -211,7 +211,7 @@ class Run:
 class Listener:
     """Observer of a run in its first process; the default does nothing."""
 
-    def said(self, what: str) -> None:
+    def said(self, sentence: str) -> None:
         """Called with a message for the user."""
 
     def stepped(self, run: Run) -> None:
