@@ -60,11 +60,13 @@ def fp32_accuracy(model: Any, images: "ImageSet", normalise: "Normalise") -> flo
     return evaluate(model, images, normalise, TrainConfig(amp="none", channels_last=False))
 
 
-def train_side_by_side(runs: "Sequence[Run]") -> None:
+def train_side_by_side(runs: "Sequence[Run]", evaluate_every: int = 10) -> None:
     """Train several runs on one GPU, a step of each in turn on streams of their own: a small network leaves most of a large GPU idle."""
     import torch
 
-    waiting = [(run.steps(), torch.cuda.Stream(run.world.device) if run.world.device.type == "cuda" else None) for run in runs]
+    waiting = [
+        (run.steps(evaluate_every), torch.cuda.Stream(run.world.device) if run.world.device.type == "cuda" else None) for run in runs
+    ]
     for _, stream in waiting:
         if stream is not None:
             stream.wait_stream(torch.cuda.current_stream())

@@ -216,10 +216,8 @@ class Seed:
             more: dict[str, Any] = {"distill": 1.0, "temperature": TEMPERATURE} if alone else {}
             teacher = copy.deepcopy(self.captured.module) if alone else None
             config = self.config(epochs, RATE_ALONE if alone else RATE_ON, **more, **GENTLY)
-            runs[what] = Run(
-                model.to(self.device), self.train_set, self.test_set, config, teacher=teacher, evaluate_every=epochs, labelled=not alone
-            )
-        train_side_by_side(list(runs.values()))
+            runs[what] = Run(model.to(self.device), (self.train_set, self.test_set), config, teacher=teacher, labelled=not alone)
+        train_side_by_side(list(runs.values()), evaluate_every=max(self.epochs))
         for what, run in runs.items():
             # in fp32, as the other rows
             self.add(case.name, what, fp32_accuracy(run.model, self.test_set, self.normalise), sum(e.seconds for e in run.history.epochs))

@@ -120,13 +120,14 @@ class Job:
 
         from stretch.transform import build
         from stretch.transform.calibrate import calibrate
+        from stretch.transform.calibrate.split import Images
         from stretch.transform.refine import Refinement, refine
 
         start = time.perf_counter()
         model = build(self.captured, design).to(self.device)
         calibrate(model, self.captured, self.images, **options)
         if steps:
-            refine(model, self.captured, self.images, Refinement(steps=steps, seed=self.seed))
+            refine(model, self.captured, Images(self.images), Refinement(steps=steps, seed=self.seed))
         if self.device.type == "cuda":
             torch.cuda.synchronize()
         return model, time.perf_counter() - start
@@ -171,7 +172,7 @@ class Job:
             common: dict[str, Any] = {"epochs": epochs, "weight_decay": 5e-4, "seed": self.seed}
             configs = (TrainConfig(learning_rate=0.05, **common), TrainConfig(warmup_epochs=min(5, epochs / 10), **common))
             runs = [
-                Run(start.to(self.device), self.train_set, self.test_set, config)
+                Run(start.to(self.device), (self.train_set, self.test_set), config)
                 for start, config in zip((tuned, scratch), configs, strict=True)
             ]
             train_side_by_side(runs)

@@ -109,7 +109,7 @@ def job(variant: str, seeds: list[int], data: Path, out: Path, epochs: int, bran
             distill_kind="weighted" if kd == "weighted" else "soft",
             temperature=TEMPERATURE,
         )
-        runs.append(Run(model.to(device), train_set, test_set, config, teacher=teacher))
+        runs.append(Run(model.to(device), (train_set, test_set), config, teacher=teacher))
     train_side_by_side(runs)
     for seed, run in zip(seeds, runs, strict=True):
         if design is None and seed == 0 and not teacher_file(out).exists():

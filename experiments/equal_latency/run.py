@@ -133,9 +133,9 @@ def trained(job: Job, sets: "Sequence[ImageSet]", out: Path) -> Iterator[None]:
     torch.manual_seed(job.seed)
     recipe = {"batch": job.batch, "learning_rate": RATE * job.batch, "weight_decay": DECAY}
     config = TrainConfig(epochs=job.epochs, warmup_epochs=WARMUP * job.epochs, seed=job.seed, **recipe)
-    run = Run(network(job, out).to(sets[0].labels.device), *sets, config, evaluate_every=EVALUATE)
+    run = Run(network(job, out).to(sets[0].labels.device), sets, config)
     said = {"key": job.key, "parent": job.parent, "built": job.built, "seed": job.seed, "epochs": job.epochs, "recipe": recipe} | facts()
-    for epoch in run.steps():
+    for epoch in run.steps(EVALUATE):
         if epoch is not None:
             done = epoch.epoch == job.epochs
             if done and job.built == whole(job.parent):

@@ -131,7 +131,7 @@ def largest_difference(model: str, device: DeviceProfile, processors: str) -> Ro
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
         built = build(captured, design)
         bundle = Path(folder) / "bundle"
-        export_bundle(bundle, captured, built, None, BundleFacts(device.id, device.calibrated, "random"), "0", controls=False)
+        export_bundle(bundle, captured, built, None, BundleFacts(device.id, device.calibrated, "random", controls=False))
         want = captured.module.eval()(x).numpy()
         with Session(load_bundle(bundle)) as session:
             got = session(x.numpy())

@@ -81,6 +81,7 @@ def measured(trial: Trial, weights: Path, images: Path) -> Row:
     from stretch.stages.network import read_network
     from stretch.transform import build
     from stretch.transform.calibrate import calibrate
+    from stretch.transform.calibrate.split import Images
     from stretch.transform.refine import Refinement, refine
     from stretch.transform.synthetic import Synthesis, synthesise
 
@@ -136,7 +137,7 @@ def measured(trial: Trial, weights: Path, images: Path) -> Row:
             model.design = replace(design, segments=(marked, *others))
         rounding, _ = int8_rounding(model, planned.config.precision, fitted[:1])
         how = Refinement(steps=trial.steps, rounded=trial.rounded / 100, seed=trial.seed)
-        refined = refine(model, network.captured, fitted, how, synthetic=synthetic, rounding=rounding)
+        refined = refine(model, network.captured, Images(fitted, synthetic=synthetic), how, rounding=rounding)
         row["refinement_s"] = round(refined.seconds, 1)
         model.design = design
         row |= agreement(network.captured, model, divided.held_back, "refined")

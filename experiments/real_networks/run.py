@@ -133,6 +133,7 @@ def measure(job: Job, weights: Path, images: Path, end: float) -> Row:
     from stretch.stages.network import read_network
     from stretch.transform import build
     from stretch.transform.calibrate import ChoiceSettings, calibrate
+    from stretch.transform.calibrate.split import Images
     from stretch.transform.refine import Refinement, refine
 
     real = NETWORKS[job.network]
@@ -168,7 +169,9 @@ def measure(job: Job, weights: Path, images: Path, end: float) -> Row:
     row["calibration_s"] = round(time.perf_counter() - start, 1)
     agree("calibrated")
     if job.refine is not None:
-        refined = refine(model, network.captured, fitted, Refinement(max(end - _COMPARING - time.monotonic(), 1) / 60, apart=job.refine))
+        refined = refine(
+            model, network.captured, Images(fitted), Refinement(max(end - _COMPARING - time.monotonic(), 1) / 60, apart=job.refine)
+        )
         row |= {"refinement_s": round(refined.seconds, 1), "steps": refined.steps}
         agree("refined")
     return row

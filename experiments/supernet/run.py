@@ -61,14 +61,13 @@ def job(seed: int, data: Path, out: Path, epochs: int, parent: Path | None, rate
     teacher = copy.deepcopy(original) if not sandwich.largest else None
     run = Run(
         supernet,
-        *load_arrays(data, 10),
+        load_arrays(data, 10),
         config,
-        evaluate_every=1000,
         teacher=teacher,
         make_step=lambda prepare, device: SandwichStep(supernet, config, prepare, teacher, device, sandwich, world),
     )
     prepared = time.perf_counter() - start
-    for row in run.steps():
+    for row in run.steps(1000):
         if row is not None and row.epoch % 5 == 1:
             sys.stderr.write(f"supernet seed {seed}: epoch {row.epoch}, loss {row.loss:.3f}, {row.seconds:.2f} s\n")
     trained = time.perf_counter() - start

@@ -19,7 +19,6 @@ from predictors.structs import filled, to_builtins
 from predictors.system import keep_freed_memory
 from scheduler.bundle.manifest import Manifest, WeightsInfo
 from scheduler.progress import Progress, silent
-from stretch import __version__
 from stretch.api.parameters import CALIBRATION, PANEL, AdvancedOption, Device, InputShape, Model, Parsed, Preprocessing, TrustCode, Weights
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.compare import BRANCHED
@@ -41,11 +40,11 @@ if TYPE_CHECKING:
     from stretch.network.capture.inputs import InputShapes
     from stretch.network.models.load import LoadedModel
     from stretch.planning.cost.accuracy import AccuracySource
-    from stretch.stages.build import Images
     from stretch.stages.network import CapturedNetwork, Phase
     from stretch.stages.rounded import Ranges
     from stretch.transform import BranchedModel
     from stretch.transform.calibrate import SegmentError
+    from stretch.transform.calibrate.split import Images
     from stretch.transform.refine import Refined
 
 # What the main job gives: a plan, a network to train, and a bundle when it is saved.
@@ -165,10 +164,9 @@ class Branched:
 
         calibrated_on = images.fingerprints if images else ()
         known = {"preprocessing": self.preprocessing, "calibrated_on": calibrated_on, "ranges": {} if trained else self.ranges}
-        facts = BundleFacts.of(self.plan, *self._weights(trained), **known)
         own = None if self.own is None else (self.own[0], replace(self.own[1], exact=self.plan.exact and not trained))
-        how = {"controls": controls, "own": own, "agreeing": agreeing, "progress": tell}
-        self.manifest = export_bundle(folder, original, model, sequential, facts, __version__, **how)
+        facts = BundleFacts.of(self.plan, *self._weights(trained), **known, controls=controls, own=own)
+        self.manifest = export_bundle(folder, original, model, sequential, facts, agreeing=agreeing, progress=tell)
         self.bundle, self.agreement = folder, self.manifest.agreement
         if own is not None and controls and self.manifest.own is None:
             self.warnings.append(f"original.onnx is {own[0].name} written again: a bundle cannot hold the file itself")
@@ -542,8 +540,7 @@ def _measure_sensitivity(
     if config.min_agreement is None or fitted is None or not fitted.held_back or config.accuracy or not plannable(config):
         return None
     with phase("sensitivity"):
-        parts = fitted.fitted, fitted.held_back
-        return sensitivity_of(network.captured, profile, config, *parts, minutes * 60, synthetic=fitted.synthetic)
+        return sensitivity_of(network.captured, profile, config, fitted, minutes * 60)
 
 
 @dataclass(frozen=True, kw_only=True)

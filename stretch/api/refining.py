@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -150,8 +151,9 @@ def refine_bundle(
             said: list[str] = []
             began = loaded.manifest.weights
             weights = _weights(began, synthetic) if outcome.kept == "refined" else began
-            how = {"agreeing": agreeing, "progress": tell}
-            manifest = export_reweighed(loaded, target, original, model, weights, divided.fingerprints, outcome.ranges, **how)
+            fitted_to = tuple(dict.fromkeys((*loaded.manifest.calibrated_on, *divided.fingerprints)))
+            stated = replace(loaded, manifest=msgspec.structs.replace(loaded.manifest, weights=weights, calibrated_on=fitted_to))
+            manifest = export_reweighed(stated, target, original, model, outcome.ranges, agreeing=agreeing, progress=tell)
         kept.remove()
     finally:
         # one that nothing was written to

@@ -193,9 +193,8 @@ def search(
         said += divided.warnings
         if not divided.held_back:
             raise StretchError(f"{images} has too few images for a held-back set", "give at least some dozens")
-        parts = divided.fitted, divided.held_back
         with keep_freed_memory():
-            source = sensitivity_of(network.captured, profile, request, *parts, budget_minutes * 60, progress, divided.synthetic)
+            source = sensitivity_of(network.captured, profile, request, divided, budget_minutes * 60, progress)
         seconds["sensitivity"] = source.on.seconds
     usual = "macs" if source is None else "agreement" if source.option == "min_agreement" else "accuracy"
     progress("designs")
@@ -567,13 +566,14 @@ def train(
     path = find_recipe(str(recipe))
     loaded = load_recipe(path, tuple(changes))
     from stretch.train.distributed import join_world
-    from stretch.train.session import train_recipe
+    from stretch.train.session import train_recipe, try_recipe
 
     target = Path("runs") / path.stem if out is None else Path(out)
     with join_world(loaded.data.device) as world, keep_freed_memory():
-        done = train_recipe(
-            loaded, path.parent, target, resume=resume, dry_run=dry_run, trust_code=trust_code, world=world, listener=listener
-        )
+        if dry_run:
+            done = try_recipe(loaded, path.parent, world, trust_code=trust_code)
+        else:
+            done = train_recipe(loaded, path.parent, target, resume=resume, trust_code=trust_code, world=world, listener=listener)
         return done if world.first else None
 
 

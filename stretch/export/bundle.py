@@ -30,6 +30,7 @@ from scheduler.bundle.manifest import (
 )
 from scheduler.bundle.preprocessing import Preprocessing
 from scheduler.progress import Progress, silent
+from stretch import __version__
 from stretch.export.checks import check_export
 from stretch.export.lowering import entry_rows, stated_ranges, statements, subgraph_names, subgraph_of
 from stretch.export.onnx import WeightFile, nodeless_properties, to_numpy, to_onnx
@@ -69,6 +70,8 @@ class BundleFacts:
     #: Trained scale and zero point of int8 tensors, by subgraph and tensor; others are calibrated on images.
     ranges: Mapping[str, Mapping[str, tuple[float, int]]] = field(default_factory=dict)
     calibrated_on: tuple[str, ...] = ()  # Fingerprints of the images that weights were fitted to.
+    controls: bool = True  # Whether to write the controls.
+    own: tuple[Path, SourceFile] | None = None  # File that the original was read from, with the original's arguments and keys.
 
     @classmethod
     def of(cls, planned: PlanResult, weights_source: str, weights_detail: str = "", **more: Any) -> "BundleFacts":
@@ -107,25 +110,22 @@ def export_bundle(
     model: BranchedModel,
     sequential: BranchedModel | None,
     facts: BundleFacts,
-    version: str,
     *,
-    controls: bool = True,
-    own: tuple[Path, SourceFile] | None = None,
     agreeing: Callable[[Bundle], Agreement | None] | None = None,
     progress: Progress = silent,
 ) -> Manifest:
     """Write the bundle folder atomically, each file checked against torch.
 
     Args:
-        own: The file that the original was read from, and its ends by the arguments and keys of the original.
         agreeing: Measures the agreement with the original on the complete files, before they are put in place; that of `facts` if None.
     """
     with stage_folder(out) as folder:
-        written = _write_graphs(folder, original, model, sequential if controls else None, facts, controls=controls, progress=progress)
-        ends = None if own is None or not controls else _write_own(folder, own, original, model, written)
-        manifest = msgspec.structs.replace(_manifest(original, model, facts, version, written), own=ends)
+        sequential = sequential if facts.controls else None
+        written = _write_graphs(folder, original, model, sequential, facts, progress)
+        ends = None if facts.own is None or not facts.controls else _write_own(folder, facts.own, original, model, written)
+        manifest = msgspec.structs.replace(_manifest(original, model, facts, written), own=ends)
         progress("export checks")
-        checks = check_export(folder, manifest, original, model, sequential if controls else None)
+        checks = check_export(folder, manifest, original, model, sequential)
         manifest = msgspec.structs.replace(manifest, checks=checks)
         if agreeing is not None:
             manifest = msgspec.structs.replace(manifest, agreement=agreeing(Bundle(folder, manifest)))
@@ -149,8 +149,6 @@ def _write_graphs(
     model: BranchedModel,
     sequential: BranchedModel | None,
     facts: BundleFacts,
-    *,
-    controls: bool,
     progress: Progress,
 ) -> _FolderContents:
     """Write every subgraph, the whole and the controls."""
@@ -168,7 +166,7 @@ def _write_graphs(
         _write(shared, f"{name}.onnx", piece, weights, file_properties, written.files)
     progress("export model")
     _write(shared, "model.onnx", model.graph, weights, properties, written.files)
-    if controls:
+    if facts.controls:
         progress("export controls")
         rows = [("original", original.graph, original.weights)]
         if sequential is not None:
@@ -222,13 +220,13 @@ def _write(
     files[name] = file_entry(path)
 
 
-def _manifest(original: Captured, model: BranchedModel, facts: BundleFacts, version: str, written: _FolderContents) -> Manifest:
+def _manifest(original: Captured, model: BranchedModel, facts: BundleFacts, written: _FolderContents) -> Manifest:
     graph = model.graph
     subgraphs = tuple(_subgraph_entry(name, piece, entry_rows(graph, name), facts) for name, piece in written.pieces.items())
     joins = _join_entries(model)
     return Manifest(
         schema=SCHEMA,
-        version=version,
+        version=__version__,
         # weights that bands of rows share count once
         model=_model_info(original, graph, sum(weight.numel() for weight in model.parameters()), facts),
         device=facts.device,

@@ -69,15 +69,34 @@ class PrecisionExport:
     moved: dict[str, str] = field(default_factory=dict)  # New processors of those that moved.
 
 
+@dataclass(frozen=True)
+class Acceptance:
+    """Losses that are accepted, and the treatment of others."""
+
+    min_cosine: float = MIN_COSINE  # Minimum cosine with fp32 of the outputs of each changed subgraph and of the model.
+    repair: bool = False  # Keep subgraphs below it in fp32 instead of failing.
+
+    def refuse_unless_repaired(self, what: str, lost: Loss) -> None:
+        """Raise InfeasibleError unless subgraphs with a larger loss may stay in fp32."""
+        if self.repair:
+            return
+        feasible = f"`--min-cosine {max(0.0, lost.cosine - 0.0005):.3f}` might accept it, " if lost.cosine > 0.5 else ""
+        raise InfeasibleError(
+            f"{what}, at least {self.min_cosine} and {least_snr_db(self.min_cosine):.1f} dB are required",
+            f"{feasible}`--fp32-fallback` keeps the subgraphs with the largest loss in fp32, and more or other calibration images may help",
+        )
+
+
+DEFAULT_ACCEPTANCE = Acceptance()
+
+
 def export_precision(
     bundle: Bundle,
     out: Path,
     precision: Mapping[str, str],
     images: Sequence[Array],
     images_source: str,
-    *,
-    min_cosine: float = MIN_COSINE,
-    repair: bool = False,
+    acceptance: Acceptance = DEFAULT_ACCEPTANCE,
     progress: Progress = silent,
 ) -> PrecisionExport:
     """Write a copy of a bundle with some processors' subgraphs in int8 or fp16.
@@ -85,8 +104,6 @@ def export_precision(
     Args:
         bundle: An fp32 bundle.
         precision: ``fp32``, ``fp16`` or ``int8`` by processor; processors that are not named stay as they are.
-        min_cosine: Minimum cosine with fp32 of the outputs of each changed subgraph and of the model.
-        repair: Keep subgraphs below it in fp32 instead of failing.
     """
     manifest = bundle.manifest
     chosen = _changed_precisions(manifest, precision)
@@ -99,27 +116,26 @@ def export_precision(
             continue
         progress(sub.name)
         if chosen[sub.name] == "int8" and is_partial_sum(manifest, sub):
-            _refuse_partial_sum(sub, repair)
+            _refuse_partial_sum(sub, acceptance.repair)
             kept[sub.name] = PARTIAL_SUM_REASON
             continue
         candidate = lowering.lower(sub)
-        if candidate.loss.exceeds(min_cosine):
-            _refuse_unless(
-                repair, f"subgraph `{sub.name}` in {candidate.precision} has {_snr_text(candidate.loss)}", candidate.loss, min_cosine
-            )
-            kept[sub.name] = _snr_text(candidate.loss)
+        if candidate.loss.exceeds(acceptance.min_cosine):
+            reason = _snr_text(candidate.loss)
+            acceptance.refuse_unless_repaired(f"subgraph `{sub.name}` in {candidate.precision} has {reason}", candidate.loss)
+            kept[sub.name] = reason
         else:
             candidates[sub.name] = candidate
             lowering.accept(candidate)
     progress("comparison")
-    whole = _agreeing(manifest, lowering.floats, candidates, kept, images, min_cosine, repair)
+    whole = _agreeing(manifest, lowering.floats, candidates, kept, images, acceptance)
     # On processors without floating point, subgraphs that are not int8 move to the host.
     moved = {sub.name: host_of(manifest) for sub in manifest.subgraphs if sub.name in kept and is_integer_only(sub.processor)}
     record = {
         "images": {"source": images_source, "count": len(images), "calibration": min(len(images), CALIBRATION_IMAGES)},
         "method": {"int8": METHOD, "fp16": HALF_METHOD},
-        "min_cosine": min_cosine,
-        "min_snr_db": round(least_snr_db(min_cosine), 2),
+        "min_cosine": acceptance.min_cosine,
+        "min_snr_db": round(least_snr_db(acceptance.min_cosine), 2),
         "reference": "the fp32 subgraphs on ONNX Runtime, int8 and fp16 computed there as the real numbers they represent",
         "subgraphs": {name: _record(candidate) for name, candidate in candidates.items()},
         "joins": {join.name: whole[join.output].to_json() for join in manifest.joins},
@@ -182,20 +198,17 @@ def _agreeing(
     candidates: dict[str, LoweredSubgraph],
     kept: dict[str, str],
     images: Sequence[Array],
-    min_cosine: float,
-    repair: bool,
+    acceptance: Acceptance,
 ) -> dict[str, Any]:
     """Compare the output, moving subgraphs with the largest loss from `candidates` to `kept` until it is accepted."""
     while True:
         whole = _losses(manifest, floats, candidates, images)
-        if not candidates or not whole["output"].exceeds(min_cosine):
+        if not candidates or not whole["output"].exceeds(acceptance.min_cosine):
             return whole
         worst = min(candidates, key=lambda name: candidates[name].loss.snr_db)
-        _refuse_unless(
-            repair,
+        acceptance.refuse_unless_repaired(
             f"the output with {_describe_precisions(manifest, candidates)} has {_snr_text(whole['output'])}; subgraph `{worst}` loses most",
             whole["output"],
-            min_cosine,
         )
         kept[worst] = f"the output has {_snr_text(whole['output'])} with it"
         del candidates[worst]
@@ -231,16 +244,6 @@ def _losses(
 def worst_image_loss(losses: Sequence[Loss]) -> Loss:
     """Loss of the worst of several images."""
     return Loss(min(loss.cosine for loss in losses), min(loss.snr_db for loss in losses))
-
-
-def _refuse_unless(repair: bool, what: str, lost: Loss, min_cosine: float) -> None:
-    if repair:
-        return
-    feasible = f"`--min-cosine {max(0.0, lost.cosine - 0.0005):.3f}` might accept it, " if lost.cosine > 0.5 else ""
-    raise InfeasibleError(
-        f"{what}, at least {min_cosine} and {least_snr_db(min_cosine):.1f} dB are required",
-        f"{feasible}`--fp32-fallback` keeps the subgraphs with the largest loss in fp32, and more or other calibration images may help",
-    )
 
 
 def _refuse_partial_sum(sub: SubgraphEntry, repair: bool) -> None:

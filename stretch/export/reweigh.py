@@ -1,6 +1,6 @@
 """Replacement of a bundle's weights; the graphs stay and are checked against torch again."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -10,7 +10,7 @@ from onnx import numpy_helper
 
 from scheduler.bundle.agreement import Agreement
 from scheduler.bundle.load import Bundle
-from scheduler.bundle.manifest import FileEntry, Manifest, WeightsInfo
+from scheduler.bundle.manifest import FileEntry, Manifest
 from scheduler.formats.onnx import OnnxFile
 from scheduler.progress import Progress, silent
 from stretch.export.bundle import WEIGHTS
@@ -32,8 +32,6 @@ def export_reweighed(
     out: Path,
     original: Captured,
     model: BranchedModel,
-    weights: WeightsInfo,
-    calibrated_on: Sequence[str] = (),
     ranges: Mapping[str, Mapping[str, tuple[float, int]]] | None = None,
     *,
     agreeing: Callable[[Bundle], Agreement | None],
@@ -45,10 +43,9 @@ def export_reweighed(
     trained with them; `ranges` are those of the new ones.
 
     Args:
-        bundle: The bundle; in fp32.
+        bundle: The bundle, in fp32; its manifest states the source of the new weights and the images that they were fitted to.
         out: Folder of the new one, possibly the same; a bundle there is replaced atomically.
         model: The branched network with its new weights, on the CPU and in evaluation mode.
-        calibrated_on: Fingerprints of the images that the new weights were fitted to.
         ranges: Scale and zero point by subgraph and tensor that they were refined with in int8.
         agreeing: Measures the agreement with the original on the complete files, before they are put in place.
     """
@@ -64,8 +61,7 @@ def export_reweighed(
             path = bundle.file(name)
             shared.save(_replace_weights(path, arrays, properties[name]) if name in properties else onnx.load(str(path)), folder / name)
         files |= {name: file_entry(folder / name) for name in (*written, WEIGHTS) if (folder / name).exists()}
-        new_manifest = msgspec.structs.replace(manifest, weights=weights, files=files, tflite=None, aot={}, contexts={}, agreement=None)
-        new_manifest = msgspec.structs.replace(new_manifest, calibrated_on=tuple(dict.fromkeys((*manifest.calibrated_on, *calibrated_on))))
+        new_manifest = msgspec.structs.replace(manifest, files=files, tflite=None, aot={}, contexts={}, agreement=None)
         if manifest.own is not None:
             # with other weights the outputs are others
             new_manifest = msgspec.structs.replace(new_manifest, own=msgspec.structs.replace(manifest.own, exact=False))

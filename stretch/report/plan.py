@@ -376,9 +376,9 @@ def certainty_section(plan: PlanAnswer) -> Section:
     ratios = [rival.ratio for rival in plan.comparisons if rival.name not in predicted.reference]
     if rows and ratios:
         turning = [group for group in groups if any(c.numbers == group and c.recommended != plan.recommended for c in predicted.changes)]
-        other = f"The recommendation depends on {join_words(turning)}."
+        dependence = f"The recommendation depends on {join_words(turning)}."
         title = "Speed-up over the best baseline if a number were halved or doubled, or contention at the ends of its intervals"
-        note = other if turning else "None of them changes the recommendation."
+        note = dependence if turning else "None of them changes the recommendation."
         parts.append(spread("changes", title, note, rows, min(ratios), "branched is"))
     titles = ("number", "times", "branched, ms", "over the best baseline", "recommended then")
     cells = [

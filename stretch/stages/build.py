@@ -24,6 +24,7 @@ from stretch.planning.result import PlanResult
 from stretch.stages.rounded import Ranges, RoundedModel
 from stretch.transform import BranchedModel, build
 from stretch.transform.calibrate import MIN_IMAGES
+from stretch.transform.calibrate.split import Images
 from stretch.transform.refine import Checkpoint, Refined, Refinement, refine
 from stretch.transform.synthetic import Synthesis, synthesise
 
@@ -46,24 +47,6 @@ HELD_BACK_EVERY = 4
 def build_control(captured: Captured, planned: PlanResult) -> BranchedModel | None:
     """The sequential control of the same multiply-accumulates; None where the plan has none."""
     return None if planned.sequential is None else build(captured, planned.sequential.design)
-
-
-@dataclass(frozen=True)
-class Images:
-    """Unlabelled images of a folder."""
-
-    fitted: list[torch.Tensor]  # Batches that calibration looks at, (n, channels, height, width).
-    held_back: list[torch.Tensor]  # Batches of others, for comparing; empty where there are too few images.
-    repeated: int = 0  # Images of the folder that were left out because they are the same as others.
-    fingerprints: tuple[str, ...] = ()  # Of the images that calibration looks at.
-    synthetic: list[torch.Tensor] = field(default_factory=list)  # Batches made from the network itself, which it is fitted to besides.
-
-    @property
-    def warnings(self) -> list[str]:
-        """Warnings about the images."""
-        if not self.repeated:
-            return []
-        return [f"{self.repeated} of the images are the same as others and were left out: none may be both calibrated with and compared on"]
 
 
 def divide_images(
@@ -215,7 +198,7 @@ def refine_and_compare(
     try:
         if torch.cuda.is_available():
             model.to("cuda")
-        refinement = refine(model, captured, images.fitted, how, progress, checkpoint, images.synthetic, rounding)
+        refinement = refine(model, captured, images, how, progress, checkpoint, rounding)
     finally:
         model.to(place)
     progress("compare")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,14 @@ class CapturedNetwork:
         """Its operators."""
         return self.captured.graph
 
+    @property
+    def portable(self) -> "CapturedNetwork":
+        """The same network; one of a file is called by the name of the file, without the folder."""
+        if not is_file(self.loaded.name):
+            return self
+        graph = replace(self.graph, name=self.loaded.name.rpartition("/")[2])
+        return replace(self, captured=replace(self.captured, graph=graph))
+
 
 def read_network(
     model: str | Callable[[], LoadedModel],
@@ -40,7 +48,6 @@ def read_network(
     weights: str = "default",
     seed: int = 0,
     trust_code: bool = False,
-    portable: bool = False,
     fit_statistics: bool = True,
     phase: Phase = lambda name: nullcontext(),
 ) -> CapturedNetwork:
@@ -61,9 +68,9 @@ def read_network(
             loaded = model()
     check_numbers(loaded.module, loaded.name)
     traced_shape = shape(loaded) if callable(shape) else _requested_shape(model, shape)
-    name = loaded.name.rpartition("/")[2] if portable and is_file(loaded.name) else loaded.name
     with phase("capture"):
-        return CapturedNetwork(loaded, capture(loaded.module, loaded.input_shape if traced_shape is None else traced_shape, name))
+        captured = capture(loaded.module, loaded.input_shape if traced_shape is None else traced_shape, loaded.name)
+    return CapturedNetwork(loaded, captured)
 
 
 def _requested_shape(model: object, shape: "InputShapes | None") -> "InputShapes | None":

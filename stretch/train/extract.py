@@ -14,11 +14,10 @@ from predictors.files import write_whole
 from scheduler.bundle.agreement import Agreement
 from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import Manifest
-from stretch import __version__
 from stretch.export.bundle import BundleFacts, export_bundle
 from stretch.planning.design.branch_design import BranchDesign, design_to_toml
 from stretch.planning.plan import evaluate as evaluate_plan
-from stretch.stages.build import BATCH, HELD_BACK, RUN_IMAGES, Images, build_control, compare_files, compare_with_original
+from stretch.stages.build import BATCH, HELD_BACK, RUN_IMAGES, build_control, compare_files, compare_with_original
 from stretch.stages.design import read_design
 from stretch.stages.rounded import Ranges, RoundedModel
 from stretch.train.folder import BEST, RunFolder
@@ -26,6 +25,7 @@ from stretch.train.images import Normalise, preprocessing
 from stretch.train.loop import evaluate
 from stretch.train.prepare import TrainingJob, prepare, sample
 from stretch.train.supernet import Subnet, Supernet
+from stretch.transform.calibrate.split import Images
 from stretch.transform.model import BranchedModel
 from stretch.transform.tensors import write_tensors
 
@@ -91,57 +91,57 @@ def extract(
         out: Folder for ``model.safetensors``, ``design.toml`` and ``bundle``.
         design: A design file in the supernet's pool or within its range; None for that of the run.
     """
-    ready, weights = open_run(folder, trust_code=trust_code)
-    recipe = ready.recipe
+    job, weights = open_run(folder, trust_code=trust_code)
+    recipe = job.recipe
     net = recipe.supernet
-    wanted = ready.designs[0] if design is None else read_design(design, ready.captured.graph, ready.profile)
-    train_set, test_set = ready.images()
+    chosen = job.designs[0] if design is None else read_design(design, job.captured.graph, job.profile)
+    train_set, test_set = job.images()
     labelled = recipe.data.labels != "none"
-    reference = None if labelled else ready.captured.module.eval()
+    reference = None if labelled else job.captured.module.eval()
     normalise = Normalise(*train_set.moments(), torch.device("cpu"))
-    plain = msgspec.structs.replace(recipe.train, channels_last=False)
+    config = msgspec.structs.replace(recipe.train, channels_last=False)
     ranges: Ranges = {}
     if net is None:
-        if wanted != ready.designs[0]:
+        if chosen != job.designs[0]:
             raise StretchError("the run trained one network, of another design", "leave --design out")
-        model = BranchedModel(ready.captured.graph, wanted).eval()
-        trained: nn.Module = model if recipe.rounding is None else ready.rounded(model, None)
+        model = BranchedModel(job.captured.graph, chosen).eval()
+        trained: nn.Module = model if recipe.rounding is None else job.rounded(model, None)
         trained.load_state_dict(weights)
-        inside = extracted = evaluate(trained, test_set, normalise, plain, reference)
+        in_supernet = extracted = evaluate(trained, test_set, normalise, config, reference)
         ranges = trained.ranges if isinstance(trained, RoundedModel) else {}
     else:
-        supernet = Supernet(ready.captured, ready.designs, channels_last=False)
+        supernet = Supernet(job.captured, job.designs, channels_last=False)
         supernet.load_state_dict(weights)
-        model = supernet.extract(wanted, sample(train_set, net.images, recipe.train.seed, torch.device("cpu")))
-        subnet = next((s for s in supernet.pool if s.design == wanted), None)
-        subnet = subnet or Subnet(wanted, supernet.sharing, torch.device("cpu"), channels_last=False)
+        model = supernet.extract(chosen, sample(train_set, net.images, recipe.train.seed, torch.device("cpu")))
+        subnet = next((s for s in supernet.pool if s.design == chosen), None)
+        subnet = subnet or Subnet(chosen, supernet.sharing, torch.device("cpu"), channels_last=False)
         subnet.load(supernet.flat)
         # batch-norm statistics are each subnet's own
-        for mine, there in zip(subnet.model.buffers(), model.buffers(), strict=True):
-            mine.copy_(there)
-        inside = evaluate(subnet.model, test_set, normalise, plain)
-        extracted = evaluate(model, test_set, normalise, plain)
+        for target_buffer, buffer in zip(subnet.model.buffers(), model.buffers(), strict=True):
+            target_buffer.copy_(buffer)
+        in_supernet = evaluate(subnet.model, test_set, normalise, config)
+        extracted = evaluate(model, test_set, normalise, config)
     write_tensors(out / WEIGHTS, model.state_dict())
-    write_whole(out / DESIGN, design_to_toml(wanted).encode(), "design")
+    write_whole(out / DESIGN, design_to_toml(chosen).encode(), "design")
     # preprocessed without randomness
     subsets = (train_set.subset(RANGES), test_set.subset(HELD_BACK))
     fitted, held_back = ([normalise(batch.cpu()) for batch, _ in subset.batches(BATCH)] for subset in subsets)
     images = Images(fitted, held_back)
-    measured, _ = compare_with_original(model, ready.captured, images.held_back)
+    measured, _ = compare_with_original(model, job.captured, images.held_back)
     manifest, target = None, out / "bundle" if bundle else None
     if target is not None:
-        plan = recipe.plan if recipe.rounding is None else msgspec.structs.replace(recipe.plan, precision=ready.precision)
-        planned = evaluate_plan(ready.captured.graph, ready.profile, wanted, plan)
-        control = build_control(ready.captured, planned) if controls else None
-        known = {"preprocessing": preprocessing(train_set), "ranges": ranges}
-        facts = BundleFacts.of(planned, "file", f"trained by nn-stretch, run {folder.name}", **known)
+        plan = recipe.plan if recipe.rounding is None else msgspec.structs.replace(recipe.plan, precision=job.precision)
+        planned = evaluate_plan(job.captured.graph, job.profile, chosen, plan)
+        control = build_control(job.captured, planned) if controls else None
+        details = {"preprocessing": preprocessing(train_set), "ranges": ranges, "controls": controls}
+        facts = BundleFacts.of(planned, "file", f"trained by nn-stretch, run {folder.name}", **details)
 
         def agreeing(files: Bundle) -> Agreement | None:
-            return compare_files(measured, files, ready.captured, images, RUN_IMAGES, None, [])
+            return compare_files(measured, files, job.captured, images, RUN_IMAGES, None, [])
 
-        manifest = export_bundle(target, ready.captured, model, control, facts, __version__, controls=controls, agreeing=agreeing)
+        manifest = export_bundle(target, job.captured, model, control, facts, agreeing=agreeing)
     agreement = measured if manifest is None else manifest.agreement
-    return ExtractedDesign(model, wanted, out / WEIGHTS, target, inside, extracted, labelled, agreement, manifest)
+    return ExtractedDesign(model, chosen, out / WEIGHTS, target, in_supernet, extracted, labelled, agreement, manifest)
 
 
 def open_run(folder: Path, *, trust_code: bool = False) -> tuple[TrainingJob, dict[str, torch.Tensor]]:
@@ -157,7 +157,7 @@ def open_run(folder: Path, *, trust_code: bool = False) -> tuple[TrainingJob, di
         if net is None
         else msgspec.structs.replace(recipe, supernet=msgspec.structs.replace(net, designs=stored))
     )
-    ready = prepare(again, folder, trust_code=trust_code)
-    if run.facts().get("model") != ready.identity["model"]:
+    job = prepare(again, folder, trust_code=trust_code)
+    if run.facts().get("model") != job.identity["model"]:
         raise StretchError(f"the weights of `{recipe.model}` are not those the run in {folder} started from", "restore the weights file")
-    return ready, load_file(folder / BEST)
+    return job, load_file(folder / BEST)

@@ -209,9 +209,9 @@ class Log:
         """Keep only the rows of epochs that a resumed run has completed."""
         if not self.path.is_file():
             return
-        known = {row.epoch for row in rows}
+        epochs = {row.epoch for row in rows}
         with self.path.open(newline="") as file:
-            kept = [row for row in csv.reader(file) if row and (row[0] == "epoch" or (row[0].isdigit() and int(row[0]) in known))]
+            kept = [row for row in csv.reader(file) if row and (row[0] == "epoch" or (row[0].isdigit() and int(row[0]) in epochs))]
         partial = self.path.with_suffix(".part")
         with partial.open("w", newline="") as file:
             csv.writer(file).writerows(kept)

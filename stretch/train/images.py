@@ -271,18 +271,18 @@ def folder_items(folder: Path, classes: list[str] | None = None) -> tuple[list[I
     if not folder.is_dir():
         raise StretchError(f"there is no folder of images {folder}", "it holds `train` and `val`, each with one folder a class")
     names = sorted(part.name for part in folder.iterdir() if part.is_dir() and not part.name.startswith("."))
-    known = classes if classes is not None else names
+    class_names = classes if classes is not None else names
     if not names:
         raise StretchError(f"{folder} has no folder for any class", "put the images of each class into a folder of its own")
     for name in names:
-        if name not in known:
+        if name not in class_names:
             raise StretchError(
                 f"{folder} has the class `{name}`, the training images have not",
-                f"classes are {', '.join(known[:5])}{' …' * (len(known) > 5)}",
+                f"classes are {', '.join(class_names[:5])}{' …' * (len(class_names) > 5)}",
             )
-    numbers = {name: number for number, name in enumerate(known)}
+    numbers = {name: number for number, name in enumerate(class_names)}
     items = [Item(file, numbers[name]) for name in names for file in sorted((folder / name).rglob("*")) if is_image(file, folder)]
-    return items, known
+    return items, class_names
 
 
 def is_image(file: Path, folder: Path) -> bool:

@@ -84,19 +84,18 @@ class Run:
     def __init__(
         self,
         model: nn.Module,
-        train_set: ImageSource,
-        test_set: ImageSource,
+        images: tuple[ImageSource, ImageSource],
         config: TrainConfig,
         *,
         teacher: nn.Module | None = None,
         world: World | None = None,
-        evaluate_every: int = 10,
         make_step: Callable[[Prepare, torch.device], TrainingStep] | None = None,
         labelled: bool = True,
     ) -> None:
         device = next(model.parameters()).device
         self.world = world or World(device=device)
-        self.config, self.evaluate_every = config, evaluate_every
+        self.config = config
+        train_set, test_set = images
         self.train_set, self.test_set = train_set.to(device), test_set.to(device)
         self.per_epoch = len(train_set) // config.batch
         if self.per_epoch == 0:
@@ -149,8 +148,12 @@ class Run:
             return x
         return crop_and_flip(x, 4 if self.config.augment == "crop" else 0, generator, (self.world.rank, self.world.size))
 
-    def steps(self) -> Iterator[Epoch | None]:
-        """Train to the end, yielding after every step: the epoch's row after its last one, else None."""
+    def steps(self, evaluate_every: int = 10) -> Iterator[Epoch | None]:
+        """Train to the end, yielding after every step: the epoch's row after its last one, else None.
+
+        Args:
+            evaluate_every: Epochs from one evaluation to the next.
+        """
         c, share = self.config, (self.world.rank, self.world.size)
         warmup, total = round(c.warmup_epochs * self.per_epoch), c.epochs * self.per_epoch
         while self.epoch < c.epochs:
@@ -170,7 +173,7 @@ class Run:
             loss = float(self.world.sum_(self.losses.mean())) / self.world.size
             self.epoch, self.done = self.epoch + 1, 0
             seconds = time.perf_counter() - start
-            score = self.evaluate() if self.epoch == c.epochs or self.epoch % self.evaluate_every == 0 else None
+            score = self.evaluate() if self.epoch == c.epochs or self.epoch % evaluate_every == 0 else None
             losses_by_kind = (score, None) if self.reference is None else (None, score)
             self.history.epochs.append(Epoch(self.epoch, loss, losses_by_kind[0], seconds, losses_by_kind[1]))
             yield self.history.epochs[-1]
@@ -208,7 +211,7 @@ class Run:
 class Listener:
     """Observer of a run in its first process; the default does nothing."""
 
-    def said(self, what: str) -> None:
+    def said(self, sentence: str) -> None:
         """Called with a message for the user."""
 
     def stepped(self, run: Run) -> None:
@@ -233,8 +236,8 @@ def train(
     Args:
         teacher: Source of soft labels if `config.distill` is above zero.
     """
-    run = Run(model, train_set, test_set, config, teacher=teacher, evaluate_every=evaluate_every)
-    for row in run.steps():
+    run = Run(model, (train_set, test_set), config, teacher=teacher)
+    for row in run.steps(evaluate_every):
         if row is not None:
             on_epoch(row)
     return run.history

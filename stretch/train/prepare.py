@@ -210,12 +210,12 @@ class TrainingJob:
         assert self.recipe.rounding is not None
         device = next(model.parameters()).device
         if images is None:
-            some = [torch.randn(2, *self.captured.graph.input.shape[1:], device=device)]
+            batches = [torch.randn(2, *self.captured.graph.input.shape[1:], device=device)]
         else:
             normalise = Normalise(*images.moments(), device)
             sample_batches = images.subset(self.recipe.rounding.images).batches(self.recipe.rounding.images)
-            some = [normalise(batch.to(device)) for batch, _ in sample_batches]
-        return RoundedModel(model, self.precision, some)
+            batches = [normalise(batch.to(device)) for batch, _ in sample_batches]
+        return RoundedModel(model, self.precision, batches)
 
     @property
     def precision(self) -> dict[str, Precision]:
@@ -253,7 +253,7 @@ def prepare(recipe: Recipe, folder: Path, *, trust_code: bool = False) -> Traini
         return (1, loaded.input_shape[1], size, size) if size else tuple(loaded.input_shape)
 
     # designs name their model
-    network = read_network(recipe.model, shape, weights=recipe.weights, seed=recipe.train.seed, trust_code=trust_code, portable=True)
+    network = read_network(recipe.model, shape, weights=recipe.weights, seed=recipe.train.seed, trust_code=trust_code).portable
     loaded, captured = network.loaded, network.captured
     if len(captured.graph.outputs) > 1 or len(captured.graph.inputs) > 1 or not captured.returned.is_single_tensor:
         raise _several(loaded.name)
@@ -263,10 +263,10 @@ def prepare(recipe: Recipe, folder: Path, *, trust_code: bool = False) -> Traini
     taught = recipe.train.distill > 0 or recipe.train.features > 0
     if loaded.weights_source == "random" and (taught or recipe.start != "scratch"):
         warnings.append("the original has random weights: there is nothing to inherit or to learn from it")
-    ready = TrainingJob(recipe, profile, captured, loaded.weights_source, _designs(recipe, folder, captured.graph, profile), warnings)
+    job = TrainingJob(recipe, profile, captured, loaded.weights_source, _designs(recipe, folder, captured.graph, profile), warnings)
     if recipe.rounding is not None:
-        _check_precision(ready, recipe.rounding)
-    return ready
+        _check_precision(job, recipe.rounding)
+    return job
 
 
 def _several(name: str) -> UsageError:
@@ -276,11 +276,11 @@ def _several(name: str) -> UsageError:
     )
 
 
-def _check_precision(ready: TrainingJob, rounding: RoundingConfig) -> None:
+def _check_precision(job: TrainingJob, rounding: RoundingConfig) -> None:
     """Refuse precisions of processors that the design does not use, and rounding that rounds nothing."""
-    used = ready.precision
-    known = {*used, *(ready.profile.processor(name).family for name in used)}
-    strange = next((name for name in rounding.precision if name not in known), None)
+    used = job.precision
+    names = {*used, *(job.profile.processor(name).family for name in used)}
+    strange = next((name for name in rounding.precision if name not in names), None)
     if strange is not None:
         raise UsageError(f"rounding.precision names `{strange}`, which the design does not use", f"it uses {', '.join(used)}")
     if set(used.values()) == {"fp32"}:

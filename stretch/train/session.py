@@ -103,40 +103,41 @@ def train_recipe(
     out: Path,
     *,
     resume: bool = False,
-    dry_run: bool = False,
     trust_code: bool = False,
     world: World | None = None,
     listener: Listener | None = None,
 ) -> TrainAnswer:
     """Train what a recipe says."""
-    world, listener = world or World(), listener or Listener()
-    if recipe.train.deterministic:
-        torch.use_deterministic_algorithms(True)
-    if recipe.train.deterministic or world.device.type == "cuda":
-        torch.backends.cudnn.benchmark = not recipe.train.deterministic
-    folder = RunFolder(out)
-    if folder.exists and not resume and not dry_run:
+    world, listener, folder = world or World(), listener or Listener(), RunFolder(out)
+    if folder.exists and not resume:
         raise StretchError(f"there is a run in {out} already", "go on with --resume, or choose another folder with --out")
-    ready = prepare(recipe, base, trust_code=trust_code)
-    if world.device.type == "cpu" and recipe.data.device == "auto":
-        ready.warnings.append("there is no GPU: training on the CPU")
-    if dry_run:
-        return _dry_run(ready, world)
-    run = make_run(ready, *ready.images(), world)
-    identity = ready.identity
-    best = _begin(ready, run, folder, identity, listener, resume=resume)
+    job = _prepare(recipe, base, world, trust_code=trust_code)
+    run = make_run(job, job.images(), world)
+    identity = job.identity
+    best = _begin(job, run, folder, identity, listener, resume=resume)
     world.barrier()
     keeper = RunWriter(folder, run, recipe.keep, identity, best) if world.first else None
     try:
-        metrics = _train(ready, run, keeper, listener)
+        metrics = _train(job, run, keeper, listener)
     except Diverged as error:
         newest = folder.newest()
         hint = f"{error.hint}; the last good checkpoint is {newest[0]}" if newest else error.hint
         raise Diverged(error.message, hint) from error
-    return TrainAnswer(run=folder.path, checkpoint=folder.path / LAST, metrics=metrics, warnings=ready.warnings)
+    return TrainAnswer(run=folder.path, checkpoint=folder.path / LAST, metrics=metrics, warnings=job.warnings)
 
 
-def _begin(ready: TrainingJob, run: Run, folder: RunFolder, identity: dict[str, str], listener: Listener, *, resume: bool) -> float | None:
+def _prepare(recipe: Recipe, base: Path, world: World, *, trust_code: bool) -> TrainingJob:
+    if recipe.train.deterministic:
+        torch.use_deterministic_algorithms(True)
+    if recipe.train.deterministic or world.device.type == "cuda":
+        torch.backends.cudnn.benchmark = not recipe.train.deterministic
+    job = prepare(recipe, base, trust_code=trust_code)
+    if world.device.type == "cpu" and recipe.data.device == "auto":
+        job.warnings.append("there is no GPU: training on the CPU")
+    return job
+
+
+def _begin(job: TrainingJob, run: Run, folder: RunFolder, identity: dict[str, str], listener: Listener, *, resume: bool) -> float | None:
     """Go on from the newest checkpoint, or start the folder; returns the highest accuracy or agreement so far."""
     if resume and (newest := folder.newest()) is not None:
         state = load_checkpoint(newest[0], run, identity)
@@ -146,15 +147,15 @@ def _begin(ready: TrainingJob, run: Run, folder: RunFolder, identity: dict[str, 
         # A run that ended before its first checkpoint has nothing to lose, and may be another one now.
         if resume:
             listener.said("there is no checkpoint yet: starting at the beginning")
-        folder.start(ready.recipe, ready.designs, {"weights": ready.weights_source, "processes": run.world.size} | identity)
+        folder.start(job.recipe, job.designs, {"weights": job.weights_source, "processes": run.world.size} | identity)
     return None
 
 
-def make_run(ready: TrainingJob, train_set: ImageSource, test_set: ImageSource, world: World) -> Run:
+def make_run(job: TrainingJob, images: tuple[ImageSource, ImageSource], world: World) -> Run:
     """The run of a prepared recipe, at its beginning."""
-    recipe = ready.recipe
-    network = ready.network(world.device, train_set)
-    teacher = ready.teacher()
+    recipe = job.recipe
+    network = job.network(world.device, images[0])
+    teacher = job.teacher()
     if teacher is not None:
         teacher.to(world.device)
     make_step = None
@@ -164,24 +165,15 @@ def make_run(ready: TrainingJob, train_set: ImageSource, test_set: ImageSource, 
         if not sandwich.largest:
             network.active = network.pool[0]
         make_step = lambda prepared, device: SandwichStep(network, recipe.train, prepared, teacher, device, sandwich, world)  # noqa: E731
-    return Run(
-        network,
-        train_set,
-        test_set,
-        recipe.train,
-        teacher=teacher,
-        world=world,
-        evaluate_every=recipe.keep.evaluate,
-        make_step=make_step,
-        labelled=recipe.data.labels != "none",
-    )
+    labelled = recipe.data.labels != "none"
+    return Run(network, images, recipe.train, teacher=teacher, world=world, make_step=make_step, labelled=labelled)
 
 
-def _train(ready: TrainingJob, run: Run, keeper: RunWriter | None, listener: Listener) -> dict[str, Any]:
+def _train(job: TrainingJob, run: Run, keeper: RunWriter | None, listener: Listener) -> dict[str, Any]:
     """Train to the end and return the metrics; the first process has a keeper."""
     start = time.perf_counter()
     try:
-        for row in run.steps():
+        for row in run.steps(job.recipe.keep.evaluate):
             if keeper is not None:
                 listener.stepped(run)
             if row is not None:
@@ -197,10 +189,10 @@ def _train(ready: TrainingJob, run: Run, keeper: RunWriter | None, listener: Lis
     if keeper is not None:
         keeper.ended()
     run.world.barrier()
-    return _metrics(ready, run, keeper.best if keeper is not None else None, time.perf_counter() - start)
+    return _metrics(job, run, keeper.best if keeper is not None else None, time.perf_counter() - start)
 
 
-def _metrics(ready: TrainingJob, run: Run, best: float | None, wall_seconds: float) -> dict[str, Any]:
+def _metrics(job: TrainingJob, run: Run, best: float | None, wall_seconds: float) -> dict[str, Any]:
     """Result of a run, in figures."""
     seconds = sum(row.seconds for row in run.history.epochs)
     score, labelled = run.history.score, run.reference is None
@@ -217,7 +209,7 @@ def _metrics(ready: TrainingJob, run: Run, best: float | None, wall_seconds: flo
         "memory_mib": memory_mib(run.world.device),
         "device": run.world.device.type,
         "processes": run.world.size,
-        "macs_ratio": list(macs_ratios(ready)),
+        "macs_ratio": list(macs_ratios(job)),
         "source": "measured",
     }
     if isinstance(run.train_set, ImageStream):
@@ -225,27 +217,26 @@ def _metrics(ready: TrainingJob, run: Run, best: float | None, wall_seconds: flo
     return metrics
 
 
-def _dry_run(ready: TrainingJob, world: World) -> TrainAnswer:
-    """One step on synthetic images."""
-    graph = ready.captured.graph
+def try_recipe(recipe: Recipe, base: Path, world: World, *, trust_code: bool = False) -> TrainAnswer:
+    """Build everything that a recipe needs and train one step on synthetic images; write nothing."""
+    job = _prepare(recipe, base, world, trust_code=trust_code)
+    graph = job.captured.graph
     classes = graph.by_name[graph.output].shape[1]
     batch = 2 * world.size
-    small = msgspec.structs.replace(ready.recipe.train, batch=batch, epochs=1, accumulate=1, compile=False, graph=False)
-    ready.recipe = msgspec.structs.replace(
-        ready.recipe, train=small, start="inherit" if ready.recipe.start == "calibrate" else ready.recipe.start
-    )
+    small = msgspec.structs.replace(job.recipe.train, batch=batch, epochs=1, accumulate=1, compile=False, graph=False)
+    job.recipe = msgspec.structs.replace(job.recipe, train=small, start="inherit" if job.recipe.start == "calibrate" else job.recipe.start)
     start = time.perf_counter()
-    images = torch.randint(0, 256, (batch, 3, ready.size, ready.size), dtype=torch.uint8)
-    some = ImageSet.of(images, torch.arange(batch) % classes, classes)
-    run = make_run(ready, some, some, world)
+    images = torch.randint(0, 256, (batch, 3, job.size, job.size), dtype=torch.uint8)
+    image_set = ImageSet.of(images, torch.arange(batch) % classes, classes)
+    run = make_run(job, (image_set, image_set), world)
     next(run.steps())
     loss = float(run.losses[0])
     metrics = {
         "loss": loss,
         "seconds": time.perf_counter() - start,
         "memory_mib": memory_mib(world.device),
-        "macs_ratio": list(macs_ratios(ready)),
-        "designs": [asdict(design) for design in ready.designs],
+        "macs_ratio": list(macs_ratios(job)),
+        "designs": [asdict(design) for design in job.designs],
         "dry_run": True,
     }
-    return TrainAnswer(run=None, checkpoint=None, metrics=metrics, warnings=ready.warnings)
+    return TrainAnswer(run=None, checkpoint=None, metrics=metrics, warnings=job.warnings)

@@ -184,8 +184,8 @@ class TrainingStep:
         self.optimizer.zero_grad(set_to_none=False)
         total = torch.zeros((), device=self.device)
         parts = self.config.accumulate
-        for some, their in zip(images.chunk(parts), labels.chunk(parts), strict=True):
-            loss = self._loss(some, their) * (len(some) / len(images))
+        for part, part_labels in zip(images.chunk(parts), labels.chunk(parts), strict=True):
+            loss = self._loss(part, part_labels) * (len(part) / len(images))
             total += loss.detach()
             self.scale_loss(loss).backward()
         self.update()

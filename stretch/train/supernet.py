@@ -114,10 +114,10 @@ class Sharing:
                     use(f"{op.name}.{key}", tuple(tensor.shape), rows, reads)
         full_in, full = self.captured.graph.by_name[part.start].shape[1], self.captured.graph.by_name[part.end].shape[1]
         if scale.entry == "project":
-            wanted = kept_channels(channels, source, source.input.name, chosen, None).index
-            use(f"{ENTRY_CONV}.weight", (full_in, full_in, 1, 1), wanted)
+            kept = kept_channels(channels, source, source.input.name, chosen, None).index
+            use(f"{ENTRY_CONV}.weight", (full_in, full_in, 1, 1), kept)
             for key in _PARAMETERS:
-                use(f"{ENTRY_NORM}.{key}", (full_in,), wanted)
+                use(f"{ENTRY_NORM}.{key}", (full_in,), kept)
         if join_of(part.join).convolves:
             backbone = kept_channels(channels, source, source.output, chosen, None).index
             rows = torch.arange(start, start + (full if join_of(part.join).whole else scale.partition))

@@ -24,7 +24,7 @@ from stretch.network.capture import Captured
 from stretch.planning.design.scale import design_segments
 from stretch.transform.build import build
 from stretch.transform.calibrate.run import undivided_design
-from stretch.transform.calibrate.split import held_back
+from stretch.transform.calibrate.split import Images, held_back
 from stretch.transform.calibrate.statistics import norms, renew_statistics
 from stretch.transform.model import BACKBONE, BranchedModel, to_channels_last
 from stretch.transform.tensors import load_optimizer, optimizer_tensors, under, write_tensors
@@ -521,11 +521,10 @@ _WARMUP_SHARE, _FIRST_RATE = 0.1, 1e-3
 def refine(
     model: BranchedModel,
     captured: Captured,
-    images: Sequence[torch.Tensor],
+    images: Images,
     settings: Refinement,
     progress: Progress = silent,
     checkpoint: Checkpoint | None = None,
-    synthetic: Sequence[torch.Tensor] = (),
     rounding: Rounding | None = None,
 ) -> Refined:
     """Bring a network closer to its original by gradients, without labels.
@@ -540,19 +539,18 @@ def refine(
 
     Args:
         model: Calibrated, best of all; changed in place, in evaluation mode afterwards, on its device.
-        images: Batches of what the network reads, (n, channels, height, width).
-        how: How, and for how long; minutes or steps must be given.
+        images: Those to fit; half of the views are of the synthetic ones, where there are any, none of which is held back or gives statistics.
+        settings: Minutes or steps must be given.
         progress: Told now and then how far it is.
         checkpoint: Written now and then; what an interrupted refinement of the same network, images and settings left there is
             gone on from, and ends as if it had never stopped. It stays when the refinement is done.
-        synthetic: Batches made by `stretch.transform.synthetic`; half of the views are of these. None is held back, or gives statistics.
         rounding: Makes the rounded network where processors compute in int8.
 
     Raises:
         StretchError: If there are too few images, neither minutes nor steps are given, or the checkpoint is damaged,
             cannot be written or is of another refinement.
     """
-    return _RefinementRun(model, captured, images, settings, progress, checkpoint, synthetic, rounding).run()
+    return _RefinementRun(model, captured, images, settings, progress, checkpoint, rounding).run()
 
 
 class _RefinementRun:
@@ -562,22 +560,21 @@ class _RefinementRun:
         self,
         model: BranchedModel,
         captured: Captured,
-        images: Sequence[torch.Tensor],
+        images: Images,
         settings: Refinement,
         progress: Progress,
         checkpoint: Checkpoint | None,
-        synthetic: Sequence[torch.Tensor],
         rounding: Rounding | None,
     ) -> None:
-        count = sum(len(batch) for batch in images)
+        count = sum(len(batch) for batch in images.fitted)
         if count < MIN_IMAGES:
             raise StretchError(f"{count} images are too few to refine with", f"give at least {MIN_IMAGES}, better some hundreds")
         if settings.minutes is None and settings.steps is None:
             raise StretchError("refinement without end", "say how many minutes or steps it may take")
         self._model, self._settings, self._progress, self._checkpoint = model.eval(), settings, progress, checkpoint
         self._device = next(model.parameters()).device
-        all_images = torch.cat(list(images)).to(self._device).contiguous(memory_format=torch.channels_last)
-        synthetic_images = torch.cat(list(synthetic)) if synthetic else None
+        all_images = torch.cat(images.fitted).to(self._device).contiguous(memory_format=torch.channels_last)
+        synthetic_images = torch.cat(images.synthetic) if images.synthetic else None
         self._identity = (
             {}
             if checkpoint is None

@@ -67,7 +67,7 @@ def designed(graph, second="gpu"):
 def made(folder, second="gpu", batch=1):
     captured = capture(network(), (batch, 3, HEIGHT, WIDTH), "net")
     facts = BundleFacts("mi9", False, "random")
-    export_bundle(folder, captured, build(captured, designed(captured.graph, second)), None, facts, "0.1.0")
+    export_bundle(folder, captured, build(captured, designed(captured.graph, second)), None, facts)
     return load_bundle(folder, check_hashes=True)
 
 

@@ -65,7 +65,7 @@ def _write(
 ) -> "ExportAnswer":
     from scheduler.bundle.load import load_bundle
     from scheduler.bundle.preprocessing import IMAGENET, requested_preprocessing
-    from stretch.export.precision import ExportAnswer, ExportedSubgraph, export_precision, planned_precision
+    from stretch.export.precision import Acceptance, ExportAnswer, ExportedSubgraph, export_precision, planned_precision
     from stretch.export.quantize.images import load_images, synthetic_images
     from stretch.export.staging import check_target, written_files
 
@@ -85,14 +85,13 @@ def _write(
         samples, origin = list(synthetic_images(model.input_shape, min(image_count, SYNTHETIC))), "synthetic"
     else:
         raise UsageError("int8 needs calibration images", "give a folder of images that the model will meet with --images")
+    acceptance = Acceptance(min_cosine, fp32_fallback)
     if form == "tflite":
         from stretch.export.tflite.bundle import export_tflite
 
-        written = export_tflite(
-            loaded, out, samples, origin, precision=wanted, min_cosine=min_cosine, repair=fp32_fallback, progress=progress
-        )
+        written = export_tflite(loaded, out, samples, origin, precision=wanted, acceptance=acceptance, progress=progress)
     else:
-        written = export_precision(loaded, out, wanted, samples, origin, min_cosine=min_cosine, repair=fp32_fallback, progress=progress)
+        written = export_precision(loaded, out, wanted, samples, origin, acceptance, progress)
     said = []
     for name, reason in written.kept.items():
         where = f", on processor {written.moved[name]}" if name in written.moved else ""

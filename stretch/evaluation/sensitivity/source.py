@@ -37,6 +37,7 @@ from stretch.planning.plan import PlanningProblem
 from stretch.planning.search.space import DesignSpace
 from stretch.transform import BranchedModel, build
 from stretch.transform.calibrate import MIN_IMAGES, calibrate
+from stretch.transform.calibrate.split import Images
 from stretch.transform.refine import fingerprint
 
 # Ways and designs of a space to be measured: some of each segment's, and whole designs at random.
@@ -70,7 +71,7 @@ def trials(space: DesignSpace, number: int) -> list[Trial]:
     for first, groups in sorted(_stretched_options(space), key=lambda one: one[1][0].span):
         for place, trial in enumerate(_different(space, first, groups, number)):
             rounds[place].append(trial)
-    return [trial for some in rounds for trial in some]
+    return [trial for round_trials in rounds for trial in round_trials]
 
 
 def _stretched_options(space: DesignSpace) -> Iterator[tuple[int, list[SegmentOptions]]]:
@@ -297,19 +298,16 @@ def sensitivity_of(
     captured: Captured,
     device: DeviceProfile,
     config: PlanConfig,
-    fitted: Sequence[torch.Tensor],
-    held_back: Sequence[torch.Tensor],
+    images: Images,
     budget_s: float = BUDGET_S,
     progress: Progress = silent,
-    synthetic: Sequence[torch.Tensor] = (),
 ) -> Sensitivity:
     """Measure the loss of a network for single replaced segments, and fit a predictor to it.
 
     A share of the images is looked at (`FITTED`, `HELD_BACK`, less where they would take much memory), spread over all.
 
     Args:
-        fitted: Batches of unlabelled images to calibrate with, (n, channels, height, width).
-        synthetic: Batches made from the network itself, likewise: they fill up what is missing of `FITTED`.
+        images: Images to calibrate with and to compare on; synthetic ones fill the former up to `FITTED`.
     """
     if len(captured.graph.inputs) > 1 or len(captured.graph.outputs) > 1:
         raise UsageError(
@@ -323,15 +321,15 @@ def sensitivity_of(
     space = request.stage_space(merged=checked.merge != "never" and not checked.meet)
     image_bytes = 4 * sum(prod(captured.graph.by_name[stage.start].shape) for stage in request.stages)
     most = max(MIN_IMAGES, MOST_BYTES // image_bytes // 2)
-    ours, theirs = _subset(fitted, min(FITTED, most)), _subset(held_back, min(HELD_BACK, most))
-    missing = min(FITTED, most) - sum(map(len, ours))
-    ours += _subset(synthetic, missing) if synthetic and missing else []
-    measurement = measure(captured, space, ours, theirs, budget_s, progress)
+    fitted, held_back = _subset(images.fitted, min(FITTED, most)), _subset(images.held_back, min(HELD_BACK, most))
+    missing = min(FITTED, most) - sum(map(len, fitted))
+    fitted += _subset(images.synthetic, missing) if images.synthetic and missing else []
+    measurement = measure(captured, space, fitted, held_back, budget_s, progress)
     on = MeasuredOn(
         weights=fingerprint(captured.tensors),
-        images=sum(map(len, ours)),
-        held_back=sum(map(len, theirs)),
-        pictures=fingerprint({f"{number:06d}": batch for number, batch in enumerate([*ours, *theirs])}),
+        images=sum(map(len, fitted)),
+        held_back=sum(map(len, held_back)),
+        pictures=fingerprint({f"{number:06d}": batch for number, batch in enumerate([*fitted, *held_back])}),
         device=device.id,
         processors=checked.processors,
         version=__version__,

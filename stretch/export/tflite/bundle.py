@@ -23,8 +23,7 @@ from scheduler.delegates.base import Compiled
 from scheduler.delegates.litert import INSTALL, LiteRtDelegate
 from scheduler.formats.tflite import MAX_FACTORS
 from scheduler.progress import Progress, silent
-from stretch.export.precision import MIN_COSINE as QUANTISED_MIN_COSINE
-from stretch.export.precision import PrecisionExport, export_precision, worst_image_loss
+from stretch.export.precision import DEFAULT_ACCEPTANCE, Acceptance, PrecisionExport, export_precision, worst_image_loss
 from stretch.export.quantize.replay import Loss, Run, as_tuple, least_snr_db, loss, replay, runner
 from stretch.export.staging import check_target, copy_files, file_entry, stage_folder, write_manifest
 from stretch.export.tflite.source import read_source
@@ -278,8 +277,7 @@ def export_tflite(
     images_source: str,
     *,
     precision: Mapping[str, str] | None = None,
-    min_cosine: float = QUANTISED_MIN_COSINE,
-    repair: bool = False,
+    acceptance: Acceptance = DEFAULT_ACCEPTANCE,
     progress: Progress = silent,
 ) -> PrecisionExport:
     """Write a copy of a bundle that adds a TFLite file to its ONNX files.
@@ -291,8 +289,6 @@ def export_tflite(
 
     Args:
         precision: ``fp32``, ``fp16`` or ``int8`` by processor, for an fp32 bundle; None for the bundle's precisions.
-        min_cosine: Minimum cosine with fp32, see `stretch.export.precision.export_precision`.
-        repair: Keep subgraphs below it in fp32 instead of failing.
     """
     if problem := LiteRtDelegate.unavailable():
         raise MissingBackendError(f"a TFLite file is compared with its ONNX files when it is written, and {problem}", INSTALL)
@@ -302,9 +298,7 @@ def export_tflite(
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as temporary:
         if precision and set(precision.values()) != {"fp32"}:
             source = Path(temporary) / "lower"
-            lowered = export_precision(
-                bundle, source, precision, images, images_source, min_cosine=min_cosine, repair=repair, progress=progress
-            )
+            lowered = export_precision(bundle, source, precision, images, images_source, acceptance, progress)
             bundle, kept, moved = Bundle(source, lowered.manifest), lowered.kept, lowered.moved
         manifest, content = bundle.manifest, write_tflite(bundle, progress=progress)
         with stage_folder(out) as folder:

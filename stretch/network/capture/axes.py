@@ -126,8 +126,8 @@ def _part(maps: Maps, value: AtenValue, order: Sequence[int]) -> _AttentionOpera
 def _require_same_factors(a: Sequence[Axis], b: Sequence[Axis]) -> None:
     """Leading axes of two parts run over the same."""
     require_that(len(a) == len(b))
-    for mine, theirs in zip(a, b, strict=True):
-        require_that(all(x.of == y.of for x, y in common_factors(mine, theirs)))
+    for left, right in zip(a, b, strict=True):
+        require_that(all(x.of == y.of for x, y in common_factors(left, right)))
 
 
 def _attention(maps: Maps, call: AtenCall, parts: Sequence[_AttentionOperand], scores: Scores) -> tuple[str, Axes]:
@@ -294,7 +294,8 @@ def _second_product(
 ) -> AtenValue:
     """The product of the shares with values."""
     flat, named = "tensors" in call.arguments, _factors(call)
-    nodes: list[Any] = list(call.node.args[1] if flat else call.node.args[:2])  # type: ignore[arg-type]
+    args: tuple[Any, ...] = call.node.args
+    nodes = list(args[1] if flat else args[:2])
     require_that(before in nodes)
     at = nodes.index(before)
     values = list(call.arguments["tensors"]) if flat else [call.arguments[name] for name in named]
@@ -303,21 +304,21 @@ def _second_product(
         AtenCall(call.node, {**call.arguments, **({"tensors": values} if flat else dict(zip(named, values, strict=True)))}, call.shapes)
     )
     value = operands[1 - at]
-    mine, theirs = (product.first, product.second) if at == 0 else (product.second, product.first)
+    score_letters, value_letters = (product.first, product.second) if at == 0 else (product.second, product.first)
     require_that(bool(value.op))
     # the softmax says which side is looked at
     query, key = sides if scores.softened == "key" else (sides[1], sides[0])
     request = "query" if scores.softened == "key" else "key"
-    seen = scores.axes.permute([mine.index(x) for x in product.leading + product.only_in(mine) + product.contracted]).axes
+    seen = scores.axes.permute([score_letters.index(x) for x in product.leading + product.only_in(score_letters) + product.contracted]).axes
     asks, asked = [{factor.of for factor in axis} for axis in seen[-2:]]
     require_that(asked == {scores.softened} and (asks == {request} or (not asks and query.tokens == 1)))
-    looked = _part(maps, value, [theirs.index(x) for x in product.leading + product.contracted + product.only_in(theirs)])
+    looked = _part(maps, value, [value_letters.index(x) for x in product.leading + product.contracted + product.only_in(value_letters)])
     require_that(Axes(seen[:-2]).sort_factors().axes == seen[:-2])
     _require_same_factors(seen[:-2], looked.leading)
     op, axes = _attention(maps, call, (query, key, looked), _permute_scores(scores, request))
     # leading axes of the second product may be merged otherwise than those of the first
     again = Axes((*seen[:-2], *axes.axes[-2:])).sort_factors()
-    letters = product.leading + product.only_in(mine) + product.only_in(theirs)
+    letters = product.leading + product.only_in(score_letters) + product.only_in(value_letters)
     return maps.value(op, again.permute([letters.index(x) for x in product.out]).merge(), value)
 
 
@@ -422,10 +423,10 @@ def _sampled(maps: Maps, x: AtenValue, dim: int, start: int, size: int, step: in
     op, axes, places = _image(maps, x)
     require_that(dim in places)
     down = len(places) == 2 and dim == places[0]
-    there, stop = maps.ops[op].shape[2:], start + (size - 1) * step + 1
+    extent, stop = maps.ops[op].shape[2:], start + (size - 1) * step + 1
     attrs: dict[str, Attr] = {
         "start": (start, 0) if down else (0, start),
-        "stop": (stop, there[1]) if down else (there[0], stop),
+        "stop": (stop, extent[1]) if down else (extent[0], stop),
         "step": (step, 1) if down else (1, step),
     }
     return _resized(maps, maps.add(f"{op}_sampled", "subsample", (op,), attrs), axes, {dim: size}, x)
@@ -473,13 +474,13 @@ def _concat(maps: Maps, call: AtenCall) -> Result:
 
 def _beside(maps: Maps, part: AtenValue, op: str, axes: Axes, dim: int) -> str:
     """The map of a tensor of which one axis runs over all channels, with its pixels where those of another map are."""
-    mine, seen = maps.gather(part)
-    here, there = maps.ops[mine].shape, maps.ops[op].shape
-    require_that(all(f.of == "channel" for f in seen.axes[dim]) and prod(f.size for f in seen.axes[dim]) == here[1])
+    gathered, seen = maps.gather(part)
+    gathered_shape, op_shape = maps.ops[gathered].shape, maps.ops[op].shape
+    require_that(all(f.of == "channel" for f in seen.axes[dim]) and prod(f.size for f in seen.axes[dim]) == gathered_shape[1])
     with suppress(Unsupported):
         return maps.align(part, op, Axes((*axes.axes[:dim], seen.axes[dim], *axes.axes[dim + 1 :])))
-    require_that(seen.drop_axis(dim).axes == axes.drop_axis(dim).axes and here[2:] == there[2:])
-    return mine
+    require_that(seen.drop_axis(dim).axes == axes.drop_axis(dim).axes and gathered_shape[2:] == op_shape[2:])
+    return gathered
 
 
 @_rule("linear")
@@ -586,9 +587,9 @@ def _met(maps: Maps, value: AtenValue, op: str, axes: Axes, out: Shape) -> str |
         return maps.align(value, op, axes)
     current, seen_axes = maps.gather(value)
     padded = (*[()] * (len(axes.axes) - len(seen_axes.axes)), *seen_axes.axes)
-    require_that(all(not mine or mine == theirs for mine, theirs in zip(padded, axes.axes, strict=True)))
-    there, here = maps.ops[current].shape, maps.ops[op].shape
-    require_that(there[1] in (1, here[1]) and there[2:] in ((1, 1), here[2:]))
+    require_that(all(not factor or factor == expected for factor, expected in zip(padded, axes.axes, strict=True)))
+    read_shape, op_shape = maps.ops[current].shape, maps.ops[op].shape
+    require_that(read_shape[1] in (1, op_shape[1]) and read_shape[2:] in ((1, 1), op_shape[2:]))
     return current
 
 

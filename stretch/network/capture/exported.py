@@ -9,7 +9,7 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -176,11 +176,11 @@ class AtenLowering:
         op = self._ops[value.op]
         if op.shape == value.shape:
             return op.name
-        known = self._views.get((op.name, value.shape))
-        if known is None:
-            known = self._views[op.name, value.shape] = self._free_name(f"{op.name}_view")
-            self._ops[known] = Op(known, "view", (op.name,), {"shape": value.shape}, value.shape)
-        return known
+        view = self._views.get((op.name, value.shape))
+        if view is None:
+            view = self._views[op.name, value.shape] = self._free_name(f"{op.name}_view")
+            self._ops[view] = Op(view, "view", (op.name,), {"shape": value.shape}, value.shape)
+        return view
 
     def _call_arguments(self, node: fx.Node) -> dict[str, Any]:
         """The node's arguments by name, those left out at their defaults, values in place of nodes."""
@@ -192,9 +192,9 @@ class AtenLowering:
             for i, argument in enumerate(schema.arguments):
                 default = argument.default_value if argument.has_default_value() else None
                 named[argument.name] = node.args[i] if i < len(node.args) else node.kwargs.get(argument.name, default)
-        known = {key: fx.node.map_aggregate(item, self._to_values) for key, item in named.items()}
+        mapped = {key: fx.node.map_aggregate(item, self._to_values) for key, item in named.items()}
         # joined to others, a tensor without elements adds nothing
-        return {key: _drop_empty_lists(item) if isinstance(item, list) else item for key, item in known.items()}
+        return {key: _drop_empty_lists(item) if isinstance(item, list) else item for key, item in mapped.items()}
 
     def _to_values(self, item: Any) -> Any:
         return self._values.get(self._source(item)) if isinstance(item, fx.Node) else item
@@ -222,7 +222,7 @@ class AtenLowering:
         preferred = path if path and path not in self._ops and path not in taken else f"{path}_{node.name}".strip("_")
         return self._free_name(preferred, taken)
 
-    def _free_name(self, preferred: str, taken: set[str] = frozenset()) -> str:  # type: ignore[assignment]
+    def _free_name(self, preferred: str, taken: Container[str] = ()) -> str:
         if hasattr(nn.Module, preferred):
             preferred = f"{preferred}_"
         return unique_name(preferred, lambda name: name in self._ops or name in taken)
@@ -263,9 +263,9 @@ def inline(program: torch.export.ExportedProgram) -> None:
 def _replace(graph: fx.Graph, call: fx.Node, part: fx.Graph, arguments: tuple[Any, ...]) -> None:
     """The nodes of a graph in place of its call."""
     arriving = [node for node in part.nodes if node.op == "placeholder"]
-    known: dict[fx.Node, Any] = dict(zip(arriving, arguments, strict=True))
+    copies: dict[fx.Node, Any] = dict(zip(arriving, arguments, strict=True))
     with graph.inserting_before(call):
-        results: Any = graph.graph_copy(part, known)
+        results: Any = graph.graph_copy(part, copies)
     for reader in list(call.users):
         reader.replace_all_uses_with(results[reader.args[1]])
         graph.erase_node(reader)
@@ -345,13 +345,13 @@ def _writes_into_view(node: fx.Node) -> bool:
 
 def _export_error(module: nn.Module, inputs: Inputs, device: torch.device | str, name: str, error: Exception) -> StretchError:
     """Message for a network that cannot be exported: whether its inputs are to blame, or the network."""
-    said = first_line(error)
+    reason = first_line(error)
     if str(device) != "meta":
         try:
             check_input(module, inputs, name, device)
         except UsageError as rejected:
             return rejected
     return ExportFailure(
-        f"`{name}` cannot be exported by torch.export: {said}",
+        f"`{name}` cannot be exported by torch.export: {reason}",
         "its forward must not branch on tensor values; give a factory of the part without that as `module:factory`",
     )

@@ -188,11 +188,11 @@ def output_structure(graph: OpGraph) -> OutputStructure:
 
 def rename_outputs(output: Any, seen: Any, named: Callable[[torch.Tensor], str | None]) -> OutputStructure:
     """Return a network's results, with a `Result` in place of each tensor that depends on its inputs."""
-    there, known = list(walk_leaves(output)), [leaf for _, leaf in leaves(seen)]
-    if [isinstance(leaf, torch.Tensor) for _, leaf in there] != [isinstance(leaf, torch.Tensor) for leaf in known]:
+    output_leaves, seen_leaves = list(walk_leaves(output)), [leaf for _, leaf in leaves(seen)]
+    if [isinstance(leaf, torch.Tensor) for _, leaf in output_leaves] != [isinstance(leaf, torch.Tensor) for leaf in seen_leaves]:
         raise UnsupportedNode("it has another form where it is captured")
     built = []
-    for (key, leaf), tensor in zip(there, known, strict=True):
+    for (key, leaf), tensor in zip(output_leaves, seen_leaves, strict=True):
         name = named(tensor) if isinstance(tensor, torch.Tensor) else None
         built.append(Result(name, key) if name is not None else leaf.detach() if isinstance(leaf, torch.Tensor) else leaf)
     return OutputStructure(rebuild(output, iter(built)))
@@ -223,14 +223,14 @@ def unused_inputs(returned: OutputStructure, inputs: Sequence[str]) -> list[str]
     whole = [result.key for result in returned.results if not result.dtype.is_floating_point]
     outcome = []
     if whole:
-        what = ", ".join(f"`{key}`" for key in whole)
-        outcome.append(f"{what} of the network's results is of whole numbers: the module returns it so, bundles give it as float32")
+        names = ", ".join(f"`{key}`" for key in whole)
+        outcome.append(f"{names} of the network's results is of whole numbers: the module returns it so, bundles give it as float32")
     if fixed:
-        what = ", ".join(f"`{key}`" for key in fixed)
-        outcome.append(f"{what} of what the network returns does not depend on its input: the module returns it, bundles leave it out")
+        names = ", ".join(f"`{key}`" for key in fixed)
+        outcome.append(f"{names} of what the network returns does not depend on its input: the module returns it, bundles leave it out")
     if passed:
-        what = ", ".join(f"`{key}`" for key in passed)
-        outcome.append(f"{what} of the network's results is its unchanged input: the module returns it, bundles leave it out")
+        names = ", ".join(f"`{key}`" for key in passed)
+        outcome.append(f"{names} of the network's results is its unchanged input: the module returns it, bundles leave it out")
     return outcome
 
 
@@ -246,10 +246,10 @@ def reachable(ops: Sequence[Op], outputs: Sequence[str]) -> list[Op]:
 def named_outputs(output: Any, returned: OutputStructure) -> list[tuple[str, torch.Tensor]]:
     """The tensors that a network returned, as operators compute them, each with its operator's name; none where it is of another form."""
     named = [leaf for _, leaf in leaves(returned.template)]
-    there = [leaf for _, leaf in leaves(output)]
-    if len(named) != len(there):
+    output_leaves = [leaf for _, leaf in leaves(output)]
+    if len(named) != len(output_leaves):
         return []
-    held = [(a, b) for a, b in zip(named, there, strict=True) if isinstance(a, Result) and isinstance(b, torch.Tensor)]
+    held = [(a, b) for a, b in zip(named, output_leaves, strict=True) if isinstance(a, Result) and isinstance(b, torch.Tensor)]
     return [(a.name, b if b.is_floating_point() else b.float()) for a, b in held]
 
 

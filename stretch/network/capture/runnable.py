@@ -62,9 +62,9 @@ def runnable_steps(call: AtenCall) -> LoweringResult:
     if isinstance(built, AtenValue | tuple):
         return built
     if built is not None and all(step.weights or CALLS in step.attrs for step in built if step.kind == "opaque"):
-        known = [_with_weights(call, step) for step in built]
-        if all(known):
-            return [step for step in known if step is not None]
+        steps = [_with_weights(call, step) for step in built]
+        if all(steps):
+            return [step for step in steps if step is not None]
     return [call_step(call, built)]
 
 
@@ -134,8 +134,8 @@ def _matrix(call: AtenCall, step: AtenStep) -> Weights | None:
     if call.operator == "linear":
         weight, bias = _constant(call, "weight"), _constant(call, "bias")
     else:
-        other = next((name for name in ("mat2", "other") if name in call.arguments), "")
-        constant = _constant(call, other)
+        operand = next((name for name in ("mat2", "other") if name in call.arguments), "")
+        constant = _constant(call, operand)
         weight, bias = None if constant is None else constant.t(), _constant(call, "self") if step.attrs["bias"] else None
     return _drop_none(weight=weight, bias=bias) if weight is not None and bool(step.attrs["bias"]) == (bias is not None) else None
 
@@ -190,14 +190,15 @@ def _drop_none(**weights: torch.Tensor | None) -> Weights:
 
 def _recorded_step(call: AtenCall, step: AtenStep, numbers: Sequence[int]) -> AtenStep:
     """An opaque operator with the calls of torch that compute some results of a call."""
-    schema = call.node.target._schema  # type: ignore[union-attr]
+    assert isinstance(call.node.target, torch._ops.OpOverload)
+    schema = call.node.target._schema
     name = _functional(call)
     positional = [(argument.name, argument.kwarg_only) for argument in schema.arguments]
-    known = CallRecorder()
+    recorder = CallRecorder()
     try:
-        arguments = tuple(known(call.arguments[name]) for name, only in positional if not only)
+        arguments = tuple(recorder(call.arguments[name]) for name, only in positional if not only)
         options = {
-            key: known(call.arguments[key])
+            key: recorder(call.arguments[key])
             for key, only in positional
             if only and key not in _PLACEMENT_ARGUMENTS and call.arguments[key] is not None
         }
@@ -205,7 +206,7 @@ def _recorded_step(call: AtenCall, step: AtenStep, numbers: Sequence[int]) -> At
         raise UnsupportedNode(f"its argument {error}") from error
     if len(numbers) == 1:
         attrs = {**step.attrs, "shape": call.shapes[numbers[0]]}
-        return known.step(attrs, [Call(name, arguments, options, numbers[0])], _result_type(call, numbers[0]))
+        return recorder.step(attrs, [Call(name, arguments, options, numbers[0])], _result_type(call, numbers[0]))
     calls, rows = [Call(name, arguments, options)], []
     for number in numbers:
         of = {"call": 0, "result": number}
@@ -215,7 +216,7 @@ def _recorded_step(call: AtenCall, step: AtenStep, numbers: Sequence[int]) -> At
         calls.append(Call("reshape.default", (of, [1, prod(call.shapes[number])])))
         rows.append({"call": len(calls) - 1})
     calls.append(Call("cat.default", (rows, 1)))
-    return known.step({**step.attrs, "shape": (1, sum(prod(call.shapes[number]) for number in numbers))}, calls)
+    return recorder.step({**step.attrs, "shape": (1, sum(prod(call.shapes[number]) for number in numbers))}, calls)
 
 
 def _functional(call: AtenCall) -> str:
@@ -232,10 +233,10 @@ def _functional(call: AtenCall) -> str:
 
 def _call_operator(variant: str, kernel: str, out: Shape, operator: str, *arguments: Any, **options: Any) -> AtenStep:
     """An opaque operator of one call that the network does not have as such; without a `dtype` it moves elements, whatever they are."""
-    known, to = CallRecorder(), options.get("dtype", torch.float32)
+    recorder, to = CallRecorder(), options.get("dtype", torch.float32)
     given = [with_storage_dtype(argument) if isinstance(argument, AtenValue) and not options else argument for argument in arguments]
-    call = Call(operator, tuple(map(known, given)), {key: known(option) for key, option in options.items()})
-    return known.step(over_elements(out, kernel, variant), [call], to)
+    call = Call(operator, tuple(map(recorder, given)), {key: recorder(option) for key, option in options.items()})
+    return recorder.step(over_elements(out, kernel, variant), [call], to)
 
 
 def _permute(call: AtenCall) -> LoweringResult:
@@ -319,18 +320,18 @@ def _attention(call: AtenCall) -> LoweringResult:
     scores = (*call.out[:-1], right)
     product = attributes(scores, "matmul", "matmul", (inner, right, batch, 1, left))
     scale = call.arguments.get("scale")
-    known = CallRecorder()
+    recorder = CallRecorder()
     calls = (
-        Call("mul.Scalar", (known(query), float(inner**-0.5 if scale is None else scale))),
-        Call("transpose.int", (known(key), -2, -1)),
+        Call("mul.Scalar", (recorder(query), float(inner**-0.5 if scale is None else scale))),
+        Call("transpose.int", (recorder(key), -2, -1)),
         Call("matmul.default", ({"call": 0}, {"call": 1})),
     )
-    steps = [known.step(product, calls)]
+    steps = [recorder.step(product, calls)]
     if isinstance(mask, AtenValue):
-        steps.append(_following_step(scores, "elementwise", "add", lambda known, x: [Call("add.Tensor", (x, known(mask)))]))
-    steps.append(_following_step(scores, "elementwise", "softmax", lambda known, x: [Call("softmax.int", (x, -1))]))
+        steps.append(_following_step(scores, "elementwise", "add", lambda recorder, x: [Call("add.Tensor", (x, recorder(mask)))]))
+    steps.append(_following_step(scores, "elementwise", "softmax", lambda recorder, x: [Call("softmax.int", (x, -1))]))
     second = attributes(call.out, "matmul", "matmul", (right, value.shape[-1], batch, 1, left))
-    steps.append(_following_step(scores, "matmul", "matmul", lambda known, x: [Call("matmul.default", (x, known(value)))], second))
+    steps.append(_following_step(scores, "matmul", "matmul", lambda recorder, x: [Call("matmul.default", (x, recorder(value)))], second))
     return steps
 
 
@@ -339,9 +340,9 @@ def _following_step(
 ) -> AtenStep:
     """An opaque operator that reads, before anything else, the one before it in a chain."""
     before = AtenValue("-", reads, dtype=torch.float32)
-    known = CallRecorder()
-    x = known(before)
-    step = known.step(attrs or over_elements(reads, kernel, variant), calls(known, x))
+    recorder = CallRecorder()
+    x = recorder(before)
+    step = recorder.step(attrs or over_elements(reads, kernel, variant), calls(recorder, x))
     return replace(step, reads=step.reads[1:])
 
 
@@ -367,8 +368,8 @@ def _quotient(call: AtenCall) -> LoweringResult:
 
 def _with_product(call: AtenCall) -> LoweringResult:
     """A tensor times a factor a channel plus an offset a channel."""
-    offset, one, other = (call.arguments[name] for name in ("self", "tensor1", "tensor2"))
-    x, factor = (one, other) if one.op else (other, one)
+    offset, first, second = (call.arguments[name] for name in ("self", "tensor1", "tensor2"))
+    x, factor = (first, second) if first.op else (second, first)
     rank, channels = len(call.out), call.out[1] if len(call.out) > 1 else 0
     fits = [not value.op and value.tensor is not None and value.shape == (1, channels, *[1] * (rank - 2)) for value in (factor, offset)]
     if call.arguments.get("value", 1) != 1 or not x.op or x.shape != call.out or not all(fits) or not _is_floating_point(call) or rank != 4:
@@ -597,9 +598,9 @@ def _output_structure(output: Any, results: Sequence[str | None], name: str) -> 
 def _tensors(program: torch.export.ExportedProgram) -> dict[str, torch.Tensor]:
     """Parameters, buffers and constants by the names of their nodes."""
     signature = program.graph_signature
-    there: dict[str, Any] = {**program.constants, **program.state_dict}
+    stored: dict[str, Any] = {**program.constants, **program.state_dict}
     named = signature.inputs_to_parameters | signature.inputs_to_buffers | signature.inputs_to_lifted_tensor_constants
-    return {node: there[name] for node, name in named.items() if isinstance(there.get(name), torch.Tensor)}
+    return {node: stored[name] for node, name in named.items() if isinstance(stored.get(name), torch.Tensor)}
 
 
 def _check(captured: Captured, inputs: Inputs, want: Any) -> None:

@@ -402,8 +402,8 @@ def _copied_weights_warning(path: Path, network: fx.GraphModule) -> list[str]:
 
 def _input_warnings(path: Path, ends: Sequence[End]) -> list[str]:
     """Return warnings about inputs that are renamed or converted to floats."""
-    other = [f"`{_cut(end.name)}` is `{end.argument}`" for end in ends if end.name != end.argument]
-    rows = [f"inputs of {path} have other names here: {', '.join(other)}"] if other and len(ends) > 1 else []
+    renamed = [f"`{_cut(end.name)}` is `{end.argument}`" for end in ends if end.name != end.argument]
+    rows = [f"inputs of {path} have other names here: {', '.join(renamed)}"] if renamed and len(ends) > 1 else []
     return rows + [
         f"the input `{_cut(end.name)}` of {path} is of type {end.kind} and becomes reals at once: here it is of reals"
         for end in ends

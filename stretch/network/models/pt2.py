@@ -58,7 +58,7 @@ def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.
             _evaluate(node)
             _as_layer(network, node)
     specs_of = [spec.arg for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
-    told = [getattr(arg, "value", None) for arg in specs_of]
+    numbers = [getattr(arg, "value", None) for arg in specs_of]
     (output,) = graph.find_nodes(op="output")
     output.args = (pytree.tree_unflatten(output.args[0], program.call_spec.out_spec),)
     graph.set_codegen(fx.graph.CodeGen())
@@ -67,7 +67,7 @@ def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.
         tuple(SourceTensor(key, key, ()) for key, _ in walk_leaves(output.args[0])),
         "fp16" if any(parameter.dtype in HALF for parameter in program.state_dict.values()) else "fp32",
     )
-    return finish_network(path, fx.GraphModule(network, graph, "Network").float().eval(), shapes, ends, [], _Archive(own, numbers=told))
+    return finish_network(path, fx.GraphModule(network, graph, "Network").float().eval(), shapes, ends, [], _Archive(own, numbers=numbers))
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def _as_layer(network: fx.GraphModule, node: fx.Node) -> None:
     if not home or "weight" not in stored or any(str(item.target) != f"{home}.{key}" for key, item in stored.items()):
         return
     tensors = {key: attrgetter(str(item.target))(network) for key, item in stored.items()}
-    layer = _layer(node.target._overloadpacket.__name__, values, tensors["weight"], node)  # type: ignore[union-attr]
+    layer = _layer(schema.name.rpartition(":")[2], values, tensors["weight"])
     current = network.get_submodule(home)
     if layer is None or type(current) not in (nn.Module, type(layer)) or repr(current) not in ("Module()", repr(layer)):
         return
@@ -177,7 +177,7 @@ def _as_layer(network: fx.GraphModule, node: fx.Node) -> None:
     node.graph.erase_node(node)
 
 
-def _layer(name: str, values: dict[str, Any], weight: torch.Tensor, node: fx.Node) -> nn.Module | None:
+def _layer(name: str, values: dict[str, Any], weight: torch.Tensor) -> nn.Module | None:
     """A layer of torch that computes a call, with weights of its own still; None where there is none."""
     bias = values.get("bias") is not None
     if name.startswith("conv") and name[-1] == "d":
@@ -185,14 +185,14 @@ def _layer(name: str, values: dict[str, Any], weight: torch.Tensor, node: fx.Nod
         options = {key: item[0] if isinstance(item, Sequence) and len(item) == 1 else item for key, item in options.items()}
         first, second = (item * n for item, n in zip(weight.shape[:2], (1, values["groups"]), strict=True))
         transposed = "transpose" in name
-        make = getattr(nn, f"Conv{'Transpose' if transposed else ''}{name[-2:]}")
+        make: Callable[..., nn.Module] = getattr(nn, f"Conv{'Transpose' if transposed else ''}{name[-2:]}")
         channels = (first, second) if transposed else (second, first)
-        return make(*channels, tuple(weight.shape[2:]), bias=bias, device="meta", **options)  # type: ignore[no-any-return]
+        return make(*channels, tuple(weight.shape[2:]), bias=bias, device="meta", **options)
     match name:
         case "linear":
             return nn.Linear(weight.shape[1], weight.shape[0], bias, device="meta")
         case "batch_norm" if bias and values["running_mean"] is not None:
-            rank = node.args[0].meta["val"].dim()  # type: ignore[union-attr]
+            rank = values["input"].meta["val"].dim()
             return _BATCH_NORMS[rank](len(weight), float(values["eps"]), float(values["momentum"]))
         case "layer_norm":
             return nn.LayerNorm(list(values["normalized_shape"]), float(values["eps"]), bias=bias, device="meta")

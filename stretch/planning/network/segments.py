@@ -40,6 +40,7 @@ def memoised(function: C) -> C:
             known[key] = function(owner, *key)
         return known[key]
 
+    # which takes what `function` takes
     return call  # type: ignore[return-value]
 
 

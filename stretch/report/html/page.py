@@ -344,8 +344,8 @@ def _group_whole_segments(run: "Sequence[SegmentAnswer]", processors: list[str])
     )
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 #: Packages whose versions a page states where they are installed.
@@ -457,7 +457,7 @@ def write_page(page: Page, path: Path) -> None:
 
 def _provenance() -> list[tuple[str, str]]:
     """Date and versions of a page."""
-    versions = [f"{name} {known}" for name in _PACKAGES if (known := version(name))]
+    versions = [f"{name} {installed}" for name in _PACKAGES if (installed := version(name))]
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
     return [
         ("made", now),

@@ -493,7 +493,7 @@ def emit(
         sources, how, model = branched_sources(networks.original.graph, networks.model), " in branches", networks.model
         name, segments = bundle.manifest.model.name, len(networks.model.design.segments)
     else:
-        network = read_network(source, shape, weights=weights, seed=seed, trust_code=trust_code, portable=True)
+        network = read_network(source, shape, weights=weights, seed=seed, trust_code=trust_code).portable
         sources, how, model = captured_sources(network.captured), "", network.captured.module
         name, segments, warnings = network.graph.name, 1, list(network.loaded.warnings)
     files, error = write_package(folder, sources, model, f"{sources.name}{how}, written by nn-stretch.")

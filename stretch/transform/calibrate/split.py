@@ -1,7 +1,7 @@
-"""Which images fits look at, and which the choice between fits."""
+"""Which images fits look at, and which are held back from them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -50,3 +50,21 @@ def divide(images: Sequence[torch.Tensor], largest: int, synthetic: Sequence[tor
     chosen = F.pad(chosen, (len(together) - len(chosen), 0))
     fitted, held = (list(together[mask].split(size)) for mask in (~chosen, chosen))
     return fitted + held, Split(len(fitted), int((~chosen).sum()))
+
+
+@dataclass(frozen=True)
+class Images:
+    """Unlabelled images of a folder."""
+
+    fitted: list[torch.Tensor]  # Batches that calibration looks at, (n, channels, height, width).
+    held_back: list[torch.Tensor] = field(default_factory=list)  # Batches of others, for comparing; empty where there are too few images.
+    repeated: int = 0  # Images of the folder that were left out because they are the same as others.
+    fingerprints: tuple[str, ...] = ()  # Of the images that calibration looks at.
+    synthetic: list[torch.Tensor] = field(default_factory=list)  # Batches made from the network itself, which it is fitted to besides.
+
+    @property
+    def warnings(self) -> list[str]:
+        """Warnings about the images."""
+        if not self.repeated:
+            return []
+        return [f"{self.repeated} of the images are the same as others and were left out: none may be both calibrated with and compared on"]

@@ -20,7 +20,7 @@ from stretch.api.arguments import copy_module, full_shape, preserve_random_state
 from stretch.api.refining import CHECKPOINT, checkpoint_folder, refine_bundle
 from stretch.export.bundle import BundleFacts, export_bundle
 from stretch.export.lowering import read_ranges, scales_of
-from stretch.export.precision import export_precision
+from stretch.export.precision import Acceptance, export_precision
 from stretch.network.capture import capture
 from stretch.transform import build
 from stretch.transform import refine as checkpoints
@@ -143,7 +143,7 @@ def test_network_whose_outputs_are_no_classes_is_judged_by_their_error(tmp_path,
     captured = maps()
     design = cpu_and("gpu", captured.graph, "sum")
     assert any(len(part.branches) > 1 for part in design.segments)
-    export_bundle(tmp_path / "b", captured, build(captured, design), None, BundleFacts("mi9", False, "random"), "0.1.0")
+    export_bundle(tmp_path / "b", captured, build(captured, design), None, BundleFacts("mi9", False, "random"))
     answer = refine_bundle(tmp_path / "b", images, **ASKED)
     assert (answer.agreement.before, answer.agreement.after, answer.agreement.low) == (None, None, None)
     assert answer.agreement.error_after <= answer.agreement.error_before
@@ -155,13 +155,13 @@ def test_int8_files_have_the_ranges_that_the_last_steps_saw(tmp_path, images):
     """Whatever images they are exported with later."""
     captured = maps()
     model, precision = build(captured, cpu_and("gpu", captured.graph, "sum")), {"cpu": "int8", "gpu": "fp32"}
-    export_bundle(tmp_path / "b", captured, model, None, BundleFacts("mi9", False, "random", precision=precision), "0.1.0")
+    export_bundle(tmp_path / "b", captured, model, None, BundleFacts("mi9", False, "random", precision=precision))
     answer = refine_bundle(tmp_path / "b", images, **(ASKED | {"steps": 20}))
     assert answer.kept == "refined"
     assert answer.refinement.rounded_after <= answer.refinement.rounded_before
     bundle = load_bundle(tmp_path / "b")
     noise = [np.random.default_rng(5).standard_normal((1, 3, 32, 32)).astype(np.float32)]
-    export_precision(bundle, tmp_path / "int8", precision, noise, "noise", min_cosine=0.1)
+    export_precision(bundle, tmp_path / "int8", precision, noise, "noise", Acceptance(0.1))
     lowered = load_bundle(tmp_path / "int8")
     for sub in bundle.manifest.subgraphs:
         if sub.processor == "cpu":

@@ -18,7 +18,7 @@ from scheduler.runtime.session import Session
 from stretch.evaluation.agreement import compare, share_of
 from stretch.evaluation.files import measure_files
 from stretch.evaluation.measure import evaluate, find_images
-from stretch.export.precision import export_precision
+from stretch.export.precision import Acceptance, export_precision
 from stretch.export.quantize.images import synthetic_images
 from stretch.network.capture import capture
 from stretch.network.capture.results import tensors
@@ -158,7 +158,7 @@ def test_what_is_measured_is_what_the_exported_bundle_gives(tmp_path):
     agreement = measure_files(bundle, lambda x: original(x) + 1, FITTED, OTHERS).agreement
     assert agreement.precisions == {name: (current,) for name, current in precision.items()}
     assert agreement.delegates == dict.fromkeys(precision, "cpu")
-    export_precision(bundle, tmp_path / "lower", precision, FITTED, "synthetic", min_cosine=0.5)
+    export_precision(bundle, tmp_path / "lower", precision, FITTED, "synthetic", Acceptance(0.5))
     bundle = load_bundle(tmp_path / "lower")
     with Session(bundle, dict.fromkeys(precision, "cpu0")) as session:
         got = [session.run(x) for x in OTHERS]

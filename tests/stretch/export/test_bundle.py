@@ -1,6 +1,7 @@
 """A bundle is written whole, its files compute torch's results, its manifest describes it, and other weights change nothing else."""
 
 import json
+from dataclasses import replace
 from functools import partial
 
 import msgspec
@@ -59,7 +60,7 @@ FACTS = BundleFacts(
 def test_bundle_runs_in_the_scheduler_as_the_module_does_in_torch(captured, tmp_path, name, join):
     result = captured(name)
     model = build(result, cpu_and("gpu", result.graph, join))
-    manifest = export_bundle(tmp_path / "b", result, model, build(result, identity_design(result.graph)), FACTS, "0.1.0")
+    manifest = export_bundle(tmp_path / "b", result, model, build(result, identity_design(result.graph)), FACTS)
     assert manifest.checks["max_error"] <= 1e-4
     bundle = load_bundle(tmp_path / "b", check_hashes=True)
     assert {s.processor for s in bundle.manifest.subgraphs} == {"cpu", "gpu"}
@@ -71,7 +72,7 @@ def test_bundle_runs_in_the_scheduler_as_the_module_does_in_torch(captured, tmp_
 @pytest.mark.slow
 def test_manifest_tells_what_the_planner_knew(captured, tmp_path):
     result = captured("tiny_resnet")
-    export_bundle(tmp_path / "b", result, build(result, cpu_and("gpu", result.graph, "sum")), None, FACTS, "0.1.0")
+    export_bundle(tmp_path / "b", result, build(result, cpu_and("gpu", result.graph, "sum")), None, FACTS)
     raw = json.loads((tmp_path / "b" / "bundle.json").read_text())
     assert raw["weights"]["source"] == "random"
     assert raw["predicted"] == {"makespan_ms": 1.0}
@@ -85,7 +86,7 @@ def test_manifest_tells_what_the_planner_knew(captured, tmp_path):
 def test_same_model_is_exported_to_the_same_bytes(captured, tmp_path):
     result = captured("tiny_resnet")
     design = cpu_and("gpu", result.graph, "project")
-    first, second = (export_bundle(tmp_path / name, result, build(result, design), None, FACTS, "0.1.0") for name in ("a", "b"))
+    first, second = (export_bundle(tmp_path / name, result, build(result, design), None, FACTS) for name in ("a", "b"))
     assert first.files == second.files
 
 
@@ -103,7 +104,7 @@ def rows_of_two(graph):
 @pytest.mark.slow
 def test_band_reads_the_rows_that_the_manifest_states_and_begins_with_no_cut(captured, tmp_path):
     result = captured("tiny_resnet")
-    manifest = export_bundle(tmp_path / "b", result, build(result, rows_of_two(result.graph)), None, FACTS, "0.1.0", controls=False)
+    manifest = export_bundle(tmp_path / "b", result, build(result, rows_of_two(result.graph)), None, replace(FACTS, controls=False))
     shapes = {tensor.name: tensor.shape for tensor in manifest.tensors}
     bands = [sub for sub in manifest.subgraphs if sub.rows]
     assert {sub.processor for sub in bands} == {"cpu", "gpu"}
@@ -124,7 +125,7 @@ def test_band_reads_the_rows_that_the_manifest_states_and_begins_with_no_cut(cap
 @pytest.mark.slow
 def test_bands_that_state_other_rows_than_their_files_read_are_refused(captured, tmp_path):
     result = captured("tiny_resnet")
-    export_bundle(tmp_path / "b", result, build(result, rows_of_two(result.graph)), None, FACTS, "0.1.0", controls=False)
+    export_bundle(tmp_path / "b", result, build(result, rows_of_two(result.graph)), None, replace(FACTS, controls=False))
     raw = json.loads((tmp_path / "b" / "bundle.json").read_text())
     band = next(sub for sub in raw["subgraphs"] if sub["rows"])
     (name,) = band["rows"]
@@ -154,7 +155,7 @@ def test_stem_and_runs_of_blocks_in_scaled_copies_run_as_the_module_does_in_torc
     assert [part.name for part in design.segments if not part.whole] == list(cuts)
     model = build(result, design)
     assert capture(model, result.graph.input.shape, result.graph.name).graph == scaled_graph(result.graph, design)
-    export_bundle(tmp_path / "b", result, model, None, FACTS, "0.1.0")
+    export_bundle(tmp_path / "b", result, model, None, FACTS)
     with Session(load_bundle(tmp_path / "b", check_hashes=True)) as session:
         assert_near(session, model, result.graph.input.shape)
 
@@ -163,7 +164,7 @@ def test_stem_and_runs_of_blocks_in_scaled_copies_run_as_the_module_does_in_torc
 def exported(captured, tmp_path):
     result = captured("tiny_resnet")
     model = build(result, identity_design(result.graph))
-    manifest = export_bundle(tmp_path / "b", result, model, model, BundleFacts("pixel6", False, "random"), "0.1.0")
+    manifest = export_bundle(tmp_path / "b", result, model, model, BundleFacts("pixel6", False, "random"))
     return tmp_path / "b", manifest, result, model
 
 
@@ -186,7 +187,7 @@ def test_weights_that_blow_roundings_up_are_told_from_a_wrong_file(captured, tmp
         # sines of large numbers: two inputs that differ in the last bit give outputs that have nothing in common
         model.register_forward_hook(lambda module, value, output: torch.sin(output * 1e9))
     with pytest.raises(StretchError, match=r"is off by .* in float64: this network amplifies rounding errors"):
-        export_bundle(tmp_path / "b", result, model, None, BundleFacts("pixel6", False, "random"), "0.1.0")
+        export_bundle(tmp_path / "b", result, model, None, BundleFacts("pixel6", False, "random"))
 
 
 def cancelling(size: float) -> nn.Module:
@@ -202,7 +203,7 @@ def test_differences_that_the_order_of_float_sums_explains_are_no_fault_and_othe
     torch.manual_seed(0)
     captured = capture(cancelling(1e4).eval(), (1, 3, 24, 24), "cancelling")
     model = build(captured, identity_design(captured.graph))
-    manifest = export_bundle(tmp_path / "b", captured, model, None, BundleFacts("pixel6", False, "random"), "0.1.0")
+    manifest = export_bundle(tmp_path / "b", captured, model, None, BundleFacts("pixel6", False, "random"))
     checks = manifest.checks
     (current,) = [checks["rounding"][name] for name in manifest.outputs]
     assert TOLERANCE < checks["max_error"] <= checks["tolerance"]
@@ -325,6 +326,13 @@ def test_graph_of_several_tensors_becomes_a_file_of_several(tmp_path):
 
 
 TRAINED = WeightsInfo("trained", "otherwise")
+
+
+def trained(bundle):
+    """The bundle as one whose manifest states other weights."""
+    return replace(bundle, manifest=msgspec.structs.replace(bundle.manifest, weights=TRAINED))
+
+
 AGREEMENT = Agreement(value=0.5, low=0.2, high=0.8, top5_overlap=None, error=0.1, images=4)
 
 
@@ -334,7 +342,7 @@ def made(captured, tmp_path):
     result = captured("tiny_resnet")
     design = cpu_and("gpu", result.graph, "project")
     facts = BundleFacts("mi9", False, "random", ranges={"s1.cpu": {"x": (0.5, 3)}})
-    export_bundle(tmp_path / "b", result, build(result, design), build(result, identity_design(result.graph)), facts, "0.1.0")
+    export_bundle(tmp_path / "b", result, build(result, design), build(result, identity_design(result.graph)), facts)
     model = build(result, design)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -347,7 +355,7 @@ def test_new_bundle_computes_with_the_new_weights_and_keeps_all_else(made, tmp_p
     bundle, result, model = made
     seen = []
     manifest = export_reweighed(
-        bundle, tmp_path / "new", result, model, TRAINED, agreeing=lambda files: seen.append(files.manifest.files) or AGREEMENT
+        trained(bundle), tmp_path / "new", result, model, agreeing=lambda files: seen.append(files.manifest.files) or AGREEMENT
     )
     again = load_bundle(tmp_path / "new", check_hashes=True)
     assert msgspec.json.encode(again.manifest) == msgspec.json.encode(manifest)
@@ -377,7 +385,7 @@ def test_failure_before_the_end_leaves_what_was_there(made):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        export_reweighed(bundle, bundle.path, result, model, TRAINED, agreeing=fails)
+        export_reweighed(trained(bundle), bundle.path, result, model, agreeing=fails)
     assert tree(bundle.path.parent) == before
 
 
@@ -390,7 +398,7 @@ def test_files_made_of_the_float_ones_are_left_out(made, tmp_path):
     text["files"]["model.tflite"] = {"bytes": 18, "sha256": "0" * 64}
     text["checks"]["tflite"] = {"max_error": 0.0}
     (bundle.path / "bundle.json").write_text(json.dumps(text))
-    manifest = export_reweighed(read_bundle(bundle.path), tmp_path / "new", result, model, TRAINED, agreeing=lambda files: None)
+    manifest = export_reweighed(trained(read_bundle(bundle.path)), tmp_path / "new", result, model, agreeing=lambda files: None)
     assert manifest.tflite is None
     assert "tflite" not in manifest.checks
     assert not (tmp_path / "new" / "model.tflite").exists()

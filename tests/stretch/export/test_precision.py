@@ -22,7 +22,7 @@ from scheduler.measure.benchmark import Effort, benchmark, judge_speed
 from scheduler.runtime.sequential import TOLERANCES
 from scheduler.runtime.session import Session
 from stretch.export.lowering import LAYER_IMAGES, PrecisionLowering
-from stretch.export.precision import export_precision, planned_precision
+from stretch.export.precision import DEFAULT_ACCEPTANCE, Acceptance, export_precision, planned_precision
 from stretch.export.quantize.images import synthetic_images
 from stretch.export.quantize.replay import loss, replay, runner
 from tests.onnx_runtime import output, session
@@ -39,8 +39,8 @@ def floats(tmp_path_factory):
     return two_branches(tmp_path_factory.mktemp("floats") / "bundle", processors=("cpu", "dsp", "gpu"))
 
 
-def written(floats, out, precision=None, **options):
-    return export_precision(load_bundle(floats), out, precision or {"dsp": "int8"}, IMAGES, "synthetic", **options)
+def written(floats, out, precision=None, acceptance=DEFAULT_ACCEPTANCE):
+    return export_precision(load_bundle(floats), out, precision or {"dsp": "int8"}, IMAGES, "synthetic", acceptance)
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +164,7 @@ def test_wrong_weights_of_an_int8_subgraph_are_found_by_verify(copy):
 
 def test_loss_above_the_bound_is_refused_by_name_and_nothing_is_written(floats, tmp_path):
     with pytest.raises(InfeasibleError, match=r"subgraph `s\d\.dsp` in int8 has a cosine of .* 0\.99999999") as error:
-        written(floats, tmp_path / "out", min_cosine=0.99999999)
+        written(floats, tmp_path / "out", acceptance=Acceptance(0.99999999))
     assert "--fp32-fallback" in error.value.hint
     assert list(tmp_path.iterdir()) == []
 
@@ -197,7 +197,7 @@ def test_spoilt_subgraph_is_refused_and_repair_keeps_the_others_in_int8(floats, 
     bundle = spoilt(floats, tmp_path)
     with pytest.raises(InfeasibleError, match=r"subgraph `s1\.dsp`"):
         written(bundle, tmp_path / "out")
-    built = written(bundle, tmp_path / "out", repair=True)
+    built = written(bundle, tmp_path / "out", acceptance=Acceptance(repair=True))
     assert built.kept.keys() == {"s1.dsp"}
     assert {s.name: (s.precision, s.processor) for s in built.manifest.subgraphs if "dsp" in s.name} == {
         "s1.dsp": ("fp32", "cpu"),

@@ -1,12 +1,14 @@
 """Networks as bundles, in float and in int8, and images for them."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from hypothesis import Phase
 
 from scheduler.bundle.load import load_bundle
 from stretch.export.bundle import BundleFacts, export_bundle
-from stretch.export.precision import export_precision
+from stretch.export.precision import Acceptance, export_precision
 from stretch.planning.design.branch_design import undivided
 from stretch.transform import build
 
@@ -17,14 +19,14 @@ UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)
 
 
 def written(folder, result, design):
-    export_bundle(folder, result, build(result, design), None, FACTS, "0.1.0", controls=False)
+    export_bundle(folder, result, build(result, design), None, replace(FACTS, controls=False))
     return load_bundle(folder)
 
 
-def in_int8(bundle, images, **changes):
+def in_int8(bundle, images, *, repair=False):
     precision = {sub.processor: "int8" for sub in bundle.manifest.subgraphs}
     folder = bundle.path.parent / f"{bundle.path.name}_int8"
-    export_precision(bundle, folder, precision, images, "random", min_cosine=-1.0, **changes)
+    export_precision(bundle, folder, precision, images, "random", Acceptance(-1.0, repair))
     return load_bundle(folder)
 
 

@@ -1,5 +1,7 @@
 """Training sees the exported network: the rounded module against the exported files on ONNX Runtime, and against torch's own fake quantisation."""
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import pytest
@@ -12,7 +14,7 @@ from predictors.errors import StretchError, UsageError
 from scheduler.bundle.load import load_bundle
 from stretch.export.bundle import BundleFacts, export_bundle
 from stretch.export.lowering import RANGES, read_ranges, scales_of, stated_ranges
-from stretch.export.precision import export_precision
+from stretch.export.precision import Acceptance, export_precision
 from stretch.export.quantize.replay import replay, runner
 from stretch.network.capture import capture
 from stretch.planning.design.branch_design import BranchDesign
@@ -40,9 +42,9 @@ def written(result, module, folder):
     """The bundle that is exported from a rounded module, int8 and fp16 as it was trained, from other images than its ranges."""
     precision = {name: PRECISION[name] for name in module.model.design.processors}
     facts = BundleFacts("mi9", False, "trained", precision=precision, ranges=module.ranges)
-    export_bundle(folder / "float", result, module.model, None, facts, "0", controls=False)
+    export_bundle(folder / "float", result, module.model, None, replace(facts, controls=False))
     images = list(inputs(result, 4, seed=7).numpy()[:, None])
-    export_precision(load_bundle(folder / "float"), folder / "lower", precision, images, "synthetic", min_cosine=0.1)
+    export_precision(load_bundle(folder / "float"), folder / "lower", precision, images, "synthetic", Acceptance(0.1))
     return load_bundle(folder / "lower")
 
 

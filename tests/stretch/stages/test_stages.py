@@ -29,13 +29,14 @@ from stretch.planning.config import PlanConfig
 from stretch.planning.plan import plan
 from stretch.stages import build as module
 from stretch.stages.abilities import stage_abilities
-from stretch.stages.build import MIN_AGREEMENT, Images, compare_files, compare_with_original, divide_images
+from stretch.stages.build import MIN_AGREEMENT, compare_files, compare_with_original, divide_images
 from stretch.stages.explain import explain_on
 from stretch.stages.network import check_numbers, read_graph, read_network
 from stretch.stages.reopen import load_bundle_model
 from stretch.tools.emit.package import emit
 from stretch.transform import build
 from stretch.transform.calibrate import undivided_design
+from stretch.transform.calibrate.split import Images
 from tests.corpus.mutations import VALUES, swapped
 from tests.effort import examples
 from tests.predictors.networks import small_resnet
@@ -81,7 +82,7 @@ def test_subgraph_with_another_reason_than_its_processors_first_adds_it(bundle):
 def test_operator_that_a_runtime_has_in_parts_takes_the_time_of_all_its_kernels(captured, tmp_path):
     result = captured("tiny_regnet")
     model = build(result, identity_design(result.graph))
-    export_bundle(tmp_path / "b", result, model, model, BundleFacts("mi9", False, "random"), "0.1.0")
+    export_bundle(tmp_path / "b", result, model, model, BundleFacts("mi9", False, "random"))
     device = stating(specified("mi9"), rewrites=("grouped_conv=parts",))
     answer = explain_on(load_bundle(tmp_path / "b"), device, lambda name: None)
     predictor = LatencyPredictor(device)
@@ -201,7 +202,7 @@ def test_network_that_lost_the_original_s_classes_is_said_to_need_training(netwo
 def test_files_are_run_on_some_of_the_images_held_back_and_what_was_left_out_is_said(network, tmp_path):
     captured = network.captured
     model = build(captured, identity_design(network.graph)).eval()
-    export_bundle(tmp_path / "b", captured, model, None, BundleFacts("mi9", False, "random"), "0", controls=False)
+    export_bundle(tmp_path / "b", captured, model, None, BundleFacts("mi9", False, "random", controls=False))
     some = torch.randn(24, *network.graph.input.shape[1:], generator=torch.Generator().manual_seed(0))
     images = Images([some[:16]], list(some[16:].split(3)))
     of_network, said = compare_with_original(model, captured, images.held_back)[0], []
@@ -223,13 +224,13 @@ def test_images_of_a_network_that_reads_several_at_once_are_refused(tmp_path, sh
         divide_images(tmp_path, captured, 16)
 
 
-def written(folder, result, design, **options):
+def written(folder, result, design, *, controls=True):
     model = build(result, design)
     with torch.no_grad():
         for number, parameter in enumerate(model.parameters()):
             # no longer the original's
             parameter.mul_(1 + 0.01 * (number % 3))
-    export_bundle(folder, result, model, None, BundleFacts("mi9", False, "random"), "0.1.0", **options)
+    export_bundle(folder, result, model, None, BundleFacts("mi9", False, "random", controls=controls))
     return load_bundle(folder, check_hashes=True), model.eval()
 
 

@@ -45,7 +45,7 @@ def work(path: Path, world, what: str) -> None:
         sandwich = SandwichConfig(random=len(designs))
         make_step = lambda prepare, device: SandwichStep(model, config, prepare, None, device, sandwich, world)  # noqa: E731
     start = {k: v.detach().clone() for k, v in model.named_parameters()}
-    run = Run(model, *synthetic(4, 16, 16), config, world=world, make_step=make_step)
+    run = Run(model, synthetic(4, 16, 16), config, world=world, make_step=make_step)
     for _ in run.steps():
         pass
     if world.first:

@@ -165,14 +165,14 @@ CONFIGS = {"sgd": PLAIN, "adamw": TrainConfig(epochs=2, batch=16, optimizer="ada
 
 def network_run(config):
     torch.manual_seed(0)
-    return Run(tiny_resnet(), *synthetic(4, 16, 64), config)
+    return Run(tiny_resnet(), synthetic(4, 16, 64), config)
 
 
 def supernet_run(captured):
     torch.manual_seed(0)
     supernet = Supernet(captured("tiny_resnet"), pool(captured("tiny_resnet").graph)[:2])
     make = lambda prepare, device: SandwichStep(supernet.train(), PLAIN, prepare, None, device, SandwichConfig(random=1), World())  # noqa: E731
-    return Run(supernet, *synthetic(4, 16, 32), PLAIN, make_step=make)
+    return Run(supernet, synthetic(4, 16, 32), PLAIN, make_step=make)
 
 
 def finish(run):
@@ -229,7 +229,7 @@ def test_best_weights_are_those_of_the_most_accurate_epoch_and_the_last_those_at
     ready = prepare(recipe, path.parent)
     folder = RunFolder(tmp_path / "run")
     folder.start(recipe, ready.designs, ready.identity)
-    run = make_run(ready, *ready.images(), World())
+    run = make_run(ready, ready.images(), World())
     # nothing is as accurate as what was there before
     keeper = RunWriter(folder, run, KeepConfig(tensorboard=False, steps=1), ready.identity, 2.0)
     for row in run.steps():
@@ -269,7 +269,7 @@ def test_labels_have_no_part_in_what_is_learned(tmp_path):
         recipe = load_recipe(network(tmp_path), ("train.epochs=1", "train.distill=0.5", *changes))
         images = torch.randint(0, 256, (32, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
         some = ImageSet(images, labels)
-        run = make_run(prepare(recipe, tmp_path), some, some, World())
+        run = make_run(prepare(recipe, tmp_path), (some, some), World())
         (row,) = [row for row in run.steps() if row is not None]
         return torch.cat([p.detach().flatten() for p in run.model.parameters()]), row
 

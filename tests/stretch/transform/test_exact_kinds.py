@@ -109,7 +109,7 @@ def test_portions_exported_and_run_by_the_scheduler_give_the_original(tmp_path_f
     network, result, design = drawn(data)
     model = build(result, design)
     folder = tmp_path_factory.mktemp("portions") / "bundle"
-    export_bundle(folder, result, model, None, FACTS, "0.1.0", controls=False)
+    export_bundle(folder, result, model, None, replace(FACTS, controls=False))
     with torch.inference_mode():
         want = network(image(result)).numpy()
     with Session(load_bundle(folder)) as session:
@@ -133,7 +133,7 @@ def planned(tmp_path_factory):
     captured = capture(network, (1, width, 28, 28), "net")
     result = plan(captured.graph, device, PlanConfig(processors=("cpu", "gpu"), kinds=("graph",)))
     folder = tmp_path_factory.mktemp("planned") / "bundle"
-    export_bundle(folder, captured, build(captured, result.design), None, BundleFacts.of(result, "random"), "0.1.0")
+    export_bundle(folder, captured, build(captured, result.design), None, BundleFacts.of(result, "random"))
     return result, device, load_bundle(folder), network, captured
 
 

@@ -15,6 +15,7 @@ from stretch.evaluation.agreement import compare
 from stretch.planning.design.branch_design import BranchScale
 from stretch.stages.build import int8_rounding
 from stretch.transform import build
+from stretch.transform.calibrate.split import Images
 from stretch.transform.refine import FILE, VERSION, Checkpoint, Done, Refinement, SegmentErrors, SegmentPairs, Views, refine
 from tests.stretch.designs import branchable, cpu_and, divided, identity_design, part_of
 from tests.stretch.several import form
@@ -45,7 +46,7 @@ def test_network_comes_closer_to_the_original_on_images_it_has_not_seen(captured
     monkeypatch.setattr(module, "CPU_BYTES", part * total)
     built = {key: value.clone() for key, value in model.state_dict().items()}
     x = images(result)
-    refined = refine(model, result, [x[:20], x[20:]], Refinement(steps=16, batch=16, rate=5e-3, apart=0.5, looks=3))
+    refined = refine(model, result, Images([x[:20], x[20:]]), Refinement(steps=16, batch=16, rate=5e-3, apart=0.5, looks=3))
     assert refined.steps == 16
     assert refined.after < 0.9 * refined.before
     # the images that calibration holds back
@@ -72,7 +73,7 @@ def test_last_steps_bring_the_network_that_int8_rounds_closer(captured):
     rounding, said = int8_rounding(model, INT8, [x[:4]])
     assert not said
     how = Refinement(steps=10, batch=16, rate=5e-3, rounded=1.0, looks=4)
-    refined = refine(model, result, [x], how, rounding=rounding)
+    refined = refine(model, result, Images([x]), how, rounding=rounding)
     assert refined.rounded_after < 0.9 * refined.rounded_before
     # the ranges of outputs are those that the steps saw
     held = x[::4]
@@ -98,7 +99,7 @@ def test_identity_design_stays_the_original_bit_for_bit(captured):
     result = captured("tiny_resnet")
     model = build(result, identity_design(result.graph))
     x = images(result)
-    refined = refine(model, result, [x], Refinement(steps=3))
+    refined = refine(model, result, Images([x]), Refinement(steps=3))
     assert (refined.before, refined.after, refined.steps) == (0, 0, 0)
     with torch.inference_mode():
         assert torch.equal(model(x), result.module(x))
@@ -108,9 +109,9 @@ def test_too_few_images_or_no_end_are_refused(captured):
     result = captured("tiny_resnet")
     model = build(result, cpu_and("gpu", result.graph, "sum"))
     with pytest.raises(StretchError, match="9 images are too few to refine with"):
-        refine(model, result, [images(result, 9)], Refinement(steps=3))
+        refine(model, result, Images([images(result, 9)]), Refinement(steps=3))
     with pytest.raises(StretchError, match="without end"):
-        refine(model, result, [images(result)], Refinement())
+        refine(model, result, Images([images(result)]), Refinement())
 
 
 class Interrupt:
@@ -133,14 +134,14 @@ def test_interrupted_refinement_ends_as_one_that_never_stopped(captured, tmp_pat
     x, how = images(result, 32), Refinement(steps=10, batch=8, rate=2e-3, apart=0.4, looks=5)
     whole = build(result, cpu_and("gpu", result.graph, "sum"))
     rounding, _ = int8_rounding(whole, INT8, [x])
-    expected = refine(whole, result, [x], how, rounding=rounding)
+    expected = refine(whole, result, Images([x]), how, rounding=rounding)
     # written behind each step, so that it goes on from the one before the interruption
     for number in numbers:
         started = build(result, cpu_and("gpu", result.graph, "sum"))
         with pytest.raises(KeyboardInterrupt):
-            refine(started, result, [x], how, Interrupt(number), Checkpoint(tmp_path, every_s=0), rounding=rounding)
+            refine(started, result, Images([x]), how, Interrupt(number), Checkpoint(tmp_path, every_s=0), rounding=rounding)
     model = build(result, cpu_and("gpu", result.graph, "sum"))
-    refined = refine(model, result, [x], how, checkpoint=Checkpoint(tmp_path, every_s=0), rounding=rounding)
+    refined = refine(model, result, Images([x]), how, checkpoint=Checkpoint(tmp_path, every_s=0), rounding=rounding)
     assert refined.steps == expected.steps
     assert refined.rounded_before == pytest.approx(expected.rounded_before, rel=1e-3)
     assert refined.rounded_after == pytest.approx(expected.rounded_after, rel=1e-3)
@@ -156,14 +157,16 @@ def test_refinement_that_goes_on_makes_only_the_steps_that_are_left(captured, tm
     result = captured("tiny_resnet")
     x, how = images(result), Refinement(steps=6, batch=8, looks=6)
     with pytest.raises(KeyboardInterrupt):
-        refine(build(result, cpu_and("gpu", result.graph, "sum")), result, [x], how, Interrupt(5), Checkpoint(tmp_path, every_s=0))
+        refine(build(result, cpu_and("gpu", result.graph, "sum")), result, Images([x]), how, Interrupt(5), Checkpoint(tmp_path, every_s=0))
     rows = []
-    refined = refine(build(result, cpu_and("gpu", result.graph, "sum")), result, [x], how, rows.append, Checkpoint(tmp_path))
+    refined = refine(build(result, cpu_and("gpu", result.graph, "sum")), result, Images([x]), how, rows.append, Checkpoint(tmp_path))
     assert refined.steps == 6
     assert len(rows) <= 2
     # done already: nothing is left to do
     again = []
-    assert refine(build(result, cpu_and("gpu", result.graph, "sum")), result, [x], how, again.append, Checkpoint(tmp_path)).steps == 6
+    assert (
+        refine(build(result, cpu_and("gpu", result.graph, "sum")), result, Images([x]), how, again.append, Checkpoint(tmp_path)).steps == 6
+    )
     assert again == []
 
 
@@ -177,7 +180,7 @@ def test_network_of_several_outputs_comes_closer_in_all_of_them(name):
     model, captured = result.model, result.original
     assert len(captured.graph.outputs) > 1 or model.sides
     before = compare(model, captured, images).agreement.error
-    outcome = refine(model, captured, images, Refinement(steps=30, batch=16, looks=5))
+    outcome = refine(model, captured, Images(images), Refinement(steps=30, batch=16, looks=5))
     after = compare(model, captured, images).agreement.error
     assert outcome.after < outcome.before
     assert after < before
@@ -368,7 +371,7 @@ def test_tensors_that_do_not_fit_the_network_are_told_as_a_damaged_checkpoint(ca
 
     def go():
         model = build(result, cpu_and("gpu", result.graph, "sum"))
-        refine(model, result, [images(result, 32)], how, checkpoint=Checkpoint(tmp_path))
+        refine(model, result, Images([images(result, 32)]), how, checkpoint=Checkpoint(tmp_path))
 
     go()
     with safe_open(tmp_path / FILE, framework="pt") as file:

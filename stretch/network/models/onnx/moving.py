@@ -122,10 +122,10 @@ def _pad(site: OnnxSite) -> fx.Node:
 @rule("CenterCropPad")
 def _center_crop_pad(site: OnnxSite) -> fx.Node:
     """So many elements around the middle of each axis, zeros where there are fewer."""
-    shape, wanted = site.shape, site.numbers(1, "shape")
+    shape, target = site.shape, site.numbers(1, "shape")
     axes = [normalise_axis(int(axis), len(shape)) for axis in site.attrs.get("axes", range(len(shape)))]
     pairs = [(0, 0)] * len(shape)
-    for axis, size in zip(axes, wanted, strict=True):
+    for axis, size in zip(axes, target, strict=True):
         more = abs(size - shape[axis])
         pairs[axis] = (more // 2, more - more // 2) if size > shape[axis] else (-(more // 2), more // 2 - more)
     return _pad_axes(site, pairs)
@@ -134,7 +134,7 @@ def _center_crop_pad(site: OnnxSite) -> fx.Node:
 @rule("Col2Im")
 def _image_of_columns(site: OnnxSite) -> fx.Node:
     """The sum of blocks at their places in an image."""
-    size, block = (site.numbers(i, what) for i, what in ((1, "image"), (2, "block")))
+    size, block = (site.numbers(i, role) for i, role in ((1, "image"), (2, "block")))
     need(len(size) == 2 and len(block) == 2, f"its image has {len(size)} axes")
     steps, gaps = ([int(n) for n in site.attrs.get(name, [1, 1])] for name in ("strides", "dilations"))
     pads = [int(n) for n in site.attrs.get("pads", [0] * 4)]
@@ -205,22 +205,22 @@ def _resize(site: OnnxSite) -> fx.Node:
     if size == site.shape:
         # Runtimes copy it then, even where its scale is a little more than 1.
         return site.builder.method("clone", site.x)
-    wanted, factors = list(size[2:]), scales[2:]
+    target, factors = list(size[2:]), scales[2:]
     if mode == "nearest":
-        how = site.attrs.get("nearest_mode", "floor" if site.opset < 11 else "round_prefer_floor")
-        need(how in _ROUNDING_MODES, f"it rounds by `{how[:40]}`")
-        pairs = zip(_resize_coordinates(site, coordinates, wanted, factors), site.shape[2:], strict=True)
-        nearest = [np.clip(_ROUNDING_MODES[how](at), 0, old - 1).astype(np.int64) for at, old in pairs]
+        rounding = site.attrs.get("nearest_mode", "floor" if site.opset < 11 else "round_prefer_floor")
+        need(rounding in _ROUNDING_MODES, f"it rounds by `{rounding[:40]}`")
+        pairs = zip(_resize_coordinates(site, coordinates, target, factors), site.shape[2:], strict=True)
+        nearest = [np.clip(_ROUNDING_MODES[rounding](at), 0, old - 1).astype(np.int64) for at, old in pairs]
         return select_at(site.builder, site.x, nearest, site.name)
     smooth, aligned = bool(site.attrs.get("antialias", 0)), coordinates == "align_corners"
-    current = aligned or coordinates == "half_pixel" or (coordinates == "pytorch_half_pixel" and all(n > 1 for n in wanted))
-    exact = all(abs(factor * old - new) < 1e-3 for factor, old, new in zip(factors, site.shape[2:], wanted, strict=True))
+    current = aligned or coordinates == "half_pixel" or (coordinates == "pytorch_half_pixel" and all(n > 1 for n in target))
+    exact = all(abs(factor * old - new) < 1e-3 for factor, old, new in zip(factors, site.shape[2:], target, strict=True))
     cubic, outside = float(site.attrs.get("cubic_coeff_a", -0.75)), not site.attrs.get("exclude_outside", 0)
     usual = mode == "linear" or (abs(cubic + 0.75) <= 1e-6 and outside)
     if current and (aligned or exact) and usual and not smooth:
         named = {"linear": "bilinear", "cubic": "bicubic"}[mode]
-        return site.builder.call(F.interpolate, site.x, size=wanted, mode=named, align_corners=aligned, antialias=False)
-    places = _resize_coordinates(site, coordinates, wanted, factors)
+        return site.builder.call(F.interpolate, site.x, size=target, mode=named, align_corners=aligned, antialias=False)
+    places = _resize_coordinates(site, coordinates, target, factors)
     if mode == "linear" and not smooth:
         return interpolate_at(site.builder, site.x, places, site.name)
     function = partial(_cubic, a=cubic) if mode == "cubic" else _tent
@@ -255,10 +255,10 @@ def _shares(at: np.ndarray, old: int, width: float, function: Callable[[np.ndarr
     return result.T.astype(np.float32)
 
 
-def _resize_coordinates(site: OnnxSite, coordinates: str, wanted: Sequence[int], factors: Sequence[float]) -> list[np.ndarray]:
+def _resize_coordinates(site: OnnxSite, coordinates: str, target: Sequence[int], factors: Sequence[float]) -> list[np.ndarray]:
     """Where each new row and column lies among the old ones (ONNX operators, Resize), in single precision as runtimes have it."""
     places = []
-    for old, new, scale in zip(site.shape[2:], wanted, factors, strict=True):
+    for old, new, scale in zip(site.shape[2:], target, factors, strict=True):
         at, factor = np.arange(new, dtype=np.float32), np.float32(scale)
         match coordinates:
             case "asymmetric":
@@ -359,19 +359,19 @@ def _reduction(site: OnnxSite) -> str | None:
     return _REDUCTIONS.get(how)
 
 
-def _scatter(site: OnnxSite, x: fx.Node, axis: int, places: fx.Node, written: fx.Node, how: str | None) -> fx.Node:
+def _scatter(site: OnnxSite, x: fx.Node, axis: int, places: fx.Node, written: fx.Node, reduction: str | None) -> fx.Node:
     """A tensor with numbers written into it, or combined with those that are there."""
-    if how is None:
+    if reduction is None:
         return site.builder.call(torch.scatter, x, axis, places, written)
-    return site.builder.call(torch.scatter_reduce, x, axis, places, written, how)
+    return site.builder.call(torch.scatter_reduce, x, axis, places, written, reduction)
 
 
 @rule("ScatterElements", "Scatter")
 def _scatter_elements(site: OnnxSite) -> fx.Node:
-    axis, how = _axis(site), _reduction(site)
+    axis, reduction = _axis(site), _reduction(site)
     if _sizes_of(site.value(1)) != _sizes_of(site.value(2)):
         raise StretchError(f"it writes {list(_sizes_of(site.value(2)))} where {list(_sizes_of(site.value(1)))} goes")
-    return _scatter(site, site.x, axis, _as_tensor(site, _indices(site, site.shape[axis : axis + 1])), site.tensor(2), how)
+    return _scatter(site, site.x, axis, _as_tensor(site, _indices(site, site.shape[axis : axis + 1])), site.tensor(2), reduction)
 
 
 def _flat(site: OnnxSite, batch: int) -> tuple[fx.Node | np.ndarray, int]:
@@ -406,7 +406,7 @@ def _gather_nd(site: OnnxSite) -> fx.Node:
 @rule("ScatterND")
 def _scatter_nd(site: OnnxSite) -> fx.Node:
     """All axes that are pointed into are one, and all others another."""
-    shape, how = site.shape, _reduction(site)
+    shape, reduction = site.shape, _reduction(site)
     places, last = _flat(site, 0)
     sizes, width = _sizes_of(places), prod(shape[last:])
     if _sizes_of(site.value(2)) != (*sizes, *shape[last:]):
@@ -415,7 +415,7 @@ def _scatter_nd(site: OnnxSite) -> fx.Node:
     written = _reshape_node(site, site.tensor(2), (prod(sizes), width))
     column = _reshape_node(site, _as_tensor(site, places), (prod(sizes), 1))
     wide = column if width == 1 else site.builder.method("expand", column, prod(sizes), width)
-    return _reshape_node(site, _scatter(site, rows, 0, wide, written, how), shape)
+    return _reshape_node(site, _scatter(site, rows, 0, wide, written, reduction), shape)
 
 
 @rule("OneHot")
@@ -510,12 +510,12 @@ class Window:
         axes = len(self.kernel)
         if self.x.op != "call_function" or self.x.target is not F.pad or self.x.args[2] != "constant":
             return self
-        earlier, flat, _, value = self.x.args
-        sides: list[int] = list(flat)  # type: ignore[arg-type]
-        if (value not in allowed and not (-inf in allowed and value <= _LOWEST)) or not 0 < len(sides) <= 2 * axes or min(sides) < 0:  # type: ignore[operator]
+        args: tuple[Any, ...] = self.x.args
+        earlier, flat, _, value = args
+        sides: list[int] = list(flat)
+        if (value not in allowed and not (-inf in allowed and value <= _LOWEST)) or not 0 < len(sides) <= 2 * axes or min(sides) < 0:
             return self
         sides += [0] * (2 * axes - len(sides))
-        assert isinstance(earlier, fx.Node)
         before, behind = (
             tuple(a + b for a, b in zip(sides[i::2][::-1], own, strict=True)) for i, own in enumerate((self.before, self.behind))
         )

@@ -13,6 +13,7 @@ from stretch.planning.plan import PlanningProblem, plan
 from stretch.stages.network import read_network
 from stretch.transform import build
 from stretch.transform.calibrate import calibrate
+from stretch.transform.calibrate.split import Images
 from tests.predictors.specified import specified
 from tests.stretch.pictures import coloured
 
@@ -68,8 +69,8 @@ def test_measured_sensitivity_says_what_it_was_measured_on_and_a_planner_plans_w
     monkeypatch.setattr(source, "FITTED", 16)
     monkeypatch.setattr(source, "HELD_BACK", 8)
     network = read_network("tiny_resnet", weights="none")
-    parts = images(10, 0), images(12, 1), 0.0
-    sensitivity = sensitivity_of(network.captured, specified("pixel6"), PlanConfig(**LOOSE), *parts, synthetic=images(20, 2))
+    divided = Images(images(10, 0), images(12, 1), synthetic=images(20, 2))
+    sensitivity = sensitivity_of(network.captured, specified("pixel6"), PlanConfig(**LOOSE), divided, 0.0)
     assert (sensitivity.model, sensitivity.join) == ("tiny_resnet", "project")
     assert (sensitivity.on.images, sensitivity.on.held_back, sensitivity.on.device) == (16, 8, specified("pixel6").id)
     assert not sensitivity.on.complete

@@ -384,7 +384,7 @@ def test_signatures_run_concurrently_with_the_numbers_of_torch(captured, tmp_pat
 
     result = captured(name)
     model = build(result, cpu_and("dsp", result.graph, join))
-    export_bundle(tmp_path / "b", result, model, None, BundleFacts("mi9", False, "random"), "0.1.0", controls=False)
+    export_bundle(tmp_path / "b", result, model, None, BundleFacts("mi9", False, "random", controls=False))
     shape = result.graph.input.shape
     export_tflite(load_bundle(tmp_path / "b"), tmp_path / "t", synthetic_images(shape, 16), "synthetic", precision=precision)
     bundle = load_bundle(tmp_path / "t", check_hashes=True)
