@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from predictors.errors import UsageError
+from predictors.shapes import InputShapes
 
 if TYPE_CHECKING:
     from torch import nn
 
     from predictors.devices import DeviceProfile
-    from stretch.capture.inputs import InputShapes
 
 
 #: Headings of the planner's options, and of those of calibration, in the help.
@@ -41,7 +41,7 @@ _EXAMPLE = (
 )
 
 
-def read_inputs(texts: Sequence[str] | None) -> "InputShapes | None":
+def read_inputs(texts: Sequence[str] | None) -> InputShapes | None:
     """Parse input shapes, batch first; None without `--input`."""
     if not texts:
         return None
@@ -66,7 +66,7 @@ def _shape(text: str, *, named: bool) -> tuple[int, ...]:
     return shape if named or len(shape) == 4 else (1, *shape)
 
 
-def input_words(shapes: "InputShapes | None") -> list[str]:
+def input_words(shapes: InputShapes | None) -> list[str]:
     """The options of a command that asks for these shapes; none for None."""
     if shapes is None:
         return []
@@ -89,7 +89,7 @@ def read_places(texts: Sequence[str] | None) -> dict[str, str]:
 
 
 InputShape = Annotated[
-    "InputShapes | None",
+    InputShapes | None,
     typer.Option(
         "--input", help="Input shape, such as 3x224x224 or, with the batch, 4x3x224x224; for several inputs one NAME=1x3x224x224 each."
     ),
@@ -121,7 +121,7 @@ DelegateMap = Annotated[
     Parsed(list[str] | None, read_places),
 ]
 NO_PLACES: Mapping[str, str] = MappingProxyType({})
-Preprocessing = Annotated[
+PreprocessingOption = Annotated[
     dict[str, Any] | None,
     AdvancedOption(
         "Preprocessing of pictures in place of the model's, such as preprocessing.crop=0.9 or preprocessing.mean=[0.5,0.5,0.5]."

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from predictors.errors import UsageError
-from stretch.cli.options import settings
-from stretch.cli.output import Output, no_flags, verb
+from stretch.cli.output import Output, no_flags
 from stretch.cli.pages import Html
+from stretch.cli.planner import Plan
 from stretch.parameters import InputShape, TrustCode
 from stretch.planning.config import PlanConfig
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from stretch.comparison import ComparedRow
 
 
-@verb
-@settings()
 def compare(
     out: Output,
     *,
@@ -30,7 +28,7 @@ def compare(
     device: Annotated[
         list[str] | None, typer.Option("--device", "-d", help="Id or path of a device profile that models are planned for; repeatable.")
     ] = None,
-    config: PlanConfig,
+    config: Plan,
     inputs: InputShape = None,
     html: Html = None,
     trust_code: TrustCode = False,

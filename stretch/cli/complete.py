@@ -2,10 +2,14 @@
 
 from collections.abc import Callable, Iterable
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
+
+from typer.core import TyperCommand
+
+Command = TypeVar("Command", bound=TyperCommand)
 
 
-def add_completions(command: Any) -> Any:
+def add_completions(command: Command) -> Command:
     """Let a verb's parameters complete their values."""
     for param in command.params:
         known = VALUES.get(f"{command.name} {param.name}") or VALUES.get(param.name)

@@ -2,22 +2,20 @@
 
 from typing import TYPE_CHECKING
 
+from stretch.api.verbs import EvaluatedImages, EvaluateOptions
 from stretch.api.verbs import evaluate as evaluate_bundle
-from stretch.cli.options import Call, calls, settings
-from stretch.cli.output import Output, verb
+from stretch.cli.output import Output
+from stretch.parameters import BundleFolder
 
 if TYPE_CHECKING:
     from stretch.evaluation.measure import EvaluateAnswer
     from stretch.report.html.page import Page
 
 
-@verb
-@settings()
-@calls(evaluate_bundle)
-def evaluate(out: Output, run: Call) -> None:
+def evaluate(out: Output, bundle: BundleFolder, images: EvaluatedImages, options: EvaluateOptions) -> None:
     """Measure a bundle's accuracy on images, and its agreement with the original."""
     with out.progress("evaluating") as step:
-        answer = run(progress=step)
+        answer = evaluate_bundle(bundle, images, options, progress=step)
     out.show(answer, _page)
 
 

@@ -10,8 +10,9 @@ import typer
 
 from predictors.errors import StretchError, UnknownNameError, UsageError
 from predictors.models.roofline import MEASURED, ORIGINS, Origin
+from predictors.shapes import InputShapes
 from predictors.structs import filled
-from stretch.cli.output import Output, verb
+from stretch.cli.output import Output
 from stretch.parameters import InputShape, TrustCode
 from stretch.stages.abilities import StageAbilities, stage_abilities
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from predictors.devices import DeviceProfile
-    from stretch.capture.inputs import InputShapes
 
 #: Maximum number of models with `--details`: each is built and captured.
 MAX_DETAILED = 30
@@ -83,7 +83,6 @@ class ListedDelegate(msgspec.Struct, frozen=True, kw_only=True):
     origin: str | None  # Package and entry point of a third-party delegate; None for built-in ones.
 
 
-@verb
 def list_(
     out: Output,
     what: Annotated[Literal["devices", "models", "delegates", "env"], typer.Argument(help="Subject of the list; env is for a bug report.")],
@@ -223,7 +222,7 @@ def _listed_models(pattern: str) -> list[ListedModel]:
     return [ListedModel(name=name, family=family, checked=name in checked) for name, family in known]
 
 
-def _list_models(out: Output, pattern: str, shape: "InputShapes | None", details: bool, trust_code: bool) -> None:
+def _list_models(out: Output, pattern: str, shape: InputShapes | None, details: bool, trust_code: bool) -> None:
     items = _listed_models(pattern)
     if not details:
         width = max(len(item.name) for item in items)
@@ -240,7 +239,7 @@ def _list_models(out: Output, pattern: str, shape: "InputShapes | None", details
     out.emit({"items": detailed}, lambda console: _print_details(console, detailed))
 
 
-def _capture_details(item: ListedModel, shape: "InputShapes | None", trust_code: bool) -> DetailedModel:
+def _capture_details(item: ListedModel, shape: InputShapes | None, trust_code: bool) -> DetailedModel:
     """A model captured with random weights, or a file with its own."""
     from stretch.stages.network import read_network
 

@@ -11,10 +11,9 @@ from predictors.devices import is_pattern, load_devices
 from predictors.errors import UsageError
 from predictors.models.roofline import ORIGINS, Origin
 from predictors.structs import filled
+from stretch.api.verbs import PredictOptions, processors_to_predict
 from stretch.api.verbs import predict as predict_model
-from stretch.api.verbs import processors_to_predict
-from stretch.cli.options import Call, calls
-from stretch.cli.output import Output, verb
+from stretch.cli.output import Output
 from stretch.cli.pages import Html, check_picture
 from stretch.parameters import input_words
 from stretch.planning.messages import command_line
@@ -26,11 +25,8 @@ if TYPE_CHECKING:
     from stretch.stages.network import ReadGraph
 
 
-@verb
-@calls(predict_model)
 def predict(
     out: Output,
-    run: Call,
     model: Annotated[
         str,
         typer.Argument(
@@ -45,6 +41,7 @@ def predict(
             help="Profile id (see `stretch list devices`), a wildcard pattern such as '*', TOML file, or several of these with commas.",
         ),
     ],
+    options: PredictOptions,
     kernels: Annotated[bool, typer.Option("--kernels", help="List every kernel.")] = False,
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Plot the kernels of one processor and its roofline into this .svg or .png file.")
@@ -53,16 +50,13 @@ def predict(
 ) -> None:
     """Predict the latency of a model per processor and per kernel."""
     # Names are checked before the slow import of torch, so that a misspelt one fails early.
-    processor, precision, shape = (run.keywords[name] for name in ("processor", "precision", "input_shape"))
-    from stretch.stages.network import read_graph
-
+    processor, precision = options.processor, options.precision
     profiles = load_devices(device)
     if len(profiles) > 1 or is_pattern(model):
         if kernels or plot is not None or html is not None:
             raise UsageError("--kernels, --plot and --html are of one model on one device", "name both without wildcards")
-        asked = {name: run.keywords[name] for name in ("weights", "trust_code")}
         where = [(profile, processors_to_predict(profile, processor, precision, all_precisions=False)) for profile in profiles]
-        _predict_many(out, model, where, precision, partial(read_graph, shape=shape, **asked))
+        _predict_many(out, model, where, precision, options.read)
         return
     [profile] = profiles
     names = processors_to_predict(profile, processor, precision)
@@ -74,10 +68,10 @@ def predict(
     from stretch.stages.predict import by_latency
 
     with out.progress("capturing"):
-        network = read_graph(model, shape, weights=run.keywords["weights"], trust_code=run.keywords["trust_code"])
+        network = options.read(model)
     graph = network.graph
-    out.tell_size(shape, graph)
-    prediction = run(network, profile, kernels=kernels or html is not None)
+    out.tell_size(options.input_shape, graph)
+    prediction = predict_model(network, profile, options, kernels=kernels or html is not None)
     from stretch.report.prediction import prediction_page, roofline_figure, write_figure
 
     def roofline(name: str, at: str | None) -> "tuple[str, Figure]":
@@ -91,9 +85,8 @@ def predict(
     bare = {name: replace(row, kernels=[]) for name, row in prediction.processors.items()}
     shown = prediction if kernels else replace(prediction, processors=bare)
     out.details |= kernels
-    following = command_line(
-        "advise", model, *input_words(shape), *(["--trust-code"] if run.keywords["trust_code"] else []), "--device", device
-    )
+    trusted = ["--trust-code"] if options.trust_code else []
+    following = command_line("advise", model, *input_words(options.input_shape), *trusted, "--device", device)
     out.show(shown, lambda _: prediction_page(prediction, drawn, list_kernels=kernels, following=following), html)
 
 

@@ -6,10 +6,9 @@ from typing import Annotated
 import msgspec
 import typer
 
-from stretch.cli.output import Output, verb
+from stretch.cli.output import Output
 
 
-@verb
 def verify(
     out: Output,
     bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="Folder of a bundle.")],

@@ -62,7 +62,7 @@ def measure_there(out: Output, where: BoardTarget, options: ProfileOptions) -> N
         raise StretchError(
             f"{folder / f'{name}.measurements'} has measurements already", "go on with them by --resume, or choose another --name or --out"
         )
-    words = flags(out.quiet, processors=list(options.processors), budget=options.budget, networks=options.networks)
+    words = flags(out.quiet, processors=list(options.processors), budget=options.budget, networks=options.most)
     with open_board(where, out) as board:
         try:
             answer = profile_there(board, name, folder, words, options.resume, out.note)

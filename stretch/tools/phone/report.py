@@ -18,7 +18,7 @@ def phone_page(answer: PhoneAnswer) -> Page:
     if answer.measurements is not None:
         folder = answer.measurements if "/" in answer.measurements else f"./{answer.measurements}"
         more = "--device", answer.profile, "--measured-on", answer.phone, "--out", f"{answer.phone}.fit.json"
-        command = command_line("profile", "--fit", folder, *more)
+        command = command_line("profile", "fit", folder, *more)
         notes += [f"added to {answer.measurements}; once there are enough networks, fit them:", f"  {command}"]
     return Page(
         title=f"{answer.model} on {answer.phone}",

@@ -121,7 +121,7 @@ def test_file_that_rounds_is_told_wherever_it_is_a_control(tmp_path):
     with Session(folder) as session:
         x = random_input(session.bundle)
         right, result = compare_with_reference(session, x), benchmark(session, x, Effort(rounds=2, warmup=1))
-        answer = run_answer(session, result, right, None, MeasuredEnergy(None, None, None), warnings=[])
+        answer = run_answer(session, result, right, None, MeasuredEnergy(None, None, None))
     assert "not compared" in answer.check.against
     assert "controls fp32 and int8" in answer.verdict
     assert not answer.equal_precision
