@@ -45,6 +45,11 @@ class PlacedProcessor(msgspec.Struct, frozen=True, kw_only=True):
     stand_in: bool = False  # Whether this machine lacks the processor.
     reason: str  # Why there, in words.
 
+    @classmethod
+    def of(cls, place: Placement) -> "PlacedProcessor":
+        """Where a placement on this machine is."""
+        return cls(delegate=place.delegate, cores=place.cores, dispatch=place.dispatch, stand_in=place.stand_in, reason=place.reason)
+
 
 class ProcessorAnswer(PlacedProcessor, frozen=True, kw_only=True):
     """Where the work of one of the device's processors ran, and how long it was busy."""

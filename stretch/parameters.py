@@ -13,6 +13,7 @@ import typer
 
 from predictors.errors import UsageError
 from predictors.shapes import InputShapes
+from scheduler.bundle.preprocessing import Preprocessing
 
 if TYPE_CHECKING:
     from torch import nn
@@ -122,8 +123,9 @@ DelegateMap = Annotated[
 ]
 NO_PLACES: Mapping[str, str] = MappingProxyType({})
 PreprocessingOption = Annotated[
-    dict[str, Any] | None,
+    Preprocessing | Mapping[str, Any] | None,
     AdvancedOption(
         "Preprocessing of pictures in place of the model's, such as preprocessing.crop=0.9 or preprocessing.mean=[0.5,0.5,0.5]."
     ),
+    Parsed(dict[str, Any] | None, dict),
 ]

@@ -71,4 +71,5 @@ def export(
         raise UsageError("nothing says where to write", "name a folder with --out")
     exporter = exporter_of(Path(source), form, options)
     taken = {name: value for name, value in options.items() if name in exporter.options}
-    return exporter.write(str(source), None if out is None else Path(out), progress=progress or silent, **taken)
+    written: msgspec.Struct = exporter.write(str(source), None if out is None else Path(out), progress=progress or silent, **taken)
+    return written

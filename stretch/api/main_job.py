@@ -16,7 +16,7 @@ from msgspec.structs import asdict, replace
 from predictors.devices import DeviceProfile, load_device
 from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UsageError, install_line
 from predictors.shapes import InputShapes
-from predictors.structs import filled, to_builtins
+from predictors.structs import to_builtins
 from predictors.system import keep_freed_memory
 from scheduler.bundle.manifest import Manifest, WeightsInfo
 from scheduler.progress import Progress, silent
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from scheduler.bundle.agreement import Agreement
-    from scheduler.bundle.load import Bundle
     from scheduler.bundle.manifest import SourceFile
     from scheduler.bundle.preprocessing import Preprocessing
     from stretch.capture import Captured
@@ -146,7 +145,7 @@ class Branched:
         from stretch.api.arguments import materialize
         from stretch.export.bundle import BundleFacts, export_bundle
         from stretch.export.staging import check_target
-        from stretch.stages.build import compare_files
+        from stretch.stages.build import FileComparison
         from stretch.transform.refine import fingerprint
 
         folder, tell = Path(path), progress or silent
@@ -156,20 +155,19 @@ class Branched:
         if trained:
             # what was measured is no longer true of it
             self.agreement = None
-        images, original = self.images, self.original
-
-        def agreeing(bundle: "Bundle") -> "Agreement | None":
-            if images is None:
-                return self.agreement
-            return compare_files(self.agreement, bundle, original, images, self.run_images, self.mapping, self.warnings, tell)
-
-        calibrated_on = images.fingerprints if images else ()
-        known = {"preprocessing": self.preprocessing, "calibrated_on": calibrated_on, "ranges": {} if trained else self.ranges}
-        facts = BundleFacts.of(self.plan, *self._weights(trained), **known)
+        agreeing = FileComparison(self.agreement, self.original, self.images, self.run_images, self.mapping, tell)
+        facts = BundleFacts.of(
+            self.plan,
+            *self._weights(trained),
+            preprocessing=self.preprocessing,
+            calibrated_on=self.images.fingerprints if self.images else (),
+            ranges={} if trained else self.ranges,
+        )
         own = None if self.own is None else (self.own[0], replace(self.own[1], exact=self.plan.exact and not trained))
-        how = {"controls": controls, "own": own, "agreeing": agreeing, "progress": tell}
-        self.manifest = export_bundle(folder, original, model, sequential, facts, __version__, **how)
+        job = self.original, model, sequential, facts, __version__
+        self.manifest = export_bundle(folder, *job, controls=controls, own=own, agreeing=agreeing, progress=tell)
         self.bundle, self.agreement = folder, self.manifest.agreement
+        self.warnings += [warning for warning in agreeing.warnings if warning not in self.warnings]
         if own is not None and controls and self.manifest.own is None:
             self.warnings.append(f"original.onnx is {own[0].name} written again: a bundle cannot hold the file itself")
         self.warnings = [
@@ -184,13 +182,16 @@ class Branched:
     def answer(self) -> BranchedAnswer:
         """Return the plan and the built network as plain data."""
         planned = self.plan.answer()
-        return filled(
-            BranchedAnswer,
-            self,
+        return BranchedAnswer(
             **asdict(planned) | {"warnings": [*self.warnings, *planned.warnings]},
             weights=WeightsInfo(self.weights_source, self.weights_detail),
             seconds={name: round(value, 3) for name, value in self.seconds.items()},
             preprocessing=self.preprocessing.to_json() if self.preprocessing else None,
+            calibration=self.calibration,
+            refinement=self.refinement,
+            agreement=self.agreement,
+            withheld=self.withheld,
+            unjudged=self.unjudged,
             bundle=str(self.bundle) if self.bundle else None,
             written=BRANCHED if self.bundle else None,
             checks=self.manifest.checks if self.manifest else {},
@@ -464,7 +465,7 @@ def branch(
     *,
     out: str | Path | None = None,
     input_shape: InputShapes | None = None,
-    weights: str | Path = "default",
+    weights: str = "default",
     config: PlanConfig | None = None,
     design: "str | Path | DesignDraft | None" = None,
     images: str | Path | None = None,

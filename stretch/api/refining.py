@@ -9,7 +9,6 @@ import msgspec
 import typer
 
 from predictors.errors import UsageError
-from predictors.structs import filled
 from predictors.system import keep_freed_memory
 from scheduler.bundle.agreement import Agreement
 from scheduler.progress import Progress, silent
@@ -17,7 +16,6 @@ from stretch.api.main_job import MAX_MINUTES, check_run, import_torch
 from stretch.parameters import NO_PLACES, Parsed, read_places
 
 if TYPE_CHECKING:
-    from scheduler.bundle.load import Bundle
     from scheduler.bundle.manifest import WeightsInfo
     from stretch.stages.build import RefinementOutcome
     from stretch.transform.refine import Refined
@@ -116,7 +114,7 @@ def refine_bundle(
     from stretch.export.precision import planned_precision
     from stretch.export.reweigh import export_reweighed
     from stretch.export.staging import check_target, sweep
-    from stretch.stages.build import compare_files, divide_images, refine_and_compare
+    from stretch.stages.build import FileComparison, divide_images, refine_and_compare
     from stretch.stages.reopen import load_bundle_model
     from stretch.transform.refine import Checkpoint, Refinement
 
@@ -142,14 +140,11 @@ def refine_bundle(
             precision = planned_precision(loaded.manifest)
             outcome = refine_and_compare(model, original, divided, Refinement(minutes, options.steps), kept, tell, precision)
 
-            def agreeing(written: "Bundle") -> Agreement | None:
-                return compare_files(outcome.after, written, original, divided, options.run_images, options.mapping, said, tell)
-
-            said: list[str] = []
+            agreeing = FileComparison(outcome.after, original, divided, options.run_images, options.mapping, tell)
             began = loaded.manifest.weights
             weights = _weights(began, options.synthetic) if outcome.kept == "refined" else began
-            how = {"agreeing": agreeing, "progress": tell}
-            manifest = export_reweighed(loaded, target, original, model, weights, divided.fingerprints, outcome.ranges, **how)
+            job = loaded, target, original, model, weights, divided.fingerprints, outcome.ranges
+            manifest = export_reweighed(*job, agreeing=agreeing, progress=tell)
         kept.remove()
     finally:
         # one that nothing was written to
@@ -166,7 +161,7 @@ def refine_bundle(
         agreement=_change(outcome),
         measured=manifest.agreement,
         checks=manifest.checks,
-        warnings=[*divided.warnings, *outcome.warnings, *said],
+        warnings=[*divided.warnings, *outcome.warnings, *agreeing.warnings],
     )
 
 
@@ -217,5 +212,12 @@ def _change(outcome: "RefinementOutcome") -> AgreementChange | None:
     before, after = outcome.before, outcome.after
     if before is None or after is None:
         return None
-    both = {"before": before.value, "after": after.value, "error_before": before.error, "error_after": after.error}
-    return filled(AgreementChange, after, **both, source="measured")
+    return AgreementChange(
+        before=before.value,
+        after=after.value,
+        low=after.low,
+        high=after.high,
+        error_before=before.error,
+        error_after=after.error,
+        images=after.images,
+    )

@@ -1,7 +1,7 @@
 """What the verbs of the command line do, in Python: each is a function of the same name, which the verb calls."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from predictors.devices import DeviceProfile, load_device, load_devices
 from predictors.errors import StretchError, UsageError
 from predictors.shapes import InputShapes
-from predictors.structs import filled
 from predictors.system import keep_freed_memory
+from scheduler.adapt.policy import PREFER, Prefer
 from scheduler.progress import Progress, silent
 from stretch.parameters import (
     NO_PLACES,
@@ -34,8 +34,10 @@ from stretch.parameters import (
 from stretch.planning.config import PlanConfig
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import nn
 
+    from scheduler.runtime.sequential import Sequential
     from scheduler.simulate.answer import SimulateAnswer
     from scheduler.simulate.clock import SimulationResult
     from stretch.evaluation.measure import EvaluateAnswer
@@ -85,10 +87,10 @@ def plan(
     Raises:
         StretchError: Or one of its kinds: unknown names, a network that is not captured, no design.
     """
-    from stretch.api.main_job import branch
+    from stretch.api.main_job import BranchOptions, run_branch
 
-    same = {"config": config, "design": design, "input_shape": input_shape, "trust_code": trust_code}
-    return branch(model, device, weights="none", dry_run=True, **same, **options).plan
+    dry = BranchOptions(weights="none", dry_run=True, design=design, input_shape=input_shape, trust_code=trust_code)
+    return run_branch(model, device, dry, (config or PlanConfig()).replace(options)).plan
 
 
 class SearchOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -247,7 +249,8 @@ def search_pair(
     from stretch.planning.plan import PlanningProblem
     from stretch.stages.together import GOALS, best_pair, candidates, together_answer
 
-    if goal not in GOALS:
+    objective = next((known for known in GOALS if known == goal), None)
+    if objective is None:
         raise UsageError(f"`{goal}` is no objective of a pair", f"one of {', '.join(GOALS)}")
     options, progress, request = options or SearchOptions(), progress or silent, config or PlanConfig()
     check_search(request, SearchOptions(out=options.out))
@@ -267,7 +270,7 @@ def search_pair(
     times.append(time.perf_counter())
     progress("pairs")
     processors = PlanningProblem.of(graphs[0], profile, request).config.processors
-    best = best_pair(one, other, profile, processors, goal, progress=progress)
+    best = best_pair(one, other, profile, processors, objective, progress=progress)
     times.append(time.perf_counter())
     phases = ("capture", "search", "pairs")
     answer = together_answer(best, {name: round(times[i + 1] - times[i], 3) for i, name in enumerate(phases)})
@@ -423,6 +426,14 @@ SimulatedDevice = Annotated[
 ]
 
 
+def read_prefer(text: str) -> Prefer:
+    """The preference of a policy."""
+    for known in PREFER:
+        if text == known:
+            return known
+    raise UsageError(f"`{text}` is no objective of a policy", f"one of {', '.join(PREFER)}")
+
+
 class SimulateOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Disturbances, requests and policy of a simulation."""
 
@@ -434,11 +445,12 @@ class SimulateOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = ()
     prefer: Annotated[
-        str,
+        Prefer,
         typer.Option(
             help="Policy for choosing among plans: latency (the fastest), energy (the lowest energy), or deadline (the lowest energy "
             "of those that meet the deadline)."
         ),
+        Parsed(str, read_prefer),
     ] = "latency"
     beside: Annotated[
         Sequence[str],
@@ -680,10 +692,10 @@ def evaluate(
             raise UsageError("a delegate computes no outputs, so there is nothing to evaluate", "map processors to delegates that compute")
         if (control := manifest.controls.get("original")) is None:
             warnings.append("the bundle was written without controls, so it cannot be compared with the original")
-        original = None if control is None else Sequential(loaded.file(control), used_cores(session)).run
+        original = None if control is None else _one_output(Sequential(loaded.file(control), used_cores(session)))
         arriving = measure.images_of(files, shape, read, progress or silent)
         result = measure.evaluate(session, original, arriving, outputs, manifest.calibrated_on)
-        processors_used = {name: filled(PlacedProcessor, place) for name, place in session.placements.items()}
+        processors_used = {name: PlacedProcessor.of(place) for name, place in session.placements.items()}
     if original is not None and result.sums.classes and not result.sums.diverse:
         warnings.append(measure.one_sided_reason(result.sums.classes))
     if result.calibrated_on:
@@ -691,19 +703,23 @@ def evaluate(
             f"{result.calibrated_on} of the {result.images} images were used to calibrate this bundle, so these figures are too good: "
             "evaluate it on others"
         )
-    of_images = {"path": Path(images), "labels": image_set.labels, "classes": len(image_set.classes)}
-    return filled(
-        measure.EvaluateAnswer,
-        result,
+    return measure.EvaluateAnswer(
         bundle=loaded.path,
         model=manifest.model.name,
         weights=manifest.weights,
         precisions=sorted({entry.precision for entry in manifest.subgraphs}),
-        images=measure.ImagesAnswer(files=len(files), count=result.images, **of_images),
+        images=measure.ImagesAnswer(
+            path=Path(images), labels=image_set.labels, classes=len(image_set.classes), files=len(files), count=result.images
+        ),
         preprocessing=read.to_json(),
         top1=result.branched.top1,
         top5=result.branched.top5,
+        original=result.original,
         original_classes=len(result.sums.classes) or None,
+        calibrated_on=result.calibrated_on,
+        agreement=result.agreement,
+        top5_overlap=result.top5_overlap,
+        error=result.error,
         processors=processors_used,
         warnings=warnings,
     )
@@ -720,6 +736,17 @@ AdvisedPrecision = Annotated[
         help="Precision for all processors: fp32, fp16 or int8. A processor that lacks it uses the next higher one. Default: each processor's own."
     ),
 ]
+
+
+def _one_output(network: "Sequential") -> "Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]":
+    """A network of one output as a function."""
+
+    def run(x: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
+        output = network.run(x)
+        assert not isinstance(output, Mapping)
+        return output
+
+    return run
 
 
 def advise(

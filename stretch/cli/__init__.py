@@ -106,16 +106,16 @@ class Verbs(TyperGroup):
             with formatter.section(heading):
                 formatter.write_dl([(name, _purpose(name)) for name in names if name in VERBS])
 
-    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, standalone_mode: bool = True, **extra: Any) -> Any:
+    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, *ignored: Any, **extra: Any) -> Any:
         """Run the command line and exit with the code of its contract."""
         words = list(sys.argv[1:] if args is None else args)
         COMMAND_LINE.set(tuple(words))
         flags = words[: words.index("--")] if "--" in words else words
         REMOTE.set(HELP_REMOTE in flags)
         words = ["--help" if word == HELP_REMOTE and at < len(flags) else word for at, word in enumerate(words)]
-        run = functools.partial(super().main, words, prog_name or "stretch", standalone_mode=False, **extra)
-        how = {"as_json": "--json" in flags, "debug": "--debug" in flags, "grace_s": _grace_s(flags[:1])}
-        sys.exit(guard(run, usage_hint=lambda error: _usage_hint(error, words), **how))
+        run = functools.partial(super().main, words, prog_name or "stretch", **extra | {"standalone_mode": False})
+        hint = functools.partial(_usage_hint, words=words)
+        sys.exit(guard(run, as_json="--json" in flags, debug="--debug" in flags, usage_hint=hint, grace_s=_grace_s(flags[:1])))
 
 
 def _purpose(name: str) -> str:

@@ -26,8 +26,8 @@ def _page(answer: "EvaluateAnswer") -> "Page":
     shares = (
         ("top-1", answer.top1),
         ("top-5", answer.top5),
-        ("top-1 of the original", original and original.top1),
-        ("top-5 of the original", original and original.top5),
+        ("top-1 of the original", None if original is None else original.top1),
+        ("top-5 of the original", None if original is None else original.top5),
         ("same best class as the original", answer.agreement),
         ("shared among the five best", answer.top5_overlap),
     )

@@ -11,7 +11,6 @@ import typer
 from predictors.errors import StretchError, UnknownNameError, UsageError
 from predictors.models.roofline import MEASURED, ORIGINS, Origin
 from predictors.shapes import InputShapes
-from predictors.structs import filled
 from stretch.cli.output import Output
 from stretch.parameters import InputShape, TrustCode
 from stretch.stages.abilities import StageAbilities, stage_abilities
@@ -200,7 +199,16 @@ def _listed_device(device: "DeviceProfile") -> ListedDevice:
         )
         for family, processor in device.processors.items()
     }
-    return filled(ListedDevice, device, processors=processors, aliases=list(device.aliases), left_out=dict(device.left_out))
+    return ListedDevice(
+        id=device.id,
+        name=device.name,
+        soc=device.soc,
+        calibrated=device.calibrated,
+        processors=processors,
+        aliases=list(device.aliases),
+        left_out=dict(device.left_out),
+        sources=device.sources,
+    )
 
 
 def _listed_models(pattern: str) -> list[ListedModel]:
@@ -252,9 +260,13 @@ def _capture_details(item: ListedModel, shape: InputShapes | None, trust_code: b
         # the request is wrong, not the model
         raise
     except StretchError as error:
-        return filled(DetailedModel, item, million_macs=0.0, captured="refused", stages=[], why=error.message)
-    how = "exported" if network.captured.refusal else "traced"
-    return filled(DetailedModel, item, million_macs=round(network.graph.macs / 1e6, 1), captured=how, stages=stages, why="")
+        macs, stages, why = 0.0, [], error.message
+        how: Literal["traced", "exported", "refused"] = "refused"
+    else:
+        macs, why = round(network.graph.macs / 1e6, 1), ""
+        how = "exported" if network.captured.refusal else "traced"
+    name, family, checked = item.name, item.family, item.checked
+    return DetailedModel(name=name, family=family, checked=checked, million_macs=macs, captured=how, stages=stages, why=why)
 
 
 def _print_details(console: "Console", items: Sequence[DetailedModel]) -> None:
@@ -294,8 +306,18 @@ def _list_delegates(out: Output) -> None:
             broken[name] = problem = f"{type(error).__name__}: {error} ({origin(name)})"
         # the first line of a class is the summary of a delegate that states none
         first = ((delegate.__dict__.get("__doc__") or "").strip().splitlines() or [f"no summary, from {delegate.__module__}"])[0]
-        stated = {"summary": str(delegate.summary) or first, "module": delegate.__module__, "origin": origin(name)}
-        items.append(filled(ListedDelegate, delegate, name=name, available=problem is None, reason=problem, **stated))
+        items.append(
+            ListedDelegate(
+                name=name,
+                summary=str(delegate.summary) or first,
+                available=problem is None,
+                reason=problem,
+                asynchronous=delegate.asynchronous,
+                computes=delegate.computes,
+                module=delegate.__module__,
+                origin=origin(name),
+            )
+        )
     for name, problem in sorted(broken.items()):
         out.warn(f"delegate `{name}` of another package cannot be used: {problem}")
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import field, is_dataclass, make_dataclass
 from pathlib import Path
+from types import GenericAlias
 from typing import Annotated, Any, NamedTuple, TypeVar, cast, get_args, get_origin
 
 import typer
@@ -56,7 +57,7 @@ def verb_command(name: str, function: Callable[..., None]) -> Verb:
     options = {option.name: option for argument in arguments for option in argument.options}
     settings = {name: setting for name, option in options.items() if (setting := _setting(option)) is not None}
     own = [name for name in options if name not in settings]
-    flags = [option for name, option in options.items() if name in own or _note(option, ParameterInfo)]
+    flags = [option for name, option in options.items() if name in own or _note(option, ParameterInfo) is not None]
     if settings:
         flags += _settings_flags(settings, PANEL if len(own) < len(flags) else None)
     flags += [option for name, option in fields(Output).items() if name not in options]
@@ -85,7 +86,7 @@ def _argument(parameter: inspect.Parameter) -> _Argument:
     name, kind = parameter.name, parameter.annotation
     if (composed := _note(parameter, OptionsOf)) is not None:
         return _Argument(list(composed.options()), lambda given: {name: composed.make(given)})
-    if is_dataclass(kind) or (isinstance(kind, type) and issubclass(kind, Struct)):
+    if isinstance(kind, type) and (is_dataclass(kind) or issubclass(kind, Struct)):
         return _Argument(list(fields(kind).values()), lambda given: {name: kind(**given)})
     return _Argument([parameter], lambda given: given)
 
@@ -97,6 +98,7 @@ def fields(record: type) -> dict[str, inspect.Parameter]:
 
 
 def _note(option: inspect.Parameter, kind: type[T]) -> T | None:
+    """The note of this class in an option's annotation; None without one."""
     return next((note for note in getattr(option.annotation, "__metadata__", ()) if isinstance(note, kind)), None)
 
 
@@ -124,7 +126,7 @@ def _parser_field(option: inspect.Parameter) -> tuple[str, Any, Any]:
         if parsed is not None:
             kind, default = parsed.kind, default if default is option.empty or isinstance(default, str) else None
         elif get_origin(kind) is Sequence:
-            kind, default = list[get_args(kind)[0]] | None, None
+            kind, default = GenericAlias(list, get_args(kind)) | None, None
         elif Path in get_args(kind):
             kind = Path | None if default is None else Path
         kind = Annotated[kind, info]

@@ -178,8 +178,9 @@ def _flags_given() -> dict[str, str]:
     from typer._click.globals import get_current_context
 
     context = get_current_context(silent=True)
-    params = context.command.params if context else ()
-    sources = {param: context.get_parameter_source(param.name) for param in params}
+    if context is None:
+        return {}
+    sources = {param: context.get_parameter_source(param.name) for param in context.command.params}
     return {param.name: max(param.opts, key=len) for param, source in sources.items() if source and source.name == "COMMANDLINE"}
 
 
@@ -198,10 +199,12 @@ def _own_warnings(out: Output) -> Iterator[None]:
     """Print Python warnings of nn-stretch's packages like other warnings: once, and without source lines."""
     before = warnings.showwarning
 
-    def show(message: Warning | str, category: type[Warning], filename: str, lineno: int, *rest: Any) -> None:
+    def show(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None, line: str | None = None
+    ) -> None:
         where = os.path.relpath(filename, _PACKAGES).split(os.sep)[0]
         if category is not UserWarning or where not in ("stretch", "scheduler", "predictors"):
-            before(message, category, filename, lineno, *rest)
+            before(message, category, filename, lineno, file, line)
         elif str(message) not in out.warnings:
             out.warn(str(message))
 

@@ -10,7 +10,6 @@ import typer
 from predictors.devices import is_pattern, load_devices
 from predictors.errors import UsageError
 from predictors.models.roofline import ORIGINS, Origin
-from predictors.structs import filled
 from stretch.api.verbs import PredictOptions, processors_to_predict
 from stretch.api.verbs import predict as predict_model
 from stretch.cli.output import Output
@@ -22,7 +21,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from predictors.devices import DeviceProfile
+    from predictors.graph import OpGraph
+    from predictors.predictor import Estimate
     from stretch.stages.network import ReadGraph
+    from stretch.stages.predict import PredictedRow
 
 
 def predict(
@@ -102,7 +104,7 @@ def _predict_many(
     from predictors.predictor import LatencyPredictor
     from stretch.models import model_names
     from stretch.report.prediction import predictions_page
-    from stretch.stages.predict import PredictedRow, PredictionTable, Unpredicted
+    from stretch.stages.predict import PredictionTable, Unpredicted
 
     models = [name for name, _ in model_names(pattern)] if is_pattern(pattern) else [pattern]
     if not models:
@@ -120,9 +122,7 @@ def _predict_many(
                 failed.append(Unpredicted(model=model, reason=error.message))
             else:
                 for predictor, names in predictors:
-                    where = {"model": model, "device": predictor.device.id, "macs": graph.macs}
-                    estimates = [predictor.predict(graph, name, precision) for name in names]
-                    rows += [filled(PredictedRow, estimate, **where, latency_ms=estimate.ms) for estimate in estimates]
+                    rows += [_row(model, predictor.device.id, graph, predictor.predict(graph, name, precision)) for name in names]
             done()
     not_measured: tuple[Origin, ...] = ("sibling", "similar", "relatives", "roofline")
     for origin in not_measured:
@@ -131,3 +131,20 @@ def _predict_many(
             out.warn(f"not fitted to measurements of the processor, but derived from {ORIGINS[origin]}: {', '.join(guessed)}")
     table = PredictionTable(items=rows, failed=failed, warnings=out.warnings)
     out.show(table, predictions_page)
+
+
+def _row(model: str, device: str, graph: "OpGraph", estimate: "Estimate") -> "PredictedRow":
+    from stretch.stages.predict import PredictedRow
+
+    return PredictedRow(
+        model=model,
+        device=device,
+        processor=estimate.processor,
+        precision=estimate.precision,
+        macs=graph.macs,
+        latency_ms=estimate.ms,
+        low_ms=estimate.low_ms,
+        high_ms=estimate.high_ms,
+        calibrated=estimate.calibrated,
+        origin=estimate.origin,
+    )

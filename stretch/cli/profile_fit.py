@@ -69,7 +69,7 @@ class NetworkTable(msgspec.Struct, frozen=True, kw_only=True):
     ] = ""
     rewrite: Annotated[
         Sequence[str],
-        typer.Option(help="What networks of NETWORKS.csv had in place of some operators on every processor, such as grouped_conv=parts."),
+        typer.Option(help="Operators that networks of NETWORKS.csv had replaced on every processor, such as grouped_conv=parts."),
     ] = ()
     trust_code: Annotated[bool, typer.Option("--trust-code", help="Execute the Python files that NETWORKS.csv names.")] = False
 

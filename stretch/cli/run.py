@@ -78,8 +78,9 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             UsageError: If there is no such priority.
         """
-        if self.priority is None or self.priority == "latency" or self.priority == "energy":
-            return self.priority
+        known: dict[str | None, Priority | None] = {None: None, "latency": "latency", "energy": "energy"}
+        if self.priority in known:
+            return known[self.priority]
         raise UsageError(f"--priority {self.priority} is not known", "it is latency or energy")
 
 
@@ -109,9 +110,15 @@ def run(
         return
     loaded = as_recommended(loaded) if options.recommended else loaded
     x = random_input(loaded) if options.input_file is None else read_npy(options.input_file, "input")
-    session_options = {"in_flight": options.in_flight or 1, "time_limit": options.time_limit}
-    how: dict[str, Any] = {"processors": options.processors, "priority": priority, "delegates": _dsp(options)}
-    with Session(loaded, options.mapping, **how, **session_options) as session:
+    with Session(
+        loaded,
+        options.mapping,
+        processors=options.processors,
+        priority=priority,
+        delegates=_dsp(options),
+        in_flight=options.in_flight or 1,
+        time_limit=options.time_limit,
+    ) as session:
         _tell_placements(out, session, priority)
         # the answer takes seconds to minutes
         out.note(f"measuring {loaded.manifest.model.name}")

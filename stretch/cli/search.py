@@ -67,7 +67,7 @@ def search(
         if differ:
             raise UsageError("--plot applies to a front, not to alternatives of the best design", "leave out --plot")
         check_picture(plot, [])
-    profile = load_device(device)
+    profile = load_device(str(device))
     config.resolve(profile)
     import_torch()
     from stretch.report.front import front_figure, front_page

@@ -12,13 +12,12 @@ from torch import nn
 from predictors.errors import StretchError
 from predictors.files import write_whole
 from scheduler.bundle.agreement import Agreement
-from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import Manifest
 from stretch import __version__
 from stretch.export.bundle import BundleFacts, export_bundle
 from stretch.planning.design.branch_design import BranchDesign, design_to_toml
 from stretch.planning.plan import evaluate as evaluate_plan
-from stretch.stages.build import BATCH, HELD_BACK, RUN_IMAGES, Images, build_control, compare_files, compare_with_original
+from stretch.stages.build import BATCH, HELD_BACK, FileComparison, Images, build_control, compare_with_original
 from stretch.stages.design import read_design
 from stretch.stages.rounded import Ranges, RoundedModel
 from stretch.train.folder import BEST, RunFolder
@@ -134,10 +133,7 @@ def extract(
         control = build_control(ready.captured, planned) if controls else None
         known = {"preprocessing": preprocessing(train_set), "ranges": ranges}
         facts = BundleFacts.of(planned, "file", f"trained by nn-stretch, run {folder.name}", **known)
-
-        def agreeing(files: Bundle) -> Agreement | None:
-            return compare_files(measured, files, ready.captured, images, RUN_IMAGES, None, [])
-
+        agreeing = FileComparison(measured, ready.captured, images)
         manifest = export_bundle(target, ready.captured, model, control, facts, __version__, controls=controls, agreeing=agreeing)
     agreement = measured if manifest is None else manifest.agreement
     return ExtractedDesign(model, wanted, out / WEIGHTS, target, inside, extracted, labelled, agreement, manifest)
