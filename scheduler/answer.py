@@ -224,18 +224,6 @@ def _processors(placements: Mapping[str, Placement], traces: Iterable[Trace]) ->
     }
 
 
-class VerifyAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a bundle is fit to run."""
-
-    bundle: Path  # Its folder.
-    ok: bool  # Whether nothing is wrong.
-    problems: tuple[str, ...]  # What is wrong, one sentence each.
-    max_error: float | None  # Of the subgraphs run together against the whole model; None if they were not run.
-    tolerance: float | None  # Largest `max_error` allowed; None where fp16 or int8 is judged by its distance instead.
-    signer: str | None = None  # Fingerprint of the trusted key that it is signed with; None if none was asked for, or something is wrong.
-    uncompared: str | None = None  # What results were not compared with, and why; None where there is no such thing.
-
-
 class TuneAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A bundle's kernels before and after they were tuned."""
 

@@ -108,20 +108,16 @@ TOLERANCE = 1e-4
 ROUNDED = 0.3
 
 
-@dataclass(frozen=True)
-class Verification:
-    """Result of `verify_bundle`."""
+class Verification(msgspec.Struct, frozen=True):
+    """Whether a bundle is fit to run."""
 
+    bundle: Path  # Its folder.
+    ok: bool  # Whether nothing is wrong.
     problems: tuple[str, ...]  # What is wrong, one sentence each.
-    max_error: float | None  # Of the subgraphs run together against the whole model; None if they were not run.
-    tolerance: float | None = TOLERANCE  # Largest `max_error` allowed; None where int8 is judged by `ROUNDED`.
+    max_error: float | None = None  # Of the subgraphs run together against the whole model; None if they were not run.
+    tolerance: float | None = TOLERANCE  # Largest `max_error` allowed; None where fp16 or int8 is judged by its distance instead.
     signer: str | None = None  # Fingerprint of the trusted key that it is signed with; None if none was asked for, or something is wrong.
     uncompared: str | None = None  # What results were not compared with, and why; None where there is no such thing.
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing is wrong."""
-        return not self.problems
 
 
 def verify_bundle(path: Path, trust: Sequence[Path] = (), progress: Progress = silent) -> Verification:
@@ -141,12 +137,12 @@ def verify_bundle(path: Path, trust: Sequence[Path] = (), progress: Progress = s
     except StretchError as error:
         if error.exit_code != 1:
             raise
-        return Verification((error.message,), None)
+        return Verification(path, False, (error.message,))
     problems = tuple(bundle_problems(bundle, hashes=True))
     # what the manifest states beside its graph, once that holds together
     problems = problems or tuple(f"{bundle.path / MANIFEST}: {problem}" for problem in statement_problems(bundle.manifest))
     if problems:
-        return Verification(problems, None)
+        return Verification(path, False, problems)
     x = random_input(bundle)
     try:
         for entry in bundle.manifest.subgraphs:
@@ -156,7 +152,7 @@ def verify_bundle(path: Path, trust: Sequence[Path] = (), progress: Progress = s
         expected = bundle.manifest.name_outputs(as_arrays(Sequential(bundle.file(bundle.manifest.whole)).run(x), bundle.manifest.outputs))
         wrong = source_file_problems(bundle, x)
         if wrong:
-            return Verification(tuple(wrong), None)
+            return Verification(path, False, tuple(wrong))
         progress("its subgraphs")
         compared = [_compare(bundle, x, expected, "the subgraphs", None)]
         if bundle.manifest.tflite is not None:
@@ -167,10 +163,11 @@ def verify_bundle(path: Path, trust: Sequence[Path] = (), progress: Progress = s
     except StretchError as error:
         if error.exit_code != 1:
             raise
-        return Verification((bundle.replace_root(error.message),), None)
+        return Verification(path, False, (bundle.replace_root(error.message),))
     errors = [comparison.max_error for comparison in compared if comparison.max_error is not None]
     problems = tuple(p for comparison in compared for p in comparison.problems)
-    return Verification(problems, max(errors, default=None), compared[0].tolerance, bundle.signer, uncompared_note(bundle.manifest.own))
+    largest, own = max(errors, default=None), uncompared_note(bundle.manifest.own)
+    return Verification(path, not problems, problems, largest, compared[0].tolerance, bundle.signer, own)
 
 
 def _compare(bundle: Bundle, x: Values, expected: Mapping[str, Array], what: str, mapping: Mapping[str, str] | None) -> Verification:
@@ -186,7 +183,7 @@ def _compare(bundle: Bundle, x: Values, expected: Mapping[str, Array], what: str
         problem, error = _difference(manifest.whole, got[name], value, who, lower, tolerances[-1])
         problems += [problem] if problem else []
         errors += [error] if error is not None else []
-    return Verification(tuple(problems), max(errors, default=None), None if lower else max(tolerances))
+    return Verification(bundle.path, not problems, tuple(problems), max(errors, default=None), None if lower else max(tolerances))
 
 
 def _difference(

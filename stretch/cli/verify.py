@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
 from stretch.cli.output import Output
@@ -24,21 +25,13 @@ def verify(
     ] = None,
 ) -> None:
     """Check a bundle: schema, hashes, signature, and its results against the original."""
-    from scheduler.answer import VerifyAnswer
     from scheduler.bundle.load import sign_bundle
     from scheduler.checks.verify import STEPS, verify_bundle
 
     with out.progress("verifying", total=STEPS) as progress:
-        verified = verify_bundle(bundle, trust or [], progress)
-    answer = VerifyAnswer(
-        bundle=bundle,
-        ok=verified.ok,
-        problems=verified.problems,
-        max_error=verified.max_error,
-        tolerance=verified.tolerance,
-        signer=verified.signer if sign is None or not verified.ok else sign_bundle(bundle, sign),
-        uncompared=verified.uncompared,
-    )
+        answer = verify_bundle(bundle, trust or [], progress)
+    if sign is not None and answer.ok:
+        answer = msgspec.structs.replace(answer, signer=sign_bundle(bundle, sign))
     lines = [f"problem: {problem}" for problem in answer.problems]
     if answer.ok:
         allowed = "its fp16 and int8 subgraphs round" if answer.tolerance is None else f"{answer.tolerance:.0e} is allowed"
