@@ -89,6 +89,20 @@ def read_places(texts: Sequence[str] | None) -> dict[str, str]:
     return parse_mapping(texts or ())
 
 
+def complete_device(start: str) -> list[str]:
+    """Ids of profiles, for the shell."""
+    from predictors.devices import list_devices
+
+    return [name for name in list_devices() if name.startswith(start)]
+
+
+def complete_model(start: str) -> list[str]:
+    """Names of models, for the shell."""
+    from stretch.models.families import quick_names
+
+    return [name for name in quick_names(start) if name.startswith(start)]
+
+
 InputShape = Annotated[
     InputShapes | None,
     typer.Option(
@@ -98,12 +112,17 @@ InputShape = Annotated[
 ]
 Model = Annotated[
     "str | nn.Module",
-    typer.Argument(help="Name of `stretch list models`, package.module:factory, file.py:factory, or an .onnx, .pt2 or .tflite file."),
+    typer.Argument(
+        help="Name of `stretch list models`, package.module:factory, file.py:factory, or an .onnx, .pt2 or .tflite file.",
+        autocompletion=complete_model,
+    ),
     Parsed(str, str),
 ]
 Device = Annotated[
     "str | Path | DeviceProfile",
-    typer.Option("--device", "-d", help="Id of a profile (see `stretch list devices`), or the path of one."),
+    typer.Option(
+        "--device", "-d", help="Id of a profile (see `stretch list devices`), or the path of one.", autocompletion=complete_device
+    ),
     Parsed(str, str),
 ]
 TrustCode = Annotated[bool, typer.Option("--trust-code", help="Allow running Python code from file.py:factory or a .pt2 file.")]

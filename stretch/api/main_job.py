@@ -357,11 +357,8 @@ class BranchOptions(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         input_shape: Channels, height, width, with or without the batch before them; of several inputs, or of one that is no image, a shape
             each, batch first, in their order or by the names of the forward's arguments; the model's usual one by default.
-        weights: ``default``, ``none`` (random) or a file; ignored for a module.
         images: Folder of unlabelled images: on some of them it is measured which blocks matter, every layer and join is fitted to
             what the original computes, and on others, held back, the network is compared with the original. None: nothing of that.
-        repair: Where the network agrees less often than `min_agreement` asks for, segments are divided exactly where that can be, and
-            stages that change most stay as they are, one segment after the other, until it does.
         only_if_faster: Whether the call ends after planning if branches are not recommended: nothing is built, and the result says so in `withheld`.
         preprocessing: What pictures go through, or a table of what differs from what the model states, such as ``{"crop": 0.9}``.
     """

@@ -28,6 +28,7 @@ from stretch.parameters import (
     Processors,
     TrustCode,
     Weights,
+    complete_device,
     input_words,
     read_names,
 )
@@ -421,6 +422,7 @@ SimulatedDevice = Annotated[
         "--device",
         "-d",
         help="Device to simulate: id or path of a profile. Default: the device of the bundle; for a table of steps none.",
+        autocompletion=complete_device,
     ),
     Parsed(str | None, str),
 ]
@@ -614,6 +616,7 @@ ExplainedDevice = Annotated[
         "--device",
         "-d",
         help="Predict for this device (see `stretch list devices`) instead of measuring here; with --runtime, a device of the runtime.",
+        autocompletion=complete_device,
     ),
     Parsed(str | None, str),
 ]
@@ -727,7 +730,12 @@ def evaluate(
 
 AdvisedDevices = Annotated[
     str | Path | DeviceProfile | Sequence[str | Path | DeviceProfile],
-    typer.Option("--device", "-d", help="Profile id (see `stretch list devices`), wildcard pattern or TOML file; several with commas."),
+    typer.Option(
+        "--device",
+        "-d",
+        help="Profile id (see `stretch list devices`), wildcard pattern or TOML file; several with commas.",
+        autocompletion=complete_device,
+    ),
     Parsed(str | None, str),
 ]
 AdvisedPrecision = Annotated[

@@ -53,7 +53,6 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from stretch.cli.complete import add_completions
 from stretch.cli.failures import guard
 from stretch.cli.help import HEADINGS, HELP_REMOTE, REMOTE, Verb
 from stretch.cli.interrupt import GRACE_S
@@ -61,7 +60,7 @@ from stretch.cli.output import COMMAND_LINE
 from stretch.plugins import tool_modules
 
 #: Modules of this folder that are not verbs but shared by them.
-PARTS = frozenset({"complete", "extensions", "failures", "help", "interrupt", "options", "output", "pages", "planner", "start"})
+PARTS = frozenset({"extensions", "failures", "help", "interrupt", "options", "output", "pages", "planner", "start"})
 
 #: Verbs in the order of `stretch --help`; others follow by name.
 FIRST = tuple(name for names in HEADINGS.values() for name in names)
@@ -161,7 +160,7 @@ def command_of(name: str) -> Verb:
     from stretch.cli.options import verb_command
 
     module = importlib.import_module(VERBS[name])
-    return add_completions(verb_command(name, getattr(module, module.__name__.rpartition(".")[2], None) or getattr(module, name)))
+    return verb_command(name, getattr(module, module.__name__.rpartition(".")[2], None) or getattr(module, name))
 
 
 def _show_version(value: bool) -> None:

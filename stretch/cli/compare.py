@@ -9,7 +9,7 @@ from predictors.errors import UsageError
 from stretch.cli.output import Output, no_flags
 from stretch.cli.pages import Html
 from stretch.cli.planner import Plan
-from stretch.parameters import InputShape, TrustCode
+from stretch.parameters import InputShape, TrustCode, complete_device
 from stretch.planning.config import PlanConfig
 
 if TYPE_CHECKING:
@@ -26,7 +26,10 @@ def compare(
         typer.Argument(help="Bundle folders, JSON output of `branch`, `search` or `run`, or models, which are planned for each device."),
     ],
     device: Annotated[
-        list[str] | None, typer.Option("--device", "-d", help="Id or path of a device profile that models are planned for; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--device", "-d", help="Id or path of a device profile that models are planned for; repeatable.", autocompletion=complete_device
+        ),
     ] = None,
     config: Plan,
     inputs: InputShape = None,

@@ -1,7 +1,7 @@
 """Options of the planner, which `stretch.PlanConfig` has too; those that most people need have flags, `--set` takes all."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Annotated, Any
 
 import typer
@@ -29,16 +29,11 @@ def _completing(choices: tuple[str, ...]) -> Callable[[str], list[str]]:
     return lambda incomplete: [choice for choice in choices if choice.startswith(incomplete)]
 
 
+def _request(flags: Collection[str]) -> OptionsOf:
+    return OptionsOf(lambda: [_option(option, flag=option.name in flags) for option in PLAN_OPTIONS], PlanConfig().replace)
+
+
 #: The request to the planner, as an argument of a verb.
-Plan = Annotated[
-    PlanConfig,
-    OptionsOf(lambda: [_option(option, flag=option.name in FLAGS) for option in PLAN_OPTIONS], PlanConfig().replace),
-]
+Plan = Annotated[PlanConfig, _request(FLAGS)]
 #: The same for a front, which no bound on agreement limits.
-FrontPlan = Annotated[
-    PlanConfig,
-    OptionsOf(
-        lambda: [_option(option, flag=option.name in FLAGS and option.name != "min_agreement") for option in PLAN_OPTIONS],
-        PlanConfig().replace,
-    ),
-]
+FrontPlan = Annotated[PlanConfig, _request([name for name in FLAGS if name != "min_agreement"])]

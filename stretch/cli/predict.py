@@ -14,7 +14,7 @@ from stretch.api.verbs import PredictOptions, processors_to_predict
 from stretch.api.verbs import predict as predict_model
 from stretch.cli.output import Output
 from stretch.cli.pages import Html, check_picture
-from stretch.parameters import input_words
+from stretch.parameters import complete_device, complete_model, input_words
 from stretch.planning.messages import command_line
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ def predict(
     model: Annotated[
         str,
         typer.Argument(
-            help="A name of `stretch list models`, a wildcard pattern such as 'resnet*', package.module:factory, file.py:factory or an .onnx, .pt2 or .tflite file."
+            help="A name of `stretch list models`, a wildcard pattern such as 'resnet*', package.module:factory, file.py:factory or an .onnx, .pt2 or .tflite file.",
+            autocompletion=complete_model,
         ),
     ],
     device: Annotated[
@@ -41,6 +42,7 @@ def predict(
             "--device",
             "-d",
             help="Profile id (see `stretch list devices`), a wildcard pattern such as '*', TOML file, or several of these with commas.",
+            autocompletion=complete_device,
         ),
     ],
     options: PredictOptions,

@@ -15,6 +15,7 @@ from predictors.fits.store import fit_path
 from predictors.measurements.networks import load_measurements
 from stretch.cli.interrupt import WRITER_GRACE_S
 from stretch.cli.output import Output
+from stretch.parameters import complete_device
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -84,7 +85,13 @@ def profile_fit(
         ),
     ],
     device: Annotated[
-        str, typer.Option("--device", "-d", help="Profile id (see `stretch list devices`) or TOML file that the fits are for.")
+        str,
+        typer.Option(
+            "--device",
+            "-d",
+            help="Profile id (see `stretch list devices`) or TOML file that the fits are for.",
+            autocompletion=complete_device,
+        ),
     ],
     networks: NetworkTable,
     file: Annotated[

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 GRACE_S = WRITER_GRACE_S
 
 
+def _complete_mode(start: str) -> list[str]:
+    from scheduler.delegates import delegates
+
+    return sorted({mode for name in delegates for mode in delegates.get(name).tunes if mode.startswith(start)})
+
+
 def profile_tune(
     out: Output,
     bundle: Annotated[Path, typer.Argument(help="Folder of a bundle.")],
@@ -43,7 +49,11 @@ def profile_tune(
     ] = 2.0,
     mapping: Annotated[
         Sequence[str],
-        typer.Option("--map", help="Place where a processor's subgraphs run here, such as gpu=opencl1; repeat or separate by commas."),
+        typer.Option(
+            "--map",
+            help="Place where a processor's subgraphs run here, such as gpu=opencl1; repeat or separate by commas.",
+            autocompletion=_complete_mode,
+        ),
     ] = (),
 ) -> None:
     """Tune the kernels of a bundle.

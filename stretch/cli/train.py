@@ -35,6 +35,12 @@ REFINING = 36
 GRACE_S = WRITER_GRACE_S
 
 
+def _complete_recipe(start: str) -> list[str]:
+    from stretch.train.recipe import recipe_folder
+
+    return [file.stem for file in sorted(recipe_folder().glob("*.toml")) if file.stem.startswith(start)]
+
+
 def train(
     out: Output,
     recipe: Annotated[
@@ -43,6 +49,7 @@ def train(
             metavar="RECIPE_OR_BUNDLE",
             help="Recipe: a TOML file, or the name of an installed one. Or the folder of an fp32 bundle with its controls, whose network is "
             "refined: distilled from its original on unlabelled images.",
+            autocompletion=_complete_recipe,
         ),
     ],
     options: TrainOptions,
