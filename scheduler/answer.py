@@ -1,6 +1,6 @@
 """What a run, a check or the tuning of a bundle showed, as plain data: JSON and the terminal's table both read these structs, whose fields are the JSON's keys."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -8,24 +8,13 @@ import numpy as np
 
 from predictors.errors import StretchError
 from scheduler.bundle.manifest import Manifest, WeightsInfo
-from scheduler.checks.verify import ReferenceComparison
+from scheduler.checks.verify import CheckAnswer, ReferenceComparison
 from scheduler.delegates.base import TunedKernel
 from scheduler.measure.benchmark import CONTROLS, Benchmark, ControlComparison, Throughput, Timing, judge_speed
 from scheduler.measure.energy import MeasuredEnergy
 from scheduler.placement.place import Dispatch, Placement
 from scheduler.runtime.session import Session
 from scheduler.runtime.trace import Trace
-
-
-class CheckAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """How right the results are."""
-
-    against: str  # File that they were compared with.
-    measure: str  # ``largest`` difference over the largest element, or ``rms`` over rms.
-    error: float  # Of the worst tensor, by that measure.
-    tolerance: float  # Largest error allowed.
-    tensors: int  # Tensors that were compared.
-    stored: bool  # Whether the whole model was itself compared with its result when the bundle was written.
 
 
 class ReplacedAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,7 +154,7 @@ def run_answer(
         ideal_ms=result.ideal_ms,
         efficiency=result.efficiency,
         max_error=result.error,
-        check=None if right is None else _check(right),
+        check=None if right is None else right.check,
         moved=dict(session.moved),
         replaced={name: ReplacedAnswer(delegate=p.delegate, queue=p.queue, reason=p.reason) for name, p in session.replaced.items()},
         cores=result.cores,
@@ -181,17 +170,6 @@ def run_answer(
         energy_mj=energy.mj,
         energy_counter=energy.counter,
         energy_reason=energy.reason,
-    )
-
-
-def _check(right: ReferenceComparison) -> CheckAnswer:
-    return CheckAnswer(
-        against=right.against,
-        measure=right.measure,
-        error=right.error,
-        tolerance=right.tolerance,
-        tensors=right.tensors,
-        stored=right.stored,
     )
 
 
@@ -235,16 +213,3 @@ class TuneAnswer(msgspec.Struct, frozen=True, kw_only=True):
     after_ms: float  # Sum over the kernels.
     kernels: list[TunedKernel]  # Each kernel.
     warnings: list[str]
-
-
-def tune_answer(path: Path, device: str, modes: Sequence[str], kernels: list[TunedKernel], warnings: list[str]) -> TuneAnswer:
-    """Summarise the gain of tuning the bundle in the folder `path`."""
-    return TuneAnswer(
-        bundle=path,
-        device=device,
-        mode=", ".join(dict.fromkeys(modes)),
-        before_ms=sum(kernel.before_ms or 0.0 for kernel in kernels),
-        after_ms=sum(kernel.after_ms or 0.0 for kernel in kernels),
-        kernels=kernels,
-        warnings=warnings,
-    )

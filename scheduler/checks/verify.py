@@ -305,17 +305,23 @@ def allowed_end_to_end(checks: Mapping[str, Any], tensor: str, precision: str) -
 _PRECISIONS = tuple(TOLERANCES)
 
 
-@dataclass(frozen=True)
-class ReferenceComparison:
-    """Results of a session that agree with the reference."""
+class CheckAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """How right the results are."""
 
     against: str  # File that they were compared with.
     measure: str  # ``largest`` difference over the largest element, or ``rms`` over rms.
     error: float  # Of the worst tensor, by that measure.
     tolerance: float  # Largest error allowed.
-    max_error: float  # Largest difference of the output over its largest element.
     tensors: int  # Tensors that were compared.
     stored: bool  # Whether the whole model was itself compared with its result when the bundle was written.
+
+
+@dataclass(frozen=True)
+class ReferenceComparison:
+    """Results of a session that agree with the reference."""
+
+    check: CheckAnswer  # How right they are.
+    max_error: float  # Largest difference of the output over its largest element.
     expected: Values  # The output that was expected.
 
 
@@ -346,9 +352,9 @@ def compare_with_reference(session: Session, x: Values) -> ReferenceComparison:
     against = manifest.whole
     if manifest.own is not None:
         against += f", {uncompared_note(manifest.own) or f'and that against the file, {manifest.own.file}'}"
-    largest = max_error(output, final)
     tolerance = max(allowed_end_to_end(checks, name, precision) for name in expected)
-    return ReferenceComparison(against, measure, worst, tolerance, largest, compared, stored, unwrap_single(final))
+    check = CheckAnswer(against=against, measure=measure, error=worst, tolerance=tolerance, tensors=compared, stored=stored)
+    return ReferenceComparison(check, max_error(output, final), unwrap_single(final))
 
 
 def check_output(session: Session, output: Values, expected: Values) -> None:

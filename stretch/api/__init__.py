@@ -8,10 +8,10 @@ if TYPE_CHECKING:
     from stretch.api.exporting import export
     from stretch.api.main_job import Branched, branch
     from stretch.api.refining import RefineOptions, refine_bundle
+    from stretch.api.searching import SearchOptions, search, search_pair
     from stretch.api.verbs import (
         EvaluateOptions,
         PredictOptions,
-        SearchOptions,
         SimulateOptions,
         TrainOptions,
         advise,
@@ -19,35 +19,19 @@ if TYPE_CHECKING:
         explain,
         plan,
         predict,
-        search,
-        search_pair,
         simulate,
         train,
     )
 
-__all__ = [
-    "Branched",
-    "EvaluateOptions",
-    "PredictOptions",
-    "RefineOptions",
-    "SearchOptions",
-    "SimulateOptions",
-    "TrainOptions",
-    "advise",
-    "branch",
-    "evaluate",
-    "explain",
-    "export",
-    "plan",
-    "predict",
-    "refine_bundle",
-    "search",
-    "search_pair",
-    "simulate",
-    "train",
-]
+__all__ = ["Branched", "advise", "branch", "evaluate", "explain", "export", "plan", "predict", "search", "search_pair", "simulate", "train"]
+__all__ += ["EvaluateOptions", "PredictOptions", "RefineOptions", "SearchOptions", "SimulateOptions", "TrainOptions", "refine_bundle"]
 
 if not TYPE_CHECKING:
-    _PLACES = {"exporting": ["export"], "main_job": ["Branched", "branch"], "refining": ["RefineOptions", "refine_bundle"]}
-    _PLACES["verbs"] = [name for name in __all__ if not any(name in names for names in _PLACES.values())]
+    _PLACES = {
+        "exporting": ["export"],
+        "main_job": ["Branched", "branch"],
+        "refining": ["RefineOptions", "refine_bundle"],
+        "searching": ["SearchOptions", "search", "search_pair"],
+    }
+    _PLACES["verbs"] = sorted({*__all__} - {name for names in _PLACES.values() for name in names})
     __getattr__, __dir__ = lazy_names(__name__, {f"{__name__}.{module}": names for module, names in _PLACES.items()})

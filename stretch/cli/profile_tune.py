@@ -60,7 +60,7 @@ def profile_tune(
 
     Kernels of subgraphs on delegates that support it are measured, and the results are kept for this device and driver.
     """
-    from scheduler.answer import tune_answer
+    from scheduler.answer import TuneAnswer
     from scheduler.bundle.load import load_bundle
 
     loaded = load_bundle(bundle, check_hashes=True)
@@ -78,7 +78,15 @@ def profile_tune(
     if time.monotonic() > end:
         out.warn(f"the budget of {budget:g} minutes was used up before all kernels were measured; run it again to continue")
     kernels = [row for tuning in tunings for row in tuning.rows(choices)]
-    answer = tune_answer(bundle, tunings[0].device, modes, kernels, out.warnings)
+    answer = TuneAnswer(
+        bundle=bundle,
+        device=tunings[0].device,
+        mode=", ".join(dict.fromkeys(modes)),
+        before_ms=sum(kernel.before_ms or 0.0 for kernel in kernels),
+        after_ms=sum(kernel.after_ms or 0.0 for kernel in kernels),
+        kernels=kernels,
+        warnings=out.warnings,
+    )
     out.emit(answer, lambda console: _show_tuned(console, answer))
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 import typer
@@ -12,7 +12,7 @@ from predictors.errors import UsageError
 from stretch.cli.extensions import tools_of
 from stretch.cli.output import Output
 from stretch.cli.pages import Html
-from stretch.parameters import NO_PLACES, BundleFolder, DelegateMap, Processors
+from stretch.parameters import NO_PLACES, BundleFolder, DelegateMap, Parsed, Processors
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,13 +31,22 @@ MAX_TRACED = 10
 WIDTH = 0.03
 
 
+def _priority(text: str) -> "Priority":
+    known: dict[str, Priority] = {"latency": "latency", "energy": "energy"}
+    if text not in known:
+        raise UsageError(f"--priority {text} is not known", "it is latency or energy")
+    return known[text]
+
+
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a run, wherever it is."""
 
     mapping: DelegateMap = NO_PLACES
     processors: Processors = None
     priority: Annotated[
-        str | None, typer.Option(help="Choose processors by predicted latency or energy on the device. Default: those of the design.")
+        Literal["latency", "energy"] | None,
+        typer.Option(help="Choose processors by predicted latency or energy on the device. Default: those of the design."),
+        Parsed(str | None, _priority),
     ] = None
     dsp_code: Annotated[
         str | None, typer.Option(help="Run the bundle's compiled code for this chip on the DSP, such as sm8550; needs --trust-code.")
@@ -71,18 +80,6 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     trace: Annotated[Path | None, typer.Option(help="Write a measured and a predicted timeline for ui.perfetto.dev to this file.")] = None
     table: Annotated[Path | None, typer.Option("--csv", help="Write the same spans as a table to this file.")] = None
 
-    @property
-    def chosen(self) -> "Priority | None":
-        """The priority.
-
-        Raises:
-            UsageError: If there is no such priority.
-        """
-        known: dict[str | None, Priority | None] = {None: None, "latency": "latency", "energy": "energy"}
-        if self.priority in known:
-            return known[self.priority]
-        raise UsageError(f"--priority {self.priority} is not known", "it is latency or energy")
-
 
 def run(
     out: Output,
@@ -104,7 +101,6 @@ def run(
     from stretch.report.execution import run_page
 
     loaded = load_bundle(bundle, check_hashes=True, trust=options.trust)
-    priority = options.chosen
     if tool is not None:
         tool.run(out, loaded, options)
         return
@@ -114,12 +110,12 @@ def run(
         loaded,
         options.mapping,
         processors=options.processors,
-        priority=priority,
+        priority=options.priority,
         delegates=_dsp(options),
         in_flight=options.in_flight or 1,
         time_limit=options.time_limit,
     ) as session:
-        _tell_placements(out, session, priority)
+        _tell_placements(out, session, options.priority)
         # the answer takes seconds to minutes
         out.note(f"measuring {loaded.manifest.model.name}")
         repeat, warmup = options.repeat, options.warmup
@@ -128,7 +124,7 @@ def run(
         with out.progress("measuring energy"):
             energy = measure_energy(lambda: session.run(x))
         answer = run_answer(session, result, right, rates, energy)
-        answer = replace(answer, trace=options.trace, csv=options.table, priority=priority, warnings=out.warnings)
+        answer = replace(answer, trace=options.trace, csv=options.table, priority=options.priority, warnings=out.warnings)
         tracks = _tracks(session, result, out) if (options.trace, options.table, html) != (None, None, None) else {}
         depths = {"in flight": session.queue_depths}
     if options.trace is not None:

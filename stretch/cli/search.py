@@ -8,8 +8,8 @@ import typer
 
 from predictors.devices import load_device
 from predictors.errors import UsageError
-from stretch.api.verbs import SearchOptions, check_search, search_pair
-from stretch.api.verbs import search as search_designs
+from stretch.api.searching import SearchOptions, check_search, search_pair
+from stretch.api.searching import search as search_designs
 from stretch.cli.output import Output, import_torch, only_flags
 from stretch.cli.pages import Html, check_picture
 from stretch.cli.planner import FrontPlan

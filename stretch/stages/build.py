@@ -140,26 +140,16 @@ NOT_RUN = "the bundle's files were not run on images: that is done for networks 
 
 @dataclass(frozen=True)
 class FileComparison:
-    """Compares a bundle's files, in their planned precisions, with the original as the bundle is written.
+    """Compares a bundle's files, in their planned precisions, with the original as the bundle is written."""
 
-    Args:
-        agreement: Of the network; None where it was not measured.
-        captured: The original.
-        images: Its held-back ones are run through the files; None for none.
-        count: Maximum number of images to run; 0 for none.
-        mapping: Where processors run here.
-        seconds: As of `measure_files`.
-        warnings: Gets what a person should know.
-    """
-
-    agreement: Agreement | None
-    captured: Captured
-    images: Images | None
-    count: int = RUN_IMAGES
-    mapping: Mapping[str, str] = field(default_factory=dict)
+    agreement: Agreement | None  # Of the network; None where it was not measured.
+    captured: Captured  # The original.
+    images: Images | None  # Its held-back ones are run through the files; None for none.
+    count: int = RUN_IMAGES  # Maximum number of images to run; 0 for none.
+    mapping: Mapping[str, str] = field(default_factory=dict)  # Where processors run here.
     progress: Progress = silent
-    seconds: float = SECONDS
-    warnings: list[str] = field(default_factory=list)
+    seconds: float = SECONDS  # As of `measure_files`.
+    warnings: list[str] = field(default_factory=list)  # What a person should know, after a call.
 
     def __call__(self, bundle: Bundle) -> Agreement | None:
         """Return the agreement of the network, with that of the files."""
