@@ -6,7 +6,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from stretch.cli import VERBS, app, verb_function
+from stretch.cli import VERBS, app, command_of
 
 PAGE = Path(__file__).resolve().parent / "reference" / "cli.md"
 
@@ -36,7 +36,7 @@ def reference() -> str:
     shown: set[str] = set()
     for name in VERBS:
         parts.append(f"## stretch {name}\n\n```text\n{_help(name)}```\n")
-        known = getattr(verb_function(name), "settings", {})
+        known = command_of(name).settings
         rows = [
             f"| `{key}` | {'' if option.shown_default is None else option.shown_default} | {option.help} |"
             for key, option in known.items()

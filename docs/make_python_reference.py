@@ -16,6 +16,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from predictors.shapes import InputShapes
+
 PAGE = Path(__file__).resolve().parent / "reference" / "python.md"
 
 PART = re.compile(r"<!-- name ([\w. ]+) -->\n.*?<!-- /name -->", re.DOTALL)
@@ -45,11 +47,17 @@ def find(name: str) -> Any:
 
 
 def _function(name: str, function: Any) -> str:
-    return _code(_signature(name, function)) + Docstring(function, _helps(function)).markdown()
+    docstring = Docstring(function, _helps(function))
+    # `branch` takes the fields of its record as arguments
+    if (record := getattr(inspect.getmodule(function), f"{function.__name__.title()}Options", None)) is not None:
+        docstring.lists["Args"] = Docstring(record, _helps(record)).lists["Args"] | docstring.lists["Args"]
+    if rows := docstring.lists.get("Args"):
+        docstring.lists["Args"] = {argument: rows[argument] for argument in inspect.signature(function).parameters if argument in rows}
+    return _code(_signature(name, function)) + docstring.markdown()
 
 
 def _helps(function: Any) -> dict[str, str]:
-    """Help of parameters from the command line's annotations."""
+    """What the command line's annotations say of parameters, or of fields of a record."""
     notes = {name: getattr(parameter.annotation, "__metadata__", ()) for name, parameter in inspect.signature(function).parameters.items()}
     helps = {name: [item for item in items if hasattr(item, "help") or isinstance(item, str)] for name, items in notes.items()}
     return {name: str(getattr(items[0], "help", items[0])) for name, items in helps.items() if items}
@@ -64,7 +72,8 @@ def _class(name: str, kind: type) -> str:
         head = _fields(name, kind)
     else:
         head = _signature(name, vars(kind)["__init__"])
-    parts = [_code(head) + Docstring(kind).markdown("attribute" if held else "argument")]
+    helps = _helps(kind) if hasattr(kind, "__struct_fields__") else {}
+    parts = [_code(head) + Docstring(kind, helps).markdown("attribute" if held else "argument")]
     public = {key: value for key, value in vars(kind).items() if not key.startswith("_")}
     properties = {key: Docstring(value).text for key, value in public.items() if isinstance(value, property | cached_property)}
     if properties:
@@ -100,7 +109,9 @@ def _fields(name: str, kind: Any) -> str:
 
 
 def _plain(hint: Any) -> str:
-    return inspect.formatannotation(hint).replace("typing.", "")
+    shapes = inspect.formatannotation(InputShapes)
+    text = inspect.formatannotation(hint).replace(shapes, "InputShapes")
+    return re.sub(r"typing\.|collections\.abc\.|pathlib\.|predictors\.devices\.", "", text)
 
 
 def _attributes(name: str, kind: type) -> str:
@@ -119,7 +130,7 @@ def _call(name: str, words: list[str]) -> str:
 def _argument(parameter: inspect.Parameter, written: str | None) -> str:
     kind = getattr(parameter.annotation, "__origin__", None) if hasattr(parameter.annotation, "__metadata__") else written
     if kind is not None and not isinstance(kind, str):
-        kind = getattr(kind, "__forward_arg__", None) or re.sub(r"(?:collections\.abc|pathlib)\.", "", _plain(kind))
+        kind = getattr(kind, "__forward_arg__", None) or _plain(kind)
     text = parameter.name if kind is None else f"{parameter.name}: {kind}"
     default = repr(parameter.default).replace("mappingproxy({})", "{}")
     return text if parameter.default is parameter.empty else f"{text} = {default}"

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from math import ceil, floor, prod
 
 Shape = tuple[int, ...]
+#: The shape of one input of a network; or of several, in their order or by the names of the forward's arguments.
+InputShapes = Sequence[int] | Sequence[Sequence[int]] | Mapping[str, Sequence[int]]
 Attr = bool | int | float | str | tuple[int, ...]
 Attrs = Mapping[str, Attr]
 

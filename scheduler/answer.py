@@ -1,32 +1,20 @@
 """Results of a run, a check or the tuning of a bundle, as plain data: JSON and the terminal's table both read these structs, whose fields are the JSON's keys."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
 from predictors.errors import StretchError
-from predictors.structs import filled
 from scheduler.bundle.manifest import Manifest, WeightsInfo
-from scheduler.checks.verify import ReferenceComparison
+from scheduler.checks.verify import CheckAnswer, ReferenceComparison
 from scheduler.delegates.base import TunedKernel
 from scheduler.measure.benchmark import CONTROLS, Benchmark, ControlComparison, Throughput, Timing, judge_speed
 from scheduler.measure.energy import MeasuredEnergy
 from scheduler.placement.place import Dispatch, Placement
 from scheduler.runtime.session import Session
 from scheduler.runtime.trace import Trace
-
-
-class CheckAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """How right the results are."""
-
-    against: str  # File that they were compared with.
-    measure: str  # ``largest`` difference over the largest element, or ``rms`` over rms.
-    error: float  # Of the worst tensor, by that measure.
-    tolerance: float  # Largest error allowed.
-    tensors: int  # Tensors that were compared.
-    stored: bool  # Whether the whole model was itself compared with its result when the bundle was written.
 
 
 class ReplacedAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +33,11 @@ class PlacedProcessor(msgspec.Struct, frozen=True, kw_only=True):
     dispatch: Dispatch | None = None  # How its work is started here; None on a device.
     stand_in: bool = False  # Whether this machine lacks the processor.
     reason: str  # Why there, in words.
+
+    @classmethod
+    def of(cls, place: Placement) -> "PlacedProcessor":
+        """Where a placement on this machine is."""
+        return cls(delegate=place.delegate, cores=place.cores, dispatch=place.dispatch, stand_in=place.stand_in, reason=place.reason)
 
 
 class ProcessorAnswer(PlacedProcessor, frozen=True, kw_only=True):
@@ -111,13 +104,13 @@ class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
     precisions: dict[str, tuple[str, ...]]  # Of the bundle's subgraphs (``branched``) and of the ``controls``.
     equal_precision: bool  # Whether both compute in the same.
     throughput: Throughput | None  # Throughput; None if not measured.
-    trace: Path | None  # File of the timeline, where one was asked for.
-    csv: Path | None  # File of the table, where one was asked for.
-    priority: str | None  # Priority that chose the processors; None: as the design says.
+    trace: Path | None = None  # File of the timeline, where one was asked for.
+    csv: Path | None = None  # File of the table, where one was asked for.
+    priority: str | None = None  # What processors were chosen for; None: as the design says.
     energy_mj: float | None  # Measured energy of one inference, with all else that the counter covers; None where it could not be measured.
     energy_counter: str | None  # Counter that measured it; None where none did.
     energy_reason: str | None  # Why it could not be measured; None where it was.
-    warnings: list[str]
+    warnings: list[str] = []
     on: BoardAnswer | None = None  # The board that it ran on; None: this machine.
 
 
@@ -130,16 +123,7 @@ def read_run_answer(content: object) -> RunAnswer:
 
 
 def run_answer(
-    session: Session,
-    result: Benchmark,
-    right: ReferenceComparison | None,
-    rates: Throughput | None,
-    energy: MeasuredEnergy,
-    *,
-    trace: Path | None = None,
-    csv: Path | None = None,
-    priority: str | None = None,
-    warnings: list[str],
+    session: Session, result: Benchmark, right: ReferenceComparison | None, rates: Throughput | None, energy: MeasuredEnergy
 ) -> RunAnswer:
     """Summarise measurements and checks.
 
@@ -150,44 +134,51 @@ def run_answer(
     simulated = [place.processor for place in session.placements.values() if place.simulated]
     original = manifest.own.precision if manifest.own else CONTROLS
     speed = judge_speed(result, [entry.precision for entry in manifest.subgraphs], simulated, original)
-    return filled(
-        RunAnswer,
-        result,
-        result.branched,
-        speed,
+    return RunAnswer(
         bundle=session.bundle.path,
         model=manifest.model.name,
         device=manifest.device,
         weights=manifest.weights,
         planned=_planned(manifest),
+        median_ms=result.branched.median_ms,
+        p90_ms=result.branched.p90_ms,
+        runs=result.runs,
+        seconds=result.seconds,
+        sequential=result.sequential,
         sequential_same_macs=result.same_macs,
+        best_sequential=result.best_sequential,
         same_net_whole_graph=result.whole,
         same_net_whole_graph_ms=result.whole.median_ms,
+        ratio=result.ratio,
         macs_ratio=manifest.model.macs / manifest.model.original_macs if manifest.model.original_macs else None,
+        ideal_ms=result.ideal_ms,
+        efficiency=result.efficiency,
         max_error=result.error,
-        check=None if right is None else filled(CheckAnswer, right),
+        check=None if right is None else right.check,
         moved=dict(session.moved),
-        replaced={name: filled(ReplacedAnswer, p) for name, p in session.replaced.items()},
+        replaced={name: ReplacedAnswer(delegate=p.delegate, queue=p.queue, reason=p.reason) for name, p in session.replaced.items()},
+        cores=result.cores,
         processors=_processors(session.placements, result.traces),
         subgraphs_alone_ms=dict(result.alone_ms),
+        others=result.others,
         verdict=speed.text,
+        winner=speed.winner,
+        comparisons=speed.comparisons,
         precisions={"branched": speed.precisions, "controls": speed.controls},
+        equal_precision=speed.equal_precision,
         throughput=rates,
-        trace=trace,
-        csv=csv,
-        priority=priority,
         energy_mj=energy.mj,
         energy_counter=energy.counter,
         energy_reason=energy.reason,
-        warnings=warnings,
     )
 
 
 def _planned(manifest: Manifest) -> PlannedAnswer:
-    ms = {name: manifest.predicted.get(name) for name in ("makespan_ms", "best_single_ms")}
+    makespan, single = (manifest.predicted.get(name) for name in ("makespan_ms", "best_single_ms"))
     return PlannedAnswer(
-        **{name: float(value) if isinstance(value, int | float) else None for name, value in ms.items()},
+        makespan_ms=float(makespan) if isinstance(makespan, int | float) else None,
         best_single_processor=str(manifest.predicted.get("best_single_processor", "")) or None,
+        best_single_ms=float(single) if isinstance(single, int | float) else None,
         recommended=manifest.recommended,
     )
 
@@ -198,20 +189,17 @@ def _processors(placements: Mapping[str, Placement], traces: Iterable[Trace]) ->
         for processor, ms in trace.busy_ms().items():
             busy.setdefault(processor, []).append(ms)
     return {
-        name: filled(ProcessorAnswer, p, busy_ms=float(np.median(busy[name])) if name in busy else 0.0) for name, p in placements.items()
+        name: ProcessorAnswer(
+            delegate=place.delegate,
+            cores=place.cores,
+            dispatch=place.dispatch,
+            stand_in=place.stand_in,
+            reason=place.reason,
+            queue=place.queue,
+            busy_ms=float(np.median(busy[name])) if name in busy else 0.0,
+        )
+        for name, place in placements.items()
     }
-
-
-class VerifyAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a bundle is fit to run."""
-
-    bundle: Path  # Its folder.
-    ok: bool  # Whether nothing is wrong.
-    problems: tuple[str, ...]  # Problems, one sentence each.
-    max_error: float | None  # Of the subgraphs run together against the whole model; None if they were not run.
-    tolerance: float | None  # Largest `max_error` allowed; None where fp16 or int8 is judged by its distance instead.
-    signer: str | None = None  # Fingerprint of the trusted key that it is signed with; None if none was asked for, or something is wrong.
-    uncompared: str | None = None  # Missing reference of the results, with the reason; None where there is one.
 
 
 class TuneAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -225,16 +213,3 @@ class TuneAnswer(msgspec.Struct, frozen=True, kw_only=True):
     after_ms: float  # Sum over the kernels.
     kernels: list[TunedKernel]  # Each kernel.
     warnings: list[str]
-
-
-def tune_answer(path: Path, device: str, modes: Sequence[str], kernels: list[TunedKernel], warnings: list[str]) -> TuneAnswer:
-    """Summarise the gain of tuning the bundle in the folder `path`."""
-    return TuneAnswer(
-        bundle=path,
-        device=device,
-        mode=", ".join(dict.fromkeys(modes)),
-        before_ms=sum(kernel.before_ms or 0.0 for kernel in kernels),
-        after_ms=sum(kernel.after_ms or 0.0 for kernel in kernels),
-        kernels=kernels,
-        warnings=warnings,
-    )

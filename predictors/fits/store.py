@@ -15,7 +15,7 @@ from predictors.fits.prior import Prior
 
 MAX_FIT_BYTES = 1 << 25
 
-_HINT = "`stretch profile --fit` and `stretch profile` write such files"
+_HINT = "`stretch profile fit` and `stretch profile` write such files"
 
 
 class FitFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -84,7 +84,7 @@ def _read(path: Path, kind: type[File], device: str) -> File | None:
         raise StretchError(f"{path} is not a file of fits: {_fault(content, kind) or error}", _HINT) from error
     if parsed.device != device:
         raise StretchError(
-            f"{path} has fits of `{parsed.device}`, the profile is `{device}`", "write them again with `stretch profile --fit`"
+            f"{path} has fits of `{parsed.device}`, the profile is `{device}`", "write them again with `stretch profile fit`"
         )
     return parsed
 

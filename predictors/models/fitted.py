@@ -297,7 +297,7 @@ class FittedModel:
         if fit.backend != processor.profile.backend:
             raise StretchError(
                 f"the fit of {processor.name} was made for kernels of `{fit.backend}`, the profile says `{processor.profile.backend}`",
-                "make the fit again with `stretch profile --fit`",
+                "make the fit again with `stretch profile fit`",
             )
         self.fit, self.processor = fit, processor
         self.roofline = RooflinePredictor(processor, fit.precision)

@@ -85,7 +85,7 @@ class RelatedModel:
                 raise StretchError(
                     f"the times of {processor.name} come from {reference.processor}[{reference.core_set}] of {reference.device} in {reference.precision}, "
                     "which has no fit any more",
-                    "make them again with `stretch profile --fit`",
+                    "make them again with `stretch profile fit`",
                 )
             relatives.append((model, Ratios.between(relative, processor, prior.precision)))
         return cls(prior, relatives or [(RooflinePredictor(processor, prior.precision), Ratios(1.0, 1.0))])

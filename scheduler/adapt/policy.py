@@ -80,7 +80,7 @@ Kind = Literal["move", "probe", "return", "stay away"]
 
 #: Objective: latency, energy, or energy within a deadline.
 Prefer = Literal["latency", "energy", "deadline"]
-PREFER = get_args(Prefer)
+PREFER: tuple[Prefer, ...] = get_args(Prefer)
 
 #: Inferences whose median enters the mean: the median of three ignores one outlier.
 _RECENT = 3

@@ -108,20 +108,16 @@ TOLERANCE = 1e-4
 ROUNDED = 0.3
 
 
-@dataclass(frozen=True)
-class Verification:
-    """Result of `verify_bundle`."""
+class Verification(msgspec.Struct, frozen=True):
+    """Whether a bundle is fit to run."""
 
-    problems: tuple[str, ...]  # Problems, one sentence each.
-    max_error: float | None  # Of the subgraphs run together against the whole model; None if they were not run.
-    tolerance: float | None = TOLERANCE  # Largest `max_error` allowed; None where int8 is judged by `ROUNDED`.
+    bundle: Path  # Its folder.
+    ok: bool  # Whether nothing is wrong.
+    problems: tuple[str, ...]  # What is wrong, one sentence each.
+    max_error: float | None = None  # Of the subgraphs run together against the whole model; None if they were not run.
+    tolerance: float | None = TOLERANCE  # Largest `max_error` allowed; None where fp16 or int8 is judged by its distance instead.
     signer: str | None = None  # Fingerprint of the trusted key that it is signed with; None if none was asked for, or something is wrong.
     uncompared: str | None = None  # Missing reference of the results, with the reason; None where there is one.
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing is wrong."""
-        return not self.problems
 
 
 def verify_bundle(path: Path, trust: Sequence[Path] = (), progress: Progress = silent) -> Verification:
@@ -141,12 +137,12 @@ def verify_bundle(path: Path, trust: Sequence[Path] = (), progress: Progress = s
     except StretchError as error:
         if error.exit_code != 1:
             raise
-        return Verification((error.message,), None)
+        return Verification(path, False, (error.message,))
     problems = tuple(bundle_problems(bundle, hashes=True))
     # statements of the manifest in addition to its graph, once that is consistent
     problems = problems or tuple(f"{bundle.path / MANIFEST}: {problem}" for problem in statement_problems(bundle.manifest))
     if problems:
-        return Verification(problems, None)
+        return Verification(path, False, problems)
     x = random_input(bundle)
     try:
         for entry in bundle.manifest.subgraphs:
@@ -156,7 +152,7 @@ def verify_bundle(path: Path, trust: Sequence[Path] = (), progress: Progress = s
         expected = bundle.manifest.name_outputs(as_arrays(Sequential(bundle.file(bundle.manifest.whole)).run(x), bundle.manifest.outputs))
         wrong = source_file_problems(bundle, x)
         if wrong:
-            return Verification(tuple(wrong), None)
+            return Verification(path, False, tuple(wrong))
         progress("its subgraphs")
         compared = [_compare(bundle, x, expected, "the subgraphs", None)]
         if bundle.manifest.tflite is not None:
@@ -167,10 +163,11 @@ def verify_bundle(path: Path, trust: Sequence[Path] = (), progress: Progress = s
     except StretchError as error:
         if error.exit_code != 1:
             raise
-        return Verification((bundle.replace_root(error.message),), None)
+        return Verification(path, False, (bundle.replace_root(error.message),))
     errors = [comparison.max_error for comparison in compared if comparison.max_error is not None]
     problems = tuple(p for comparison in compared for p in comparison.problems)
-    return Verification(problems, max(errors, default=None), compared[0].tolerance, bundle.signer, uncompared_note(bundle.manifest.own))
+    largest, own = max(errors, default=None), uncompared_note(bundle.manifest.own)
+    return Verification(path, not problems, problems, largest, compared[0].tolerance, bundle.signer, own)
 
 
 def _compare(bundle: Bundle, x: Values, expected: Mapping[str, Array], subject: str, mapping: Mapping[str, str] | None) -> Verification:
@@ -186,7 +183,7 @@ def _compare(bundle: Bundle, x: Values, expected: Mapping[str, Array], subject: 
         problem, error = _difference(manifest.whole, actual[name], value, output_name, lower, tolerances[-1])
         problems += [problem] if problem else []
         errors += [error] if error is not None else []
-    return Verification(tuple(problems), max(errors, default=None), None if lower else max(tolerances))
+    return Verification(bundle.path, not problems, tuple(problems), max(errors, default=None), None if lower else max(tolerances))
 
 
 def _difference(
@@ -310,17 +307,23 @@ def allowed_end_to_end(checks: Mapping[str, Any], tensor: str, precision: str) -
 _PRECISIONS = tuple(TOLERANCES)
 
 
-@dataclass(frozen=True)
-class ReferenceComparison:
-    """Results of a session that agree with the reference."""
+class CheckAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """How right the results are."""
 
     against: str  # File that they were compared with.
     measure: str  # ``largest`` difference over the largest element, or ``rms`` over rms.
     error: float  # Of the worst tensor, by that measure.
     tolerance: float  # Largest error allowed.
-    max_error: float  # Largest difference of the output over its largest element.
     tensors: int  # Tensors that were compared.
     stored: bool  # Whether the whole model was itself compared with its result when the bundle was written.
+
+
+@dataclass(frozen=True)
+class ReferenceComparison:
+    """Results of a session that agree with the reference."""
+
+    check: CheckAnswer  # How right they are.
+    max_error: float  # Largest difference of the output over its largest element.
     expected: Values  # The output that was expected.
 
 
@@ -351,9 +354,9 @@ def compare_with_reference(session: Session, x: Values) -> ReferenceComparison:
     against = manifest.whole
     if manifest.own is not None:
         against += f", {uncompared_note(manifest.own) or f'and that against the file, {manifest.own.file}'}"
-    largest = max_error(output, final)
     tolerance = max(allowed_end_to_end(checks, name, precision) for name in expected)
-    return ReferenceComparison(against, measure, worst, tolerance, largest, compared, stored, unwrap_single(final))
+    check = CheckAnswer(against=against, measure=measure, error=worst, tolerance=tolerance, tensors=compared, stored=stored)
+    return ReferenceComparison(check, max_error(output, final), unwrap_single(final))
 
 
 def check_output(session: Session, output: Values, expected: Values) -> None:

@@ -132,7 +132,7 @@ class Compiled(ABC):
 
 
 class TunedKernel(msgspec.Struct, frozen=True, kw_only=True):
-    """A kernel of a subgraph before and after it was tuned; the fields are the keys of `stretch profile --tune --json`."""
+    """A kernel of a subgraph before and after it was tuned; the fields are the keys of `stretch profile tune --json`."""
 
     name: str  # The operator of the graph that it computes.
     subgraph: str  # Subgraph that it is part of.
@@ -290,7 +290,7 @@ class Delegate(ABC):
         return self.node_placements(bundle.file(bundle.subgraph(name).file))
 
     def tuning_from(self, bundle: "Bundle", name: str, mode: str) -> Tuning:
-        """Prepare a bundle's subgraph to have its kernels tuned; asked by `stretch profile --tune`.
+        """Prepare a bundle's subgraph to have its kernels tuned; asked by `stretch profile tune`.
 
         Args:
             mode: A key of `tunes`.

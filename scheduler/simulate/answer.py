@@ -15,9 +15,8 @@ import numpy as np
 from predictors.devices import DeviceProfile
 from predictors.energy import EnergyModel
 from predictors.errors import StretchError, UsageError
-from predictors.structs import filled
 from predictors.thermal import Thermal
-from scheduler.adapt.policy import AdaptationRules, Prefer
+from scheduler.adapt.policy import AdaptationRules, PlanDecision, Prefer
 from scheduler.bundle.load import Bundle, load_bundle
 from scheduler.bundle.manifest import Manifest
 from scheduler.placement.mapping import choose_processors
@@ -307,7 +306,6 @@ def simulate(
         for alternative in (AlternativeBundle(str(bundle.path), bundle), *request.alternatives)
     ]
     concurrent = [prepare(workload.bundle, device, True, warnings) for workload in request.workloads]
-    alone_ms = [_makespan_ms(network) for network in (*networks, *concurrent)]
     in_flight = scene.in_flight if shared else 1
     workload_scenes = [
         replace(scene, runs=MAX_RUNS, in_flight=in_flight, arrivals=workload.arrivals, deadline_ms=workload.deadline_ms, priority=0)
@@ -323,7 +321,7 @@ def simulate(
         figures=bundle.manifest.predicted if planned_here else {},
     )
     answer, simulated = _simulate(
-        subject, networks, list(zip(concurrent, workload_scenes, strict=True)), scene, request, alone_ms, warnings, progress
+        subject, networks, list(zip(concurrent, workload_scenes, strict=True)), scene, request, warnings, progress
     )
     if request.admit:
         answer = msgspec.structs.replace(answer, admission=_admission([*networks, *concurrent], scene, request))
@@ -351,7 +349,7 @@ def simulate_steps(
     subject = _Subject(
         path=table.path, model=network.name, device=device, planned_for=None if device is None else device.id, calibrated=False, figures={}
     )
-    return _simulate(subject, [network], [], scene, request, [_makespan_ms(network)], warnings, progress)
+    return _simulate(subject, [network], [], scene, request, warnings, progress)
 
 
 @dataclass(frozen=True)
@@ -372,14 +370,14 @@ def _simulate(
     concurrent: Sequence[tuple[Network, Scene]],
     scene: Scene,
     request: SimulationRequest,
-    alone_ms: Sequence[float],
     warnings: list[str],
     progress: Progress,
 ) -> tuple[SimulateAnswer, SimulationResult]:
     """Run the clock, and say what came of it."""
+    all_networks = (*networks, *(network for network, _ in concurrent))
+    alone_ms = [_makespan_ms(network) for network in all_networks]
     heat = None
     if request.thermal is not None and subject.device is not None:
-        all_networks = (*networks, *(network for network, _ in concurrent))
         used = dict.fromkeys(time.processor for network in all_networks for time in network.times.values())
         heat = Heat(request.thermal, powers(subject.device, request.thermal, used))
     sharing = TurnTaking() if request.shared or request.admit else None
@@ -396,24 +394,37 @@ def _admission(networks: Sequence[Network], scene: Scene, request: SimulationReq
     rates = [(scene.arrivals, request.deadline_ms), *((workload.arrivals, workload.deadline_ms) for workload in request.workloads)]
     demands = [Demand(1e3 / arrivals.every_ms, deadline) for arrivals, deadline in rates if arrivals is not None]
     # bundles may have the same name
-    networks_by_name = [
+    named = [
         replace(network, name=network.name if not number else f"{network.name} ({number + 1})") for number, network in enumerate(networks)
     ]
-    admission = admit(networks_by_name, demands, scene.in_flight, scene.jitter, scene.seed)
-    results = [admission.kept.get(network.name, DemandResult(0, 0, None)) for network in networks_by_name]
-    answers = [filled(DemandAnswer, met, demand, bundle=n.name) for n, demand, met in zip(networks_by_name, demands, results, strict=True)]
-    return filled(AdmissionAnswer, admission, busy=dict(admission.busy), demands=tuple(answers))
+    admission = admit(named, demands, scene.in_flight, scene.jitter, scene.seed)
+    kept = [admission.kept.get(network.name, DemandResult(0, 0, None)) for network in named]
+    answers = [
+        DemandAnswer(
+            bundle=network.name,
+            per_second=demand.per_second,
+            deadline_ms=demand.deadline_ms,
+            requests=met.requests,
+            missed=met.missed,
+            worst_ms=met.worst_ms,
+        )
+        for network, demand, met in zip(named, demands, kept, strict=True)
+    ]
+    return AdmissionAnswer(
+        holds=admission.holds, reason=admission.reason, factor=admission.factor, busy=dict(admission.busy), demands=tuple(answers)
+    )
 
 
 def _heat(heat: Heat, simulated: SimulationResult) -> HeatAnswer:
     thermal, latencies = heat.thermal, simulated.latencies_ms
     tenth = max(1, len(latencies) // 10)
-    return filled(
-        HeatAnswer,
-        heat,
+    return HeatAnswer(
         source=thermal.source,
         start_c=thermal.ambient_c,
         end_c=heat.temperature_c,
+        hottest_c=heat.hottest_c,
+        slowest=heat.slowest,
+        changes=heat.changes,
         throttled=heat.throttled_ms / simulated.elapsed_ms,
         first_tenth_ms=float(np.median(latencies[:tenth])),
         last_tenth_ms=float(np.median(latencies[-tenth:])),
@@ -445,15 +456,20 @@ def _answer(
     ideal, efficiency, planned = (_number(subject.figures, key) for key in ("ideal_split_ms", "efficiency", "makespan_ms"))
     energy = None if device is None else EnergyModel(device).plan_mj(simulated.busy_ms, simulated.elapsed_ms)
     energy = energy if heat is None else heat.processors_mj
-    return filled(
-        SimulateAnswer,
-        scene,
-        subject,
+    return SimulateAnswer(
         bundle=subject.path,
+        model=subject.model,
         device=None if device is None else device.id,
+        planned_for=subject.planned_for,
+        calibrated=subject.calibrated,
         source="simulated",
+        runs=scene.runs,
+        in_flight=scene.in_flight,
         arrivals=request.arrivals,
         busy_with_others=scene.loads,
+        frequencies=scene.frequencies,
+        jitter=scene.jitter,
+        seed=scene.seed,
         makespan_ms=alone_ms[0],
         p50_ms=p50,
         p90_ms=p90,
@@ -471,7 +487,7 @@ def _answer(
             SimulatedPlan(bundle=name, makespan_ms=ms, inferences=count)
             for (name, count), ms in zip(first.ran.items(), alone_ms, strict=False)
         ),
-        decisions=tuple(filled(DecisionAnswer, d.decision, at_ms=d.at_ms, factors=dict(d.decision.factors)) for d in first.decisions),
+        decisions=tuple(_decision(timed.decision, timed.at_ms) for timed in first.decisions),
         beside=tuple(
             _workload(workload, ms, served)
             for workload, ms, served in zip(request.workloads, alone_ms[len(first.ran) :], simulated.clients[1:], strict=True)
@@ -482,6 +498,18 @@ def _answer(
         heat=None if heat is None else _heat(heat, simulated),
         trace=request.trace,
         warnings=warnings,
+    )
+
+
+def _decision(decision: PlanDecision, at_ms: float) -> DecisionAnswer:
+    return DecisionAnswer(
+        inference=decision.inference,
+        at_ms=at_ms,
+        kind=decision.kind,
+        before=decision.before,
+        after=decision.after,
+        reason=decision.reason,
+        factors=dict(decision.factors),
     )
 
 

@@ -7,12 +7,31 @@ from predictors.registry import lazy_names
 if TYPE_CHECKING:
     from stretch.api.exporting import export
     from stretch.api.main_job import Branched, branch
-    from stretch.api.verbs import advise, evaluate, explain, plan, predict, search, search_pair, simulate, train
-
-_VERBS = ["advise", "evaluate", "explain", "plan", "predict", "search", "search_pair", "simulate", "train"]
+    from stretch.api.refining import RefineOptions, refine_bundle
+    from stretch.api.searching import SearchOptions, search, search_pair
+    from stretch.api.verbs import (
+        EvaluateOptions,
+        PredictOptions,
+        SimulateOptions,
+        TrainOptions,
+        advise,
+        evaluate,
+        explain,
+        plan,
+        predict,
+        simulate,
+        train,
+    )
 
 __all__ = ["Branched", "advise", "branch", "evaluate", "explain", "export", "plan", "predict", "search", "search_pair", "simulate", "train"]
+__all__ += ["EvaluateOptions", "PredictOptions", "RefineOptions", "SearchOptions", "SimulateOptions", "TrainOptions", "refine_bundle"]
 
 if not TYPE_CHECKING:
-    _PLACES = {"exporting": ["export"], "main_job": ["Branched", "branch"], "verbs": _VERBS}
+    _PLACES = {
+        "exporting": ["export"],
+        "main_job": ["Branched", "branch"],
+        "refining": ["RefineOptions", "refine_bundle"],
+        "searching": ["SearchOptions", "search", "search_pair"],
+    }
+    _PLACES["verbs"] = sorted({*__all__} - {name for names in _PLACES.values() for name in names})
     __getattr__, __dir__ = lazy_names(__name__, {f"{__name__}.{module}": names for module, names in _PLACES.items()})

@@ -6,6 +6,7 @@ import gc
 import operator
 import random
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -61,10 +62,10 @@ def full_shape(shape: InputShapes) -> InputShapes:
     if isinstance(shape, Mapping):
         return shape
     try:
-        parts = list(shape)
+        parts: list[Any] = list(shape)
         if parts and not any(hasattr(part, "__index__") for part in parts):
-            return [tuple(map(operator.index, part)) for part in parts]  # type: ignore[arg-type]
-        sizes = tuple(map(operator.index, parts))  # type: ignore[arg-type]
+            return [tuple(map(operator.index, part)) for part in parts]
+        sizes = tuple(map(operator.index, parts))
     except TypeError:
         sizes = ()
     # three numbers are one image

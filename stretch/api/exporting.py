@@ -17,38 +17,44 @@ from stretch.api.parameters import Parsed
 FORMATS = tuple(name for name in exporters if not exporters.get(name).instead_of)
 
 
+ExportSource = Annotated[
+    str | Path,
+    typer.Argument(
+        metavar="BUNDLE_OR_RUN",
+        help="Folder of an fp32 bundle; any bundle with --as tflite, one with int8 dsp subgraphs with --as qnn, one with a TFLite file "
+        "with --as cpp. Or the folder of a run that `stretch train` wrote. With --as code also a model: a name of `stretch list models`, "
+        "package.module:factory, file.py:factory or a model file.",
+    ),
+    Parsed(str, str),
+]
+ExportFolder = Annotated[
+    str | Path | None,
+    typer.Option("--out", "-o", help="Folder of what is written; new for code and cpp. Default: RUN/extracted for a run."),
+]
+ExportForm = Annotated[
+    str,
+    typer.Option(
+        "--as",
+        "--format",
+        metavar=f"[{'|'.join(FORMATS)}]",
+        help="; ".join(f"{name}: {exporters.get(name).summary}" for name in FORMATS) + ".",
+    ),
+]
+
+
+def export_options() -> dict[str, inspect.Parameter]:
+    """Return the options of all forms, by name."""
+    return {name: option for form in (*FORMATS, *exporters) for name, option in exporters.get(form).options.items()}
+
+
 def export(
-    source: Annotated[
-        str | Path,
-        typer.Argument(
-            metavar="BUNDLE_OR_RUN",
-            help="Folder of an fp32 bundle; any bundle with --as tflite, one with int8 dsp subgraphs with --as qnn, one with a TFLite file "
-            "with --as cpp. Or the folder of a run that `stretch train` wrote. With --as code also a model: a name of `stretch list models`, "
-            "package.module:factory, file.py:factory or a model file.",
-        ),
-        Parsed(str, str),
-    ],
-    out: Annotated[
-        str | Path | None,
-        typer.Option("--out", "-o", help="Folder of what is written; new for code and cpp. Default: RUN/extracted for a run."),
-    ] = None,
-    form: Annotated[
-        str,
-        typer.Option(
-            "--as",
-            "--format",
-            metavar=f"[{'|'.join(FORMATS)}]",
-            help="; ".join(f"{name}: {exporters.get(name).summary}" for name in FORMATS) + ".",
-        ),
-    ] = "onnx",
-    *,
-    progress: Progress | None = None,
-    **options: Any,
+    source: ExportSource, out: ExportFolder = None, form: ExportForm = "onnx", *, progress: Progress | None = None, **options: Any
 ) -> msgspec.Struct:
     """Write a bundle in another form, or a design of a trained run, and compare it with the original.
 
     Args:
         progress: Called with a few words for what comes next.
+        options: Options of the form, with the names of the flags of `stretch export`, such as ``min_cosine=0.98``.
 
     Returns:
         What was written: an answer of the form's own, whose fields are the keys of `--json`.
@@ -56,7 +62,7 @@ def export(
     Raises:
         StretchError: Or one of its kinds: no bundle, int8 without images, a comparison that fails, no folder to write to.
     """
-    if unknown := options.keys() - inspect.signature(export).parameters.keys():
+    if unknown := options.keys() - export_options().keys():
         raise TypeError(f"export() got an unexpected keyword argument {min(unknown)!r}")
     run = (Path(source) / RUN_FILE).is_file()
     if run and form != "onnx":
@@ -65,10 +71,5 @@ def export(
         raise UsageError("nothing says where to write", "name a folder with --out")
     exporter = exporter_of(Path(source), form, options)
     taken = {name: value for name, value in options.items() if name in exporter.options}
-    return exporter.write(str(source), None if out is None else Path(out), progress=progress or silent, **taken)
-
-
-# the signature has the options of all forms
-*_stated, _progress, _ = inspect.signature(export).parameters.values()
-_options = {name: option for form in (*FORMATS, *exporters) for name, option in exporters.get(form).options.items()}
-export.__signature__ = inspect.signature(export).replace(parameters=[*_stated, *_options.values(), _progress])  # type: ignore[attr-defined]
+    written: msgspec.Struct = exporter.write(str(source), None if out is None else Path(out), progress=progress or silent, **taken)
+    return written

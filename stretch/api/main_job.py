@@ -6,20 +6,31 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 from msgspec import Meta
 from msgspec.structs import asdict, replace
 
 from predictors.devices import DeviceProfile, load_device
 from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UsageError, install_line
-from predictors.structs import filled, to_builtins
+from predictors.shapes import InputShapes
+from predictors.structs import to_builtins
 from predictors.system import keep_freed_memory
 from scheduler.bundle.manifest import Manifest, WeightsInfo
 from scheduler.progress import Progress, silent
-from stretch.api.parameters import CALIBRATION, PANEL, AdvancedOption, Device, InputShape, Model, Parsed, Preprocessing, TrustCode, Weights
+from stretch.api.parameters import (
+    CALIBRATION,
+    NO_PLACES,
+    PANEL,
+    AdvancedOption,
+    InputShape,
+    Parsed,
+    PreprocessingOption,
+    TrustCode,
+    Weights,
+)
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.compare import BRANCHED
 from stretch.planning.design.branch_design import DesignDraft, load_draft
@@ -33,14 +44,12 @@ if TYPE_CHECKING:
     from torch import nn
 
     from scheduler.bundle.agreement import Agreement
-    from scheduler.bundle.load import Bundle
     from scheduler.bundle.manifest import SourceFile
     from scheduler.bundle.preprocessing import Preprocessing
     from stretch.network.capture import Captured
-    from stretch.network.capture.inputs import InputShapes
     from stretch.network.models.load import LoadedModel
     from stretch.planning.cost.accuracy import AccuracySource
-    from stretch.stages.network import CapturedNetwork, Phase
+    from stretch.stages.network import CapturedNetwork
     from stretch.stages.rounded import Ranges
     from stretch.transform import BranchedModel
     from stretch.transform.calibrate import SegmentError
@@ -145,7 +154,7 @@ class Branched:
         from stretch.api.arguments import materialize
         from stretch.export.bundle import BundleFacts, export_bundle
         from stretch.export.staging import check_target
-        from stretch.stages.build import compare_files
+        from stretch.stages.build import FileComparison
         from stretch.transform.refine import fingerprint
 
         folder, tell = Path(path), progress or silent
@@ -155,19 +164,20 @@ class Branched:
         if trained:
             # what was measured is no longer true of it
             self.agreement = None
-        images, original = self.images, self.original
-
-        def agreeing(bundle: "Bundle") -> "Agreement | None":
-            if images is None:
-                return self.agreement
-            return compare_files(self.agreement, bundle, original, images, self.run_images, self.mapping, self.warnings, tell)
-
-        calibrated_on = images.fingerprints if images else ()
-        known = {"preprocessing": self.preprocessing, "calibrated_on": calibrated_on, "ranges": {} if trained else self.ranges}
+        agreeing = FileComparison(self.agreement, self.original, self.images, self.run_images, self.mapping, tell)
         own = None if self.own is None else (self.own[0], replace(self.own[1], exact=self.plan.exact and not trained))
-        facts = BundleFacts.of(self.plan, *self._weights(trained), **known, controls=controls, own=own)
-        self.manifest = export_bundle(folder, original, model, sequential, facts, agreeing=agreeing, progress=tell)
+        facts = BundleFacts.of(
+            self.plan,
+            *self._weights(trained),
+            preprocessing=self.preprocessing,
+            calibrated_on=self.images.fingerprints if self.images else (),
+            ranges={} if trained else self.ranges,
+            controls=controls,
+            own=own,
+        )
+        self.manifest = export_bundle(folder, self.original, model, sequential, facts, agreeing=agreeing, progress=tell)
         self.bundle, self.agreement = folder, self.manifest.agreement
+        self.warnings += [warning for warning in agreeing.warnings if warning not in self.warnings]
         if own is not None and controls and self.manifest.own is None:
             self.warnings.append(f"original.onnx is {own[0].name} written again: a bundle cannot hold the file itself")
         self.warnings = [
@@ -182,13 +192,16 @@ class Branched:
     def answer(self) -> BranchedAnswer:
         """Return the plan and the built network as plain data."""
         planned = self.plan.answer()
-        return filled(
-            BranchedAnswer,
-            self,
+        return BranchedAnswer(
             **asdict(planned) | {"warnings": [*self.warnings, *planned.warnings]},
             weights=WeightsInfo(self.weights_source, self.weights_detail),
             seconds={name: round(value, 3) for name, value in self.seconds.items()},
             preprocessing=self.preprocessing.to_json() if self.preprocessing else None,
+            calibration=self.calibration,
+            refinement=self.refinement,
+            agreement=self.agreement,
+            withheld=self.withheld,
+            unjudged=self.unjudged,
             bundle=str(self.bundle) if self.bundle else None,
             written=BRANCHED if self.bundle else None,
             checks=self.manifest.checks if self.manifest else {},
@@ -225,10 +238,10 @@ MAX_MINUTES = 7 * 24 * 60
 Make = Callable[[PlanConfig], "Branched"]
 
 
-def check_request(
-    config: PlanConfig, minutes: float | None, synthetic: int, *, repair: bool, images: bool, design: bool, dry_run: bool
-) -> None:
+def check_request(config: PlanConfig, options: "BranchOptions") -> None:
     """Refuse impossible measurements and refinements before any work is done for them."""
+    minutes, synthetic, repair, dry_run = options.refine, options.synthetic, options.repair, options.dry_run
+    images, design = options.images is not None, options.design is not None
     refined, bounded = minutes is not None, config.min_agreement is not None
     no_time = f"`refine` asks for {minutes or 0.0:g} minutes, which is no time to refine for"
     for wrong, problem, hint in (
@@ -251,6 +264,7 @@ def check_request(
     ):
         if wrong:
             raise UsageError(problem, hint)
+    check_run(options.run_images, mapped=bool(options.mapping), images=images)
 
 
 def check_run(count: int, *, mapped: bool, images: bool) -> None:
@@ -347,78 +361,136 @@ def _agreement_error(result: "Branched", least: float, *, repaired: bool) -> Inf
     return InfeasibleError(what, "let segments stay as they are until it holds with `repair`" + (f" ({worst})" if worst else ""))
 
 
-Design = Annotated[
-    "str | Path | DesignDraft | None",
-    typer.Option(help="Build this design (TOML) instead of searching for one.", rich_help_panel=PANEL),
-    Parsed(Path | None, Path),
-]
-ImagesOption = Annotated[
-    str | Path | None,
-    typer.Option(help="Folder of unlabelled images (pictures or .npy) to calibrate the new network with.", rich_help_panel=CALIBRATION),
-]
-Refine = Annotated[
-    float | None,
-    typer.Option(
-        help="Minutes of refinement after calibration: gradient descent without labels, on a GPU if there is one.",
-        rich_help_panel=CALIBRATION,
-    ),
-]
-Repair = Annotated[
-    bool,
-    typer.Option(
-        "--repair",
-        help="Until --min-agreement holds, divide segments exactly and leave the stages with the largest loss unchanged.",
-        rich_help_panel=CALIBRATION,
-    ),
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Plan only: build no model and write nothing.")]
-OnlyIfFaster = Annotated[
-    bool,
-    typer.Option("--only-if-faster", help="Write nothing, and end with exit code 4, if branches are not recommended. For scripts."),
-]
-ImageCount = Annotated[int, Meta(ge=16), AdvancedOption("Maximum number of calibration images.")]
-Synthetic = Annotated[int, Meta(ge=0), AdvancedOption("Number of additional images made from the network itself.")]
-RunImages = Annotated[
-    int,
-    Meta(ge=0),
-    AdvancedOption("Maximum number of held-back images that the bundle's files are run on, in their planned precisions; 0 for none."),
-]
-MappingOption = Annotated[
-    Mapping[str, str],
-    AdvancedOption("Delegate that replaces a processor in that run, such as dsp=dsp (its simulator) or gpu=opencl. Default: the CPU."),
-    Parsed(dict[str, str], dict),
-]
-BudgetMinutes = Annotated[
-    float, Meta(ge=0.05, le=1e4), AdvancedOption("Minutes for measuring the loss of single segments, which `min_agreement` plans with.")
-]
-Controls = Annotated[bool, AdvancedOption("Whether the bundle has the sequential controls, which it is compared with.")]
+class BranchOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of `branch` and `stretch branch`, beside those of the planner.
+
+    Args:
+        input_shape: Channels, height, width, with or without the batch before them; of several inputs, or of one that is no image, a shape
+            each, batch first, in their order or by the names of the forward's arguments; the model's usual one by default.
+        images: Folder of unlabelled images: on some of them it is measured which blocks matter, every layer and join is fitted to
+            what the original computes, and on others, held back, the network is compared with the original. None: nothing of that.
+        only_if_faster: Whether the call ends after planning if branches are not recommended: nothing is built, and the result says so in `withheld`.
+        preprocessing: What pictures go through, or a table of what differs from what the model states, such as ``{"crop": 0.9}``.
+    """
+
+    input_shape: InputShape = None
+    weights: Weights = "default"
+    design: Annotated[
+        "str | Path | DesignDraft | None",
+        typer.Option(help="Build this design (TOML) instead of searching for one.", rich_help_panel=PANEL),
+        Parsed(Path | None, Path),
+    ] = None
+    images: Annotated[
+        str | Path | None,
+        typer.Option(help="Folder of unlabelled images (pictures or .npy) to calibrate the new network with.", rich_help_panel=CALIBRATION),
+    ] = None
+    refine: Annotated[
+        float | None,
+        typer.Option(
+            help="Minutes of refinement after calibration: gradient descent without labels, on a GPU if there is one.",
+            rich_help_panel=CALIBRATION,
+        ),
+    ] = None
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair",
+            help="Until --min-agreement holds, divide segments exactly and leave the stages with the largest loss unchanged.",
+            rich_help_panel=CALIBRATION,
+        ),
+    ] = False
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Plan only: build no model and write nothing.")] = False
+    only_if_faster: Annotated[
+        bool,
+        typer.Option("--only-if-faster", help="Write nothing, and end with exit code 4, if branches are not recommended. For scripts."),
+    ] = False
+    trust_code: TrustCode = False
+    seed: Annotated[int, AdvancedOption("Seed of random weights.")] = 0
+    image_count: Annotated[int, Meta(ge=16), AdvancedOption("Maximum number of calibration images.")] = 256
+    synthetic: Annotated[int, Meta(ge=0), AdvancedOption("Number of additional images made from the network itself.")] = 0
+    run_images: Annotated[
+        int,
+        Meta(ge=0),
+        AdvancedOption("Maximum number of held-back images that the bundle's files are run on, in their planned precisions; 0 for none."),
+    ] = 64
+    mapping: Annotated[
+        Mapping[str, str],
+        AdvancedOption("Delegate that replaces a processor in that run, such as dsp=dsp (its simulator) or gpu=opencl. Default: the CPU."),
+        Parsed(dict[str, str], dict),
+    ] = NO_PLACES
+    budget_minutes: Annotated[
+        float, Meta(ge=0.05, le=1e4), AdvancedOption("Minutes for measuring the loss of single segments, which `min_agreement` plans with.")
+    ] = 5.0
+    preprocessing: PreprocessingOption = None
+    controls: Annotated[bool, AdvancedOption("Whether the bundle has the sequential controls, which it is compared with.")] = True
+
+
+def run_branch(
+    model: "str | nn.Module",
+    device: str | Path | DeviceProfile,
+    options: BranchOptions,
+    config: PlanConfig,
+    out: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Branched:
+    """Do the job of `branch`, with its options as records."""
+    # what is wrong with a request is said before torch is loaded
+    profile = device if isinstance(device, DeviceProfile) else load_device(device)
+    if options.design is None or len(profile.default_processors) < 2:
+        config.resolve(profile)
+    draft = load_draft(Path(options.design)) if isinstance(options.design, str | Path) else options.design
+    check_request(config, options)
+    if options.images is not None:
+        from stretch.export.quantize.images import image_files
+
+        image_files(Path(options.images))
+    if out is not None and not options.dry_run:
+        from stretch.export.staging import check_target
+
+        check_target(Path(out))
+    phases = Phases(progress or silent)
+    with loading_torch(phases):
+        network = read_model(
+            model, options.input_shape, phases, weights=str(options.weights), seed=options.seed, trust_code=options.trust_code
+        )
+        own = _compare_with_file(network, phases)
+        read, fitted = _read_images(network, options, phases)
+        source = None if draft else _measure_sensitivity(network, profile, config, fitted, options.budget_minutes, phases)
+        job = _Job(network, profile, draft, options, own, read, fitted, source, phases)
+        result = make_repairable(job.make, config, repair=options.repair)
+        if config.min_agreement is not None and not options.dry_run:
+            result = require_agreement(result, config.min_agreement, job.make if options.repair else None)
+    if out is not None and result.model is not None:
+        with phases("export"):
+            result.save(out, controls=options.controls, progress=progress)
+    return result
 
 
 def branch(
-    model: Model,
-    device: Device,
+    model: "str | nn.Module",
+    device: str | Path | DeviceProfile,
     *,
     out: str | Path | None = None,
-    input_shape: InputShape = None,
-    weights: Weights = "default",
+    input_shape: InputShapes | None = None,
+    weights: str = "default",
     config: PlanConfig | None = None,
-    design: Design = None,
-    images: ImagesOption = None,
-    refine: Refine = None,
-    repair: Repair = False,
-    dry_run: DryRun = False,
-    only_if_faster: OnlyIfFaster = False,
-    trust_code: TrustCode = False,
-    seed: Annotated[int, AdvancedOption("Seed of random weights.")] = 0,
-    image_count: ImageCount = 256,
-    synthetic: Synthetic = 0,
-    run_images: RunImages = 64,
-    mapping: MappingOption = MappingProxyType({}),
-    budget_minutes: BudgetMinutes = 5.0,
-    preprocessing: Preprocessing = None,
-    controls: Controls = True,
+    design: "str | Path | DesignDraft | None" = None,
+    images: str | Path | None = None,
+    refine: float | None = None,
+    repair: bool = False,
+    dry_run: bool = False,
+    only_if_faster: bool = False,
+    trust_code: bool = False,
+    seed: int = 0,
+    image_count: int = 256,
+    synthetic: int = 0,
+    run_images: int = 64,
+    mapping: Mapping[str, str] = NO_PLACES,
+    budget_minutes: float = 5.0,
+    preprocessing: "Preprocessing | Mapping[str, Any] | None" = None,
+    controls: bool = True,
     progress: Progress | None = None,
-    **options: Any,
+    **plan_options: Any,
 ) -> "Branched":
     """Stretch a network into branches for a device and, if asked, write a bundle; a module and the global random numbers stay as they are.
 
@@ -427,176 +499,113 @@ def branch(
         device: Profile id, path of a profile, or a profile.
         out: Folder of the bundle; an earlier bundle there is replaced. None: no bundle.
         config: Constraints of the search; with a design, precisions and floors of the controls.
-        input_shape: Channels, height, width, with or without the batch before them; of several inputs, or of one that is no image, a shape
-            each, batch first, in their order or by the names of the forward's arguments; the model's usual one by default.
-        weights: ``default``, ``none`` (random) or a file; ignored for a module.
-        images: Folder of unlabelled images: on some of them it is measured which blocks matter, every layer and join is fitted to
-            what the original computes, and on others, held back, the network is compared with the original. None: nothing of that.
-        repair: Where the network agrees less often than `min_agreement` asks for, segments are divided exactly where that can be, and
-            stages that change most stay as they are, one segment after the other, until it does.
-        preprocessing: What pictures go through, or a table of what differs from what the model states, such as ``{"crop": 0.9}``.
-        only_if_faster: Whether the call ends after planning if branches are not recommended: nothing is built, and the result says so in `withheld`.
         progress: Called with a few words for what comes next.
-        options: Options of the planner by name, such as ``alpha=0.3``, as `PlanConfig` has them; they take the place of those of `config`.
-
-    Returns:
-        The plan, the network and, with `out`, the bundle.
+        plan_options: Options of the planner by name, such as ``alpha=0.3``, as `PlanConfig` has them; they take the place of those of `config`.
 
     Raises:
         StretchError: Or one of its kinds, in one sentence each: unknown names, networks that are not captured, no design, no folder.
     """
-    seconds: dict[str, float] = {}
-    tell = progress or silent
-    phase = partial(phase_of, seconds, tell)
-    # what is wrong with a request is said before torch is loaded
-    config = (config or PlanConfig()).replace(options)
-    profile = device if isinstance(device, DeviceProfile) else load_device(device)
-    if design is None or len(profile.default_processors) < 2:
-        config.resolve(profile)
-    draft = load_draft(Path(design)) if isinstance(design, str | Path) else design
-    check_request(config, refine, synthetic, repair=repair, images=images is not None, design=draft is not None, dry_run=dry_run)
-    check_run(run_images, mapped=bool(mapping), images=images is not None)
-    if images is not None:
-        from stretch.export.quantize.images import image_files
-
-        image_files(Path(images))
-    if out is not None and not dry_run:
-        from stretch.export.staging import check_target
-
-        check_target(Path(out))
-    with loading_torch(phase):
-        network = read_model(model, input_shape, phase, weights=str(weights), seed=seed, trust_code=trust_code)
-        own = _compare_with_file(network, phase)
-        read, fitted = _read_images(network, None if dry_run else images, preprocessing, image_count, synthetic, phase, tell)
-        source = None if draft else _measure_sensitivity(network, profile, config, fitted, budget_minutes, phase)
-        job = _Job(
-            network=network,
-            profile=profile,
-            draft=draft,
-            own=own,
-            preprocessing=read,
-            fitted=fitted,
-            source=source,
-            phase=phase,
-            progress=tell,
-            seconds=seconds,
-            without_images=images is None,
-            weights=weights,
-            dry_run=dry_run,
-            only_if_faster=only_if_faster,
-            controls=controls,
-            refine=refine,
-            synthetic=synthetic,
-            run_images=run_images,
-            mapping=dict(mapping or {}),
-        )
-        result = make_repairable(job.make, config, repair=repair)
-        if config.min_agreement is not None and not dry_run:
-            result = require_agreement(result, config.min_agreement, job.make if repair else None)
-        if dry_run or result.withheld:
-            return result
-    if out is not None:
-        with phase("export"):
-            result.save(out, controls=controls, progress=progress)
-    return result
+    options = BranchOptions(
+        input_shape=input_shape,
+        weights=weights,
+        design=design,
+        images=images,
+        refine=refine,
+        repair=repair,
+        dry_run=dry_run,
+        only_if_faster=only_if_faster,
+        trust_code=trust_code,
+        seed=seed,
+        image_count=image_count,
+        synthetic=synthetic,
+        run_images=run_images,
+        mapping=mapping,
+        budget_minutes=budget_minutes,
+        preprocessing=preprocessing,
+        controls=controls,
+    )
+    return run_branch(model, device, options, (config or PlanConfig()).replace(plan_options), out, progress)
 
 
-def _compare_with_file(network: "CapturedNetwork", phase: "Phase") -> "tuple[Path, SourceFile] | None":
+def _compare_with_file(network: "CapturedNetwork", phases: "Phases") -> "tuple[Path, SourceFile] | None":
     """Compare a network that was read from a file with it; the file and its ends, where that could be run."""
     from stretch.stages.own_file import check_own_file
 
-    with phase("compare with the file") if hasattr(network.loaded.module, "own_file") else nullcontext():
+    with phases("compare with the file") if hasattr(network.loaded.module, "own_file") else nullcontext():
         warnings, own = check_own_file(network.loaded)
     network.loaded.warnings.extend(warnings)
     return own
 
 
-def _read_images(
-    network: "CapturedNetwork",
-    images: str | Path | None,
-    preprocessing: "Preprocessing | Mapping[str, Any] | None",
-    count: int,
-    synthetic: int,
-    phase: "Phase",
-    progress: Progress,
-) -> "tuple[Preprocessing, Images | None]":
+def _read_images(network: "CapturedNetwork", options: BranchOptions, phases: "Phases") -> "tuple[Preprocessing, Images | None]":
     """What pictures go through, and those that a network is fitted to and compared on; None without images."""
     from scheduler.bundle.preprocessing import requested_preprocessing
     from stretch.stages.build import divide_images
 
-    read = requested_preprocessing(network.loaded.preprocessing, preprocessing, network.graph.inputs[0].shape)
-    if images is None:
+    read = requested_preprocessing(network.loaded.preprocessing, options.preprocessing, network.graph.inputs[0].shape)
+    if options.images is None or options.dry_run:
         return read, None
-    with phase("images"):
-        return read, divide_images(Path(images), network.captured, count, read, synthetic=synthetic, progress=progress)
+    folder, count, synthetic = Path(options.images), options.image_count, options.synthetic
+    with phases("images"):
+        return read, divide_images(folder, network.captured, count, read, synthetic=synthetic, progress=phases.progress)
 
 
 def _measure_sensitivity(
-    network: "CapturedNetwork", profile: DeviceProfile, config: PlanConfig, fitted: "Images | None", minutes: float, phase: "Phase"
+    network: "CapturedNetwork", profile: DeviceProfile, config: PlanConfig, fitted: "Images | None", minutes: float, phases: "Phases"
 ) -> "AccuracySource | None":
     """What each segment loses on images, where a plan has to agree with the original and nothing else predicts how often it does."""
     from stretch.evaluation.sensitivity.source import plannable, sensitivity_of
 
     if config.min_agreement is None or fitted is None or not fitted.held_back or config.accuracy or not plannable(config):
         return None
-    with phase("sensitivity"):
+    with phases("sensitivity"):
         return sensitivity_of(network.captured, profile, config, fitted, minutes * 60)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class _Job:
     """What all attempts at a request share: the network, its images, and what is asked for beside the plan."""
 
     network: "CapturedNetwork"
     profile: DeviceProfile
     draft: DesignDraft | None
+    options: BranchOptions
     own: "tuple[Path, SourceFile] | None"
     preprocessing: "Preprocessing"
     fitted: "Images | None"
     source: "AccuracySource | None"
-    phase: "Phase"
-    progress: Progress
-    seconds: dict[str, float]
-    without_images: bool
-    weights: str | Path
-    dry_run: bool
-    only_if_faster: bool
-    controls: bool
-    refine: float | None
-    synthetic: int
-    run_images: int
-    mapping: dict[str, str]
+    phases: "Phases"
 
     def make(self, request: PlanConfig) -> Branched:
         """Plan a request and, unless only a plan is asked for or branches are not worth it, build and fit the network."""
-        loaded, captured = self.network.loaded, self.network.captured
+        loaded, captured, options = self.network.loaded, self.network.captured, self.options
         planned = self._plan(request)
         result = Branched(
             planned,
             loaded.weights_source,
             loaded.weights_detail,
             [*loaded.warnings, *captured.warnings],
-            self.seconds,
+            self.phases.seconds,
             own=self.own,
             unjudged=self.own is None and hasattr(loaded.module, "own_file") and loaded.weights_source == "given",
             preprocessing=self.preprocessing,
-            run_images=self.run_images,
-            mapping=self.mapping,
-            withheld=self.only_if_faster and planned.recommended != BRANCHED,
+            run_images=options.run_images,
+            mapping=options.mapping,
+            withheld=options.only_if_faster and planned.recommended != BRANCHED,
         )
         if captured.refusal:
             result.warnings.append(
                 f"{captured.refusal}, so the network was captured by torch.export instead: it is planned for inputs of this size alone"
             )
         result.warnings += planned.sharing
-        if self.without_images and not planned.exact:
+        if options.images is None and not planned.exact:
             result.warnings.append(UNKNOWN_ACCURACY)
-        if self.dry_run and self.weights != "none":
+        if options.dry_run and options.weights != "none":
             from stretch.operators.opaque.calls import calls_of
             from stretch.operators.opaque.snippets import prepare
 
             prepare((calls_of(op.attrs), op.shape) for op in captured.graph.ops if op.kind == "opaque")
-        if not self.dry_run and not result.withheld:
+        if not options.dry_run and not result.withheld:
             self._build(result)
         return result
 
@@ -607,14 +616,14 @@ class _Job:
         graph, captured, fitted = self.network.graph, self.network.captured, self.fitted
         # agreement that nothing predicts is measured on what was built
         changed = request if self.source is not None or request.accuracy else replace(request, min_agreement=None)
-        with self.phase("plan"):
+        with self.phases("plan"):
             if self.draft is None:
-                losses = partial(block_losses, captured, fitted.fitted, progress=self.progress) if fitted else None
+                losses = partial(block_losses, captured, fitted.fitted, progress=self.phases.progress) if fitted else None
                 planned = plan(graph, self.profile, changed, self.source, losses)
             else:
                 planned = evaluate(graph, self.profile, read_design(self.draft, graph, self.profile), changed, self.source)
-        if self.mapping:
-            place_processors(planned.design.processors, self.mapping)
+        if self.options.mapping:
+            place_processors(planned.design.processors, self.options.mapping)
         return planned
 
     def _build(self, result: Branched) -> None:
@@ -624,9 +633,9 @@ class _Job:
         from stretch.transform.refine import fingerprint
 
         captured = self.network.captured
-        with self.phase("transform"):
+        with self.phases("transform"):
             result.original, result.model = captured, build(captured, result.plan.design)
-            if self.controls:
+            if self.options.controls:
                 result.sequential = build_control(captured, result.plan)
         if self.fitted is not None:
             self._fit(result, result.model, self.fitted)
@@ -638,29 +647,29 @@ class _Job:
         from stretch.transform.calibrate import calibrate
         from stretch.transform.refine import Refinement
 
-        captured = self.network.captured
+        captured, options = self.network.captured, self.options
         result.images = fitted
-        with self.phase("calibrate"):
+        with self.phases("calibrate"):
             result.calibration = calibrate(model, captured, fitted.fitted, synthetic=fitted.synthetic)
-        if self.refine is not None:
-            with self.phase("refine"):
-                precision = result.plan.config.precision
-                outcome = refine_and_compare(model, captured, fitted, Refinement(self.refine), progress=self.progress, precision=precision)
+        if options.refine is not None:
+            with self.phases("refine"):
+                progress, precision = self.phases.progress, result.plan.config.precision
+                outcome = refine_and_compare(model, captured, fitted, Refinement(options.refine), progress=progress, precision=precision)
             result.refinement, result.agreement, result.ranges = outcome.refinement, outcome.after, outcome.ranges
             warnings = outcome.warnings
         else:
-            with self.phase("compare"):
+            with self.phases("compare"):
                 result.agreement, warnings = compare_with_original(model, captured, fitted.held_back)
         result.warnings += [*fitted.warnings, *warnings]
-        if self.synthetic:
-            detail = f"fitted also to {self.synthetic} images made from it"
+        if options.synthetic:
+            detail = f"fitted also to {options.synthetic} images made from it"
             result.weights_detail = "; ".join(filter(None, (result.weights_detail, detail)))
 
 
 @contextmanager
-def loading_torch(phase: "Phase") -> Iterator[None]:
+def loading_torch(phases: "Phases") -> Iterator[None]:
     """Load torch, and keep its random numbers and all others as the caller has them, its objects from the garbage collector, and its memory."""
-    with phase("import torch"):
+    with phases("import torch"):
         import_torch()
     from stretch.api.arguments import freeze_garbage, preserve_random_state
 
@@ -668,22 +677,29 @@ def loading_torch(phase: "Phase") -> Iterator[None]:
         yield
 
 
-def read_model(model: "str | nn.Module", input_shape: "InputShapes | None", phase: "Phase", **options: Any) -> "CapturedNetwork":
+def read_model(model: "str | nn.Module", input_shape: InputShapes | None, phases: "Phases", **options: Any) -> "CapturedNetwork":
     """The network of a name or a module; `options` are those of `read_network`."""
     from stretch.api.arguments import full_shape
     from stretch.stages.network import read_network
 
     shape = None if input_shape is None else full_shape(input_shape)
-    return read_network(model if isinstance(model, str) else partial(_load_module, model, shape), shape, phase=phase, **options)
+    return read_network(model if isinstance(model, str) else partial(_load_module, model, shape), shape, phase=phases, **options)
 
 
-@contextmanager
-def phase_of(seconds: dict[str, float], progress: Progress, name: str) -> Iterator[None]:
-    """Tell that a phase begins, and count its wall time."""
-    progress(name)
-    start = time.perf_counter()
-    yield
-    seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - start
+@dataclass(frozen=True)
+class Phases:
+    """The phases of a job, whose beginnings are told, and their wall times."""
+
+    progress: Progress = silent
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        """Tell that a phase begins, and count its wall time."""
+        self.progress(name)
+        start = time.perf_counter()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
 
 def import_torch() -> None:
@@ -694,7 +710,7 @@ def import_torch() -> None:
         raise MissingBackendError("branching a model needs torch, which is not installed", install_line("torch")) from error
 
 
-def _load_module(module: Any, shape: "InputShapes | None") -> "LoadedModel":
+def _load_module(module: Any, shape: InputShapes | None) -> "LoadedModel":
     """A caller's module as a loaded one, without touching it."""
     from torch import nn
 

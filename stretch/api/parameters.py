@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from predictors.errors import UsageError
+from predictors.shapes import InputShapes
+from scheduler.bundle.preprocessing import Preprocessing
 
 if TYPE_CHECKING:
     from torch import nn
 
     from predictors.devices import DeviceProfile
-    from stretch.network.capture.inputs import InputShapes
 
 
 #: Headings of the planner's options, and of those of calibration, in the help.
@@ -41,7 +42,7 @@ _EXAMPLE = (
 )
 
 
-def read_inputs(texts: Sequence[str] | None) -> "InputShapes | None":
+def read_inputs(texts: Sequence[str] | None) -> InputShapes | None:
     """Parse input shapes, batch first; None without `--input`."""
     if not texts:
         return None
@@ -66,7 +67,7 @@ def _shape(text: str, *, named: bool) -> tuple[int, ...]:
     return shape if named or len(shape) == 4 else (1, *shape)
 
 
-def input_words(shapes: "InputShapes | None") -> list[str]:
+def input_words(shapes: InputShapes | None) -> list[str]:
     """The options of a command that asks for these shapes; none for None."""
     if shapes is None:
         return []
@@ -88,8 +89,22 @@ def read_places(texts: Sequence[str] | None) -> dict[str, str]:
     return parse_mapping(texts or ())
 
 
+def complete_device(start: str) -> list[str]:
+    """Ids of profiles, for the shell."""
+    from predictors.devices import list_devices
+
+    return [name for name in list_devices() if name.startswith(start)]
+
+
+def complete_model(start: str) -> list[str]:
+    """Names of models, for the shell."""
+    from stretch.network.models.families import quick_names
+
+    return [name for name in quick_names(start) if name.startswith(start)]
+
+
 InputShape = Annotated[
-    "InputShapes | None",
+    InputShapes | None,
     typer.Option(
         "--input", help="Input shape, such as 3x224x224 or, with the batch, 4x3x224x224; for several inputs one NAME=1x3x224x224 each."
     ),
@@ -97,12 +112,17 @@ InputShape = Annotated[
 ]
 Model = Annotated[
     "str | nn.Module",
-    typer.Argument(help="Name of `stretch list models`, package.module:factory, file.py:factory, or an .onnx, .pt2 or .tflite file."),
+    typer.Argument(
+        help="Name of `stretch list models`, package.module:factory, file.py:factory, or an .onnx, .pt2 or .tflite file.",
+        autocompletion=complete_model,
+    ),
     Parsed(str, str),
 ]
 Device = Annotated[
     "str | Path | DeviceProfile",
-    typer.Option("--device", "-d", help="Id of a profile (see `stretch list devices`), or the path of one."),
+    typer.Option(
+        "--device", "-d", help="Id of a profile (see `stretch list devices`), or the path of one.", autocompletion=complete_device
+    ),
     Parsed(str, str),
 ]
 TrustCode = Annotated[bool, typer.Option("--trust-code", help="Allow running Python code from file.py:factory or a .pt2 file.")]
@@ -121,9 +141,10 @@ DelegateMap = Annotated[
     Parsed(list[str] | None, read_places),
 ]
 NO_PLACES: Mapping[str, str] = MappingProxyType({})
-Preprocessing = Annotated[
-    dict[str, Any] | None,
+PreprocessingOption = Annotated[
+    Preprocessing | Mapping[str, Any] | None,
     AdvancedOption(
         "Preprocessing of pictures in place of the model's, such as preprocessing.crop=0.9 or preprocessing.mean=[0.5,0.5,0.5]."
     ),
+    Parsed(dict[str, Any] | None, dict),
 ]

@@ -10,7 +10,6 @@ import msgspec
 import typer
 
 from predictors.errors import UsageError
-from predictors.structs import filled
 from predictors.system import keep_freed_memory
 from scheduler.bundle.agreement import Agreement
 from scheduler.progress import Progress, silent
@@ -18,7 +17,6 @@ from stretch.api.main_job import MAX_MINUTES, check_run, import_torch
 from stretch.api.parameters import NO_PLACES, Parsed, read_places
 
 if TYPE_CHECKING:
-    from scheduler.bundle.load import Bundle
     from scheduler.bundle.manifest import WeightsInfo
     from stretch.stages.build import RefinementOutcome
     from stretch.transform.refine import Refined
@@ -53,49 +51,46 @@ class RefineAnswer(msgspec.Struct, frozen=True, kw_only=True):
     warnings: list[str]  # What a person should know.
 
 
-Minutes = Annotated[
-    float | None, typer.Option(help="Of a bundle: minutes of refinement, on a GPU if there is one. Default: 5 without --steps.")
-]
-Steps = Annotated[int | None, typer.Option(help="Of a bundle: maximum number of steps, with a batch of 64 views each.", min=1)]
-ImageCount = Annotated[int, typer.Option(help="Of a bundle: maximum number of training images; others are held back.", min=16)]
-RunImages = Annotated[
-    int,
-    typer.Option(
-        help="Of a bundle: maximum number of held-back images that its files are run on, in their planned precisions; 0 for none.",
-        min=0,
-    ),
-]
-MappingOption = Annotated[
-    Mapping[str, str],
-    typer.Option("--map", help="Of a bundle: delegate that replaces a processor in that run, such as dsp=dsp. Default: the CPU."),
-    Parsed(list[str] | None, read_places),
-]
-CheckpointOption = Annotated[
-    str | Path | None,
-    typer.Option(help="Of a bundle: folder of the checkpoint to resume from after an interruption. Default: next to the bundle."),
-]
-Synthetic = Annotated[
-    int,
-    typer.Option(
-        help="Of a bundle: number of images made from the original itself, which half of the views show; some hundreds or thousands, "
-        "on a GPU.",
-        min=0,
-    ),
-]
+class RefineOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of the refinement of a bundle."""
+
+    minutes: Annotated[
+        float | None, typer.Option(help="Of a bundle: minutes of refinement, on a GPU if there is one. Default: 5 without --steps.")
+    ] = None
+    steps: Annotated[int | None, typer.Option(help="Of a bundle: maximum number of steps, with a batch of 64 views each.", min=1)] = None
+    image_count: Annotated[int, typer.Option(help="Of a bundle: maximum number of training images; others are held back.", min=16)] = 256
+    run_images: Annotated[
+        int,
+        typer.Option(
+            help="Of a bundle: maximum number of held-back images that its files are run on, in their planned precisions; 0 for none.",
+            min=0,
+        ),
+    ] = 64
+    mapping: Annotated[
+        Mapping[str, str],
+        typer.Option("--map", help="Of a bundle: delegate that replaces a processor in that run, such as dsp=dsp. Default: the CPU."),
+        Parsed(list[str] | None, read_places),
+    ] = NO_PLACES
+    checkpoint: Annotated[
+        str | Path | None,
+        typer.Option(help="Of a bundle: folder of the checkpoint to resume from after an interruption. Default: next to the bundle."),
+    ] = None
+    synthetic: Annotated[
+        int,
+        typer.Option(
+            help="Of a bundle: number of images made from the original itself, which half of the views show; some hundreds or thousands, "
+            "on a GPU.",
+            min=0,
+        ),
+    ] = 0
 
 
 def refine_bundle(
     bundle: str | Path,
     images: str | Path,
+    options: RefineOptions | None = None,
     *,
     out: str | Path | None = None,
-    minutes: Minutes = None,
-    steps: Steps = None,
-    image_count: ImageCount = 256,
-    run_images: RunImages = 64,
-    mapping: MappingOption = NO_PLACES,
-    checkpoint: CheckpointOption = None,
-    synthetic: Synthetic = 0,
     progress: Progress | None = None,
 ) -> RefineAnswer:
     """Refine the network of a bundle towards its original, on unlabelled images, and write it as a bundle.
@@ -106,6 +101,7 @@ def refine_bundle(
     Args:
         bundle: Folder of an fp32 bundle with its controls.
         images: Folder of unlabelled images. The folder and count that the bundle was calibrated with have the same images held back.
+        options: Options of the refinement, such as ``RefineOptions(minutes=10)``.
         out: Folder of the new bundle; the bundle itself if None, which is replaced in one step.
         progress: Called with a few words for what comes next.
 
@@ -119,19 +115,19 @@ def refine_bundle(
     from stretch.export.precision import planned_precision
     from stretch.export.reweigh import export_reweighed
     from stretch.export.staging import check_target, sweep
-    from stretch.stages.build import compare_files, divide_images, refine_and_compare
+    from stretch.stages.build import FileComparison, divide_images, refine_and_compare
     from stretch.stages.reopen import load_bundle_model
     from stretch.transform.refine import Checkpoint, Refinement
 
-    tell = progress or silent
-    minutes = 5.0 if minutes is None and steps is None else minutes
-    _check_bounds(minutes, steps, run_images)
+    options, tell = options or RefineOptions(), progress or silent
+    minutes = 5.0 if options.minutes is None and options.steps is None else options.minutes
+    _check_bounds(minutes, options.steps, options.run_images)
     loaded = load_bundle(bundle, check_hashes=True)
     target = Path(bundle if out is None else out)
     check_target(target)
-    if mapping:
-        place_processors(list(dict.fromkeys(entry.processor for entry in loaded.manifest.subgraphs)), mapping)
-    folder = checkpoint_folder(target, checkpoint)
+    if options.mapping:
+        place_processors(list(dict.fromkeys(entry.processor for entry in loaded.manifest.subgraphs)), options.mapping)
+    folder = checkpoint_folder(target, options.checkpoint)
     _check_checkpoint(folder, target, loaded.path)
     kept = Checkpoint(folder)
     try:
@@ -141,16 +137,13 @@ def refine_bundle(
             original, model = networks.original, networks.model
             tell("images")
             read = loaded.manifest.model.preprocessing
-            divided = divide_images(Path(images), original, image_count, read, synthetic=synthetic, progress=tell)
+            divided = divide_images(Path(images), original, options.image_count, read, synthetic=options.synthetic, progress=tell)
             precision = planned_precision(loaded.manifest)
-            outcome = refine_and_compare(model, original, divided, Refinement(minutes, steps), kept, tell, precision)
+            outcome = refine_and_compare(model, original, divided, Refinement(minutes, options.steps), kept, tell, precision)
 
-            def agreeing(written: "Bundle") -> Agreement | None:
-                return compare_files(outcome.after, written, original, divided, run_images, mapping, said, tell)
-
-            said: list[str] = []
+            agreeing = FileComparison(outcome.after, original, divided, options.run_images, options.mapping, tell)
             began = loaded.manifest.weights
-            weights = _weights(began, synthetic) if outcome.kept == "refined" else began
+            weights = _weights(began, options.synthetic) if outcome.kept == "refined" else began
             fitted_to = tuple(dict.fromkeys((*loaded.manifest.calibrated_on, *divided.fingerprints)))
             stated = replace(loaded, manifest=msgspec.structs.replace(loaded.manifest, weights=weights, calibrated_on=fitted_to))
             manifest = export_reweighed(stated, target, original, model, outcome.ranges, agreeing=agreeing, progress=tell)
@@ -170,7 +163,7 @@ def refine_bundle(
         agreement=_change(outcome),
         measured=manifest.agreement,
         checks=manifest.checks,
-        warnings=[*divided.warnings, *outcome.warnings, *said],
+        warnings=[*divided.warnings, *outcome.warnings, *agreeing.warnings],
     )
 
 
@@ -221,5 +214,12 @@ def _change(outcome: "RefinementOutcome") -> AgreementChange | None:
     before, after = outcome.before, outcome.after
     if before is None or after is None:
         return None
-    both = {"before": before.value, "after": after.value, "error_before": before.error, "error_after": after.error}
-    return filled(AgreementChange, after, **both, source="measured")
+    return AgreementChange(
+        before=before.value,
+        after=after.value,
+        low=after.low,
+        high=after.high,
+        error_before=before.error,
+        error_after=after.error,
+        images=after.images,
+    )

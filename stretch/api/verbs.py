@@ -1,35 +1,30 @@
 """What the verbs of the command line do, in Python: each is a function of the same name, which the verb calls."""
 
-import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
-from msgspec import Meta
-from msgspec.structs import replace
 
 from predictors.devices import DeviceProfile, load_device, load_devices
-from predictors.errors import StretchError, UsageError
-from predictors.structs import filled
+from predictors.errors import UsageError
+from predictors.shapes import InputShapes
 from predictors.system import keep_freed_memory
+from scheduler.adapt.policy import PREFER, Prefer
 from scheduler.progress import Progress, silent
 from stretch.api.parameters import (
     NO_PLACES,
-    AdvancedOption,
     BundleFolder,
     DelegateMap,
-    Device,
     InputShape,
     Model,
     Parsed,
-    Preprocessing,
+    PreprocessingOption,
     Processors,
     TrustCode,
-    Weights,
+    complete_device,
     input_words,
-    read_names,
 )
 from stretch.planning.config import PlanConfig
 
@@ -39,24 +34,14 @@ if TYPE_CHECKING:
     from scheduler.simulate.answer import SimulateAnswer
     from scheduler.simulate.clock import SimulationResult
     from stretch.evaluation.measure import EvaluateAnswer
-    from stretch.network.capture.inputs import InputShapes
-    from stretch.planning.cost.accuracy import AccuracySource
     from stretch.planning.design.branch_design import DesignDraft
-    from stretch.planning.pareto import FrontAnswer
     from stretch.planning.result import PlanResult
     from stretch.stages.advise import Advice
     from stretch.stages.explain import Explanation
-    from stretch.stages.network import CapturedNetwork, ReadGraph
+    from stretch.stages.network import ReadGraph
     from stretch.stages.predict import Prediction
-    from stretch.stages.together import TogetherAnswer
     from stretch.train.loop import Listener
     from stretch.train.session import TrainAnswer
-
-#: Factor of the best design's value that alternatives may have.
-MAX_VALUE_FACTOR = 1.2
-
-#: Number of designs; for a pair of networks per set of processors.
-TOP, PAIR_TOP = 10, 3
 
 #: Traced inferences of a simulation whose timeline is written, at most.
 MAX_TRACED = 64
@@ -68,7 +53,7 @@ def plan(
     *,
     config: PlanConfig | None = None,
     design: "str | Path | DesignDraft | None" = None,
-    input_shape: "InputShapes | None" = None,
+    input_shape: InputShapes | None = None,
     trust_code: bool = False,
     **options: Any,
 ) -> "PlanResult":
@@ -86,266 +71,46 @@ def plan(
     Raises:
         StretchError: Or one of its kinds: unknown names, a network that is not captured, no design.
     """
-    from stretch.api.main_job import branch
+    from stretch.api.main_job import BranchOptions, run_branch
 
-    same = {"config": config, "design": design, "input_shape": input_shape, "trust_code": trust_code}
-    return branch(model, device, weights="none", dry_run=True, **same, **options).plan
-
-
-Pareto = Annotated[
-    Sequence[str],
-    typer.Option(
-        help="Two or three objectives of the front: latency, energy, macs, memory, agreement (with images or a measured sensitivity) and "
-        "accuracy (with the predictor of a supernet). Default: latency,agreement if agreement is predicted, else latency,macs."
-    ),
-    Parsed(str | None, read_names),
-]
-Within = Annotated[
-    float | None,
-    typer.Option(
-        help="Instead of a front, search the best design in the objective and alternatives. Maximum value of an alternative, relative to the best, "
-        "such as 1.2. Alternatives have other branches, processors or segment kinds."
-    ),
-]
-Top = Annotated[
-    int | None,
-    typer.Option(help="Maximum number of designs. Default: 10, or for a pair 3 per set of processors.", min=1, max=100),
-]
-Images = Annotated[
-    str | Path | None, typer.Option(help="Folder of unlabelled images (pictures or .npy) for measuring the loss of single segments.")
-]
-Out = Annotated[str | Path | None, typer.Option("--out", "-o", help="New folder for the design files and the measurements.")]
-ImageCount = Annotated[int, Meta(ge=16), AdvancedOption("Maximum number of calibration images.")]
-Synthetic = Annotated[int, Meta(ge=0), AdvancedOption("Number of additional calibration images made from the network itself.")]
-BudgetMinutes = Annotated[float, Meta(ge=0.05, le=1e4), AdvancedOption("Minutes for measurements; a measurement in progress is completed.")]
+    dry = BranchOptions(weights="none", dry_run=True, design=design, input_shape=input_shape, trust_code=trust_code)
+    return run_branch(model, device, dry, (config or PlanConfig()).replace(options)).plan
 
 
-def search(
-    model: Annotated["str | CapturedNetwork", *Model.__metadata__],
-    device: Device,
-    *,
-    pareto: Pareto = (),
-    within: Within = None,
-    top: Top = None,
-    config: PlanConfig | None = None,
-    images: Images = None,
-    input_shape: InputShape = None,
-    weights: Weights = "default",
-    out: Out = None,
-    trust_code: TrustCode = False,
-    image_count: ImageCount = 96,
-    synthetic: Synthetic = 0,
-    budget_minutes: BudgetMinutes = 5.0,
-    preprocessing: Preprocessing = None,
-    seed: Annotated[int, AdvancedOption("Seed of random weights.")] = 0,
-    progress: Progress | None = None,
-    **options: Any,
-) -> "FrontAnswer":
-    """Search a Pareto front of designs, or the best design and alternatives, without building them.
+class PredictOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of a prediction."""
 
-    Args:
-        model: A name of `stretch list models`, Python code or a file; or a network that was read before.
-        config: Constraints and objective.
-        progress: Called with a few words for what comes next.
-        options: Options of the planner by name, in place of those of `config`.
-
-    Raises:
-        UsageError: If arguments contradict each other.
-        StretchError: Or one of its kinds: unknown names, no images, no design, no folder to write to.
-    """
-    from stretch.planning.pareto import check_criteria, diverse_front, front
-
-    progress, request = progress or silent, (config or PlanConfig()).replace(options)
-    weighed = check_criteria(tuple(pareto)) if pareto else ()
-    differ = within is not None or (not weighed and request.objective not in ("latency", "accuracy"))
-    folder = None if out is None else Path(out)
-    check_search(request, weighed, images=images, synthetic=synthetic, out=folder, differ=differ)
-    profile = device if isinstance(device, DeviceProfile) else load_device(device)
-    request.resolve(profile)
-    seconds: dict[str, float] = {}
-    network = model
-    if isinstance(network, str):
-        from stretch.stages.network import read_network
-
-        progress("capturing")
-        # without images only the graph is read
-        weights = "none" if images is None else weights
-        network = read_network(network, input_shape, weights=weights, seed=seed, trust_code=trust_code, fit_statistics=images is not None)
-    said = list(network.loaded.warnings) if images is not None else []
-    source: AccuracySource | None = None
-    if request.accuracy:
-        from stretch.planning.cost.accuracy import load_accuracy
-
-        source = load_accuracy(Path(request.accuracy), network.graph.name)
-    elif images is not None:
-        from scheduler.bundle.preprocessing import requested_preprocessing
-        from stretch.evaluation.sensitivity.source import plannable, sensitivity_of
-        from stretch.stages.build import divide_images
-
-        if not plannable(request):
-            raise UsageError(
-                "images say nothing of designs that all compute what the original computes, nor of other searches and of joins that widen the backbone",
-                "leave out `images`",
-            )
-        read = requested_preprocessing(network.loaded.preprocessing, preprocessing, network.graph.input.shape)
-        progress("reading images")
-        divided = divide_images(Path(images), network.captured, image_count, read, synthetic=synthetic, progress=progress)
-        said += divided.warnings
-        if not divided.held_back:
-            raise StretchError(f"{images} has too few images for a held-back set", "give at least some dozens")
-        with keep_freed_memory():
-            source = sensitivity_of(network.captured, profile, request, divided, budget_minutes * 60, progress)
-        seconds["sensitivity"] = source.on.seconds
-    usual = "macs" if source is None else "agreement" if source.option == "min_agreement" else "accuracy"
-    progress("designs")
-    began = time.perf_counter()
-    if differ:
-        answer = diverse_front(network.graph, profile, request, top or TOP, within or MAX_VALUE_FACTOR, source)
-    else:
-        answer = front(network.graph, profile, request, weighed or ("latency", usual), top or TOP, source)
-    seconds["search"] = round(time.perf_counter() - began, 3)
-    if source is None:
-        said.insert(0, "how often these designs agree with the original is not known: give `images` or `accuracy`")
-    answer = replace(answer, seconds=seconds, warnings=[*answer.warnings, *said])
-    return answer if folder is None else _save_answer(answer, folder, source if images is not None else None)
-
-
-def search_pair(
-    models: tuple[str, str],
-    device: str | Path | DeviceProfile,
-    *,
-    goal: str = "makespan",
-    top: int = PAIR_TOP,
-    within: float = MAX_VALUE_FACTOR,
-    config: PlanConfig | None = None,
-    input_shape: "InputShapes | None" = None,
-    out: str | Path | None = None,
-    trust_code: bool = False,
-    progress: Progress | None = None,
-) -> "TogetherAnswer":
-    """Search pairs of designs of two networks that run concurrently.
-
-    Args:
-        models: Names of both; the same one twice for two users of one network.
-        goal: ``makespan``, ``latency`` (mean of both) or ``throughput``.
-        top: Designs of each set of processors, at most.
-        within: How many times the best one's time the others may take.
-        input_shape: Of the first network's input; the usual one if None.
-        out: New folder for the design files. None: nothing is written.
-
-    Raises:
-        StretchError: Or one of its kinds: unknown names, no design, no folder to write to.
-    """
-    from stretch.planning.plan import PlanningProblem
-    from stretch.stages.together import GOALS, best_pair, candidates, together_answer
-
-    if goal not in GOALS:
-        raise UsageError(f"`{goal}` is no objective of a pair", f"one of {', '.join(GOALS)}")
-    progress = progress or silent
-    request, folder = config or PlanConfig(), None if out is None else Path(out)
-    check_search(request, (), out=folder)
-    profile = device if isinstance(device, DeviceProfile) else load_device(device)
-    request.resolve(profile)
-    times = [time.perf_counter()]
-    from stretch.stages.network import read_network
-
-    graphs = []
-    for name, shape in zip(models, (input_shape, None), strict=True):
-        progress(f"capturing {name}")
-        graphs.append(read_network(name, shape, weights="none", trust_code=trust_code, fit_statistics=False).graph)
-    times.append(time.perf_counter())
-    progress("designs")
-    one, other = (candidates(graph, profile, request, top, within) for graph in graphs)
-    times.append(time.perf_counter())
-    progress("pairs")
-    processors = PlanningProblem.of(graphs[0], profile, request).config.processors
-    best = best_pair(one, other, profile, processors, goal, progress=progress)
-    times.append(time.perf_counter())
-    phases = ("capture", "search", "pairs")
-    answer = together_answer(best, {name: round(times[i + 1] - times[i], 3) for i, name in enumerate(phases)})
-    return answer if folder is None else _save_answer(answer, folder)
-
-
-def check_search(
-    request: PlanConfig,
-    weighed: Sequence[str],
-    *,
-    images: str | Path | None = None,
-    synthetic: int = 0,
-    out: Path | None = None,
-    differ: bool = False,
-) -> None:
-    """Refuse searches that cannot be made or written, before any work is done for them."""
-    only, with_images = "give one of the two", images is not None
-    front = "leave out `images`, or ask for `pareto=latency,agreement`"
-    alternatives = "`images` applies to a front, not to alternatives of the best design"
-    other_objective = f"a front has no objective such as {request.objective}"
-    for wrong, message, hint in (
-        (weighed and differ, "`pareto` searches a front, `within` alternatives of the best design", only),
-        (weighed and request.objective != "latency", other_objective, "leave out `pareto` or `objective`"),
-        (with_images and differ, alternatives, "leave out `images`"),
-        (with_images and request.accuracy, "`images` and `accuracy` both predict the accuracy of designs", only),
-        (synthetic and not with_images, "images made from the network only supplement others, and there are none", "give `images`"),
-        (with_images and weighed and "agreement" not in weighed, f"images say nothing of {','.join(weighed)}", front),
-    ):
-        if wrong:
-            raise UsageError(message, hint)
-    for name, sources in (("agreement", "`images` or `accuracy`"), ("accuracy", "`accuracy`")):
-        if name in weighed and not with_images and not request.accuracy:
-            raise UsageError(f"nothing predicts the {name} of designs", f"give {sources}, or ask for `pareto=latency,macs`")
-    for name in ("min_accuracy", "min_agreement", "latency_budget"):
-        if getattr(request, name) is not None:
-            raise UsageError(f"`{name}` does not limit the search of a front", "take the design that keeps it from the front")
-    if images is not None and not Path(images).is_dir():
-        raise StretchError(f"there is no folder {images} with images", "give a folder of pictures or .npy arrays")
-    if out is not None and (out.is_file() or (out.is_dir() and any(out.iterdir()))):
-        raise UsageError(f"{out} is no new or empty folder", "give another one")
-
-
-def _save_answer(answer: Any, folder: Path, source: "AccuracySource | None" = None) -> Any:
-    """Write the design files of a search, and what was measured."""
-    from stretch.planning.cost.accuracy import Sensitivity, save_accuracy
-    from stretch.planning.design.branch_design import design_to_toml
-
-    rows = []
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for number, row in enumerate(answer.designs, 1):
-            file = folder / f"design_{getattr(row, 'name', number)}.toml"
-            if row.design is not None:
-                file.write_text(design_to_toml(row.design))
-            rows.append(row if row.design is None else replace(row, file=str(file)))
-    except OSError as error:
-        raise StretchError(f"cannot write to {folder}: {error.strerror}", "choose a writable folder") from error
-    answer = replace(answer, designs=rows)
-    if isinstance(source, Sensitivity):
-        file = folder / "sensitivity.json"
-        save_accuracy(file, source)
-        answer = replace(answer, sensitivity_file=str(file))
-    return answer
-
-
-def predict(
-    model: "str | ReadGraph",
-    device: str | Path | DeviceProfile,
-    *,
-    processor: Annotated[str | None, typer.Option(help="Processor, such as gpu or cpu[1large]. Default: all.")] = None,
-    precision: Annotated[str | None, typer.Option(help="fp32, fp16 or int8. Default: that of each processor.")] = None,
-    kernels: bool = True,
-    input_shape: InputShape = None,
+    processor: Annotated[str | None, typer.Option(help="Processor, such as gpu or cpu[1large]. Default: all.")] = None
+    precision: Annotated[str | None, typer.Option(help="fp32, fp16 or int8. Default: that of each processor.")] = None
+    input_shape: InputShape = None
     weights: Annotated[
         str,
         typer.Option(
             help="A weights file, which is checked against the model; default and none read no weights, as latency does not depend on them."
         ),
-    ] = "none",
-    trust_code: TrustCode = False,
+    ] = "none"
+    trust_code: TrustCode = False
+
+    def read(self, model: str) -> "ReadGraph":
+        """Read the graph of a model."""
+        from stretch.stages.network import read_graph
+
+        return read_graph(model, self.input_shape, weights=self.weights, trust_code=self.trust_code)
+
+
+def predict(
+    model: "str | ReadGraph",
+    device: str | Path | DeviceProfile,
+    options: PredictOptions | None = None,
+    *,
+    kernels: bool = True,
 ) -> "Prediction":
     """Predict the latency of a model on each processor of a device.
 
     Args:
         model: A name of `stretch list models`, Python code or a file; or what was read of one before.
         device: Profile id, path of a profile, or a profile.
+        options: Options of the prediction, such as ``PredictOptions(processor="gpu")``.
         kernels: Whether every kernel is listed.
 
     Raises:
@@ -354,16 +119,16 @@ def predict(
     from predictors.predictor import not_measured
 
     profile = device if isinstance(device, DeviceProfile) else load_device(device)
-    names = processors_to_predict(profile, processor, precision)
-    from stretch.stages.network import read_graph
+    options = options or PredictOptions()
+    names = processors_to_predict(profile, options.processor, options.precision)
     from stretch.stages.predict import predict_latency
 
-    readout = read_graph(model, input_shape, weights=weights, trust_code=trust_code) if isinstance(model, str) else model
+    readout = options.read(model) if isinstance(model, str) else model
     graph, said = readout.graph, list(readout.warnings)
     if readout.refusal is not None:
         opaque, count = sum(op.kind == "opaque" for op in graph.ops), sum(op.kind != "input" for op in graph.ops)
         said.append(f"{readout.refusal}: it is predicted from {readout.instead}, {opaque} of its {count} operators by their sizes alone")
-    answer = predict_latency(readout.name, graph, profile, names, precision, kernels=kernels, warnings=said)
+    answer = predict_latency(readout.name, graph, profile, names, options.precision, kernels=kernels, warnings=said)
     if guessed := not_measured(answer.device, ((name, row.origin) for name, row in answer.processors.items())):
         said.append(guessed)
     for name, row in answer.processors.items():
@@ -388,95 +153,97 @@ def processors_to_predict(
     return eligible
 
 
-Bundle = Annotated[str | Path, typer.Argument(help="Folder of a bundle, or a .csv table of steps: name,processor,ms,needs,bytes.")]
-DeviceOption = Annotated[
+SimulatedBundle = Annotated[str | Path, typer.Argument(help="Folder of a bundle, or a .csv table of steps: name,processor,ms,needs,bytes.")]
+SimulatedDevice = Annotated[
     str | Path | None,
     typer.Option(
         "--device",
         "-d",
         help="Device to simulate: id or path of a profile. Default: the device of the bundle; for a table of steps none.",
+        autocompletion=complete_device,
     ),
     Parsed(str | None, str),
 ]
-Alternatives = Annotated[
-    Sequence[str],
-    typer.Option(
-        "--or",
-        help="Alternative plan for contended processors: a bundle of the same network, or processors of this one, such as cpu; repeatable.",
-    ),
-]
-Prefer = Annotated[
-    str,
-    typer.Option(
-        help="Policy for choosing among plans: latency (the fastest), energy (the lowest energy), or deadline (the lowest energy "
-        "of those that meet the deadline)."
-    ),
-]
-Beside = Annotated[
-    Sequence[str],
-    typer.Option(
-        help="Bundle of another client that shares the processors, such as runs/other, runs/other@periodic:33.3 with its own requests, or "
-        "runs/other@periodic:33.3@50 with a deadline in ms; repeatable."
-    ),
-]
-Inferences = Annotated[int, typer.Option(help="Number of inferences to simulate.", min=1, max=1_000_000)]
-Busy = Annotated[
-    Sequence[str],
-    typer.Option(
-        help="Background load: share of a processor and its interval in ms, such as gpu=0.9@50:155; repeat or separate by commas."
-    ),
-]
-Frequency = Annotated[
-    Sequence[str],
-    typer.Option(help="Speed factor of a processor and its interval in ms, such as gpu=0.5@100:500; repeat or separate by commas."),
-]
-Heat = Annotated[
-    str | None,
-    typer.Option(help="Simulate heating and throttling: `profile` for the model in the device's profile, or a TOML file."),
-]
-Jitter = Annotated[float, typer.Option(help="Jitter of computing times: the standard deviation of their logarithm.")]
-Seed = Annotated[int, typer.Option(help="Random seed of jitter and arrivals.", min=0)]
-Arrivals = Annotated[
-    str | None,
-    typer.Option(help="Arrivals of requests: periodic:MS, or poisson:RATE in requests per second. Default: as soon as a lane is free."),
-]
-InFlight = Annotated[int, typer.Option(help="Inferences at once.", min=1, max=64)]
-Deadline = Annotated[float | None, typer.Option(help="Milliseconds from request to output; reports how many inferences miss it.")]
-Shared = Annotated[
-    bool,
-    typer.Option("--shared", help="Schedule the bundles' steps by deadlines and fair shares, as a Scheduler in Python does."),
-]
-Admit = Annotated[
-    bool,
-    typer.Option("--admit", help="Report whether all requests can be answered in time at their rates, with this scheduling."),
-]
-Trace = Annotated[Path | None, typer.Option(help="Write a timeline of the first inferences for ui.perfetto.dev to this file.")]
+
+
+def read_prefer(text: str) -> Prefer:
+    """The preference of a policy."""
+    for known in PREFER:
+        if text == known:
+            return known
+    raise UsageError(f"`{text}` is no objective of a policy", f"one of {', '.join(PREFER)}")
+
+
+class SimulateOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Disturbances, requests and policy of a simulation."""
+
+    alternatives: Annotated[
+        Sequence[str],
+        typer.Option(
+            "--or",
+            help="Alternative plan for contended processors: a bundle of the same network, or processors of this one, such as cpu; repeatable.",
+        ),
+    ] = ()
+    prefer: Annotated[
+        Prefer,
+        typer.Option(
+            help="Policy for choosing among plans: latency (the fastest), energy (the lowest energy), or deadline (the lowest energy "
+            "of those that meet the deadline)."
+        ),
+        Parsed(str, read_prefer),
+    ] = "latency"
+    beside: Annotated[
+        Sequence[str],
+        typer.Option(
+            help="Bundle of another client that shares the processors, such as runs/other, runs/other@periodic:33.3 with its own requests, or "
+            "runs/other@periodic:33.3@50 with a deadline in ms; repeatable."
+        ),
+    ] = ()
+    inferences: Annotated[int, typer.Option(help="Number of inferences to simulate.", min=1, max=1_000_000)] = 100
+    busy: Annotated[
+        Sequence[str],
+        typer.Option(
+            help="Background load: share of a processor and its interval in ms, such as gpu=0.9@50:155; repeat or separate by commas."
+        ),
+    ] = ()
+    frequency: Annotated[
+        Sequence[str],
+        typer.Option(help="Speed factor of a processor and its interval in ms, such as gpu=0.5@100:500; repeat or separate by commas."),
+    ] = ()
+    heat: Annotated[
+        str | None,
+        typer.Option(help="Simulate heating and throttling: `profile` for the model in the device's profile, or a TOML file."),
+    ] = None
+    jitter: Annotated[float, typer.Option(help="Jitter of computing times: the standard deviation of their logarithm.")] = 0.0
+    seed: Annotated[int, typer.Option(help="Random seed of jitter and arrivals.", min=0)] = 0
+    arrivals: Annotated[
+        str | None,
+        typer.Option(help="Arrivals of requests: periodic:MS, or poisson:RATE in requests per second. Default: as soon as a lane is free."),
+    ] = None
+    in_flight: Annotated[int, typer.Option(help="Inferences at once.", min=1, max=64)] = 1
+    deadline: Annotated[float | None, typer.Option(help="Milliseconds from request to output; reports how many inferences miss it.")] = None
+    shared: Annotated[
+        bool,
+        typer.Option("--shared", help="Schedule the bundles' steps by deadlines and fair shares, as a Scheduler in Python does."),
+    ] = False
+    admit: Annotated[
+        bool,
+        typer.Option("--admit", help="Report whether all requests can be answered in time at their rates, with this scheduling."),
+    ] = False
+    trace: Annotated[Path | None, typer.Option(help="Write a timeline of the first inferences for ui.perfetto.dev to this file.")] = None
 
 
 def simulate(
-    bundle: Bundle,
-    device: DeviceOption = None,
+    bundle: SimulatedBundle,
+    device: SimulatedDevice = None,
+    options: SimulateOptions | None = None,
     *,
-    alternatives: Alternatives = (),
-    prefer: Prefer = "latency",
-    beside: Beside = (),
-    inferences: Inferences = 100,
-    busy: Busy = (),
-    frequency: Frequency = (),
-    heat: Heat = None,
-    jitter: Jitter = 0.0,
-    seed: Seed = 0,
-    arrivals: Arrivals = None,
-    in_flight: InFlight = 1,
-    deadline: Deadline = None,
-    shared: Shared = False,
-    admit: Admit = False,
-    trace: Trace = None,
     progress: Progress | None = None,
 ) -> "tuple[SimulateAnswer, SimulationResult]":
     """Simulate a bundle on its device, or a table of steps, under disturbances.
 
     Args:
+        options: Disturbances, requests and policy, such as ``SimulateOptions(jitter=0.05)``.
         progress: Called now and then.
 
     Returns:
@@ -493,35 +260,37 @@ def simulate(
     from scheduler.simulate.networks import read_steps
     from scheduler.simulate.scene import Scene, parse_arrivals, parse_frequencies, parse_loads, thermal_of
 
+    options = options or SimulateOptions()
     scene = Scene(
-        runs=inferences,
-        in_flight=in_flight,
-        arrivals=None if arrivals is None else parse_arrivals(arrivals),
-        loads=parse_loads(list(busy)),
-        frequencies=parse_frequencies(list(frequency)),
-        jitter=jitter,
-        seed=seed,
-        traced=MAX_TRACED if trace is not None else 1,
+        runs=options.inferences,
+        in_flight=options.in_flight,
+        arrivals=None if options.arrivals is None else parse_arrivals(options.arrivals),
+        loads=parse_loads(list(options.busy)),
+        frequencies=parse_frequencies(list(options.frequency)),
+        jitter=options.jitter,
+        seed=options.seed,
+        traced=MAX_TRACED if options.trace is not None else 1,
     )
     path = Path(bundle)
     table = read_steps(path) if path.suffix == ".csv" and not path.is_dir() else None
     loaded = None if table is not None else load_bundle(path, check_hashes=True)
     named = device or (loaded.manifest.device if loaded is not None else None)
     profile = None if named is None else load_device(named)
-    if loaded is None and (alternatives or beside):
+    if loaded is None and (options.alternatives or options.beside):
         raise UsageError(f"{bundle} is a table of steps, which runs alone", "--or and --beside are for bundles")
+    heat = options.heat
     if profile is None and heat is not None:
         raise UsageError(f"{bundle} states no power of processors, which heat comes from", "name a device with --device")
     request = SimulationRequest(
-        arrivals=arrivals,
-        deadline_ms=deadline,
-        trace=trace,
-        shared=shared,
-        admit=admit,
-        prefer=prefer,
-        alternatives=tuple(parse_alternative(text, loaded) for text in alternatives) if loaded is not None else (),
+        arrivals=options.arrivals,
+        deadline_ms=options.deadline,
+        trace=options.trace,
+        shared=options.shared,
+        admit=options.admit,
+        prefer=options.prefer,
+        alternatives=tuple(parse_alternative(text, loaded) for text in options.alternatives) if loaded is not None else (),
         thermal=None if heat is None else thermal_of(profile) if heat == "profile" and profile is not None else read_thermal(Path(heat)),
-        workloads=tuple(map(parse_workload, beside)),
+        workloads=tuple(map(parse_workload, options.beside)),
     )
     if table is not None:
         answer, simulated = simulate_steps(table, profile, scene, request, progress or silent)
@@ -529,22 +298,24 @@ def simulate(
         assert loaded is not None
         assert profile is not None
         answer, simulated = simulate_bundle(loaded, profile, scene, request, progress or silent)
-    if trace is not None:
-        write_perfetto(trace, tracks(answer, simulated))
+    if options.trace is not None:
+        write_perfetto(options.trace, tracks(answer, simulated))
     return answer, simulated
 
 
-def train(
-    recipe: str | Path,
-    out: str | Path | None = None,
-    *,
-    changes: Annotated[Sequence[str], typer.Option("--set", help="Override a value of the recipe, such as train.epochs=5.")] = (),
-    resume: Annotated[bool, typer.Option("--resume", help="Resume from the newest complete checkpoint of the run.")] = False,
+class TrainOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of the training of a recipe."""
+
+    changes: Annotated[Sequence[str], typer.Option("--set", help="Override a value of the recipe, such as train.epochs=5.")] = ()
+    resume: Annotated[bool, typer.Option("--resume", help="Resume from the newest complete checkpoint of the run.")] = False
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Build everything and train one step on synthetic images, without writing anything.")
-    ] = False,
-    trust_code: Annotated[bool, typer.Option("--trust-code", help="Execute Python code that the recipe names as its model.")] = False,
-    listener: "Listener | None" = None,
+    ] = False
+    trust_code: Annotated[bool, typer.Option("--trust-code", help="Execute Python code that the recipe names as its model.")] = False
+
+
+def train(
+    recipe: str | Path, out: str | Path | None = None, options: TrainOptions | None = None, *, listener: "Listener | None" = None
 ) -> "TrainAnswer | None":
     """Train a branched network, or a supernet of many designs, from a recipe.
 
@@ -553,6 +324,7 @@ def train(
     Args:
         recipe: A TOML file, or the name of an installed recipe.
         out: Folder of the run; ``runs/RECIPE`` if None.
+        options: Options of the training, such as ``TrainOptions(resume=True)``.
         listener: Is told what goes on.
 
     Returns:
@@ -563,34 +335,33 @@ def train(
     """
     from stretch.train.recipe import find_recipe, load_recipe
 
-    path = find_recipe(str(recipe))
-    loaded = load_recipe(path, tuple(changes))
+    options, path = options or TrainOptions(), find_recipe(str(recipe))
+    loaded = load_recipe(path, tuple(options.changes))
     from stretch.train.distributed import join_world
-    from stretch.train.session import train_recipe, try_recipe
+    from stretch.train.session import train_recipe
 
     target = Path("runs") / path.stem if out is None else Path(out)
     with join_world(loaded.data.device) as world, keep_freed_memory():
-        if dry_run:
-            done = try_recipe(loaded, path.parent, world, trust_code=trust_code)
-        else:
-            done = train_recipe(loaded, path.parent, target, resume=resume, trust_code=trust_code, world=world, listener=listener)
+        how = {"resume": options.resume, "dry_run": options.dry_run, "trust_code": options.trust_code}
+        done = train_recipe(loaded, path.parent, target, world=world, listener=listener, **how)
         return done if world.first else None
 
 
+Explained = Annotated[str | Path, typer.Argument(metavar="BUNDLE", help="Folder of a bundle; with --runtime an ONNX or TFLite file.")]
+ExplainedDevice = Annotated[
+    str | Path | None,
+    typer.Option(
+        "--device",
+        "-d",
+        help="Predict for this device (see `stretch list devices`) instead of measuring here; with --runtime, a device of the runtime.",
+        autocompletion=complete_device,
+    ),
+    Parsed(str | None, str),
+]
+
+
 def explain(
-    what: Annotated[str | Path, typer.Argument(metavar="BUNDLE", help="Folder of a bundle; with --runtime an ONNX or TFLite file.")],
-    device: Annotated[
-        str | Path | None,
-        typer.Option(
-            "--device",
-            "-d",
-            help="Predict for this device (see `stretch list devices`) instead of measuring here; with --runtime, a device of the runtime.",
-        ),
-        Parsed(str | None, str),
-    ] = None,
-    *,
-    mapping: DelegateMap = NO_PLACES,
-    progress: Progress | None = None,
+    what: Explained, device: ExplainedDevice = None, *, mapping: DelegateMap = NO_PLACES, progress: Progress | None = None
 ) -> "Explanation":
     """Show where each operator of a bundle runs, why, and its cost.
 
@@ -614,23 +385,29 @@ def explain(
     return explain_on(loaded, load_device(device), progress or silent)
 
 
+EvaluatedImages = Annotated[
+    str | Path, typer.Option(help="Folder of class folders, a .csv or .tsv table of file and label, or a folder of unlabelled images.")
+]
+
+
+class EvaluateOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of a measurement of accuracy."""
+
+    classes: Annotated[Path | None, typer.Option(help="File with the class names in output order, one per line.")] = None
+    labels: Annotated[bool, typer.Option("--labels/--no-labels", help="Whether folder names are class labels.")] = True
+    image_count: Annotated[int | None, typer.Option(help="Maximum number of images, spread evenly over all.", min=1)] = None
+    mapping: DelegateMap = NO_PLACES
+    processors: Processors = None
+    preprocessing: PreprocessingOption = None
+
+
 def evaluate(
-    bundle: BundleFolder,
-    images: Annotated[
-        str | Path, typer.Option(help="Folder of class folders, a .csv or .tsv table of file and label, or a folder of unlabelled images.")
-    ],
-    *,
-    classes: Annotated[Path | None, typer.Option(help="File with the class names in output order, one per line.")] = None,
-    labels: Annotated[bool, typer.Option("--labels/--no-labels", help="Whether folder names are class labels.")] = True,
-    image_count: Annotated[int | None, typer.Option(help="Maximum number of images, spread evenly over all.", min=1)] = None,
-    mapping: DelegateMap = NO_PLACES,
-    processors: Processors = None,
-    preprocessing: Preprocessing = None,
-    progress: Progress | None = None,
+    bundle: BundleFolder, images: EvaluatedImages, options: EvaluateOptions | None = None, *, progress: Progress | None = None
 ) -> "EvaluateAnswer":
     """Measure a bundle's accuracy on images, and its agreement with the original.
 
     Args:
+        options: Options of the measurement, such as ``EvaluateOptions(labels=False)``.
         progress: Called for each file.
 
     Raises:
@@ -640,26 +417,28 @@ def evaluate(
     from scheduler.bundle.load import load_bundle
     from scheduler.bundle.preprocessing import IMAGENET, requested_preprocessing
     from scheduler.measure.benchmark import used_cores
+    from scheduler.runtime.inputs import as_array
     from scheduler.runtime.sequential import Sequential
     from scheduler.runtime.session import Session
     from stretch.evaluation import measure
 
-    loaded = load_bundle(bundle, check_hashes=True)
+    options, loaded = options or EvaluateOptions(), load_bundle(bundle, check_hashes=True)
     manifest, outputs = loaded.manifest, measure.outputs_of(loaded)
     shape = manifest.model.input_shape
-    read = requested_preprocessing(manifest.model.preprocessing or IMAGENET, preprocessing or None, shape)
-    image_set = measure.find_images(Path(images), outputs, classes, labelled=labels)
-    files = image_set.spread(image_count)
+    read = requested_preprocessing(manifest.model.preprocessing or IMAGENET, options.preprocessing or None, shape)
+    image_set = measure.find_images(Path(images), outputs, options.classes, labelled=options.labels)
+    files = image_set.spread(options.image_count)
     warnings = []
-    with Session(loaded, mapping, processors=processors) as session:
+    with Session(loaded, options.mapping, processors=options.processors) as session:
         if not session.computes:
             raise UsageError("a delegate computes no outputs, so there is nothing to evaluate", "map processors to delegates that compute")
         if (control := manifest.controls.get("original")) is None:
             warnings.append("the bundle was written without controls, so it cannot be compared with the original")
-        original = None if control is None else Sequential(loaded.file(control), used_cores(session)).run
+        reference = None if control is None else Sequential(loaded.file(control), used_cores(session))
+        original = None if reference is None else (lambda x: as_array(reference.run(x)))
         arriving = measure.images_of(files, shape, read, progress or silent)
         result = measure.evaluate(session, original, arriving, outputs, manifest.calibrated_on)
-        processors_used = {name: filled(PlacedProcessor, place) for name, place in session.placements.items()}
+        processors_used = {name: PlacedProcessor.of(place) for name, place in session.placements.items()}
     if original is not None and result.sums.classes and not result.sums.diverse:
         warnings.append(measure.one_sided_reason(result.sums.classes))
     if result.calibrated_on:
@@ -667,38 +446,51 @@ def evaluate(
             f"{result.calibrated_on} of the {result.images} images were used to calibrate this bundle, so these figures are too good: "
             "evaluate it on others"
         )
-    of_images = {"path": Path(images), "labels": image_set.labels, "classes": len(image_set.classes)}
-    return filled(
-        measure.EvaluateAnswer,
-        result,
+    return measure.EvaluateAnswer(
         bundle=loaded.path,
         model=manifest.model.name,
         weights=manifest.weights,
         precisions=sorted({entry.precision for entry in manifest.subgraphs}),
-        images=measure.ImagesAnswer(files=len(files), count=result.images, **of_images),
+        images=measure.ImagesAnswer(
+            path=Path(images), labels=image_set.labels, classes=len(image_set.classes), files=len(files), count=result.images
+        ),
         preprocessing=read.to_json(),
         top1=result.branched.top1,
         top5=result.branched.top5,
+        original=result.original,
         original_classes=len(result.sums.classes) or None,
+        calibrated_on=result.calibrated_on,
+        agreement=result.agreement,
+        top5_overlap=result.top5_overlap,
+        error=result.error,
         processors=processors_used,
         warnings=warnings,
     )
 
 
+AdvisedDevices = Annotated[
+    str | Path | DeviceProfile | Sequence[str | Path | DeviceProfile],
+    typer.Option(
+        "--device",
+        "-d",
+        help="Profile id (see `stretch list devices`), wildcard pattern or TOML file; several with commas.",
+        autocompletion=complete_device,
+    ),
+    Parsed(str | None, str),
+]
+AdvisedPrecision = Annotated[
+    str | None,
+    typer.Option(
+        help="Precision for all processors: fp32, fp16 or int8. A processor that lacks it uses the next higher one. Default: each processor's own."
+    ),
+]
+
+
 def advise(
     model: Model,
-    device: Annotated[
-        str | Path | DeviceProfile | Sequence[str | Path | DeviceProfile],
-        typer.Option("--device", "-d", help="Profile id (see `stretch list devices`), wildcard pattern or TOML file; several with commas."),
-        Parsed(str | None, str),
-    ] = "*",
+    device: AdvisedDevices = "*",
     *,
-    precision: Annotated[
-        str | None,
-        typer.Option(
-            help="Precision for all processors: fp32, fp16 or int8. A processor that lacks it uses the next higher one. Default: each processor's own."
-        ),
-    ] = None,
+    precision: AdvisedPrecision = None,
     input_shape: InputShape = None,
     trust_code: TrustCode = False,
     progress: Progress | None = None,
@@ -718,16 +510,16 @@ def advise(
         StretchError: Or one of its kinds: unknown names, networks that are not captured.
     """
     from stretch.api.arguments import pause_garbage_collection
-    from stretch.api.main_job import loading_torch, phase_of, read_model
+    from stretch.api.main_job import Phases, loading_torch, read_model
     from stretch.stages.advise import advise as answers
     from stretch.stages.advise import check_precision
 
     profiles = _profiles(device)
     check_precision(profiles, precision)
     tell = progress or silent
-    phase = partial(phase_of, {}, tell)
-    with pause_garbage_collection(), loading_torch(phase):
-        graph = read_model(model, input_shape, phase, weights="none", trust_code=trust_code, fit_statistics=False).graph
+    phases = Phases(tell)
+    with pause_garbage_collection(), loading_torch(phases):
+        graph = read_model(model, input_shape, phases, weights="none", trust_code=trust_code, fit_statistics=False).graph
         name = model if isinstance(model, str) else f"{type(model).__module__}:{type(model).__qualname__}"
         words = [*input_words(input_shape), *(["--trust-code"] if trust_code else [])]
         return answers(name, graph, profiles, precision, words=words, progress=tell)

@@ -1,6 +1,7 @@
 """The command line: one file per verb, located by its name and imported on first use.
 
-A verb `foo` is a file `stretch/cli/foo.py` with a function `foo` (both with a ``_`` at the end where Python has the name)::
+A verb `foo` is a file `stretch/cli/foo.py` with a function `foo` (both with a ``_`` at the end where Python has the name), and
+`foo bar` is a file `foo_bar.py`::
 
     '''`stretch foo`: its purpose.'''
 
@@ -8,10 +9,9 @@ A verb `foo` is a file `stretch/cli/foo.py` with a function `foo` (both with a `
 
     import typer
 
-    from stretch.cli.output import Output, verb
+    from stretch.cli.output import Output
 
 
-    @verb
     def foo(
         out: Output,
         bundle: Annotated[str, typer.Argument(help="Folder of a bundle.")],
@@ -26,9 +26,9 @@ A verb `foo` is a file `stretch/cli/foo.py` with a function `foo` (both with a `
         out.warn("gpu is mapped to a second CPU core")
         out.emit({"median_ms": 1.5}, lambda console: console.print("1.5 ms"))
 
-`verb` hides `out` from the command line and adds `--json`, `--quiet` and
-`--debug`. A verb raises the errors of `predictors.errors`; `Verbs.main` turns
-them into a sentence, a hint and an exit code. A verb that writes large files sets
+The first parameter is the verb's `Output`, with `--json`, `--quiet` and `--debug`. Another
+one whose type is a record stands for its fields (`stretch.cli.options.verb_command`). A verb raises
+the errors of `predictors.errors`; `Verbs.main` turns them into a sentence, a hint and an exit code. A verb that writes large files sets
 ``GRACE_S = WRITER_GRACE_S`` in its file: after Ctrl-C it gets more time to
 remove unfinished files.
 """
@@ -53,7 +53,6 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from stretch.cli.complete import add_completions
 from stretch.cli.failures import guard
 from stretch.cli.help import HEADINGS, HELP_REMOTE, REMOTE, Verb
 from stretch.cli.interrupt import GRACE_S
@@ -61,7 +60,7 @@ from stretch.cli.output import COMMAND_LINE
 from stretch.plugins import tool_modules
 
 #: Modules of this folder that are not verbs but shared by them.
-PARTS = frozenset({"complete", "extensions", "failures", "help", "interrupt", "options", "output", "pages", "start"})
+PARTS = frozenset({"extensions", "failures", "help", "interrupt", "options", "output", "pages", "planner", "start"})
 
 #: Verbs in the order of `stretch --help`; others follow by name.
 FIRST = tuple(name for names in HEADINGS.values() for name in names)
@@ -69,7 +68,11 @@ FIRST = tuple(name for names in HEADINGS.values() for name in names)
 
 def find_verbs() -> dict[str, str]:
     """The module of every verb of this folder and of the tools, in the order of `stretch --help`; imports none of them."""
-    modules = {module.name.rstrip("_"): f"{__name__}.{module.name}" for module in iter_modules(__path__) if module.name not in PARTS}
+    modules = {
+        module.name.rstrip("_").replace("_", " "): f"{__name__}.{module.name}"
+        for module in iter_modules(__path__)
+        if module.name not in PARTS
+    }
     modules |= tool_modules("verb")
     return {name: modules[name] for name in (*FIRST, *sorted(modules.keys() - set(FIRST))) if name in modules}
 
@@ -87,11 +90,13 @@ class Verbs(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The click command of one verb, or None if there is no such verb."""
-        if cmd_name not in VERBS:
-            return None
-        single = typer.Typer(add_completion=False, rich_markup_mode=None)
-        single.command(cmd_name, cls=Verb, context_settings={"help_option_names": ["-h", "--help"]})(verb_function(cmd_name))
-        return add_completions(typer.main.get_command(single))
+        return command_of(cmd_name) if cmd_name in VERBS else None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that the first words name, and the words behind it; `profile fit` is of two."""
+        if " ".join(args[:2]) in VERBS:
+            args = [" ".join(args[:2]), *args[2:]]
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the first sentence of each verb under its heading, from its file alone."""
@@ -100,23 +105,25 @@ class Verbs(TyperGroup):
             with formatter.section(heading):
                 formatter.write_dl([(name, _purpose(name)) for name in names if name in VERBS])
 
-    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, standalone_mode: bool = True, **extra: Any) -> Any:
+    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, *ignored: Any, **extra: Any) -> Any:
         """Run the command line and exit with the code of its contract."""
         words = list(sys.argv[1:] if args is None else args)
         COMMAND_LINE.set(tuple(words))
         flags = words[: words.index("--")] if "--" in words else words
         REMOTE.set(HELP_REMOTE in flags)
         words = ["--help" if word == HELP_REMOTE and at < len(flags) else word for at, word in enumerate(words)]
-        run = functools.partial(super().main, words, prog_name or "stretch", standalone_mode=False, **extra)
-        how = {"as_json": "--json" in flags, "debug": "--debug" in flags, "grace_s": _grace_s(flags[:1])}
-        sys.exit(guard(run, usage_hint=lambda error: _usage_hint(error, words), **how))
+        run = functools.partial(super().main, words, prog_name or "stretch", **extra | {"standalone_mode": False})
+        hint = functools.partial(_usage_hint, words=words)
+        sys.exit(guard(run, as_json="--json" in flags, debug="--debug" in flags, usage_hint=hint, grace_s=_grace_s(flags[:1])))
 
 
 def _purpose(name: str) -> str:
     """The first line of the docstring of a verb's function."""
     path = Path(__file__).parents[2].joinpath(*VERBS[name].split(".")).with_suffix(".py")
     functions = [node for node in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(node, ast.FunctionDef)]
-    return next((ast.get_docstring(node) or "" for node in functions if node.name.rstrip("_") == name), "").partition("\n")[0]
+    return next((ast.get_docstring(node) or "" for node in functions if node.name.rstrip("_").replace("_", " ") == name), "").partition(
+        "\n"
+    )[0]
 
 
 def _grace_s(words: Sequence[str]) -> float:
@@ -141,16 +148,19 @@ def _usage_hint(error: typer.TyperException, words: Sequence[str]) -> str:
     if verbs and old:
         name = old.removeprefix("--no-").lstrip("-").replace("-", "_")
         name = f"preprocessing.{name}" if name in ("mean", "std", "size", "crop") else SETTINGS.get(name, name)
-        if name.partition(".")[0] in getattr(verb_function(verbs[0]), "settings", ()):
+        if name.partition(".")[0] in command_of(verbs[0]).settings:
             return f"give it as --set {name}={'false' if old.startswith('--no-') else 'VALUE'}"
     context = getattr(error, "ctx", None)
     return f"`{context.command_path if context else 'stretch'} --help` lists what it takes"
 
 
-def verb_function(name: str) -> Any:
-    """The function of a verb."""
+def command_of(name: str) -> Verb:
+    """The command of a verb."""
+    # `stretch --help` starts without it
+    from stretch.cli.options import verb_command
+
     module = importlib.import_module(VERBS[name])
-    return getattr(module, name, None) or getattr(module, f"{name}_")
+    return verb_command(name, getattr(module, module.__name__.rpartition(".")[2], None) or getattr(module, name))
 
 
 def _show_version(value: bool) -> None:

@@ -4,21 +4,21 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
-from stretch.api.main_job import branch as branch_model
-from stretch.api.parameters import AdvancedOption
+from stretch.api.main_job import BranchOptions, run_branch
+from stretch.api.parameters import AdvancedOption, Device, Model
 from stretch.cli.interrupt import WRITER_GRACE_S
-from stretch.cli.options import Call, calls, settings
-from stretch.cli.output import COMMAND_LINE, Output, verb
+from stretch.cli.output import COMMAND_LINE, Output
 from stretch.cli.pages import Html
+from stretch.cli.planner import Plan
 from stretch.planning.messages import command_line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from predictors.errors import InfeasibleError
-    from stretch.network.capture.inputs import InputShapes
     from stretch.report.html.page import Page
     from stretch.stages.design import BranchedAnswer
 
@@ -32,31 +32,37 @@ REFINING = 23
 GRACE_S = WRITER_GRACE_S
 
 
-@verb
-@settings()
-@calls(branch_model)
+class BranchFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """What is written."""
+
+    folder: Annotated[Path | None, typer.Option("--out", "-o", help="Folder of the bundle. Default: runs/MODEL_DEVICE.")] = None
+    # has no effect: scripts may still give it
+    anyway: Annotated[bool, typer.Option("--anyway", hidden=True)] = False
+    html: Html = None
+    export: Annotated[bool, AdvancedOption("Whether the bundle is written.")] = True
+
+
 def branch(
     out: Output,
-    run: Call,
-    folder: Annotated[Path | None, typer.Option("--out", "-o", help="Folder of the bundle. Default: runs/MODEL_DEVICE.")] = None,
-    # has no effect: scripts may still give it
-    anyway: Annotated[bool, typer.Option("--anyway", hidden=True)] = False,
-    html: Html = None,
-    export: Annotated[bool, AdvancedOption("Whether the bundle is written.")] = True,
+    model: Model,
+    device: Device,
+    config: Plan,
+    options: BranchOptions,
+    files: BranchFiles,
 ) -> None:
     """Split a model into branches for a device's processors, and write a bundle."""
     from predictors.errors import InfeasibleError
 
-    model, device, shape = (run.keywords[name] for name in ("model", "device", "input_shape"))
-    target = (folder or Path("runs") / _folder_name(model, device)) if export and not run.keywords["dry_run"] else None
+    model, device = str(model), str(device)
+    target = (files.folder or Path("runs") / _folder_name(model, device)) if files.export and not options.dry_run else None
     try:
-        with out.progress("branching", total=PHASES + REFINING * (run.keywords["refine"] is not None)) as progress:
-            result = run(out=target, progress=progress)
+        with out.progress("branching", total=PHASES + REFINING * (options.refine is not None)) as progress:
+            result = run_branch(model, device, options, config, target, progress)
     except InfeasibleError as error:
-        if html is not None:
-            out.write_page(html, _report_infeasible(error, model, device, shape, run.keywords["trust_code"]))
+        if files.html is not None:
+            out.write_page(files.html, _report_infeasible(error, model, device, options))
         raise
-    out.tell_size(shape, result.plan.graph)
+    out.tell_size(options.input_shape, result.plan.graph)
     answer = result.answer()
 
     def roofline() -> "tuple[str, Figure]":
@@ -71,8 +77,8 @@ def branch(
     following = _following(answer)
     out.show(
         answer,
-        lambda answer: plan_page(answer, origins=result.plan.origins, roofline=roofline if html else None, following=following),
-        html,
+        lambda answer: plan_page(answer, origins=result.plan.origins, roofline=roofline if files.html else None, following=following),
+        files.html,
     )
     if result.withheld:
         raise typer.Exit(InfeasibleError.exit_code)
@@ -92,14 +98,14 @@ def _following(answer: "BranchedAnswer") -> list[str]:
     return [f"Next: {first}", "      --details shows the design and its timeline"]
 
 
-def _report_infeasible(error: "InfeasibleError", model: str, device: str, shape: "InputShapes | None", trust_code: bool) -> "Page":
+def _report_infeasible(error: "InfeasibleError", model: str, device: str, options: BranchOptions) -> "Page":
     """The report of a model without a feasible design: the reasons, and the latency of the original."""
     from predictors.devices import load_device
     from stretch.report.prediction import refusal_page
     from stretch.stages.network import read_graph
     from stretch.stages.predict import predict_latency
 
-    profile, graph = load_device(device), read_graph(model, shape, trust_code=trust_code).graph
+    profile, graph = load_device(device), read_graph(model, options.input_shape, trust_code=options.trust_code).graph
     alone = predict_latency(model, graph, profile, list(profile.processors), None).processors
     return refusal_page(graph.name, profile.id, error, alone)
 

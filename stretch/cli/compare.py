@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from predictors.errors import UsageError
-from stretch.api.parameters import InputShape, TrustCode
-from stretch.cli.options import settings
-from stretch.cli.output import Output, no_flags, verb
+from stretch.api.parameters import InputShape, TrustCode, complete_device
+from stretch.cli.output import Output, no_flags
 from stretch.cli.pages import Html
+from stretch.cli.planner import Plan
 from stretch.planning.config import PlanConfig
 
 if TYPE_CHECKING:
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from stretch.report.compared import ComparedRow
 
 
-@verb
-@settings()
 def compare(
     out: Output,
     *,
@@ -28,9 +26,12 @@ def compare(
         typer.Argument(help="Bundle folders, JSON output of `branch`, `search` or `run`, or models, which are planned for each device."),
     ],
     device: Annotated[
-        list[str] | None, typer.Option("--device", "-d", help="Id or path of a device profile that models are planned for; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--device", "-d", help="Id or path of a device profile that models are planned for; repeatable.", autocompletion=complete_device
+        ),
     ] = None,
-    config: PlanConfig,
+    config: Plan,
     inputs: InputShape = None,
     html: Html = None,
     trust_code: TrustCode = False,

@@ -2,22 +2,20 @@
 
 from typing import TYPE_CHECKING
 
+from stretch.api.parameters import BundleFolder
+from stretch.api.verbs import EvaluatedImages, EvaluateOptions
 from stretch.api.verbs import evaluate as evaluate_bundle
-from stretch.cli.options import Call, calls, settings
-from stretch.cli.output import Output, verb
+from stretch.cli.output import Output
 
 if TYPE_CHECKING:
     from stretch.evaluation.measure import EvaluateAnswer
     from stretch.report.html.page import Page
 
 
-@verb
-@settings()
-@calls(evaluate_bundle)
-def evaluate(out: Output, run: Call) -> None:
+def evaluate(out: Output, bundle: BundleFolder, images: EvaluatedImages, options: EvaluateOptions) -> None:
     """Measure a bundle's accuracy on images, and its agreement with the original."""
     with out.progress("evaluating") as step:
-        answer = run(progress=step)
+        answer = evaluate_bundle(bundle, images, options, progress=step)
     out.show(answer, _page)
 
 
@@ -28,8 +26,8 @@ def _page(answer: "EvaluateAnswer") -> "Page":
     shares = (
         ("top-1", answer.top1),
         ("top-5", answer.top5),
-        ("top-1 of the original", original and original.top1),
-        ("top-5 of the original", original and original.top5),
+        ("top-1 of the original", None if original is None else original.top1),
+        ("top-5 of the original", None if original is None else original.top5),
         ("same best class as the original", answer.agreement),
         ("shared among the five best", answer.top5_overlap),
     )

@@ -1,25 +1,25 @@
 """Flags that tools add to verbs, in a file `flags.py` of a folder of `stretch/tools`."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
+from stretch.cli.options import OptionsOf, fields
 from stretch.plugins import load_tools
 
 
 class Extension(Protocol):
     """What a tool does in place of a verb, if its flags ask for it.
 
-    Its class is called with the values of its flags, which are its annotated parameters. What does the verb's work is a
-    method of the verb's name.
+    Its class is a record of its flags. A method of the verb's name does the verb's work.
     """
 
     def asked(self) -> bool:
         """Whether its flags ask for it; flags that do not fit are refused."""
 
 
-T = TypeVar("T", bound=Callable[..., Extension])
+T = TypeVar("T", bound=type[Extension])
 
-_EXTENSIONS: dict[str, list[Callable[..., Any]]] = {}
+_EXTENSIONS: dict[str, list[type[Extension]]] = {}
 
 
 def extends(*verbs: str) -> Callable[[T], T]:
@@ -33,13 +33,13 @@ def extends(*verbs: str) -> Callable[[T], T]:
     return register
 
 
-def extensions_of(verb: str) -> list[Callable[..., Any]]:
-    """The classes of a verb's extensions."""
+def tools_of(verb: str) -> OptionsOf:
+    """The flags that tools add to a verb, and the tool that they ask for: None for none."""
     load_tools("flags")
-    return _EXTENSIONS.get(verb, [])
+    records = {record: fields(record) for record in _EXTENSIONS.get(verb, [])}
 
+    def asked_for(values: dict[str, Any]) -> Extension | None:
+        made = [record(**{name: values[name] for name in flags if name in values}) for record, flags in records.items()]
+        return next(iter([extension for extension in made if extension.asked()]), None)
 
-def asked_for(extensions: Iterable[Callable[[], Any]]) -> Any:
-    """The extension that flags ask for; None for none."""
-    made = [extension() for extension in extensions]
-    return next(iter([extension for extension in made if extension.asked()]), None)
+    return OptionsOf(lambda: [flag for flags in records.values() for flag in flags.values()], asked_for)

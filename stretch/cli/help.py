@@ -2,16 +2,19 @@
 
 import contextvars
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from typer.core import TyperCommand
+
+from stretch.planning.options import Option
 
 #: Verbs by what a reader wants, in the order of `stretch --help`; others follow under `More`.
 HEADINGS = {
     "Decide": ("advise", "predict", "search"),
     "Build": ("branch", "train", "export"),
     "Run": ("run", "evaluate", "simulate", "explain", "verify", "compare", "web"),
-    "Devices": ("profile", "list"),
+    "Devices": ("profile", "profile fit", "profile tune", "list"),
 }
 
 #: Two commands for each verb.
@@ -29,7 +32,12 @@ EXAMPLES = {
     "verify": ("stretch verify runs/net", "stretch verify runs/net --trust key.pem"),
     "compare": ("stretch compare runs/a runs/b", "stretch compare resnet18 --device pixel6 --device mi9"),
     "web": ("stretch web runs/net", "stretch web --profile myphone --host 0.0.0.0"),
-    "profile": ("stretch profile --name laptop", "stretch profile --fit networks.csv --device pixel6 --out mine"),
+    "profile": ("stretch profile --name laptop", "stretch profile --name laptop --resume --budget 30"),
+    "profile fit": (
+        "stretch profile fit networks.csv --device pixel6 --out mine",
+        "stretch profile fit ./myphone.measurements --device mi9 --measured-on myphone",
+    ),
+    "profile tune": ("stretch profile tune runs/net", "stretch profile tune runs/net --map gpu=opencl --budget 1"),
     "list": ("stretch list devices", "stretch list models 'resnet*'"),
 }
 
@@ -46,7 +54,9 @@ COMMON = {
     "simulate": "--device --inferences --busy --deadline",
     "explain": "--device --runtime --map",
     "web": "--profile --host",
-    "profile": "--name --processors --budget --out --fit --device",
+    "profile": "--name --processors --budget --out",
+    "profile fit": "--device --out",
+    "profile tune": "--map --budget",
 }
 
 #: Whether options of phones and boards are asked for.
@@ -68,6 +78,9 @@ _NOTATIONS = (
 
 class Verb(TyperCommand):
     """A command whose help has examples and a list of options under each heading, without loading rich."""
+
+    #: Options that `--set` takes, by name.
+    settings: Mapping[str, Option] = {}
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the examples, the arguments and the options."""

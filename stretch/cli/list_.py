@@ -10,16 +10,15 @@ import typer
 
 from predictors.errors import StretchError, UnknownNameError, UsageError
 from predictors.models.roofline import MEASURED, ORIGINS, Origin
-from predictors.structs import filled
+from predictors.shapes import InputShapes
 from stretch.api.parameters import InputShape, TrustCode
-from stretch.cli.output import Output, verb
+from stretch.cli.output import Output
 from stretch.stages.abilities import StageAbilities, stage_abilities
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from predictors.devices import DeviceProfile
-    from stretch.network.capture.inputs import InputShapes
 
 #: Maximum number of models with `--details`: each is built and captured.
 MAX_DETAILED = 30
@@ -83,7 +82,6 @@ class ListedDelegate(msgspec.Struct, frozen=True, kw_only=True):
     origin: str | None  # Package and entry point of a third-party delegate; None for built-in ones.
 
 
-@verb
 def list_(
     out: Output,
     what: Annotated[Literal["devices", "models", "delegates", "env"], typer.Argument(help="Subject of the list; env is for a bug report.")],
@@ -201,7 +199,16 @@ def _listed_device(device: "DeviceProfile") -> ListedDevice:
         )
         for family, processor in device.processors.items()
     }
-    return filled(ListedDevice, device, processors=processors, aliases=list(device.aliases), left_out=dict(device.left_out))
+    return ListedDevice(
+        id=device.id,
+        name=device.name,
+        soc=device.soc,
+        calibrated=device.calibrated,
+        processors=processors,
+        aliases=list(device.aliases),
+        left_out=dict(device.left_out),
+        sources=device.sources,
+    )
 
 
 def _listed_models(pattern: str) -> list[ListedModel]:
@@ -223,7 +230,7 @@ def _listed_models(pattern: str) -> list[ListedModel]:
     return [ListedModel(name=name, family=family, checked=name in checked) for name, family in known]
 
 
-def _list_models(out: Output, pattern: str, shape: "InputShapes | None", details: bool, trust_code: bool) -> None:
+def _list_models(out: Output, pattern: str, shape: InputShapes | None, details: bool, trust_code: bool) -> None:
     items = _listed_models(pattern)
     if not details:
         width = max(len(item.name) for item in items)
@@ -240,7 +247,7 @@ def _list_models(out: Output, pattern: str, shape: "InputShapes | None", details
     out.emit({"items": detailed}, lambda console: _print_details(console, detailed))
 
 
-def _capture_details(item: ListedModel, shape: "InputShapes | None", trust_code: bool) -> DetailedModel:
+def _capture_details(item: ListedModel, shape: InputShapes | None, trust_code: bool) -> DetailedModel:
     """A model captured with random weights, or a file with its own."""
     from stretch.stages.network import read_network
 
@@ -253,9 +260,13 @@ def _capture_details(item: ListedModel, shape: "InputShapes | None", trust_code:
         # the request is wrong, not the model
         raise
     except StretchError as error:
-        return filled(DetailedModel, item, million_macs=0.0, captured="refused", stages=[], why=error.message)
-    how = "exported" if network.captured.refusal else "traced"
-    return filled(DetailedModel, item, million_macs=round(network.graph.macs / 1e6, 1), captured=how, stages=stages, why="")
+        macs, stages, why = 0.0, [], error.message
+        how: Literal["traced", "exported", "refused"] = "refused"
+    else:
+        macs, why = round(network.graph.macs / 1e6, 1), ""
+        how = "exported" if network.captured.refusal else "traced"
+    name, family, checked = item.name, item.family, item.checked
+    return DetailedModel(name=name, family=family, checked=checked, million_macs=macs, captured=how, stages=stages, why=why)
 
 
 def _print_details(console: "Console", items: Sequence[DetailedModel]) -> None:
@@ -295,8 +306,18 @@ def _list_delegates(out: Output) -> None:
             broken[name] = problem = f"{type(error).__name__}: {error} ({origin(name)})"
         # the first line of a class is the summary of a delegate that states none
         first = ((delegate.__dict__.get("__doc__") or "").strip().splitlines() or [f"no summary, from {delegate.__module__}"])[0]
-        stated = {"summary": str(delegate.summary) or first, "module": delegate.__module__, "origin": origin(name)}
-        items.append(filled(ListedDelegate, delegate, name=name, available=problem is None, reason=problem, **stated))
+        items.append(
+            ListedDelegate(
+                name=name,
+                summary=str(delegate.summary) or first,
+                available=problem is None,
+                reason=problem,
+                asynchronous=delegate.asynchronous,
+                computes=delegate.computes,
+                module=delegate.__module__,
+                origin=origin(name),
+            )
+        )
     for name, problem in sorted(broken.items()):
         out.warn(f"delegate `{name}` of another package cannot be used: {problem}")
 

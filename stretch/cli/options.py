@@ -1,126 +1,136 @@
-"""Options of a verb that have no flag of their own: given by name, with `--set` or in the TOML file of `--config`.
+"""From a verb's function to its command: parameters are options, and so are the fields of records among them.
 
-They are the options of the planner, which `stretch.PlanConfig` has too, and arguments of Python's functions. Those of
-the planner that most people need are flags as well.
+Options without a flag of their own are given by name, with `--set` or in the TOML file of `--config`: those with an
+`AdvancedOption`, and those of the planner (`stretch.cli.planner`).
 """
 
-import functools
 import inspect
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import field, is_dataclass, make_dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin
+from types import GenericAlias
+from typing import Annotated, Any, NamedTuple, TypeVar, cast, get_args, get_origin
 
 import typer
-from msgspec import Meta
-from typer.models import ArgumentInfo
+from msgspec import Meta, Struct
+from typer.models import ParameterInfo
 
 from predictors.errors import UnknownNameError, UsageError
 from predictors.files import read_toml
 from stretch.api.parameters import PANEL, AdvancedOption, Parsed
-from stretch.cli.output import make_console
-from stretch.planning.config import PLAN_OPTIONS, PlanConfig
+from stretch.cli.help import Verb
+from stretch.cli.output import Output, make_console
 from stretch.planning.options import Option, put_setting, read_setting
 
-#: Planner options that have flags; verbs take the others by `--set`.
-FLAGS = frozenset(("alpha", "beta", "kinds", "lossless", "min_agreement", "objective", "precision", "processors"))
-
-#: The function of `calls`, with the values of its parameters as keywords.
-Call = functools.partial[Any]
+T = TypeVar("T")
 
 
-def calls(*functions: Callable[..., Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a verb the parameters of Python functions that are annotated for the command line, and the functions with their values.
+class OptionsOf(NamedTuple):
+    """Options that make one argument of a verb's function: ``Annotated[kind, OptionsOf(...)]``."""
 
-    Use it below `verb` and `settings`; the functions come behind the verb's output and take what is left::
+    options: Callable[[], Iterable[inspect.Parameter]]  # Gives the options.
+    make: Callable[[dict[str, Any]], Any]  # Makes the argument from the values of options that have one.
 
-        @verb
-        @calls(stretch.api.simulate)
-        def simulate(out: Output, run: Call, html: Html = None) -> None: ...
+
+class _Argument(NamedTuple):
+    """What one parameter of a verb's function takes."""
+
+    options: list[inspect.Parameter]
+    make: Callable[[dict[str, Any]], dict[str, Any]]  # Arguments of the function, from the values of options that have one.
+
+
+def verb_command(name: str, function: Callable[..., None]) -> Verb:
+    """Return the command of a verb's function, whose first parameter is its `Output`.
+
+    Each other parameter is an option, or a record (a dataclass or a msgspec struct) whose annotated fields are options::
+
+        class Lines(msgspec.Struct, frozen=True, kw_only=True):
+            count: Annotated[int, typer.Option(help="Number of lines.")] = 5
+            seed: Annotated[int, AdvancedOption("Seed of the words.")] = 0
+
+
+        def show(out: Output, lines: Lines, config: Plan) -> None: ...
     """
-    # `out` is the verb's output
-    shown = [{p.name: "folder" if p.name == "out" else p.name for p in _shared_parameters(function)} for function in functions]
-    taken = [
-        p.replace(name=names[p.name], kind=p.KEYWORD_ONLY) for f, names in zip(functions, shown, strict=True) for p in _shared_parameters(f)
-    ]
+    _, *parameters = inspect.signature(function, eval_str=True).parameters.values()
+    arguments = [_argument(parameter) for parameter in parameters]
+    options = {option.name: option for argument in arguments for option in argument.options}
+    settings = {name: setting for name, option in options.items() if (setting := _setting(option)) is not None}
+    own = [name for name in options if name not in settings]
+    flags = [option for name, option in options.items() if name in own or _note(option, ParameterInfo) is not None]
+    if settings:
+        flags += _settings_flags(settings, PANEL if len(own) < len(flags) else None)
+    flags += [option for name, option in fields(Output).items() if name not in options]
 
-    def decorate(body: Callable[..., None]) -> Callable[..., None]:
-        signature = inspect.signature(body, eval_str=True)
-        out, *rest = signature.parameters.values()
+    def run(values: dict[str, Any]) -> None:
+        out = Output(**{name: values[name] for name in fields(Output)})
+        with out.streams():
+            stated = read_settings(settings, values.pop("config_file", None), values.pop("change", ()), own)
+            stated |= {option.name: _read(option, values[option.name]) for option in flags if option.name in values}
+            made = [argument.make({o.name: stated[o.name] for o in argument.options if o.name in stated}) for argument in arguments]
+            function(out, **{name: value for part in made for name, value in part.items()})
 
-        @functools.wraps(body)
-        def command(out: Any, **values: Any) -> None:
-            arguments = [{name: values.pop(word) for name, word in names.items() if word in values} for names in shown]
-            body(out, *(functools.partial(f, **some) for f, some in zip(functions, arguments, strict=True)), **values)
-
-        # one parameter may take several functions
-        rest = rest[next((i + 1 for i, p in enumerate(rest) if p.kind is p.VAR_POSITIONAL), len(functions)) :]
-        others = [p.replace(kind=p.KEYWORD_ONLY) for p in rest]
-        # the help begins with the options of whoever has the arguments
-        has_argument = any(isinstance(note, ArgumentInfo) for p in taken for note in getattr(p.annotation, "__metadata__", ()))
-        ordered = [*taken, *others] if has_argument else [*others, *taken]
-        command.__signature__ = signature.replace(parameters=[out, *ordered])  # type: ignore[attr-defined]
-        # otherwise inspect would report the signature of the wrapped function
-        del command.__wrapped__  # type: ignore[attr-defined]
-        return command
-
-    return decorate
-
-
-def _shared_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Return the parameters that a Python function shares with the command line; planner options count as one."""
-    parameters = inspect.signature(function).parameters.values()
-    planner = {"annotation": PlanConfig, "default": inspect.Parameter.empty}
-    return [
-        p.replace(kind=p.KEYWORD_ONLY, **(planner if p.name == "config" else {}))
-        for p in parameters
-        if p.name == "config" or hasattr(p.annotation, "__metadata__")
-    ]
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    context = {"help_option_names": ["-h", "--help"]}
+    record = make_dataclass("Values", map(_parser_field, flags), kw_only=True)
+    app.command(name, cls=Verb, context_settings=context, help=inspect.getdoc(function))(record)
+    command = cast(Verb, typer.main.get_command(app))
+    parse = command.callback
+    assert parse is not None
+    command.callback = lambda **words: run({key: value for key, value in vars(parse(**words)).items() if value is not None and value != []})
+    command.settings = settings
+    return command
 
 
-def settings(flags: Collection[str] = FLAGS) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add `--set` and `--config` to a verb, from which it gets its parameters of type `PlanConfig` or with a `AdvancedOption`.
+def _argument(parameter: inspect.Parameter) -> _Argument:
+    name, kind = parameter.name, parameter.annotation
+    if (composed := _note(parameter, OptionsOf)) is not None:
+        return _Argument(list(composed.options()), lambda given: {name: composed.make(given)})
+    if isinstance(kind, type) and (is_dataclass(kind) or issubclass(kind, Struct)):
+        return _Argument(list(fields(kind).values()), lambda given: {name: kind(**given)})
+    return _Argument([parameter], lambda given: given)
 
-    Use it below `verb`::
 
-        @verb
-        @settings()
-        def branch(out: Output, model: ..., config: PlanConfig, seed: Annotated[int, AdvancedOption("Seed.")] = 0) -> None: ...
-    """
+def fields(record: type) -> dict[str, inspect.Parameter]:
+    """The options of a record: its annotated fields."""
+    parameters = inspect.signature(record, eval_str=True).parameters
+    return {name: parameter for name, parameter in parameters.items() if hasattr(parameter.annotation, "__metadata__")}
 
-    def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        signature = inspect.signature(function, eval_str=True)
-        taken, kept, request = {}, [], []
-        for parameter in signature.parameters.values():
-            if parameter.annotation is PlanConfig:
-                taken[parameter.name] = PLAN_OPTIONS
-                request = [option for option in PLAN_OPTIONS if option.name in flags]
-                kept += [_flag(option) for option in request]
-            elif (option := _advanced_option(parameter)) is not None:
-                taken[parameter.name] = (option,)
-            else:
-                kept.append(parameter if parameter.name == "out" else parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-        known = {option.name: option for options in taken.values() for option in options}
 
-        @functools.wraps(function)
-        def command(out: Any, change: list[str] | None = None, config_file: Path | None = None, **values: Any) -> None:
-            words = {option.name: values.pop(option.name) for option in request}
-            stated = read_settings(known, config_file, change or (), [parameter.name for parameter in kept])
-            stated |= {name: known[name].read(word) for name, word in words.items() if word is not None}
-            for name, options in taken.items():
-                if options is PLAN_OPTIONS:
-                    values[name] = PlanConfig().replace({option.name: stated[option.name] for option in options if option.name in stated})
-                elif name in stated:
-                    values[name] = stated[name]
-            function(out, **values)
+def _note(option: inspect.Parameter, kind: type[T]) -> T | None:
+    """The note of this class in an option's annotation; None without one."""
+    return next((note for note in getattr(option.annotation, "__metadata__", ()) if isinstance(note, kind)), None)
 
-        command.__signature__ = signature.replace(parameters=[*kept, *_planner_settings(known, PANEL if request else None)])  # type: ignore[attr-defined]
-        command.settings = known  # type: ignore[attr-defined]
-        # otherwise inspect would report the signature of the wrapped function
-        del command.__wrapped__  # type: ignore[attr-defined]
-        return command
 
-    return decorate
+def _setting(option: inspect.Parameter) -> Option | None:
+    """An option that `--set` takes; None for another."""
+    if (words := _note(option, AdvancedOption)) is None:
+        return _note(option, Option)
+    kind, *notes = get_args(option.annotation)
+    parsed, bounds = _note(option, Parsed), tuple(note for note in notes if isinstance(note, Meta))
+    kind = kind if parsed is None else parsed.kind
+    return Option(option.name, Annotated[kind, *bounds] if bounds else kind, option.default, str(words))
+
+
+def _read(option: inspect.Parameter, value: Any) -> Any:
+    """The value of a word of the command line."""
+    reader = _note(option, Parsed) or _note(option, Option)
+    return value if reader is None else reader.read(value)
+
+
+def _parser_field(option: inspect.Parameter) -> tuple[str, Any, Any]:
+    """An option as a field of the types that the parser knows."""
+    kind, default, parsed = option.annotation, option.default, _note(option, Parsed)
+    if (info := _note(option, ParameterInfo)) is not None:
+        kind = get_args(kind)[0]
+        if parsed is not None:
+            kind, default = parsed.kind, default if default is option.empty or isinstance(default, str) else None
+        elif get_origin(kind) is Sequence:
+            kind, default = GenericAlias(list, get_args(kind)) | None, None
+        elif Path in get_args(kind):
+            kind = Path | None if default is None else Path
+        kind = Annotated[kind, info]
+    return option.name, kind, field() if default is option.empty else field(default=default)
 
 
 def read_settings(
@@ -145,30 +155,7 @@ def read_settings(
     return stated
 
 
-def _advanced_option(parameter: inspect.Parameter) -> Option | None:
-    """The option of a parameter with a `AdvancedOption`."""
-    if get_origin(parameter.annotation) is not Annotated:
-        return None
-    kind, *more = get_args(parameter.annotation)
-    words = next((item for item in more if isinstance(item, AdvancedOption)), None)
-    kind = next((item.kind for item in more if isinstance(item, Parsed)), kind)
-    bounds = tuple(item for item in more if isinstance(item, Meta))
-    return None if words is None else Option(parameter.name, Annotated[kind, *bounds] if bounds else kind, parameter.default, str(words))
-
-
-def _flag(option: Option) -> inspect.Parameter:
-    """The flag of an option, whose default shows in the help alone: what is not given may stand in the file."""
-    shown = str(option.shown_default) if option.shown_default and option.flag_type is not bool else False
-    complete = _completing(option.choices) if option.choices else None
-    flag = typer.Option(help=option.help, min=option.minimum, show_default=shown, autocompletion=complete, rich_help_panel=PANEL)
-    return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[option.flag_type | None, flag])
-
-
-def _completing(choices: tuple[str, ...]) -> Callable[[str], list[str]]:
-    return lambda incomplete: [choice for choice in choices if choice.startswith(incomplete)]
-
-
-def _planner_settings(known: Mapping[str, Option], panel: str | None) -> list[inspect.Parameter]:
+def _settings_flags(known: Mapping[str, Option], panel: str | None) -> list[inspect.Parameter]:
     """`--set` and `--config`."""
 
     def complete(incomplete: str) -> list[str]:

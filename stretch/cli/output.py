@@ -3,21 +3,19 @@
 import contextlib
 import contextvars
 import dataclasses
-import functools
-import inspect
 import json
 import os
 import shlex
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
 from predictors.errors import MissingBackendError, UsageError, install_line
-from stretch.api.parameters import Parsed
 from stretch.cli.start import SCHEMA
 
 if TYPE_CHECKING:
@@ -36,29 +34,29 @@ COMMAND_LINE: contextvars.ContextVar[tuple[str, ...]] = contextvars.ContextVar("
 #: Width of tables if stdout is no terminal and COLUMNS is not set.
 PLAIN_WIDTH = 140
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, notes or warnings on stderr.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-Details = Annotated[bool, typer.Option("--details", help="Print everything that is known, not only the answer.")]
 
-
-#: Parameters of every verb.
-_COMMON_OPTIONS = {"details": Details, "as_json": Json, "quiet": Quiet, "debug": Debug}
-
-
+@dataclass
 class Output:
-    """Output streams of a verb."""
+    """Output streams of a verb, and the options of every verb."""
 
-    def __init__(self, as_json: bool = False, quiet: bool = False, debug: bool = False, details: bool = False) -> None:
-        self.as_json = as_json
-        self.quiet = quiet
-        self.debug = debug
-        self.details = details
-        #: All warnings so far, for the ``warnings`` key of the result.
-        self.warnings: list[str] = []
-        #: Lines for stderr that come after the first line of the answer.
-        self._pending: list[str] = []
-        self._stdout = sys.stdout
+    details: Annotated[bool, typer.Option("--details", help="Print everything that is known, not only the answer.")] = False
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else.")] = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, notes or warnings on stderr.")] = False
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False
+    #: All warnings so far, for the ``warnings`` key of the result.
+    warnings: list[str] = dataclasses.field(default_factory=list, init=False)
+    #: Lines for stderr that come after the first line of the answer.
+    _pending: list[str] = dataclasses.field(default_factory=list, init=False)
+    _stdout: TextIO = dataclasses.field(default_factory=lambda: sys.stdout, init=False)
+
+    @contextlib.contextmanager
+    def streams(self) -> Iterator[None]:
+        """Keep other output out of the JSON, print warnings of nn-stretch's packages like those of the verb, and flush at the end."""
+        with contextlib.redirect_stdout(sys.stderr) if self.as_json else contextlib.nullcontext(), _own_warnings(self):
+            try:
+                yield
+            finally:
+                self.flush()
 
     def emit(self, data: "Mapping[str, Any] | Struct", human: "Callable[[Console], None]") -> None:
         """Print the verb's result, once (`data`: the JSON object without ``schema`` and ``version``, or a struct with its fields)."""
@@ -162,67 +160,9 @@ class Output:
         sys.stderr.flush()
 
 
-def verb(function: Callable[..., None]) -> Callable[..., None]:
-    """Make a command of `function`, whose first parameter is its `Output`.
-
-    Adds `--json`, `--quiet` and `--debug`; with `--json`, output that a
-    package prints on stdout is redirected to stderr.
-    """
-    signature = inspect.signature(function, eval_str=True)
-    first, *rest = signature.parameters.values()
-    taken = {p.name: p for p in rest}
-    if first.annotation is not Output:
-        raise TypeError(f"the first parameter of verb `{function.__name__}` must be an Output")
-
-    @functools.wraps(function)
-    def command(*, as_json: bool = False, quiet: bool = False, debug: bool = False, **values: Any) -> None:
-        out = Output(as_json, quiet, debug, values["details"] if "details" in taken else values.pop("details", False))
-        with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext(), _own_warnings(out):
-            try:
-                function(out, **{name: _value(taken[name], value) if name in taken else value for name, value in values.items()})
-            finally:
-                out.flush()
-
-    more = {name: kind for name, kind in _COMMON_OPTIONS.items() if name not in taken}
-    shared = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind) for name, kind in more.items()]
-    parameters = [*map(_parser_value, rest), *shared]
-    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": None}
-    # otherwise inspect would report the signature with `out`
-    del command.__wrapped__  # type: ignore[attr-defined]
-    return command
-
-
-def _word(parameter: inspect.Parameter) -> Parsed | None:
-    return next((note for note in getattr(parameter.annotation, "__metadata__", ()) if isinstance(note, Parsed)), None)
-
-
-def _parser_value(parameter: inspect.Parameter) -> inspect.Parameter:
-    """A parameter as the parser has it."""
-    kind, default, notes = parameter.annotation, parameter.default, getattr(parameter.annotation, "__metadata__", ())
-    if notes:
-        kind = get_args(kind)[0]
-        if (word := _word(parameter)) is not None:
-            kind, default = word.kind, default if default is inspect.Parameter.empty or isinstance(default, str) else None
-        elif get_origin(kind) is Sequence:
-            kind, default = list[str] | None, None
-        elif Path in get_args(kind):
-            kind = Path | None if default is None else Path
-        kind = Annotated[kind, *(note for note in notes if not isinstance(note, Parsed))]
-    return parameter.replace(annotation=kind, kind=inspect.Parameter.KEYWORD_ONLY, default=default)
-
-
-def _value(parameter: inspect.Parameter, value: Any) -> Any:
-    """What the verb gets for what the parser gave: its default where nothing is stated."""
-    if value is None or value == []:
-        return None if parameter.default is inspect.Parameter.empty else parameter.default
-    word = _word(parameter)
-    return value if word is None else word.read(value)
-
-
 def only_flags(what: str, names: str, hint: str = "") -> None:
     """Refuse flags on the command line that something does not have."""
-    no_flags(what, " ".join(_flags_given().keys() - {*names.split(), *_COMMON_OPTIONS}), hint)
+    no_flags(what, " ".join(_flags_given().keys() - {*names.split(), *(option.name for option in dataclasses.fields(Output))}), hint)
 
 
 def no_flags(what: str, names: str, hint: str = "") -> None:
@@ -238,8 +178,9 @@ def _flags_given() -> dict[str, str]:
     from typer._click.globals import get_current_context
 
     context = get_current_context(silent=True)
-    params = context.command.params if context else ()
-    sources = {param: context.get_parameter_source(param.name) for param in params}
+    if context is None:
+        return {}
+    sources = {param: context.get_parameter_source(param.name) for param in context.command.params}
     return {param.name: max(param.opts, key=len) for param, source in sources.items() if source and source.name == "COMMANDLINE"}
 
 
@@ -258,10 +199,12 @@ def _own_warnings(out: Output) -> Iterator[None]:
     """Print Python warnings of nn-stretch's packages like other warnings: once, and without source lines."""
     before = warnings.showwarning
 
-    def show(message: Warning | str, category: type[Warning], filename: str, lineno: int, *rest: Any) -> None:
+    def show(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None, line: str | None = None
+    ) -> None:
         where = os.path.relpath(filename, _PACKAGES).split(os.sep)[0]
         if category is not UserWarning or where not in ("stretch", "scheduler", "predictors"):
-            before(message, category, filename, lineno, *rest)
+            before(message, category, filename, lineno, file, line)
         elif str(message) not in out.warnings:
             out.warn(str(message))
 

@@ -10,12 +10,10 @@ import typer
 from predictors.devices import is_pattern, load_devices
 from predictors.errors import UsageError
 from predictors.models.roofline import ORIGINS, Origin
-from predictors.structs import filled
-from stretch.api.parameters import input_words
+from stretch.api.parameters import complete_device, complete_model, input_words
+from stretch.api.verbs import PredictOptions, processors_to_predict
 from stretch.api.verbs import predict as predict_model
-from stretch.api.verbs import processors_to_predict
-from stretch.cli.options import Call, calls
-from stretch.cli.output import Output, verb
+from stretch.cli.output import Output
 from stretch.cli.pages import Html, check_picture
 from stretch.planning.messages import command_line
 
@@ -23,18 +21,19 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from predictors.devices import DeviceProfile
+    from predictors.graph import OpGraph
+    from predictors.predictor import Estimate
     from stretch.stages.network import ReadGraph
+    from stretch.stages.predict import PredictedRow
 
 
-@verb
-@calls(predict_model)
 def predict(
     out: Output,
-    run: Call,
     model: Annotated[
         str,
         typer.Argument(
-            help="A name of `stretch list models`, a wildcard pattern such as 'resnet*', package.module:factory, file.py:factory or an .onnx, .pt2 or .tflite file."
+            help="A name of `stretch list models`, a wildcard pattern such as 'resnet*', package.module:factory, file.py:factory or an .onnx, .pt2 or .tflite file.",
+            autocompletion=complete_model,
         ),
     ],
     device: Annotated[
@@ -43,8 +42,10 @@ def predict(
             "--device",
             "-d",
             help="Profile id (see `stretch list devices`), a wildcard pattern such as '*', TOML file, or several of these with commas.",
+            autocompletion=complete_device,
         ),
     ],
+    options: PredictOptions,
     kernels: Annotated[bool, typer.Option("--kernels", help="List every kernel.")] = False,
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Plot the kernels of one processor and its roofline into this .svg or .png file.")
@@ -53,16 +54,13 @@ def predict(
 ) -> None:
     """Predict the latency of a model per processor and per kernel."""
     # Names are checked before the slow import of torch, so that a misspelt one fails early.
-    processor, precision, shape = (run.keywords[name] for name in ("processor", "precision", "input_shape"))
-    from stretch.stages.network import read_graph
-
+    processor, precision = options.processor, options.precision
     profiles = load_devices(device)
     if len(profiles) > 1 or is_pattern(model):
         if kernels or plot is not None or html is not None:
             raise UsageError("--kernels, --plot and --html are of one model on one device", "name both without wildcards")
-        asked = {name: run.keywords[name] for name in ("weights", "trust_code")}
         where = [(profile, processors_to_predict(profile, processor, precision, all_precisions=False)) for profile in profiles]
-        _predict_many(out, model, where, precision, partial(read_graph, shape=shape, **asked))
+        _predict_many(out, model, where, precision, options.read)
         return
     [profile] = profiles
     names = processors_to_predict(profile, processor, precision)
@@ -74,10 +72,10 @@ def predict(
     from stretch.stages.predict import by_latency
 
     with out.progress("capturing"):
-        network = read_graph(model, shape, weights=run.keywords["weights"], trust_code=run.keywords["trust_code"])
+        network = options.read(model)
     graph = network.graph
-    out.tell_size(shape, graph)
-    prediction = run(network, profile, kernels=kernels or html is not None)
+    out.tell_size(options.input_shape, graph)
+    prediction = predict_model(network, profile, options, kernels=kernels or html is not None)
     from stretch.report.prediction import prediction_page, roofline_figure, write_figure
 
     def roofline(name: str, at: str | None) -> "tuple[str, Figure]":
@@ -91,9 +89,8 @@ def predict(
     bare = {name: replace(row, kernels=[]) for name, row in prediction.processors.items()}
     shown = prediction if kernels else replace(prediction, processors=bare)
     out.details |= kernels
-    following = command_line(
-        "advise", model, *input_words(shape), *(["--trust-code"] if run.keywords["trust_code"] else []), "--device", device
-    )
+    trusted = ["--trust-code"] if options.trust_code else []
+    following = command_line("advise", model, *input_words(options.input_shape), *trusted, "--device", device)
     out.show(shown, lambda _: prediction_page(prediction, drawn, list_kernels=kernels, following=following), html)
 
 
@@ -109,7 +106,7 @@ def _predict_many(
     from predictors.predictor import LatencyPredictor
     from stretch.network.models import model_names
     from stretch.report.prediction import predictions_page
-    from stretch.stages.predict import PredictedRow, PredictionTable, Unpredicted
+    from stretch.stages.predict import PredictionTable, Unpredicted
 
     models = [name for name, _ in model_names(pattern)] if is_pattern(pattern) else [pattern]
     if not models:
@@ -127,9 +124,7 @@ def _predict_many(
                 failed.append(Unpredicted(model=model, reason=error.message))
             else:
                 for predictor, names in predictors:
-                    where = {"model": model, "device": predictor.device.id, "macs": graph.macs}
-                    estimates = [predictor.predict(graph, name, precision) for name in names]
-                    rows += [filled(PredictedRow, estimate, **where, latency_ms=estimate.ms) for estimate in estimates]
+                    rows += [_row(model, predictor.device.id, graph, predictor.predict(graph, name, precision)) for name in names]
             done()
     not_measured: tuple[Origin, ...] = ("sibling", "similar", "relatives", "roofline")
     for origin in not_measured:
@@ -138,3 +133,20 @@ def _predict_many(
             out.warn(f"not fitted to measurements of the processor, but derived from {ORIGINS[origin]}: {', '.join(guessed)}")
     table = PredictionTable(items=rows, failed=failed, warnings=out.warnings)
     out.show(table, predictions_page)
+
+
+def _row(model: str, device: str, graph: "OpGraph", estimate: "Estimate") -> "PredictedRow":
+    from stretch.stages.predict import PredictedRow
+
+    return PredictedRow(
+        model=model,
+        device=device,
+        processor=estimate.processor,
+        precision=estimate.precision,
+        macs=graph.macs,
+        latency_ms=estimate.ms,
+        low_ms=estimate.low_ms,
+        high_ms=estimate.high_ms,
+        calibrated=estimate.calibrated,
+        origin=estimate.origin,
+    )

@@ -1,17 +1,17 @@
 """`stretch run`: run a bundle on this machine and compare it with sequential models on the same cores."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import msgspec
 import typer
+from msgspec.structs import replace
 
 from predictors.errors import UsageError
-from stretch.api.parameters import NO_PLACES, BundleFolder, DelegateMap, Processors
-from stretch.cli.extensions import asked_for, extensions_of
-from stretch.cli.options import Call, calls
-from stretch.cli.output import Output, verb
+from stretch.api.parameters import NO_PLACES, BundleFolder, DelegateMap, Parsed, Processors
+from stretch.cli.extensions import tools_of
+from stretch.cli.output import Output
 from stretch.cli.pages import Html
 
 if TYPE_CHECKING:
@@ -31,50 +31,37 @@ MAX_TRACED = 10
 WIDTH = 0.03
 
 
-@dataclass(frozen=True)
-class RunOptions:
+def _priority(text: str) -> "Priority":
+    known: dict[str, Priority] = {"latency": "latency", "energy": "energy"}
+    if text not in known:
+        raise UsageError(f"--priority {text} is not known", "it is latency or energy")
+    return known[text]
+
+
+class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a run, wherever it is."""
 
-    mapping: Mapping[str, str]
-    processors: Sequence[str] | None
-    priority: "Priority | None"
-    dsp_code: str | None
-    trust_code: bool
-    in_flight: int | None
-    recommended: bool
-    time_limit: float
-    repeat: int | None
-    warmup: int
-    input_file: Path | None
-    trace: Path | None
-    table: Path | None
-
-
-@verb
-@calls(*extensions_of("run"))
-def run(
-    out: Output,
-    *extensions: Call,
-    bundle: BundleFolder,
-    mapping: DelegateMap = NO_PLACES,
-    processors: Processors = None,
+    mapping: DelegateMap = NO_PLACES
+    processors: Processors = None
     priority: Annotated[
-        str | None, typer.Option(help="Choose processors by predicted latency or energy on the device. Default: those of the design.")
-    ] = None,
+        Literal["latency", "energy"] | None,
+        typer.Option(help="Choose processors by predicted latency or energy on the device. Default: those of the design."),
+        Parsed(str | None, _priority),
+    ] = None
     dsp_code: Annotated[
         str | None, typer.Option(help="Run the bundle's compiled code for this chip on the DSP, such as sm8550; needs --trust-code.")
-    ] = None,
-    trust_code: Annotated[bool, typer.Option("--trust-code", help="Trust compiled code inside the bundle.")] = False,
-    in_flight: Annotated[
-        int | None, typer.Option(help="Also measure throughput, with this many inferences in flight.", min=1, max=64)
-    ] = None,
+    ] = None
+    trust_code: Annotated[bool, typer.Option("--trust-code", help="Trust compiled code inside the bundle.")] = False
+    in_flight: Annotated[int | None, typer.Option(help="Also measure throughput, with this many inferences in flight.", min=1, max=64)] = (
+        None
+    )
     recommended: Annotated[
         bool,
         typer.Option("--recommended", help="Run the network that the bundle's plan recommends instead of branches, on its processor."),
-    ] = False,
+    ] = False
     time_limit: Annotated[
         float, typer.Option(help="Time limit of one subgraph in seconds, beyond which the run fails.", min=0.001, max=1e6)
-    ] = 600.0,
+    ] = 600.0
     repeat: Annotated[
         int | None,
         typer.Option(
@@ -83,16 +70,23 @@ def run(
             max=100_000,
             show_default=False,
         ),
-    ] = None,
-    warmup: Annotated[int, typer.Option(help="Warm-up rounds, which are not measured.", min=0, max=100_000)] = 5,
+    ] = None
+    warmup: Annotated[int, typer.Option(help="Warm-up rounds, which are not measured.", min=0, max=100_000)] = 5
     trust: Annotated[
-        list[Path] | None,
+        Sequence[Path],
         typer.Option(help="Public key (Ed25519 in PEM) that must have signed the bundle; repeat to allow several."),
-    ] = None,
-    input_file: Annotated[Path | None, typer.Option("--input", help="Input as a .npy file. Default: normally distributed numbers.")] = None,
-    trace: Annotated[Path | None, typer.Option(help="Write a measured and a predicted timeline for ui.perfetto.dev to this file.")] = None,
-    table: Annotated[Path | None, typer.Option("--csv", help="Write the same spans as a table to this file.")] = None,
+    ] = ()
+    input_file: Annotated[Path | None, typer.Option("--input", help="Input as a .npy file. Default: normally distributed numbers.")] = None
+    trace: Annotated[Path | None, typer.Option(help="Write a measured and a predicted timeline for ui.perfetto.dev to this file.")] = None
+    table: Annotated[Path | None, typer.Option("--csv", help="Write the same spans as a table to this file.")] = None
+
+
+def run(
+    out: Output,
+    bundle: BundleFolder,
+    options: RunOptions,
     html: Html = None,
+    tool: Annotated[Any, tools_of("run")] = None,
 ) -> None:
     """Run a bundle, check its results, and compare its time with every baseline."""
     from scheduler.answer import run_answer
@@ -106,30 +100,37 @@ def run(
     from scheduler.runtime.trace import write_csv, write_perfetto
     from stretch.report.execution import run_page
 
-    elsewhere = asked_for(extensions)
-    loaded = load_bundle(bundle, check_hashes=True, trust=trust or ())
-    if elsewhere is not None:
-        asked = (mapping, processors, _priority(priority), dsp_code, trust_code, in_flight, recommended, time_limit, repeat, warmup)
-        elsewhere.run(out, loaded, RunOptions(*asked, input_file, trace, table))
+    loaded = load_bundle(bundle, check_hashes=True, trust=options.trust)
+    if tool is not None:
+        tool.run(out, loaded, options)
         return
-    loaded = as_recommended(loaded) if recommended else loaded
-    x = random_input(loaded) if input_file is None else read_npy(input_file, "input")
-    options: dict[str, Any] = {"processors": processors, "priority": _priority(priority), "delegates": _dsp(dsp_code, trust_code)}
-    with Session(loaded, mapping, **options, in_flight=in_flight or 1, time_limit=time_limit) as session:
-        _tell_placements(out, session, priority)
+    loaded = as_recommended(loaded) if options.recommended else loaded
+    x = random_input(loaded) if options.input_file is None else read_npy(options.input_file, "input")
+    with Session(
+        loaded,
+        options.mapping,
+        processors=options.processors,
+        priority=options.priority,
+        delegates=_dsp(options),
+        in_flight=options.in_flight or 1,
+        time_limit=options.time_limit,
+    ) as session:
+        _tell_placements(out, session, options.priority)
         # the answer takes seconds to minutes
         out.note(f"measuring {loaded.manifest.model.name}")
+        repeat, warmup = options.repeat, options.warmup
         effort = Effort(warmup=warmup, width=WIDTH) if repeat is None else Effort(repeat, warmup)
-        result, right, rates = _measure(out, session, x, effort, in_flight)
+        result, right, rates = _measure(out, session, x, effort, options.in_flight)
         with out.progress("measuring energy"):
             energy = measure_energy(lambda: session.run(x))
-        answer = run_answer(session, result, right, rates, energy, trace=trace, csv=table, priority=priority, warnings=out.warnings)
-        tracks = _tracks(session, result, out) if (trace, table, html) != (None, None, None) else {}
+        answer = run_answer(session, result, right, rates, energy)
+        answer = replace(answer, trace=options.trace, csv=options.table, priority=options.priority, warnings=out.warnings)
+        tracks = _tracks(session, result, out) if (options.trace, options.table, html) != (None, None, None) else {}
         depths = {"in flight": session.queue_depths}
-    if trace is not None:
-        write_perfetto(trace, tracks, depths)
-    if table is not None:
-        write_csv(table, tracks)
+    if options.trace is not None:
+        write_perfetto(options.trace, tracks, depths)
+    if options.table is not None:
+        write_csv(options.table, tracks)
     predicted = tracks.get(f"predicted on {answer.device}")
     out.show(answer, lambda answer: run_page(answer, result.traces, predicted[0] if html and predicted else None), html)
 
@@ -166,24 +167,17 @@ def _tell_placements(out: Output, session: "Session", priority: str | None) -> N
         out.note_later("processors share a core, so their subgraphs run one after the other and efficiency is not given")
 
 
-def _priority(text: str | None) -> "Priority | None":
-
-    if text is None or text == "latency" or text == "energy":
-        return text
-    raise UsageError(f"--priority {text} is not known", "it is latency or energy")
-
-
-def _dsp(chip: str | None, trusted: bool) -> "dict[str, Delegate]":
+def _dsp(options: RunOptions) -> "dict[str, Delegate]":
     """The dsp delegate, if it runs compiled code of the bundle."""
     from scheduler.delegates import DspDelegate
 
-    if chip is None:
+    if options.dsp_code is None:
         return {}
-    if not trusted:
+    if not options.trust_code:
         raise UsageError(
             "--dsp-code runs compiled code of the bundle, which cannot be checked", "add --trust-code if you trust who made it"
         )
-    return {"dsp": DspDelegate(chip=chip)}
+    return {"dsp": DspDelegate(chip=options.dsp_code)}
 
 
 def _tracks(session: "Session", result: "Benchmark", out: Output) -> "dict[str, Sequence[Trace]]":

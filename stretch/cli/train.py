@@ -11,12 +11,12 @@ import typer
 
 from predictors.errors import StretchError, UsageError
 from scheduler.cores import available_cores
-from stretch.api.refining import checkpoint_folder, refine_bundle
+from stretch.api.refining import RefineOptions, checkpoint_folder, refine_bundle
+from stretch.api.verbs import TrainOptions
 from stretch.api.verbs import train as train_recipe
 from stretch.cli.failures import SPEAKER_VARIABLE
 from stretch.cli.interrupt import WRITER_GRACE_S
-from stretch.cli.options import Call, calls
-from stretch.cli.output import Output, import_torch, only_flags, verb
+from stretch.cli.output import Output, import_torch, only_flags
 from stretch.cli.start import INTERRUPTED
 from stretch.planning.messages import command_line
 from stretch.report.html.page import Page
@@ -35,20 +35,25 @@ REFINING = 36
 GRACE_S = WRITER_GRACE_S
 
 
-@verb
-@calls(train_recipe, refine_bundle)
+def _complete_recipe(start: str) -> list[str]:
+    from stretch.train.recipe import recipe_folder
+
+    return [file.stem for file in sorted(recipe_folder().glob("*.toml")) if file.stem.startswith(start)]
+
+
 def train(
     out: Output,
-    run: Call,
-    refine: Call,
     recipe: Annotated[
         str,
         typer.Argument(
             metavar="RECIPE_OR_BUNDLE",
             help="Recipe: a TOML file, or the name of an installed one. Or the folder of an fp32 bundle with its controls, whose network is "
             "refined: distilled from its original on unlabelled images.",
+            autocompletion=_complete_recipe,
         ),
     ],
+    options: TrainOptions,
+    refinement: RefineOptions,
     folder: Annotated[
         Path | None,
         typer.Option("--out", "-o", help="Folder of the run, by default runs/RECIPE; or of the new bundle, by default the bundle itself."),
@@ -66,30 +71,30 @@ def train(
         only_flags("a bundle", "recipe folder images minutes steps image_count run_images mapping checkpoint synthetic")
         if images is None:
             raise UsageError("a bundle is refined on images, and none are named", "give a folder of unlabelled images with --images")
-        _refine(out, refine, Path(recipe), images, folder)
+        _refine(out, Path(recipe), images, refinement, folder)
         return
     only_flags("a recipe", "recipe folder changes resume dry_run trust_code gpus", "a recipe names its training data under [data]")
     from stretch.train.recipe import find_recipe, load_recipe
 
-    epochs = load_recipe(find_recipe(recipe), tuple(run.keywords["changes"])).train.epochs
+    epochs = load_recipe(find_recipe(recipe), tuple(options.changes)).train.epochs
     if gpus > 1 and "RANK" not in os.environ:
         raise typer.Exit(_torchrun(gpus, out))
     import_torch("train")
     # of a run of many processes the first one speaks
     out.quiet = out.quiet or os.environ.get("RANK", "0") != "0"
     with out.progress("training") as step:
-        done = run(recipe, folder, listener=_listener(out, step, epochs))
+        done = train_recipe(recipe, folder, options, listener=_listener(out, step, epochs))
     if done is None:
         return
-    out.show(done, lambda answer: Page(title="Trained", lead=[], notes=list(_lines(answer, run.keywords["trust_code"]))))
+    out.show(done, lambda answer: Page(title="Trained", lead=[], notes=list(_lines(answer, options.trust_code))))
 
 
-def _refine(out: Output, refine: Call, bundle: Path, images: Path, folder: Path | None) -> None:
+def _refine(out: Output, bundle: Path, images: Path, options: RefineOptions, folder: Path | None) -> None:
     """Distil a bundle's network from its original, and measure their agreement."""
-    kept = checkpoint_folder(folder or bundle, refine.keywords["checkpoint"])
+    kept = checkpoint_folder(folder or bundle, options.checkpoint)
     try:
         with out.progress("refining", total=REFINING) as progress:
-            answer = refine(bundle, images, out=folder, progress=progress)
+            answer = refine_bundle(bundle, images, options, out=folder, progress=progress)
     except KeyboardInterrupt:
         if kept.is_dir() and any(kept.iterdir()):
             out.note(f"the checkpoint is in {kept}: the same command continues from there")

@@ -6,10 +6,9 @@ from typing import Annotated
 import msgspec
 import typer
 
-from stretch.cli.output import Output, verb
+from stretch.cli.output import Output
 
 
-@verb
 def verify(
     out: Output,
     bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="Folder of a bundle.")],
@@ -26,13 +25,11 @@ def verify(
     ] = None,
 ) -> None:
     """Check a bundle: schema, hashes, signature, and its results against the original."""
-    from predictors.structs import filled
-    from scheduler.answer import VerifyAnswer
     from scheduler.bundle.load import sign_bundle
     from scheduler.checks.verify import STEPS, verify_bundle
 
     with out.progress("verifying", total=STEPS) as progress:
-        answer = filled(VerifyAnswer, verify_bundle(bundle, trust or [], progress), bundle=bundle)
+        answer = verify_bundle(bundle, trust or [], progress)
     if sign is not None and answer.ok:
         answer = msgspec.structs.replace(answer, signer=sign_bundle(bundle, sign))
     lines = [f"problem: {problem}" for problem in answer.problems]

@@ -123,7 +123,7 @@ def _processors_of(family: str, chosen: str) -> list[ProfiledProcessor]:
         if name in delegates:
             raise UsageError(
                 f"the `{name}` delegate tells no times of kernels, of which a profile is made",
-                "calibrate a profile by times of whole networks instead: `stretch profile --fit NETWORKS.csv --device BASE`",
+                "calibrate a profile by times of whole networks instead: `stretch profile fit NETWORKS.csv --device BASE`",
             )
         raise UnknownNameError.among("delegate to measure", name, supported)
     delegate = get_delegate(name)

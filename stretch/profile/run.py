@@ -620,7 +620,7 @@ def write_profile(
     """
     path = _path(name, table)
     text = tomli_w.dumps(make_profile(name, title or machine(), places, table, crossings))
-    command = f"stretch profile --fit {table.folder.name} --device {path.name}"
+    command = f"stretch profile fit {table.folder.name} --device {path.name}"
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{name}.") as folder:
         draft = Path(folder) / path.name
         draft.write_text(text)

@@ -15,7 +15,6 @@ from predictors.graph import OpGraph
 from predictors.host import HOST, is_host
 from predictors.models.roofline import MEASURED
 from predictors.predictor import LatencyPredictor, origin_of
-from predictors.structs import filled
 from scheduler.progress import Progress, silent
 from stretch.planning.attempts import MERGED_OPTIONS
 from stretch.planning.config import PlanConfig
@@ -198,8 +197,15 @@ class _PlannedKind:
         """As plain data."""
         if self.result is None:
             return None
-        ms, processors, speedup = self.result.run.makespan_ms, list(self.result.design.processors), self.single.ratio
-        return filled(BranchesAdvice, self.single, self.result, ms=ms, speedup=speedup, processors=processors)
+        return BranchesAdvice(
+            ms=self.result.run.makespan_ms,
+            speedup=self.single.ratio,
+            low=self.single.low,
+            high=self.single.high,
+            processors=list(self.result.design.processors),
+            macs_ratio=self.result.macs_ratio,
+            recommended=self.result.recommended,
+        )
 
 
 def _on_device(
@@ -237,7 +243,7 @@ def _on_device(
         advice=_advice(recommended, exact, stretched, single),
         reason=reason,
         recommended=recommended,
-        best_single=filled(SingleAdvice, single, low_ms=low, high_ms=high),
+        best_single=SingleAdvice(processor=single.processor, precision=single.precision, ms=single.ms, low_ms=low, high_ms=high),
         optional=optional,
         exact=exact.advice,
         stretched=stretched.advice,
@@ -251,7 +257,10 @@ def _optional_processor(graph: OpGraph, device: DeviceProfile, predictor: Latenc
     """The fastest processor that plans use only where it is named; None where there is none."""
     estimates = [predictor.predict(graph, name) for name in device.processors if name not in device.default_processors]
     fastest = min(estimates, key=lambda estimate: estimate.ms, default=None)
-    return filled(SingleAdvice, fastest) if fastest else None
+    if fastest is None:
+        return None
+    low, high = fastest.low_ms, fastest.high_ms
+    return SingleAdvice(processor=fastest.processor, precision=fastest.precision, ms=fastest.ms, low_ms=low, high_ms=high)
 
 
 def _plan_kind(planning_problem: PlanningProblem, *, trained: bool) -> _PlannedKind:

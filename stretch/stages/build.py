@@ -121,42 +121,46 @@ def compare_with_original(model: BranchedModel, captured: Captured, images: Sequ
 NOT_RUN = "the bundle's files were not run on images: that is done for networks of one output"
 
 
-def compare_files(
-    agreement: Agreement | None,
-    bundle: Bundle,
-    captured: Captured,
-    images: Images,
-    count: int,
-    mapping: Mapping[str, str] | None,
-    said: list[str],
-    progress: Progress = silent,
-    *,
-    seconds: float = SECONDS,
-) -> Agreement | None:
-    """The agreement of a network, with that of its bundle's files in their planned precisions on so many of the images held back.
+@dataclass(frozen=True)
+class FileComparison:
+    """Compares a bundle's files, in their planned precisions, with the original as the bundle is written."""
 
-    Args:
-        said: Gets warnings that it does not have yet.
-        seconds: As of `measure_files`.
-    """
-    if agreement is None or not count:
-        return agreement
-    if len(bundle.manifest.outputs) > 1:
-        said.append(NOT_RUN)
-        return agreement
-    fitted, there = ([image[None].numpy() for batch in some for image in batch.cpu()] for some in (images.fitted, images.held_back))
-    taken = [there[i * len(there) // count] for i in range(count)] if len(there) > count else there
-    module = captured.module.eval()
-    with torch.no_grad():
-        # all at once: one at a time, between runs of the session, torch's threads and the session's get into each other's way
-        batches = [torch.from_numpy(np.concatenate(taken[i : i + BATCH])) for i in range(0, len(taken), BATCH)]
-        expected = iter(torch.cat([named_outputs(module(batch), captured.returned)[0][1] for batch in batches]).numpy())
-    measured = measure_files(bundle, lambda x: next(expected)[None], fitted, taken, mapping, seconds=seconds, progress=progress)
-    warnings = [f"subgraph `{name}` was run in fp32, not in its planned precision: {reason}" for name, reason in measured.kept.items()]
-    if measured.left:
-        warnings.append(f"in the time there is, the bundle's files were run on {measured.agreement.images} of {len(taken)} images")
-    said += [warning for warning in warnings if warning not in said]
-    return msgspec.structs.replace(agreement, bundle=measured.agreement)
+    agreement: Agreement | None  # Of the network; None where it was not measured.
+    captured: Captured  # The original.
+    images: Images | None  # Its held-back ones are run through the files; None for none.
+    count: int = RUN_IMAGES  # Maximum number of images to run; 0 for none.
+    mapping: Mapping[str, str] = field(default_factory=dict)  # Where processors run here.
+    progress: Progress = silent
+    seconds: float = SECONDS  # As of `measure_files`.
+    warnings: list[str] = field(default_factory=list)  # What a person should know, after a call.
+
+    def __call__(self, bundle: Bundle) -> Agreement | None:
+        """Return the agreement of the network, with that of the files."""
+        if self.agreement is None or self.images is None or not self.count:
+            return self.agreement
+        if len(bundle.manifest.outputs) > 1:
+            self.warnings.append(NOT_RUN)
+            return self.agreement
+        fitted, held_back = (
+            [image[None].numpy() for batch in batches for image in batch.cpu()] for batches in (self.images.fitted, self.images.held_back)
+        )
+        few = len(held_back) <= self.count
+        taken = held_back if few else [held_back[i * len(held_back) // self.count] for i in range(self.count)]
+        module = self.captured.module.eval()
+        with torch.no_grad():
+            # all at once: one at a time, between runs of the session, torch's threads and the session's get into each other's way
+            batches = [torch.from_numpy(np.concatenate(taken[i : i + BATCH])) for i in range(0, len(taken), BATCH)]
+            outputs = [named_outputs(module(batch), self.captured.returned)[0][1] for batch in batches]
+        expected = iter(torch.cat(outputs).numpy())
+        measured = measure_files(
+            bundle, lambda x: next(expected)[None], fitted, taken, self.mapping, seconds=self.seconds, progress=self.progress
+        )
+        reasons = measured.kept.items()
+        self.warnings.extend(f"subgraph `{name}` was run in fp32, not in its planned precision: {reason}" for name, reason in reasons)
+        if measured.left:
+            count = f"{measured.agreement.images} of {len(taken)}"
+            self.warnings.append(f"in the time there is, the bundle's files were run on {count} images")
+        return msgspec.structs.replace(self.agreement, bundle=measured.agreement)
 
 
 #: Warning if the refinement did not improve the network.

@@ -10,7 +10,6 @@ from predictors.graph import OpGraph
 from predictors.joins import meeting_of
 from predictors.models.roofline import Origin
 from predictors.predictor import Estimate, LatencyPredictor, not_measured
-from predictors.structs import filled
 from scheduler.answer import PlacedProcessor
 from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import SubgraphEntry
@@ -69,7 +68,7 @@ def explain_here(bundle: Bundle, mapping: Mapping[str, str], progress: Progress)
             nodes = get_delegate(place.delegate).create(place.cores).node_placements_from(bundle, entry.name)
         ops += [_placed_operators(entry, node.name, node.op, place.delegate, node.reason, node.ms, "measured") for node in nodes]
         progress(entry.name)
-    processors = {name: filled(PlacedProcessor, p) for name, p in placements.items()}
+    processors = {name: PlacedProcessor.of(place) for name, place in placements.items()}
     return _explanation(bundle, "this machine", processors, ops)
 
 
@@ -147,10 +146,17 @@ def _explanation(
 ) -> Explanation:
     """The whole, with the meeting points after the operators."""
     manifest = bundle.manifest
-    meetings = []
-    for join in manifest.joins:
-        what = {"op": f"join {join.kind}", "subgraph": join.name, "reason": f"meeting point: {meeting_of(join.kind).reason}"}
-        meetings.append(filled(PlacedOperator, join, **what, delegate=None, ms=None, source=None))
+    meetings = [
+        PlacedOperator(
+            name=join.name,
+            op=f"join {join.kind}",
+            subgraph=join.name,
+            processor=join.processor,
+            delegate=None,
+            reason=f"meeting point: {meeting_of(join.kind).reason}",
+        )
+        for join in manifest.joins
+    ]
     return Explanation(
         bundle=bundle.path,
         device=device,
@@ -163,4 +169,11 @@ def _explanation(
 
 def _subgraph(entry: SubgraphEntry, ops: list[PlacedOperator]) -> PlacedSubgraph:
     times = [op.ms for op in ops if op.subgraph == entry.name and op.ms is not None]
-    return filled(PlacedSubgraph, entry, planned_ms=entry.predicted_ms, ms=sum(times) if times else None)
+    return PlacedSubgraph(
+        name=entry.name,
+        segment=entry.segment,
+        processor=entry.processor,
+        macs=entry.macs,
+        planned_ms=entry.predicted_ms,
+        ms=sum(times) if times else None,
+    )

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from predictors.errors import StretchError, UsageError, WholeNumbersError
 from predictors.graph import OpGraph
+from predictors.shapes import InputShapes
 from stretch.network.models.load import LoadedModel, is_file, load_model
 
 if TYPE_CHECKING:
     from torch import nn
 
     from stretch.network.capture import Captured
-    from stretch.network.capture.inputs import InputShapes
 
 #: Context manager of a named phase, which reports and times it.
 Phase = Callable[[str], AbstractContextManager[None]]
@@ -73,7 +73,7 @@ def read_network(
     return CapturedNetwork(loaded, captured)
 
 
-def _requested_shape(model: object, shape: "InputShapes | None") -> "InputShapes | None":
+def _requested_shape(model: object, shape: InputShapes | None) -> InputShapes | None:
     """The shapes that are asked for; None of a file, which has been loaded with them and has names of its own for its inputs."""
     return None if isinstance(model, str) and is_file(model) else shape
 
@@ -108,7 +108,7 @@ class ReadGraph:
 BY_EXPORT, BY_SHAPES = "torch.export", "the shapes that ONNX infers"
 
 
-def read_graph(model: str, shape: "InputShapes | None" = None, *, weights: str = "none", trust_code: bool = False) -> ReadGraph:
+def read_graph(model: str, shape: InputShapes | None = None, *, weights: str = "none", trust_code: bool = False) -> ReadGraph:
     """Read a network as `stretch branch` reads it; one that it refuses, or an ONNX file without torch, is read for a prediction alone.
 
     Args:
@@ -141,7 +141,7 @@ def read_graph(model: str, shape: "InputShapes | None" = None, *, weights: str =
         raise refused from None
 
 
-def _read_graph(model: str, shape: "InputShapes | None", weights: str, trust_code: bool) -> ReadGraph:
+def _read_graph(model: str, shape: InputShapes | None, weights: str, trust_code: bool) -> ReadGraph:
     """Load a model and capture it; where only `torch.export` takes it, its graph alone."""
     # what a file holds is not looked at, and trained weights need not be fetched
     weights = weights if weights not in ("default", "none") else "default" if is_file(model) else "none"

@@ -9,7 +9,6 @@ from predictors.fits.fit import HeldOut
 from predictors.graph import OpGraph
 from predictors.models.roofline import Origin
 from predictors.predictor import Estimate, KernelEstimate, LatencyPredictor
-from predictors.structs import filled
 
 
 class PredictedKernel(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,21 +103,37 @@ def predict_latency(
 def _latency(estimate: Estimate, profile: DeviceProfile, kernels: bool) -> PredictedLatency:
     processor = profile.processor(estimate.processor)
     fit = processor.fits.get(estimate.precision)
-    return filled(
-        PredictedLatency,
-        estimate,
+    return PredictedLatency(
         latency_ms=estimate.ms,
+        low_ms=estimate.low_ms,
+        high_ms=estimate.high_ms,
+        precision=estimate.precision,
         optional=processor.profile.optional,
+        calibrated=estimate.calibrated,
+        origin=estimate.origin,
+        source=estimate.source,
+        handover_ms=estimate.handover_ms,
         kernel_count=len(estimate.kernels),
         by_roofline=sum(kernel.time.origin == "roofline" for kernel in estimate.kernels),
-        fit=filled(FitSource, fit) if fit else None,
+        fit=FitSource(runtime=fit.runtime, source=fit.source, held_out=fit.held_out) if fit else None,
         kernels=[_kernel(kernel) for kernel in estimate.kernels] if kernels else [],
     )
 
 
 def _kernel(estimate: KernelEstimate) -> PredictedKernel:
     kernel, spent = estimate.kernel, estimate.time
-    return filled(PredictedKernel, spent, kernel, kind=kernel.cost.kind, bound="the CPU" if kernel.elsewhere else spent.bound)
+    return PredictedKernel(
+        name=kernel.name,
+        kind=kernel.cost.kind,
+        ops=kernel.ops,
+        macs=kernel.macs,
+        ms=spent.ms,
+        launch_ms=spent.launch_ms,
+        compute_ms=spent.compute_ms,
+        memory_ms=spent.memory_ms,
+        bound="the CPU" if kernel.elsewhere else spent.bound,
+        origin=spent.origin,
+    )
 
 
 class PredictedRow(msgspec.Struct, frozen=True, kw_only=True):

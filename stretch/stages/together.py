@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations, product
 from operator import attrgetter
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -74,8 +74,8 @@ def single_network(name: str, graph: OpGraph, single: SingleProcessor, costs: Co
 
 
 #: What a pair is to be best in.
-GOALS = ("makespan", "latency", "throughput")
 Goal = Literal["makespan", "latency", "throughput"]
+GOALS: tuple[Goal, ...] = get_args(Goal)
 
 #: Inferences of each network in a simulation of its throughput, and how many of each are in flight.
 ROUNDS, IN_FLIGHT = 8, 2

@@ -12,12 +12,11 @@ from torch import nn
 from predictors.errors import StretchError
 from predictors.files import write_whole
 from scheduler.bundle.agreement import Agreement
-from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import Manifest
 from stretch.export.bundle import BundleFacts, export_bundle
 from stretch.planning.design.branch_design import BranchDesign, design_to_toml
 from stretch.planning.plan import evaluate as evaluate_plan
-from stretch.stages.build import BATCH, HELD_BACK, RUN_IMAGES, build_control, compare_files, compare_with_original
+from stretch.stages.build import BATCH, HELD_BACK, FileComparison, build_control, compare_with_original
 from stretch.stages.design import read_design
 from stretch.stages.rounded import Ranges, RoundedModel
 from stretch.train.folder import BEST, RunFolder
@@ -135,11 +134,7 @@ def extract(
         control = build_control(job.captured, planned) if controls else None
         details = {"preprocessing": preprocessing(train_set), "ranges": ranges, "controls": controls}
         facts = BundleFacts.of(planned, "file", f"trained by nn-stretch, run {folder.name}", **details)
-
-        def agreeing(files: Bundle) -> Agreement | None:
-            return compare_files(measured, files, job.captured, images, RUN_IMAGES, None, [])
-
-        manifest = export_bundle(target, job.captured, model, control, facts, agreeing=agreeing)
+        manifest = export_bundle(target, job.captured, model, control, facts, agreeing=FileComparison(measured, job.captured, images))
     agreement = measured if manifest is None else manifest.agreement
     return ExtractedDesign(model, chosen, out / WEIGHTS, target, in_supernet, extracted, labelled, agreement, manifest)
 

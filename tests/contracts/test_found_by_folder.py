@@ -36,10 +36,9 @@ class TwiceDelegate(CoreDelegate):
 
 VERB = '''"""`stretch greet`: a verb of a file."""
 
-from stretch.cli.output import Output, verb
+from stretch.cli.output import Output
 
 
-@verb
 def greet(out: Output) -> None:
     """Say where it lies."""
     out.emit({"file": __file__}, lambda console: console.print("hello"))

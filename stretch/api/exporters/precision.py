@@ -13,7 +13,7 @@ from predictors.errors import UsageError
 from predictors.structs import filled
 from scheduler.progress import Progress
 from stretch.api.exporters.base import Exporter, exporters, written_page
-from stretch.api.parameters import Parsed, Preprocessing
+from stretch.api.parameters import Parsed, PreprocessingOption
 from stretch.report.html.page import Page
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def _write(
         typer.Option(help="Folder of calibration images (pictures, .npy, .npz). Default for random weights and fp16: synthetic images."),
     ] = None,
     image_count: Annotated[int, typer.Option(help="Maximum number of images; the first 64 calibrate.", min=8, max=100_000)] = 64,
-    preprocessing: Preprocessing = None,
+    preprocessing: PreprocessingOption = None,
     min_cosine: Annotated[
         float,
         typer.Option(

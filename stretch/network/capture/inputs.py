@@ -11,14 +11,12 @@ import torch
 from torch import nn
 
 from predictors.errors import UsageError, WholeNumbersError, need
+from predictors.shapes import InputShapes as InputShapes
 from predictors.shapes import Shape
 from stretch.network.capture.results import tensors
 
 #: Name of the input of a network with one.
 SINGLE_INPUT = "input"
-
-#: The shape of one input; or of several, in their order or by the names of the forward's arguments.
-InputShapes = Sequence[int] | Sequence[Sequence[int]] | Mapping[str, Sequence[int]]
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ def measure_there(out: Output, target: BoardTarget, options: ProfileOptions) -> 
         raise StretchError(
             f"{folder / f'{name}.measurements'} has measurements already", "go on with them by --resume, or choose another --name or --out"
         )
-    words = flags(out.quiet, processors=list(options.processors), budget=options.budget, networks=options.networks)
+    words = flags(out.quiet, processors=list(options.processors), budget=options.budget, networks=options.most)
     with open_board(target, out) as board:
         try:
             answer = profile_there(board, name, folder, words, options.resume, out.note)

@@ -1,6 +1,6 @@
 """`stretch explain --runtime`: where a runtime puts the operators of a file."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -8,9 +8,14 @@ from typing import Annotated
 import typer
 
 from predictors.errors import UsageError
-from stretch.cli.complete import VALUES
 from stretch.cli.extensions import extends
 from stretch.cli.output import Output
+
+
+def _complete_runtime(start: str) -> list[str]:
+    from scheduler.tools.explain.runtimes import RUNTIMES
+
+    return [name for name in RUNTIMES if name.startswith(start)]
 
 
 @extends("explain")
@@ -19,7 +24,12 @@ class FileExplanation:
     """A file on a runtime instead of a bundle."""
 
     runtime: Annotated[
-        str | None, typer.Option("--runtime", help="Show how this runtime places a file: onnxruntime, qnn, openvino, litert or opencl.")
+        str | None,
+        typer.Option(
+            "--runtime",
+            help="Show how this runtime places a file: onnxruntime, qnn, openvino, litert or opencl.",
+            autocompletion=_complete_runtime,
+        ),
     ] = None
     fix: Annotated[
         Path | None, typer.Option("--fix", help="Write the ONNX file with all changes that improve its placement and preserve its results.")
@@ -43,12 +53,3 @@ class FileExplanation:
             explanation = explain_file(Path(file), self.runtime, device)
             answer = fix_file(explanation, self.runtime, device, self.fix)
         out.show(answer, runtime_page)
-
-
-def _runtimes(_start: str) -> Iterable[str]:
-    from scheduler.tools.explain.runtimes import RUNTIMES
-
-    return RUNTIMES
-
-
-VALUES["explain runtime"] = _runtimes

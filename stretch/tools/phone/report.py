@@ -17,8 +17,8 @@ def phone_page(answer: PhoneAnswer) -> Page:
         notes.append(f"all branches: {runner.median_ms:.3f} ms, the median of {runner.runs}; the output differs by {runner.max_error:.1e}")
     if answer.measurements is not None:
         folder = answer.measurements if "/" in answer.measurements else f"./{answer.measurements}"
-        options = "--device", answer.profile, "--measured-on", answer.phone, "--out", f"{answer.phone}.fit.json"
-        command = command_line("profile", "--fit", folder, *options)
+        more = "--device", answer.profile, "--measured-on", answer.phone, "--out", f"{answer.phone}.fit.json"
+        command = command_line("profile", "fit", folder, *more)
         notes += [f"added to {answer.measurements}; once there are enough networks, fit them:", f"  {command}"]
     return Page(
         title=f"{answer.model} on {answer.phone}",

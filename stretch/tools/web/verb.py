@@ -8,7 +8,7 @@ import msgspec
 import typer
 
 from predictors.errors import StretchError, UsageError, install_line
-from stretch.cli.output import Output, verb
+from stretch.cli.output import Output
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,31 +31,34 @@ class WebAnswer(msgspec.Struct, frozen=True, kw_only=True):
     warnings: list[str]  # Warnings for the user.
 
 
-@verb
-def web(
-    out: Output,
-    bundles: Annotated[list[Path] | None, typer.Argument(help="Folders of bundles.", show_default=False)] = None,
-    demo: Annotated[bool, typer.Option("--demo", help="Make a small network's exact and stretched branches, and run them.")] = False,
-    profile: Annotated[str | None, typer.Option(help="Id of a profile of the browser's device, which the page measures first.")] = None,
-    budget: Annotated[float, typer.Option(help="Minutes for the networks of a profile.", min=0.05, max=60)] = 2.0,
-    folder: Annotated[Path, typer.Option("--out", "-o", help="Folder of the profile.")] = Path(),
+class WebOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of `stretch web`."""
+
+    bundles: Annotated[list[Path] | None, typer.Argument(help="Folders of bundles.", show_default=False)] = None
+    demo: Annotated[bool, typer.Option("--demo", help="Make a small network's exact and stretched branches, and run them.")] = False
+    profile: Annotated[str | None, typer.Option(help="Id of a profile of the browser's device, which the page measures first.")] = None
+    budget: Annotated[float, typer.Option(help="Minutes for the networks of a profile.", min=0.05, max=60)] = 2.0
+    folder: Annotated[Path, typer.Option("--out", "-o", help="Folder of the profile.")] = Path()
     host: Annotated[
         str, typer.Option(help="Address to listen at: 0.0.0.0 for the local network, by https with a certificate of its own.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port. Default: one that is free.", min=0, max=65535, show_default=False)] = 0,
+    ] = "127.0.0.1"
+    port: Annotated[int, typer.Option(help="Port. Default: one that is free.", min=0, max=65535, show_default=False)] = 0
     runtime: Annotated[
         Path | None, typer.Option(help="ONNX Runtime Web as `npm pack` gives it. Default: npm downloads it once.", show_default=False)
-    ] = None,
-    record: Annotated[Path | None, typer.Option(help="Write what the page's state machine did to this file, as JSON lines.")] = None,
-) -> None:
+    ] = None
+    record: Annotated[Path | None, typer.Option(help="Write what the page's state machine did to this file, as JSON lines.")] = None
+
+
+def web(out: Output, options: WebOptions) -> None:
     """Run bundles in a browser, for example on a phone, and measure a profile there."""
     from scheduler.bundle.load import load_bundle
     from scheduler.tools.web.server import PageBundle, PageServer, runtime_folder
 
-    if not bundles and not demo and profile is None:
+    profile, folder = options.profile, options.folder
+    if not options.bundles and not options.demo and profile is None:
         raise UsageError("there is nothing to show", "give the folder of a bundle, --demo, or --profile NAME")
     with out.progress("ONNX Runtime Web"):
-        files = runtime_folder(runtime)
+        files = runtime_folder(options.runtime)
     measurer = None
     if profile is not None:
         from stretch.profile.run import check_target
@@ -64,21 +67,21 @@ def web(
         check_target(profile, folder)
         if (folder / f"{profile}.measurements").exists():
             raise StretchError(f"{folder / profile}.measurements exists already", "choose another --profile or --out")
-        measurer = BrowserMeasurer(profile, folder, 60 * budget, out.warn)
-    titled = {path.name: path for path in bundles or ()}
-    if demo:
+        measurer = BrowserMeasurer(profile, folder, 60 * options.budget, out.warn)
+    titled = {path.name: path for path in options.bundles or ()}
+    if options.demo:
         titled |= _demo(out)
     with out.progress("computing the expected results"):
         shown = [
             PageBundle(f"b{number}", title, load_bundle(path, check_hashes=True)) for number, (title, path) in enumerate(titled.items())
         ]
-    with PageServer(shown, files, host, port, measurer, out.note) as server:
+    with PageServer(shown, files, options.host, options.port, measurer, out.note) as server:
         out.note(f"open {server.address}")
         _show_code(out, server.address)
         while not server.ended.wait(0.2):
             pass
-    if record is not None:
-        record.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in server.lines))
+    if options.record is not None:
+        options.record.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in server.lines))
     from stretch.profile.run import held_out
 
     errors = {f"{item.processor}[{item.core_set}]": held_out(item).mape for item in measurer.fits} if measurer else {}

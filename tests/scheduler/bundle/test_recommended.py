@@ -37,7 +37,7 @@ def test_recommended_network_runs_on_its_processor_and_gives_what_its_file_gives
     with Session(bundle) as running:
         assert set(running.placements) == {processor}
         np.testing.assert_allclose(running.run(x), expected, rtol=1e-4, atol=1e-4)
-        assert compare_with_reference(running, x).against == file
+        assert compare_with_reference(running, x).check.against == file
 
 
 @pytest.mark.parametrize("recommended", ["branched", "no clear winner"])

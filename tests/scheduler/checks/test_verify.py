@@ -96,7 +96,7 @@ def wrong(subgraph, change):
 def judged(path, subgraph=None, change=None):
     delegates = None if change is None else {"reference": wrong(subgraph, change)}
     with Session(path, {"gpu": "reference"} if delegates else None, delegates=delegates) as session:
-        return compare_with_reference(session, random_input(session.bundle))
+        return compare_with_reference(session, random_input(session.bundle)).check
 
 
 @pytest.mark.parametrize("change", [lambda y: y * 1.86, lambda y: y * 0.99, lambda y: y * 0, lambda y: -y, lambda y: y[:, ::-1].copy()])
@@ -141,7 +141,7 @@ def test_lower_precision_is_allowed_its_rounding_and_no_more(bundles, bundle_dir
     half = wrong("s1.gpu", lambda y: y * 1.02)
     half.precisions = ("fp32", "fp16")
     with Session(bundle_dir, {"gpu": "reference"}, delegates={"reference": half}) as session:
-        verdict = compare_with_reference(session, random_input(session.bundle))
+        verdict = compare_with_reference(session, random_input(session.bundle)).check
     assert (verdict.measure, verdict.tolerance) == ("rms", TOLERANCES["fp16"])
     assert 0.001 < verdict.error < 0.05
     with pytest.raises(StretchError, match=r"`s1.gpu` .* is off by 0.1 of its size"):

@@ -285,7 +285,7 @@ def run(path, mapping=None, in_flight=None, warnings=(), energy=NOTHING, **asked
         right = compare_with_reference(session, x) if session.computes else None
         result = benchmark(session, x, Effort(3, warmup=0))
         rates = None if in_flight is None else throughput(session, x, in_flight, rounds=1)
-        return run_answer(session, result, right, rates, energy, warnings=list(warnings), **asked), result
+        return msgspec.structs.replace(run_answer(session, result, right, rates, energy), warnings=list(warnings), **asked), result
 
 
 @pytest.mark.parametrize("energy", [MeasuredEnergy(2.5, "RAPL: package-0", None), NOTHING])

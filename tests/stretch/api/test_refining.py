@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from torch import nn
 from torch.nn.utils import prune
 
@@ -17,7 +18,7 @@ from predictors.errors import StretchError, UsageError
 from scheduler.bundle.load import load_bundle
 from scheduler.checks.verify import verify_bundle
 from stretch.api.arguments import copy_module, full_shape, preserve_random_state
-from stretch.api.refining import CHECKPOINT, checkpoint_folder, refine_bundle
+from stretch.api.refining import CHECKPOINT, RefineOptions, checkpoint_folder, refine_bundle
 from stretch.export.bundle import BundleFacts, export_bundle
 from stretch.export.lowering import read_ranges, scales_of
 from stretch.export.precision import Acceptance, export_precision
@@ -31,7 +32,7 @@ from tests.stretch.designs import cpu_and
 from tests.stretch.pictures import folder_of
 from tests.stretch.several import form
 
-ASKED = {"minutes": None, "steps": 3, "image_count": 32, "run_images": 2}
+ASKED = RefineOptions(steps=3, image_count=32, run_images=2)
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def test_bundle_takes_its_own_place_and_states_its_agreement(bundle, images):
     before = load_bundle(bundle).manifest
     rows = []
     state = torch.get_rng_state()
-    answer = refine_bundle(bundle, images, progress=rows.append, **ASKED)
+    answer = refine_bundle(bundle, images, ASKED, progress=rows.append)
     assert torch.equal(torch.get_rng_state(), state)
     manifest = load_bundle(bundle, check_hashes=True).manifest
     assert not list(verify_bundle(bundle).problems)
@@ -79,16 +80,16 @@ def test_bundle_takes_its_own_place_and_states_its_agreement(bundle, images):
 
 @pytest.mark.slow
 def test_interrupted_call_goes_on_and_writes_what_one_that_never_stopped_writes(bundle, images, monkeypatch):
-    whole = refine_bundle(bundle, images, out=bundle.parent / "whole", **ASKED)
+    whole = refine_bundle(bundle, images, ASKED, out=bundle.parent / "whole")
     before = tree(bundle)
     monkeypatch.setattr(checkpoints, "CHECKPOINT_INTERVAL_S", 0.0)
     with pytest.raises(KeyboardInterrupt):
-        refine_bundle(bundle, images, out=bundle.parent / "new", progress=Interrupt(2), **ASKED)
+        refine_bundle(bundle, images, ASKED, out=bundle.parent / "new", progress=Interrupt(2))
     kept = checkpoint_folder(bundle.parent / "new")
     assert kept.name == f"new{CHECKPOINT}"
     assert any(kept.iterdir())
     assert not (bundle.parent / "new").exists()
-    answer = refine_bundle(bundle, images, out=bundle.parent / "new", **ASKED)
+    answer = refine_bundle(bundle, images, ASKED, out=bundle.parent / "new")
     assert not kept.exists()
     assert tree(bundle) == before
     assert answer.kept == whole.kept
@@ -101,11 +102,11 @@ def test_interrupted_call_goes_on_and_writes_what_one_that_never_stopped_writes(
 def test_checkpoint_of_other_images_is_refused_and_nothing_changes(bundle, images, monkeypatch):
     monkeypatch.setattr(checkpoints, "CHECKPOINT_INTERVAL_S", 0.0)
     with pytest.raises(KeyboardInterrupt):
-        refine_bundle(bundle, images, progress=Interrupt(2), **ASKED)
+        refine_bundle(bundle, images, ASKED, progress=Interrupt(2))
     np.save(images / "some.npy", np.random.default_rng(1).standard_normal((40, 3, 32, 32)).astype(np.float32))
     before = tree(bundle.parent)
     with pytest.raises(StretchError, match="of a refinement with other images"):
-        refine_bundle(bundle, images, **ASKED)
+        refine_bundle(bundle, images, ASKED)
     assert tree(bundle.parent) == before
 
 
@@ -119,7 +120,7 @@ def test_checkpoint_of_other_images_is_refused_and_nothing_changes(bundle, image
 )
 def test_refinement_that_cannot_be_made_is_refused_before_any_work(tmp_path, options, why):
     with pytest.raises(UsageError, match=why):
-        refine_bundle(tmp_path / "none", tmp_path / "none", **options)
+        refine_bundle(tmp_path / "none", tmp_path / "none", RefineOptions(**options))
     assert not list(tmp_path.iterdir())
 
 
@@ -127,7 +128,7 @@ def test_checkpoint_within_a_bundle_or_under_a_file_is_refused(bundle, images):
     before = tree(bundle.parent)
     for folder, why in ((bundle / "kept", "would lie in the bundle"), (images / "some.npy", "no folder that can be written")):
         with pytest.raises(UsageError, match=why):
-            refine_bundle(bundle, images, checkpoint=folder, **ASKED)
+            refine_bundle(bundle, images, replace(ASKED, checkpoint=folder))
     assert tree(bundle.parent) == before
 
 
@@ -143,8 +144,8 @@ def test_network_whose_outputs_are_no_classes_is_judged_by_their_error(tmp_path,
     captured = maps()
     design = cpu_and("gpu", captured.graph, "sum")
     assert any(len(part.branches) > 1 for part in design.segments)
-    export_bundle(tmp_path / "b", captured, build(captured, design), None, BundleFacts("mi9", False, "random"))
-    answer = refine_bundle(tmp_path / "b", images, **ASKED)
+    export_bundle(tmp_path / "b", captured, build(captured, design), None, BundleFacts("mi9", False, "random"), "0.1.0")
+    answer = refine_bundle(tmp_path / "b", images, ASKED)
     assert (answer.agreement.before, answer.agreement.after, answer.agreement.low) == (None, None, None)
     assert answer.agreement.error_after <= answer.agreement.error_before
     assert any("no list of class scores" in warning for warning in answer.warnings)
@@ -155,8 +156,8 @@ def test_int8_files_have_the_ranges_that_the_last_steps_saw(tmp_path, images):
     """Whatever images they are exported with later."""
     captured = maps()
     model, precision = build(captured, cpu_and("gpu", captured.graph, "sum")), {"cpu": "int8", "gpu": "fp32"}
-    export_bundle(tmp_path / "b", captured, model, None, BundleFacts("mi9", False, "random", precision=precision))
-    answer = refine_bundle(tmp_path / "b", images, **(ASKED | {"steps": 20}))
+    export_bundle(tmp_path / "b", captured, model, None, BundleFacts("mi9", False, "random", precision=precision), "0.1.0")
+    answer = refine_bundle(tmp_path / "b", images, replace(ASKED, steps=20))
     assert answer.kept == "refined"
     assert answer.refinement.rounded_after <= answer.refinement.rounded_before
     bundle = load_bundle(tmp_path / "b")
@@ -178,7 +179,7 @@ def test_bundle_of_several_outputs_is_refined_in_all_of_them(tmp_path):
     stretch.branch(module, "mi9", input_shape=shape, processors=("cpu", "gpu"), out=tmp_path / "bundle", **loose)
     (tmp_path / "images").mkdir()
     np.save(tmp_path / "images" / "some.npy", np.random.default_rng(0).standard_normal((96, 3, 16, 16)).astype(np.float32))
-    answer = refine_bundle(tmp_path / "bundle", tmp_path / "images", minutes=None, steps=20, image_count=96)
+    answer = refine_bundle(tmp_path / "bundle", tmp_path / "images", RefineOptions(steps=20, image_count=96))
     assert answer.kept == "refined"
     assert answer.agreement.after is None
     assert answer.agreement.error_after < answer.agreement.error_before

@@ -20,11 +20,15 @@ from tests.stretch.cli.commands import call, succeed
 
 def test_help_lists_every_verb_in_order_and_each_has_the_shared_options(capsys):
     done = call(capsys)
-    listed = [line.split()[0] for line in done.out.partition("Decide:")[2].splitlines() if line.startswith("  ") and line[2] != " "]
+    listed = [
+        line.strip().partition("  ")[0]
+        for line in done.out.partition("Decide:")[2].splitlines()
+        if line.startswith("  ") and line[2] != " "
+    ]
     assert all(f"\n{heading}:\n" in done.out for heading in HEADINGS)
     assert (done.code, listed, done.err) == (0, list(VERBS), "")
     for name in VERBS:
-        assert {"--json", "--quiet", "--debug"} <= set(succeed(capsys, name, "--help").out.split()), name
+        assert {"--json", "--quiet", "--debug"} <= set(succeed(capsys, *name.split(), "--help").out.split()), name
 
 
 def test_version_is_printed(capsys):
@@ -40,8 +44,8 @@ def test_unknown_verb_is_a_usage_error_that_names_the_closest(capsys):
 def test_help_of_every_verb_begins_with_two_examples_whose_options_exist(capsys):
     assert EXAMPLES.keys() == VERBS.keys()
     for name, examples in EXAMPLES.items():
-        text = succeed(capsys, name, "--help").out
-        remote = succeed(capsys, name, "--help-remote").out
+        text = succeed(capsys, *name.split(), "--help").out
+        remote = succeed(capsys, *name.split(), "--help-remote").out
         assert len(examples) == 2
         for example in examples:
             assert f"  {example}\n" in text.partition("Arguments:")[0]
@@ -61,7 +65,7 @@ def test_options_of_phones_and_boards_are_shown_where_they_are_asked_for(capsys)
 @pytest.mark.slow
 def test_short_flags_mean_the_same_everywhere(capsys):
     for name in VERBS:
-        text = succeed(capsys, name, "--help").out
+        text = succeed(capsys, *name.split(), "--help").out
         for short, long in (("-d", "--device"), ("-o", "--out"), ("-q", "--quiet")):
             assert not re.search(rf"^  {short}, (?!{long})", text, re.MULTILINE), name
             assert f"  {long} <" not in text, name

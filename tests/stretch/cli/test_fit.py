@@ -24,11 +24,11 @@ def folder(tmp_path):
 
 def test_fits_are_written_beside_a_profile_and_used(capsys, folder):
     profile = folder.parent / f"{DEVICE}.toml"
-    data = succeed(capsys, "profile", "--fit", folder, "--device", profile, "--json", "--quiet").data
+    data = succeed(capsys, "profile", "fit", folder, "--device", profile, "--json", "--quiet").data
     assert data["file"] == str(profile.with_name(f"{DEVICE}.fit.json"))
     assert set(data["held_out"]) == {"cpu[1large] fp32", "cpu[1med] fp32", "cpu[2med] fp32"}
     written = json.loads((folder.parent / f"{DEVICE}.fit.json").read_text())
-    assert written["command"] == f"stretch profile --fit {folder} --device {DEVICE}"
+    assert written["command"] == f"stretch profile fit {folder} --device {DEVICE}"
     assert not list(folder.parent.glob(".*"))
 
 
@@ -43,7 +43,7 @@ def test_fits_are_written_beside_a_profile_and_used(capsys, folder):
 def test_bad_measurements_are_refused_and_nothing_is_written(capsys, folder, file, old, new, message, code):
     path = folder / file
     path.write_text(path.read_text().replace(old, new))
-    result = call(capsys, "profile", "--fit", folder, "--device", DEVICE, "--out", folder.parent / "made.json")
+    result = call(capsys, "profile", "fit", folder, "--device", DEVICE, "--out", folder.parent / "made.json")
     assert result.code == code
     assert message in result.message
     assert not (folder.parent / "made.json").exists()
@@ -58,7 +58,7 @@ def networks(folder, *rows):
 
 def test_whole_networks_make_a_profile_of_its_own(capsys, tmp_path):
     table = networks(tmp_path, "resnet18,gpu,30", "squeezenet1_1,gpu,12")
-    data = succeed(capsys, "profile", "--fit", table, "--device", "pixel6", "--out", tmp_path / "mine", "--json", "--quiet").data
+    data = succeed(capsys, "profile", "fit", table, "--device", "pixel6", "--out", tmp_path / "mine", "--json", "--quiet").data
     [row] = data["held_out"].values()
     assert (data["profile"], row["networks"]) == ("mine", 2)
     assert row["low"] < 1 < row["high"]
@@ -70,9 +70,9 @@ def test_whole_networks_make_a_profile_of_its_own(capsys, tmp_path):
 
 def test_defaults_stay_and_a_processor_that_was_not_timed_is_named(capsys, tmp_path):
     table = networks(tmp_path, "resnet18,cpu[1large],30", "squeezenet1_1,cpu[1large],12", "mobilenet_v2,cpu[1large],9")
-    told = succeed(capsys, "profile", "--fit", table, "--device", "s10", "--out", tmp_path / "mine", "--json", "--quiet").data
+    told = succeed(capsys, "profile", "fit", table, "--device", "s10", "--out", tmp_path / "mine", "--json", "--quiet").data
     assert [warning for warning in told["warnings"] if "gpu of mine" in warning] == []  # its GPU has a fit of its own
-    told = succeed(capsys, "profile", "--fit", table, "--device", "mi11", "--out", tmp_path / "other", "--json", "--quiet").data
+    told = succeed(capsys, "profile", "fit", table, "--device", "mi11", "--out", tmp_path / "other", "--json", "--quiet").data
     assert any("gpu" in warning and "dsp" in warning for warning in told["warnings"])
     before, after = load_device("mi11").processors["cpu"], load_device(tmp_path / "other.toml").processors["cpu"]
     assert (after.default_core_set, after.default_precision) == (before.default_core_set, before.default_precision)
@@ -93,7 +93,7 @@ def test_defaults_stay_and_a_processor_that_was_not_timed_is_named(capsys, tmp_p
 )
 def test_bad_table_of_networks_leaves_nothing_behind(capsys, tmp_path, rows, out, message):
     table = networks(tmp_path, *rows)
-    result = call(capsys, "profile", "--fit", table, "--device", "pixel6", "--out", tmp_path / out)
+    result = call(capsys, "profile", "fit", table, "--device", "pixel6", "--out", tmp_path / out)
     assert result.code
     assert message in result.message
     assert [path.name for path in tmp_path.iterdir()] == ["networks.csv"]

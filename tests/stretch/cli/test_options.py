@@ -1,5 +1,7 @@
 """Settings of a verb: flags, `--set` and `--config` make one request; sizes of inputs are read from flags."""
 
+import contextlib
+import io
 import json
 import re
 from typing import Annotated
@@ -7,47 +9,49 @@ from typing import Annotated
 import msgspec
 import pytest
 import typer
-from typer.testing import CliRunner
 
 from predictors.errors import StretchError, UsageError
-from stretch.api.parameters import AdvancedOption, Preprocessing, read_inputs
-from stretch.cli.options import FLAGS, settings
-from stretch.cli.output import Output, verb
+from stretch.api.parameters import AdvancedOption, PreprocessingOption, read_inputs
+from stretch.cli.options import verb_command
+from stretch.cli.output import Output
+from stretch.cli.planner import FLAGS, Plan
 from stretch.planning.config import PLAN_OPTIONS, PlanConfig
 from tests.stretch.cli.commands import call
 
 
-@verb
-@settings()
-def show(
-    out: Output,
-    *,
-    before: int = 1,
-    config: PlanConfig,
-    after: int = 2,
-    count: Annotated[int, msgspec.Meta(ge=3), AdvancedOption("How many.")] = 5,
-    preprocessing: Preprocessing = None,
-) -> None:
+class Shown(msgspec.Struct, frozen=True, kw_only=True):
+    """What is shown beside the request."""
+
+    after: Annotated[int, typer.Option()] = 2
+    count: Annotated[int, msgspec.Meta(ge=3), AdvancedOption("How many.")] = 5
+    preprocessing: PreprocessingOption = None
+
+
+def show(out: Output, *, before: int = 1, config: Plan, rest: Shown) -> None:
     """Show what was asked for."""
-    out.emit({"request": config, "rest": [before, after, count, preprocessing]}, lambda console: console.print("shown"))
+    out.emit({"request": config, "rest": [before, rest.after, rest.count, rest.preprocessing]}, lambda console: console.print("shown"))
 
 
 def invoke(*words):
-    app = typer.Typer()
-    app.command()(show)
-    return CliRunner().invoke(app, [str(word) for word in words])
+    out, err = io.StringIO(), None
+    with contextlib.redirect_stdout(out):
+        try:
+            verb_command("show", show)([str(word) for word in words], standalone_mode=False)
+        except (StretchError, SystemExit) as error:
+            err = error
+    return out.getvalue(), err
 
 
 def asked(*words):
     """The request that reached the verb, and the verb's own flags and settings."""
-    data = json.loads(invoke(*words, "--json").stdout)
+    data = json.loads(invoke(*words, "--json")[0])
     return msgspec.convert(data["request"], PlanConfig), data["rest"]
 
 
 def test_common_options_have_a_flag_in_their_order_and_all_are_listed():
     flags = [f"--{option.name.replace('_', '-')}" for option in PLAN_OPTIONS if option.name in FLAGS]
-    assert [word for word in re.findall(r"^│ (--[\w-]+)", invoke("--help").stdout, re.MULTILINE) if word in flags] == flags
-    names = [line.split()[0] for line in invoke("--set", "help").stdout.splitlines() if line[0].isalpha()][1:]
+    assert [word for word in re.findall(r"^  (--[\w-]+)", invoke("--help")[0], re.MULTILINE) if word in flags] == flags
+    names = [line.split()[0] for line in invoke("--set", "help")[0].splitlines() if line[0].isalpha()][1:]
     assert names == [*(option.name for option in PLAN_OPTIONS), "count", "preprocessing"]
 
 
@@ -74,10 +78,10 @@ def test_flags_settings_and_a_file_make_one_request_beside_the_verb_s_own(tmp_pa
     ],
 )
 def test_setting_that_cannot_be_used_is_named_with_what_is_near(words, message, hint):
-    result = invoke(*(part for word in words for part in ("--set", word)))
-    assert isinstance(result.exception, StretchError)
-    assert message in result.exception.message
-    assert hint is None or result.exception.hint == hint
+    _, error = invoke(*(part for word in words for part in ("--set", word)))
+    assert isinstance(error, StretchError)
+    assert message in error.message
+    assert hint is None or error.hint == hint
 
 
 @pytest.mark.parametrize(

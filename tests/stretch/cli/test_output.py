@@ -18,7 +18,8 @@ from rich.table import Table
 
 from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UnknownNameError, UsageError, install_line
 from stretch.cli.failures import SPEAKER_VARIABLE, guard
-from stretch.cli.output import Output, make_console, print_json, verb
+from stretch.cli.options import verb_command
+from stretch.cli.output import Output, make_console, print_json
 from tests.stretch.cli.commands import LOOSE, call, succeed
 from tests.stretch.report.html.reading import checked
 
@@ -83,24 +84,22 @@ def test_progress_draws_a_bar_on_a_terminal():
         os.close(theirs)
 
 
-def test_verb_hides_its_output_and_adds_the_shared_options():
-    @verb
+def test_command_has_the_options_of_its_function_and_of_every_output():
     def shout(out: Output, word: str, times: int = 2) -> None:
         """Say a word."""
 
-    assert list(inspect.signature(shout).parameters) == ["word", "times", "details", "as_json", "quiet", "debug"]
-    assert shout.__doc__ == "Say a word."
-    assert shout.__name__ == "shout"
+    command = verb_command("shout", shout)
+    assert [param.name for param in command.params] == ["word", "times", "details", "as_json", "quiet", "debug"]
+    assert (command.name, command.help) == ("shout", "Say a word.")
 
 
 def test_verb_keeps_stray_prints_out_of_the_json(capsys):
-    @verb
     def shout(out: Output, word: str) -> None:
         """Say a word."""
         sys.stdout.write("stray\n")
         out.emit({"word": word}, lambda console: None)
 
-    shout(word="hello", as_json=True)
+    verb_command("shout", shout)(["hello", "--json"], standalone_mode=False)
     out, err = capsys.readouterr()
     assert json.loads(out)["word"] == "hello"
     assert err == "stray\n"
@@ -109,7 +108,6 @@ def test_verb_keeps_stray_prints_out_of_the_json(capsys):
 def test_warnings_of_our_packages_are_sentences_said_once_and_kept_for_the_result(capsys):
     code = "import warnings\nfor _ in range(2): warnings.warn('the cache is ignored', UserWarning, stacklevel=1)"
 
-    @verb
     def warned(out: Output) -> None:
         for file in (str(Path(inspect.getfile(Output)).parents[1] / "plugins.py"), "/elsewhere/package.py"):
             exec(compile(code, file, "exec"), {})
@@ -118,7 +116,7 @@ def test_warnings_of_our_packages_are_sentences_said_once_and_kept_for_the_resul
     before = warnings.showwarning
     with warnings.catch_warnings(record=True) as others:
         warnings.simplefilter("always")
-        warned(as_json=True)
+        verb_command("warned", warned)(["--json"], standalone_mode=False)
     out, err = capsys.readouterr()
     assert json.loads(out)["warnings"] == ["the cache is ignored"]
     assert err.count("warning: the cache is ignored\n") == 1

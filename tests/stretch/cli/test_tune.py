@@ -1,4 +1,4 @@
-"""`stretch profile --tune`: schedules and work-groups of a bundle's OpenCL kernels."""
+"""`stretch profile tune`: schedules and work-groups of a bundle's OpenCL kernels."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def own_cache(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_every_kernel_is_told_with_its_shape_and_times(succeeds, bundle_dir):
-    data, _ = succeeds("profile", "--tune", bundle_dir, "--mode", "fast", "--budget", 0.1, "--map", "gpu=opencl", "--json")
+    data, _ = succeeds("profile", "tune", bundle_dir, "--mode", "fast", "--budget", 0.1, "--map", "gpu=opencl", "--json")
     assert data["source"] == "measured"
     assert {row["subgraph"] for row in data["kernels"]} == {"s1.gpu", "s2.gpu"}
     convolutions = [row for row in data["kernels"] if row["macs"]]
@@ -31,7 +31,7 @@ def test_every_kernel_is_told_with_its_shape_and_times(succeeds, bundle_dir):
 
 def test_rows_suffice_to_fit_a_profile(stretch, bundle_dir):
     """ms ≈ a + b·macs + c·bytes over all launches, convolutions and the rest."""
-    rows = stretch("profile", "--tune", bundle_dir, "--mode", "fast", "--budget", 0.1, "--map", "gpu=opencl", "--json")[1]["kernels"]
+    rows = stretch("profile", "tune", bundle_dir, "--mode", "fast", "--budget", 0.1, "--map", "gpu=opencl", "--json")[1]["kernels"]
     measured = [row for row in rows if row["after_ms"] is not None]
     assert {row["kernel"] for row in measured} > {"conv"}
     assert all(row["bytes"] > 0 and row["shape"] for row in measured)

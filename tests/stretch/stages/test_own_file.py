@@ -121,7 +121,7 @@ def test_file_that_rounds_is_told_wherever_it_is_a_control(tmp_path):
     with Session(folder) as session:
         x = random_input(session.bundle)
         right, result = compare_with_reference(session, x), benchmark(session, x, Effort(rounds=2, warmup=1))
-        answer = run_answer(session, result, right, None, MeasuredEnergy(None, None, None), warnings=[])
+        answer = run_answer(session, result, right, None, MeasuredEnergy(None, None, None))
     assert "not compared" in answer.check.against
     assert "controls fp32 and int8" in answer.verdict
     assert not answer.equal_precision
@@ -145,7 +145,7 @@ def test_bundle_holds_the_file_times_it_and_is_judged_by_it(tmp_path, write):
     assert verify_bundle(result.bundle).ok
     with Session(result.bundle) as session:
         x = random_input(session.bundle)
-        assert "original" in compare_with_reference(session, x).against
+        assert "original" in compare_with_reference(session, x).check.against
         assert benchmark(session, x, Effort(rounds=2, warmup=1)).sequential is not None
 
 

@@ -29,7 +29,7 @@ from stretch.planning.config import PlanConfig
 from stretch.planning.plan import plan
 from stretch.stages import build as module
 from stretch.stages.abilities import stage_abilities
-from stretch.stages.build import MIN_AGREEMENT, compare_files, compare_with_original, divide_images
+from stretch.stages.build import MIN_AGREEMENT, FileComparison, compare_with_original, divide_images
 from stretch.stages.explain import explain_on
 from stretch.stages.network import check_numbers, read_graph, read_network
 from stretch.stages.reopen import load_bundle_model
@@ -206,11 +206,11 @@ def test_files_are_run_on_some_of_the_images_held_back_and_what_was_left_out_is_
     some = torch.randn(24, *network.graph.input.shape[1:], generator=torch.Generator().manual_seed(0))
     images = Images([some[:16]], list(some[16:].split(3)))
     of_network, said = compare_with_original(model, captured, images.held_back)[0], []
-    result = compare_files(of_network, load_bundle(tmp_path / "b"), captured, images, 5, None, said).bundle
+    result = FileComparison(of_network, captured, images, 5, warnings=said)(load_bundle(tmp_path / "b")).bundle
     # of this noise the original sees one class alone
     assert (result.images, result.value, result.classes, said) == (5, None, 1, [])
     assert result.error < 1e-3
-    result = compare_files(of_network, load_bundle(tmp_path / "b"), captured, images, 64, None, said, seconds=0.0).bundle
+    result = FileComparison(of_network, captured, images, 64, seconds=0.0, warnings=said)(load_bundle(tmp_path / "b")).bundle
     assert result.images == 1
     assert said == ["in the time there is, the bundle's files were run on 1 of 8 images"]
 

@@ -337,7 +337,7 @@ def test_measured_and_predicted_stand_apart(bundle_dir):
     x = random_input(bundle)
     with Session(bundle) as session:
         right, result = compare_with_reference(session, x), benchmark(session, x, Effort(3, 0))
-        answer = run_answer(session, result, right, None, measure_energy(lambda: session.run(x)), warnings=["<mind>"])
+        answer = replace(run_answer(session, result, right, None, measure_energy(lambda: session.run(x))), warnings=["<mind>"])
     predicted = predicted_trace(bundle.manifest, specified("pixel6"))
     both = checked(render(run_page(answer, result.traces, predicted)))
     assert "The inference with the median time, measured here" in both.text

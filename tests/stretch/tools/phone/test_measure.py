@@ -430,7 +430,7 @@ def test_people_are_told_that_it_is_untested_and_how_to_fit(capsys, small, adb, 
     ran = call(capsys, "run", small.path, "--adb", *words)
     assert "not tried on a phone yet" in ran.err
     assert "s1.gpu" in ran.out
-    assert "stretch profile --fit" in ran.out
+    assert "stretch profile fit" in ran.out
 
 
 @pytest.mark.parametrize(
