@@ -74,7 +74,7 @@ def branch(
 
     from stretch.report.plan import plan_page
 
-    following = _following(answer)
+    following = _following(answer, model, trust_code=options.trust_code)
     out.show(
         answer,
         lambda answer: plan_page(answer, origins=result.plan.origins, roofline=roofline if files.html else None, following=following),
@@ -84,15 +84,17 @@ def branch(
         raise typer.Exit(InfeasibleError.exit_code)
 
 
-def _following(answer: "BranchedAnswer") -> list[str]:
-    """What to type next: the command that runs the bundle, or the one that builds it."""
+def _following(answer: "BranchedAnswer", model: str, *, trust_code: bool) -> list[str]:
+    """Return the next command: run the bundle, or build it, or look for a device where branches are faster."""
     from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER
 
+    beaten = answer.recommended not in (BRANCHED, NO_CLEAR_WINNER)
     if answer.bundle is not None:
-        instead = ["--recommended"] if answer.recommended not in (BRANCHED, NO_CLEAR_WINNER) else []
-        first = command_line("run", answer.bundle, *instead)
+        first = command_line("run", answer.bundle, *(["--recommended"] if beaten else []))
     elif answer.withheld:
         return ["Nothing was written: branches are not recommended, and --only-if-faster was given."]
+    elif beaten:
+        first = command_line("advise", model, *(["--trust-code"] if trust_code else []))
     else:
         first = command_line(*(word for word in COMMAND_LINE.get() if word != "--dry-run"))
     return [f"Next: {first}", "      --details shows the design and its timeline"]

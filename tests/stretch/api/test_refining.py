@@ -144,7 +144,7 @@ def test_network_whose_outputs_are_no_classes_is_judged_by_their_error(tmp_path,
     captured = maps()
     design = cpu_and("gpu", captured.graph, "sum")
     assert any(len(part.branches) > 1 for part in design.segments)
-    export_bundle(tmp_path / "b", captured, build(captured, design), None, BundleFacts("mi9", False, "random"), "0.1.0")
+    export_bundle(tmp_path / "b", captured, build(captured, design), None, BundleFacts("mi9", False, "random"))
     answer = refine_bundle(tmp_path / "b", images, ASKED)
     assert (answer.agreement.before, answer.agreement.after, answer.agreement.low) == (None, None, None)
     assert answer.agreement.error_after <= answer.agreement.error_before
@@ -156,7 +156,7 @@ def test_int8_files_have_the_ranges_that_the_last_steps_saw(tmp_path, images):
     """Whatever images they are exported with later."""
     captured = maps()
     model, precision = build(captured, cpu_and("gpu", captured.graph, "sum")), {"cpu": "int8", "gpu": "fp32"}
-    export_bundle(tmp_path / "b", captured, model, None, BundleFacts("mi9", False, "random", precision=precision), "0.1.0")
+    export_bundle(tmp_path / "b", captured, model, None, BundleFacts("mi9", False, "random", precision=precision))
     answer = refine_bundle(tmp_path / "b", images, replace(ASKED, steps=20))
     assert answer.kept == "refined"
     assert answer.refinement.rounded_after <= answer.refinement.rounded_before

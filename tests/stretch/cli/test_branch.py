@@ -99,6 +99,7 @@ def test_branches_that_a_baseline_beats_are_written_with_it_and_the_last_line_ru
     assert "original.onnx" in succeed(capsys, *words, "--repeat", 1, "--warmup", 0).out.replace("\n", " ")
     data = succeed(capsys, "branch", *LOSING, *BARE, "--anyway", "--out", tmp_path / "c", "--json").data
     assert (data["written"], data["withheld"], data["recommended"].partition(":")[0]) == ("branched", False, "single")
+    assert "Next: stretch advise tiny_resnet\n" in succeed(capsys, "branch", *LOSING, "--dry-run").out
 
 
 @pytest.mark.torch
