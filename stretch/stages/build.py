@@ -76,8 +76,8 @@ def divide_images(
         names = ", ".join(op.name for op in captured.graph.inputs)
         raise UsageError(f"a folder of images feeds networks of one input, `{captured.graph.name}` has {names}", "leave the images out")
     taken = load_images(folder, captured.graph.input.shape, count + held_back, preprocessing or IMAGENET)
-    known = {fingerprint(image): image for image in taken}
-    distinct = list(known.values())
+    unique = {fingerprint(image): image for image in taken}
+    distinct = list(unique.values())
     if len(distinct) < min(len(taken), MIN_IMAGES):
         raise StretchError(
             f"{folder} has {len(taken)} images of which only {len(distinct)} differ",
@@ -88,8 +88,8 @@ def divide_images(
     sets: list[list[torch.Tensor]] = [[], []]
     for i, image in enumerate(distinct):
         sets[i in chosen].append(torch.from_numpy(image))
-    looked_at = tuple(name for i, name in enumerate(known) if i not in chosen)
-    fitted, others = ([torch.cat(some[i : i + BATCH]) for i in range(0, len(some), BATCH)] for some in sets)
+    looked_at = tuple(name for i, name in enumerate(unique) if i not in chosen)
+    fitted, others = ([torch.cat(part[i : i + BATCH]) for i in range(0, len(part), BATCH)] for part in sets)
     made = synthesise(captured, preprocessing or IMAGENET, Synthesis(synthetic), progress) if synthetic else []
     return Images(fitted, others, len(taken) - len(distinct), looked_at, made)
 
@@ -107,8 +107,8 @@ def compare_with_original(model: BranchedModel, captured: Captured, images: Sequ
     if agreement.value is None and compared.classes:
         return agreement, [one_sided_reason(compared.classes)]
     if agreement.value is None:
-        what = "the outputs are" if len(captured.graph.outputs) == 1 else "several outputs are"
-        return agreement, [f"{what} no list of class scores: agreement is reported as their error relative to the original's"]
+        subject = "the outputs are" if len(captured.graph.outputs) == 1 else "several outputs are"
+        return agreement, [f"{subject} no list of class scores: agreement is reported as their error relative to the original's"]
     if agreement.value < MIN_AGREEMENT:
         return agreement, [
             f"the branched network sees the original's class in {agreement.value:.0%} of {agreement.images} held-out images: train it "
@@ -128,7 +128,7 @@ def compare_files(
     images: Images,
     count: int,
     mapping: Mapping[str, str] | None,
-    said: list[str],
+    reported: list[str],
     progress: Progress = silent,
     *,
     seconds: float = SECONDS,
@@ -136,16 +136,16 @@ def compare_files(
     """The agreement of a network, with that of its bundle's files in their planned precisions on so many of the images held back.
 
     Args:
-        said: Gets warnings that it does not have yet.
+        reported: Gets warnings that it does not have yet.
         seconds: As of `measure_files`.
     """
     if agreement is None or not count:
         return agreement
     if len(bundle.manifest.outputs) > 1:
-        said.append(NOT_RUN)
+        reported.append(NOT_RUN)
         return agreement
-    fitted, there = ([image[None].numpy() for batch in some for image in batch.cpu()] for some in (images.fitted, images.held_back))
-    taken = [there[i * len(there) // count] for i in range(count)] if len(there) > count else there
+    fitted, held_back = ([image[None].numpy() for batch in part for image in batch.cpu()] for part in (images.fitted, images.held_back))
+    taken = [held_back[i * len(held_back) // count] for i in range(count)] if len(held_back) > count else held_back
     module = captured.module.eval()
     with torch.no_grad():
         # all at once: one at a time, between runs of the session, torch's threads and the session's get into each other's way
@@ -155,7 +155,7 @@ def compare_files(
     warnings = [f"subgraph `{name}` was run in fp32, not in its planned precision: {reason}" for name, reason in measured.kept.items()]
     if measured.left:
         warnings.append(f"in the time there is, the bundle's files were run on {measured.agreement.images} of {len(taken)} images")
-    said += [warning for warning in warnings if warning not in said]
+    reported += [warning for warning in warnings if warning not in reported]
     return msgspec.structs.replace(agreement, bundle=measured.agreement)
 
 
@@ -179,7 +179,7 @@ def refine_and_compare(
     model: BranchedModel,
     captured: Captured,
     images: Images,
-    how: Refinement,
+    settings: Refinement,
     checkpoint: Checkpoint | None = None,
     progress: Progress = silent,
     precision: Mapping[str, str] | None = None,
@@ -190,25 +190,25 @@ def refine_and_compare(
     part in the steps, nor in which state of them is the best: they decide between the first network and the best.
     `precision` is the planned one of each processor: where it is int8, the last steps see what rounding does.
     """
-    rounding, said_of_rounding = int8_rounding(model, precision or {}, [batch[:1] for batch in images.fitted[:1]])
+    rounding, rounding_warnings = int8_rounding(model, precision or {}, [batch[:1] for batch in images.fitted[:1]])
     progress("compare")
-    before, said_before = compare_with_original(model, captured, images.held_back)
+    before, warnings_before = compare_with_original(model, captured, images.held_back)
     start = {key: value.clone() for key, value in model.state_dict().items()}
     place = next(model.parameters()).device
     try:
         if torch.cuda.is_available():
             model.to("cuda")
-        refinement = refine(model, captured, images, how, progress, checkpoint, rounding)
+        refinement = refine(model, captured, images, settings, progress, checkpoint, rounding)
     finally:
         model.to(place)
     progress("compare")
-    after, said = compare_with_original(model, captured, images.held_back)
+    after, warnings_after = compare_with_original(model, captured, images.held_back)
     if refinement.after < refinement.before and not (before and after and _is_worse(after, before)):
         ranges = rounding.network.ranges if rounding is not None and rounding.network is not None else {}
-        return RefinementOutcome(refinement, before, after, "refined", [*said, *said_of_rounding], ranges)
+        return RefinementOutcome(refinement, before, after, "refined", [*warnings_after, *rounding_warnings], ranges)
     model.load_state_dict(start)
     refinement = replace(refinement, after=refinement.before, rounded_before=None, rounded_after=None)
-    return RefinementOutcome(refinement, before, before, "start", [*said_before, UNCHANGED_WARNING])
+    return RefinementOutcome(refinement, before, before, "start", [*warnings_before, UNCHANGED_WARNING])
 
 
 class Int8Rounding:
