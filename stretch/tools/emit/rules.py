@@ -78,8 +78,8 @@ def literal(value: Any) -> str:
 
 def sequence_code(value: tuple[Any, ...] | list[Any], elements: Iterable[str]) -> str:
     """A tuple or list of elements that are code already."""
-    inside = ", ".join(elements)
-    return f"[{inside}]" if isinstance(value, list) else f"({inside},)" if len(value) == 1 else f"({inside})"
+    content = ", ".join(elements)
+    return f"[{content}]" if isinstance(value, list) else f"({content},)" if len(value) == 1 else f"({content})"
 
 
 def call(name: str, *arguments: Any, **settings: Any) -> str:
@@ -348,11 +348,11 @@ def _argument(value: Any, expressions: _Expressions) -> str:
         return f"[{', '.join(_argument(element, expressions) for element in value)}]"
     if not isinstance(value, dict):
         return literal(value)
-    (key, what), *_ = (item for item in value.items() if item[0] != "result")
+    (key, content), *_ = (item for item in value.items() if item[0] != "result")
     if key == "read":
-        return f"{{{int(what)}}}"
+        return f"{{{int(content)}}}"
     if key == "constant":
-        return f"{ATTRIBUTE_PLACEHOLDER}_constant_{int(what)}"
+        return f"{ATTRIBUTE_PLACEHOLDER}_constant_{int(content)}"
     if key == "call":
-        return expressions.of(int(what), int(value.get("result", expressions.results[what])))
-    return f"torch.{str(type_of(what)).removeprefix('torch.')}" if key == "dtype" else f'float("{float(what)}")'
+        return expressions.of(int(content), int(value.get("result", expressions.results[content])))
+    return f"torch.{str(type_of(content)).removeprefix('torch.')}" if key == "dtype" else f'float("{float(content)}")'

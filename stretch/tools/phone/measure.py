@@ -146,12 +146,12 @@ class Phone:
         """Run a command on the device and give what it printed (`limit`: seconds; those of the phone if None)."""
         return self._adb(["shell", shlex.join(command)], f"run {command[0]} on the phone", limit).stdout
 
-    def attempt(self, command: Sequence[str], what: str) -> CallResult:
-        """Run a command that may fail on the device; `what` names it in messages."""
-        return self._adb(["shell", shlex.join(command)], what, checked=False)
+    def attempt(self, command: Sequence[str], purpose: str) -> CallResult:
+        """Run a command that may fail on the device; `purpose` names it in messages."""
+        return self._adb(["shell", shlex.join(command)], purpose, checked=False)
 
-    def _adb(self, words: Sequence[str], what: str, limit: float | None = None, *, checked: bool = True) -> CallResult:
-        return call(self.program, ["-s", self.serial, *words], what, limit or self.limit, checked=checked)
+    def _adb(self, words: Sequence[str], purpose: str, limit: float | None = None, *, checked: bool = True) -> CallResult:
+        return call(self.program, ["-s", self.serial, *words], purpose, limit or self.limit, checked=checked)
 
     def remove_folder(self) -> bool:
         """Remove the folder; whether that was possible."""
@@ -180,7 +180,7 @@ def find_phone(serial: str | None, limit: float) -> Phone:
     state = states[chosen]
     if state != "device":
         problem, hint = next(
-            (explanation for known, explanation in _STATES.items() if state.startswith(known)),
+            (explanation for prefix, explanation in _STATES.items() if state.startswith(prefix)),
             (f"is in the state `{state}`", "look at `adb devices`"),
         )
         raise StretchError(f"the device `{chosen}` {problem}", hint)
@@ -205,32 +205,26 @@ def workspace(phone: Phone) -> Iterator[Phone]:
         raise StretchError(f"cannot remove {phone.folder} from the phone", "remove it once the phone is there again")
 
 
-def call(program: str, words: Sequence[str], what: str, limit: float, *, checked: bool = True) -> CallResult:
+def call(program: str, words: Sequence[str], purpose: str, limit: float, *, checked: bool = True) -> CallResult:
     """Run `adb` (`limit`: seconds after which it is ended)."""
     try:
         ended = subprocess.run(
-            [program, *words],
-            timeout=limit,
-            check=False,
-            capture_output=True,
-            stdin=subprocess.DEVNULL,
-            encoding="utf-8",
-            errors="replace",
+            [program, *words], timeout=limit, capture_output=True, stdin=subprocess.DEVNULL, encoding="utf-8", errors="replace", check=False
         )
     except subprocess.TimeoutExpired as error:
         raise StretchError(
-            f"cannot {what}: adb did not end within {limit:g} s", "look at the phone, or allow more with --time-limit"
+            f"cannot {purpose}: adb did not end within {limit:g} s", "look at the phone, or allow more with --time-limit"
         ) from error
     except OSError as error:
         raise StretchError(f"cannot run {program}: {error.strerror}") from error
     if ended.returncode == 0:
         return ended
     if _GONE.search(ended.stderr):
-        raise StretchError(f"cannot {what}: the device is gone ({reason_of(ended)})", "plug it in again and repeat the command")
+        raise StretchError(f"cannot {purpose}: the device is gone ({reason_of(ended)})", "plug it in again and repeat the command")
     if "No space left on device" in ended.stderr + ended.stdout:
-        raise StretchError(f"cannot {what}: there is no space left there", f"free some space below {ROOT}")
+        raise StretchError(f"cannot {purpose}: there is no space left there", f"free some space below {ROOT}")
     if checked:
-        raise StretchError(f"cannot {what}: {reason_of(ended)}")
+        raise StretchError(f"cannot {purpose}: {reason_of(ended)}")
     return ended
 
 
@@ -516,17 +510,17 @@ def pair(operators: Sequence[ProfiledOperator], kernels: Sequence[Kernel], order
     if all(_KERNEL_NAME.fullmatch(operator.name) for operator in operators):
         return _by_name(operators, kernels)
     place = {name: number for number, name in enumerate(order)}
-    inside = sorted(kernels, key=lambda kernel: min((place[name] for name in kernel.ops if name in place), default=len(place)))
-    wanted = [kernel for kernel in inside if kernel.cost.kind in _KINDS]
-    known = ((next((kind for kind, words in _KERNEL_KINDS if words.search(operator.kind)), None), operator) for operator in operators)
-    lines = [(kind, operator) for kind, operator in known if kind is not None]
+    ordered = sorted(kernels, key=lambda kernel: min((place[name] for name in kernel.ops if name in place), default=len(place)))
+    layers = [kernel for kernel in ordered if kernel.cost.kind in _KINDS]
+    named = ((next((kind for kind, words in _KERNEL_KINDS if words.search(operator.kind)), None), operator) for operator in operators)
+    lines = [(kind, operator) for kind, operator in named if kind is not None]
     # a convolution of one pixel is a matrix product, and a product of one group may be either
     both = {"conv", "linear"}
-    same = len(wanted) == len(lines) and all(
+    same = len(layers) == len(lines) and all(
         (own := _KINDS[kernel.cost.kind]) == kind or (kernel.cost.pixels == 1 and {own, kind} == both)
-        for kernel, (kind, _) in zip(wanted, lines, strict=True)
+        for kernel, (kind, _) in zip(layers, lines, strict=True)
     )
-    return [(kernel, line.ms) for kernel, (_, line) in zip(wanted, lines, strict=True)] if same else []
+    return [(kernel, line.ms) for kernel, (_, line) in zip(layers, lines, strict=True)] if same else []
 
 
 def _by_name(operators: Sequence[ProfiledOperator], kernels: Sequence[Kernel]) -> list[tuple[Kernel, float]]:
@@ -556,8 +550,8 @@ class PhoneTable:
     def add(self, bundle: Bundle, work: SignatureWork, spoken: BenchmarkOutput, kernels: list[tuple[Kernel, float]]) -> None:
         """Add a signature, and have it on disk."""
         graph, where = graph_of(bundle, work), self.where(work)
-        known = self.table.graphs.get(graph.name)
-        if known is not None and known.to_json() != graph.to_json():
+        existing = self.table.graphs.get(graph.name)
+        if existing is not None and existing.to_json() != graph.to_json():
             raise StretchError(
                 f"{self.table.folder} has another network called `{graph.name}`", "choose another folder with --measurements"
             )
@@ -572,9 +566,9 @@ def open_table(folder: Path, device: str, benchmark: Path, works: list[Signature
     """The measurements in a folder, or none yet."""
     digest = hashlib.sha256(read_bytes(benchmark, "program", MAX_BYTES)).hexdigest()[:12]
     opened = PhoneTable(MeasurementTable.open(folder, external_source(device), resume=True), device, f"benchmark_model {digest}")
-    known = {(row.device, row.network, row.processor, row.core_set, row.precision, row.runtime) for row in opened.table.latencies}
+    recorded = {(row.device, row.network, row.processor, row.core_set, row.precision, row.runtime) for row in opened.table.latencies}
     for work in works:
-        if opened.where(work) in known:
+        if opened.where(work) in recorded:
             raise StretchError(
                 f"{folder} has a time of {work.network} on {work.place.name} already", "choose another folder with --measurements"
             )
@@ -589,23 +583,23 @@ def measured_row(
     Kernels are those of the fusion rules of `backend`; `content` is that of the bundle's TFLite file.
     """
     asked = replace(asked, signature=work.signature, target=work.place.target, threads=work.place.threads)
-    what = f"measure {work.signature} on {work.place.name}"
+    purpose = f"measure {work.signature} on {work.place.name}"
     kernels: list[tuple[Kernel, float]] = []
-    ended, spoken = phone.attempt(asked.command(), what), None
+    ended, spoken = phone.attempt(asked.command(), purpose), None
     if ended.returncode == 0:
         spoken = parse_benchmark_output(ended.stderr + ended.stdout, work.place.target)
     reason = f"benchmark_model failed: {reason_of(ended)}" if spoken is None else spoken.elsewhere
     if spoken is not None and reason is None:
-        if phone.attempt(asked.command(f"{phone.folder}/{PROFILE}"), what).returncode == 0:
+        if phone.attempt(asked.command(f"{phone.folder}/{PROFILE}"), purpose).returncode == 0:
             kernels = _kernels(bundle, content, phone, backend, work)
         table.add(bundle, work, spoken, kernels)
-    told = spoken if reason is None else None
+    accepted = spoken if reason is None else None
     return SignatureRow(
         signature=work.signature,
         processor=work.place.name,
         precision=work.precision,
-        ms=None if told is None else told.ms,
-        std_ms=None if told is None else told.std_ms,
+        ms=None if accepted is None else accepted.ms,
+        std_ms=None if accepted is None else accepted.std_ms,
         kernels=len(kernels),
         reason=reason,
     )
@@ -645,12 +639,12 @@ def measure(bundle: Bundle, request: PhoneRequest, x: NDArray[Any], step: Step =
     named = request.profile or bundle.manifest.device
     profile = load_device(named)
     where = phone_processors(profile, request.core_set, npu)
-    wanted = signature_tasks(bundle, where) if request.benchmark else []
+    works = signature_tasks(bundle, where) if request.benchmark else []
     phone = find_phone(request.serial, request.limit)
     # as a name in tables
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", phone.property("ro.product.model")).strip("-._")[:MAX_NAME] or "phone"
     version = phone.property("ro.build.version.release")
-    table = None if request.benchmark is None else open_table(request.measurements, name, request.benchmark, wanted)
+    table = None if request.benchmark is None else open_table(request.measurements, name, request.benchmark, works)
     rows: list[SignatureRow] = []
     with tempfile.TemporaryDirectory() as folder, workspace(phone):
         scratch = Path(folder)
@@ -662,7 +656,7 @@ def measure(bundle: Bundle, request: PhoneRequest, x: NDArray[Any], step: Step =
         if request.benchmark is not None and table is not None:
             program = phone.push(request.benchmark, PROGRAM, program=True)
             asked = AdbCall(program, graph, "", "cpu", 1, request.runs, request.warmup, mask, phone.folder)
-            for work in wanted:
+            for work in works:
                 step(f"{work.signature} on {work.place.name}")
                 rows.append(measured_row(bundle, content, phone, asked, table, profile.processors[work.place.family].backend, work))
         beside = None
@@ -675,7 +669,7 @@ def measure(bundle: Bundle, request: PhoneRequest, x: NDArray[Any], step: Step =
                 options += [f"--threads=cpu={threads}", *([f"--cores=cpu={cores}"] if cores else [])]
             beside = run_side_by_side(bundle, phone, request.runner, [path.name for path in libraries], x, options, request.trace)
     on_cpu = beside.on_cpu if beside is not None else []
-    said = f"operators of {', '.join(on_cpu)} stayed on the CPU, so the times are not those of the accelerators"
+    warning = f"operators of {', '.join(on_cpu)} stayed on the CPU, so the times are not those of the accelerators"
     return PhoneAnswer(
         serial=phone.serial,
         phone=name,
@@ -686,7 +680,7 @@ def measure(bundle: Bundle, request: PhoneRequest, x: NDArray[Any], step: Step =
         measurements=str(request.measurements) if any(row.ms is not None for row in rows) else None,
         signatures=rows,
         runner=beside,
-        warnings=[said] if on_cpu else [],
+        warnings=[warning] if on_cpu else [],
     )
 
 
