@@ -93,8 +93,8 @@ def fill_branch(
     if only is not None:
         return
     if scale.entry == "project":
-        wanted = inherited.original_channels(inherited.branch.source.input.name)
-        load_weights(module.get_submodule(ENTRY_CONV), {"weight": _selection_weights(wanted, inherited.input_channels)})
+        kept = inherited.original_channels(inherited.branch.source.input.name)
+        load_weights(module.get_submodule(ENTRY_CONV), {"weight": _selection_weights(kept, inherited.input_channels)})
         norm = module.get_submodule(ENTRY_NORM)
         assert isinstance(norm, nn.BatchNorm2d)
         # With this variance the batch norm is the identity up to one bit.

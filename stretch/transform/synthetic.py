@@ -101,7 +101,7 @@ class _Statistics:
         self._values.append(((variance + (mean - kept_mean).square()) / kept - 1 - (variance / kept).log()).mean() / 2)
 
 
-def synthesise(captured: Captured, preprocessing: Preprocessing, how: Synthesis, progress: Progress = silent) -> list[torch.Tensor]:
+def synthesise(captured: Captured, preprocessing: Preprocessing, synthesis: Synthesis, progress: Progress = silent) -> list[torch.Tensor]:
     """Images that a network sees as its training images, in equal numbers of its classes.
 
     On a GPU where there is one. Each batch is kept in the cache once it is made, so that an interrupted synthesis goes on where it was,
@@ -129,29 +129,29 @@ def synthesise(captured: Captured, preprocessing: Preprocessing, how: Synthesis,
         raise StretchError(
             "images can be made only from a network with batch-norms, whose statistics describe its training images", "leave synthetic out"
         )
-    coarse = how.coarse if _reads(model, 1, 3, shape[2] // 2, shape[3] // 2) else 0.0
-    how = replace(how, batch=min(how.batch, how.count), coarse=coarse)
-    settings = f"{replace(how, count=0)} {preprocessing} {shape}"
+    coarse = synthesis.coarse if _reads(model, 1, 3, shape[2] // 2, shape[3] // 2) else 0.0
+    synthesis = replace(synthesis, batch=min(synthesis.batch, synthesis.count), coarse=coarse)
+    settings = f"{replace(synthesis, count=0)} {preprocessing} {shape}"
     folder = cache_folder("synthetic") / hashlib.sha256((fingerprint(captured.tensors) + settings).encode()).hexdigest()
     low, high = (_levels(preprocessing, end).to(device) for end in (0.0, float(preprocessing.range)))
     count, batches = captured.graph.by_name[outputs[0]].shape[1], []
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(how.seed))
-    statistics = _Statistics(layers, how.first)
-    for number in range(math.ceil(how.count / how.batch)):
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(synthesis.seed))
+    statistics = _Statistics(layers, synthesis.first)
+    for number in range(math.ceil(synthesis.count / synthesis.batch)):
         file = folder / f"{number}.uint8"
         if not file.exists():
-            progress(f"synthetic images, {number * how.batch} of {how.count}")
-            random = torch.Generator().manual_seed(int(np.random.SeedSequence([how.seed, number]).generate_state(1)[0]))
-            classes = order[(number * how.batch + torch.arange(how.batch)) % count].to(device)
-            pixels = _batch(model, statistics, classes, (low, high), (shape[2], shape[3]), how, random)
+            progress(f"synthetic images, {number * synthesis.batch} of {synthesis.count}")
+            random = torch.Generator().manual_seed(int(np.random.SeedSequence([synthesis.seed, number]).generate_state(1)[0]))
+            classes = order[(number * synthesis.batch + torch.arange(synthesis.batch)) % count].to(device)
+            pixels = _batch(model, statistics, classes, (low, high), (shape[2], shape[3]), synthesis, random)
             rounded = (255 * (pixels - low.cpu()) / (high - low).cpu()).round().clamp(0, 255).to(torch.uint8).numpy()
             folder.mkdir(parents=True, exist_ok=True)
             write_whole(file, rounded.tobytes(), "synthetic images")
-        batches.append(np.frombuffer(file.read_bytes(), np.uint8).reshape(how.batch, *shape[1:]))
+        batches.append(np.frombuffer(file.read_bytes(), np.uint8).reshape(synthesis.batch, *shape[1:]))
     statistics.close()
-    levels = np.concatenate(batches)[: how.count]
+    levels = np.concatenate(batches)[: synthesis.count]
     images = low.cpu() + torch.from_numpy(levels).float() / 255 * (high - low).cpu()
-    return [images[i : i + how.batch] for i in range(0, len(images), how.batch)]
+    return [images[i : i + synthesis.batch] for i in range(0, len(images), synthesis.batch)]
 
 
 def _levels(preprocessing: Preprocessing, level: float) -> torch.Tensor:
@@ -166,7 +166,7 @@ def _batch(
     classes: torch.Tensor,
     bounds: tuple[torch.Tensor, torch.Tensor],
     size: tuple[int, int],
-    how: Synthesis,
+    synthesis: Synthesis,
     random: torch.Generator,
 ) -> torch.Tensor:
     """One image of each of some classes, (n, 3, height, width), on the CPU."""
@@ -180,22 +180,22 @@ def _batch(
         seen = pixels.index_select(2, rows).index_select(3, columns)
         with torch.enable_grad(), torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda", cache_enabled=False):
             loss = F.cross_entropy(model(seen).float(), classes)
-            loss = loss + how.statistics * statistics.take()
-            loss = loss + how.variation * _variation(pixels) + how.size * pixels.square().sum((1, 2, 3)).mean()
+            loss = loss + synthesis.statistics * statistics.take()
+            loss = loss + synthesis.variation * _variation(pixels) + synthesis.size * pixels.square().sum((1, 2, 3)).mean()
         loss.backward()
         optimiser.step()
         pixels.detach().clamp_(low, high)
 
-    coarse = round(how.coarse * how.steps)
-    for shape, steps in ((half, coarse), (size, how.steps - coarse)):
+    coarse = round(synthesis.coarse * synthesis.steps)
+    for shape, steps in ((half, coarse), (size, synthesis.steps - coarse)):
         if shape == size:
             pixels = F.interpolate(pixels, size, mode="bilinear", align_corners=False)
         pixels = pixels.detach().contiguous(memory_format=torch.channels_last).requires_grad_()
-        optimiser, set_rate = scheduled_adam([pixels], how.rate, betas=(0.5, 0.9), eps=1e-8)
+        optimiser, set_rate = scheduled_adam([pixels], synthesis.rate, betas=(0.5, 0.9), eps=1e-8)
         rows, columns = (torch.arange(side, device=device) for side in shape)
         step = ReplayedStep(partial(take, pixels, rows, columns, optimiser), device)
         for number in range(steps):
-            set_rate(how.rate * 0.5 * (1 + math.cos(math.pi * number / steps)))
+            set_rate(synthesis.rate * 0.5 * (1 + math.cos(math.pi * number / steps)))
             most = shape[0] // SHIFTED
             down, across, mirrored = (int(shift) for shift in torch.randint(-most, most + 1, (3,), generator=random))
             rows.copy_(torch.arange(shape[0]).roll(down))

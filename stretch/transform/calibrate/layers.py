@@ -32,9 +32,9 @@ def candidate_matches(segment: Segment, sources: Sequence[OpGraph]) -> list[list
     late = [_match_from_end(segment, source) for source in sources]
     options: list[list[Matches]] = [[{} for _ in sources]]
     for first in range(len(sources)):
-        way = [{} if i == first else branch_matches for i, branch_matches in enumerate(late)]
-        if way not in options:
-            options.append(way)
+        option = [{} if i == first else branch_matches for i, branch_matches in enumerate(late)]
+        if option not in options:
+            options.append(option)
     return options
 
 
@@ -310,13 +310,13 @@ class BranchFit:
             goal = self._goals[name]
             _, count = goal.look
             channels = self.heritage.original_channels(source.input.name if goal.name == ENTRY_NORM else goal.name).to(arriving[0].device)
-            wanted = torch.cat([rows[:, channels] for rows in targets[goal.look]])
+            goal_rows = torch.cat([rows[:, channels] for rows in targets[goal.look]])
             if goal.skip:
-                wanted -= torch.cat([rows_of(x, count) for x in values[goal.skip][:fitted]])
+                goal_rows -= torch.cat([rows_of(x, count) for x in values[goal.skip][:fitted]])
             norm = self.branch.get_submodule(goal.norm) if goal.norm else None
             assert norm is None or isinstance(norm, Norm)
             _fit_layer(
-                layer, norm, torch.cat([patches(layer, x, graph.by_name[name].shape, count) for x in reads[0][:fitted]]), wanted, ridge
+                layer, norm, torch.cat([patches(layer, x, graph.by_name[name].shape, count) for x in reads[0][:fitted]]), goal_rows, ridge
             )
 
         return walk(self.branch, arriving, visit)
@@ -326,13 +326,13 @@ def collect_targets(
     whole: Branch, original_inputs: Batches, fitted: int, looks: Iterable[LayerTarget]
 ) -> tuple[list[torch.Tensor], dict[LayerTarget, list[torch.Tensor]]]:
     """Run the original segment once and record the activations for the fits."""
-    rows_by_look: dict[LayerTarget, list[torch.Tensor]] = {wanted: [] for wanted in looks}
+    rows_by_look: dict[LayerTarget, list[torch.Tensor]] = {look: [] for look in looks}
     handles = [
-        whole.get_submodule(wanted[0]).register_forward_hook(
-            lambda module, inputs, output, wanted=wanted: rows_by_look[wanted].append(rows_of(output, wanted[1]))
+        whole.get_submodule(look[0]).register_forward_hook(
+            lambda module, inputs, output, look=look: rows_by_look[look].append(rows_of(output, look[1]))
         )
-        for wanted in rows_by_look
-        if wanted[0] not in whole.sources
+        for look in rows_by_look
+        if look[0] not in whole.sources
     ]
     outputs = []
     try:
@@ -340,9 +340,9 @@ def collect_targets(
             if number == fitted:
                 for handle in handles:
                     handle.remove()
-            for wanted in rows_by_look:
-                if wanted[0] in whole.sources and number < fitted:
-                    rows_by_look[wanted].append(rows_of(x, wanted[1]))
+            for look in rows_by_look:
+                if look[0] in whole.sources and number < fitted:
+                    rows_by_look[look].append(rows_of(x, look[1]))
             outputs.append(whole(x))
     finally:
         for handle in handles:

@@ -281,17 +281,17 @@ class ChannelChoice:
             return None
         covariance = self._covariances.end
         size = covariance.diagonal()
-        wanted = torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
+        weight = torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
         if join.divides:
             start = sum(b.partition for b in self._part.branches[:index])
             rows = slice(start, start + self._part.branches[index].partition)
-            wanted, size = wanted[rows], size[rows]
+            weight, size = weight[rows], size[rows]
         if join.adds:
-            known = [other.backbone for other in others]
+            backbones = [other.backbone for other in others]
             covariance = conditional_covariance(
-                covariance, torch.cat(known).unique().to(covariance.device) if known else columns[:0, 0], self._ridge
+                covariance, torch.cat(backbones).unique().to(covariance.device) if backbones else columns[:0, 0], self._ridge
             )
-        return Elimination(covariance, wanted, self._ridge, float(size.sum())), columns
+        return Elimination(covariance, weight, self._ridge, float(size.sum())), columns
 
 
 def _readers(source: OpGraph, channels: ChannelGroups) -> list[str]:
@@ -348,7 +348,7 @@ PIXELS = 32
 
 
 def choose_blocks(
-    part: SegmentDesign, segment: Segment, sources: Sequence[OpGraph], whole: Branch, there: Batches, ridge: float
+    part: SegmentDesign, segment: Segment, sources: Sequence[OpGraph], whole: Branch, arriving: Batches, ridge: float
 ) -> list[Matches]:
     """Choose the original's blocks of each branch such that the segment's error is small.
 
@@ -360,17 +360,17 @@ def choose_blocks(
     left_out = [_dropped_counts(segment, source) for source in sources]
     if not any(left_out):
         return [{} for _ in sources]
-    images = torch.cat(list(there))
+    images = torch.cat(list(arriving))
     x = images[torch.arange(min(len(images), IMAGES)) * len(images) // min(len(images), IMAGES)]
-    join, known, branch_matches, start = join_of(part.join), list[torch.Tensor](), [], 0
-    wanted = _rows(whole(x))
+    join, earlier, branch_matches, start = join_of(part.join), list[torch.Tensor](), [], 0
+    target = _rows(whole(x))
     for scale, source, counts in zip(part.branches, sources, left_out, strict=True):
         partition = slice(start, start + scale.partition) if join.divides else slice(None)
         start += scale.partition
-        removed = _choose(segment, whole, x, counts, wanted[:, partition], known, ridge)
+        removed = _choose(segment, whole, x, counts, target[:, partition], earlier, ridge)
         branch_matches.append(_matches(segment, source, removed))
         if join.adds or join.widens:
-            known.append(_rows(output_without_blocks(whole, removed, x)))
+            earlier.append(_rows(output_without_blocks(whole, removed, x)))
     return branch_matches
 
 
@@ -455,9 +455,9 @@ def _matches(segment: Segment, source: OpGraph, removed: Sequence[Block]) -> Mat
         blocks = [block for block in segment.blocks if block.run == run]
         branch_blocks = [block for block in blocks if block.ops[0] in source.by_name]
         stay = [block for block in blocks if block not in removed]
-        for mine, other in zip(branch_blocks, stay, strict=True):
-            if mine is not other:
-                matches.update(zip(mine.ops, other.ops, strict=True))
+        for branch_block, other in zip(branch_blocks, stay, strict=True):
+            if branch_block is not other:
+                matches.update(zip(branch_block.ops, other.ops, strict=True))
     return matches
 
 
@@ -486,7 +486,7 @@ def fit_join(
         return
     modules = (segment.get_submodule(f"{safe_name(b.processor)}.{JOIN_CONV}") for b in part.branches)
     convolutions = [module for module in modules if isinstance(module, nn.Conv2d)]
-    groups = [list(range(len(convolutions)))] if join.adds else [[i] for i in range(len(convolutions))]
+    groups = [list(range(len(part.branches)))] if join.adds else [[i] for i in range(len(part.branches))]
     if trunk is not None:
         alone = convolutions[trunk]
         for conv in convolutions:
