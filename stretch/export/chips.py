@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UsageError, install_line
 from predictors.structs import filled
@@ -25,7 +24,7 @@ from scheduler.bundle.tflite_file import check_same_plan, load_tflite
 from scheduler.checks.verify import random_input
 from scheduler.delegates.dsp import LIMIT, compile_context, find_chip, load_library, open_context
 from scheduler.progress import Progress, silent
-from stretch.export.quantize.replay import Loss, loss, replay, runner
+from stretch.export.quantize.replay import Array, Loss, loss, replay, runner
 from stretch.export.staging import WrittenFile, check_target, copy_files, file_entry, stage_folder, write_manifest, written_files
 
 #: Minimum cosine of compiled code with the int8 subgraph on ONNX Runtime.
@@ -108,7 +107,7 @@ def _select_subgraphs(bundle: Bundle, chips: Sequence[str], problem: str, option
     return chosen
 
 
-def _tensors(bundle: Bundle) -> dict[str, NDArray[Any]]:
+def _tensors(bundle: Bundle) -> dict[str, Array]:
     """Tensors between subgraphs for a random input, on ONNX Runtime."""
     manifest = bundle.manifest
     return replay(manifest, {sub.name: runner(str(bundle.file(sub.file))) for sub in manifest.subgraphs}, random_input(bundle))
@@ -309,7 +308,6 @@ def _code(signature: str, model: Any, content: bytes, operators: int) -> Code:
 # context that ONNX Runtime's QNN provider can load, which runs it here. The
 # simulator keeps its first chip for the lifetime of its process,
 # so each chip has a separate process.
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from predictors.errors import StretchError
@@ -22,7 +21,7 @@ from scheduler.formats.onnx import OnnxFile, state_operator, stated_operator
 from scheduler.progress import Progress
 from stretch.export.onnx import NODE_TAGS, WHOLE_PADDING, read_property, to_onnx, weights_of
 from stretch.export.quantize.qdq import Numbers, layer_losses, quantise, to_half
-from stretch.export.quantize.replay import Loss, Run, as_tuple, loss, replay, runner
+from stretch.export.quantize.replay import Array, Loss, Run, as_tuple, loss, replay, runner
 from stretch.planning.design.branch_design import BranchDesign, SegmentDesign, safe_name, undivided
 from stretch.planning.design.division import Taken
 from stretch.planning.design.scale import scaled_branches
@@ -39,14 +38,14 @@ def subgraph_of(graph: OpGraph, name: str) -> OpGraph:
     """Extract one subgraph; tensors keep their names, and an input of which it reads some rows has only these."""
     cut = entry_rows(graph, name)
     ops = [op for op in graph.ops if op.tags.get("subgraph") == name and op is not cut]
-    inside = {op.name for op in ops}
-    outputs = [op.name for op in ops if op.name in graph.outputs or any(r not in inside for r in graph.consumers[op.name])]
+    names = {op.name for op in ops}
+    outputs = [op.name for op in ops if op.name in graph.outputs or any(r not in names for r in graph.consumers[op.name])]
     if cut:
         source = cut.inputs[0]
         entries = [Op(source, "input", attrs={"shape": cut.shape})]
         ops = [replace(op, inputs=tuple(source if i == cut.name else i for i in op.inputs)) for op in ops]
     else:
-        reads = dict.fromkeys(i for op in ops for i in op.inputs if i not in inside)
+        reads = dict.fromkeys(i for op in ops for i in op.inputs if i not in names)
         entries = [Op(source, "input", attrs={"shape": graph.by_name[source].shape}) for source in reads]
     return OpGraph.build(f"{graph.name}.{name}", [*entries, *ops], outputs)
 
@@ -267,17 +266,17 @@ class _Cutter:
         for tensor in graph.initializer:
             if tensor.name in sizes:  # such as the shape of a Reshape
                 tensor.CopyFrom(sizes[tensor.name])
-        for mine, theirs in ((graph.input, self._band.graph.input), (graph.output, self._band.graph.output)):
-            mine[0].CopyFrom(theirs[0])
+        for ends, band_ends in ((graph.input, self._band.graph.input), (graph.output, self._band.graph.output)):
+            ends[0].CopyFrom(band_ends[0])
         del graph.value_info[:]
 
     def _adopt(self, node: onnx.NodeProto, like: onnx.NodeProto) -> None:
         """Copy the band's attributes to a node; they differ from the whole's in padding alone."""
         del node.attribute[:]
         node.attribute.extend(like.attribute)
-        stated_like, mine = stated_operator(like), stated_operator(node)
-        if stated_like is not None and mine is not None:
-            state_operator(node, mine[0], {**mine[1], **{key: value for key, value in stated_like[1].items() if key == "padding"}})
+        stated_like, stated = stated_operator(like), stated_operator(node)
+        if stated_like is not None and stated is not None:
+            state_operator(node, stated[0], {**stated[1], **{key: value for key, value in stated_like[1].items() if key == "padding"}})
 
     def _rows(self, name: str) -> tuple[int, int] | None:
         """Rows that a band's tensor has of the whole's; None for all."""
@@ -304,8 +303,8 @@ class _Cutter:
         rounded = maker is not None and maker.op_type == "DequantizeLinear"
         real = f"{result}.real" if rounded else result
         bounds = []
-        for what, value in (("start", rows[0]), ("stop", rows[1]), ("axis", 2)):
-            bounds.append(f"{result}.{what}")
+        for key, value in (("start", rows[0]), ("stop", rows[1]), ("axis", 2)):
+            bounds.append(f"{result}.{key}")
             self._model.graph.initializer.append(numpy_helper.from_array(np.array([value], np.int64), bounds[-1]))
         node = helper.make_node("Slice", [name, *bounds], [real], name=result)
         state_operator(node, _CUT, {"start": rows[0], "stop": rows[1]})
@@ -326,18 +325,16 @@ class _Cutter:
         """Slice the band's output from the whole's."""
         graph = self._model.graph
         name = graph.output[0].name
-        wanted = self._band.graph.output[0].name
-        rows = self._rows(wanted)
+        result = self._band.graph.output[0].name
+        rows = self._rows(result)
         if rows is None:
             return
         last = makers[name]
         last.output[0] = f"{name}.whole"
         for node in self._nodes:
             node.input[:] = [f"{name}.whole" if input_name == name else input_name for input_name in node.input]
-        self._sliced(f"{name}.whole", rows, last, wanted)
+        self._sliced(f"{name}.whole", rows, last, result)
 
-
-Array = NDArray[Any]
 
 #: Property of a float subgraph: trained int8 scale and zero point of each tensor, as JSON.
 RANGES = "stretch.ranges"
@@ -408,8 +405,10 @@ class PrecisionLowering:
         lost = loss(
             pair for sample, expected in zip(inputs, writes, strict=True) for pair in zip(expected, as_tuple(run(*sample)), strict=True)
         )
-        known = edges(lowered) if precision == "int8" else None
-        return LoweredSubgraph(precision, lowered, known, lost, layer_losses(model, lowered, inputs[:LAYER_IMAGES]) if layers else {})
+        lowered_edges = edges(lowered) if precision == "int8" else None
+        return LoweredSubgraph(
+            precision, lowered, lowered_edges, lost, layer_losses(model, lowered, inputs[:LAYER_IMAGES]) if layers else {}
+        )
 
     def accept(self, lowered: LoweredSubgraph) -> None:
         """Let later portions of the segment read this one's outputs in their int8 scale."""

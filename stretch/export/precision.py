@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import msgspec
 import onnx
-from numpy.typing import NDArray
 
 from predictors.errors import InfeasibleError, StretchError, UsageError
 from scheduler.bundle.load import Bundle
@@ -18,12 +17,10 @@ from scheduler.placement.mapping import host_of, is_integer_only
 from scheduler.progress import Progress, silent
 from stretch.export.lowering import CALIBRATION_IMAGES, PARTIAL_SUM_REASON, LoweredSubgraph, PrecisionLowering, is_partial_sum
 from stretch.export.quantize.qdq import METHOD, quantise
-from stretch.export.quantize.replay import Loss, Run, least_snr_db, loss, replay, runner, top1_agreement
+from stretch.export.quantize.replay import Array, Loss, Run, least_snr_db, loss, replay, runner, top1_agreement
 from stretch.export.repredict import repredict
 from stretch.export.reweigh import derived_files
 from stretch.export.staging import WrittenFile, check_target, copy_files, file_entry, stage_folder, write_manifest
-
-Array = NDArray[Any]
 
 HALF_METHOD = "weights and activations rounded to half precision, batch-norms folded"
 
@@ -76,13 +73,13 @@ class Acceptance:
     min_cosine: float = MIN_COSINE  # Minimum cosine with fp32 of the outputs of each changed subgraph and of the model.
     repair: bool = False  # Keep subgraphs below it in fp32 instead of failing.
 
-    def refuse_unless_repaired(self, what: str, lost: Loss) -> None:
+    def refuse_unless_repaired(self, subject: str, lost: Loss) -> None:
         """Raise InfeasibleError unless subgraphs with a larger loss may stay in fp32."""
         if self.repair:
             return
         feasible = f"`--min-cosine {max(0.0, lost.cosine - 0.0005):.3f}` might accept it, " if lost.cosine > 0.5 else ""
         raise InfeasibleError(
-            f"{what}, at least {self.min_cosine} and {least_snr_db(self.min_cosine):.1f} dB are required",
+            f"{subject}, at least {self.min_cosine} and {least_snr_db(self.min_cosine):.1f} dB are required",
             f"{feasible}`--fp32-fallback` keeps the subgraphs with the largest loss in fp32, and more or other calibration images may help",
         )
 
@@ -173,13 +170,13 @@ def planned_precision(manifest: Manifest) -> dict[str, str]:
 def _changed_precisions(manifest: Manifest, precision: Mapping[str, str]) -> dict[str, str]:
     """New precisions of the subgraphs that change."""
     processors = list(dict.fromkeys(sub.processor for sub in manifest.subgraphs))
-    for processor, wanted in precision.items():
+    for processor, requested in precision.items():
         if processor not in processors:
             raise UsageError(
                 f"--precision names the processor `{processor}`, which the bundle does not use", f"the bundle uses {', '.join(processors)}"
             )
-        if wanted not in PRECISIONS:
-            raise UsageError(f"--precision {processor}={wanted} is no precision", f"precisions: {', '.join(PRECISIONS)}")
+        if requested not in PRECISIONS:
+            raise UsageError(f"--precision {processor}={requested} is no precision", f"precisions: {', '.join(PRECISIONS)}")
     if set(precision.values()) <= {"fp32"}:
         raise UsageError(
             "--precision asks for no processor in int8 or fp16, so there is nothing to export", "write it as --precision cpu=fp32,dsp=int8"
@@ -262,9 +259,9 @@ def _snr_text(lost: Loss) -> str:
 def _record(candidate: LoweredSubgraph) -> dict[str, Any]:
     scales: dict[str, Any] = {}
     if candidate.edges is not None:
-        for what, quantised_edges in zip(("input", "output"), candidate.edges, strict=True):
+        for side, quantised_edges in zip(("input", "output"), candidate.edges, strict=True):
             quants = {name: {"scale": quant.scale, "zero_point": quant.zero_point} for name, quant in quantised_edges.items()}
-            scales |= {what: next(iter(quants.values()))} if len(quants) == 1 else {f"{what}s": quants}
+            scales |= {side: next(iter(quants.values()))} if len(quants) == 1 else {f"{side}s": quants}
     return {
         "precision": candidate.precision,
         **candidate.loss.to_json(),

@@ -289,9 +289,9 @@ def _recommend(exact: _PlannedKind, stretched: _PlannedKind, single: SingleProce
         return _without_branches(exact, stretched, single)
     if kind == EXACT:
         return EXACT, f"{_gain(EXACT, exact)}, and they compute what the original computes{_rounding(exact)}"
-    other = f"exact ones {exact.single.ratio:.2f}x" if exact.result else exact.why
+    alternative = f"exact ones {exact.single.ratio:.2f}x" if exact.result else exact.why
     trained = "and faster than every baseline, but need training"
-    return STRETCHED, f"{_gain(STRETCHED, stretched)}, {trained}; {other}"
+    return STRETCHED, f"{_gain(STRETCHED, stretched)}, {trained}; {alternative}"
 
 
 def _without_branches(exact: _PlannedKind, stretched: _PlannedKind, single: SingleProcessor) -> tuple[str, str]:
@@ -309,10 +309,10 @@ def _without_branches(exact: _PlannedKind, stretched: _PlannedKind, single: Sing
             parts.append(item.why)
             continue
         parts.append(f"{kind} branches are predicted to be {item.single.ratio:.2f}x against the {single.processor} alone")
-        if plain := next(
+        if sequential := next(
             (rival for rival in item.result.recommendation.beatable if rival.name == RETRAINED_BASELINE and rival.ratio < 1), None
         ):
-            parts[-1] += f", and {plain.ratio:.2f}x against a plain sequential network of the same cost"
+            parts[-1] += f", and {sequential.ratio:.2f}x against a plain sequential network of the same cost"
     return f"single:{single.processor}", "; ".join(parts)
 
 
@@ -387,8 +387,10 @@ def min_divided_ms(graph: OpGraph, costs: Costs) -> float:
     groups = components((op.name for op in graph.ops), [kernel.ops for kernels in launched.values() for kernel in kernels])
     times = np.ascontiguousarray(costs.group_times(launched, groups)[0].T)
     exchange = np.array([0.0 if is_host(p) else costs.transfer(HOST, p, 0) + costs.transfer(p, HOST, 0) for p in names])
-    subsets = [list(some) for count in range(2, len(names) + 1) for some in combinations(range(len(names)), count)]
-    return costs.handover(costs.host).ms + min((_min_divided_ms(times[some], exchange[some]) for some in subsets), default=float("inf"))
+    subsets = [list(subset) for count in range(2, len(names) + 1) for subset in combinations(range(len(names)), count)]
+    return costs.handover(costs.host).ms + min(
+        (_min_divided_ms(times[subset], exchange[subset]) for subset in subsets), default=float("inf")
+    )
 
 
 def _min_divided_ms(times: NDArray[np.float64], exchange: NDArray[np.float64]) -> float:

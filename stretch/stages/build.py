@@ -76,8 +76,8 @@ def divide_images(
         names = ", ".join(op.name for op in captured.graph.inputs)
         raise UsageError(f"a folder of images feeds networks of one input, `{captured.graph.name}` has {names}", "leave the images out")
     taken = load_images(folder, captured.graph.input.shape, count + held_back, preprocessing or IMAGENET)
-    known = {fingerprint(image): image for image in taken}
-    distinct = list(known.values())
+    unique = {fingerprint(image): image for image in taken}
+    distinct = list(unique.values())
     if len(distinct) < min(len(taken), MIN_IMAGES):
         raise StretchError(
             f"{folder} has {len(taken)} images of which only {len(distinct)} differ",
@@ -88,8 +88,8 @@ def divide_images(
     sets: list[list[torch.Tensor]] = [[], []]
     for i, image in enumerate(distinct):
         sets[i in chosen].append(torch.from_numpy(image))
-    looked_at = tuple(name for i, name in enumerate(known) if i not in chosen)
-    fitted, others = ([torch.cat(some[i : i + BATCH]) for i in range(0, len(some), BATCH)] for some in sets)
+    looked_at = tuple(name for i, name in enumerate(unique) if i not in chosen)
+    fitted, others = ([torch.cat(part[i : i + BATCH]) for i in range(0, len(part), BATCH)] for part in sets)
     made = synthesise(captured, preprocessing or IMAGENET, Synthesis(synthetic), progress) if synthetic else []
     return Images(fitted, others, len(taken) - len(distinct), looked_at, made)
 
@@ -107,8 +107,8 @@ def compare_with_original(model: BranchedModel, captured: Captured, images: Sequ
     if agreement.value is None and compared.classes:
         return agreement, [one_sided_reason(compared.classes)]
     if agreement.value is None:
-        what = "the outputs are" if len(captured.graph.outputs) == 1 else "several outputs are"
-        return agreement, [f"{what} no list of class scores: agreement is reported as their error relative to the original's"]
+        subject = "the outputs are" if len(captured.graph.outputs) == 1 else "several outputs are"
+        return agreement, [f"{subject} no list of class scores: agreement is reported as their error relative to the original's"]
     if agreement.value < MIN_AGREEMENT:
         return agreement, [
             f"the branched network sees the original's class in {agreement.value:.0%} of {agreement.images} held-out images: train it "
@@ -183,7 +183,7 @@ def refine_and_compare(
     model: BranchedModel,
     captured: Captured,
     images: Images,
-    how: Refinement,
+    settings: Refinement,
     checkpoint: Checkpoint | None = None,
     progress: Progress = silent,
     precision: Mapping[str, str] | None = None,
@@ -194,25 +194,25 @@ def refine_and_compare(
     part in the steps, nor in which state of them is the best: they decide between the first network and the best.
     `precision` is the planned one of each processor: where it is int8, the last steps see what rounding does.
     """
-    rounding, said_of_rounding = int8_rounding(model, precision or {}, [batch[:1] for batch in images.fitted[:1]])
+    rounding, rounding_warnings = int8_rounding(model, precision or {}, [batch[:1] for batch in images.fitted[:1]])
     progress("compare")
-    before, said_before = compare_with_original(model, captured, images.held_back)
+    before, warnings_before = compare_with_original(model, captured, images.held_back)
     start = {key: value.clone() for key, value in model.state_dict().items()}
     place = next(model.parameters()).device
     try:
         if torch.cuda.is_available():
             model.to("cuda")
-        refinement = refine(model, captured, images, how, progress, checkpoint, rounding)
+        refinement = refine(model, captured, images, settings, progress, checkpoint, rounding)
     finally:
         model.to(place)
     progress("compare")
-    after, said = compare_with_original(model, captured, images.held_back)
+    after, warnings_after = compare_with_original(model, captured, images.held_back)
     if refinement.after < refinement.before and not (before and after and _is_worse(after, before)):
         ranges = rounding.network.ranges if rounding is not None and rounding.network is not None else {}
-        return RefinementOutcome(refinement, before, after, "refined", [*said, *said_of_rounding], ranges)
+        return RefinementOutcome(refinement, before, after, "refined", [*warnings_after, *rounding_warnings], ranges)
     model.load_state_dict(start)
     refinement = replace(refinement, after=refinement.before, rounded_before=None, rounded_after=None)
-    return RefinementOutcome(refinement, before, before, "start", [*said_before, UNCHANGED_WARNING])
+    return RefinementOutcome(refinement, before, before, "start", [*warnings_before, UNCHANGED_WARNING])
 
 
 class Int8Rounding:

@@ -34,7 +34,7 @@ class CapturedNetwork:
 
     @property
     def portable(self) -> "CapturedNetwork":
-        """The same network; one of a file is called by the name of the file, without the folder."""
+        """Return the network, named by its file without the folder if it was read from one."""
         if not is_file(self.loaded.name):
             return self
         graph = replace(self.graph, name=self.loaded.name.rpartition("/")[2])

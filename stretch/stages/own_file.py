@@ -58,8 +58,8 @@ def check_own_file(loaded: LoadedModel) -> tuple[list[str], tuple[Path, SourceFi
         if network.own.precision == "fp32" and not apart <= TOLERANCES["fp32"] and not apart <= MARGIN * _noise(loaded, inputs, x):
             raise _mismatch_error(network, loaded, name, apart, x)
     far = network.own.precision != "fp32" and not best <= TOLERANCES[network.own.precision]
-    what = f"outputs of {path}, which computes in {network.own.precision}, are {best:.2g} of their size away from those of this network in fp32"
-    return [what] * far, (path, network.own)
+    warning = f"outputs of {path}, which computes in {network.own.precision}, are {best:.2g} of their size away from those of this network in fp32"
+    return [warning] * far, (path, network.own)
 
 
 def _inputs(network: OwnNetwork, inputs: Inputs) -> Iterator[dict[str, Any]]:
@@ -95,10 +95,10 @@ def _relative_difference(got: Any, want: Any, precision: str) -> float:
     if got.shape != want.shape:
         return float("inf")
     got, want = np.asarray(got, np.float32), np.asarray(want, np.float32)
-    there = np.isfinite(want)
-    if not np.array_equal(there, np.isfinite(got)):
+    finite = np.isfinite(want)
+    if not np.array_equal(finite, np.isfinite(got)):
         return float("inf")
-    return distance(got[there], want[there], precision) if there.any() else 0.0
+    return distance(got[finite], want[finite], precision) if finite.any() else 0.0
 
 
 @torch.inference_mode()
@@ -151,17 +151,17 @@ def _first_difference(network: OwnNetwork, loaded: LoadedModel, x: Arrays) -> st
     places = {name: place for _, results in network.operators for name, place in results.items()}
     recorder = _Recorder(loaded.module, {node for node, _ in places.values()})
     recorder.run(*(torch.from_numpy(np.array(array)) for array in x.values()))
-    there = [name for name, (node, _) in places.items() if node in recorder.kept]
+    names = [name for name, (node, _) in places.items() if node in recorder.kept]
     try:
-        file = SourceFileRunner(Path(loaded.name), network.own, inner=there)
+        file = SourceFileRunner(Path(loaded.name), network.own, inner=names)
         file.run(x)
-        seen = file.inner_tensors(there)
+        seen = file.inner_tensors(names)
     except StretchError:
         return ""
-    for what, results in network.operators:
+    for described, results in network.operators:
         for name, (node, order) in results.items():
             if name in seen and node in recorder.kept:
                 got = recorder.kept[node]
                 if not _relative_difference(got.transpose(order) if order else got, seen[name], "fp32") <= _INNER_TOLERANCE:
-                    return what
+                    return described
     return ""

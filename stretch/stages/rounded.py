@@ -249,8 +249,8 @@ class _RoundedBranch:
 
 def _half(value: torch.Tensor) -> torch.Tensor:
     """The nearest number of half precision; its gradient is that of `value`."""
-    inside = value.clamp(-MAX_FP16, MAX_FP16)
-    return inside + (inside.detach().half().float() - inside.detach())
+    clamped = value.clamp(-MAX_FP16, MAX_FP16)
+    return clamped + (clamped.detach().half().float() - clamped.detach())
 
 
 def _to_half(tensor: str, value: torch.Tensor) -> tuple[torch.Tensor, None]:

@@ -149,14 +149,14 @@ def candidates(graph: OpGraph, device: DeviceProfile, config: PlanConfig, top: i
     request = PlanningProblem.of(graph, device, config)
     processors, precision = request.config.processors, request.config.precision
     result: list[Candidate] = []
-    known: set[BranchDesign] = set()
+    found: set[BranchDesign] = set()
     for size in range(2, len(processors) + 1):
-        for some in combinations(processors, size):
-            changed = msgspec.structs.replace(config, processors=some, precision={name: precision[name] for name in some})
+        for subset in combinations(processors, size):
+            changed = msgspec.structs.replace(config, processors=subset, precision={name: precision[name] for name in subset})
             with suppress(InfeasibleError):
                 for design in (row.design for row in diverse_front(graph, device, changed, top, within).designs):
-                    if design not in known:
-                        known.add(design)
+                    if design not in found:
+                        found.add(design)
                         network = network_of(graph.name, timeline(graph, design, request.costs), request.costs)
                         result.append(_candidate(network, design))
     taken: set[str] = set()
@@ -200,8 +200,8 @@ def simulate_pair(first: Candidate, second: Candidate, *, throughput: bool = Fal
 
     once = simulated(Scene())
     rate = 1e3 * ROUNDS / simulated(Scene(runs=ROUNDS, in_flight=IN_FLIGHT)).elapsed_ms if throughput else None
-    mine, theirs = (user.latencies_ms[0] for user in once.clients)
-    return PairRun((mine, theirs), once.elapsed_ms, rate)
+    first_ms, second_ms = (user.latencies_ms[0] for user in once.clients)
+    return PairRun((first_ms, second_ms), once.elapsed_ms, rate)
 
 
 def _candidate(network: Network, design: BranchDesign | None) -> Candidate:

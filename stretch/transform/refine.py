@@ -280,24 +280,24 @@ class SegmentPairs:
                 no gradient goes back to those before it.
             generator: Decides which part; of the device of `x`.
         """
-        theirs = self._segment_inputs(x)
-        ours = dict(theirs) if self.rounded is None else self._segment_inputs(x, original=False)
-        here, there = ours[BACKBONE], theirs[BACKBONE]
+        original_values = self._segment_inputs(x)
+        branched_values = dict(original_values) if self.rounded is None else self._segment_inputs(x, original=False)
+        branched_x, original_x = branched_values[BACKBONE], original_values[BACKBONE]
         measured = SegmentErrors()
         for stage in self._stages:
-            if apart and here.shape == there.shape:
-                chosen = torch.rand(here.shape, generator=generator, device=here.device) < DROP_PROBABILITY
-                here = torch.where(chosen, there, here.detach())
+            if apart and branched_x.shape == original_x.shape:
+                chosen = torch.rand(branched_x.shape, generator=generator, device=branched_x.device) < DROP_PROBABILITY
+                branched_x = torch.where(chosen, original_x, branched_x.detach())
             with _InputRecorder(stage.branched) as reading:
-                here = ours[stage.end] = self._run_segment(stage, here)
+                branched_x = branched_values[stage.end] = self._run_segment(stage, branched_x)
             with torch.no_grad(), _InputRecorder(stage.original) as original:
-                there = theirs[stage.end] = stage.original(there)
-            if here.shape == there.shape:
-                measured.meeting.append(relative_error(here, there))
+                original_x = original_values[stage.end] = stage.original(original_x)
+            if branched_x.shape == original_x.shape:
+                measured.meeting.append(relative_error(branched_x, original_x))
         if not self._is_chain:
             with torch.no_grad():
-                wanted = self._results(self._original, theirs)
-            measured.meeting.append(mean_error(self._results(self._branched, ours), wanted))
+                expected = self._results(self._original, original_values)
+            measured.meeting.append(mean_error(self._results(self._branched, branched_values), expected))
             return measured
         if reading.value is not None and original.value is not None and reading.value.shape == original.value.shape:
             measured.features = relative_error(reading.value, original.value)
@@ -443,8 +443,8 @@ class Views:
         views = torch.lerp(views, views[self._to_device(torch.randperm(count, generator=self.random))], blended)
         shift = self._to_device(torch.randn(count, views.shape[1], 1, 1, generator=self.random)) * (LIGHT_CHANGE * self._deviation)
         views = views * self._uniform(1 - LIGHT_CHANGE, 1 + LIGHT_CHANGE, count, 1, 1, 1) + shift
-        other = views[self._to_device(torch.randperm(count, generator=self.random))]
-        return torch.where(self._rectangles(count, *views.shape[2:]), other, views).contiguous(memory_format=torch.channels_last)
+        shuffled = views[self._to_device(torch.randperm(count, generator=self.random))]
+        return torch.where(self._rectangles(count, *views.shape[2:]), shuffled, views).contiguous(memory_format=torch.channels_last)
 
     def _rectangles(self, count: int, height: int, width: int) -> torch.Tensor:
         """Which pixels are another view's, (count, 1, height, width); rectangles may reach over the border."""
@@ -539,7 +539,7 @@ def refine(
 
     Args:
         model: Calibrated, best of all; changed in place, in evaluation mode afterwards, on its device.
-        images: Those to fit; half of the views are of the synthetic ones, where there are any, none of which is held back or gives statistics.
+        images: Images to fit to. Half of the views are of the synthetic ones, if any; those are never held back and give no statistics.
         settings: Minutes or steps must be given.
         progress: Told now and then how far it is.
         checkpoint: Written now and then; what an interrupted refinement of the same network, images and settings left there is
@@ -768,10 +768,10 @@ class _RefinementRun:
 
 
 def _identity(
-    model: BranchedModel, captured: Captured, images: dict[str, torch.Tensor | None], how: Refinement, *, rounds: bool
+    model: BranchedModel, captured: Captured, images: dict[str, torch.Tensor | None], refinement: Refinement, *, rounds: bool
 ) -> dict[str, str]:
     """Fingerprints of all that decides how a refinement goes."""
-    settings = f"{how} on {next(model.parameters()).device.type}" + (" with rounding" if rounds else "")
+    settings = f"{refinement} on {next(model.parameters()).device.type}" + (" with rounding" if rounds else "")
     return {
         "weights": fingerprint(captured.tensors | {f"branched.{key}": value for key, value in model.state_dict().items()}),
         "images": fingerprint({name: batch for name, batch in images.items() if batch is not None}),

@@ -78,10 +78,10 @@ def _write(
         model = msgspec.structs.replace(model, preprocessing=read)
         manifest = msgspec.structs.replace(manifest, model=model)
         loaded = dataclasses.replace(loaded, manifest=manifest)
-    wanted = dict(precision) if precision is not None else {} if form == "tflite" else planned_precision(manifest)
+    precisions = dict(precision) if precision is not None else {} if form == "tflite" else planned_precision(manifest)
     if images is not None:
         samples, origin = list(load_images(Path(images), model.input_shape, image_count, read)), "folder"
-    elif manifest.weights.source == "random" or "int8" not in wanted.values():
+    elif manifest.weights.source == "random" or "int8" not in precisions.values():
         samples, origin = list(synthetic_images(model.input_shape, min(image_count, SYNTHETIC))), "synthetic"
     else:
         raise UsageError("int8 needs calibration images", "give a folder of images that the model will meet with --images")
@@ -89,15 +89,15 @@ def _write(
     if form == "tflite":
         from stretch.export.tflite.bundle import export_tflite
 
-        written = export_tflite(loaded, out, samples, origin, precision=wanted, acceptance=acceptance, progress=progress)
+        written = export_tflite(loaded, out, samples, origin, precision=precisions, acceptance=acceptance, progress=progress)
     else:
-        written = export_precision(loaded, out, wanted, samples, origin, acceptance, progress)
-    said = []
+        written = export_precision(loaded, out, precisions, samples, origin, acceptance, progress)
+    warnings = []
     for name, reason in written.kept.items():
         where = f", on processor {written.moved[name]}" if name in written.moved else ""
-        said.append(f"subgraph `{name}` stays in fp32{where}: {reason}")
+        warnings.append(f"subgraph `{name}` stays in fp32{where}: {reason}")
     if manifest.predicted and not written.manifest.predicted:
-        said.append(f"the profile {manifest.device} cannot be read here, so the new bundle has no predicted times")
+        warnings.append(f"the profile {manifest.device} cannot be read here, so the new bundle has no predicted times")
     return filled(
         ExportAnswer,
         written.manifest,
@@ -106,7 +106,7 @@ def _write(
         format=form,
         subgraphs=[filled(ExportedSubgraph, sub, written.losses.get(sub.name)) for sub in written.manifest.subgraphs],
         checks=written.manifest.checks["tflite" if form == "tflite" else "precision"],
-        warnings=said,
+        warnings=warnings,
     )
 
 

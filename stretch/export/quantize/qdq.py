@@ -8,16 +8,14 @@ from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from predictors.errors import StretchError, first_line
 from predictors.shapes import Attr
 from scheduler.formats.int8_edges import edges
 from scheduler.formats.onnx import state_operator, stated_operator
-from stretch.export.quantize.replay import Loss, Sample, feed_dict, loss, session_of
+from stretch.export.quantize.replay import Array, Loss, Sample, feed_dict, loss, session_of
 
-Array = NDArray[Any]
 #: An array, or one number of an array.
 Numbers = Array | np.generic
 
@@ -80,10 +78,10 @@ def _foldable(before: NodeProto, tensor: str, graph: onnx.GraphProto, weights: d
     readers = sum(name == tensor for node in graph.node for name in node.input)
     is_output = any(value.name == tensor for value in graph.output)
     attributes = {a.name: helper.get_attribute_value(a) for a in before.attribute}
-    plain = before.op_type == "Conv" or (
+    convolves = before.op_type == "Conv" or (
         before.op_type == "Gemm" and attributes.get("transB") == 1 and attributes.get("alpha", 1.0) == attributes.get("beta", 1.0) == 1.0
     )
-    return plain and readers == 1 and not is_output and all(name in weights for name in before.input[1:])
+    return convolves and readers == 1 and not is_output and all(name in weights for name in before.input[1:])
 
 
 def _fold(before: NodeProto, factor: Array, offset: Array, weights: dict[str, onnx.TensorProto]) -> None:
@@ -109,9 +107,9 @@ def _depthwise(node: NodeProto, factor: Array, offset: Array, weights: dict[str,
 
 def _restate(node: NodeProto, **attrs: Attr) -> None:
     """Let a node that states an operator state these attributes with it."""
-    known = stated_operator(node)
-    if known is not None:
-        state_operator(node, known[0], known[1] | attrs)
+    stated = stated_operator(node)
+    if stated is not None:
+        state_operator(node, stated[0], stated[1] | attrs)
 
 
 def _add(weights: dict[str, onnx.TensorProto], name: str, value: Array) -> str:
@@ -200,11 +198,11 @@ def _scale_overrides(
     model: onnx.ModelProto, scales: Mapping[str, tuple[Numbers, Numbers]], types: Mapping[str, Any]
 ) -> dict[str, list[dict[str, Any]]]:
     """Scales as the quantiser asks for them, of the tensors that the model has."""
-    there = {name for node in model.graph.node for name in (*node.input, *node.output)}
+    names = {name for node in model.graph.node for name in (*node.input, *node.output)}
     return {
         name: [{"quant_type": types[zero.dtype.kind], "scale": np.array(scale), "zero_point": np.array(zero)}]
         for name, (scale, zero) in scales.items()
-        if name in there
+        if name in names
     }
 
 
@@ -267,12 +265,12 @@ def _write_apart(quantised: onnx.ModelProto) -> None:
     outputs = {value.name for value in graph.output}
     read = outputs & {name for node in graph.node for name in node.input}
     for node in [node for node in graph.node if node.output[0] in read]:
-        inside = onnx.NodeProto()
-        inside.CopyFrom(node)
-        inside.name, inside.output[0] = f"{node.name}.inside", f"{node.output[0]}.inside"
+        internal = onnx.NodeProto()
+        internal.CopyFrom(node)
+        internal.name, internal.output[0] = f"{node.name}.inside", f"{node.output[0]}.inside"
         for reader in graph.node:
-            reader.input[:] = [inside.output[0] if name == node.output[0] else name for name in reader.input]
-        graph.node.insert(list(graph.node).index(node), inside)
+            reader.input[:] = [internal.output[0] if name == node.output[0] else name for name in reader.input]
+        graph.node.insert(list(graph.node).index(node), internal)
 
 
 def _belonging(node: onnx.NodeProto) -> list[Any]:

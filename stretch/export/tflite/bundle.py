@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 
 from predictors.errors import InfeasibleError, MissingBackendError, StretchError
 from predictors.graph import Op, OpGraph
@@ -24,13 +23,11 @@ from scheduler.delegates.litert import INSTALL, LiteRtDelegate
 from scheduler.formats.tflite import MAX_FACTORS
 from scheduler.progress import Progress, silent
 from stretch.export.precision import DEFAULT_ACCEPTANCE, Acceptance, PrecisionExport, export_precision, worst_image_loss
-from stretch.export.quantize.replay import Loss, Run, as_tuple, least_snr_db, loss, replay, runner
+from stretch.export.quantize.replay import Array, Loss, Run, as_tuple, least_snr_db, loss, replay, runner
 from stretch.export.staging import check_target, copy_files, file_entry, stage_folder, write_manifest
 from stretch.export.tflite.source import read_source
 from stretch.operators.formats.tflite import SubgraphBuilder, SubgraphPiece, SubgraphSource, Value, Writer, growth, to_nhwc
 from stretch.operators.lowerings import lowerings
-
-Array = NDArray[Any]
 
 #: Minimum cosine of a signature with its ONNX file: in fp32, and in int8 or half precision.
 MIN_COSINE, MIN_COSINE_ROUNDED = 0.99999, 0.999
@@ -92,17 +89,17 @@ def compare(bundle: Bundle, images: Sequence[Array]) -> SignatureLosses:
     files = {sub.name: runner(str(bundle.file(sub.file))) for sub in manifest.subgraphs}
     whole = _whole_model_runner(bundle)
     names = (*compiled, OUTPUT)
-    lost: dict[str, dict[str, list[Loss]]] = {what: {name: [] for name in names} for what in ("onnx", "fp32", "onnx_fp32")}
+    lost: dict[str, dict[str, list[Loss]]] = {reference: {name: [] for name in names} for reference in ("onnx", "fp32", "onnx_fp32")}
     for image in images:
         through, rounded_there, exact = replay(manifest, runs, image), replay(manifest, files, image), whole(image)
-        for what, expected in (("onnx", rounded_there), ("fp32", exact)):
+        for reference, expected in (("onnx", rounded_there), ("fp32", exact)):
             for sub in manifest.subgraphs:
-                lost[what][sub.name].append(_lost(sub, expected, runs[sub.name]))
+                lost[reference][sub.name].append(_lost(sub, expected, runs[sub.name]))
             for join in manifest.joins:
                 joined = np.empty(expected[join.output].shape, np.float32)
                 compiled[join.name].run([np.ascontiguousarray(expected[name]) for name in join.inputs], [joined])
-                lost[what][join.name].append(loss([(expected[join.output], joined)]))
-            lost[what][OUTPUT].append(loss([(expected[manifest.output], through[manifest.output])]))
+                lost[reference][join.name].append(loss([(expected[join.output], joined)]))
+            lost[reference][OUTPUT].append(loss([(expected[manifest.output], through[manifest.output])]))
         for sub in manifest.subgraphs:
             lost["onnx_fp32"][sub.name].append(_lost(sub, exact, files[sub.name]))
         for join in manifest.joins:
@@ -110,7 +107,7 @@ def compare(bundle: Bundle, images: Sequence[Array]) -> SignatureLosses:
         lost["onnx_fp32"][OUTPUT].append(loss([(exact[manifest.output], rounded_there[manifest.output])]))
     rounded = {sub.name for sub in manifest.subgraphs if sub.precision != "fp32"}
     least = {name: MIN_COSINE_ROUNDED if name in rounded or (rounded and name == OUTPUT) else MIN_COSINE for name in names}
-    worst = {what: {name: worst_image_loss(values) for name, values in losses.items()} for what, losses in lost.items()}
+    worst = {reference: {name: worst_image_loss(values) for name, values in losses.items()} for reference, losses in lost.items()}
     return SignatureLosses(worst["onnx"], worst["fp32"], worst["onnx_fp32"], least, delegate.version())
 
 
@@ -234,8 +231,8 @@ def _add_identity(builder: SubgraphBuilder, value: Value, name: str, source: Sub
 def _lower_subgraph(builder: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
     lowering = lowerings.get(op.kind)
     if lowering.tflite is None:
-        known = ", ".join(name for name in lowerings if lowerings.get(name).tflite is not None)
-        raise StretchError(f"operator `{op.name}` ({op.kind}) has no TFLite lowering", f"supported kinds: {known}")
+        supported = ", ".join(name for name in lowerings if lowerings.get(name).tflite is not None)
+        raise StretchError(f"operator `{op.name}` ({op.kind}) has no TFLite lowering", f"supported kinds: {supported}")
     scale = source.scales.get(op.name)
     several = lowering.pairwise and len(ins) > 2  # intermediate sums have no scale
     builder.rounded = lowering.int8 and scale is not None and all(value.quant for value in ins) and not several

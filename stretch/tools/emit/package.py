@@ -264,7 +264,7 @@ def captured_sources(captured: Captured) -> Sources:
 
 def branched_sources(original: OpGraph, model: BranchedModel) -> Sources:
     """A branched network: a module a segment, a class a branch."""
-    many = next((what for what, ends in (("reads", original.inputs), ("gives", original.outputs)) if len(ends) > 1), None)
+    many = next((verb for verb, ends in (("reads", original.inputs), ("gives", original.outputs)) if len(ends) > 1), None)
     if many:
         raise StretchError(
             f"the network {many} several tensors, and branches are written as code for one",
@@ -330,8 +330,10 @@ def _tensors(module: nn.Module) -> dict[str, torch.Tensor]:
 
 def _segment_summary(part: SegmentDesign) -> str:
     """First sentence of a segment's module."""
-    how = "one branch" if len(part.branches) == 1 else f"{len(part.branches)} branches" + (", exact" if join_of(part.join).exact else "")
-    return f"Segment {_docstring_name(part.name)}: {how}."
+    branches = (
+        "one branch" if len(part.branches) == 1 else f"{len(part.branches)} branches" + (", exact" if join_of(part.join).exact else "")
+    )
+    return f"Segment {_docstring_name(part.name)}: {branches}."
 
 
 def _segment(part: SegmentDesign, names: list[str], written: list[ClassText], branches: list[ScaledBranch]) -> ClassText:
@@ -490,14 +492,14 @@ def emit(
             raise UsageError(f"{source} is a bundle, which has its own input and weights", "leave the options of a model out")
         bundle = load_bundle(source, check_hashes=True)
         networks = load_bundle_model(bundle)
-        sources, how, model = branched_sources(networks.original.graph, networks.model), " in branches", networks.model
+        sources, suffix, model = branched_sources(networks.original.graph, networks.model), " in branches", networks.model
         name, segments = bundle.manifest.model.name, len(networks.model.design.segments)
     else:
         network = read_network(source, shape, weights=weights, seed=seed, trust_code=trust_code).portable
-        sources, how, model = captured_sources(network.captured), "", network.captured.module
+        sources, suffix, model = captured_sources(network.captured), "", network.captured.module
         name, segments, warnings = network.graph.name, 1, list(network.loaded.warnings)
-    files, error = write_package(folder, sources, model, f"{sources.name}{how}, written by nn-stretch.")
-    branched = bool(how)
+    files, error = write_package(folder, sources, model, f"{sources.name}{suffix}, written by nn-stretch.")
+    branched = bool(suffix)
     return EmitAnswer(package=folder, network=name, branched=branched, files=files, segments=segments, max_error=error, warnings=warnings)
 
 
@@ -548,8 +550,8 @@ def _fill_and_compare(folder: Path, sources: Sources, model: nn.Module) -> float
         state = module.state_dict()
         # a tensor may be one that another name filled
         filled = {(state[name].data_ptr(), state[name].shape) for name in sources.tensors if name in state}
-        there = [name for name in missing if (state[name].data_ptr(), state[name].shape) in filled]
-        lacking = [name for name in missing if name not in there and not name.endswith("num_batches_tracked")]
+        shared = [name for name in missing if (state[name].data_ptr(), state[name].shape) in filled]
+        lacking = [name for name in missing if name not in shared and not name.endswith("num_batches_tracked")]
         if lacking or unexpected:
             raise StretchError(f"the package lacks `{(lacking or unexpected)[0]}`", "please report this")
         save_model(module, str(folder / WEIGHTS))
@@ -557,9 +559,9 @@ def _fill_and_compare(folder: Path, sources: Sources, model: nn.Module) -> float
         generator = torch.Generator().manual_seed(0)
         xs = [torch.randn(shape, generator=generator) for shape in sources.inputs]
         with torch.no_grad():
-            results, wanted = loaded(*(x.clone() for x in xs)), model(*(x.clone() for x in xs))
+            results, expected = loaded(*(x.clone() for x in xs)), model(*(x.clone() for x in xs))
     largest = 0.0
-    for a, b in zip(tensors(results), tensors(wanted), strict=True):
+    for a, b in zip(tensors(results), tensors(expected), strict=True):
         if not is_close(a, b):
             raise StretchError("the package computes something else than the network", "please report this")
         largest = max(largest, float((a.double() - b.double()).abs().max() / b.double().abs().max().clamp_min(1e-30)))

@@ -209,13 +209,7 @@ def call(program: str, words: Sequence[str], activity: str, limit: float, *, che
     """Run `adb` (`limit`: seconds after which it is ended)."""
     try:
         ended = subprocess.run(
-            [program, *words],
-            timeout=limit,
-            check=False,
-            capture_output=True,
-            stdin=subprocess.DEVNULL,
-            encoding="utf-8",
-            errors="replace",
+            [program, *words], timeout=limit, capture_output=True, stdin=subprocess.DEVNULL, encoding="utf-8", errors="replace", check=False
         )
     except subprocess.TimeoutExpired as error:
         raise StretchError(

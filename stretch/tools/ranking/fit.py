@@ -51,19 +51,19 @@ def check_rank(folder: Path, count: int) -> None:
 def rank(folder: Path, count: int, progress: Progress = silent, *, trust_code: bool = False) -> FittedRanking:
     """Evaluate subnets of a trained supernet and fit an accuracy predictor."""
     check_rank(folder, count)
-    ready, weights = open_run(folder, trust_code=trust_code)
-    recipe, net = ready.recipe, ready.recipe.supernet
+    job, weights = open_run(folder, trust_code=trust_code)
+    recipe, net = job.recipe, job.recipe.supernet
     assert net is not None
     device = torch.device("cuda" if torch.cuda.is_available() and recipe.data.device != "cpu" else "cpu")
-    train_set, test_set = ready.images()
+    train_set, test_set = job.images()
     normalise = Normalise(*train_set.moments(), device)
     train_config = msgspec.structs.replace(recipe.train, channels_last=False)
-    supernet = Supernet(ready.captured, ready.designs, device, channels_last=False)
+    supernet = Supernet(job.captured, job.designs, device, channels_last=False)
     supernet.load_state_dict(weights)
     batches = sample(train_set, net.images, recipe.train.seed, device)
-    graph = ready.captured.graph
-    designs = list(ready.designs)[:count]
-    new_designs = [d for d in designs_between(graph, ready.designs, count, net.macs, seed=recipe.train.seed) if d not in designs]
+    graph = job.captured.graph
+    designs = list(job.designs)[:count]
+    new_designs = [d for d in designs_between(graph, job.designs, count, net.macs, seed=recipe.train.seed) if d not in designs]
     designs += new_designs[: count - len(designs)]
     measured = []
     for number, design in enumerate(designs):
@@ -103,13 +103,7 @@ def fit(graph: OpGraph, designs: Sequence[BranchDesign], accuracies: Sequence[fl
     by_segment = {name: tuple(float(w) for w in part) for name, part in zip(names, weights.reshape(len(names), -1), strict=True)}
     rmse = float(np.sqrt(np.mean((y - np.array(held_out)) ** 2)))
     predictor = AccuracyPredictor(
-        model=graph.name,
-        base=float(base),
-        weights=by_segment,
-        designs=len(y),
-        rank_correlation=correlation,
-        p_value=p_value,
-        rmse=rmse,
+        model=graph.name, base=float(base), weights=by_segment, designs=len(y), rank_correlation=correlation, p_value=p_value, rmse=rmse
     )
     return predictor, held_out
 

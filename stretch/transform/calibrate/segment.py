@@ -486,7 +486,7 @@ def fit_join(
         return
     modules = (segment.get_submodule(f"{safe_name(b.processor)}.{JOIN_CONV}") for b in part.branches)
     convolutions = [module for module in modules if isinstance(module, nn.Conv2d)]
-    groups = [list(range(len(convolutions)))] if join.adds else [[i] for i in range(len(convolutions))]
+    groups = [list(range(len(part.branches)))] if join.adds else [[i] for i in range(len(part.branches))]
     if trunk is not None:
         alone = convolutions[trunk]
         for conv in convolutions:
