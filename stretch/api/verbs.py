@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 import typer
@@ -11,7 +11,6 @@ from predictors.devices import DeviceProfile, load_device, load_devices
 from predictors.errors import UsageError
 from predictors.shapes import InputShapes
 from predictors.system import keep_freed_memory
-from scheduler.adapt.policy import PREFER, Prefer
 from scheduler.progress import Progress, silent
 from stretch.parameters import (
     NO_PLACES,
@@ -31,6 +30,7 @@ from stretch.planning.config import PlanConfig
 if TYPE_CHECKING:
     from torch import nn
 
+    from scheduler.adapt.policy import Prefer
     from scheduler.simulate.answer import SimulateAnswer
     from scheduler.simulate.clock import SimulationResult
     from stretch.evaluation.measure import EvaluateAnswer
@@ -166,8 +166,9 @@ SimulatedDevice = Annotated[
 ]
 
 
-def read_prefer(text: str) -> Prefer:
-    """The preference of a policy."""
+def _prefer(text: str) -> "Prefer":
+    from scheduler.adapt.policy import PREFER
+
     for known in PREFER:
         if text == known:
             return known
@@ -185,12 +186,12 @@ class SimulateOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = ()
     prefer: Annotated[
-        Prefer,
+        Literal["latency", "energy", "deadline"],
         typer.Option(
             help="Policy for choosing among plans: latency (the fastest), energy (the lowest energy), or deadline (the lowest energy "
             "of those that meet the deadline)."
         ),
-        Parsed(str, read_prefer),
+        Parsed(str, _prefer),
     ] = "latency"
     beside: Annotated[
         Sequence[str],
