@@ -212,8 +212,7 @@ class SimulateOptions(msgspec.Struct, frozen=True, kw_only=True):
         typer.Option(help="Speed factor of a processor and its interval in ms, such as gpu=0.5@100:500; repeat or separate by commas."),
     ] = ()
     heat: Annotated[
-        str | None,
-        typer.Option(help="Simulate heating and throttling: `profile` for the model in the device's profile, or a TOML file."),
+        str | None, typer.Option(help="Simulate heating and throttling: `profile` for the model in the device's profile, or a TOML file.")
     ] = None
     jitter: Annotated[float, typer.Option(help="Jitter of computing times: the standard deviation of their logarithm.")] = 0.0
     seed: Annotated[int, typer.Option(help="Random seed of jitter and arrivals.", min=0)] = 0
@@ -224,12 +223,10 @@ class SimulateOptions(msgspec.Struct, frozen=True, kw_only=True):
     in_flight: Annotated[int, typer.Option(help="Inferences at once.", min=1, max=64)] = 1
     deadline: Annotated[float | None, typer.Option(help="Milliseconds from request to output; reports how many inferences miss it.")] = None
     shared: Annotated[
-        bool,
-        typer.Option("--shared", help="Schedule the bundles' steps by deadlines and fair shares, as a Scheduler in Python does."),
+        bool, typer.Option("--shared", help="Schedule the bundles' steps by deadlines and fair shares, as a Scheduler in Python does.")
     ] = False
     admit: Annotated[
-        bool,
-        typer.Option("--admit", help="Report whether all requests can be answered in time at their rates, with this scheduling."),
+        bool, typer.Option("--admit", help="Report whether all requests can be answered in time at their rates, with this scheduling.")
     ] = False
     trace: Annotated[Path | None, typer.Option(help="Write a timeline of the first inferences for ui.perfetto.dev to this file.")] = None
 
