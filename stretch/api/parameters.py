@@ -1,8 +1,4 @@
-"""Parameters of the verbs: the annotation of a Python function's parameter says what the command line calls it, and how it reads it.
-
-A parameter of the functions in `stretch.api` with ``Annotated[..., typer.Option(help=...)]`` is an option of the verb (`stretch.cli.options.calls`)
-and a row of the reference of Python.
-"""
+"""Options that verbs share: the annotation says what the command line calls an option, how it reads it, and what the reference says."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

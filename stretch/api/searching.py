@@ -49,8 +49,7 @@ class SearchOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     top: Annotated[
-        int | None,
-        typer.Option(help="Maximum number of designs. Default: 10, or for a pair 3 per set of processors.", min=1, max=100),
+        int | None, typer.Option(help="Maximum number of designs. Default: 10, or for a pair 3 per set of processors.", min=1, max=100)
     ] = None
     images: Annotated[
         str | Path | None, typer.Option(help="Folder of unlabelled images (pictures or .npy) for measuring the loss of single segments.")

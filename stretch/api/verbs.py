@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 import typer
@@ -11,7 +11,6 @@ from predictors.devices import DeviceProfile, load_device, load_devices
 from predictors.errors import UsageError
 from predictors.shapes import InputShapes
 from predictors.system import keep_freed_memory
-from scheduler.adapt.policy import PREFER, Prefer
 from scheduler.progress import Progress, silent
 from stretch.api.parameters import (
     NO_PLACES,
@@ -31,6 +30,7 @@ from stretch.planning.config import PlanConfig
 if TYPE_CHECKING:
     from torch import nn
 
+    from scheduler.adapt.policy import Prefer
     from scheduler.simulate.answer import SimulateAnswer
     from scheduler.simulate.clock import SimulationResult
     from stretch.evaluation.measure import EvaluateAnswer
@@ -166,8 +166,9 @@ SimulatedDevice = Annotated[
 ]
 
 
-def read_prefer(text: str) -> Prefer:
-    """The preference of a policy."""
+def _prefer(text: str) -> "Prefer":
+    from scheduler.adapt.policy import PREFER
+
     for known in PREFER:
         if text == known:
             return known
@@ -185,12 +186,12 @@ class SimulateOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = ()
     prefer: Annotated[
-        Prefer,
+        Literal["latency", "energy", "deadline"],
         typer.Option(
             help="Policy for choosing among plans: latency (the fastest), energy (the lowest energy), or deadline (the lowest energy "
             "of those that meet the deadline)."
         ),
-        Parsed(str, read_prefer),
+        Parsed(str, _prefer),
     ] = "latency"
     beside: Annotated[
         Sequence[str],
@@ -211,8 +212,7 @@ class SimulateOptions(msgspec.Struct, frozen=True, kw_only=True):
         typer.Option(help="Speed factor of a processor and its interval in ms, such as gpu=0.5@100:500; repeat or separate by commas."),
     ] = ()
     heat: Annotated[
-        str | None,
-        typer.Option(help="Simulate heating and throttling: `profile` for the model in the device's profile, or a TOML file."),
+        str | None, typer.Option(help="Simulate heating and throttling: `profile` for the model in the device's profile, or a TOML file.")
     ] = None
     jitter: Annotated[float, typer.Option(help="Jitter of computing times: the standard deviation of their logarithm.")] = 0.0
     seed: Annotated[int, typer.Option(help="Random seed of jitter and arrivals.", min=0)] = 0
@@ -223,12 +223,10 @@ class SimulateOptions(msgspec.Struct, frozen=True, kw_only=True):
     in_flight: Annotated[int, typer.Option(help="Inferences at once.", min=1, max=64)] = 1
     deadline: Annotated[float | None, typer.Option(help="Milliseconds from request to output; reports how many inferences miss it.")] = None
     shared: Annotated[
-        bool,
-        typer.Option("--shared", help="Schedule the bundles' steps by deadlines and fair shares, as a Scheduler in Python does."),
+        bool, typer.Option("--shared", help="Schedule the bundles' steps by deadlines and fair shares, as a Scheduler in Python does.")
     ] = False
     admit: Annotated[
-        bool,
-        typer.Option("--admit", help="Report whether all requests can be answered in time at their rates, with this scheduling."),
+        bool, typer.Option("--admit", help="Report whether all requests can be answered in time at their rates, with this scheduling.")
     ] = False
     trace: Annotated[Path | None, typer.Option(help="Write a timeline of the first inferences for ui.perfetto.dev to this file.")] = None
 

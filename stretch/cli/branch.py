@@ -42,14 +42,7 @@ class BranchFiles(msgspec.Struct, frozen=True, kw_only=True):
     export: Annotated[bool, AdvancedOption("Whether the bundle is written.")] = True
 
 
-def branch(
-    out: Output,
-    model: Model,
-    device: Device,
-    config: Plan,
-    options: BranchOptions,
-    files: BranchFiles,
-) -> None:
+def branch(out: Output, model: Model, device: Device, config: Plan, options: BranchOptions, files: BranchFiles) -> None:
     """Split a model into branches for a device's processors, and write a bundle."""
     from predictors.errors import InfeasibleError
 

@@ -3,11 +3,12 @@
 import contextvars
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from typer.core import TyperCommand
 
-from stretch.planning.options import Option
+if TYPE_CHECKING:
+    from stretch.planning.options import Option
 
 #: Verbs by what a reader wants, in the order of `stretch --help`; others follow under `More`.
 HEADINGS = {
@@ -80,7 +81,7 @@ class Verb(TyperCommand):
     """A command whose help has examples and a list of options under each heading, without loading rich."""
 
     #: Options that `--set` takes, by name.
-    settings: Mapping[str, Option] = {}
+    settings: "Mapping[str, Option]"
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the examples, the arguments and the options."""

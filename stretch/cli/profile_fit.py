@@ -81,7 +81,7 @@ def profile_fit(
         str,
         typer.Argument(
             help="A NETWORKS.csv with times of a few whole networks, a folder of measurements, or names of those that ship. "
-            "`relatives` is for processors without measurements.",
+            "`relatives` is for processors without measurements."
         ),
     ],
     device: Annotated[

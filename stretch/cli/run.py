@@ -81,13 +81,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     table: Annotated[Path | None, typer.Option("--csv", help="Write the same spans as a table to this file.")] = None
 
 
-def run(
-    out: Output,
-    bundle: BundleFolder,
-    options: RunOptions,
-    html: Html = None,
-    tool: Annotated[Any, tools_of("run")] = None,
-) -> None:
+def run(out: Output, bundle: BundleFolder, options: RunOptions, html: Html = None, tool: Annotated[Any, tools_of("run")] = None) -> None:
     """Run a bundle, check its results, and compare its time with every baseline."""
     from scheduler.answer import run_answer
     from scheduler.bundle.load import load_bundle

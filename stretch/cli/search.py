@@ -38,13 +38,7 @@ class PairOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def search(
-    out: Output,
-    model: Model,
-    device: Device,
-    config: FrontPlan,
-    options: SearchOptions,
-    pair: PairOptions,
-    html: Html = None,
+    out: Output, model: Model, device: Device, config: FrontPlan, options: SearchOptions, pair: PairOptions, html: Html = None
 ) -> None:
     """Search for designs without building them: a Pareto front, or the best design and alternatives."""
     plot = pair.plot
