@@ -1,4 +1,4 @@
-"""What the command line does, in Python: a function for each of its verbs, of the same name."""
+"""Functions of the command line in Python: one for each of its verbs, of the same name."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Networks of the Python interface as they are given and as they are now, read without changing what the caller has."""
+"""Networks of the Python interface as they are given and as they are now, read without changing the caller's objects."""
 
 import contextlib
 import copy

@@ -57,7 +57,7 @@ def export(
         options: Options of the form, with the names of the flags of `stretch export`, such as ``min_cosine=0.98``.
 
     Returns:
-        What was written: an answer of the form's own, whose fields are the keys of `--json`.
+        The written files: an answer of the form's own, whose fields are the keys of `--json`.
 
     Raises:
         StretchError: Or one of its kinds: no bundle, int8 without images, a comparison that fails, no folder to write to.

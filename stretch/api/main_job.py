@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from stretch.transform.calibrate.split import Images
     from stretch.transform.refine import Refined
 
-# What the main job gives: a plan, a network to train, and a bundle when it is saved.
+# Results of the main job: a plan, a network to train, and a bundle when it is saved.
 
 #: Said of a network that was neither calibrated nor trained since it was changed.
 UNKNOWN_ACCURACY = "accuracy unknown: the branches are neither trained nor calibrated; use `stretch train`, or give `images`"
@@ -67,24 +67,24 @@ FLOAT = "the bundle's files are fp32"
 
 @dataclass
 class Branched:
-    """What `branch` made: a plan, and a network to train and to save.
+    """Result of `branch`: a plan, and a network to train and to save.
 
     Args:
         plan: The design with its prediction and controls.
         weights_source: Of the weights that the network began with: ``default``, ``random``, ``file`` or ``given``.
         weights_detail: Which weights.
-        warnings: What a person should know.
+        warnings: Warnings for the user.
         seconds: Wall time of each phase.
         model: The branched network, a `torch.nn.Module`; None after a dry run.
         sequential: The sequential control of the same MACs, if there is one.
         calibration: How far each branched segment is from the original's, after calibration.
-        refinement: What came of refining the network; None where that was not asked for.
+        refinement: Result of refining the network; None where that was not asked for.
         agreement: How far the network agrees with the original on images that were held back; None where that was not measured.
         bundle: The folder written last, if any.
         manifest: Its `bundle.json`.
         withheld: Whether nothing was built because `only_if_faster` was asked for and branches are not recommended.
-        preprocessing: What a picture goes through before the model reads it; None: ImageNet's.
-        images: What it was calibrated on, and others; None without images.
+        preprocessing: Preparation of a picture before the model reads it; None: ImageNet's.
+        images: Images for calibration, and others; None without images.
         run_images: Of the others, so many are run through the bundle's files when they are written; 0 for none.
         mapping: Where processors run here for that.
         original: The original network, a copy of it if a module was given; None after a dry run.
@@ -118,7 +118,7 @@ class Branched:
     ranges: "Ranges" = field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:
-        """What was planned and made, in a few lines."""
+        """Describe the plan and the network, in a few lines."""
         lines = [repr(self.plan), f"weights: {self.weights_source}" + (f" ({self.weights_detail})" if self.weights_detail else "")]
         if (agreement := self.agreement) is not None:
             share = "" if agreement.value is None else f"the original's class in {agreement.value:.1%}, "
@@ -162,7 +162,7 @@ class Branched:
         model, sequential = materialize(self.model, self.original.graph), self._control() if controls else None
         trained = fingerprint(model.state_dict()) != self.built
         if trained:
-            # what was measured is no longer true of it
+            # the measurement is no longer true of it
             self.agreement = None
         agreeing = FileComparison(self.agreement, self.original, self.images, self.run_images, self.mapping, tell)
         own = None if self.own is None else (self.own[0], replace(self.own[1], exact=self.plan.exact and not trained))
@@ -294,7 +294,7 @@ def require_agreement(result: "Branched", least: float, again: Make | None) -> "
 
     Each time the segment that loses most alone is kept as it is in the original: on one processor,
     or divided exactly where joins and strategy of the request allow it. What is left of the network
-    is planned, calibrated and compared anew.
+    is planned, calibrated and compared again.
 
     Args:
         again: Plans and builds for another request; None if the design must stay.
@@ -362,7 +362,7 @@ def _agreement_error(result: "Branched", least: float, *, repaired: bool) -> Inf
 
 
 class BranchOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of `branch` and `stretch branch`, beside those of the planner.
+    """Options of `branch` and `stretch branch`, in addition to those of the planner.
 
     Args:
         input_shape: Channels, height, width, with or without the batch before them; of several inputs, or of one that is no image, a shape
@@ -370,7 +370,7 @@ class BranchOptions(msgspec.Struct, frozen=True, kw_only=True):
         images: Folder of unlabelled images: on some of them it is measured which blocks matter, every layer and join is fitted to
             what the original computes, and on others, held back, the network is compared with the original. None: nothing of that.
         only_if_faster: Whether the call ends after planning if branches are not recommended: nothing is built, and the result says so in `withheld`.
-        preprocessing: What pictures go through, or a table of what differs from what the model states, such as ``{"crop": 0.9}``.
+        preprocessing: Preparation of pictures, or a table of differences from the model's statement, such as ``{"crop": 0.9}``.
     """
 
     input_shape: InputShape = None
@@ -434,7 +434,7 @@ def run_branch(
     progress: Progress | None = None,
 ) -> Branched:
     """Do the job of `branch`, with its options as records."""
-    # what is wrong with a request is said before torch is loaded
+    # a wrong request is reported before torch is loaded
     profile = device if isinstance(device, DeviceProfile) else load_device(device)
     if options.design is None or len(profile.default_processors) < 2:
         config.resolve(profile)
@@ -538,7 +538,7 @@ def _compare_with_file(network: "CapturedNetwork", phases: "Phases") -> "tuple[P
 
 
 def _read_images(network: "CapturedNetwork", options: BranchOptions, phases: "Phases") -> "tuple[Preprocessing, Images | None]":
-    """What pictures go through, and those that a network is fitted to and compared on; None without images."""
+    """Preparation of pictures, and images that a network is fitted to and compared on; None without images."""
     from scheduler.bundle.preprocessing import requested_preprocessing
     from stretch.stages.build import divide_images
 
@@ -553,7 +553,7 @@ def _read_images(network: "CapturedNetwork", options: BranchOptions, phases: "Ph
 def _measure_sensitivity(
     network: "CapturedNetwork", profile: DeviceProfile, config: PlanConfig, fitted: "Images | None", minutes: float, phases: "Phases"
 ) -> "AccuracySource | None":
-    """What each segment loses on images, where a plan has to agree with the original and nothing else predicts how often it does."""
+    """Loss of each segment on images, where a plan has to agree with the original and nothing else predicts how often it does."""
     from stretch.evaluation.sensitivity.source import plannable, sensitivity_of
 
     if config.min_agreement is None or fitted is None or not fitted.held_back or config.accuracy or not plannable(config):
@@ -564,7 +564,7 @@ def _measure_sensitivity(
 
 @dataclass(frozen=True)
 class _Job:
-    """What all attempts at a request share: the network, its images, and what is asked for beside the plan."""
+    """Things that all attempts at a request share: the network, its images, and the options in addition to the plan."""
 
     network: "CapturedNetwork"
     profile: DeviceProfile
@@ -688,7 +688,7 @@ def read_model(model: "str | nn.Module", input_shape: InputShapes | None, phases
 
 @dataclass(frozen=True)
 class Phases:
-    """The phases of a job, whose beginnings are told, and their wall times."""
+    """The phases of a job, whose beginnings are reported, and their wall times."""
 
     progress: Progress = silent
     seconds: dict[str, float] = field(default_factory=dict)

@@ -28,7 +28,7 @@ class AdvancedOption(str):
 class Parsed(NamedTuple):
     """Command-line form of a parameter whose type the parser does not know."""
 
-    kind: Any  # What its parser gives.
+    kind: Any  # Type of its parser's result.
     read: Callable[[Any], Any]  # The value of that.
 
 

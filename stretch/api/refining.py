@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from stretch.stages.build import RefinementOutcome
     from stretch.transform.refine import Refined
 
-#: Ends the name of the folder beside a bundle that its refinement goes on from.
+#: End of the name of the folder, next to a bundle, that its refinement goes on from.
 CHECKPOINT = ".refine"
 
 
@@ -29,11 +29,11 @@ class AgreementChange(msgspec.Struct, frozen=True, kw_only=True):
     """Agreement with the original before refining and after, on the same images held back, in fp32."""
 
     before: float | None  # Share of images with the same best class, before; None where outputs are no classes.
-    after: float | None  # The same of what the bundle now has.
+    after: float | None  # The same of the present bundle.
     low: float | None  # Lower end of the 95 % interval of `after` (Wilson's).
     high: float | None  # Upper end.
     error_before: float  # Root of the squared error of the outputs over the root of the original's square, before.
-    error_after: float  # The same of what the bundle now has.
+    error_after: float  # The same of the present bundle.
     images: int  # Images it was measured on.
     source: Literal["measured"] = "measured"  # Always ``measured``.
 
@@ -47,8 +47,8 @@ class RefineAnswer(msgspec.Struct, frozen=True, kw_only=True):
     refinement: "Refined"  # Error of the outputs before and after, on images that no step looked at, and what it took.
     agreement: AgreementChange | None  # Before and after; None where there were too few images to hold any back.
     measured: Agreement | None  # Agreement as the bundle states it, by segment and of its files; None likewise.
-    checks: dict[str, Any]  # What was compared as the bundle was written.
-    warnings: list[str]  # What a person should know.
+    checks: dict[str, Any]  # Comparisons from the writing of the bundle.
+    warnings: list[str]  # Warnings for the user.
 
 
 class RefineOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,7 +95,7 @@ def refine_bundle(
 ) -> RefineAnswer:
     """Refine the network of a bundle towards its original, on unlabelled images, and write it as a bundle.
 
-    The bundle's files have all that is needed: the design, its weights and the original. What is interrupted goes on when it is
+    The bundle's files have all that is needed: the design, its weights and the original. An interrupted refinement goes on when it is
     asked for again in the same words.
 
     Args:
@@ -183,7 +183,7 @@ def checkpoint_folder(target: Path, requested: str | Path | None = None) -> Path
     """Folder that an interrupted refinement goes on from.
 
     Args:
-        requested: The folder that was asked for; beside the new bundle if None.
+        requested: The folder that was asked for; next to the new bundle if None.
     """
     absolute = target.resolve()
     return absolute.with_name(absolute.name + CHECKPOINT) if requested is None else Path(requested)
@@ -201,7 +201,7 @@ def _check_checkpoint(folder: Path, *bundles: Path) -> None:
 
 
 def _weights(began: "WeightsInfo", synthetic: int) -> "WeightsInfo":
-    """What a bundle says of weights that were refined."""
+    """A bundle's statement of weights that were refined."""
     from scheduler.bundle.manifest import WeightsInfo
 
     detail = began.detail

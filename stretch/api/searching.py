@@ -31,7 +31,7 @@ TOP, PAIR_TOP = 10, 3
 
 
 class SearchOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of a search for designs, beside those of the planner."""
+    """Options of a search for designs, in addition to those of the planner."""
 
     pareto: Annotated[
         Sequence[str],
@@ -133,7 +133,7 @@ def search(
 def _accuracy_source(
     network: "CapturedNetwork", profile: DeviceProfile, request: PlanConfig, options: SearchOptions, progress: Progress
 ) -> "tuple[AccuracySource | None, list[str]]":
-    """What predicts the accuracy of designs, None where nothing does, and warnings about it."""
+    """Source of the accuracy of designs, None where there is none, and warnings about it."""
     if request.accuracy:
         from stretch.planning.cost.accuracy import load_accuracy
 

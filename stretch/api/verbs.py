@@ -1,4 +1,4 @@
-"""What the verbs of the command line do, in Python: each is a function of the same name, which the verb calls."""
+"""Functions of the command line's verbs, in Python: each has the name of the verb that calls it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -323,10 +323,10 @@ def train(
         recipe: A TOML file, or the name of an installed recipe.
         out: Folder of the run; ``runs/RECIPE`` if None.
         options: Options of the training, such as ``TrainOptions(resume=True)``.
-        listener: Is told what goes on.
+        listener: Gets reports of the progress.
 
     Returns:
-        What the run came to; None in processes of a run of many beside the first.
+        Result of the run; None in processes of a run of many other than the first.
 
     Raises:
         StretchError: Or one of its kinds: an unknown recipe or key, images that are not there, a run that is there already.
@@ -498,7 +498,7 @@ def advise(
     No weights are read, for no time depends on them; a module stays as it is.
 
     Args:
-        progress: Called with a few words for what comes next, and with each device that is answered for.
+        progress: Called with a few words for the next step, and with each device that is answered for.
 
     Returns:
         An answer for each device, the one with the fastest option first; `stretch advise --json` prints it.

@@ -27,7 +27,7 @@ A verb `foo` is a file `stretch/cli/foo.py` with a function `foo` (both with a `
         out.emit({"median_ms": 1.5}, lambda console: console.print("1.5 ms"))
 
 The first parameter is the verb's `Output`, with `--json`, `--quiet` and `--debug`. Another
-one whose type is a record stands for its fields (`stretch.cli.options.verb_command`). A verb raises
+one whose type is a record gives an option for each of its fields (`stretch.cli.options.verb_command`). A verb raises
 the errors of `predictors.errors`; `Verbs.main` turns them into a sentence, a hint and an exit code. A verb that writes large files sets
 ``GRACE_S = WRITER_GRACE_S`` in its file: after Ctrl-C it gets more time to
 remove unfinished files.

@@ -33,7 +33,7 @@ GRACE_S = WRITER_GRACE_S
 
 
 class BranchFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """What is written."""
+    """Files to write."""
 
     folder: Annotated[Path | None, typer.Option("--out", "-o", help="Folder of the bundle. Default: runs/MODEL_DEVICE.")] = None
     # has no effect: scripts may still give it

@@ -8,7 +8,7 @@ from stretch.plugins import load_tools
 
 
 class Extension(Protocol):
-    """What a tool does in place of a verb, if its flags ask for it.
+    """A tool's action in place of a verb's, if its flags ask for it.
 
     Its class is a record of its flags. A method of the verb's name does the verb's work.
     """

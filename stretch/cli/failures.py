@@ -61,7 +61,7 @@ def guard(
 
 
 def _exit_message(*, as_json: bool) -> int:
-    """What is said where the main thread hangs: that a delegate took too long, or that it was interrupted."""
+    """Return the message where the main thread hangs: a delegate took too long, or it was interrupted."""
     from scheduler.runtime.threads import last_hang
 
     failure = last_hang()
@@ -70,7 +70,7 @@ def _exit_message(*, as_json: bool) -> int:
 
 
 def _speaks() -> bool:
-    """Whether this process says what went wrong: of a run of many, whose processes mostly fail alike, the first that fails."""
+    """Whether this process reports the failure: of a run of many, whose processes usually fail alike, the first that fails."""
     claim = os.environ.get(SPEAKER_VARIABLE)
     if claim is None:
         if _later_process():
@@ -116,7 +116,7 @@ def explain(error: Exception, usage_hint: Callable[[typer.TyperException], str])
 def print_failure(failure: StretchError, *, as_json: bool) -> None:
     """Print a failure: lines on stderr, or one object on stdout."""
     message, hint = printable(readable(failure.message)), printable(readable(failure.hint or ""))
-    # whoever read us is gone: nobody is left to tell
+    # our reader is gone: nobody is left to inform
     with contextlib.suppress(BrokenPipeError):
         if as_json:
             rules = [rule._asdict() for rule in failure.rules] if isinstance(failure, InfeasibleError) else []
@@ -127,7 +127,7 @@ def print_failure(failure: StretchError, *, as_json: bool) -> None:
 
 
 def _usage_message(error: typer.TyperException) -> str:
-    """What the parser says of a wrong command line, as a sentence of ours."""
+    """Return the parser's message on a wrong command line, as a sentence of ours."""
     text = error.format_message() if hasattr(error, "format_message") else str(error)
     text = (text.splitlines() or ["the command line is not complete"])[0].rstrip(".").replace("Value error, ", "")
     return text[0].lower() + text[1:]

@@ -1,4 +1,4 @@
-"""What `--help` shows of the verbs: headings, two examples each, common options first, options of remote devices on request."""
+"""Help of the verbs: headings, two examples each, common options first, options of remote devices on request."""
 
 import contextvars
 import re
@@ -10,7 +10,7 @@ from typer.core import TyperCommand
 if TYPE_CHECKING:
     from stretch.planning.options import Option
 
-#: Verbs by what a reader wants, in the order of `stretch --help`; others follow under `More`.
+#: Verbs by a reader's goal, in the order of `stretch --help`; others follow under `More`.
 HEADINGS = {
     "Decide": ("advise", "predict", "search"),
     "Build": ("branch", "train", "export"),

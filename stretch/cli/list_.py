@@ -1,4 +1,4 @@
-"""`stretch list`: what this installation has: device profiles, models, delegates, and its environment."""
+"""`stretch list`: contents of this installation: device profiles, models, delegates, and its environment."""
 
 import platform
 from collections.abc import Sequence

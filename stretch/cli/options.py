@@ -34,7 +34,7 @@ class OptionsOf(NamedTuple):
 
 
 class _Argument(NamedTuple):
-    """What one parameter of a verb's function takes."""
+    """Options of one parameter of a verb's function."""
 
     options: list[inspect.Parameter]
     make: Callable[[dict[str, Any]], dict[str, Any]]  # Arguments of the function, from the values of options that have one.

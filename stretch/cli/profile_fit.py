@@ -56,7 +56,7 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
     file: str  # The written file.
     measured_on: str | None  # Measured device; None for `RELATIVES` and for a table of networks.
     held_out: dict[str, FitRow]  # Each fit by processor, core set and precision.
-    warnings: list[str]  # What a person should know.
+    warnings: list[str]  # Warnings for the user.
 
 
 class NetworkTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -242,7 +242,7 @@ def _from_relatives(out: Output, profile: "DeviceProfile", target: Path) -> dict
 
 
 def _fit_name(fit: Any) -> str:
-    """What a fit or a prior is of."""
+    """Subject of a fit or a prior."""
     return f"{fit.processor}[{fit.core_set}] {fit.precision}"
 
 

@@ -132,7 +132,7 @@ def run(out: Output, bundle: BundleFolder, options: RunOptions, html: Html = Non
 def _measure(
     out: Output, session: "Session", x: "np.ndarray[Any, Any]", effort: "Effort", in_flight: int | None
 ) -> "tuple[Benchmark, ReferenceComparison | None, Throughput | None]":
-    """Check the results, time the contestants and, if requested, measure the throughput."""
+    """Check the results, time all networks and, if requested, measure the throughput."""
     from scheduler.checks.verify import check_output, compare_with_reference
     from scheduler.measure.benchmark import benchmark, throughput
 

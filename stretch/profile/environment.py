@@ -1,4 +1,4 @@
-"""What is installed here and which machine this is: for bug reports and for records of measurements."""
+"""Installed packages and facts of this machine: for bug reports and for records of measurements."""
 
 import ctypes.util
 import platform

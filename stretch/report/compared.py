@@ -1,4 +1,4 @@
-"""What `stretch compare` compares, as plain data: bundles, plans, and results that a verb printed with `--json`; such files are not trusted."""
+"""Subjects of `stretch compare`, as plain data: bundles, plans, and results that a verb printed with `--json`; such files are not trusted."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -29,9 +29,9 @@ _HINT = "give a file with what `stretch branch`, `search` or `run` prints with -
 
 
 class ComparedRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing beside others; what its source does not say is None."""
+    """One compared thing; facts that its source does not state are None."""
 
-    name: _Name  # By which people tell it from the others.
+    name: _Name  # Name that distinguishes it from the others.
     kind: Kind  # Where it came from.
     source: str = "predicted"  # Of `ms`: ``predicted`` or ``measured``.
     model: _Name  # The network.
@@ -51,7 +51,7 @@ class ComparedRow(msgspec.Struct, frozen=True, kw_only=True):
     exact: bool | None = None  # Whether it computes what the original computes.
     agreement: _Share | None = None  # Share of images in the original's class; measured, or of a search predicted.
     probability: _Share | None = None  # That it is faster than all that it was compared with.
-    recommended: str | None = None  # What to run.
+    recommended: str | None = None  # Recommendation.
     reason: str | None = None  # Why there is no design; None where there is one.
 
 
@@ -59,7 +59,7 @@ class CompareAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Rows in the order in which they were asked for."""
 
     rows: list[ComparedRow]  # The rows.
-    warnings: list[str]  # What must be known before they are compared.
+    warnings: list[str]  # Warnings to read before the comparison.
 
 
 def bundle_row(name: str, bundle: Bundle) -> ComparedRow:
@@ -151,7 +151,7 @@ def _plan(name: str, data: Mapping[str, Any]) -> dict[str, Any]:
     return {**_is_same(data), **_planned_figures(data["predicted"]), **names}
 
 
-#: What answers call as rows do.
+#: Names in answers of the fields of rows.
 _SHARED_COLUMNS = (
     "model", "device", "best_single_ms", "speedup", "sequential_same_macs_ms", "speedup_over_sequential", "macs", "macs_ratio", "params",
     "n_meet", "exact", "recommended",

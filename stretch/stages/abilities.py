@@ -1,4 +1,4 @@
-"""What of a network can be scaled, what is divided exactly, and why not where neither is possible."""
+"""Parts of a network that can be scaled, parts that are divided exactly, and reasons where neither is possible."""
 
 from typing import Literal
 
@@ -9,21 +9,21 @@ from predictors.operators import kind_of
 from stretch.planning.design.division import divisions
 from stretch.planning.network.segments import Segment, backbone_of, cut_points, divide, split_segments
 
-#: What a branch may have less of: blocks, channels of the backbone, heads of attention, hidden channels of a block.
+#: Things that a branch may have less of: blocks, channels of the backbone, heads of attention, hidden channels of a block.
 Scaled = Literal["depth", "width", "heads", "hidden"]
 
 
 class StageAbilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What can be done to a stage."""
+    """Possible changes of a stage."""
 
-    name: str  # ``stem``, ``s1``, …, ``head``; of what lies beside the backbone ``side1``, …
+    name: str  # ``stem``, ``s1``, …, ``head``; of parts other than the backbone ``side1``, …
     shape: tuple[int, ...]  # Of its output, of several outputs of the first.
     depth: int = 1  # Blocks.
     min_depth: int = 1  # Blocks that are never removed.
     heads: int = 0  # Most heads of its attentions; 0 where it has none.
     opaque: int  # Operators that only state their shape, which nothing scales or divides.
-    scaled: list[Scaled] = []  # What a branch may have less of; nothing where the stage is not stretched.
-    exact: list[str] = []  # What branches may divide in one part of it or more; where it is nothing the stage is placed as it is.
+    scaled: list[Scaled] = []  # Things that a branch may have less of; nothing where the stage is not stretched.
+    exact: list[str] = []  # Exact divisions of one part of it or more; where there are none the stage is placed as it is.
     why: str  # Why it is not stretched; empty where it is.
 
 

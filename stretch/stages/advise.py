@@ -69,20 +69,20 @@ class BranchesAdvice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceAdvice(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do on one device."""
+    """Advice for one device."""
 
     device: str  # Id of its profile.
     name: str  # Name of the device.
     calibrated: bool  # Whether the times of all its processors were fitted to measurements on it.
-    advice: str  # What to do, in a few words.
+    advice: str  # The advice, in a few words.
     reason: str  # Why, in one sentence.
     recommended: str  # ``exact``, ``stretched``, ``single:PROCESSOR`` or `no clear winner`.
     best_single: SingleAdvice  # The original on one processor.
     optional: SingleAdvice | None  # The same on the fastest processor that plans use only where it is named; None where there is none.
     exact: BranchesAdvice | None  # Branches that compute what the original computes; None where none were planned.
     stretched: BranchesAdvice | None  # Branches that make another network; None where there are none.
-    exact_at_most: float | None  # No exact branches are more times as fast as the best single processor; None with one processor.
-    command: str  # What plans the same on the command line.
+    exact_at_most: float | None  # Largest speed-up of exact branches over the best single processor; None with one processor.
+    command: str  # Command that plans the same.
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,12 +93,12 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     macs: int  # Multiply-accumulates.
     params: int  # Learned numbers.
     source: str  # Always ``predicted``.
-    precision: str | None  # What was asked for; None for the usual one of each processor.
+    precision: str | None  # Requested precision; None for the usual one of each processor.
     answers: list[DeviceAdvice]  # The device with the fastest option first.
-    warnings: list[str]  # What a person should know.
+    warnings: list[str]  # Warnings for the user.
 
     def __repr__(self) -> str:
-        """What to do on each device, in a line each."""
+        """Advice for each device, in one line per device."""
         lines = [f"{answer.device}: {answer.advice}, {_ms(answer):.2f} ms" for answer in self.answers]
         return "\n".join([f"{self.model}: {self.macs / 1e6:.1f} M multiply-accumulates, the fastest device as advised first", *lines])
 
@@ -121,7 +121,7 @@ def advise(
         model: As it was named, for the commands.
         graph: The network, captured once.
         precision: ``fp32``, ``fp16`` or ``int8``, see `precisions_at`; the usual one of each processor if None.
-        words: What commands say of the network beside its name, such as ``--input 3x64x64``.
+        words: Words of commands for the network in addition to its name, such as ``--input 3x64x64``.
         progress: Called after each device.
 
     Raises:
@@ -175,11 +175,11 @@ def precisions_at(device: DeviceProfile, precision: str | None) -> dict[str, Pre
 
 @dataclass(frozen=True)
 class _PlannedKind:
-    """Branches of one kind beside their controls, or why there are none."""
+    """Branches of one kind and their controls, or the reason why there are none."""
 
     result: PlanResult | None
     why: str = ""
-    options: Mapping[str, Any] = field(default_factory=dict)  # That ask for them beside their kind.
+    options: Mapping[str, Any] = field(default_factory=dict)  # Options that ask for them in addition to their kind.
 
     @property
     def single(self) -> Rival:
@@ -211,7 +211,7 @@ class _PlannedKind:
 def _on_device(
     model: Sequence[str], graph: OpGraph, device: DeviceProfile, precision: Mapping[str, str], like: PlanningProblem | None
 ) -> tuple[DeviceAdvice, PlanningProblem | None]:
-    """What to do on one device, with the processors that have a precision, and the request of the last one that was planned for."""
+    """Advice for one device, with the processors that have a precision, and the request of the last plan."""
     names, usual = tuple(precision), precisions_at(device, None)
     request = PlanConfig(processors=() if len(names) == len(usual) else names, precision=dict(precision))
     if len(names) > 1:
@@ -222,7 +222,7 @@ def _on_device(
         exact = _PlannedKind(None, f"exact branches reach at most {at_most:.2f}x against the {single.processor} alone")
         if at_most >= MIN_GAIN:
             exact = _plan_kind(problem, trained=False)
-        # the same costs, so that what both kinds have in common is timed once
+        # the same costs, so that common parts of both kinds are timed once
         stretched = _plan_kind(replace(problem, config=msgspec.structs.replace(request, kinds=("stretch",)).resolve(device)), trained=True)
         recommended, reason = _recommend(exact, stretched, single)
     else:
@@ -277,7 +277,7 @@ def _plan_kind(planning_problem: PlanningProblem, *, trained: bool) -> _PlannedK
 
 
 def _recommend(exact: _PlannedKind, stretched: _PlannedKind, single: SingleProcessor) -> tuple[str, str]:
-    """What to run, and why in a sentence."""
+    """Recommendation, and its reason in a sentence."""
     if exact.result and stretched.result and exact.is_worth_branching and stretched.is_worth_branching:
         # other weights are worth it where they beat the exact branches as they must beat every control
         runs = stretched.result.predicted_run, exact.result.predicted_run
@@ -295,7 +295,7 @@ def _recommend(exact: _PlannedKind, stretched: _PlannedKind, single: SingleProce
 
 
 def _without_branches(exact: _PlannedKind, stretched: _PlannedKind, single: SingleProcessor) -> tuple[str, str]:
-    """What to run where no branches are recommended, and why in a sentence."""
+    """Recommendation where no branches are recommended, and its reason in a sentence."""
     kinds = {EXACT: exact, STRETCHED: stretched}
     if kind := _open_question(exact, stretched):
         result = kinds[kind].result
@@ -341,7 +341,7 @@ def _rounding(planned: _PlannedKind) -> str:
 
 
 def _advice(recommended: str, exact: _PlannedKind, stretched: _PlannedKind, single: SingleProcessor) -> str:
-    """What to do, in a few words."""
+    """The advice, in a few words."""
     for kind, planned, words in ((EXACT, exact, "split exactly over"), (STRETCHED, stretched, "stretch and train over")):
         if recommended == kind and planned.result:
             return f"{words} {' and '.join(planned.result.design.processors)}"
@@ -352,7 +352,7 @@ def _advice(recommended: str, exact: _PlannedKind, stretched: _PlannedKind, sing
 def _command(
     model: Sequence[str], device: DeviceProfile, kind: str | None, request: PlanConfig, single: SingleProcessor, more: Mapping[str, Any]
 ) -> str:
-    """What plans branches of a kind on the command line, or predicts one processor."""
+    """Command that plans branches of a kind, or predicts one processor."""
     where = (*model, "--device", device.cli_name)
     if kind not in (EXACT, STRETCHED):
         return command_line("predict", *where, "--processor", single.processor, "--precision", single.precision)

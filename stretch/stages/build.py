@@ -37,7 +37,7 @@ HELD_BACK = 200
 #: Of these, so many are run through a bundle's files by default, one at a time.
 RUN_IMAGES = 64
 
-#: Of a network that agrees less often it is said that it needs training.
+#: A network that agrees less often gets the remark that it needs training.
 MIN_AGREEMENT = 0.95
 
 #: Where a folder has no others, one of so many is held back from calibration.
@@ -64,7 +64,7 @@ def divide_images(
     held back; where it has not, every fourth one, as long as calibration has enough.
 
     Args:
-        preprocessing: What a picture goes through before the model reads it; ImageNet's if None.
+        preprocessing: Preparation of a picture before the model reads it; ImageNet's if None.
         synthetic: Number of images that are made from the network itself.
     """
     if captured.graph.inputs[0].shape[0] > 1:
@@ -132,7 +132,7 @@ class FileComparison:
     mapping: Mapping[str, str] = field(default_factory=dict)  # Where processors run here.
     progress: Progress = silent
     seconds: float = SECONDS  # As of `measure_files`.
-    warnings: list[str] = field(default_factory=list)  # What a person should know, after a call.
+    warnings: list[str] = field(default_factory=list)  # Warnings for the user, after a call.
 
     def __call__(self, bundle: Bundle) -> Agreement | None:
         """Return the agreement of the network, with that of the files."""
@@ -169,13 +169,13 @@ UNCHANGED_WARNING = "refining brought the network no closer to the original on h
 
 @dataclass(frozen=True)
 class RefinementOutcome:
-    """What came of refining a network."""
+    """Result of refining a network."""
 
     refinement: Refined  # Errors on the images that the steps left out; where the start was kept, the same after as before.
     before: Agreement | None  # With the original on the images held back, before; None where there were too few.
     after: Agreement | None  # The same of what was kept.
     kept: str  # ``refined``, or ``start`` where no step brought the network closer, or it then agreed less often.
-    warnings: list[str]  # What a person should know.
+    warnings: list[str]  # Warnings for the user.
     ranges: Ranges = field(default_factory=dict)  # Of int8 tensors that it was refined with.
 
 
@@ -222,7 +222,7 @@ class Int8Rounding:
         precision: By processor.
 
     Attributes:
-        network: What was made last.
+        network: The last network.
     """
 
     def __init__(self, precision: Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Designs as people write them, and what is answered of one that was built."""
+"""Designs as people write them, and the answer on one that was built."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,13 +28,13 @@ class BranchedAnswer(PlanAnswer, frozen=True, kw_only=True):
 
     weights: WeightsInfo  # That the network began with.
     seconds: dict[str, float]  # Wall time of each phase.
-    preprocessing: dict[str, Any] | None  # What a picture goes through before the model reads it; None: ImageNet's.
+    preprocessing: dict[str, Any] | None  # Preparation of a picture before the model reads it; None: ImageNet's.
     calibration: "list[SegmentError]"  # Each branched segment that was calibrated.
     #: Error of the outputs before and after refining, on images that were held back; None where that was not asked for.
     refinement: "Refined | None"
     agreement: "Agreement | None"  # With the original, on images that were held back; None where that was not measured.
     bundle: str | None  # Folder of the bundle, where one was written.
-    written: str | None  # What the bundle runs, ``branched``; None where none was written.
+    written: str | None  # Network that the bundle runs, ``branched``; None where none was written.
     withheld: bool  # Whether none was written because `recommended` is something else, and nobody asked for branches all the same.
-    checks: dict[str, Any]  # What was compared as the bundle was written; empty without one.
+    checks: dict[str, Any]  # Comparisons from the writing of the bundle; empty without one.
     unjudged: bool = False  # Whether the network was read from a file that could not be run to compare the network with it.

@@ -26,22 +26,22 @@ class PlacedOperator(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str  # Its name.
     op: str  # Its kind.
-    subgraph: str  # What it is part of.
+    subgraph: str  # Subgraph that it is part of.
     processor: str  # Where the design has it.
-    delegate: str | None  # What runs it; None for a meeting point.
+    delegate: str | None  # Delegate that runs it; None for a meeting point.
     reason: str  # Why there, or why it costs nothing, in words.
     ms: float | None = None  # Its time, where that is known by itself.
     source: str | None = None  # ``measured`` or ``predicted``; None without a time.
 
 
 class PlacedSubgraph(msgspec.Struct, frozen=True, kw_only=True):
-    """What a subgraph costs."""
+    """Cost of a subgraph."""
 
     name: str  # Its name.
     segment: str  # Segment that it is part of.
     processor: str  # Where the design has it.
     macs: int  # Multiply-accumulates.
-    planned_ms: float | None  # What the planner predicted.
+    planned_ms: float | None  # Time that the planner predicted.
     ms: float | None  # Sum of its operators' times; None where none is known.
 
 
@@ -51,9 +51,9 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     bundle: Path  # The bundle's folder.
     device: str  # ``this machine``, or the device's id.
     processors: dict[str, PlacedProcessor]  # Where each processor's work is done.
-    subgraphs: list[PlacedSubgraph]  # What each subgraph costs.
+    subgraphs: list[PlacedSubgraph]  # Cost of each subgraph.
     ops: list[PlacedOperator]  # Each operator, then the meeting points.
-    warnings: list[str]  # What a person should know.
+    warnings: list[str]  # Warnings for the user.
 
 
 def explain_here(bundle: Bundle, mapping: Mapping[str, str], progress: Progress) -> Explanation:
@@ -105,7 +105,7 @@ def _merge_processor(
 
 
 def _precision_note(entry: SubgraphEntry, precision: str) -> str:
-    """What to know where a prediction is not of what was planned, or not of what the file is."""
+    """Warnings where a prediction is of another design than the planned one, or of another network than the file."""
     if precision != entry.precision:
         return f", because it does not run {entry.precision}, the precision of the file: write it in {precision} with `stretch export`"
     if precision != entry.planned_precision:

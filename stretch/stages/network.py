@@ -54,7 +54,7 @@ def read_network(
     """Load a model and capture it.
 
     Args:
-        shape: Of the input, batch first, or of several inputs, or what tells it of the loaded model; the model's usual one if None.
+        shape: Of the input, batch first, or of several inputs, or a function of the loaded model; the model's usual one if None.
         weights: ``default``, ``none`` or a file.
         fit_statistics: As of `load_model`; where only the graph is read, it may be left out.
     """
@@ -95,16 +95,16 @@ def check_numbers(module: "nn.Module", name: str) -> None:
 
 @dataclass(frozen=True)
 class ReadGraph:
-    """What a prediction needs of a network."""
+    """Parts of a network that a prediction needs."""
 
     name: str  # By which it was read.
     graph: OpGraph  # Its operators; some may be opaque.
     refusal: str | None = None  # Why tracing refused it, or `stretch branch` does; None where it was traced.
-    instead: str = ""  # What it was read by then.
-    warnings: tuple[str, ...] = ()  # What a person should know of the file.
+    instead: str = ""  # Reader that read it then.
+    warnings: tuple[str, ...] = ()  # Warnings about the file.
 
 
-#: What a network is read by that `stretch branch` does not read.
+#: Readers of networks that `stretch branch` does not read.
 BY_EXPORT, BY_SHAPES = "torch.export", "the shapes that ONNX infers"
 
 
@@ -143,7 +143,7 @@ def read_graph(model: str, shape: InputShapes | None = None, *, weights: str = "
 
 def _read_graph(model: str, shape: InputShapes | None, weights: str, trust_code: bool) -> ReadGraph:
     """Load a model and capture it; where only `torch.export` takes it, its graph alone."""
-    # what a file holds is not looked at, and trained weights need not be fetched
+    # the content of a file is not read, and trained weights need not be fetched
     weights = weights if weights not in ("default", "none") else "default" if is_file(model) else "none"
     loaded = load_model(model, weights=weights, trust_code=trust_code, input_shape=shape, fit_statistics=False)
     from stretch.network.capture import capture

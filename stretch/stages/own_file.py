@@ -1,4 +1,4 @@
-"""Whether a network computes what the file does that it was read from: the file itself, run by its own runtime, is the judge."""
+"""Whether a network computes the results of the file that it was read from: the file itself, run by its own runtime, is the judge."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -34,7 +34,7 @@ def check_own_file(loaded: LoadedModel) -> tuple[list[str], tuple[Path, SourceFi
     """Compare a network with the file that it was read from, on several random inputs.
 
     Returns:
-        What a person should know: that the file could not be run, or that it rounds otherwise. And the file with its ends, where it ran.
+        Warnings: that the file could not be run, or that it rounds otherwise. And the file with its ends, where it ran.
 
     Raises:
         StretchError: If the file gives other numbers; names the first operator that differs, where it can be found.
@@ -72,7 +72,7 @@ def _inputs(network: OwnNetwork, inputs: Inputs) -> Iterator[dict[str, Any]]:
 
 
 def _numbers(rng: np.random.Generator, end: SourceTensor, shape: tuple[int, ...], scale: float) -> Any:
-    """Numbers of one input: any reals, whole numbers of its type, or what its bytes can stand for."""
+    """Numbers of one input: any reals, whole numbers of its type, or reals that its bytes can represent."""
     if not end.dtype.startswith(("int", "uint")):
         return (rng.standard_normal(shape) * scale).astype(np.float32)
     limits = np.iinfo(end.dtype)
@@ -126,7 +126,7 @@ class _Recorder(fx.Interpreter):
     """Runs a network and keeps tensors of it.
 
     Attributes:
-        kept: What nodes of these names gave.
+        kept: Results of nodes with these names.
     """
 
     def __init__(self, module: fx.GraphModule, names: set[str]) -> None:
@@ -144,7 +144,7 @@ class _Recorder(fx.Interpreter):
 
 @torch.inference_mode()
 def _first_difference(network: OwnNetwork, loaded: LoadedModel, x: Arrays) -> str:
-    """The first operator of the file whose result is another than the network's; empty where that cannot be told."""
+    """The first operator of the file whose result is another than the network's; empty where that is unknown."""
     if not network.operators:
         return ""
     assert isinstance(loaded.module, fx.GraphModule)

@@ -22,7 +22,7 @@ class PredictedKernel(msgspec.Struct, frozen=True, kw_only=True):
     launch_ms: float  # To launch it.
     compute_ms: float  # If it only computed.
     memory_ms: float  # If it only moved memory.
-    bound: str  # What limits it.
+    bound: str  # Its limit: compute, memory or launches.
     origin: Origin  # ``fit``, ``relatives``, or ``roofline`` where no measured kernel was like it.
 
 
@@ -43,14 +43,14 @@ class PredictedLatency(msgspec.Struct, frozen=True, kw_only=True):
     precision: Precision  # At what precision.
     optional: bool  # Whether plans use the processor only where it is named.
     calibrated: bool  # Whether this processor was fitted to measurements at this precision.
-    origin: Origin  # What the time is from: ``fit``, ``relatives`` or ``roofline``.
+    origin: Origin  # Source of the time: ``fit``, ``relatives`` or ``roofline``.
     source: str  # Always ``predicted``.
-    handover_ms: float  # What an inference takes in addition to its kernels: a measured constant, or the transfers of its input and output.
+    handover_ms: float  # Time of an inference in addition to its kernels: a measured constant, or the transfers of its input and output.
     kernel_count: int  # Kernels.
     #: Of them those that no measured kernel was like, so that they are timed by the roofline; all where nothing was fitted.
     by_roofline: int
     fit: FitSource | None  # Where the times come from; None where nothing was fitted to measurements on the device.
-    kernels: list[PredictedKernel]  # What the time is made of; empty where that was not asked for.
+    kernels: list[PredictedKernel]  # Parts of the time; empty where they were not asked for.
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +63,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     macs: int  # Multiply-accumulates.
     params: int  # Learned numbers.
     processors: dict[str, PredictedLatency]  # The network on each processor, by its name.
-    warnings: list[str]  # What a person should know.
+    warnings: list[str]  # Warnings for the user.
 
 
 def by_latency(processors: Mapping[str, PredictedLatency]) -> list[tuple[str, PredictedLatency]]:
@@ -148,7 +148,7 @@ class PredictedRow(msgspec.Struct, frozen=True, kw_only=True):
     low_ms: float  # Lower end of the interval.
     high_ms: float  # Upper end.
     calibrated: bool  # Whether this processor was fitted to measurements at this precision.
-    origin: Origin  # What the time is from: ``fit``, ``relatives`` or ``roofline``.
+    origin: Origin  # Source of the time: ``fit``, ``relatives`` or ``roofline``.
 
 
 class Unpredicted(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,4 +163,4 @@ class PredictionTable(msgspec.Struct, frozen=True, kw_only=True):
 
     items: list[PredictedRow]  # Each network on each processor of each device.
     failed: list[Unpredicted]  # Networks without a graph.
-    warnings: list[str]  # What a person should know.
+    warnings: list[str]  # Warnings for the user.

@@ -70,7 +70,7 @@ def load_bundle_model(bundle: Bundle) -> LoadedBundle:
 
 
 def _open_file(path: Path) -> OnnxFile:
-    """A file with the weights that lie beside it, which the bundle's check has found to be inside of the bundle."""
+    """A file with its external weights, which the bundle's check has found to be inside of the bundle."""
     return OnnxFile(path, onnx.load(str(path)))
 
 
@@ -79,7 +79,7 @@ def _tensors(file: OnnxFile) -> Weights:
 
 
 def _design(bundle: Bundle, graph: OpGraph, passed_on: Mapping[str, str]) -> BranchDesign:
-    """The bundle's design with the names that tensors have in its files, where what computes nothing is left out."""
+    """The bundle's design with the names that tensors have in its files, where operators that compute nothing are left out."""
     try:
         design = msgspec.convert(bundle.manifest.design, BranchDesign)
     except (msgspec.ValidationError, RecursionError) as error:
@@ -88,7 +88,7 @@ def _design(bundle: Bundle, graph: OpGraph, passed_on: Mapping[str, str]) -> Bra
         raise StretchError(f"{bundle.path} states a design with a size of {largest.bit_length()} bits", _WRITE_AGAIN_HINT)
     parts = []
     for part in design.segments:
-        # it becomes the name of a module, beside what every module has
+        # it becomes the name of a module, among the attributes of every module
         if not part.name.isidentifier() or hasattr(BranchedModel, part.name):
             raise StretchError(f"{bundle.path} states a design with a segment called `{part.name[:60]}`", _WRITE_AGAIN_HINT)
         if not part.branches or min(min(branch.width, branch.align) for branch in part.branches) < 1:

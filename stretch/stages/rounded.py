@@ -1,7 +1,7 @@
 """Quantisation-aware training and refinement: a branched network that rounds each branch to its processor's precision, with straight-through gradients.
 
-What an int8 branch rounds, and in which scales, is not decided here a second time: the exporter's quantiser is asked, and
-`stretch export` is handed the same scales afterwards. So what is trained is what runs.
+The rounded tensors and scales of an int8 branch are not decided here a second time: the exporter's quantiser is asked, and
+`stretch export` gets the same scales afterwards. So training sees the exported network.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ from stretch.transform.model import Branch, BranchedModel, op_weights, statistic
 
 #: Largest integer of a weight in int8, whose scale is symmetric.
 WEIGHT_LEVELS = 127
-#: What the exporter's quantiser takes for the largest weight of a channel that has none as large, such as one of zeros.
+#: Least value that the exporter's quantiser takes for the largest weight of a channel, such as one of zeros.
 MIN_RANGE = 1e-4
 #: Largest number of half precision.
 MAX_FP16 = torch.finfo(torch.float16).max
@@ -45,8 +45,8 @@ class RoundedModel(nn.Module):
 
     Args:
         precision: ``fp32``, ``fp16`` or ``int8`` by processor.
-        images: Batches of what the network reads, which ranges are taken from.
-        tensors: What int8 rounds, by subgraph, as `ranges` of an equal network tells it: then the least and largest values that it
+        images: Batches of the network's input, which ranges are taken from.
+        tensors: Tensors that int8 rounds, by subgraph, from `ranges` of an equal network: then the least and largest values that it
             takes are observed here, where there need be no ONNX Runtime. The exporter's quantiser is asked if None.
     """
 
@@ -120,7 +120,7 @@ class RoundedModel(nn.Module):
         return rounded_branch.run(x, self._reads[name], _to_half if rounded_branch.precision == "fp16" else rounded)
 
     def _join_branches(self, name: str, x: torch.Tensor, branch: Callable[[str, torch.Tensor], torch.Tensor]) -> torch.Tensor:
-        """What a segment writes whose branches are computed so."""
+        """Output of a segment whose branches are computed so."""
         part = self._segments[name]
         with torch.autocast(x.device.type, enabled=False):
             outputs = [branch(f"{name}.{processor}", x.float()) for processor in part.names]
@@ -212,7 +212,7 @@ class _RoundedBranch:
                 value = values[inputs[0]]
             else:
                 value = self._run_operator(name, [values[read] for read in inputs], scales[inputs[0]], rounded)
-            # what is not rounded anew is what it was, or becomes something else before it is read
+            # tensors that are not rounded again stay as they were, or become something else before they are read
             scale = scales[inputs[0]]
             if name not in self.folded:
                 value, learned_scale = rounded(self.prefix + name, value)
@@ -223,7 +223,7 @@ class _RoundedBranch:
         return values[self.branch.results[0]]
 
     def _run_operator(self, name: str, inputs: list[torch.Tensor], scale: torch.Tensor | None, rounded: Rounding) -> torch.Tensor:
-        """What an operator gives; `scale` is that of its first input."""
+        """Output of an operator; `scale` is that of its first input."""
         module = self.branch.get_submodule(name)
         if isinstance(module, nn.SiLU):
             # two nodes of the file, both of which round
@@ -283,7 +283,7 @@ def _branches(model: BranchedModel) -> Iterator[tuple[str, Branch, str]]:
 
 
 def _prefix(subgraph: str) -> str:
-    """What the names of a subgraph's operators begin with in the bundle."""
+    """Start of the names of a subgraph's operators in the bundle."""
     segment, _, name = subgraph.partition(".")
     return f"{segment}_{safe_name(name)}_"
 

@@ -73,7 +73,7 @@ def single_network(name: str, graph: OpGraph, single: SingleProcessor, costs: Co
     return Network(name, plan, {"all": device_placement(family, device)}, {"all": time})
 
 
-#: What a pair is to be best in.
+#: Objective of a pair.
 Goal = Literal["makespan", "latency", "throughput"]
 GOALS: tuple[Goal, ...] = get_args(Goal)
 
@@ -88,7 +88,7 @@ class Candidate:
     network: Network  # As a simulation sees it.
     design: BranchDesign | None  # The design; None for the whole network on one processor.
     processors: tuple[str, ...]  # That it uses, by family.
-    alone_ms: float  # An inference with nothing beside it.
+    alone_ms: float  # An inference with nothing else running.
 
 
 @dataclass(frozen=True)
@@ -121,13 +121,13 @@ class CandidatePair:
 
 @dataclass(frozen=True)
 class BestPair:
-    """The best pair, beside what it has to beat."""
+    """The best pair, and its baselines."""
 
     best: CandidatePair  # Of all pairs of candidates.
     fixed: CandidatePair  # The best of those that have each network whole on one processor.
-    #: The best candidate of each where nothing runs beside it: one after the other they take the sum of their times.
+    #: The best candidate of each where nothing else runs: one after the other they take the sum of their times.
     alone: tuple[Candidate, Candidate]
-    goal: Goal  # What the pair is best in.
+    goal: Goal  # Objective of the pair.
     candidates: tuple[int, int]  # How many there were of each.
     device: DeviceProfile  # The device.
     processors: tuple[str, ...]  # That could be used.
@@ -215,10 +215,10 @@ class PairedAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str  # The network.
     processors: list[str]  # That it uses.
-    branches: list[str]  # What becomes of each segment that branches, in words; nothing where the network stays whole.
-    alone_ms: float  # An inference with nothing beside it.
+    branches: list[str]  # Kind of each segment that branches, in words; nothing where the network stays whole.
+    alone_ms: float  # An inference with nothing else running.
     best_alone_ms: float  # Of its candidate that is fastest alone.
-    latency_ms: float  # An inference beside one of the other network that begins at the same time.
+    latency_ms: float  # An inference during one of the other network that begins at the same time.
     design: BranchDesign | None  # The design, as a design file has it; None for the whole network on one processor.
     file: str | None = None  # Its design file, where it was written.
 
@@ -228,7 +228,7 @@ class TogetherAnswer(Answer, frozen=True, kw_only=True):
 
     device: str  # The device.
     processors: list[str]  # That could be used.
-    goal: str  # What the pair is best in: makespan, latency or throughput.
+    goal: str  # Objective of the pair: makespan, latency or throughput.
     designs: list[PairedAnswer]  # Of both networks.
     makespan_ms: float  # One inference of each begun together, until both are over.
     pairs_per_second: float | None  # Inferences of each a second with several in flight; None where that was not the goal.
@@ -236,12 +236,12 @@ class TogetherAnswer(Answer, frozen=True, kw_only=True):
     fixed_ms: float  # As `makespan_ms` of the best pair that has each network whole on one processor.
     fixed_per_second: float | None  # As `pairs_per_second` of that pair.
     fixed: list[str]  # Processor of each network there.
-    speedup_over_sequential: float  # In what the pair is best in.
+    speedup_over_sequential: float  # In the objective of the pair.
     speedup_over_fixed: float  # Likewise.
     candidates: list[int]  # How many of each network there were; every pair of them was simulated.
     seconds: dict[str, float]  # Wall time by what it went into.
     source: str = "simulated"  # Where the numbers come from.
-    warnings: list[str] = msgspec.field(default_factory=list)  # What a person should know.
+    warnings: list[str] = msgspec.field(default_factory=list)  # Warnings for the user.
 
 
 def together_answer(result: BestPair, seconds: dict[str, float]) -> TogetherAnswer:

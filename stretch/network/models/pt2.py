@@ -126,7 +126,7 @@ def _load_program(path: Path) -> torch.export.ExportedProgram:
 
 
 def _input_end(node: fx.Node) -> End:
-    """The archive's statement of an input; an open batch is 1, and other open sizes are what they were at export."""
+    """The archive's statement of an input; an open batch is 1, and other open sizes are those of the export."""
     value = node.meta["val"]
     sizes = []
     for axis, size in enumerate(value.shape):
