@@ -394,7 +394,6 @@ def _operator_warnings(result: PlanResult) -> list[str]:
 
 
 def _warnings(problem: PlanningProblem, result: PlanResult) -> tuple[str, ...]:
-    """Return the warnings about a plan."""
     warnings: list[str | None] = [*_operator_warnings(result)]
     unmeasured = ((f"{name} in {precision}", origin) for (name, precision), origin in result.origins.items())
     warnings.append(not_measured(result.device.id, unmeasured))
