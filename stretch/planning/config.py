@@ -366,7 +366,6 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
         return next(named, "objective" if self.objective == "accuracy" else None)
 
     def _check_combinations(self) -> None:
-        """Refuse values that do not fit each other."""
         for problem, name in (("MACs", "macs"), ("parameter", "params")):
             bounds = getattr(self, name)
             if bounds is not None and bounds[0] > bounds[1]:
@@ -440,7 +439,6 @@ def default_min_width(processors: int) -> float:
 
 
 def _check_processors(processors: tuple[str, ...], device: DeviceProfile) -> None:
-    """Refuse processors that share cores, or are fewer than two."""
     families = [device.processor(name).family for name in processors]
     if len(set(families)) != len(families):
         raise UsageError(f"the processors {', '.join(processors)} share cores", "name each processor once")

@@ -23,7 +23,7 @@ from stretch.planning.design.branch_design import BranchDesign, BranchScale, Seg
 from stretch.planning.design.division import shares_of
 from stretch.planning.messages import format_value
 from stretch.planning.network.segments import backbone_of
-from stretch.planning.plan import PlanningProblem, choose, design_of, search_request
+from stretch.planning.plan import Choice, PlanningProblem, choose, design_of, search_request
 from stretch.planning.result import control_fields, ranked_singles, sequential_same_macs
 from stretch.planning.search import exact
 from stretch.planning.search.goal import Goal, loss_of, search_best
@@ -376,32 +376,37 @@ def _check(weighed: Sequence[str], config: PlanConfig, source: AccuracySource | 
         raise UsageError(reason, "leave out `strategy`, `join` and `params`")
 
 
+def trace_diverse(problem: PlanningProblem, count: int, within: float) -> tuple[Choice, list[exact.SearchResult]]:
+    """Return the best design of a request, and it with others that differ from it and are at most `within` times as slow, or as costly."""
+    if not 1 <= within < float("inf"):
+        raise UsageError(f"`within={within:g}` is not a factor from 1 up", "write it as `within=1.2`")
+    config = problem.config
+    for name, other in (
+        ("objective", not config.parsed_objective.is_additive),
+        ("strategy", config.strategy != "exact"),
+        ("join", config.widens),
+        ("params", config.params is not None),
+    ):
+        if other:
+            reason = f"several designs that differ are not searched for with `{name}={format_value(getattr(config, name))}`"
+            raise UsageError(reason, f"leave it out, or plan one design with `{name}`")
+    choice = choose(problem)
+    return choice, diverse_designs(choice.space, choice.totals, problem.goal, choice.result, count, within)
+
+
 def diverse_front(
     graph: OpGraph, device: DeviceProfile, config: PlanConfig, count: int, within: float, accuracy_source: AccuracySource | None = None
 ) -> FrontAnswer:
     """The best design and others that differ from it: in the segments that branch, the processors, or the kinds of segments."""
-    if not 1 <= within < float("inf"):
-        raise UsageError(f"`within={within:g}` is not a factor from 1 up", "write it as `within=1.2`")
-    request = PlanningProblem.of(graph, device, config, accuracy_source)
-    checked = request.config
-    for name, other in (
-        ("objective", not checked.parsed_objective.is_additive),
-        ("strategy", checked.strategy != "exact"),
-        ("join", checked.widens),
-        ("params", checked.params is not None),
-    ):
-        if other:
-            problem = f"several designs that differ are not searched for with `{name}={format_value(getattr(checked, name))}`"
-            raise UsageError(problem, f"leave it out, or plan one design with `{name}`")
-    choice = choose(request)
-    goal, space, best = Goal.of(checked.parsed_objective, device, checked.processors), choice.space, choice.result
-    result = diverse_designs(space, choice.totals, goal, best, count, within)
+    problem = PlanningProblem.of(graph, device, config, accuracy_source)
+    choice, result = trace_diverse(problem, count, within)
+    space, best, goal = choice.space, choice.result, problem.goal
     return _answer(
-        request,
+        problem,
         result,
         {number: goal.value(space, item.picks) for number, item in enumerate(result)},
         pareto=[],
-        objective=checked.objective,
+        objective=problem.config.objective,
         within=within,
         optimal=best.optimal,
         gap=None if isnan(best.gap) else best.gap,

@@ -350,7 +350,7 @@ def _predict(problem: PlanningProblem, design: BranchDesign, choice: Choice | No
         None if searched is None or not proved or isnan(searched.gap) else searched.gap,
         searched.evaluated if searched else 1,
         choice.space.size_log10 if choice else None,
-        source.answer(graph, design) if source is not None else None,
+        source.prediction(source.loss(graph, design)) if source is not None else None,
     )
 
 
@@ -394,7 +394,6 @@ def _operator_warnings(result: PlanResult) -> list[str]:
 
 
 def _warnings(problem: PlanningProblem, result: PlanResult) -> tuple[str, ...]:
-    """Return the warnings about a plan."""
     warnings: list[str | None] = [*_operator_warnings(result)]
     unmeasured = ((f"{name} in {precision}", origin) for (name, precision), origin in result.origins.items())
     warnings.append(not_measured(result.device.id, unmeasured))

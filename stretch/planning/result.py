@@ -693,7 +693,6 @@ def _side(row: SideTime) -> SideAnswer:
 
 
 def _kind(row: SegmentTime) -> str:
-    """What became of a segment."""
     division = row.design.division
     if division is not None:
         return division.kind

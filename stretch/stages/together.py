@@ -27,8 +27,8 @@ from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.makespan import Timeline, timeline
 from stretch.planning.design.branch_design import BranchDesign
-from stretch.planning.pareto import describe_segment, diverse_front
-from stretch.planning.plan import PlanningProblem
+from stretch.planning.pareto import describe_segment, trace_diverse
+from stretch.planning.plan import PlanningProblem, design_of
 from stretch.planning.result import SingleProcessor, ranked_singles
 
 
@@ -154,9 +154,11 @@ def candidates(graph: OpGraph, device: DeviceProfile, config: PlanConfig, top: i
         for subset in combinations(processors, size):
             changed = msgspec.structs.replace(config, processors=subset, precision={name: precision[name] for name in subset})
             with suppress(InfeasibleError):
-                for design in (row.design for row in diverse_front(graph, device, changed, top, within).designs):
-                    if design not in found:
-                        found.add(design)
+                problem = PlanningProblem.of(graph, device, changed)
+                for found in trace_diverse(problem, top, within)[1]:
+                    design = design_of(problem, found)
+                    if design not in known:
+                        known.add(design)
                         network = network_of(graph.name, timeline(graph, design, request.costs), request.costs)
                         result.append(_candidate(network, design))
     taken: set[str] = set()

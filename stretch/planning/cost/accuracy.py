@@ -119,10 +119,6 @@ class AccuracyPredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
             top1=self.value(loss), rank_correlation=self.rank_correlation, p_value=self.p_value, rmse=self.rmse, basis="supernet"
         )
 
-    def answer(self, graph: OpGraph, design: BranchDesign) -> PredictedAccuracy:
-        """Top-1 of a design as plain data."""
-        return self.prediction(self.loss(graph, design))
-
     def loss(self, graph: OpGraph, design: BranchDesign) -> float:
         """The loss of a design."""
         return -sum(float(np.dot(self._model_of(name), row)) for name, row in segment_features(graph, design).items())
@@ -290,12 +286,8 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             return float("inf")
         return float(np.exp((self.curve[0] - np.log(value / (1 - value))) / self.curve[1]))
 
-    def answer(self, graph: OpGraph, design: BranchDesign) -> PredictedAccuracy:
-        """Agreement of a design as plain data, with its 95 % interval."""
-        return self.prediction(self.loss(graph, design))
-
     def prediction(self, loss: float) -> PredictedAccuracy:
-        """Agreement of a design of such a loss as plain data; certain where nothing is lost."""
+        """Agreement of a design of such a loss as plain data, with its 95 % interval; certain where nothing is lost."""
         half = 0.0 if loss <= 0 else NORMAL_QUANTILE_95 * self.spread
         low, high = (float(1 / (1 + np.exp(-(self._logit(loss) + side)))) if loss > 0 else 1.0 for side in (-half, half))
         return PredictedAccuracy(

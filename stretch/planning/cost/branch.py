@@ -296,7 +296,6 @@ class Costs:
 
     @memoised
     def _full_depth(self, segment: Segment, processor: str, width: int, in_channels: int, entry: EntryKind) -> FullDepth:
-        """A branch at full depth."""
         profile = self.predictor.device.processor(processor).profile
         names, backend = tuple(name for name in self.rewrites.get(processor, ()) if name in exact), profile.launching
         scale = BranchScale(processor, segment.depth, width, entry, 0, self.align(processor), rewrites=segment.rewrites)

@@ -9,7 +9,7 @@ interval of the fit; else each kind of kernel errs for itself, by the uncertaint
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, reduce
+from functools import cached_property, lru_cache, reduce
 from graphlib import TopologicalSorter
 from itertools import combinations, product
 from math import log, prod
@@ -235,6 +235,12 @@ class PredictedRun:
     #: What is after the segments, such as the transfer of the result, ms by the number it is proportional to.
     parts: Mapping[UncertainFactor, float] = field(default_factory=dict)
 
+    @cached_property
+    def _ordered(self) -> list[list[tuple[int, UncertainBranch]]]:
+        """Return the branches of each segment with their numbers, each after those that it waits for."""
+        orders = (TopologicalSorter({i: branch.waits for i, branch in enumerate(branches)}).static_order() for branches in self.segments)
+        return [[(number, branches[number]) for number in order] for order, branches in zip(orders, self.segments, strict=True)]
+
     def ms(self, factors: Factors | None = None) -> float:
         """Its time if numbers are off by these factors."""
         return float(self._ms(factors or {}))
@@ -245,28 +251,23 @@ class PredictedRun:
 
     def _ms(self, factors: Factors) -> Floats | float:
         total: Floats | float = self.fixed_ms + _ms(self.parts, factors)
-        for branches in self.segments:
+        for branches in self._ordered:
             ends: dict[int, Any] = {}
-            for number in TopologicalSorter({i: branch.waits for i, branch in enumerate(branches)}).static_order():
-                starts = [ends[wait] for wait in branches[number].waits]
+            for number, branch in branches:
+                starts = [ends[wait] for wait in branch.waits]
                 # the longest of each draw
-                ends[number] = branches[number].ms(factors) + (reduce(np.maximum, starts) if starts else 0.0)
+                ends[number] = branch.ms(factors) + (reduce(np.maximum, starts) if starts else 0.0)
             total = total + reduce(np.maximum, ends.values())
         return total
 
     @property
     def overlaps(self) -> bool:
         """Whether two branches compute at the same time somewhere: both take time, and neither waits for the other, directly or through others."""
-        for branches in self.segments:
+        for branches in self._ordered:
             behind: dict[int, set[int]] = {}
-            for number in TopologicalSorter({i: branch.waits for i, branch in enumerate(branches)}).static_order():
-                waits = branches[number].waits
-                behind[number] = set(waits).union(*(behind[wait] for wait in waits))
-            busy = [
-                number
-                for number, branch in enumerate(branches)
-                if branch.fixed_ms or any((*branch.parts.values(), *branch.computing.values()))
-            ]
+            for number, branch in branches:
+                behind[number] = set(branch.waits).union(*(behind[wait] for wait in branch.waits))
+            busy = [number for number, b in branches if b.fixed_ms or any((*b.parts.values(), *b.computing.values()))]
             if any(a not in behind[b] and b not in behind[a] for a, b in combinations(busy, 2)):
                 return True
         return False

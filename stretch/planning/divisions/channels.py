@@ -190,8 +190,6 @@ def _partial_sum(graph: OpGraph, name: str, channels: Channels, hidden: Hidden) 
 
 @dataclass
 class _Builder:
-    """Puts the graph of a branch together, operator by operator."""
-
     graph: OpGraph  # The segment.
     need: Mapping[str, Channels]  # Channels of every tensor that the branch needs; those of no use are left out.
     ops: list[Op] = field(default_factory=list)
@@ -344,8 +342,6 @@ class _DividedPart(Divisible):
 
 
 class _ChannelCandidates(RangeCandidates):
-    """Ways to compute parts by channels."""
-
     def __init__(self, parts: PartSpace) -> None:
         super().__init__(parts.space, DIVISION.word)
         self.parts = parts
@@ -417,8 +413,6 @@ def _sections(graph: OpGraph, part: Segment, join: JoinKind) -> tuple[Segment, S
 
 
 class _ChannelRanges(Division):
-    """Ranges of channels."""
-
     kind, joins, what, weights, vectors = "channels", (OUTPUT, HIDDEN), "some channels", "slices", True
 
     def check(self, segment: Segment, design: SegmentDesign, shares: Sequence[Share]) -> None:

@@ -533,8 +533,6 @@ def _candidates(
 
 
 class _Portions(Division):
-    """Portions of a segment's operators."""
-
     kind, joins, what, example = "graph", ("placed",), "some operators", '["tensor", …]'
 
     def check(self, segment: Segment, design: SegmentDesign, shares: Sequence[Share]) -> None:

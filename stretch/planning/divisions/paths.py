@@ -87,8 +87,6 @@ def path_candidates(space: DesignSpace, segment: Segment) -> list[SegmentOptions
 
 
 class _OwnPaths(Division):
-    """Paths of a segment."""
-
     kind, joins, what = "graph", tuple(JOINS.values()), "some paths"
 
     def join(self, segment: Segment) -> JoinKind:

@@ -246,8 +246,6 @@ MAX_HALO = 0.5
 
 
 class _BandedRun(Divisible):
-    """A run of parts whose rows are divided."""
-
     join = "rows"
 
     def __init__(self, parts: PartSpace, first: int, last: int) -> None:
@@ -323,8 +321,6 @@ class BandCandidates(RangeCandidates):
 
 
 class _RowBands(Division):
-    """Bands of rows."""
-
     kind, joins, what, weights, halo = "rows", ("rows",), "a band of rows", "same", True
 
     def check(self, segment: Segment, design: SegmentDesign, shares: Sequence[Share]) -> None:

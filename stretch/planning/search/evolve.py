@@ -129,8 +129,6 @@ def fastest_designs(space: DesignSpace, totals: Totals) -> list[SearchResult]:
 
 @dataclass(eq=False)
 class _Search:
-    """One search: what it is asked for and what it has seen."""
-
     space: DesignSpace
     totals: Totals
     score: Score
@@ -190,7 +188,6 @@ class _Search:
         return satisfies_rules(space, picks) and self.keeps(SearchResult.unproved(space, picks, 0))
 
     def _random_picks(self, first: int, end: int) -> list[Pick]:
-        """Random options for some segments."""
         result: list[Pick] = []
         while first < end:
             options = self._random_options(first, end - first)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cache, reduce
 from itertools import accumulate, combinations
 from math import inf, isclose, nan, prod
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -389,14 +390,10 @@ def _best_multiplier(space: DesignSpace, totals: Totals) -> float:
 
     def lagrangian_bound(multiplier: float) -> float:
         layers = [states.layer(groups, [_reduced_cost(o, multiplier) for o in groups]) for groups in space.options]
-        return float(costs_to_end(layers, final, _layer_ms)[0, states.start]) + totals.value(multiplier)
+        return float(costs_to_end(layers, final, attrgetter("ms"))[0, states.start]) + totals.value(multiplier)
 
     scale = 4 * lagrangian_bound(0.0) / max(totals.low, 1)
     return maximize_concave(lagrangian_bound, -scale, scale, STEPS)[0]
-
-
-def _layer_ms(layer: Layer) -> Floats:
-    return layer.ms
 
 
 def _branch_and_bound(
@@ -416,10 +413,10 @@ def _branch_and_bound(
     ]
     final = states.final(LATENCY)
     # the slack is a share of a design's time, because the bound itself may be zero or negative
-    lower_bound = float(costs_to_end(layers, final, _layer_ms)[0, states.start]) + constraint_value
+    lower_bound = float(costs_to_end(layers, final, attrgetter("ms"))[0, states.start]) + constraint_value
     remaining = [
         cost.reshape(-1, len(states.holders), states.n_meet + 1).min(axis=2)
-        for cost in remaining_costs(layers, states.start, final, _layer_ms)
+        for cost in remaining_costs(layers, states.start, final, attrgetter("ms"))
     ]
     best, slack = incumbent, min(incumbent.ms - lower_bound, INITIAL_SLACK * incumbent.ms)
     while True:
@@ -443,9 +440,8 @@ def _branch_and_bound(
             proved = result if complete else None
             best_bound = lower_bound if proved is None else max(lower_bound, proved.ms / (1 + proved.gap))
             optimal = proved is not None and proved.optimal
-            return replace(
-                best, optimal=optimal, gap=0.0 if optimal else best.ms / best_bound - 1 if best_bound > 0 else nan
-            ), reduced_space
+            gap = 0.0 if optimal else best.ms / best_bound - 1 if best_bound > 0 else nan
+            return replace(best, optimal=optimal, gap=gap), reduced_space
         slack = min(best.ms - lower_bound, SLACK_GROWTH * slack)
 
 

@@ -10,8 +10,8 @@ from predictors.devices import load_device
 from predictors.errors import InfeasibleError, UsageError
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.makespan import timeline
-from stretch.planning.pareto import CRITERIA, Criteria, diverse_designs, front, non_dominated, trace_front
-from stretch.planning.plan import PlanningProblem, choose, design_of
+from stretch.planning.pareto import CRITERIA, Criteria, front, non_dominated, trace_diverse, trace_front
+from stretch.planning.plan import PlanningProblem, design_of
 from stretch.planning.search.exact import MACS, Measure, ProcessorPowers, SearchResult, weighted_sum
 from stretch.planning.search.goal import Goal
 from stretch.planning.search.space import Totals
@@ -151,15 +151,12 @@ def agree(blocks, size, config, proved=True):
     graph = small_resnet(size, blocks=blocks, mids=(64, 128, 256)[: len(blocks)])
     problem = PlanningProblem.of(graph, FITTED, config)
     try:
-        choice = choose(problem)
+        choice, others = trace_diverse(problem, 4, 1.1)
     except InfeasibleError:
         with pytest.raises(InfeasibleError):
             front(graph, FITTED, config, ("latency", "macs"), 4)
         return
-    others, (best, _, _) = (
-        diverse_designs(choice.space, choice.totals, problem.goal, choice.result, 4, 1.1),
-        trace_front(problem, ("latency", "macs"), 4),
-    )
+    best, _, _ = trace_front(problem, ("latency", "macs"), 4)
     rivals, points = ([(r.ms, weighed_macs(graph, design_of(problem, r), problem.costs)) for r in some] for some in (others, best))
     assert choice.result.optimal
     assert not proved or all(item.optimal for item in best)

@@ -127,7 +127,7 @@ def test_what_stays_whole_or_is_divided_exactly_loses_nothing_and_agrees_always(
     others = [SegmentDesign(s.name, s.start, s.end, (BranchScale("cpu", s.depth, s.width),)) for s in make_space(MEASURED_GRAPH).segments]
     others[1] = SegmentDesign(stage.name, stage.start, stage.end, bands, "rows")
     design = BranchDesign(MEASURED_GRAPH.name, "mi9", tuple(others))
-    answer = sensitivity.answer(MEASURED_GRAPH, design)
+    answer = sensitivity.prediction(sensitivity.loss(MEASURED_GRAPH, design))
     assert (answer.agreement, answer.low, answer.high, answer.basis, answer.source) == (1.0, 1.0, 1.0, "sensitivity", "predicted")
 
 
