@@ -5,10 +5,12 @@ them and ends with 1 where there is one. It reads files alone, and takes seconds
 """
 
 import ast
+import io
 import json
 import re
 import subprocess
 import sys
+import tokenize
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -223,8 +225,6 @@ SENTENCE = 30
 HELP = "docs/reference/cli.md"
 #: Values of JSON keys, which keep their words.
 IDS = {"no clear winner"}
-#: Folders whose messages and docstrings were not read yet.
-UNCHECKED = ("stretch/profile/", "scheduler/delegates/opencl/", "scheduler/tools/openvino")
 
 
 def wording_defects(text: str) -> list[str]:
@@ -246,26 +246,34 @@ def wording_defects(text: str) -> list[str]:
     return result
 
 
-def texts_of_module(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yield line and text of a module's messages, with ``x`` for each value, and of the first paragraphs of public functions."""
-    inside = set()
+def texts_of_module(source: str, *, messages: bool = True) -> Iterator[tuple[int, str]]:
+    """Yield line and text of a module's docstrings and comments, and of its messages, with ``x`` for each value.
+
+    Args:
+        source: Code of the module.
+        messages: Whether to yield strings other than docstrings.
+    """
+    tree, used = ast.parse(source), set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and (text := ast.get_docstring(node)):
-            inside.add(id(node.body[0].value))  # type: ignore[attr-defined]
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
-                yield node.lineno, text.split("\n\n")[0]
-        elif isinstance(node, ast.JoinedStr):
-            inside |= set(map(id, node.values))
+            used.add(id(node.body[0].value))  # type: ignore[attr-defined]
+            yield getattr(node, "lineno", 1), text
+        elif isinstance(node, ast.JoinedStr) and messages:
+            used |= set(map(id, node.values))
             yield node.lineno, "".join(str(part.value) if isinstance(part, ast.Constant) else "x" for part in node.values)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in used and messages:
             yield node.lineno, node.value
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string.lstrip("#: ")
 
 
 def wording(names: list[str]) -> Iterator[str]:
     """README, CONTRIBUTING, the documentation, the help, messages and docstrings are in plain English."""
-    for name, source in texts([name for name in names if name.startswith(PACKAGES) and not name.startswith(UNCHECKED)], ".py"):
-        for line, text in texts_of_module(ast.parse(source)):
+    checked = (*PACKAGES, "tests/", "experiments/", "docs/", "tools/")
+    for name, source in texts([name for name in names if name.startswith(checked)], ".py"):
+        for line, text in texts_of_module(source, messages=name.startswith(PACKAGES)):
             # text without two spaces is a name, and text with lines that end in a semicolon is code
             if text.count(" ") > 1 and ";\n" not in text and text not in IDS:
                 yield from (f"{name}:{line}: {defect}" for defect in wording_defects(text))

@@ -19,12 +19,12 @@ from stretch.planning.network.segments import Segment, backbone_of
 from stretch.planning.result import PlanResult
 from stretch.planning.search.space import LazyOptions, Rules, evenly_spaced
 
-#: What the outputs lose, squared error over square, without each single block of a segment of a design, by the block's number: of all that can be left out.
+#: Loss of the outputs, squared error over square, without each single block of a segment of a design, by the block's number: of all that can be left out.
 Losses = Callable[[BranchDesign, Segment], Mapping[int, float]]
 
 #: Sets of blocks that a branch may do without, and its widths, at most: every combination of two branches is worked out.
 MAX_SETS, MAX_WIDTHS = 350, 4
-#: What is lost without a block at most, and without one that cannot be left out: everything.
+#: Largest loss without a block, and the loss without one that cannot be left out: everything.
 FULL_SLACK = 1.0
 #: Share of a block's worth that another branch has which keeps it, where the one that keeps most does not. Chosen on EfficientNet-Lite1.
 OTHER_LOSS = 0.3
@@ -73,7 +73,7 @@ def shorten_single(planned: PlanResult, losses: Losses) -> tuple[BranchDesign, f
     """The plain network on the best single processor without the blocks of its stretched segments that matter least, as fast there as the plan is.
 
     Returns:
-        Its design, and what the blocks that it lacks are worth over all that can be left out there; None if no blocks make it so fast.
+        Its design, and the worth of its missing blocks over all that can be left out there; None if no blocks make it so fast.
     """
     single, costs, parts, worth = planned.best_single, planned.costs, [], np.zeros(2)
     whole = {row.segment.name: costs.whole(row.segment, single.processor).ms for row in planned.run.segments}
@@ -151,7 +151,7 @@ class _BlockSearch:
         kept, widths = zip(*(self._kept_blocks(branch_candidates) for branch_candidates in candidates), strict=True)
         start = self._offer.options((costs.host,), np.array([np.ravel_multi_index(now, sizes)]))
         limit, best_score = float(start.ms[0, 0]) + slack, -np.inf
-        # of more than two branches two at a time, beside what the others keep
+        # of more than two branches two at a time, in addition to the blocks that the others keep
         for pair in list(combinations(range(len(sizes)), 2)) * (1 if len(sizes) == 2 else 2):
             combinations_of_pair = np.repeat(best[:, None], prod(sizes[i] for i in pair), axis=1)
             combinations_of_pair[list(pair)] = np.indices([sizes[i] for i in pair]).reshape(2, -1)

@@ -1,4 +1,4 @@
-"""What a person may ask of the planner: its options, an objective, and a request made of them."""
+"""Requests to the planner: its options, an objective, and a request made of them."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -30,17 +30,17 @@ STRATEGIES = tuple(sorted((*GENERAL_STRATEGIES, *(module.name for module in iter
 #: Of these, the ones that divide every part of a network by itself, exactly: by rows unless other exact kinds are named.
 SINGLE_STRATEGIES = ("operator_split",)
 
-#: What may become of a segment beside what its exact divisions are called (`stretch.planning.design.division`): scaled copies.
+#: Kinds of a segment in addition to its exact divisions (`stretch.planning.design.division`): scaled copies.
 STRETCH = "stretch"
-#: What a segment may always stay; a request may name it beside others.
+#: Kinds that a segment may always keep; a request may name them with others.
 WHOLE = "whole"
 
 #: How branches may meet: the joins of several branches, or what suits the planner.
 JOINS = ("auto", *joins_that(lambda join: not join.exact))
 
-#: What adds up over the segments of a design, and may be weighed against each other; with their units.
+#: Quantities that add up over the segments of a design, and may be weighed against each other; with their units.
 ADDITIVE_UNITS = {"latency": "ms", "energy": "mJ"}
-#: What does not, or has a rule of its own; with their units.
+#: Quantities that do not, or have a rule of their own; with their units.
 UNWEIGHTED_UNITS = {"throughput": "inferences/s", "robust": "ms", "accuracy": ""}
 #: Of those, what is looked for by trying designs.
 EVOLVED = ("throughput", "robust")
@@ -56,7 +56,7 @@ FIRST = ( "processors" , "alpha" , "beta" , "balance" , "min_depth" , "min_width
 
 @dataclass(frozen=True)
 class Objective:
-    """What a design is to be best in."""
+    """Objective of a design."""
 
     text: str  # As it was asked for.
     weights: Mapping[str, float] = field(default_factory=dict)  # Of what adds up, by name; empty where the objective is none of that.
@@ -285,7 +285,7 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
     def resolve(self, device: DeviceProfile) -> "PlanConfig":
         """This configuration with defaults filled in for `device`.
 
-        Designs that compute what the original computes need no images. Where nothing is said of a processor's precision they are planned
+        Designs that compute the original's results need no images. Where a processor's precision is not stated they are planned
         in one that needs none either, fp32 or fp16, and leave out processors that have int8 alone, where two others remain.
 
         Raises:
@@ -387,7 +387,7 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
             raise UsageError("the objective `accuracy` needs a bound on latency", "give `latency_budget`, ms")
 
     def _refuse(self, option: str, problem: str, **unfit: bool) -> None:
-        """Refuse an option beside another one, if any of some does not fit it."""
+        """Refuse a combination of an option with another one, if any of them does not fit it."""
         for name in (name for name, refused in unfit.items() if refused):
             raise UsageError(f"{problem} with `{name}={format_value(getattr(self, name))}`", _leave_out_hint(option, name))
 

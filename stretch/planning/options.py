@@ -1,4 +1,4 @@
-"""What an option of the planner is: written once, for the command line, recipes, Python and the docs."""
+"""An option of the planner: written once, for the command line, recipes, Python and the docs."""
 
 import tomllib
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ Range = tuple[Positive, Positive]
 
 
 class Help(NamedTuple):
-    """What a field of a request says of itself as an option."""
+    """Statement of a request's field about itself as an option."""
 
     text: str  # One to three sentences.
     example: str = ""  # A flag's value, said where one is not understood.
@@ -40,7 +40,7 @@ class Option:
 
     name: str  # Of the option.
     kind: Any  # Its type with its bounds, as msgspec checks them.
-    default: Any  # What it is where nothing is said; None where nothing is asked for.
+    default: Any  # Its default; None where nothing is asked for.
     help: str  # One to three sentences.
     example: str = ""  # A flag's value, said where one is not understood.
     file: bool = False  # Whether it names a file.

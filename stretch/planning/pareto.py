@@ -31,13 +31,13 @@ from stretch.planning.search.layers import TIE
 from stretch.planning.search.parts import without_stretched
 from stretch.planning.search.space import DesignSpace, Rules, Totals, evenly_spaced
 
-#: What may be weighed, in the order in which designs are searched for: the first of those asked for is made least, the others are bounded.
+#: Criteria, in the order in which designs are searched for: the first of those asked for is minimised, the others are bounded.
 CRITERIA = ("latency", "energy", "macs", "agreement", "accuracy", "memory")
 #: Of these, what is bounded without a label of its own in the search.
 BOUNDED_WITHOUT_LABEL = ("macs", "memory")
 #: Most designs of a front that is asked for in full.
 MAX_DESIGNS = 1000
-#: Weights, over the spans of both, at which one of three things that add up counts beside another.
+#: Weights, over the spans of both, at which one of three things that add up counts relative to another.
 WEIGHTS = (0.25, 1.0, 4.0)
 
 # Designs that differ: in the segments that branch, the processors, and the kinds of segments.
@@ -99,8 +99,10 @@ class Criteria:
 
     space: DesignSpace  # The designs.
     totals: Totals  # Limits on a whole design.
-    goals: Mapping[str, Goal]  # What adds up, by name: ``latency``, ``macs``, and of ``energy`` and ``loss`` what is asked for.
-    source: AccuracySource | None = None  # What accuracy a loss stands for; None for bounds on losses that lie evenly.
+    goals: Mapping[
+        str, Goal
+    ]  # Quantities that add up, by name: ``latency``, ``macs``, and of ``energy`` and ``loss`` those that were asked for.
+    source: AccuracySource | None = None  # Source of the accuracy of a loss; None for bounds on losses that lie evenly.
 
     def value(self, name: str, search_result: exact.SearchResult) -> float:
         """A design in one thing."""
@@ -252,26 +254,26 @@ class FrontDesign(msgspec.Struct, frozen=True, kw_only=True):
     n_meet: int  # Meeting points.
     #: Whether it computes exactly what the original computes, in fp32; `rounding` of the answer says what planned precisions change.
     exact: bool
-    branches: list[str]  # What becomes of each segment that branches, in words.
-    accuracy: PredictedAccuracy | None  # What is predicted of its accuracy; None where nothing predicts it.
+    branches: list[str]  # Kind of each segment that branches, in words.
+    accuracy: PredictedAccuracy | None  # Predicted accuracy; None where nothing predicts it.
     energy_mj: float | None  # Energy of its processors; None if the profile states no power of one.
     peak_bytes: int  # Activation bytes alive at one time, by the planner's estimate.
     optimal: bool  # Whether no design within the constraints is better in all of what is weighed; false where three things are.
-    value: float | None = None  # In what designs were to be best in, where that was asked for.
+    value: float | None = None  # Value of the objective, where one was asked for.
     design: BranchDesign  # The design, as a design file has it.
     file: str | None = None  # Its design file, where it was written.
 
 
 class FrontAnswer(Answer, frozen=True, kw_only=True):
-    """A front and what stands beside it."""
+    """A front and its baselines."""
 
     model: str  # The network.
     device: str  # The device.
     processors: list[str]  # That branches may use.
-    pareto: list[str]  # What is weighed; nothing where the best design and others that differ were asked for.
-    objective: str | None  # What designs were to be best in; None for a front.
+    pareto: list[str]  # Criteria; nothing where the best design and others that differ were asked for.
+    objective: str | None  # Objective of the designs; None for a front.
     within: float | None  # How many times the best one's value the others may have, at most; None for a front.
-    optimal: bool  # Whether the first design is the best one, or all of a front are as they are said to be.
+    optimal: bool  # Whether the first design is the best one, or all of a front are optimal as stated.
     gap: float | None  # How much better than the first design one might be, as a fraction; None where that is not known, and for a front.
     precision: dict[str, str]  # Planned, of each processor.
     rounding: list[str]  # Of these, the ones that round beyond fp32: ``int8``, ``fp16``.
@@ -285,10 +287,10 @@ class FrontAnswer(Answer, frozen=True, kw_only=True):
     evaluated: int  # Ways whose cost was computed.
     space_log10: float  # Decimal logarithm of the number of designs.
     seconds: dict[str, float] = msgspec.field(default_factory=dict)  # Wall time by what it went into.
-    sensitivity: MeasuredOn | None  # On what sensitivity was measured, where designs were weighed by it.
+    sensitivity: MeasuredOn | None  # Images of the measured sensitivity, where designs were weighed by it.
     sensitivity_file: str | None = None  # Where it was written.
     source: str = "predicted"  # Where the numbers come from.
-    warnings: list[str] = msgspec.field(default_factory=list)  # What a person should know.
+    warnings: list[str] = msgspec.field(default_factory=list)  # Warnings for the user.
 
 
 def front(
@@ -308,7 +310,7 @@ def front(
     Args:
         weighed: Two or three of `CRITERIA`.
         count: Designs, at most; None for every design of a front of two things.
-        accuracy_source: What predicts the accuracy of designs; the file that `config` names if None.
+        accuracy_source: Source of the accuracy of designs; the file that `config` names if None.
     """
     problem = PlanningProblem.of(graph, device, config, accuracy_source)
     best, evaluated, size = trace_front(problem, weighed, count)
@@ -444,7 +446,7 @@ def _answer(problem: PlanningProblem, results: Sequence[exact.SearchResult], val
             )
         )
     if backbone_of(graph).sides:
-        # what lies beside the backbone is placed after the search
+        # parts other than the backbone are placed after the search
         facts |= {"optimal": False, "gap": None}
     return FrontAnswer(
         **control_fields(graph, singles[0], sequential),

@@ -45,14 +45,14 @@ MAX_NAMED = 6
 
 @dataclass(frozen=True)
 class PlanningProblem:
-    """A request with what it is answered from."""
+    """A request and the sources of its answer."""
 
     graph: OpGraph  # The original network.
     device: DeviceProfile  # The device's profile.
     config: PlanConfig  # The request, checked.
     stages: tuple[Segment, ...]  # The network's segments between its own meeting points, or those asked for.
     costs: Costs  # On the device, in the planned precisions.
-    accuracy_source: AccuracySource | None  # What predicts the accuracy of designs, where the request has one.
+    accuracy_source: AccuracySource | None  # Source of the accuracy of designs, where the request has one.
 
     @cached_property
     def backbone(self) -> OpGraph:
@@ -158,8 +158,8 @@ def plan(
     """The fastest design that meets the constraints, and its controls.
 
     Args:
-        config: What is asked for; defaults if None.
-        accuracy_source: What predicts the accuracy of designs; the file that `config` names if None.
+        config: The request; defaults if None.
+        accuracy_source: Source of the accuracy of designs; the file that `config` names if None.
         losses: Tells what is lost without single blocks: of designs with the same meeting points that take as long, or up to the latency
             budget, the one that keeps most of it.
     """
@@ -220,7 +220,7 @@ def _merging_warning(choice: Choice, ms: float) -> str | None:
     """Return a note on how much faster merged stages would be; None where they gain little."""
     problem, result = choice.problem, choice.result
     config, source = problem.config, problem.accuracy_source
-    # where it is known what merged stages lose, they were among the designs that were searched
+    # where the losses of merged stages are known, they were among the designs that were searched
     may_merge = len(stage_attempts(config, loss_known=source is not None and source.merges)) > 1
     comparable = config.parsed_objective.only_latency and config.strategy == "exact"
     if not (may_merge and comparable and result.n_meet and all(options.span == 1 for options, _ in result.picks)):
@@ -309,7 +309,7 @@ def evaluate(
 ) -> PlanResult:
     """The prediction and controls of a design made elsewhere, such as by hand.
 
-    Constraints are not enforced: what the design breaks stands in `warnings`.
+    Constraints are not enforced: broken ones are in `warnings`.
 
     Args:
         config: Precisions, floors and ranges for the controls; defaults if None.
@@ -333,7 +333,7 @@ def predict_design(choice: Choice, design: BranchDesign | None = None, *, traine
 def _predict(problem: PlanningProblem, design: BranchDesign, choice: Choice | None, *, trained: bool = True) -> PlanResult:
     graph, config, costs, source = problem.graph, problem.config, problem.costs, problem.accuracy_source
     singles, searched = ranked_singles(graph, costs, config.processors), choice.result if choice else None
-    # what lies beside the backbone is placed after the search
+    # parts other than the backbone are placed after the search
     proved = searched is not None and not config.is_evolutionary and not backbone_of(graph).sides
     return PlanResult(
         graph,

@@ -1,4 +1,4 @@
-"""What a plan is: a design, its predicted run, and what it must beat on the same device; and the same as plain data, whose fields are the JSON's keys."""
+"""A plan: a design, its predicted run, and its baselines on the same device; and the same as plain data, whose fields are the JSON's keys."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -32,7 +32,7 @@ from stretch.planning.search.layers import TIE, Layer, shortest_path
 from stretch.planning.search.parts import PartSpace, merge_neighbours
 from stretch.planning.search.space import DesignSpace, Rules, Totals
 
-# What a branched design must beat, predicted on the same device.
+# Baselines of a branched design, predicted on the same device.
 
 #: Largest width ratio of the sequential control: fewer, wider blocks.
 MAX_WIDTH_RATIO = 1.5
@@ -180,7 +180,7 @@ def operator_split(graph: OpGraph, stages: Sequence[Segment], costs: Costs, proc
     return timeline(graph, BranchDesign(graph.name, costs.predictor.device.id, tuple(parts), sides=sides_on(graph, alone)), costs)
 
 
-# Where the parts beside the backbone run: each on the processor on which all of them together end first.
+# Where the parts other than the backbone run: each on the processor on which all of them together end first.
 
 #: Rounds in which each side is moved once, at most.
 SIDE_ROUNDS = 4
@@ -214,7 +214,7 @@ def place_sides(graph: OpGraph, design: BranchDesign, costs: Costs, processors: 
     return replace(design, sides=best)
 
 
-# A plan as plain data, and as what it is.
+# A plan as plain data, and as an object.
 
 
 @with_shares
@@ -229,13 +229,13 @@ class BranchAnswer(msgspec.Struct, frozen=True, kw_only=True):
     join: JoinKind  # How it meets the others.
     partition: int  # Channels that it contributes to the joined tensor.
     align: int  # Inner channel counts are multiples of it.
-    rewrites: list[str]  # What it has instead of operators of the original, as ``silu=relu6``.
+    rewrites: list[str]  # Replacements for operators of the original, as ``silu=relu6``.
     dropped: list[int]  # Numbers of the blocks that it does without, where these were chosen; else its depth takes them evenly.
     macs: int  # Multiply-accumulates, its part of the join included, and of a band of rows those of its halo.
     params: int  # Learned numbers.
     start_ms: float  # When it starts, from the start of its segment.
     predicted_ms: float  # Time alone on its processor.
-    contention_ms: float  # What the others add while they compute; below 0 where they make it faster.
+    contention_ms: float  # Additional time while the others compute; below 0 where they make it faster.
     in_ms: float  # Until it has its input.
     out_ms: float  # Until the host has its output.
 
@@ -260,14 +260,14 @@ class SegmentAnswer(msgspec.Struct, frozen=True, kw_only=True):
     halo_ms: float
     repeated: float  # Those, and what branches of channels do twice, over the original's.
     join: JoinKind  # How its branches meet.
-    join_ms: float  # What joining takes.
+    join_ms: float  # Time of joining.
     predicted_ms: float  # From its input to its output.
     start_ms: float  # When it begins.
     branches: list[BranchAnswer]  # Its branches.
 
 
 class SideAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a network with several inputs or outputs that lies beside its backbone, and runs whole."""
+    """A part of a network with several inputs or outputs other than its backbone, which runs whole."""
 
     name: str  # ``side1``, ``side2``, …
     processor: str  # Where it runs.
@@ -308,7 +308,7 @@ class Predicted(compare.Certainty, frozen=True, kw_only=True):
     #: The best single processor, where not even a division without loss would be faster, also at the ends of their intervals; None
     #: elsewhere.
     far_ahead: str | None
-    #: How many times as fast all others would have to be for a division without loss, which meets once in the middle, to take no longer
+    #: Factor by which all others would have to be faster for a division without loss, which meets once in the middle, to take no longer
     #: than that processor computes alone; None if they are, or never would be.
     crossover_divided: float | None
     #: Energy of its processors while they compute, and while they wait or have no work where the profile states that power; None if it
@@ -316,12 +316,12 @@ class Predicted(compare.Certainty, frozen=True, kw_only=True):
     energy_mj: float | None
     best_single_energy_mj: float | None  # The same of the best single processor.
     sequential_same_macs_energy_mj: float | None  # The same of the sequential network; None too where there is none.
-    energy: tuple[EnergyPart, ...]  # What `energy_mj` is made of, by processor and state, with the source of each power.
+    energy: tuple[EnergyPart, ...]  # Parts of `energy_mj`, by processor and state, with the source of each power.
     source: str = "predicted"  # Where the numbers come from.
 
 
 class ObjectiveAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a design was to be best in."""
+    """Objective of a design."""
 
     requested: str = msgspec.field(name="asked")  # As the request writes it.
     value: float | None  # Of the design; None where the profile lacks what it takes, as for a design made elsewhere.
@@ -340,7 +340,7 @@ class UnusedProcessor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlanAnswer(Answer, frozen=True, kw_only=True):
-    """A design with its prediction and what it was compared with."""
+    """A design with its prediction and its baselines."""
 
     model: str  # The network.
     device: str  # The device.
@@ -356,25 +356,25 @@ class PlanAnswer(Answer, frozen=True, kw_only=True):
     params_ratio: float | None  # Over the original's; None where that has none.
     n_meet: int  # Meeting points.
     segments: list[SegmentAnswer]  # The segments.
-    sides: list[SideAnswer]  # The parts beside the backbone of a network with several inputs or outputs.
+    sides: list[SideAnswer]  # The parts other than the backbone of a network with several inputs or outputs.
     design: BranchDesign  # The design, as a design file has it.
     predicted: Predicted  # Its times and those of its controls.
-    objective: ObjectiveAnswer  # What it was to be best in.
+    objective: ObjectiveAnswer  # Its objective.
     accuracy: PredictedAccuracy | None  # Predicted accuracy, where a predictor was given.
-    recommended: str  # What to run.
-    comparisons: list[compare.Rival]  # Each control beside the design, with the interval of their ratio.
+    recommended: str  # Recommendation.
+    comparisons: list[compare.Rival]  # Each control of the design, with the interval of their ratio.
     unused: list[UnusedProcessor]  # Processors without work, and why.
     sequential_design: BranchDesign | None  # Of the sequential control.
     operator_split_design: BranchDesign  # Of the control whose operators are split.
     evaluated: int  # Ways whose cost was computed.
     space_log10: float | None  # Decimal logarithm of the number of designs.
     precision: dict[str, str]  # Of each processor.
-    warnings: list[str]  # What a person should know.
+    warnings: list[str]  # Warnings for the user.
 
 
 @dataclass(frozen=True)
 class PlanResult:
-    """A design with its prediction and what it was compared with."""
+    """A design with its prediction and its baselines."""
 
     graph: OpGraph  # The original network.
     costs: Costs  # On the device, with the times that planning asked for.
@@ -390,10 +390,10 @@ class PlanResult:
     gap: float | None  # How much better one might be, as a fraction; None where not known.
     evaluated: int  # Options whose cost was computed.
     space_log10: float | None  # Decimal logarithm of the number of designs.
-    accuracy: PredictedAccuracy | None = None  # Predicted accuracy with what is known of the predictor, where one was given.
+    accuracy: PredictedAccuracy | None = None  # Predicted accuracy with the facts of the predictor, where one was given.
     #: Processors of the request without work, and why; empty for a design that was not searched for.
     unused: tuple[UnusedProcessor, ...] = ()
-    warnings: tuple[str, ...] = field(default=())  # What a person should know.
+    warnings: tuple[str, ...] = field(default=())  # Warnings for the user.
 
     def __repr__(self) -> str:
         """The plan in a few lines."""

@@ -149,7 +149,7 @@ def candidates(graph: OpGraph, device: DeviceProfile, config: PlanConfig, top: i
     request = PlanningProblem.of(graph, device, config)
     processors, precision = request.config.processors, request.config.precision
     result: list[Candidate] = []
-    found: set[BranchDesign] = set()
+    planned: set[BranchDesign] = set()
     for size in range(2, len(processors) + 1):
         for subset in combinations(processors, size):
             changed = msgspec.structs.replace(config, processors=subset, precision={name: precision[name] for name in subset})
@@ -157,8 +157,8 @@ def candidates(graph: OpGraph, device: DeviceProfile, config: PlanConfig, top: i
                 problem = PlanningProblem.of(graph, device, changed)
                 for found in trace_diverse(problem, top, within)[1]:
                     design = design_of(problem, found)
-                    if design not in known:
-                        known.add(design)
+                    if design not in planned:
+                        planned.add(design)
                         network = network_of(graph.name, timeline(graph, design, request.costs), request.costs)
                         result.append(_candidate(network, design))
     taken: set[str] = set()

@@ -1,4 +1,4 @@
-"""What a design must keep to (paper 003, equations 4 to 6 and section 4.3): a file for each rule, which is planned with, named and asked for as it is."""
+"""Rules of a design (paper 003, equations 4 to 6 and section 4.3): one file per rule, which is planned with, named and requested by itself."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -202,7 +202,7 @@ class Straggler(Bound):
 
 @register
 class PeakMemory(Bound):
-    """What runs at the same time fits into memory together."""
+    """Tensors that are alive at the same time fit into memory together."""
 
     option = Option("peak_memory", Annotated[int, msgspec.Meta(gt=0, le=1 << 50)] | None, None, "Maximum activation bytes at one time.")
     whole, measured = True, "peak_bytes"
@@ -250,7 +250,7 @@ class _Floor(Constraint):
     """A branch keeps some of its segment."""
 
     offers = True
-    scales: ClassVar[str]  # What it keeps some of: ``depth`` or ``width``.
+    scales: ClassVar[str]  # Scale that it bounds: ``depth`` or ``width``.
 
     def offers_scale(self, value: float, segment: "Segment", what: str, count: float) -> bool:
         """Whether these are enough blocks, or channels."""

@@ -1,1 +1,1 @@
-"""What a design costs: time, work, accuracy, and what it must beat."""
+"""Cost of a design: time, work, accuracy, and its baselines."""

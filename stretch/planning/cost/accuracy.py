@@ -2,7 +2,7 @@
 
 A source gives every way to run a segment a loss. Losses add up over the segments of a design, as
 latency does; what they say of a whole design, in top-1 or in agreement with the original, is the
-source's to tell: `AccuracyPredictor`, fitted by `stretch.train.rank` to subnets of a trained supernet, or
+source's task: `AccuracyPredictor`, fitted by `stretch.train.rank` to subnets of a trained supernet, or
 `Sensitivity`, fitted by `stretch.evaluation.sensitivity` to what the original itself loses on images.
 """
 
@@ -22,7 +22,7 @@ from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.scale import design_segments, scaled_branches
 from stretch.planning.network.segments import Segment
 
-# What accuracy predictors see of a segment that was changed: numbers that are zero for the original.
+# Features of accuracy predictors for a segment that was changed: numbers that are zero for the original.
 
 #: Each from the branches' depth ratios and width ratios, (branches, n), and the segment's multiply-accumulates over the original's, (n,).
 SEGMENT_FEATURES: dict[str, Callable[[Floats, Floats, Floats], Floats]] = {
@@ -69,7 +69,7 @@ def changed_segments(graph: OpGraph, design: BranchDesign, names: Sequence[str])
 
 
 SCHEMA = 1
-#: What `AccuracyPredictor` sees of a branched segment, each zero for the original; depth enters through the multiply-accumulates.
+#: Features of `AccuracyPredictor` for a branched segment, each zero for the original; depth enters through the multiply-accumulates.
 FEATURES = ("log_macs", "log_mean_width", "log_widest")
 
 
@@ -147,7 +147,7 @@ def segment_features(graph: OpGraph, design: BranchDesign) -> dict[str, Floats]:
 #
 # Each way to run a segment has a *loss*. Losses add up over the segments of a design, and one
 # curve makes of their sum the agreement with the original. Agreement itself does not add up,
-# nor does the error of the scores where it is large. What multiplies nearly is the share of the
+# nor does the error of the scores where it is large. The quantity that multiplies nearly is the share of the
 # original's scores that is kept, one less the squared error; the loss is its negative logarithm.
 #
 # A segment is measured alone, in the original. In a design all that is behind it is calibrated
@@ -155,7 +155,7 @@ def segment_features(graph: OpGraph, design: BranchDesign) -> dict[str, Floats]:
 #
 # `stretch.evaluation.sensitivity` measures and fits; this file needs neither.
 
-#: What a segment's loss depends on, beside which segment it is.
+#: Features that a segment's loss depends on, in addition to the segment's identity.
 SEEN_FEATURES = ("log_macs", "log_mean_width", "log_widest", "log_mean_depth", "log_deepest", "log_largest", "log_branches")
 #: 97.5 % quantile of the normal distribution.
 NORMAL_QUANTILE_95 = 1.959963984540054
@@ -169,11 +169,11 @@ class ChangedSegment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """A segment that took the place of the original's."""
 
     stages: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=1000)]  # Stages of the network that it consists of, in order.
-    features: _Row  # What the predictor sees of it, one number for each of `SEEN_FEATURES`.
+    features: _Row  # Features for the predictor, one number for each of `SEEN_FEATURES`.
 
 
 class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A network with some of its segments changed, beside the original on images held back."""
+    """A network with some of its segments changed, compared with the original on images held back."""
 
     segments: Annotated[tuple[ChangedSegment, ...], msgspec.Meta(min_length=1, max_length=1000)]  # Those that were changed.
     error: Annotated[float, msgspec.Meta(ge=0, le=1e30)]  # Squared error of the outputs over the original's square.
@@ -181,7 +181,7 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class MeasuredOn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What was measured, on what and by what."""
+    """Subject, images and program of a measurement."""
 
     weights: str  # SHA-256 of the network's weights.
     images: Annotated[int, msgspec.Meta(ge=1)]  # Images that segments were calibrated on.
@@ -201,7 +201,7 @@ class Stage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     name: str  # Its name.
     start: str  # Tensor that it reads.
     end: str  # Tensor that it writes.
-    loss: _Number | None  # What the logarithm of a segment's loss has of it; None for one that was part of nothing measured.
+    loss: _Number | None  # Contribution to the logarithm of a segment's loss; None for one that was part of no measurement.
 
 
 class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -220,7 +220,7 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     measured: dict[str, _Number] = msgspec.field(name="own")  # Of single segments, by the names of their stages joined by a space.
     weights: _Row  # For each of `SEEN_FEATURES`.
     range: tuple[_Number, _Number]  # Lowest and highest logarithm of a loss that was measured, widened; predictions stay within it.
-    #: What is taken off the logarithm of a segment's loss in a design, times the share of stages behind it.
+    #: Reduction of the logarithm of a segment's loss in a design, times the share of stages behind it.
     recovery: Annotated[float, msgspec.Meta(ge=0, le=100)]
     curve: tuple[_Number, Annotated[float, msgspec.Meta(gt=0, le=1e6)]]  # From the logarithm of the loss to the logit of agreement.
     #: Standard deviation of the logit around the curve, of networks left out of the fit.
@@ -229,7 +229,7 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     rank_correlation: Annotated[float, msgspec.Meta(ge=-1, le=1)] | None
     alone: tuple[Measured, ...]  # Networks with one segment changed, and calibrated alone.
     designs: tuple[Measured, ...]  # Networks with a whole design, calibrated as designs are.
-    on: MeasuredOn  # What was measured, on what.
+    on: MeasuredOn  # Subject and images of the measurement.
     kind: Literal["sensitivity"] = "sensitivity"  # Of the file.
     schema: int = SCHEMA  # Of the file.
     option: ClassVar[str] = "min_agreement"
@@ -318,7 +318,7 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         return stages
 
 
-#: What tells how accurate a design is without building it.
+#: Source of a design's accuracy without building it.
 AccuracySource = AccuracyPredictor | Sensitivity
 
 # Files of accuracy predictors, of either kind.
@@ -330,7 +330,7 @@ _HINT = "give the accuracy.json that `stretch export --rank` or the sensitivity.
 
 
 class _Kind(msgspec.Struct):
-    """What every file says of itself."""
+    """Statements of every file about itself."""
 
     kind: str = "supernet"
     schema: int = 1

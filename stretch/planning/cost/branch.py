@@ -1,4 +1,4 @@
-"""What one branch of one segment costs: multiply-accumulates, time, parameters, memory; and ways to run a segment, as arrays of such costs.
+"""Cost of one branch of one segment: multiply-accumulates, time, parameters, memory; and ways to run a segment, as arrays of such costs.
 
 A branch at full depth is built once per width; shallower ones leave out the kernels of dropped units, which share none.
 """
@@ -121,10 +121,10 @@ class BranchCost(NamedTuple):
     #: Most activation bytes that one of its kernels reads and writes (where other channels arrive than in the original, at least that
     #: many).
     peak_bytes: int
-    share: Share | None = None  # What of a segment that is divided exactly it computes; None for what is none.
+    share: Share | None = None  # Its part of a segment that is divided exactly; None for other segments.
     reads: int = 0  # Of a part of the original segment, elements that it reads.
     writes: int = 0  # Of such a part, elements that it writes.
-    #: What a band takes longer where it has to cut what it reads out of the whole tensor; nothing on a processor that never has to.
+    #: Additional time of a band where it has to cut its input out of the whole tensor; nothing on a processor that never has to.
     cut: KernelsTime = KernelsTime(0.0, 0.0, 0.0)
     rewrites: tuple[str, ...] = ()  # Operators that have others in their place.
     dropped: tuple[int, ...] = ()  # Numbers of the blocks that it does without, where these are not left to its depth.
@@ -136,7 +136,7 @@ class BranchCost(NamedTuple):
 
 
 class _Sums(NamedTuple):
-    """What the kernels of one block of a branch take together, or what other arriving channels add to it."""
+    """Time of the kernels of one block of a branch, or the addition for other arriving channels."""
 
     macs: int
     params: int
@@ -157,7 +157,7 @@ class Costs:
         #: Processor that waits for branches and joins them; it is there even where no branch uses it.
         self.host = host_among(self.precision) or HOST
         self.rewrites = rewrites
-        #: What was built, of which nothing depends on a device beyond its backends.
+        #: Cache of built branches, which depend on no device beyond its backends.
         self._built: dict[Any, Any] = {}
         self._prepared: set[tuple[Segment, str, int, int]] = set()
 
@@ -226,7 +226,7 @@ class Costs:
 
     @memoised
     def _sums(self, whole: FullDepth, processor: str) -> list[tuple[int, _Sums]]:
-        """What the kernels of each block of a branch take together, and those outside of blocks, by the block's number."""
+        """Time of the kernels of each block of a branch, and of those outside of blocks, by the block's number."""
         return [(block, self._block(built, processor)) for block, built in whole.blocks]
 
     @memoised
@@ -311,7 +311,7 @@ class Costs:
         blocks = []
         for number, piece in enumerate(pieces):
             units = tuple([kept[group] for group in piece.groups])
-            # what arrives at the first one may have other channels, and an entry; its kernels are looked for by name
+            # the input of the first one may have other channels, and an entry; its kernels are looked for by name
             first_key = (scale.entry, in_channels, piece.start) if number == 0 else ()
             key = backend, names, piece.fingerprint, units, first_key
             if key not in self._built:
@@ -348,7 +348,7 @@ class Costs:
     def _build(
         self, segment: Segment, piece: _BlockPiece, scale: BranchScale, kept: Mapping[int, int], arriving: int | None, names: Sequence[str]
     ) -> BuiltBranch:
-        """A piece of a branch by itself; `arriving` are the channels of what it reads, if it is the first."""
+        """A piece of a branch by itself; `arriving` are the channels of its input, if it is the first."""
         channels, source = segment.channels, segment.graph
         widths = {name: channels.channels(name, kept) for name in (piece.start, *(op.name for op in piece.ops))}
         shape = source.by_name[piece.start].shape
@@ -381,7 +381,7 @@ class Costs:
 
     @memoised
     def _change(self, segment: Segment, processor: str, width: int, channels: int) -> _Sums:
-        """What other arriving channels add to a branch."""
+        """Addition to a branch for other arriving channels."""
         before = self._full_depth(segment, processor, width, segment.in_width, "none").readers(segment.graph.consumers[segment.start])
         after = [_rewired(kernel, segment, channels) for kernel in before]
         weights = [new.cost.weights - old.cost.weights for old, new in zip(before, after, strict=True)]
@@ -391,7 +391,7 @@ class Costs:
 
 
 def _rewired(kernel: Kernel, segment: Segment, channels: int) -> Kernel:
-    """A kernel that reads what arrives at a segment, if that has other channels."""
+    """A kernel that reads the input of a segment, if that has other channels."""
     cost, more = kernel.cost, channels - segment.in_width
     pixels = prod(segment.graph.input.shape) // segment.in_width
     weights = cost.weights + cost.taps * cost.out_channels * more
@@ -422,7 +422,7 @@ class SegmentOptions:
     allowed: Mask = field(default_factory=lambda: np.ones((1, 1), bool))
     span: int = 1  # Segments of the space that it takes the place of; more than 1 where stages are merged.
     alone_ms: float | None = None  # The original segment on the fastest processor, ms, where that is known.
-    tail: Segment | None = None  # What follows the join on the host, as a segment of its own, counted in the arrays; None for nothing.
+    tail: Segment | None = None  # Operators after the join on the host, as a segment of their own, counted in the arrays; None for none.
     #: How long each processor computes, contention included, ms by name: arrays that broadcast to `ms`. Worked out when asked for, since
     #: most searches never do.
     busy: Callable[[], Mapping[str, Floats]] = dict

@@ -2,7 +2,7 @@
 
 Two runs on one device are predicted from the same numbers (kernels, links, contention), and errors of one number hit every
 run alike: where the GPU's convolutions are slower than predicted, they are slower in the branched run and in its controls. So a
-run keeps, for each number, the ms that are proportional to it, and a comparison draws all numbers at once: what decides is in
+run keeps, for each number, the ms that are proportional to it, and a comparison draws all numbers at once: the deciding number is in
 how many draws the one is faster. Times of a processor that was fitted, or that are those of its relatives, err together, by the
 interval of the fit; else each kind of kernel errs for itself, by the uncertainty that the profile states.
 """
@@ -35,13 +35,13 @@ _TOLERANCE = 1e-9
 #: Draws of a comparison; a probability of 0.7 is then known to within 0.02.
 DRAWS = 2000
 
-#: Intervals hold nine in ten; that is 1.645 standard deviations up and down.
+#: Intervals hold 90 %; that is 1.645 standard deviations up and down.
 _DEVIATIONS = 1.645
 
 #: How the name of a link's number begins.
 LINK = "the link to"
 
-#: Numbers that hang together: what they are called.
+#: Numbers that depend on each other, and their names.
 LINKS, CONTENTION = "all links", "contention"
 
 #: A link takes these times of what is stated where its profile says no other: public runs of one chip with several runtimes differ so.
@@ -65,13 +65,13 @@ MIN_GAIN = 1.03
 #: How likely branches must fall short of that for a control to be recommended.
 MIN_CONFIDENCE = 0.7
 
-#: What a robust design is chosen by: the 90th percentile of the drawn times.
+#: Criterion of a robust design: the 90th percentile of the drawn times.
 ROBUST_QUANTILE = 0.9
 
 #: Factors on times that hang together, for what is recommended then.
 FACTORS = (0.5, 2.0)
 
-#: Beyond this many times as fast no processor of a device is.
+#: No processor of a device is faster by more than this factor.
 MAX_SPEED_FACTOR = 64.0
 
 #: Halvings of the interval, as a ratio, in which the crossover lies: six digits.
@@ -94,7 +94,7 @@ Factors = Mapping[UncertainFactor, Any]
 def link(processor: str, device: DeviceProfile) -> UncertainFactor:
     """The link between the host and a processor, with the interval that its profile states.
 
-    Where the constant of a measured inference stands for an exchange, which is part of it, the exchange lies between both.
+    Where the constant of a measured inference replaces a transfer, which is part of it, the transfer is between both.
     """
     stated = device.links[processor]
     low, high = stated.spread.value if stated.spread else LINK_SPREAD
@@ -184,7 +184,7 @@ class UncertainBranch:
 
     parts: Mapping[UncertainFactor, float]  # Its time, ms by the number that each part is proportional to.
     waits: tuple[int, ...] = ()  # Numbers of the branches of its segment that end before it starts.
-    fixed_ms: float = 0.0  # What it takes beside that and is taken as known.
+    fixed_ms: float = 0.0  # Its other time, which counts as known.
     #: Its computing, contention included, in the same way; of `contended` the share that others slow or speed by a number.
     computing: Mapping[UncertainFactor, float] = field(default_factory=dict)
     contended: Mapping[UncertainFactor, float] = field(default_factory=dict)
@@ -202,8 +202,8 @@ class UncertainBranch:
         """A branch from the estimate of its computation.
 
         Args:
-            computing_ms: What its computation takes beside other branches; as alone if None.
-            together: What of that is while each other kind of processor computes, ms.
+            computing_ms: Time of its computation while other branches compute; as alone if None.
+            together: Part of that time while each other kind of processor computes, ms.
         """
         moving = {link(processor, device): ms for processor, ms in links.items()}
         alone, kind = kernel_times(estimate, device), kind_of(estimate.processor)
@@ -231,8 +231,8 @@ class PredictedRun:
     """A run as segments of branches that run side by side or wait for each other, one segment after the other."""
 
     segments: Sequence[Sequence[UncertainBranch]]  # The branches of each segment.
-    fixed_ms: float = 0.0  # Joins and what else is taken as known.
-    #: What is after the segments, such as the transfer of the result, ms by the number it is proportional to.
+    fixed_ms: float = 0.0  # Joins and other times that count as known.
+    #: Time after the segments, such as the transfer of the result, ms by the number it is proportional to.
     parts: Mapping[UncertainFactor, float] = field(default_factory=dict)
 
     @cached_property
@@ -286,7 +286,7 @@ def uncertain_run(
 
     Args:
         output: Transfer of the result, ms by far end.
-        handover: What the inference takes in addition.
+        handover: Time of the inference in addition.
     """
     branches = [
         [
@@ -320,7 +320,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     factor: float  # On all of them; of contention, at the ends of its intervals, the one that is furthest from 1.
     makespan_ms: float  # Of the branched run.
     speedup: float | None  # Over the fastest control that may be recommended, whose numbers change alike; None if there is none.
-    recommended: str  # What would be recommended then.
+    recommended: str  # Recommendation then.
 
 
 class Certainty(Answer, frozen=True, kw_only=True):
@@ -329,13 +329,13 @@ class Certainty(Answer, frozen=True, kw_only=True):
     expected_ms: float  # The mean of the branched run's time over what its numbers may be.
     makespan_low_ms: float  # Lower end of the 90 % interval around the branched run's time.
     makespan_high_ms: float  # Upper end.
-    #: That the branched run is faster: than each rival by its name without the processor, and than ``all`` that is told beside it.
+    #: Probability that the branched run is faster: than each rival by its name without the processor, and than ``all`` that is reported with it.
     probability_faster: dict[str, float]
     #: The number of the profile that decides most between the run and its nearest rival; None if nothing is uncertain.
     measure_next: str | None
     links: tuple[LinkFigure, ...]  # The design at the lower ends of the links' intervals, as stated, and at the upper ends.
-    changes: tuple[Change, ...]  # The design with each group of numbers at half and at twice of what it is, contention at its ends.
-    #: How many times as fast all processors but the best single one would have to be for the same branches to take no longer than that one
+    changes: tuple[Change, ...]  # The design with each group of numbers halved and doubled, contention at its ends.
+    #: Factor by which all processors but the best single one would have to be faster for the same branches to take no longer than that one
     #: alone; None if they do already, never would, or no single processor was compared.
     crossover: float | None
 
@@ -351,15 +351,15 @@ class Rival(msgspec.Struct, frozen=True, kw_only=True):
     low: float  # Lower end of the 90 % interval of the ratio.
     high: float  # Upper end.
     probability: float  # That the branched run is faster than it.
-    measure: str | None  # What decides most between the two: the number to measure next; None if nothing is uncertain.
+    measure: str | None  # Number that decides most between the two, to be measured next; None if nothing is uncertain.
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """What to run, as far as the predictions say."""
+    """Recommendation of the predictions."""
 
     recommended: str  # ``branched``, the name of a rival, or `NO_CLEAR_WINNER`.
-    rivals: tuple[Rival, ...]  # Every control beside the branched run.
+    rivals: tuple[Rival, ...]  # Every control of the branched run.
     reference: frozenset[str]  # Names of those that are compared alone, neither beaten nor recommended.
 
     @property
@@ -442,7 +442,7 @@ def certainty(
 
     Args:
         single: Names the control that is the best single processor.
-        others: What is told beside the controls: the branched run is faster than all only if it is no slower than these too.
+        others: Alternatives in addition to the controls: the branched run is faster than all only if it is no slower than these too.
     """
     single_run = controls.get(single) if single else None
     ends = (lambda key: key.low), (lambda key: 1.0), (lambda key: key.high)
@@ -451,7 +451,7 @@ def certainty(
     runs = {**controls, **others}
     factors = draw_factors(key for run in (branched, *runs.values()) for key in run.unknowns)
     branched_draws = branched.drawn_ms(factors)
-    # a design that is its own rival is no slower than that
+    # a design that is its own rival is no slower than itself
     is_faster = [branched_draws < run.drawn_ms(factors) * (1 + (_TOLERANCE if name in others else 0.0)) for name, run in runs.items()]
     beatable = {name: control for name, control in controls.items() if name not in recommendation.reference}
     draws = draw_factors(key for run in (branched, *beatable.values()) for key in run.unknowns)
@@ -522,19 +522,19 @@ def _crossover(branched: PredictedRun, single: PredictedRun, processor: str) -> 
 
 @dataclass(frozen=True)
 class Lead:
-    """The fastest processor of a request beside the others, as if a network could be divided without any loss.
+    """The fastest processor of a request and the others, as if a network could be divided without any loss.
 
     Every processor computes its share in the time that it takes for so much of the whole, none slows another down, and what
     crosses, once in the middle of the network, takes the fixed time of its link, there and back, for each but the host.
     """
 
     processor: str  # The fastest.
-    alone_ms: float  # What it takes by itself, transfers of the input and output left out.
-    divided_ms: float  # What that division takes; never less than `alone_ms` where nobody can help.
-    #: How many times as fast all others would have to be for that division to take no longer than `alone_ms`; None where they are already,
+    alone_ms: float  # Its time by itself, transfers of the input and output left out.
+    divided_ms: float  # Time of that division; never less than `alone_ms` where nobody can help.
+    #: Factor by which all others would have to be faster for that division to take no longer than `alone_ms`; None where they are already,
     #: or never would be.
     crossover: float | None
-    margin: float  # How many times as fast they may be, beside it, for all that the intervals of their times say.
+    margin: float  # Factor that they may reach within the intervals of their times.
 
     @property
     def far(self) -> bool:

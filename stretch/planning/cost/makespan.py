@@ -49,12 +49,12 @@ class BranchTime:
     in_ms: float  # Transfer of its input.
     links: Mapping[str, float]  # Its transfers in and out, ms by processor at the far end of the link.
     ms: float  # Computation, running alone.
-    contention_ms: float  # What it takes longer beside the other branches; below 0 where they make it faster.
+    contention_ms: float  # Its additional time while the other branches compute; below 0 where they make it faster.
     out_ms: float  # Transfer of its output to where it is needed.
-    estimate: Estimate  # What `ms` is made of.
+    estimate: Estimate  # Parts of `ms`.
     start_ms: float = 0.0  # When it starts, from the start of its segment.
     waits: tuple[int, ...] = ()  # Numbers of the branches of its segment that it waits for; none where branches start together.
-    together: Mapping[str, float] = field(default_factory=dict)  # What of its computing is while each other kind of processor computes, ms.
+    together: Mapping[str, float] = field(default_factory=dict)  # Part of its computing while each other kind of processor computes, ms.
 
     @property
     def contention(self) -> float:
@@ -122,7 +122,7 @@ def computed_ms(branches: Iterable[BranchTime]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class SideTime:
-    """A part beside the backbone on the timeline."""
+    """A part other than the backbone on the timeline."""
 
     name: str  # Of the side.
     graph: OpGraph  # Its operators.
@@ -142,8 +142,8 @@ class Timeline:
     segments: tuple[SegmentTime, ...]  # In order.
     #: Transfer of the result to the host, ms by processor at the far end of the link; of several results each is moved by who computes it.
     output: Mapping[str, float]
-    handover: Handover  # What the inference takes in addition: the host's, or of a network on one processor that one's.
-    #: The parts beside the backbone; where there are some, segments start when the schedule of all lets them.
+    handover: Handover  # Time of the inference in addition: the host's, or of a network on one processor that one's.
+    #: The parts other than the backbone; where there are some, segments start when the schedule of all lets them.
     sides: tuple[SideTime, ...] = ()
     waits: tuple[tuple[int, ...], ...] = ()  # With sides, what waits for what.
 
@@ -239,7 +239,7 @@ def computing_spans(run: Timeline) -> list[tuple[str, float, float]]:
 
 
 # How often a design can run where many inferences are in flight: as often as its busiest processor can. Then no processor waits for
-# another, so that only what occupies each of them counts: transfers, computing beside others, and the joins of whoever joins.
+# another, so that only the work that occupies each of them counts: transfers, computing, and the joins of the joining processor.
 
 
 def occupied_ms(segments: Sequence[SegmentTime], host: str, handover_ms: float, sides: Iterable[SideTime] = ()) -> dict[str, float]:
@@ -257,7 +257,7 @@ def busiest_ms(run: Timeline, host: str) -> float:
     return max(sum_by_key([*occupied_ms(run.segments, host, run.handover.ms, run.sides).items(), (last, run.output_ms)]).values())
 
 
-# When the backbone of a network and the parts beside it run: one schedule of all.
+# When the backbone of a network and its other parts run: one schedule of all.
 #
 # Each branch of a segment, each join and each side is a job (`stretch.planning.cost.makespan`);
 # where several could start on a processor, the backbone comes before the sides that do not feed it.
@@ -328,7 +328,7 @@ class SidedTimes:
                 jobs.append(Job(branch.scale.processor, branch.total_ms, reads))
             spans.append((first, len(jobs)))
             if row.join_ms:
-                # no processor waits for a join: whoever is done with its branch goes on
+                # no processor waits for a join: one that has finished its branch goes on
                 jobs.append(Job(f"join of {row.design.name}", row.join_ms, tuple(range(first, len(jobs)))))
             writers[row.design.end] = len(jobs) - 1
         add_sides(self._backbone.after)
@@ -400,7 +400,7 @@ def segment_time(
             graphs = [division.input_graph(graph, holder, name, costs.predictor) for graph, name in zip(graphs, at, strict=True)]
         branches = []
         for scale, graph in zip(part.branches, graphs, strict=True):
-            # from what arrives until the output is on the host, where branches meet
+            # from the input until the output is on the host, where branches meet
             into = costs.moves(holder, scale.processor, prod(graph.input.shape))
             leaving = costs.moves(scale.processor, costs.host, prod(graph.by_name[graph.output].shape)) if joined else {}
             branches.append(_branch_timer(scale, graph, [into], [leaving], costs))

@@ -91,7 +91,7 @@ class SegmentDesign:
 
 @dataclass(frozen=True)
 class SideDesign:
-    """Where a part beside the backbone runs (`stretch.planning.network.segments`)."""
+    """Where a part other than the backbone runs (`stretch.planning.network.segments`)."""
 
     name: str  # ``side1``, ``side2``, …
     processor: str  # Its processor.
@@ -105,7 +105,7 @@ class BranchDesign:
     device: str  # Profile it was planned for.
     segments: tuple[SegmentDesign, ...]  # In order, from the input of the backbone to its output.
     version: int = field(default=DESIGN_VERSION)
-    #: Every part beside the backbone, in an order in which they can run; none in a network of one input and one output.
+    #: Every part other than the backbone, in an order in which they can run; none in a network of one input and one output.
     sides: tuple[SideDesign, ...] = ()
 
     @property
@@ -126,7 +126,7 @@ def undivided(design: BranchDesign) -> BranchDesign:
 
 @with_shares
 class BranchDraft(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A branch as a person writes it; what is left out is filled in."""
+    """A branch as a person writes it; missing fields are filled in."""
 
     processor: str
     depth: Count | None = None
@@ -149,7 +149,7 @@ class SegmentDraft(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class SideDraft(msgspec.Struct, forbid_unknown_fields=True):
-    """A part beside the backbone as a person writes it."""
+    """A part other than the backbone as a person writes it."""
 
     name: str
     processor: str

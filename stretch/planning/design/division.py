@@ -37,13 +37,13 @@ DIVISION_NAMES = tuple(
 #: Numbers of a design are at most this: more than any network has.
 MAX_COUNT = 1 << 24
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
-#: What of a segment a branch computes: of most ways the first of a range and the one behind its last.
+#: Part of a segment that a branch computes: of most ways the first of a range and the one behind its last.
 Share = tuple[Count | str, ...]
 
 
 @dataclass(frozen=True)
 class Taken:
-    """What a branch has of one operator's weights."""
+    """A branch's part of one operator's weights."""
 
     channels: Channels  # The output channels that it computes, of which each weight has a row, or a row for several.
     width: int  # Output channels of the whole operator.
@@ -57,7 +57,7 @@ class Taken:
 
 @dataclass(frozen=True)
 class Piece:
-    """What one branch computes of a segment."""
+    """One branch's part of a segment."""
 
     graph: OpGraph  # Its operators, called as the segment's.
     taken: Mapping[str, Taken] = field(default_factory=dict)  # Where it has slices of weights, what of each operator's, by name.
@@ -69,13 +69,13 @@ class Division:
     word: str  # Its name: that of its file.
     kind: ClassVar[str]  # Word of the request's `kinds` that asks for it; several ways may have the same.
     joins: ClassVar[tuple[str, ...]]  # Exact joins that its branches may meet by.
-    what: ClassVar[str]  # What one branch computes, in a sentence.
+    what: ClassVar[str]  # Part that one branch computes, in a sentence.
     example: ClassVar[str] = "[first, behind the last]"  # A share, as a person writes it.
     #: Whose the weights of a branch are: each has the ``same``, all of the segment's; ``slices`` of them (`Piece.taken`); or its ``own``,
     #: those of operators that no other branch computes.
     weights: ClassVar[Literal["same", "slices", "own"]] = "own"
     vectors: ClassVar[bool] = False  # Whether it divides vectors, too, so that linear layers are parts of their own.
-    halo: ClassVar[bool] = False  # Whether what it repeats are rows at the borders of branches.
+    halo: ClassVar[bool] = False  # Whether its repeated elements are rows at the borders of branches.
 
     # a design
 

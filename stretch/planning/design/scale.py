@@ -198,7 +198,7 @@ def narrowed_op(op: Op, source: OpGraph, channels: ChannelGroups, kept: Mapping[
     return Op(op.name, op.kind, op.inputs, scaled(op.attrs, change), tags=op.tags)
 
 
-# What a design says of a network's sides and joins, checked.
+# A design's statements on a network's sides and joins, checked.
 
 
 def check_sides(backbone: Backbone, design: BranchDesign) -> list[str]:
@@ -252,7 +252,7 @@ class ScaledBranch:
     channels: ChannelGroups  # Channel groups of `source`.
     kept: dict[int, int]  # Units that each of those groups keeps.
     backbone: int  # First channel of the original backbone that it answers for.
-    taken: Mapping[str, Taken] = field(default_factory=dict)  # Of a branch of channels, what it has of each operator's weights.
+    taken: Mapping[str, Taken] = field(default_factory=dict)  # Of a branch of channels, its part of each operator's weights.
 
 
 def kept_units(segment: Segment, source: OpGraph, channels: ChannelGroups, scale: BranchScale, in_channels: int) -> dict[int, int]:
@@ -378,7 +378,7 @@ def design_segments(graph: OpGraph, design: BranchDesign) -> list[Segment]:
             )
         segment, at = cut_segment(graph, part.name, part.start, part.end), part.end
         segments.append(segment)
-        # what others read of a segment is its end, with the channels that it has in the original
+        # others read a segment's end, with the channels that it has in the original
         inner = next((op.name for op in segment.graph.ops if op.name not in (segment.start, segment.end) and is_tap(op)), None)
         if inner is not None:
             reason = f"segment `{segment.name}` reaches beyond `{inner}`, which is read outside the backbone or returned"
@@ -514,7 +514,7 @@ def resolve_design(draft: DesignDraft, graph: OpGraph, device: str, align: Mappi
 
 
 def _resolve_sides(draft: DesignDraft, backbone: Backbone, default: str, align: Mapping[str, int]) -> tuple[SideDesign, ...]:
-    """Where the parts beside the backbone run: as the draft says, else on the default processor."""
+    """Where the parts other than the backbone run: as the draft says, else on the default processor."""
     sides = {side.name: side.processor for side in draft.sides}
     names = [side.name for side in backbone.sides]
     for name, processor in sides.items():

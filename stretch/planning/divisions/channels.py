@@ -3,7 +3,7 @@
 *Output channels* are computed by their filters of the last convolution or linear layer, and side by side they are the output.
 *Hidden channels* are computed by their filters of the expanding layer and multiplied with their columns of the projecting one,
 so that each branch has a partial sum. What shifts a sum (a bias, a batch norm's shift, a skip) belongs to the first branch alone.
-Where a sum is followed by what needs it whole, such as a ReLU, the part is divided up to the sum and the host does the rest.
+Where an operator that needs the whole sum follows, such as a ReLU, the part is divided up to the sum and the host does the rest.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -66,7 +66,7 @@ def find_hidden(graph: OpGraph) -> Hidden:
 
 
 def _is_read_beside(graph: OpGraph, projection: str, tail: Collection[str]) -> bool:
-    """Whether something beside the tail reads a sum and takes part in the output, or one of the tail reads two sums."""
+    """Whether an operator outside of the tail reads a sum and takes part in the output, or one of the tail reads two sums."""
     sums = {projection, *tail}
     if any(sum(arguments in sums for arguments in graph.by_name[name].inputs) != 1 for name in tail):
         return True
@@ -202,7 +202,7 @@ class _Builder:
         needed = self.need.get(op.name)
         if not op.inputs:
             self.ops.append(Op(op.name, op.kind, (), op.attrs, tags=op.tags))
-            # what reads nothing that arrives is no branch, which `made` refuses
+            # an operator that reads no input of the segment is no branch, which `made` refuses
             self.reads[op.name] = op.name if needed is None else self._slice(ENTRY_CHANNELS, op.name, full_range(op.shape), needed)
         elif needed is not None:
             part = self.graph.op_slice(op, needed)
@@ -267,7 +267,7 @@ class _Tensor:
 
     join: JoinKind  # How branches meet.
     segment: Segment  # The part, or what is before its tail.
-    tail: Segment | None  # What needs the whole sum; None for nothing.
+    tail: Segment | None  # Operators that need the whole sum; None for none.
     channels: int  # Its channels.
     step: int  # Channels that belong together.
     graphs: dict[Channels, OpGraph | None] = field(default_factory=dict)  # None where there is nothing to compute.

@@ -33,14 +33,14 @@ from stretch.planning.search.space import DesignSpace
 # List scheduling is HEFT: tasks in the order of the longest way from them to the end,
 # transfers counted, each where it would end first (Topcuoglu et al., 2002). What it
 # gives is improved by moving tasks, alone and together with what only they need or
-# what reads the same tensor, as long as that is faster. Few tasks are placed in every
+# operators that read the same tensor, as long as that is faster. Few tasks are placed in every
 # way that a bound does not rule out. Times are those of
 # `stretch.planning.cost.makespan`.
 
 # Tasks: a segment's operators in the coarse units that are placed on processors.
 #
 # A task is what no placement should cut: operators that some backend fuses, and
-# chains, in which each waits for the one before. What is left is a graph of tasks
+# chains, in which each waits for the one before. The rest is a graph of tasks
 # that really can run side by side.
 
 #: In place of a task's number: what arrives at the segment.
@@ -160,7 +160,7 @@ class Placement:
 
 
 class PlacementProblem:
-    """Tasks to be placed, by their times on each processor beside others, ms (tasks × processors).
+    """Tasks to be placed, by their times on each processor while others compute, ms (tasks × processors).
 
     `holder` is the number of the processor that holds what arrives, which may compute nothing, `end` that of the one that has to write
     the segment's end.
@@ -308,7 +308,7 @@ def _place_exactly(problem: PlacementProblem, known: Placement) -> Placement:
 def _best_order(jobs: Sequence[Job], limit: float) -> tuple[tuple[int, ...], float] | None:
     """An order of preference in which jobs end before `limit`, the best there is, and when; None if there is none.
 
-    Wherever a processor has several jobs that could start, each is tried. What is left of a way is bounded from below by
+    Wherever a processor has several jobs that could start, each is tried. The rest of a way is bounded from below by
     the longest chain that has yet to run and by the load of each processor.
     """
     tail = [0.0] * len(jobs)

@@ -66,7 +66,7 @@ def path_candidates(space: DesignSpace, segment: Segment) -> list[SegmentOptions
         return []
     costs, graphs, known = space.costs, {}, {}
     for part in combinations(range(len(paths) + 1), 2):
-        # what only hands on what arrives is no branch
+        # a path that only passes on its input is no branch
         with suppress(StretchError):
             graphs[part] = path_graph(segment.graph, segment.name, *part)
     for processor in space.processors:

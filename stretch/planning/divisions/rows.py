@@ -35,7 +35,7 @@ PADDING_TAG = "whole_padding"
 def bands_of(graph: OpGraph, start: int, stop: int) -> tuple[dict[str, Rows], dict[str, Band]]:
     """Rows of every operator's output that rows `start` up to `stop` of the graph's output need, by name, and what computes them.
 
-    Those of no use are left out, and what computes them is known of every operator that reads something.
+    Those of no use are left out, and the computing operators are known of every operator that reads something.
     """
     need: dict[str, Rows] = {graph.output: Rows(start, stop)}
     bands: dict[str, Band] = {}
@@ -89,7 +89,7 @@ def _cut(ops: list[Op], name: str, source: str, present: int, needed: Rows) -> s
     return name
 
 
-# What a band is handed: of a tensor that crosses to another processor, only the rows that it reads.
+# Input of a band: of a tensor that crosses to another processor, only the rows that it reads.
 #
 # A band begins with a cut out of what arrives. Where that comes over a link, the
 # cut is a part of the conversion: only those rows are converted. Where the tensor
@@ -116,7 +116,7 @@ def cuts_itself(holder: str, processor: str, predictor: LatencyPredictor) -> boo
     return meeting_of("rows").copies(predictor.device.processor(processor).profile.layout)
 
 
-# What a band of a run of parts costs.
+# Cost of a band of a run of parts.
 #
 # A network is divided at cut points that no kernel spans, so a band of several
 # parts is bands of the parts one after the other: rows that a part reads are those
@@ -152,7 +152,7 @@ class _BandedPart:
         """Return a band and the rows of the input that it needs; None if an operator would read no row for it, or padding alone."""
         try:
             need, bands = bands_of(self.graph, start, stop)
-            # where it lies in the image makes no difference
+            # its place in the image makes no difference
             place = tuple(
                 (
                     len(need[op.name]),
@@ -189,7 +189,7 @@ class _PartCache(dict[Structure, _BandedPart]):
 
 @memoised
 def _step_times(costs: Costs) -> dict[tuple[str, _Step, bool], tuple[KernelsTime, int]]:
-    """Of steps, by processor and with or without the cut: time alone and beside others, and most bytes that a kernel reads and writes."""
+    """Of steps, by processor and with or without the cut: time alone and while others compute, and most bytes that a kernel reads and writes."""
     return {}
 
 

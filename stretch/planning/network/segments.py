@@ -273,11 +273,11 @@ def channel_groups(graph: OpGraph) -> ChannelGroups:
     )
 
 
-# The backbone of a network with several inputs or outputs, and what lies beside it.
+# The backbone of a network with several inputs or outputs, and its other parts.
 #
 # One tensor in and one out is a chain of segments between cut points. A detector's pyramid reads three stages of its backbone,
 # a tower has an input of its own. The *backbone* is the part that is such a chain, with most multiply-accumulates; a *side* is
-# a part beside it that runs whole, as soon as what it reads is there. A tensor of the backbone that a side reads or the network
+# another part that runs whole, as soon as its input is there. A tensor of the backbone that a side reads or the network
 # returns is a *tap*: a segment ends there, with the original's channels.
 
 #: Tag of a tap.
@@ -376,7 +376,7 @@ def _chain(graph: OpGraph) -> list[str]:
 
 
 def _side_parts(graph: OpGraph, ops: Sequence[Op], backbone: set[str]) -> list[list[Op]]:
-    """Operators beside the backbone as parts that can run each at a time.
+    """Operators other than the backbone as parts that can run each at a time.
 
     One part leads to the same results, waits for the same tensor of the backbone, and hangs together.
     """
@@ -471,15 +471,15 @@ EntryKind = Literal["none", "slice", "project"]
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """Operators after cut point `start` up to and with cut point `end`; what is known of one is kept by the object itself."""
+    """Operators after cut point `start` up to and with cut point `end`; derived facts are kept by the object itself."""
 
     name: str  # ``stem``, ``s1``, …, ``head``.
     start: str  # Tensor it reads.
     end: str  # Tensor it writes.
     graph: OpGraph  # Its own graph; the input operator is called `start`.
-    #: Whether it may be replicated: what it reads and writes has channels that can be joined, and it is neither stem nor head.
+    #: Whether it may be replicated: its inputs and outputs have channels that can be joined, and it is neither stem nor head.
     branchable: bool
-    rewrites: tuple[str, ...] = ()  # What was done to its operators, by `rewrite_segment`.
+    rewrites: tuple[str, ...] = ()  # Changes to its operators, by `rewrite_segment`.
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:

@@ -39,7 +39,7 @@ BUCKETS, FASTEST_PER_BUCKET = 64, 8
 #: Segments whose options may change so that a design is back in the range of multiply-accumulates.
 MAX_REPAIRED = 4
 
-#: What a whole design is judged by; less is better.
+#: Criterion of a whole design; less is better.
 Score = Callable[[Picks], float]
 Keeps = Callable[[SearchResult], bool]
 Pick = tuple[SegmentOptions, int]

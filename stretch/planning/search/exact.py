@@ -240,7 +240,7 @@ class _States:
         """Return options that begin at one segment, from every state.
 
         Args:
-            costs: Of the options of each group (options × holders). A group with one option stands for all its options.
+            costs: Of the options of each group (options × holders). A group with one option replaces all its options.
             loss: Of all options (options × holders); none if None.
             keep: Which of them there are; all if None, and then without their multiply-accumulates.
         """
@@ -315,7 +315,7 @@ def search_concat(build: Callable[[Sequence[int] | None], DesignSpace], totals: 
         converged = bool(seen) and input_widths == seen[-1]
         if best is not None and (converged or round_number + 1 >= SUFFICIENT_ROUNDS):
             break
-        # Where widths swing to and fro, the next round aims off by half of what this one was wrong.
+        # Where widths swing to and fro, the next round aims off by half of this one's error.
         shift = (candidate_result.macs - search_result.macs) // 2 if input_widths in seen else 0
         seen.append(input_widths)
     return None if best is None else replace(best, evaluated=evaluated)

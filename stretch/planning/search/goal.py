@@ -1,4 +1,4 @@
-"""What a search looks for: the least of something that adds up, on whichever processors that is, within bounds on whole designs.
+"""Goal of a search: the least of something that adds up, on whichever processors that is, within bounds on whole designs.
 
 Bounds on accuracy, time and energy are kept by the exact search; for one on parameters it is run at prices until its designs keep it.
 """
@@ -28,10 +28,10 @@ from stretch.planning.search.space import DesignSpace, Rules, Totals
 
 @dataclass(frozen=True)
 class Goal:
-    """What adds up over the segments of a design and is to be least, or is bounded."""
+    """Quantity that adds up over the segments of a design and is to be least, or is bounded."""
 
-    base: exact.Measure = exact.LATENCY  # What does not depend on which processors have work.
-    energy: float = 0.0  # Weight of the energy, mJ, beside that.
+    base: exact.Measure = exact.LATENCY  # Part that does not depend on which processors have work.
+    energy: float = 0.0  # Weight of the energy, mJ, relative to that.
     power: exact.ProcessorPowers | None = None  # Of the processors; needed where energy has a weight.
 
     @classmethod
@@ -109,7 +109,7 @@ class Bounds:
     space: DesignSpace  # Its designs.
     config: PlanConfig  # The request, checked.
     totals: Totals  # Limits on a whole design.
-    goal: Goal = field(default_factory=Goal)  # What designs are chosen by.
+    goal: Goal = field(default_factory=Goal)  # Criterion of designs.
 
     def satisfy_params(self, fastest: exact.SearchResult) -> exact.SearchResult:
         """The fastest design found whose parameters are in range."""

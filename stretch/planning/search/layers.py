@@ -10,7 +10,7 @@ in the range. Two bounds make it exact and fast:
    bound on how any path can be completed;
 2. a beam guided by that bound: an upper bound, usually the optimum already.
 
-What is left is searched completely, unless it exceeds `MAX_LABELS`; then the
+The rest is searched completely, unless it exceeds `MAX_LABELS`; then the
 answer states its gap.
 
 Loss adds up along a path, too. Where it is bounded, a partial path is given up only
@@ -52,7 +52,7 @@ class Layer:
     macs: Ints  # Multiply-accumulates.
     ms: Floats  # Time.
     option: Ints  # The caller's number for it.
-    loss: Floats  # What is bounded beside multiply-accumulates.
+    loss: Floats  # Quantity that is bounded in addition to multiply-accumulates.
     span: Ints  # Layers that it takes the place of.
 
     @classmethod
@@ -108,7 +108,7 @@ def _undominated_mask(begins: NDArray[np.bool_], loss: Floats) -> NDArray[np.boo
     """Return a mask of entries that lose less than every faster entry of their group; entries are sorted by group and time."""
     if not loss.any():
         return begins
-    # each group lies below all before it, so that the running minimum begins anew
+    # each group is below all before it, so that the running minimum begins again
     order = np.unique(loss, return_inverse=True)[1].astype(np.int64)
     key = order - (np.cumsum(begins) - 1) * (int(order.max()) + 1)
     keep = np.ones(len(loss), bool)

@@ -28,7 +28,7 @@ from stretch.planning.design.division import Share, of_kinds
 from stretch.planning.network.segments import Segment, clean_cuts, cut_segment, divide, feature_maps
 from stretch.planning.search.space import DesignSpace, LazyOptions
 
-#: What parts that are built alike have in common.
+#: Common facts of parts that are built alike.
 Structure = tuple[tuple[str, tuple[int, ...], tuple[tuple[str, Attr], ...], Shape], ...]
 
 
@@ -200,7 +200,7 @@ def merge_stages(graph: OpGraph, space: DesignSpace) -> DesignSpace:
     return space.add_runs(offers)
 
 
-# Segments that need no seam: what one processor runs one after the other is one segment, so that its tensors stay there.
+# Segments that need no seam: parts that one processor runs one after the other are one segment, so that its tensors stay there.
 def merge_neighbours(
     graph: OpGraph, stages: Sequence[Segment], parts: Sequence[SegmentDesign], *, across: bool = False
 ) -> tuple[SegmentDesign, ...]:
@@ -232,9 +232,9 @@ def merge_neighbours(
     return tuple(result)
 
 
-# Segments in scaled copies that begin and end at blocks, the stem among them, beside those that are whole stages.
+# Segments in scaled copies that begin and end at blocks, the stem among them, in addition to those that are whole stages.
 #
-# What arrives at a block of a stage has the original's channels, so a branch that begins
+# The input of a block of a stage has the original's channels, so a branch that begins
 # there begins with an entry, as that of a stage whose first block keeps its shape does.
 
 
@@ -269,7 +269,7 @@ def cut_blocks(graph: OpGraph, config: PlanConfig, space: DesignSpace, kinds: Co
 
 
 def _can_pay(banded: PartSpace, first: int, last: int, offer: LazyOptions) -> bool:
-    """Whether the rule on communication leaves anything of an offer, as far as moving what arrives tells."""
+    """Whether the rule on communication leaves anything of an offer, as far as moving the input shows."""
     alpha = offer.rules.values.get("alpha")
     if alpha is None:
         return True
@@ -366,7 +366,7 @@ class Divisible:
     end: Segment  # A segment that ends where the whole does.
     in_elements: int  # Elements that arrive.
     alone_ms: Sequence[float]  # The whole on each processor of the space.
-    after_ms: float = 0.0  # What the host computes when the branches have met.
+    after_ms: float = 0.0  # Time of the host when the branches have met.
     symmetric: bool = True  # Whether it costs the same upside down; else only which processor is first counts.
 
     @property

@@ -34,7 +34,7 @@ WIDTH_STEPS = 32
 class Rules:
     """The constraints of one request."""
 
-    values: Mapping[str, Any]  # What is asked for, by the name of the option; rules that are not asked for are left out.
+    values: Mapping[str, Any]  # Requested values, by the name of the option; rules that are not asked for are left out.
 
     @classmethod
     def of(cls, request: PlanConfig) -> "Rules":
@@ -104,7 +104,7 @@ class Joins:
 
     macs: Ints  # Multiply-accumulates (branches × combinations).
     params: Ints  # Learned numbers, as `macs`.
-    ms: Floats  # Time beside other branches, as `macs`.
+    ms: Floats  # Time while other branches compute, as `macs`.
     out_ms: Floats  # Transfer to the host, as `macs`.
     join_ms: Floats  # Time of the join.
 
