@@ -1,7 +1,7 @@
 """Write the generated parts of `docs/reference/python.md` from signatures and docstrings: `python docs/make_python_reference.py [--check]`.
 
-A part lies between ``<!-- name stretch.branch -->`` and ``<!-- /name -->``; what
-stands around it is written by hand.
+A part lies between ``<!-- name stretch.branch -->`` and ``<!-- /name -->``; the
+text around it is written by hand.
 """
 
 import ast
@@ -57,7 +57,7 @@ def _function(name: str, function: Any) -> str:
 
 
 def _helps(function: Any) -> dict[str, str]:
-    """What the command line's annotations say of parameters, or of fields of a record."""
+    """Help of parameters, or of fields of a record, from the command line's annotations."""
     notes = {name: getattr(parameter.annotation, "__metadata__", ()) for name, parameter in inspect.signature(function).parameters.items()}
     helps = {name: [item for item in items if hasattr(item, "help") or isinstance(item, str)] for name, items in notes.items()}
     return {name: str(getattr(items[0], "help", items[0])) for name, items in helps.items() if items}

@@ -63,7 +63,7 @@ def keep_freed_memory() -> Iterator[None]:
     """Keep freed memory for the next allocation instead of returning it to the system, where the C library is glibc.
 
     glibc returns each large tensor, and the system clears its pages again for the next one: most of the time where networks run on
-    many images. What is free at the end goes back.
+    many images. Memory that is free at the end goes back.
     """
     import ctypes  # the command line starts without it
 

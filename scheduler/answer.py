@@ -106,7 +106,7 @@ class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
     throughput: Throughput | None  # Throughput; None if not measured.
     trace: Path | None = None  # File of the timeline, where one was asked for.
     csv: Path | None = None  # File of the table, where one was asked for.
-    priority: str | None = None  # What processors were chosen for; None: as the design says.
+    priority: str | None = None  # Priority that chose the processors; None: as the design says.
     energy_mj: float | None  # Measured energy of one inference, with all else that the counter covers; None where it could not be measured.
     energy_counter: str | None  # Counter that measured it; None where none did.
     energy_reason: str | None  # Why it could not be measured; None where it was.

@@ -227,11 +227,12 @@ HELP = "docs/reference/cli.md"
 IDS = {"no clear winner"}
 
 
-def wording_defects(text: str) -> list[str]:
-    """Return the defects of a text's wording: words with a plainer one, and sentences longer than `SENTENCE` words.
+def wording_defects(text: str, most: int | None = SENTENCE) -> list[str]:
+    """Return the defects of a text's wording: words with a plainer one, and long sentences.
 
     Args:
         text: Markdown without fenced blocks, or help whose wrapped lines are joined.
+        most: Words of a sentence, at most; None for any number.
     """
     result = []
     plain = re.sub(r"`[^`\n]*`|<!--.*?-->", "x", re.sub(r"\]\([^)\n]*\)", "]", text))
@@ -241,13 +242,13 @@ def wording_defects(text: str) -> list[str]:
                 continue
             for pattern, instead in WORDING.items():
                 result += [f"`{match[0]}`: write {instead}" for match in re.finditer(pattern, sentence)]
-            if len(words := re.findall(r"\S*\w\S*", sentence)) > SENTENCE:
-                result.append(f"`{' '.join(words[:6])} …`: {len(words)} words; a sentence has at most {SENTENCE}")
+            if most is not None and len(words := re.findall(r"\S*\w\S*", sentence)) > most:
+                result.append(f"`{' '.join(words[:6])} …`: {len(words)} words; a sentence has at most {most}")
     return result
 
 
-def texts_of_module(source: str, *, messages: bool = True) -> Iterator[tuple[int, str]]:
-    """Yield line and text of a module's docstrings and comments, and of its messages, with ``x`` for each value.
+def texts_of_module(source: str, *, messages: bool = True) -> Iterator[tuple[int, str, bool]]:
+    """Yield line and text of a module's docstrings, comments and messages, and whether users read it; a value in a message is ``x``.
 
     Args:
         source: Code of the module.
@@ -257,26 +258,28 @@ def texts_of_module(source: str, *, messages: bool = True) -> Iterator[tuple[int
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and (text := ast.get_docstring(node)):
             used.add(id(node.body[0].value))  # type: ignore[attr-defined]
-            yield getattr(node, "lineno", 1), text
+            yield getattr(node, "lineno", 1), text, False
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
+                yield node.lineno, text.split("\n\n")[0], messages
         elif isinstance(node, ast.JoinedStr) and messages:
             used |= set(map(id, node.values))
-            yield node.lineno, "".join(str(part.value) if isinstance(part, ast.Constant) else "x" for part in node.values)
+            yield node.lineno, "".join(str(part.value) if isinstance(part, ast.Constant) else "x" for part in node.values), True
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in used and messages:
-            yield node.lineno, node.value
+            yield node.lineno, node.value, True
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
-            yield token.start[0], token.string.lstrip("#: ")
+            yield token.start[0], token.string.lstrip("#: "), False
 
 
 def wording(names: list[str]) -> Iterator[str]:
     """README, CONTRIBUTING, the documentation, the help, messages and docstrings are in plain English."""
     checked = (*PACKAGES, "tests/", "experiments/", "docs/", "tools/")
     for name, source in texts([name for name in names if name.startswith(checked)], ".py"):
-        for line, text in texts_of_module(source, messages=name.startswith(PACKAGES)):
+        for line, text, is_read in texts_of_module(source, messages=name.startswith(PACKAGES)):
             # text without two spaces is a name, and text with lines that end in a semicolon is code
             if text.count(" ") > 1 and ";\n" not in text and text not in IDS:
-                yield from (f"{name}:{line}: {defect}" for defect in wording_defects(text))
+                yield from (f"{name}:{line}: {defect}" for defect in wording_defects(text, SENTENCE if is_read else None))
     pages = [name for name in names if name in ("README.md", "CONTRIBUTING.md", "experiments/README.md") or name.startswith("docs/")]
     for name, text in texts([name for name in pages if name != "docs/reference/python.md"], ".md"):
         # lines of help are wrapped under their option; a blank line ends what a reader takes in at once

@@ -378,8 +378,8 @@ def _sums(
 ) -> tuple[Vector, Vector, Vector, Vector]:
     """For each network the sum of its kernels, how many there are, their weight elements, and its time.
 
-    Kernels that were measured count with their own time: what trees say of the
-    networks they were grown from is better than what they will say of others.
+    Kernels that were measured count with their own time: predictions of trees
+    for the networks they were grown from are better than those for others.
     """
     grain = processor_grain(task.processor(core_set), task.precision)
     measured_ms: dict[tuple[str, KernelCost], list[float]] = defaultdict(list)

@@ -194,8 +194,8 @@ def read_onnx(path: str | Path, input_shape: InputShapes | None = None) -> OpGra
     """The operator graph of an ONNX network, as far as ONNX infers its shapes.
 
     Args:
-        input_shape: Of its first input, batch first, or of several in their order or by their names, images as N×C×H×W; what the file
-            states where none is given, with a batch of 1 where it leaves that open.
+        input_shape: Of its first input, batch first, or of several in their order or by their names, images as N×C×H×W; the file's
+            statement where none is given, with a batch of 1 where it leaves that open.
 
     Raises:
         UsageError: If an input has no size, or cannot have the requested one.

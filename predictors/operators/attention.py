@@ -1,7 +1,7 @@
 """Attention: pixels of a row look at each other, head by head.
 
-Heads are channels that follow each other, the same number for each head. What is
-looked at together is a row: an image of one row for attention over all tokens, a
+Heads are channels that follow each other, the same number for each head. Pixels
+that attend to each other are a row: an image of one row for attention over all tokens, a
 row for each window for attention within windows.
 """
 

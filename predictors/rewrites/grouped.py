@@ -1,7 +1,7 @@
 """Grouped convolutions in parts: each group as an ordinary convolution of its own channels, side by side the same result.
 
-For runtimes that compute dense and depthwise convolutions, and none in between. What has a number or a rule for each channel
-and follows (a batch norm, an activation) goes along with the parts, so that it is still folded into convolutions.
+For runtimes that compute dense and depthwise convolutions, and none in between. A following operator with a number or a rule for
+each channel (a batch norm, an activation) goes along with the parts, so that it is still folded into convolutions.
 """
 
 from collections.abc import Sequence

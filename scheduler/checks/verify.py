@@ -113,7 +113,7 @@ class Verification(msgspec.Struct, frozen=True):
 
     bundle: Path  # Its folder.
     ok: bool  # Whether nothing is wrong.
-    problems: tuple[str, ...]  # What is wrong, one sentence each.
+    problems: tuple[str, ...]  # Problems, one sentence each.
     max_error: float | None = None  # Of the subgraphs run together against the whole model; None if they were not run.
     tolerance: float | None = TOLERANCE  # Largest `max_error` allowed; None where fp16 or int8 is judged by its distance instead.
     signer: str | None = None  # Fingerprint of the trusted key that it is signed with; None if none was asked for, or something is wrong.

@@ -422,8 +422,8 @@ def redirect_output(file: IO[Any], descriptor: int = 2) -> Iterator[None]:
 def filter_stderr(*notes: bytes) -> Iterator[None]:
     """Hold back what native code writes to stderr, and pass on afterwards the lines that do not begin with one of some words.
 
-    Standard error belongs to the whole process: what other threads write there
-    meanwhile is passed on as well, a moment later.
+    Standard error belongs to the whole process: the lines of other threads
+    are passed on as well, a moment later.
     """
     with _STDERR, tempfile.TemporaryFile() as captured:
         try:

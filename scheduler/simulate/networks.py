@@ -3,9 +3,9 @@
 Of a bundle these are exchanges, computing and joins, as its plan states them or its device's profile predicts; of a table
 they are its rows. A step of a table waits for those that it needs and for its processor, which takes the first of the
 table that is ready; no step is interrupted. Without a device, transfers are steps of the table like any other. With one,
-a result that another processor needs moves over the device's links: what is read back from a GPU or a DSP goes through
-that processor's own queue, right behind the step, so it waits for what runs there and holds up what comes next; what is
-handed over is part of the step that reads it. Times of the table are those of each step alone then: processors that
+a result that another processor needs moves over the device's links. Reading back from a GPU or a DSP goes through
+that processor's own queue, right behind the step: it waits for the running step and holds up the next one. Writing
+is part of the step that reads the result. Times of the table are those of each step alone then: processors that
 compute at the same time are slower by the profile's contention.
 """
 

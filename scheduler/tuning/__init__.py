@@ -46,8 +46,8 @@ def quickest(
     Args:
         measure: Milliseconds of a candidate, of the default if given None; None if the device refuses the candidate.
     """
-    contenders = [partial(measure, candidate) for candidate in (None, *candidates)]
-    times = race(contenders, REPEATS, DROP_RATIO, out_of_time=out_of_time)
+    trials = [partial(measure, candidate) for candidate in (None, *candidates)]
+    times = race(trials, REPEATS, DROP_RATIO, out_of_time=out_of_time)
     if 0 not in times:
         raise StretchError("the kernel does not run with its default work-group")
     default = times.pop(0)
@@ -58,7 +58,7 @@ def quickest(
 
 
 def race(
-    contenders: Sequence[Callable[[], float | None]],
+    trials: Sequence[Callable[[], float | None]],
     rounds: int,
     drop_ratio: float,
     trial_rounds: int = 1,
@@ -67,13 +67,13 @@ def race(
     """Return the least time of each candidate, measured alternately, so that a disturbance affects them all.
 
     Args:
-        contenders: Each gives its time in milliseconds, None if the device refuses it. The first is what the
+        trials: Each gives its time in milliseconds, None if the device refuses it. The first is what the
             others would replace: it is measured in every round; if it is refused, nobody else is measured.
     """
     times: dict[int, float] = {}
     for turn in range(rounds):
         best = float("inf")
-        for i, measure in enumerate(contenders):
+        for i, measure in enumerate(trials):
             if i and out_of_time():
                 break
             if i and turn >= trial_rounds and times.get(i, float("inf")) > drop_ratio * best:

@@ -293,7 +293,7 @@ def require_agreement(result: "Branched", least: float, again: Make | None) -> "
     """The network if it agrees with the original often enough, else one in which fewer stages were stretched.
 
     Each time the segment that loses most alone is kept as it is in the original: on one processor,
-    or divided exactly where joins and strategy of the request allow it. What is left of the network
+    or divided exactly where joins and strategy of the request allow it. The rest of the network
     is planned, calibrated and compared again.
 
     Args:

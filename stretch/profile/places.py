@@ -122,7 +122,7 @@ def _processors_of(family: str, chosen: str) -> list[ProfiledProcessor]:
             raise UnknownNameError.among("processor to measure", family, ["cpu", "gpu", "npu"])
         if name in delegates:
             raise UsageError(
-                f"the `{name}` delegate tells no times of kernels, of which a profile is made",
+                f"the `{name}` delegate reports no times of kernels, of which a profile is made",
                 "calibrate a profile by times of whole networks instead: `stretch profile fit NETWORKS.csv --device BASE`",
             )
         raise UnknownNameError.among("delegate to measure", name, supported)

@@ -42,7 +42,7 @@ class MeasurementTable(Measurements):
         if old.source.notes != source.notes:
             raise StretchError(
                 f"the measurements in {folder} are of another machine or other versions: {old.source.notes}",
-                "measure anew under another --name",
+                "measure again under another --name",
             )
         return cls(source, old.graphs, old.families, old.latencies, old.kernels, folder)
 
@@ -145,24 +145,26 @@ def make_profile(
 ) -> dict[str, Any]:
     """The tables of a profile's TOML file."""
     sources = {
-        "measured": "measured by `stretch profile`: kernels inside random networks; the fits beside this file have the times",
+        "measured": "measured by `stretch profile`: kernels inside random networks; the fits in the folder of this file have the times",
         "fastest": f"the fastest kernel of the same measurements reaches {BEST:g} of it",
         "typical": "median over the kernels of a kind in the same measurements, against the peak",
         "unmeasured": "no kernel of the kind was measured",
         "layout": "vectors of 512 bits hold 16 numbers; delegates compute that many channels at a time, or halves of it",
         "together": f"measured by `stretch profile` while both processors compute; the interval, {_TOGETHER:.0%} to both sides, is chosen",
-        "fits": "not needed beside fits, in which it is contained",
+        "fits": "not needed with fits, which contain it",
         "spread": "kernels that no fit has",
         "threads": "contained in the peak, which was measured with these cores",
     }
     for family, crossing in crossings.items():
         if crossing.under_load is not None:
-            sources[f"{family}_reads"] = f"exchanges take {crossing.under_load:.3g} times as long while both processors compute; medians"
+            sources[f"{family}_reads"] = (
+                f"exchanges take {crossing.under_load:.3g} of their idle time while both processors compute; medians"
+            )
         if (reads := crossing.reads) is not None:
             idle, working = (float(np.median(ms)) for ms in (reads.idle_ms, reads.working_ms))
             sources[f"{family}_reads"] = (
                 f"exchanges of {(reads.in_bytes + reads.out_bytes) / 1e6:.2g} MB by turns: {idle:.3g} ms with the idle queue, {working:.3g} ms "
-                f"behind a kernel of {reads.kernel_ms:.3g} ms, from its end on; medians, the ends hold nine in ten of both"
+                f"behind a kernel of {reads.kernel_ms:.3g} ms, from its end on; medians, the ends are 5th and 95th percentiles of both"
             )
             sources[f"{family}_feeder"] = (
                 f"processor time of the calling thread while a kernel of {reads.kernel_ms:.3g} ms runs, over wall time"
@@ -369,7 +371,7 @@ def _place(row: Latency) -> tuple[str, ...]:
 def external_source(device: str) -> Source:
     """Source of imported measurements of a device, which are all in one folder."""
     return Source(
-        f"networks on {device}, timed by the tools of their runtimes", "", "", "CC0-1.0", "times as the tools of their runtimes tell them"
+        f"networks on {device}, timed by the tools of their runtimes", "", "", "CC0-1.0", "times as the tools of their runtimes report them"
     )
 
 

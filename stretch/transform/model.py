@@ -305,7 +305,7 @@ class BranchedModel(nn.Module):
     Attributes:
         design: The design it was built from.
         graph: Its own operator graph; operator names are submodule names with
-            underscores for dots. What a processor runs in parts (`predictors.rewrites.grouped`) is one
+            underscores for dots. An operator that a processor runs in parts (`predictors.rewrites.grouped`) is one
             submodule, and the parts are in the graph alone.
         inputs: Names of its inputs, in the order in which they are given.
         original_outputs: The original's names of its graph's outputs, in order.

@@ -83,28 +83,27 @@ def test_wording_is_checked_in_help_whose_lines_are_wrapped_and_not_in_blocks(tm
     assert found == [f"{lint.HELP}: `stands in`: write {lint.WORDING[next(p for p in lint.WORDING if 'stood' in p)]}"]
 
 
-def test_wording_is_checked_in_messages_and_public_docstrings_only(tmp_path, monkeypatch):
+def test_wording_is_checked_in_messages_docstrings_and_comments(tmp_path, monkeypatch):
     (tmp_path / "stretch").mkdir()
-    source = """
+    source = f"""
         class Maker:
             def make(self, name):
-                \"\"\"Make it anew.
-
-                Beside another.
-                \"\"\"
-                raise ValueError(f"make {name} beside it")
+                \"\"\"Make it anew.\"\"\"
+                raise ValueError(f"make {{name}} beside it")
 
             def _make(self):
-                \"\"\"Make it anew.\"\"\"
+                \"\"\"A sentence {"of words " * 15}.\"\"\"
+                # this is not anew
                 return "anew", "no clear winner", "int beside = 1;\\n  int anew;\\n"
     """
     (tmp_path / "stretch" / "maker.py").write_text(textwrap.dedent(source))
     monkeypatch.setattr(lint, "ROOT", tmp_path)
     again, near = lint.WORDING[r"\banew\b"], lint.WORDING[r"(?<!-)\bbeside\b"]
-    assert list(lint.wording(["stretch/maker.py"])) == [
+    assert set(lint.wording(["stretch/maker.py"])) == {
         f"stretch/maker.py:3: `anew`: write {again}",
-        f"stretch/maker.py:8: `beside`: write {near}",
-    ]
+        f"stretch/maker.py:5: `beside`: write {near}",
+        f"stretch/maker.py:9: `anew`: write {again}",
+    }
 
 
 def test_defects_of_pages_files_and_budgets_are_named_with_their_place(tmp_path, monkeypatch, capsys):

@@ -110,7 +110,7 @@ def fold_constants(graph: KernelGraph) -> None:
         if node.inputs and all(not name or name in graph.constants for name in node.inputs):
             graph.constants[node.output] = _evaluate(graph, node)
             graph.shapes[node.output] = graph.constants[node.output].shape
-            graph.removed[node.name] = "computed once, for it depends on constants alone"
+            graph.removed[node.name] = "computed once, because it depends on constants alone"
         else:
             remaining.append(node)
     graph.nodes = remaining

@@ -72,8 +72,8 @@ def kernel_hash(kernel: str) -> str:
 class ScheduleTuner:
     """Times candidates of each convolution of a graph by themselves, on the device's clock.
 
-    Candidates take turns, the least of at least three runs counts, and what is
-    hopeless in its first two runs is dropped.
+    Candidates take turns, the least of at least three runs counts, and a
+    candidate that is hopeless in its first two runs is dropped.
 
     Args:
         top: Candidates of the analytic ranking that are measured.

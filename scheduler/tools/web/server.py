@@ -1,7 +1,7 @@
 """Serves the page of `stretch web` to one browser at a time, and checks what it sends back.
 
-The server is Python's own: a handful of fixed addresses, one reader, no framework to keep up to date. Every address lies
-below a random token; of a bundle only the files that its manifest lists are served. A page on another machine needs https,
+The server is Python's own: a handful of fixed addresses, one reader, no framework to keep up to date. Every address has
+a random token in front; of a bundle only the files that its manifest lists are served. A page on another machine needs https,
 since browsers give WebGPU and shared memory to secure origins alone; the certificate is made for this run.
 """
 
@@ -292,12 +292,12 @@ class PageServer:
     """The server.
 
     Args:
-        shown: Bundles that the page runs.
+        bundles: Bundles that the page runs.
         runtime: Folder of ONNX Runtime Web.
         host: Address to listen at; other than a loopback address the page is served by https.
         port: Port; 0 for any that is free.
         measurer: Has the page measure networks first.
-        tell: Gets sentences for the person who started the server.
+        report: Gets sentences for the person who started the server.
     """
 
     bundles: Sequence[PageBundle]

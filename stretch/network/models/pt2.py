@@ -32,7 +32,7 @@ def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.
     """The network in an archive that `torch.export.save` wrote, in evaluation mode and single precision.
 
     `torch.export.load` can execute code of a file, so the caller has to trust it. Layers keep the names of their
-    weights; of several outputs it returns what the module returned. What the module says of its inputs:
+    weights; of several outputs it returns what the module returned. The module states its inputs:
     `stretch.network.models.builder.finish_network`.
     """
     path = Path(path)

@@ -420,8 +420,8 @@ def window(attrs: Attrs, image: Shape, result: Shape, *, same: bool = True) -> P
     """The rule that gives the same windows as `attrs`, after explicit padding where neither does.
 
     SAME pads to ⌈size / stride⌉ windows, the odd row or column below and right:
-    symmetric padding of an even stride is another one. What no window reads,
-    or reads beyond the padding (``ceil_mode``), is left out or added.
+    symmetric padding of an even stride is another one. Rows that no window reads
+    are left out, and rows that one reads beyond the padding (``ceil_mode``) are added.
 
     Args:
         attrs: ``kernel``, ``stride``, ``padding`` (top, left, bottom, right) and maybe ``dilation``.

@@ -329,9 +329,9 @@ class Certainty(Answer, frozen=True, kw_only=True):
     expected_ms: float  # The mean of the branched run's time over what its numbers may be.
     makespan_low_ms: float  # Lower end of the 90 % interval around the branched run's time.
     makespan_high_ms: float  # Upper end.
-    #: Probability that the branched run is faster: than each rival by its name without the processor, and than ``all`` that is reported with it.
+    #: Probability that the branched run is faster: than each baseline by its name without the processor, and than ``all``.
     probability_faster: dict[str, float]
-    #: The number of the profile that decides most between the run and its nearest rival; None if nothing is uncertain.
+    #: The number of the profile that decides most between the run and its nearest baseline; None if nothing is uncertain.
     measure_next: str | None
     links: tuple[LinkFigure, ...]  # The design at the lower ends of the links' intervals, as stated, and at the upper ends.
     changes: tuple[Change, ...]  # The design with each group of numbers halved and doubled, contention at its ends.
@@ -358,7 +358,7 @@ class Rival(msgspec.Struct, frozen=True, kw_only=True):
 class Recommendation:
     """Recommendation of the predictions."""
 
-    recommended: str  # ``branched``, the name of a rival, or `NO_CLEAR_WINNER`.
+    recommended: str  # ``branched``, the name of a baseline, or `NO_CLEAR_WINNER`.
     rivals: tuple[Rival, ...]  # Every control of the branched run.
     reference: frozenset[str]  # Names of those that are compared alone, neither beaten nor recommended.
 
@@ -371,9 +371,9 @@ class Recommendation:
 def recommend(branched: PredictedRun, controls: Mapping[str, PredictedRun], reference: Collection[str] = ()) -> Recommendation:
     """Return the recommendation.
 
-    The branched run is recommended if branches overlap, it is predicted to be at least `MIN_GAIN` times
-    as fast as every control, and the 90 % interval of every such ratio lies above 1. Else the control that is
-    predicted to be the fastest is, if with the probability `MIN_CONFIDENCE` branches do not reach that gain over it. Else nothing is.
+    The branched run is recommended if branches overlap, its predicted speed-up over every control is at least `MIN_GAIN`,
+    and the 90 % interval of every speed-up is above 1. Else the control with the least predicted time is recommended, if
+    branches miss that gain over it with the probability `MIN_CONFIDENCE`. Else nothing is.
 
     Args:
         reference: Controls that are compared and neither beaten nor recommended, such as a network that would have to be trained.
@@ -451,7 +451,7 @@ def certainty(
     runs = {**controls, **others}
     factors = draw_factors(key for run in (branched, *runs.values()) for key in run.unknowns)
     branched_draws = branched.drawn_ms(factors)
-    # a design that is its own rival is no slower than itself
+    # a design that is its own baseline is no slower than itself
     is_faster = [branched_draws < run.drawn_ms(factors) * (1 + (_TOLERANCE if name in others else 0.0)) for name, run in runs.items()]
     beatable = {name: control for name, control in controls.items() if name not in recommendation.reference}
     draws = draw_factors(key for run in (branched, *beatable.values()) for key in run.unknowns)

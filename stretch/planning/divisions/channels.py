@@ -2,7 +2,7 @@
 
 *Output channels* are computed by their filters of the last convolution or linear layer, and side by side they are the output.
 *Hidden channels* are computed by their filters of the expanding layer and multiplied with their columns of the projecting one,
-so that each branch has a partial sum. What shifts a sum (a bias, a batch norm's shift, a skip) belongs to the first branch alone.
+so that each branch has a partial sum. A shift of the sum (a bias, a batch norm's shift, a skip) belongs to the first branch alone.
 Where an operator that needs the whole sum follows, such as a ReLU, the part is divided up to the sum and the host does the rest.
 """
 

@@ -31,19 +31,19 @@ from stretch.planning.search.space import DesignSpace
 # Where the tasks of a segment run: list scheduling, improved step by step, and exact where they are few.
 #
 # List scheduling is HEFT: tasks in the order of the longest way from them to the end,
-# transfers counted, each where it would end first (Topcuoglu et al., 2002). What it
-# gives is improved by moving tasks, alone and together with what only they need or
+# transfers counted, each where it would end first (Topcuoglu et al., 2002). Its
+# result is improved by moving tasks, alone and together with operators that only they need or
 # operators that read the same tensor, as long as that is faster. Few tasks are placed in every
 # way that a bound does not rule out. Times are those of
 # `stretch.planning.cost.makespan`.
 
 # Tasks: a segment's operators in the coarse units that are placed on processors.
 #
-# A task is what no placement should cut: operators that some backend fuses, and
+# A task is a set that no placement should cut: operators that some backend fuses, and
 # chains, in which each waits for the one before. The rest is a graph of tasks
 # that really can run side by side.
 
-#: In place of a task's number: what arrives at the segment.
+#: In place of a task's number: the segment's input.
 ARRIVING = -1
 
 
@@ -162,7 +162,7 @@ class Placement:
 class PlacementProblem:
     """Tasks to be placed, by their times on each processor while others compute, ms (tasks × processors).
 
-    `holder` is the number of the processor that holds what arrives, which may compute nothing, `end` that of the one that has to write
+    `holder` is the number of the processor that holds the input and may compute nothing, `end` that of the one that has to write
     the segment's end.
     """
 
@@ -350,7 +350,7 @@ def subgraphs_of(graph: OpGraph, names: Sequence[str], ends: Sequence[Sequence[s
     """Build the graphs of a segment's portions; the inputs of each are in the order of reading, its ends in that of computing.
 
     Raises:
-        StretchError: If ends are no tensors that portions compute anew, or portions are not the whole segment, or do not hand on what others
+        StretchError: If ends are no tensors that portions compute again, or portions are not the whole segment, or do not hand on what others
             read, and nothing else.
     """
     maker: dict[str, str] = {}

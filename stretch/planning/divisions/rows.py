@@ -223,7 +223,7 @@ class BandCosts:
         """Return the cost of bands on a processor, as branches; new ones are timed together."""
         known, costs = _step_times(self.costs), self._costs
         new = [band for band in dict.fromkeys(bands) if (processor, band) not in costs]
-        # else nobody asks what it takes to copy the rows that are read, where the tensor is there already
+        # else the cost of copying these rows is not needed, as the tensor is there already
         cuts = cuts_itself(processor, processor, self.costs.predictor)
         steps = [(step, False) for band in new for step in band.steps] + [(band.steps[-1], True) for band in new if cuts]
         steps = [item for item in dict.fromkeys(steps) if (processor, *item) not in known]
@@ -373,7 +373,7 @@ class _RowBands(Division):
         """Which operators keep blocks from being divided."""
         undivided: dict[str, list[str]] = {}
         for stage in stages:
-            # what is behind the last tensor with rows divides nothing that is left to divide
+            # operators behind the last tensor with rows have nothing left to divide
             graph, last = stage.graph, max((i for i, op in enumerate(stage.graph.ops) if height(op.shape) > 1), default=0)
             for kind in dict.fromkeys(graph.by_name[name].kind for name in mixing_operators(graph) if graph.position[name] < last):
                 undivided.setdefault(kind, []).append(stage.name)

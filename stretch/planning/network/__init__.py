@@ -1,1 +1,1 @@
-"""What the planner sees in an operator graph: cut points, blocks, stages, channel groups."""
+"""The planner's view of an operator graph: cut points, blocks, stages, channel groups."""

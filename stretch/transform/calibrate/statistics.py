@@ -20,8 +20,8 @@ def walk(
     """Run a branch over all batches, one operator after the other.
 
     Args:
-        visit: Called with the name of each operator, its module, what it reads and all
-            that is still read later, before it computes; it may change the module.
+        visit: Called with the name of each operator, its module, its inputs and all tensors
+            that are still read later, before it computes; it may change the module.
 
     Returns:
         The branch's output before its own part of the join, batch by batch.

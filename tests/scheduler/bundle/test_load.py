@@ -417,7 +417,7 @@ def test_shares_that_are_none_and_runs_in_no_known_precision_are_refused(bundles
         load_bundle(bundle_dir)
 
 
-#: Up to ten times as long as wide; larger pictures may be too large after the resize.
+#: Sides up to one to ten; larger pictures may be too large after the resize.
 SIDES = st.integers(200, 2000)
 
 

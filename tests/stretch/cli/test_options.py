@@ -20,7 +20,7 @@ from tests.stretch.cli.commands import call
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
-    """What is shown beside the request."""
+    """Values that are shown with the request."""
 
     after: Annotated[int, typer.Option()] = 2
     count: Annotated[int, msgspec.Meta(ge=3), AdvancedOption("How many.")] = 5
@@ -28,7 +28,7 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def show(out: Output, *, before: int = 1, config: Plan, rest: Shown) -> None:
-    """Show what was asked for."""
+    """Show the request."""
     out.emit({"request": config, "rest": [before, rest.after, rest.count, rest.preprocessing]}, lambda console: console.print("shown"))
 
 

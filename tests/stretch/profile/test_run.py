@@ -136,7 +136,7 @@ def test_the_cpu_has_a_place_for_one_core_and_for_all():
         (["cpu", "cpu"], UsageError, "`cpu` is named twice"),
         (["cpu[9cores]"], UnknownNameError, r"unknown core set `cpu\[9cores\]`"),
         (["cpu=onnx"], UnknownNameError, "unknown delegate to measure `onnx`"),
-        (["cpu", "gpu=vulkan"], UsageError, "tells no times of kernels"),
+        (["cpu", "gpu=vulkan"], UsageError, "reports no times of kernels"),
         (["cpu=cpu/int4"], UsageError, "`cpu` delegate does not run `int4`"),
     ],
 )

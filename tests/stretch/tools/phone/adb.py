@@ -5,9 +5,9 @@ A transcript is a JSON list of calls::
     {"call": ["devices"], "out": "List of devices attached\\n...", "err": "", "code": 0}
 
 Words of `call` may hold ``{folder}``, the folder on the phone, whose name is drawn again in each run: the first call with
-it says what it is. ``{here}`` stands for any path of this machine. ``"gives": "text"`` is written to the last word of a
-``pull`` (``gives64``: bytes in base 64); ``"hangs": true`` never ends; ``"takes": "text"`` is what a pushed file has to begin with. Calls with ``"often": true`` may come any number of
-times, at any place. What was called goes to ``log.txt`` beside the transcript, what was not expected to ``wrong.txt``.
+it sets it. ``{here}`` is any path of this machine. ``"gives": "text"`` is written to the last word of a
+``pull`` (``gives64``: bytes in base 64); ``"hangs": true`` never ends; ``"takes": "text"`` is the start of a pushed file. Calls with ``"often": true`` may come any number of
+times, at any place. Calls go to ``log.txt`` in the transcript's folder, unexpected ones to ``wrong.txt``.
 """
 
 import json
