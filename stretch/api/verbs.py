@@ -336,12 +336,14 @@ def train(
     options, path = options or TrainOptions(), find_recipe(str(recipe))
     loaded = load_recipe(path, tuple(options.changes))
     from stretch.train.distributed import join_world
-    from stretch.train.session import train_recipe
+    from stretch.train.session import train_recipe, try_recipe
 
-    target = Path("runs") / path.stem if out is None else Path(out)
+    target, trust_code = Path("runs") / path.stem if out is None else Path(out), options.trust_code
     with join_world(loaded.data.device) as world, keep_freed_memory():
-        how = {"resume": options.resume, "dry_run": options.dry_run, "trust_code": options.trust_code}
-        done = train_recipe(loaded, path.parent, target, world=world, listener=listener, **how)
+        if options.dry_run:
+            done = try_recipe(loaded, path.parent, world, trust_code=trust_code)
+        else:
+            done = train_recipe(loaded, path.parent, target, resume=options.resume, trust_code=trust_code, world=world, listener=listener)
         return done if world.first else None
 
 

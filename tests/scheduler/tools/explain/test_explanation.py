@@ -116,7 +116,7 @@ def test_partitions_copies_and_share_are_those_of_a_chain_walked_by_hand(states)
         if state == "on":
             verdict.taken[i] = "T"
         elif state == "gone":
-            verdict.gone[i] = "folded"
+            verdict.removed[i] = "folded"
     result = judge(chain(len(states)), verdict)
     there = [state for state in states if state != "gone"]
     assert result.partitions == sum(a == "on" and b != "on" for a, b in pairwise([*there, "off"]))
