@@ -22,9 +22,8 @@ class Join:
     convolves: bool = False
     whole: bool = False  # Whether that convolution writes every channel of the backbone; else it writes the branch's part of them.
     adds: bool = False  # Whether the outputs of these convolutions are added up, so that their weights are found together.
-    exact: bool = (
-        False  # Whether each branch computes a share of the original segment (`stretch.planning.divisions`), and together all of it.
-    )
+    #: Whether each branch computes a share of the original segment (`stretch.planning.divisions`), and together all of it.
+    exact: bool = False
 
     @property
     def hands_on(self) -> bool:

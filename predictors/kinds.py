@@ -84,9 +84,8 @@ class Kind:
     channels: ChannelRule = freeze_all  # How its output's channels are tied to those it reads (`predictors.channels`).
     rows: RowRule = all_rows  # Which rows it reads for a band of rows of its output (`predictors.rows`).
     slices: SliceRule = all_channels  # Which channels it reads for some channels of its output (`predictors.slices`).
-    additive: Additive | None = (
-        None  # Its effect on a sum, where it may be applied to each term instead; None where it needs the whole sum.
-    )
+    #: Its effect on a sum, where it may be applied to each term instead; None where it needs the whole sum.
+    additive: Additive | None = None
     work: WorkRule = elementwise_work  # The computation of its kernel, where it is not fused into another.
     scaled: Callable[[Attrs, Narrowed], Attrs] = unscaled  # Its attributes where it has other numbers of channels.
     dense: Callable[[Attrs], bool] = never  # Whether, given its attributes, its ``weight`` has a column for each channel that it reads.

@@ -258,9 +258,10 @@ def texts_of_module(source: str, *, messages: bool = True) -> Iterator[tuple[int
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and (text := ast.get_docstring(node)):
             used.add(id(node.body[0].value))  # type: ignore[attr-defined]
-            yield getattr(node, "lineno", 1), text, False
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
-                yield node.lineno, text.split("\n\n")[0], messages
+            first, _, others = text.partition("\n\n")
+            is_public = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_")
+            yield getattr(node, "lineno", 1), first, messages and is_public
+            yield getattr(node, "lineno", 1), others, False
         elif isinstance(node, ast.JoinedStr) and messages:
             used |= set(map(id, node.values))
             yield node.lineno, "".join(str(part.value) if isinstance(part, ast.Constant) else "x" for part in node.values), True

@@ -52,9 +52,8 @@ class Calibration(_PriorStruct, frozen=True):
     networks: tuple[MeasuredNetwork, ...]  # Networks that it was made from; empty where the numbers are those of another core set.
     source: _Text  # Where the times come from, and what was measured: the least, the mean or the median of runs.
     similar: bool = False  # Whether all networks alone were measured on another device, with a similar chip.
-    pipeline_ms: Annotated[float, msgspec.Meta(ge=0, le=1e4)] = (
-        0.0  # Time of a pipeline in addition to its network; no network's time has it.
-    )
+    #: Time of a pipeline in addition to its network; no network's time has it.
+    pipeline_ms: Annotated[float, msgspec.Meta(ge=0, le=1e4)] = 0.0
 
 
 class Prior(_PriorStruct, frozen=True, omit_defaults=True):

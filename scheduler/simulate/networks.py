@@ -51,9 +51,8 @@ class StepTime:
     contention: ContentionFactors = field(
         default_factory=dict
     )  # Factors on its computing time while other inferences compute on other processors.
-    overlaps_own_inference: bool = (
-        False  # Whether steps of its own inference count as well; the time of a plan's branches contains them already.
-    )
+    #: Whether steps of its own inference count as well; the time of a plan's branches contains them already.
+    overlaps_own_inference: bool = False
     feeder: float = 0.0  # Share of the CPU that the thread takes which feeds the processor while it computes.
 
     @classmethod

@@ -92,6 +92,11 @@ def complete_device(start: str) -> list[str]:
     return [name for name in list_devices() if name.startswith(start)]
 
 
+def device_option(help: str) -> Any:
+    """Return the option ``--device`` with a verb's own help; shells complete ids of profiles."""
+    return typer.Option("--device", "-d", help=help, autocompletion=complete_device)
+
+
 def complete_model(start: str) -> list[str]:
     """Names of models, for the shell."""
     from stretch.network.models.families import quick_names
@@ -116,9 +121,7 @@ Model = Annotated[
 ]
 Device = Annotated[
     "str | Path | DeviceProfile",
-    typer.Option(
-        "--device", "-d", help="Id of a profile (see `stretch list devices`), or the path of one.", autocompletion=complete_device
-    ),
+    device_option("Id of a profile (see `stretch list devices`), or the path of one."),
     Parsed(str, str),
 ]
 TrustCode = Annotated[bool, typer.Option("--trust-code", help="Allow running Python code from file.py:factory or a .pt2 file.")]

@@ -22,7 +22,7 @@ from stretch.api.parameters import (
     PreprocessingOption,
     Processors,
     TrustCode,
-    complete_device,
+    device_option,
     input_words,
 )
 from stretch.planning.config import PlanConfig
@@ -156,12 +156,7 @@ def processors_to_predict(
 SimulatedBundle = Annotated[str | Path, typer.Argument(help="Folder of a bundle, or a .csv table of steps: name,processor,ms,needs,bytes.")]
 SimulatedDevice = Annotated[
     str | Path | None,
-    typer.Option(
-        "--device",
-        "-d",
-        help="Device to simulate: id or path of a profile. Default: the device of the bundle; for a table of steps none.",
-        autocompletion=complete_device,
-    ),
+    device_option("Device to simulate: id or path of a profile. Default: the device of the bundle; for a table of steps none."),
     Parsed(str | None, str),
 ]
 
@@ -350,11 +345,8 @@ def train(
 Explained = Annotated[str | Path, typer.Argument(metavar="BUNDLE", help="Folder of a bundle; with --runtime an ONNX or TFLite file.")]
 ExplainedDevice = Annotated[
     str | Path | None,
-    typer.Option(
-        "--device",
-        "-d",
-        help="Predict for this device (see `stretch list devices`) instead of measuring here; with --runtime, a device of the runtime.",
-        autocompletion=complete_device,
+    device_option(
+        "Predict for this device (see `stretch list devices`) instead of measuring here; with --runtime, a device of the runtime."
     ),
     Parsed(str | None, str),
 ]
@@ -470,12 +462,7 @@ def evaluate(
 
 AdvisedDevices = Annotated[
     str | Path | DeviceProfile | Sequence[str | Path | DeviceProfile],
-    typer.Option(
-        "--device",
-        "-d",
-        help="Profile id (see `stretch list devices`), wildcard pattern or TOML file; several with commas.",
-        autocompletion=complete_device,
-    ),
+    device_option("Profile id (see `stretch list devices`), wildcard pattern or TOML file; several with commas."),
     Parsed(str | None, str),
 ]
 AdvisedPrecision = Annotated[

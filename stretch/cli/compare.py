@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from predictors.errors import UsageError
-from stretch.api.parameters import InputShape, TrustCode, complete_device
+from stretch.api.parameters import InputShape, TrustCode, device_option
 from stretch.cli.output import Output, no_flags
 from stretch.cli.pages import Html
 from stretch.cli.planner import Plan
@@ -27,9 +27,7 @@ def compare(
     ],
     device: Annotated[
         list[str] | None,
-        typer.Option(
-            "--device", "-d", help="Id or path of a device profile that models are planned for; repeatable.", autocompletion=complete_device
-        ),
+        device_option("Id or path of a device profile that models are planned for; repeatable."),
     ] = None,
     config: Plan,
     inputs: InputShape = None,

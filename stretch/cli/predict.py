@@ -10,7 +10,7 @@ import typer
 from predictors.devices import is_pattern, load_devices
 from predictors.errors import UsageError
 from predictors.models.roofline import ORIGINS, Origin
-from stretch.api.parameters import complete_device, complete_model, input_words
+from stretch.api.parameters import complete_model, device_option, input_words
 from stretch.api.verbs import PredictOptions, processors_to_predict
 from stretch.api.verbs import predict as predict_model
 from stretch.cli.output import Output
@@ -38,11 +38,8 @@ def predict(
     ],
     device: Annotated[
         str,
-        typer.Option(
-            "--device",
-            "-d",
-            help="Profile id (see `stretch list devices`), a wildcard pattern such as '*', TOML file, or several of these with commas.",
-            autocompletion=complete_device,
+        device_option(
+            "Profile id (see `stretch list devices`), a wildcard pattern such as '*', TOML file, or several of these with commas."
         ),
     ],
     options: PredictOptions,

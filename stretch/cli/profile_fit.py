@@ -13,7 +13,7 @@ from predictors.devices import load_device
 from predictors.errors import StretchError, UsageError
 from predictors.fits.store import fit_path
 from predictors.measurements.networks import load_measurements
-from stretch.api.parameters import complete_device
+from stretch.api.parameters import device_option
 from stretch.cli.interrupt import WRITER_GRACE_S
 from stretch.cli.output import Output
 
@@ -86,12 +86,7 @@ def profile_fit(
     ],
     device: Annotated[
         str,
-        typer.Option(
-            "--device",
-            "-d",
-            help="Profile id (see `stretch list devices`) or TOML file that the fits are for.",
-            autocompletion=complete_device,
-        ),
+        device_option("Profile id (see `stretch list devices`) or TOML file that the fits are for."),
     ],
     networks: NetworkTable,
     file: Annotated[

@@ -42,9 +42,8 @@ class TrainConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     label_smoothing: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0  # Weight of the uniform distribution in the target.
     accumulate: _Count = 1  # Number of parts of a batch for gradient accumulation.
     clip: _NotNegative = 0.0  # Maximum global norm of the gradients; 0 for no limit.
-    ema: Annotated[float, msgspec.Meta(ge=0, lt=1)] = (
-        0.0  # Decay of the moving average of weights, which is evaluated and kept; 0 for none.
-    )
+    #: Decay of the moving average of weights, which is evaluated and kept; 0 for none.
+    ema: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
     amp: Literal["none", "bf16", "fp16"] = "bf16"  # Arithmetic of convolutions on a GPU; weights stay fp32.
     channels_last: bool = True  # Whether activations are stored NHWC.
     graph: bool = True  # Replay each step as one CUDA graph, which speeds up small networks.
