@@ -145,8 +145,11 @@ def refine_bundle(
             began = loaded.manifest.weights
             weights = _weights(began, options.synthetic) if outcome.kept == "refined" else began
             fitted_to = tuple(dict.fromkeys((*loaded.manifest.calibrated_on, *divided.fingerprints)))
-            stated = replace(loaded, manifest=msgspec.structs.replace(loaded.manifest, weights=weights, calibrated_on=fitted_to))
-            manifest = export_reweighed(stated, target, original, model, outcome.ranges, agreeing=agreeing, progress=tell)
+            stated = msgspec.structs.replace(loaded.manifest, weights=weights, calibrated_on=fitted_to)
+            # no name for this one: it would hold the folder that `sweep` removes
+            manifest = export_reweighed(
+                replace(loaded, manifest=stated), target, original, model, outcome.ranges, agreeing=agreeing, progress=tell
+            )
         kept.remove()
     finally:
         # one that nothing was written to

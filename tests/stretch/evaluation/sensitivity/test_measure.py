@@ -78,4 +78,4 @@ def test_measured_sensitivity_says_what_it_was_measured_on_and_a_planner_plans_w
     save_accuracy(tmp_path / "sensitivity.json", sensitivity)
     assert load_accuracy(tmp_path / "sensitivity.json", "tiny_resnet") == sensitivity
     planned = plan(network.graph, specified("pixel6"), PlanConfig(**LOOSE), sensitivity)
-    assert planned.accuracy == sensitivity.answer(network.graph, planned.design)
+    assert planned.accuracy == sensitivity.prediction(sensitivity.loss(network.graph, planned.design))
