@@ -15,8 +15,8 @@ from scheduler.delegates.base import Allocate, UnableError
 from scheduler.faults.policy import FALLBACK_DELEGATES, FaultTracker, Site, SiteFailed
 from scheduler.placement.place import Dispatch, Placement, fallback_placement
 from scheduler.runtime.buffers import zeros
+from scheduler.runtime.failures import delegate_failure
 from scheduler.runtime.sequential import allowed_distance
-from scheduler.runtime.threads import delegate_failure
 
 #: Result of aborting a call that takes too long.
 AbortResult = Literal["ended", "restarting", "no"]

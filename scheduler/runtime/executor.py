@@ -29,6 +29,7 @@ from scheduler.faults.policy import InferenceEnded, Site
 from scheduler.placement.place import Placement, queues_of
 from scheduler.runtime.buffers import Buffers, bind_subgraph, subgraph_spans
 from scheduler.runtime.code import CompiledSubgraphs
+from scheduler.runtime.failures import HangError, hang_reason, step_failure
 from scheduler.runtime.inputs import Values, unwrap_single
 from scheduler.runtime.machine import (
     CALLING_THREAD,
@@ -49,23 +50,14 @@ from scheduler.runtime.machine import (
     StepFailed,
     StepReturned,
     Submit,
-    Transitions,
 )
 from scheduler.runtime.plan import ExecutionPlan, build_plan
 from scheduler.runtime.record import Recorder
+from scheduler.runtime.replay import ReplayTable
 from scheduler.runtime.sequential import Check
-from scheduler.runtime.threads import (
-    POLL_S,
-    TIME_LIMIT_S,
-    HangError,
-    QueueThreads,
-    Watchdog,
-    hang_reason,
-    interrupt,
-    note_hang,
-    step_failure,
-)
+from scheduler.runtime.threads import POLL_S, QueueThreads
 from scheduler.runtime.trace import QueueDepth, Span, Trace
+from scheduler.runtime.watchdog import TIME_LIMIT_S, Watchdog, interrupt, note_hang
 
 #: Traces that are kept, of the submitted inferences that ended last.
 MAX_TRACES = 64
@@ -137,8 +129,14 @@ def _do_nothing() -> None:
     """Do nothing: the work of a join whose branches have written in place, and the job that wakes a thread."""
 
 
-#: How a step went: when it began and ended, and what it raised.
-Report = tuple[Task, int, int, Exception | None]
+class Report(NamedTuple):
+    """A step that has ended."""
+
+    task: Task  # The step on its queue.
+    start: int  # When it began, ns.
+    end: int  # When it ended, ns.
+    error: Exception | None  # Raised by it, if it failed.
+
 
 #: An answer of the state machine: the tasks that it starts, and the end of an inference.
 Answer = tuple[tuple[Task, ...], Finish | Fail | None]
@@ -173,7 +171,7 @@ class Driver:
         self._tasks: dict[tuple[Start, Placement | None], Task] = {}
         #: Whether the thread that called works, too.
         self.caller_works = machine.caller is not None
-        self.table: Transitions[Answer] | None = Transitions(self._prepare) if memoize and recorder is None else None
+        self.table: ReplayTable[Answer] | None = ReplayTable(self._prepare) if memoize and recorder is None else None
         self.restart(machine)
 
     def restart(self, machine: Machine) -> None:
@@ -394,14 +392,14 @@ class Executor:
                     task.run()
                 except Exception as raised:
                     error = raised
-                report = (task, start, perf_counter_ns(), error)
+                report = Report(task, start, perf_counter_ns(), error)
                 running[CALLING_THREAD] = None
                 if task.enqueued and error is None:
                     enqueued.append(report)
                     task = None
                     continue
             elif enqueued and inbox.empty():
-                report = self._wait_for_enqueued(*enqueued.popleft())
+                report = self._wait_for_enqueued(enqueued.popleft())
             else:
                 try:
                     item = inbox.get(timeout=POLL_S)
@@ -415,9 +413,9 @@ class Executor:
                     continue
                 report = item
             task = None
-            if use_table and report[3] is None:
+            if use_table and report.error is None:
                 with lock:
-                    cached = None if self._stopped else driver.node.answers.get(report[0])
+                    cached = None if self._stopped else driver.node.answers.get(report.task)
                     if cached is not None:
                         done.append(report)
                         (tasks, self._outcome), driver.node = cached
@@ -427,19 +425,20 @@ class Executor:
                             else:
                                 started.put(started.job)
                         continue
-            self._handle_report(*report)
+            self._handle_report(report)
         return self._outcome
 
-    def _wait_for_enqueued(self, task: Task, start: int, end: int, error: Exception | None) -> Report:
+    def _wait_for_enqueued(self, report: Report) -> Report:
         """Wait for the subgraph that was enqueued first, and report it."""
-        assert isinstance(task.invocation, AsyncInvocation)  # looked at when it was added
-        self._running[CALLING_THREAD] = (task.step, perf_counter_ns())
+        call, error = report.task.invocation, report.error
+        assert isinstance(call, AsyncInvocation)  # looked at when it was added
+        self._running[CALLING_THREAD] = (report.task.step, perf_counter_ns())
         try:
-            task.invocation.wait()
+            call.wait()
         except Exception as raised:
             error = raised
         self._running[CALLING_THREAD] = None
-        return task, start, perf_counter_ns(), error
+        return report._replace(end=perf_counter_ns(), error=error)
 
     def _wait_for_leftovers(self, seconds: float) -> bool:
         """Wait for unfinished steps of an interrupted or failed run, then drop them; False if that takes longer.
@@ -570,21 +569,22 @@ class Executor:
             task.run()
         except BaseException as raised:  # whatever a delegate raises belongs to the caller
             error = raised if isinstance(raised, Exception) else RuntimeError(f"{type(raised).__name__}: {raised}")
-        report = (task, start, perf_counter_ns(), error)
+        report = Report(task, start, perf_counter_ns(), error)
         running[task.queue] = None
         if task.wakes_caller and running.get(CALLING_THREAD) is None:
             self.inbox.put(report)  # the thread that called waits for it: the less is done before it is woken, the better
         else:
-            self._handle_report(*report)
+            self._handle_report(report)
 
-    def _handle_report(self, task: Task, start: int, end: int, error: Exception | None) -> None:
+    def _handle_report(self, report: Report) -> None:
         """Report the end of a step to its driver, and complete the submitted inference that it ended."""
+        task, error = report.task, report.error
         driver = task.driver
         if error is not None:
             event, key = self._failure_event(task, error), None
         else:
             event, key = task.done, task
-            task.lane.done.append((task, start, end, error))
+            task.lane.done.append(report)
             if task.lane.keep is not None:
                 # Nothing that could write over it has started yet: that is what the answer to this event may do.
                 arrays = task.lane.buffers.arrays

@@ -17,7 +17,8 @@ from scheduler.runtime.executor import Driver, Tenant
 from scheduler.runtime.inputs import check_priority, deadline_at
 from scheduler.runtime.machine import PATIENCE_MS, Event, Instruction, Machine
 from scheduler.runtime.session import Session
-from scheduler.runtime.threads import TIME_LIMIT_S, QueueThreads
+from scheduler.runtime.threads import QueueThreads
+from scheduler.runtime.watchdog import TIME_LIMIT_S
 
 
 class SharedSession(Session):

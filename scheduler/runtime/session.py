@@ -22,11 +22,12 @@ from scheduler.placement.place import Placement, place_subgraphs, queues_of
 from scheduler.runtime.buffers import Buffers
 from scheduler.runtime.code import CompiledSubgraphs
 from scheduler.runtime.executor import Executor, Tenant
+from scheduler.runtime.failures import HangError, hang_reason
 from scheduler.runtime.inputs import as_arrays, check_inputs, unwrap_single
 from scheduler.runtime.plan import make_plan
 from scheduler.runtime.record import Recorder
-from scheduler.runtime.threads import TIME_LIMIT_S, HangError, hang_reason
 from scheduler.runtime.trace import QueueDepth, Trace
+from scheduler.runtime.watchdog import TIME_LIMIT_S
 
 
 def retry_after_hang(future: Future[Any], run: Callable[[], Any]) -> Future[Any]:

@@ -28,12 +28,11 @@ from scheduler.runtime.machine import (
     Instruction,
     Join,
     Machine,
-    Node,
     Start,
     StepDone,
-    Transitions,
 )
 from scheduler.runtime.plan import make_plan
+from scheduler.runtime.replay import Node, ReplayTable
 from scheduler.runtime.trace import Span, Trace
 from scheduler.simulate.networks import Activity, Network, StepTime, alternative_of, device_placements, step_times
 from scheduler.simulate.scene import FreeShares, Heat, Scene
@@ -152,7 +151,7 @@ class Engine:
         self.client, self._caller = ONLY_CLIENT if shared is None else str(number), shared is None and lanes == 1
         self._steps: dict[Start, SimulatedStep] = {}
         if shared is None:
-            self._table: Transitions[Answer] = Transitions(self._prepare)
+            self._table: ReplayTable[Answer] = ReplayTable(self._prepare)
             machine = Machine.of(network.plan, network.placements, lanes, caller=self._caller)
             self._node: Node[Answer] = self._table.node(machine)
         else:

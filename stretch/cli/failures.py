@@ -62,7 +62,7 @@ def guard(
 
 def _exit_message(*, as_json: bool) -> int:
     """Return the message where the main thread hangs: a delegate took too long, or it was interrupted."""
-    from scheduler.runtime.threads import last_hang
+    from scheduler.runtime.watchdog import last_hang
 
     failure = last_hang()
     print_failure(failure or StretchError("interrupted"), as_json=as_json)

@@ -31,8 +31,8 @@ from scheduler.runtime.executor import Executor
 from scheduler.runtime.plan import make_plan
 from scheduler.runtime.sequential import TOLERANCES, Check, Sequential, max_error
 from scheduler.runtime.session import Session
-from scheduler.runtime.threads import Watchdog, interrupt, last_hang, note_hang
 from scheduler.runtime.trace import Span, Trace, median_trace, write_perfetto
+from scheduler.runtime.watchdog import Watchdog, interrupt, last_hang, note_hang
 from tests import onnx_runtime
 from tests.scheduler.bundles import Builder, one_after_the_other
 from tests.scheduler.doubles import Hooked, flaky, threads

@@ -29,11 +29,11 @@ from scheduler.runtime.machine import (
     StepFailed,
     StepReturned,
     Submit,
-    Transitions,
     Wait,
 )
 from scheduler.runtime.plan import PlannedJoin, PlannedSubgraph, build_plan, make_plan
 from scheduler.runtime.record import Recorder, Replay, replay
+from scheduler.runtime.replay import ReplayTable
 from scheduler.runtime.session import Session
 from tests.scheduler.doubles import flaky
 from tests.scheduler.runtime.plans import CPU, DSP, GPU, blocking, planned, plans, three_processors
@@ -400,7 +400,7 @@ def key(event):
 
 def test_second_inference_starts_where_the_first_ended_and_learns_nothing(machine):
     learned = []
-    table = Transitions(lambda instructions: learned.append(instructions) or tuple(instructions))
+    table = ReplayTable(lambda instructions: learned.append(instructions) or tuple(instructions))
 
     def run(node):
         event = InputReady(0)

@@ -23,9 +23,10 @@ from scheduler.measure.benchmark import Effort, benchmark
 from scheduler.placement.place import Placement
 from scheduler.runtime.adaptive import AdaptiveSession
 from scheduler.runtime.code import CompiledSubgraphs
+from scheduler.runtime.failures import HangError
 from scheduler.runtime.record import replay
 from scheduler.runtime.session import Session, retry_after_hang
-from scheduler.runtime.threads import HangError, QueueThreads
+from scheduler.runtime.threads import QueueThreads
 from tests import onnx_runtime
 from tests.corpus import mutations
 from tests.scheduler import bundles

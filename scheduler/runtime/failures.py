@@ -1,0 +1,62 @@
+"""The one sentence that a caller gets when a step or a delegate fails or hangs."""
+
+from predictors.errors import StretchError
+from scheduler.delegates.base import origin
+from scheduler.placement.place import Placement
+
+
+class HangError(StretchError):
+    """A delegate did not come back, and cannot be stopped: its thread is lost.
+
+    Attributes:
+        subgraph: Name of the subgraph.
+        place: Where it runs.
+        limit_s: How long it was waited for, s.
+    """
+
+    subgraph: str
+    placement: Placement
+    limit_s: float
+
+    @classmethod
+    def of(cls, subgraph: str, placement: Placement, limit_s: float) -> "HangError":
+        """The error of a subgraph that hangs."""
+        result = cls(
+            f"subgraph `{subgraph}` {_timeout_text(limit_s)} on processor `{placement.processor}` (delegate `{placement.delegate}`)",
+            f"run it elsewhere with --map {placement.processor}=cpu, or allow more with --time-limit",
+        )
+        result.subgraph, result.placement, result.limit_s = subgraph, placement, limit_s
+        return result
+
+
+def hang_reason(limit_s: float) -> str:
+    """Describe a call that takes too long, as the end of a sentence."""
+    return f"it {_timeout_text(limit_s)}"
+
+
+def _timeout_text(limit_s: float) -> str:
+    return f"did not end within {limit_s:g} s"
+
+
+def step_failure(step: str, place: Placement | None, cause: BaseException | None, text: str = "") -> StretchError:
+    """An error that names the step, where it ran and why it failed."""
+    words = (str(cause) if cause is not None else text).strip() or text.strip()
+    reason = words.splitlines()[0] if words else type(cause).__name__
+    if place is None:
+        return StretchError(f"join `{step}` failed: {reason}")
+    return StretchError(
+        f"subgraph `{step}` failed on processor `{place.processor}` (delegate `{place.delegate}`): {reason}", _authors(place.delegate)
+    )
+
+
+def delegate_failure(name: str, action: str, cause: Exception) -> StretchError:
+    """An error that names a delegate which broke off, and the package it is from."""
+    reason = (str(cause).strip().splitlines() or [""])[0]
+    return StretchError(
+        f"the delegate `{name}` failed to {action}: {type(cause).__name__}{f': {reason}' if reason else ''}", _authors(name)
+    )
+
+
+def _authors(name: str) -> str | None:
+    package = origin(name)
+    return f"`{name}` is a plug-in ({package}): report it to its authors" if package else None
