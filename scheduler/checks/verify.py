@@ -13,9 +13,10 @@ import msgspec
 import numpy as np
 
 from predictors.errors import MissingBackendError, StretchError, first_line
-from scheduler.bundle.load import MANIFEST, Bundle, bundle_problems, public_key, read_bundle
+from scheduler.bundle.load import MANIFEST, Bundle, bundle_problems, read_bundle
 from scheduler.bundle.manifest import SourceFile, SubgraphEntry
 from scheduler.bundle.rows import rows_read_by
+from scheduler.bundle.signature import public_key
 from scheduler.bundle.statements import ROUNDING, statement_problems
 from scheduler.bundle.tflite_file import check_same_plan, load_tflite
 from scheduler.delegates import LiteRtDelegate

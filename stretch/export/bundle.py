@@ -15,7 +15,7 @@ from predictors.joins import join_of
 from predictors.predictor import KernelsTime
 from predictors.shapes import integer
 from scheduler.bundle.agreement import Agreement
-from scheduler.bundle.load import Bundle, check_source_file
+from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import (
     SCHEMA,
     Alternative,
@@ -29,6 +29,7 @@ from scheduler.bundle.manifest import (
     WeightsInfo,
 )
 from scheduler.bundle.preprocessing import Preprocessing
+from scheduler.bundle.problems import check_source_file
 from scheduler.progress import Progress, silent
 from stretch import __version__
 from stretch.export.checks import check_export

@@ -15,8 +15,10 @@ import msgspec
 
 from predictors import system
 from predictors.errors import StretchError, UsageError
-from scheduler.bundle.load import MANIFEST, SIGNATURE, Bundle, exclusive_lock, read_bundle, read_manifest, shared_lock
+from scheduler.bundle.load import MANIFEST, Bundle, read_bundle, read_manifest
+from scheduler.bundle.lock import exclusive_lock, shared_lock
 from scheduler.bundle.manifest import FileEntry, Manifest
+from scheduler.bundle.signature import SIGNATURE
 
 #: "Exchange the two names" and "fail if the new name is taken", from <linux/fs.h>.
 _NOREPLACE, _EXCHANGE = 1, 2

@@ -29,7 +29,8 @@ from packaging.requirements import Requirement
 from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UnknownNameError, UsageError, install_line
 from predictors.structs import filled
 from scheduler.answer import BoardAnswer
-from scheduler.bundle.load import MANIFEST, SIGNATURE, Bundle
+from scheduler.bundle.load import MANIFEST, Bundle
+from scheduler.bundle.signature import SIGNATURE
 from scheduler.tools.boards.agent import CHUNK, MARK
 from scheduler.tools.boards.facts import SERIES, Facts, check_facts, check_host, read_facts
 

@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 from onnx import external_data_helper
 
 from predictors.errors import StretchError, UsageError
-from scheduler.bundle.load import MAX_MANIFEST_BYTES, OpenFolder, exclusive_lock, graph_problems, is_safe_path, load_bundle, read_bundle
+from scheduler.bundle.load import MAX_MANIFEST_BYTES, load_bundle, read_bundle
+from scheduler.bundle.lock import OpenFolder, exclusive_lock
 from scheduler.bundle.manifest import Manifest, SubgraphEntry
 from scheduler.bundle.preprocessing import IMAGENET, Preprocessing, requested_preprocessing
+from scheduler.bundle.problems import graph_problems, is_safe_path
 from scheduler.bundle.rows import cut, cut_shape, rows_read_by, rows_read_once
 from scheduler.bundle.statements import statement_problems
 from scheduler.bundle.tflite_file import METADATA, check_same_plan, load_tflite, parse_tflite
@@ -167,7 +169,7 @@ def test_names_of_files_inside():
 
 
 def test_all_subgraphs_together_are_bounded_too(bundle_dir, monkeypatch):
-    monkeypatch.setattr("scheduler.bundle.load.MAX_WORK", 1000)
+    monkeypatch.setattr("scheduler.bundle.problems.MAX_WORK", 1000)
     with pytest.raises(StretchError, match=r"its subgraphs take .* multiply-accumulates"):
         load_bundle(bundle_dir)
 

@@ -8,7 +8,8 @@ import onnxruntime
 import pytest
 
 from predictors.errors import StretchError
-from scheduler.bundle.load import graph_problems, load_bundle
+from scheduler.bundle.load import load_bundle
+from scheduler.bundle.problems import graph_problems
 from scheduler.bundle.recommended import as_recommended
 from scheduler.checks.verify import compare_with_reference, random_input
 from scheduler.runtime.session import Session

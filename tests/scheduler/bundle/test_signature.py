@@ -4,7 +4,8 @@ import subprocess
 import pytest
 
 from predictors.errors import StretchError
-from scheduler.bundle.load import SIGNATURE, fingerprint, load_bundle, public_key, sign_bundle
+from scheduler.bundle.load import load_bundle, sign_bundle
+from scheduler.bundle.signature import SIGNATURE, fingerprint, public_key
 from scheduler.checks.verify import verify_bundle
 from tests.corpus import mutations
 

@@ -14,7 +14,8 @@ import pytest
 
 from predictors.errors import StretchError, UnknownNameError, UsageError
 from scheduler.adapt.policy import AdaptationRules, Policy
-from scheduler.bundle.load import graph_problems, load_bundle
+from scheduler.bundle.load import load_bundle
+from scheduler.bundle.problems import graph_problems
 from scheduler.checks.verify import compare_with_reference
 from scheduler.cores import available_cores
 from scheduler.delegates.base import UnableError
