@@ -10,10 +10,6 @@ from typing import Protocol
 from predictors.errors import StretchError
 
 
-class CounterError(StretchError):
-    """Energy cannot be measured, for the reason that the message says."""
-
-
 class Meter(Protocol):
     """Counts energy from the moment on that it is made."""
 
@@ -29,15 +25,15 @@ def read_number(path: Path) -> int:
     try:
         text = path.read_text().strip()
     except PermissionError as error:
-        raise CounterError(f"{path} may not be read by this user", f"as root: chmod a+r {path}") from error
+        raise StretchError(f"{path} may not be read by this user", f"as root: chmod a+r {path}") from error
     except OSError as error:
-        raise CounterError(f"{path} cannot be read: {error.strerror}") from error
+        raise StretchError(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise CounterError(f"{path} holds no number") from error
+        raise StretchError(f"{path} holds no number") from error
     try:
         return int(text)
     except ValueError as error:
-        raise CounterError(f"{path} holds `{text[:20]}`, which is no whole number") from error
+        raise StretchError(f"{path} holds `{text[:20]}`, which is no whole number") from error
 
 
 def read_word(path: Path) -> str:
@@ -76,7 +72,7 @@ class Supply:
     def __init__(self, root: Path, clock: Callable[[], int] = perf_counter_ns) -> None:
         folders = supplies(root)
         if not folders:
-            raise CounterError(f"{root / 'power_supply'} has nothing that reports its power")
+            raise StretchError(f"{root / 'power_supply'} has nothing that reports its power")
         self._folder, self._clock, self.min_s = folders[0], clock, SUPPLY_MIN_S
         self.name = f"power_supply: {self._folder.name}"
         self._last = clock(), self._watts()
@@ -92,12 +88,12 @@ class Supply:
     def _watts(self) -> float:
         status = read_word(self._folder / "status")
         if status in ("Charging", "Full", "Not charging"):
-            raise CounterError(
+            raise StretchError(
                 f"{self._folder} is not discharging ({status.lower()}): it does not report the power used", "unplug the charger"
             )
         watts = abs(_microwatts(self._folder)) / 1e6
         if watts > MAX_W:
-            raise CounterError(f"{self._folder} reports {watts:.4g} W, which no battery gives")
+            raise StretchError(f"{self._folder} reports {watts:.4g} W, which no battery gives")
         return watts
 
 
@@ -106,7 +102,7 @@ def _microwatts(folder: Path) -> float:
     power = folder / "power_now"
     microwatts = read_number(power) if power.exists() else read_number(folder / "current_now") * read_number(folder / "voltage_now") / 1e6
     if microwatts == 0:
-        raise CounterError(f"{folder} reports a power of 0 W")
+        raise StretchError(f"{folder} reports a power of 0 W")
     return microwatts
 
 
@@ -137,7 +133,7 @@ class Rapl:
     def __init__(self, root: Path) -> None:
         self._zones = [path for path in zones(root) if read_word(path / "name").startswith(("package", "dram"))]
         if not self._zones:
-            raise CounterError(f"{root / 'powercap'} has no counter of a package")
+            raise StretchError(f"{root / 'powercap'} has no counter of a package")
         self.name, self.min_s = "RAPL: " + ", ".join(read_word(path / "name") for path in self._zones), RAPL_MIN_S
         self._last, self._total = [self._counter(path) for path in self._zones], 0
 
@@ -154,13 +150,13 @@ class Rapl:
             return after - before
         most = read_number(zone / "max_energy_range_uj")
         if before > most:
-            raise CounterError(f"{zone / 'energy_uj'} went back from {before} to {after} µJ, and runs over at {most}")
+            raise StretchError(f"{zone / 'energy_uj'} went back from {before} to {after} µJ, and runs over at {most}")
         return after + most - before
 
     def _counter(self, zone: Path) -> int:
         energy_uj = read_number(zone / "energy_uj")
         if energy_uj < 0:
-            raise CounterError(f"{zone / 'energy_uj'} holds {energy_uj}, and energy is not negative")
+            raise StretchError(f"{zone / 'energy_uj'} holds {energy_uj}, and energy is not negative")
         return energy_uj
 
 
@@ -194,7 +190,7 @@ def find_meter(root: Path = SYS_CLASS) -> Meter:
         return Rapl(root)
     if supplies(root):
         return Supply(root)
-    raise CounterError(f"{root} has neither counters of RAPL (powercap) nor a battery or rail that reports its power (power_supply)")
+    raise StretchError(f"{root} has neither counters of RAPL (powercap) nor a battery or rail that reports its power (power_supply)")
 
 
 def measure_energy(run: Callable[[], object], root: Path = SYS_CLASS, loops: int = LOOPS) -> MeasuredEnergy:
@@ -202,7 +198,7 @@ def measure_energy(run: Callable[[], object], root: Path = SYS_CLASS, loops: int
     try:
         meter = find_meter(root)
         mj = median(_one_loop(run, meter) for _ in range(loops))
-    except CounterError as error:
+    except StretchError as error:
         return MeasuredEnergy(None, None, error.message + (f" ({error.hint})" if error.hint else ""))
     return MeasuredEnergy(mj, meter.name, None)
 
@@ -213,7 +209,7 @@ def _one_loop(run: Callable[[], object], meter: Meter) -> float:
     # a loop goes on until the counter has moved, so that none takes nothing
     while (seconds := perf_counter() - since) < meter.min_s or mj <= 0:
         if seconds > _PATIENCE * meter.min_s:
-            raise CounterError(f"{meter.name} has not moved for {seconds:.1f} s")
+            raise StretchError(f"{meter.name} has not moved for {seconds:.1f} s")
         run()
         count, mj = count + 1, meter.read_mj() - begin
     return mj / count

@@ -30,12 +30,9 @@ from scheduler.memory import Lifetimes, MemoryPlan, Planner
 from scheduler.memory.plan import plan_offset
 
 
-class DeviceError(UnableError):
-    """A device fails or refuses a request: it has no memory left, say, or was lost."""
-
-    def __init__(self, name: str, problem: str, error: Exception) -> None:
-        reason = first_line(error)
-        super().__init__(f"the OpenCL device `{name}` {problem}: {reason}", "run these subgraphs elsewhere with --map gpu=cpu")
+def device_error(name: str, problem: str, error: Exception) -> UnableError:
+    """Return the error of a device that fails or refuses a request: it has no memory left, say, or was lost."""
+    return UnableError(f"the OpenCL device `{name}` {problem}: {first_line(error)}", "run these subgraphs elsewhere with --map gpu=cpu")
 
 
 @dataclass(frozen=True)
@@ -214,7 +211,7 @@ class OpenCLInvocation(AsyncInvocation):
             raise self._failure(error) from error
 
     def _failure(self, error: Exception) -> StretchError:
-        return DeviceError(self._device.name, "failed", error)
+        return device_error(self._device.name, "failed", error)
 
 
 def _release(queue: Any, mapped: list[Any], keep_alive: object) -> None:
@@ -286,14 +283,14 @@ class OpenCLCompiled(Compiled):
                     self._upload(argument)
         except (MemoryError, cl.Error) as error:
             device.arenas.clear()
-            raise DeviceError(device.name, "has no memory for the subgraph", error) from error
+            raise device_error(device.name, "has no memory for the subgraph", error) from error
         # Drivers finish compiling when a kernel is launched first: not in the first inference, and with an error that compiling can report.
         try:
             self.run([np.zeros(s, np.float32) for s in self.inputs.values()], [np.zeros(s, np.float32) for s in self.outputs.values()])
-        except DeviceError as error:
+        except UnableError as error:
             device.arenas.clear()
             if "MEM_OBJECT_ALLOCATION_FAILURE" in error.message:
-                raise DeviceError(device.name, "has no memory for the subgraph", error) from error
+                raise device_error(device.name, "has no memory for the subgraph", error) from error
             raise
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> OpenCLInvocation:
@@ -307,7 +304,7 @@ class OpenCLCompiled(Compiled):
                 self.device, self.commands, dict(zip(self.inputs, inputs, strict=True)), dict(zip(self.outputs, outputs, strict=True))
             )
         except self._cl.Error as error:
-            raise DeviceError(self.device.name, "does not take the subgraph's buffers and kernels", error) from error
+            raise device_error(self.device.name, "does not take the subgraph's buffers and kernels", error) from error
 
     def profile(self, runs: int = 3, fed: bool = False) -> list[LaunchTime]:
         """The least time of each launch in `runs` runs on zeros, by the device's clock.

@@ -4,14 +4,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from scheduler.delegates.base import Array
+from scheduler.delegates.base import Array, UnableError
 from scheduler.delegates.opencl.graph import NONE, FusedActivation, KernelNode
 from scheduler.delegates.opencl.launch import Argument, Ints, Launch, Size, TensorArgument, TensorView, Weights, Zeros
 from scheduler.delegates.opencl.lowering import (
     CPU_DEPTHWISE,
     CPU_LIGHT,
     KernelLowering,
-    UnsupportedError,
     activation,
     activation_arguments,
     as_float,
@@ -123,7 +122,7 @@ def read_convolution(state: KernelLowering, node: KernelNode) -> Convolution:
     """The convolution of a node."""
     x = node.inputs[0]
     if len(state.shape(x)) != 4:
-        raise UnsupportedError(f"its input has rank {len(state.shape(x))}, convolutions are over images")
+        raise UnableError(f"its input has rank {len(state.shape(x))}, convolutions are over images")
     weight = as_float(state.constant(node.inputs[1]))
     n, c, h, w = state.shape(x)
     on, om, oh, ow = state.shape(node.output)
@@ -547,7 +546,7 @@ def tile_grid(state: KernelLowering, tile: Parameters, tiles: tuple[int, int], b
 def linear(state: KernelLowering, node: KernelNode) -> None:
     """Gemm with constant weights: a 1×1 convolution whose pixels are the rows."""
     if node.attrs.get("transA") or node.attrs.get("alpha", 1.0) != 1.0 or node.attrs.get("beta", 1.0) != 1.0:
-        raise UnsupportedError("products with transA, alpha or beta are not computed")
+        raise UnableError("products with transA, alpha or beta are not computed")
     weight = as_float(state.constant(node.inputs[1]))
     weight = weight if node.attrs.get("transB") else np.ascontiguousarray(weight.T)
     m, c = weight.shape

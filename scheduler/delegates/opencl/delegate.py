@@ -185,9 +185,7 @@ class OpenCLDelegate(Delegate):
 
         Raises:
             MissingBackendError: If pyopencl or a device is missing.
-            UnsupportedError: If no kernel computes one of its operators.
-            BuildError: If the driver does not compile a kernel.
-            DeviceError: If the device has no memory for it, or refuses a kernel.
+            UnableError: If no kernel computes one of its operators, the driver does not compile a kernel, or the device has no memory.
         """
         graph = self.prepare(model)
         return self._compiled(graph, self.lower(graph))

@@ -396,10 +396,6 @@ FOLDER = Path(__file__).with_name("kernels")
 FOLDERS = [FOLDER]
 
 
-class BuildError(UnableError):
-    """The driver does not compile a kernel; the message names the file with its log."""
-
-
 @cache
 def source(kernel: str) -> str:
     """The source of one kernel, with what all kernels share in front."""
@@ -453,7 +449,7 @@ class Programs:
             write_binary(cached_path, program.get_info(pyopencl.program_info.BINARIES)[0])
         except (pyopencl.Error, RuntimeError) as error:
             log = _write_log(name, options, str(error))
-            raise BuildError(
+            raise UnableError(
                 f"the OpenCL driver of `{self._device.name}` does not compile the kernel `{name}`; its log is in {log}",
                 "report the log, and run these subgraphs elsewhere with --map gpu=cpu",
             ) from error

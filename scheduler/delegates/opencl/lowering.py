@@ -28,10 +28,6 @@ from scheduler.delegates.opencl.launch import (
 from scheduler.delegates.opencl.schedule import Options, Schedules
 
 
-class UnsupportedError(UnableError):
-    """An operator that no kernel here computes; the message is the reason."""
-
-
 @dataclass
 class KernelLowering:
     """State of the lowering from nodes to launches; templates take tensors from it and append launches."""
@@ -60,7 +56,7 @@ class KernelLowering:
         if name not in self._blocked:
             shape = self.shape(name)
             if len(shape) not in (2, 4):
-                raise UnsupportedError(f"`{name}` has rank {len(shape)}, blocks of channels need rank 2 or 4")
+                raise UnableError(f"`{name}` has rank {len(shape)}, blocks of channels need rank 2 or 4")
             target = self.blocking.blocked(f"{name}:blocked", shape)
             self.move(self._row_major[name], target, name)
             self._blocked[name] = target
@@ -115,10 +111,10 @@ class KernelLowering:
         """A constant's values.
 
         Raises:
-            UnsupportedError: If the tensor is computed.
+            UnableError: If the tensor is computed.
         """
         if name not in self.graph.constants:
-            raise UnsupportedError(f"`{name}` is computed, the kernels take a constant in its place")
+            raise UnableError(f"`{name}` is computed, the kernels take a constant in its place")
         return self.graph.constants[name]
 
     @property

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from scheduler.delegates.base import Array
+from scheduler.delegates.base import Array, UnableError
 from scheduler.delegates.opencl.convolutions import convolution, linear
 from scheduler.delegates.opencl.device import FOLDERS, Traits
 from scheduler.delegates.opencl.graph import NONE, KernelGraph, KernelNode
@@ -27,7 +27,6 @@ from scheduler.delegates.opencl.launch import (
 from scheduler.delegates.opencl.lowering import (
     CPU_LIGHT,
     KernelLowering,
-    UnsupportedError,
     activation,
     activation_arguments,
     as_float,
@@ -59,7 +58,7 @@ def scale_shift(state: KernelLowering, node: KernelNode) -> None:
     """A batch-norm that follows no convolution: one factor and one offset a channel."""
     shape = state.shape(node.output)
     if len(shape) not in (2, 4):
-        raise UnsupportedError(f"the tensor has rank {len(shape)}, 2 or 4 are computed")
+        raise UnableError(f"the tensor has rank {len(shape)}, 2 or 4 are computed")
     per_channel = (-1, *[1] * (len(shape) - 2))
     scale = constant_operand(state, f"{node.name}.scale", state.constant(node.inputs[1]).reshape(per_channel), shape)
     shift = constant_operand(state, f"{node.name}.shift", state.constant(node.inputs[2]).reshape(per_channel), shape)
@@ -74,14 +73,14 @@ def _operand(state: KernelLowering, name: str, shape: tuple[int, ...]) -> Tensor
     if name in state.graph.constants:
         return constant_operand(state, name, state.graph.constants[name], shape)
     if len(state.shape(name)) != len(shape):
-        raise UnsupportedError(f"`{name}` has rank {len(state.shape(name))}, the result {len(shape)}")
+        raise UnableError(f"`{name}` has rank {len(state.shape(name))}, the result {len(shape)}")
     return TensorArgument(_repeated(state.blocked(name), shape))
 
 
 def constant_operand(state: KernelLowering, name: str, values: Array, shape: tuple[int, ...]) -> TensorArgument:
     """A constant, brought to the rank of the result and into blocks."""
     if values.ndim > len(shape):
-        raise UnsupportedError(f"the constant `{name}` has a higher rank than the result")
+        raise UnableError(f"the constant `{name}` has a higher rank than the result")
     operand_shape = image_shape((1,) * (len(shape) - values.ndim) + values.shape)
     packed = to_blocks(np.asarray(values, np.float32).reshape(operand_shape), state.blocking)
     view = replace(state.blocking.blocked(f"{name}:constant", operand_shape), owner="constant")
@@ -113,7 +112,7 @@ def _launch(
 ) -> None:
     shape = state.shape(node.output)
     if len(shape) not in (2, 4):
-        raise UnsupportedError(f"the tensor has rank {len(shape)}, 2 or 4 are computed")
+        raise UnableError(f"the tensor has rank {len(shape)}, 2 or 4 are computed")
     n, c, h, w = image_shape(shape)
     act = activation(node)
     y = target or state.result(node.output)
@@ -162,7 +161,7 @@ def _pixels(shape: tuple[int, ...]) -> int:
 def concat(state: KernelLowering, node: KernelNode) -> None:
     """Concatenate channels, without copies of parts that were written in place; or concatenate rows."""
     if len(state.shape(node.output)) != 4 or node.attrs["axis"] % 4 not in (1, 2):
-        raise UnsupportedError("tensors are joined along the channels or rows of images only")
+        raise UnableError("tensors are joined along the channels or rows of images only")
     if node.attrs["axis"] % 4 == 2:
         _concat_rows(state, node)
         return
@@ -196,11 +195,11 @@ def pad(state: KernelLowering, node: KernelNode) -> None:
     """Constant borders of height and width."""
     pads = [int(p) for p in state.constant(node.inputs[1])]
     if node.attrs.get("mode", b"constant") != b"constant":
-        raise UnsupportedError(f"pads of mode {node.attrs['mode'].decode()} are not computed")
+        raise UnableError(f"pads of mode {node.attrs['mode'].decode()} are not computed")
     axes = [int(a) % 4 for a in state.constant(node.inputs[3])] if len(node.inputs) > 3 and node.inputs[3] else [0, 1, 2, 3]
     before, after = dict(zip(axes, pads, strict=False)), dict(zip(axes, pads[len(axes) :], strict=False))
     if len(state.shape(node.output)) != 4 or any(before.get(a) or after.get(a) for a in (0, 1)):
-        raise UnsupportedError("pads of height and width only are computed")
+        raise UnableError("pads of height and width only are computed")
     value = state.constant(node.inputs[2]).item() if len(node.inputs) > 2 and node.inputs[2] else 0.0
     source, target = state.blocked(node.inputs[0]), state.result(node.output)
     state.move(source, target, node.name, start=(0, before.get(2, 0), before.get(3, 0), 0), fill=float(value))
@@ -212,7 +211,7 @@ def resize(state: KernelLowering, node: KernelNode) -> None:
     mode = (node.attrs.get("mode", b"nearest"), node.attrs.get("coordinate_transformation_mode"), node.attrs.get("nearest_mode"))
     is_integer = len(scales) == 4 and scales[:2] == [1, 1] and all(s >= 1 and s == int(s) for s in scales)
     if not is_integer or mode != (b"nearest", b"asymmetric", b"floor"):
-        raise UnsupportedError("images are enlarged by whole factors and nearest neighbours only")
+        raise UnableError("images are enlarged by whole factors and nearest neighbours only")
     source, target = state.blocked(node.inputs[0]), state.result(node.output)
     state.move(source, target, node.name, scale=(int(scales[2]), int(scales[3]), 1, 1))
 
@@ -235,7 +234,7 @@ def slice_(state: KernelLowering, node: KernelNode) -> None:
     )
     steps = state.constant(node.inputs[4]) if len(node.inputs) > 4 and node.inputs[4] else np.ones(len(starts))
     if axes not in ([1], [2]) or steps[0] != 1 or (len(shape) != 4 and (axes, len(shape)) != ([1], 2)) or len(ends) != 1:
-        raise UnsupportedError("slices of channels or rows only are computed")
+        raise UnableError("slices of channels or rows only are computed")
     first = int(starts[0]) if starts[0] >= 0 else shape[axes[0]] + int(starts[0])
     count = state.shape(node.output)[axes[0]]
     source = state.blocked(node.inputs[0])
@@ -250,7 +249,7 @@ def slice_(state: KernelLowering, node: KernelNode) -> None:
 def pool(state: KernelLowering, node: KernelNode) -> None:
     """MaxPool and AveragePool of images."""
     if len(state.shape(node.inputs[0])) != 4:
-        raise UnsupportedError("windows over images only are pooled")
+        raise UnableError("windows over images only are pooled")
     x, y = state.blocked(node.inputs[0]), state.result(node.output)
     n, c, h, w = x.image
     _, _, oh, ow = y.image
@@ -261,7 +260,7 @@ def pool(state: KernelLowering, node: KernelNode) -> None:
     largest = node.op == "MaxPool"
     counts = int(not largest and bool(node.attrs.get("count_include_pad", 0)))
     if not largest and dilation != (1, 1):
-        raise UnsupportedError("averages of dilated windows are not computed")
+        raise UnableError("averages of dilated windows are not computed")
     blocks = state.blocking.blocks(c)
     grid_macros, grid, local = light_grid(state.traits, blocks, oh * ow, n)
     arguments = (
@@ -280,7 +279,7 @@ def pool(state: KernelLowering, node: KernelNode) -> None:
 def global_pool(state: KernelLowering, node: KernelNode) -> None:
     """GlobalAveragePool and GlobalMaxPool of images."""
     if len(state.shape(node.inputs[0])) != 4:
-        raise UnsupportedError("images only are pooled")
+        raise UnableError("images only are pooled")
     x, y = state.blocked(node.inputs[0]), state.result(node.output, allow_row_major=True)
     n, c, h, w = x.image
     blocks = state.blocking.blocks(c)
@@ -335,7 +334,7 @@ def reduce_mean(state: KernelLowering, node: KernelNode) -> None:
     if not axes and not node.attrs.get("noop_with_empty_axes", 0):
         axes = list(range(len(shape)))
     if len(shape) > 4:
-        raise UnsupportedError(f"the tensor has rank {len(shape)}, up to 4 are computed")
+        raise UnableError(f"the tensor has rank {len(shape)}, up to 4 are computed")
     full = (1,) * (4 - len(shape)) + shape
     reduced_axes = {a + 4 - len(shape) for a in axes}
     kept_sizes = tuple(1 if i in reduced_axes else size for i, size in enumerate(full))
@@ -347,7 +346,7 @@ def transpose(state: KernelLowering, node: KernelNode) -> None:
     """Transpose of tensors of rank up to 6."""
     shape = state.shape(node.inputs[0])
     if len(shape) > 6:
-        raise UnsupportedError(f"the tensor has rank {len(shape)}, up to 6 are computed")
+        raise UnableError(f"the tensor has rank {len(shape)}, up to 6 are computed")
     order = [int(a) for a in node.attrs.get("perm", reversed(range(len(shape))))]
     sizes = [shape[a] for a in reversed(order)] + [1] * (8 - len(shape))
     steps = [strides(shape)[a] for a in reversed(order)] + [0] * (8 - len(shape))
@@ -359,7 +358,7 @@ def matmul(state: KernelLowering, node: KernelNode) -> None:
     weight = as_float(state.constant(node.inputs[1]))
     shape = state.shape(node.inputs[0])
     if weight.ndim != 2 or len(shape) < 2:
-        raise UnsupportedError("products with a constant matrix only are computed")
+        raise UnableError("products with a constant matrix only are computed")
     length, columns = weight.shape
     lanes = state.blocking.lanes
     width = -(-columns // lanes) * lanes
@@ -425,14 +424,14 @@ def lower(graph: KernelGraph, blocking: Blocking, traits: Traits, options: Optio
     for node in graph.nodes:
         template = TEMPLATES.get(node.op)
         if template is None:
-            raise UnsupportedError(f"node `{node.name}` is a {node.op}, for which the opencl delegate has no kernel")
+            raise UnableError(f"node `{node.name}` is a {node.op}, for which the opencl delegate has no kernel")
         before = len(state.launches)
         try:
             template(state, node)
-        except UnsupportedError as error:
+        except UnableError as error:
             if error.message.startswith("node "):
                 raise
-            raise UnsupportedError(f"node `{node.name}` ({node.op}): {error.message}") from error
+            raise UnableError(f"node `{node.name}` ({node.op}): {error.message}") from error
         for i in range(before, len(state.launches)):
             state.launches[i] = replace(state.launches[i], merged=node.merged)
     for name in graph.outputs:
@@ -451,7 +450,7 @@ def refusals(graph: KernelGraph, blocking: Blocking, traits: Traits, options: Op
                 template(state, node)
                 continue
             reasons[node.name] = f"the opencl delegate has no kernel for {node.op}"
-        except UnsupportedError as error:
+        except UnableError as error:
             reasons[node.name] = error.message
         state.alias(node.output, row_major_view(node.output, state.shape(node.output), "input"))
     return reasons

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scheduler.checks.verify import random_input
 from scheduler.delegates import get_delegate
 from scheduler.measure.benchmark import Benchmark, Effort, Timing, benchmark, ideal_ms, judge_speed
-from scheduler.measure.energy import CounterError, Rapl, Supply, measure_energy, read_number, zones
+from scheduler.measure.energy import Rapl, StretchError, Supply, measure_energy, read_number, zones
 from scheduler.measure.steady import (
     BATCHES,
     MAX_GBS,
@@ -297,7 +297,7 @@ def add(path, number):
 @pytest.mark.parametrize("text", ["", "NaN", "1.5", "N/A", "0x10"])
 def test_what_is_no_whole_number_is_refused(tmp_path, text):
     (tmp_path / "it").write_text(text)
-    with pytest.raises(CounterError, match="which is no whole number"):
+    with pytest.raises(StretchError, match="which is no whole number"):
         read_number(tmp_path / "it")
 
 
@@ -337,16 +337,16 @@ def test_a_counter_that_runs_over_loses_nothing(rapl, steps):
 def test_bad_counter_is_a_sentence(rapl, value, what):
     meter = Rapl(rapl)
     write(rapl / "powercap" / "intel-rapl:0", energy_uj=value)
-    with pytest.raises(CounterError, match=what):
+    with pytest.raises(StretchError, match=what):
         meter.read_mj()
-    with pytest.raises(CounterError, match=what):
+    with pytest.raises(StretchError, match=what):
         Rapl(rapl)
 
 
 def test_counter_that_went_back_beyond_its_range_is_refused(rapl):
     meter = Rapl(rapl)
     write(rapl / "powercap" / "intel-rapl:1", energy_uj=5, max_energy_range_uj=10)
-    with pytest.raises(CounterError, match="went back from"):
+    with pytest.raises(StretchError, match="went back from"):
         meter.read_mj()
 
 
@@ -374,7 +374,7 @@ def test_energy_is_the_integral_of_power_whatever_the_sign(battery, samples):
 @pytest.mark.parametrize("status", ["Charging", "Full", "Not charging"])
 def test_battery_that_is_charged_is_refused(battery, status):
     write(bat(battery), status=status)
-    with pytest.raises(CounterError, match="not discharging"):
+    with pytest.raises(StretchError, match="not discharging"):
         Supply(battery)
 
 
@@ -390,5 +390,5 @@ def test_battery_that_is_charged_is_refused(battery, status):
 def test_bad_numbers_are_sentences(battery, values, what):
     meter = Supply(battery)
     write(bat(battery), **values)
-    with pytest.raises(CounterError, match=what):
+    with pytest.raises(StretchError, match=what):
         meter.read_mj()

@@ -10,10 +10,10 @@ import pytest
 
 from predictors.errors import StretchError, UnknownNameError
 from scheduler.cores import available_cores
+from scheduler.delegates.base import UnableError
 from scheduler.delegates.opencl import device as opencl_device
 from scheduler.delegates.opencl.device import (
     FOLDER,
-    BuildError,
     Programs,
     binary_file,
     binary_folder,
@@ -149,7 +149,7 @@ def test_driver_that_fails_does_not_hide_the_others():
 
 
 def test_failed_build_names_a_file_with_the_drivers_log():
-    with pytest.raises(BuildError, match="its log is in") as caught:
+    with pytest.raises(UnableError, match="its log is in") as caught:
         Programs(open_device(()), False).kernel("softmax", (("LOGARITHM", "nonsense("),))
     log = Path(caught.value.message.rsplit(" ", 1)[-1])
     text = log.read_text()

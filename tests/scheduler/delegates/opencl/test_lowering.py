@@ -20,7 +20,6 @@ from scheduler.delegates.opencl import compiled as invocations
 from scheduler.delegates.opencl.device import LIBRARY_VARIABLE, Traits, open_device, pinned_bytes, pinned_is_faster
 from scheduler.delegates.opencl.graph import fuse, read_graph, simplify
 from scheduler.delegates.opencl.launch import Blocking, Launch
-from scheduler.delegates.opencl.lowering import UnsupportedError
 from scheduler.delegates.opencl.schedule import COSTS, KernelProblem, Schedules, analytic_cycles, rank_tiles, tile_cycles
 from scheduler.delegates.process import ProcessDelegate
 from scheduler.delegates.reference import ReferenceDelegate
@@ -153,7 +152,7 @@ def test_weights_that_are_computed_are_refused(tmp_path):
     path = networks.save(
         tmp_path / "m.onnx", [networks.conv("x", "y", "v", kernel_shape=[2, 2])], {"x": (1, 3, 4, 4), "v": (2, 3, 2, 2)}, ["y"], {}
     )
-    with pytest.raises(UnsupportedError, match="`v` is computed"):
+    with pytest.raises(UnableError, match="`v` is computed"):
         networks.launches(path)
 
 

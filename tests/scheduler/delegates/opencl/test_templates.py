@@ -120,7 +120,7 @@ def test_pads_add_zeros_and_cut_off_where_they_are_negative(tmp_path, pads):
     ],
 )
 def test_setting_that_no_kernel_computes_is_refused_with_the_reason(tmp_path, nodes, says):
-    from scheduler.delegates.opencl.lowering import UnsupportedError
+    from scheduler.delegates.base import UnableError
 
     weights = {
         "s": np.array([1, 1, 2, 2], np.float32),
@@ -130,7 +130,7 @@ def test_setting_that_no_kernel_computes_is_refused_with_the_reason(tmp_path, no
         "g": networks.numbers(5, 2),
     }
     path = networks.save(tmp_path / "m.onnx", nodes, {"x": (1, 3, 4, 4), "m": (2, 5), "m2": (5, 2)}, ["y"], weights)
-    with pytest.raises(UnsupportedError, match=says):
+    with pytest.raises(UnableError, match=says):
         networks.launches(path)
 
 
