@@ -37,12 +37,12 @@ ITEM_BYTES: dict[str, int] = {"fp32": 4, "fp16": 2, "int8": 1}
 #: Kinds of kernels a profile states an efficiency for.
 KERNEL_KINDS = ("conv1x1", "conv", "depthwise", "grouped", "linear", "matmul", "pool", "reduce", "elementwise", "copy")
 
-#: Those that a profile may leave out; they are then as efficient as `linear`.
+#: Kinds that a profile may leave out, which then have the efficiency of `linear`.
 _LIKE_LINEAR = ("matmul",)
 
 _HINT = "predictors/profiles/host.toml shows every key"
 
-#: No number of a device is beyond these; products and quotients of some stay finite.
+#: Limits of a device's numbers: products and quotients of several stay finite.
 _MIN, _MAX = 1e-15, 1e15
 
 _Positive = Annotated[float, msgspec.Meta(ge=_MIN, le=_MAX)]

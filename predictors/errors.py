@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-#: Set where a board runs us, whose packages come from elsewhere.
+#: Environment variable that is set on a board, whose packages come from another machine.
 ON_BOARD = "NN_STRETCH_ON_BOARD"
 
 

@@ -1,4 +1,4 @@
-"""Files of others: opened only if they are regular, read up to a limit, TOML without what no file of ours holds."""
+"""Untrusted files: opened only if they are regular, read up to a limit, with bounds on the nesting and numbers of TOML."""
 
 import errno
 import math
@@ -16,13 +16,13 @@ from predictors.errors import StretchError
 
 MAX_TOML_BYTES = 1 << 20
 
-#: Tables and lists inside each other; files of ours have five.
+#: Maximum nesting of tables and lists; files of this project have five levels.
 MAX_TOML_DEPTH = 32
 
 #: Dots in one line: Python's parser takes time and memory with the square of a key's parts.
 MAX_TOML_DOTS = 64
 
-#: Whole numbers lie between minus this and this: what 64 bits hold.
+#: Maximum absolute value of a whole number: the range of 64 bits.
 MAX_WHOLE = (1 << 63) - 1
 
 _DESCRIPTOR = re.compile(r"/proc/\d+/fd/\d+")
@@ -116,7 +116,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def toml_problems(raw: dict[str, Any]) -> Iterator[str]:
-    """Return values of a parsed TOML file that no number or table of ours can be, one sentence each."""
+    """Return the values of a parsed TOML file that are out of bounds, one sentence each."""
     left: list[tuple[str, Any, int]] = [("", raw, 0)]
     while left:
         path, value, depth = left.pop()

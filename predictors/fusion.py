@@ -30,7 +30,7 @@ from predictors.shapes import Shape
 #: Names that rules may list.
 IDIOMS = ("hard_swish", "hard_sigmoid")
 
-#: A sixth has any number of digits in files.
+#: Tolerance for constants such as a sixth, which files write with any number of digits.
 _SLACK = 1e-3
 
 

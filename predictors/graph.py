@@ -30,10 +30,10 @@ class OperatorFacts(NamedTuple):
     work: KernelWork  # Its computation, if it is the main operator of its kernel.
 
 
-#: Facts of operators by all that they depend on: networks repeat themselves, and so do designs.
+#: Cached facts of operators, by everything that they depend on: networks and designs repeat operators.
 _facts_cache: dict[tuple[object, ...], OperatorFacts] = {}
 
-#: Operators whose facts are kept.
+#: Maximum number of cached facts.
 _MAX_FACTS = 1 << 16
 
 

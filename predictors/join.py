@@ -89,7 +89,7 @@ def misfit(inputs: Sequence[Shape], output: Shape, axis: int, noun: str) -> str 
     return None
 
 
-#: The join where none is asked for, or where the one asked for is not possible: it keeps segments independent.
+#: Default join, also where the requested one is not possible: it keeps segments independent.
 DEFAULT = "project"
 
 #: Joins and meetings by name; those of this package are registered once `predictors.joins` is imported.

@@ -63,14 +63,14 @@ def never(attrs: Attrs) -> bool:
 
 WorkRule = Callable[[Sequence[Shape], Attrs, Shape], KernelWork]
 
-#: A kernel that computes each element of its result from those at the same place.
+#: Work of a kernel that computes each element from the elements at the same place.
 elementwise_work = per_channel("elementwise")
 
-#: Of a kind for which no runtime launches anything: a view of its input, or nothing at inference.
+#: Trait of a kind that no runtime launches a kernel for: a view of its input, or nothing at inference.
 UNLAUNCHED = "unlaunched"
-#: Of a kind that clips at zero, which convolutions of every runtime apply to their own result.
+#: Trait of a kind that clips at zero, which every runtime fuses into convolutions.
 RECTIFIER = "rectifier"
-#: Of a kind with one input whose result at a place depends on the input at that place and its channel's weights.
+#: Trait of a kind with one input whose result at a place depends on that place alone and its channel's weights.
 POINTWISE = "pointwise"
 
 
@@ -84,7 +84,7 @@ class Kind:
     channels: ChannelRule = freeze_all  # How its output's channels are tied to those it reads (`predictors.channels`).
     rows: RowRule = all_rows  # Which rows it reads for a band of rows of its output (`predictors.rows`).
     slices: SliceRule = all_channels  # Which channels it reads for some channels of its output (`predictors.slices`).
-    #: Its effect on a sum, where it may be applied to each term instead; None where it needs the whole sum.
+    #: Effect on a sum, where the operator may be applied to each term instead; None where it needs the whole sum.
     additive: Additive | None = None
     work: WorkRule = elementwise_work  # The computation of its kernel, where it is not fused into another.
     scaled: Callable[[Attrs, Narrowed], Attrs] = unscaled  # Its attributes where it has other numbers of channels.
@@ -98,7 +98,7 @@ class Kind:
     #: from this kind.
     nodes: tuple[str, ...] = ()
     traits: frozenset[str] = frozenset()  # Traits that fusion rules read: `UNLAUNCHED`, `RECTIFIER`, `POINTWISE`.
-    stated: bool = False  # Its attributes state its shape, channels included, so that nothing of it can be scaled.
+    stated: bool = False  # Whether attributes state the shape, channels included, so that the operator cannot be scaled.
 
 
 #: Kinds by name; those of this package are registered once `predictors.operators` is imported.

@@ -58,7 +58,7 @@ class LinkModel:
         return self.parts_of_bytes(source, target, elements * ITEM_BYTES[precision], precision)
 
     def parts_of_bytes(self, source: str, target: str, size: Any, precision: str | None = None) -> dict[str, Any]:
-        """Return the same for so many bytes, ms: a transfer out of `source` is under its name, one into `target` under that one's."""
+        """Return the times of a transfer of some bytes, ms: out of `source` under its name, into `target` under that name."""
         start, end = kind_of(source), kind_of(target)
         ms_by_link: dict[str, Any] = {}
         if start == end:
@@ -173,7 +173,7 @@ class Estimate:
         return self.origin in MEASURED
 
 
-#: Estimates that are kept: those of a few graphs on every core set in every precision.
+#: Maximum number of cached estimates: those of a few graphs on every core set in every precision.
 _MAX_ESTIMATES = 128
 
 

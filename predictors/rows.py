@@ -32,7 +32,7 @@ class Band:
     skip: int = 0  # Rows of what it then computes that lie before the band.
 
 
-#: From shapes of the inputs, attributes and rows of the output.
+#: Rule that gives the band of input rows from input shapes, attributes and rows of the output.
 RowRule = Callable[[Sequence[Shape], Attrs, Rows], Band]
 
 

@@ -16,15 +16,15 @@ from typing import Any
 
 PLAIN = os.environ.get("NN_STRETCH_SYSTEM") == "plain"
 
-#: Locks of files; None where there are none.
+#: The module for file locks; None on systems without them.
 fcntl: Any = None
-#: Limits and times of processes; None where there are none.
+#: The module for limits and times of processes; None on systems without them.
 resource: Any = None
 if not PLAIN:
     with suppress(ImportError):
         fcntl, resource = import_module("fcntl"), import_module("resource")
 
-#: Whether a folder can be opened as a file is.
+#: Whether a folder can be opened like a file.
 OPENS_FOLDERS = not PLAIN and hasattr(os, "O_DIRECTORY")
 
 

@@ -40,7 +40,7 @@ class Thermal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ambient_c: _Celsius  # Temperature of its surroundings, and its own at the start, °C.
     throttle: tuple[Throttle, ...]  # Steps, coldest first.
     hysteresis_c: _NotNegative  # How far it cools below a step before that ends, °C.
-    #: Of the speed in the power of a processor that computes: 1 if only the clock falls, 3 if the voltage falls with it.
+    #: Exponent of the speed in the power of a busy processor: 1 if only the clock falls, 3 if the voltage falls with it.
     power_exponent: Annotated[float, msgspec.Meta(ge=0, le=4)]
     power_w: dict[str, _NotNegative] = {}  # Power of processors that compute, where the profile states none, W.
     rest_w: _NotNegative = 0.0  # Power of the rest of the chip, all the time, W.

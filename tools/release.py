@@ -84,7 +84,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def build(dist: Path) -> tuple[Path, Path]:
-    """The wheel and the sdist, in a folder that holds nothing else of ours afterwards."""
+    """The wheel and the sdist, alone in a folder."""
     for old in dist.glob("nn_stretch-*"):
         old.unlink()
     run([sys.executable, "-m", "hatchling", "build", "-d", dist], ROOT)

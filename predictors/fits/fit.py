@@ -30,7 +30,7 @@ class Trees(_FitStruct, frozen=True):
     right: tuple[_Count, ...]  # Right child of each node.
     value: tuple[float, ...]  # Each leaf's addition; 0 in other nodes.
     base: float  # Start of every prediction.
-    bound: Annotated[float, msgspec.Meta(gt=0, le=5)]  # The prediction is cut to between minus this and this.
+    bound: Annotated[float, msgspec.Meta(gt=0, le=5)]  # Maximum absolute value of the prediction.
 
     def __post_init__(self) -> None:
         """Refuse nodes that are none, or that would be walked without end."""

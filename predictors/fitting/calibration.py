@@ -52,7 +52,7 @@ INFERENCE_MS = 0.1
 #: Time of a pipeline in addition to its network for an image of 224×224 pixels, ms, before any measurement; other images in proportion.
 PIPELINE_MS, IMAGE = 3.0, 3 * 224 * 224
 
-#: Two times of one network contradict each other beyond this ratio; a time this far from the other rows has another unit.
+#: Ratio beyond which two times of one network contradict each other, and ratio to other rows at which a time has another unit.
 CONTRADICTION, OTHER_UNIT = 1.3, 30.0
 
 #: Multiply-accumulates that a table states may differ from the network's by this share.

@@ -27,7 +27,7 @@ from predictors.models.fitted import FittedModel
 FOLDS = 5
 
 
-#: Families of a table up to which each is left out by itself: with two of seven gone, a fit knows too little of the others.
+#: Maximum number of families that are left out one by one: without two of seven, a fit knows too little about the others.
 FEW_FAMILIES = 8
 
 
@@ -119,10 +119,10 @@ def _pool_of(name: str) -> tuple[Pool, dict[Place, Vector]]:
     return pool, {place: np.asarray(sizes) for place, sizes in pool.sizes().items()}
 
 
-#: Fewest networks and families that say something about networks of another family.
+#: Minimum number of networks and families for an evaluation on another family.
 MIN_NETWORKS, MIN_FAMILIES = 12, 3
 
-#: Of a fit that was not evaluated yet.
+#: Evaluation of a fit that was not evaluated yet.
 _NOT_EVALUATED = HeldOut(0, 0, 0, 0.0, 0.0, 0.0, 0.0)
 
 Predictions = dict[str, float]

@@ -12,7 +12,7 @@ from predictors.fitting.regression import Vector, solve, solve_robustly
 #: Relative uncertainty of: a time, the formula's priors, the prior that devices share, a size compared with its scaling.
 NOISE, PRIOR_SPREAD, SHARED_SPREAD, THREADS_SPREAD = 0.05, 1.0, 0.3, 0.1
 
-#: A byte costs at least as much as this many multiply-accumulates, and a launch at least so many ms.
+#: Minimum cost of a byte, in multiply-accumulates, and of a launch, in ms.
 MIN_BYTE_MACS, MIN_LAUNCH_MS = 0.5, 5e-4
 
 _CORES = re.compile(r"(\d+)([A-Za-z]+)")
@@ -214,7 +214,7 @@ class _Model:
         spread = np.array([parameter.spread for parameter in parameters])
         parts = np.array([formula.threads[name].spread for name in names])
         p, d, k, q = len(precisions), len(sets), len(parameters), len(names)
-        # One runtime has nothing to be compared with.
+        # A single runtime cannot be compared with others.
         r = runtimes if runtimes > 1 else 0
         self._is_inference = np.array([parameter.term == INFERENCE for parameter in parameters], dtype=float)
         #: Factors and the spread of each: common, of precisions, of speed, of speed at a precision, of parts, of parts at a precision,

@@ -10,7 +10,7 @@ from predictors.fits.fit import Interval
 
 Vector = NDArray[np.float64]
 
-#: Digits of a stored number: beyond what any table says, and short of what two machines may round differently.
+#: Digits of a stored number: more than any table has, and fewer than two machines round alike.
 DIGITS = 6
 
 
@@ -30,7 +30,7 @@ def solve(matrix: Vector, times: Vector, prior: Vector | None = None, spread: fl
 def solve_robustly(
     matrix: Vector, times: Vector, prior: Vector, spread: float | Vector, noise: float = 0.05, least: Vector | None = None
 ) -> Vector:
-    """As `solve`, but a few times that are wrong by far hardly count: Cauchy weights, three rounds (Holland and Welsch 1977)."""
+    """Solve like `solve`, with outliers weighted down: Cauchy weights, three rounds (Holland and Welsch 1977)."""
     weights = np.ones(len(times))
     sizes = prior
     for _ in range(3):
@@ -75,7 +75,7 @@ def rounded(value: float) -> float:
 
 COVERAGE = 0.9
 
-#: Nominal levels that are tried, from the coverage on.
+#: Number of nominal levels to try, from the coverage upwards.
 _LEVELS = 8
 
 METHOD = (

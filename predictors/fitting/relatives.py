@@ -1,4 +1,4 @@
-"""Priors of processors that nobody measured, from all fitted relatives, with the relatives' spread around each other as interval.
+"""Priors of unmeasured processors from all fitted relatives, with the spread of the relatives as interval.
 
 The relatives of a processor are those of its family that were fitted at the same
 precision in the same runtime with as many cores; a profile may name the backends of others, where none of
@@ -30,7 +30,7 @@ from predictors.models.roofline import Times
 
 COVERAGE = 0.9
 
-#: Fewest relatives from which a spread can be computed.
+#: Minimum number of relatives for a spread.
 MIN_RELATIVES = 3
 
 METHOD = (

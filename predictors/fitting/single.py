@@ -13,10 +13,10 @@ from predictors.fitting.regression import Vector, rounded, solve
 from predictors.fusion import KernelCost
 from predictors.models.fitted import Grain, TreeModel, columns, features, terms
 
-#: Fewest measured kernels that trees are grown from.
+#: Minimum number of measured kernels for trees.
 MIN_KERNELS = 100
 
-#: No tree knows better than by this factor, as a logarithm.
+#: Maximum correction by trees, as a logarithm.
 BOUND = 1.5
 
 ITERATIONS, LEAVES, RATE, MIN_LEAF = 200, 8, 0.08, 5
@@ -94,7 +94,7 @@ def evaluate(trees: Trees, costs: Sequence[KernelCost]) -> NDArray[np.float64]:
     return TreeModel(trees)(columns(costs))
 
 
-#: Fewest kernels that a group's terms are fitted to.
+#: Minimum number of kernels for the terms of a group.
 MIN_GROUP = 5
 
 #: Lower bound of a kernel's time in ms, so that its logarithm exists.

@@ -20,7 +20,7 @@ METHOD = (
     "precision; as many degrees of freedom as networks less one, since the errors of one network on several devices are nearly the same"
 )
 
-#: Fewest networks of a core set: other core sets inform about networks, not about this core set.
+#: Minimum number of networks of a core set: other core sets inform about networks, not about this core set.
 MIN_NETWORKS = 8
 
 

@@ -13,10 +13,10 @@ _NUMBER = r"([-+.\w]+)"
 _LINE = re.compile(rf"^\s*(\S+)\s+min\s*=\s*{_NUMBER}\s+max\s*=\s*{_NUMBER}\s+avg\s*=\s*{_NUMBER}\s*$")
 _SETTING = re.compile(r"^\s*(num_threads|powersave|gpu_device|loop_count)\s*=\s*(-?\d+)\s*$")
 
-#: Ending of networks with 8-bit weights and activations.
+#: Suffixes of networks with 8-bit weights and activations.
 _INT8 = ("_int8", "-int8")
 
-#: Its networks that torchvision or timm has, too, by our names.
+#: Networks of the tool that torchvision or timm has, by their names here.
 NAMES = {
     "squeezenet": "squeezenet1_1",
     "mobilenet_v2": "mobilenet_v2",

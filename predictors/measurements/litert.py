@@ -9,7 +9,7 @@ from predictors.files import read_bytes
 
 MAX_BYTES = 1 << 24
 
-#: The block that lists operators in the order in which they run; others sort or sum up the same times.
+#: Heading of the block that lists operators in the order of execution; other blocks sort or sum up the same times.
 ORDER = "Run Order"
 
 #: Headings of the operators of measured runs, and of those that run inside a delegate's operator, which are listed twice.

@@ -19,7 +19,7 @@ MEASUREMENT_FOLDER = Path(__file__).parent
 
 NETWORKS, LATENCIES, KERNELS, SOURCE = "networks.jsonl.gz", "latencies.csv", "kernels.csv", "source.toml"
 
-#: Bytes of the networks of one folder, packed and unpacked.
+#: Maximum size of the networks of one folder, packed and unpacked, bytes.
 MAX_PACKED, MAX_UNPACKED = 1 << 26, 1 << 29
 
 _Text = Annotated[str, msgspec.Meta(min_length=1)]

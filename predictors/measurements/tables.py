@@ -20,13 +20,13 @@ from predictors.faults import nearest
 from predictors.files import open_regular
 from predictors.fusion import KernelCost
 
-#: Longest time that is believed: three hours.
+#: Maximum time of a row, ms: three hours.
 MAX_MS = 1e7
 
-#: Bytes of one table, unpacked.
+#: Maximum size of a table, unpacked, bytes.
 MAX_BYTES = 1 << 28
 
-#: Rows of one table; those that ship have ten thousand.
+#: Maximum number of rows; tables that ship have ten thousand.
 MAX_ROWS = 2_000_000
 
 _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]

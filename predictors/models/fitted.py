@@ -18,7 +18,7 @@ from predictors.fusion import KernelCost
 from predictors.models.roofline import KernelTime, RooflinePredictor, Times
 from predictors.registry import Registry
 
-#: Which part of a kernel's time a term belongs to.
+#: Part of a kernel's time that a term belongs to.
 Part = Literal["launch", "compute", "memory"]
 
 
@@ -128,7 +128,7 @@ def _beyond(bound: int) -> Term:
     return Term(lambda cost, grain: serial(cost, grain) * np.maximum(outputs(cost, grain) - bound, 0), "compute")
 
 
-#: Bytes that a tensor processor keeps of a layer's data at hand: 8 MiB, as all Hexagons of phones have had since the V69.
+#: Bytes of on-chip memory for a layer's data: 8 MiB, as all Hexagons of phones have had since the V69.
 _NEAR_BYTES = 8 * 2**20
 
 
@@ -153,7 +153,7 @@ def packed_macs(cost: Any, grain: Grain) -> Any:
 
 
 def spilled_bytes(cost: Any, grain: Grain) -> Any:
-    """Bytes of activations that do not fit at hand and go through memory."""
+    """Bytes of activations that do not fit into on-chip memory."""
     return np.maximum((cost.reads + cost.writes) * grain.item_bytes - _NEAR_BYTES, 0)
 
 

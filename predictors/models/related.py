@@ -41,7 +41,7 @@ class Ratios:
         """Kernels' times, scaled."""
         compute, memory = self.compute * times.compute_ms, self.memory * times.memory_ms
         work = times.compute_ms + times.memory_ms
-        # Of a roofline only the longer part counts: its time is scaled as its parts are on average.
+        # A roofline counts the longer part alone, so its time is scaled as its parts are on average.
         factor = np.divide(compute + memory, work, out=np.ones_like(work), where=work != 0)
         return Times(times.launch_ms + (times.ms - times.launch_ms) * factor, times.launch_ms, compute, memory)
 

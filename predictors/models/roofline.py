@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-#: Which model a time is from: fitted to measurements on the device or on another one with the same chip, from other fits that whole
+#: Model that a time comes from: fitted to measurements on the device or on another one with the same chip, from other fits that whole
 #: networks measured on the device or on one with a similar chip calibrated, from fits of other chips, or analytic.
 Origin = Literal["fit", "networks", "sibling", "similar", "relatives", "roofline"]
 
 #: Origins that rest on measurements of the device itself.
 MEASURED: tuple[Origin, ...] = ("fit", "networks")
 
-#: The same in words.
+#: Origins in words.
 ORIGINS: dict[Origin, str] = {
     "fit": "a fit to measurements",
     "networks": "a calibration by whole networks measured on it",
@@ -84,7 +84,7 @@ class KernelModel(Protocol):
         ...
 
 
-#: Kinds whose time is that of multiply-accumulates.
+#: Kinds whose time depends on multiply-accumulates.
 MULTIPLIES = ("conv1x1", "conv", "depthwise", "grouped", "linear", "matmul")
 
 #: Products that an implementation saves at most: Winograd with tiles of 4 × 4 computes a 3×3 window with a quarter of them.
@@ -106,7 +106,7 @@ class RooflinePredictor:
         # 10⁹ operations a second are 10⁶ a millisecond, and a multiply-accumulate is two.
         self._macs_per_ms = cores.peak_gops[self.precision].value * cores.scaling.value * 1e6 / 2
         self._scaling = cores.scaling.value
-        # Products of two activations are as fast as those with weights, where a profile says nothing of them.
+        # Products of two activations are as fast as those with weights, unless a profile states otherwise.
         self._efficiency = {"matmul": profile.efficiency["linear"].value} | {
             kind: ratio.value for kind, ratio in profile.efficiency.items()
         }
@@ -155,7 +155,7 @@ class RooflinePredictor:
 
     def _compute_ms(self, cost: KernelCost) -> float:
         if cost.in_channels == 1 and cost.out_channels == 1:
-            # One channel a group: the slice runs over the groups.
+            # With one channel a group, the slice runs over the groups.
             cin, cout, groups = 1, 1, _round_up(cost.groups, self._width_slice)
         else:
             cin, cout, groups = (

@@ -15,7 +15,7 @@ Rewrite = Callable[[OpGraph], OpGraph]
 
 rewrites: Registry[Rewrite] = Registry("rewrite")
 
-#: Those of them that compute the same: applied to operators that are scaled already, so that their channels and weights are the original's.
+#: Rewrites that keep a network's results. They apply to operators that are scaled already, so that channels and weights stay the original's.
 exact: Registry[Rewrite] = Registry("exact rewrite")
 
 

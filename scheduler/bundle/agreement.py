@@ -18,7 +18,9 @@ class SegmentAgreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     #: Share of images with the same best class as the original; None where outputs are no classes, or the segment reads or writes other
     #: channels than the original's and cannot replace it.
     value: _Share | None
-    error: _Error | None  # Root of the squared error of the network's outputs over the root of the original's square; None likewise.
+    error: (
+        _Error | None
+    )  # Root of the squared error of the network's outputs over the root of the original's square; None if it was not measured.
 
 
 class AgreementFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

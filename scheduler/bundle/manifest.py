@@ -54,7 +54,7 @@ class SubgraphEntry(_ManifestStruct, frozen=True):
     inputs: tuple[str, ...]  # Tensors it reads, at least one.
     outputs: tuple[str, ...]  # Tensors it writes, at least one.
     macs: _Count  # Multiply-accumulates.
-    #: Of tensors of which it does not read all rows: the first one, and the one behind the last.
+    #: First row and end of the rows that it reads, of tensors that it does not read whole.
     rows: dict[str, tuple[_Count, _Count]] = {}
     precision: Precision = "fp32"  # Precision of the file.
     planned_precision: Precision = "fp32"  # Precision the plan assumed on the device.
@@ -79,7 +79,7 @@ class JoinEntry(_ManifestStruct, frozen=True):
 
     name: str  # Unique, such as ``s1.join``.
     segment: str  # Segment whose branches meet.
-    #: One of `predictors.join.meetings`, which the bundle's check sees to. ``concat``: inputs side by side along channels, in order;
+    #: Name in `predictors.join.meetings`, which the bundle's check requires. ``concat``: inputs side by side along channels, in order;
     #: ``sum``: inputs added. (A ``project`` join is a ``concat`` here: its 1×1 convolutions belong to the branches.)
     kind: str
     inputs: tuple[str, ...]  # Branch output tensors, in order.

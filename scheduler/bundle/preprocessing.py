@@ -14,7 +14,7 @@ _Pixels = Annotated[int, msgspec.Meta(ge=1, le=1 << 14)]
 #: How a person writes what is read as a `Preprocessing`.
 TABLE_HINT = 'write a table such as {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}; docs/reference/bundle-format.md lists its keys'
 
-#: Of a picture after the resize: 200 MB of colours.
+#: Maximum number of pixels of a picture after the resize: 200 MB of colours.
 MAX_PIXELS = 1 << 26
 
 
@@ -25,7 +25,7 @@ class Preprocessing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     std: tuple[_Deviation, _Deviation, _Deviation] = (0.229, 0.224, 0.225)  # Standard deviation of each.
     crop: Annotated[float, msgspec.Meta(ge=0.01, le=1)] = 0.875  # Share of the shorter side that the crop keeps.
     size: _Pixels | None = None  # Shorter side after the resize, pixels; None for what `crop` asks for.
-    #: Of the resize, by Pillow's names; smaller pictures are averaged.
+    #: Interpolation of the resize, by Pillow's names; smaller pictures are averaged.
     interpolation: Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"] = "bilinear"
     squash: bool = False  # Whether the resize gives both sides the size of `crop`, whatever their ratio was.
     channels: Literal["rgb", "bgr"] = "rgb"  # Order in which the model reads the colours.

@@ -46,7 +46,7 @@ class TfliteFile:
         """A file with one signature only.
 
         A runtime prepares all subgraphs of the file it is given, weights
-        repacked included: one interpreter a signature would do so many times.
+        repacked included: one interpreter a signature would do it for each.
         """
         definition = self._definition(signature)
         graph = self.model["subgraphs"][definition["subgraph_index"]]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-#: Makes memory of so many bytes, all zero.
+#: Allocates zeroed memory of a number of bytes.
 Allocate = Callable[[int], NDArray[np.uint8]]
 
 ENTRY_POINT_GROUP = "nn_stretch.delegates"

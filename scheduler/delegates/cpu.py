@@ -17,7 +17,7 @@ from scheduler.formats.onnx import open_onnx
 #: ONNX Runtime marks kernels that the optimiser made by changing the name of what they replace.
 _MARKS = ("fused ", "_nchwc", "/QuickGeluFusion/")
 
-#: How it marks a normalisation that it computes as a convolution of its own.
+#: Mark of a normalisation that ONNX Runtime computes as a separate convolution.
 _NORMALISES = "_bn_nchwc"
 
 

@@ -134,7 +134,7 @@ def _devices(onnxruntime: ModuleType) -> tuple[Any, ...]:
 #: so each file is made by a fresh one; then the same file gives the same code every time.
 _START = "import sys; from scheduler.delegates.dsp import compile_and_run; compile_and_run(*sys.argv[1:])"
 
-#: Longest time that one subgraph may take to compile and run once, s.
+#: Time limit for compiling and running a subgraph once, s.
 LIMIT = 900
 
 
@@ -219,7 +219,7 @@ def compile_and_run(model: str, chip: str, out: str, inputs_file: str, outputs_f
     np.save(outputs_file, y)
 
 
-#: Makes a session from a file with session settings.
+#: Function that opens a session from a file and session settings.
 Open = Callable[[Path, dict[str, str]], Any]
 
 
@@ -252,7 +252,7 @@ def cached_context(folder: Path | None, model: Path, versions: str, open_session
         return open_session(model, {})
 
 
-#: Carry a scale; nodes between two of them are computed in integers.
+#: Operators with a scale; nodes between two of them compute in integers.
 QUANTISERS = ("QuantizeLinear", "DequantizeLinear")
 
 _LOCK = threading.Lock()

@@ -26,9 +26,9 @@ from scheduler.delegates.process import ChildDelegate, ChildProcess, ProcessComp
 if TYPE_CHECKING:
     from scheduler.bundle.load import Bundle
 
-#: Channels that are turned at a time on the way in; few enough that their rows stay in the nearest cache.
+#: Channels to transpose at a time for inputs; few enough that their rows stay in the first cache.
 _CHANNELS = 32
-#: Elements that are turned at a time on the way back.
+#: Elements to transpose at a time for outputs.
 _ELEMENTS = 8192
 
 
@@ -49,7 +49,7 @@ def to_nhwc(source: Array, target: Array) -> None:
             columns[image, :, first : first + _CHANNELS] = rows[image, first : first + _CHANNELS].T
 
 
-#: Starts of lines of LiteRT that nobody has to read.
+#: Prefixes of LiteRT's log lines to suppress.
 _NOTES = (b"INFO:", b"VERBOSE:")
 
 

@@ -92,7 +92,7 @@ def child(inner: str, cores: str) -> None:
     serve(Server(inner, chosen), sys.stdin.buffer, answers)
 
 
-#: Program of the child process.
+#: Code that the child process executes.
 _START = "import sys; from scheduler.delegates.process import child; child(*sys.argv[1:])"
 
 #: Commands that create an object in the child; they are repeated for a new child.
@@ -241,7 +241,7 @@ class ChildProcess:
         try:
             reply = self.answer(self.send(**command))
         except ChildEndedError:
-            # it may have ended a moment ago, which nobody had seen yet
+            # the child may have ended a moment ago, unnoticed
             self.ensure_running()
             reply = self.answer(self.send(**command))
         self._created[command["key"]] = command
@@ -269,7 +269,7 @@ class ChildProcess:
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    # It may hang in a subgraph, and has nothing to lose.
+    # The child may hang in a subgraph, and keeps no state worth saving.
     process.kill()
     process.wait()
     for stream in (process.stdin, process.stdout):
@@ -294,7 +294,7 @@ class ProcessInvocation(AsyncInvocation):
         # the buffers that it is bound to must not be dropped before it is
         self._child, self._compiled = child, compiled
         self._pending: int | None = None
-        #: Of those who wait, one reads the answer: what an interrupted run left behind may still be waited for when the next begins.
+        #: Held by the waiter that reads the answer: a wait of an interrupted run may last until the next run begins.
         self._answer_lock = threading.Lock()
         buffers = [*inputs, *outputs]
         copies = iter(shared_like([array for array in buffers if describe(array) is None]))

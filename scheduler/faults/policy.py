@@ -76,7 +76,7 @@ class FaultPolicy:
         longest: For how many at most.
         trial: Inferences in a row that have to go well before a site is trusted as before.
         finite: Whether NaN and infinity in a delegate's output, where another computes numbers, count as a failure.
-        spot_every: One in so many runs of each subgraph is compared with another delegate's result; 0 for none.
+        spot_every: Number of runs of a subgraph after which one is compared with another delegate's result; 0 for never.
 
     Raises:
         UsageError: If a number is out of range.

@@ -90,10 +90,10 @@ class Effort:
 
     rounds: int = 30  # Rounds that count; with `width`, at least.
     warmup: int = 5  # Rounds before them that do not.
-    #: Go on until no interval of a ratio is wider than this share of the ratio to either side; None for `rounds` rounds.
+    #: Maximum width of a ratio's interval to either side, as a share of the ratio, to measure until; None for `rounds` rounds.
     width: float | None = None
-    least_seconds: float = 2.0  # And not for less than this: an interval describes the time it was taken in, and machines have moods.
-    seconds: float = 10.0  # But no longer than this, once there are `rounds` rounds.
+    least_seconds: float = 2.0  # Minimum duration, s: an interval describes the period that it was measured in.
+    seconds: float = 10.0  # Maximum duration, s, once there are `rounds` rounds.
 
     def is_enough(self, seconds: float, narrow: Callable[[float], bool]) -> bool:
         """Whether to stop, once there are `rounds` rounds."""

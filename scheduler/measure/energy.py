@@ -171,7 +171,7 @@ SYS_CLASS = Path("/sys/class")
 #: Loops, of which the median counts.
 LOOPS = 5
 
-#: A counter that does not move for so many times its resolution is broken.
+#: Multiple of its resolution after which a counter that does not move is broken.
 _PATIENCE = 10
 
 

@@ -208,7 +208,7 @@ def _summarise(samples: list[_Sample], serial: bool) -> SteadyTime:
     uninterrupted_ms = [sample.wall for sample in samples if not sample.interrupted]
     if serial:
         # A thread that waits for its turn on a busy machine does not compute; its least wait is part of the work.
-        # That is less than nothing where the caller and the device compute at the same time. The least of all is left out:
+        # The difference is negative where caller and device compute at the same time. The smallest is left out:
         # another thread of this process may have computed meanwhile, which makes it seem that the work waited less.
         waits = sorted(sample.wall - sample.computed for sample in samples)[:2][-1]
         times = [max(0.1 * sample.computed, sample.computed + waits) for sample in samples]
@@ -285,7 +285,7 @@ class LinkTimes:
     back_gbs: float  # Rate on the way back.
 
 
-#: No link is believed to be faster: what crosses nothing at all.
+#: Maximum bandwidth of a link: that of a transfer within one memory.
 MAX_GBS = 1000.0
 
 

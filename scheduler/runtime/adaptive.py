@@ -14,7 +14,7 @@ from scheduler.adapt.policy import AdaptationRules, Alternative, InferenceMeasur
 from scheduler.runtime.inputs import zeros
 from scheduler.runtime.session import Session
 
-#: Inferences whose events are kept.
+#: Maximum number of inferences whose events are kept.
 MAX_EVENTS = 4096
 
 #: Kinds of spans that occupy a processor.
@@ -55,7 +55,7 @@ class AdaptiveSession:
         if not sessions:
             raise UsageError("there is no session to run", "give one for each plan")
         if quiet < 1:
-            raise UsageError(f"{quiet} inferences say nothing of what is usual", "quiet is 1 or more")
+            raise UsageError(f"{quiet} inferences do not show a usual time", "quiet is 1 or more")
         ends = {name: _ends(session) for name, session in sessions.items()}
         first, expected = next(iter(ends.items()))
         for name, end in ends.items():

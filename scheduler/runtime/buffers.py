@@ -24,7 +24,7 @@ def zeros(size: int) -> NDArray[np.uint8]:
     return np.zeros(size, np.uint8)
 
 
-#: Memory that a subgraph reads, and the rows of a tensor that belong there.
+#: Memory that a subgraph reads, and the rows of a tensor to copy there.
 Copy = tuple[Array, Array]
 
 
@@ -99,7 +99,7 @@ def wrap_invocation(call: Invocation, copies: Sequence[Copy], check: Callable[[]
 #: Every tensor that is no slice of another starts at a multiple of this many bytes: a cache line, and the widest registers.
 ALIGNMENT = 64
 
-#: With more tensors than this, finding out which are never alive together costs more than sharing is worth.
+#: Maximum number of tensors that share memory: with more, the search for disjoint lifetimes costs more than it saves.
 MAX_SHARED = 1000
 
 

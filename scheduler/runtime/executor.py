@@ -59,10 +59,10 @@ from scheduler.runtime.threads import POLL_S, QueueThreads
 from scheduler.runtime.trace import QueueDepth, Span, Trace
 from scheduler.runtime.watchdog import TIME_LIMIT_S, Watchdog, interrupt, note_hang
 
-#: Traces that are kept, of the submitted inferences that ended last.
+#: Maximum number of traces kept, of the submitted inferences that ended last.
 MAX_TRACES = 64
 
-#: Events of shared queues that are kept, with their answers.
+#: Maximum number of events of shared queues kept, with their answers.
 MAX_EVENTS = 4096
 
 #: Seconds that an interrupted run waits for its unfinished steps; the next run waits for longer ones.
@@ -90,7 +90,7 @@ class Lane:
             keep: Gets a copy of every tensor as soon as it is written.
         """
         self.future = future
-        #: Of steps that ended.
+        #: Reports of the steps that ended.
         self.done: list[Report] = []
         #: Errors by step.
         self.errors: dict[str, Exception] = {}
@@ -749,7 +749,7 @@ class Executor:
             self._stopped = True
         self._watchdog.close()
         for lane in unfinished:
-            if lane.future is not None and lane.future.running():  # nobody computes it any more
+            if lane.future is not None and lane.future.running():  # nothing computes it any more
                 with suppress(InvalidStateError):
                     lane.future.set_exception(StretchError("this session was closed before the inference was over"))
         ended = self._tenant is not None or self._threads.close(lambda: wait and self.hang is None and not self._interrupted)

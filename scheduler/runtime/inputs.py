@@ -10,10 +10,10 @@ from predictors.errors import UsageError, first_line
 from scheduler.bundle.manifest import Manifest
 from scheduler.delegates.base import Array
 
-#: Priorities are from minus to plus this.
+#: Maximum absolute value of a priority.
 MAX_PRIORITY = 100
 
-#: One array, or by name where a model has several inputs or outputs.
+#: One array, or arrays by name where a model has several inputs or outputs.
 Values = Array | Mapping[str, Array]
 
 
@@ -71,7 +71,7 @@ def check_input(x: Array, like: Array, name: str | None = None) -> None:
         raise UsageError(f"{subject} has shape {list(x.shape)}, the bundle takes {list(like.shape)}", hint)
     if x.dtype != like.dtype:
         raise UsageError(f"{subject} has type {x.dtype}, the bundle takes {like.dtype}", f"convert it with x.astype('{like.dtype}')")
-    # One pass that catches NaN and infinity; a sum that only overflowed is looked at again.
+    # A sum catches NaN and infinity in one pass; where the sum overflowed, each element is checked.
     with np.errstate(all="ignore"):
         suspicious = x.dtype.kind == "f" and not isfinite(float(np.sum(x)))
     if suspicious and not np.isfinite(x).all():

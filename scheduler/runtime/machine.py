@@ -10,7 +10,7 @@ event                              what follows
 =================================  =======================================================
 `InputReady`                       the inference begins; readers of its inputs are ready
 `StepDone`                         the queue is free; steps that waited for the step are ready
-`StepFailed`                       the queue is free; nothing of the inference starts again
+`StepFailed`                       the queue is free; the inference starts no more steps
 `StepReturned`, `Replaced`         the subgraph is placed elsewhere, for all its inferences
 `ClientRemoved`                    its inferences are gone; queues that run them stay held
 `QueueReleased`                    the queue that was held for a removed client is free
@@ -46,7 +46,7 @@ of the steps that are placed on it and joins,
 4. a join before a subgraph, since joins free work for others;
 5. the one whose inference began first.
 
-A queue with nothing of its own to do helps a queue of the same kind of the same client. A step that runs is never
+A queue without a step of its own helps a queue of the same kind of the same client. A step that runs is never
 interrupted. Moments are part of the events, so that the same events have the same answers; where events carry none, all
 happen at 0, no inference loses its patience, and deadlines count as an order.
 """
@@ -182,7 +182,7 @@ class Finish(_Data, frozen=True):
 
 
 class Fail(_Data, frozen=True):
-    """The inference of a lane is lost and nothing of it runs any more; the lane is free."""
+    """The inference of a lane has failed, none of its steps runs, and the lane is free."""
 
     lane: int
     step: str

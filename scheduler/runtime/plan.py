@@ -20,7 +20,7 @@ class PlannedSubgraph:
     processor: str  # Processor of the device that it is meant for.
     inputs: tuple[str, ...]  # Tensors that it reads, at least one.
     outputs: tuple[str, ...]  # Tensors that it writes, at least one.
-    #: Of tensors of which it does not read all rows: the first one, and the one behind the last.
+    #: First row and end of the rows that it reads, of tensors that it does not read whole.
     rows: dict[str, Rows] = field(default_factory=dict)
 
 

@@ -22,7 +22,7 @@ from scheduler.runtime.plan import PlannedJoin, PlannedSubgraph, build_plan
 
 SCHEMA = 1
 
-#: A line of a record is at most this long, in bytes: that of the largest bundle's plan.
+#: Maximum length of a line, bytes: that of the largest bundle's plan.
 MAX_LINE = 64 << 20
 
 _HINT = "record the run again"

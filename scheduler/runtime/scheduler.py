@@ -24,7 +24,7 @@ from scheduler.runtime.watchdog import TIME_LIMIT_S
 class SharedSession(Session):
     """A session of a `Scheduler`, whose inferences take turns with those of others.
 
-    Functions that look into single inferences, `tensors` and `time_alone`, do not take turns; they run once nothing of this session is in flight.
+    Functions that look into single inferences, `tensors` and `time_alone`, do not take turns; they run once this session has nothing in flight.
 
     Args:
         bundle: As of `Session`.

@@ -17,7 +17,7 @@ from scheduler.delegates.cpu import CpuDelegate
 from scheduler.faults.policy import FaultPolicy
 from scheduler.runtime.inputs import Values, as_arrays, unwrap_single
 
-#: The last places of numbers around 1 in single precision.
+#: Rounding error of numbers around 1 in single precision.
 ROUNDING_ERROR = 4 * float(np.finfo(np.float32).eps)
 
 

@@ -210,7 +210,10 @@ class Session:
         for name, place in placements.items():
             placements[name] = self._code.compile_or_fall_back(name, place, queues_of(placements.values()))
         manifest, allocate = self.bundle.manifest, self._code.allocator(placements.values())
-        plan, planner = self.plan, self._planner  # the executor is part of cycles, so nothing of it may hold this session and its bundle
+        plan, planner = (
+            self.plan,
+            self._planner,
+        )  # the executor is part of reference cycles, so it must not hold this session and its bundle
         return Executor(
             self.plan,
             placements,

@@ -11,7 +11,7 @@ from queue import SimpleQueue
 
 from scheduler.cores import pin_thread
 
-#: Seconds after which a wait looks up: a signal that comes between a thread's last step and its sleep does not wake it.
+#: Interval, s, at which a wait checks for signals: a signal just before a thread sleeps does not wake it.
 POLL_S = 0.5
 
 #: Work for a thread; None ends it.

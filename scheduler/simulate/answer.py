@@ -222,7 +222,7 @@ def _on_processors(manifest: Manifest, names: Sequence[str]) -> Manifest:
 
 
 def _check(bundle: Bundle, device: DeviceProfile, scene: Scene, request: "SimulationRequest") -> None:
-    """Refuse workloads of other devices, bundles that cannot take this one's place, and rates that nobody stated."""
+    """Refuse workloads of other devices, bundles that cannot replace this one, and rates that were not stated."""
     for workload in request.workloads:
         planned = workload.bundle.manifest.device
         if device.id == bundle.manifest.device != planned:

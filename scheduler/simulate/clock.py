@@ -90,7 +90,7 @@ class SimulatedStep:
         self.waiting_line = (engine.number, start.queue) if start.queue == CALLING_THREAD else (0, start.queue)
         self.processor, self.parts, self.contention = step_time.processor, step_time.parts, step_time.contention
         self.overlaps_own_inference, self.feeder = step_time.overlaps_own_inference, step_time.feeder
-        #: Of its factor in those of an inference; None for a join.
+        #: Index of its factor among those of an inference; None for a join.
         self.column = column
 
 

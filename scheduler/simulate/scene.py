@@ -18,7 +18,7 @@ from predictors.errors import StretchError, UnknownNameError, UsageError
 from predictors.thermal import Thermal
 from scheduler.runtime.inputs import check_deadline, check_priority
 
-#: Random numbers are drawn for so many inferences at a time.
+#: Number of inferences for which random numbers are drawn at a time.
 _CHUNK = 256
 
 #: Milliseconds between requests, and requests a second, are at most this and at least one over it.
@@ -51,7 +51,7 @@ def parse_arrivals(text: str) -> Arrivals:
     """Arrivals as they are written on the command line: ``periodic:MS`` or ``poisson:RATE``, the rate in requests a second."""
     form = re.fullmatch(r"(periodic|poisson):(.+)", text.strip())
     if form is None:
-        raise UsageError(f"`{text}` says nothing of arrivals", _ARRIVALS_EXAMPLE)
+        raise UsageError(f"`{text}` does not describe arrivals", _ARRIVALS_EXAMPLE)
     try:
         number = float(form[2])
     except ValueError:
@@ -241,7 +241,7 @@ class Scene:
                 yield None
 
 
-#: A crossing that is nearer than this counts as now, ms: exponentials and logarithms round.
+#: Time within which a crossing counts as now, ms: exponentials and logarithms round.
 _NOW_MS = 1e-6
 
 

@@ -165,7 +165,7 @@ class Service:
     """Takes requests from any thread or event loop and hands them to sessions, the most urgent first.
 
     Several models share the processors of this machine. Of a `Scheduler` they do so subgraph by subgraph: what has begun takes
-    turns on each processor. Sessions that are given one by one know nothing of each other: a model gets its turn when it is the
+    turns on each processor. Sessions that are given one by one do not share processors fairly: a model gets its turn when it is the
     most urgent, or has had least of the processors, and what has begun competes for them.
 
     ::
@@ -260,9 +260,7 @@ class Service:
         """
         sessions = {name: self._sessions[resolve_model(self._sessions, name)] for name in demands}
         if len(sessions) > 1 and not all(isinstance(session, SharedSession) for session in sessions.values()):
-            raise UsageError(
-                "sessions that know nothing of each other promise nothing together", "give the service a Scheduler of the bundles"
-            )
+            raise UsageError("separate sessions cannot promise rates together", "give the service a Scheduler of the bundles")
         networks = [measure_network(name, session, quiet) for name, session in sessions.items()]
         weighed = [
             replace(demand, weight=session.weight) if isinstance(session, SharedSession) else demand

@@ -68,7 +68,7 @@ def race(
 
     Args:
         trials: Each gives its time in milliseconds, None if the device refuses it. The first is what the
-            others would replace: it is measured in every round; if it is refused, nobody else is measured.
+            others would replace: it is measured in every round; if it is refused, no candidate is measured.
     """
     times: dict[int, float] = {}
     for turn in range(rounds):
@@ -157,7 +157,7 @@ class TuningCache:
     def save(self, entries: Iterable[Entry]) -> None:
         """Add entries, replacing those of the same key, and write the file whole or not at all.
 
-        Entries that another process has written in the meantime stay. Where the folder
+        Entries that another process has written since stay. Where the folder
         cannot be written, a warning is given and nothing is kept on disk.
         """
         new = {entry.key: entry for entry in entries}

@@ -116,7 +116,7 @@ def explain(error: Exception, usage_hint: Callable[[typer.TyperException], str])
 def print_failure(failure: StretchError, *, as_json: bool) -> None:
     """Print a failure: lines on stderr, or one object on stdout."""
     message, hint = printable(readable(failure.message)), printable(readable(failure.hint or ""))
-    # our reader is gone: nobody is left to inform
+    # the reader of the output has ended, so there is no one to inform
     with contextlib.suppress(BrokenPipeError):
         if as_json:
             rules = [rule._asdict() for rule in failure.rules] if isinstance(failure, InfeasibleError) else []
@@ -127,7 +127,7 @@ def print_failure(failure: StretchError, *, as_json: bool) -> None:
 
 
 def _usage_message(error: typer.TyperException) -> str:
-    """Return the parser's message on a wrong command line, as a sentence of ours."""
+    """Return the parser's message on a wrong command line, as one sentence."""
     text = error.format_message() if hasattr(error, "format_message") else str(error)
     text = (text.splitlines() or ["the command line is not complete"])[0].rstrip(".").replace("Value error, ", "")
     return text[0].lower() + text[1:]

@@ -18,7 +18,7 @@ from pathlib import Path
 #: Seconds without progress of the main thread after which it counts as hanging.
 GRACE_S = 1.0
 
-#: The same for verbs that write large files.
+#: Sentence for verbs that write large files.
 WRITER_GRACE_S = 10.0
 
 #: Number of checks in these seconds.

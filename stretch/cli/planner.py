@@ -35,5 +35,5 @@ def _request(flags: Collection[str]) -> OptionsOf:
 
 #: The request to the planner, as an argument of a verb.
 Plan = Annotated[PlanConfig, _request(FLAGS)]
-#: The same for a front, which no bound on agreement limits.
+#: Options for a front, which no bound on agreement limits.
 FrontPlan = Annotated[PlanConfig, _request([name for name in FLAGS if name != "min_agreement"])]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 #: Traced inferences; more would only make the file slow to open.
 MAX_TRACED = 10
 
-#: Without a number of rounds, measure until the relative width of the ratios' intervals is below this.
+#: Relative width of the ratios' intervals to measure until, without a number of rounds.
 WIDTH = 0.03
 
 

@@ -149,7 +149,7 @@ def export_precision(
     return PrecisionExport(new_manifest, {name: candidate.loss for name, candidate in candidates.items()}, kept, moved)
 
 
-#: Images for the ranges of baselines in int8, whose results nobody uses.
+#: Images for the ranges of int8 baselines, whose results are not used.
 _CONTROL_IMAGES = 8
 
 

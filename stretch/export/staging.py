@@ -87,7 +87,7 @@ def stage_folder(out: Path) -> Iterator[Path]:
     """Make a hidden folder next to `out` that replaces it if the block succeeds.
 
     An existing bundle is replaced atomically: a reader finds the
-    old or the new one. After an error or an interrupt nothing of the new one is
+    old or the new one. After an error or an interrupt no part of the new one is
     left; leftovers of a killed run are removed by the next run for the same `out`.
     """
     check_target(out)
@@ -192,7 +192,7 @@ def _check_replaceable(out: Path) -> None:
 def _put(staging: Path, out: Path) -> None:
     """Exchange the new folder with the old one."""
     for _ in range(_MAX_TRIES):
-        # Files that appeared there in the meantime are kept.
+        # Files that appeared there since are kept.
         _check_replaceable(out)
         if not out.exists():
             if move_into_place(staging, out):

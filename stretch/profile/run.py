@@ -156,7 +156,7 @@ FIRST, GROWTH = 56, 1.3
 #: The machine is too noisy if at least this share of at least this many networks could not be timed.
 NOISY, AT_LEAST = 0.5, 12
 
-#: The machine is considered slowed down while a reference network takes longer than this factor times its fastest run.
+#: Factor on the fastest run of a reference network, above which the machine counts as slowed down.
 MAX_SLOWDOWN = 1.15
 
 #: Style and seed of the reference network, and its name among those timed in turns.
@@ -392,7 +392,7 @@ def _handovers(host: ProfiledProcessor, place: ProfiledProcessor, folder: Path, 
 
 
 def handover_network(channels: int, rows: int, out: int) -> OpGraph:
-    """A network that hardly computes."""
+    """A network with almost no computation."""
     drawing = RandomNetwork(np.random.default_rng(0), "relu")
     x = drawing.act(drawing.add("input", shape=(1, channels, rows, rows)))
     if out == 1:
@@ -506,7 +506,7 @@ _LONG_MS, _MOST_LAYERS = 4.0, 64
 def _run_in_parallel(
     host: ProfiledProcessor, other: ProfiledProcessor, network: Callable[[int], OpGraph], folder: Path, end: float
 ) -> tuple[float, float]:
-    """Slowdown factors of the host and the other processor; `network` makes one of so many layers."""
+    """Slowdown factors of the host and the other processor; `network` makes a network with a number of layers."""
     # a thread that feeds a queue has a core of its own when a bundle runs, where there is one
     free = tuple(core for core in other.caller if core not in host.cores) or other.caller
     runs, delegates = [], []

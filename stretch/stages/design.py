@@ -35,6 +35,6 @@ class BranchedAnswer(PlanAnswer, frozen=True, kw_only=True):
     agreement: "Agreement | None"  # With the original, on images that were held back; None where that was not measured.
     bundle: str | None  # Folder of the bundle, where one was written.
     written: str | None  # Network that the bundle runs, ``branched``; None where none was written.
-    withheld: bool  # Whether none was written because `recommended` is something else, and nobody asked for branches all the same.
+    withheld: bool  # Whether no design was written because `recommended` names another choice and branches were not insisted on.
     checks: dict[str, Any]  # Comparisons from the writing of the bundle; empty without one.
     unjudged: bool = False  # Whether the network was read from a file that could not be run to compare the network with it.

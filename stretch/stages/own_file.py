@@ -42,7 +42,7 @@ def check_own_file(loaded: LoadedModel) -> tuple[list[str], tuple[Path, SourceFi
     path, network = Path(loaded.name), getattr(loaded.module, "own_file", None)
     if not isinstance(network, OwnNetwork) or loaded.weights_source != "given":
         return [], None
-    unknown = f"nobody has checked that the network computes the same as {path}"
+    unknown = f"it is not known whether the network computes the same as {path}"
     inputs, best = Inputs.of(loaded.input_shape, loaded.module), float("inf")
     try:
         run = network.open(path)

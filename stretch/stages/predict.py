@@ -47,7 +47,7 @@ class PredictedLatency(msgspec.Struct, frozen=True, kw_only=True):
     source: str  # Always ``predicted``.
     handover_ms: float  # Time of an inference in addition to its kernels: a measured constant, or the transfers of its input and output.
     kernel_count: int  # Kernels.
-    #: Of them those that no measured kernel was like, so that they are timed by the roofline; all where nothing was fitted.
+    #: Kernels among them without a similar measured kernel, which the roofline times; all where there is no fit.
     by_roofline: int
     fit: FitSource | None  # Where the times come from; None where nothing was fitted to measurements on the device.
     kernels: list[PredictedKernel]  # Parts of the time; empty where they were not asked for.

@@ -407,7 +407,7 @@ class ImageStream:
         return replace(self, device=device)
 
     def subset(self, count: int) -> "ImageStream":
-        """At most so many of the images, spread over all."""
+        """A subset of the images up to a number, spread over all."""
         total = len(self.items)
         return self if total <= count else replace(self, items=[self.items[i * total // count] for i in range(count)], bad=set())
 

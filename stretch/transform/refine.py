@@ -225,9 +225,9 @@ class SegmentPair:
 class SegmentErrors:
     """Squared errors over squares of one batch, each a scalar."""
 
-    #: Of segments, in order, where both networks have as many channels; the outputs are the last, of several their mean.
+    #: Errors of the segments, in order, where both networks have as many channels; the outputs come last, the mean of several.
     meeting: list[torch.Tensor] = field(default_factory=list)
-    #: Of what the classifier reads; None where there is none, or it reads other channels than the original's.
+    #: Error of the classifier's input; None without a classifier, or where its channels are not the original's.
     features: torch.Tensor | None = None
 
     def loss(self, apart: bool) -> torch.Tensor:
@@ -420,7 +420,7 @@ class Views:
     Args:
         images: (n, channels, height, width), as the network reads them.
         seed: Of the random numbers, which are this object's own and the same on every device.
-        synthetic: Images made from the network itself, likewise; half of the views are of these, where there are any.
+        synthetic: Images made from the network itself; half of the views show these, where there are any.
 
     Attributes:
         random: State of the random numbers for the next views.

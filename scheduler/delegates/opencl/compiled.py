@@ -31,7 +31,7 @@ from scheduler.memory.plan import plan_offset
 
 
 def device_error(name: str, problem: str, error: Exception) -> UnableError:
-    """Return the error of a device that fails or refuses a request: it has no memory left, say, or was lost."""
+    """Return the error of a device that fails or refuses a request, such as a device without memory or one that was lost."""
     return UnableError(f"the OpenCL device `{name}` {problem}: {first_line(error)}", "run these subgraphs elsewhere with --map gpu=cpu")
 
 

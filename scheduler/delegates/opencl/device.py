@@ -45,7 +45,7 @@ DEVICE_VARIABLE = "NN_STRETCH_OPENCL_DEVICE"
 #: A driver's own OpenCL library, used in place of the loader that finds drivers: Android's are not among those that it finds.
 LIBRARY_VARIABLE = "NN_STRETCH_OPENCL_LIBRARY"
 
-#: How many threads PoCL makes.
+#: Environment variable for PoCL's number of threads.
 UNITS_VARIABLE = "POCL_MAX_PTHREAD_COUNT"
 
 #: Instructions of CPUs that compute with half: x86's and ARM's.
@@ -350,7 +350,7 @@ def _pyopencl() -> Any:
     return pyopencl
 
 
-#: Files that are kept, those used last.
+#: Maximum number of cached files, those used last.
 MAX_FILES = 500
 
 _DIGEST = hashlib.sha256().digest_size

@@ -93,7 +93,7 @@ def _real(values: Array) -> Array:
     return values.astype(np.float32) if values.dtype == np.float16 else values
 
 
-#: Return their input at inference.
+#: Operators that return their input at inference.
 IDENTITIES = ("Identity", "Dropout")
 
 

@@ -10,7 +10,7 @@ from scheduler.delegates.opencl.device import Traits
 
 Parameters = Mapping[str, int]
 
-#: Bytes of weights that come from beyond the second cache in a cycle.
+#: Bytes of weights that arrive from beyond the second cache in a cycle.
 WEIGHT_BYTES_A_CYCLE = 4.0
 #: Work-items that a large GPU runs at once.
 GPU_WORK_ITEMS = 65536
@@ -32,7 +32,7 @@ class Options:
     unroll: bool = True  # Whether loops over lanes and columns of a window are unrolled.
     schedule: str = "best"  # `best` ranks tiles; `tvm` takes the template that paper 004 gives as its example, VH 1, VW 4, VC 4.
     tuned: bool = True  # Take schedules and work-groups that were tuned, by the user or for the package.
-    #: Of tensors stored in half precision: `auto` computes with half where the device states `cl_khr_fp16`, `half` and `float` say which.
+    #: Arithmetic for tensors in half precision: `half`, `float`, or `auto` for half where the device states `cl_khr_fp16`.
     arithmetic: str = "auto"
 
 

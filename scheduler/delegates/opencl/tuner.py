@@ -21,7 +21,7 @@ from scheduler.delegates.opencl.templates import lower
 from scheduler.progress import Progress, silent
 from scheduler.tuning import BETTER, Entry, TuningCache, quickest, race, shipped_entries
 
-#: File of the kernel whose schedule a problem of this name asks for.
+#: Kernel file of a problem, where its name differs.
 SOURCES = {"product": "conv", "winograd": "winograd_in"}
 #: A candidate that took this many times the best one in its first two runs is not run again.
 DROP_RATIO = 1.3
@@ -272,7 +272,7 @@ def schedule_entries(tuned_nodes: list[TunedSchedule]) -> list[Entry]:
 #: Three dimensions; a grid of fewer ends with ones.
 Size3 = tuple[int, int, int]
 
-#: Fewest work-items of a candidate of EXHAUSTIVE.
+#: Minimum number of work-items of a candidate of EXHAUSTIVE.
 MIN_ITEMS = 32
 
 

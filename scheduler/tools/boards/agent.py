@@ -258,7 +258,7 @@ class Agent:
         os.write(answer_out, json.dumps({"problem": problem}).encode() + b"\n")
 
     def do_get(self, name: str, most: int) -> dict[str, Any]:
-        """Send a file of at most so many bytes."""
+        """Send a file up to a number of bytes."""
         with open(self.path(name), "rb") as stream:
             size = os.fstat(stream.fileno()).st_size
             if size > most:
@@ -305,7 +305,7 @@ class Content:
         return True
 
     def take(self, size: int) -> bytes:
-        """Exactly so many bytes of the stream."""
+        """Read a number of bytes from the stream."""
         data = self.stream.read(size)
         if len(data) < size:
             raise ConnectionClosedError
@@ -325,7 +325,7 @@ class Content:
 
 
 def unpack(content: Content, folder: str) -> None:
-    """Unpack plain files of a tar archive; nothing else is in one of ours."""
+    """Unpack the plain files of a tar archive; the archives sent here hold nothing else."""
     stream: Any = content
     with tarfile.open(fileobj=stream, mode="r|*") as archive:
         for member in archive:

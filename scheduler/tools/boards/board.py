@@ -39,7 +39,7 @@ from scheduler.tools.boards.facts import SERIES, Facts, check_facts, check_host,
 #: Digits of a digest in a name.
 DIGITS = 16
 
-#: Of compression: twice as fast as the usual one, and hardly larger.
+#: Compression level: twice as fast as the default, and little larger.
 _LEVEL = 4
 
 
@@ -118,7 +118,7 @@ def our_archive() -> BoardArchive:
 
 # Packages of others that nn-stretch needs on a board: fetched here, for the board's processor and Python, by pip or uv.
 
-#: Extras of ours that run something on a board, and the one that fits its profile.
+#: Extras of this package that a board needs to run bundles, and the extra that fits its profile.
 EXTRAS = ("opencl", "litert", "openvino", "ncnn", "qnn", "fit")
 
 #: The oldest glibc that wheels are named for by its version.
@@ -400,7 +400,7 @@ class AgentConnection:
             raise self._lost_error(None if greeting is None else self._out.read(_MAX_GREETING).decode(errors="replace")) from error
 
     def _lost_error(self, greeting: str | None = None) -> LostError:
-        # whatever it is that writes there has nobody to write to any more
+        # a writer on the other side has no reader any more
         self._out.close()
         with contextlib.suppress(OSError):
             self._in.close()
@@ -572,7 +572,7 @@ class ProgressReporter(Protocol):
         """Hear a sentence."""
 
     def progress(self, activity: str, total: int | None = None) -> AbstractContextManager[Callable[..., None]]:
-        """Begin a task of so many steps; the returned function takes words, and `at` and `total` for the progress."""
+        """Begin a task with a number of steps; the returned function takes words, and `at` and `total` for the progress."""
 
 
 class BoardTarget(msgspec.Struct, frozen=True, kw_only=True):

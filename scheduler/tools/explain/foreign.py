@@ -205,7 +205,7 @@ _WORK: dict[str, Callable[[str, str, str], Verdict | float]] = {
 
 
 def main(answer: str, work: str, *words: str) -> None:
-    """Do what was asked for and write the answer, an error of ours too."""
+    """Answer a request in writing, also with an error."""
     try:
         reply = Reply(result=_WORK[work](*words))
     except StretchError as error:

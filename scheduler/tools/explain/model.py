@@ -188,7 +188,7 @@ def tflite_macs(network: TfliteNetwork, operator: TfliteOperator) -> int | None:
         return None
 
 
-#: Of what an operator reads and writes and its settings; weights are output × height × width × input, linear ones output × input.
+#: Tensors and settings of an operator; weights are output × height × width × input, linear ones output × input.
 _TFLITE_MACS: Mapping[str, Any] = {
     "CONV_2D": lambda reads, writes, settings: math.prod(writes) * math.prod(reads[1][1:]),
     "DEPTHWISE_CONV_2D": lambda reads, writes, settings: math.prod(writes) * reads[1][1] * reads[1][2],

@@ -20,7 +20,7 @@ FEWEST = 8
 ARRAYS = (".npy", ".npz")
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 
-#: Arrays larger than this are no calibration images.
+#: Maximum size of an array of calibration images.
 MAX_BYTES = 4 << 30
 
 

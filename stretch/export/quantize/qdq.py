@@ -291,7 +291,7 @@ def _restore_properties(quantised: onnx.ModelProto, model: onnx.ModelProto) -> N
     quantised.producer_name = model.producer_name
 
 
-# One float subgraph to fp16: weights and operators in half precision, float at the edges.
+# Conversion of a float subgraph to fp16: weights and operators in half precision, float at the edges.
 
 
 #: Largest finite half-precision number.

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-#: Said with every result and on every page about phones.
+#: Remark on every result and every page about phones.
 UNTESTED = "the way over adb was not tried on a phone yet: compare its first times with those of another tool"
 
 

@@ -315,7 +315,7 @@ _FULLY_DELEGATED = re.compile(r"the model graph will be completely executed by t
 _PARTLY = re.compile(r"the model graph will be partially executed by the delegate w/ (\d+) delegate kernels")
 _NOT_DELEGATED = re.compile(r"the model graph will not be executed by the delegate")
 
-#: Longest time that is believed, μs.
+#: Maximum time of a run, μs.
 _MAX_US = 1e10
 
 
@@ -347,7 +347,7 @@ class AdbCall:
             f"--num_threads={self.threads}",
             f"--num_runs={self.runs}",
             f"--warmup_runs={self.warmup}",
-            # It would go on for a second, and for half of one before, however many runs were asked for.
+            # By default it warms up for half a second and measures for a second, whatever number of runs is requested.
             "--min_secs=0",
             "--warmup_min_secs=0",
         ]
@@ -392,7 +392,7 @@ def _elsewhere(text: str) -> str | None:
         return None
     if partly := _PARTLY.search(text):
         return f"only parts of it ran there, in {partly[1]} pieces"
-    return "nothing of it ran there" if _NOT_DELEGATED.search(text) else "benchmark_model does not say that all of it ran there"
+    return "no part of it ran there" if _NOT_DELEGATED.search(text) else "benchmark_model does not say that all of it ran there"
 
 
 #: Precision that a processor computes a signature's in. A file's fp16 are weights in half precision, which the CPU widens; a

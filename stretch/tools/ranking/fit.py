@@ -24,7 +24,7 @@ from stretch.train.supernet import Supernet, designs_between
 
 Floats = NDArray[np.float64]
 
-#: Fewer designs than this say nothing about features of several segments.
+#: Minimum number of designs for features of several segments.
 MIN_SAMPLES = 12
 #: Weights of the ridge penalty that are tried, on features of unit variance.
 PENALTIES = np.logspace(-3, 2, 11)

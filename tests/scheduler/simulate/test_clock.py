@@ -399,7 +399,7 @@ def test_free_share_is_what_the_loads_of_the_moment_leave(loads):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "says nothing of arrivals"),
+        ("", "does not describe arrivals"),
         ("poisson:many", "in the place of a number"),
         ("periodic:0", "requests cannot come as `periodic:0` says"),
     ],
