@@ -51,7 +51,7 @@ class Groups:
         self.frozen: list[bool] = []
 
     def new(self, units: int, frozen: bool = False) -> int:
-        """A group of this many units; gives its number."""
+        """Make a group with some units; return its number."""
         group = len(self._parent)
         self._parent.append(group)
         self._factor.append(1)

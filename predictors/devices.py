@@ -1,4 +1,4 @@
-"""Device profiles: what is known of a device's processors and links, read from TOML.
+"""Device profiles: facts about a device's processors and links, read from TOML.
 
 Every number of a profile is a `Quantity`: a value and where it comes from.
 A profile is data, so a new device is a new file in `predictors/profiles/`.
@@ -52,7 +52,7 @@ _Text = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Unknown keys are refused, so that a misspelt one is not silently ignored."""
+    """Base of a profile's structures; unknown keys are refused, so that a misspelt key is not silently ignored."""
 
 
 class Positive(_Part, frozen=True):
@@ -147,9 +147,9 @@ class ProcessorProfile(_Part, frozen=True):
     feeder: RatioWithSource | None = None
     idle_w: NotNegative | None = None  # Power while it has no work in a run, W; None where not known, and then not counted.
     waiting_w: NotNegative | None = None  # Power while it waits for other processors between its parts of a run, W; `idle_w` if None.
-    #: Plans use it only where it is named, since apps or the paper's runtime cannot reach it everywhere.
+    #: Whether plans use it only where it is named, since apps or the paper's runtime cannot reach it everywhere.
     optional: bool = False
-    #: Backends of other kinds of processors whose fits say something of this one, where none of its own kind was ever fitted.
+    #: Backends of other kinds of processors whose fits describe this one, where no processor of its kind was fitted.
     relatives: tuple[str, ...] = ()
     #: Replacements, in scaled branches, of operators that the processor lacks or is slow at; its runtime applies exact ones to all (`predictors.rewrites`).
     rewrites: tuple[str, ...] = ()
@@ -205,7 +205,7 @@ def profile_error(path: Path, raw: dict[str, Any], error: Exception) -> StretchE
 
 
 def check_profile(path: Path, parsed: ProfileFile) -> None:
-    """Refuse what the schema alone cannot see."""
+    """Refuse defects that a schema cannot express."""
 
     def fail(problem: str, hint: str | None = None) -> StretchError:
         return StretchError(f"{path} is not a device profile: {problem}", hint or _HINT)
@@ -476,7 +476,7 @@ class DeviceProfile:
                 f"it has {', '.join(self.processors)}; `stretch profile` measures a device of yours",
             )
         if profile is None:
-            # `npu` is no misspelt `gpu`
+            # `npu` is not a misspelling of `gpu`
             close = difflib.get_close_matches(name, self.variants, n=1, cutoff=0.7)
             hint = f"did you mean `{close[0]}`?" if close else f"it has {', '.join(self.processors)}"
             raise UnknownNameError(f"unknown processor of {self.id} `{name}`", hint)

@@ -53,7 +53,7 @@ class UsageError(StretchError):
 
 
 class WholeNumbersError(UsageError):
-    """A network that takes whole numbers: it is predicted, and nothing else is done with it."""
+    """A network that takes whole numbers, which can be predicted but not branched."""
 
 
 class UnknownNameError(StretchError):
@@ -113,12 +113,12 @@ class MissingBackendError(StretchError):
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an error of another library says; the name of its type if it says nothing."""
+    """The first line of another library's error message, or the name of its type if the message is empty."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def on_one_line(text: str) -> str:
-    """Escape line breaks, and signs that terminals obey: a name from a file may hold them."""
+    """Escape line breaks and control characters, which names from files may hold."""
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape", "surrogatepass").decode() for sign in text)
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that a schema does not allow."""
+    """A value that a schema does not allow."""
 
     where: str  # Keys that lead to it, with dots between them; empty for the file as a whole.
     problem: str  # The fault, as the end of a sentence.
@@ -85,7 +85,7 @@ def _in_value(raw: Any, kind: Any, where: str) -> Fault | None:
 
 
 def _non_optional(kind: Any) -> Any:
-    """The type that an optional value has where it is there."""
+    """The type of an optional value that is not None."""
     if get_origin(kind) in (Union, types.UnionType):
         rest = [arg for arg in get_args(kind) if arg is not type(None)]
         return rest[0] if len(rest) == 1 else kind

@@ -22,7 +22,7 @@ from predictors.operators import kind_of, kinds
 from predictors.rewrites.grouped import GROUPED, is_grouped
 from predictors.shapes import Shape
 
-# Idioms: a few operators that together are one that runtimes have, as their converters recognise them.
+# Idioms: groups of operators that converters recognise as one operator of their runtime.
 #
 # Networks write ``x · relu6(x + 3) / 6`` out where their framework had no hard swish
 # when they were made; converters put the one operator in its place.
@@ -275,7 +275,7 @@ class Fuser:
     def _follow(
         self, graph: OpGraph, path: Sequence[Op], kinds: frozenset[str], chain: list[Op], members: list[str], done: set[str]
     ) -> bool:
-        """Take the operator that follows a chain, at the end of a path, if it is of one of the kinds; whether it was taken."""
+        """Take the operator behind a chain, at the end of a path, if its kind is allowed; return whether it was taken."""
         if not path or path[-1].kind not in kinds or self._is_unsupported(graph, path[-1]):
             return False
         following, names = path[-1], [op.name for op in path]
@@ -292,7 +292,7 @@ class Fuser:
         return op.kind in self._lacking or (GROUPED in self._lacking and is_grouped(graph, op))
 
     def _ready(self, graph: OpGraph, op: Op, done: set[str]) -> bool:
-        """Whether all that an operator reads is computed, free operators on the way left out."""
+        """Whether all inputs of an operator are computed, without the free operators before them."""
         for name in op.inputs:
             source = graph.by_name[name]
             while source.name not in done and source.kind in self._free and len(source.inputs) == 1:

@@ -162,7 +162,7 @@ class OpGraph:
         return kind_of(op.kind).weights(self.input_shapes(op), op.attrs)
 
     def op_facts(self, op: Op) -> OperatorFacts:
-        """Facts of one operator; those of equal operators are computed once."""
+        """Facts of one operator; equal operators share them."""
         facts = self._facts.get(op.name)
         if facts is None:
             shapes = self.input_shapes(op)
@@ -224,7 +224,7 @@ class OpGraph:
 class SharedWeight(NamedTuple):
     """A weight that several operators have in common."""
 
-    holders: tuple[tuple[str, str], ...]  # Each operator, and what it calls the weight.
+    holders: tuple[tuple[str, str], ...]  # Each operator, and its name for the weight.
     size: int  # Its numbers.
     copies: int  # Learned numbers that would be added if each operator had its own.
 

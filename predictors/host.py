@@ -1,4 +1,4 @@
-"""Which processor is the host: the one that the scheduler itself runs on, which waits for the others and joins their branches.
+"""The host: the processor that runs the scheduler, waits for the other processors and joins their branches.
 
 It is the CPU (paper 003, algorithm 1), in whichever core set.
 """
@@ -15,10 +15,10 @@ def kind_of(processor: str) -> str:
 
 
 def is_host(processor: str) -> bool:
-    """Whether it is the host's own: cores of a CPU."""
+    """Whether a processor is the host: cores of a CPU."""
     return kind_of(processor) == HOST
 
 
 def host_among(processors: Iterable[str]) -> str | None:
-    """The first of some processors that is the host's own; None if none is."""
+    """The first of some processors that is the host; None if none is."""
     return next((name for name in processors if is_host(name)), None)

@@ -20,7 +20,7 @@ class TensorPlacement(NamedTuple):
 def tensor_placements(
     producers: Iterable[tuple[str, Sequence[str]]], channels: Mapping[str, int], written: Collection[str], lanes: int
 ) -> dict[str, TensorPlacement]:
-    """Tensors that the kernels which compute them write straight into a larger one.
+    """Tensors that their kernels write directly into a larger tensor.
 
     A kernel writes its result nowhere else: of several tensors that it is a part of, the last has it. In a dense block the last one
     contains all others, which then lie in it (`lies_in`).

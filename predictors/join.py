@@ -1,4 +1,4 @@
-"""How branches become one tensor again: what a design calls a join, and what computes it when the network runs.
+"""Joins, as designs name them, and the operators that compute them: they make one tensor of the branches' outputs.
 
 The joins themselves are in `predictors.joins`.
 """
@@ -13,7 +13,7 @@ from predictors.shapes import Shape
 
 @dataclass(frozen=True)
 class Join:
-    """How the branches of a segment meet, as a design says it."""
+    """The way in which the branches of a segment meet, as a design names it."""
 
     #: Name of the `Meeting` that computes it; None where nothing is joined: there is one branch, or they hand tensors to each other.
     meets: str | None
@@ -70,7 +70,7 @@ class Meeting:
 
 
 def combine(parts: Sequence[Any], axis: int, out: Any) -> Any:
-    """Arrays one after the other along an axis: how a `Meeting` that concatenates makes one of them."""
+    """Concatenate arrays along an axis, for a `Meeting` that concatenates."""
     import numpy as np
 
     return np.concatenate(parts, axis=axis, out=out)

@@ -42,22 +42,22 @@ def same_shape(ins: Sequence[Shape], attrs: Attrs) -> Shape:
 
 
 def no_macs(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> int:
-    """No products are summed."""
+    """Return 0: the kind sums no products."""
     return 0
 
 
 def no_weights(ins: Sequence[Shape], attrs: Attrs) -> dict[str, Shape]:
-    """Nothing is learned."""
+    """Return no weights: the kind learns nothing."""
     return {}
 
 
 def unscaled(attrs: Attrs, narrowed: Narrowed) -> Attrs:
-    """Attributes that do not speak of channels."""
+    """Return the attributes unchanged: none depends on channels."""
     return attrs
 
 
 def never(attrs: Attrs) -> bool:
-    """No."""
+    """Return False."""
     return False
 
 

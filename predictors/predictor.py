@@ -54,7 +54,7 @@ class LinkModel:
         return float(sum(self.parts(source, target, elements, precision).values()))
 
     def parts(self, source: str, target: str, elements: Any, precision: str) -> dict[str, Any]:
-        """The same by link, named after its processor that is not the CPU, ms: a number, or for an array of tensors one."""
+        """Transfer time by link, named after its processor that is not the CPU, ms: a number, or an array for an array of tensors."""
         return self.parts_of_bytes(source, target, elements * ITEM_BYTES[precision], precision)
 
     def parts_of_bytes(self, source: str, target: str, size: Any, precision: str | None = None) -> dict[str, Any]:
@@ -191,7 +191,7 @@ class LatencyPredictor:
         self.links = LinkModel(device, lambda processor, precision: self._model(processor, precision).fixed_ms)
         self._models: dict[tuple[str, str | None], KernelModel] = {}
         self._fusers: dict[object, Fuser] = {}
-        #: Estimates of the graphs that were asked for last: plans and their controls ask for the same ones again.
+        #: Estimates of the latest graphs: plans and their controls request the same graphs again.
         self._estimates: dict[tuple[int, str, str | None], tuple[OpGraph, Estimate]] = {}
         #: Times by cost, of kernels that the processor computes and of those that the CPU computes for it.
         self._known: dict[tuple[str, str | None], tuple[dict[KernelCost, KernelsTime], dict[KernelCost, KernelsTime]]] = {}
@@ -350,7 +350,7 @@ def _launched_kernels(graph: OpGraph, fuser: Fuser, rewrites: Sequence[str]) -> 
 
 
 def check_unsupported(device: str, processor: str, names: Iterable[str]) -> None:
-    """Refuse a profile whose list of operators that a processor does not compute cannot be."""
+    """Refuse a profile whose list of unsupported operators is impossible."""
     for name in names:
         statement = f"processor `{processor}` of {device} lists `{name}` as unsupported"
         if name not in kinds and name != GROUPED:
@@ -360,7 +360,7 @@ def check_unsupported(device: str, processor: str, names: Iterable[str]) -> None
 
 
 def origin_of(processor: Processor, precision: str) -> Origin:
-    """Which model the times of a processor at a precision are from."""
+    """Return the model that gives the times of a processor at a precision."""
     if (fit := processor.fits.get(precision)) is not None:
         return "fit" if fit.sibling is None else "sibling"
     if (prior := processor.priors.get(precision)) is None:

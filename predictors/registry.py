@@ -1,4 +1,4 @@
-"""Named things that folders of modules add, and names that are imported when they are used."""
+"""Registries that the modules of a folder fill, and names that are imported on first use."""
 
 import importlib
 import sys

@@ -18,7 +18,7 @@ from scheduler.runtime.trace import Trace
 
 
 class ReplacedAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a subgraph ran that its processor's delegate could not run."""
+    """The placement of a subgraph that its processor's delegate could not run."""
 
     delegate: str  # Which ran it.
     queue: str  # Queue that it shared with others.
@@ -26,7 +26,7 @@ class ReplacedAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlacedProcessor(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the work of one of the device's processors is done."""
+    """The placement on this machine of a processor of the device."""
 
     delegate: str  # The delegate here, or the backend on the device.
     cores: tuple[int, ...] = ()  # CPU cores here.
@@ -41,7 +41,7 @@ class PlacedProcessor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessorAnswer(PlacedProcessor, frozen=True, kw_only=True):
-    """Where the work of one of the device's processors ran, and how long it was busy."""
+    """The placement of a processor of the device, and the time for which it was busy."""
 
     queue: str  # Queue that it shared with others.
     busy_ms: float  # Of one inference, median.
@@ -50,14 +50,14 @@ class ProcessorAnswer(PlacedProcessor, frozen=True, kw_only=True):
 class PlannedAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A bundle's plan for its device."""
 
-    makespan_ms: float | None  # Predicted for an inference; None where the bundle does not say, as the others.
+    makespan_ms: float | None  # Predicted time of an inference, ms; None, like the other fields, where the bundle states none.
     best_single_processor: str | None  # The fastest single processor for the original.
     best_single_ms: float | None  # Its time, ms.
     recommended: str  # The planner's recommendation.
 
 
 class BoardAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Where something ran."""
+    """The board that a bundle ran on."""
 
     host: str  # As it was named.
     arch: str  # ``x86_64`` or ``aarch64``.
@@ -65,7 +65,7 @@ class BoardAnswer(msgspec.Struct, frozen=True, kw_only=True):
     glibc: str  # Its version there.
     cores: int  # That programs may use there.
     folder: str  # There, with all that was copied.
-    copied_bytes: dict[str, int]  # Of what was not there yet: ``packages``, ``nn_stretch``, ``bundle``.
+    copied_bytes: dict[str, int]  # Parts that were copied there: ``packages``, ``nn_stretch``, ``bundle``.
 
 
 class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,30 +88,30 @@ class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
     same_net_whole_graph_ms: float  # Its median.
     ratio: float | None  # Time of `sequential` over the bundle's.
     macs_ratio: float | None  # Multiply-accumulates over the original's; None where that has none.
-    ideal_ms: float  # If branches overlapped perfectly and meeting cost nothing.
-    efficiency: float | None  # That over what the bundle took; None where processors share a core.
+    ideal_ms: float  # Time if branches overlapped perfectly and joins cost nothing, ms.
+    efficiency: float | None  # Ideal time over the bundle's time; None where processors share a core.
     max_error: float | None  # Largest difference of the output, relative to its largest element; None where a delegate computes nothing.
-    check: CheckAnswer | None  # How right the results are; None where a delegate computes nothing.
+    check: CheckAnswer | None  # Comparison of the results with a reference; None where a delegate computes nothing.
     moved: dict[str, str]  # Subgraphs that run on another processor than the design's, and on which.
     replaced: dict[str, ReplacedAnswer]  # Subgraphs that their delegate could not run, and where they ran.
     cores: tuple[int, ...]  # Cores that every measured network used.
     processors: dict[str, ProcessorAnswer]  # Where each processor's work ran.
     subgraphs_alone_ms: dict[str, float]  # Median of each subgraph with everything else idle.
-    others: tuple[Timing, ...]  # Contestants that were beaten by one of the above.
-    verdict: str  # Who won, in one sentence.
+    others: tuple[Timing, ...]  # Baselines that another baseline of the same kind beat.
+    verdict: str  # The comparison in one sentence.
     winner: str | None  # ``branched``, ``sequential``, or None where the times do not decide.
     comparisons: tuple[ControlComparison, ...]  # The bundle against each control.
     precisions: dict[str, tuple[str, ...]]  # Of the bundle's subgraphs (``branched``) and of the ``controls``.
-    equal_precision: bool  # Whether both compute in the same.
+    equal_precision: bool  # Whether bundle and controls compute in the same precision.
     throughput: Throughput | None  # Throughput; None if not measured.
     trace: Path | None = None  # File of the timeline, where one was asked for.
     csv: Path | None = None  # File of the table, where one was asked for.
     priority: str | None = None  # Priority that chose the processors; None: as the design says.
     energy_mj: float | None  # Measured energy of one inference, with all else that the counter covers; None where it could not be measured.
-    energy_counter: str | None  # Counter that measured it; None where none did.
-    energy_reason: str | None  # Why it could not be measured; None where it was.
+    energy_counter: str | None  # Counter that measured the energy; None without one.
+    energy_reason: str | None  # Reason why the energy was not measured; None where it was.
     warnings: list[str] = []
-    on: BoardAnswer | None = None  # The board that it ran on; None: this machine.
+    on: BoardAnswer | None = None  # The board that the bundle ran on; None for this machine.
 
 
 def read_run_answer(content: object) -> RunAnswer:

@@ -11,7 +11,7 @@ _Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 class _FitStruct(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Unknown keys are refused: a fit says nothing that is not read."""
+    """Base of the structures of a fit; unknown keys are refused."""
 
 
 class Trees(_FitStruct, frozen=True):
@@ -33,7 +33,7 @@ class Trees(_FitStruct, frozen=True):
     bound: Annotated[float, msgspec.Meta(gt=0, le=5)]  # Maximum absolute value of the prediction.
 
     def __post_init__(self) -> None:
-        """Refuse nodes that are none, or that would be walked without end."""
+        """Refuse nodes that do not exist or form a cycle."""
         nodes = len(self.feature)
         if any(len(column) != nodes for column in (self.threshold, self.left, self.right, self.value)):
             raise ValueError("the lists of its nodes differ in length")
@@ -61,7 +61,7 @@ class Correction(_FitStruct, frozen=True):
     scale: Annotated[float, msgspec.Meta(gt=0, le=100)] = 1.0  # Factor on each kernel.
     per_kernel_ms: _NotNegative = 0.0  # Time of each kernel in addition to its own.
     fixed_ms: _NotNegative = 0.0  # Time of an inference in addition to its kernels.
-    #: Time of each weight element in addition to the kernel's own: a kernel that is timed by itself has its weights in a cache, in a
+    #: Time of each weight element in addition to the kernel's time: a kernel that is timed alone has its weights in a cache; in a
     #: network others drive them out.
     per_weight_ms: _NotNegative = 0.0
 

@@ -11,7 +11,7 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
 
 
 class _PriorStruct(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Unknown keys are refused: a prior says nothing that is not read."""
+    """Base of the structures of a prior; unknown keys are refused."""
 
 
 class Relative(_PriorStruct, frozen=True):
@@ -70,7 +70,7 @@ class Prior(_PriorStruct, frozen=True, omit_defaults=True):
     calibration: Calibration | None = None  # By networks that were measured on it.
 
     def __post_init__(self) -> None:
-        """Refuse one that says nothing, and one that lacks a family."""
+        """Refuse a prior without relatives and calibration, or without a family."""
         if not self.relatives and self.calibration is None:
             raise ValueError("it has neither relatives nor a calibration")
         if self.calibration is not None and len(self.calibration.factors) != 4:

@@ -55,13 +55,13 @@ PIPELINE_MS, IMAGE = 3.0, 3 * 224 * 224
 #: Ratio beyond which two times of one network contradict each other, and ratio to other rows at which a time has another unit.
 CONTRADICTION, OTHER_UNIT = 1.3, 30.0
 
-#: Multiply-accumulates that a table states may differ from the network's by this share.
+#: Maximum relative difference between a table's multiply-accumulates and the network's.
 MACS = 0.1
 
-#: Fewest pipelines that show their time in addition to their networks, where no network was timed alone.
+#: Minimum number of pipelines that show their time in addition to their networks, where no network was timed alone.
 MIN_PIPELINES = 3
 
-#: Fewest networks that show whether relatives or the processor's own roofline describe it better.
+#: Minimum number of networks for a choice between relatives and the processor's own roofline.
 MIN_CHOICE = 8
 
 METHOD = (
@@ -282,7 +282,7 @@ class _Posterior:
 
 
 def _shares(logs: Floats, parts: Floats, row: NetworkTime | None) -> Floats:
-    """Ms of each family of kernels, and of what kernels, the inference and the pipeline take besides."""
+    """Times of each family of kernels, then the additional times of kernels, inference and pipeline, ms."""
     relative = logs[[SCALE, DEPTHWISE, OTHER, GELU]] + np.array([0.0, *[logs[SCALE]] * 3])
     return np.asarray(
         np.exp([*relative, *logs[[KERNEL, INFERENCE, PIPELINE]]]) * np.append(parts[:6], parts[6] * (row is not None and row.pipeline))
@@ -304,12 +304,12 @@ def _slope(logs: Floats, parts: Floats, row: NetworkTime | None) -> Floats:
 
 
 def _spread(row: NetworkTime) -> float:
-    """Standard deviation of a row's logarithm around what the numbers say."""
+    """Standard deviation of a row's logarithm around its prediction."""
     return sqrt((row.spread or MEASURED) ** 2 + NETWORKS**2)
 
 
 def _posterior(rows: Sequence[NetworkTime], parts: Sequence[Floats], before: _Posterior) -> _Posterior:
-    """The most probable numbers given the rows, and those known before."""
+    """The most probable numbers, given the rows and the numbers before them."""
     free_numbers = np.diag(before.covariance) > 0
     whiten = np.linalg.inv(np.linalg.cholesky(before.covariance[np.ix_(free_numbers, free_numbers)]))
 

@@ -19,7 +19,7 @@ from predictors.models.fitted import Grain, columns, terms
 
 FORMULA_FOLDER = Path(__file__).parent / "formulas"
 
-#: Stands for an inference as a whole: a parameter that no kernel has.
+#: Term of an inference as a whole: a parameter without a kernel.
 INFERENCE = "inference"
 
 _Size = Annotated[float, msgspec.Meta(ge=0, le=1e6)]

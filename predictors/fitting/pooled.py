@@ -76,7 +76,7 @@ def scaled_prior(units: Vector, times: Vector, priors: Sequence[TermPrior]) -> V
     parts = np.array([[prior.compute, prior.memory, prior.launch] for prior in priors])
     rows = (units @ parts) / times[:, None]
     scale = np.maximum(rows.mean(axis=0), np.finfo(float).tiny)
-    # A launch of 3 µs unless the times say otherwise.
+    # A launch takes 3 µs before any measurement.
     weak = np.array([[0.0, 0.0, 0.3 / 3e-3]])
     per_mac, per_byte, per_launch = (
         solve(np.vstack([rows / scale, weak / scale]), np.ones(len(times) + 1) * np.append(np.ones(len(times)), 0.3), None) / scale

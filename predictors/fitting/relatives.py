@@ -256,7 +256,7 @@ def _runtime(device: DeviceProfile, processor: Processor) -> tuple[str, str | No
 
 
 def _cores(core_set: str) -> int | None:
-    """How many cores a core set has, by its name such as ``1large3med``; None if it counts none."""
+    """Return the number of cores in a core set's name, such as ``1large3med``; None if it has no number."""
     numbers = [int(sign) for sign in core_set if sign.isdigit()]
     return sum(numbers) if numbers else None
 

@@ -44,7 +44,7 @@ FEATURES = (
 
 
 def grow(costs: Sequence[KernelCost], targets: NDArray[np.float64], weights: NDArray[np.float64]) -> Trees:
-    """Trees on what the terms of a group leave (Friedman 2001; histograms as LightGBM, Ke et al. 2017)."""
+    """Grow trees on the residuals of a group's terms (Friedman 2001; histograms as LightGBM, Ke et al. 2017)."""
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     table = columns(costs)

@@ -1,4 +1,4 @@
-"""Joins: every module of this folder is imported with the package, so that a new file is found as it is.
+"""Joins: importing the package imports every module of its folder, so that a new file registers itself.
 
 A join that meets by an operator of its own may be in the file of that operator, in `predictors.operators`.
 """
@@ -25,7 +25,7 @@ join_of = joins.get
 
 
 def joins_that(holds: Callable[[Join], bool]) -> tuple[str, ...]:
-    """Names of the joins of several branches of which something holds, sorted."""
+    """Names of the joins of several branches that satisfy a condition, sorted."""
     return tuple(name for name in joins if joins.get(name).meets is not None and holds(joins.get(name)))
 
 

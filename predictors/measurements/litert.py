@@ -51,7 +51,7 @@ def network_ms(operators: list[ProfiledOperator]) -> float:
 
 
 def _blocks(lines: list[str]) -> list[int]:
-    """Numbers of the lines after the titles of what ran: of several subgraphs each has a block.
+    """Line numbers after the titles of executed subgraphs, each of which has a block.
 
     Preparation, allocating tensors, has blocks of its own before them.
     """

@@ -1,4 +1,4 @@
-"""Kernel times from a fit: non-negative terms, trees on what they leave, a floor that no processor goes below."""
+"""Kernel times from a fit: non-negative terms, trees on their residuals, and the arithmetic minimum as a floor."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -196,12 +196,12 @@ features.register("macs")(lambda cost: cost.pixels * cost.out_channels * cost.gr
 
 
 def _slices(cost: Any) -> Any:
-    """Slices of four output channels: what GPUs hand out as work."""
+    """Slices of four output channels: a GPU's unit of work."""
     return -(-cost.out_channels * cost.groups // 4)
 
 
 def _evenly(number: Any) -> Any:
-    """Greatest power of two up to 16 that divides a number: how well it is shared out to groups of threads."""
+    """Greatest power of two up to 16 that divides a number: its fit to groups of threads."""
     return sum(1.0 * (number % power == 0) * power / 2 for power in (2, 4, 8, 16)) + 1
 
 
@@ -262,7 +262,7 @@ Floats = NDArray[np.float64]
 #: the logarithms of 86 public ratios with ncnn (RK3588 boards and the Orange Pi 5 Plus, RK3399 boards and the Orange Pi 4 LTS).
 SIBLING_SPREAD = 1.36
 
-#: Kernels whose times are kept as rows.
+#: Maximum number of kernels whose rows are cached.
 _MAX_ROWS = 1 << 15
 
 _PARTS: tuple[Part, ...] = ("launch", "compute", "memory")
@@ -280,7 +280,7 @@ def columns(costs: Sequence[KernelCost]) -> SimpleNamespace:
 
 @lru_cache(maxsize=64)
 def _table(costs: tuple[KernelCost, ...]) -> tuple[SimpleNamespace, dict[tuple[Term, Grain], Any]]:
-    """Their columns, and the units of each term that they have, which relatives ask for one after the other."""
+    """Columns of kernels, and their units of each term, which relatives request one after the other."""
     return columns(costs), {}
 
 

@@ -87,7 +87,7 @@ class KernelModel(Protocol):
 #: Kinds whose time depends on multiply-accumulates.
 MULTIPLIES = ("conv1x1", "conv", "depthwise", "grouped", "linear", "matmul")
 
-#: Products that an implementation saves at most: Winograd with tiles of 4 × 4 computes a 3×3 window with a quarter of them.
+#: Maximum share of products that an implementation saves: Winograd with 4 × 4 tiles computes a 3×3 window with a quarter of them.
 _SAVES = {"winograd": 4}
 
 

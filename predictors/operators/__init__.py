@@ -1,4 +1,4 @@
-"""Kinds of operators by family: every module of this folder is imported with the package, so that a new file is found as it is."""
+"""Kinds of operators by family: importing the package imports every module of its folder, so that a new file registers itself."""
 
 from predictors.kinds import Kind, kinds
 from predictors.registry import import_modules

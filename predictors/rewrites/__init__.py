@@ -41,7 +41,7 @@ def apply_rewrites(graph: OpGraph, names: Sequence[str]) -> tuple[OpGraph, tuple
 
 
 def inexact_rewrites(names: Sequence[str]) -> tuple[str, ...]:
-    """Those of some rewrites that make another network."""
+    """Return the rewrites among `names` that change a network's results."""
     return tuple(name for name in names if name not in exact)
 
 

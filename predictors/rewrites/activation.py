@@ -1,11 +1,11 @@
-"""Activations that another one takes the place of."""
+"""Replacement of activations by cheaper ones."""
 
 from dataclasses import replace
 
 from predictors.graph import OpGraph
 from predictors.rewrites import Rewrite, rewrites
 
-#: Smooth or costly ones, and what comes near them with a few instructions, the nearest first.
+#: Smooth or costly activations, and approximations with a few instructions, the closest first.
 REPLACEMENTS = {
     "silu": ("hard_swish", "relu6", "relu"),
     "hard_swish": ("relu6", "relu"),

@@ -1,4 +1,4 @@
-"""Grouped convolutions in parts: each group as an ordinary convolution of its own channels, side by side the same result.
+"""Grouped convolutions split into parts: an ordinary convolution for each group, whose concatenated results are the same.
 
 For runtimes that compute dense and depthwise convolutions, and none in between. A following operator with a number or a rule for
 each channel (a batch norm, an activation) goes along with the parts, so that it is still folded into convolutions.
@@ -12,10 +12,10 @@ from predictors.operators import kind_of
 from predictors.rewrites import exact, rewrites
 from predictors.shapes import integer
 
-#: Most parts of one convolution: each is a launch, and beyond that the exchange with the CPU is no worse.
+#: Maximum number of parts of a convolution: each is a launch, and beyond them the exchange with the CPU costs no more.
 MAX_PARTS = 64
 
-#: Word of profiles, in `unsupported`, for grouped convolutions that are not depthwise (they are no kind of operator).
+#: Entry of a profile's `unsupported` for grouped convolutions that are not depthwise, which are not a separate kind.
 GROUPED = "grouped_conv"
 
 #: Tag of an operator that is a part of another one; its name is the other's and then the tag's value.
@@ -28,7 +28,7 @@ def is_grouped(graph: OpGraph, op: Op) -> bool:
 
 
 def owner_of(op: Op) -> str:
-    """The operator that one is a part of; of all others their own name."""
+    """Return the operator that an operator is a part of, or its own name."""
     return op.name.removesuffix(op.tags.get(PART, ""))
 
 

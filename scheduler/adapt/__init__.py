@@ -1,1 +1,1 @@
-"""Which of several plans of a network the next inference runs, from what the last ones took: pure functions of events."""
+"""The choice among several plans of a network for the next inference, by the times of the last ones: pure functions of events."""

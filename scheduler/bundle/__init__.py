@@ -1,1 +1,1 @@
-"""The bundle: its manifest, what is checked before anything runs, and the files it names."""
+"""The bundle: its manifest, its files, and the checks before anything runs."""

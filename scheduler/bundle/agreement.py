@@ -1,4 +1,4 @@
-"""How far a branched network and its original agree, measured on images that calibration did not look at: part of a bundle's manifest."""
+"""Agreement of a branched network with its original, measured on held-back images: part of a bundle's manifest."""
 
 from typing import Annotated, Literal
 

@@ -1,4 +1,4 @@
-"""Folders that processes read and replace at the same time, and the locks that say who uses them.
+"""Folders that processes read and replace at the same time, and their locks.
 
 A bundle is replaced by exchanging two folders under one name. A reader that opened the name before and opens a file by it after
 would mix two bundles; so a reader holds the folder itself and names files through it. A lock that readers share says
@@ -91,7 +91,7 @@ def _open_shared(path: Path) -> int:
     """A descriptor of the folder that has this name, with the shared lock on it."""
     for _ in range(_ATTEMPTS):
         descriptor = os.open(path, system.flags("O_RDONLY", "O_DIRECTORY", "O_CLOEXEC"))
-        # without locks nothing is removed while it could be in use either
+        # without locks no folder is removed that might be in use
         if _lock(descriptor, "LOCK_SH") is not False and _is_same_folder(path, descriptor):
             return descriptor
         os.close(descriptor)

@@ -12,7 +12,7 @@ from scheduler.bundle.preprocessing import Preprocessing
 
 SCHEMA = 2
 
-#: Predicted times and energies are at most this: sums of them stay finite, and fit a timeline in nanoseconds.
+#: Maximum predicted time or energy: sums stay finite, and fit a timeline in nanoseconds.
 _Amount = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 _Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
@@ -20,7 +20,7 @@ _Core = Annotated[int, msgspec.Meta(ge=0, le=1023)]
 
 
 class _ManifestStruct(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Unknown keys are refused: a bundle is untrusted."""
+    """Base of the manifest's structures; unknown keys are refused, since a bundle is untrusted."""
 
 
 class Tensor(_ManifestStruct, frozen=True):
@@ -45,7 +45,7 @@ class Alternative(_ManifestStruct, frozen=True):
 
 
 class SubgraphEntry(_ManifestStruct, frozen=True):
-    """A piece that one processor runs without waiting for another."""
+    """A part of the network that one processor runs without waiting for another."""
 
     name: str  # Unique, such as ``s1.cpu``.
     segment: str  # Segment it belongs to.

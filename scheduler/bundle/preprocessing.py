@@ -1,4 +1,4 @@
-"""Preparation of a picture before a model reads it: a model's own property, which its bundle carries."""
+"""Preparation of a picture before a model reads it: a property of the model, which its bundle states."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
@@ -11,7 +11,7 @@ _Level = Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)]
 _Deviation = Annotated[float, msgspec.Meta(ge=1e-6, le=1e6)]
 _Pixels = Annotated[int, msgspec.Meta(ge=1, le=1 << 14)]
 
-#: How a person writes what is read as a `Preprocessing`.
+#: Forms in which a caller may give a `Preprocessing`.
 TABLE_HINT = 'write a table such as {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}; docs/reference/bundle-format.md lists its keys'
 
 #: Maximum number of pixels of a picture after the resize: 200 MB of colours.

@@ -1,4 +1,4 @@
-"""Defects of a bundle: of its graph, of its files, and of what its ONNX files need; each is one sentence."""
+"""Defects of a bundle's graph, files and ONNX operators, each in one sentence."""
 
 import hashlib
 import math

@@ -1,4 +1,4 @@
-"""The networks of a bundle that are no branches, each as a bundle of one subgraph."""
+"""The undivided networks of a bundle, each as a bundle of one subgraph."""
 
 from dataclasses import replace
 
@@ -41,7 +41,7 @@ def whole_on(bundle: Bundle, name: str, file: str, processor: str, precision: Pr
     manifest = bundle.manifest
     inputs, outputs = (tuple(ends) for ends in open_onnx(bundle.file(file)).ends)
     macs = manifest.control_macs.get(name, manifest.model.macs)
-    # it reads and writes what the branches do, under names of its own
+    # it reads and writes the same tensors as the branches, under its own names
     tensors = {tensor.name: tensor for tensor in manifest.tensors}
     crossing = [(tensor_name, tensors[then], "input", name) for tensor_name, then in zip(inputs, manifest.inputs, strict=True)]
     crossing += [(now, tensors[then], name, "output") for now, then in zip(outputs, manifest.outputs, strict=True)]

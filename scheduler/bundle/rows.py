@@ -1,4 +1,4 @@
-"""Rows of tensors that subgraphs read, where they do not read all: a band and its halo."""
+"""Rows of tensors that subgraphs read in part: a band and its halo."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -10,7 +10,7 @@ from predictors.errors import StretchError
 
 Array = NDArray[Any]
 
-#: The first row, and the one behind the last.
+#: First row, and end of the rows.
 Rows = tuple[int, int]
 
 #: Axis of the rows by layout; tensors of others are read whole.

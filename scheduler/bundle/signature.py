@@ -22,7 +22,7 @@ from predictors.files import read_bytes
 SIGNATURE = "signature.json"
 MAX_BYTES = 64 << 10
 
-#: Signed content begins with this, so that the signature fits nothing else.
+#: Start of signed content, so that a signature fits no other content.
 _PURPOSE = b"nn-stretch bundle 1\n"
 _KEY_HINT = "make one with `openssl genpkey -algorithm ed25519 -out key.pem`, and its public part with `openssl pkey -in key.pem -pubout`"
 
@@ -66,7 +66,7 @@ def sign(folder: Path, description: bytes, key: Path) -> bytes:
 
 
 def check_signature(folder: Path, description: bytes, keys: Sequence[bytes]) -> bytes:
-    """Which of some keys a bundle's description is signed with."""
+    """Return the key, among trusted ones, that signed a bundle's description."""
     hint = "its origin is unknown: get it again from a trusted source"
     file = folder / SIGNATURE
     if not file.exists():

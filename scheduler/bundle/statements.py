@@ -26,7 +26,7 @@ MAX_ROUNDING = 0.01
 #: Largest difference between a figure and the value computed from its sources.
 _ROUNDING = 1e-3
 
-#: Lists and tables inside each other in what a manifest states.
+#: Maximum nesting of lists and tables in a manifest's statements.
 _MAX_DEPTH = 12
 
 
@@ -200,7 +200,7 @@ def _number_problems(location: str, value: Any, *, signed: bool = False, depth: 
 
 
 def _finite(value: float) -> bool:
-    """Whether a computer can go on with a number; whole numbers of JSON have no limit."""
+    """Whether a number is finite as a float; whole numbers of JSON have no limit."""
     return abs(value) < 1e300
 
 

@@ -1,4 +1,4 @@
-"""TFLite files that nn-stretch wrote: read, checked and never trusted, their plan, one signature of them alone."""
+"""TFLite files that nn-stretch wrote: untrusted reading, their plan, and single signatures."""
 
 import hashlib
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ _CODES = {kind.number: name for name, kind in OPERATORS.items()}
 
 @dataclass(frozen=True)
 class TfliteFile:
-    """A file whose parts fit together."""
+    """A checked TFLite file."""
 
     path: Path  # Where it came from, for messages.
     model: Mapping[str, Any]  # Its tables.
@@ -103,7 +103,7 @@ def parse_tflite(data: bytes, path: Path) -> TfliteFile:
 
 
 def bundle_tflite(bundle: Bundle) -> tuple[bytes, TfliteFile]:
-    """A bundle's TFLite file, which is as it was written and the bundle's own: runtimes follow what is in it without a second look."""
+    """A bundle's TFLite file, checked to be unchanged and to match the bundle, since runtimes trust its content."""
     name = bundle.manifest.tflite
     if name is None:
         raise StretchError(

@@ -1,4 +1,4 @@
-"""Whether a bundle is whole and computes what its own whole model computes, and whether a session gives its results.
+"""Verification of a bundle's files and results against its whole model, and of a session's results.
 
 A session is judged by every tensor against the whole model, and that against its result when the bundle was written.
 """
@@ -44,7 +44,7 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seed: int  # Seed of the input (`scheduler.checks.verify.random_input`).
     input_sha256: str  # Of its bytes: numpy may draw other numbers from a seed one day.
     size: int  # Elements of the output.
-    values: tuple[float, ...]  # Every so-and-so-many-th of them.
+    values: tuple[float, ...]  # Distance between two kept elements.
 
     @classmethod
     def of(cls, x: Values, output: Array, seed: int) -> "Sample":
@@ -208,7 +208,7 @@ def _difference(
 
 
 def uncompared_note(own: SourceFile | None) -> str | None:
-    """Why results are not compared with the user's own file: one that rounds is far from its reals for inputs it is not made for."""
+    """Return the reason why results are not compared with the user's own file: random inputs are outside a rounded file's ranges."""
     return None if own is None or own.precision == "fp32" else f"not compared with {own.file}, which computes in {own.precision}"
 
 
@@ -291,7 +291,7 @@ def _run(session: Any, x: Values) -> list[Array]:
     return arrays
 
 
-#: How many times the error that an export states of a tensor in fp16 or int8 another input may give; an error of the tensor's size is a fault.
+#: Factor on an export's error of a tensor in fp16 or int8 that other inputs may reach; an error of the tensor's size is a fault.
 _ROUNDED_MARGIN, _FAULT = 2, 1.0
 
 
@@ -309,7 +309,7 @@ _PRECISIONS = tuple(TOLERANCES)
 
 
 class CheckAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """How right the results are."""
+    """Comparison of results with a reference."""
 
     against: str  # File that they were compared with.
     measure: str  # ``largest`` difference over the largest element, or ``rms`` over rms.
@@ -323,7 +323,7 @@ class CheckAnswer(msgspec.Struct, frozen=True, kw_only=True):
 class ReferenceComparison:
     """Results of a session that agree with the reference."""
 
-    check: CheckAnswer  # How right they are.
+    check: CheckAnswer  # The comparison.
     max_error: float  # Largest difference of the output over its largest element.
     expected: Values  # The output that was expected.
 

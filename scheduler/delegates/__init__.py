@@ -1,4 +1,4 @@
-"""Delegates: one file or folder here each, or the entry point group `nn_stretch.delegates` of another package.
+"""Delegates: a file or folder here for each, or an entry point of another package in the group `nn_stretch.delegates`.
 
 Every module of this folder and of `scheduler/tools/delegates`, which has those of single
 vendors, is imported with the package, so that a new file is found as it is; libraries that

@@ -36,7 +36,7 @@ ENTRY_POINT_GROUP = "nn_stretch.delegates"
 
 
 class UnableError(StretchError):
-    """A delegate cannot run a subgraph, or cannot any more because its device is lost: another placement may."""
+    """A delegate cannot run a subgraph, or lost its device; another placement may run it."""
 
 
 class Invocation(ABC):
@@ -83,7 +83,7 @@ class AsyncInvocation(Invocation):
 
 @dataclass(frozen=True)
 class NodePlacement:
-    """Where one operator of a subgraph ended up."""
+    """The placement of one operator of a subgraph."""
 
     name: str  # Name of the ONNX node.
     op: str  # Its operator type.
@@ -221,7 +221,7 @@ class Delegate(ABC):
 
     @classmethod
     def preferred(cls) -> bool:
-        """Whether it goes before others that drive the same kind of processor here; asked where it is available."""
+        """Whether an available delegate is preferred over others for the same kind of processor."""
         return False
 
     @classmethod

@@ -404,7 +404,7 @@ def _session(library: Any, file: str, name: str, more: dict[str, str] | None = N
 
 
 def _left_to_the_cpu(library: Any, file: str) -> list[str]:
-    """Operators that the provider did not take, asked of a session that is never run."""
+    """Operators that the provider refused, found with a session that is never run."""
     import onnxruntime
 
     try:

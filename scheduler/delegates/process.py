@@ -326,7 +326,7 @@ class ProcessInvocation(AsyncInvocation):
             except StretchError:
                 self._pending = None
                 raise
-            # Not before: a wait that is interrupted is to be gone on with.
+            # Not before: an interrupted wait is resumed.
             self._pending = None
             for shared, array in self._writes:
                 np.copyto(array, shared)

@@ -106,7 +106,7 @@ class ReferenceCompiled(Compiled):
         try:
             with np.errstate(all="ignore"):  # the library's sigmoid overflows on its way to 0
                 values: Any = self._evaluator.run(None, dict(zip(self.inputs, inputs, strict=True)), intermediate=True)
-        except Exception as error:  # whatever an operator of the library raises
+        except Exception as error:  # any error of an operator in the library
             raise StretchError(f"the graph cannot be evaluated: {' '.join(str(error).split())[:300]}") from error
         return dict(values)
 

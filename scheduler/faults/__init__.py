@@ -1,1 +1,1 @@
-"""Faults: what becomes of a delegate that fails, as a pure function of events, and checks that find wrong results."""
+"""Faults: the policy for delegates that fail, as a pure function of events, and checks that find wrong results."""

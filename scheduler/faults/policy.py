@@ -1,4 +1,4 @@
-"""When a site is not used after a failure of its delegate, and when it is tried again: a pure function of events, without a clock.
+"""The policy that retires a site after failures of its delegate and tries it again: a pure function of events, without a clock.
 
 A *site* is a delegate on its cores. One that fails is *retired* for a number of inferences; then it is *on trial*, and
 *restored* when enough inferences in a row went well. One that fails on trial is retired for twice as long. Counting

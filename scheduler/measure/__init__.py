@@ -1,1 +1,1 @@
-"""Times in turns with the controls, their intervals, and what they say."""
+"""Times in turns with the controls, their intervals, and the comparison."""

@@ -27,7 +27,7 @@ from scheduler.runtime.trace import Trace
 #: Name of the bundle among the variants.
 BRANCHED = "branched"
 
-#: The turn in which each subgraph runs by itself.
+#: Name of the turn in which each subgraph runs alone.
 _SUBGRAPHS_ALONE = "alone"
 
 
@@ -54,17 +54,17 @@ class Benchmark:
     )  # The original on the processor, or as many cores, that served it best; None if the bundle has no such control.
     same_macs: Timing | None  # The original rescaled to the bundle's MACs; None if there is none.
     whole: Timing  # The same branched net as one graph on all the cores.
-    others: tuple[Timing, ...]  # Contestants that were beaten by one of the above.
+    others: tuple[Timing, ...]  # Baselines that another baseline of the same kind beat.
     cores: tuple[int, ...]  # The cores that all of them used.
     rounds: Mapping[str, tuple[float, ...]]  # Milliseconds of each measured network, by its name, in the order of the rounds.
     alone_ms: Mapping[str, float]  # Median time of each subgraph with everything else idle.
     ideal_ms: float  # Time of the rounds if branches overlapped perfectly and meeting cost nothing, median (see `ideal_ms`).
-    efficiency: float | None  # That over what the bundle took in the same round, median: at most 1; None where processors share a core.
+    efficiency: float | None  # Ideal time over the bundle's time in the same round, median: at most 1; None where processors share a core.
     #: Largest difference of the output from the whole model's, relative to its largest element; None where a delegate computes nothing.
     error: float | None
     traces: tuple[Trace, ...]  # The measured inferences of the bundle.
     output: Values  # Output of the last of them.
-    seconds: float  # How long the rounds went on.
+    seconds: float  # Duration of the rounds, s.
     controls: tuple[str, ...] = (CONTROLS,)  # Precisions of the controls.
 
     @property
@@ -154,7 +154,7 @@ def _controls_elsewhere(session: Session, x: Values, stack: ExitStack) -> dict[s
             candidates += [("int8", *control) for control in bundle.manifest.int8_controls.items()]
         target = place.delegate + all_cores if is_host(place.processor) and place.cores else place.target
         for precision, control, file in candidates:
-            # work that runs elsewhere is left out, and no news of the bundle
+            # a replacement delegate's warning belongs to a control, not to the bundle
             with suppress(StretchError), warnings.catch_warnings(action="ignore"):
                 whole_bundle = whole_on(bundle, control, file, place.processor, precision)
                 values = dict(zip(whole_bundle.manifest.inputs, as_arrays(x, bundle.manifest.inputs).values(), strict=True))

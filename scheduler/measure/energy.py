@@ -55,7 +55,7 @@ def folders(root: Path, pattern: str) -> list[Path]:
 #: Fuel gauges average over up to a second or so.
 SUPPLY_MIN_S = 2.0
 
-#: No device that runs from a battery takes more, W: a larger number is not in the unit that it should be in.
+#: Maximum power of a device on a battery, W: a larger number has another unit.
 MAX_W = 1000.0
 
 
@@ -116,7 +116,7 @@ def supplies(root: Path) -> list[Path]:
     return sorted(sources, key=lambda path: (read_word(path / "type") != "Battery", path.name))
 
 
-#: Counters move about once a millisecond: of so long a time that is one part in a hundred.
+#: Minimum time, s: counters move about once a millisecond, a hundredth of it.
 RAPL_MIN_S = 0.1
 
 
@@ -168,7 +168,7 @@ def zones(root: Path) -> list[Path]:
 #: Where Linux lists its devices by class.
 SYS_CLASS = Path("/sys/class")
 
-#: Loops, of which the median counts.
+#: Number of loops, whose median counts.
 LOOPS = 5
 
 #: Multiple of its resolution after which a counter that does not move is broken.
@@ -180,8 +180,8 @@ class MeasuredEnergy:
     """Energy of one inference."""
 
     mj: float | None  # Median over the loops, mJ: of all consumers that the counter covers. None where it could not be measured.
-    counter: str | None  # Counter that measured it; None where none did.
-    reason: str | None  # Why it could not be measured; None where it was.
+    counter: str | None  # Counter that measured the energy; None without one.
+    reason: str | None  # Reason why the energy was not measured; None where it was.
 
 
 def find_meter(root: Path = SYS_CLASS) -> Meter:
@@ -206,7 +206,7 @@ def measure_energy(run: Callable[[], object], root: Path = SYS_CLASS, loops: int
 def _one_loop(run: Callable[[], object], meter: Meter) -> float:
     """Energy of an inference in a loop that is long enough for the counter, mJ."""
     begin, since, count, mj = meter.read_mj(), perf_counter(), 0, 0.0
-    # a loop goes on until the counter has moved, so that none takes nothing
+    # a loop goes on until the counter has moved, so that no loop has zero energy
     while (seconds := perf_counter() - since) < meter.min_s or mj <= 0:
         if seconds > _PATIENCE * meter.min_s:
             raise StretchError(f"{meter.name} has not moved for {seconds:.1f} s")

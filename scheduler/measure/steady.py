@@ -30,7 +30,7 @@ def play_round(contestants: Mapping[str, Callable[[], T]], number: int) -> dict[
     return {name: contestants[name]() for name in order[first:] + order[:first]}
 
 
-#: Batches that the rounds are cut into, if there are as many rounds.
+#: Number of batches of rounds, where there are as many rounds.
 BATCHES = 8
 
 #: 97.5 % quantiles of Student's t distribution with 1, 2, … degrees of freedom.
@@ -45,7 +45,7 @@ def _interval_ends(value: float, logs: NDArray[np.float64]) -> tuple[float, floa
     return min(value, math.exp(max(centre - half, -700.0))), max(value, math.exp(min(centre + half, 700.0)))
 
 
-#: An interval with a larger ratio of its ends is not shown.
+#: Maximum ratio of the ends of an interval that is shown.
 MAX_END_RATIO = 100.0
 
 
@@ -98,16 +98,16 @@ def ratio_interval(times: Sequence[float], baseline_times: Sequence[float]) -> R
     return RatioEstimate(value, *_interval_ends(value, logs))
 
 
-#: Rounds that count at least and at most, and rounds before them.
+#: Minimum and maximum number of rounds, and number of warm-up rounds.
 MIN_ROUNDS, MAX_ROUNDS, WARMUP = 7, 25, 2
 
 #: Relative distance between the quartiles of times above which they are unstable.
 UNSTEADY = 0.15
 
-#: Uncertainty of a median, relative, at which a network was measured well enough.
+#: Relative uncertainty of a median at which a measurement ends.
 _PRECISION = 0.01
 
-#: A thread with this niceness is seldom made to wait for others; what it asks for where it may.
+#: Requested niceness, where it is allowed: a thread with it seldom waits for others.
 _NICE = -10
 
 
@@ -117,7 +117,7 @@ class SteadyTime:
 
     ms: float  # Median of the runs that count.
     std_ms: float  # Their standard deviation, from the quartiles (1.349 of it lie between them in a normal distribution).
-    runs: int  # How many count.
+    runs: int  # Number of these runs.
     least_ms: float = 0.0  # The quickest run.
 
     @classmethod
@@ -133,7 +133,7 @@ class SteadyTime:
 
     @property
     def unsteady(self) -> bool:
-        """Whether the time says nothing."""
+        """Whether the time is too unstable to use."""
         return self.spread > UNSTEADY
 
 
@@ -269,7 +269,7 @@ def time_kernels(operators: Mapping[str, float], kernels: Sequence[tuple[str, ..
 
 @dataclass(frozen=True)
 class Handover:
-    """A network that was run for its hand-over."""
+    """A network that was run to measure its hand-over."""
 
     in_bytes: int  # Bytes of its input.
     out_bytes: int  # Bytes of its output.
@@ -299,7 +299,7 @@ def fit_link(runs: Sequence[Handover]) -> LinkTimes:
     return LinkTimes(float(fixed), *(MAX_GBS if per_mb * MAX_GBS <= 1 else 1 / per_mb for per_mb in (float(to_cost), float(back_cost))))
 
 
-#: Runs of the shorter work in each phase, and phases: alone and together by turns.
+#: Number of runs of the shorter work in each phase, and number of phases, alone and together in turns.
 RUNS, PHASES = 8, 5
 
 
@@ -356,7 +356,7 @@ def _time_beside(work: Callable[[], None], other: Callable[[], None], runs: int)
         thread.join()
 
 
-#: Exchanges in each state, and those that are made whatever the time.
+#: Number of exchanges in each state, and minimum number whatever the time.
 TRANSFERS, MIN_TRANSFERS = 25, 5
 
 
@@ -368,7 +368,7 @@ class TransferTimes:
     out_bytes: int  # Bytes that it reads back.
     idle_ms: tuple[float, ...]  # Time of each on the idle queue, without its kernels' own time.
     working_ms: tuple[float, ...]  # Behind a kernel: the same, from the moment on when that had ended.
-    kernel_ms: float  # How long the kernel ran.
+    kernel_ms: float  # Duration of the kernel, ms.
     feeding: float  # Share of its time that the calling thread computed, while the kernel ran.
 
     def spread(self, link: LinkTimes) -> tuple[float, float]:

@@ -1,1 +1,1 @@
-"""Where the work of a device's processors is done on this machine."""
+"""Placement of a device's processors on this machine."""

@@ -1,4 +1,4 @@
-"""Several plans of one network made ready, of which each inference runs the one that is quickest as busy as processors are now."""
+"""Several prepared plans of one network; each inference runs the plan that is fastest under the present load."""
 
 import threading
 from collections import deque
@@ -68,7 +68,7 @@ class AdaptiveSession:
         self._runs = 0
         self._events: deque[InferenceMeasured | ProbeMeasured] = deque(maxlen=MAX_EVENTS)
         self._decisions: list[PlanDecision] = []
-        #: Probes that are over, and what they took, ms; the policy hears of them after the next inference.
+        #: Ended probes with their times, ms; the policy receives them after the next inference.
         self._probe_results: SimpleQueue[tuple[Probe, float]] = SimpleQueue()
 
     def __call__(self, x: Any) -> Any:

@@ -20,7 +20,7 @@ from scheduler.runtime.trace import Span
 
 
 def zeros(size: int) -> NDArray[np.uint8]:
-    """Ordinary memory."""
+    """Allocate ordinary memory of zeros."""
     return np.zeros(size, np.uint8)
 
 

@@ -108,7 +108,7 @@ class Task:
         #: Event that reports its end.
         self.done = StepDone(start.lane, start.step, start.queue, start.client)
         self.lane = executor.lanes[start.lane]
-        #: Whether it runs on the thread that called, and whether it is only put into a command queue there.
+        #: Whether the calling thread runs the step, and whether it only enqueues the step there.
         self.on_caller, self.enqueued = driver.caller_works and not isinstance(start, Submit), isinstance(start, Enqueue)
         self.invocation = None if placement is None else self.lane.calls[start.step, Site.of(placement)]
         self.run: Callable[[], object]
@@ -284,22 +284,22 @@ class Executor:
         self._threads = QueueThreads() if tenant is None else tenant.driver.threads
         self._lock = threading.RLock() if tenant is None else tenant.driver.lock
         self._condition = threading.Condition(self._lock)
-        #: For the thread that called: steps to run, how others went, or None to look up; and how its inference ended.
+        #: Messages to the calling thread: steps to run, reports of other steps, or None to check `_outcome`, the end of its inference.
         self.inbox: SimpleQueue[Task | Report | None] = SimpleQueue()
         self._outcome: Finish | Fail | None = None
         self.lanes = [Lane(buffers())]
         self._free_lanes: deque[int] = deque()
         self._flight_driver: Driver | None = None
-        #: Subgraphs that went elsewhere since this was made, and why.
+        #: Subgraphs that were placed elsewhere since, with the reason.
         self._replaced: dict[str, str] = {}
         self._traces: deque[Trace] = deque(maxlen=MAX_TRACES)
         self._depths: deque[QueueDepth] = deque(maxlen=MAX_TRACES * 16)
         self._bind_lock = threading.Lock()
         self._enqueued: deque[Report] = deque()
-        #: Whether a run has begun and not come to its end, and whether its leftovers are not to be reported any more.
+        #: Whether a run has begun without an end, and whether reports of its remaining steps are dropped.
         self._interrupted = self._discard_reports = False
         self._caller = 0
-        #: The hang, if there is one: nothing runs here any more then.
+        #: The hang that ended this executor, if there is one.
         self.hang: HangError | None = None
         #: Whether something hangs, or this was closed.
         self._stopped = False
@@ -364,7 +364,7 @@ class Executor:
                 end = perf_counter_ns()
             with self._lock:
                 hangs = self.hang is not None
-            while hangs:  # an interruption that is on its way arrives here and nowhere else
+            while hangs:  # a pending interrupt must arrive here
                 time.sleep(GRACE_S)
             self._interrupted = False
         except KeyboardInterrupt:
@@ -421,7 +421,7 @@ class Executor:
                         (tasks, self._outcome), driver.node = cached
                         for started in tasks:
                             if started.on_caller and not started.enqueued and inbox.empty():
-                                task = started  # behind nothing that was enqueued
+                                task = started  # no enqueued step waits before it
                             else:
                                 started.put(started.job)
                         continue
@@ -528,7 +528,7 @@ class Executor:
             return tuple(self._traces)
 
     def depths(self) -> tuple[QueueDepth, ...]:
-        """How many subgraphs of submitted inferences waited for each queue, whenever that changed."""
+        """Numbers of subgraphs of submitted inferences that waited for each queue, at each change."""
         with self._condition:
             return tuple(self._depths)
 
@@ -572,7 +572,7 @@ class Executor:
         report = Report(task, start, perf_counter_ns(), error)
         running[task.queue] = None
         if task.wakes_caller and running.get(CALLING_THREAD) is None:
-            self.inbox.put(report)  # the thread that called waits for it: the less is done before it is woken, the better
+            self.inbox.put(report)  # the calling thread waits for this report, so it is woken first
         else:
             self._handle_report(report)
 
@@ -586,11 +586,11 @@ class Executor:
             event, key = task.done, task
             task.lane.done.append(report)
             if task.lane.keep is not None:
-                # Nothing that could write over it has started yet: that is what the answer to this event may do.
+                # The answer to this event may start steps that overwrite these tensors.
                 arrays = task.lane.buffers.arrays
                 task.lane.keep.update({name: arrays[name].copy() for name in self.plan.step(task.step).outputs})
         with self._lock:
-            if self._stopped or (self._discard_reports and driver.caller_works):  # waiting callers have their answer
+            if self._stopped or (self._discard_reports and driver.caller_works):  # callers that waited were answered
                 if self._flight_driver is not None:
                     self._flight_driver.release_abandoned(task.queue)
                 return

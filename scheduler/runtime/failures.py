@@ -11,7 +11,7 @@ class HangError(StretchError):
     Attributes:
         subgraph: Name of the subgraph.
         place: Where it runs.
-        limit_s: How long it was waited for, s.
+        limit_s: Time limit that it exceeded, s.
     """
 
     subgraph: str

@@ -83,9 +83,9 @@ class InputReady(_Data, frozen=True):
 
     lane: int
     client: str = ONLY_CLIENT
-    at_ms: float = 0.0  # Now.
-    deadline_ms: float | None = None  # When it has to be over, by the same clock; None for any time.
-    priority: int = 0  # The higher the sooner.
+    at_ms: float = 0.0  # Time of the event.
+    deadline_ms: float | None = None  # Deadline by the same clock; None without one.
+    priority: int = 0  # Inferences of higher priority start first.
 
 
 class StepDone(_Data, frozen=True):
@@ -130,14 +130,14 @@ class Replaced(_Data, frozen=True):
 
 
 class ClientRemoved(_Data, frozen=True):
-    """A client's inferences are given up; those steps that run still hold their queues."""
+    """A client's inferences are dropped; its running steps still hold their queues."""
 
     client: str
     at_ms: float = 0.0
 
 
 class QueueReleased(_Data, frozen=True):
-    """A queue has nothing to do any more that a removed client left behind."""
+    """A queue has ended the step of a removed client."""
 
     queue: str
     at_ms: float = 0.0
@@ -297,7 +297,7 @@ class Machine:
         self._sort_queues()
 
     def in_flight(self, client: str = ONLY_CLIENT) -> int:
-        """How many inferences of a client have not ended."""
+        """Number of a client's inferences that have not ended."""
         return sum(owner == client for owner, _ in self._inferences)
 
     def waiting(self, client: str = ONLY_CLIENT) -> dict[str, int]:
@@ -421,7 +421,7 @@ class Machine:
         return instructions
 
     def _ended(self, inference: _Inference) -> Finish | Fail | None:
-        """The end of an inference of which nothing runs and nothing more will."""
+        """The end of an inference without running or further steps; None before its end."""
         if (inference.failure is None and inference.steps_left) or any(entry and entry[0] is inference for entry in self._running.values()):
             return None
         del self._inferences[inference.client, inference.lane]

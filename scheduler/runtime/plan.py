@@ -43,7 +43,7 @@ class PlannedJoin:
 
 @dataclass(frozen=True)
 class ExecutionPlan:
-    """Everything the state machine needs to know of the work, without a file or a thread."""
+    """The work for the state machine, without files and threads."""
 
     inputs: tuple[str, ...]  # Tensors that the caller provides.
     outputs: tuple[str, ...]  # Tensors that the caller gets.

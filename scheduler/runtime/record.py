@@ -1,4 +1,4 @@
-"""Events and answers of a state machine, written down line by line as JSON, and replayed.
+"""Records of a state machine's events and answers, as lines of JSON, and their replay.
 
 A record holds one or more machines, each opened with all that it starts from,
 then every event in the order in which it was handled, with the instructions
@@ -131,7 +131,7 @@ class Recorder:
 
 @dataclass(frozen=True)
 class Replay:
-    """A record that a fresh machine answers alike."""
+    """Result of a replay in which a fresh machine gave the same answers."""
 
     machines: int  # How many were opened.
     events: int  # How many were replayed.

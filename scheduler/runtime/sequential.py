@@ -1,4 +1,4 @@
-"""The reference of a bundle's results: the whole model on ONNX Runtime as one graph, and the largest error that is allowed."""
+"""The reference of a bundle's results: the whole model on ONNX Runtime as one graph, with the largest allowed error."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -21,7 +21,7 @@ from scheduler.runtime.inputs import check_deadline, check_priority
 #: Number of inferences for which random numbers are drawn at a time.
 _CHUNK = 256
 
-#: Milliseconds between requests, and requests a second, are at most this and at least one over it.
+#: Maximum of the milliseconds between requests and of the requests a second; the minimum is its inverse.
 _MAX_NUMBER = 1e9
 
 _ARRIVALS_EXAMPLE = "write periodic:MS, as periodic:33.3, or poisson:RATE with requests a second, as poisson:30"
@@ -29,14 +29,14 @@ _ARRIVALS_EXAMPLE = "write periodic:MS, as periodic:33.3, or poisson:RATE with r
 
 @dataclass(frozen=True)
 class Arrivals:
-    """Requests that arrive whether the last one is answered or not."""
+    """Requests that arrive independently of answers."""
 
     #: ``periodic``: the first at once, then at equal distances; ``poisson``: at random, independently of each other.
     kind: Literal["periodic", "poisson"]
     every_ms: float  # Time between two, on average.
 
     def times(self, seed: int, client: int = 0) -> Iterator[float]:
-        """When they come, ms, without an end; every client's at random times of their own."""
+        """Endless arrival times, ms; each client has its own random times."""
         if self.kind == "periodic":
             for number in count():
                 yield number * self.every_ms
@@ -61,10 +61,10 @@ def parse_arrivals(text: str) -> Arrivals:
     return Arrivals("periodic", number) if form[1] == "periodic" else Arrivals("poisson", 1e3 / number)
 
 
-#: Moments of loads are at most this, ms: about twelve days.
+#: Maximum start or end of a load, ms: about twelve days.
 MAX_MOMENT_MS = 1e9
 
-#: Sums of shares may be over 1 by this, for 0.9 and 0.1 are not exactly 1.
+#: Tolerance of sums of shares, since 0.9 + 0.1 is not exactly 1.
 _ROUNDING = 1e-9
 
 _EXAMPLE = "write a share of a processor and the milliseconds between which it is taken, as gpu=0.9@50:155"
@@ -83,8 +83,8 @@ class Load:
 
     processor: str  # Processor of the device.
     share: float  # Share that is taken, from 0 to 1.
-    start_ms: float  # From when on.
-    end_ms: float  # Until when.
+    start_ms: float  # Start, ms.
+    end_ms: float  # End, ms.
 
     def __post_init__(self) -> None:
         """Check the numbers."""
@@ -99,8 +99,8 @@ class Frequency:
 
     processor: str  # Processor of the device.
     speed: float  # Factor on the speed that the profile's times are of.
-    start_ms: float  # From when on.
-    end_ms: float  # Until when.
+    start_ms: float  # Start, ms.
+    end_ms: float  # End, ms.
 
     def __post_init__(self) -> None:
         """Check the numbers."""
@@ -189,13 +189,13 @@ def _speeds_at(frequencies: Sequence[Frequency], moment: float) -> dict[str, flo
     return speeds
 
 
-#: Inferences at once, as `stretch run --in-flight` has it.
+#: Maximum number of inferences in flight.
 MAX_IN_FLIGHT = 64
 
-#: Inferences of one simulation: their times fit into memory.
+#: Maximum number of inferences of a simulation: their times fit into memory.
 MAX_RUNS = 1_000_000
 
-#: Standard deviation of a time's logarithm; at this one a time in twenty is over five times the predicted one.
+#: Maximum standard deviation of a time's logarithm, at which one time in twenty is over five times the predicted one.
 MAX_JITTER = 1.0
 
 
@@ -205,15 +205,15 @@ class Scene:
 
     runs: int = 1  # Inferences.
     in_flight: int = 1  # How many of them there may be at once.
-    arrivals: Arrivals | None = None  # When they are asked for; None for each as soon as there is a lane for it.
+    arrivals: Arrivals | None = None  # Arrivals of requests; None to request each as soon as a lane is free.
     loads: tuple[Load, ...] = ()  # Other work that takes a share of the processors.
     frequencies: tuple[Frequency, ...] = ()  # When processors run at other speeds.
     jitter: float = 0.0  # Standard deviation of the logarithm of each subgraph's computing time, drawn again in each inference.
-    seed: int = 0  # Of everything random.
+    seed: int = 0  # Seed of all random numbers.
     traced: int = 0  # Inferences of which the spans are kept, the first ones.
-    #: Latency allowed, which counts where clients take turns (`scheduler.simulate.clock.TurnTaking`); None for any.
+    #: Allowed latency, for clients that take turns (`scheduler.simulate.clock.TurnTaking`); None for any.
     deadline_ms: float | None = None
-    priority: int = 0  # Likewise, the higher the sooner.
+    priority: int = 0  # Priority, for clients that take turns; higher ones start first.
 
     def __post_init__(self) -> None:
         """Check the numbers."""
@@ -346,7 +346,7 @@ class Heat:
         return up, steps[self._level - 1].at_c - self.thermal.hysteresis_c if self._level else -inf
 
     def _crossing_ms(self) -> float:
-        """How long it takes to the next step, ms."""
+        """Time until the next step, ms."""
         end, now = self._end_c(), self.temperature_c
         up, down = self._bounds()
         bound = up if end > up else down if end < down else None

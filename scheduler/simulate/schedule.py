@@ -1,4 +1,4 @@
-"""When jobs run that wait for each other on several processors: the order of the runtime, as arithmetic.
+"""Schedules of dependent jobs on several processors, in the order of the runtime.
 
 A processor that is free takes the first of its jobs, in the order of their list, that has all it reads; it never waits for an
 earlier one while a later one can start. The state machine (`scheduler.runtime.machine`) does the same with the subgraphs of a
@@ -15,13 +15,13 @@ class Job:
     """Work that occupies one processor."""
 
     processor: str  # Which.
-    ms: float  # How long, transfers of what it reads included.
-    reads: tuple[int, ...] = ()  # Numbers of the jobs that write what it reads.
+    ms: float  # Duration, transfers of its inputs included.
+    reads: tuple[int, ...] = ()  # Numbers of the jobs that write its inputs.
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """When each job runs."""
+    """Start and end of each job."""
 
     starts: tuple[float, ...]  # Start of each, ms.
     ends: tuple[float, ...]  # End of each, ms.

@@ -1,4 +1,4 @@
-"""Tuning: which candidate is quickest, measured so that noise does not decide, and tuned parameters on disk, one file a device and driver."""
+"""Tuning: the choice of the fastest candidate despite noise, and tuned parameters on disk, in a file for each device and driver."""
 
 import hashlib
 import warnings
@@ -15,11 +15,11 @@ from predictors.files import cache_folder, write_whole
 
 T = TypeVar("T")
 
-#: Times that each candidate is measured, interleaved; the least counts.
+#: Number of interleaved measurements of each candidate; the minimum counts.
 REPEATS = 3
-#: A candidate whose first time is this many times the best is not measured again.
+#: Factor on the best time above which a candidate is not measured again.
 DROP_RATIO = 1.5
-#: Part of the default's time that a candidate must stay below: noise must not replace a choice.
+#: Share of the default's time that a candidate must stay below, so that noise replaces no choice.
 BETTER = 0.97
 
 
@@ -90,7 +90,7 @@ def race(
 
 SCHEMA = 1
 
-#: Larger files are not ours.
+#: Maximum size of a file, bytes.
 MAX_BYTES = 64 << 20
 MAX_ENTRIES = 200_000
 
@@ -198,7 +198,7 @@ def write_entries(path: Path, device: str, driver: str, entries: Iterable[Entry]
     write_whole(path, msgspec.json.format(msgspec.json.encode(content), indent=1), "tuning cache")
 
 
-#: Stands where a user's file names the driver: a shipped one is for every driver of the kind of device.
+#: Driver in shipped files, which are for every driver of the kind of device.
 ANY_DRIVER = "any"
 
 FOLDER = Path(__file__).with_name("tables")

@@ -48,7 +48,7 @@ class Command:
 
 @dataclass(frozen=True)
 class CommandSpan:
-    """When a kernel ran, in nanoseconds on the device's clock."""
+    """The times of a kernel, in nanoseconds on the device's clock."""
 
     started: int  # Begun.
     ended: int  # Done.
@@ -225,7 +225,7 @@ def _release(queue: Any, mapped: list[Any], keep_alive: object) -> None:
 
 @dataclass(frozen=True)
 class LaunchTime:
-    """How long one launch takes."""
+    """The time of one launch."""
 
     launch: Launch  # The launch.
     ms: float  # Milliseconds between its start and its end on the device, or in which the next one is handed over if that takes longer.

@@ -1,4 +1,4 @@
-"""The OpenCL device that subgraphs run on: which one, what the kernels need to know of it, which cores a CPU device uses, and kernels built for it."""
+"""The OpenCL device of subgraphs: its choice, the traits that kernels need, the cores of a CPU device, and its built kernels."""
 
 import ctypes
 import hashlib
@@ -407,7 +407,7 @@ def source(kernel: str) -> str:
 
 @cache
 def source_hash(kernel: str) -> str:
-    """Changes with the kernel, so that schedules tuned for another version of it are not used."""
+    """Hash of a kernel's source, so that schedules tuned for another version are not used."""
     return hashlib.sha256(source(kernel).encode()).hexdigest()[:16]
 
 
@@ -458,7 +458,7 @@ class Programs:
 
 @cache
 def programs_of(device: OpenDevice, half: bool) -> Programs:
-    """The one collection of kernels of a device and storage type, which all subgraphs share."""
+    """The kernels of a device and storage type, which all subgraphs share."""
     return Programs(device, half)
 
 

@@ -23,7 +23,7 @@ from scheduler.tuning import BETTER, Entry, TuningCache, quickest, race, shipped
 
 #: Kernel file of a problem, where its name differs.
 SOURCES = {"product": "conv", "winograd": "winograd_in"}
-#: A candidate that took this many times the best one in its first two runs is not run again.
+#: Factor on the best time, in its first two runs, above which a candidate is not run again.
 DROP_RATIO = 1.3
 
 
