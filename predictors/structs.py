@@ -1,10 +1,8 @@
-"""Structs of plain data that are filled from objects with fields of the same names."""
+"""Structs of plain data that the command line prints."""
 
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
-
-Struct = TypeVar("Struct", bound=msgspec.Struct)
 
 
 def to_builtins(struct: msgspec.Struct) -> dict[str, Any]:
@@ -19,12 +17,3 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     def to_json(self) -> dict[str, Any]:
         """Its object in the command line's JSON."""
         return to_builtins(self)
-
-
-def filled(kind: type[Struct], /, *sources: object, **values: Any) -> Struct:
-    """A struct of a kind: each field is one of the values, else the attribute of that name of the first source that has one."""
-    for name in kind.__struct_fields__:
-        source = next((source for source in sources if name not in values and hasattr(source, name)), None)
-        if source is not None:
-            values[name] = getattr(source, name)
-    return kind(**values)

@@ -16,7 +16,6 @@ import msgspec
 import numpy as np
 
 from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UsageError, install_line
-from predictors.structs import filled
 from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import Manifest, SubgraphEntry
 from scheduler.bundle.rows import rows_read_once
@@ -82,7 +81,8 @@ def export_contexts(bundle: Bundle, out: Path, chips: Sequence[str], progress: P
                 path = folder / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 actual = compile_context(bundle.file(sub.file), chip, path, rows_read_once(sub, tensors))
-                codes.append(filled(ChipSubgraph, loss([(tensors[sub.output], actual)]), name=sub.name, chip=chip))
+                lost = loss([(tensors[sub.output], actual)])
+                codes.append(ChipSubgraph(name=sub.name, chip=chip, cosine=lost.cosine, snr_db=lost.snr_db))
                 if codes[-1].cosine < MIN_COSINE:
                     raise InfeasibleError(
                         f"subgraph `{sub.name}` compiled for {chip} has a cosine of {codes[-1].cosine:.4f} with its int8 file, at least {MIN_COSINE} is required",
@@ -434,7 +434,7 @@ def _compile_signatures(
                 f"signature `{sub.name}` compiled for {chip} has a cosine of {lost.cosine:.4f} with its int8 subgraph, at least {MIN_COSINE} is required",
                 "compile it with --format qnn instead",
             )
-        yield filled(ChipSignature, lost, code[sub.name], name=sub.name, chip=chip)
+        yield ChipSignature(name=sub.name, chip=chip, cosine=lost.cosine, snr_db=lost.snr_db, operators=code[sub.name].operators)
 
 
 def _channels_last(x: Array) -> Array:

@@ -27,7 +27,6 @@ from packaging.markers import default_environment
 from packaging.requirements import Requirement
 
 from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UnknownNameError, UsageError, install_line
-from predictors.structs import filled
 from scheduler.answer import BoardAnswer
 from scheduler.bundle.load import MANIFEST, Bundle
 from scheduler.bundle.signature import SIGNATURE
@@ -603,7 +602,15 @@ class Board:
     def answer(self) -> BoardAnswer:
         """Where it is and what was copied, for JSON."""
         facts = self.facts
-        return filled(BoardAnswer, facts, host=self.host, folder=self._root, copied_bytes=dict(self._copied))
+        return BoardAnswer(
+            host=self.host,
+            arch=facts.arch,
+            python=facts.python,
+            glibc=facts.glibc,
+            cores=facts.cores,
+            folder=self._root,
+            copied_bytes=dict(self._copied),
+        )
 
     def install(self, extras: Sequence[str], wheels: Path | None) -> None:
         """Copy nn-stretch and its packages, unless they are already on the board.

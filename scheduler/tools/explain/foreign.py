@@ -19,7 +19,6 @@ import numpy as np
 
 from predictors.errors import MissingBackendError, StretchError, UnknownNameError, UsageError
 from predictors.formats.inference import infer_shapes
-from predictors.structs import filled
 from scheduler.delegates.cpu import load_runtime
 from scheduler.formats.onnx.file import external_locations
 from scheduler.tools.explain.model import Fix, ForeignModel, RuntimeExplanation, RuntimeOperator, UnsupportedReason, Verdict, open_model
@@ -298,7 +297,7 @@ def judge(model: ForeignModel, verdict: Verdict, log: str = "") -> RuntimeExplan
         file=model.path,
         runtime=verdict.runtime,
         device=verdict.device,
-        operators=[filled(RuntimeOperator, o, partition=parts.get(i)) for i, o in enumerate(operators) if o.op != "Constant"],
+        operators=[msgspec.structs.replace(op, partition=parts.get(i)) for i, op in enumerate(operators) if op.op != "Constant"],
         partitions=len(set(parts.values())),
         obstacles=list(_unsupported_reasons(model, verdict, off)),
         copies=_crossings(model, on, off) + verdict.added,
@@ -319,7 +318,7 @@ def _operator(model: ForeignModel, i: int, verdict: Verdict, on: set[int]) -> Ru
         taken, reason = True, f"taken by {verdict.target}"
     elif i in verdict.removed:
         taken, reason = None, verdict.removed[i]
-    return filled(RuntimeOperator, op, target=target, taken=taken, partition=None, reason=reason)
+    return RuntimeOperator(name=op.name, op=op.op, target=target, taken=taken, partition=None, macs=op.macs, reason=reason)
 
 
 def _parts(operators: list[RuntimeOperator], verdict: Verdict) -> dict[int, int]:

@@ -10,7 +10,6 @@ import msgspec
 import typer
 
 from predictors.errors import UsageError
-from predictors.structs import filled
 from scheduler.progress import Progress
 from stretch.api.exporters.base import Exporter, exporters, written_page
 from stretch.api.parameters import Parsed, PreprocessingOption
@@ -98,14 +97,20 @@ def _write(
         warnings.append(f"subgraph `{name}` stays in fp32{where}: {reason}")
     if manifest.predicted and not written.manifest.predicted:
         warnings.append(f"the profile {manifest.device} cannot be read here, so the new bundle has no predicted times")
-    return filled(
-        ExportAnswer,
-        written.manifest,
+    subgraphs = []
+    for sub in written.manifest.subgraphs:
+        loss = written.losses.get(sub.name)
+        compared = {} if loss is None else {"cosine": loss.cosine, "snr_db": loss.snr_db}
+        subgraphs.append(ExportedSubgraph(name=sub.name, processor=sub.processor, precision=sub.precision, **compared))
+    return ExportAnswer(
         bundle=out,
         files=written_files(written.manifest),
         format=form,
-        subgraphs=[filled(ExportedSubgraph, sub, written.losses.get(sub.name)) for sub in written.manifest.subgraphs],
+        subgraphs=subgraphs,
         checks=written.manifest.checks["tflite" if form == "tflite" else "precision"],
+        device=written.manifest.device,
+        predicted=written.manifest.predicted,
+        recommended=written.manifest.recommended,
         warnings=warnings,
     )
 

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from predictors.structs import filled
 from scheduler.progress import Progress
 from stretch.api.exporters.base import Exporter, TrustCode, exporters, written_page
 from stretch.planning.messages import command_line
@@ -41,9 +40,10 @@ def write_run(
     folder = Path(source)
     progress("weights")
     done = extract(folder, out or folder / "extracted", design=design, bundle=bundle, controls=controls, trust_code=trust_code)
-    return filled(
-        ExtractAnswer,
-        done,
+    return ExtractAnswer(
+        checkpoint=done.checkpoint,
+        agreement=done.agreement,
+        bundle=done.bundle,
         accuracy=ExtractedAccuracy(supernet=done.inside, extracted=done.extracted) if done.labelled else None,
         checks=done.manifest.checks if done.manifest else {},
         ranking=None,

@@ -24,7 +24,6 @@ from predictors.fusion import Kernel, fuse
 from predictors.graph import OpGraph
 from predictors.measurements.litert import ProfiledOperator, read_op_profile
 from predictors.measurements.tables import KernelLatency, Latency
-from predictors.structs import filled
 from scheduler.bundle.load import Bundle
 from scheduler.bundle.tflite_file import MAX_BYTES, bundle_tflite, parse_tflite
 from scheduler.formats.npy import read_npy
@@ -278,7 +277,13 @@ def run_side_by_side(
             raise StretchError(f"the runner's output has the shape {output.shape}, and the model's is {expected.shape}")
         if trace is not None:
             write_whole(trace, (scratch / "trace.json").read_bytes(), "trace", "choose another file with --trace")
-        return filled(RunnerRow, times, max_error=max_error(output, expected), trace=None if trace is None else str(trace))
+        return RunnerRow(
+            median_ms=times.median_ms,
+            runs=times.runs,
+            max_error=max_error(output, expected),
+            on_cpu=times.on_cpu,
+            trace=None if trace is None else str(trace),
+        )
 
 
 def _accelerators(bundle: Bundle, libraries: Sequence[str], folder: str) -> list[str]:

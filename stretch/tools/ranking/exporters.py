@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from msgspec.structs import replace
 
-from predictors.structs import filled
 from scheduler.progress import Progress
 from stretch.api.exporters.base import Exporter, TrustCode, exporters
 from stretch.api.exporters.run import RUN_FILE, DesignFile, WithBundle, WithControls, run_page, write_run
@@ -40,7 +39,14 @@ def _write(
     answer = write_run(source, target, design=design, bundle=bundle, controls=controls, trust_code=trust_code, progress=progress)
     predictor = rank_designs(folder, rank, progress, trust_code=trust_code).predictor
     save_accuracy(target / "accuracy.json", predictor)
-    return replace(answer, ranking=filled(RankingAnswer, predictor, file=target / "accuracy.json"))
+    ranking = RankingAnswer(
+        file=target / "accuracy.json",
+        designs=predictor.designs,
+        rank_correlation=predictor.rank_correlation,
+        p_value=predictor.p_value,
+        rmse=predictor.rmse,
+    )
+    return replace(answer, ranking=ranking)
 
 
 exporters.register("ranked")(

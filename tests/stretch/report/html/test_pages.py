@@ -5,11 +5,10 @@ import itertools
 import re
 
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from predictors.errors import InfeasibleError, TightRule, UsageError
 from predictors.predictor import LatencyPredictor
-from predictors.structs import filled
 from scheduler.answer import run_answer
 from scheduler.bundle.agreement import Agreement, SegmentAgreement
 from scheduler.bundle.load import load_bundle
@@ -268,7 +267,7 @@ def test_measured_agreement_is_told_whole_and_by_segment():
     )
     unwritten = dict.fromkeys(("preprocessing", "refinement", "bundle", "written"))
     made = {"weights": WeightsInfo("random"), "seconds": {}, "calibration": [], "withheld": False, "checks": {}, **unwritten}
-    text = text_of(result, filled(BranchedAnswer, result.answer(), agreement=outcome, **made))
+    text = text_of(result, BranchedAnswer(**asdict(result.answer()), agreement=outcome, **made))
     assert "200 held-out images: the original's class in 90.0% (85.0% to 94.0%)" in text
     assert "s3 alone changed: the original's class in 95.0%" in text
 
