@@ -86,6 +86,11 @@ class JoinEntry(_ManifestStruct, frozen=True):
     output: str  # Joined tensor.
     processor: str = "cpu"  # Processor that waits and joins (the CPU of the paper's Algorithm 1).
 
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The tensor that it writes, as for a subgraph."""
+        return (self.output,)
+
 
 class FileEntry(_ManifestStruct, frozen=True):
     """Size and SHA-256 of one file of the bundle."""

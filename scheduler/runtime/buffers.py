@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from predictors.errors import StretchError
 from predictors.joins import meeting_of
-from scheduler.bundle.manifest import Tensor
+from scheduler.bundle.manifest import JoinEntry, Tensor
 from scheduler.bundle.rows import ROW_AXIS, cut, cut_shape
 from scheduler.delegates.base import Allocate, Array, AsyncInvocation, Compiled, Invocation
 from scheduler.memory import Lifetime, Lifetimes, MemoryPlan, Planner
 from scheduler.memory.plan import plan_naive, plan_offset
-from scheduler.runtime.plan import ExecutionPlan, PlannedJoin, PlannedSubgraph
+from scheduler.runtime.plan import ExecutionPlan, PlannedSubgraph
 from scheduler.runtime.trace import Span
 
 
@@ -171,9 +171,9 @@ class Buffers:
         """New arrays of the shapes and types of some tensors."""
         return {name: np.zeros(self._tensors[name].shape, np.dtype(self._tensors[name].dtype)) for name in names}
 
-    def _slices(self, plan: ExecutionPlan) -> tuple[dict[str, tuple[PlannedJoin, int]], dict[str, list[tuple[str, int]]]]:
+    def _slices(self, plan: ExecutionPlan) -> tuple[dict[str, tuple[JoinEntry, int]], dict[str, list[tuple[str, int]]]]:
         """Tensors that lie in a join's output and where their channels start, and those that have to be copied there."""
-        slices: dict[str, tuple[PlannedJoin, int]] = {}
+        slices: dict[str, tuple[JoinEntry, int]] = {}
         copied: dict[str, list[tuple[str, int]]] = {}
         # Outermost joins first: an inner join's output is then a slice already.
         for join in reversed(list(plan.joins.values())):
@@ -229,16 +229,16 @@ class Buffers:
             allocated[name] = arenas[arena][start : start + self._bytes(name)].view(np.dtype(tensor.dtype)).reshape(tensor.shape)
         return allocated
 
-    def _axis(self, join: PlannedJoin) -> int:
+    def _axis(self, join: JoinEntry) -> int:
         tensor = self._tensors[join.output]
         return meeting_of(join.kind).axis(tensor.layout, len(tensor.shape))
 
-    def _join_slice(self, join: PlannedJoin, name: str, start: int) -> Array:
+    def _join_slice(self, join: JoinEntry, name: str, start: int) -> Array:
         """The slice of a join's output that a tensor fills."""
         axis = self._axis(join)
         return self.arrays[join.output][(slice(None),) * axis + (slice(start, start + self._tensors[name].shape[axis]),)]
 
-    def _combine(self, join: PlannedJoin) -> Callable[[], None]:
+    def _combine(self, join: JoinEntry) -> Callable[[], None]:
         """The work of a join that reads all of its tensors to write one."""
         compute, axis = meeting_of(join.kind).combine, self._axis(join)
         parts, output = [self.arrays[name] for name in join.inputs], self.arrays[join.output]
@@ -248,7 +248,7 @@ class Buffers:
 
         return combine
 
-    def _copy(self, join: PlannedJoin, parts: Sequence[tuple[str, int]]) -> Callable[[], None] | None:
+    def _copy(self, join: JoinEntry, parts: Sequence[tuple[str, int]]) -> Callable[[], None] | None:
         copies = [(self._join_slice(join, name, start), self.arrays[name]) for name, start in parts]
         if not copies:
             return None
@@ -260,7 +260,7 @@ class Buffers:
         return copy
 
 
-def _outermost(name: str, slices: Mapping[str, tuple[PlannedJoin, int]]) -> str:
+def _outermost(name: str, slices: Mapping[str, tuple[JoinEntry, int]]) -> str:
     """Return the outermost tensor that contains another."""
     while name in slices:
         name = slices[name][0].output

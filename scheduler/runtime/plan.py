@@ -6,7 +6,7 @@ from graphlib import CycleError
 
 from predictors.errors import StretchError
 from predictors.order import stable_order
-from scheduler.bundle.manifest import Manifest, TflitePlan
+from scheduler.bundle.manifest import JoinEntry, Manifest, TflitePlan
 from scheduler.bundle.rows import Rows
 
 
@@ -25,30 +25,13 @@ class PlannedSubgraph:
 
 
 @dataclass(frozen=True)
-class PlannedJoin:
-    """A meeting point: which tensors are joined, and how: `kind` names one of `predictors.join.meetings`."""
-
-    name: str
-    segment: str
-    kind: str
-    inputs: tuple[str, ...]
-    output: str
-    processor: str
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """Return the tensors that it writes, as a subgraph does."""
-        return (self.output,)
-
-
-@dataclass(frozen=True)
 class ExecutionPlan:
     """The work for the state machine, without files and threads."""
 
     inputs: tuple[str, ...]  # Tensors that the caller provides.
     outputs: tuple[str, ...]  # Tensors that the caller gets.
     subgraphs: Mapping[str, PlannedSubgraph]  # By name, in topological order.
-    joins: Mapping[str, PlannedJoin]  # By name, in topological order.
+    joins: Mapping[str, JoinEntry]  # By name, in topological order.
     readers: Mapping[str, tuple[str, ...]]  # Subgraphs and joins that read each tensor.
     writers: Mapping[str, str]  # The subgraph or join that writes each tensor.
     missing: Mapping[str, int]  # How many tensors each subgraph or join reads.
@@ -58,7 +41,7 @@ class ExecutionPlan:
         """Steps whose tensors the step called `name` reads."""
         return tuple(dict.fromkeys(self.writers[tensor] for tensor in self.step(name).inputs if tensor in self.writers))
 
-    def step(self, name: str) -> PlannedSubgraph | PlannedJoin:
+    def step(self, name: str) -> PlannedSubgraph | JoinEntry:
         """The subgraph or join called `name`."""
         return self.subgraphs.get(name) or self.joins[name]
 
@@ -73,17 +56,17 @@ def make_plan(manifest: Manifest | TflitePlan) -> ExecutionPlan:
         manifest.inputs,
         manifest.outputs,
         [PlannedSubgraph(s.name, s.segment, s.file, s.processor, s.inputs, s.outputs, s.rows) for s in manifest.subgraphs],
-        [PlannedJoin(j.name, j.segment, j.kind, j.inputs, j.output, j.processor) for j in manifest.joins],
+        manifest.joins,
     )
 
 
 def build_plan(
-    inputs: Iterable[str], outputs: Iterable[str], subgraphs: Iterable[PlannedSubgraph], joins: Iterable[PlannedJoin]
+    inputs: Iterable[str], outputs: Iterable[str], subgraphs: Iterable[PlannedSubgraph], joins: Iterable[JoinEntry]
 ) -> ExecutionPlan:
     """The plan of subgraphs and joins in any order."""
     inputs = tuple(inputs)
     subgraphs_by_name, joins_by_name = {s.name: s for s in subgraphs}, {j.name: j for j in joins}
-    steps: dict[str, PlannedSubgraph | PlannedJoin] = {**subgraphs_by_name, **joins_by_name}
+    steps: dict[str, PlannedSubgraph | JoinEntry] = {**subgraphs_by_name, **joins_by_name}
     readers: dict[str, list[str]] = {}
     for name, step in steps.items():
         for tensor in dict.fromkeys(step.inputs):
@@ -103,7 +86,7 @@ def build_plan(
 
 
 def _topological_order(
-    start: tuple[str, ...], steps: Mapping[str, PlannedSubgraph | PlannedJoin], writers: Mapping[str, str]
+    start: tuple[str, ...], steps: Mapping[str, PlannedSubgraph | JoinEntry], writers: Mapping[str, str]
 ) -> dict[str, int]:
     """The steps as they were given, each moved behind what it waits for."""
     try:

@@ -16,9 +16,10 @@ import msgspec
 
 from predictors.errors import StretchError
 from predictors.files import open_regular
+from scheduler.bundle.manifest import JoinEntry
 from scheduler.placement.place import Placement
 from scheduler.runtime.machine import ONLY_CLIENT, Event, Finish, Instruction, Machine
-from scheduler.runtime.plan import PlannedJoin, PlannedSubgraph, build_plan
+from scheduler.runtime.plan import PlannedSubgraph, build_plan
 
 SCHEMA = 1
 
@@ -36,7 +37,7 @@ class Opening(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
     inputs: tuple[str, ...]  # Tensors that the caller provides.
     outputs: tuple[str, ...]  # Tensors that the caller gets.
     subgraphs: tuple[PlannedSubgraph, ...]  # Of the plan.
-    joins: tuple[PlannedJoin, ...]  # Of the plan.
+    joins: tuple[JoinEntry, ...]  # Of the plan.
     placements: dict[str, Placement]  # Where each subgraph runs.
     lanes: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]  # Inferences at once.
     caller: bool  # Whether the thread that reports events works, too.

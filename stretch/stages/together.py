@@ -18,8 +18,9 @@ from predictors.errors import InfeasibleError, UsageError
 from predictors.graph import OpGraph
 from predictors.side_by_side import contention_factors
 from predictors.structs import Answer
+from scheduler.bundle.manifest import JoinEntry
 from scheduler.progress import Progress, silent
-from scheduler.runtime.plan import PlannedJoin, PlannedSubgraph, build_plan
+from scheduler.runtime.plan import PlannedSubgraph, build_plan
 from scheduler.simulate.clock import Clock, SimulationResult, TurnTaking
 from scheduler.simulate.networks import Network, StepTime, device_placement
 from scheduler.simulate.scene import Scene
@@ -36,7 +37,7 @@ def network_of(name: str, run: Timeline, costs: Costs) -> Network:
     """A predicted run as a network: a subgraph for each branch of each segment, and for each segment that stays whole."""
     if run.sides:
         raise UsageError(f"{name} has several inputs or outputs, which are not planned together with another network", "plan it alone")
-    device, subgraphs, joins = costs.predictor.device, list[PlannedSubgraph](), list[PlannedJoin]()
+    device, subgraphs, joins = costs.predictor.device, list[PlannedSubgraph](), list[JoinEntry]()
     times: dict[str, StepTime] = {}
     arriving: tuple[str, ...] = ("x",)
     for number, row in enumerate(run.segments):
@@ -57,7 +58,7 @@ def network_of(name: str, run: Timeline, costs: Costs) -> Network:
         arriving = tuple(written)
         if row.join_ms:
             joined, host = f"{segment}.join", device.processor(costs.host).family
-            joins.append(PlannedJoin(joined, segment, "sum", arriving, f"{joined}.y", host))
+            joins.append(JoinEntry(joined, segment, "sum", arriving, f"{joined}.y", host))
             times[joined], arriving = StepTime(host, (("join", row.join_ms),)), (f"{joined}.y",)
     places = {subgraph.name: device_placement(subgraph.processor, device) for subgraph in subgraphs}
     return Network(name, build_plan(("x",), arriving, subgraphs, joins), places, times)

@@ -14,10 +14,11 @@ import msgspec
 
 from predictors.errors import StretchError
 from scheduler.bundle.load import Bundle
+from scheduler.bundle.manifest import JoinEntry
 from scheduler.bundle.tflite_file import TfliteFile, bundle_tflite, parse_tflite
 from scheduler.formats.tflite import TABLES
 from scheduler.placement.place import Dispatch, Placement
-from scheduler.runtime.plan import ExecutionPlan, PlannedJoin, PlannedSubgraph, make_plan
+from scheduler.runtime.plan import ExecutionPlan, PlannedSubgraph, make_plan
 from scheduler.runtime.record import SCHEMA, Opening
 
 
@@ -175,7 +176,7 @@ def _meetings(plan: ExecutionPlan) -> dict[str, int]:
 
 
 def _tensor_lists(
-    number: int, step: PlannedSubgraph | PlannedJoin, tensors: Mapping[str, int], content: bytes, file: TfliteFile
+    number: int, step: PlannedSubgraph | JoinEntry, tensors: Mapping[str, int], content: bytes, file: TfliteFile
 ) -> list[str]:
     rows = step.rows if isinstance(step, PlannedSubgraph) else {}
     reads = ", ".join("{{{}, {}, {}}}".format(tensors[name], *rows.get(name, (0, 0))) for name in step.inputs)
@@ -187,7 +188,7 @@ def _tensor_lists(
     ]
 
 
-def _step(number: int, step: PlannedSubgraph | PlannedJoin, processors: Sequence[str], meetings: Mapping[str, int]) -> str:
+def _step(number: int, step: PlannedSubgraph | JoinEntry, processors: Sequence[str], meetings: Mapping[str, int]) -> str:
     processor = processors.index(step.processor) if isinstance(step, PlannedSubgraph) else -1
     lists = ", ".join(
         f"k{table}{number}, sizeof(k{table}{number}) / sizeof(k{table}{number}[0])" for table in ("Reads", "Writes", "Patches")

@@ -13,7 +13,7 @@ from predictors.errors import StretchError, first_line
 from predictors.joins import meeting_of
 from scheduler.bundle.manifest import JoinEntry, Manifest
 from scheduler.bundle.rows import rows_read_by
-from scheduler.runtime.plan import PlannedJoin, make_plan
+from scheduler.runtime.plan import make_plan
 
 Array = NDArray[Any]
 
@@ -153,7 +153,7 @@ def replay(manifest: Manifest, runs: Mapping[str, Run], x: Array, wholes: Mappin
             if bands[step.segment].output not in tensors:
                 _add_whole(manifest, bands[step.segment], wholes[step.segment](tensors[step.inputs[0]]), tensors)
             continue
-        if isinstance(step, PlannedJoin):
+        if isinstance(step, JoinEntry):
             values = [tensors[read] for read in step.inputs]
             meeting = meeting_of(step.kind)
             tensors[step.output] = meeting.combine(values, meeting.axis("NCHW", values[0].ndim), None)

@@ -2,8 +2,9 @@
 
 from hypothesis import strategies as st
 
+from scheduler.bundle.manifest import JoinEntry
 from scheduler.placement.place import Placement
-from scheduler.runtime.plan import PlannedJoin, PlannedSubgraph, build_plan
+from scheduler.runtime.plan import PlannedSubgraph, build_plan
 
 CPU = Placement("cpu", "cpu", (0,), "cpu0", "inline", False, "")
 GPU = Placement("gpu", "gpu", (), "gpu", "async", False, "")
@@ -25,7 +26,7 @@ def planned(subgraphs, joins=(), inputs=("x",), outputs=("y",), placements=ALL):
         inputs,
         outputs,
         [PlannedSubgraph(n, n.split(".")[0], f"{n}.onnx", p, several(i), several(o)) for n, p, i, o in subgraphs],
-        [PlannedJoin(n, n.split(".")[0], "concat", tuple(i), o, "cpu") for n, i, o in joins],
+        [JoinEntry(n, n.split(".")[0], "concat", tuple(i), o, "cpu") for n, i, o in joins],
     )
     return plan, {name: placements[s.processor] for name, s in plan.subgraphs.items()}
 

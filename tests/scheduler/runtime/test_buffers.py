@@ -117,7 +117,7 @@ def networks(draw):
     for name in plan.order:
         if (join := plan.joins.get(name)) is not None:
             kind = "sum" if len({sizes[i] for i in join.inputs}) == 1 and draw(st.booleans()) else "concat"
-            joins[name] = replace(join, kind=kind)
+            joins[name] = msgspec.structs.replace(join, kind=kind)
             sizes[join.output] = sizes[join.inputs[0]] if kind == "sum" else (1, sum(sizes[i][1] for i in join.inputs), 2, 2)
     bands = {
         name: replace(step, rows={i: (row, row + 1) for i in step.inputs if draw(st.booleans()) for row in [draw(st.integers(0, 1))]})

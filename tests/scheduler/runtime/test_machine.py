@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from predictors.errors import StretchError
 from scheduler.bundle.load import load_bundle
+from scheduler.bundle.manifest import JoinEntry
 from scheduler.placement.mapping import place_processors
 from scheduler.placement.place import place_subgraphs
 from scheduler.runtime.machine import (
@@ -31,7 +32,7 @@ from scheduler.runtime.machine import (
     Submit,
     Wait,
 )
-from scheduler.runtime.plan import PlannedJoin, PlannedSubgraph, build_plan, make_plan
+from scheduler.runtime.plan import PlannedSubgraph, build_plan, make_plan
 from scheduler.runtime.record import Recorder, Replay, replay
 from scheduler.runtime.replay import ReplayTable
 from scheduler.runtime.session import Session
@@ -211,7 +212,7 @@ def subgraph(name, inputs, outputs):
 def test_steps_of_several_tensors_are_ordered_by_all_they_read():
     last = subgraph("last", ("p", "x", "j"), ("y",))
     plan = build_plan(
-        ["x", "z"], ["y", "q"], [last, subgraph("first", ("z",), ("p", "q"))], [PlannedJoin("j", "j", "sum", ("q", "z"), "j", "cpu")]
+        ["x", "z"], ["y", "q"], [last, subgraph("first", ("z",), ("p", "q"))], [JoinEntry("j", "j", "sum", ("q", "z"), "j", "cpu")]
     )
     assert list(plan.subgraphs) == ["first", "last"]
     assert sorted(plan.order, key=plan.order.get) == ["first", "j", "last"]
