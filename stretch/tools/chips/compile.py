@@ -302,7 +302,7 @@ def _code(signature: str, model: Any, content: bytes, operators: int) -> Code:
     return Code(options["name"], code, operators)
 
 
-# Runs code compiled by LiteRT's tool on the simulator of Qualcomm's DSP: ``python -m stretch.export.chips``.
+# Runs code compiled by LiteRT's tool on the simulator of Qualcomm's DSP: ``python -m stretch.tools.chips.compile``.
 #
 # LiteRT has no dispatcher for a Qualcomm DSP on x86-64. Its code is a QNN
 # context that ONNX Runtime's QNN provider can load, which runs it here. The
@@ -326,7 +326,7 @@ def simulate(cases: Mapping[str, Case], chip: str) -> dict[str, Array]:
         for number, case in enumerate(cases.values()):
             _wrap(case, Path(folder) / f"{number}.onnx")
             np.save(Path(folder) / f"{number}.in.npy", case.x)
-        command = [sys.executable, "-m", "stretch.export.chips", folder, chip]
+        command = [sys.executable, "-m", "stretch.tools.chips.compile", folder, chip]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT)
         except subprocess.TimeoutExpired as error:

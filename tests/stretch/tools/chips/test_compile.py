@@ -11,12 +11,12 @@ from scheduler.bundle.load import load_bundle
 from scheduler.checks.verify import random_input, verify_bundle
 from scheduler.delegates import DspDelegate
 from scheduler.runtime.session import Session
-from stretch.export import chips as compiler
-from stretch.export.chips import Case, compile_signatures, export_aot, export_contexts, find_toolchain, partitions, simulate
 from stretch.export.precision import export_precision
 from stretch.export.quantize.images import synthetic_images
 from stretch.export.quantize.replay import replay, runner
 from stretch.export.tflite.bundle import FILE, export_tflite, write_tflite
+from stretch.tools.chips import compile as compiler
+from stretch.tools.chips.compile import Case, compile_signatures, export_aot, export_contexts, find_toolchain, partitions, simulate
 from tests.scheduler.bundles import two_branches
 
 pytest.importorskip("ai_edge_litert")

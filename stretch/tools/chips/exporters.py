@@ -12,7 +12,7 @@ from stretch.api.parameters import Parsed
 from stretch.report.html.page import Page
 
 if TYPE_CHECKING:
-    from stretch.export.chips import ChipsAnswer
+    from stretch.tools.chips.compile import ChipsAnswer
 
 
 def _names(text: str) -> list[str]:
@@ -31,7 +31,7 @@ def _contexts(
     progress: Progress,
 ) -> "ChipsAnswer":
     from scheduler.bundle.load import load_bundle
-    from stretch.export.chips import export_contexts
+    from stretch.tools.chips.compile import export_contexts
 
     return export_contexts(load_bundle(source, check_hashes=True), out, chips, progress)
 
@@ -51,7 +51,7 @@ def _signatures(
     progress: Progress,
 ) -> "ChipsAnswer":
     from scheduler.bundle.load import load_bundle
-    from stretch.export.chips import export_aot
+    from stretch.tools.chips.compile import export_aot
 
     return export_aot(load_bundle(source, check_hashes=True), out, aot, progress)
 
