@@ -184,7 +184,7 @@ class ExportedLowering:
             built = applied(self._maps, call)
             return (built,) if isinstance(built, AtenValue) else built
         several = isinstance(call.node.meta["val"], tuple | list)
-        return self._compute(replace(call, arguments={name: self._to_plain(item) for name, item in call.arguments.items()}), several)
+        return self._compute(replace(call, arguments={name: self._in_order(item) for name, item in call.arguments.items()}), several)
 
     def _constant(self, call: AtenCall) -> tuple[AtenValue, ...]:
         """Values that depend on weights alone, and are computed before the network runs."""
@@ -214,10 +214,10 @@ class ExportedLowering:
         meta = argument.meta.get("val") if isinstance(argument, fx.Node) else None
         return torch.zeros(tuple(meta.shape), dtype=meta.dtype) if isinstance(meta, torch.Tensor) and tensor is None else tensor
 
-    def _to_plain(self, argument: Any) -> Any:
+    def _in_order(self, argument: Any) -> Any:
         if isinstance(argument, list | tuple):
-            return [self._to_plain(item) for item in argument]
-        return self._maps.to_plain(argument) if isinstance(argument, AtenValue) else argument
+            return [self._in_order(item) for item in argument]
+        return self._maps.in_order(argument) if isinstance(argument, AtenValue) else argument
 
     def _compute(self, call: AtenCall, several: bool = False) -> tuple[AtenValue, ...]:
         """The results of a call on tensors whose elements are in their order."""
@@ -275,7 +275,7 @@ class ExportedLowering:
 
     def reading(self, value: AtenValue) -> str:
         """Name of the operator whose tensor has the value's shape, its elements in their order: a view of another, where its own differs."""
-        value = self._maps.to_plain(value)
+        value = self._maps.in_order(value)
         op = self._ops[value.op]
         if op.shape == value.shape:
             return op.name

@@ -158,10 +158,10 @@ class Builder:
 
     def _free_name(self, name: str) -> str:
         """Return a free name for a submodule or parameter, like the one in the file."""
-        return unique_name(plain_name(name), lambda x: hasattr(self._root, x) or hasattr(fx.GraphModule, x) or x in _RESERVED_NAMES)
+        return unique_name(python_name(name), lambda x: hasattr(self._root, x) or hasattr(fx.GraphModule, x) or x in _RESERVED_NAMES)
 
 
-def plain_name(name: str) -> str:
+def python_name(name: str) -> str:
     """A name that code may hold, for fx writes it into some."""
     word = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")
     return word if word and not word[0].isdigit() else f"n_{word}"
@@ -287,7 +287,7 @@ def named_ends(path: Path, ends: Sequence[End]) -> tuple[End, ...]:
 
 def arguments(names: Sequence[str]) -> list[str]:
     """A name that an argument in Python may have for each of a file's inputs, no two alike; one that is such a name stays."""
-    words = [plain_name(name) for name in names]
+    words = [python_name(name) for name in names]
     words = [f"{item}_" if keyword.iskeyword(item) or item in _NAMES_IN_CODE else item for item in words]
     built: dict[int, str] = {}
     for i in sorted(range(len(names)), key=lambda i: words[i] != names[i]):
@@ -492,19 +492,19 @@ def overlap_weights(positions: np.ndarray, old: int) -> np.ndarray:
     return values
 
 
-def interpolate_at(builder: Builder, x: fx.Node, places: list[np.ndarray], name: str) -> fx.Node:
+def interpolate_at(builder: Builder, x: fx.Node, sampled: list[np.ndarray], name: str) -> fx.Node:
     """An image N×C×H×W whose new rows and columns lie at these places among the old ones."""
-    down, across = (overlap_weights(positions, old) for positions, old in zip(places, shape_of(x)[2:], strict=True))
+    down, across = (overlap_weights(positions, old) for positions, old in zip(sampled, shape_of(x)[2:], strict=True))
     rows = builder.call(torch.matmul, builder.add_tensor(down, f"{name}_rows"), x)
     return builder.call(torch.matmul, rows, builder.add_tensor(across.T.copy(), f"{name}_columns"))
 
 
-def select_at(builder: Builder, x: fx.Node, places: list[np.ndarray], name: str) -> fx.Node:
+def select_at(builder: Builder, x: fx.Node, sampled: list[np.ndarray], name: str) -> fx.Node:
     """An image of these rows and columns of an image: where torch chooses them too, which rounds i · old / new down, by its function."""
-    sizes = [(len(positions), old) for positions, old in zip(places, shape_of(x)[2:], strict=True)]
-    if all((positions == np.arange(new) * old // new).all() for positions, (new, old) in zip(places, sizes, strict=True)):
+    sizes = [(len(positions), old) for positions, old in zip(sampled, shape_of(x)[2:], strict=True)]
+    if all((positions == np.arange(new) * old // new).all() for positions, (new, old) in zip(sampled, sizes, strict=True)):
         return builder.call(F.interpolate, x, size=[new for new, _ in sizes])
-    for axis, (positions, (new, old)) in enumerate(zip(places, sizes, strict=True), 2):
+    for axis, (positions, (new, old)) in enumerate(zip(sampled, sizes, strict=True), 2):
         if new != old or (positions != np.arange(old)).any():
             x = builder.call(torch.index_select, x, axis, builder.add_tensor(positions.astype(np.int64), f"{name}_{axis}"))
     return x

@@ -194,23 +194,23 @@ def _resize(site: OnnxSite) -> fx.Node:
 
 def _resize_coordinates(site: OnnxSite, coordinates: str, target: Sequence[int], factors: Sequence[float]) -> list[np.ndarray]:
     """Where each new row and column lies among the old ones (ONNX operators, Resize), in single precision as runtimes have it."""
-    places = []
+    positions = []
     for old, new, scale in zip(site.shape[2:], target, factors, strict=True):
         at, factor = np.arange(new, dtype=np.float32), np.float32(scale)
         match coordinates:
             case "asymmetric":
-                places.append(at / factor)
+                positions.append(at / factor)
             case "align_corners":
-                places.append(at * np.float32(old - 1) / np.float32(new - 1) if new > 1 else at)
+                positions.append(at * np.float32(old - 1) / np.float32(new - 1) if new > 1 else at)
             case "pytorch_half_pixel" if new == 1:
-                places.append(at)
+                positions.append(at)
             case "half_pixel" | "pytorch_half_pixel":
-                places.append((at + np.float32(0.5)) / factor - np.float32(0.5))
+                positions.append((at + np.float32(0.5)) / factor - np.float32(0.5))
             case "half_pixel_symmetric":
-                places.append(old / 2 * (1 - new / (factor * old)) + (at + 0.5) / factor - 0.5)
+                positions.append(old / 2 * (1 - new / (factor * old)) + (at + 0.5) / factor - 0.5)
             case _:
                 raise StretchError(f"it resizes with coordinates `{coordinates[:40]}`")
-    return places
+    return positions
 
 
 def _resize_shape(site: OnnxSite) -> tuple[tuple[int, ...], list[float]]:
@@ -263,8 +263,8 @@ def _indices(site: OnnxSite, sizes: Sequence[int]) -> fx.Node | np.ndarray:
     return site.builder.call(torch.remainder, x, by)
 
 
-def _as_tensor(site: OnnxSite, places: fx.Node | np.ndarray) -> fx.Node:
-    return places if isinstance(places, fx.Node) else site.builder.add_tensor(places, f"{site.name}_indices")
+def _as_tensor(site: OnnxSite, indices: fx.Node | np.ndarray) -> fx.Node:
+    return indices if isinstance(indices, fx.Node) else site.builder.add_tensor(indices, f"{site.name}_indices")
 
 
 def _reshape_node(site: OnnxSite, x: fx.Node, shape: Sequence[int]) -> fx.Node:
@@ -274,11 +274,11 @@ def _reshape_node(site: OnnxSite, x: fx.Node, shape: Sequence[int]) -> fx.Node:
 @rule("Gather")
 def _gather(site: OnnxSite) -> fx.Node:
     axis, shape = _axis(site), site.shape
-    places = _indices(site, shape[axis : axis + 1])
-    if isinstance(places, np.ndarray) and places.ndim == 0:
-        return site.builder.call(torch.select, site.x, axis, int(places))
-    sizes = _sizes_of(places)
-    flat = places.reshape(-1) if isinstance(places, np.ndarray) else _reshape_node(site, places, (prod(sizes),))
+    indices = _indices(site, shape[axis : axis + 1])
+    if isinstance(indices, np.ndarray) and indices.ndim == 0:
+        return site.builder.call(torch.select, site.x, axis, int(indices))
+    sizes = _sizes_of(indices)
+    flat = indices.reshape(-1) if isinstance(indices, np.ndarray) else _reshape_node(site, indices, (prod(sizes),))
     called = site.builder.call(torch.index_select, site.x, axis, _as_tensor(site, flat))
     return _reshape_node(site, called, (*shape[:axis], *sizes, *shape[axis + 1 :]))
 
@@ -296,11 +296,11 @@ def _reduction(site: OnnxSite) -> str | None:
     return _REDUCTIONS.get(how)
 
 
-def _scatter(site: OnnxSite, x: fx.Node, axis: int, places: fx.Node, written: fx.Node, reduction: str | None) -> fx.Node:
+def _scatter(site: OnnxSite, x: fx.Node, axis: int, indices: fx.Node, written: fx.Node, reduction: str | None) -> fx.Node:
     """A tensor with numbers written into it, or combined with those that are there."""
     if reduction is None:
-        return site.builder.call(torch.scatter, x, axis, places, written)
-    return site.builder.call(torch.scatter_reduce, x, axis, places, written, reduction)
+        return site.builder.call(torch.scatter, x, axis, indices, written)
+    return site.builder.call(torch.scatter_reduce, x, axis, indices, written, reduction)
 
 
 @rule("ScatterElements", "Scatter")
@@ -318,12 +318,12 @@ def _flat(site: OnnxSite, batch: int) -> tuple[fx.Node | np.ndarray, int]:
         raise StretchError(f"its indices have the shape {list(sizes)} for {list(shape)}, {batch} axes of them alike")
     last = batch + sizes[-1]
     need(batch < last <= len(shape), f"its indices have the shape {list(sizes)} for {list(shape)}")
-    places = _indices(site, shape[batch:last])
+    indices = _indices(site, shape[batch:last])
     strides = np.array([prod(shape[i + 1 : last]) for i in range(batch, last)], np.int64)
     before = np.arange(prod(shape[:batch])).reshape(*shape[:batch], *(1,) * (len(sizes) - 1 - batch)) * prod(shape[batch:last])
-    if isinstance(places, np.ndarray):
-        return (places * strides).sum(-1) + before, last
-    scaled = site.builder.call(operator.mul, places, site.builder.add_tensor(strides, f"{site.name}_strides"))
+    if isinstance(indices, np.ndarray):
+        return (indices * strides).sum(-1) + before, last
+    scaled = site.builder.call(operator.mul, indices, site.builder.add_tensor(strides, f"{site.name}_strides"))
     total = site.builder.call(torch.sum, scaled, -1)
     return (total if not batch else site.builder.call(operator.add, total, site.builder.add_tensor(before, f"{site.name}_batches"))), last
 
@@ -332,9 +332,9 @@ def _flat(site: OnnxSite, batch: int) -> tuple[fx.Node | np.ndarray, int]:
 def _gather_nd(site: OnnxSite) -> fx.Node:
     """All axes that are pointed into are one, into which single numbers point."""
     shape = site.shape
-    places, last = _flat(site, int(site.attrs.get("batch_dims", 0)))
-    sizes = _sizes_of(places)
-    flat = places.reshape(-1) if isinstance(places, np.ndarray) else _reshape_node(site, places, (prod(sizes),))
+    indices, last = _flat(site, int(site.attrs.get("batch_dims", 0)))
+    sizes = _sizes_of(indices)
+    flat = indices.reshape(-1) if isinstance(indices, np.ndarray) else _reshape_node(site, indices, (prod(sizes),))
     rows = _reshape_node(site, site.x, (prod(shape[:last]), *shape[last:]))
     called = site.builder.call(torch.index_select, rows, 0, _as_tensor(site, flat))
     return _reshape_node(site, called, (*sizes, *shape[last:]))
@@ -344,13 +344,13 @@ def _gather_nd(site: OnnxSite) -> fx.Node:
 def _scatter_nd(site: OnnxSite) -> fx.Node:
     """All axes that are pointed into are one, and all others another."""
     shape, reduction = site.shape, _reduction(site)
-    places, last = _flat(site, 0)
-    sizes, width = _sizes_of(places), prod(shape[last:])
+    indices, last = _flat(site, 0)
+    sizes, width = _sizes_of(indices), prod(shape[last:])
     if _sizes_of(site.value(2)) != (*sizes, *shape[last:]):
         raise StretchError(f"it writes {list(_sizes_of(site.value(2)))} where {[*sizes, *shape[last:]]} goes")
     rows = _reshape_node(site, site.x, (prod(shape[:last]), width))
     written = _reshape_node(site, site.tensor(2), (prod(sizes), width))
-    column = _reshape_node(site, _as_tensor(site, places), (prod(sizes), 1))
+    column = _reshape_node(site, _as_tensor(site, indices), (prod(sizes), 1))
     wide = column if width == 1 else site.builder.method("expand", column, prod(sizes), width)
     return _reshape_node(site, _scatter(site, rows, 0, wide, written, reduction), shape)
 
@@ -375,8 +375,8 @@ def _one_hot(site: OnnxSite) -> fx.Node:
 @rule("GridSample")
 def _grid_sample(site: OnnxSite) -> fx.Node:
     mode = str(site.attrs.get("mode", "bilinear" if site.opset < 20 else "linear"))
-    more = {"padding_mode": str(site.attrs.get("padding_mode", "zeros")), "align_corners": bool(site.attrs.get("align_corners", 0))}
-    return site.builder.call(F.grid_sample, site.x, site.tensor(1), mode=_SAMPLING_MODES.get(mode, mode), **more)
+    options = {"padding_mode": str(site.attrs.get("padding_mode", "zeros")), "align_corners": bool(site.attrs.get("align_corners", 0))}
+    return site.builder.call(F.grid_sample, site.x, site.tensor(1), mode=_SAMPLING_MODES.get(mode, mode), **options)
 
 
 # Convolutions and pools of ONNX as torch's modules, the padding before them part of their windows.
@@ -457,7 +457,7 @@ class Window:
         for size, k, s, d, first, last in zip(
             shape_of(self.x)[2:], self.kernel, self.stride, self.dilation, self.before, self.behind, strict=True
         ):
-            counts = [(size + first + more - d * (k - 1) - 1) // s for more in (last, first)]
+            counts = [(size + first + after - d * (k - 1) - 1) // s for after in (last, first)]
             behind.append(first if last < first and counts[0] == counts[1] else last)
         return replace(self, behind=tuple(behind))
 
@@ -479,11 +479,11 @@ def _conv(site: OnnxSite) -> fx.Node:
         raise StretchError(f"its {groups} groups of weights of the shape {list(weight.shape)} do not fit {list(site.shape)}")
     window = Window.from_site(site, weight.shape[2:]).merge_padding(0.0).symmetrize()
     shape = (weight.shape[1] * groups, weight.shape[0], window.kernel, window.stride)
-    more: dict[str, Any] = {"dilation": window.dilation, "groups": groups, "bias": bias is not None, "device": "meta"}
+    options: dict[str, Any] = {"dilation": window.dilation, "groups": groups, "bias": bias is not None, "device": "meta"}
     if not window.is_symmetric and weight.ndim == 4:
-        module: nn.Module = PaddedConv2d(*shape, pads=(*window.before, *window.behind), **more)
+        module: nn.Module = PaddedConv2d(*shape, pads=(*window.before, *window.behind), **options)
     else:
-        module = _CONVOLUTIONS[weight.ndim](*shape, padding=window.before if window.is_symmetric else 0, **more)
+        module = _CONVOLUTIONS[weight.ndim](*shape, padding=window.before if window.is_symmetric else 0, **options)
     x = window.x if window.is_symmetric or weight.ndim == 4 else window.pad(site.builder)
     return site.builder.module(with_weights(module, weight=weight, bias=bias), x, site.name)
 
@@ -522,18 +522,18 @@ def _max_pool(site: OnnxSite) -> fx.Node:
     return _pool_window(site, window if up else window.symmetrize(), "max_pool", -inf, ceil_mode=up, dilation=window.dilation)
 
 
-def _pool_window(site: OnnxSite, window: Window, kind: str, fill: float, **more: Any) -> fx.Node:
+def _pool_window(site: OnnxSite, window: Window, kind: str, fill: float, **options: Any) -> fx.Node:
     """A pool of torch, or one of ours where its sides are padded differently; of a row or a volume the image is padded before it."""
     make, sizes = _POOLS[kind][len(site.shape)], {"kernel": window.kernel, "stride": window.stride}
     if window.fits_torch_pool:
-        return site.builder.module(make(*sizes.values(), window.before, **more), window.x, site.name)
+        return site.builder.module(make(*sizes.values(), window.before, **options), window.x, site.name)
     if len(window.kernel) == 2:
-        module = padded_pool(kind, {**sizes, "padding": (*window.before, *window.behind), **more})
+        module = padded_pool(kind, {**sizes, "padding": (*window.before, *window.behind), **options})
         return site.builder.module(module, window.x, site.name)
-    if more["ceil_mode"] or not more.get("count_include_pad", True):
+    if options["ceil_mode"] or not options.get("count_include_pad", True):
         sides = f"its padding {list(window.before)} and {list(window.behind)} differs between sides"
         raise StretchError(f"{sides}, and it rounds up or leaves padding out of its means")
-    return site.builder.module(make(*sizes.values(), 0, **more), window.pad(site.builder, fill), site.name)
+    return site.builder.module(make(*sizes.values(), 0, **options), window.pad(site.builder, fill), site.name)
 
 
 @rule("AveragePool")

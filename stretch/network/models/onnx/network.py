@@ -117,16 +117,16 @@ class Attributes(Mapping[str, Any]):
     """Attributes of an operator by name, which remember which of them a rule asked for.
 
     Args:
-        asked: Those that were asked for, there or not.
+        read: Names that were read, of attributes that there are or not.
     """
 
-    def __init__(self, values: Mapping[str, Any], asked: set[str] | None = None) -> None:
+    def __init__(self, values: Mapping[str, Any], read: set[str] | None = None) -> None:
         self._values = dict(values)
-        self.asked: set[str] = set() if asked is None else asked
+        self.read: set[str] = set() if read is None else read
 
     def __getitem__(self, name: str) -> Any:
         """The value of an attribute."""
-        self.asked.add(name)
+        self.read.add(name)
         return self._values[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -139,12 +139,12 @@ class Attributes(Mapping[str, Any]):
 
     def map_values(self, function: Callable[[Any], Any]) -> "Attributes":
         """The same attributes with other values; asking for those is asking for these."""
-        return Attributes({name: function(value) for name, value in self._values.items()}, self.asked)
+        return Attributes({name: function(value) for name, value in self._values.items()}, self.read)
 
     def check(self, usual: Callable[[str], Any], harmless: Collection[str]) -> None:
         """Refuse attributes that no rule read: they may change the result, unless they are as `usual` or `harmless`."""
         for name, value in self._values.items():
-            if name not in self.asked and name not in harmless and not np.array_equal(value, usual(name)):
+            if name not in self.read and name not in harmless and not np.array_equal(value, usual(name)):
                 raise StretchError(f"its attribute `{name[:60]}` is {str(value)[:60]}, and that is not understood")
 
 
@@ -514,7 +514,7 @@ class _Lowering:
         if function is None:
             domain = "" if node.domain in _OWN else f" of the domain `{_RUNTIME}`"
             raise StretchError(REASONS.get(op, f"there is no rule for this operator{domain}"))
-        name = _plain_name(node.name, node.op_type) or node.output[0]
+        name = _short_name(node.name, node.op_type) or node.output[0]
         steps = [self._steps.get(item) for item in node.input]
         shared = None if op in ROUNDING else common(op, steps)
         if shared is not None:
@@ -522,7 +522,7 @@ class _Lowering:
                 shared.dequantize(read) if isinstance(read, np.ndarray) and read.dtype == shared.zero.dtype else read for read in reads
             ]
         built = function(OnnxSite(reads, op, name, words, len(node.output), self._opset, self._builder, steps))
-        self._check_asked(node, words)
+        self._check_unread(node, words)
         results = built if isinstance(built, Sequence) else [built]
         if shared is not None:
             return [
@@ -532,7 +532,7 @@ class _Lowering:
         self._rounded += "DynamicQuantize" in op or any(isinstance(result, RoundedTensor) for result in results)
         return results
 
-    def _check_asked(self, node: Any, attrs: Attributes) -> None:
+    def _check_unread(self, node: Any, attrs: Attributes) -> None:
         """Refuse attributes that its rule did not ask for: they may change what is computed."""
 
         def usual(name: str) -> Any:
@@ -562,7 +562,7 @@ def _to_str(value: Any) -> Any:
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
-def _plain_name(name: str, op: str) -> str:
+def _short_name(name: str, op: str) -> str:
     """A node's name without what exporters add to every one: its operator, and repeated parts of its path."""
     parts = [part for part in name.split("/") if part]
     if len(parts) > 1 and parts[-1].startswith(op):
