@@ -515,7 +515,7 @@ def select_at(builder: Builder, x: fx.Node, sampled: list[np.ndarray], name: str
 #: Relative error of a number that was written in half or single precision.
 _CLOSE = 1e-3
 
-#: A word stands for any operand, the same wherever it occurs; a number for about this one; a function for a call with such operands. A sum
+#: A word is any operand, the same wherever it occurs; a number is about this one; a function is a call with such operands. A sum
 #: or a product may have its operands in either order, and a factor may be written in several.
 Pattern = str | float | tuple[Any, ...]
 
