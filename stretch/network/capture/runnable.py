@@ -21,14 +21,12 @@ from stretch.network.capture.inputs import Inputs, InputShapes
 from stretch.network.capture.maps import Maps
 from stretch.network.capture.results import (
     Captured,
-    OutputStructure,
-    Result,
     check_inputs_used,
     differences,
+    leaves,
+    name_outputs,
     reachable,
-    rebuild,
     unused_inputs,
-    walk_leaves,
 )
 from stretch.network.capture.rules import call_step, cost_of, steps_of
 from stretch.network.capture.trace import evaluation_mode, fold_infinite_padding, is_close
@@ -386,29 +384,16 @@ def capture_runnable(module: nn.Module, input_shape: InputShapes | Inputs, name:
         weights = {op.name: lowering.weights[op.name] for op in graph.ops if op.name in lowering.weights}
         with torch.no_grad():
             want = arguments.call(module, arguments.random())
-        returned = _output_structure(want, [None if output is None else lowering.result(output) for output in outputs], name)
+        need(
+            len(leaves(want)) == len(outputs),
+            f"`{name}` returns a {type(want).__name__} that torch.export sees in another form",
+            "let its forward return tensors in tuples, lists and dictionaries",
+        )
+        returned = name_outputs(want, [None if output is None else lowering.result(output) for output in outputs])
         warnings = unused_inputs(returned, [op.name for op in graph.inputs])
         captured = Captured(graph, weights, module, refusal, returned, tuple(warnings))
         _check(captured, arguments, want)
     return captured
-
-
-def _output_structure(output: Any, results: Sequence[str | None], name: str) -> OutputStructure:
-    """Results of a network, each tensor with its operator."""
-    held = list(walk_leaves(output))
-    need(
-        len(held) == len(results),
-        f"`{name}` returns a {type(output).__name__} that torch.export sees in another form",
-        "let its forward return tensors in tuples, lists and dictionaries",
-    )
-    returned: list[Any] = []
-    for (key, leaf), result in zip(held, results, strict=True):
-        if result is not None and isinstance(leaf, torch.Tensor):
-            # a network in another precision is planned and computed in float32
-            returned.append(Result(result, key, torch.float32 if leaf.is_floating_point() else leaf.dtype))
-        else:
-            returned.append(leaf.detach() if isinstance(leaf, torch.Tensor) else leaf)
-    return OutputStructure(rebuild(output, iter(returned)))
 
 
 def _check(captured: Captured, inputs: Inputs, want: Any) -> None:
