@@ -54,10 +54,7 @@ def _concat(site: OnnxSite) -> fx.Node:
 @rule("Split")
 def _split(site: OnnxSite) -> list[fx.Node]:
     axis = int(site.attrs.get("axis", 0))
-    sizes = site.int_list("split", 1)
-    if sizes is None:
-        size = -(-site.shape[axis] // site.results)
-        sizes = [size] * (site.results - 1) + [site.shape[axis] - size * (site.results - 1)]
+    sizes = [result.shape[axis] for result in cost_of(site.op, site.inputs, site.attrs, site.results).results]
     parts = site.builder.call(torch.split, site.x, sizes, axis)
     return [site.builder.call(operator.getitem, parts, i) for i in range(site.results)]
 
@@ -121,17 +118,14 @@ def _pad(site: OnnxSite) -> fx.Node:
 @rule("DepthToSpace", "SpaceToDepth")
 def _blocks(site: OnnxSite) -> fx.Node:
     """Channels and the pixels of blocks become each other."""
-    (n, c, h, w), block = site.shape, int(site.attrs.get("blocksize", 0))
-    spreads = site.op == "DepthToSpace"
-    if block < 1 or (c % block**2 if spreads else h % block or w % block):
-        raise StretchError(f"it makes blocks of {block} of {c} channels and {h}×{w} pixels")
-    if not spreads:
-        sizes = (n, c * block**2, h // block, w // block)
-        return rearrange(site.builder, site.x, (n, c, h // block, block, w // block, block), (0, 3, 5, 1, 2, 4), sizes)
+    result = _output_shape(site)
+    (n, c, h, w), block = site.shape, int(site.attrs["blocksize"])
+    if site.op == "SpaceToDepth":
+        return rearrange(site.builder, site.x, (n, c, h // block, block, w // block, block), (0, 3, 5, 1, 2, 4), result)
     if site.attrs.get("mode", "DCR") == "CRD":
         return site.builder.call(F.pixel_shuffle, site.x, block)
     split = (n, block, block, c // block**2, h, w)
-    return rearrange(site.builder, site.x, split, (0, 3, 4, 1, 5, 2), (n, c // block**2, h * block, w * block))
+    return rearrange(site.builder, site.x, split, (0, 3, 4, 1, 5, 2), result)
 
 
 #: How close to a half a place is one, for the runtime: in single precision few are.
