@@ -1,7 +1,8 @@
 """Extensions that the core does not know by name: folders of `stretch/tools`, and entry points of other packages.
 
-A tool is a folder of `stretch/tools`. The core looks for three files in it: `verb.py` has a verb of the folder's name,
-`flags.py` adds flags to verbs, `exporters.py` adds forms of `stretch export`.
+A tool is a folder of `stretch/tools`. The core looks for four files in it: `verb.py` has a verb of the folder's name,
+`flags.py` adds flags to verbs, `exporters.py` adds forms of `stretch export`, `reader.py` reads
+other files of networks for predictions.
 """
 
 import functools

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from experiments.measurements.convert import write_measurements
-from predictors.formats import read_ncnn
 from predictors.graph import OpGraph
 from predictors.measurements.tables import Latency
+from stretch.tools.ncnn.reader import read_ncnn
 
 RUNTIME = "ncnn"
 

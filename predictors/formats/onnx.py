@@ -19,7 +19,7 @@ from predictors.graph import Op, OpGraph, unique_name
 from predictors.operators import kind_of, kinds
 from predictors.operators.opaque import attributes
 from predictors.registry import RuleTable
-from predictors.shapes import Shape, same_padding
+from predictors.shapes import InputShapes, Shape, same_padding
 
 #: Kind and attributes of one operator.
 Step = tuple[str, dict[str, Any]]
@@ -184,10 +184,6 @@ MAX_BYTES = (1 << 31) - 1
 
 #: Nodes that give a stored tensor.
 _CONSTANTS = frozenset({"Constant", "ConstantOfShape", "Shape", "Range"})
-
-
-#: The shape of an input, or of several in their order or by their names.
-InputShapes = Sequence[int] | Sequence[Sequence[int]] | Mapping[str, Sequence[int]]
 
 
 def read_onnx(path: str | Path, input_shape: InputShapes | None = None) -> OpGraph:

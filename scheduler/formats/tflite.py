@@ -216,200 +216,10 @@ ANY_TYPES: dict[int, str] = {
 ANY_TFLITE = _flatbuffer(_ANY_WRITTEN, _ANY_SETTINGS)
 
 
-# Whether every number in a file of nn-stretch is one that a runtime can follow: runtimes do not look twice.
+# A file of any converter, read without trust: every index leads somewhere.
 
 #: Largest tensor of a subgraph: a gigabyte of reals.
 MAX_ELEMENTS = 1 << 28
-
-#: Scales of int8 tensors: beyond them LiteRT's fixed-point factors leave their range, and it stops the process.
-MIN_SCALE, MAX_SCALE = 2.0**-24, 2.0**24
-
-#: Largest factor between the integers of an operator's inputs and those of its result: LiteRT stops the process
-#: at twice that for products with weights, and for additions.
-MAX_FACTORS = {"weights": 2.0**7, "others": 2.0**18}
-
-#: Operators whose int8 result has the same scale whatever they read.
-_BOUNDED = ("LOGISTIC", "TANH", "SOFTMAX")
-
-_KINDS = {kind.number: (name, kind) for name, kind in OPERATORS.items()}
-_TYPE_NAMES = {number: name for name, number in TYPES.items()}
-
-#: Settings that a runtime divides by or sizes memory with.
-_POSITIVE = ("stride_w", "stride_h", "dilation_w_factor", "dilation_h_factor", "depth_multiplier", "filter_width", "filter_height")
-#: Settings that are numbers of a short list, and its length.
-_CHOICES = {"padding": 2, "fused_activation_function": 4}
-
-
-def check_model(model: Mapping[str, Any]) -> None:
-    """Check every index and size that a runtime follows, and put defaults where a field is left out.
-
-    Args:
-        model: The tables of a file, as `TFLITE` reads them.
-    """
-    need(model.get("version") == VERSION, f"its version is {model.get('version')}, not {VERSION}")
-    for key in ("operator_codes", "subgraphs", "buffers", "signature_defs"):
-        need(bool(model.get(key)), f"it has no {key.replace('_', ' ')}")
-    for code in model["operator_codes"]:
-        number = code.get("builtin_code", 0)
-        need(number in _KINDS, f"it has operator number {number}, which nn-stretch does not write")
-        need(1 <= code.get("version", 1) <= 16, f"its operator {_KINDS[number][0]} has version {code.get('version')}")
-        code["builtin_code"] = number
-    need(not model["buffers"][0], "its first buffer is not empty")
-    for entry in model.get("metadata", []):
-        need(entry.get("buffer", 0) < len(model["buffers"]), "its metadata lie in a buffer that is not there")
-    for graph in model["subgraphs"]:
-        _check_graph(graph, model)
-    taken = Counter(definition.setdefault("subgraph_index", 0) for definition in model["signature_defs"])
-    need(set(taken) == set(range(len(model["subgraphs"]))) and max(taken.values()) == 1, "its signatures are not one for each subgraph")
-    keys = [definition.get("signature_key", "") for definition in model["signature_defs"]]
-    need(all(keys) and len(set(keys)) == len(keys), "two of its signatures have one name")
-    for definition in model["signature_defs"]:
-        graph = model["subgraphs"][definition["subgraph_index"]]
-        for key in ("inputs", "outputs"):
-            ends = definition.get(key, [])
-            indices = [end.setdefault("tensor_index", 0) for end in ends]
-            names = [end.get("name", "") for end in ends]
-            proper = indices == graph[key].tolist() and all(names) and len(set(names)) == len(names)
-            need(proper, f"signature `{definition['signature_key']}` does not name the {key} of its subgraph")
-
-
-def _check_graph(graph: dict[str, Any], model: Mapping[str, Any]) -> None:
-    name = graph.get("name", "")
-    tensors = graph.get("tensors", [])
-    constant = [_check_tensor(tensor, model["buffers"]) for tensor in tensors]
-    for key in ("inputs", "outputs"):
-        need(len(graph.get(key, ())) > 0, f"subgraph `{name}` has no {key}")
-        need(all(0 <= i < len(tensors) and not constant[i] for i in graph[key]), f"subgraph `{name}` has {key} that are no tensors")
-    available = set(graph["inputs"].tolist())
-    available |= {i for i, is_constant in enumerate(constant) if is_constant}
-    need(bool(graph.get("operators")), f"subgraph `{name}` has no operators")
-    for operator in graph["operators"]:
-        index = operator.setdefault("opcode_index", 0)
-        need(index < len(model["operator_codes"]), f"subgraph `{name}` has an operator without a code")
-        code, kind = _KINDS[model["operator_codes"][index]["builtin_code"]]
-        reads, writes = operator.get("inputs", np.empty(0)).tolist(), operator.get("outputs", np.empty(0)).tolist()
-        fits = len(reads) > 0 if kind.reads.endswith("*") else len(reads) == len(kind.reads)
-        need(fits, f"{code} of subgraph `{name}` has {len(reads)} inputs")
-        need(all(i in available for i in reads), f"{code} of subgraph `{name}` reads what nothing writes before it")
-        need(
-            len(writes) == 1 and 0 <= writes[0] < len(tensors) and writes[0] not in available,
-            f"{code} of subgraph `{name}` writes no tensor of its own",
-        )
-        available.add(writes[0])
-        expected = OPTIONS[kind.options] if kind.options else 0
-        need(operator.get("builtin_options_type", 0) == expected, f"{code} of subgraph `{name}` has the settings of another operator")
-        _check_settings(code, name, operator.setdefault("builtin_options", {}) if kind.options else {})
-        _check_types(code, name, kind.reads, [(tensors[i], constant[i]) for i in reads], tensors[writes[0]])
-        _check_factor(code, name, kind.reads, [tensors[i] for i in reads], tensors[writes[0]])
-        _check_growth(code, name, [tensors[i] for i in reads], tensors[writes[0]], model["buffers"])
-    need(all(i in available for i in graph["outputs"]), f"subgraph `{name}` has outputs that nothing writes")
-
-
-def _check_tensor(tensor: dict[str, Any], buffers: list[Mapping[str, Any]]) -> bool:
-    """Check one tensor; gives whether it is a constant."""
-    name = tensor.setdefault("name", "")
-    shape = tensor.setdefault("shape", np.empty(0, np.int32))
-    kind = _TYPE_NAMES.get(tensor.setdefault("type", 0))
-    need(kind is not None, f"tensor `{name}` has a type that nn-stretch does not write")
-    elements = math.prod(int(n) for n in shape)
-    need(all(n > 0 for n in shape) and elements <= MAX_ELEMENTS, f"tensor `{name}` has the shape {list(map(int, shape))}")
-    need(tensor.setdefault("buffer", 0) < len(buffers), f"the buffer of tensor `{name}` is not there")
-    content = buffers[tensor["buffer"]].get("data")
-    if content is not None:
-        expected_bytes = elements * np.dtype(kind).itemsize
-        need(len(content) == expected_bytes, f"tensor `{name}` has {len(content)} bytes, its shape needs {expected_bytes}")
-    quant = tensor.get("quantization")
-    if quant is not None:
-        scale, zero = quant.get("scale", np.empty(0)), quant.get("zero_point", np.empty(0))
-        axis = quant.get("quantized_dimension", 0)
-        channels = int(shape[axis]) if 0 <= axis < len(shape) else 1
-        fits = len(scale) == len(zero) and len(scale) in (1, channels) and (len(scale) == 1 or 0 <= axis < len(shape))
-        need(fits, f"tensor `{name}` has {len(scale)} scales and {len(zero)} zero points")
-        need(
-            bool(np.isfinite(scale).all() and (scale > 0).all() and (np.abs(zero) <= 128).all()),
-            f"tensor `{name}` has a scale that is none",
-        )
-        need(kind in ("int8", "int32"), f"tensor `{name}` is {kind} and has a scale")
-        need(len(scale) == 1 or content is not None, f"tensor `{name}` has a scale for each channel and is no weight")
-        fits = content is not None or MIN_SCALE <= scale[0] <= MAX_SCALE
-        need(bool(fits), f"tensor `{name}` has the scale {scale[:1]}, which is out of range")
-    need(quant is not None or kind != "int8", f"tensor `{name}` is int8 without a scale")
-    return content is not None
-
-
-def _check_settings(code: str, name: str, settings: Mapping[str, Any]) -> None:
-    for key in settings.keys() & _POSITIVE:
-        need(1 <= settings[key] <= 1 << 16, f"{code} of subgraph `{name}` has {key} {settings[key]}")
-    for key in settings.keys() & _CHOICES.keys():
-        need(0 <= settings[key] < _CHOICES[key], f"{code} of subgraph `{name}` has {key} {settings[key]}")
-    if code in ("CONV_2D", "DEPTHWISE_CONV_2D", "AVERAGE_POOL_2D", "MAX_POOL_2D"):
-        need({"stride_w", "stride_h"} <= settings.keys(), f"{code} of subgraph `{name}` has no stride")
-    if code in ("AVERAGE_POOL_2D", "MAX_POOL_2D"):
-        need({"filter_width", "filter_height"} <= settings.keys(), f"{code} of subgraph `{name}` has no window")
-
-
-def _check_types(code: str, name: str, letters: str, reads: list[tuple[dict[str, Any], bool]], writes: dict[str, Any]) -> None:
-    """Runtimes stop the process where an operator mixes types that it has no kernel for."""
-    element_type = _TYPE_NAMES[writes["type"]]
-    allowed = {
-        "x": (element_type,),
-        "w": (element_type,),
-        "b": ("int32" if element_type == "int8" else "float32",),
-        "i": ("int32",),
-        "q": ("float32", "int8") if code == "QUANTIZE" else ("int8", "float16"),
-    }
-    results = {"QUANTIZE": ("int8",), "DEQUANTIZE": ("float32",)}.get(code, ("float32", "int8"))
-    need(element_type in results, f"{code} of subgraph `{name}` gives {element_type}")
-    for letter, (tensor, constant) in zip(letters[0] * len(reads) if letters.endswith("*") else letters, reads, strict=True):
-        kind = _TYPE_NAMES[tensor["type"]]
-        need(kind in allowed[letter], f"{code} of subgraph `{name}` reads {kind} as `{tensor['name']}` and gives {element_type}")
-        need(constant or letter != "i", f"{code} of subgraph `{name}` reads no constant as `{tensor['name']}`")
-
-
-def _check_factor(code: str, name: str, letters: str, reads: list[dict[str, Any]], writes: dict[str, Any]) -> None:
-    """Integers of the inputs must not have to grow too much to become those of the result."""
-    if _TYPE_NAMES[writes["type"]] != "int8" or code in _BOUNDED or "quantization" not in reads[0]:
-        return
-    scales = [float(tensor["quantization"]["scale"].max()) for tensor in reads if "quantization" in tensor]
-    if "w" in letters:
-        weight, bias = reads[1].get("quantization"), reads[2].get("quantization")
-        need(weight is not None and bias is not None, f"{code} of subgraph `{name}` has a weight without a scale")
-        factor = scales[0] * scales[1]
-    else:
-        factor = math.prod(scales) if code == "MUL" else max(scales)
-    factor /= float(writes["quantization"]["scale"][0])
-    need(
-        factor <= MAX_FACTORS["weights" if "w" in letters else "others"],
-        f"{code} of subgraph `{name}` makes its integers {factor:.1g} times as large",
-    )
-
-
-def _check_growth(code: str, name: str, reads: list[dict[str, Any]], writes: dict[str, Any], buffers: list[Mapping[str, Any]]) -> None:
-    """Operators whose result is as large as a constant says must say what the file says: a runtime would make it that large."""
-    shape = list(reads[0]["shape"])
-    if code in ("PAD", "PADV2"):
-        widths = _numbers(code, name, reads[1], buffers)
-        need(len(widths) == 2 * len(shape) and min(widths) >= 0, f"{code} of subgraph `{name}` has the widths {widths}")
-        expected = [size + before + after for size, before, after in zip(shape, widths[::2], widths[1::2], strict=True)]
-    elif code == "RESIZE_NEAREST_NEIGHBOR":
-        sizes = _numbers(code, name, reads[1], buffers)
-        need(len(shape) == 4 and len(sizes) == 2, f"{code} of subgraph `{name}` has the size {sizes}")
-        expected = [shape[0], *sizes, shape[3]]
-    elif code == "RESHAPE":
-        expected = _numbers(code, name, reads[1], buffers)
-        need(math.prod(expected) == math.prod(map(int, shape)), f"{code} of subgraph `{name}` has the shape {expected}")
-    else:
-        return
-    need(expected == writes["shape"].tolist(), f"{code} of subgraph `{name}` gives {expected}, the file says {writes['shape'].tolist()}")
-
-
-def _numbers(code: str, name: str, tensor: dict[str, Any], buffers: list[Mapping[str, Any]]) -> list[int]:
-    content = buffers[tensor["buffer"]].get("data")
-    need(content is not None and tensor["type"] == TYPES["int32"], f"{code} of subgraph `{name}` has no constant shape")
-    return [int(n) for n in np.frombuffer(bytes(content if content is not None else b""), "<i4")]
-
-
-# A file of any converter, read without trust: every index leads somewhere.
 
 #: Offsets of the format have 31 bits.
 MAX_BYTES = (1 << 31) - 1
@@ -493,20 +303,22 @@ def open_tflite(path: Path) -> TfliteNetwork:
     """Read the one network of a file; refuse a file without one, or a damaged one."""
     content = read_bytes(path, "model", MAX_BYTES)
     try:
-        return _network(path, ANY_TFLITE.decode(content, allow_unknown=True), content)
+        model = ANY_TFLITE.decode(content, allow_unknown=True)
+        need(model.get("version") == VERSION, f"its version is {model.get('version')}, not {VERSION}")
+        graphs = model.get("subgraphs", [])
+        need(
+            len(graphs) == 1,
+            f"it has {len(graphs)} subgraphs, one is taken",
+            "convert the function that computes the network alone, without `if` or loops in it",
+        )
+        return _network(path, model, graphs[0], content)
     except StretchError as error:
         raise StretchError(f"{path} is no TFLite file that can be read: {error.message}", error.hint or _HINT) from error
 
 
-def _network(path: Path, model: Mapping[str, Any], content: bytes) -> TfliteNetwork:
-    need(model.get("version") == VERSION, f"its version is {model.get('version')}, not {VERSION}")
-    graphs = model.get("subgraphs", [])
-    need(
-        len(graphs) == 1,
-        f"it has {len(graphs)} subgraphs, one is taken",
-        "convert the function that computes the network alone, without `if` or loops in it",
-    )
-    graph, buffers = graphs[0], model.get("buffers", [])
+def _network(path: Path, model: Mapping[str, Any], graph: Mapping[str, Any], content: bytes) -> TfliteNetwork:
+    """One subgraph of a file, whose indices all lead somewhere."""
+    buffers = model.get("buffers", [])
     tensors = [_tensor(tensor, buffers, content) for tensor in graph.get("tensors", [])]
     # in single precision: many tensors may name one buffer
     stored_bytes = sum(4 * tensor.stored.size for tensor in tensors if tensor.stored is not None)
@@ -601,3 +413,162 @@ def _quantisation(tensor: Mapping[str, Any], name: str, shape: tuple[int, ...], 
     need(fits and len(zeros) in (1, len(scales)), f"tensor `{name[:80]}` has {len(scales)} scales and {len(zeros)} zero points")
     need(bool(np.isfinite(scales).all() and (scales > 0).all()), f"tensor `{name[:80]}` has a scale that is none")
     return Quantisation(scales, np.broadcast_to(zeros, scales.shape), axis)
+
+
+# Whether every number in a file of nn-stretch is one that a runtime can follow: runtimes do not look twice.
+
+#: Scales of int8 tensors: beyond them LiteRT's fixed-point factors leave their range, and it stops the process.
+MIN_SCALE, MAX_SCALE = 2.0**-24, 2.0**24
+
+#: Largest factor between the integers of an operator's inputs and those of its result: LiteRT stops the process
+#: at twice that for products with weights, and for additions.
+MAX_FACTORS = {"weights": 2.0**7, "others": 2.0**18}
+
+#: Operators whose int8 result has the same scale whatever they read.
+_BOUNDED = ("LOGISTIC", "TANH", "SOFTMAX")
+
+_KINDS = {kind.number: (name, kind) for name, kind in OPERATORS.items()}
+
+#: Settings that a runtime divides by or sizes memory with.
+_POSITIVE = ("stride_w", "stride_h", "dilation_w_factor", "dilation_h_factor", "depth_multiplier", "filter_width", "filter_height")
+#: Settings that are numbers of a short list, and its length.
+_CHOICES = {"padding": 2, "fused_activation_function": 4}
+
+
+def check_model(model: Mapping[str, Any]) -> None:
+    """Check every index and size that a runtime follows, and put defaults where a field is left out.
+
+    Args:
+        model: The tables of a file, as `TFLITE` reads them.
+    """
+    need(model.get("version") == VERSION, f"its version is {model.get('version')}, not {VERSION}")
+    for key in ("operator_codes", "subgraphs", "buffers", "signature_defs"):
+        need(bool(model.get(key)), f"it has no {key.replace('_', ' ')}")
+    for code in model["operator_codes"]:
+        number = code.setdefault("builtin_code", 0)
+        need(number in _KINDS, f"it has operator number {number}, which nn-stretch does not write")
+        need(1 <= code.get("version", 1) <= 16, f"its operator {_KINDS[number][0]} has version {code.get('version')}")
+    need(not model["buffers"][0], "its first buffer is not empty")
+    for entry in model.get("metadata", []):
+        need(entry.get("buffer", 0) < len(model["buffers"]), "its metadata lie in a buffer that is not there")
+    for graph in model["subgraphs"]:
+        for tensor in graph.setdefault("tensors", []):
+            for key, default in (("name", ""), ("shape", np.empty(0, np.int32)), ("buffer", 0)):
+                tensor.setdefault(key, default)
+        for operator in graph.get("operators", []):
+            operator.setdefault("opcode_index", 0)
+        _check_graph(graph, _network(Path(graph.get("name", "")), model, graph, b""))
+    taken = Counter(definition.setdefault("subgraph_index", 0) for definition in model["signature_defs"])
+    need(set(taken) == set(range(len(model["subgraphs"]))) and max(taken.values()) == 1, "its signatures are not one for each subgraph")
+    keys = [definition.get("signature_key", "") for definition in model["signature_defs"]]
+    need(all(keys) and len(set(keys)) == len(keys), "two of its signatures have one name")
+    for definition in model["signature_defs"]:
+        graph = model["subgraphs"][definition["subgraph_index"]]
+        for key in ("inputs", "outputs"):
+            ends = definition.get(key, [])
+            indices = [end.setdefault("tensor_index", 0) for end in ends]
+            names = [end.get("name", "") for end in ends]
+            proper = indices == graph[key].tolist() and all(names) and len(set(names)) == len(names)
+            need(proper, f"signature `{definition['signature_key']}` does not name the {key} of its subgraph")
+
+
+def _check_graph(graph: Mapping[str, Any], network: TfliteNetwork) -> None:
+    """Check what nn-stretch alone promises of a subgraph."""
+    for table, tensor in zip(graph["tensors"], network.tensors, strict=True):
+        _check_tensor(tensor, table.get("quantization"))
+    for key, numbers in (("inputs", network.inputs), ("outputs", network.outputs)):
+        need(len(numbers) > 0, f"subgraph `{network.path}` has no {key}")
+        need(all(network.tensors[i].stored is None for i in numbers), f"subgraph `{network.path}` has {key} that are stored")
+    for table, operator in zip(graph["operators"], network.operators, strict=True):
+        kind, noun = OPERATORS[operator.code], f"{operator.code} of subgraph `{network.path}`"
+        fits = len(operator.inputs) > 0 if kind.reads.endswith("*") else len(operator.inputs) == len(kind.reads)
+        need(fits and None not in operator.inputs, f"{noun} has {len(operator.inputs)} inputs")
+        need(len(operator.outputs) == 1, f"{noun} writes no tensor of its own")
+        expected = OPTIONS[kind.options] if kind.options else 0
+        need(table.get("builtin_options_type", 0) == expected, f"{noun} has the settings of another operator")
+        reads = [network.tensors[i] for i in operator.inputs if i is not None]
+        result = network.tensors[operator.outputs[0]]
+        if kind.options:
+            _check_settings(operator.code, noun, table.get("builtin_options", {}))
+        _check_types(operator.code, noun, kind.reads, reads, result)
+        _check_factor(operator.code, noun, kind.reads, reads, result)
+        _check_growth(operator.code, noun, reads, result)
+
+
+def _check_tensor(tensor: TfliteTensor, quantisation: Mapping[str, Any] | None) -> None:
+    noun = f"tensor `{tensor.name}`"
+    need(tensor.kind in TYPES, f"{noun} has a type that nn-stretch does not write")
+    need(min(tensor.shape, default=1) > 0, f"{noun} has the shape {list(tensor.shape)}")
+    need(
+        (quantisation is not None) == (tensor.kind == "int8") or tensor.kind == "int32",
+        f"{noun} is {tensor.kind} and has {_scale(quantisation)}",
+    )
+    if quantisation is None:
+        return
+    scale, zero = (np.asarray(quantisation.get(key, ())) for key in ("scale", "zero_point"))
+    need(len(scale) == len(zero) > 0, f"{noun} has {len(scale)} scales and {len(zero)} zero points")
+    need(bool((np.abs(zero) <= 128).all()), f"{noun} has a zero point that is none")
+    need(len(scale) == 1 or tensor.stored is not None, f"{noun} has a scale for each channel and is no weight")
+    fits = tensor.stored is not None or MIN_SCALE <= scale[0] <= MAX_SCALE
+    need(bool(fits), f"{noun} has the scale {scale[:1]}, which is out of range")
+
+
+def _scale(quantisation: Mapping[str, Any] | None) -> str:
+    return "a scale" if quantisation is not None else "none"
+
+
+def _check_settings(code: str, noun: str, settings: Mapping[str, Any]) -> None:
+    for key in settings.keys() & _POSITIVE:
+        need(1 <= settings[key] <= 1 << 16, f"{noun} has {key} {settings[key]}")
+    for key in settings.keys() & _CHOICES.keys():
+        need(0 <= settings[key] < _CHOICES[key], f"{noun} has {key} {settings[key]}")
+    if code in ("CONV_2D", "DEPTHWISE_CONV_2D", "AVERAGE_POOL_2D", "MAX_POOL_2D"):
+        need({"stride_w", "stride_h"} <= settings.keys(), f"{noun} has no stride")
+    if code in ("AVERAGE_POOL_2D", "MAX_POOL_2D"):
+        need({"filter_width", "filter_height"} <= settings.keys(), f"{noun} has no window")
+
+
+def _check_types(code: str, noun: str, letters: str, reads: Sequence[TfliteTensor], result: TfliteTensor) -> None:
+    """Runtimes stop the process where an operator mixes types that it has no kernel for."""
+    allowed = {
+        "x": (result.kind,),
+        "w": (result.kind,),
+        "b": ("int32" if result.kind == "int8" else "float32",),
+        "i": ("int32",),
+        "q": ("float32", "int8") if code == "QUANTIZE" else ("int8", "float16"),
+    }
+    results = {"QUANTIZE": ("int8",), "DEQUANTIZE": ("float32",)}.get(code, ("float32", "int8"))
+    need(result.kind in results, f"{noun} gives {result.kind}")
+    for letter, tensor in zip(letters[0] * len(reads) if letters.endswith("*") else letters, reads, strict=True):
+        need(tensor.kind in allowed[letter], f"{noun} reads {tensor.kind} as `{tensor.name}` and gives {result.kind}")
+        need(tensor.stored is not None or letter != "i", f"{noun} reads no constant as `{tensor.name}`")
+
+
+def _check_factor(code: str, noun: str, letters: str, reads: Sequence[TfliteTensor], result: TfliteTensor) -> None:
+    """Integers of the inputs must not have to grow too much to become those of the result."""
+    if result.quantisation is None or code in _BOUNDED or reads[0].quantisation is None:
+        return
+    scales = [float(tensor.quantisation.scales.max()) for tensor in reads if tensor.quantisation is not None]
+    weighted = "w" in letters
+    need(not weighted or len(scales) == len(reads), f"{noun} has a weight without a scale")
+    factor = scales[0] * scales[1] if weighted else math.prod(scales) if code == "MUL" else max(scales)
+    factor /= float(result.quantisation.scales[0])
+    need(factor <= MAX_FACTORS["weights" if weighted else "others"], f"{noun} makes its integers {factor:.1g} times as large")
+
+
+def _check_growth(code: str, noun: str, reads: Sequence[TfliteTensor], result: TfliteTensor) -> None:
+    """Operators whose result is as large as a constant says must say what the file says: a runtime would make it that large."""
+    if code not in ("PAD", "PADV2", "RESIZE_NEAREST_NEIGHBOR", "RESHAPE"):
+        return
+    shape, stored = reads[0].shape, reads[1].stored
+    numbers = [] if stored is None else stored.ravel().tolist()
+    if code == "RESHAPE":
+        need(math.prod(numbers) == math.prod(shape), f"{noun} has the shape {numbers}")
+        expected = numbers
+    elif code == "RESIZE_NEAREST_NEIGHBOR":
+        need(len(shape) == 4 and len(numbers) == 2, f"{noun} has the size {numbers}")
+        expected = [shape[0], *numbers, shape[3]]
+    else:
+        need(len(numbers) == 2 * len(shape) and min(numbers) >= 0, f"{noun} has the widths {numbers}")
+        expected = [size + before + after for size, before, after in zip(shape, numbers[::2], numbers[1::2], strict=True)]
+    need(expected == list(result.shape), f"{noun} gives {expected}, the file says {list(result.shape)}")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
 
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
@@ -17,7 +17,7 @@ from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import Manifest, SubgraphEntry
 from scheduler.bundle.rows import cut
 from scheduler.formats.int8_edges import Edge, edges
-from scheduler.formats.onnx import OnnxFile, state_operator, stated_operator
+from scheduler.formats.onnx import OnnxFile
 from scheduler.progress import Progress
 from stretch.export.onnx import NODE_TAGS, WHOLE_PADDING, read_property, to_onnx, weights_of
 from stretch.export.quantize.qdq import Numbers, layer_losses, quantise, to_half
@@ -188,9 +188,8 @@ def _fill(whole: dict[str, Any], weights: Mapping[str, Any], part: Taken, shapes
 # Bands of rows in int8: quantised like the whole segment, so that together they compute its result bit for bit.
 #
 # A band's tensors have other ranges than the whole image's. So the whole segment is
-# rebuilt from a band's file, which has all of its operators and weights,
-# quantised on whole images, and cut again: every band has the scales,
-# quantised weights and integer operators of the whole.
+# rebuilt from a band's file, which has all of its operators and weights, and
+# quantised on whole images: every band is quantised in its scales.
 
 _CUT = "slice_rows"
 
@@ -215,14 +214,6 @@ def segment_of_band(band: onnx.ModelProto, shape: Shape, where: Path) -> onnx.Mo
     return to_onnx(OpGraph.build(band.graph.name, ops, names[file.graph.output]), weights_of(file), properties)
 
 
-def band_of(whole: onnx.ModelProto, band: onnx.ModelProto) -> onnx.ModelProto:
-    """Cut a band from a quantised segment."""
-    band_model = onnx.ModelProto()
-    band_model.CopyFrom(whole)
-    _Cutter(band_model, band).cut()
-    return band_model
-
-
 def _numbers(text: str, where: Path) -> tuple[int, ...]:
     try:
         return msgspec.json.decode(text, type=tuple[int, int, int, int])
@@ -230,110 +221,6 @@ def _numbers(text: str, where: Path) -> tuple[int, ...]:
         raise StretchError(
             f"{where} states no padding in `{WHOLE_PADDING}`: {error}", "write the bundle again with `stretch branch`"
         ) from error
-
-
-class _Cutter:
-    """Reduces a quantised segment to one of its bands."""
-
-    def __init__(self, model: onnx.ModelProto, band: onnx.ModelProto) -> None:
-        self._model, self._band = model, band
-        self._there = {node.name for node in model.graph.node}
-        self._maker = {node.output[0]: node for node in band.graph.node}
-        self._constants = {tensor.name: tensor for tensor in band.graph.initializer}
-        self._done: dict[tuple[str, int, int], str] = {}
-        self._nodes: list[onnx.NodeProto] = []
-
-    def cut(self) -> None:
-        """Cut nodes, then inputs, outputs and constants."""
-        graph = self._model.graph
-        band_nodes = {node.name: node for node in self._band.graph.node}
-        makers = {node.output[0]: node for node in graph.node}
-        for node in graph.node:
-            like = band_nodes.get(node.name)
-            if like is not None and not node.op_type.endswith("QuantizeLinear"):
-                if node.op_type == like.op_type:
-                    self._adopt(node, like)
-                for at, name in enumerate(like.input):
-                    rows = self._rows(name)
-                    if rows is not None:
-                        node.input[at] = self._insert(node.input[at], rows, makers.get(node.input[at]))
-            self._nodes.append(node)
-        self._cut_output(makers)
-        nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in self._nodes]
-        del graph.node[:]
-        graph.node.extend(nodes)
-        sizes = {name: tensor for name, tensor in self._constants.items() if tensor.data_type == TensorProto.INT64}
-        for tensor in graph.initializer:
-            if tensor.name in sizes:  # such as the shape of a Reshape
-                tensor.CopyFrom(sizes[tensor.name])
-        for ends, band_ends in ((graph.input, self._band.graph.input), (graph.output, self._band.graph.output)):
-            ends[0].CopyFrom(band_ends[0])
-        del graph.value_info[:]
-
-    def _adopt(self, node: onnx.NodeProto, like: onnx.NodeProto) -> None:
-        """Copy the band's attributes to a node; they differ from the whole's in padding alone."""
-        del node.attribute[:]
-        node.attribute.extend(like.attribute)
-        stated_like, stated = stated_operator(like), stated_operator(node)
-        if stated_like is not None and stated is not None:
-            state_operator(node, stated[0], {**stated[1], **{key: value for key, value in stated_like[1].items() if key == "padding"}})
-
-    def _rows(self, name: str) -> tuple[int, int] | None:
-        """Rows that a band's tensor has of the whole's; None for all."""
-        rows: tuple[int, int] | None = None
-        while (node := self._maker.get(name)) is not None:
-            statement = stated_operator(node)
-            if statement is not None and statement[0] == _CUT:
-                start, stop = (int(numpy_helper.to_array(self._constants[bound]).item()) for bound in node.input[1:3])
-                rows = (start, stop) if rows is None else (start + rows[0], start + rows[1])
-            elif node.name in self._there:
-                break
-            # otherwise it was folded into another node, which keeps all rows
-            name = node.input[0]
-        return rows
-
-    def _insert(self, name: str, rows: tuple[int, int], maker: onnx.NodeProto | None) -> str:
-        """Insert a slice of rows, in the scale of its input, before the next node; returns the name of its output."""
-        key = (name, *rows)
-        if key not in self._done:
-            self._done[key] = self._sliced(name, rows, maker, f"{name}.rows_{rows[0]}_{rows[1]}")
-        return self._done[key]
-
-    def _sliced(self, name: str, rows: tuple[int, int], maker: onnx.NodeProto | None, result: str) -> str:
-        rounded = maker is not None and maker.op_type == "DequantizeLinear"
-        real = f"{result}.real" if rounded else result
-        bounds = []
-        for key, value in (("start", rows[0]), ("stop", rows[1]), ("axis", 2)):
-            bounds.append(f"{result}.{key}")
-            self._model.graph.initializer.append(numpy_helper.from_array(np.array([value], np.int64), bounds[-1]))
-        node = helper.make_node("Slice", [name, *bounds], [real], name=result)
-        state_operator(node, _CUT, {"start": rows[0], "stop": rows[1]})
-        belonging = [entry for entry in self._model.graph.node[0].metadata_props if entry.key in ("stretch.processor", "stretch.subgraph")]
-        nodes = [node]
-        if rounded:
-            assert maker is not None
-            nodes.append(helper.make_node("QuantizeLinear", [real, *maker.input[1:3]], [f"{result}.rounded"], name=f"{result}.quantize"))
-            nodes.append(
-                helper.make_node("DequantizeLinear", [f"{result}.rounded", *maker.input[1:3]], [result], name=f"{result}.dequantize")
-            )
-        for new_node in nodes:
-            new_node.metadata_props.extend(belonging)
-        self._nodes += nodes
-        return result
-
-    def _cut_output(self, makers: Mapping[str, Any]) -> None:
-        """Slice the band's output from the whole's."""
-        graph = self._model.graph
-        name = graph.output[0].name
-        result = self._band.graph.output[0].name
-        rows = self._rows(result)
-        if rows is None:
-            return
-        last = makers[name]
-        last.output[0] = f"{name}.whole"
-        for node in self._nodes:
-            node.input[:] = [f"{name}.whole" if input_name == name else input_name for input_name in node.input]
-        self._sliced(f"{name}.whole", rows, last, result)
 
 
 #: Property of a float subgraph: trained int8 scale and zero point of each tensor, as JSON.
@@ -397,11 +284,11 @@ class PrecisionLowering:
         reads, writes = self._samples.pop(sub.name)
         model = onnx.load(self.bundle.file(sub.file))
         precision = self.chosen[sub.name]
-        lowered = to_half(model) if precision != "int8" else self._int8(sub, model, reads)
-        run = runner(lowered)
         inputs = [
             tuple(np.ascontiguousarray(cut(x, sub.rows.get(name))) for name, x in zip(sub.inputs, sample, strict=True)) for sample in reads
         ]
+        lowered = to_half(model) if precision != "int8" else self._int8(sub, model, reads, inputs)
+        run = runner(lowered)
         lost = loss(
             pair for sample, expected in zip(inputs, writes, strict=True) for pair in zip(expected, as_tuple(run(*sample)), strict=True)
         )
@@ -415,14 +302,14 @@ class PrecisionLowering:
         if lowered.edges is not None:
             self._handed |= {name: (np.float32(edge.scale), np.uint8(edge.zero_point)) for name, edge in lowered.edges[1].items()}
 
-    def _int8(self, sub: SubgraphEntry, model: onnx.ModelProto, reads: list[tuple[Array, ...]]) -> onnx.ModelProto:
+    def _int8(
+        self, sub: SubgraphEntry, model: onnx.ModelProto, reads: list[tuple[Array, ...]], inputs: list[tuple[Array, ...]]
+    ) -> onnx.ModelProto:
+        """Quantise a subgraph; one of several that are one segment in the scales of the whole, which `reads` are the inputs of."""
         manifest = self.bundle.manifest
-        if is_band(manifest, sub):
-            # all bands have the scales of the whole segment
-            return band_of(quantise(_whole_segment(self.bundle, sub), reads), model)
-        if is_divided(manifest, sub):
+        if is_band(manifest, sub) or is_divided(manifest, sub):
             scales = scales_of(quantise(_whole_segment(self.bundle, sub), reads))
-            return in_scales(quantise(model, reads, scales), scales)
+            return in_scales(quantise(model, inputs, scales), scales)
         # outputs of another portion keep their int8 scale
         within = {name for other in manifest.subgraphs if other.segment == sub.segment for name in other.outputs}
         handed = {name: scale for name, scale in self._handed.items() if name in within and name in sub.inputs}

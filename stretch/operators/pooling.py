@@ -216,10 +216,10 @@ def _mean_within(b: SubgraphBuilder, op: Op, x: Value, added: tuple[int, ...], a
     if any((*before, *after)):
         x = pad(b, op, x, before, after)
     shape = to_nhwc(op.shape)
-    every = (shape[0], rows.count, columns.count, shape[3])
-    alone = every == shape
+    full = (shape[0], rows.count, columns.count, shape[3])
+    alone = full == shape
     rule = PaddedWindow(1 if axes is None else 0, (0, 0), (0, 0))
-    pooled = _pool(b, "AVERAGE_POOL_2D", op.name if alone else f"{op.name}.same", x, op, rule, every)
+    pooled = _pool(b, "AVERAGE_POOL_2D", op.name if alone else f"{op.name}.same", x, op, rule, full)
     if alone:
         return pooled
     begin = [0, rows.first, columns.first, 0]

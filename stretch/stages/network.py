@@ -4,12 +4,14 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from predictors.errors import StretchError, UsageError, WholeNumbersError
 from predictors.graph import OpGraph
 from predictors.shapes import InputShapes
 from stretch.network.models.load import LoadedModel, is_file, load_model
+from stretch.plugins import load_tools
 
 if TYPE_CHECKING:
     from torch import nn
@@ -104,6 +106,9 @@ class ReadGraph:
     warnings: tuple[str, ...] = ()  # Warnings about the file.
 
 
+#: Readers of other files for predictions, by the suffix of their names; a tool adds its own in its file ``reader.py``.
+READERS: dict[str, Callable[[str, InputShapes | None], OpGraph]] = {}
+
 #: Readers of networks that `stretch branch` does not read.
 BY_EXPORT, BY_SHAPES = "torch.export", "the shapes that ONNX infers"
 
@@ -112,17 +117,16 @@ def read_graph(model: str, shape: InputShapes | None = None, *, weights: str = "
     """Read a network as `stretch branch` reads it; one that it refuses, or an ONNX file without torch, is read for a prediction alone.
 
     Args:
-        model: A name of `stretch list models`, Python code, a file; an ONNX file of any exporter, or an ncnn network, ``NAME.param``.
+        model: A name of `stretch list models`, Python code, or a file: an ONNX file of any exporter, or one that a tool reads.
         shape: Of the input, batch first, or of several inputs, images as N×C×H×W; the model's usual one if None.
 
     Raises:
         UsageError: If an input has no size, or cannot have the requested one.
         StretchError: If nothing reads the network.
     """
-    if model.endswith(".param"):
-        from predictors.formats import read_ncnn
-
-        return ReadGraph(model, read_ncnn(model, shape))
+    load_tools("reader")
+    if reader := READERS.get(Path(model).suffix):
+        return ReadGraph(model, reader(model, shape))
     if not model.endswith(".onnx"):
         return _read_graph(model, shape, weights, trust_code)
     from predictors.formats.onnx import read_onnx
@@ -157,6 +161,6 @@ def _read_graph(model: str, shape: InputShapes | None, weights: str, trust_code:
         raise
     except StretchError as error:
         # torch's exporter is slow to import
-        from stretch.network.capture.exported import capture_exported
+        from stretch.network.capture.runnable import capture_exported
 
         return ReadGraph(model, capture_exported(loaded.module, input_shape, loaded.name), error.message, BY_EXPORT, warnings)

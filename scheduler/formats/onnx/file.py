@@ -353,11 +353,10 @@ def _check_operator(graph: OpGraph, part: OperatorNodes, shapes: Mapping[str, Sh
         need(bool(counts[_squeezed(shape)]), f"{statement} with a weight of shape {list(shape)}, its nodes read none")
         counts[_squeezed(shape)] -= 1
     for attribute in (attribute for member in part.nodes for attribute in member.attribute):
-        # the kernel of calls of torch is the family of their time
+        # the kernel of an opaque operator is a word
         key = "" if op.kind == _OPAQUE else _ATTRIBUTE_NAMES.get(attribute.name, "")
         value = tuple(attribute.ints) if attribute.ints else attribute.i
-        # the kernel of an opaque operator is a word
-        if key in op.attrs and op.kind != "opaque" and op.attrs[key] != value:
+        if key in op.attrs and op.attrs[key] != value:
             raise StretchError(f"{statement} with {key} {op.attrs[key]}, its node {node.op_type} has {value}")
 
 

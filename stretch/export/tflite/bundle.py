@@ -91,8 +91,8 @@ def compare(bundle: Bundle, images: Sequence[Array]) -> SignatureLosses:
     names = (*compiled, OUTPUT)
     lost: dict[str, dict[str, list[Loss]]] = {reference: {name: [] for name in names} for reference in ("onnx", "fp32", "onnx_fp32")}
     for image in images:
-        through, rounded_there, exact = replay(manifest, runs, image), replay(manifest, files, image), whole(image)
-        for reference, expected in (("onnx", rounded_there), ("fp32", exact)):
+        through, rounded_tensors, exact = replay(manifest, runs, image), replay(manifest, files, image), whole(image)
+        for reference, expected in (("onnx", rounded_tensors), ("fp32", exact)):
             for sub in manifest.subgraphs:
                 lost[reference][sub.name].append(_lost(sub, expected, runs[sub.name]))
             for join in manifest.joins:
@@ -104,7 +104,7 @@ def compare(bundle: Bundle, images: Sequence[Array]) -> SignatureLosses:
             lost["onnx_fp32"][sub.name].append(_lost(sub, exact, files[sub.name]))
         for join in manifest.joins:
             lost["onnx_fp32"][join.name].append(loss([]))
-        lost["onnx_fp32"][OUTPUT].append(loss([(exact[manifest.output], rounded_there[manifest.output])]))
+        lost["onnx_fp32"][OUTPUT].append(loss([(exact[manifest.output], rounded_tensors[manifest.output])]))
     rounded = {sub.name for sub in manifest.subgraphs if sub.precision != "fp32"}
     least = {name: MIN_COSINE_ROUNDED if name in rounded or (rounded and name == OUTPUT) else MIN_COSINE for name in names}
     worst = {reference: {name: worst_image_loss(values) for name, values in losses.items()} for reference, losses in lost.items()}

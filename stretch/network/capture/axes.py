@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -184,76 +185,68 @@ def _scores(query: _AttentionOperand, key: _AttentionOperand) -> Axes:
 
 @dataclass(frozen=True)
 class _Product:
-    """A product of two tensors, as letters of their axes: some lead, one is summed over, one is of each alone."""
+    """A product of matrices with leading axes, as letters of their axes: each operand has one axis of its own, and one is summed over."""
 
-    first: str
-    second: str
+    operands: Sequence[AtenValue]
+    letters: Sequence[str]  # Of each operand.
     out: str
+    leading: str
+    summed: str
 
-    @property
-    def contracted(self) -> str:
-        """Return the axes that are summed over."""
-        return "".join(letter for letter in self.first if letter in self.second and letter not in self.out)
+    def own(self, side: int) -> str:
+        """Letters of an operand alone."""
+        return "".join(letter for letter in self.letters[side] if letter not in self.leading + self.summed)
 
-    @property
-    def leading(self) -> str:
-        """Return the axes of both."""
-        return "".join(letter for letter in self.out if letter in self.first and letter in self.second)
+    def order(self, side: int, *, summed_last: bool) -> list[int]:
+        """Order of an operand's axes: leading ones, and as the last two its own and the summed one."""
+        last = self.own(side) + self.summed if summed_last else self.summed + self.own(side)
+        return [self.letters[side].index(letter) for letter in self.leading + last]
 
-    def only_in(self, operand: str) -> str:
-        """Return the axes of one operand alone."""
-        return "".join(letter for letter in operand if letter not in self.leading and letter not in self.contracted)
-
-    @property
-    def is_matmul(self) -> bool:
-        """Whether it is a product of matrices with leading axes."""
-        alone = [self.only_in(operand) for operand in (self.first, self.second)]
-        return (
-            len(self.contracted) == 1
-            and all(len(item) == 1 for item in alone)
-            and sorted(self.out) == sorted(self.leading + "".join(alone))
-        )
+    def result_order(self, first: int) -> list[int]:
+        """Order of the result's axes among leading ones, that of the first operand and that of the other one."""
+        letters = self.leading + self.own(first) + self.own(1 - first)
+        return [letters.index(letter) for letter in self.out]
 
 
-def _product(call: AtenCall) -> tuple[_Product, AtenValue, AtenValue]:
-    """The letters of a product and its operands."""
+#: Name of the operator of scores, which none computes.
+_SCORES = "-"
+
+
+def _product(call: AtenCall, scores: Axes | None = None) -> _Product:
+    """The product that a call is; scores are the operand that is not known."""
+    arguments = call.arguments
+    pair = list(arguments["tensors"]) if "tensors" in arguments else [arguments["self"], arguments.get("other", arguments.get("mat2"))]
+    if scores is not None:
+        pair = [AtenValue(_SCORES, scores.shape) if value is None else value for value in pair]
+    require_that(len(pair) == 2 and all(isinstance(value, AtenValue) and value.op for value in pair))
     if call.operator == "einsum":
-        equation, pair = str(call.arguments["equation"]).replace(" ", ""), list(call.arguments["tensors"])
-        require_that(len(pair) == 2 and "." not in equation and "->" in equation)
-        operands, out = equation.split("->")
-        first, second = operands.split(",")
-        product = _Product(first, second, out)
+        equation = str(arguments["equation"]).replace(" ", "")
+        require_that("." not in equation and "->" in equation)
+        read, out = equation.split("->")
+        letters = read.split(",")
     else:
-        pair = [call.arguments[name] for name in _factors(call)]
-        ranks = [len(item.shape) for item in pair if isinstance(item, AtenValue)]
-        require_that(len(ranks) == 2 and ranks[0] == ranks[1] > 2)
-        leading = "abcdefgh"[: ranks[0] - 2]
-        product = _Product(f"{leading}ij", f"{leading}jk", f"{leading}ik")
-    require_that(product.is_matmul and all(isinstance(item, AtenValue) for item in pair))
-    return product, *pair
-
-
-def _factors(call: AtenCall) -> tuple[str, str]:
-    return "self", "other" if "other" in call.arguments else "mat2"
+        rank = len(pair[0].shape)
+        require_that(rank == len(pair[1].shape) > 2)
+        leading = "abcdefgh"[: rank - 2]
+        letters, out = [f"{leading}ij", f"{leading}jk"], f"{leading}ik"
+    both = [letter for letter in letters[0] if letter in letters[1]]
+    leading, summed = ("".join(letter for letter in source if letter in both) for source in (out, [x for x in both if x not in out]))
+    product = _Product(pair, letters, out, leading, summed)
+    require_that(len(summed) == len(product.own(0)) == len(product.own(1)) == 1)
+    require_that(sorted(out) == sorted(leading + product.own(0) + product.own(1)))
+    return product
 
 
 def written_out(maps: Maps, chain: Sequence[AtenCall]) -> AtenValue:
     """Attention as products with a softmax between."""
-    product, a, b = _product(chain[0])
-    require_that(bool(a.op and b.op))
-    left, right = (
-        _part(maps, value, [letters.index(x) for x in product.leading + product.only_in(letters) + product.contracted])
-        for value, letters in ((a, product.first), (b, product.second))
-    )
+    product = _product(chain[0])
+    left, right = (_part(maps, value, product.order(side, summed_last=True)) for side, value in enumerate(product.operands))
     _require_same_factors(left.leading, right.leading)
-    letters = product.leading + product.only_in(product.first) + product.only_in(product.second)
-    scores = Scores(_scores(left, right).permute([letters.index(x) for x in product.out]))
-    before = chain[0].node
-    for call in chain[1:-1]:
-        _follow_call(scores, call, before)
-        before = call.node
+    scores = Scores(_scores(left, right).permute(product.result_order(0)))
+    for before, call in pairwise(chain[:-1]):
+        _follow_call(scores, call, before.node)
     require_that(bool(scores.softened))
-    return _second_product(maps, chain[-1], before, (left, right), scores)
+    return _second_product(maps, chain[-1], (left, right), scores)
 
 
 def _follow_call(scores: Scores, call: AtenCall, before: fx.Node) -> None:
@@ -269,65 +262,47 @@ def _follow_call(scores: Scores, call: AtenCall, before: fx.Node) -> None:
         require_that(over[0].size == prod(f.size for f in scores.axes.factors(over[0].of)))
         scores.softened = over[0].of
     elif name in ("add", "sub", "mul", "div"):
-        require_that(not scores.softened)
-        _change(scores, call, before)
+        _change(scores, call, call.node.args[0] is before)
     else:
         require_that(call.out == scores.axes.shape and not (name == "dropout" and arguments.get("train")))
 
 
-def _change(scores: Scores, call: AtenCall, before: fx.Node) -> None:
+def _change(scores: Scores, call: AtenCall, reads_first: bool) -> None:
     """Change scores by a sum or a product with a constant."""
-    arguments, name, reads_first = call.arguments, call.operator, call.node.args[0] is before
-    require_that(arguments.get("alpha", 1) == 1 and not arguments.get("rounding_mode") and call.out == scores.axes.shape)
-    require_that(reads_first or name in ("add", "mul"))
+    arguments, name = call.arguments, call.operator
+    require_that(not scores.softened and call.out == scores.axes.shape and (reads_first or name in ("add", "mul")))
+    require_that(arguments.get("alpha", 1) == 1 and not arguments.get("rounding_mode"))
     by = arguments.get("other") if reads_first else arguments["self"]
     if name in ("add", "sub"):
         scores.add(by, 1.0 if name == "add" else -1.0)
-    elif name == "div":
-        scores.multiply(1 / require(by if isinstance(by, int | float) and by != 0 else None))
     else:
-        scores.multiply(by)
+        scores.multiply(by if name == "mul" else 1 / require(by if isinstance(by, int | float) and by != 0 else None))
 
 
-def _second_product(
-    maps: Maps, call: AtenCall, before: fx.Node, sides: tuple[_AttentionOperand, _AttentionOperand], scores: Scores
-) -> AtenValue:
+def _second_product(maps: Maps, call: AtenCall, sides: tuple[_AttentionOperand, _AttentionOperand], scores: Scores) -> AtenValue:
     """The product of the shares with values."""
-    flat, named = "tensors" in call.arguments, _factors(call)
-    args: tuple[Any, ...] = call.node.args
-    nodes = list(args[1] if flat else args[:2])
-    require_that(before in nodes)
-    at = nodes.index(before)
-    values = list(call.arguments["tensors"]) if flat else [call.arguments[name] for name in named]
-    values[at] = replace(call.values[0], op="-", shape=scores.axes.shape)
-    product, *operands = _product(
-        AtenCall(call.node, {**call.arguments, **({"tensors": values} if flat else dict(zip(named, values, strict=True)))}, call.shapes)
-    )
-    value = operands[1 - at]
-    score_letters, value_letters = (product.first, product.second) if at == 0 else (product.second, product.first)
-    require_that(bool(value.op))
+    product = _product(call, scores.axes)
+    sources = [operand.op for operand in product.operands]
+    require_that(sources.count(_SCORES) == 1)
+    at = sources.index(_SCORES)
+    value = product.operands[1 - at]
     # the softmax says which side is looked at
-    query, key = sides if scores.softened == "key" else (sides[1], sides[0])
-    request = "query" if scores.softened == "key" else "key"
-    seen = scores.axes.permute([score_letters.index(x) for x in product.leading + product.only_in(score_letters) + product.contracted]).axes
+    asking = "query" if scores.softened == "key" else "key"
+    query, key = sides if asking == "query" else sides[::-1]
+    seen = scores.axes.permute(product.order(at, summed_last=True)).axes
     asks, asked = [{factor.of for factor in axis} for axis in seen[-2:]]
-    require_that(asked == {scores.softened} and (asks == {request} or (not asks and query.tokens == 1)))
-    looked = _part(maps, value, [value_letters.index(x) for x in product.leading + product.contracted + product.only_in(value_letters)])
+    require_that(asked == {scores.softened} and (asks == {asking} or (not asks and query.tokens == 1)))
+    looked = _part(maps, value, product.order(1 - at, summed_last=False))
     require_that(Axes(seen[:-2]).sort_factors().axes == seen[:-2])
     _require_same_factors(seen[:-2], looked.leading)
-    op, axes = _attention(maps, call, (query, key, looked), _permute_scores(scores, request))
+    if asking == "key":
+        # queries stand before keys in what is added
+        added = ([item.transpose(-2, -1) for item in tensors] for tensors in (scores.learned, scores.fixed))
+        scores.learned, scores.fixed = added
+    op, axes = _attention(maps, call, (query, key, looked), scores)
     # leading axes of the second product may be merged otherwise than those of the first
     again = Axes((*seen[:-2], *axes.axes[-2:])).sort_factors()
-    letters = product.leading + product.only_in(score_letters) + product.only_in(value_letters)
-    return maps.value(op, again.permute([letters.index(x) for x in product.out]).merge(), value)
-
-
-def _permute_scores(scores: Scores, name: str) -> Scores:
-    """With queries before keys in what is added."""
-    if name == "query":
-        return scores
-    turn = [[item.transpose(-2, -1) for item in added] for added in (scores.learned, scores.fixed)]
-    return replace(scores, learned=turn[0], fixed=turn[1])
+    return maps.value(op, again.permute(product.result_order(at)).merge(), value)
 
 
 # Effects of ATen operators on tensors whose axes are known: views that cost nothing, and operators on feature maps.
@@ -407,10 +382,10 @@ def _cut(maps: Maps, x: AtenValue, dim: int, start: int, size: int, step: int = 
 def _image(maps: Maps, x: AtenValue) -> tuple[str, Axes, list[int]]:
     """A map whose height and width are two axes of a tensor, or whose width is the only one over pixels; the places of these axes."""
     op, axes = maps.gather(x)
-    places = [i for i, axis in enumerate(axes.axes) if any(factor.of == "pixel" for factor in axis)]
-    require_that(1 <= len(places) <= 2 and all(factor.of == "pixel" for i in places for factor in axes.axes[i]))
-    height, width = [1, *(axes.shape[i] for i in places)][-2:]
-    return maps.rearrange(op, axes, (height, width)), axes, places
+    pixel_axes = [i for i, axis in enumerate(axes.axes) if any(factor.of == "pixel" for factor in axis)]
+    require_that(1 <= len(pixel_axes) <= 2 and all(factor.of == "pixel" for i in pixel_axes for factor in axes.axes[i]))
+    height, width = [1, *(axes.shape[i] for i in pixel_axes)][-2:]
+    return maps.rearrange(op, axes, (height, width)), axes, pixel_axes
 
 
 def _resized(maps: Maps, op: str, axes: Axes, sizes: dict[int, int], like: AtenValue) -> AtenValue:
@@ -420,9 +395,9 @@ def _resized(maps: Maps, op: str, axes: Axes, sizes: dict[int, int], like: AtenV
 
 
 def _sampled(maps: Maps, x: AtenValue, dim: int, start: int, size: int, step: int) -> AtenValue:
-    op, axes, places = _image(maps, x)
-    require_that(dim in places)
-    down = len(places) == 2 and dim == places[0]
+    op, axes, pixel_axes = _image(maps, x)
+    require_that(dim in pixel_axes)
+    down = len(pixel_axes) == 2 and dim == pixel_axes[0]
     extent, stop = maps.ops[op].shape[2:], start + (size - 1) * step + 1
     attrs: dict[str, Attr] = {
         "start": (start, 0) if down else (0, start),
@@ -435,12 +410,12 @@ def _sampled(maps: Maps, x: AtenValue, dim: int, start: int, size: int, step: in
 @_rule("roll")
 def _roll(maps: Maps, call: AtenCall) -> Result:
     x = call.tensors[0]
-    op, axes, places = _image(maps, x)
+    op, axes, pixel_axes = _image(maps, x)
     dims = [int(d) % len(x.shape) for d in call.arguments["dims"] or ()]
-    require_that(bool(dims) and all(d in places for d in dims))
+    require_that(bool(dims) and all(d in pixel_axes for d in dims))
     shift = [0, 0]
     for d, by in zip(dims, call.arguments["shifts"], strict=True):
-        at = places.index(d) if len(places) == 2 else 1
+        at = pixel_axes.index(d) if len(pixel_axes) == 2 else 1
         shift[at] = (shift[at] + int(by)) % maps.ops[op].shape[2 + at]
     rolled = maps.add(f"{op}_rolled", "roll", (op,), {"shift": tuple(shift)}) if any(shift) else op
     return maps.value(rolled, axes.sort_factors().merge(), x)
@@ -453,9 +428,9 @@ def _pad(maps: Maps, call: AtenCall) -> Result:
     sides = {len(x.shape) - 1 - i: (pad[2 * i], pad[2 * i + 1]) for i in range(len(pad) // 2) if pad[2 * i] or pad[2 * i + 1]}
     if not sides:
         return x
-    op, axes, places = _image(maps, x)
-    require_that(all(d in places for d in sides) and min(pad) >= 0)
-    (top, bottom), (left, right) = [(0, 0), *(sides.get(d, (0, 0)) for d in places)][-2:]
+    op, axes, pixel_axes = _image(maps, x)
+    require_that(all(d in pixel_axes for d in sides) and min(pad) >= 0)
+    (top, bottom), (left, right) = [(0, 0), *(sides.get(d, (0, 0)) for d in pixel_axes)][-2:]
     padded = maps.add(f"{op}_padded", "pad", (op,), {"padding": (top, left, bottom, right)})
     return _resized(maps, padded, axes, {d: x.shape[d] + sum(sides[d]) for d in sides}, x)
 
@@ -571,8 +546,8 @@ def elementwise(maps: Maps, call: AtenCall) -> Result:
     """Keep the axes of an elementwise operator: it computes the same in any order of elements."""
     leader = require(next((value for value in call.tensors if value.axes is not None and value.shape == call.out), None))
     op, axes = maps.gather(leader)
-    places = {id(value): _met(maps, value, op, axes, call.out) for value in call.values}
-    return maps.value(_on_maps(maps, call, places, op), axes, leader)
+    operands = {id(value): _met(maps, value, op, axes, call.out) for value in call.values}
+    return maps.value(_on_maps(maps, call, operands, op), axes, leader)
 
 
 def _met(maps: Maps, value: AtenValue, op: str, axes: Axes, out: Shape) -> str | AtenValue:
@@ -593,14 +568,18 @@ def _met(maps: Maps, value: AtenValue, op: str, axes: Axes, out: Shape) -> str |
     return current
 
 
-def _on_maps(maps: Maps, call: AtenCall, places: Mapping[int, str | AtenValue], op: str) -> str:
+def _on_maps(maps: Maps, call: AtenCall, operands: Mapping[int, str | AtenValue], op: str) -> str:
     """The operator of a call on maps in place of their views."""
 
     def placed(argument: Any) -> Any:
         if isinstance(argument, list | tuple):
             return [placed(item) for item in argument]
-        place = places.get(id(argument), argument)
-        return AtenValue(place, maps.ops[place].shape, dtype=argument.dtype) if isinstance(place, str) and place != argument else place
+        operand = operands.get(id(argument), argument)
+        return (
+            AtenValue(operand, maps.ops[operand].shape, dtype=argument.dtype)
+            if isinstance(operand, str) and operand != argument
+            else operand
+        )
 
     on_maps = {name: placed(argument) for name, argument in call.arguments.items()}
     value = maps.compute(AtenCall(call.node, on_maps, [maps.ops[op].shape]))[0]

@@ -225,7 +225,7 @@ class Maps:
         last = require(map_axes(self.ops[op].shape).permute((0, 2, 3, 1)).reshape(shape))
         return AtenValue(op, shape, base=self.ops[op].shape, dtype=value.dtype, axes=last)
 
-    def to_plain(self, value: AtenValue) -> AtenValue:
+    def in_order(self, value: AtenValue) -> AtenValue:
         """A tensor as an operator gives it, its elements in their order."""
         if value.axes is None:
             return value

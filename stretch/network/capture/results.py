@@ -2,7 +2,7 @@
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,6 @@ from torch import nn
 
 from predictors.errors import StretchError, need
 from predictors.graph import SHARED, Op, OpGraph
-from stretch.operators.capturing import UnsupportedNode
 
 #: Nested deeper, a structure is refused.
 _MAX_DEPTH = 32
@@ -186,15 +185,19 @@ def output_structure(graph: OpGraph) -> OutputStructure:
     return OutputStructure(results if len(results) > 1 else Result(results[0].name, "output"))
 
 
-def rename_outputs(output: Any, seen: Any, named: Callable[[torch.Tensor], str | None]) -> OutputStructure:
-    """Return a network's results, with a `Result` in place of each tensor that depends on its inputs."""
-    output_leaves, seen_leaves = list(walk_leaves(output)), [leaf for _, leaf in leaves(seen)]
-    if [isinstance(leaf, torch.Tensor) for _, leaf in output_leaves] != [isinstance(leaf, torch.Tensor) for leaf in seen_leaves]:
-        raise UnsupportedNode("it has another form where it is captured")
-    built = []
-    for (key, leaf), tensor in zip(output_leaves, seen_leaves, strict=True):
-        name = named(tensor) if isinstance(tensor, torch.Tensor) else None
-        built.append(Result(name, key) if name is not None else leaf.detach() if isinstance(leaf, torch.Tensor) else leaf)
+def name_outputs(output: Any, names: Sequence[str | None]) -> OutputStructure:
+    """Return a network's results, with a `Result` in place of each tensor that depends on its inputs.
+
+    Args:
+        names: Name of the operator that computes each leaf; None for what does not depend on the inputs.
+    """
+    built: list[Any] = []
+    for (key, leaf), name in zip(walk_leaves(output), names, strict=True):
+        if name is not None and isinstance(leaf, torch.Tensor):
+            # a network in another precision is planned and computed in float32
+            built.append(Result(name, key, torch.float32 if leaf.is_floating_point() else leaf.dtype))
+        else:
+            built.append(leaf.detach() if isinstance(leaf, torch.Tensor) else leaf)
     return OutputStructure(rebuild(output, iter(built)))
 
 

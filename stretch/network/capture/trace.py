@@ -22,9 +22,10 @@ from stretch.network.capture.results import (
     Captured,
     OutputStructure,
     check_inputs_used,
+    leaves,
+    name_outputs,
     outputs_of,
     reachable,
-    rename_outputs,
     tensors,
     unused_inputs,
 )
@@ -412,7 +413,12 @@ class TraceLowering:
     def _outputs(self) -> list[str]:
         """Names of the operators that the network returns; notes what it returns."""
         try:
-            self.returned = rename_outputs(self._values.returned, self._values.given_back, self._result)
+            content = [leaf for _, leaf in leaves(self._values.given_back)]
+            expected = [leaf for _, leaf in leaves(self._values.returned)]
+            same_form = [isinstance(leaf, torch.Tensor) for leaf in content] == [isinstance(leaf, torch.Tensor) for leaf in expected]
+            require_supported(same_form, "it has another form where it is captured")
+            names = [self._result(leaf) if isinstance(leaf, torch.Tensor) else None for leaf in content]
+            self.returned = name_outputs(self._values.returned, names)
         except UnsupportedNode as error:
             raise StretchError(f"`{self._name}` cannot be captured: its output is not as an operator computes it ({error})") from error
         return outputs_of(self.returned, [op.name for op in self._ops if op.kind == "input"], self._name)

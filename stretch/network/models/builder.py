@@ -158,10 +158,10 @@ class Builder:
 
     def _free_name(self, name: str) -> str:
         """Return a free name for a submodule or parameter, like the one in the file."""
-        return unique_name(plain_name(name), lambda x: hasattr(self._root, x) or hasattr(fx.GraphModule, x) or x in _RESERVED_NAMES)
+        return unique_name(python_name(name), lambda x: hasattr(self._root, x) or hasattr(fx.GraphModule, x) or x in _RESERVED_NAMES)
 
 
-def plain_name(name: str) -> str:
+def python_name(name: str) -> str:
     """A name that code may hold, for fx writes it into some."""
     word = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")
     return word if word and not word[0].isdigit() else f"n_{word}"
@@ -287,7 +287,7 @@ def named_ends(path: Path, ends: Sequence[End]) -> tuple[End, ...]:
 
 def arguments(names: Sequence[str]) -> list[str]:
     """A name that an argument in Python may have for each of a file's inputs, no two alike; one that is such a name stays."""
-    words = [plain_name(name) for name in names]
+    words = [python_name(name) for name in names]
     words = [f"{item}_" if keyword.iskeyword(item) or item in _NAMES_IN_CODE else item for item in words]
     built: dict[int, str] = {}
     for i in sorted(range(len(names)), key=lambda i: words[i] != names[i]):
@@ -492,19 +492,19 @@ def overlap_weights(positions: np.ndarray, old: int) -> np.ndarray:
     return values
 
 
-def interpolate_at(builder: Builder, x: fx.Node, places: list[np.ndarray], name: str) -> fx.Node:
+def interpolate_at(builder: Builder, x: fx.Node, sampled: list[np.ndarray], name: str) -> fx.Node:
     """An image N×C×H×W whose new rows and columns lie at these places among the old ones."""
-    down, across = (overlap_weights(positions, old) for positions, old in zip(places, shape_of(x)[2:], strict=True))
+    down, across = (overlap_weights(positions, old) for positions, old in zip(sampled, shape_of(x)[2:], strict=True))
     rows = builder.call(torch.matmul, builder.add_tensor(down, f"{name}_rows"), x)
     return builder.call(torch.matmul, rows, builder.add_tensor(across.T.copy(), f"{name}_columns"))
 
 
-def select_at(builder: Builder, x: fx.Node, places: list[np.ndarray], name: str) -> fx.Node:
+def select_at(builder: Builder, x: fx.Node, sampled: list[np.ndarray], name: str) -> fx.Node:
     """An image of these rows and columns of an image: where torch chooses them too, which rounds i · old / new down, by its function."""
-    sizes = [(len(positions), old) for positions, old in zip(places, shape_of(x)[2:], strict=True)]
-    if all((positions == np.arange(new) * old // new).all() for positions, (new, old) in zip(places, sizes, strict=True)):
+    sizes = [(len(positions), old) for positions, old in zip(sampled, shape_of(x)[2:], strict=True)]
+    if all((positions == np.arange(new) * old // new).all() for positions, (new, old) in zip(sampled, sizes, strict=True)):
         return builder.call(F.interpolate, x, size=[new for new, _ in sizes])
-    for axis, (positions, (new, old)) in enumerate(zip(places, sizes, strict=True), 2):
+    for axis, (positions, (new, old)) in enumerate(zip(sampled, sizes, strict=True), 2):
         if new != old or (positions != np.arange(old)).any():
             x = builder.call(torch.index_select, x, axis, builder.add_tensor(positions.astype(np.int64), f"{name}_{axis}"))
     return x
@@ -512,9 +512,35 @@ def select_at(builder: Builder, x: fx.Node, places: list[np.ndarray], name: str)
 
 # Activations and layer norms that files write as several operators, found in the network while it is written.
 
-
 #: Relative error of a number that was written in half or single precision.
 _CLOSE = 1e-3
+
+#: A word is any operand, the same wherever it occurs; a number is about this one; a function is a call with such operands. A sum
+#: or a product may have its operands in either order, and a factor may be written in several.
+Pattern = str | float | tuple[Any, ...]
+
+_SHIFTED: Pattern = (F.relu6, (operator.add, "x", 3))
+_CUBE: Pattern = (operator.mul, (operator.pow, "x", 3), 0.044715)
+
+#: Activations that are a tensor `x` times a gate of it: the number that both are multiplied by, the function, its options, and the gate. Both
+#: forms of GELU are those of Hendrycks and Gimpel, GELU, section 2.
+_GATES: tuple[tuple[float, Callable[..., Any], dict[str, Any], Pattern], ...] = (
+    (1, F.silu, {}, (torch.sigmoid, "x")),
+    (1, F.hardswish, {}, (F.hardsigmoid, "x")),
+    (1, F.hardswish, {}, (torch.clamp, (operator.add, (operator.mul, "x", 1 / 6), 0.5), 0.0, 1.0)),
+    (1 / 6, F.hardswish, {}, _SHIFTED),
+    (1, F.mish, {}, (torch.tanh, (F.softplus, "x"))),
+    (0.5, F.gelu, {}, (operator.add, (torch.erf, (operator.mul, "x", 1 / sqrt(2))), 1)),
+    (
+        *(0.5, F.gelu, {"approximate": "tanh"}),
+        (operator.add, (torch.tanh, (operator.mul, (operator.add, "x", _CUBE), sqrt(2 / pi))), 1),
+    ),
+)
+
+_CENTRED: Pattern = (operator.sub, "x", (torch.mean, "x", "axes", "keep"))
+_VARIANCE: Pattern = (torch.mean, (operator.pow, _CENTRED, 2), "axes", "keep")
+#: (x − m) / √(v + eps) · weight with the mean m of x and v of (x − m)².
+_NORMED: Pattern = (operator.mul, (operator.truediv, _CENTRED, (torch.sqrt, (operator.add, _VARIANCE, "eps"))), "weight")
 
 
 def combine(builder: Builder, function: Callable[..., Any], a: Any, b: Any) -> fx.Node:
@@ -525,21 +551,54 @@ def combine(builder: Builder, function: Callable[..., Any], a: Any, b: Any) -> f
     return builder.call(function, a, b)
 
 
+def layer_norm(builder: Builder, x: Any, bias: Any, name: str) -> fx.Node | None:
+    """The layer norm over the last axis that ends with the sum of a node and a stored tensor; None if it is none."""
+    found = _match(_NORMED, x, {}) if isinstance(bias, np.ndarray) else None
+    weight = None if found is None else builder.value(found["weight"])
+    if found is None or weight is None or not _is_number(found["eps"]):
+        return None
+    shape = shape_of(found["x"])[-1:]
+    if not found["keep"] or list(found["axes"]) != [len(shape_of(found["x"])) - 1] or not bias.shape == tuple(weight.shape) == shape:
+        return None
+    module = nn.LayerNorm(shape, eps=float(found["eps"]))
+    return builder.module(with_weights(module, weight=weight.detach().numpy(), bias=bias), found["x"], name)
+
+
 def _activations(function: Any, a: Any, b: Any) -> Iterator[tuple[Callable[..., Any], fx.Node, dict[str, Any]]]:
     """The activation that a product or quotient is, with what it reads and its options."""
     factor, core = _factor_of(function, a, b)
-    if _near(factor, 1 / 6) and (x := _shifted_relu6(core)) is not None:
-        yield F.hardsigmoid, x, {}
+    if core is not None and _near(factor, 1 / 6) and (found := _match(_SHIFTED, core, {})):
+        yield F.hardsigmoid, found["x"], {}
     pair = _arguments(core, operator.mul) if core is not None else (a, b)
     if len(pair) != 2 or (core is None and function is not operator.mul):
         return
     for one, other in (pair, pair[::-1]):
         # A number may be written as either factor, or be part of the product.
         for (first, x), (second, gate) in product(((1.0, one), _scaled_node(one)), ((1.0, other), _scaled_node(other))):
-            share = factor * first * second
-            for constant, activation, read in _GATES:
-                if isinstance(x, fx.Node) and _near(share, constant) and read(gate) is x:
-                    yield activation, x, {"approximate": "tanh"} if read is _tanh_gate else {}
+            for constant, activation, options, pattern in _GATES:
+                if isinstance(x, fx.Node) and _near(factor * first * second, constant) and _match(pattern, gate, {"x": x}):
+                    yield activation, x, options
+
+
+def _match(pattern: Pattern, value: Any, found: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Operands of a pattern by their words, with those that are known; None where the value is not of this form."""
+    if isinstance(pattern, str):
+        named = {pattern: value, **found}
+        return named if named[pattern] == value else None
+    if not isinstance(pattern, tuple):
+        return dict(found) if _is_number(value) and _near(value, pattern) else None
+    function, *operands = pattern
+    if function is operator.mul and _is_number(operands[1]):
+        factor, core = _scaled_node(value)
+        return _match(operands[0], core, found) if _near(factor, operands[1]) else None
+    arguments = _arguments(value, function)
+    for order in (arguments, arguments[::-1]) if function in (operator.add, operator.mul) else (arguments,):
+        matched: dict[str, Any] | None = dict(found) if len(order) == len(operands) else None
+        for operand, argument in zip(operands, order, strict=False):
+            matched = None if matched is None else _match(operand, argument, matched)
+        if matched is not None:
+            return matched
+    return None
 
 
 def _factor_of(function: Any, a: Any, b: Any) -> tuple[float, fx.Node | None]:
@@ -559,100 +618,14 @@ def _scaled_node(x: Any) -> tuple[float, Any]:
     return (1.0, x) if core is None else (factor, core)
 
 
+def _arguments(x: Any, *functions: Any) -> tuple[Any, ...]:
+    """Inputs of a call of one of these functions; nothing for anything else."""
+    return tuple(x.args) if isinstance(x, fx.Node) and x.op == "call_function" and x.target in functions else ()
+
+
 def _is_number(x: Any) -> bool:
     return isinstance(x, int | float) and not isinstance(x, bool)
 
 
 def _near(number: float, expected: float) -> bool:
     return abs(number - expected) <= _CLOSE * abs(expected)
-
-
-def _arguments(x: Any, *functions: Any) -> tuple[Any, ...]:
-    """Inputs of a call of one of these functions; nothing for anything else."""
-    return tuple(x.args) if isinstance(x, fx.Node) and x.op == "call_function" and x.target in functions else ()
-
-
-def _first_input(x: Any, function: Any) -> Any:
-    """First input of a call of this function; None for anything else."""
-    return next(iter(_arguments(x, function)), None)
-
-
-def _with_number(x: Any, function: Any, number: float) -> Any:
-    """Operand that a function combines with about this number; None for anything else."""
-    pair = _arguments(x, function)
-    if len(pair) == 2 and function in (operator.add, operator.mul) and _is_number(pair[0]):
-        pair = pair[::-1]
-    return pair[0] if len(pair) == 2 and _is_number(pair[1]) and _near(pair[1], number) else None
-
-
-def _shifted_relu6(x: Any) -> Any:
-    """X of min(max(x + 3, 0), 6)."""
-    return _with_number(_first_input(x, F.relu6), operator.add, 3)
-
-
-def _hard_gate(x: Any) -> Any:
-    """X of a hard sigmoid, whose slope may be rounded."""
-    line = _arguments(x, torch.clamp)
-    if line[1:] == (0.0, 1.0):
-        return _with_number(_with_number(line[0], operator.add, 0.5), operator.mul, 1 / 6)
-    return _first_input(x, F.hardsigmoid)
-
-
-def _erf_gate(x: Any) -> Any:
-    """X of erf(x / √2) + 1 (Hendrycks and Gimpel, GELU, section 2)."""
-    factor, core = _scaled_node(_first_input(_with_number(x, operator.add, 1), torch.erf))
-    return core if _near(factor, 1 / sqrt(2)) else None
-
-
-def _tanh_gate(x: Any) -> Any:
-    """X of tanh(√(2 / π) · (x + 0.044715 · x³)) + 1 (Hendrycks and Gimpel, GELU, section 2)."""
-    factor, total = _scaled_node(_first_input(_with_number(x, operator.add, 1), torch.tanh))
-    pair = _arguments(total, operator.add)
-    for core, cube in (pair, pair[::-1]) if len(pair) == 2 and _near(factor, sqrt(2 / pi)) else ():
-        share, power = _scaled_node(cube)
-        if _near(share, 0.044715) and core is not None and _with_number(power, operator.pow, 3) is core:
-            return core
-    return None
-
-
-#: Parts of a tensor times a gate of it: the number that both are multiplied by, the function, and the gate's input.
-_GATES: tuple[tuple[float, Callable[..., Any], Callable[[Any], Any]], ...] = (
-    (1, F.silu, lambda x: _first_input(x, torch.sigmoid)),
-    (1, F.hardswish, _hard_gate),
-    (1 / 6, F.hardswish, _shifted_relu6),
-    (1, F.mish, lambda x: _first_input(_first_input(x, torch.tanh), F.softplus)),
-    (0.5, F.gelu, _erf_gate),
-    (0.5, F.gelu, _tanh_gate),
-)
-
-
-def layer_norm(builder: Builder, x: Any, bias: Any, name: str) -> fx.Node | None:
-    """The layer norm over the last axis that ends with the sum of a node and a stored tensor; None if it is none.
-
-    It is (x − m) / √(v + eps) · weight + bias with the mean m of x and v of (x − m)².
-    """
-    factors = _arguments(x, operator.mul)
-    for normed, stored in (factors, factors[::-1]) if isinstance(bias, np.ndarray) and len(factors) == 2 else ():
-        weight = builder.value(stored)
-        centred, deviation = _arguments(normed, operator.truediv) or (None, None)
-        read = _centred_input(centred)
-        squared, eps = _arguments(_first_input(deviation, torch.sqrt), operator.add) or (None, None)
-        square = _mean_over_last(squared)
-        if weight is None or read is None or not _is_number(eps) or _centred_input(_with_number(square, operator.pow, 2)) is not read:
-            continue
-        if bias.shape == tuple(weight.shape) == shape_of(read)[-1:]:
-            module = nn.LayerNorm(shape_of(read)[-1:], eps=float(eps))
-            return builder.module(with_weights(module, weight=weight.detach().numpy(), bias=bias), read, name)
-    return None
-
-
-def _mean_over_last(x: Any) -> Any:
-    """Input of a node that is a mean over the last axis alone, which it keeps."""
-    read, axes, keeps_axes = _arguments(x, torch.mean) or (None, None, None)
-    return read if keeps_axes and isinstance(read, fx.Node) and list(axes) == [len(shape_of(read)) - 1] else None
-
-
-def _centred_input(x: Any) -> Any:
-    """X of x − mean(x)."""
-    read, mean = _arguments(x, operator.sub) or (None, None)
-    return read if read is not None and _mean_over_last(mean) is read else None

@@ -195,8 +195,8 @@ def _with_neighbours(file: Path) -> Iterator[None]:
         for name in sys.modules.keys() - modules:
             module = sys.modules[name]
             # a package without a file has folders
-            places = [getattr(module, "__file__", None) or "", *getattr(module, "__path__", ())]
-            if any(place.startswith(os.path.join(folder, "")) and place != str(file.resolve()) for place in places):
+            paths = [getattr(module, "__file__", None) or "", *getattr(module, "__path__", ())]
+            if any(path.startswith(os.path.join(folder, "")) and path != str(file.resolve()) for path in paths):
                 _NEIGHBOUR_MODULES[name] = folder
 
 

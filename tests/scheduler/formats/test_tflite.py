@@ -219,8 +219,8 @@ def pad_by_a_thousand(model):
 
 DAMAGE = {
     "its version is 9": change(model__version=9),
-    "reads what nothing writes before it": change(second__inputs=[999, 1, 2]),
-    "writes no tensor of its own": change(second__outputs=[0]),
+    "has inputs of CONV_2D that are no tensors": change(second__inputs=[999, 1, 2]),
+    "`x` is written twice": change(second__outputs=[0]),
     "has an operator without a code": change(op__opcode_index=77),
     "operator number 32": change(code__builtin_code=32),  # a custom one
     "has stride_w 0": change(settings__stride_w=0),

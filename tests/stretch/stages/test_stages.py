@@ -109,13 +109,6 @@ def test_network_that_cannot_be_traced_is_read_for_a_prediction_with_the_reason(
     assert read_graph("tiny_resnet").refusal is None
 
 
-def test_ncnn_network_is_read_for_a_prediction(tmp_path):
-    path = tmp_path / "net.param"
-    path.write_text("7767517\n2 2\nInput x 0 1 x 0=8 1=8 2=3\nConvolution c 1 1 x y 0=4 1=1 5=1 6=12\n")
-    read = read_graph(str(path))
-    assert (read.graph.macs, read.refusal) == (64 * 12, None)
-
-
 def test_weights_that_are_no_numbers_are_refused_by_name_and_infinite_masks_are_not():
     net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))
     net.register_buffer("mask", torch.tensor([0.0, -torch.inf]))

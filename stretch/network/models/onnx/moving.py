@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from onnx import helper
 from torch import fx, nn
 
 from predictors.errors import StretchError, need
 from predictors.shapes import same_padding
-from scheduler.formats.onnx.shapes.node import FLOAT, INT32, INT64, normalise_axis, require
+from scheduler.formats.onnx.shapes.node import normalise_axis, require
 from stretch.network.models.builder import MAX_KNOWN, Builder, interpolate_at, permute_axes, rearrange, select_at, shape_of, with_weights
 from stretch.network.models.onnx.network import RULES, OnnxSite, Value, cost_of, rule
 from stretch.operators.pooling import padded_pool
@@ -55,10 +54,7 @@ def _concat(site: OnnxSite) -> fx.Node:
 @rule("Split")
 def _split(site: OnnxSite) -> list[fx.Node]:
     axis = int(site.attrs.get("axis", 0))
-    sizes = site.int_list("split", 1)
-    if sizes is None:
-        size = -(-site.shape[axis] // site.results)
-        sizes = [size] * (site.results - 1) + [site.shape[axis] - size * (site.results - 1)]
+    sizes = [result.shape[axis] for result in cost_of(site.op, site.inputs, site.attrs, site.results).results]
     parts = site.builder.call(torch.split, site.x, sizes, axis)
     return [site.builder.call(operator.getitem, parts, i) for i in range(site.results)]
 
@@ -119,54 +115,17 @@ def _pad(site: OnnxSite) -> fx.Node:
     return _pad_axes(site, list(zip(widths[:rank], widths[rank:], strict=True)), site.attrs.get("mode", "constant"), value)
 
 
-@rule("CenterCropPad")
-def _center_crop_pad(site: OnnxSite) -> fx.Node:
-    """So many elements around the middle of each axis, zeros where there are fewer."""
-    shape, target = site.shape, site.numbers(1, "shape")
-    axes = [normalise_axis(int(axis), len(shape)) for axis in site.attrs.get("axes", range(len(shape)))]
-    pairs = [(0, 0)] * len(shape)
-    for axis, size in zip(axes, target, strict=True):
-        more = abs(size - shape[axis])
-        pairs[axis] = (more // 2, more - more // 2) if size > shape[axis] else (-(more // 2), more // 2 - more)
-    return _pad_axes(site, pairs)
-
-
-@rule("Col2Im")
-def _image_of_columns(site: OnnxSite) -> fx.Node:
-    """The sum of blocks at their places in an image."""
-    size, block = (site.numbers(i, role) for i, role in ((1, "image"), (2, "block")))
-    need(len(size) == 2 and len(block) == 2, f"its image has {len(size)} axes")
-    steps, gaps = ([int(n) for n in site.attrs.get(name, [1, 1])] for name in ("strides", "dilations"))
-    pads = [int(n) for n in site.attrs.get("pads", [0] * 4)]
-    need(pads[:2] == pads[2:], "its padding differs between sides")
-    return site.builder.call(F.fold, site.x, size, block, dilation=gaps, padding=pads[:2], stride=steps)
-
-
-@rule("EyeLike")
-def _eye(site: OnnxSite) -> np.ndarray:
-    """1 along a diagonal, which only the shape decides."""
-    need(len(site.shape) == 2, f"it reads a tensor of shape {list(site.shape)}, no matrix")
-    kind = int(site.attrs.get("dtype", FLOAT))
-    need(kind in (FLOAT, INT32, INT64), f"it makes type {kind}")
-    rows, columns = site.shape
-    ones: np.ndarray = np.eye(rows, columns, int(site.attrs.get("k", 0)), helper.tensor_dtype_to_np_dtype(kind))
-    return ones
-
-
 @rule("DepthToSpace", "SpaceToDepth")
 def _blocks(site: OnnxSite) -> fx.Node:
     """Channels and the pixels of blocks become each other."""
-    (n, c, h, w), block = site.shape, int(site.attrs.get("blocksize", 0))
-    spreads = site.op == "DepthToSpace"
-    if block < 1 or (c % block**2 if spreads else h % block or w % block):
-        raise StretchError(f"it makes blocks of {block} of {c} channels and {h}×{w} pixels")
-    if not spreads:
-        sizes = (n, c * block**2, h // block, w // block)
-        return rearrange(site.builder, site.x, (n, c, h // block, block, w // block, block), (0, 3, 5, 1, 2, 4), sizes)
+    result = _output_shape(site)
+    (n, c, h, w), block = site.shape, int(site.attrs["blocksize"])
+    if site.op == "SpaceToDepth":
+        return rearrange(site.builder, site.x, (n, c, h // block, block, w // block, block), (0, 3, 5, 1, 2, 4), result)
     if site.attrs.get("mode", "DCR") == "CRD":
         return site.builder.call(F.pixel_shuffle, site.x, block)
     split = (n, block, block, c // block**2, h, w)
-    return rearrange(site.builder, site.x, split, (0, 3, 4, 1, 5, 2), (n, c // block**2, h * block, w * block))
+    return rearrange(site.builder, site.x, split, (0, 3, 4, 1, 5, 2), result)
 
 
 #: How close to a half a place is one, for the runtime: in single precision few are.
@@ -195,7 +154,7 @@ _RESIZES = {"nearest": ("nearest_mode",), "cubic": ("cubic_coeff_a", "exclude_ou
 def _resize(site: OnnxSite) -> fx.Node:
     """Before opset 11 pixels are counted from the corner."""
     mode, coordinates = site.attrs.get("mode", "nearest"), site.attrs.get("coordinate_transformation_mode", "half_pixel")
-    # what the other modes alone read
+    # what another mode alone reads
     for name in {"nearest_mode", "cubic_coeff_a", "exclude_outside"} - set(_RESIZES.get(mode, ())):
         site.attrs.get(name)
     if site.op == "Upsample" or site.opset < 11:
@@ -212,68 +171,40 @@ def _resize(site: OnnxSite) -> fx.Node:
         pairs = zip(_resize_coordinates(site, coordinates, target, factors), site.shape[2:], strict=True)
         nearest = [np.clip(_ROUNDING_MODES[rounding](at), 0, old - 1).astype(np.int64) for at, old in pairs]
         return select_at(site.builder, site.x, nearest, site.name)
-    smooth, aligned = bool(site.attrs.get("antialias", 0)), coordinates == "align_corners"
-    current = aligned or coordinates == "half_pixel" or (coordinates == "pytorch_half_pixel" and all(n > 1 for n in target))
+    need(mode in ("linear", "cubic") and not site.attrs.get("antialias", 0), f"it resizes by `{mode[:20]}`, or smooths what it shrinks")
+    aligned = coordinates == "align_corners"
+    centred = coordinates == "half_pixel" or (coordinates == "pytorch_half_pixel" and all(n > 1 for n in target))
     exact = all(abs(factor * old - new) < 1e-3 for factor, old, new in zip(factors, site.shape[2:], target, strict=True))
-    cubic, outside = float(site.attrs.get("cubic_coeff_a", -0.75)), not site.attrs.get("exclude_outside", 0)
-    usual = mode == "linear" or (abs(cubic + 0.75) <= 1e-6 and outside)
-    if current and (aligned or exact) and usual and not smooth:
+    if aligned or (centred and exact):
         named = {"linear": "bilinear", "cubic": "bicubic"}[mode]
+        torchs = mode == "linear" or (
+            abs(float(site.attrs.get("cubic_coeff_a", -0.75)) + 0.75) <= 1e-6 and not site.attrs.get("exclude_outside", 0)
+        )
+        need(torchs, "it resizes by another cubic than torch's")
         return site.builder.call(F.interpolate, site.x, size=target, mode=named, align_corners=aligned, antialias=False)
-    places = _resize_coordinates(site, coordinates, target, factors)
-    if mode == "linear" and not smooth:
-        return interpolate_at(site.builder, site.x, places, site.name)
-    function = partial(_cubic, a=cubic) if mode == "cubic" else _tent
-    need(mode in ("linear", "cubic") and not (smooth and aligned), f"it resizes by `{mode[:20]}` with coordinates `{coordinates}`")
-    rows, columns = (
-        _shares(at, old, max(1.0, 1 / factor) if smooth else 1.0, function, outside=outside)
-        for at, old, factor in zip(places, site.shape[2:], factors, strict=True)
-    )
-    mixed = site.builder.call(torch.matmul, site.builder.add_tensor(rows, f"{site.name}_rows"), site.x)
-    return site.builder.call(torch.matmul, mixed, site.builder.add_tensor(columns.T, f"{site.name}_columns"))
-
-
-def _tent(x: np.ndarray) -> np.ndarray:
-    return np.asarray(np.maximum(0, 1 - np.abs(x)))
-
-
-def _cubic(x: np.ndarray, a: float) -> np.ndarray:
-    """The convolution kernel of Keys, Cubic Convolution Interpolation for Digital Image Processing, equation 15."""
-    x = np.abs(x)
-    far = ((x - 5) * x + 8) * x * a - 4 * a
-    return np.where(x <= 1, ((a + 2) * x - (a + 3)) * x * x + 1, np.where(x < 2, far, 0))
-
-
-def _shares(at: np.ndarray, old: int, width: float, function: Callable[[np.ndarray], np.ndarray], *, outside: bool) -> np.ndarray:
-    """How much of each old pixel is in each new one, new × old; those `outside` count as the border, or not at all."""
-    reach = int(np.ceil(2 * width)) + old
-    pixels = np.arange(-reach, old + reach)
-    shares = function((pixels - at[:, None].astype(np.float64)) / width)
-    shares = shares if outside else np.where((pixels >= 0) & (pixels < old), shares, 0)
-    result = np.zeros((old, len(at)))
-    np.add.at(result, np.clip(pixels, 0, old - 1), (shares / shares.sum(1, keepdims=True)).T)
-    return result.T.astype(np.float32)
+    need(mode == "linear", f"it resizes by `{mode}` with coordinates `{coordinates[:40]}`")
+    return interpolate_at(site.builder, site.x, _resize_coordinates(site, coordinates, target, factors), site.name)
 
 
 def _resize_coordinates(site: OnnxSite, coordinates: str, target: Sequence[int], factors: Sequence[float]) -> list[np.ndarray]:
     """Where each new row and column lies among the old ones (ONNX operators, Resize), in single precision as runtimes have it."""
-    places = []
+    positions = []
     for old, new, scale in zip(site.shape[2:], target, factors, strict=True):
         at, factor = np.arange(new, dtype=np.float32), np.float32(scale)
         match coordinates:
             case "asymmetric":
-                places.append(at / factor)
+                positions.append(at / factor)
             case "align_corners":
-                places.append(at * np.float32(old - 1) / np.float32(new - 1) if new > 1 else at)
+                positions.append(at * np.float32(old - 1) / np.float32(new - 1) if new > 1 else at)
             case "pytorch_half_pixel" if new == 1:
-                places.append(at)
+                positions.append(at)
             case "half_pixel" | "pytorch_half_pixel":
-                places.append((at + np.float32(0.5)) / factor - np.float32(0.5))
+                positions.append((at + np.float32(0.5)) / factor - np.float32(0.5))
             case "half_pixel_symmetric":
-                places.append(old / 2 * (1 - new / (factor * old)) + (at + 0.5) / factor - 0.5)
+                positions.append(old / 2 * (1 - new / (factor * old)) + (at + 0.5) / factor - 0.5)
             case _:
                 raise StretchError(f"it resizes with coordinates `{coordinates[:40]}`")
-    return places
+    return positions
 
 
 def _resize_shape(site: OnnxSite) -> tuple[tuple[int, ...], list[float]]:
@@ -326,8 +257,8 @@ def _indices(site: OnnxSite, sizes: Sequence[int]) -> fx.Node | np.ndarray:
     return site.builder.call(torch.remainder, x, by)
 
 
-def _as_tensor(site: OnnxSite, places: fx.Node | np.ndarray) -> fx.Node:
-    return places if isinstance(places, fx.Node) else site.builder.add_tensor(places, f"{site.name}_indices")
+def _as_tensor(site: OnnxSite, indices: fx.Node | np.ndarray) -> fx.Node:
+    return indices if isinstance(indices, fx.Node) else site.builder.add_tensor(indices, f"{site.name}_indices")
 
 
 def _reshape_node(site: OnnxSite, x: fx.Node, shape: Sequence[int]) -> fx.Node:
@@ -337,11 +268,11 @@ def _reshape_node(site: OnnxSite, x: fx.Node, shape: Sequence[int]) -> fx.Node:
 @rule("Gather")
 def _gather(site: OnnxSite) -> fx.Node:
     axis, shape = _axis(site), site.shape
-    places = _indices(site, shape[axis : axis + 1])
-    if isinstance(places, np.ndarray) and places.ndim == 0:
-        return site.builder.call(torch.select, site.x, axis, int(places))
-    sizes = _sizes_of(places)
-    flat = places.reshape(-1) if isinstance(places, np.ndarray) else _reshape_node(site, places, (prod(sizes),))
+    indices = _indices(site, shape[axis : axis + 1])
+    if isinstance(indices, np.ndarray) and indices.ndim == 0:
+        return site.builder.call(torch.select, site.x, axis, int(indices))
+    sizes = _sizes_of(indices)
+    flat = indices.reshape(-1) if isinstance(indices, np.ndarray) else _reshape_node(site, indices, (prod(sizes),))
     called = site.builder.call(torch.index_select, site.x, axis, _as_tensor(site, flat))
     return _reshape_node(site, called, (*shape[:axis], *sizes, *shape[axis + 1 :]))
 
@@ -359,11 +290,11 @@ def _reduction(site: OnnxSite) -> str | None:
     return _REDUCTIONS.get(how)
 
 
-def _scatter(site: OnnxSite, x: fx.Node, axis: int, places: fx.Node, written: fx.Node, reduction: str | None) -> fx.Node:
+def _scatter(site: OnnxSite, x: fx.Node, axis: int, indices: fx.Node, written: fx.Node, reduction: str | None) -> fx.Node:
     """A tensor with numbers written into it, or combined with those that are there."""
     if reduction is None:
-        return site.builder.call(torch.scatter, x, axis, places, written)
-    return site.builder.call(torch.scatter_reduce, x, axis, places, written, reduction)
+        return site.builder.call(torch.scatter, x, axis, indices, written)
+    return site.builder.call(torch.scatter_reduce, x, axis, indices, written, reduction)
 
 
 @rule("ScatterElements", "Scatter")
@@ -381,12 +312,12 @@ def _flat(site: OnnxSite, batch: int) -> tuple[fx.Node | np.ndarray, int]:
         raise StretchError(f"its indices have the shape {list(sizes)} for {list(shape)}, {batch} axes of them alike")
     last = batch + sizes[-1]
     need(batch < last <= len(shape), f"its indices have the shape {list(sizes)} for {list(shape)}")
-    places = _indices(site, shape[batch:last])
+    indices = _indices(site, shape[batch:last])
     strides = np.array([prod(shape[i + 1 : last]) for i in range(batch, last)], np.int64)
     before = np.arange(prod(shape[:batch])).reshape(*shape[:batch], *(1,) * (len(sizes) - 1 - batch)) * prod(shape[batch:last])
-    if isinstance(places, np.ndarray):
-        return (places * strides).sum(-1) + before, last
-    scaled = site.builder.call(operator.mul, places, site.builder.add_tensor(strides, f"{site.name}_strides"))
+    if isinstance(indices, np.ndarray):
+        return (indices * strides).sum(-1) + before, last
+    scaled = site.builder.call(operator.mul, indices, site.builder.add_tensor(strides, f"{site.name}_strides"))
     total = site.builder.call(torch.sum, scaled, -1)
     return (total if not batch else site.builder.call(operator.add, total, site.builder.add_tensor(before, f"{site.name}_batches"))), last
 
@@ -395,9 +326,9 @@ def _flat(site: OnnxSite, batch: int) -> tuple[fx.Node | np.ndarray, int]:
 def _gather_nd(site: OnnxSite) -> fx.Node:
     """All axes that are pointed into are one, into which single numbers point."""
     shape = site.shape
-    places, last = _flat(site, int(site.attrs.get("batch_dims", 0)))
-    sizes = _sizes_of(places)
-    flat = places.reshape(-1) if isinstance(places, np.ndarray) else _reshape_node(site, places, (prod(sizes),))
+    indices, last = _flat(site, int(site.attrs.get("batch_dims", 0)))
+    sizes = _sizes_of(indices)
+    flat = indices.reshape(-1) if isinstance(indices, np.ndarray) else _reshape_node(site, indices, (prod(sizes),))
     rows = _reshape_node(site, site.x, (prod(shape[:last]), *shape[last:]))
     called = site.builder.call(torch.index_select, rows, 0, _as_tensor(site, flat))
     return _reshape_node(site, called, (*sizes, *shape[last:]))
@@ -407,13 +338,13 @@ def _gather_nd(site: OnnxSite) -> fx.Node:
 def _scatter_nd(site: OnnxSite) -> fx.Node:
     """All axes that are pointed into are one, and all others another."""
     shape, reduction = site.shape, _reduction(site)
-    places, last = _flat(site, 0)
-    sizes, width = _sizes_of(places), prod(shape[last:])
+    indices, last = _flat(site, 0)
+    sizes, width = _sizes_of(indices), prod(shape[last:])
     if _sizes_of(site.value(2)) != (*sizes, *shape[last:]):
         raise StretchError(f"it writes {list(_sizes_of(site.value(2)))} where {[*sizes, *shape[last:]]} goes")
     rows = _reshape_node(site, site.x, (prod(shape[:last]), width))
     written = _reshape_node(site, site.tensor(2), (prod(sizes), width))
-    column = _reshape_node(site, _as_tensor(site, places), (prod(sizes), 1))
+    column = _reshape_node(site, _as_tensor(site, indices), (prod(sizes), 1))
     wide = column if width == 1 else site.builder.method("expand", column, prod(sizes), width)
     return _reshape_node(site, _scatter(site, rows, 0, wide, written, reduction), shape)
 
@@ -438,15 +369,8 @@ def _one_hot(site: OnnxSite) -> fx.Node:
 @rule("GridSample")
 def _grid_sample(site: OnnxSite) -> fx.Node:
     mode = str(site.attrs.get("mode", "bilinear" if site.opset < 20 else "linear"))
-    more = {"padding_mode": str(site.attrs.get("padding_mode", "zeros")), "align_corners": bool(site.attrs.get("align_corners", 0))}
-    return site.builder.call(F.grid_sample, site.x, site.tensor(1), mode=_SAMPLING_MODES.get(mode, mode), **more)
-
-
-@rule("AffineGrid")
-def _affine_grid(site: OnnxSite) -> fx.Node:
-    """Places of an image of this size after an affine map."""
-    size = site.numbers(1, "size")
-    return site.builder.call(F.affine_grid, site.x, size, bool(site.attrs.get("align_corners", 0)))
+    options = {"padding_mode": str(site.attrs.get("padding_mode", "zeros")), "align_corners": bool(site.attrs.get("align_corners", 0))}
+    return site.builder.call(F.grid_sample, site.x, site.tensor(1), mode=_SAMPLING_MODES.get(mode, mode), **options)
 
 
 # Convolutions and pools of ONNX as torch's modules, the padding before them part of their windows.
@@ -527,7 +451,7 @@ class Window:
         for size, k, s, d, first, last in zip(
             shape_of(self.x)[2:], self.kernel, self.stride, self.dilation, self.before, self.behind, strict=True
         ):
-            counts = [(size + first + more - d * (k - 1) - 1) // s for more in (last, first)]
+            counts = [(size + first + after - d * (k - 1) - 1) // s for after in (last, first)]
             behind.append(first if last < first and counts[0] == counts[1] else last)
         return replace(self, behind=tuple(behind))
 
@@ -549,11 +473,11 @@ def _conv(site: OnnxSite) -> fx.Node:
         raise StretchError(f"its {groups} groups of weights of the shape {list(weight.shape)} do not fit {list(site.shape)}")
     window = Window.from_site(site, weight.shape[2:]).merge_padding(0.0).symmetrize()
     shape = (weight.shape[1] * groups, weight.shape[0], window.kernel, window.stride)
-    more: dict[str, Any] = {"dilation": window.dilation, "groups": groups, "bias": bias is not None, "device": "meta"}
+    options: dict[str, Any] = {"dilation": window.dilation, "groups": groups, "bias": bias is not None, "device": "meta"}
     if not window.is_symmetric and weight.ndim == 4:
-        module: nn.Module = PaddedConv2d(*shape, pads=(*window.before, *window.behind), **more)
+        module: nn.Module = PaddedConv2d(*shape, pads=(*window.before, *window.behind), **options)
     else:
-        module = _CONVOLUTIONS[weight.ndim](*shape, padding=window.before if window.is_symmetric else 0, **more)
+        module = _CONVOLUTIONS[weight.ndim](*shape, padding=window.before if window.is_symmetric else 0, **options)
     x = window.x if window.is_symmetric or weight.ndim == 4 else window.pad(site.builder)
     return site.builder.module(with_weights(module, weight=weight, bias=bias), x, site.name)
 
@@ -592,18 +516,18 @@ def _max_pool(site: OnnxSite) -> fx.Node:
     return _pool_window(site, window if up else window.symmetrize(), "max_pool", -inf, ceil_mode=up, dilation=window.dilation)
 
 
-def _pool_window(site: OnnxSite, window: Window, kind: str, fill: float, **more: Any) -> fx.Node:
+def _pool_window(site: OnnxSite, window: Window, kind: str, fill: float, **options: Any) -> fx.Node:
     """A pool of torch, or one of ours where its sides are padded differently; of a row or a volume the image is padded before it."""
     make, sizes = _POOLS[kind][len(site.shape)], {"kernel": window.kernel, "stride": window.stride}
     if window.fits_torch_pool:
-        return site.builder.module(make(*sizes.values(), window.before, **more), window.x, site.name)
+        return site.builder.module(make(*sizes.values(), window.before, **options), window.x, site.name)
     if len(window.kernel) == 2:
-        module = padded_pool(kind, {**sizes, "padding": (*window.before, *window.behind), **more})
+        module = padded_pool(kind, {**sizes, "padding": (*window.before, *window.behind), **options})
         return site.builder.module(module, window.x, site.name)
-    if more["ceil_mode"] or not more.get("count_include_pad", True):
+    if options["ceil_mode"] or not options.get("count_include_pad", True):
         sides = f"its padding {list(window.before)} and {list(window.behind)} differs between sides"
         raise StretchError(f"{sides}, and it rounds up or leaves padding out of its means")
-    return site.builder.module(make(*sizes.values(), 0, **more), window.pad(site.builder, fill), site.name)
+    return site.builder.module(make(*sizes.values(), 0, **options), window.pad(site.builder, fill), site.name)
 
 
 @rule("AveragePool")
@@ -621,25 +545,6 @@ def _mean(site: OnnxSite, x: fx.Node, *, counted: bool, up: bool) -> fx.Node:
         # Without padding it does not matter, and torch's own networks count it.
         counted = True
     return _pool_window(site, window, "avg_pool", 0.0, ceil_mode=up, count_include_pad=counted)
-
-
-@rule("LpPool")
-def _norm_pool(site: OnnxSite) -> fx.Node:
-    """The p-norm of each window: the mean of powers, times how many they are."""
-    kernel, p = site.pair("kernel_shape"), int(site.attrs.get("p", 2))
-    if p < 1 or site.attrs.get("ceil_mode", 0) or any(n != 1 for n in site.pair("dilations")):
-        raise StretchError("its window has gaps or overhangs, or it is of no norm")
-    power = site.builder.call(torch.abs, site.x)
-    power = power if p == 1 else site.builder.call(torch.pow, power, p)
-    total = site.builder.call(operator.mul, _mean(site, power, counted=True, up=False), prod(kernel))
-    return total if p == 1 else site.builder.call(torch.pow, total, 1 / p)
-
-
-@rule("GlobalLpPool")
-def _norm_of_image(site: OnnxSite) -> fx.Node:
-    p = int(site.attrs.get("p", 2))
-    need(p >= 1 and len(site.shape) >= 3, f"it is of the norm {p}, of a tensor of shape {list(site.shape)}")
-    return site.builder.call(torch.linalg.vector_norm, site.x, p, list(range(2, len(site.shape))), True)
 
 
 def pooled_to_one(site: OnnxSite, layer: Any = nn.AdaptiveAvgPool2d) -> fx.Node:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -117,16 +117,16 @@ class Attributes(Mapping[str, Any]):
     """Attributes of an operator by name, which remember which of them a rule asked for.
 
     Args:
-        asked: Those that were asked for, there or not.
+        read: Names that were read, of attributes that there are or not.
     """
 
-    def __init__(self, values: Mapping[str, Any], asked: set[str] | None = None) -> None:
+    def __init__(self, values: Mapping[str, Any], read: set[str] | None = None) -> None:
         self._values = dict(values)
-        self.asked: set[str] = set() if asked is None else asked
+        self.read: set[str] = set() if read is None else read
 
     def __getitem__(self, name: str) -> Any:
         """The value of an attribute."""
-        self.asked.add(name)
+        self.read.add(name)
         return self._values[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -139,12 +139,12 @@ class Attributes(Mapping[str, Any]):
 
     def map_values(self, function: Callable[[Any], Any]) -> "Attributes":
         """The same attributes with other values; asking for those is asking for these."""
-        return Attributes({name: function(value) for name, value in self._values.items()}, self.asked)
+        return Attributes({name: function(value) for name, value in self._values.items()}, self.read)
 
     def check(self, usual: Callable[[str], Any], harmless: Collection[str]) -> None:
         """Refuse attributes that no rule read: they may change the result, unless they are as `usual` or `harmless`."""
         for name, value in self._values.items():
-            if name not in self.asked and name not in harmless and not np.array_equal(value, usual(name)):
+            if name not in self.read and name not in harmless and not np.array_equal(value, usual(name)):
                 raise StretchError(f"its attribute `{name[:60]}` is {str(value)[:60]}, and that is not understood")
 
 
@@ -257,21 +257,6 @@ def compute_constant(node: Any, reads: list[np.ndarray | None], attrs: Mapping[s
     return [array.astype(np.float32) if array.dtype == np.float16 else array for array in arrays]
 
 
-def by_rule(rule: Rule, site: OnnxSite) -> list[np.ndarray]:
-    """The results of a node that reads nothing but known tensors, by the rule for one of the network.
-
-    For operators whose shapes bundles do not know; sizes are those that a network may have.
-    """
-    read = site.inputs[0]
-    first = site.builder.add_tensor(read, "x0") if isinstance(read, np.ndarray) else read
-    built = rule(replace(site, inputs=[first, *site.inputs[1:]]))
-    if isinstance(built, np.ndarray):
-        return [built]
-    if not isinstance(built, fx.Node):
-        raise StretchError("it is not computed from what the file stores")
-    return [site.builder.evaluate(built)]
-
-
 def cost_of(op: str, inputs: Sequence[Value], attrs: Mapping[str, Any], results: int) -> Cost:
     """Return the cost of a node by the rules of the bundle checks."""
     seen = (attrs if isinstance(attrs, Attributes) else Attributes(attrs)).map_values(
@@ -307,7 +292,6 @@ HARMLESS: dict[str, tuple[str, ...]] = {
     "Dropout": ("ratio", "seed"),
     "Gemm": ("beta",),
     "QuantizeLinear": ("axis", "saturate", "precision"),
-    "RotaryEmbedding": ("num_heads",),
     "Split": ("num_outputs",),
     **{
         f"Reduce{op}": ("noop_with_empty_axes",)
@@ -526,15 +510,11 @@ class _Lowering:
         words = Attributes({key: _to_str(value) for key, value in attrs.items()})
         stored = [read for read in reads if not isinstance(read, fx.Node)]
         if len(stored) == len(reads):
-            if function is None or not reads or op in SHAPES or op in ROUNDING:
-                return compute_constant(node, stored, attrs, self._opset)
-            constant = by_rule(function, OnnxSite(stored, op, "known", words, len(node.output), self._opset, Builder((1,))))
-            self._check_asked(node, words)
-            return constant
+            return compute_constant(node, stored, attrs, self._opset)
         if function is None:
             domain = "" if node.domain in _OWN else f" of the domain `{_RUNTIME}`"
             raise StretchError(REASONS.get(op, f"there is no rule for this operator{domain}"))
-        name = _plain_name(node.name, node.op_type) or node.output[0]
+        name = _short_name(node.name, node.op_type) or node.output[0]
         steps = [self._steps.get(item) for item in node.input]
         shared = None if op in ROUNDING else common(op, steps)
         if shared is not None:
@@ -542,7 +522,7 @@ class _Lowering:
                 shared.dequantize(read) if isinstance(read, np.ndarray) and read.dtype == shared.zero.dtype else read for read in reads
             ]
         built = function(OnnxSite(reads, op, name, words, len(node.output), self._opset, self._builder, steps))
-        self._check_asked(node, words)
+        self._check_unread(node, words)
         results = built if isinstance(built, Sequence) else [built]
         if shared is not None:
             return [
@@ -552,7 +532,7 @@ class _Lowering:
         self._rounded += "DynamicQuantize" in op or any(isinstance(result, RoundedTensor) for result in results)
         return results
 
-    def _check_asked(self, node: Any, attrs: Attributes) -> None:
+    def _check_unread(self, node: Any, attrs: Attributes) -> None:
         """Refuse attributes that its rule did not ask for: they may change what is computed."""
 
         def usual(name: str) -> Any:
@@ -582,7 +562,7 @@ def _to_str(value: Any) -> Any:
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
-def _plain_name(name: str, op: str) -> str:
+def _short_name(name: str, op: str) -> str:
     """A node's name without what exporters add to every one: its operator, and repeated parts of its path."""
     parts = [part for part in name.split("/") if part]
     if len(parts) > 1 and parts[-1].startswith(op):

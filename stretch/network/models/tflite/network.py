@@ -64,9 +64,9 @@ class TfliteView:
     """A tensor of the running network."""
 
     node: fx.Node  # Node that gives it.
-    #: ``plain``, as the file has it; ``image``, N×C×H×W of what is N×H×W×C in the file; ``row``, N×CHW of an image that is flattened to
+    #: ``file``, as the file has it; ``image``, N×C×H×W of what is N×H×W×C in the file; ``row``, N×CHW of an image that is flattened to
     #: N×HWC in the file.
-    form: str = "plain"
+    form: str = "file"
     size: tuple[int, ...] = ()  # Height, width and channels of that image.
 
     @property
@@ -95,7 +95,7 @@ class TfliteSite(OperatorInputs[TfliteView]):
     builder: Builder  # Builder that its rule writes into.
     kinds: Sequence[str] = field(default_factory=list)  # Element types of what it writes, by numpy's names.
 
-    def seen(self, i: int) -> TfliteView:
+    def view(self, i: int) -> TfliteView:
         """Input `i` as a tensor of the network, a stored one among its parameters."""
         if (value := self.value(i)) is None:
             raise StretchError(f"it has no input {i}")
@@ -104,11 +104,11 @@ class TfliteSite(OperatorInputs[TfliteView]):
     def shape(self, i: int = 0) -> tuple[int, ...]:
         """Of an input, in the file."""
         value = self.value(i)
-        return tuple(value.shape) if isinstance(value, np.ndarray) else self.seen(i).shape
+        return tuple(value.shape) if isinstance(value, np.ndarray) else self.view(i).shape
 
     def in_file_order(self, i: int = 0) -> fx.Node:
         """Input `i` with its axes as in the file."""
-        return in_file_order(self.builder, self.seen(i))
+        return in_file_order(self.builder, self.view(i))
 
     def image(self, i: int = 0) -> fx.Node:
         """Input `i`, N×H×W×C in the file, as N×C×H×W."""
@@ -144,15 +144,15 @@ class TfliteSite(OperatorInputs[TfliteView]):
 ACTIVATIONS: dict[int, tuple[Any, ...]] = {1: (torch.relu,), 2: (torch.clamp, -1.0, 1.0), 3: (F.relu6,), 4: (torch.tanh,)}
 
 
-def in_file_order(builder: Builder, seen: TfliteView) -> fx.Node:
+def in_file_order(builder: Builder, view: TfliteView) -> fx.Node:
     """A tensor with its axes as in the file."""
-    if seen.form == "image":
-        return permute_axes(builder, seen.node, (0, 2, 3, 1))
-    if seen.form == "row":
-        height, width, channels = seen.size
-        current = shape_of(seen.node)
-        return rearrange(builder, seen.node, (current[0], channels, height, width), (0, 2, 3, 1), current)
-    return seen.node
+    if view.form == "image":
+        return permute_axes(builder, view.node, (0, 2, 3, 1))
+    if view.form == "row":
+        height, width, channels = view.size
+        current = shape_of(view.node)
+        return rearrange(builder, view.node, (current[0], channels, height, width), (0, 2, 3, 1), current)
+    return view.node
 
 
 def flatten_image(builder: Builder, image: fx.Node) -> TfliteView:
@@ -168,18 +168,18 @@ def align_operands(site: TfliteSite, operands: Sequence[int]) -> tuple[list[Any]
     Where one is an image all are, and axes that some lack stand before the others.
     """
     values = [site.value(i) for i in operands]
-    seen = [value for value in values if isinstance(value, TfliteView)]
-    need(bool(seen), "it reads no tensor of the network")
-    rank = max(len(item.shape) for item in seen)
+    view = [value for value in values if isinstance(value, TfliteView)]
+    need(bool(view), "it reads no tensor of the network")
+    rank = max(len(item.shape) for item in view)
     single = [isinstance(value, np.ndarray) and value.size == 1 and value.ndim <= rank for value in values]
-    if all(item.form == "row" and item.size == seen[0].size for item in seen) and len(seen) + sum(single) == len(values):
-        return [value.node if isinstance(value, TfliteView) else value for value in values], seen[0]
-    images = [item for item in seen if item.form == "image"]
+    if all(item.form == "row" and item.size == view[0].size for item in view) and len(view) + sum(single) == len(values):
+        return [value.node if isinstance(value, TfliteView) else value for value in values], view[0]
+    images = [item for item in view if item.form == "image"]
     if images and max(len(site.shape(i)) for i in operands) == 4:
         return [value if is_single else _as_image(site, i) for i, value, is_single in zip(operands, values, single, strict=True)], images[0]
     return [
         site.in_file_order(i) if isinstance(value, TfliteView) else value for i, value in zip(operands, values, strict=True)
-    ], TfliteView(seen[0].node)
+    ], TfliteView(view[0].node)
 
 
 def _as_image(site: TfliteSite, i: int) -> Any:
@@ -188,8 +188,8 @@ def _as_image(site: TfliteSite, i: int) -> Any:
     padded = (1,) * (4 - len(shape)) + shape
     if isinstance(value, np.ndarray):
         return value.reshape(padded).transpose(0, 3, 1, 2)
-    if site.seen(i).form == "image":
-        return site.seen(i).node
+    if site.view(i).form == "image":
+        return site.view(i).node
     x = site.in_file_order(i)
     return permute_axes(site.builder, x if padded == shape else site.builder.call(torch.reshape, x, padded), (0, 3, 1, 2))
 
@@ -204,7 +204,7 @@ RULES: RuleTable[Rule] = RuleTable()
 rule = RULES.add
 
 
-#: Operators that change no order of axes: behind them it is seen which order the input has.
+#: Operators that change no order of axes: behind them it is view which order the input has.
 _ANY_ORDER = frozenset({"ADD", "SUB", "MUL", "DIV", "QUANTIZE", "DEQUANTIZE", "CAST", "MAXIMUM", "MINIMUM"})
 
 
@@ -229,7 +229,7 @@ class _TfliteLowering:
         self._builder = Builder(self._shapes)
         self._values: dict[int, Value] = {i: tensor.reals for i, tensor in enumerate(network.tensors) if tensor.stored is not None}
         for i, end, image in zip(network.inputs, self._ends, images, strict=True):
-            self._values[i] = TfliteView(self._builder.inputs[end.argument], "image" if image else "plain")
+            self._values[i] = TfliteView(self._builder.inputs[end.argument], "image" if image else "file")
 
     def network(self) -> fx.GraphModule:
         """The network."""
@@ -254,8 +254,8 @@ class _TfliteLowering:
     def _output_nodes(self, operator: TfliteOperator) -> dict[str, tuple[str, tuple[int, ...]]]:
         """Nodes with the results of an operator in the network, and the order of their axes."""
         values = {i: self._values[i] for i in operator.outputs}
-        seen = {i: value for i, value in values.items() if isinstance(value, TfliteView) and value.form != "row"}
-        return {str(i): (value.node.name, _CHANNELS_LAST if value.form == "image" else ()) for i, value in seen.items()}
+        view = {i: value for i, value in values.items() if isinstance(value, TfliteView) and value.form != "row"}
+        return {str(i): (value.node.name, _CHANNELS_LAST if value.form == "image" else ()) for i, value in view.items()}
 
     def _own_file(self, keys: Sequence[str], rounded: bool) -> SourceFile:
         """The ends of the file, and how precisely it computes."""

@@ -109,13 +109,13 @@ def _axes(site: TfliteSite) -> list[int]:
 
 def _reduction(op: str, site: TfliteSite) -> TfliteView:
     """Over some axes of the file; an image stays one if no axis of it goes, and its mean over all pixels is what torch calls a pool."""
-    axes, keep, seen = _axes(site), bool(site.settings.get("keep_dims")), site.seen(0)
+    axes, keep, view = _axes(site), bool(site.settings.get("keep_dims")), site.view(0)
     if not axes:
-        return seen
-    if seen.form == "image" and op == "ReduceMean" and axes == [1, 2] and not keep:
-        return flatten_image(site.builder, site.onnx(op, [seen.node], axes=[2, 3]))
-    if seen.form == "image" and keep:
-        return seen.like(site.onnx(op, [seen.node], axes=[CHANNELS_FIRST[axis] for axis in axes]))
+        return view
+    if view.form == "image" and op == "ReduceMean" and axes == [1, 2] and not keep:
+        return flatten_image(site.builder, site.onnx(op, [view.node], axes=[2, 3]))
+    if view.form == "image" and keep:
+        return view.like(site.onnx(op, [view.node], axes=[CHANNELS_FIRST[axis] for axis in axes]))
     return TfliteView(site.onnx(op, [site.in_file_order()], axes=axes, keepdims=int(keep)))
 
 
@@ -163,18 +163,18 @@ def _fully_connected(site: TfliteSite) -> TfliteView:
     weight = site.value(1)
     if not isinstance(weight, np.ndarray):
         x = site.builder.call(torch.matmul, site.in_file_order(), site.builder.call(torch.transpose, site.in_file_order(1), 0, 1))
-        x = x if bias is None else site.builder.call(torch.add, x, site.seen(2).node)
+        x = x if bias is None else site.builder.call(torch.add, x, site.view(2).node)
         return TfliteView(site.apply_activation(x))
     need(weight.ndim == 2 and weight.dtype == np.float32, f"its weight has the shape {list(weight.shape)} and type {weight.dtype}")
-    seen, keep = site.seen(0), bool(site.settings.get("keep_num_dims"))
-    if not keep and seen.form == "image" and np.prod(seen.shape[1:]) == weight.shape[1]:
-        seen = flatten_image(site.builder, seen.node)
-    if seen.form == "row" and seen.shape[1] == weight.shape[1]:
-        height, width, channels = seen.size
+    view, keep = site.view(0), bool(site.settings.get("keep_num_dims"))
+    if not keep and view.form == "image" and np.prod(view.shape[1:]) == weight.shape[1]:
+        view = flatten_image(site.builder, view.node)
+    if view.form == "row" and view.shape[1] == weight.shape[1]:
+        height, width, channels = view.size
         weight = weight.reshape(-1, height, width, channels).transpose(0, 3, 1, 2).reshape(weight.shape)
-        x = seen.node
+        x = view.node
     else:
-        x = in_file_order(site.builder, seen)
+        x = in_file_order(site.builder, view)
         if not keep and shape_of(x) != (shape_of(x)[0], weight.shape[1]):
             x = site.builder.call(torch.reshape, x, (-1, weight.shape[1]))
     return TfliteView(site.apply_activation(site.builder.module(linear(weight, bias), x, site.name)))
@@ -198,70 +198,70 @@ def _axis(order: TfliteView, axis: int) -> int:
 
 def _in_known_order(site: TfliteSite, i: int = 0) -> TfliteView:
     """An input as an image or as in the file; an image in one row gets its shape back."""
-    seen = site.seen(i)
-    return seen if seen.form == "image" else TfliteView(site.in_file_order(i))
+    view = site.view(i)
+    return view if view.form == "image" else TfliteView(site.in_file_order(i))
 
 
-def _reshape_view(builder: Builder, seen: TfliteView, shape: list[int]) -> TfliteView:
+def _reshape_view(builder: Builder, view: TfliteView, shape: list[int]) -> TfliteView:
     """The same elements in another shape; an image that is flattened keeps the order that torch's networks have."""
-    before = seen.shape
+    before = view.shape
     need(shape.count(-1) <= 1 and min(shape, default=0) >= -1, f"it makes the shape {shape}")
     if -1 in shape:
         divisor = -prod(shape)
         shape = [n if n != -1 else prod(before) // divisor if divisor else 0 for n in shape]
     need(prod(shape) == prod(before), f"it makes {shape} of {list(before)}")
     if tuple(shape) == before:
-        return seen
-    if seen.form == "image" and shape == [before[0], prod(before[1:])]:
-        return flatten_image(builder, seen.node)
-    if seen.form == "row" and tuple(shape) == (before[0], *seen.size):
-        height, width, channels = seen.size
-        return TfliteView(builder.call(torch.reshape, seen.node, (before[0], channels, height, width)), "image")
-    if len(before) == 2 and tuple(shape) == (before[0], 1, 1, before[1]) and seen.form == "plain":
-        return TfliteView(builder.call(torch.reshape, seen.node, (*before, 1, 1)), "image")
-    return TfliteView(builder.call(torch.reshape, in_file_order(builder, seen), tuple(shape)))
+        return view
+    if view.form == "image" and shape == [before[0], prod(before[1:])]:
+        return flatten_image(builder, view.node)
+    if view.form == "row" and tuple(shape) == (before[0], *view.size):
+        height, width, channels = view.size
+        return TfliteView(builder.call(torch.reshape, view.node, (before[0], channels, height, width)), "image")
+    if len(before) == 2 and tuple(shape) == (before[0], 1, 1, before[1]) and view.form == "file":
+        return TfliteView(builder.call(torch.reshape, view.node, (*before, 1, 1)), "image")
+    return TfliteView(builder.call(torch.reshape, in_file_order(builder, view), tuple(shape)))
 
 
 @rule("RESHAPE")
 def _reshape(site: TfliteSite) -> TfliteView:
     value = site.value(1)
     shape = site.numbers(1, "shape") if value is not None else [int(n) for n in site.settings.get("new_shape", ())]
-    return _reshape_view(site.builder, site.seen(0), shape)
+    return _reshape_view(site.builder, site.view(0), shape)
 
 
 @rule("SQUEEZE")
 def _squeeze(site: TfliteSite) -> TfliteView:
     shape = site.shape()
     axes = {int(axis) % len(shape) for axis in site.settings.get("squeeze_dims", ())} or {i for i, n in enumerate(shape) if n == 1}
-    return _reshape_view(site.builder, site.seen(0), [n for i, n in enumerate(shape) if i not in axes])
+    return _reshape_view(site.builder, site.view(0), [n for i, n in enumerate(shape) if i not in axes])
 
 
 @rule("EXPAND_DIMS")
 def _expand_dims(site: TfliteSite) -> TfliteView:
     shape, (axis,) = list(site.shape()), site.numbers(1, "axis")
     shape.insert(axis if axis >= 0 else axis + len(shape) + 1, 1)
-    return _reshape_view(site.builder, site.seen(0), shape)
+    return _reshape_view(site.builder, site.view(0), shape)
 
 
 @rule("TRANSPOSE")
 def _transpose(site: TfliteSite) -> TfliteView:
     """Between the orders of TensorFlow and torch nothing moves: an image is kept as torch has it."""
-    order, seen = tuple(site.numbers(1, "order")), site.seen(0)
-    need(sorted(order) == list(range(len(seen.shape))), f"it orders {len(seen.shape)} axes as {order}")
-    if seen.form == "image" and order == TO_FIRST:
-        return TfliteView(seen.node)
-    if seen.form == "plain" and order == TO_LAST:
-        return TfliteView(seen.node, "image")
+    order, view = tuple(site.numbers(1, "order")), site.view(0)
+    need(sorted(order) == list(range(len(view.shape))), f"it orders {len(view.shape)} axes as {order}")
+    if view.form == "image" and order == TO_FIRST:
+        return TfliteView(view.node)
+    if view.form == "file" and order == TO_LAST:
+        return TfliteView(view.node, "image")
     return TfliteView(permute_axes(site.builder, site.in_file_order(), order))
 
 
 @rule("CONCATENATION")
 def _concat(site: TfliteSite) -> TfliteView:
     """In the order of an image, if one of them is one, or as in the file."""
-    seen = [site.seen(i) for i in range(len(site.inputs))]
-    image = any(item.form == "image" for item in seen) and all(len(item.shape) == 4 for item in seen)
-    parts = [site.image(i) if image else site.in_file_order(i) for i in range(len(seen))]
-    order = TfliteView(parts[0], "image" if image else "plain")
+    view = [site.view(i) for i in range(len(site.inputs))]
+    image = any(item.form == "image" for item in view) and all(len(item.shape) == 4 for item in view)
+    parts = [site.image(i) if image else site.in_file_order(i) for i in range(len(view))]
+    order = TfliteView(parts[0], "image" if image else "file")
     return order.like(site.apply_activation(site.onnx("Concat", parts, axis=_axis(order, site.setting("axis")))))
 
 
@@ -362,7 +362,7 @@ RULES.update(
     {
         "BROADCAST_TO": lambda site: TfliteView(site.builder.method("expand", site.in_file_order(), *site.numbers(1, "shape"))),
         # their inputs: the scales of activations are found again
-        **dict.fromkeys(("DEQUANTIZE", "QUANTIZE"), lambda site: site.seen(0)),
+        **dict.fromkeys(("DEQUANTIZE", "QUANTIZE"), lambda site: site.view(0)),
         "PACK": lambda site: TfliteView(
             site.builder.call(torch.stack, list(map(site.in_file_order, range(len(site.inputs)))), site.setting("axis"))
         ),
@@ -474,8 +474,8 @@ def _bilinear(site: TfliteSite) -> TfliteView:
 def _nearest(site: TfliteSite) -> TfliteView:
     x, sizes = site.image(), _sizes(site)
     aligned, half = bool(site.settings.get("align_corners")), bool(site.settings.get("half_pixel_centers"))
-    places = [_nearest_pixels(new, old, aligned, half) for new, old in zip(sizes, shape_of(x)[2:], strict=True)]
-    return TfliteView(select_at(site.builder, x, places, site.name), "image")
+    pixels = [_nearest_pixels(new, old, aligned, half) for new, old in zip(sizes, shape_of(x)[2:], strict=True)]
+    return TfliteView(select_at(site.builder, x, pixels, site.name), "image")
 
 
 def _nearest_pixels(new: int, old: int, aligned: bool, half: bool) -> np.ndarray:

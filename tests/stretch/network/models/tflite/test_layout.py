@@ -347,14 +347,14 @@ def test_operands_of_rows_of_other_images_are_in_the_order_of_the_file():
     assert (one, other, order.form) == (row.node, row.node, "row")
     (one, _), order = align_operands(site(b, row, np.zeros((1, 60), np.float32)), (0, 1))
     assert one is not row.node
-    assert order.form == "plain"
+    assert order.form == "file"
 
 
 def test_what_is_missing_or_no_image_is_refused():
     b = Builder((1, 5))
     seen = site(b, TfliteView(b.input), None, fused_activation_function=9)
     with pytest.raises(StretchError, match="it has no input 1"):
-        seen.seen(1)
+        seen.view(1)
     with pytest.raises(StretchError, match="which is no image"):
         seen.image()
     with pytest.raises(StretchError, match="its weight depends on the network's inputs"):

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.errors import StretchError, UsageError
-from predictors.formats.ncnn import parse_layers, read_ncnn
 from predictors.fusion import fuse
 from predictors.graph import OpGraph
+from stretch.stages.network import read_graph
+from stretch.tools.ncnn.reader import parse_layers, read_ncnn
 
 #: A network with a branch, a fused activation, a pooling that rounds up and a head.
 NETWORK = """7767517
@@ -137,3 +138,10 @@ def test_any_text_is_the_stated_number_of_layers_or_refused(text):
         layers = parse_layers(HEAD + text, "f")
         assert len(layers) == 2
         assert all(len(layer.shapes) in (0, len(layer.outputs)) for layer in layers)
+
+
+def test_ncnn_network_is_read_for_a_prediction(tmp_path):
+    path = tmp_path / "net.param"
+    path.write_text("7767517\n2 2\nInput x 0 1 x 0=8 1=8 2=3\nConvolution c 1 1 x y 0=4 1=1 5=1 6=12\n")
+    read = read_graph(str(path))
+    assert (read.graph.macs, read.refusal) == (64 * 12, None)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, SupportsIndex
+from typing import SupportsIndex
 
 from predictors.errors import StretchError, UsageError, need
 from predictors.files import read_bytes
@@ -18,10 +18,8 @@ from predictors.graph import Op, OpGraph, unique_name
 from predictors.operators import kind_of
 from predictors.operators.opaque import attributes
 from predictors.registry import RuleTable
-from predictors.shapes import Attr, Shape, ints, same_padding
-
-if TYPE_CHECKING:
-    from predictors.formats.onnx import InputShapes
+from predictors.shapes import Attr, InputShapes, Shape, ints, same_padding
+from stretch.stages.network import READERS
 
 #: First line of every file of this format.
 MAGIC = "7767517"
@@ -438,7 +436,7 @@ def _permute(layer: NcnnLayer, reads: list[Blob]) -> list[Sequence[NcnnStep] | B
 MAX_BYTES = 8 << 20
 
 
-def read_ncnn(path: str | Path, input_shape: "InputShapes | None" = None) -> OpGraph:
+def read_ncnn(path: str | Path, input_shape: InputShapes | None = None) -> OpGraph:
     """The operator graph of an ncnn network.
 
     Args:
@@ -544,3 +542,6 @@ class NcnnLowering:
 
     def _fault(self, layer: NcnnLayer, problem: str, hint: str | None = None) -> StretchError:
         return StretchError(f"layer `{layer.name}` ({layer.kind}, line {layer.line}) of {self._path}: {problem}", hint)
+
+
+READERS[".param"] = read_ncnn

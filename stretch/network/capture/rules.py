@@ -1,0 +1,560 @@
+"""Rules of ATen operators: operators of known kinds with their weights, tensors in another shape, or the cost of an opaque operator."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from math import inf, prod
+from typing import Any
+
+import torch
+
+from predictors.operators import kind_of
+from predictors.operators.opaque import CALLS, attributes
+from predictors.registry import RuleTable
+from predictors.shapes import Attr, Shape
+from stretch.network.capture.aten import (
+    REDUCTIONS,
+    AtenCall,
+    AtenStep,
+    AtenValue,
+    CallRecorder,
+    LoweringResult,
+    conversion,
+    elements,
+    opaque_node,
+    opaque_step,
+    over_elements,
+    product_step,
+    reduction_step,
+    storage_dtype,
+    with_storage_dtype,
+)
+from stretch.operators.capturing import ATEN, FUNCTIONS, FunctionRule, UnsupportedNode, module_chain, pair, require_supported
+from stretch.operators.elementwise import clamp
+from stretch.operators.move import LOWEST
+from stretch.operators.opaque.calls import Call, computes
+from stretch.operators.products import convolution
+
+AtenRule = Callable[[AtenCall], LoweringResult]
+
+#: By name of the ATen operator without its overload. A step without weights, or an opaque one without calls, is the cost of a call that no
+#: operator of a family computes.
+RULES: RuleTable[AtenRule] = RuleTable()
+
+_add = RULES.add
+
+_RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+#: Drop at random where their ``train`` says so.
+_DROPOUTS = ("dropout", "feature_dropout", "alpha_dropout", "native_dropout", "feature_alpha_dropout")
+
+#: Options of calls for the place and layout of tensors, not for their values.
+_PLACEMENT_ARGUMENTS = frozenset({"device", "layout", "pin_memory", "memory_format", "generator", "non_blocking"})
+
+
+def steps_of(call: AtenCall) -> LoweringResult:
+    """Return the computation of a call: a chain of operators, the tensor itself in another shape, or its pieces.
+
+    Raises:
+        UnsupportedNode: If neither operators of families nor calls of torch compute it.
+    """
+    drops = call.operator in (*_RECURRENT, *_DROPOUTS) and call.arguments.get("train")
+    require_supported(not drops and not call.arguments.get("dropout_p"), "it drops at random in evaluation too")
+    rule = RULES.get(call.operator)
+    built = None if rule is None else rule(call)
+    if isinstance(built, AtenValue | tuple):
+        return built
+    return built if built is not None and all(_is_computed(call, step) for step in built) else [call_step(call, built)]
+
+
+def _is_computed(call: AtenCall, step: AtenStep) -> bool:
+    """Whether a step computes its call; an operator of a family does on 32-bit reals with channels."""
+    if step.kind == "opaque":
+        return CALLS in step.attrs
+    return (
+        step.weights is not None
+        and _is_floating_point(call)
+        and min(len(shape) for shape in (call.out, *(x.shape for x in step.reads))) > 1
+    )
+
+
+def _is_floating_point(call: AtenCall) -> bool:
+    """Whether everything that a call reads and writes is of 32-bit reals."""
+    return all(dtype == torch.float32 for dtype in (*(value.dtype for value in call.values), _result_type(call)))
+
+
+def _result_type(call: AtenCall, number: int = 0) -> torch.dtype:
+    result = call.node.meta["val"]
+    dtype: torch.dtype = (result[number] if isinstance(result, tuple | list) else result).dtype
+    return dtype
+
+
+def cost_of(call: AtenCall, steps: Sequence[AtenStep] | None) -> AtenStep:
+    """Return the opaque operator of a call without its computation, at the cost of the kernel that its rule has for it."""
+    step = steps[0] if steps is not None and len(steps) == 1 else None
+    if step is None or (step.kind != "opaque" and not call.out):
+        return opaque_node(call)
+    if step.kind == "opaque":
+        return step
+    work = kind_of(step.kind).work([value.shape for value in step.reads], step.attrs, call.out)
+    return opaque_step(call, work.kind, (work.in_channels, work.out_channels, work.groups, work.taps, work.pixels))
+
+
+def call_step(call: AtenCall, steps: Sequence[AtenStep] | None, numbers: Sequence[int] = (0,)) -> AtenStep:
+    """Return the opaque operator that computes a call by torch.
+
+    Args:
+        numbers: Which of several results it gives: one, or more in one row (1, n), each behind the other.
+    """
+    assert isinstance(call.node.target, torch._ops.OpOverload)
+    attrs, name, recorder = cost_of(call, steps).attrs, _functional(call), CallRecorder()
+    positional = [(argument.name, argument.kwarg_only) for argument in call.node.target._schema.arguments]
+    try:
+        arguments = tuple(recorder(call.arguments[key]) for key, only in positional if not only)
+        options = {
+            key: recorder(call.arguments[key])
+            for key, only in positional
+            if only and key not in _PLACEMENT_ARGUMENTS and call.arguments[key] is not None
+        }
+    except ValueError as error:
+        raise UnsupportedNode(f"its argument {error}") from error
+    if len(numbers) == 1:
+        attrs = {**attrs, "shape": call.shapes[numbers[0]]}
+        return recorder.step(attrs, [Call(name, arguments, options, numbers[0])], _result_type(call, numbers[0]))
+    calls, rows = [Call(name, arguments, options)], []
+    for number in numbers:
+        of = {"call": 0, "result": number}
+        if _result_type(call, number) != torch.float32:
+            calls.append(conversion(of, torch.float32))
+            of = {"call": len(calls) - 1}
+        calls.append(Call("reshape.default", (of, [1, prod(call.shapes[number])])))
+        rows.append({"call": len(calls) - 1})
+    calls.append(Call("cat.default", (rows, 1)))
+    return recorder.step({**attrs, "shape": (1, sum(prod(call.shapes[number]) for number in numbers))}, calls)
+
+
+def _functional(call: AtenCall) -> str:
+    """Name of the operator that gives what one that writes in place writes."""
+    target: Any = call.node.target
+    overload, packet = target._overloadname, target._overloadpacket.__name__
+    if target.namespace == "aten" and target._schema.is_mutable:
+        packet = packet.removesuffix("_")
+        target = getattr(getattr(torch.ops.aten, packet, None), overload, target)
+    if target.namespace != "aten" or not computes(target):
+        raise UnsupportedNode(f"`{target}` is no operator of torch that computes tensors from tensors alone")
+    return f"{packet}.{overload}"
+
+
+def _call_operator(variant: str, kernel: str, out: Shape, operator: str, *arguments: Any, **options: Any) -> AtenStep:
+    """An opaque operator of one call that the network does not have as such; without a `dtype` it moves elements, whatever they are."""
+    recorder, to = CallRecorder(), options.get("dtype", torch.float32)
+    stored = [with_storage_dtype(argument) if isinstance(argument, AtenValue) and not options else argument for argument in arguments]
+    call = Call(operator, tuple(map(recorder, stored)), {key: recorder(option) for key, option in options.items()})
+    return recorder.step(over_elements(out, kernel, variant), [call], to)
+
+
+def _copy(x: AtenValue, shape: Shape, variant: str) -> list[AtenStep]:
+    return [AtenStep("opaque", over_elements(shape, "copy", variant), (x,))]
+
+
+def _constant(value: Any) -> torch.Tensor | None:
+    """The tensor of an argument that does not depend on the input."""
+    return value.tensor if isinstance(value, AtenValue) else None
+
+
+def _drop_none(**weights: torch.Tensor | None) -> dict[str, torch.Tensor]:
+    return {key: value for key, value in weights.items() if value is not None}
+
+
+#: Arguments that say nothing of what is computed.
+_IGNORED_ARGUMENTS = frozenset({"cudnn_enabled", "cudnn_enable", "half_to_float"})
+
+
+def call_family_rule(call: AtenCall, rule: FunctionRule, *ignored: str) -> LoweringResult:
+    """Apply the rule of a family to a call whose first argument is a tensor of the network; None if it does not take it."""
+    first, *others = call.arguments.items()
+    x = first[1]
+    if not isinstance(x, AtenValue) or not x.op:
+        return None
+    settings = {name: _to_python(value) for name, value in others if value is not None and name not in {*_IGNORED_ARGUMENTS, *ignored}}
+    try:
+        chain = module_chain(rule, x.shape, **settings)
+    except UnsupportedNode:
+        return None
+    steps = [AtenStep(kind, attrs, () if i else (x,), weights) for i, (_, kind, attrs, weights) in enumerate(chain)]
+    return x if [step.kind for step in steps] == ["identity"] else steps
+
+
+def _to_python(value: Any) -> Any:
+    """An argument as functions of torch have it: a stored tensor is one, if only of a shape."""
+    if not isinstance(value, AtenValue) or value.op:
+        return value
+    return torch.empty(value.shape, device="meta") if value.tensor is None else value.tensor
+
+
+RULES.update({name: partial(call_family_rule, rule=rule) for name, rule in ATEN.items()})
+
+
+# Operators that move, select or repeat elements.
+
+
+@_add(
+    *("detach", "alias", "contiguous", "clone", "lift_fresh_copy", "to", "_to_copy", "type_as"),
+    *("feature_dropout", "alpha_dropout", "native_dropout", "feature_alpha_dropout", "dropout2d", "identity", "view_of"),
+)
+def _identity(call: AtenCall) -> LoweringResult:
+    """The tensor itself, unless its type changes."""
+    x, to = call.tensors[0], _result_type(call)
+    if to in (x.dtype, storage_dtype(x.dtype)):
+        return x
+    return [_call_operator("cast", "elementwise", call.out, "_to_copy.default", x, dtype=to)]
+
+
+@_add("dropout")
+def _dropout(call: AtenCall) -> LoweringResult:
+    """One that drops while the network is trained."""
+    x, p = call.tensors[0], float(call.arguments["p"])
+    alone = len(x.shape) in (2, 4) and x.shape == (x.base or x.shape)
+    return [AtenStep("dropout", {"p": p}, (x,))] if p and alone and _is_floating_point(call) else _identity(call)
+
+
+@_add("view", "reshape", "_unsafe_view", "flatten", "unflatten", "unsqueeze", "squeeze", "view_as", "_reshape_alias", "reshape_as")
+def _view(call: AtenCall) -> LoweringResult:
+    x = call.tensors[0]
+    if call.overload == "dtype":
+        # bits are read as another type
+        return None
+    if x.shape == (x.base or x.shape):
+        if len(x.shape) == 2 and call.out == (*x.shape, 1, 1):
+            return [AtenStep("unflatten", {}, (x,))]
+        if len(x.shape) == 4 and call.out == (x.shape[0], prod(x.shape[1:])):
+            return [AtenStep("flatten", {}, (x,))]
+    return x.reshape(call.out)
+
+
+@_add("expand", "expand_as", "broadcast_to")
+def _expand(call: AtenCall) -> LoweringResult:
+    x = call.tensors[0]
+    return x if x.shape == call.out else [_call_operator("expand", "copy", call.out, "expand.default", x, list(call.out))]
+
+
+@_add("permute", "transpose", "t", "swapaxes", "movedim", "numpy_T", "mT", "adjoint")
+def _permute(call: AtenCall) -> LoweringResult:
+    """A view where only axes of one element move."""
+    x = call.tensors[0]
+    order = call.order(len(x.shape))
+    moved = [d for d in order if x.shape[d] != 1]
+    if moved == sorted(moved):
+        return x.reshape(call.out)
+    return [_call_operator("permute", "copy", call.out, "permute.default", x, list(order))]
+
+
+@_add("slice", "narrow")
+def _slice(call: AtenCall) -> LoweringResult:
+    x, dim = call.tensors[0], int(call.arguments["dim"]) % len(call.out)
+    if x.shape == call.out:
+        return x
+    if call.arguments.get("step", 1) != 1 or dim != 1 or len(x.shape) not in (2, 4):
+        return _copy(x, call.out, "slice")
+    start = int(call.arguments.get("start") or 0)
+    start += x.shape[dim] if start < 0 else 0
+    return [AtenStep("slice", {"start": start, "stop": start + call.out[1]}, (x,))]
+
+
+@_add("select")
+def _select(call: AtenCall) -> LoweringResult:
+    x = call.tensors[0]
+    return x.reshape(call.out) if prod(x.shape) == prod(call.out) else _copy(x, call.out, "slice")
+
+
+@_add("split", "chunk", "split_with_sizes", "unbind", "tensor_split", "unsafe_split", "unsafe_chunk")
+def _split(call: AtenCall) -> LoweringResult:
+    """Pieces of a tensor along one axis, each cut out where it is used."""
+    x, dim, start = call.tensors[0], int(call.arguments["dim"]) % len(call.tensors[0].shape), 0
+    if len(call.shapes) == 1:
+        return (x.reshape(call.out),)
+    result = []
+    for shape in call.shapes:
+        result.append(AtenValue(x.op, shape, piece=_piece(x, dim, start, shape)))
+        start += 1 if call.operator == "unbind" else shape[dim]
+    return tuple(result)
+
+
+def _piece(x: AtenValue, dim: int, start: int, shape: Shape) -> AtenStep:
+    if len(shape) < len(x.shape):
+        return _call_operator("slice", "copy", shape, "select.int", x, dim, start)
+    if dim == 1 and len(shape) in (2, 4):
+        return AtenStep("slice", {"start": start, "stop": start + shape[1]}, (x,))
+    return _call_operator("slice", "copy", shape, "slice.Tensor", x, dim, start, start + shape[dim], 1)
+
+
+@_add("cat", "concat", "concatenate")
+def _concat(call: AtenCall) -> LoweringResult:
+    parts = call.tensors
+    if not call.constants and len(parts) == 1:
+        return parts[0]
+    if not call.constants and int(call.arguments["dim"]) % len(call.out) == 1:
+        return [AtenStep("concat", {}, tuple(parts))]
+    return [opaque_step(call, "copy", elements(call.out), "concat")]
+
+
+@_add("pad", "constant_pad_nd")
+def _pad(call: AtenCall) -> LoweringResult:
+    """Padding of an image; one by −∞ becomes part of the poolings that read it (`stretch.network.capture.trace.fold_infinite_padding`)."""
+    x, pads, value = call.tensors[0], [int(n) for n in call.arguments["pad"]], call.arguments.get("value")
+    if not any(pads):
+        return x
+    whole = x.shape == (x.base or x.shape)
+    lowest = value == -inf and whole and len(pads) in (2, 4) and _is_padded_pool(call, pads)
+    zero = value in (None, 0) and not any(pads[4:]) and (whole or min(pads) >= 0)
+    if len(x.shape) != 4 or call.arguments.get("mode", "constant") != "constant" or not (zero or lowest):
+        return _copy(x, call.out, "pad")
+    left, right, top, bottom = [*pads, 0, 0][:4]
+    return [AtenStep("pad", {"padding": (top, left, bottom, right), **({LOWEST: True} if lowest else {})}, (x,))]
+
+
+def _is_padded_pool(call: AtenCall, pads: Sequence[int]) -> bool:
+    """Whether nothing but max pooling that rounds down reads an image, which together pads no more than half of its window."""
+    for node in call.node.users:
+        if AtenCall(node, {}).operator != "max_pool2d":
+            return False
+        settings = dict(zip(("window", "stride", "padding", "dilation", "ceil_mode"), node.args[1:], strict=False))
+        half, earlier = min(pair(settings["window"])) // 2, max(pair(settings.get("padding") or 0))
+        if settings.get("ceil_mode") or max(pads) + earlier > half:
+            return False
+    return True
+
+
+@_add("upsample_nearest2d")
+def _upsample(call: AtenCall) -> LoweringResult:
+    """An enlargement by whole factors, which are those of the sizes."""
+    x = call.tensors[0]
+    scale = (call.out[2] // x.shape[2], call.out[3] // x.shape[3])
+    stated = call.arguments.get("scale_factors") or [call.arguments.get("scales_h"), call.arguments.get("scales_w")]
+    if any(out % size for out, size in zip(call.out[2:], x.shape[2:], strict=True)):
+        return None
+    if not all(item in (None, factor) for item, factor in zip(stated, scale, strict=True)):
+        return None
+    return [AtenStep("upsample", {"scale": scale}, (x,))]
+
+
+# Products.
+
+
+@_add("conv2d", "convolution", "conv1d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+def _convolution(call: AtenCall) -> LoweringResult:
+    x, weight, groups = call.tensor("input"), call.arguments["weight"], call.arguments["groups"]
+    transposed = call.operator.startswith("conv_transpose") or bool(call.arguments.get("transposed"))
+    if x is None or not isinstance(weight, AtenValue):
+        return None
+    if not transposed and not weight.op and len(x.shape) == 4:
+        return call_family_rule(call, convolution, "transposed", "output_padding")
+    channels = x.shape[-len(weight.shape) + 1]
+    cin, cout, taps = channels // groups, call.out[-len(weight.shape) + 1] // groups, prod(weight.shape[2:])
+    pixels = prod(x.shape if transposed else call.out) // (channels if transposed else cout * groups)
+    kind = "depthwise" if cin == 1 and groups > 1 else "conv1x1" if taps == 1 else "conv" if groups == 1 else "grouped"
+    return [opaque_step(call, kind, (cin, cout, groups, taps, pixels))]
+
+
+@_add("linear")
+def _linear(call: AtenCall) -> LoweringResult:
+    x, weight, bias = call.tensor("input"), call.constant("weight"), call.arguments["bias"]
+    if x is None or weight is None or len(weight.shape) != 2:
+        return None
+    return [_matrix(call, x, weight.shape[0], weight.tensor, bias)]
+
+
+@_add("matmul", "mm", "bmm", "addmm", "baddbmm", "dot", "mv")
+def _matmul(call: AtenCall) -> LoweringResult:
+    pairs = [("mat1", "mat2"), ("batch1", "batch2"), ("self", "other"), ("self", "mat2"), ("self", "tensor"), ("self", "vec")]
+    names = next(item for item in pairs if all(name in call.arguments for name in item))
+    a, b = (call.arguments[name] for name in names)
+    bias = [value for value in call.values if value is not a and value is not b]
+    if a.op and not b.op and len(b.shape) == 2 and (not bias or bias[0].shape == b.shape[1:]):
+        return [_matrix(call, a, b.shape[1], None if b.tensor is None else b.tensor.t(), bias[0] if bias else None)]
+    inner = a.shape[-1]
+    right = b.shape[-1] if len(b.shape) > 1 else 1
+    left = a.shape[-2] if len(a.shape) > 1 else 1
+    return [product_step(call, inner, right, max(1, prod(call.out) // (left * right)), left)]
+
+
+def _matrix(call: AtenCall, x: AtenValue, columns: int, weight: torch.Tensor | None, bias: AtenValue | None) -> AtenStep:
+    """A linear layer; its cost alone where its input is no vector."""
+    known = len(call.out) == 2 and weight is not None and (bias is None or bias.tensor is not None)
+    known = known and all(call.arguments.get(factor, 1) == 1 for factor in ("alpha", "beta"))
+    weights = _drop_none(weight=weight, bias=_constant(bias)) if known else None
+    return AtenStep("linear", {"out_features": columns, "bias": bias is not None}, (x,), weights)
+
+
+@_add("einsum")
+def _einsum(call: AtenCall) -> LoweringResult:
+    """A product of two tensors by the letters of its equation."""
+    equation, operands = str(call.arguments["equation"]).replace(" ", ""), call.values
+    if len(operands) != 2 or "." in equation or "->" not in equation:
+        return None
+    (first, second), out = equation.split("->")[0].split(","), equation.split("->")[1]
+    size = dict(zip(first + second, operands[0].shape + operands[1].shape, strict=True))
+    inner = prod(size[letter] for letter in size if letter not in out)
+    batch = prod(size[letter] for letter in out if letter in first and letter in second)
+    right = prod(size[letter] for letter in out if letter not in first)
+    return [product_step(call, inner, right, batch, prod(size[letter] for letter in out if letter not in second))]
+
+
+@_add("scaled_dot_product_attention")
+def _attention(call: AtenCall) -> LoweringResult:
+    """A scaled product, a softmax over it, and a second product, as runtimes without attention compute it."""
+    query, key, value = (call.arguments[name] for name in ("query", "key", "value"))
+    mask, scale = call.arguments.get("attn_mask"), call.arguments.get("scale")
+    batch, inner, left, right = prod(query.shape[:-2]), query.shape[-1], query.shape[-2], key.shape[-2]
+    floats = not isinstance(mask, AtenValue) or mask.dtype == torch.float32
+    if not (query.op and key.op and value.op) or call.arguments.get("is_causal") or call.arguments.get("enable_gqa") or not floats:
+        # whole, at the cost of two products of one size
+        return [opaque_step(call, "matmul", (inner, right, batch, 2, left))]
+    scores = (*call.out[:-1], right)
+    product = attributes(scores, "matmul", "matmul", (inner, right, batch, 1, left))
+    recorder = CallRecorder()
+    calls = (
+        Call("mul.Scalar", (recorder(query), float(inner**-0.5 if scale is None else scale))),
+        Call("transpose.int", (recorder(key), -2, -1)),
+        Call("matmul.default", ({"call": 0}, {"call": 1})),
+    )
+    steps = [recorder.step(product, calls)]
+    if isinstance(mask, AtenValue):
+        steps.append(_following_step(scores, over_elements(scores, "elementwise", "add"), "add.Tensor", mask))
+    steps.append(_following_step(scores, over_elements(scores, "elementwise", "softmax"), "softmax.int", -1))
+    second = attributes(call.out, "matmul", "matmul", (right, value.shape[-1], batch, 1, left))
+    return [*steps, _following_step(scores, second, "matmul.default", value)]
+
+
+def _following_step(reads: Shape, attrs: Mapping[str, Attr], operator: str, argument: Any) -> AtenStep:
+    """An opaque operator of one call that reads, before anything else, the one before it in a chain."""
+    recorder = CallRecorder()
+    before = recorder(AtenValue("-", reads, dtype=torch.float32))
+    step = recorder.step(attrs, [Call(operator, (before, recorder(argument)))])
+    return AtenStep(step.kind, step.attrs, step.reads[1:], step.weights)
+
+
+@_add(*_RECURRENT)
+def _recurrent(call: AtenCall) -> LoweringResult:
+    """All steps of all layers as one product of what a step reads with its gates' weights.
+
+    Each direction of each layer has a matrix for its input and one for its state; a third one projects its state.
+    """
+    x, matrices = call.tensors[0], [item.shape for item in call.arguments["params"] if len(item.shape) == 2]
+    require_supported(all(a[0] == b[0] for a, b in pairwise(matrices)), "ONNX has no recurrent layer that projects its states")
+    gates = matrices[0][0]
+    return [opaque_step(call, "linear", (sum(map(prod, matrices)) // gates, gates, 1, 1, prod(x.shape[:-1])))]
+
+
+# Norms, pools and reductions.
+
+
+@_add("batch_norm", "_native_batch_norm_legit_no_training")
+def _batch_norm(call: AtenCall) -> LoweringResult:
+    x = call.tensor("input")
+    if x is None or len(x.shape) < 2 or call.arguments.get("training"):
+        return None
+    names = ("weight", "bias", "running_mean", "running_var")
+    weight, bias, mean, variance = (_constant(call.arguments.get(name)) for name in names)
+    known = len(call.out) in (2, 4) and mean is not None and variance is not None and (weight is not None or bias is None)
+    bias = torch.zeros_like(weight) if weight is not None and bias is None else bias
+    weights = _drop_none(weight=weight, bias=bias, running_mean=mean, running_var=variance) if known else None
+    numbers: dict[str, Attr] = {key: float(call.arguments[key]) for key in ("eps", "momentum")}
+    return [AtenStep("batch_norm", {**numbers, "affine": call.arguments["weight"] is not None}, (x,), weights)]
+
+
+@_add("group_norm")
+def _group_norm(call: AtenCall) -> LoweringResult:
+    return call_family_rule(call, FUNCTIONS[torch.nn.functional.group_norm]) if len(call.out) == 4 else None
+
+
+@_add("softmax", "log_softmax", "_softmax", "_log_softmax", "_safe_softmax")
+def _softmax(call: AtenCall) -> LoweringResult:
+    x = call.tensors[0]
+    kind = "log_softmax" if "log" in call.operator else "softmax"
+    built = call_family_rule(call, ATEN[kind], "dtype") if len(x.shape) in (2, 4) else None
+    return built or [opaque_step(call, "elementwise", elements(call.out), kind)]
+
+
+@_add("max_pool2d", "max_pool2d_with_indices", "avg_pool2d", "adaptive_avg_pool2d", "_adaptive_avg_pool2d", "adaptive_max_pool2d")
+def _pool(call: AtenCall) -> LoweringResult:
+    return call_family_rule(call, ATEN[call.operator]) if len(call.out) == 4 else None
+
+
+@_add(*REDUCTIONS)
+def _reduce(call: AtenCall) -> LoweringResult:
+    """A mean over height and width is global pooling; another reduction is opaque."""
+    x = call.tensors[0]
+    dims = call.arguments.get("dim")
+    over = sorted(d % len(x.shape) for d in ([dims] if isinstance(dims, int) else dims or ()))
+    if len(x.shape) == 4 and over == [2, 3] and call.operator in ("mean", "amax"):
+        kind = "global_avg_pool" if call.operator == "mean" else "global_max_pool"
+        return [AtenStep(kind, {"keepdims": bool(call.arguments["keepdim"])}, (x,))]
+    return [reduction_step(call)]
+
+
+# Operators that keep every element's place.
+
+
+@_add("hardtanh", "clamp", "clip", "clamp_min")
+def _clamp(call: AtenCall) -> LoweringResult:
+    low = call.arguments.get("min_val", call.arguments.get("min"))
+    high = call.arguments.get("max_val", call.arguments.get("max"))
+    if isinstance(low, AtenValue) or isinstance(high, AtenValue) or low is None or (high is None and low != 0):
+        return None
+    return call_family_rule(AtenCall(call.node, {"self": call.tensors[0], "min": low, "max": high}, call.shapes), clamp)
+
+
+def _with_number(x: AtenValue, kind: str, value: float, neutral: float) -> LoweringResult:
+    return x if value == neutral else [AtenStep(kind, {"value": float(value)}, (x,))]
+
+
+@_add("neg")
+def _negative(call: AtenCall) -> LoweringResult:
+    return _with_number(call.arguments["self"], "mul_scalar", -1.0, 1.0)
+
+
+@_add("add", "sub", "mul", "div")
+def _arithmetic(call: AtenCall) -> LoweringResult:
+    a, b, name = call.arguments["self"], call.arguments["other"], call.operator
+    if call.arguments.get("alpha", 1) != 1 or call.arguments.get("rounding_mode"):
+        return None
+    if isinstance(b, int | float) and a.op and a.shape == call.out:
+        if name in ("add", "sub"):
+            return _with_number(a, "add_scalar", b if name == "add" else -b, 0.0)
+        return _with_number(a, "mul_scalar", b if name == "mul" else 1 / b, 1.0) if b or name == "mul" else None
+    if not isinstance(b, AtenValue):
+        return None
+    if a.op and b.op:
+        return _of_two_tensors(call, a, b)
+    x, constant = (a, b) if a.op else (b, a)
+    sizes = (*[1] * (len(call.out) - len(constant.shape)), *constant.shape)
+    if name in ("add", "mul") and x.shape == call.out and len(sizes) in (2, 4) and sizes[1] == call.out[1] == prod(sizes):
+        kind, key = ("scale", "weight") if name == "mul" else ("shift", "bias")
+        return [AtenStep(kind, {}, (x,), None if constant.tensor is None else {key: constant.tensor.reshape(-1)})]
+    return None
+
+
+def _of_two_tensors(call: AtenCall, a: AtenValue, b: AtenValue) -> LoweringResult:
+    """Pairs images; a difference is the sum of one and the other's negative."""
+    if len(a.shape) != len(b.shape):
+        return None
+    if call.operator == "sub":
+        computed = _is_floating_point(call) and a.shape[0] == b.shape[0]
+        return [AtenStep("mul_scalar", {"value": -1.0}, (b,)), AtenStep("add", {}, (a,))] if computed else None
+    # one that repeats an image for others is no operator of a family
+    return [AtenStep(call.operator, {}, (a, b), {} if a.shape[:1] == b.shape[:1] else None)]
+
+
+@_add("addcmul")
+def _with_product(call: AtenCall) -> LoweringResult:
+    """A tensor times a factor a channel plus an offset a channel."""
+    offset, first, second = (call.arguments[name] for name in ("self", "tensor1", "tensor2"))
+    x, factor = (first, second) if first.op else (second, first)
+    shape = (1, call.out[1], 1, 1) if len(call.out) == 4 else ()
+    fits = all(not value.op and value.tensor is not None and value.shape == shape for value in (factor, offset))
+    if call.arguments.get("value", 1) != 1 or not x.op or x.shape != call.out or not fits:
+        return None
+    return [
+        AtenStep("scale", {}, (x,), {"weight": factor.tensor.reshape(-1)}),
+        AtenStep("shift", {}, (), {"bias": offset.tensor.reshape(-1)}),
+    ]

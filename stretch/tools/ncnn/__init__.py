@@ -1,0 +1,1 @@
+"""Networks of ncnn, for predictions."""
