@@ -2,6 +2,7 @@
 
 import copy
 import operator
+from collections.abc import Sequence
 from functools import partial, reduce
 from math import inf
 from typing import Any
@@ -134,12 +135,14 @@ RULES.update({name: _function_rule(function) for name, function in _UNARY.items(
 RULES.update(
     {
         "Celu": _function_rule(F.celu, ("alpha", 1.0)),
+        "Det": _function_rule(torch.det),
         "Einsum": lambda site: site.builder.call(
             torch.einsum, str(site.attrs.get("equation", "")), *map(site.tensor, range(len(site.inputs)))
         ),
         "Elu": _function_rule(F.elu, ("alpha", 1.0)),
         "Gelu": lambda site: site.builder.call(F.gelu, site.x, approximate=site.attrs.get("approximate", "none")),
         "LeakyRelu": _function_rule(F.leaky_relu, ("alpha", 0.01)),
+        "ThresholdedRelu": lambda site: site.builder.call(F.threshold, site.x, float(site.attrs.get("alpha", 1.0)), 0.0),
         "Where": lambda site: site.builder.call(torch.where, *map(site.tensor, range(3))),
     }
 )
@@ -202,6 +205,18 @@ def _swish(site: OnnxSite) -> fx.Node:
         return site.builder.call(F.silu, site.x)
     gate = site.builder.call(torch.sigmoid, site.builder.call(operator.mul, site.x, alpha))
     return site.builder.call(operator.mul, site.x, gate)
+
+
+@rule("Shrink")
+def _shrink(site: OnnxSite) -> fx.Node:
+    """Nothing between −lambd and lambd, and what is beyond moved towards zero."""
+    bound, bias = float(site.attrs.get("lambd", 0.5)), float(site.attrs.get("bias", 0.0))
+    need(bound >= 0, f"its lambd is {bound}")
+    if bias == bound:
+        return site.builder.call(F.softshrink, site.x, bound)
+    shrunk = site.builder.call(F.hardshrink, site.x, bound)
+    moved = site.builder.call(operator.mul, site.builder.call(torch.sign, shrunk), bias) if bias else None
+    return shrunk if moved is None else site.builder.call(operator.sub, shrunk, moved)
 
 
 @rule("IsInf")
@@ -277,6 +292,8 @@ RULES.update(
         # with the sign of what is divided, or of what divides
         "Mod": lambda site: _pair(site, torch.fmod if site.attrs.get("fmod", 0) else torch.remainder),
         "Sum": partial(_reduce_inputs, function=operator.add, read=operand),
+        # Swish of one tensor times another.
+        "SwiGLU": lambda site: site.builder.call(operator.mul, _swish(site), site.tensor(1)),
     }
 )
 
@@ -314,6 +331,16 @@ def _rms_norm(site: OnnxSite) -> fx.Node:
     mean = site.builder.call(torch.mean, site.builder.call(torch.square, site.x), axes, True)
     root = site.builder.call(torch.rsqrt, site.builder.call(operator.add, mean, float(site.attrs.get("epsilon", 1e-5))))
     return site.builder.call(operator.mul, site.builder.call(operator.mul, site.x, root), site.tensor(1))
+
+
+@rule("MeanVarianceNormalization")
+def _mean_variance_normalization(site: OnnxSite) -> fx.Node:
+    """Subtract the mean of x and divide by its deviation; the number that keeps this from zero is the standard's."""
+    axes = [normalise_axis(int(axis), len(site.shape)) for axis in site.attrs.get("axes", (0, 2, 3))]
+    centred = site.builder.call(operator.sub, site.x, site.builder.call(torch.mean, site.x, axes, True))
+    variance = site.builder.call(torch.mean, site.builder.call(torch.square, centred), axes, True)
+    deviation = site.builder.call(operator.add, site.builder.call(torch.sqrt, variance), 1e-9)
+    return site.builder.call(operator.truediv, centred, deviation)
 
 
 @rule("InstanceNormalization")
@@ -394,17 +421,16 @@ def _arg_reduction(site: OnnxSite, function: Any) -> fx.Node:
     return site.builder.call(function, site.x, int(site.attrs.get("axis", 0)), bool(site.attrs.get("keepdims", 1)))
 
 
-@rule("CumSum")
-def _cum_sum(site: OnnxSite) -> fx.Node:
-    """The sum up to each element, or to before it (`exclusive`), or from behind (`reverse`)."""
+def _cumulative(site: OnnxSite, function: Any, neutral: float) -> fx.Node:
+    """Up to each element, or to before it (`exclusive`), or from behind (`reverse`)."""
     axis, x = normalise_axis(int(site.require_stored(1, "axis").item()), len(site.shape)), site.x
     back = bool(site.attrs.get("reverse", 0))
     x = site.builder.call(torch.flip, x, [axis]) if back else x
     if site.attrs.get("exclusive", 0):
         widths = [0, 0] * (len(site.shape) - 1 - axis) + [1, 0]
-        later = site.builder.call(F.pad, x, widths, "constant", 0.0)
+        later = site.builder.call(F.pad, x, widths, "constant", neutral)
         x = site.builder.call(torch.narrow, later, axis, 0, site.shape[axis])
-    result = site.builder.call(torch.cumsum, x, axis)
+    result = site.builder.call(function, x, axis)
     return site.builder.call(torch.flip, result, [axis]) if back else result
 
 
@@ -412,6 +438,8 @@ RULES.update(
     {
         "ArgMax": partial(_arg_reduction, function=torch.argmax),
         "ArgMin": partial(_arg_reduction, function=torch.argmin),
+        "CumProd": partial(_cumulative, function=torch.cumprod, neutral=1.0),
+        "CumSum": partial(_cumulative, function=torch.cumsum, neutral=0.0),
         "LogSoftmax": partial(_soft, function=torch.log_softmax),
         "LpNormalization": lambda site: site.builder.call(
             F.normalize, site.x, float(site.attrs.get("p", 2)), int(site.attrs.get("axis", -1))
@@ -429,7 +457,19 @@ RULES.update(
 )
 
 
-# Attention and recurrent layers of ONNX, as torch's functions.
+@rule("Hardmax")
+def _hard_max(site: OnnxSite) -> fx.Node:
+    """1 where the largest element is, the first of several."""
+    rank = len(site.shape)
+    axis = normalise_axis(int(site.attrs.get("axis", -1 if site.opset >= 13 else 1)), rank)
+    need(site.opset >= 13 or axis == rank - 1, "before opset 13 several axes are one for it")
+    numbers = np.arange(site.shape[axis]).reshape(-1, *(1,) * (rank - 1 - axis))
+    largest = site.builder.call(torch.argmax, site.x, axis, True)
+    equal = site.builder.call(torch.eq, largest, site.builder.add_tensor(numbers, f"{site.name}_numbers"))
+    return site.builder.method("to", equal, torch.float32)
+
+
+# Attention, the embedding of positions before it, and recurrent layers of ONNX, as torch's functions.
 def _split_heads(site: OnnxSite, x: fx.Node, heads: int) -> fx.Node:
     """Batch × tokens × channels as batch × heads × tokens × channels of each."""
     batch, tokens, channels = shape_of(x)
@@ -466,6 +506,52 @@ def _attention(site: OnnxSite) -> fx.Node:
     batch, heads, tokens, channels = shape_of(result)
     turned = site.builder.call(torch.permute, result, (0, 2, 1, 3))
     return site.builder.call(torch.reshape, turned, (batch, tokens, heads * channels))
+
+
+def _rotary_table(site: OnnxSite, i: int, noun: str, sizes: Sequence[int]) -> fx.Node:
+    """Cosines or sines for each token, batch × tokens × half of what turns, with an axis for the heads."""
+    batch, tokens, half, axis = sizes
+    table, places = site.require_stored(i, noun), site.optional_stored(3, "positions")
+    if places is not None:
+        need(
+            bool(
+                places.shape == (batch, tokens)
+                and table.ndim == 2
+                and table.shape[1] == half
+                and ((places >= 0) & (places < len(table))).all()
+            ),
+            f"its {noun} have the shape {list(table.shape)}, its positions {list(places.shape)}",
+        )
+        table = table[places]
+    if table.shape not in ((batch, tokens, half), (1, tokens, half)):
+        raise StretchError(f"its {noun} have the shape {list(table.shape)}, not {[batch, tokens, half]}")
+    return site.builder.add_tensor(np.expand_dims(table, axis), f"{site.name}_{noun}")
+
+
+@rule("RotaryEmbedding")
+def _rotary(site: OnnxSite) -> fx.Node:
+    """Pairs of channels turned by an angle that grows with the token's place (Su et al., RoFormer, section 3.2)."""
+    builder, shape, x, axis = site.builder, site.shape, site.x, 1
+    if len(shape) == 3:
+        heads = int(site.attrs.get("num_heads", 0))
+        need(heads >= 1 and not shape[2] % heads, f"its {shape[2]} channels are not of {heads} heads")
+        x, axis = builder.call(torch.reshape, x, (*shape[:2], heads, shape[2] // heads)), 2
+    channels, tokens = shape_of(x)[-1], shape_of(x)[3 - axis]
+    turning = int(site.attrs.get("rotary_embedding_dim", 0)) or channels
+    need(0 < turning <= channels and not turning % 2, f"it turns {turning} of {channels} channels")
+    sizes = (shape[0], tokens, turning // 2, axis)
+    cos, sin = _rotary_table(site, 1, "cosines", sizes), _rotary_table(site, 2, "sines", sizes)
+    woven = bool(site.attrs.get("interleaved", 0))
+    halves = (slice(0, turning, 2), slice(1, turning, 2)) if woven else (slice(0, turning // 2), slice(turning // 2, turning))
+    first, second = (builder.call(operator.getitem, x, (..., halve)) for halve in halves)
+    left, right, back, front = (builder.call(operator.mul, a, b) for a, b in ((first, cos), (second, sin), (first, sin), (second, cos)))
+    pair = [builder.call(operator.sub, left, right), builder.call(operator.add, back, front)]
+    if woven:
+        rotated = builder.call(torch.reshape, builder.call(torch.stack, pair, -1), (*shape_of(x)[:-1], turning))
+        pair = [rotated]
+    rest = [] if turning == channels else [builder.call(operator.getitem, x, (..., slice(turning, channels)))]
+    rotated = builder.call(torch.cat, [*pair, *rest], -1) if len(pair) + len(rest) > 1 else pair[0]
+    return rotated if axis == 1 else builder.call(torch.reshape, rotated, shape)
 
 
 #: Where torch's gates stand among ONNX's: input, output, forget, cell there, input, forget, cell, output here; update,

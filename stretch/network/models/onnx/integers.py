@@ -147,6 +147,12 @@ def _concat(site: OnnxSite) -> RoundedTensor:
     return rounded_value(site, _run_on_reals(site, "Concat", parts), stated_steps(site, 0, 1))
 
 
+@rule(f"{_MS}.QLinearWhere", rounding=True)
+def _quantized_where(site: OnnxSite) -> RoundedTensor:
+    parts = [_dequantize(site, i, stated_steps(site, i + 1, i + 2), 0) for i in (1, 4)]
+    return rounded_value(site, _run_on_reals(site, "Where", [site.value(0), *parts]), stated_steps(site, 7, 8))
+
+
 def _in_steps_of_one(site: OnnxSite, i: int, zero: int, axis: int) -> Value:
     """The bytes of input `i` without their zero point, as reals."""
     value, point = site.value(i), site.optional_stored(zero, "zero point")

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from onnx import helper
 from torch import fx, nn
 
 from predictors.errors import StretchError, need
 from predictors.shapes import same_padding
-from scheduler.formats.onnx.shapes.node import normalise_axis, require
+from scheduler.formats.onnx.shapes.node import FLOAT, INT32, INT64, normalise_axis, require
 from stretch.network.models.builder import MAX_KNOWN, Builder, interpolate_at, permute_axes, rearrange, select_at, shape_of, with_weights
 from stretch.network.models.onnx.network import RULES, OnnxSite, Value, cost_of, rule
 from stretch.operators.pooling import padded_pool
@@ -115,6 +116,40 @@ def _pad(site: OnnxSite) -> fx.Node:
     return _pad_axes(site, list(zip(widths[:rank], widths[rank:], strict=True)), site.attrs.get("mode", "constant"), value)
 
 
+@rule("CenterCropPad")
+def _center_crop_pad(site: OnnxSite) -> fx.Node:
+    """So many elements around the middle of each axis, zeros where there are fewer."""
+    shape, target = site.shape, site.numbers(1, "shape")
+    axes = [normalise_axis(int(axis), len(shape)) for axis in site.attrs.get("axes", range(len(shape)))]
+    pairs = [(0, 0)] * len(shape)
+    for axis, size in zip(axes, target, strict=True):
+        more = abs(size - shape[axis])
+        pairs[axis] = (more // 2, more - more // 2) if size > shape[axis] else (-(more // 2), more // 2 - more)
+    return _pad_axes(site, pairs)
+
+
+@rule("Col2Im")
+def _image_of_columns(site: OnnxSite) -> fx.Node:
+    """The sum of blocks at their places in an image."""
+    size, block = (site.numbers(i, role) for i, role in ((1, "image"), (2, "block")))
+    need(len(size) == 2 and len(block) == 2, f"its image has {len(size)} axes")
+    steps, gaps = ([int(n) for n in site.attrs.get(name, [1, 1])] for name in ("strides", "dilations"))
+    pads = [int(n) for n in site.attrs.get("pads", [0] * 4)]
+    need(pads[:2] == pads[2:], "its padding differs between sides")
+    return site.builder.call(F.fold, site.x, size, block, dilation=gaps, padding=pads[:2], stride=steps)
+
+
+@rule("EyeLike")
+def _eye(site: OnnxSite) -> np.ndarray:
+    """1 along a diagonal, which only the shape decides."""
+    need(len(site.shape) == 2, f"it reads a tensor of shape {list(site.shape)}, no matrix")
+    kind = int(site.attrs.get("dtype", FLOAT))
+    need(kind in (FLOAT, INT32, INT64), f"it makes type {kind}")
+    rows, columns = site.shape
+    ones: np.ndarray = np.eye(rows, columns, int(site.attrs.get("k", 0)), helper.tensor_dtype_to_np_dtype(kind))
+    return ones
+
+
 @rule("DepthToSpace", "SpaceToDepth")
 def _blocks(site: OnnxSite) -> fx.Node:
     """Channels and the pixels of blocks become each other."""
@@ -154,7 +189,7 @@ _RESIZES = {"nearest": ("nearest_mode",), "cubic": ("cubic_coeff_a", "exclude_ou
 def _resize(site: OnnxSite) -> fx.Node:
     """Before opset 11 pixels are counted from the corner."""
     mode, coordinates = site.attrs.get("mode", "nearest"), site.attrs.get("coordinate_transformation_mode", "half_pixel")
-    # what another mode alone reads
+    # what the other modes alone read
     for name in {"nearest_mode", "cubic_coeff_a", "exclude_outside"} - set(_RESIZES.get(mode, ())):
         site.attrs.get(name)
     if site.op == "Upsample" or site.opset < 11:
@@ -171,19 +206,47 @@ def _resize(site: OnnxSite) -> fx.Node:
         pairs = zip(_resize_coordinates(site, coordinates, target, factors), site.shape[2:], strict=True)
         nearest = [np.clip(_ROUNDING_MODES[rounding](at), 0, old - 1).astype(np.int64) for at, old in pairs]
         return select_at(site.builder, site.x, nearest, site.name)
-    need(mode in ("linear", "cubic") and not site.attrs.get("antialias", 0), f"it resizes by `{mode[:20]}`, or smooths what it shrinks")
-    aligned = coordinates == "align_corners"
-    centred = coordinates == "half_pixel" or (coordinates == "pytorch_half_pixel" and all(n > 1 for n in target))
+    smooth, aligned = bool(site.attrs.get("antialias", 0)), coordinates == "align_corners"
+    current = aligned or coordinates == "half_pixel" or (coordinates == "pytorch_half_pixel" and all(n > 1 for n in target))
     exact = all(abs(factor * old - new) < 1e-3 for factor, old, new in zip(factors, site.shape[2:], target, strict=True))
-    if aligned or (centred and exact):
+    cubic, outside = float(site.attrs.get("cubic_coeff_a", -0.75)), not site.attrs.get("exclude_outside", 0)
+    usual = mode == "linear" or (abs(cubic + 0.75) <= 1e-6 and outside)
+    if current and (aligned or exact) and usual and not smooth:
         named = {"linear": "bilinear", "cubic": "bicubic"}[mode]
-        torchs = mode == "linear" or (
-            abs(float(site.attrs.get("cubic_coeff_a", -0.75)) + 0.75) <= 1e-6 and not site.attrs.get("exclude_outside", 0)
-        )
-        need(torchs, "it resizes by another cubic than torch's")
         return site.builder.call(F.interpolate, site.x, size=target, mode=named, align_corners=aligned, antialias=False)
-    need(mode == "linear", f"it resizes by `{mode}` with coordinates `{coordinates[:40]}`")
-    return interpolate_at(site.builder, site.x, _resize_coordinates(site, coordinates, target, factors), site.name)
+    places = _resize_coordinates(site, coordinates, target, factors)
+    if mode == "linear" and not smooth:
+        return interpolate_at(site.builder, site.x, places, site.name)
+    function = partial(_cubic, a=cubic) if mode == "cubic" else _tent
+    need(mode in ("linear", "cubic") and not (smooth and aligned), f"it resizes by `{mode[:20]}` with coordinates `{coordinates}`")
+    rows, columns = (
+        _shares(at, old, max(1.0, 1 / factor) if smooth else 1.0, function, outside=outside)
+        for at, old, factor in zip(places, site.shape[2:], factors, strict=True)
+    )
+    mixed = site.builder.call(torch.matmul, site.builder.add_tensor(rows, f"{site.name}_rows"), site.x)
+    return site.builder.call(torch.matmul, mixed, site.builder.add_tensor(columns.T, f"{site.name}_columns"))
+
+
+def _tent(x: np.ndarray) -> np.ndarray:
+    return np.asarray(np.maximum(0, 1 - np.abs(x)))
+
+
+def _cubic(x: np.ndarray, a: float) -> np.ndarray:
+    """The convolution kernel of Keys, Cubic Convolution Interpolation for Digital Image Processing, equation 15."""
+    x = np.abs(x)
+    far = ((x - 5) * x + 8) * x * a - 4 * a
+    return np.where(x <= 1, ((a + 2) * x - (a + 3)) * x * x + 1, np.where(x < 2, far, 0))
+
+
+def _shares(at: np.ndarray, old: int, width: float, function: Callable[[np.ndarray], np.ndarray], *, outside: bool) -> np.ndarray:
+    """How much of each old pixel is in each new one, new × old; those `outside` count as the border, or not at all."""
+    reach = int(np.ceil(2 * width)) + old
+    pixels = np.arange(-reach, old + reach)
+    shares = function((pixels - at[:, None].astype(np.float64)) / width)
+    shares = shares if outside else np.where((pixels >= 0) & (pixels < old), shares, 0)
+    result = np.zeros((old, len(at)))
+    np.add.at(result, np.clip(pixels, 0, old - 1), (shares / shares.sum(1, keepdims=True)).T)
+    return result.T.astype(np.float32)
 
 
 def _resize_coordinates(site: OnnxSite, coordinates: str, target: Sequence[int], factors: Sequence[float]) -> list[np.ndarray]:
@@ -373,6 +436,13 @@ def _grid_sample(site: OnnxSite) -> fx.Node:
     return site.builder.call(F.grid_sample, site.x, site.tensor(1), mode=_SAMPLING_MODES.get(mode, mode), **options)
 
 
+@rule("AffineGrid")
+def _affine_grid(site: OnnxSite) -> fx.Node:
+    """Places of an image of this size after an affine map."""
+    size = site.numbers(1, "size")
+    return site.builder.call(F.affine_grid, site.x, size, bool(site.attrs.get("align_corners", 0)))
+
+
 # Convolutions and pools of ONNX as torch's modules, the padding before them part of their windows.
 _CONVOLUTIONS: dict[int, Callable[..., nn.Module]] = {3: nn.Conv1d, 4: nn.Conv2d, 5: nn.Conv3d}
 _TRANSPOSED: dict[int, Callable[..., nn.Module]] = {3: nn.ConvTranspose1d, 4: nn.ConvTranspose2d, 5: nn.ConvTranspose3d}
@@ -545,6 +615,25 @@ def _mean(site: OnnxSite, x: fx.Node, *, counted: bool, up: bool) -> fx.Node:
         # Without padding it does not matter, and torch's own networks count it.
         counted = True
     return _pool_window(site, window, "avg_pool", 0.0, ceil_mode=up, count_include_pad=counted)
+
+
+@rule("LpPool")
+def _norm_pool(site: OnnxSite) -> fx.Node:
+    """The p-norm of each window: the mean of powers, times how many they are."""
+    kernel, p = site.pair("kernel_shape"), int(site.attrs.get("p", 2))
+    if p < 1 or site.attrs.get("ceil_mode", 0) or any(n != 1 for n in site.pair("dilations")):
+        raise StretchError("its window has gaps or overhangs, or it is of no norm")
+    power = site.builder.call(torch.abs, site.x)
+    power = power if p == 1 else site.builder.call(torch.pow, power, p)
+    total = site.builder.call(operator.mul, _mean(site, power, counted=True, up=False), prod(kernel))
+    return total if p == 1 else site.builder.call(torch.pow, total, 1 / p)
+
+
+@rule("GlobalLpPool")
+def _norm_of_image(site: OnnxSite) -> fx.Node:
+    p = int(site.attrs.get("p", 2))
+    need(p >= 1 and len(site.shape) >= 3, f"it is of the norm {p}, of a tensor of shape {list(site.shape)}")
+    return site.builder.call(torch.linalg.vector_norm, site.x, p, list(range(2, len(site.shape))), True)
 
 
 def pooled_to_one(site: OnnxSite, layer: Any = nn.AdaptiveAvgPool2d) -> fx.Node:

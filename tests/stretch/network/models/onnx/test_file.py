@@ -10,10 +10,10 @@ from onnx import TensorProto, helper
 from predictors.errors import StretchError, UsageError
 from stretch.network.models.builder import MAX_KNOWN, Builder
 from stretch.network.models.onnx import read_module
-from stretch.network.models.onnx.network import RULES, OnnxSite, compute_constant
+from stretch.network.models.onnx.network import RULES, OnnxSite, by_rule, compute_constant
 from tests.damage import damaged, one_sentence
 from tests.effort import examples
-from tests.scheduler.formats.onnx.shapes.oracle import whole
+from tests.scheduler.formats.onnx.shapes.oracle import Case, whole
 from tests.stretch.network.models.onnx.oracle import net, random
 
 pytestmark = pytest.mark.torch
@@ -254,6 +254,28 @@ def test_shapes_are_worked_out_as_exporters_write_them():
 def test_tensor_that_cannot_be_stored_is_refused_before_it_is_made(op, reads, attrs, reason):
     with pytest.raises(StretchError, match=reason):
         made(op, *reads, **attrs)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("Swish", [random((2, 3))], opset=24),
+        Case("AffineGrid", [random((1, 2, 3)), whole(1, 4, 5, 6)]),
+        Case("Hardmax", [random((2, 3))]),
+        Case("EyeLike", [random((2, 3))]),
+        Case("CenterCropPad", [random((2, 3)), whole(4, 1)]),
+    ],
+    ids=lambda case: case.op,
+)
+def test_what_bundles_do_not_hold_is_computed_by_its_own_rule(case):
+    result = OnnxSite(case.inputs, case.op, "known", case.attrs, 1, case.opset, Builder((1,)))
+    np.testing.assert_allclose(by_rule(RULES[case.op], result)[0], case.computed()[0], atol=1e-6)
+
+
+def test_stored_tensor_that_would_be_too_large_is_not_computed():
+    grid = OnnxSite([random((1, 2, 3)), whole(1, 1, 1 << 13, 1 << 13)], "AffineGrid", "known", {}, 1, 20, Builder((1,)))
+    with pytest.raises(StretchError, match="a stored tensor too large"):
+        by_rule(RULES["AffineGrid"], grid)
 
 
 def site(builder, *inputs, **attrs):

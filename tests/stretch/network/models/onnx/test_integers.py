@@ -145,6 +145,13 @@ def test_tensors_of_several_steps_are_joined_as_the_runtime_does(tmp_path, axis)
     agrees(tmp_path, between([half, node], stored), on_steps(X, span=40) * 2, WIDE * 0.76)
 
 
+def test_choice_among_tensors_of_bytes_is_that_of_the_runtime(tmp_path):
+    node = helper.make_node("QLinearWhere", ["m", *"qsz", "w", "ws", "wz", *"tu"], ["r"], domain=MS)
+    mask = np.arange(X[-1]) % 2 == 0
+    stored = {"m": mask, "w": np.array([7], np.uint8), "ws": np.float32(0.02), "wz": np.array(9, np.uint8)}
+    agrees(tmp_path, between(node, stored), on_steps(X), WIDE * 0.51)
+
+
 def dynamic(product, weight, **attrs):
     """A file as `quantize_dynamic` writes it: rounded by its own range, multiplied as whole numbers, scaled, biased."""
     bias = (1, 6, 1, 1) if product == "ConvInteger" else (6,)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -22,7 +23,7 @@ from tests.stretch.network.models.onnx.oracle import agrees, computed, functions
 SMALL, TOKENS, X, IMAGE = (1, 4, 3, 2), (2, 6, 5, 4), (1, 4, 6, 3), (1, 4, 9, 8)
 PLAIN = (
     *("Abs", "Ceil", "Cos", "Erf", "Exp", "Floor", "HardSwish", "Mish", "Neg", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign"),
-    *("Asinh", "Atan", "Celu", "Cosh", "Sinh"),
+    *("Asinh", "Atan", "Celu", "Cosh", "Sinh", "Shrink", "ThresholdedRelu"),
     *("Sin", "Softplus", "Softsign", "Tan", "Tanh", "Gelu", "Elu", "LeakyRelu", "HardSigmoid"),
 )
 ELEMENTS = [
@@ -32,6 +33,7 @@ ELEMENTS = [
     Case("Acosh", [np.abs(random(SMALL)) + 1.1]),
     *[Case(op, [random(SMALL), random((4, 1, 2), 1), random(SMALL, 2)]) for op in ("Mean", "Max", "Min")],
     *[Case("Swish", [random(SMALL)], {"alpha": alpha}, opset=24) for alpha in (1.0, 1.7)],
+    *[Case("Shrink", [random(SMALL, scale=2)], {"lambd": 0.5, "bias": bias}) for bias in (0.0, 0.3, 0.5)],
     Case("Mod", [random(SMALL, scale=3), np.full((1,), 0.7, np.float32)], {"fmod": 1}),
     *[Case("HardSigmoid", [random(SMALL, scale=4)], {"alpha": alpha, "beta": 0.5}) for alpha in (0.2, 1 / 6)],
     *[Case("PRelu", [random(SMALL), random(shape, 1)]) for shape in ((4, 1, 1), (1,), (1, 4, 1, 1), (3, 1), (2,))],
@@ -60,11 +62,16 @@ ALONG_AXES = [
     Case("GroupNormalization", [random(TOKENS), *weights(6)], {"num_groups": 3}, opset=21),
     Case("RMSNormalization", [random(TOKENS), *weights(4, count=1)], {"epsilon": 1e-3}, opset=23),
     Case("RMSNormalization", [random(TOKENS), *weights(5, 4, count=1)], {"axis": 2}, opset=23),
+    Case("MeanVarianceNormalization", [random(TOKENS)]),
+    Case("MeanVarianceNormalization", [random(TOKENS)], {"axes": [1, -1]}),
+    *[Case("Hardmax", [random(TOKENS)], {"axis": axis}) for axis in (1, -1)],
+    Case("Hardmax", [np.round(random(TOKENS))], {"axis": 3}, opset=11),
     Case("LpNormalization", [random(TOKENS)], {"axis": 1, "p": 2}),
     Case("LRN", [random(TOKENS)], {"size": 3, "alpha": 0.1}),
     *[Case(op, [random(TOKENS)], {"axis": axis, "keepdims": axis}) for op in ("ArgMax", "ArgMin") for axis in (0, 1)],
     *[
-        Case("CumSum", [random(TOKENS), np.array(axis)], {"exclusive": exclusive, "reverse": reverse})
+        Case(op, [random(TOKENS), np.array(axis)], {"exclusive": exclusive, "reverse": reverse}, opset=opset)
+        for op, opset in (("CumSum", 20), ("CumProd", 26))
         for axis in (-1, 1)
         for exclusive in (0, 1)
         for reverse in (0, 1)
@@ -75,6 +82,7 @@ ALONG_AXES = [
         Case("Einsum", [random((2, 4, 3)), random((2, 3, 5), 1)], {"equation": equation})
         for equation in ("abc,acd->abd", "abc,acd->a", "abc,acd->dba")
     ],
+    Case("Det", [random((2, 3, 4, 4))]),
 ]
 
 MOVES = [
@@ -103,6 +111,11 @@ MOVES = [
     Case("Pad", [random(X)], {"pads": [0, 0, 1, 0, 0, 0, 0, 1], "value": 3.0}, opset=10),
     *[Case("Pad", [random(X), whole(0, 0, 1, 2, 0, 0, 3, 0)], {"mode": mode}) for mode in ("reflect", "edge", "wrap")],
     *[Case("DepthToSpace", [random((1, 8, 3, 2))], {"blocksize": 2, "mode": mode}) for mode in ("DCR", "CRD")],
+    Case("CenterCropPad", [random(X), whole(1, 7, 3, 3)]),
+    Case("CenterCropPad", [random(X), whole(9, 3)], {"axes": [-1, 1]}),
+    Case("CenterCropPad", [random(X), whole(5)], {"axes": [2]}),
+    Case("Col2Im", [random((2, 8, 6)), whole(3, 4), whole(2, 2)]),
+    Case("Col2Im", [random((1, 8, 9)), whole(5, 5), whole(2, 2)], {"pads": [1, 0, 1, 0], "strides": [2, 1], "dilations": [1, 2]}),
     Case("SpaceToDepth", [random((1, 3, 4, 6))], {"blocksize": 2}),
 ]
 
@@ -142,10 +155,12 @@ PLACES = [
     ],
     Case("GridSample", [random((1, 2, 3, 5, 6)), random((1, 2, 3, 4, 3), 1)]),
     Case("GridSample", [random((1, 2, 5, 6)), random((1, 3, 4, 2), 1)], {"mode": "bicubic"}, opset=16),
+    *[Case("AffineGrid", [random((2, 2, 3)), whole(2, 3, 4, 5)], {"align_corners": corners}) for corners in (0, 1)],
     Case("OneHot", [np.round(random((2, 5), scale=3)), np.array(3, np.float32), np.array([-0.5, 2.0], np.float32)], {"axis": 1}),
     Case("OneHot", [np.round(random((2, 5), scale=3)), np.array([4], np.float32), np.array([0, 1], np.float32)]),
 ]
 
+UNEVEN = {"pads": [1, 0, 1, 1], "strides": [2, 1]}
 WINDOWS = [
     *[
         Case(
@@ -165,7 +180,13 @@ WINDOWS = [
         )
         for groups in (1, 2)
     ],
-    *[Case(op, [random(IMAGE)]) for op in ("GlobalAveragePool", "GlobalMaxPool")],
+    *[
+        Case("LpPool", [random(IMAGE)], {"kernel_shape": [3, 2], "p": p, **more})
+        for p in (1, 2, 3)
+        for more in ({}, UNEVEN, {"auto_pad": "SAME_UPPER"})
+    ],
+    *[Case(op, [random(IMAGE)]) for op in ("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")],
+    *[Case("GlobalLpPool", [random(IMAGE)], {"p": p}) for p in (1, 3)],
     *[
         Case(op, [random(X), np.array([1, 1, 2, 3], np.float32)], {"mode": "nearest"}, opset=opset)
         for op, opset in (("Upsample", 9), ("Resize", 10))
@@ -177,6 +198,20 @@ Q, K, V = (random(shape, i) for i, shape in enumerate([(2, 4, 5, 8), (2, 4, 6, 8
 HEADS = {"q_num_heads": 4, "kv_num_heads": 4}
 FLAT = [random((2, 5, 32)), random((2, 6, 32), 1), random((2, 6, 12), 2)]
 MASK = np.random.default_rng(0).random((5, 6)) < 0.7
+ANGLES = random((9, 4), 5)
+TURNS = [np.cos(ANGLES), np.sin(ANGLES)]
+OWN = [turn[None, :5].repeat(2, 0) for turn in TURNS]
+ROWS = np.array([[0, 1, 2, 3, 4], [8, 7, 1, 0, 3]])
+ROTATIONS = [
+    Case("RotaryEmbedding", inputs, {**attrs, "interleaved": woven}, opset=23)
+    for inputs, attrs in (
+        ([Q, *TURNS, ROWS], {}),
+        ([Q, *OWN], {}),
+        ([FLAT[0], *TURNS, ROWS], {"num_heads": 4}),
+        ([Q, *(turn[:, :2].copy() for turn in TURNS), ROWS], {"rotary_embedding_dim": 4}),
+    )
+    for woven in (0, 1)
+]
 
 
 STEPS, BATCH, WIDTH, SIZE = 5, 2, 3, 4
@@ -199,7 +234,7 @@ LAYERS = [
 @pytest.mark.representatives(86)
 @pytest.mark.parametrize(
     "case",
-    [*ELEMENTS, *ALONG_AXES, *MOVES, *PLACES, *WINDOWS, *LAYERS],
+    [*ELEMENTS, *ALONG_AXES, *MOVES, *PLACES, *WINDOWS, *ROTATIONS, *LAYERS],
     ids=lambda case: f"{case.op}-{case.attrs}-{case.opset}",
 )
 def test_operator_computes_what_the_runtime_does(tmp_path, case):
@@ -215,6 +250,7 @@ def resized(*sizes, **attrs):
     ("case", "reason"),
     [
         (Case("PRelu", [random(SMALL), random((2, 4, 3, 2))]), r"its slopes have the shape \[2, 4, 3, 2\]"),
+        (Case("Shrink", [random(SMALL)], {"lambd": -1.0}), "its lambd is -1"),
         (Case("IsInf", [random(SMALL)], {"detect_positive": 0, "detect_negative": 0}), "looks for no infinity"),
         (Case("Cast", [random(SMALL)], {"to": 14}), "casts to type 14"),
         (Case("Add", [random(SMALL), random((5,))]), "torch does not take what it reads"),
@@ -222,12 +258,16 @@ def resized(*sizes, **attrs):
         (Case("LayerNormalization", [random(TOKENS), *weights(5, 4)]), r"shape \[5, 4\], \[4\] are needed"),
         (Case("ReduceSum", [random(TOKENS)], {"noop_with_empty_axes": 1}), "reduces nothing"),
         (Case("CumSum", [random(TOKENS), np.array(7)]), "its axis is 7"),
+        (Case("Hardmax", [random(TOKENS)], opset=11), "before opset 13"),
         (Case("LRN", [random(TOKENS)]), "its attributes are not understood"),
         (Case("Gemm", [random((3, 2)), random((3, 5))], {"transA": 1}), "it turns what it reads"),
         (Case("Gemm", [random((2, 3)), random((3, 5)), random((2, 1))]), "not one number a column"),
         (Case("MatMul", [random((2, 3)), random((4, 5))]), "torch does not take what it reads"),
         (Case("Slice", [random(X), whole(3), whole(3), whole(1)]), "cuts nothing"),
         (Case("Reshape", [random(X), whole(5, -1)]), "it makes"),
+        (Case("CenterCropPad", [random(X), whole(3)]), "its attributes are not understood"),
+        (Case("Col2Im", [random((1, 8, 6)), whole(3, 4), whole(2, 2)], {"pads": [1, 0, 0, 0]}), "differs between sides"),
+        (Case("EyeLike", [random(X)]), "no matrix"),
         (Case("Pad", [random(X), whole(0, 0, 1, 1)]), "for 4 axes"),
         (Case("Gather", [random(X), whole(4)], {"axis": 1}), "beyond an axis of 4"),
         (Case("Gather", [random(X), random((2,))], {"axis": 1}), "its indices are of type float32"),
@@ -250,6 +290,8 @@ def resized(*sizes, **attrs):
         (Case("Conv", [random(IMAGE), random((6, 4, 30, 30))]), "torch does not take what it reads"),
         (Case("MaxPool", [random(IMAGE)], {"kernel_shape": [2, 2]}, results=2), "places of the largest"),
         (Case("GlobalMaxPool", [random((1, 3, 5))]), "is no image"),
+        (Case("LpPool", [random(IMAGE)], {"kernel_shape": [2, 2], "ceil_mode": 1}), "has gaps or overhangs"),
+        (Case("GlobalLpPool", [random(IMAGE)], {"p": 0}), "it is of the norm 0"),
         (Case("ConvTranspose", [random(IMAGE), random((4, 3, 3, 3))], {"output_shape": [9, 9]}), "leaves its padding"),
         (resized(8, 6, 3), r"it resizes \[1, 4, 6, 3\] to \[1, 8, 6, 3\]"),
         (Case("Resize", [random(X), None, np.ones(2, np.float32)]), "2 scales for 4 axes"),
@@ -264,6 +306,10 @@ def resized(*sizes, **attrs):
         (Case("Attention", FLAT, opset=23), "32 channels are not of 0 heads"),
         (Case("Attention", FLAT, {"q_num_heads": 5, "kv_num_heads": 4}, opset=23), "32 channels are not of 5 heads"),
         (Case("Attention", [Q, K[..., :3], V], opset=23), "torch does not take what it reads"),
+        (Case("RotaryEmbedding", [FLAT[0], *TURNS, ROWS], opset=23), "32 channels are not of 0 heads"),
+        (Case("RotaryEmbedding", [Q, *TURNS, ROWS + 5], opset=23), "its positions"),
+        (Case("RotaryEmbedding", [Q, *TURNS], opset=23), r"its cosines have the shape \[9, 4\], not \[2, 5, 4\]"),
+        (Case("RotaryEmbedding", [Q, *TURNS, ROWS], {"rotary_embedding_dim": 9}, opset=23), "it turns 9 of 8 channels"),
         (layer("GRU", linear_before_reset=0), "it resets before its product"),
         (layer("LSTM", activations=["Relu", "Tanh", "Tanh"]), "its activations are"),
         (layer("LSTM", clip=1.0), "it clips"),
@@ -275,6 +321,16 @@ def test_operator_that_torch_has_not_is_refused_with_its_node(tmp_path, case, re
     path = save(tmp_path / "m.onnx", case)
     with pytest.raises(StretchError, match=rf"node `{case.op}_0` \({case.op}\) of .*m\.onnx cannot be read: .*{reason}"):
         read_module(path)
+
+
+@pytest.mark.skipif(onnx.defs.onnx_opset_version() < 28, reason="ONNX has no SwiGLU before opset 28")
+@pytest.mark.parametrize("alpha", [1.0, 1.7])
+def test_gate_times_another_tensor_computes_what_onnx_says(tmp_path, alpha):
+    model = net(helper.make_node("SwiGLU", ["x", "other"], ["y"], alpha=alpha), stored={"other": random(SMALL, 1)}, shape=SMALL, opset=28)
+    onnx.save(model, str(tmp_path / "m.onnx"))
+    # ONNX Runtime has none yet.
+    [want] = ReferenceEvaluator(model).run(None, {"x": random(SMALL)})
+    np.testing.assert_allclose(computed(tmp_path / "m.onnx", random(SMALL)), want, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("op", ["BitwiseAnd", "BitwiseOr", "BitwiseXor"])
