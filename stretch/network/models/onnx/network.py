@@ -529,7 +529,7 @@ class _Lowering:
             if function is None or not reads or op in SHAPES or op in ROUNDING:
                 return compute_constant(node, stored, attrs, self._opset)
             constant = by_rule(function, OnnxSite(stored, op, "known", words, len(node.output), self._opset, Builder((1,))))
-            self._check_asked(node, words)
+            self._check_unread(node, words)
             return constant
         if function is None:
             domain = "" if node.domain in _OWN else f" of the domain `{_RUNTIME}`"
