@@ -4,12 +4,11 @@ Every number of a profile is a `Quantity`: a value and where it comes from.
 A profile is data, so a new device is a new file in `predictors/profiles/`.
 """
 
-import dataclasses
 import difflib
 import fnmatch
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from pathlib import Path
@@ -185,16 +184,16 @@ class LinkProfile(_Part, frozen=True):
 class ProfileFile(_Part, frozen=True):
     """A profile as its TOML file has it."""
 
-    id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.-]+$")]
-    name: _Text
-    soc: _Text
-    sources: dict[str, _Text]
-    processors: dict[str, ProcessorProfile]
-    links: dict[str, LinkProfile]
+    id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.-]+$")]  # Short name, used on the command line.
+    name: _Text  # Name in words.
+    soc: _Text  # System on chip.
+    sources: dict[str, _Text]  # Sources of the numbers, by key.
+    processors: dict[str, ProcessorProfile]  # Profile of each processor.
+    links: dict[str, LinkProfile]  # Link between the CPU and each other processor.
     aliases: tuple[_Text, ...] = ()  # Other names that `load_device` knows it by: of the chip, its part numbers, the product.
     left_out: dict[str, _Text] = {}  # Processors that the device has and the profile lacks, with the reason.
-    little_cores: Cores | None = None
-    thermal: Thermal | None = None
+    little_cores: Cores | None = None  # Cores for threads that only wait for another processor (paper 003, section 6.2).
+    thermal: Thermal | None = None  # Heating of the chip; None if not known.
 
 
 def profile_error(path: Path, raw: dict[str, Any], error: Exception) -> StretchError:
@@ -266,9 +265,7 @@ def quantities(part: object, path: str = "") -> list[tuple[str, Quantity]]:
     if isinstance(part, dict):
         items = list(part.items())
     elif isinstance(part, msgspec.Struct):
-        items = [(name, getattr(part, name)) for name in part.__struct_fields__]
-    elif dataclasses.is_dataclass(part):
-        items = [(field.name, getattr(part, field.name)) for field in dataclasses.fields(part) if field.name not in ("fits", "priors")]
+        items = [(name, getattr(part, name)) for name in part.__struct_fields__ if name not in ("fits", "priors")]
     else:
         return quantities_by_name
     for key, value in items:
@@ -354,40 +351,12 @@ class InferenceConstant(NamedTuple):
     high: float  # Upper end of its 90 % interval, as a factor.
 
 
-@dataclass(frozen=True)
-class DeviceProfile:
-    """A device: its processors, their links, fits and priors.
+class DeviceProfile(ProfileFile, frozen=True, kw_only=True, dict=True):
+    """A device: its profile, and the fits and priors of its processors."""
 
-    Args:
-        id: Short name, used on the command line.
-        name: Name in words.
-        soc: System on chip.
-        sources: Where numbers come from, by key.
-        processors: Profile of each processor.
-        links: Link between the CPU and each other processor.
-        little_cores: Cores for threads that only wait for another processor
-            (paper 003, section 6.2); None if not known.
-        fits: Fits to measurements on the device, by processor, core set and precision.
-        priors: Estimates from the fits of other devices, by the same keys.
-        thermal: How it heats up; None if not known.
-        aliases: Other names of the device and its chip, which `load_device` takes.
-        left_out: Processors that the device has and the profile lacks, with the reason.
-        file: Path of its file, where it is none of those that are shipped.
-    """
-
-    id: str
-    name: str
-    soc: str
-    sources: dict[str, str]
-    processors: dict[str, ProcessorProfile]
-    links: dict[str, LinkProfile]
-    little_cores: Cores | None = None
-    fits: Mapping[tuple[str, str, str], Fit] = field(default_factory=dict)
-    priors: Mapping[tuple[str, str, str], Prior] = field(default_factory=dict)
-    thermal: Thermal | None = None
-    aliases: tuple[str, ...] = ()
-    left_out: Mapping[str, str] = field(default_factory=dict)
-    file: str = ""
+    fits: Mapping[tuple[str, str, str], Fit] = {}  # Fits to measurements on the device, by processor, core set and precision.
+    priors: Mapping[tuple[str, str, str], Prior] = {}  # Estimates from the fits of other devices, by the same keys.
+    file: str = ""  # Path of its file; empty for a profile that ships.
 
     @property
     def cli_name(self) -> str:
@@ -616,17 +585,8 @@ def load_device(device: str | Path) -> DeviceProfile:
         raise profile_error(path, raw, error) from error
     check_profile(path, parsed)
     return DeviceProfile(
-        parsed.id,
-        parsed.name,
-        parsed.soc,
-        parsed.sources,
-        parsed.processors,
-        parsed.links,
-        parsed.little_cores,
-        read_fits(path, parsed.id),
-        read_priors(path, parsed.id),
-        parsed.thermal,
-        parsed.aliases,
-        parsed.left_out,
-        "" if path.parent == PROFILE_FOLDER else str(path),
+        **msgspec.structs.asdict(parsed),
+        fits=read_fits(path, parsed.id),
+        priors=read_priors(path, parsed.id),
+        file="" if path.parent == PROFILE_FOLDER else str(path),
     )

@@ -9,7 +9,7 @@ is widened by as much. Other core sets of a processor begin with the numbers of 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import exp, log, prod, sqrt
 from pathlib import Path
 from statistics import median
@@ -187,7 +187,7 @@ def calibrate(
             calibrated = []
             for candidate in bases:
                 neutral = msgspec.structs.replace(candidate, calibration=_identity_calibration(described_source))
-                profile = replace(base, fits={}, priors={**priors, (family, core_set, precision): neutral})
+                profile = msgspec.structs.replace(base, fits={}, priors={**priors, (family, core_set, precision): neutral})
                 parts = _Parts(LatencyPredictor(profile), f"{family}[{core_set}]", precision, rewrites)
                 calibrated.append(_calibrated(candidate, parts, own_rows, graph_of, candidates, described_source, lead))
             best = min(calibrated, key=_mean_square_error)

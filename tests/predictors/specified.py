@@ -1,6 +1,5 @@
 """Profiles by which tests plan: those of version 0.1.0, which do not change when a device is measured."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +27,14 @@ def contending(device: DeviceProfile, factors: dict[tuple[str, str], float]) -> 
     for name, processor in device.processors.items():
         stated = {other: Contention(value, value / 1.2, value * 1.2, "x") for (slowed, other), value in factors.items() if slowed == name}
         processors[name] = msgspec.structs.replace(processor, contention=stated)
-    return replace(device, processors=processors)
+    return msgspec.structs.replace(device, processors=processors)
 
 
 def stating(device: DeviceProfile, **keys: object) -> DeviceProfile:
     """A profile whose processors all state something else."""
-    return replace(device, processors={name: msgspec.structs.replace(profile, **keys) for name, profile in device.processors.items()})
+    return msgspec.structs.replace(
+        device, processors={name: msgspec.structs.replace(profile, **keys) for name, profile in device.processors.items()}
+    )
 
 
 def with_speed(device: DeviceProfile, family: str, speed: float) -> DeviceProfile:
@@ -53,4 +54,4 @@ def with_speed(device: DeviceProfile, family: str, speed: float) -> DeviceProfil
         for name, cores in processor.core_sets.items()
     }
     processor = changed(processor, core_sets=sets, launch_us=times(processor.launch_us, 1 / speed))
-    return replace(device, processors={**device.processors, family: processor})
+    return msgspec.structs.replace(device, processors={**device.processors, family: processor})

@@ -1,8 +1,5 @@
 """Times and energy of networks, of exchanges and of concurrent work."""
 
-import dataclasses
-from dataclasses import replace
-
 import msgspec
 import pytest
 from hypothesis import given
@@ -66,7 +63,7 @@ def test_kernels_costed_one_by_one_give_the_same_sum():
 def lacking(processor, *kinds):
     device = specified("mi9")
     profile = structs.replace(device.processors[processor], unsupported=kinds)
-    return LatencyPredictor(replace(device, processors={**device.processors, processor: profile}))
+    return LatencyPredictor(msgspec.structs.replace(device, processors={**device.processors, processor: profile}))
 
 
 def test_operator_that_a_processor_lacks_costs_what_the_cpu_takes_and_the_exchange():
@@ -182,7 +179,7 @@ def with_power(device, family, **states):
     """A device that states what a processor takes while it does not compute, W."""
     stated = {key: NotNegative(watts, next(iter(device.sources))) for key, watts in states.items()}
     changed = msgspec.structs.replace(device.processors[family], **stated)
-    return dataclasses.replace(device, processors={**device.processors, family: changed})
+    return msgspec.structs.replace(device, processors={**device.processors, family: changed})
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Fits from the measurements of other devices, and fits of boards with ncnn."""
 
-import dataclasses
 import re
 from math import exp, log
 
@@ -88,7 +87,9 @@ def chip(name: str, peak: float, luck: float) -> tuple[DeviceProfile, list[Laten
     terms = {"macs": luck * 1e-5 / peak, "outputs": luck * 1e-5 / peak}
     kinds = ("conv", "conv1x1", "depthwise", "elementwise", "pool", "reduce", "linear", "copy")
     fitted = fit(dict.fromkeys(kinds, KernelGroup(terms)), source=f"tables, device {name}")
-    profile = dataclasses.replace(device, id=name, processors={"cpu": cpu}, links={}, fits={("cpu", "1large", "fp32"): fitted}, priors={})
+    profile = msgspec.structs.replace(
+        device, id=name, processors={"cpu": cpu}, links={}, fits={("cpu", "1large", "fp32"): fitted}, priors={}
+    )
     predictor = LatencyPredictor(profile)
     rows = [Latency(name, network, "cpu", "1large", "fp32", "r", predictor.predict(graph, "cpu").ms) for network, graph in NETWORKS.items()]
     return profile, rows
@@ -100,7 +101,7 @@ def relatives_of_one_phone(lucks):
     rows = [row for _, some in chips for row in some]
     tables = Measurements(Source("tables", "", "", "MIT", "n"), NETWORKS, dict.fromkeys(NETWORKS, "resnet"), rows)
     unknown, _ = chip("unknown", 40.0, 1.0)
-    return dataclasses.replace(unknown, fits={}), [profile for profile, _ in chips], tables
+    return msgspec.structs.replace(unknown, fits={}), [profile for profile, _ in chips], tables
 
 
 @pytest.mark.slow
@@ -118,7 +119,7 @@ def test_spread_of_the_relatives_is_the_interval():
 
 def test_device_that_the_tables_hold_twice_counts_once():
     device, profiles, tables = relatives_of_one_phone([1.0] * 4)
-    twin = dataclasses.replace(profiles[0], id="twin")
+    twin = msgspec.structs.replace(profiles[0], id="twin")
     [prior] = fit_priors(device, [*profiles, twin], [tables])
     assert len(prior.relatives) == 4
 

@@ -1,7 +1,6 @@
 """Parts of a fit, each by itself, and calibration by whole networks: the measured numbers come back, and the interval narrows."""
 
 from collections import Counter
-from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -322,7 +321,7 @@ def truth(processor="gpu", precision="fp16"):
     [new] = news.values()
     calibration = Calibration(TRUE, 0.02, 0.7, new.prior.calibration.networks, "truth")
     key = (new.prior.processor, new.prior.core_set, new.prior.precision)
-    device = replace(base, fits={}, priors={key: msgspec.structs.replace(new.prior, calibration=calibration)})
+    device = msgspec.structs.replace(base, fits={}, priors={key: msgspec.structs.replace(new.prior, calibration=calibration)})
     predictor = LatencyPredictor(device)
     return base, {name: predictor.predict(graph, processor, precision).ms for name, graph in NETWORKS.items()}
 
@@ -331,7 +330,7 @@ def calibrated(base, rows):
     _, news = calibrate(base, "mi9", rows, lambda row: NETWORKS[row.model], NETWORKS, "least of 50 runs")
     [new] = news.values()
     key = (new.prior.processor, new.prior.core_set, new.prior.precision)
-    return LatencyPredictor(replace(base, fits={}, priors={key: new.prior})), new
+    return LatencyPredictor(msgspec.structs.replace(base, fits={}, priors={key: new.prior})), new
 
 
 def test_five_networks_predict_all_others_of_a_device_that_differs_by_family():

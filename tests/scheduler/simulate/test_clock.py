@@ -610,7 +610,7 @@ def test_power_is_the_profiles_else_the_descriptions():
     pixel6 = specified("pixel6")
     if pixel6.processor("gpu").cores.power_w is None:
         assert powers(pixel6, CHIP, ["gpu"])["gpu"].computing_w == 4.0
-    bare = replace(mi9, processors={**mi9.processors})
-    assert thermal_of(replace(bare, thermal=CHIP)) is CHIP
+    bare = msgspec.structs.replace(mi9, processors={**mi9.processors})
+    assert thermal_of(msgspec.structs.replace(bare, thermal=CHIP)) is CHIP
     with pytest.raises(UsageError, match="has no heat model"):
         thermal_of(mi9)

@@ -1,7 +1,5 @@
 """Small design spaces for tests."""
 
-import dataclasses
-
 import msgspec
 import numpy as np
 
@@ -66,7 +64,7 @@ def waiting(device="mi9", watts=None):
         else processor
         for name, processor in profile.processors.items()
     }
-    return dataclasses.replace(profile, processors=result)
+    return msgspec.structs.replace(profile, processors=result)
 
 
 def every_design(space, low, high, n_meet):

@@ -1,6 +1,5 @@
 """Plans meet their constraints, say the truth about controls, and show the paper's pattern."""
 
-from dataclasses import replace
 from functools import cache
 
 import msgspec
@@ -163,7 +162,7 @@ def rewriting():
     """A device whose GPU has ReLU6 for SiLU."""
     device = specified("mi9")
     gpu = msgspec.structs.replace(device.processors["gpu"], rewrites=("silu=relu6",))
-    return replace(device, processors={**device.processors, "gpu": gpu})
+    return msgspec.structs.replace(device, processors={**device.processors, "gpu": gpu})
 
 
 def test_profile_says_what_scaled_branches_have_unless_the_request_does(rewriting):

@@ -1,7 +1,6 @@
 """Statements of a plan: unused processors, warnings and numbers in sentences."""
 
 import json
-from dataclasses import replace
 from itertools import product
 from math import ceil, floor
 
@@ -130,13 +129,15 @@ def slow_link(factor):
     """The device with exchanges of the dsp so many times slower."""
     link = MI9.links["dsp"]
     changes = {name: slower(getattr(link, name), factor) for name in ("map_ms", "unmap_ms", "sync_ms")}
-    return replace(MI9, links=MI9.links | {"dsp": msgspec.structs.replace(link, **changes)})
+    return msgspec.structs.replace(MI9, links=MI9.links | {"dsp": msgspec.structs.replace(link, **changes)})
 
 
 def slow_start(factor):
     """The device with launches of the dsp so many times slower."""
     dsp = MI9.processors["dsp"]
-    return replace(MI9, processors=MI9.processors | {"dsp": msgspec.structs.replace(dsp, launch_us=slower(dsp.launch_us, factor))})
+    return msgspec.structs.replace(
+        MI9, processors=MI9.processors | {"dsp": msgspec.structs.replace(dsp, launch_us=slower(dsp.launch_us, factor))}
+    )
 
 
 def slower(quantity, factor):
@@ -183,7 +184,7 @@ def test_slower_links_make_the_branched_run_slower(answered):
 @pytest.mark.slow
 def test_a_plan_states_its_answer_at_the_ends_of_its_own_links():
     wide = msgspec.structs.replace(MI9.links["gpu"], spread=Spread((0.5, 4.0), "link_gpu"))
-    devices = MI9, replace(MI9, links=MI9.links | {"gpu": wide})
+    devices = MI9, msgspec.structs.replace(MI9, links=MI9.links | {"gpu": wide})
     usual, answered = (plan(resnet50(), device, PlanConfig(processors=("cpu", "gpu"))) for device in devices)
     assert [row.factor for row in usual.predicted.links] == [0.5, 1.0, 2.0]
     assert [row.factor for row in answered.predicted.links] == [0.5, 1.0, 4.0]

@@ -1,7 +1,6 @@
 """Advice for many devices is what plans for each of them say."""
 
-from dataclasses import replace
-
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -47,8 +46,8 @@ def test_answers_are_those_of_plans_made_by_themselves_the_fastest_first():
 
 
 def test_exact_branches_are_not_planned_where_a_bound_excludes_their_gain():
-    device = with_speed(replace(specified("mi9"), fits={}), "gpu", 0.001)
-    device = replace(device, processors={name: device.processors[name] for name in ("cpu", "gpu")})
+    device = with_speed(msgspec.structs.replace(specified("mi9"), fits={}), "gpu", 0.001)
+    device = msgspec.structs.replace(device, processors={name: device.processors[name] for name in ("cpu", "gpu")})
     [answer] = advise("small", GRAPH, [device]).answers
     assert answer.exact is None
     assert 0 < answer.exact_at_most < MIN_GAIN

@@ -345,7 +345,9 @@ def test_weights_in_parts_are_one_piece_again(network):
 
 def having(**keys):
     device = specified("mi9")
-    return replace(device, processors={**device.processors, "gpu": msgspec.structs.replace(device.processors["gpu"], **keys)})
+    return msgspec.structs.replace(
+        device, processors={**device.processors, "gpu": msgspec.structs.replace(device.processors["gpu"], **keys)}
+    )
 
 
 @pytest.mark.representatives(1)

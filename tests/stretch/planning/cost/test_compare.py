@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -238,7 +239,7 @@ def test_a_lead_that_the_intervals_could_undo_is_not_far():
 
 def test_where_others_help_already_there_is_no_crossover():
     device = specified("mi9")
-    free = replace(device, links={name: _free(link) for name, link in device.links.items()})
+    free = msgspec.structs.replace(device, links={name: _free(link) for name, link in device.links.items()})
     result = of(free, "dsp")
     assert not result.far
     assert result.crossover is None

@@ -1,6 +1,5 @@
 """Objectives of the search: latency, energy, accuracy and bounds on them."""
 
-import dataclasses
 import re
 from functools import cache, partial
 from types import SimpleNamespace
@@ -232,7 +231,7 @@ def test_space_kept_to_some_processors_gives_work_to_no_other():
 def test_profile_without_the_power_of_a_processor_is_refused_by_its_name():
     device = specified("mi9")
     gpu = device.processors["gpu"]
-    bare = dataclasses.replace(device, processors={**device.processors, "gpu": without_power(gpu)})
+    bare = msgspec.structs.replace(device, processors={**device.processors, "gpu": without_power(gpu)})
     with pytest.raises(UsageError, match="states no power of the gpu"):
         ProcessorPowers(bare, ("cpu", "gpu"))
     assert ProcessorPowers(bare, ("cpu", "dsp")).groups == [("cpu", "dsp")]

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import cache
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -204,7 +205,7 @@ def test_links_that_take_endless_time_are_not_used():
     graph, space, _ = spaces("bottleneck", "mi9", ("cpu", "gpu"), None)
     device = space.costs.predictor.device
     slow = {name: replace_link(link) for name, link in device.links.items()}
-    far = make_space(graph, replace(device, links=slow), min_width=0.5)
+    far = make_space(graph, msgspec.structs.replace(device, links=slow), min_width=0.5)
     low, high = round(0.9 * graph.macs), round(1.1 * graph.macs)
     assert search_pruned(far, Totals(low, high, 0))[0].ms == pytest.approx(search_exact(far, Totals(low, high, 0)).ms)
 
