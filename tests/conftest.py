@@ -6,6 +6,7 @@ import re
 import signal
 import sys
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from filelock import FileLock
 
 from predictors import system
 from tests.effort import load_profile
+from tests.warm import WarmPrograms
 
 # A shell starts background jobs with SIGINT ignored, and children inherit that: tests of interrupts need Python's own handler.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -52,6 +54,14 @@ def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
             outcome = spawn("", "branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", *LOOSE, "--out", out)
             assert outcome.code == 0, outcome.err
     return out
+
+
+@pytest.fixture(scope="session")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmPrograms]:
+    """Programs of the checkout that begin at once."""
+    programs = WarmPrograms(tmp_path_factory.mktemp("warm"), Path(__file__).parents[1])
+    yield programs
+    programs.close()
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
