@@ -104,9 +104,20 @@ def test_own_pictures_train_through_a_kill_to_a_bundle_that_knows_them(user):
     check_share(worth["top1"], 24, accuracy - 0.05)
 
 
-def test_delegate_of_another_package_runs_and_is_judged(user, branched, tmp_path):
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    """The program in a fresh environment that has the wheel and what it depends on, built and carried there."""
+    folder = tmp_path_factory.mktemp("wheel")
+    offline = ("--quiet", "--offline", "--wheel", "--no-build-isolation", "--python", BIN / "python")
+    uv("build", *offline, "--out-dir", folder / "dist", ROOT, cwd=ROOT)
+    uv("venv", "--quiet", "--python", BIN / "python", folder / "venv", cwd=folder)
+    [wheel] = (folder / "dist").glob("*.whl")
+    uv("pip", "install", "--quiet", "--offline", "--python", folder / "venv" / "bin" / "python", wheel, cwd=folder)
+    return folder / "venv" / "bin" / "stretch"
+
+
+def test_delegate_of_another_package_runs_and_is_judged(user, branched, program, tmp_path):
     package = delegate_package(tmp_path / "package")
-    program = wheel_install(tmp_path)
     uv("pip", "install", "--quiet", "--offline", "--python", program.parent / "python", package, cwd=tmp_path)
     current = User(user.home, program)
     assert {"mine", "wrong"} <= {item["name"] for item in current.ask("list", "delegates")["items"]}
@@ -118,22 +129,11 @@ def test_delegate_of_another_package_runs_and_is_judged(user, branched, tmp_path
     assert ".dsp` on processor `dsp`" in failed["error"]
 
 
-def wheel_install(folder):
-    """The program in a fresh environment that has the wheel and what it depends on, built and carried there."""
-    offline = ("--quiet", "--offline", "--wheel", "--no-build-isolation", "--python", BIN / "python")
-    uv("build", *offline, "--out-dir", folder / "dist", ROOT, cwd=ROOT)
-    uv("venv", "--quiet", "--python", BIN / "python", folder / "venv", cwd=folder)
-    [wheel] = (folder / "dist").glob("*.whl")
-    uv("pip", "install", "--quiet", "--offline", "--python", folder / "venv" / "bin" / "python", wheel, cwd=folder)
-    return folder / "venv" / "bin" / "stretch"
-
-
-def test_wheel_without_torch_runs_bundles_and_names_what_it_lacks(user, branched, tmp_path):
-    program = wheel_install(tmp_path)
+def test_wheel_without_torch_runs_bundles_and_names_what_it_lacks(user, branched, program, tmp_path):
     shutil.copytree(user.home / "own", tmp_path / "own")
     base = User(tmp_path, program)
     installed = base.ask("list", "env")
-    assert all(str(tmp_path) in place for place in installed["imported_from"].values())
+    assert all(str(program.parents[1]) in place for place in installed["imported_from"].values())
     assert installed["packages"]["torch"] is None
     assert {item["id"] for item in base.ask("list", "devices")["items"]} >= {"mi9", "pixel6"}
     assert base.ask("verify", "own")["ok"]

@@ -50,12 +50,12 @@ from tests.predictors.measurements.test_tables import OUTPUT, PROFILE
 def test_a_machine_is_profiled_and_the_profile_predicts_networks_it_never_saw(tmp_path):
     places = [place()]
     table = open_table("here", tmp_path, places, resume=False)
-    done = profile_machine("here", places, table, 120, most=30)
+    done = profile_machine("here", places, table, 120, most=16)
     assert done.profile == tmp_path / "here.toml"
     device = load_device(done.profile)
     assert device.calibrated
     [fit] = done.fits
-    assert fit.held_out.networks >= 30
+    assert fit.held_out.networks >= 16
     predictor = LatencyPredictor(device)
     small, large = (predictor.predict(draw("residual", seed), "cpu") for seed in sorted((900, 901), key=lambda n: draw("residual", n).macs))
     assert 0 < small.ms < large.ms
