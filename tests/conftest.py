@@ -99,8 +99,20 @@ def mark_all_but_representatives(items: list[pytest.Item]) -> None:
                 item.add_marker("slow")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+#: Files that take longest begin first: one that begins last would leave the other workers idle.
+LONG = (
+    "tests/docs/test_references.py",
+    "tests/stretch/test_newcomer.py",
+    "tests/recipes/test_recipes.py",
+    "tests/corpus/test_corpus.py",
+    "tests/contracts/test_worked_examples.py",
+    "tests/stretch/test_main_job.py",
+    "tests/stretch/api/test_main_job.py",
+)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     mark_all_but_representatives(items)
     reasons = {}
     if not config.getoption("--runslow"):
@@ -119,3 +131,5 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for marker, reason in reasons.items():
             if item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))
+    yield
+    items.sort(key=lambda item: item.nodeid.split("::")[0] not in LONG)

@@ -7,7 +7,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.main_job.run import MODELS
 from stretch.network.capture import capture
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.scale import legal_widths, scale_branch, scaled_branches, scaled_graph
@@ -36,7 +35,7 @@ def image(result, batch=1):
 
 
 @pytest.mark.representatives(4)
-@pytest.mark.parametrize("name", list(dict.fromkeys([*TINY, "resnet18", "mobilenet_v3_large", "densenet121", "squeezenet1_1", *MODELS])))
+@pytest.mark.parametrize("name", [*TINY, "resnet18", "mobilenet_v3_large", "efficientnet_b0", "densenet121", "squeezenet1_1"])
 def test_identity_design_gives_the_original_outputs_bit_for_bit(captured, name):
     result = captured(name)
     x = image(result)
