@@ -397,7 +397,7 @@ def images(tmp_path_factory):
 def measured(images):
     """Losses of a tiny network segment by segment."""
     network = read_network("tiny_resnet", weights="none")
-    result = divide_images(images, network.captured, 48)
+    result = divide_images(images, network.captured, 24)
     return sensitivity_of(network.captured, specified("pixel6"), LOOSE, result, 1.0)
 
 
@@ -435,6 +435,7 @@ def test_network_that_agrees_less_often_than_predicted_is_refused_and_nothing_is
     assert not (tmp_path / "b").exists()
 
 
+@pytest.mark.slow
 def test_branches_that_are_not_recommended_are_neither_built_nor_compared_if_only_faster_ones_are_asked_for(images, tmp_path, measured):
     save_accuracy(tmp_path / "sensitivity.json", measured)
     request = {"kinds": ("rows",), "processors": ("cpu", "gpu"), "images": images, "accuracy": str(tmp_path / "sensitivity.json")}
@@ -445,6 +446,7 @@ def test_branches_that_are_not_recommended_are_neither_built_nor_compared_if_onl
     assert "only_if_faster" in caught.value.hint
 
 
+@pytest.mark.slow
 def test_design_is_chosen_by_the_agreement_that_is_asked_for(images, tmp_path, measured):
     file = tmp_path / "sensitivity.json"
     save_accuracy(file, measured)

@@ -151,6 +151,7 @@ def test_models_are_planned_for_each_device_and_a_refusal_is_a_row(capsys, tmp_p
         assert row["name"] in seen.text
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_bundle_plan_search_and_run_stand_beside_each_other(capsys, tmp_path, tiny_bundle):
     model = ("tiny_resnet", "--device", "pixel6", "--weights", "none", *LOOSE)
