@@ -120,8 +120,8 @@ def test_inference_that_began_before_the_last_decision_decides_nothing():
     ("rules", "noun"),
     [
         *(({key: value}, key) for key, value in [("contended", 1.1), ("contended", nan), ("free", 0.5), ("weight", 0.0), ("weight", nan)]),
-        *(({key: value}, key) for key, value in [("gain", 1.0), ("inferences", 0), ("probe_after", 0)]),
-        ({"probe_after": 9, "probe_most": 8}, "probe"),
+        *(({key: value}, key) for key, value in [("gain", 1.0)]),
+        *((rules, "numbers of inferences") for rules in ({"inferences": 0}, {"probe_after": 0}, {"probe_after": 9, "probe_most": 8})),
         ({"prefer": "speed"}, "no objective"),
         ({"prefer": "deadline"}, "deadline_ms belongs"),
         ({"deadline_ms": 5.0}, "deadline_ms belongs"),

@@ -109,6 +109,7 @@ def test_joins_alone_leave_convolutions_as_they_were(captured):
     assert all(name.endswith("join_conv") for name in changed)
 
 
+@pytest.mark.slow
 def test_concatenated_backbones_are_calibrated_and_have_an_error(captured):
     result = captured("tiny_resnet")
     first, *others = branchable(result.graph)
