@@ -55,7 +55,7 @@ def work(path: Path, world, what: str) -> None:
     world.barrier()
 
 
-#: What is trained, one after the other: a process takes longer to start than to train both.
+#: Kinds of training, one after the other: a process takes longer to start than to train both.
 KINDS = ("network", "supernet")
 
 

@@ -129,7 +129,7 @@ class Interrupt:
 
 @pytest.fixture(scope="module")
 def uninterrupted(captured):
-    """A network refined in one go, what int8 rounds of it, and how it was refined."""
+    """A network refined in one go, the result, its rounding to int8, the images and the request."""
     result = captured("tiny_resnet")
     x, how = Images([images(result, 32)]), Refinement(steps=10, batch=8, rate=2e-3, apart=0.4, looks=5)
     whole = build(result, cpu_and("gpu", result.graph, "sum"))
