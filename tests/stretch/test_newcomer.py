@@ -53,7 +53,6 @@ def test_own_model_becomes_branches_then_int8_that_agree_with_it(user, branched)
     check = user.ask(*branched.command("Next:"), *QUICK)["check"]
     assert check["error"] <= check["tolerance"]
     check_run(user.ask("run", "own", *QUICK), 1e-4)
-    assert user.ask("verify", "own")["ok"]
     ask = user.ask("export", "own", "--precision", "cpu=fp32,dsp=int8", "--images", "pictures/train", "--out", "own_int8")
     assert {entry["precision"] for entry in ask["subgraphs"] if entry["processor"] == "dsp"} == {"int8"}
     assert {entry["precision"] for entry in ask["subgraphs"] if entry["processor"] == "cpu"} == {"fp32"}
@@ -89,7 +88,6 @@ def test_own_pictures_train_through_a_kill_to_a_bundle_that_knows_them(user):
     assert cut.returncode == -signal.SIGKILL, "the run was over before it could be killed"
     run = user.home / "runs" / "mine"
     assert not (run / "last.safetensors").exists()
-    assert "--resume" in user.ask(*words, code=1)["hint"]
     trained = user.stretch(*words, "--resume")
     assert [row["epoch"] for row in csv.DictReader((run / "log.csv").read_text().splitlines())] == [str(epoch) for epoch in range(1, 5)]
     accuracy = float(re.search(r"accuracy ([\d.]+)%, best", trained.out)[1]) / 100
@@ -98,7 +96,6 @@ def test_own_pictures_train_through_a_kill_to_a_bundle_that_knows_them(user):
     taken = user.stretch(*trained.command("take it out with:"), "--out", "taken")
     run_it = taken.command("Next:")
     check_run(user.ask(*run_it, *QUICK), 1e-3)
-    check_run(user.ask(*run_it, *QUICK, "--priority", "energy"), 1e-3)
     worth = user.ask("evaluate", "taken/bundle", "--images", "pictures/val")
     assert worth["images"]["classes"] == 3
     check_share(worth["top1"], 24, accuracy - 0.05)
