@@ -10,7 +10,6 @@ import json
 import os
 import pkgutil
 import select
-import signal
 import socket
 import subprocess
 import sys
@@ -74,8 +73,9 @@ def _next_program(listener: socket.socket) -> list[Any]:
         connection, _ = listener.accept()
         if os.fork():
             connection.close()
+            while os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG):
+                pass
             continue
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         streams = socket.recv_fds(connection, 1, 3)[1]
         request = json.load(connection.makefile("rb"))
         if program := os.fork():
@@ -119,7 +119,6 @@ if __name__ == "__main__":
         server.listen()
         sys.stdout.write("ready\n")
         sys.stdout.flush()
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         sys.argv, place, variables = _next_program(server)
     os.chdir(place)
     os.environ.clear()
