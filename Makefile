@@ -59,7 +59,7 @@ lint: install
 	$(BIN)/python -m tools.lint
 
 PYTEST = $(BIN)/python -m pytest -q
-SHARED = -n $(WORKERS) --dist loadfile
+SHARED = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # the same examples in the same order every time
 test: lint

@@ -16,6 +16,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, get_type_hints
 
+import msgspec
+from msgspec import NODEFAULT
+
 from predictors.shapes import InputShapes
 
 PAGE = Path(__file__).resolve().parent / "reference" / "python.md"
@@ -104,14 +107,19 @@ def _fields(name: str, kind: Any) -> str:
     """The constructor of a configuration, whose fields are its arguments."""
     hints = get_type_hints(kind)
     types = {field: re.sub(r"^Optional\[(.*)\]$", r"\1 | None", _plain(hints[field])) for field in kind.__struct_fields__}
-    sample = kind()
-    return _call(name, ["*", *(f"{field}: {types[field]} = {getattr(sample, field)!r}" for field in kind.__struct_fields__)])
+    defaults = {
+        field.name: field.default_factory() if field.default is NODEFAULT else field.default
+        for field in msgspec.structs.fields(kind)
+        if not field.required
+    }
+    words = (f"{field}: {types[field]}" + (f" = {defaults[field]!r}" if field in defaults else "") for field in kind.__struct_fields__)
+    return _call(name, ["*", *words])
 
 
 def _plain(hint: Any) -> str:
     shapes = inspect.formatannotation(InputShapes)
     text = inspect.formatannotation(hint).replace(shapes, "InputShapes")
-    return re.sub(r"typing\.|collections\.abc\.|pathlib\.|predictors\.devices\.", "", text)
+    return re.sub(r"typing\.|collections\.abc\.|pathlib\.|predictors\.devices\.|predictors\.fits\.\w+\.|predictors\.thermal\.", "", text)
 
 
 def _attributes(name: str, kind: type) -> str:

@@ -6,6 +6,7 @@ import re
 import signal
 import sys
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from filelock import FileLock
 
 from predictors import system
 from tests.effort import load_profile
+from tests.warm import WarmPrograms
 
 # A shell starts background jobs with SIGINT ignored, and children inherit that: tests of interrupts need Python's own handler.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -54,6 +56,14 @@ def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.fixture(scope="session")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmPrograms]:
+    """Programs of the checkout that begin at once."""
+    programs = WarmPrograms(tmp_path_factory.mktemp("warm"), Path(__file__).parents[1])
+    yield programs
+    programs.close()
+
+
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """Leave out the files that import torch at their top where torch is missing."""
     if HAS_TORCH or collection_path.suffix != ".py":
@@ -89,8 +99,20 @@ def mark_all_but_representatives(items: list[pytest.Item]) -> None:
                 item.add_marker("slow")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+#: Files that take longest begin first: one that begins last would leave the other workers idle.
+LONG = (
+    "tests/docs/test_references.py",
+    "tests/stretch/test_newcomer.py",
+    "tests/recipes/test_recipes.py",
+    "tests/corpus/test_corpus.py",
+    "tests/contracts/test_worked_examples.py",
+    "tests/stretch/test_main_job.py",
+    "tests/stretch/api/test_main_job.py",
+)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     mark_all_but_representatives(items)
     reasons = {}
     if not config.getoption("--runslow"):
@@ -109,3 +131,5 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for marker, reason in reasons.items():
             if item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))
+    yield
+    items.sort(key=lambda item: item.nodeid.split("::")[0] not in LONG)

@@ -179,8 +179,8 @@ def test_every_verb_has_its_keys_listed():
     assert {verb if verb in VERBS else verb.split()[0] for verb in KEYS} == set(VERBS)
 
 
-#: Verbs that measure or compile, which takes long.
-LONG = ("profile", "profile fit", "export --as cpp")
+#: Verbs that take long, and whose answers other fast tests read.
+LONG = ("profile", "profile fit", "export --as cpp", "advise", "export", "train BUNDLE")
 
 #: Needs a browser: `tests/stretch/cli/test_web.py` checks its keys.
 BROWSER = "web"

@@ -19,12 +19,15 @@ TESTS = (
     "tests/stretch/export/test_bundle.py",
 )
 
-#: Imports every module of the packages.
-IMPORTS = """
-import importlib, pkgutil
+#: Runs tests, then imports every module of the packages.
+CHECK = """
+import importlib, pkgutil, pytest, sys, warnings
+code = pytest.main(sys.argv[1:])
+warnings.simplefilter("error", ImportWarning)
 for package in ("predictors", "scheduler", "stretch"):
     for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
         importlib.import_module(module.name)
+sys.exit(code)
 """
 
 
@@ -58,15 +61,9 @@ def test_verbs_and_flags_of_tools_are_missing_and_a_bundle_runs(core, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.torch
-def test_every_module_of_the_core_is_imported(core):
-    python(core, "-W", "error::ImportWarning", "-c", IMPORTS)
-
-
-@pytest.mark.slow
-@pytest.mark.torch
-def test_tests_of_the_core_pass(core):
+def test_tests_of_the_core_pass_and_every_module_is_imported(core):
     shutil.copytree(ROOT / "tests", core / "tests", ignore=shutil.ignore_patterns("__pycache__", "tools"))
     for name in ("pyproject.toml", "recipes", "experiments"):
         (core / name).symlink_to(ROOT / name)
-    done = python(core, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", "-m", "not slow", *TESTS)
+    done = python(core, "-c", CHECK, "-q", "-p", "no:randomly", "-p", "no:cacheprovider", "-m", "not slow", *TESTS)
     assert " passed" in done

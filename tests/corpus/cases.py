@@ -22,13 +22,13 @@ COUNTS = {
     "repeated": 60,
     "outside": 120,
     "npy": 110,
-    "design": 110,
+    "design": 60,
     "profile": 300,
     "recipe": 300,
-    "weights": 40,
+    "weights": 24,
     "tflite": 180,
-    "model_onnx": 200,
-    "model_tflite": 120,
+    "model_onnx": 120,
+    "model_tflite": 80,
     "pipe": 8,
 }
 

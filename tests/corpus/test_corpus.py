@@ -40,8 +40,7 @@ def judged(child, sound, tmp_path, kind, numbers):
     return failures
 
 
-@pytest.mark.representatives(3)
-@pytest.mark.parametrize("kind", COUNTS)
+@pytest.mark.parametrize("kind", list(COUNTS)[::6])
 def test_some_wrong_files_end_in_one_sentence(child, sound, tmp_path, kind):
     assert judged(child, sound, tmp_path, kind, range(SAMPLE)) == {}
 

@@ -2,12 +2,10 @@
 
 import importlib.util
 import inspect
-import os
 import re
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import typer
@@ -90,22 +88,17 @@ RUNNABLE = [
 ]
 
 
-# the guides have up to twenty commands, each a process that imports torch
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
 @pytest.mark.torch
 @pytest.mark.parametrize("page", RUNNABLE, ids=str)
-def test_commands_of_a_page_succeed_in_their_order(page, tmp_path):
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+def test_commands_of_a_page_succeed_in_their_order(page, tmp_path, warm):
     for snippet in snippets(page):
         if snippet.language == "toml" and (name := re.match(r"# ([\w-]+\.toml)\n", snippet.text)):
             (tmp_path / name[1]).write_text(snippet.text)
-            continue
-        command = {"sh": ["bash", "-euc", snippet.text], "python": [sys.executable, "-c", snippet.text]}.get(snippet.language)
-        if command is None:
-            continue
-        result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-        assert result.returncode == 0, f"{snippet.text}\n{result.stderr}"
+        if command := {"sh": ("bash", "-euc"), "python": ("snippet",)}.get(snippet.language):
+            result = warm.run(*command, snippet.text, cwd=tmp_path)
+            assert result.returncode == 0, f"{snippet.text}\n{result.stderr}"
 
 
 def commands():

@@ -52,19 +52,15 @@ def test_every_operator_is_in_one_kernel_or_free(make, backend):
     assert sum(kernel.macs for kernel in kernels) == graph.macs
 
 
-def test_tensor_read_twice_is_not_fused_away():
+@pytest.mark.parametrize("read", ["twice", "as the output"])
+def test_tensor_that_others_read_is_not_fused_away(read):
     net = Net(1, 8, 4, 4)
     conv = net.conv(8, act=None)
     relu = net.add("relu", conv)
-    net.add("add", conv, relu)
-    assert kinds(net.graph("g"), "tflite_cpu")[0] == ("conv", "batch_norm")
-
-
-def test_output_of_the_graph_is_not_fused_into_what_follows():
-    net = Net(1, 8, 4, 4)
-    end = net.conv(8, act=None)
-    net.add("relu")
-    net.last = end
+    if read == "twice":
+        net.add("add", conv, relu)
+    else:
+        net.last = conv
     assert kinds(net.graph("g"), "tflite_cpu")[0] == ("conv", "batch_norm")
 
 
@@ -206,7 +202,7 @@ def written_out(shift=3.0, factor=1 / 6, clamp="relu6", multiplied="conv"):
     ]
 
 
-def test_hard_swish_that_is_written_out_is_one_operator_of_the_same_name_and_shape():
+def test_hard_swish_and_sigmoid_that_are_written_out_are_one_operator_of_the_same_name_and_shape():
     before = graph(*written_out())
     seen = recognise(before, IDIOMS)
     assert [op.kind for op in seen.graph.ops] == ["input", "conv", "hard_swish"]
@@ -215,9 +211,6 @@ def test_hard_swish_that_is_written_out_is_one_operator_of_the_same_name_and_sha
     assert seen.names("conv") == ("conv",)
     # Built again, it has the shapes that it carries.
     assert OpGraph.build("g", seen.graph.ops, "sixth") == seen.graph
-
-
-def test_hard_sigmoid_that_is_written_out_is_recognised():
     shift, clamp, _, _ = written_out()
     seen = recognise(graph(shift, clamp, Op("sixth", "mul_scalar", ("clamp",), {"value": 0.16667})), IDIOMS)
     assert [op.kind for op in seen.graph.ops] == ["input", "conv", "hard_sigmoid"]

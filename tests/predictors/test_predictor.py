@@ -113,15 +113,12 @@ MI9_PROFILE = specified("mi9")
 LINKS = LatencyPredictor(MI9_PROFILE).links
 
 
-def test_tensor_stays_free_of_charge_on_its_processor_whatever_the_core_set():
-    assert LINKS.ms("cpu", "cpu[1large]", 10**6, "fp32") == 0
-    assert LINKS.ms("gpu", "gpu", 10**6, "fp16") == 0
-
-
-def test_way_to_the_gpu_is_a_map_and_a_conversion_and_the_way_back_an_unmap_and_a_synchronisation_too():
+def test_exchange_is_a_map_and_a_conversion_and_the_way_back_an_unmap_and_a_synchronisation_too():
     link = MI9_PROFILE.links["gpu"]
     assert LINKS.ms("cpu", "gpu", 10**6, "fp16") == pytest.approx(link.map_ms.value + 2e6 / (link.convert_gbs.value * 1e9) * 1e3)
     assert LINKS.ms("gpu", "cpu", 0, "fp16") == pytest.approx(link.unmap_ms.value + link.sync_ms.value)
+    # a tensor stays on its processor free of charge, whatever the core set
+    assert LINKS.ms("cpu", "cpu[1large]", 10**6, "fp32") == LINKS.ms("gpu", "gpu", 10**6, "fp16") == 0
 
 
 @given(st.floats(0, 100))
@@ -157,22 +154,17 @@ def test_each_part_of_a_kernel_is_slowed_by_its_own_factor(time, expected):
     assert KernelsTime.of(time).slowed(SLOWING) == pytest.approx(expected)
 
 
-def test_energy_is_power_times_time():
-    device = load_device("pixel6")
-    power = device.processor("cpu").cores.power_w.value
-    assert EnergyModel(device).mj("cpu", 10.0) == pytest.approx(power * 10)
-
-
-def test_unknown_processor_is_named():
-    with pytest.raises(UnknownNameError, match="npu"):
-        EnergyModel(load_device("mi9")).mj("npu", 1.0)
-
-
 def test_energy_of_a_run_is_that_of_its_processors_while_they_compute():
     device = load_device("mi9")
-    one = {name: device.processor(name).cores.power_w.value for name in ("gpu", "dsp")}
-    assert EnergyModel(device).plan_mj({"gpu": 10.0, "dsp": 4.0}, 12.0) == pytest.approx(10 * one["gpu"] + 4 * one["dsp"])
+    power = {name: device.processor(name).cores.power_w.value for name in ("cpu", "gpu", "dsp")}
+    assert EnergyModel(device).mj("cpu", 10.0) == pytest.approx(power["cpu"] * 10)
+    assert EnergyModel(device).plan_mj({"gpu": 10.0, "dsp": 4.0}, 12.0) == pytest.approx(10 * power["gpu"] + 4 * power["dsp"])
     assert EnergyModel(device).plan_mj({"gpu": 10.0, "cpu[1large]": 4.0}, 12.0) is None
+    with pytest.raises(UnknownNameError, match="npu"):
+        EnergyModel(device).mj("npu", 1.0)
+    # a processor without work takes its idle power for the whole run
+    idle = with_power(device, "cpu", idle_w=0.5, waiting_w=9.0)
+    assert EnergyModel(idle).plan_mj({"gpu": 10.0}, 12.0) - EnergyModel(device).plan_mj({"gpu": 10.0}, 12.0) == pytest.approx(6.0)
 
 
 def with_power(device, family, **states):
@@ -190,12 +182,6 @@ def test_processors_that_wait_take_the_power_that_the_profile_states_for_it(stat
     waiting = with_power(device, "gpu", **states)
     busy = {"gpu": 10.0, "dsp": 4.0}
     assert EnergyModel(waiting).plan_mj(busy, 12.0) - EnergyModel(device).plan_mj(busy, 12.0) == pytest.approx(2.0 * watts)
-
-
-def test_a_processor_without_work_takes_its_idle_power_for_the_whole_run():
-    device = load_device("mi9")
-    idle = with_power(device, "cpu", idle_w=0.5, waiting_w=9.0)
-    assert EnergyModel(idle).plan_mj({"gpu": 10.0}, 12.0) - EnergyModel(device).plan_mj({"gpu": 10.0}, 12.0) == pytest.approx(6.0)
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ def bundle(tmp_path_factory):
         {},
         {"gpu": "reference"},
         {"cpu": "reference", "gpu": "cpu"},
-        pytest.param({"gpu": "opencl"}, marks=pytest.mark.opencl),
+        pytest.param({"gpu": "opencl"}, marks=[pytest.mark.opencl, pytest.mark.slow]),
         pytest.param({"cpu": "opencl", "gpu": "cpu"}, marks=[pytest.mark.opencl, pytest.mark.slow]),
     ],
     ids=str,

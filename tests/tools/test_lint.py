@@ -1,12 +1,10 @@
 """Findings of the repository's own lint, and texts that it leaves alone."""
 
 import subprocess
-import sys
 import textwrap
 
 import pytest
 
-from tests.contracts.repository import ROOT
 from tools import lint
 
 
@@ -153,9 +151,3 @@ def test_import_of_what_a_module_of_the_repository_lacks_is_named_also_inside_of
         "stretch/user.py:8: stretch.user has no local",
         "stretch/user.py:9: there is no module stretch.nowhere",
     ]
-
-
-@pytest.mark.slow  # `make lint` says the same
-def test_this_repository_has_no_defect():
-    done = subprocess.run([sys.executable, "-m", "tools.lint"], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, ""), done.stdout

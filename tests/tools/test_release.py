@@ -29,6 +29,7 @@ def test_files_of_this_checkout_are_complete_and_name_no_machine(built):
     assert result["version"].startswith("failed: CHANGELOG.md begins with `nothing`")
 
 
+@pytest.mark.slow
 def test_metadata_of_the_wheel_needs_no_torch_without_extras(built):
     with zipfile.ZipFile(built[0]) as wheel:
         (name,) = [item for item in wheel.namelist() if item.endswith("METADATA")]

@@ -71,14 +71,7 @@ def test_folder_of_measurements_is_read(folder):
     assert measurements.of("another").latencies == []
 
 
-def test_time_of_a_network_that_is_not_there_is_refused(folder):
-    (folder / LATENCIES).write_text(HEADER + ROW.replace("net,", "neet,"))
-    with pytest.raises(StretchError, match="network `neet`") as caught:
-        load_measurements(folder)
-    assert "net" in caught.value.hint
-
-
-def test_damaged_networks_are_refused(folder):
+def test_damaged_networks_and_measurements_that_are_not_there_are_refused(folder):
     packed = (folder / NETWORKS).read_bytes()
     for content, message in (
         (packed[: len(packed) // 2], "is no gzip file"),
@@ -86,17 +79,15 @@ def test_damaged_networks_are_refused(folder):
         (gzip.compress(b"{}\n"), "line 1"),
         (gzip.compress(2 * gzip.decompress(packed)), "line 2: the network `net` is there twice"),
         (gzip.compress(gzip.decompress(packed).replace(b'"conv"', b'"cone"')), "line 1: .*cone"),
+        (gzip.compress(gzip.decompress(packed).replace(b'"net"', b'"other"')), "network `net`"),
     ):
         (folder / NETWORKS).write_bytes(content)
         with pytest.raises(StretchError, match=message):
             load_measurements(folder)
-
-
-def test_measurements_that_are_not_there_are_refused(tmp_path):
     with pytest.raises(UnknownNameError):
         load_measurements("nobody")
     with pytest.raises(StretchError, match="is no folder of measurements"):
-        load_measurements(tmp_path / "none")
+        load_measurements(folder / "none")
 
 
 OUTPUT = """loop_count = 8

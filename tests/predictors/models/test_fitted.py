@@ -228,11 +228,6 @@ def test_trees_multiply_the_terms_by_the_exponential_of_their_leaves():
     assert model.time(conv(cout=65)).ms == pytest.approx(np.exp(-0.15))
 
 
-def test_kernel_is_bound_by_what_takes_most_of_its_time():
-    assert KernelTime(6.0, 1.0, 3.0, 2.0).bound == "compute"
-    assert KernelTime(6.0, 1.0, 2.0, 3.0).bound == "memory"
-
-
 BIG, MED = load_device("mi9").processor("cpu[1large]"), load_device("mi9").processor("cpu[3med]")
 COST = KernelCost("conv1x1", 16, 16, 1, 1, 100, 1600, 1600, 256)
 
@@ -261,38 +256,30 @@ def test_times_of_several_relatives_are_averaged_and_scaled():
     assert result.ms == pytest.approx(1.5 * 2.0)
 
 
+WINDOW, POINT = (KernelCost("conv", 16, 8, 1, taps, 10, 160, 80, 128 * taps) for taps in (9, 1))
+IMAGE, TOKENS = (KernelCost("conv1x1", 32, 32, 1, 1, pixels, 1, 1, 1024) for pixels in (14 * 14, 197))
+
+
 @pytest.mark.parametrize(
-    ("cost", "outputs", "macs"),
+    ("cost", "grain", "units"),
     [
-        (KernelCost("conv1x1", 5, 9, 1, 1, 10, 50, 90, 45), 10 * 16, 8),
-        (KernelCost("depthwise", 1, 1, 20, 9, 10, 200, 200, 180), 10 * 24, 9),
+        (KernelCost("conv1x1", 5, 9, 1, 1, 10, 50, 90, 45), Grain(8, 4, 4), {"outputs": 10 * 16, "macs": 10 * 16 * 8}),
+        (KernelCost("depthwise", 1, 1, 20, 9, 10, 200, 200, 180), Grain(8, 4, 4), {"outputs": 10 * 24, "macs": 10 * 24 * 9}),
+        # windows are copied, single positions are not
+        (WINDOW, Grain(8, 4, 1), {"patch_bytes": 10 * 9 * 16, "patch_rows": 10 * 3}),
+        (POINT, Grain(8, 4, 1), {"patch_bytes": 0, "patch_rows": 0}),
+        (POINT._replace(stride=4), Grain(8, 4, 1), {"patch_bytes": 10 * 16}),
+        # sums are taken sixteen products at a time
+        (KernelCost("conv1x1", 20, 16, 1, 1, 8, 160, 128, 320), Grain(8, 4, 1), {"deep_macs": 8 * 16 * 32}),
+        # tensor processors compute whole blocks of positions
+        (IMAGE, Grain(32, 32, 1), {"block_macs": 16 * 16 * 32 * 32}),
+        (IMAGE, Grain(32, 32, 2), {"block_macs": 224 * 32 * 32}),
+        (TOKENS, Grain(32, 32, 1), {"block_macs": 256 * 32 * 32}),
+        (IMAGE._replace(in_channels=4, out_channels=4, groups=8), Grain(32, 32, 1), {"packed_macs": 16 * 16 * 32 * 32}),
     ],
 )
-def test_channels_or_groups_of_one_channel_are_computed_in_whole_slices(cost, outputs, macs):
-    assert [terms.get(name).units(cost, Grain(8, 4, 4)) for name in ("outputs", "macs")] == [outputs, outputs * macs]
-
-
-def test_windows_are_copied_and_single_positions_are_not():
-    window, point = (KernelCost("conv", 16, 8, 1, taps, 10, 160, 80, 128 * taps) for taps in (9, 1))
-    grain = Grain(8, 4, 1)
-    assert terms.get("patch_bytes").units(window, grain) == 10 * 9 * 16
-    assert terms.get("patch_rows").units(window, grain) == 10 * 3
-    assert terms.get("patch_bytes").units(point, grain) == terms.get("patch_rows").units(point, grain) == 0
-    assert terms.get("patch_bytes").units(point._replace(stride=4), grain) == 10 * 16
-
-
-def test_sums_are_taken_sixteen_products_at_a_time():
-    cost = KernelCost("conv1x1", 20, 16, 1, 1, 8, 160, 128, 320)
-    assert terms.get("deep_macs").units(cost, Grain(8, 4, 1)) == 8 * 16 * 32
-
-
-def test_tensor_processors_compute_whole_blocks_of_positions():
-    image, tokens = (KernelCost("conv1x1", 32, 32, 1, 1, pixels, 1, 1, 1024) for pixels in (14 * 14, 197))
-    small, wide = Grain(32, 32, 1), Grain(32, 32, 2)
-    assert terms.get("block_macs").units(image, small) == 16 * 16 * 32 * 32
-    assert terms.get("block_macs").units(image, wide) == 224 * 32 * 32
-    assert terms.get("block_macs").units(tokens, small) == 256 * 32 * 32
-    assert terms.get("packed_macs").units(image._replace(in_channels=4, out_channels=4, groups=8), small) == 16 * 16 * 32 * 32
+def test_work_is_counted_in_what_the_processor_computes_at_once(cost, grain, units):
+    assert {name: terms.get(name).units(cost, grain) for name in units} == units
 
 
 #: Two trees: pixels up to 10, then channels up to 4; and a single leaf.

@@ -80,15 +80,10 @@ def test_convolution_that_others_read_too_has_its_norm_behind_the_concat():
 
 
 @pytest.mark.parametrize(("groups", "channels"), [(1, 8), (8, 8), (MAX_PARTS * 2, MAX_PARTS * 4)])
-def test_dense_and_depthwise_ones_and_those_of_too_many_groups_stay(groups, channels):
-    before = grouped_graph(groups, channels)
-    assert apply_rewrites(before, [NAME]) == (before, ())
-
-
-def test_name_that_is_taken_leaves_the_convolution_whole():
-    before = grouped_graph(4, 8)
-    taken = OpGraph.build("net", [*before.ops, Op("conv_slice1", "relu", ("act",))], "conv_slice1")
-    assert apply_rewrites(taken, [NAME]) == (taken, ())
+def test_dense_and_depthwise_ones_those_of_too_many_groups_and_one_whose_parts_names_are_taken_stay(groups, channels):
+    before, other = grouped_graph(groups, channels), grouped_graph(4, 8)
+    taken = OpGraph.build("net", [*other.ops, Op("conv_slice1", "relu", ("act",))], "conv_slice1")
+    assert [apply_rewrites(graph, [NAME]) for graph in (before, taken)] == [(before, ()), (taken, ())]
 
 
 def test_it_is_exact_and_others_are_not():
@@ -127,20 +122,21 @@ def test_factor_goes_with_all_that_works_it_out(gate, swapped):
     assert OpGraph.build("net", after.ops, "last") == after
 
 
-def test_mean_of_another_image_is_no_squeeze():
-    other = [*ops()[:1], Op("conv", "conv", ("x",), {**CONV, "out_channels": 8}), Op("aside", "relu", ("conv",)), *ops(image="aside")[2:]]
-    graph = OpGraph.build("net", other, "last")
+CONVOLVED = Op("conv", "conv", ("x",), {**CONV, "out_channels": 8})
+
+
+@pytest.mark.parametrize(
+    ("made", "ends"),
+    [
+        # the mean of another image is no squeeze
+        ([ops()[0], CONVOLVED, Op("aside", "relu", ("conv",)), *ops(image="aside")[2:]], ("last",)),
+        # something else reads a part of what works the factor out
+        *(([*ops(), Op("other", "tanh", (read,))], ("last", "other")) for read in ("gate", "mean", "fewer")),
+        # a product of an image with itself, and a gate without a mean
+        ([*ops()[:2], Op("square", "mul", ("conv", "conv"))], ("square",)),
+        ([*ops()[:2], Op("gate", "sigmoid", ("conv",)), Op("swish", "mul", ("conv", "gate"))], ("swish",)),
+    ],
+)
+def test_what_is_no_factor_of_squeeze_and_excitation_alone_stays(made, ends):
+    graph = OpGraph.build("net", made, ends)
     assert apply_rewrites(graph, [SQUEEZE_EXCITE]) == (graph, ())
-
-
-@pytest.mark.parametrize("read", ["gate", "mean", "fewer"])
-def test_factor_that_something_else_reads_stays(read):
-    graph = OpGraph.build("net", [*ops(), Op("other", "tanh", (read,))], ("last", "other"))
-    assert apply_rewrites(graph, [SQUEEZE_EXCITE]) == (graph, ())
-
-
-def test_product_of_an_image_with_itself_and_gate_without_a_mean_stay():
-    head = ops()[:2]
-    for more in ([Op("square", "mul", ("conv", "conv"))], [Op("gate", "sigmoid", ("conv",)), Op("swish", "mul", ("conv", "gate"))]):
-        graph = OpGraph.build("net", [*head, *more], more[-1].name)
-        assert apply_rewrites(graph, [SQUEEZE_EXCITE]) == (graph, ())

@@ -38,18 +38,13 @@ def change_weight(folder, file, factor, name=None):
     mutations.hashed(folder, file)
 
 
-@pytest.mark.parametrize(("factor", "fine"), [(1, True), (1 + 1e-7, True), (1.5, False)])
+@pytest.mark.parametrize(("factor", "fine"), [(1, True), (1 + 1e-7, True), (1.5, False), (np.nan, False)])
 def test_subgraph_with_other_weights_than_the_whole_model_is_found_even_if_hashed(bundle_dir, factor, fine):
     change_weight(bundle_dir, "s2.gpu.onnx", factor)
     result = verify_bundle(bundle_dir)
     assert result.ok == fine
-    assert (result.max_error <= TOLERANCE) == (result.problems == ()) == fine
-    assert fine or "differ from model.onnx" in result.problems[0]
-
-
-def test_weights_that_give_nan_are_found(bundle_dir):
-    change_weight(bundle_dir, "head.onnx", np.nan)
-    assert "NaN" in verify_bundle(bundle_dir).problems[0]
+    assert (result.problems == ()) == fine == (result.max_error is not None and result.max_error <= TOLERANCE)
+    assert fine or ("NaN" if np.isnan(factor) else "differ from model.onnx") in result.problems[0]
 
 
 def test_subgraph_that_does_not_load_is_a_problem(bundle_dir):
@@ -75,13 +70,6 @@ def test_truncated_tflite_file_is_a_problem(tflite_dir):
     assert "is no TFLite file that nn-stretch wrote" in verify_bundle(tflite_dir).problems[0]
 
 
-@pytest.mark.parametrize("key", ["design", "predicted", "checks"])
-def test_garbage_in_what_the_manifest_states_is_a_problem(bundles, bundle_dir, key):
-    bundles.edit(bundle_dir, lambda m: m.update({key: {"garbage": "all the way"}}))
-    (problem, *_) = verify_bundle(bundle_dir).problems
-    assert f"bundle.json: `{key}" in problem
-
-
 def wrong(subgraph, change):
     """ONNX Runtime, whose results for one subgraph are then changed."""
 
@@ -105,16 +93,14 @@ def test_delegate_that_computes_something_else_is_named_with_the_subgraph(bundle
     with pytest.raises(StretchError, match=f"subgraph `{subgraph}` on processor `gpu` \\(delegate `reference`\\) is off by") as caught:
         judged(bundle_dir, subgraph, change)
     assert "--map gpu=cpu" in caught.value.hint
+    # sums in another order are no other numbers
+    assert judged(bundle_dir, subgraph, lambda y: y * np.float32(1 + 1e-5)).error < TOLERANCES["fp32"]
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_delegate_that_gives_no_numbers_is_named(bundle_dir, value):
     with pytest.raises(StretchError, match=r"`s1.gpu` .* holds NaN or infinity, unlike that of model.onnx"):
         judged(bundle_dir, "s1.gpu", lambda y: np.full_like(y, value))
-
-
-def test_rounding_of_another_order_of_sums_passes(bundle_dir):
-    assert judged(bundle_dir, "s1.gpu", lambda y: y * np.float32(1 + 1e-5)).error < TOLERANCES["fp32"]
 
 
 def test_swapped_and_rehashed_subgraph_is_named_by_its_file(bundles, tmp_path):

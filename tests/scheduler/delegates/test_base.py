@@ -129,28 +129,15 @@ def placed(kernels):
     return {p.name: (p.ms, p.reason) for p in place_kernels(NODES, kernels)}
 
 
-def test_kernel_in_blocked_layout_belongs_to_the_convolution_it_started_from():
+def test_kernels_belong_to_the_operators_that_they_started_from_were_named_after_or_were_added_by_the_runtime():
     places = placed({"r1_nchwc": ("Conv", 2.0), "r2_nchwc": ("Conv", 3.0), "Flatten_6": ("Flatten", 0.5)})
     assert {name: ms for name, (ms, _) in places.items() if ms is not None} == {"conv1": 2.0, "conv2": 3.0, "Flatten_6": 0.5}
-    assert "`conv1`" in places["bn1"][1]
-    assert "`conv1`" in places["relu1"][1]
-    assert "`conv2`" in places["add2"][1]
-    assert "`conv2`" in places["relu2"][1]
-
-
-def test_fused_kernel_is_found_by_the_name_it_was_given():
+    for conv, merged in (("conv1", ("bn1", "relu1")), ("conv2", ("add2", "relu2"))):
+        assert all(f"`{conv}`" in places[name][1] for name in merged)
     places = placed({"fused conv1": ("FusedConv", 2.0), "conv2": ("Conv", 1.0), "add2": ("Add", 0.1), "relu2": ("Relu", 0.2)})
-    assert places["conv1"][0] == 2.0
-    assert places["add2"][0] == 0.1
-    assert "`conv1`" in places["relu1"][1]
-
-
-def test_kernel_of_no_operator_is_listed_as_added():
-    places = placed({"ReorderOutput_token_3": ("ReorderOutput", 0.4)})
-    assert places["ReorderOutput_token_3"] == (0.4, "added by ONNX Runtime to change the layout")
-
-
-def test_operator_without_any_kernel_before_it_was_optimised_away():
+    assert (places["conv1"][0], places["add2"][0], "`conv1`" in places["relu1"][1]) == (2.0, 0.1, True)
+    added = placed({"ReorderOutput_token_3": ("ReorderOutput", 0.4)})
+    assert added["ReorderOutput_token_3"] == (0.4, "added by ONNX Runtime to change the layout")
     assert "optimised away" in placed({})["conv1"][1]
 
 
@@ -164,16 +151,12 @@ def test_costs_at_least_what_it_is_told_and_writes_nothing(bundle_dir, seconds, 
     assert (output == 7).all()
 
 
-def test_class_of_every_delegate_of_the_folder_is_a_name_of_the_package():
+def test_class_of_every_delegate_of_the_folder_and_no_other_is_a_name_of_the_package():
     import scheduler.delegates as package
 
     ours = [delegates.get(name) for name in delegates if delegates.get(name).__module__.startswith("scheduler.delegates.")]
     assert len(ours) >= 9
-    for our in ours:
-        assert getattr(package, our.__name__) is our
-
-
-def test_name_that_is_no_delegate_is_no_name_of_the_package():
+    assert all(getattr(package, our.__name__) is our for our in ours)
     with pytest.raises(ImportError, match="NoSuchDelegate"):
         from scheduler.delegates import NoSuchDelegate  # noqa: F401
 
@@ -271,10 +254,16 @@ def test_child_that_dies_again_and_again_is_one_clear_error(bundle_dir, before, 
         call.run()
 
 
-def test_unknown_inner_delegate_hints_at_the_closest():
+def test_unknown_inner_delegate_and_command_are_refused_and_nothing_is_asked_of_what_was_closed():
     with pytest.raises(UnknownNameError) as error:
         ProcessDelegate("refrence")
     assert "reference" in error.value.hint
+    with pytest.raises(StretchError, match="does not know"):
+        Server("reference", ()).handle({"do": "dance"})
+    child = ChildProcess("reference", ())
+    child.end()
+    with pytest.raises(ChildEndedError, match="closed"):
+        child.create(do="compile", model="x.onnx")
 
 
 @pytest.mark.slow
@@ -297,19 +286,6 @@ def test_child_that_hangs_is_ended_after_its_time_and_the_session_goes_on(bundle
     assert children() <= before
 
 
-@pytest.fixture
-def line():
-    result = ChildProcess("reference", ())
-    yield result
-    result.end()
-
-
-def test_nothing_is_asked_of_what_was_closed(line):
-    line.end()
-    with pytest.raises(ChildEndedError, match="closed"):
-        line.create(do="compile", model="x.onnx")
-
-
 def test_a_failure_is_an_answer_and_the_next_command_is_served(bundle_dir):
     commands = [
         {"do": "compile", "model": "nowhere.onnx", "key": 0, "number": 1},
@@ -321,8 +297,3 @@ def test_a_failure_is_an_answer_and_the_next_command_is_served(bundle_dir):
     assert "nowhere.onnx" in first["error"]
     assert first["number"] == 1
     assert second == {"number": 2, "inputs": [["x", [1, 3, 8, 8]]], "outputs": [["t0", [1, 6, 8, 8]]]}
-
-
-def test_unknown_command_is_refused():
-    with pytest.raises(StretchError, match="does not know"):
-        Server("reference", ()).handle({"do": "dance"})

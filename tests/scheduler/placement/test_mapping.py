@@ -51,15 +51,12 @@ def test_processors_get_delegates_cores_and_a_way_to_start(processors, mapping, 
     assert len({place.queue for place in placed.values()}) == len(set(wanted.values()))
 
 
-def test_parse_refuses_a_processor_mapped_twice():
-    with pytest.raises(UsageError, match="twice"):
-        parse_mapping(["gpu=cpu0", "gpu=cpu1"])
-
-
 @pytest.mark.parametrize("mapping", [{"gpu": "cpu9"}, {"gpu": "cpu0+9"}, {"gpu": "1"}, {"gpu": "cpu1+"}, {"npu": "cpu1"}])
 def test_targets_that_do_not_exist_are_usage_errors(mapping):
     with pytest.raises(UsageError):
         place_processors(["cpu", "gpu"], mapping, cores=(0, 1))
+    with pytest.raises(UsageError, match="twice"):
+        parse_mapping(["gpu=cpu0", "gpu=cpu1"])
 
 
 @given(
@@ -142,11 +139,6 @@ def test_subgraph_runs_where_its_processor_is_placed(bundle):
     assert queues_of(result.values()) == {"cpu0": "inline", "cpu1": "blocking"}
 
 
-def test_processor_without_a_placement_is_named(bundle):
-    with pytest.raises(StretchError, match=r"`s1\.gpu` needs processor `gpu`"):
-        place_subgraphs(bundle.manifest.subgraphs, place_processors(["cpu"], cores=(0,)))
-
-
 @pytest.mark.parametrize(
     ("change", "message"), [({"queue": "cpu0"}, "both inline and blocking"), ({"dispatch": "inline"}, "both run on the calling thread")]
 )
@@ -155,6 +147,8 @@ def test_queues_that_do_not_go_together_are_refused(bundle, change, message):
     placed["gpu"] = dataclasses.replace(placed["gpu"], **change)
     with pytest.raises(StretchError, match=message):
         place_subgraphs(bundle.manifest.subgraphs, placed)
+    with pytest.raises(StretchError, match=r"`s1\.gpu` needs processor `gpu`"):
+        place_subgraphs(bundle.manifest.subgraphs, {"cpu": placed["cpu"]})
 
 
 def kinds(mapping, movable):
@@ -184,17 +178,14 @@ def npu(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "alone"), [("dsp", True), ("dsp[1]", True), ("vpu", True), ("gpu", False), ("cpu", False), ("tpu", False)]
+    ("name", "integers", "how"),
+    [
+        *(("dsp", True, "blocking"), ("dsp[1]", True, "blocking"), ("vpu", True, "async"), ("gpu", False, "async")),
+        *(("cpu", False, "inline"), ("cpu[1]", False, "inline"), ("tpu", False, "blocking")),
+    ],
 )
-def test_processor_whose_delegates_run_int8_alone_has_no_floating_point(npu, name, alone):
-    assert is_integer_only(name) is alone
-
-
-@pytest.mark.parametrize(
-    ("name", "how"), [("cpu", "inline"), ("cpu[1]", "inline"), ("gpu", "async"), ("dsp", "blocking"), ("vpu", "async"), ("tpu", "blocking")]
-)
-def test_work_reaches_a_processor_as_its_delegate_takes_it(npu, name, how):
-    assert device_dispatch(name) == how
+def test_delegates_of_a_processor_tell_whether_it_has_floating_point_and_how_work_reaches_it(npu, name, integers, how):
+    assert (is_integer_only(name), device_dispatch(name)) == (integers, how)
 
 
 def test_drivers_behind_a_preferred_one_are_not_looked_at():

@@ -45,25 +45,19 @@ def held(bundle_dir):
         delegate.open.set()
 
 
-def test_requests_get_their_outputs(bundle_dir, session):
-    with Service(session) as service:
-        service.warm_up()
-        xs = numbers(shape=(20, 1, 3, 8, 8))
-        futures = [service.submit(x, deadline_ms=60_000) for x in xs]
-        for x, future in zip(xs, futures, strict=True):
-            assert np.allclose(future.result(60), whole(bundle_dir, x), atol=1e-5)
-    assert service.outcomes()["done"] == 20
-
-
-def test_event_loop_goes_on_meanwhile(bundle_dir, session):
-    xs = numbers(shape=(8, 1, 3, 8, 8))
+def test_requests_get_their_outputs_and_an_event_loop_goes_on_meanwhile(bundle_dir, session):
+    xs = numbers(shape=(20, 1, 3, 8, 8))
 
     async def ask(service):
         return await asyncio.gather(*(service.infer(x) for x in xs))
 
     with Service(session) as service:
-        for x, output in zip(xs, asyncio.run(ask(service)), strict=True):
+        service.warm_up()
+        futures = [service.submit(x, deadline_ms=60_000) for x in xs]
+        for x, future, output in zip(xs, futures, asyncio.run(ask(service)), strict=True):
+            assert np.allclose(future.result(60), whole(bundle_dir, x), atol=1e-5)
             assert np.allclose(output, whole(bundle_dir, x), atol=1e-5)
+    assert service.outcomes()["done"] == 40
 
 
 def test_the_most_urgent_goes_first(held):
@@ -110,30 +104,20 @@ def test_request_whose_time_is_over_is_not_begun_and_says_so_at_once(held):
     assert service.outcomes() == {"done": 1, "late": 0, "failed": 0, "expired": 1, "refused": 0, "cancelled": 0}
 
 
-def test_request_that_waits_can_be_cancelled(held):
-    delegate, session = held
-    with Service(session) as service:
-        running = service.submit(numbers())
-        delegate.reached.acquire()
-        waiting = service.submit(numbers())
-        assert waiting.cancel()
-        assert not running.cancel()
-        delegate.open.set()
-        running.result(60)
-    assert service.outcomes()["cancelled"] == 1
-
-
-def test_close_without_draining_cancels_what_waits_and_waits_for_what_runs(held):
+def test_request_that_waits_can_be_cancelled_and_close_without_draining_cancels_all_that_wait(held):
     delegate, session = held
     service = Service(session)
     running = service.submit(numbers())
     delegate.reached.acquire()
-    waiting = service.submit(numbers())
+    cancelled, waiting = service.submit(numbers()), service.submit(numbers())
+    assert cancelled.cancel()
+    assert not running.cancel()
     threading.Timer(0.2, delegate.open.set).start()
     service.close(drain=False)
     assert running.result(0) is not None
     with pytest.raises(CancelledError):
         waiting.result(0)
+    assert service.outcomes()["cancelled"] == 2
     with pytest.raises(StretchError, match="closed"):
         service.submit(numbers())
     service.close()
@@ -177,11 +161,6 @@ def order(requests, used=(), room=ROOM):
     return result
 
 
-def test_model_that_had_least_of_the_processors_goes_first():
-    requests = [request("a", arrived=0), request("b", arrived=1)]
-    assert order(requests, used=[("a", 2.0), ("b", 1.0)]) == [1, 0]
-
-
 @given(st.lists(st.tuples(st.integers(-3, 3), st.integers(0, 3))))
 def test_nobody_goes_before_someone_of_higher_priority_or_earlier_deadline(pairs):
     requests = [
@@ -191,6 +170,8 @@ def test_nobody_goes_before_someone_of_higher_priority_or_earlier_deadline(pairs
     assert sorted(result) == list(range(len(pairs)))
     keys = [(-pairs[item][0], pairs[item][1], item) for item in result]
     assert keys == sorted(keys)
+    # of two models, that which had least of the processors
+    assert order([request("a", arrived=0), request("b", arrived=1)], used=[("a", 2.0), ("b", 1.0)]) == [1, 0]
 
 
 PIXEL6 = specified("pixel6")
@@ -259,20 +240,17 @@ def test_what_makes_no_sense_is_refused():
         Demand(1, priority=101)
 
 
+def changed_times(manifest, **ms):
+    entries = tuple(msgspec.structs.replace(s, predicted_ms=ms.get(s.name.replace(".", "_"), s.predicted_ms)) for s in manifest.subgraphs)
+    return predicted_trace(msgspec.structs.replace(manifest, subgraphs=entries), PIXEL6)
+
+
 def test_branches_overlap_and_the_meeting_point_waits_for_the_slower(bundle):
-    manifest = bundle.manifest
-    slow = tuple(msgspec.structs.replace(s, predicted_ms=5.0) if s.name == "s1.gpu" else s for s in manifest.subgraphs)
-    trace = predicted_trace(msgspec.structs.replace(manifest, subgraphs=slow), specified("pixel6"))
-    result = {span.name: span for span in trace.spans}
+    result = {span.name: span for span in changed_times(bundle.manifest, s1_gpu=5.0).spans}
     assert result["s1.cpu"].start_ns < result["s1.gpu"].end_ns
     assert result["s1.join"].start_ns == result["s1.gpu out"].end_ns > result["s1.cpu"].end_ns
     assert result["s1.gpu in"].end_ns == result["s1.gpu"].start_ns
-
-
-def test_bundle_without_predicted_times_has_no_predicted_trace(bundle):
-    manifest = bundle.manifest
-    unknown = tuple(msgspec.structs.replace(s, predicted_ms=None) if s.name == "head" else s for s in manifest.subgraphs)
-    assert predicted_trace(msgspec.structs.replace(manifest, subgraphs=unknown), specified("pixel6")) is None
+    assert changed_times(bundle.manifest, head=None) is None
 
 
 NOTHING = MeasuredEnergy(None, None, "no counter")
@@ -288,17 +266,12 @@ def run(path, mapping=None, in_flight=None, warnings=(), energy=NOTHING, **asked
         return msgspec.structs.replace(run_answer(session, result, right, rates, energy), warnings=list(warnings), **asked), result
 
 
-@pytest.mark.parametrize("energy", [MeasuredEnergy(2.5, "RAPL: package-0", None), NOTHING])
-def test_energy_is_what_was_measured_or_why_it_was_not(bundle_dir, energy):
-    answer, _ = run(bundle_dir, energy=energy)
-    assert (answer.energy_mj, answer.energy_counter, answer.energy_reason) == (energy.mj, energy.counter, energy.reason)
-
-
-def test_busy_time_of_a_processor_is_that_of_its_subgraphs(bundle_dir):
-    answer, result = run(bundle_dir)
+def test_busy_time_of_a_processor_is_that_of_its_subgraphs_and_energy_what_was_measured_or_why_it_was_not(bundle_dir):
+    for energy in (MeasuredEnergy(2.5, "RAPL: package-0", None), NOTHING):
+        answer, result = run(bundle_dir, energy=energy)
+        assert (answer.energy_mj, answer.energy_counter, answer.energy_reason) == (energy.mj, energy.counter, energy.reason)
     for name, processor in answer.processors.items():
-        times = sorted(trace.busy_ms()[name] for trace in result.traces)
-        assert processor.busy_ms == times[1]
+        assert processor.busy_ms == sorted(trace.busy_ms()[name] for trace in result.traces)[1]
     assert {name: p.stand_in for name, p in answer.processors.items()} == {"cpu": False, "gpu": True}
 
 

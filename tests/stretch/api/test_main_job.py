@@ -397,8 +397,8 @@ def images(tmp_path_factory):
 def measured(images):
     """Losses of a tiny network segment by segment."""
     network = read_network("tiny_resnet", weights="none")
-    result = divide_images(images, network.captured, 48)
-    return sensitivity_of(network.captured, specified("pixel6"), LOOSE, result, 3.0)
+    result = divide_images(images, network.captured, 24)
+    return sensitivity_of(network.captured, specified("pixel6"), LOOSE, result, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -435,6 +435,7 @@ def test_network_that_agrees_less_often_than_predicted_is_refused_and_nothing_is
     assert not (tmp_path / "b").exists()
 
 
+@pytest.mark.slow
 def test_branches_that_are_not_recommended_are_neither_built_nor_compared_if_only_faster_ones_are_asked_for(images, tmp_path, measured):
     save_accuracy(tmp_path / "sensitivity.json", measured)
     request = {"kinds": ("rows",), "processors": ("cpu", "gpu"), "images": images, "accuracy": str(tmp_path / "sensitivity.json")}
@@ -445,6 +446,7 @@ def test_branches_that_are_not_recommended_are_neither_built_nor_compared_if_onl
     assert "only_if_faster" in caught.value.hint
 
 
+@pytest.mark.slow
 def test_design_is_chosen_by_the_agreement_that_is_asked_for(images, tmp_path, measured):
     file = tmp_path / "sensitivity.json"
     save_accuracy(file, measured)
@@ -458,10 +460,10 @@ def test_design_is_chosen_by_the_agreement_that_is_asked_for(images, tmp_path, m
 
 
 @pytest.mark.slow
-def test_repaired_network_agrees_and_its_bundle_says_how_often(images, tmp_path):
+def test_repaired_network_agrees_and_its_bundle_says_how_often_until_it_is_trained_on(images, tmp_path):
     request = {"config": LOOSE, "weights": "none", "images": images, "image_count": 48}
     before = branch("tiny_resnet", specified("pixel6"), **request)
-    result = branch("tiny_resnet", specified("pixel6"), out=tmp_path / "b", min_agreement=1.0, repair=True, budget_minutes=0.05, **request)
+    result = branch("tiny_resnet", specified("pixel6"), out=tmp_path / "b", min_agreement=1.0, repair=True, budget_minutes=0.02, **request)
     assert before.agreement.value < result.agreement.value == 1.0
     assert result.plan.config.keep or result.plan.exact
     kept = [s for s in result.plan.answer().segments if s.name in result.plan.config.keep]
@@ -469,14 +471,8 @@ def test_repaired_network_agrees_and_its_bundle_says_how_often(images, tmp_path)
     assert load_bundle(tmp_path / "b").manifest.agreement == result.agreement
     assert result.agreement.bundle.images == 48  # of 96, those that calibration did not look at
     assert result.to_json()["agreement"]["value"] == 1.0
-
-
-@pytest.mark.slow
-def test_training_on_makes_what_was_measured_void(images, tmp_path):
-    result = branch("tiny_resnet", specified("pixel6"), config=LOOSE, weights="none", images=images, image_count=48)
-    assert result.agreement is not None
     with torch.no_grad():
-        next(result.model.parameters()).add_(0.01)
-    result.save(tmp_path / "b")
-    assert result.agreement is None
-    assert load_bundle(tmp_path / "b").manifest.agreement is None
+        next(before.model.parameters()).add_(0.01)
+    before.save(tmp_path / "c")
+    assert before.agreement is None
+    assert load_bundle(tmp_path / "c").manifest.agreement is None

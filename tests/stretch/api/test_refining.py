@@ -152,6 +152,7 @@ def test_network_whose_outputs_are_no_classes_is_judged_by_their_error(tmp_path,
     assert load_bundle(tmp_path / "b").manifest.agreement.error == answer.agreement.error_after
 
 
+@pytest.mark.slow
 def test_int8_files_have_the_ranges_that_the_last_steps_saw(tmp_path, images):
     """Whatever images they are exported with later."""
     captured = maps()

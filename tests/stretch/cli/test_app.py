@@ -31,14 +31,15 @@ def test_help_lists_every_verb_in_order_and_each_has_the_shared_options(capsys):
         assert {"--json", "--quiet", "--debug"} <= set(succeed(capsys, *name.split(), "--help").out.split()), name
 
 
-def test_version_is_printed(capsys):
+def test_version_is_printed_and_usage_errors_name_the_closest_verb_or_are_one_object(capsys):
     assert succeed(capsys, "--version").out == "nn-stretch 0.1.0\n"
-
-
-def test_unknown_verb_is_a_usage_error_that_names_the_closest(capsys):
     wrong = call(capsys, "profil")
     assert (wrong.code, wrong.out) == (2, "")
     assert wrong.err == "error: no such command 'profil'\n\nhint: did you mean `profile`?\n"
+    wrong = call(capsys, "verify", "bundle", "--json", "extra")
+    assert (wrong.code, wrong.err, wrong.data["schema"]) == (2, "", 1)
+    assert "extra" in wrong.data["error"]
+    assert wrong.data["hint"]
 
 
 def test_help_of_every_verb_begins_with_two_examples_whose_options_exist(capsys):
@@ -52,6 +53,9 @@ def test_help_of_every_verb_begins_with_two_examples_whose_options_exist(capsys)
             flags = [word for word in example.split() if word.startswith("--")]
             assert all(re.search(rf"{flag}\b", text.partition("Common:")[2] + text + remote) for flag in flags), example
         assert all(f"{flag}" in text for flag in COMMON.get(name, "").split()), name
+        for short, long in (("-d", "--device"), ("-o", "--out"), ("-q", "--quiet")):
+            assert not re.search(rf"^  {short}, (?!{long})", text, re.MULTILINE), name
+            assert f"  {long} <" not in text, name
         assert not re.search(r"list\[|range>|default: \(", text)
 
 
@@ -60,22 +64,6 @@ def test_options_of_phones_and_boards_are_shown_where_they_are_asked_for(capsys)
     assert "--benchmark-model" not in text
     assert "stretch run --help-remote" in text
     assert all(flag in remote for flag in ("--benchmark-model", "--ssh-config", "--wheels"))
-
-
-@pytest.mark.slow
-def test_short_flags_mean_the_same_everywhere(capsys):
-    for name in VERBS:
-        text = succeed(capsys, *name.split(), "--help").out
-        for short, long in (("-d", "--device"), ("-o", "--out"), ("-q", "--quiet")):
-            assert not re.search(rf"^  {short}, (?!{long})", text, re.MULTILINE), name
-            assert f"  {long} <" not in text, name
-
-
-def test_usage_error_with_json_is_one_object_on_stdout(capsys):
-    wrong = call(capsys, "verify", "bundle", "--json", "extra")
-    assert (wrong.code, wrong.err, wrong.data["schema"]) == (2, "", 1)
-    assert "extra" in wrong.data["error"]
-    assert wrong.data["hint"]
 
 
 def test_reader_that_stops_early_gets_no_traceback():
@@ -135,7 +123,7 @@ def completed(home, *words):
     return set(done.stdout.splitlines())
 
 
-@pytest.mark.representatives(3)
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize(
     ("words", "choices"),
     [
@@ -167,13 +155,10 @@ def test_models_are_listed_by_a_wildcard_with_their_family_and_in_detail(stretch
     assert answer["items"][0]["stages"][0]["shape"][2:] == [64, 64]
 
 
-def test_version_of_an_absent_distribution_is_none():
-    assert version("no-such-distribution") is None
-
-
 def test_every_package_that_an_extra_of_a_delegate_brings_has_its_version_told():
     extras = {"opencl", "litert", "openvino", "ncnn", "qnn"}
     brought = [line for line in metadata.requires("nn-stretch") if any(f"extra == '{extra}'" in line for extra in extras)]
     names = {re.match(r"[\w.-]+", line)[0] for line in brought}
     assert len(names) >= len(extras)
     assert names <= set(OTHERS)
+    assert version("no-such-distribution") is None

@@ -98,17 +98,19 @@ def test_flag_that_became_a_setting_is_told(capsys, words, hint):
     assert (result.code, result.hint) == (2, hint)
 
 
-@pytest.mark.parametrize("text", ["3×32×48", " 1x3x32x48"])
-def test_size_of_one_image_may_be_written_in_several_ways(text):
-    assert read_inputs([text]) == (1, 3, 32, 48)
-
-
-def test_several_inputs_have_names_or_an_order():
-    assert read_inputs(["image=1x3x8x8", "words=1x16"]) == {"image": (1, 3, 8, 8), "words": (1, 16)}
-    assert read_inputs(["1x3x8x8", "1x1x8x8"]) == [(1, 3, 8, 8), (1, 1, 8, 8)]
-    assert read_inputs(["x=2x5"]) == {"x": (2, 5)}
-    assert read_inputs([]) is None
-    assert read_inputs(None) is None
+@pytest.mark.parametrize(
+    ("texts", "shapes"),
+    [
+        (["3×32×48"], (1, 3, 32, 48)),
+        ([" 1x3x32x48"], (1, 3, 32, 48)),
+        (["image=1x3x8x8", "words=1x16"], {"image": (1, 3, 8, 8), "words": (1, 16)}),
+        (["1x3x8x8", "1x1x8x8"], [(1, 3, 8, 8), (1, 1, 8, 8)]),
+        (["x=2x5"], {"x": (2, 5)}),
+        ([], None),
+    ],
+)
+def test_inputs_have_a_shape_each_with_names_or_an_order(texts, shapes):
+    assert read_inputs(texts) == shapes
 
 
 @pytest.mark.parametrize("text", ["3x224", "3x0x224", "3x99999x3", "3x²x4", "x=1x0"])

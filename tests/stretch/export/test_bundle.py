@@ -1,6 +1,7 @@
 """A bundle is written whole, its files compute torch's results, its manifest describes it, and other weights change nothing else."""
 
 import json
+import shutil
 from dataclasses import replace
 from functools import partial
 
@@ -160,12 +161,18 @@ def test_stem_and_runs_of_blocks_in_scaled_copies_run_as_the_module_does_in_torc
         assert_near(session, model, result.graph.input.shape)
 
 
-@pytest.fixture
-def exported(captured, tmp_path):
-    result = captured("tiny_resnet")
+@pytest.fixture(scope="module")
+def exported_once(captured, tmp_path_factory):
+    result, folder = captured("tiny_resnet"), tmp_path_factory.mktemp("exported") / "b"
     model = build(result, identity_design(result.graph))
-    manifest = export_bundle(tmp_path / "b", result, model, model, BundleFacts("pixel6", False, "random"))
-    return tmp_path / "b", manifest, result, model
+    return folder, export_bundle(folder, result, model, model, BundleFacts("pixel6", False, "random")), result, model
+
+
+@pytest.fixture
+def exported(exported_once, tmp_path):
+    """A bundle that a test may change, its manifest, original and network."""
+    folder, *others = exported_once
+    return shutil.copytree(folder, tmp_path / "b"), *others
 
 
 @pytest.mark.slow
@@ -336,13 +343,20 @@ def trained(bundle):
 AGREEMENT = Agreement(value=0.5, low=0.2, high=0.8, top5_overlap=None, error=0.1, images=4)
 
 
-@pytest.fixture
-def made(captured, tmp_path):
-    """A bundle, its original, and a network of its design with other weights."""
-    result = captured("tiny_resnet")
+@pytest.fixture(scope="module")
+def made_once(captured, tmp_path_factory):
+    result, folder = captured("tiny_resnet"), tmp_path_factory.mktemp("made") / "b"
     design = cpu_and("gpu", result.graph, "project")
     facts = BundleFacts("mi9", False, "random", ranges={"s1.cpu": {"x": (0.5, 3)}})
-    export_bundle(tmp_path / "b", result, build(result, design), build(result, identity_design(result.graph)), facts)
+    export_bundle(folder, result, build(result, design), build(result, identity_design(result.graph)), facts)
+    return folder, result, design
+
+
+@pytest.fixture
+def made(made_once, tmp_path):
+    """A bundle, its original, and a network of its design with other weights."""
+    folder, result, design = made_once
+    shutil.copytree(folder, tmp_path / "b")
     model = build(result, design)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -76,7 +76,11 @@ def test_only_the_chosen_processors_subgraphs_change(floats, int8):
     assert after.tensors == before.tensors  # joins stay float
 
 
-def test_record_has_the_loss_of_each_subgraph_each_layer_and_the_output(int8):
+def test_bundle_passes_verify_and_records_the_loss_of_each_subgraph_each_layer_and_the_output(int8):
+    result = verify_bundle(int8)
+    assert result.ok, result.problems
+    assert result.tolerance is None
+    assert result.max_error > 1e-4
     record = load_bundle(int8).manifest.checks["precision"]
     assert record["subgraphs"].keys() == {"s1.dsp", "s2.dsp"}
     for item in record["subgraphs"].values():
@@ -144,13 +148,6 @@ def test_missing_requantisation_shows_at_the_join_and_is_refused_by_verify(float
     assert "another scale than it was rounded in" in result.problems[0]
 
 
-def test_bundle_as_written_passes_verify(int8):
-    result = verify_bundle(int8)
-    assert result.ok, result.problems
-    assert result.tolerance is None
-    assert result.max_error > 1e-4
-
-
 def test_wrong_weights_of_an_int8_subgraph_are_found_by_verify(copy):
     def negate(model):
         tensor = next(t for t in model.graph.initializer if t.data_type == onnx.TensorProto.INT8 and len(t.dims) == 4)
@@ -209,9 +206,13 @@ def test_spoilt_subgraph_is_refused_and_repair_keeps_the_others_in_int8(floats, 
     ("precision", "sentence"),
     [({"npu": "int8"}, "does not use"), ({"dsp": "int4"}, "is no precision"), ({"dsp": "fp32"}, "nothing to export")],
 )
-def test_precisions_that_cannot_be_written_are_usage_errors(floats, tmp_path, precision, sentence):
+def test_precisions_that_cannot_be_written_are_usage_errors(floats, int8, tmp_path, precision, sentence):
     with pytest.raises(UsageError, match=sentence):
         written(floats, tmp_path / "out", precision)
+    with pytest.raises(UsageError, match="cannot replace"):
+        written(floats, floats)
+    with pytest.raises(StretchError, match=r"`s1\.dsp` is in int8 already"):
+        written(int8, tmp_path / "out")
 
 
 @pytest.mark.slow
@@ -228,16 +229,6 @@ def test_fp16_beside_int8_keeps_float_edges_and_its_loss_is_recorded(floats, tmp
             assert bundle.manifest.checks["precision"]["subgraphs"][entry.name]["layers"]
     assert {entry.precision for entry in bundle.manifest.subgraphs} == {"fp32", "fp16", "int8"}
     assert verify_bundle(tmp_path / "out").ok
-
-
-def test_bundle_that_is_int8_already_is_refused(int8, tmp_path):
-    with pytest.raises(StretchError, match=r"`s1\.dsp` is in int8 already"):
-        written(int8, tmp_path / "out")
-
-
-def test_bundle_does_not_replace_the_one_it_is_made_from(floats):
-    with pytest.raises(UsageError, match="cannot replace"):
-        written(floats, floats)
 
 
 def test_planned_precision_is_what_the_plan_says(floats):

@@ -103,7 +103,7 @@ def test_hand_over_is_the_measured_constant_or_the_way_over_the_link_and_nothing
 
 @pytest.mark.slow
 @pytest.mark.representatives(2)
-@pytest.mark.parametrize("name", [name for name in DEVICES if len(DEVICES[name].processors) > 1])
+@pytest.mark.parametrize("name", [name for name in DEVICES if len(DEVICES[name].processors) > 1][::5])
 def test_plan_advice_and_search_name_the_time_that_is_predicted(name):
     device, graph = DEVICES[name], small_resnet(64)
     (answer,) = advise("small", graph, [device]).answers

@@ -62,7 +62,7 @@ def padded():
     return capture(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10)).eval(), (1, 3, 32, 32))
 
 
-@pytest.mark.parametrize("model", ["tiny_resnet", "padded"])
+@pytest.mark.parametrize("model", [pytest.param("tiny_resnet", marks=pytest.mark.slow), "padded"])
 def test_each_rounded_branch_is_its_exported_file_to_within_a_step(captured, tmp_path, model):
     result = padded() if model == "padded" else captured(model)
     design = identity_design(result.graph) if model == "padded" else cpu_and("gpu", result.graph, "project")

@@ -52,15 +52,12 @@ from tests.stretch.several import form
 MI9, GRAPH = specified("mi9"), small_resnet()
 
 
-def test_model_becomes_a_package_of_one_class(tmp_path):
+def test_model_becomes_a_package_of_one_class_and_its_options_are_none_of_a_bundle(tiny_bundle, tmp_path):
     answer = emit("tiny_mobilenet", tmp_path / "net", (1, 3, 64, 64), weights="none")
     assert not answer.branched
     assert "torch.randn(1, 3, 64, 64)" in (tmp_path / "net" / "example.py").read_text()
-
-
-def test_options_of_a_model_are_none_of_a_bundle(tiny_bundle, tmp_path):
     with pytest.raises(UsageError, match="has its own input and weights"):
-        emit(str(tiny_bundle), tmp_path / "net", (1, 3, 64, 64))
+        emit(str(tiny_bundle), tmp_path / "other", (1, 3, 64, 64))
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +89,7 @@ def test_operator_that_a_runtime_has_in_parts_takes_the_time_of_all_its_kernels(
     assert any("kernels of tflite_cpu" in row.reason for row in answer.ops)
 
 
-def test_network_that_cannot_be_traced_is_read_for_a_prediction_with_the_reason(tmp_path):
+def test_network_that_cannot_be_traced_and_one_of_ncnn_are_read_for_a_prediction(tmp_path):
     (tmp_path / "tokens.py").write_text(
         "import torch\n"
         "class Net(torch.nn.Module):\n"
@@ -166,12 +163,6 @@ def test_image_that_is_there_twice_is_taken_once_and_it_is_said(network, tmp_pat
     assert f"{copies} of the images are the same as others" in result.warnings[0]
 
 
-def test_images_of_which_too_few_differ_are_refused(network, tmp_path):
-    np.save(tmp_path / "some.npy", np.ones((40, *network.graph.input.shape[1:]), np.float32))
-    with pytest.raises(StretchError, match="40 images of which only 1 differ"):
-        divide_images(tmp_path, network.captured, 64)
-
-
 def test_images_that_are_all_alike_give_no_agreement(network, tmp_path):
     shape = network.graph.input.shape[1:]
     same = [torch.zeros(8, *shape)]
@@ -208,12 +199,15 @@ def test_files_are_run_on_some_of_the_images_held_back_and_what_was_left_out_is_
     assert said == ["in the time there is, the bundle's files were run on 1 of 8 images"]
 
 
-@pytest.mark.parametrize(("shapes", "says"), [((4, 3, 16, 16), "batch of 4"), ("towers", "networks of one input")])
-def test_images_of_a_network_that_reads_several_at_once_are_refused(tmp_path, shapes, says):
+@pytest.mark.parametrize(
+    ("shapes", "says"),
+    [((4, 3, 16, 16), "batch of 4"), ("towers", "networks of one input"), ((1, 3, 16, 16), "40 images of which only 1 differ")],
+)
+def test_images_that_are_alike_or_of_a_network_that_reads_several_at_once_are_refused(tmp_path, shapes, says):
     module, arguments = form("towers" if shapes == "towers" else "deep")
     captured = capture(module, arguments if shapes == "towers" else shapes, "net")
     np.save(tmp_path / "images.npy", np.zeros((40, 3, 16, 16), np.float32))
-    with pytest.raises(UsageError, match=says):
+    with pytest.raises(StretchError, match=says):
         divide_images(tmp_path, captured, 16)
 
 

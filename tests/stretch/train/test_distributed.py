@@ -55,23 +55,34 @@ def work(path: Path, world, what: str) -> None:
     world.barrier()
 
 
-def processes(count, path, what):
+#: Kinds of training, one after the other: a process takes longer to start than to train both.
+KINDS = ("network", "supernet")
+
+
+def processes(count, folder):
     """Real processes that meet over gloo."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
     shared = os.environ | {"WORLD_SIZE": str(count), "MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tests.stretch.train.test_distributed", str(path), what]
+    command = [sys.executable, "-m", "tests.stretch.train.test_distributed", str(folder)]
     running = [subprocess.Popen(command, cwd=ROOT, env=shared | {"RANK": str(r), "LOCAL_RANK": str(r)}) for r in range(count)]
     assert [process.wait(300) for process in running] == [0] * count
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder of what two processes trained."""
+    folder = tmp_path_factory.mktemp("trained")
+    processes(2, folder)
+    return folder
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["network", "supernet"])
-def test_two_processes_train_what_one_does_with_the_same_batch(tmp_path, what):
-    processes(2, tmp_path / "two.safetensors", what)
-    work(tmp_path / "one.safetensors", World(), what)
-    one, two = (load_file(tmp_path / f"{name}.safetensors") for name in ("one", "two"))
+@pytest.mark.parametrize("what", KINDS)
+def test_two_processes_train_what_one_does_with_the_same_batch(tmp_path, trained, what):
+    work(tmp_path / what, World(), what)
+    one, two = (load_file(folder / what) for folder in (tmp_path, trained))
     assert one.keys() == two.keys()
     start = one.pop("start")
     for name, value in one.items():
@@ -89,4 +100,5 @@ def test_shared_norm_alone_is_batch_norm():
 
 if __name__ == "__main__":  # a process that `processes` starts
     with join_world("cpu") as joined:
-        work(Path(sys.argv[1]), joined, sys.argv[2])
+        for kind in KINDS:
+            work(Path(sys.argv[1], kind), joined, kind)

@@ -110,11 +110,31 @@ def test_folder_of_images_is_read_in_its_two_parts(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"), [("cifar10", "does not hold cifar10"), ("shards", "no shards"), ("images", "no folder of images")]
+    ("read", "noun"),
+    [
+        (lambda at: load_data(DataConfig(name="cifar10", path=str(at)), 10, 32), "does not hold cifar10"),
+        (lambda at: load_data(DataConfig(name="shards", path=str(at)), 10, 32), "no shards"),
+        (lambda at: load_data(DataConfig(name="images", path=str(at)), 10, 32), "no folder of images"),
+        (lambda at: folder_items(at / "nowhere"), "no folder of images"),
+        (lambda at: folder_items(at / "two", ["cat"]), "class `dog`"),
+        (lambda at: ImageStream.of(folder_items(at / "two")[0], 16, 1), "from 0 to 1, the model has 1"),
+        (lambda at: ImageStream.of([], 16, 1), "empty"),
+        (lambda at: shard_items([shard(at / "a.tar", {"0.png": b""})]), r"no `0\.cls`"),
+        (lambda at: shard_items([shard(at / "a.tar", {"0.png": b"", "0.cls": b"cat"})]), "no class number"),
+        (lambda at: shard_items([at / "two/cat/0.png"]), "cannot read the shard"),
+        (lambda at: unlabelled_items(at / "none", 0.1), "none has no images"),
+        (lambda at: unlabelled_items(at / "one", 0.1), "one has 1 image"),
+        (lambda at: unlabelled_items(at / "gone", 0.1), "no folder of images"),
+        (lambda at: unlabelled_items(at / "half", 0.5), "no images in `val`"),
+    ],
 )
-def test_data_that_is_not_there_is_named(tmp_path, name, reason):
-    with pytest.raises(StretchError, match=reason):
-        load_data(DataConfig(name=name, path=str(tmp_path)), 10, 32)
+def test_images_that_are_not_there_or_are_not_the_models_are_refused(tmp_path, read, noun):
+    folder(tmp_path / "two", 1)
+    for name in ("none", "half/val"):
+        (tmp_path / name).mkdir(parents=True)
+    pictures(tmp_path, "one/a.png", "half/train/a.png")
+    with pytest.raises(StretchError, match=noun):
+        read(tmp_path)
 
 
 def encoded(value, size=(20, 24)):
@@ -149,19 +169,14 @@ def test_epoch_shows_every_image_once_with_its_label_in_an_order_of_its_own(tmp_
     assert orders[0] != orders[1]
 
 
-def test_batches_after_a_pause_are_those_that_would_have_come(tmp_path):
+def test_batches_after_a_pause_are_those_that_would_have_come_and_processes_share_each(tmp_path):
     stream = ImageStream.of(folder_items(folder(tmp_path))[0], 16, 2)
     whole, rest = list(stream.epoch(1, 4, 0)), list(stream.epoch(1, 4, 0, skip=1))
     assert len(rest) == len(whole) - 1
     for (a, _), (b, _) in zip(whole[1:], rest, strict=True):
         assert torch.equal(a, b)
-
-
-def test_processes_share_every_batch(tmp_path):
-    stream = ImageStream.of(folder_items(folder(tmp_path))[0], 16, 2)
-    whole = values(stream.epoch(1, 4, 0))
     parts = [values(stream.epoch(1, 4, 0, share=(k, 2))) for k in range(2)]
-    assert [sorted(a + b) for a, b in zip(*parts, strict=True)] == whole
+    assert [sorted(a + b) for a, b in zip(*parts, strict=True)] == values(whole)
 
 
 def test_unreadable_images_are_skipped_counted_and_limited(tmp_path):
@@ -212,28 +227,6 @@ def test_shards_hold_what_a_folder_would(tmp_path):
     stream = ImageStream.of(shard_items([shard(tmp_path / "train-0.tar", files)]), 16, 2)
     seen = sorted((int(i.max()), int(label)) for images, labels in stream.epoch(1, 2, 0) for i, label in zip(images, labels, strict=True))
     assert seen == [(0, 0), (1, 1), (2, 0), (3, 1)]
-
-
-@pytest.mark.parametrize(
-    ("files", "reason"),
-    [({"0.png": b""}, r"no `0\.cls`"), ({"0.png": b"", "0.cls": b"cat"}, r"0\.cls holds no class number"), (None, "cannot read the shard")],
-)
-def test_shard_without_classes_or_that_is_no_tar_is_refused(tmp_path, files, reason):
-    (tmp_path / "a.tar").write_bytes(b"x" * 600)
-    with pytest.raises(StretchError, match=reason):
-        shard_items([shard(tmp_path / "a.tar", files) if files else tmp_path / "a.tar"])
-
-
-def test_missing_folder_foreign_class_and_too_many_classes_are_refused(tmp_path):
-    with pytest.raises(StretchError, match="no folder of images"):
-        folder_items(tmp_path / "nowhere")
-    items, _ = folder_items(folder(tmp_path / "a", 1))
-    with pytest.raises(StretchError, match="class `dog`"):
-        folder_items(tmp_path / "a", ["cat"])
-    with pytest.raises(StretchError, match="from 0 to 1, the model has 1"):
-        ImageStream.of(items, 16, 1)
-    with pytest.raises(StretchError, match="empty"):
-        ImageStream.of([], 16, 1)
 
 
 def test_what_is_hidden_is_neither_a_class_nor_an_image(tmp_path):
@@ -303,15 +296,3 @@ def test_folder_that_is_divided_already_stays_so(tmp_path):
     pictures(tmp_path, "train/a.png", "train/cat/b.png", "val/c.png")
     train, back = unlabelled_items(tmp_path, 0.5)
     assert (names(train, tmp_path), names(back, tmp_path)) == (["train/a.png", "train/cat/b.png"], ["val/c.png"])
-    (tmp_path / "val" / "c.png").unlink()
-    with pytest.raises(StretchError, match="no images in `val`"):
-        unlabelled_items(tmp_path, 0.5)
-
-
-@pytest.mark.parametrize("there", [[], ["a.png"]])
-def test_too_few_images_are_named(tmp_path, there):
-    pictures(tmp_path, *there)
-    with pytest.raises(StretchError, match=f"{tmp_path} has {'1 image' if there else 'no images'}"):
-        unlabelled_items(tmp_path, 0.1)
-    with pytest.raises(StretchError, match="no folder of images"):
-        unlabelled_items(tmp_path / "gone", 0.1)

@@ -35,6 +35,7 @@ def test_identity_tells_recipes_designs_and_weights_apart_but_not_where_files_ar
     assert other["design"] == one["design"]
 
 
+@pytest.mark.slow
 def test_calibrated_start_differs_from_the_inherited_one_and_scratch_from_both(tmp_path):
     path = network(tmp_path)
     weights = []

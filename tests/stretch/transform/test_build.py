@@ -7,12 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.main_job.run import MODELS
 from stretch.network.capture import capture
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.scale import legal_widths, scale_branch, scaled_branches, scaled_graph
 from stretch.planning.network.segments import split_segments
-from stretch.transform import Branch, BranchedModel, build
+from stretch.transform import Branch, build
 from stretch.transform.width import InputChannels, choose_units, importance, inherit, kept_channels
 from tests.effort import examples
 from tests.stretch.designs import (
@@ -36,7 +35,7 @@ def image(result, batch=1):
 
 
 @pytest.mark.representatives(4)
-@pytest.mark.parametrize("name", list(dict.fromkeys([*TINY, "resnet18", "mobilenet_v3_large", "densenet121", "squeezenet1_1", *MODELS])))
+@pytest.mark.parametrize("name", [*TINY, "resnet18", "mobilenet_v3_large", "efficientnet_b0", "densenet121", "squeezenet1_1"])
 def test_identity_design_gives_the_original_outputs_bit_for_bit(captured, name):
     result = captured(name)
     x = image(result)
@@ -241,14 +240,6 @@ def test_backbones_of_several_parts_scale_at_every_depth(data):
     with torch.inference_mode():
         same = build(captured, identity_design(captured.graph))(image(captured))
         assert torch.equal(same, captured.module(image(captured)))
-
-
-def test_only_tensors_that_are_still_read_are_kept(captured):
-    graph = captured("tiny_resnet").graph
-    branch = BranchedModel(graph, identity_design(graph)).branch("s1", "cpu")
-    freed = [name for _, _, done in branch.steps for name in done]
-    assert len(freed) == len(set(freed))
-    assert set(freed) == {name for _, inputs, _ in branch.steps for name in inputs} - {*branch.results}
 
 
 def test_channels_that_stand_for_the_same_original_share_it_evenly():

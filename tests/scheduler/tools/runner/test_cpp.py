@@ -11,7 +11,6 @@ from scheduler.runtime.record import replay
 from scheduler.runtime.session import Session
 from tests.scheduler.bundles import two_branches
 from tests.scheduler.tools.runner.built import again, build, exported
-from tests.stretch.cli.commands import spawn
 
 pytest.importorskip("ai_edge_litert")
 pytestmark = [
@@ -79,10 +78,10 @@ def test_ways_to_run_give_the_same_outputs(bundle, built, ran, tmp_path, options
     same(run_beside(bundle, built, tmp_path, *options))
 
 
-def test_bands_read_their_rows(built, tmp_path):
+def test_bands_read_their_rows(built, tmp_path, warm):
     request = "branch tiny_resnet --device mi9 --processors cpu,gpu --weights none --lossless --precision cpu=int8"
-    assert spawn("", *request.split(), "--out", tmp_path / "floats").code == 0
-    assert spawn("", "export", tmp_path / "floats", "--format", "tflite", "--out", tmp_path / "bundle").code == 0
+    for words in ((*request.split(), "--out", "floats"), ("export", "floats", "--format", "tflite", "--out", "bundle")):
+        assert warm.run("stretch", *words, cwd=tmp_path).returncode == 0
     bundle = load_bundle(tmp_path / "bundle")
     assert any(sub.rows for sub in bundle.manifest.subgraphs)
     same(run_beside(bundle, again(bundle, built, tmp_path / "bands"), tmp_path))

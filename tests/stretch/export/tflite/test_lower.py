@@ -368,13 +368,11 @@ def test_missing_runtime_is_told_before_anything_is_written(floats, tmp_path, mo
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.parametrize(
     ("name", "join", "precision", "least"),
-    [
-        ("tiny_resnet", "project", None, 0.999999),
-        pytest.param("tiny_regnet", "concat", {"dsp": "int8", "cpu": "fp16"}, 0.999, marks=pytest.mark.slow),
-    ],
+    [("tiny_resnet", "project", None, 0.999999), ("tiny_regnet", "concat", {"dsp": "int8", "cpu": "fp16"}, 0.999)],
 )
 def test_signatures_run_concurrently_with_the_numbers_of_torch(captured, tmp_path, name, join, precision, least):
     torch = pytest.importorskip("torch")

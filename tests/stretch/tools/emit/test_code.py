@@ -24,11 +24,15 @@ from tests.stretch.network.capture.patterns import PATTERNS, Calling, network
 from tests.stretch.several import FORMS, form
 from tests.stretch.stages.test_stages import NETWORKS
 
+A, B = Result("a", "out"), Result("b", "aux")
+
 
 @pytest.mark.parametrize("value", ["it's", 'a"b', "{0}", "back\\slash", "two\nlines", object(), {"a": 1}, 1j])
 def test_what_could_end_a_word_or_stand_for_a_tensor_is_no_literal(value):
     with pytest.raises(StretchError, match="cannot be written as Python code"):
         literal(value)
+    with pytest.raises(StretchError, match="cannot be written as Python code"):
+        returned_code((A, object()), {"a": "x"})
 
 
 @given(name=st.text(max_size=12) | st.sampled_from([*keyword.kwlist, "train", "forward", "self", "cpu", "0"]))
@@ -38,15 +42,6 @@ def test_attribute_is_a_name_that_python_and_torch_leave_free(name):
     assert built.isascii()
     assert not keyword.iskeyword(built)
     nn.Module().add_module(built, nn.ReLU())
-
-
-def test_kind_that_is_computed_by_nothing_of_torch_and_has_no_rule_is_refused(monkeypatch):
-    class Own(nn.Module):
-        pass
-
-    monkeypatch.setattr("stretch.tools.emit.rules.make_module", lambda op, shapes: Own())
-    with pytest.raises(StretchError, match="cannot be written as plain Python code"):
-        code_of(Op("op", "prelu", ("x",)), [(1, 4, 8, 8)])
 
 
 def made(written):
@@ -120,7 +115,6 @@ def test_network_of_several_inputs_and_outputs_takes_and_returns_as_code_what_it
     assert error <= 1e-4
 
 
-A, B = Result("a", "out"), Result("b", "aux")
 Pair = namedtuple("Pair", "one other")
 
 
@@ -145,11 +139,6 @@ class Heads:
 )
 def test_code_gives_the_structure(template, value):
     assert eval(returned_code(template, {"a": "x", "b": "y"}), {"x": 1, "y": 2}) == value
-
-
-def test_what_has_no_words_is_refused():
-    with pytest.raises(StretchError, match="cannot be written as Python code"):
-        returned_code((A, object()), {"a": "x"})
 
 
 def test_calls_are_calls_of_torch_and_others_are_not_written():

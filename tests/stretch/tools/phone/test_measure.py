@@ -288,11 +288,6 @@ def test_what_cannot_be_a_result_is_refused_and_leaves_nothing(whole_bundle, lef
     assert adb.log[-1][-1].startswith("rm -rf ")
 
 
-def test_the_time_is_that_of_measured_runs_not_of_the_warm_up():
-    answer = parse_benchmark_output(spoken(1.5, 0.02), "cpu")
-    assert (answer.ms, answer.std_ms, answer.elsewhere) == (pytest.approx(1.5), pytest.approx(0.02), None)
-
-
 def test_a_time_counts_for_a_gpu_only_if_all_of_it_ran_there():
     assert parse_benchmark_output(spoken(1.0, delegate="GPU"), "gpu").elsewhere is None
     assert "in 2 pieces" in parse_benchmark_output(spoken(1.0, delegate="GPU", partly=True), "gpu").elsewhere
@@ -350,12 +345,6 @@ def test_operators_of_the_runtime_are_known_by_the_tensors_they_write(tmp_path):
     assert times(pair(read(tmp_path, profile(rows)), KERNELS, ORDER)) == {"a": 1.0, "b": 2.0, "s": 0.5, "g": 0.25, "y": 0.125}
 
 
-def test_kernels_of_a_delegate_are_known_by_their_order(tmp_path):
-    rows = xnnpack([("conv", 1.0), ("depthwise", 2.0), ("elementwise", 0.5), ("pool", 0.25), ("linear", 0.125)])
-    result = pair(read(tmp_path, profile(rows, subgraph=(3, "s1.cpu"))), KERNELS, ORDER)
-    assert times(result) == {"a": 1.0, "b": 2.0, "y": 0.125}
-
-
 @given(st.lists(st.sampled_from(["conv", "depthwise", "linear", "pool", "elementwise"]), max_size=8))
 def test_times_are_given_to_all_kernels_that_multiply_or_to_none(kinds):
     lines = [ProfiledOperator(word, 1.0, name) for word, _, name in xnnpack([(kind, 1.0) for kind in kinds])]
@@ -379,11 +368,6 @@ def test_each_signature_is_measured_on_what_computes_its_precision(three_ways):
     assert {item for item in pairs if item[0] == "s1.cpu"} == {("s1.cpu", "cpu", "fp32"), ("s1.cpu", "gpu", "fp16")}
     assert {item for item in pairs if item[0] == "s1.dsp"} == {("s1.dsp", "cpu", "int8"), ("s1.dsp", "dsp", "int8")}
     assert not any(signature.endswith("join") for signature, _, _ in pairs)
-
-
-@given(st.sets(st.integers(0, 63), min_size=1))
-def test_a_mask_has_a_bit_for_each_core(cores):
-    assert mask_of(",".join(map(str, sorted(cores)))) == sum(1 << core for core in cores)
 
 
 def test_ranges_of_cores_are_masks_and_no_cores_are_none():

@@ -21,7 +21,6 @@ from stretch.transform import build
 from stretch.transform.build import inherited_channels
 from stretch.transform.calibrate import ChoiceSettings, calibrate, undivided_design
 from stretch.transform.calibrate.layers import (
-    PIXELS,
     BranchFit,
     Products,
     Regression,
@@ -29,18 +28,15 @@ from stretch.transform.calibrate.layers import (
     patches,
     pixels_for,
     rows_of,
-    tail_of,
 )
 from stretch.transform.calibrate.segment import (
     ChannelChoice,
     Elimination,
     choose_blocks,
-    conditional_covariance,
     find_covariances,
     fit_join,
     keep_units,
     output_without_blocks,
-    readout,
 )
 from stretch.transform.calibrate.statistics import backbone_of
 from tests.effort import examples
@@ -88,20 +84,6 @@ def known(halves):
     result, segment, _, design = halves
     with torch.no_grad():
         return find_covariances(build(result, undivided_design(result, design)).branch("s1", "cpu"), segment.graph, images().split(20), 64)
-
-
-def test_covariances_are_those_of_what_layers_read_and_of_the_output(halves, known):
-    result, segment, _, design = halves
-    original, seen = build(result, undivided_design(result, design)).branch("s1", "cpu"), {}
-    for name, layer in original.named_children():
-        layer.register_forward_pre_hook(lambda _, inputs, name=name: seen.update({name: inputs[0]}))
-    with torch.no_grad():
-        output = original(images())
-    dense = [op.name for op in segment.graph.ops if op.kind == "conv" and op.attrs["groups"] == 1]
-    assert list(known.layers) == dense
-    for values, covariance in [*((seen[name], known.layers[name]) for name in dense), (output, known.end)]:
-        rows = values.movedim(1, -1).flatten(0, -2).double()
-        torch.testing.assert_close(covariance, torch.cov(rows.T, correction=0), rtol=1e-3, atol=1e-4)
 
 
 def chosen_by(halves, known):
@@ -290,16 +272,6 @@ def test_cost_of_a_unit_is_the_error_that_least_squares_on_the_others_leaves(uni
         layer.remove(places[gone])
 
 
-def test_units_that_the_others_can_stand_in_for_go_first():
-    x = rows(6, 3)
-    x[:, 4] = x[:, 0] - 2 * x[:, 1]
-    x[:, 5] = 3 * x[:, 2]
-    weight = torch.ones(1, 6, dtype=torch.float64)
-    kept = keep_units(6, 4, [(Elimination(covariance(x), weight, 1e-9), torch.arange(6)[:, None])])
-    assert left(x, x @ weight.T, kept) < 1e-6
-    assert kept.tolist() == sorted(kept.tolist())
-
-
 @settings(max_examples=examples(10))
 @drawn(seed=st.integers(0, 999))
 def test_choice_is_close_to_the_best_of_all_subsets_for_two_readers(seed):
@@ -314,18 +286,6 @@ def test_choice_is_close_to_the_best_of_all_subsets_for_two_readers(seed):
     every = sorted(cost(some) for some in combinations(range(6), 3))
     # greedy need not be the best, but among the better half
     assert cost(kept.tolist()) <= every[len(every) // 2] + 1e-9
-
-
-def test_what_is_known_explains_itself_and_what_depends_on_it():
-    x = rows(5, 1)
-    x[:, 3] = x[:, 0] + x[:, 1]
-    rest = conditional_covariance(covariance(x), torch.tensor([0, 1]), 1e-9)
-    size = covariance(x).diagonal()
-    assert (rest.diagonal()[[0, 1, 3]] < 1e-6 * size[[0, 1, 3]]).all()
-    fitted = torch.linalg.lstsq(x[:, [0, 1]], x[:, [2, 4]]).solution
-    expected = (x[:, [2, 4]] - x[:, [0, 1]] @ fitted).square().mean(0)
-    torch.testing.assert_close(rest.diagonal()[[2, 4]], expected, rtol=1e-3, atol=1e-6)
-    assert torch.equal(conditional_covariance(covariance(x), torch.tensor([], dtype=torch.int64), 1e-9), covariance(x))
 
 
 class Residual(nn.Module):
@@ -395,28 +355,6 @@ def test_last_layer_of_a_block_is_least_squares_of_what_the_skip_leaves():
     assert least <= reached < 1.01 * least
 
 
-def test_tail_ends_at_what_is_not_affine_and_knows_the_addition():
-    captured = capture(Residual().eval(), (1, 3, 8, 8), "residual")
-    ops = {op.kind: op.name for op in captured.graph.ops}
-    convs = [op.name for op in captured.graph.ops if op.kind == "conv"]
-    first, second = (tail_of(captured.graph, name) for name in convs)
-    assert (first.end, first.norm, first.add) == (ops["batch_norm"], ops["batch_norm"], None)
-    assert (second.end, second.norm, second.add, second.skip) == (convs[1], None, ops["add"], ops["batch_norm"])
-
-
-class Gated(Residual):
-    def forward(self, x):
-        x = self.norm(self.first(x))
-        return x * self.second(x)
-
-
-def test_product_with_another_tensor_is_no_part_of_a_tail():
-    captured = capture(Gated().eval(), (1, 3, 8, 8), "gated")
-    second = [op.name for op in captured.graph.ops if op.kind == "conv"][1]
-    tail = tail_of(captured.graph, second)
-    assert (tail.end, tail.add, tail.skip) == (second, None, None)
-
-
 def test_layer_with_more_inputs_than_rows_stays_as_it_was():
     torch.manual_seed(0)
     x = [numbers(20, 3, 1, 1)]
@@ -475,13 +413,6 @@ def test_join_is_least_squares_of_the_target_on_the_backbones(captured, join):
     assert least * (1 - 1e-6) <= reached < 1.001 * least
 
 
-def test_readout_finds_a_linear_map_and_its_intercept():
-    x, true = numbers(400, 6), numbers(3, 6, seed=2)
-    weight, bias = readout(x, x @ true.T + 4, 1e-9)
-    torch.testing.assert_close(weight, true, rtol=1e-2, atol=1e-2)
-    torch.testing.assert_close(bias, torch.full((3,), 4.0), rtol=1e-2, atol=1e-2)
-
-
 @settings(max_examples=examples(10))
 @given(groups=st.integers(1, 4), inputs=st.integers(1, 6), outputs=st.integers(1, 4), cut=st.integers(1, 79), seed=st.integers(0, 99))
 def test_each_group_is_the_least_squares_solution_with_intercept(groups, inputs, outputs, cut, seed):
@@ -507,15 +438,6 @@ def test_products_of_more_inputs_than_one_block_are_those_of_numpy():
         np.testing.assert_allclose(result.numpy(), np.cov(rows.T, bias=True)[:200], atol=1e-5)
 
 
-def test_without_intercept_the_line_passes_through_zero():
-    x, y = numbers(50, 3), numbers(50, 2, seed=1) + 5
-    sums = Regression(1, 3, 2, torch.device("cpu"))
-    sums.add(x, y)
-    weight, bias = sums.solve(0.0, torch.zeros(2, 3), intercept=False)
-    assert torch.equal(bias, torch.zeros(2))
-    torch.testing.assert_close(weight.T, torch.linalg.lstsq(x, y).solution, rtol=1e-3, atol=1e-4)
-
-
 def test_prior_that_fits_already_is_the_solution_at_any_ridge():
     x, prior = numbers(40, 5), numbers(3, 5, seed=1)
     sums = Regression(1, 5, 3, torch.device("cpu"))
@@ -523,17 +445,6 @@ def test_prior_that_fits_already_is_the_solution_at_any_ridge():
     weight, bias = sums.solve(10.0, prior)
     torch.testing.assert_close(weight, prior, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(bias, torch.full((3,), 2.0), rtol=1e-5, atol=1e-5)
-
-
-def test_fewer_rows_than_inputs_leave_the_prior_where_rows_say_nothing():
-    prior = numbers(1, 30, seed=2)
-    x = torch.zeros(6, 30)
-    x[:, :2] = numbers(6, 2)
-    sums = Regression(1, 30, 1, torch.device("cpu"))
-    sums.add(x, numbers(6, 1, seed=3))
-    weight, _ = sums.solve(1e-4, prior)
-    torch.testing.assert_close(weight[:, 2:], prior[:, 2:])
-    assert not torch.allclose(weight[:, :2], prior[:, :2])
 
 
 @given(
@@ -553,17 +464,6 @@ def test_patches_times_weights_are_the_convolution_at_the_chosen_pixels(groups, 
         weight = conv.weight.reshape(groups, 8 // groups, -1)
         got = torch.einsum("rgi,goi->rgo", rows, weight).flatten(1)
     torch.testing.assert_close(got, rows_of(output, count), rtol=1e-4, atol=1e-5)
-
-
-def test_vector_is_one_pixel():
-    x = torch.randn(4, 7)
-    assert rows_of(x, 3) is x
-    assert patches(torch.nn.Linear(7, 2), x, (4, 2), 3) is x
-
-
-def test_few_images_are_looked_at_in_no_more_pixels_than_say_something_new():
-    assert pixels_for(30, 64) == pixels_for(30, 576) == PIXELS
-    assert pixels_for(30, 4608) * 30 >= 4 * 4608
 
 
 def test_wide_layers_get_fewer_rows_but_some_for_every_input():
