@@ -317,7 +317,7 @@ def test_strided_part_is_that_of_the_file(folder, data):
         (op("PAD", ["x", "n"]), whole(0, 1), "it pads"),
         (op("MEAN", ["x", "n"], table="ReducerOptions"), whole(9), r"it has the axes \[9\] of 4"),
         (op("TILE", ["x", "n"]), whole(1, 1 << 20, 1 << 20, 1), "it makes a tensor of|torch does not take"),
-        (op("DEPTH_TO_SPACE", ["x"], table="DepthToSpaceOptions", block_size=3), whole(0), "it makes blocks of 3"),
+        (op("DEPTH_TO_SPACE", ["x"], table="DepthToSpaceOptions", block_size=3), whole(0), "over blocks of 3"),
         (
             op("FULLY_CONNECTED", ["x", "n", None], table="FullyConnectedOptions", weights_format=1),
             random((3, 4)),
