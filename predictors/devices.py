@@ -184,16 +184,16 @@ class LinkProfile(_Part, frozen=True):
 class ProfileFile(_Part, frozen=True):
     """A profile as its TOML file has it."""
 
-    id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.-]+$")]  # Short name, used on the command line.
-    name: _Text  # Name in words.
-    soc: _Text  # System on chip.
-    sources: dict[str, _Text]  # Sources of the numbers, by key.
-    processors: dict[str, ProcessorProfile]  # Profile of each processor.
-    links: dict[str, LinkProfile]  # Link between the CPU and each other processor.
+    id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.-]+$")]
+    name: _Text
+    soc: _Text
+    sources: dict[str, _Text]
+    processors: dict[str, ProcessorProfile]
+    links: dict[str, LinkProfile]
     aliases: tuple[_Text, ...] = ()  # Other names that `load_device` knows it by: of the chip, its part numbers, the product.
     left_out: dict[str, _Text] = {}  # Processors that the device has and the profile lacks, with the reason.
-    little_cores: Cores | None = None  # Cores for threads that only wait for another processor (paper 003, section 6.2).
-    thermal: Thermal | None = None  # Heating of the chip; None if not known.
+    little_cores: Cores | None = None
+    thermal: Thermal | None = None
 
 
 def profile_error(path: Path, raw: dict[str, Any], error: Exception) -> StretchError:
@@ -352,11 +352,27 @@ class InferenceConstant(NamedTuple):
 
 
 class DeviceProfile(ProfileFile, frozen=True, kw_only=True, dict=True):
-    """A device: its profile, and the fits and priors of its processors."""
+    """A device: its profile, and the fits and priors of its processors.
 
-    fits: Mapping[tuple[str, str, str], Fit] = {}  # Fits to measurements on the device, by processor, core set and precision.
-    priors: Mapping[tuple[str, str, str], Prior] = {}  # Estimates from the fits of other devices, by the same keys.
-    file: str = ""  # Path of its file; empty for a profile that ships.
+    Args:
+        id: Short name, used on the command line.
+        name: Name in words.
+        soc: System on chip.
+        sources: Sources of the numbers, by key.
+        processors: Profile of each processor.
+        links: Link between the CPU and each other processor.
+        aliases: Other names of the device and its chip, which `load_device` takes.
+        left_out: Processors that the device has and the profile lacks, with the reason.
+        little_cores: Cores for threads that only wait for another processor (paper 003, section 6.2); None if not known.
+        thermal: Heating of the chip; None if not known.
+        fits: Fits to measurements on the device, by processor, core set and precision.
+        priors: Estimates from the fits of other devices, by the same keys.
+        file: Path of its file; empty for a profile that ships.
+    """
+
+    fits: Mapping[tuple[str, str, str], Fit] = {}
+    priors: Mapping[tuple[str, str, str], Prior] = {}
+    file: str = ""
 
     @property
     def cli_name(self) -> str:

@@ -339,7 +339,7 @@ def test_job_starts_when_the_last_that_it_waits_for_has_ended(jobs):
         ("gpu=0.5@-1:1", "has -1 ms for a moment"),
         ("gpu=0.5@nan:1", "has nan ms for a moment"),
         ("gpu=0.5@0:1e10", "has 1e+10 ms for a moment"),
-        ("", "says nothing of arrivals"),
+        ("", "does not describe arrivals"),
         ("poisson:many", "in the place of a number"),
     ],
 )
