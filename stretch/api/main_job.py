@@ -605,7 +605,7 @@ class _Job:
             preprocessing=self.preprocessing,
             run_images=options.run_images,
             mapping=options.mapping,
-            # what both networks keep is measured where they are built
+            # with images, agreement of both networks is measured first
             withheld=options.only_if_faster and (planned.fastest if self.fitted else planned.recommended) != BRANCHED,
         )
         if captured.refusal:

@@ -83,42 +83,42 @@ def shorten(planned: PlanResult, losses: Losses | None = None) -> Shortened | No
         return None
     graph, costs = planned.graph, planned.costs.replace_precision(single.processor, single.precision)
     segments = [row.segment for row in planned.run.segments]
-    ways = [_ways_to_shorten(segment, losses and losses(planned.design, segment), single.processor, costs) for segment in segments]
-    sides, allowed = tuple(replace(side, processor=single.processor) for side in planned.design.sides), limit
-    for _ in range(MAX_ATTEMPTS):
-        sets = _least_lost(ways, allowed)
-        if sets is None:
-            break
+    sides = tuple(replace(side, processor=single.processor) for side in planned.design.sides)
+    ways: list[_Way] = [(0.0, 0.0, ())]
+    for segment in segments:
+        of_segment = _ways_to_shorten(segment, losses and losses(planned.design, segment), single.processor, costs)
+        ways = _undominated((ms + more, lost + of, (*sets, dropped)) for ms, lost, sets in ways for more, of, dropped in of_segment)
+    # the slower one is, the less is lost; times of segments are not quite those that a network adds up to
+    for _, _, sets in reversed([way for way in ways if way[0] <= limit]):
         parts = []
-        for row, dropped in zip(planned.run.segments, sets, strict=True):
-            depth, width = row.segment.depth - len(dropped), row.segment.width
-            branch = BranchScale(single.processor, depth, width, align=costs.align(single.processor), dropped=dropped)
-            parts.append(SegmentDesign(row.segment.name, row.segment.start, row.segment.end, (branch,)))
+        for segment, dropped in zip(segments, sets, strict=True):
+            depth, align = segment.depth - len(dropped), costs.align(single.processor)
+            branch = BranchScale(single.processor, depth, segment.width, align=align, dropped=dropped)
+            parts.append(SegmentDesign(segment.name, segment.start, segment.end, (branch,)))
         design = replace(planned.design, segments=tuple(parts), sides=sides)
         run = timeline(graph, design, costs)
-        if run.makespan_ms <= limit * (1 + 1e-9):
-            dropped_blocks = {part.name: list(part.branches[0].dropped) for part in parts if part.branches[0].dropped}
-            return Shortened(
-                processor=single.processor,
-                precision=single.precision,
-                ms=run.makespan_ms,
-                macs_ratio=run.macs / graph.macs,
-                dropped=dropped_blocks,
-                blocks=sum(segment.depth for segment in segments),
-                design=design,
-                kept=losses
-                and Kept(
-                    basis="blocks",
-                    branched=kept_worth(planned, planned.design, losses),
-                    shortened=kept_worth(planned, design, losses),
-                ),
-            )
-        allowed -= run.makespan_ms - limit
+        if run.makespan_ms > limit * (1 + 1e-9):
+            continue
+        return Shortened(
+            processor=single.processor,
+            precision=single.precision,
+            ms=run.makespan_ms,
+            macs_ratio=run.macs / graph.macs,
+            dropped={part.name: list(part.branches[0].dropped) for part in parts if part.branches[0].dropped},
+            blocks=sum(segment.depth for segment in segments),
+            design=design,
+            kept=losses
+            and Kept(
+                basis="blocks",
+                branched=kept_worth(planned, planned.design, losses),
+                shortened=kept_worth(planned, design, losses),
+            ),
+        )
     return None
 
 
-#: Time of a segment without some blocks, what is lost without them, and their numbers.
-_Way = tuple[float, float, tuple[int, ...]]
+#: Time of a segment without some blocks, what is lost without them, and their numbers; of several segments the numbers of each.
+_Way = tuple[float, float, tuple[Any, ...]]
 
 
 def _ways_to_shorten(segment: Segment, loss: Mapping[int, float] | None, processor: str, costs: Costs) -> list[_Way]:
@@ -134,22 +134,13 @@ def _ways_to_shorten(segment: Segment, loss: Mapping[int, float] | None, process
     return _undominated(zip(ms, lost, sets, strict=True))
 
 
-def _undominated(ways: Iterable[tuple[float, float, Any]]) -> list[tuple[float, float, Any]]:
+def _undominated(ways: Iterable[_Way]) -> list[_Way]:
     """Those that no other one beats in time and in loss, the fastest first."""
-    best: list[tuple[float, float, Any]] = []
+    best: list[_Way] = []
     for way in sorted(ways):
         if not best or way[1] < best[-1][1]:
             best.append(way)
     return best
-
-
-def _least_lost(ways: Sequence[Sequence[_Way]], limit: float) -> list[tuple[int, ...]] | None:
-    """Blocks of each segment without which least is lost in the time; None where there is no time for the others."""
-    fronts: list[tuple[float, float, Any]] = [(0.0, 0.0, ())]
-    for of_segment in ways:
-        fronts = _undominated((ms + m, lost + of, (*sets, some)) for ms, lost, sets in fronts for m, of, some in of_segment)
-    # the slower, the less is lost
-    return next((list(sets) for ms, _, sets in reversed(fronts) if ms <= limit), None)
 
 
 def worths(segment: Segment, loss: Mapping[int, float]) -> Floats:

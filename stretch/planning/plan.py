@@ -21,7 +21,7 @@ from predictors.predictor import LatencyPredictor, not_measured
 from predictors.rewrites import exact, inexact_rewrites
 from predictors.rewrites.grouped import GROUPED, is_grouped
 from stretch.planning.attempts import MERGED_OPTIONS, Attempt, attempts, stage_attempts
-from stretch.planning.blocks import Losses, keep_blocks, shorten
+from stretch.planning.blocks import Losses, keep_blocks, kept_worth, shorten
 from stretch.planning.config import GENERAL_STRATEGIES, STRETCH, PlanConfig
 from stretch.planning.cost.accuracy import AccuracyPredictor, AccuracySource, Sensitivity, load_accuracy
 from stretch.planning.cost.branch import Costs, SegmentOptions
@@ -47,6 +47,8 @@ from stretch.planning.search.goal import Bounds, Goal, best_result, explain_infe
 from stretch.planning.search.parts import cut_blocks, merge_neighbours, merge_stages, with_exact_kinds, without_stretched
 from stretch.planning.search.space import DesignSpace, Rules, Totals
 
+#: Plans with so many meeting points, from the fewest on, are compared by the blocks that they can keep.
+MORE_MEETINGS = 3
 #: Kinds of opaque operators that are named.
 MAX_NAMED = 6
 
@@ -173,10 +175,11 @@ def plan(
     """
     request = config or PlanConfig()
     choice, note = _plan_attempts(PlanningProblem.of(graph, device, request, accuracy_source), request)
-    problem, notes = choice.problem, [note] if note else []
+    notes = [note] if note else []
     result = predict_design(choice, losses=losses)
-    if losses is not None:
-        result = _choose_blocks(choice, result, losses) or result
+    if losses is not None and not result.exact:
+        choice, result = _choose_meeting_points(choice, result, losses)
+    problem = choice.problem
     unused = unused_processors(choice, result.design.processors, result.run.makespan_ms)
     if problem.config.parsed_objective.is_evolved and problem.config.strategy != "evolve":
         notes.append(
@@ -191,25 +194,47 @@ def plan(
     return replace(result, unused=unused, warnings=(*notes, *result.warnings, *_warnings(problem, result), *warnings))
 
 
-def _choose_blocks(choice: Choice, result: PlanResult, losses: Losses) -> PlanResult | None:
-    """The plan with the blocks that matter most; None where they are those that it has, or where other blocks would break a bound on accuracy."""
+def _choose_meeting_points(choice: Choice, result: PlanResult, losses: Losses) -> tuple[Choice, PlanResult]:
+    """Choose blocks for the plan and for others that take no longer and have other meeting points; return the one that keeps most."""
     problem = choice.problem
     if isinstance(problem.accuracy_source, AccuracyPredictor):  # a supernet has been trained with the blocks that it has
-        return None
+        return choice, result
+    config, limit = problem.config, max(problem.config.latency_budget or 0.0, choice.makespan_ms)
+    plans, ends = [(choice, _choose_blocks(choice, result, losses))], {_ends(choice.design)}
+    searched: list[dict[str, Any]] = [{"cuts": "stages"}] if config.cuts == "blocks" else []
+    if config.merge != "never" and not config.meet:
+        searched += [{"merge": "always", "n_meet": config.n_meet + more} for more in range(MORE_MEETINGS)]
+    for options in searched if config.parsed_objective.only_latency and config.strategy == "exact" and not config.widens else ():
+        other = _choose_or_none(problem.with_options(**options, latency_budget=limit))
+        if other is not None and _ends(other.design) not in ends:
+            ends.add(_ends(other.design))
+            plans.append((other, _choose_blocks(other, predict_design(other, losses=losses), losses)))
+    best, chosen = max(plans, key=lambda one: kept_worth(one[1], one[1].design, losses))
+    # a repair goes on from what was asked for
+    return best if best is choice else replace(best, problem=problem), replace(chosen, config=config)
+
+
+def _ends(design: BranchDesign) -> tuple[str, ...]:
+    return tuple(part.end for part in design.segments)
+
+
+def _choose_blocks(choice: Choice, result: PlanResult, losses: Losses) -> PlanResult:
+    """The plan with the blocks that matter most; itself where they are those that it has, or where other blocks would break a bound on accuracy."""
+    problem = choice.problem
     design, warnings = keep_blocks(result, losses)
     if not warnings:
-        return None
+        return result
     changed = predict_design(choice, design, losses=losses)
     required, predicted = problem.config.min_agreement, changed.accuracy.agreement if changed.accuracy else None
     if required is not None and predicted is not None and predicted < required:
-        return None
+        return result
     if changed.run.makespan_ms > result.run.makespan_ms * (1 + 1e-9):
         changed = replace(changed, optimal=False, gap=None)
     return replace(changed, warnings=tuple(warnings))
 
 
 def _shorten(problem: PlanningProblem, result: PlanResult, losses: Losses | None) -> Shortened | None:
-    """The shortened network beside a plan; with what is predicted of the agreement of both, where something is."""
+    """The shortened network of a plan; with the predicted agreement of both, where the request has a source of it."""
     shortened, source = shorten(result, losses), problem.accuracy_source
     if shortened is None or result.accuracy is None or not isinstance(source, Sensitivity):
         return shortened
@@ -319,7 +344,7 @@ def evaluate(
     Args:
         config: Precisions, floors and ranges for the controls; defaults if None.
         accuracy_source: As of `plan`.
-        losses: What is lost without single blocks, for the baseline that has fewer of them.
+        losses: Losses without single blocks, for the baseline that has fewer of them.
     """
     request = config or PlanConfig()
     if not request.processors:
@@ -327,18 +352,30 @@ def evaluate(
         has_many = len({device.processor(p).family for p in design.processors}) > 1
         request = msgspec.structs.replace(request, processors=design.processors if has_many else device.default_processors)
     problem = PlanningProblem.of(graph, device, request, accuracy_source)
-    result = _predict(problem, design, None, losses)
+    result = predict(problem, design, losses=losses)
     return replace(result, warnings=_warnings(problem, result))
 
 
 def predict_design(choice: Choice, design: BranchDesign | None = None, *, trained: bool = True, losses: Losses | None = None) -> PlanResult:
-    """The prediction and controls of a design that was searched for, or of one made of it; `trained` asks for the sequential network, which would have to be trained."""
-    return _predict(choice.problem, design or choice.design, choice, losses, trained=trained)
+    """The prediction and controls of a design that was searched for, or of one made of it."""
+    return predict(choice.problem, design or choice.design, choice, losses, trained=trained)
 
 
-def _predict(
-    problem: PlanningProblem, design: BranchDesign, choice: Choice | None, losses: Losses | None, *, trained: bool = True
+def predict(
+    problem: PlanningProblem,
+    design: BranchDesign,
+    choice: Choice | None = None,
+    losses: Losses | None = None,
+    *,
+    trained: bool = True,
 ) -> PlanResult:
+    """The prediction and controls of a design.
+
+    Args:
+        choice: Facts of the search for it; None for a design made elsewhere.
+        losses: Losses without single blocks.
+        trained: Whether the sequential network, which would have to be trained, is a control.
+    """
     graph, config, costs, source = problem.graph, problem.config, problem.costs, problem.accuracy_source
     singles, searched = ranked_singles(graph, costs, config.processors), choice.result if choice else None
     # parts other than the backbone are placed after the search
