@@ -95,11 +95,15 @@ def plan_brief(plan: "PlanAnswer", origins: "Mapping[tuple[str, str], Origin]", 
     built = plan if isinstance(plan, BranchedAnswer) else None
     unjudged = plan.exact and built is not None and built.unjudged
     output = "needs training" if not plan.exact else "as read" if unjudged else "unchanged"
+    shortened = predicted.shortened
+    # its loss is measured on images alone
+    fewer = "loss unknown" if shortened is None or shortened.kept is None else "needs training"
     rows = [(f"branched, {used}", ms(predicted.makespan_ms), "-", output)]
     for rival in sorted(plan.comparisons, key=lambda rival: rival.ms):
         if rival.name.startswith("whole_graph") and plan.recommended != rival.name:
             continue
-        output_note = "unchanged" if rival.name.startswith("single") else "needs training" if rival.name.startswith("s") else output
+        kind = rival.name.partition(":")[0]
+        output_note = {"single": "unchanged", "whole_graph": output, "shortened": fewer}.get(kind, "needs training")
         rows.append((baseline(rival.name), ms(rival.ms), ratio(rival.ratio, rival.low, rival.high), output_note))
     if 1.005 * predicted.operator_split_ms < min(predicted.makespan_ms, predicted.best_single_ms):
         split = predicted.operator_split_ms
@@ -108,7 +112,7 @@ def plan_brief(plan: "PlanAnswer", origins: "Mapping[tuple[str, str], Origin]", 
         answer,
         Grid("", ("", "predicted", "branched is", "output"), rows, right=(1,)),
         f"Why: {_reason(plan, at_once_ms)}",
-        *([f"Compare: {shortened_text(predicted.shortened)}."] if predicted.shortened else []),
+        *([f"Compare: {shortened_text(shortened)}."] if shortened and shortened.kept else []),
         f"Confidence: {_confidence(plan, origins)}",
         *_agreement(None if built is None else built.agreement),
         *([f"Output: {UNJUDGED_TEXT}."] if unjudged else []),
