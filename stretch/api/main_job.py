@@ -3,7 +3,7 @@
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -571,8 +571,10 @@ def _measure_sensitivity(
 
     if config.min_agreement is None or fitted is None or not fitted.held_back or config.accuracy or not plannable(config):
         return None
-    with phases("sensitivity"):
+    # where no stage may be stretched, a replacement of the request is planned, and measured once it is built
+    with phases("sensitivity"), suppress(InfeasibleError):
         return sensitivity_of(network.captured, profile, config, fitted, minutes * 60)
+    return None
 
 
 @dataclass(frozen=True)

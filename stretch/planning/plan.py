@@ -47,7 +47,7 @@ from stretch.planning.search.goal import Bounds, Goal, best_result, explain_infe
 from stretch.planning.search.parts import cut_blocks, merge_neighbours, merge_stages, with_exact_kinds, without_stretched
 from stretch.planning.search.space import DesignSpace, Rules, Totals
 
-#: Plans with so many meeting points, from the fewest on, are compared by the blocks that they can keep.
+#: Numbers of meeting points, from the plan's on, whose plans are compared by the blocks that they can keep.
 MORE_MEETINGS = 3
 #: Kinds of opaque operators that are named.
 MAX_NAMED = 6
@@ -200,15 +200,19 @@ def _choose_meeting_points(choice: Choice, result: PlanResult, losses: Losses) -
     if isinstance(problem.accuracy_source, AccuracyPredictor):  # a supernet has been trained with the blocks that it has
         return choice, result
     config, limit = problem.config, max(problem.config.latency_budget or 0.0, choice.makespan_ms)
-    plans, ends = [(choice, _choose_blocks(choice, result, losses))], {_ends(choice.design)}
+    first, ends = _choose_blocks(choice, result, losses), {_ends(choice.design)}
+    plans, stretched = [(choice, first)], _stretched_blocks(first)
     searched: list[dict[str, Any]] = [{"cuts": "stages"}] if config.cuts == "blocks" else []
     if config.merge != "never" and not config.meet:
-        searched += [{"merge": "always", "n_meet": config.n_meet + more} for more in range(MORE_MEETINGS)]
+        searched += [{"merge": "always", "n_meet": choice.result.n_meet + more} for more in range(MORE_MEETINGS)]
     for options in searched if config.parsed_objective.only_latency and config.strategy == "exact" and not config.widens else ():
         other = _choose_or_none(problem.with_options(**options, latency_budget=limit))
-        if other is not None and _ends(other.design) not in ends:
-            ends.add(_ends(other.design))
-            plans.append((other, _choose_blocks(other, predict_design(other, losses=losses), losses)))
+        if other is None or _ends(other.design) in ends or other.result.n_meet < choice.result.n_meet:
+            continue
+        ends.add(_ends(other.design))
+        # the worth of blocks says nothing of the loss by narrower blocks and joins, which grows with the stretched part
+        if _stretched_blocks(predicted := predict_design(other, losses=losses)) <= stretched:
+            plans.append((other, _choose_blocks(other, predicted, losses)))
     best, chosen = max(plans, key=lambda one: kept_worth(one[1], one[1].design, losses))
     # a repair goes on from what was asked for
     return best if best is choice else replace(best, problem=problem), replace(chosen, config=config)
@@ -216,6 +220,10 @@ def _choose_meeting_points(choice: Choice, result: PlanResult, losses: Losses) -
 
 def _ends(design: BranchDesign) -> tuple[str, ...]:
     return tuple(part.end for part in design.segments)
+
+
+def _stretched_blocks(result: PlanResult) -> int:
+    return sum(row.segment.depth for row in result.run.segments if not row.design.whole and row.design.division is None)
 
 
 def _choose_blocks(choice: Choice, result: PlanResult, losses: Losses) -> PlanResult:
