@@ -10,7 +10,6 @@ import multiprocessing
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,8 +72,8 @@ def measured(trial: Trial, weights: Path, images: Path) -> Row:
     from experiments.real_networks.pruning import agreement, calibrate_pruned, pruned_as_fast
     from predictors.devices import load_device
     from scheduler.bundle.preprocessing import requested_preprocessing
-    from stretch.evaluation.sensitivity.blocks import block_losses
-    from stretch.planning.blocks import keep_blocks, shorten_single
+    from stretch.evaluation.sensitivity.blocks import BlockLosses
+    from stretch.planning.blocks import keep_blocks, shorten
     from stretch.planning.config import PlanConfig
     from stretch.planning.plan import evaluate, plan
     from stretch.stages.build import divide_images, int8_rounding
@@ -97,7 +96,7 @@ def measured(trial: Trial, weights: Path, images: Path) -> Row:
     fitted = list(torch.cat(divided.fitted)[:: MOST // trial.photographs][: trial.photographs].to(device).split(32))
     # a cache has them once the first trial of this number has made them
     synthetic = synthesise(network.captured, preprocessing, Synthesis(trial.synthetic)) if trial.synthetic else []
-    losses = cache(partial(block_losses, network.captured, fitted))
+    losses = BlockLosses(network.captured, fitted)
     if trial.design != "evenly":
         # blocks are chosen within the time that the speed-up leaves
         allowed = msgspec.structs.replace(planned.config, latency_budget=planned.best_single.ms / SPEEDUP)
@@ -108,10 +107,9 @@ def measured(trial: Trial, weights: Path, images: Path) -> Row:
         assert planned.sequential is not None
         design, ms = planned.sequential.design, planned.sequential.single.ms
     elif trial.design == "shortened":
-        alone = shorten_single(planned, losses)
+        alone = shorten(planned, losses)
         assert alone is not None
-        design, _ = alone
-        ms = evaluate(network.graph, profile, design, PlanConfig(processors=PROCESSORS)).run.makespan_ms
+        design, ms = alone.design, alone.ms
     if trial.design == "pruned":
         pruned, single = pruned_as_fast(network.captured, planned)
         ms = single.ms

@@ -1,8 +1,9 @@
 """From a model and a device to a branched network and, if asked, a bundle."""
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from scheduler.bundle.agreement import Agreement
     from scheduler.bundle.manifest import SourceFile
     from scheduler.bundle.preprocessing import Preprocessing
+    from stretch.evaluation.sensitivity.blocks import BlockLosses
     from stretch.network.capture import Captured
     from stretch.network.models.load import LoadedModel
     from stretch.planning.cost.accuracy import AccuracySource
@@ -77,9 +79,11 @@ class Branched:
         seconds: Wall time of each phase.
         model: The branched network, a `torch.nn.Module`; None after a dry run.
         sequential: The sequential control of the same MACs, if there is one.
+        shortened: The original without some blocks, calibrated on the images; None without images, or where the plan has none.
         calibration: How far each branched segment is from the original's, after calibration.
         refinement: Result of refining the network; None where that was not asked for.
         agreement: How far the network agrees with the original on images that were held back; None where that was not measured.
+        calibrated: The same before it was refined.
         bundle: The folder written last, if any.
         manifest: Its `bundle.json`.
         withheld: Whether nothing was built because `only_if_faster` was asked for and branches are not recommended.
@@ -101,9 +105,11 @@ class Branched:
     seconds: dict[str, float] = field(default_factory=dict)
     model: "BranchedModel | None" = None
     sequential: "BranchedModel | None" = None
+    shortened: "BranchedModel | None" = None
     calibration: "list[SegmentError]" = field(default_factory=list)
     refinement: "Refined | None" = None
     agreement: "Agreement | None" = None
+    calibrated: "Agreement | None" = None
     bundle: Path | None = None
     manifest: Manifest | None = None
     withheld: bool = False
@@ -162,8 +168,10 @@ class Branched:
         model, sequential = materialize(self.model, self.original.graph), self._control() if controls else None
         trained = fingerprint(model.state_dict()) != self.built
         if trained:
-            # the measurement is no longer true of it
+            # the measurements are no longer true of it
             self.agreement = None
+            if (shortened := self.plan.shortened) is not None:
+                self.plan = dataclasses.replace(self.plan, shortened=replace(shortened, kept=None))
         agreeing = FileComparison(self.agreement, self.original, self.images, self.run_images, self.mapping, tell)
         own = None if self.own is None else (self.own[0], replace(self.own[1], exact=self.plan.exact and not trained))
         facts = BundleFacts.of(
@@ -175,7 +183,8 @@ class Branched:
             controls=controls,
             own=own,
         )
-        self.manifest = export_bundle(folder, self.original, model, sequential, facts, agreeing=agreeing, progress=tell)
+        fewer = None if self.shortened is None or not controls else materialize(self.shortened, self.original.graph)
+        self.manifest = export_bundle(folder, self.original, model, sequential, facts, shortened=fewer, agreeing=agreeing, progress=tell)
         self.bundle, self.agreement = folder, self.manifest.agreement
         self.warnings += [warning for warning in agreeing.warnings if warning not in self.warnings]
         if own is not None and controls and self.manifest.own is None:
@@ -450,17 +459,21 @@ def run_branch(
         check_target(Path(out))
     phases = Phases(progress or silent)
     with loading_torch(phases):
+        from stretch.evaluation.sensitivity.blocks import BlockLosses
+
         network = read_model(
             model, options.input_shape, phases, weights=str(options.weights), seed=options.seed, trust_code=options.trust_code
         )
         own = _compare_with_file(network, phases)
         read, fitted = _read_images(network, options, phases)
         source = None if draft else _measure_sensitivity(network, profile, config, fitted, options.budget_minutes, phases)
-        job = _Job(network, profile, draft, options, own, read, fitted, source, phases)
+        losses = None if fitted is None else BlockLosses(network.captured, fitted.fitted, phases.progress)
+        job = _Job(network, profile, draft, options, own, read, fitted, source, losses, phases)
         result = make_repairable(job.make, config, repair=options.repair)
         if config.min_agreement is not None and not options.dry_run:
             result = require_agreement(result, config.min_agreement, job.make if options.repair else None)
-    if out is not None and result.model is not None:
+        job.compare_shortened(result)
+    if out is not None and result.model is not None and not result.withheld:
         with phases("export"):
             result.save(out, controls=options.controls, progress=progress)
     return result
@@ -558,8 +571,10 @@ def _measure_sensitivity(
 
     if config.min_agreement is None or fitted is None or not fitted.held_back or config.accuracy or not plannable(config):
         return None
-    with phases("sensitivity"):
+    # where no stage may be stretched, a replacement of the request is planned, and measured once it is built
+    with phases("sensitivity"), suppress(InfeasibleError):
         return sensitivity_of(network.captured, profile, config, fitted, minutes * 60)
+    return None
 
 
 @dataclass(frozen=True)
@@ -574,6 +589,7 @@ class _Job:
     preprocessing: "Preprocessing"
     fitted: "Images | None"
     source: "AccuracySource | None"
+    losses: "BlockLosses | None"
     phases: "Phases"
 
     def make(self, request: PlanConfig) -> Branched:
@@ -591,7 +607,8 @@ class _Job:
             preprocessing=self.preprocessing,
             run_images=options.run_images,
             mapping=options.mapping,
-            withheld=options.only_if_faster and planned.recommended != BRANCHED,
+            # with images, agreement of both networks is measured first
+            withheld=options.only_if_faster and (planned.fastest if self.fitted else planned.recommended) != BRANCHED,
         )
         if captured.refusal:
             result.warnings.append(
@@ -611,17 +628,15 @@ class _Job:
 
     def _plan(self, request: PlanConfig) -> PlanResult:
         from scheduler.placement.mapping import place_processors
-        from stretch.evaluation.sensitivity.blocks import block_losses
 
-        graph, captured, fitted = self.network.graph, self.network.captured, self.fitted
+        graph = self.network.graph
         # agreement that nothing predicts is measured on what was built
         changed = request if self.source is not None or request.accuracy else replace(request, min_agreement=None)
         with self.phases("plan"):
             if self.draft is None:
-                losses = partial(block_losses, captured, fitted.fitted, progress=self.phases.progress) if fitted else None
-                planned = plan(graph, self.profile, changed, self.source, losses)
+                planned = plan(graph, self.profile, changed, self.source, self.losses)
             else:
-                planned = evaluate(graph, self.profile, read_design(self.draft, graph, self.profile), changed, self.source)
+                planned = evaluate(graph, self.profile, read_design(self.draft, graph, self.profile), changed, self.source, self.losses)
         if self.options.mapping:
             place_processors(planned.design.processors, self.options.mapping)
         return planned
@@ -656,14 +671,27 @@ class _Job:
                 progress, precision = self.phases.progress, result.plan.config.precision
                 outcome = refine_and_compare(model, captured, fitted, Refinement(options.refine), progress=progress, precision=precision)
             result.refinement, result.agreement, result.ranges = outcome.refinement, outcome.after, outcome.ranges
-            warnings = outcome.warnings
+            warnings, result.calibrated = outcome.warnings, outcome.before
         else:
             with self.phases("compare"):
                 result.agreement, warnings = compare_with_original(model, captured, fitted.held_back)
+            result.calibrated = result.agreement
         result.warnings += [*fitted.warnings, *warnings]
         if options.synthetic:
             detail = f"fitted also to {options.synthetic} images made from it"
             result.weights_detail = "; ".join(filter(None, (result.weights_detail, detail)))
+
+    def compare_shortened(self, result: Branched) -> None:
+        """Build the plan's shortened network, calibrate it as the branches were, and compare both with the original."""
+        from stretch.stages.build import fit_shortened
+
+        shortened, fitted = result.plan.shortened, self.fitted
+        if shortened is None or fitted is None or result.model is None:
+            return
+        with self.phases("fewer blocks"):
+            result.shortened, kept = fit_shortened(self.network.captured, shortened, fitted, result.calibrated)
+        result.plan = dataclasses.replace(result.plan, shortened=replace(shortened, kept=kept))
+        result.withheld = self.options.only_if_faster and result.plan.recommended != BRANCHED
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from stretch.api.parameters import AdvancedOption, InputShape, Parsed, Preproces
 from stretch.planning.config import PlanConfig
 
 if TYPE_CHECKING:
+    from stretch.evaluation.sensitivity.blocks import BlockLosses
     from stretch.planning.cost.accuracy import AccuracySource
     from stretch.planning.pareto import FrontAnswer
     from stretch.stages.network import CapturedNetwork
@@ -115,7 +116,7 @@ def search(
         progress("capturing")
     network = options.read(model) if isinstance(model, str) else model
     seconds: dict[str, float] = {}
-    source, warnings = _accuracy_source(network, profile, request, options, progress)
+    source, losses, warnings = _accuracy_source(network, profile, request, options, progress)
     if isinstance(source, Sensitivity) and options.images is not None:
         seconds["sensitivity"] = source.on.seconds
     usual = "macs" if source is None else "agreement" if source.option == "min_agreement" else "accuracy"
@@ -124,7 +125,8 @@ def search(
     if differ:
         answer = diverse_front(network.graph, profile, request, options.top or TOP, options.within or MAX_VALUE_FACTOR, source)
     else:
-        answer = front(network.graph, profile, request, weighed or ("latency", usual), options.top or TOP, source)
+        with keep_freed_memory():
+            answer = front(network.graph, profile, request, weighed or ("latency", usual), options.top or TOP, source, losses)
     seconds["search"] = round(time.perf_counter() - began, 3)
     answer = replace(answer, seconds=seconds, warnings=[*answer.warnings, *warnings])
     return answer if options.out is None else _save_answer(answer, Path(options.out), source if options.images is not None else None)
@@ -132,15 +134,16 @@ def search(
 
 def _accuracy_source(
     network: "CapturedNetwork", profile: DeviceProfile, request: PlanConfig, options: SearchOptions, progress: Progress
-) -> "tuple[AccuracySource | None, list[str]]":
-    """Source of the accuracy of designs, None where there is none, and warnings about it."""
+) -> "tuple[AccuracySource | None, BlockLosses | None, list[str]]":
+    """Source of the accuracy of designs and losses of single blocks, None where there are none, and warnings about them."""
     if request.accuracy:
         from stretch.planning.cost.accuracy import load_accuracy
 
-        return load_accuracy(Path(request.accuracy), network.graph.name), []
+        return load_accuracy(Path(request.accuracy), network.graph.name), None, []
     if options.images is None:
-        return None, ["how often these designs agree with the original is not known: give `images` or `accuracy`"]
+        return None, None, ["how often these designs agree with the original is not known: give `images` or `accuracy`"]
     from scheduler.bundle.preprocessing import requested_preprocessing
+    from stretch.evaluation.sensitivity.blocks import BlockLosses
     from stretch.evaluation.sensitivity.source import plannable, sensitivity_of
     from stretch.stages.build import divide_images
 
@@ -157,7 +160,7 @@ def _accuracy_source(
         raise StretchError(f"{images} has too few images for a held-back set", "give at least some dozens")
     with keep_freed_memory():
         source = sensitivity_of(network.captured, profile, request, divided, options.budget_minutes * 60, progress)
-    return source, [*network.loaded.warnings, *divided.warnings]
+    return source, BlockLosses(network.captured, divided.fitted, progress), [*network.loaded.warnings, *divided.warnings]
 
 
 def search_pair(

@@ -112,21 +112,25 @@ def export_bundle(
     sequential: BranchedModel | None,
     facts: BundleFacts,
     *,
+    shortened: BranchedModel | None = None,
     agreeing: Callable[[Bundle], Agreement | None] | None = None,
     progress: Progress = silent,
 ) -> Manifest:
     """Write the bundle folder atomically, each file checked against torch.
 
     Args:
+        sequential: The sequential control of the same multiply-accumulates.
+        shortened: The control that is the original without some blocks.
         agreeing: Measures the agreement with the original on the complete files, before they are put in place; that of `facts` if None.
     """
     with stage_folder(out) as folder:
-        sequential = sequential if facts.controls else None
-        written = _write_graphs(folder, original, model, sequential, facts, progress)
+        models = {"sequential_same_macs": sequential, "shortened": shortened}
+        controls = {name: control for name, control in models.items() if control is not None and facts.controls}
+        written = _write_graphs(folder, original, model, controls, facts, progress)
         ends = None if facts.own is None or not facts.controls else _write_own(folder, facts.own, original, model, written)
         manifest = msgspec.structs.replace(_manifest(original, model, facts, written), own=ends)
         progress("export checks")
-        checks = check_export(folder, manifest, original, model, sequential)
+        checks = check_export(folder, manifest, original, model, controls)
         manifest = msgspec.structs.replace(manifest, checks=checks)
         if agreeing is not None:
             manifest = msgspec.structs.replace(manifest, agreement=agreeing(Bundle(folder, manifest)))
@@ -148,7 +152,7 @@ def _write_graphs(
     folder: Path,
     original: Captured,
     model: BranchedModel,
-    sequential: BranchedModel | None,
+    controls: Mapping[str, BranchedModel],
     facts: BundleFacts,
     progress: Progress,
 ) -> _FolderContents:
@@ -169,10 +173,8 @@ def _write_graphs(
     _write(shared, "model.onnx", model.graph, weights, properties, written.files)
     if facts.controls:
         progress("export controls")
-        rows = [("original", original.graph, original.weights)]
-        if sequential is not None:
-            rows.append(("sequential_same_macs", sequential.graph, op_weights(sequential)))
-        for name, graph, tensors in rows:
+        rows = [(name, control.graph, op_weights(control)) for name, control in controls.items()]
+        for name, graph, tensors in [("original", original.graph, original.weights), *rows]:
             written.controls[name] = f"{name}.onnx"
             written.control_macs[name] = graph.macs
             file_properties = {"stretch.control": name} | (nodeless_properties(graph) if name == "original" else {})

@@ -1,7 +1,7 @@
 """Numeric checks of every exported file against torch."""
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -60,7 +60,7 @@ class _CheckedFile:
 
 
 def check_export(
-    folder: Path, manifest: Manifest, original: Captured, model: BranchedModel, sequential: BranchedModel | None
+    folder: Path, manifest: Manifest, original: Captured, model: BranchedModel, controls: Mapping[str, BranchedModel]
 ) -> dict[str, Any]:
     """Compare every file of a bundle on ONNX Runtime with torch.
 
@@ -69,7 +69,7 @@ def check_export(
     how much the order of float sums matters in this network; `MARGIN` times as much is allowed.
 
     Args:
-        sequential: The sequential control, or None.
+        controls: The networks of the manifest's controls but the original, by name.
 
     Returns:
         max|a - b| / max|b|; ``rounding``, torch's rounding error by tensor, where it exceeds
@@ -79,7 +79,7 @@ def check_export(
     inputs = [torch.from_numpy(array) for array in as_arrays(drawn, manifest.inputs).values()]
     tolerance, errors = TOLERANCE, {}
     with torch.inference_mode():
-        files = list(_files(manifest, original, model, sequential, inputs))
+        files = list(_files(manifest, original, model, controls, inputs))
         for file in files:
             errors[file.name] = error = file.error(folder)
             if not error <= TOLERANCE:
@@ -106,7 +106,7 @@ def check_export(
 
 
 def _files(
-    manifest: Manifest, original: Captured, model: BranchedModel, sequential: BranchedModel | None, inputs: Tensors
+    manifest: Manifest, original: Captured, model: BranchedModel, controls: Mapping[str, BranchedModel], inputs: Tensors
 ) -> Iterator[_CheckedFile]:
     """The whole network, each subgraph and each control."""
     everything = [None] * len(inputs)
@@ -121,8 +121,7 @@ def _files(
             call: Callable[[Any, Tensors], Tensors] = partial(_own_results, original)
             yield _CheckedFile(name, path, original.module, call, inputs, call(original.module, inputs), everything)
         else:
-            assert sequential is not None
-            yield _CheckedFile(name, path, sequential, _results, inputs, _results(sequential, inputs), everything)
+            yield _CheckedFile(name, path, controls[name], _results, inputs, _results(controls[name], inputs), everything)
 
 
 def _run(model: BranchedModel, manifest: Manifest, inputs: Tensors) -> dict[str, torch.Tensor]:

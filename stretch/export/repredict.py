@@ -20,6 +20,7 @@ from scheduler.simulate.clock import predicted_trace
 from scheduler.simulate.networks import computing_beside
 from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.compare import (
+    BRANCHED,
     NO_CLEAR_WINNER,
     PredictedRun,
     UncertainBranch,
@@ -120,6 +121,7 @@ def _figures(
         "sequential_same_macs_ms": same.ms if same else None,
         "sequential_same_macs_processor": same.processor if same else None,
         "sequential_same_macs_ratio": graphs["sequential_same_macs"].macs / manifest.model.original_macs if same else None,
+        "shortened": manifest.predicted.get("shortened"),
         "whole_graph_ms": whole_graph.ms if whole_graph else None,
         "whole_graph_processor": whole_graph.processor if whole_graph else None,
         "operator_split_ms": _operator_split_ms(graphs["original"], costs) if original else None,
@@ -138,7 +140,12 @@ def _figures(
         "optimal": None,
         "gap": None,
         "source": "predicted",
-    }, recommendation.recommended if original else NO_CLEAR_WINNER
+    }, _recommended(manifest, recommendation.recommended) if original else NO_CLEAR_WINNER
+
+
+def _recommended(manifest: Manifest, fastest: str) -> str:
+    """Return the recommendation by time, or the shortened network that the bundle recommends for what it keeps."""
+    return manifest.recommended if manifest.recommended.startswith("shortened") and fastest in (BRANCHED, NO_CLEAR_WINNER) else fastest
 
 
 def _operator_split_ms(graph: OpGraph, costs: Costs) -> float:
@@ -147,7 +154,7 @@ def _operator_split_ms(graph: OpGraph, costs: Costs) -> float:
 
 def _rival_name(name: str, single: SingleProcessor) -> str:
     """Name used by the planner."""
-    return {"original": f"single:{single.processor}", "whole_graph": f"whole_graph:{single.processor}"}.get(name, name)
+    return name if name == "sequential_same_macs" else f"{'single' if name == 'original' else name}:{single.processor}"
 
 
 def _shares(manifest: Manifest, trace: Trace, estimates: Mapping[str, Estimate]) -> dict[str, float]:

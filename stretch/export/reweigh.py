@@ -100,7 +100,7 @@ def _put(model: onnx.ModelProto, name: str, value: np.ndarray) -> None:
 def _checks(folder: Path, manifest: Manifest, original: Captured, model: BranchedModel) -> dict[str, object]:
     """Numeric checks of the changed files, and those of the unchanged controls."""
     kept = {name: value for name, value in manifest.checks.items() if name not in _DERIVED_FIELDS}
-    record = check_export(folder, msgspec.structs.replace(manifest, controls={}), original, model, None)
+    record = check_export(folder, msgspec.structs.replace(manifest, controls={}), original, model, {})
     before = kept.get("errors")
     controls = {name: error for name, error in before.items() if name in manifest.controls} if isinstance(before, dict) else {}
     errors = {**record["errors"], **controls}

@@ -4,19 +4,20 @@ A depth alone says how many blocks stay, and takes them evenly from all runs of 
 matter and in the time they take. So one branch keeps those that matter most for their time, and the others keep some that it lacks.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations, product
 from math import prod
+from typing import Any
 
 import numpy as np
 
-from stretch.planning.cost.branch import BranchCost, Floats
+from stretch.planning.cost.branch import BranchCost, Costs, Floats
 from stretch.planning.cost.makespan import timeline
-from stretch.planning.design.branch_design import BranchDesign, BranchScale
+from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.design.scale import legal_widths, missing_blocks
 from stretch.planning.network.segments import Segment, backbone_of
-from stretch.planning.result import PlanResult
+from stretch.planning.result import Kept, PlanResult, Shortened
 from stretch.planning.search.space import LazyOptions, Rules, evenly_spaced
 
 #: Loss of the outputs, squared error over square, without each single block of a segment of a design, by the block's number: of all that can be left out.
@@ -69,38 +70,98 @@ def keep_blocks(planned: PlanResult, losses: Losses) -> tuple[BranchDesign, list
     return design, said
 
 
-def shorten_single(planned: PlanResult, losses: Losses) -> tuple[BranchDesign, float] | None:
-    """The plain network on the best single processor without the blocks of its stretched segments that matter least, as fast there as the plan is.
+def shorten(planned: PlanResult, losses: Losses | None = None) -> Shortened | None:
+    """The original without its least important blocks on the best single processor, as fast there as the plan is or its request allows.
+
+    Where no losses are known blocks are taken evenly, as plans take them.
 
     Returns:
-        Its design, and the worth of its missing blocks over all that can be left out there; None if no blocks make it so fast.
+        None where nothing is stretched, the original is as fast, or no blocks that can be left out make it so.
     """
-    single, costs, parts, worth = planned.best_single, planned.costs, [], np.zeros(2)
-    whole = {row.segment.name: costs.whole(row.segment, single.processor).ms for row in planned.run.segments}
-    stretched = [row.segment.name for row in planned.run.segments if not row.design.whole and row.design.division is None]
-    # each stretched segment saves its part of the time
-    share = (single.ms - planned.run.makespan_ms) / max(sum(whole[name] for name in stretched), 1e-30)
-    for row in planned.run.segments:
-        segment, removed = row.segment, tuple[int, ...]()
-        if segment.name in stretched:
-            loss = losses(planned.design, segment)
-            counts = {n: min(value, FULL_SLACK) for n, value in loss.items()}
-            most = whole[segment.name] * (1 - share)
-            fast = [
-                some
-                for some in block_sets(segment, loss)
-                if costs.branch(segment, single.processor, segment.depth - len(some), segment.width, None, some).ms <= most
-            ]
-            if not fast:
-                return None
-            removed = min(fast, key=lambda some: sum(counts[n] for n in some))
-            worth += np.array([sum(counts[n] for n in removed), sum(counts.values())])
-        branch = BranchScale(
-            single.processor, segment.depth - len(removed), segment.width, align=costs.align(single.processor), dropped=removed
-        )
-        parts.append(replace(row.design, branches=(branch,), join="none"))
+    single, limit = planned.best_single, max(planned.config.latency_budget or 0.0, planned.run.makespan_ms)
+    if single.ms <= limit or planned.exact:
+        return None
+    graph, costs = planned.graph, planned.costs.replace_precision(single.processor, single.precision)
+    segments = [row.segment for row in planned.run.segments]
     sides = tuple(replace(side, processor=single.processor) for side in planned.design.sides)
-    return replace(planned.design, segments=tuple(parts), sides=sides), float(worth[0] / max(worth[1], 1e-30))
+    ways: list[_Way] = [(0.0, 0.0, ())]
+    for segment in segments:
+        of_segment = _ways_to_shorten(segment, losses and losses(planned.design, segment), single.processor, costs)
+        ways = _undominated((ms + more, lost + of, (*sets, dropped)) for ms, lost, sets in ways for more, of, dropped in of_segment)
+    # the slower one is, the less is lost; times of segments are not quite those that a network adds up to
+    for _, _, sets in reversed([way for way in ways if way[0] <= limit]):
+        parts = []
+        for segment, dropped in zip(segments, sets, strict=True):
+            depth, align = segment.depth - len(dropped), costs.align(single.processor)
+            branch = BranchScale(single.processor, depth, segment.width, align=align, dropped=dropped)
+            parts.append(SegmentDesign(segment.name, segment.start, segment.end, (branch,)))
+        design = replace(planned.design, segments=tuple(parts), sides=sides)
+        run = timeline(graph, design, costs)
+        if run.makespan_ms > limit * (1 + 1e-9):
+            continue
+        return Shortened(
+            processor=single.processor,
+            precision=single.precision,
+            ms=run.makespan_ms,
+            macs_ratio=run.macs / graph.macs,
+            dropped={part.name: list(part.branches[0].dropped) for part in parts if part.branches[0].dropped},
+            blocks=sum(segment.depth for segment in segments),
+            design=design,
+            kept=losses
+            and Kept(
+                basis="blocks",
+                branched=kept_worth(planned, planned.design, losses),
+                shortened=kept_worth(planned, design, losses),
+            ),
+        )
+    return None
+
+
+#: Time of a segment without some blocks, what is lost without them, and their numbers; of several segments the numbers of each.
+_Way = tuple[float, float, tuple[Any, ...]]
+
+
+def _ways_to_shorten(segment: Segment, loss: Mapping[int, float] | None, processor: str, costs: Costs) -> list[_Way]:
+    """Ways to run a segment on one processor without some of its blocks."""
+    if loss is None:
+        sets = [tuple(sorted(missing_blocks(segment, depth))) for depth in range(segment.min_depth, segment.depth + 1)]
+        # squares take blocks evenly from all segments
+        lost = [len(dropped) ** 2 / segment.depth for dropped in sets]
+    else:
+        sets, worth = block_sets(segment, loss), worths(segment, loss)
+        lost = [float(worth[list(dropped)].sum()) for dropped in sets]
+    ms = (costs.branch(segment, processor, segment.depth - len(dropped), segment.width, None, dropped).ms for dropped in sets)
+    return _undominated(zip(ms, lost, sets, strict=True))
+
+
+def _undominated(ways: Iterable[_Way]) -> list[_Way]:
+    """Those that no other one beats in time and in loss, the fastest first."""
+    best: list[_Way] = []
+    for way in sorted(ways):
+        if not best or way[1] < best[-1][1]:
+            best.append(way)
+    return best
+
+
+def worths(segment: Segment, loss: Mapping[int, float]) -> Floats:
+    """The worth of each block: what is lost without it, everything for one that cannot be left out."""
+    return np.array([min(loss.get(n, FULL_SLACK), FULL_SLACK) for n in range(segment.depth)])
+
+
+def kept_worth(planned: PlanResult, design: BranchDesign, losses: Losses) -> float:
+    """The share of the worth of a network's blocks that a design with the plan's segments keeps, as `_BlockSearch` counts it."""
+    kept = total = 0.0
+    for row, part in zip(planned.run.segments, design.segments, strict=True):
+        worth, segment = worths(row.segment, losses(planned.design, row.segment)), row.segment
+        total += float(worth.sum())
+        if part.division is not None:
+            kept += float(worth.sum())
+            continue
+        has = np.array([[n not in missing_blocks(segment, b.depth, b.dropped) for n in range(segment.depth)] for b in part.branches])
+        scaled = has * np.array([[b.width / segment.width] for b in part.branches])
+        others = [np.delete(scaled, i, axis=0).max(axis=0, initial=0.0) for i in range(len(scaled))]
+        kept += max(float(scaled[i] @ worth + OTHER_LOSS * ((1 - has[i]) * worth) @ elsewhere) for i, elsewhere in enumerate(others))
+    return kept / max(total, 1e-30)
 
 
 class _BlockSearch:
@@ -133,7 +194,7 @@ class _BlockSearch:
         fixed_scales = tuple((widths_of_branch, offered) for widths_of_branch in widths)
         self._offer = LazyOptions(segment, processors, part.join, segment.in_width, costs, rules, fixed_scales=fixed_scales)
         self._alone_ms = min(costs.whole(segment, processor).ms for processor in processors)
-        self._loss = np.array([min(loss.get(n, FULL_SLACK), FULL_SLACK) for n in range(segment.depth)])
+        self._loss = worths(segment, loss)
         self._removable = np.array([n in loss for n in range(segment.depth)])
         low, high = (share * backbone_of(planned.graph).graph.macs for share in planned.config.macs)
         others = sum(row.macs for row in timeline(planned.graph, design, costs).segments) - planned.run.segments[number].macs

@@ -15,6 +15,7 @@ from predictors.devices import DeviceProfile
 from predictors.errors import InfeasibleError, UnknownNameError, UsageError
 from predictors.graph import OpGraph
 from predictors.structs import Answer
+from stretch.planning.blocks import Losses, keep_blocks
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import AccuracySource, MeasuredOn, PredictedAccuracy, Sensitivity
 from stretch.planning.cost.branch import SegmentOptions
@@ -23,7 +24,7 @@ from stretch.planning.design.branch_design import BranchDesign, BranchScale, Seg
 from stretch.planning.design.division import shares_of
 from stretch.planning.messages import format_value
 from stretch.planning.network.segments import backbone_of
-from stretch.planning.plan import Choice, PlanningProblem, choose, design_of, search_request
+from stretch.planning.plan import Choice, PlanningProblem, choose, design_of, predict, search_request
 from stretch.planning.result import control_fields, ranked_singles, sequential_same_macs
 from stretch.planning.search import exact
 from stretch.planning.search.goal import Goal, loss_of, search_best
@@ -300,6 +301,7 @@ def front(
     weighed: Sequence[str],
     count: int | None,
     accuracy_source: AccuracySource | None = None,
+    losses: Losses | None = None,
 ) -> FrontAnswer:
     """Designs that differ in what is weighed, none of which another beats in all of it.
 
@@ -311,6 +313,7 @@ def front(
         weighed: Two or three of `CRITERIA`.
         count: Designs, at most; None for every design of a front of two things.
         accuracy_source: Source of the accuracy of designs; the file that `config` names if None.
+        losses: Losses without single blocks: designs then keep those that matter most, as those of `plan` do.
     """
     problem = PlanningProblem.of(graph, device, config, accuracy_source)
     best, evaluated, size = trace_front(problem, weighed, count)
@@ -319,6 +322,7 @@ def front(
         problem,
         best,
         {},
+        losses,
         pareto=list(weighed),
         objective=None,
         within=None,
@@ -407,6 +411,7 @@ def diverse_front(
         problem,
         result,
         {number: goal.value(space, item.picks) for number, item in enumerate(result)},
+        None,
         pareto=[],
         objective=problem.config.objective,
         within=within,
@@ -417,13 +422,28 @@ def diverse_front(
     )
 
 
-def _answer(problem: PlanningProblem, results: Sequence[exact.SearchResult], values: Mapping[int, float], **facts: Any) -> FrontAnswer:
+def _keep_blocks(problem: PlanningProblem, design: BranchDesign, losses: Losses) -> BranchDesign:
+    """A design with the blocks that matter most, unless it is then predicted to be less accurate."""
+    chosen, _ = keep_blocks(predict(problem, design, trained=False), losses)
+    source, graph = problem.accuracy_source, problem.graph
+    return chosen if source is None or source.loss(graph, chosen) <= source.loss(graph, design) else design
+
+
+def _answer(
+    problem: PlanningProblem,
+    results: Sequence[exact.SearchResult],
+    values: Mapping[int, float],
+    losses: Losses | None,
+    **facts: Any,
+) -> FrontAnswer:
     """Return designs with their baselines; `values` are of those that were to be best in something, by number."""
     config, source, graph, costs = problem.config, problem.accuracy_source, problem.graph, problem.costs
     singles, rows = ranked_singles(graph, costs, config.processors), []
     sequential = sequential_same_macs(graph, problem.stages, costs, singles, Rules.of(config), problem.totals)
     for number, result in enumerate(results):
-        design = design_of(problem, result)
+        design, accuracy = design_of(problem, result), None if source is None else source.prediction(loss_of(result, source))
+        if losses is not None and (changed := _keep_blocks(problem, design, losses)) != design:
+            design, accuracy = changed, None if source is None else source.prediction(source.loss(graph, changed))
         run = timeline(graph, design, costs)
         rows.append(
             FrontDesign(
@@ -437,7 +457,7 @@ def _answer(problem: PlanningProblem, results: Sequence[exact.SearchResult], val
                 n_meet=design.n_meet,
                 exact=all(o.exact or not o.branched for o, _ in result.picks),
                 branches=[describe_segment(part) for part in design.segments if not part.whole],
-                accuracy=None if source is None else source.prediction(loss_of(result, source)),
+                accuracy=accuracy,
                 energy_mj=run_mj(run, problem.device),
                 peak_bytes=result.peak_bytes,
                 optimal=result.optimal,

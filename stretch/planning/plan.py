@@ -1,7 +1,7 @@
 """Decide a design: search, controls, recommendation (paper 003, section 4)."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -21,9 +21,9 @@ from predictors.predictor import LatencyPredictor, not_measured
 from predictors.rewrites import exact, inexact_rewrites
 from predictors.rewrites.grouped import GROUPED, is_grouped
 from stretch.planning.attempts import MERGED_OPTIONS, Attempt, attempts, stage_attempts
-from stretch.planning.blocks import Losses, keep_blocks, shorten_single
+from stretch.planning.blocks import Losses, keep_blocks, kept_worth, shorten
 from stretch.planning.config import GENERAL_STRATEGIES, STRETCH, PlanConfig
-from stretch.planning.cost.accuracy import AccuracyPredictor, AccuracySource, load_accuracy
+from stretch.planning.cost.accuracy import AccuracyPredictor, AccuracySource, Sensitivity, load_accuracy
 from stretch.planning.cost.branch import Costs, SegmentOptions
 from stretch.planning.cost.compare import MIN_GAIN, ideal_split_ms, processor_lead
 from stretch.planning.cost.makespan import timeline
@@ -32,13 +32,23 @@ from stretch.planning.design.division import of_kinds
 from stretch.planning.design.scale import scaled_graph
 from stretch.planning.messages import format_value
 from stretch.planning.network.segments import Segment, backbone_of, split_segments
-from stretch.planning.result import PlanResult, UnusedProcessor, place_sides, ranked_singles, sequential_same_macs
+from stretch.planning.result import (
+    Kept,
+    PlanResult,
+    Shortened,
+    UnusedProcessor,
+    place_sides,
+    ranked_singles,
+    sequential_same_macs,
+)
 from stretch.planning.search.evolve import evolve, fastest_designs, score_of
 from stretch.planning.search.exact import SearchResult, search_coarse, search_concat, search_exact
 from stretch.planning.search.goal import Bounds, Goal, best_result, explain_infeasible, infeasible_error, search_best
 from stretch.planning.search.parts import cut_blocks, merge_neighbours, merge_stages, with_exact_kinds, without_stretched
 from stretch.planning.search.space import DesignSpace, Rules, Totals
 
+#: Numbers of meeting points, from the plan's on, whose plans are compared by the blocks that they can keep.
+MORE_MEETINGS = 3
 #: Kinds of opaque operators that are named.
 MAX_NAMED = 6
 
@@ -165,10 +175,11 @@ def plan(
     """
     request = config or PlanConfig()
     choice, note = _plan_attempts(PlanningProblem.of(graph, device, request, accuracy_source), request)
-    problem, notes = choice.problem, [note] if note else []
-    result = predict_design(choice)
-    if losses is not None:
-        result = _choose_blocks(choice, result, losses) or result
+    notes = [note] if note else []
+    result = predict_design(choice, losses=losses)
+    if losses is not None and not result.exact:
+        choice, result = _choose_meeting_points(choice, result, losses)
+    problem = choice.problem
     unused = unused_processors(choice, result.design.processors, result.run.makespan_ms)
     if problem.config.parsed_objective.is_evolved and problem.config.strategy != "evolve":
         notes.append(
@@ -183,37 +194,63 @@ def plan(
     return replace(result, unused=unused, warnings=(*notes, *result.warnings, *_warnings(problem, result), *warnings))
 
 
-def _choose_blocks(choice: Choice, result: PlanResult, losses: Losses) -> PlanResult | None:
-    """The plan with the blocks that matter most; None where they are those that it has, or where other blocks would break a bound on accuracy."""
+def _choose_meeting_points(choice: Choice, result: PlanResult, losses: Losses) -> tuple[Choice, PlanResult]:
+    """Choose blocks for the plan and for others that take no longer and have other meeting points; return the one that keeps most."""
     problem = choice.problem
     if isinstance(problem.accuracy_source, AccuracyPredictor):  # a supernet has been trained with the blocks that it has
-        return None
-    losses_by_segment: dict[str, Mapping[int, float]] = {}
+        return choice, result
+    config, limit = problem.config, max(problem.config.latency_budget or 0.0, choice.makespan_ms)
+    first, ends = _choose_blocks(choice, result, losses), {_ends(choice.design)}
+    plans, stretched = [(choice, first)], _stretched_blocks(first)
+    searched: list[dict[str, Any]] = [{"cuts": "stages"}] if config.cuts == "blocks" else []
+    if config.merge != "never" and not config.meet:
+        searched += [{"merge": "always", "n_meet": choice.result.n_meet + more} for more in range(MORE_MEETINGS)]
+    for options in searched if config.parsed_objective.only_latency and config.strategy == "exact" and not config.widens else ():
+        other = _choose_or_none(problem.with_options(**options, latency_budget=limit))
+        if other is None or _ends(other.design) in ends or other.result.n_meet < choice.result.n_meet:
+            continue
+        ends.add(_ends(other.design))
+        # the worth of blocks says nothing of the loss by narrower blocks and joins, which grows with the stretched part
+        if _stretched_blocks(predicted := predict_design(other, losses=losses)) <= stretched:
+            plans.append((other, _choose_blocks(other, predicted, losses)))
+    best, chosen = max(plans, key=lambda one: kept_worth(one[1], one[1].design, losses))
+    # a repair goes on from what was asked for
+    return best if best is choice else replace(best, problem=problem), replace(chosen, config=config)
 
-    def losses_of(design: BranchDesign, segment: Segment) -> Mapping[int, float]:
-        if segment.name not in losses_by_segment:
-            losses_by_segment[segment.name] = losses(design, segment)
-        return losses_by_segment[segment.name]
 
-    design, warnings = keep_blocks(result, losses_of)
+def _ends(design: BranchDesign) -> tuple[str, ...]:
+    return tuple(part.end for part in design.segments)
+
+
+def _stretched_blocks(result: PlanResult) -> int:
+    return sum(row.segment.depth for row in result.run.segments if not row.design.whole and row.design.division is None)
+
+
+def _choose_blocks(choice: Choice, result: PlanResult, losses: Losses) -> PlanResult:
+    """The plan with the blocks that matter most; itself where they are those that it has, or where other blocks would break a bound on accuracy."""
+    problem = choice.problem
+    design, warnings = keep_blocks(result, losses)
     if not warnings:
-        return None
-    changed = predict_design(choice, design)
+        return result
+    changed = predict_design(choice, design, losses=losses)
     required, predicted = problem.config.min_agreement, changed.accuracy.agreement if changed.accuracy else None
     if required is not None and predicted is not None and predicted < required:
-        return None
+        return result
     if changed.run.makespan_ms > result.run.makespan_ms * (1 + 1e-9):
         changed = replace(changed, optimal=False, gap=None)
-    if (shortened_design := shorten_single(changed, losses_of)) is not None:
-        dropped = [
-            f"{list(part.branches[0].dropped)} of `{part.name}`" for part in shortened_design[0].segments if part.branches[0].dropped
-        ]
-        if dropped:
-            warnings.append(
-                f"the {changed.best_single.processor} alone is predicted to be as fast without the blocks {', '.join(dropped)}, "
-                f"{shortened_design[1]:.0%} of that: compare with such a design"
-            )
     return replace(changed, warnings=tuple(warnings))
+
+
+def _shorten(problem: PlanningProblem, result: PlanResult, losses: Losses | None) -> Shortened | None:
+    """The shortened network of a plan; with the predicted agreement of both, where the request has a source of it."""
+    shortened, source = shorten(result, losses), problem.accuracy_source
+    if shortened is None or result.accuracy is None or not isinstance(source, Sensitivity):
+        return shortened
+    alone, branched = source.prediction(source.loss(problem.graph, shortened.design)), result.accuracy
+    assert alone.agreement is not None
+    assert branched.agreement is not None
+    kept = Kept(basis="sensitivity", branched=branched.agreement, shortened=alone.agreement, images=alone.images)
+    return msgspec.structs.replace(shortened, kept=kept)
 
 
 def _merging_warning(choice: Choice, ms: float) -> str | None:
@@ -306,6 +343,7 @@ def evaluate(
     design: BranchDesign,
     config: PlanConfig | None = None,
     accuracy_source: AccuracySource | None = None,
+    losses: Losses | None = None,
 ) -> PlanResult:
     """The prediction and controls of a design made elsewhere, such as by hand.
 
@@ -314,6 +352,7 @@ def evaluate(
     Args:
         config: Precisions, floors and ranges for the controls; defaults if None.
         accuracy_source: As of `plan`.
+        losses: Losses without single blocks, for the baseline that has fewer of them.
     """
     request = config or PlanConfig()
     if not request.processors:
@@ -321,21 +360,35 @@ def evaluate(
         has_many = len({device.processor(p).family for p in design.processors}) > 1
         request = msgspec.structs.replace(request, processors=design.processors if has_many else device.default_processors)
     problem = PlanningProblem.of(graph, device, request, accuracy_source)
-    result = _predict(problem, design, None)
+    result = predict(problem, design, losses=losses)
     return replace(result, warnings=_warnings(problem, result))
 
 
-def predict_design(choice: Choice, design: BranchDesign | None = None, *, trained: bool = True) -> PlanResult:
-    """The prediction and controls of a design that was searched for, or of one made of it; `trained` asks for the sequential network, which would have to be trained."""
-    return _predict(choice.problem, design or choice.design, choice, trained=trained)
+def predict_design(choice: Choice, design: BranchDesign | None = None, *, trained: bool = True, losses: Losses | None = None) -> PlanResult:
+    """The prediction and controls of a design that was searched for, or of one made of it."""
+    return predict(choice.problem, design or choice.design, choice, losses, trained=trained)
 
 
-def _predict(problem: PlanningProblem, design: BranchDesign, choice: Choice | None, *, trained: bool = True) -> PlanResult:
+def predict(
+    problem: PlanningProblem,
+    design: BranchDesign,
+    choice: Choice | None = None,
+    losses: Losses | None = None,
+    *,
+    trained: bool = True,
+) -> PlanResult:
+    """The prediction and controls of a design.
+
+    Args:
+        choice: Facts of the search for it; None for a design made elsewhere.
+        losses: Losses without single blocks.
+        trained: Whether the sequential network, which would have to be trained, is a control.
+    """
     graph, config, costs, source = problem.graph, problem.config, problem.costs, problem.accuracy_source
     singles, searched = ranked_singles(graph, costs, config.processors), choice.result if choice else None
     # parts other than the backbone are placed after the search
     proved = searched is not None and not config.is_evolutionary and not backbone_of(graph).sides
-    return PlanResult(
+    result = PlanResult(
         graph,
         costs,
         config,
@@ -352,6 +405,7 @@ def _predict(problem: PlanningProblem, design: BranchDesign, choice: Choice | No
         choice.space.size_log10 if choice else None,
         source.prediction(source.loss(graph, design)) if source is not None else None,
     )
+    return replace(result, shortened=_shorten(problem, result, losses))
 
 
 # Warnings about a plan.

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -152,6 +152,30 @@ def _widths(segment: Segment, align: int, rules: Rules) -> list[int]:
     return sorted({min(legal, key=lambda w: abs(w - t)) for t in targets} | {segment.width})
 
 
+class Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of the original a plan's branches and the shortened network keep, by one measure."""
+
+    #: ``measured`` or predicted by the ``sensitivity``: the share of images with the original's class, of other outputs 1 less their error;
+    #: ``blocks``: the share of the worth of its blocks, each worth what the original loses without it on images.
+    basis: Literal["measured", "sensitivity", "blocks"]
+    branched: float  # Of the branches.
+    shortened: float  # Of the shortened network.
+    images: int | None = None  # That were compared; None where that is not known.
+
+
+class Shortened(msgspec.Struct, frozen=True, kw_only=True):
+    """The original without its least important blocks on the best single processor, as fast as branches are, or as was asked for."""
+
+    processor: str  # Which.
+    precision: str  # At what precision.
+    ms: float  # Its time.
+    macs_ratio: float  # Multiply-accumulates over the original's.
+    dropped: dict[str, list[int]]  # Numbers of the blocks that it does without, by segment of the design.
+    blocks: int  # Blocks of the original.
+    kept: Kept | None  # How much it keeps, and the branches; None where nothing was measured, and blocks were taken evenly.
+    design: BranchDesign  # It, as a design file has it.
+
+
 # A network whose operators are split over processors, as a design that can be built.
 #
 # CoDL computes some of every operator on each processor and meets behind it. As
@@ -291,6 +315,7 @@ class Predicted(compare.Certainty, frozen=True, kw_only=True):
     sequential_same_macs_ms: float | None  # Of the sequential model scaled to the same multiply-accumulates.
     sequential_same_macs_processor: str | None  # Where.
     sequential_same_macs_ratio: float | None  # Its multiply-accumulates over the original's.
+    shortened: Shortened | None  # The original without some blocks, as fast on one processor.
     speedup: float  # Best single processor over the makespan.
     whole_graph_ms: float  # Of the branched network as one graph on one processor.
     whole_graph_processor: str  # Which.
@@ -303,7 +328,7 @@ class Predicted(compare.Certainty, frozen=True, kw_only=True):
     communication_ms: float  # Of transfers and joins.
     optimal: bool | None  # Whether no design of the space is better in the objective; None where that was not asked.
     gap: float | None  # How much better one might be, as a fraction; None where not known.
-    #: Controls that are compared and not recommended: with an exact design those that would have to be trained.
+    #: Controls that are compared and not recommended for their time: the shortened network, and with an exact design those that would have to be trained.
     reference: list[str] = msgspec.field(name="told")
     #: The best single processor, where not even a division without loss would be faster, also at the ends of their intervals; None
     #: elsewhere.
@@ -391,6 +416,7 @@ class PlanResult:
     evaluated: int  # Options whose cost was computed.
     space_log10: float | None  # Decimal logarithm of the number of designs.
     accuracy: PredictedAccuracy | None = None  # Predicted accuracy with the facts of the predictor, where one was given.
+    shortened: Shortened | None = None  # The original without some blocks, as fast on one processor; None where there is none.
     #: Processors of the request without work, and why; empty for a design that was not searched for.
     unused: tuple[UnusedProcessor, ...] = ()
     warnings: tuple[str, ...] = field(default=())  # Warnings for the user.
@@ -460,13 +486,22 @@ class PlanResult:
         return self.best_single.ms / self.run.makespan_ms
 
     @property
-    def recommended(self) -> str:
-        """Return the recommendation: ``branched``, the baseline that is predicted to be faster, or that the intervals do not decide.
+    def fastest(self) -> str:
+        """Return the recommendation by time: ``branched``, the baseline that is predicted to be faster, or that the intervals do not decide.
 
         Where one processor is far ahead, branches that are neither faster nor slower are not worth their trouble.
         """
         result = self.recommendation.recommended
         return f"single:{self.best_single.processor}" if result == compare.NO_CLEAR_WINNER and self.ahead.far else result
+
+    @property
+    def recommended(self) -> str:
+        """Return the recommendation by time, or the shortened network where it keeps as much of the original as branches that no baseline beats."""
+        shortened = self.shortened
+        if shortened is None or shortened.kept is None or self.fastest not in (compare.BRANCHED, compare.NO_CLEAR_WINNER):
+            return self.fastest
+        # of equals the one on one processor, which is less to build and to keep
+        return f"shortened:{shortened.processor}" if shortened.kept.shortened >= shortened.kept.branched else self.fastest
 
     @cached_property
     def ahead(self) -> compare.Lead:
@@ -479,7 +514,13 @@ class PlanResult:
         """Return the branched run with its baselines, and the intervals of their ratios."""
         # An exact design needs no training, the sequential network of the same cost does: it is compared, not advised.
         untrained = self.config.exact or (self.exact and self.design.n_meet > 0)
-        return compare.recommend(self.predicted_run, self._controls, reference=("sequential_same_macs",) if untrained else ())
+        controls, reference = dict(self._controls), ["sequential_same_macs"] if untrained else []
+        if (shortened := self.shortened) is not None:
+            reference.append(f"shortened:{shortened.processor}")
+            controls[reference[-1]] = compare.single_run(
+                scaled_graph(self.graph, shortened.design), shortened.processor, shortened.precision, self.predictor
+            )
+        return compare.recommend(self.predicted_run, controls, reference)
 
     @cached_property
     def certainty(self) -> compare.Certainty:
@@ -579,6 +620,7 @@ class PlanResult:
         return Predicted(
             **msgspec.structs.asdict(self.certainty),
             **control_fields(self.graph, single, sequential),
+            shortened=self.shortened,
             makespan_ms=run.makespan_ms,
             speedup=self.speedup,
             whole_graph_ms=self.whole_graph.ms,

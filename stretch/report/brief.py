@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from predictors.models.roofline import Origin
     from scheduler.bundle.agreement import Agreement
     from stretch.planning.pareto import FrontAnswer
-    from stretch.planning.result import PlanAnswer
+    from stretch.planning.result import Kept, PlanAnswer, Shortened
     from stretch.stages.advise import Advice, BranchesAdvice, DeviceAdvice
     from stretch.stages.explain import Explanation
     from stretch.stages.predict import Prediction
@@ -34,8 +34,12 @@ UNJUDGED_TEXT = "compared with nn-stretch's own reading of the file only, as the
 INSTEAD = {
     "single": "is faster on the {} alone",
     "sequential_same_macs": "is faster as a sequential network",
+    "shortened": "is as fast with fewer blocks on the {} alone",
     "whole_graph": "is faster as one graph on the {}",
 }
+
+#: How it is known how much networks keep of the original.
+KEPT = {"measured": "measured agreement", "sensitivity": "predicted agreement", "blocks": "predicted share kept"}
 
 #: Baselines that a plan may beat, in a few words.
 BEATEN = {"single": "original", "sequential_same_macs": "sequential network", "whole_graph": "same network as one graph"}
@@ -83,15 +87,23 @@ def plan_brief(plan: "PlanAnswer", origins: "Mapping[tuple[str, str], Origin]", 
     elif plan.recommended == NO_CLEAR_WINNER:
         answer = f"Too close to call: {subject}, branched is {gain}."
     else:
-        answer = f"Branching is not recommended: {subject} {INSTEAD.get(plan.recommended.partition(':')[0], '{}').format(plan.recommended.partition(':')[2])}."
+        kind, _, processor = plan.recommended.partition(":")
+        kept = predicted.shortened.kept if kind == "shortened" and predicted.shortened else None
+        answer = (
+            f"Branching is not recommended: {subject} {INSTEAD.get(kind, '{}').format(processor)}{f', {kept_text(kept)}' if kept else ''}."
+        )
     built = plan if isinstance(plan, BranchedAnswer) else None
     unjudged = plan.exact and built is not None and built.unjudged
     output = "needs training" if not plan.exact else "as read" if unjudged else "unchanged"
+    shortened = predicted.shortened
+    # its loss is measured on images alone
+    fewer = "loss unknown" if shortened is None or shortened.kept is None else "needs training"
     rows = [(f"branched, {used}", ms(predicted.makespan_ms), "-", output)]
     for rival in sorted(plan.comparisons, key=lambda rival: rival.ms):
         if rival.name.startswith("whole_graph") and plan.recommended != rival.name:
             continue
-        output_note = "unchanged" if rival.name.startswith("single") else "needs training" if rival.name.startswith("seq") else output
+        kind = rival.name.partition(":")[0]
+        output_note = {"single": "unchanged", "whole_graph": output, "shortened": fewer}.get(kind, "needs training")
         rows.append((baseline(rival.name), ms(rival.ms), ratio(rival.ratio, rival.low, rival.high), output_note))
     if 1.005 * predicted.operator_split_ms < min(predicted.makespan_ms, predicted.best_single_ms):
         split = predicted.operator_split_ms
@@ -100,11 +112,25 @@ def plan_brief(plan: "PlanAnswer", origins: "Mapping[tuple[str, str], Origin]", 
         answer,
         Grid("", ("", "predicted", "branched is", "output"), rows, right=(1,)),
         f"Why: {_reason(plan, at_once_ms)}",
+        *([f"Compare: {shortened_text(shortened)}."] if shortened and shortened.kept else []),
         f"Confidence: {_confidence(plan, origins)}",
         *_agreement(None if built is None else built.agreement),
         *([f"Output: {UNJUDGED_TEXT}."] if unjudged else []),
         *following,
     ]
+
+
+def kept_text(kept: "Kept") -> str:
+    """How much the shortened network keeps of the original, and branches."""
+    images = f" on {kept.images} images" if kept.basis == "measured" else ""
+    return f"{KEPT[kept.basis]} {share(kept.shortened)}, of branches {share(kept.branched)}{images}"
+
+
+def shortened_text(shortened: "Shortened") -> str:
+    """The network without some blocks that is as fast on one processor, and what is known of its accuracy."""
+    gone = sum(map(len, shortened.dropped.values()))
+    kept = "loss unknown without images" if shortened.kept is None else kept_text(shortened.kept)
+    return f"without {gone} of {shortened.blocks} blocks the {shortened.processor} alone is as fast; {kept}"
 
 
 def _agreement(agreement: "Agreement | None") -> Brief:

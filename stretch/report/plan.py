@@ -11,7 +11,7 @@ from stretch.planning.cost.makespan import parallel_ms
 from stretch.planning.design.division import shares_of
 from stretch.planning.messages import format_probability
 from stretch.planning.result import BranchAnswer, ObjectiveAnswer, PlanAnswer, Predicted, SideAnswer
-from stretch.report.brief import UNJUDGED_TEXT, plan_brief, ratio, share
+from stretch.report.brief import UNJUDGED_TEXT, plan_brief, ratio, share, shortened_text
 from stretch.report.html.page import (
     Bar,
     Chart,
@@ -229,6 +229,7 @@ def figures(plan: PlanAnswer) -> list[tuple[str, str]]:
             + (f", branched is {ratio(predicted.sequential_same_macs_ms / makespan)}" if predicted.sequential_same_macs_ms else "")
             + (", to be trained" if plan.exact else ""),
         ),
+        *([("fewer blocks", f"{timed(short.ms, short.processor)}, {shortened_text(short)}")] if (short := predicted.shortened) else []),
         ("branched net as one graph", timed(predicted.whole_graph_ms, predicted.whole_graph_processor)),
         ("operators split", timed(predicted.operator_split_ms, None) + (", faster than the design" if _split_wins(plan) else "")),
         ("lower bound", f"{predicted.ideal_split_ms:.2f} ms (perfect split), the design reaches {predicted.ideal_fraction:.0%} of it"),

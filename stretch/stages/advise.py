@@ -34,7 +34,7 @@ from stretch.planning.cost.makespan import HANDOVER_SHARE, computing_spans, para
 from stretch.planning.messages import command_line, format_value
 from stretch.planning.network.segments import components
 from stretch.planning.plan import PlanningProblem, choose, choose_merged, predict_design
-from stretch.planning.result import PlanResult, SingleProcessor, ranked_singles
+from stretch.planning.result import PlanResult, Shortened, SingleProcessor, ranked_singles
 
 #: Kinds of branches, as they are recommended and as the JSON calls them.
 EXACT, STRETCHED = "exact", "stretched"
@@ -66,6 +66,7 @@ class BranchesAdvice(msgspec.Struct, frozen=True, kw_only=True):
     processors: list[str]  # Where they run.
     macs_ratio: float  # Multiply-accumulates over the original's, those that are repeated included.
     recommended: str  # As in the JSON of `stretch branch`: `branched`, a control, or `no clear winner`.
+    shortened: Shortened | None  # The original without some blocks, as fast on one processor; None for exact branches.
 
 
 class DeviceAdvice(msgspec.Struct, frozen=True, kw_only=True):
@@ -205,6 +206,7 @@ class _PlannedKind:
             processors=list(self.result.design.processors),
             macs_ratio=self.result.macs_ratio,
             recommended=self.result.recommended,
+            shortened=self.result.shortened,
         )
 
 
@@ -291,6 +293,9 @@ def _recommend(exact: _PlannedKind, stretched: _PlannedKind, single: SingleProce
         return EXACT, f"{_gain(EXACT, exact)}, and they compute what the original computes{_rounding(exact)}"
     alternative = f"exact ones {exact.single.ratio:.2f}x" if exact.result else exact.why
     trained = "and faster than every baseline, but need training"
+    if stretched.result and (shortened := stretched.result.shortened):
+        gone = sum(map(len, shortened.dropped.values()))
+        alternative += f"; without {gone} of {shortened.blocks} blocks the {shortened.processor} alone is as fast, its loss unknown"
     return STRETCHED, f"{_gain(STRETCHED, stretched)}, {trained}; {alternative}"
 
 

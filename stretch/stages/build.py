@@ -20,10 +20,10 @@ from stretch.export.lowering import CALIBRATION_IMAGES
 from stretch.export.quantize.images import fingerprint, load_images
 from stretch.network.capture import Captured
 from stretch.network.capture.results import named_outputs
-from stretch.planning.result import PlanResult
+from stretch.planning.result import Kept, PlanResult, Shortened
 from stretch.stages.rounded import Ranges, RoundedModel
 from stretch.transform import BranchedModel, build
-from stretch.transform.calibrate import MIN_IMAGES
+from stretch.transform.calibrate import MIN_IMAGES, calibrate
 from stretch.transform.calibrate.split import Images
 from stretch.transform.refine import Checkpoint, Refined, Refinement, refine
 from stretch.transform.synthetic import Synthesis, synthesise
@@ -47,6 +47,23 @@ HELD_BACK_EVERY = 4
 def build_control(captured: Captured, planned: PlanResult) -> BranchedModel | None:
     """The sequential control of the same multiply-accumulates; None where the plan has none."""
     return None if planned.sequential is None else build(captured, planned.sequential.design)
+
+
+def fit_shortened(
+    captured: Captured, shortened: Shortened, images: Images, branched: Agreement | None
+) -> tuple[BranchedModel, Kept | None]:
+    """The shortened network of a plan, calibrated on the images, and how much it and the branches keep on the images held back.
+
+    Args:
+        branched: Agreement of the calibrated branches; None where it was not measured.
+    """
+    model = build(captured, shortened.design)
+    calibrate(model, captured, images.fitted, synthetic=images.synthetic)
+    if branched is None:
+        return model, shortened.kept
+    alone = compare(model, captured, images.held_back).agreement
+    shares = [1 - alone.error, 1 - branched.error] if alone.value is None or branched.value is None else [alone.value, branched.value]
+    return model, Kept(basis="measured", shortened=shares[0], branched=shares[1], images=alone.images)
 
 
 def divide_images(

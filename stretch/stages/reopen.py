@@ -65,7 +65,7 @@ def load_bundle_model(bundle: Bundle) -> LoadedBundle:
     reopened = LoadedBundle(captured, model.eval())
     # raises where a file computes something else
     controls = {"original": manifest.controls["original"]}
-    check_export(bundle.file("."), msgspec.structs.replace(manifest, controls=controls), captured, model, None)
+    check_export(bundle.file("."), msgspec.structs.replace(manifest, controls=controls), captured, model, {})
     return reopened
 
 

@@ -16,6 +16,7 @@ from torch import nn
 from predictors.devices import DeviceProfile, Precision, load_device
 from predictors.errors import StretchError, UsageError
 from predictors.graph import Op, OpGraph
+from stretch.evaluation.sensitivity.blocks import IMAGES, BlockLosses
 from stretch.network.capture import Captured, capture
 from stretch.network.capture.inputs import is_shape
 from stretch.network.models.load import LoadedModel, names_code
@@ -263,7 +264,9 @@ def prepare(recipe: Recipe, folder: Path, *, trust_code: bool = False) -> Traini
     taught = recipe.train.distill > 0 or recipe.train.features > 0
     if loaded.weights_source == "random" and (taught or recipe.start != "scratch"):
         warnings.append("the original has random weights: there is nothing to inherit or to learn from it")
-    job = TrainingJob(recipe, profile, captured, loaded.weights_source, _designs(recipe, folder, captured.graph, profile), warnings)
+    inherited = recipe.start in ("calibrate", "inherit") and loaded.weights_source != "random"
+    designs = _designs(recipe, folder, captured, profile, inherited=inherited)
+    job = TrainingJob(recipe, profile, captured, loaded.weights_source, designs, warnings)
     if recipe.rounding is not None:
         _check_precision(job, recipe.rounding)
     return job
@@ -339,12 +342,17 @@ def sample(images: ImageSource, count: int, seed: int, device: torch.device) -> 
     return batches
 
 
-def _designs(recipe: Recipe, folder: Path, graph: OpGraph, profile: DeviceProfile) -> list[BranchDesign]:
-    net = recipe.supernet
+def _designs(recipe: Recipe, folder: Path, captured: Captured, profile: DeviceProfile, *, inherited: bool) -> list[BranchDesign]:
+    """The recipe's design or pool; where branches inherit trained weights, a planned one keeps the blocks that matter most on training images."""
+    net, graph = recipe.supernet, captured.graph
     if net is None and recipe.design:
         return [read_design(folder / recipe.design, graph, profile)]
     if net is None:
-        return [plan(graph, profile, recipe.plan).design]
+        losses = None
+        if inherited and recipe.data.name != "synthetic":
+            images, _ = load_data(recipe.data, graph.by_name[graph.output].shape[1], graph.input.shape[2])
+            losses = BlockLosses(captured, sample(images, IMAGES, recipe.train.seed, torch.device("cpu")))
+        return [plan(graph, profile, recipe.plan, losses=losses).design]
     if net.macs[0] > net.macs[1]:
         raise UsageError(f"supernet.macs goes from {net.macs[0]:g} to {net.macs[1]:g}", "write the smaller ratio first")
     if net.designs:

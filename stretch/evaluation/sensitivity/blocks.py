@@ -1,59 +1,88 @@
 """The loss of a network without one of its blocks."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+import itertools
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 
 import torch
 
 from scheduler.progress import Progress, silent
 from stretch.network.capture import Captured
-from stretch.network.capture.results import named_outputs
 from stretch.planning.design.branch_design import BranchDesign
-from stretch.planning.network.segments import Segment
-from stretch.transform import build
+from stretch.planning.network.segments import Block, Segment
+from stretch.transform import BranchedModel, build
 from stretch.transform.calibrate.run import undivided_design
+from stretch.transform.model import BACKBONE, Branch
 from stretch.transform.refine import mean_error
 
-#: Images that are looked at, at least and at most, and multiply-accumulates for all that decide between: a minute or two of two cores.
-FEWEST, IMAGES, MACS = 8, 32, 4e12
+#: Images that are looked at, at least and at most, and multiply-accumulates for a block that decide between: a minute or two of two cores.
+FEWEST, IMAGES, MACS = 8, 32, 2e11
 #: Images at a time.
 BATCH = 16
 
+Outputs = list[torch.Tensor]
 
-@torch.no_grad()
-def block_losses(
-    captured: Captured, images: Sequence[torch.Tensor], design: BranchDesign, segment: Segment, progress: Progress = silent
-) -> dict[int, float]:
-    """The squared error of the outputs over their square without each single block, everything else as it was.
+
+@dataclass(frozen=True)
+class BlockLosses:
+    """Measures the squared error of the outputs over their square without each single block, everything else as it was.
 
     Args:
         images: Batches of what the network reads, (n, channels, height, width), where computing is to be done.
-        design: Has the segment among its own.
-        segment: Of the original.
-
-    Returns:
-        For the number of each block that can be left out, what is lost without it; infinity where that is no number.
     """
-    device = images[0].device
-    together = torch.cat(list(images))
-    undivided, units = undivided_design(captured, design), [number for number, block in enumerate(segment.blocks) if block.removable]
-    count = min(len(together), IMAGES, max(FEWEST, int(MACS / (captured.graph.macs * max(len(units), 1)))))
-    sample = together[torch.arange(count) * len(together) // count].split(BATCH)
 
-    def outputs(of: BranchDesign) -> list[torch.Tensor]:
-        model = build(captured, of).to(device)
-        computed = [[value for _, value in named_outputs(model(x), captured.returned)] for x in sample]
-        return [torch.cat(parts) for parts in zip(*computed, strict=True)]
+    captured: Captured
+    images: Sequence[torch.Tensor]
+    progress: Progress = silent
+    _known: dict[tuple[str, ...], float] = field(default_factory=dict)  # By the operators of a block: designs share blocks.
 
-    originals, losses = outputs(undivided), {}
-    for done, number in enumerate(units):
-        progress(f"blocks of {segment.name}, {done} of {len(units)}")
-        parts = []
-        for part in undivided.segments:
-            if part.name == segment.name:
-                (scale,) = part.branches
-                part = replace(part, branches=(replace(scale, depth=scale.depth - 1, dropped=(number,)),))
-            parts.append(part)
-        error = float(mean_error(outputs(replace(undivided, segments=tuple(parts))), originals))
-        losses[number] = error if error < float("inf") else float("inf")
-    return losses
+    @torch.no_grad()
+    def __call__(self, design: BranchDesign, segment: Segment) -> dict[int, float]:
+        """The loss for the number of each block of a segment of a design that can be left out; infinity where it is no number."""
+        units = {number: block for number, block in enumerate(segment.blocks) if block.removable}
+        blocks = [block for block in units.values() if block.ops not in self._known]
+        if blocks:
+            model = build(self.captured, undivided_design(self.captured, design)).to(self.images[0].device)
+            together = torch.cat(list(self.images))
+            count = min(len(together), IMAGES, max(FEWEST, int(MACS / self.captured.graph.macs)))
+            batches = together[torch.arange(count) * len(together) // count].split(BATCH)
+            outputs: list[list[Outputs]] = []
+            for done, x in enumerate(batches):
+                self.progress(f"blocks of {segment.name}, {done} of {len(batches)}")
+                outputs.append(list(self._outputs(model, segment, blocks, x)))
+            originals, *others = ([torch.cat(parts) for parts in zip(*some, strict=True)] for some in zip(*outputs, strict=True))
+            for block, changed in zip(blocks, others, strict=True):
+                error = float(mean_error(changed, originals))
+                self._known[block.ops] = error if error < float("inf") else float("inf")
+        return {number: self._known[block.ops] for number, block in units.items()}
+
+    def _outputs(self, model: BranchedModel, segment: Segment, blocks: Sequence[Block], x: torch.Tensor) -> Iterator[Outputs]:
+        """The network's outputs, then those without each block; all that is before a block is computed once."""
+        tensors, parts = model.beginning([x]), list(model.design.segments)
+        arriving = tensors.pop(BACKBONE)
+        while parts[0].name != segment.name:
+            arriving = tensors[parts[0].end] = model.get_submodule(parts[0].name)(arriving)
+            parts.pop(0)
+        branch = model.branch(segment.name, "cpu")
+        starts = {segment.start: arriving}
+        whole = _run(branch, starts, 0, {block.start for block in blocks})
+        numbers = {name: number for number, (name, _, _) in enumerate(branch.steps)}
+        without = (_run(branch, {block.end: starts[block.start]}, numbers[block.end] + 1) for block in blocks)
+        for output in itertools.chain([whole], without):
+            later, values = output, {**tensors, segment.end: output}
+            for part in parts[1:]:
+                later = values[part.end] = model.get_submodule(part.name)(later)
+            values = model.ending(values)
+            yield [values[name] for name in self.captured.graph.outputs]
+
+
+def _run(branch: Branch, starts: dict[str, torch.Tensor], first: int, kept: Collection[str] = ()) -> torch.Tensor:
+    """The output of a branch from a step on, which reads no more than `starts`; tensors to be `kept` are added to these."""
+    values = dict(starts)
+    for name, inputs, done in branch.steps[first:]:
+        values[name] = branch.get_submodule(name)(*[values[i] for i in inputs])
+        if name in kept:
+            starts[name] = values[name]
+        for old in done:
+            del values[old]
+    return values[branch.results[0]]

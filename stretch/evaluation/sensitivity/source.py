@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from predictors.devices import DeviceProfile
-from predictors.errors import StretchError, UsageError
+from predictors.errors import InfeasibleError, StretchError, UsageError
 from scheduler.progress import Progress, silent
 from stretch import __version__
 from stretch.evaluation.agreement import compare
@@ -189,7 +189,7 @@ def measure(
     start = time.monotonic()
     planned = trials(space, EACH)
     if not planned:
-        raise UsageError(f"no segment of `{captured.graph.name}` may be stretched under these rules, so there is nothing to measure")
+        raise InfeasibleError(f"no segment of `{captured.graph.name}` may be stretched under these rules, so there is nothing to measure")
     original = _Original(captured, space, fitted, held_back)
     alone: list[Measured] = []
     for number, trial in enumerate(planned):

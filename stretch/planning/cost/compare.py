@@ -54,6 +54,7 @@ BASELINES = {
     NO_CLEAR_WINNER: "too close to call",
     "single": "original, {} only",
     "sequential_same_macs": "sequential, same MACs",
+    "shortened": "fewer blocks, {} only",
     "whole_graph": "branched, as one graph",
     "original": "original",
 }
@@ -343,7 +344,7 @@ class Certainty(Answer, frozen=True, kw_only=True):
 class Rival(msgspec.Struct, frozen=True, kw_only=True):
     """A control and how its time compares with the branched run's; a row of `comparisons` in the command line's JSON."""
 
-    name: str  # ``single:gpu``, ``whole_graph:cpu`` or ``sequential_same_macs``.
+    name: str  # ``single:gpu``, ``whole_graph:cpu``, ``shortened:cpu`` or ``sequential_same_macs``.
     ms: float  # Its predicted time.
     low_ms: float  # Lower end of the 90 % interval around it.
     high_ms: float  # Upper end.

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stretch.planning.blocks import MAX_SETS, OTHER_LOSS, block_sets, keep_blocks, shorten_single
+from stretch.planning.blocks import MAX_SETS, OTHER_LOSS, block_sets, keep_blocks, kept_worth, shorten
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.design.branch_design import BranchDraft, DesignDraft, SegmentDraft
 from stretch.planning.design.scale import dropped_blocks, resolve_design
 from stretch.planning.network.segments import cut_segment, split_segments
 from stretch.planning.plan import evaluate, plan
+from stretch.planning.result import Kept
 from tests.effort import examples
 from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified
@@ -138,20 +139,53 @@ def test_sets_of_blocks_are_few_and_have_the_least_important_of_each_run(losses,
 
 @pytest.mark.parametrize("kind", ["merged", "stages"])
 @settings(max_examples=examples(20))
-@given(losses=st.lists(st.floats(0.01, 2), min_size=8, max_size=8))
-def test_plain_network_without_the_least_important_blocks_is_as_fast_on_one_processor(kind, losses):
-    before, lost = planned(kind), {}
+@given(losses=st.lists(st.floats(0.01, 2), min_size=8, max_size=8) | st.none(), factor=st.sampled_from([0.5, 1.02]))
+def test_network_with_fewer_blocks_is_as_fast_on_one_processor_and_loses_least(kind, losses, factor):
+    before, lost = budgeted(planned(kind), factor), {}
+    limit = before.run.makespan_ms * max(1.0, factor) * (1 + 1e-9)
 
     def known(_, segment):
         lost[segment.name] = dict(zip(units(segment), losses, strict=False))
         return lost[segment.name]
 
-    design, lacks = shorten_single(before, known)
-    assert evaluate(before.graph, before.device, design, before.config).run.makespan_ms <= before.run.makespan_ms * (1 + 1e-9)
-    assert {b.processor for part in design.segments for b in part.branches} == {before.best_single.processor}
-    assert all(part.whole and part.join == "none" for part in design.segments)
-    worth = [min(lost[part.name][n], 1) for part in design.segments for n in part.branches[0].dropped]
-    assert lacks == pytest.approx(sum(worth) / sum(min(value, 1) for some in lost.values() for value in some.values()))
+    def ms(design):
+        costs = before.costs.replace_precision(before.best_single.processor, before.best_single.precision)
+        return timeline(before.graph, design, costs).makespan_ms
+
+    short = shorten(before, losses and known)
+    assert short.ms == pytest.approx(ms(short.design))
+    assert short.ms <= limit
+    assert {b.processor for part in short.design.segments for b in part.branches} == {before.best_single.processor}
+    assert all(part.whole and part.join == "none" for part in short.design.segments)
+    assert (short.kept is None) == (losses is None)
+    if losses:
+        # a block more would keep more, and would take longer
+        for number, part in enumerate(short.design.segments):
+            (branch,) = part.branches
+            for block in branch.dropped:
+                again = tuple(n for n in branch.dropped if n != block)
+                more = replace(part, branches=(replace(branch, depth=branch.depth + 1, dropped=again),))
+                parts = [more if i == number else other for i, other in enumerate(short.design.segments)]
+                assert ms(replace(short.design, segments=tuple(parts))) > limit
+        assert short.kept.shortened == kept_worth(before, short.design, known)
+
+
+def test_plan_without_stretched_segments_or_slower_than_the_original_has_no_network_with_fewer_blocks():
+    for options in ({"kinds": ("rows",)}, {"latency_budget": 1e3}):
+        result = planned("merged", **options)
+        assert result.shortened is None
+        assert not [rival for rival in result.recommendation.rivals if rival.name.startswith("shortened")]
+
+
+def test_network_with_fewer_blocks_is_recommended_where_it_keeps_as_much_and_never_for_its_time():
+    result = planned("merged")
+    assert result.shortened.kept is None
+    assert result.recommended == result.fastest
+    for branched, shortened in ((0.9, 0.8), (0.8, 0.8), (0.8, 0.9)):
+        kept = Kept(basis="measured", branched=branched, shortened=shortened, images=10)
+        changed = replace(result, shortened=msgspec.structs.replace(result.shortened, kept=kept))
+        instead = shortened >= branched and result.fastest in ("branched", "no clear winner")
+        assert changed.recommended == (f"shortened:{result.shortened.processor}" if instead else result.fastest)
 
 
 def test_plan_that_is_told_what_is_lost_takes_the_time_it_may_and_says_what_its_main_branch_lacks():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from stretch.evaluation.sensitivity.blocks import block_losses
+from stretch.evaluation.sensitivity.blocks import BlockLosses
 from stretch.network.capture import capture
 from stretch.network.models.tiny import BasicBlock, SmallResNet
 from stretch.planning.network.segments import split_segments
@@ -19,8 +19,9 @@ def test_loss_is_the_squared_error_over_the_square_without_the_block_and_that_of
     images = torch.from_numpy(coloured(20))
     design = cpu_and("gpu", captured.graph, "project")
     want = network(images)
+    measure = BlockLosses(captured, images.split(7))
     for segment in split_segments(captured.graph):
-        losses = block_losses(captured, images.split(7), design, segment)
+        losses = measure(design, segment)
         assert list(losses) == ([1, 2, 3] if segment.branchable else [])
         for number, loss in losses.items():
             got = without_blocks(network, segment, [number])(images)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from predictors.errors import UsageError
+from predictors.errors import InfeasibleError, UsageError
 from stretch.evaluation.agreement import compare
 from stretch.evaluation.sensitivity import source
 from stretch.evaluation.sensitivity.source import measure, measure_design, random_designs, sensitivity_of
@@ -57,7 +57,7 @@ def test_whole_design_is_measured_as_it_is_built_calibrated_and_compared(network
 def test_network_of_which_nothing_may_be_stretched_is_refused(network, space):
     request = PlanningProblem.of(network.graph, specified("pixel6"), PlanConfig(processors=("cpu", "gpu"), alpha=1e-6))
     none = request.stage_space(merged=True)
-    with pytest.raises(UsageError, match="nothing to measure"):
+    with pytest.raises(InfeasibleError, match="nothing to measure"):
         measure(network.captured, none, images(16, 0), images(12, 1), 1.0)
 
 
