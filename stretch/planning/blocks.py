@@ -84,12 +84,12 @@ def shorten(planned: PlanResult, losses: Losses | None = None) -> Shortened | No
     graph, costs = planned.graph, planned.costs.replace_precision(single.processor, single.precision)
     segments = [row.segment for row in planned.run.segments]
     sides = tuple(replace(side, processor=single.processor) for side in planned.design.sides)
-    ways: list[_Way] = [(0.0, 0.0, ())]
+    options: list[_ShortenedOption] = [(0.0, 0.0, ())]
     for segment in segments:
-        of_segment = _ways_to_shorten(segment, losses and losses(planned.design, segment), single.processor, costs)
-        ways = _undominated((ms + more, lost + of, (*sets, dropped)) for ms, lost, sets in ways for more, of, dropped in of_segment)
+        of_segment = _shortened_options(segment, losses and losses(planned.design, segment), single.processor, costs)
+        options = _undominated((ms + more, lost + of, (*sets, dropped)) for ms, lost, sets in options for more, of, dropped in of_segment)
     # the slower one is, the less is lost; times of segments are not quite those that a network adds up to
-    for _, _, sets in reversed([way for way in ways if way[0] <= limit]):
+    for _, _, sets in reversed([option for option in options if option[0] <= limit]):
         parts = []
         for segment, dropped in zip(segments, sets, strict=True):
             depth, align = segment.depth - len(dropped), costs.align(single.processor)
@@ -118,10 +118,10 @@ def shorten(planned: PlanResult, losses: Losses | None = None) -> Shortened | No
 
 
 #: Time of a segment without some blocks, what is lost without them, and their numbers; of several segments the numbers of each.
-_Way = tuple[float, float, tuple[Any, ...]]
+_ShortenedOption = tuple[float, float, tuple[Any, ...]]
 
 
-def _ways_to_shorten(segment: Segment, loss: Mapping[int, float] | None, processor: str, costs: Costs) -> list[_Way]:
+def _shortened_options(segment: Segment, loss: Mapping[int, float] | None, processor: str, costs: Costs) -> list[_ShortenedOption]:
     """Ways to run a segment on one processor without some of its blocks."""
     if loss is None:
         sets = [tuple(sorted(missing_blocks(segment, depth))) for depth in range(segment.min_depth, segment.depth + 1)]
@@ -134,12 +134,12 @@ def _ways_to_shorten(segment: Segment, loss: Mapping[int, float] | None, process
     return _undominated(zip(ms, lost, sets, strict=True))
 
 
-def _undominated(ways: Iterable[_Way]) -> list[_Way]:
+def _undominated(options: Iterable[_ShortenedOption]) -> list[_ShortenedOption]:
     """Those that no other one beats in time and in loss, the fastest first."""
-    best: list[_Way] = []
-    for way in sorted(ways):
-        if not best or way[1] < best[-1][1]:
-            best.append(way)
+    best: list[_ShortenedOption] = []
+    for option in sorted(options):
+        if not best or option[1] < best[-1][1]:
+            best.append(option)
     return best
 
 
@@ -185,13 +185,13 @@ class _BlockSearch:
         self._now = [(b.width, tuple(sorted(missing_blocks(segment, b.depth, b.dropped)))) for b in part.branches]
         depths = set(rules.depths(segment))
         sets = dict.fromkeys((*block_sets(segment, loss), *(dropped for _, dropped in self._now)))
-        offered = [widths_of_branch for widths_of_branch in sets if segment.depth - len(widths_of_branch) in depths]
+        offered = [dropped for dropped in sets if segment.depth - len(dropped) in depths]
         processors = tuple(b.processor for b in part.branches)
         widths = []
         for b in part.branches:
             legal = rules.widths(segment, legal_widths(costs.rewritten(segment, b.processor), costs.align(b.processor)))
             widths.append(sorted({*evenly_spaced(legal, MAX_WIDTHS), b.width}))
-        fixed_scales = tuple((widths_of_branch, offered) for widths_of_branch in widths)
+        fixed_scales = tuple((branch_widths, offered) for branch_widths in widths)
         self._offer = LazyOptions(segment, processors, part.join, segment.in_width, costs, rules, fixed_scales=fixed_scales)
         self._alone_ms = min(costs.whole(segment, processor).ms for processor in processors)
         self._loss = worths(segment, loss)
