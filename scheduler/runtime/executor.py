@@ -129,14 +129,9 @@ def _do_nothing() -> None:
     """Do nothing: the work of a join whose branches have written in place, and the job that wakes a thread."""
 
 
-class Report(NamedTuple):
-    """A step that has ended."""
-
-    task: Task  # The step on its queue.
-    start: int  # When it began, ns.
-    end: int  # When it ended, ns.
-    error: Exception | None  # Raised by it, if it failed.
-
+#: A step that has ended: its task, start and end in ns, and the error that it raised, if it failed. A plain tuple, because making a
+#: named one runs code that the last subgraph has evicted from the caches.
+Report = tuple[Task, int, int, Exception | None]
 
 #: An answer of the state machine: the tasks that it starts, and the end of an inference.
 Answer = tuple[tuple[Task, ...], Finish | Fail | None]
@@ -392,7 +387,7 @@ class Executor:
                     task.run()
                 except Exception as raised:
                     error = raised
-                report = Report(task, start, perf_counter_ns(), error)
+                report = (task, start, perf_counter_ns(), error)
                 running[CALLING_THREAD] = None
                 if task.enqueued and error is None:
                     enqueued.append(report)
@@ -413,9 +408,9 @@ class Executor:
                     continue
                 report = item
             task = None
-            if use_table and report.error is None:
+            if use_table and report[3] is None:
                 with lock:
-                    cached = None if self._stopped else driver.node.answers.get(report.task)
+                    cached = None if self._stopped else driver.node.answers.get(report[0])
                     if cached is not None:
                         done.append(report)
                         (tasks, self._outcome), driver.node = cached
@@ -430,15 +425,15 @@ class Executor:
 
     def _wait_for_enqueued(self, report: Report) -> Report:
         """Wait for the subgraph that was enqueued first, and report it."""
-        call, error = report.task.invocation, report.error
-        assert isinstance(call, AsyncInvocation)  # looked at when it was added
-        self._running[CALLING_THREAD] = (report.task.step, perf_counter_ns())
+        task, start, _, error = report
+        assert isinstance(task.invocation, AsyncInvocation)  # looked at when it was added
+        self._running[CALLING_THREAD] = (task.step, perf_counter_ns())
         try:
-            call.wait()
+            task.invocation.wait()
         except Exception as raised:
             error = raised
         self._running[CALLING_THREAD] = None
-        return report._replace(end=perf_counter_ns(), error=error)
+        return task, start, perf_counter_ns(), error
 
     def _wait_for_leftovers(self, seconds: float) -> bool:
         """Wait for unfinished steps of an interrupted or failed run, then drop them; False if that takes longer.
@@ -569,7 +564,7 @@ class Executor:
             task.run()
         except BaseException as raised:  # whatever a delegate raises belongs to the caller
             error = raised if isinstance(raised, Exception) else RuntimeError(f"{type(raised).__name__}: {raised}")
-        report = Report(task, start, perf_counter_ns(), error)
+        report = (task, start, perf_counter_ns(), error)
         running[task.queue] = None
         if task.wakes_caller and running.get(CALLING_THREAD) is None:
             self.inbox.put(report)  # the calling thread waits for this report, so it is woken first
@@ -578,7 +573,7 @@ class Executor:
 
     def _handle_report(self, report: Report) -> None:
         """Report the end of a step to its driver, and complete the submitted inference that it ended."""
-        task, error = report.task, report.error
+        task, _, _, error = report
         driver = task.driver
         if error is not None:
             event, key = self._failure_event(task, error), None
