@@ -175,6 +175,12 @@ class Shortened(msgspec.Struct, frozen=True, kw_only=True):
     kept: Kept | None  # How much it keeps, and the branches; None where nothing was measured, and blocks were taken evenly.
     design: BranchDesign  # It, as a design file has it.
 
+    @property
+    def summary(self) -> str:
+        """The number of missing blocks and the processor that is then as fast, for a sentence."""
+        missing = sum(map(len, self.dropped.values()))
+        return f"without {missing} of {self.blocks} blocks the {self.processor} alone is as fast"
+
 
 # A network whose operators are split over processors, as a design that can be built.
 #

@@ -128,9 +128,8 @@ def kept_text(kept: "Kept") -> str:
 
 def shortened_text(shortened: "Shortened") -> str:
     """The network without some blocks that is as fast on one processor, and what is known of its accuracy."""
-    gone = sum(map(len, shortened.dropped.values()))
     kept = "loss unknown without images" if shortened.kept is None else kept_text(shortened.kept)
-    return f"without {gone} of {shortened.blocks} blocks the {shortened.processor} alone is as fast; {kept}"
+    return f"{shortened.summary}; {kept}"
 
 
 def _agreement(agreement: "Agreement | None") -> Brief:

@@ -294,8 +294,7 @@ def _recommend(exact: _PlannedKind, stretched: _PlannedKind, single: SingleProce
     alternative = f"exact ones {exact.single.ratio:.2f}x" if exact.result else exact.why
     trained = "and faster than every baseline, but need training"
     if stretched.result and (shortened := stretched.result.shortened):
-        gone = sum(map(len, shortened.dropped.values()))
-        alternative += f"; without {gone} of {shortened.blocks} blocks the {shortened.processor} alone is as fast, its loss unknown"
+        alternative += f"; {shortened.summary}, its loss unknown"
     return STRETCHED, f"{_gain(STRETCHED, stretched)}, {trained}; {alternative}"
 
 
