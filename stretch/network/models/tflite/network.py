@@ -64,8 +64,8 @@ class TfliteView:
     """A tensor of the running network."""
 
     node: fx.Node  # Node that gives it.
-    #: ``file``, as the file has it; ``image``, N×C×H×W of what is N×H×W×C in the file; ``row``, N×CHW of an image that is flattened to
-    #: N×HWC in the file.
+    #: Order of the elements: ``file`` for the file's own; ``image`` for N×C×H×W instead of the file's N×H×W×C; ``row`` for N×CHW
+    #: instead of N×HWC, of a flattened image.
     form: str = "file"
     size: tuple[int, ...] = ()  # Height, width and channels of that image.
 
