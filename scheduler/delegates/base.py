@@ -91,6 +91,17 @@ class NodePlacement:
     ms: float | None = None  # Measured time of one run, or None where the delegate cannot report it.
 
 
+def pieces_of(array: Array) -> tuple[int, int, int] | None:
+    """Return number, length and distance, in bytes, of the equal pieces of memory that an array consists of; None if they are not equally far apart."""
+    length, axes = array.itemsize, [axis for axis in zip(array.shape, array.strides, strict=True) if axis[0] != 1]
+    while axes and axes[-1][1] == length:
+        length *= axes.pop()[0]
+    count, distance = axes.pop() if axes else (1, length)
+    while axes and axes[-1][1] == count * distance:
+        count *= axes.pop()[0]
+    return None if axes else (count, length, distance)
+
+
 class Compiled(ABC):
     """A subgraph made ready for one processor.
 
@@ -98,6 +109,9 @@ class Compiled(ABC):
         inputs: Name and shape of each input, in order.
         outputs: Name and shape of each output, in order.
     """
+
+    #: Whether `bind` takes arrays of several pieces of memory, equally far apart.
+    takes_slices = False
 
     def __init__(self, inputs: Mapping[str, tuple[int, ...]], outputs: Mapping[str, tuple[int, ...]]) -> None:
         self.inputs = dict(inputs)
@@ -108,8 +122,8 @@ class Compiled(ABC):
         """Tie the subgraph to buffers that live as long as the invocation.
 
         Args:
-            inputs: C-contiguous arrays of the subgraph's input shapes, in order.
-            outputs: C-contiguous arrays that each run overwrites, in order.
+            inputs: C-contiguous arrays of the subgraph's input shapes, in order; with `takes_slices` also slices of such arrays.
+            outputs: Such arrays, which each run overwrites, in order.
 
         Raises:
             StretchError: If number, shape or memory layout of a buffer is wrong.
@@ -127,7 +141,7 @@ class Compiled(ABC):
             for (name, shape), array in zip(shapes.items(), arrays, strict=True):
                 if array.shape != shape:
                     raise StretchError(f"{side} `{name}` has shape {list(shape)}, its buffer {list(array.shape)}")
-                if not array.flags.c_contiguous:
+                if not (array.flags.c_contiguous or (self.takes_slices and pieces_of(array))):
                     raise StretchError(f"the buffer of {side} `{name}` is not contiguous")
 
 

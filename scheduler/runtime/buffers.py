@@ -12,7 +12,7 @@ from predictors.errors import StretchError
 from predictors.joins import meeting_of
 from scheduler.bundle.manifest import JoinEntry, Tensor
 from scheduler.bundle.rows import ROW_AXIS, cut, cut_shape
-from scheduler.delegates.base import Allocate, Array, AsyncInvocation, Compiled, Invocation
+from scheduler.delegates.base import Allocate, Array, AsyncInvocation, Compiled, Invocation, pieces_of
 from scheduler.memory import Lifetime, Lifetimes, MemoryPlan, Planner
 from scheduler.memory.plan import plan_naive, plan_offset
 from scheduler.runtime.plan import ExecutionPlan, PlannedSubgraph
@@ -24,76 +24,81 @@ def zeros(size: int) -> NDArray[np.uint8]:
     return np.zeros(size, np.uint8)
 
 
-#: Memory that a subgraph reads, and the rows of a tensor to copy there.
+#: Memory to write, and memory of the same shape to copy from.
 Copy = tuple[Array, Array]
 
 
-class _RowCopies:
-    """Copies, and when the last of them began and ended."""
+class _Copies:
+    """Copies at the border of a subgraph, and when the last of them began and ended."""
 
-    def __init__(self, copies: Sequence[Copy]) -> None:
-        self._copies = tuple(copies)
+    def __init__(self, name: str, copies: Sequence[Copy]) -> None:
+        self._name, self._copies = name, tuple(copies)
         self.start = self.end = 0
 
     def run(self) -> None:
         self.start = perf_counter_ns()
-        for target, rows in self._copies:
-            np.copyto(target, rows)
+        for target, source in self._copies:
+            np.copyto(target, source)
         self.end = perf_counter_ns()
 
     @property
-    def span(self) -> tuple[str, int, int]:
-        return ("rows", self.start, self.end)
+    def spans(self) -> tuple[tuple[str, int, int], ...]:
+        return ((self._name, self.start, self.end),) if self._copies else ()
 
 
-class CheckedInvocation(Invocation):
-    """Copies rows, runs, then checks the outputs."""
+class BorderInvocation(Invocation):
+    """Copies inputs, runs, copies outputs, then checks them."""
 
-    def __init__(self, call: Invocation, copies: Sequence[Copy], check: Callable[[], None] | None) -> None:
+    def __init__(self, call: Invocation, before: Sequence[Copy], after: Sequence[Copy], check: Callable[[], None] | None) -> None:
         self._call, self._check = call, check
-        self._rows = _RowCopies(copies) if copies else None
+        self._before, self._after = _Copies("rows", before), _Copies("join", after)
 
     def run(self) -> None:
-        """Copy, compute, check."""
-        if self._rows is not None:
-            self._rows.run()
+        """Copy, compute, copy, check."""
+        self._before.run()
         self._call.run()
+        self._end()
+
+    def _end(self) -> None:
+        self._after.run()
         if self._check is not None:
             self._check()
 
     def conversions(self) -> Sequence[tuple[str, int, int]]:
-        """The copy, then what the delegate converts."""
-        return (*(() if self._rows is None else (self._rows.span,)), *self._call.conversions())
+        """The copies, and what the delegate converts between them."""
+        return (*self._before.spans, *self._call.conversions(), *self._after.spans)
 
 
-class AsyncCheckedInvocation(CheckedInvocation, AsyncInvocation):
-    """Copies rows, enqueues, waits, then checks the outputs."""
+class AsyncBorderInvocation(BorderInvocation, AsyncInvocation):
+    """Copies inputs, enqueues, waits, copies outputs, then checks them."""
 
     _call: AsyncInvocation
 
     def enqueue(self) -> None:
         """Copy, then enqueue: the processor reads its buffers from then on."""
-        if self._rows is not None:
-            self._rows.run()
+        self._before.run()
         self._call.enqueue()
 
     def wait(self) -> None:
-        """Wait for the enqueued work, then check."""
+        """Wait for the enqueued work, copy, then check."""
         self._call.wait()
-        if self._check is not None:
-            self._check()
+        self._end()
 
     def times(self) -> tuple[int, int] | None:
-        """From the copy on."""
+        """From the first copy to the last."""
         times = self._call.times()
-        return times if times is None or self._rows is None else (self._rows.start, times[1])
+        if times is None:
+            return None
+        return self._before.start if self._before.spans else times[0], self._after.end if self._after.spans else times[1]
 
 
-def wrap_invocation(call: Invocation, copies: Sequence[Copy], check: Callable[[], None] | None = None) -> Invocation:
-    """Return an invocation that copies rows before and checks outputs after; `call` itself if neither is needed."""
-    if not copies and check is None:
+def wrap_invocation(
+    call: Invocation, before: Sequence[Copy], after: Sequence[Copy] = (), check: Callable[[], None] | None = None
+) -> Invocation:
+    """Return an invocation that copies before and after, then checks outputs; `call` itself if nothing of that is needed."""
+    if not before and not after and check is None:
         return call
-    return (AsyncCheckedInvocation if isinstance(call, AsyncInvocation) else CheckedInvocation)(call, copies, check)
+    return (AsyncBorderInvocation if isinstance(call, AsyncInvocation) else BorderInvocation)(call, before, after, check)
 
 
 #: Every tensor that is no slice of another starts at a multiple of this many bytes: a cache line, and the widest registers.
@@ -106,20 +111,19 @@ MAX_SHARED = 1000
 class Buffers:
     """One array per tensor, and the work that is left for each join.
 
-    A branch whose slice of a join's output is contiguous (channels outermost,
-    batch 1) writes straight into that slice, where the join puts its tensors
-    side by side. Tensors share memory if
-    one is dead before the other is written whatever runs when and wherever:
-    the dependencies count, not the queues. Rows that a subgraph reads
-    are a view where they are one piece; else it has memory of its own for them,
-    in use while it runs.
+    Where a join puts its tensors side by side, a branch writes straight into
+    its slice of the join's output. Tensors share memory if one is dead before
+    the other is written whatever runs when and wherever: the dependencies
+    count, not the queues. A subgraph reads and writes a slice of several
+    pieces in memory of its own, in use while it runs, unless its delegate
+    takes such slices.
     """
 
     def __init__(self, plan: ExecutionPlan, tensors: Sequence[Tensor], planner: Planner = plan_offset, allocate: Allocate = zeros) -> None:
         self._tensors = {tensor.name: tensor for tensor in tensors}
-        #: Tensors of which a subgraph reads rows that are not one piece: its own memory for them, a tensor among the others.
-        self._row_buffers = self._make_row_buffers(plan)
         slices, copied = self._slices(plan)
+        #: Slices of several pieces that a subgraph reads or writes: its own memory for them, a tensor among the others.
+        self._own_memory = self._make_own_memory(plan, slices)
         #: Tensors that are no slice of another, with their slices.
         self._slices_of = {name: [name] for name in self._tensors if name not in slices}
         for name in slices:
@@ -139,33 +143,51 @@ class Buffers:
         """Memory of all buffers."""
         return self.memory.total_bytes
 
-    def _make_row_buffers(self, plan: ExecutionPlan) -> dict[tuple[str, str], str]:
-        row_buffers = {}
+    def _make_own_memory(self, plan: ExecutionPlan, slices: Mapping[str, tuple[JoinEntry, int]]) -> dict[tuple[str, str], str]:
+        wanted: dict[tuple[str, str], Tensor] = {}
         for subgraph in plan.subgraphs.values():
             for name, rows in subgraph.rows.items():
                 tensor = self._tensors[name]
-                if math.prod(tensor.shape[: ROW_AXIS[tensor.layout]]) == 1:
-                    continue
-                buffer_name = f"rows of {name} for {subgraph.name}"
-                while buffer_name in self._tensors:
-                    buffer_name += "'"
-                self._tensors[buffer_name] = msgspec.structs.replace(
-                    tensor, name=buffer_name, shape=cut_shape(tensor.shape, rows, tensor.layout)
-                )
-                row_buffers[subgraph.name, name] = buffer_name
-        return row_buffers
+                if math.prod(tensor.shape[: ROW_AXIS[tensor.layout]]) > 1:
+                    shape = cut_shape(tensor.shape, rows, tensor.layout)
+                    wanted[subgraph.name, name] = msgspec.structs.replace(tensor, name=f"rows of {name} for {subgraph.name}", shape=shape)
+        for name, (join, _) in slices.items():
+            if not self._is_one_piece(join):
+                wanted[plan.writers[name], name] = msgspec.structs.replace(self._tensors[name], name=f"{name} before {join.name}")
+        own_memory = {}
+        for key, tensor in wanted.items():
+            own_memory[key] = tensor.name
+            while own_memory[key] in self._tensors:
+                own_memory[key] += "'"
+            self._tensors[own_memory[key]] = tensor
+        return own_memory
 
-    def reads(self, subgraph: PlannedSubgraph) -> tuple[dict[str, Array], list[Copy]]:
-        """Return the tensors that a subgraph's code is bound to, and the rows to copy there before it runs."""
-        bound, copies = {}, []
-        for name in subgraph.inputs:
-            tensor = self._tensors[name]
-            bound[name] = cut(self.arrays[name], subgraph.rows.get(name), tensor.layout)
-            value = self._row_buffers.get((subgraph.name, name))
-            if value is not None:
-                copies.append((self.arrays[value], bound[name]))
-                bound[name] = self.arrays[value]
-        return bound, copies
+    def reads(self, subgraph: PlannedSubgraph, takes_slices: bool = False) -> tuple[dict[str, Array], list[Copy]]:
+        """Return the tensors that a subgraph's code is bound to, and the copies to make before it runs.
+
+        Args:
+            takes_slices: Whether the code reads slices of several pieces.
+        """
+        rows = {name: cut(self.arrays[name], subgraph.rows.get(name), self._tensors[name].layout) for name in subgraph.inputs}
+        bound = self._bound(subgraph, rows, takes_slices)
+        return bound, [(bound[name], rows[name]) for name in rows if bound[name] is not rows[name]]
+
+    def writes(self, subgraph: PlannedSubgraph, takes_slices: bool = False) -> tuple[dict[str, Array], list[Copy]]:
+        """Return the tensors that a subgraph's code is bound to, and the copies to make after it has run.
+
+        Args:
+            takes_slices: Whether the code writes slices of several pieces.
+        """
+        slices = {name: self.arrays[name] for name in subgraph.outputs}
+        bound = self._bound(subgraph, slices, takes_slices)
+        return bound, [(slices[name], bound[name]) for name in slices if bound[name] is not slices[name]]
+
+    def _bound(self, subgraph: PlannedSubgraph, arrays: Mapping[str, Array], takes_slices: bool) -> dict[str, Array]:
+        own = {name: memory for (owner, name), memory in self._own_memory.items() if owner == subgraph.name}
+        return {
+            name: self.arrays[own[name]] if name in own and not (takes_slices and pieces_of(array)) else array
+            for name, array in arrays.items()
+        }
 
     def new_arrays(self, names: Sequence[str]) -> dict[str, Array]:
         """New arrays of the shapes and types of some tensors."""
@@ -181,12 +203,18 @@ class Buffers:
                 continue
             copied[join.name], start, axis = [], 0, self._axis(join)
             for name in join.inputs:
-                if name not in slices and math.prod(self._tensors[join.output].shape[:axis]) == 1:
+                # a slice of several pieces is its branch's to write and nobody else's to read
+                private = plan.writers.get(name) in plan.subgraphs and plan.readers[name] == (join.name,) and name not in plan.outputs
+                if name not in slices and (private or self._is_one_piece(join)):
                     slices[name] = (join, start)
                 else:
                     copied[join.name].append((name, start))
                 start += self._tensors[name].shape[axis]
         return slices, copied
+
+    def _is_one_piece(self, join: JoinEntry) -> bool:
+        """Whether each slice of a join's output is one piece of it."""
+        return math.prod(self._tensors[join.output].shape[: self._axis(join)]) == 1
 
     def _lifetimes(self, plan: ExecutionPlan) -> Lifetimes:
         """When memory is in use, by steps: the arrival of the inputs, the plan's own, and the collection of the outputs."""
@@ -199,8 +227,8 @@ class Buffers:
             steps.update(number[name] for name in plan.readers.get(tensor, ()))
         for tensor in plan.outputs:
             uses[tensor].add(collection)
-        for (reader, _), band in self._row_buffers.items():
-            uses[band] = {number[reader]}
+        for (subgraph, _), name in self._own_memory.items():
+            uses[name] = {number[subgraph]}
         reads = [sorted({writer.get(tensor, arrival) for tensor in plan.step(name).inputs}) for name in plan.order]
         after = [[], *reads, list(range(1, collection))]
         lifetimes = [
@@ -274,23 +302,25 @@ def bind_subgraph(
     outputs_into: Mapping[str, Array] | None = None,
     check: Callable[[], None] | None = None,
 ) -> Invocation:
-    """A compiled subgraph tied to the buffers of its tensors: by their names, else in their order; rows that are no piece are copied first.
+    """A compiled subgraph tied to the buffers of its tensors, by their names, else in their order.
 
     Args:
+        outputs_into: Arrays to write instead of the buffers.
         check: Looks at the outputs after each run.
     """
     inputs, outputs = (
         list(compiled_names) if set(compiled_names) == set(planned_names) else planned_names
         for compiled_names, planned_names in ((compiled.inputs, subgraph.inputs), (compiled.outputs, subgraph.outputs))
     )
-    reads, copies = buffers.reads(subgraph)
+    reads, before = buffers.reads(subgraph, compiled.takes_slices)
+    writes, after = buffers.writes(subgraph, compiled.takes_slices) if outputs_into is None else (outputs_into, [])
     try:
-        writes = buffers.arrays if outputs_into is None else outputs_into
-        return wrap_invocation(compiled.bind([reads[name] for name in inputs], [writes[name] for name in outputs]), copies, check)
+        call = compiled.bind([reads[name] for name in inputs], [writes[name] for name in outputs])
     except StretchError as error:
         error.message = f"{subgraph.file} does not fit the bundle: {error.message}"
         error.args = (error.message,)
         raise
+    return wrap_invocation(call, before, after, check)
 
 
 def subgraph_spans(subgraph: PlannedSubgraph, queue: str, call: Invocation, start: int, end: int) -> list[Span]:

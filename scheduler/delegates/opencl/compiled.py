@@ -5,14 +5,16 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from predictors.errors import StretchError, first_line
-from scheduler.delegates.base import Array, AsyncInvocation, Compiled, UnableError
-from scheduler.delegates.opencl.device import OpenDevice, native_enqueue, native_launch, programs_of
+from scheduler.delegates.base import Array, AsyncInvocation, Compiled, UnableError, pieces_of
+from scheduler.delegates.opencl.device import OpenDevice, native_enqueue, native_launch, pinned_is_faster, programs_of
 from scheduler.delegates.opencl.graph import KernelGraph
 from scheduler.delegates.opencl.launch import (
     TEXEL,
@@ -89,6 +91,8 @@ class OpenCLInvocation(AsyncInvocation):
         flags = cl.mem_flags.READ_WRITE
         self._inputs = [(array, self._memory(flags, array)) for array in inputs.values()]
         self._outputs = [(array, self._memory(flags, array)) for array in outputs.values()]
+        self._copies_in = [self._copy(memory, array, to_device=True) for array, memory in self._inputs]
+        self._copies_out = [self._copy(memory, array, to_device=False) for array, memory in self._outputs]
         buffers = [memory for _, memory in (*self._inputs, *self._outputs)]
         self._commands = commands_of(dict(zip((*inputs, *outputs), buffers, strict=True)))
         self._launches = [native_launch(command.kernel, command.grid, command.local) for command in self._commands]
@@ -128,12 +132,12 @@ class OpenCLInvocation(AsyncInvocation):
                 self._before = [mapped.base.release(queue) for mapped in self._mapped]
                 self._mapped.clear()
             else:
-                self._before = [self._cl.enqueue_copy(queue, memory, array, is_blocking=False) for array, memory in self._inputs]
+                self._before = [copy() for copy in self._copies_in]
             launch()
             if self._shared:
                 self._map()
             else:
-                self._after = [self._cl.enqueue_copy(queue, array, memory, is_blocking=False) for array, memory in self._outputs]
+                self._after = [copy() for copy in self._copies_out]
             self._pending = True
             queue.flush()
         except self._cl.Error as error:
@@ -187,6 +191,18 @@ class OpenCLInvocation(AsyncInvocation):
             self._enqueue(launch)
         self.wait()
         return float(events[-1].profile.end - events[0].profile.start) / 1e6
+
+    def _copy(self, memory: Any, array: Array, *, to_device: bool) -> Callable[[], Any]:
+        """Return a copy between a buffer and the caller's array, which may consist of several pieces."""
+        count, length, distance = pieces_of(array) or (1, array.nbytes, array.nbytes)
+        pieces: dict[str, tuple[int, ...]] = {}
+        if count > 1:
+            # the driver takes one piece of memory, and where the pieces of the array are in it
+            array = as_strided(array, ((distance * (count - 1) + length) // array.itemsize,), (array.itemsize,))
+            pieces = {"region": (length, count, 1), "buffer_pitches": (length,), "host_pitches": (distance,)}
+            pieces |= dict.fromkeys(("buffer_origin", "host_origin"), (0, 0, 0))
+        ends = (memory, array) if to_device else (array, memory)
+        return partial(self._cl.enqueue_copy, self._queue, *ends, is_blocking=False, **pieces)
 
     def _memory(self, flags: int, array: Array) -> Any:
         if self._shared:
@@ -265,6 +281,7 @@ class OpenCLCompiled(Compiled):
         import pyopencl as cl
 
         super().__init__(*({name: graph.shapes[name] for name in names} for names in (graph.inputs, graph.outputs)))
+        self.takes_slices = pinned_is_faster(device)
         self._cl, self.device = cl, device
         self._programs = programs_of(device, half)
         self._half = half

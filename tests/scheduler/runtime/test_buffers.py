@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from predictors.errors import StretchError, UsageError
 from scheduler.bundle.load import load_bundle
 from scheduler.bundle.manifest import Tensor
-from scheduler.delegates.base import AsyncInvocation, Invocation
+from scheduler.delegates.base import AsyncInvocation, Invocation, pieces_of
 from scheduler.memory import planners
 from scheduler.runtime.buffers import MAX_SHARED, Buffers, wrap_invocation
 from scheduler.runtime.inputs import as_array, check_input
@@ -56,12 +56,35 @@ def test_branches_of_a_concat_lie_in_its_output_side_by_side_and_nothing_is_left
 
 
 @pytest.mark.parametrize(("options", "axis"), [({"batch": 2}, 1), ({"layout": "NHWC"}, 3)])
-def test_slices_that_are_not_contiguous_are_copied_at_the_join(buffers_of, options, axis):
+@pytest.mark.parametrize("takes_slices", [False, True])
+def test_branches_write_slices_of_several_pieces_or_copy_their_output_there(buffers_of, options, axis, takes_slices):
     buffers = buffers_of(**options)
-    values = fill(buffers, ["s1.cpu.y", "s1.gpu.y"])
-    assert all(buffers.arrays[name].flags.c_contiguous for name in ("s1.cpu.y", "s1.gpu.y"))
-    buffers.joins["s1.join"]()
-    assert np.array_equal(buffers.arrays["t1"], np.concatenate(values, axis=axis))
+    assert buffers.joins["s1.join"] is None
+    names = ["s1.cpu.y", "s1.gpu.y"]
+    calls = [buffers.writes(PlannedSubgraph(name[:-2], "s1", "", "cpu", (), (name,)), takes_slices) for name in names]
+    values = [
+        np.random.default_rng(i).normal(size=bound[name].shape) for i, (name, (bound, _)) in enumerate(zip(names, calls, strict=True))
+    ]
+    for name, value, (bound, copies) in zip(names, values, calls, strict=True):
+        assert bound[name].flags.c_contiguous != takes_slices
+        bound[name][...] = value
+        for target, source in copies:
+            target[...] = source
+    assert np.array_equal(buffers.arrays["t1"], np.concatenate(values, axis=axis).astype(np.float32))
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4), st.booleans()), min_size=1, max_size=4))
+def test_pieces_of_a_slice_hold_its_elements_in_order(axes):
+    """An oracle by the addresses of elements."""
+    shape = [start + size + 1 for start, size, _ in axes]
+    cut = tuple(slice(start, start + size) if is_cut else slice(None) for start, size, is_cut in axes)
+    array = np.arange(np.prod(shape), dtype=np.int32).reshape(shape)[cut]
+    pieces = pieces_of(array)
+    if pieces is not None:
+        count, length, distance = (number if i == 0 else number // 4 for i, number in enumerate(pieces))
+        first = int(array.reshape(-1)[0])
+        assert [first + i * distance + j for i in range(count) for j in range(length)] == array.reshape(-1).tolist()
+    assert pieces is not None or sum(is_cut for *_, is_cut in axes) > 1
 
 
 @pytest.mark.parametrize("processors", [("cpu", "gpu"), ("cpu", "gpu", "dsp")])
@@ -100,7 +123,7 @@ def holders(plan, arrays):
     groups = {name: {name} for name in arrays}
     for join in plan.joins.values():
         for name in join.inputs:
-            if join.kind == "concat" and np.shares_memory(arrays[name], arrays[join.output]) and arrays[name].flags.c_contiguous:
+            if join.kind == "concat" and np.shares_memory(arrays[name], arrays[join.output]):
                 merged = groups[name] | groups[join.output]
                 groups |= dict.fromkeys(merged, merged)
     return groups
@@ -110,15 +133,17 @@ def holders(plan, arrays):
 def networks(draw):
     """A random plan with tensors of random sizes, of which some subgraphs read some rows; joins add, or put side by side."""
     plan, _ = draw(plans())
+    batch = draw(st.integers(1, 2))
     sizes = {
-        name: (1, draw(st.integers(1, 40)), 2, 2) for name in {t for step in plan.order for t in plan.step(step).outputs} | {*plan.inputs}
+        name: (batch, draw(st.integers(1, 40)), 2, 2)
+        for name in {t for step in plan.order for t in plan.step(step).outputs} | {*plan.inputs}
     }
     joins = {}
     for name in plan.order:
         if (join := plan.joins.get(name)) is not None:
             kind = "sum" if len({sizes[i] for i in join.inputs}) == 1 and draw(st.booleans()) else "concat"
             joins[name] = msgspec.structs.replace(join, kind=kind)
-            sizes[join.output] = sizes[join.inputs[0]] if kind == "sum" else (1, sum(sizes[i][1] for i in join.inputs), 2, 2)
+            sizes[join.output] = sizes[join.inputs[0]] if kind == "sum" else (batch, sum(sizes[i][1] for i in join.inputs), 2, 2)
     bands = {
         name: replace(step, rows={i: (row, row + 1) for i in step.inputs if draw(st.booleans()) for row in [draw(st.integers(0, 1))]})
         for name, step in plan.subgraphs.items()
@@ -135,7 +160,7 @@ def test_tensors_that_may_be_alive_at_once_never_overlap(network, planner):
     buffers = Buffers(plan, tensors, planners.get(planner))
     assert buffers.memory.problem(buffers.lifetimes) is None
     groups = holders(plan, buffers.arrays)
-    readers = {band: reader for (reader, _), band in buffers._row_buffers.items()}
+    readers = {band: reader for (reader, _), band in buffers._own_memory.items()}
     names = sorted(buffers.arrays)
     for i, a in enumerate(names):
         for b in names[:i]:
@@ -157,9 +182,12 @@ def carried_out(plan, buffers, order):
         for current, rows in copies:
             current[...] = rows
         total = sum(float((bound[i] * (k + 1)).sum()) for k, i in enumerate(step.inputs)) % 1009
+        bound, copies = buffers.writes(step)
         for k, output in enumerate(step.outputs):
-            array = buffers.arrays[output]
+            array = bound[output]
             array[...] = (total + np.arange(array.size).reshape(array.shape) * (k + 3)) % 101
+        for target, result in copies:
+            target[...] = result
     return {name: buffers.arrays[name].copy() for name in plan.outputs}
 
 
@@ -292,6 +320,18 @@ def test_rows_are_copied_before_every_run_and_told_as_a_conversion():
     (rows, start, end), inner = call.conversions()
     assert (rows, inner) == ("rows", ("to NHWC", 1, 2))
     assert 0 < start <= end
+
+
+def test_outputs_are_copied_after_every_run_and_told_as_a_conversion():
+    _, current, y = image()
+    joined = np.zeros((1, 3, 4, 2))
+    for call in (wrap_invocation(kind(current, y), [], [(joined[:, :, 2:], y)]) for kind in (Doubled, DoubledLater)):
+        current += 1
+        call.run()
+        assert np.array_equal(joined[:, :, 2:], 2 * current)
+        assert not joined[:, :, :2].any()
+        assert call.conversions()[-1][0] == "join"
+    assert call.times() == (5, call.conversions()[-1][2])
 
 
 def test_what_is_enqueued_reads_rows_as_they_were_then():

@@ -202,7 +202,7 @@ class WritesLater(Writes, AsyncInvocation):
 
 def made(kind, values, policy, other=lambda: ("cpu", [WANT]), precision="fp32"):
     array = np.zeros(6, np.float32)
-    return wrap_invocation(kind(array, *values), [], Check([array], other, precision, [TOLERANCES[precision]], policy))
+    return wrap_invocation(kind(array, *values), [], check=Check([array], other, precision, [TOLERANCES[precision]], policy))
 
 
 @pytest.mark.parametrize("kind", [Writes, WritesLater])

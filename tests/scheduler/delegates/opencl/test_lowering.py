@@ -3,6 +3,7 @@
 import os
 import signal
 from contextlib import closing
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -351,6 +352,21 @@ def test_raised_times_have_one_floor_and_sum_to_the_total_where_they_were_less(t
     assert all(after >= before for before, after in zip(times, new, strict=True))
     lifted = [after for before, after in zip(times, new, strict=True) if after > before]
     assert all(level == pytest.approx(min(new)) for level in lifted)
+
+
+def test_device_with_memory_of_its_own_reads_and_writes_slices_of_several_pieces(tmp_path):
+    compiled = OpenCLDelegate().compile(networks.residual_block(tmp_path / "m.onnx"))
+    copying = replace(compiled.device, traits=replace(compiled.device.traits, cpu=False))
+    x, y, joined = networks.numbers(1, 16, 12, 9), np.zeros((1, 16, 9, 9), np.float32), np.zeros((1, 20, 11, 9), np.float32)
+    (read,), (written,) = compiled.inputs, compiled.outputs
+    call = invocations.OpenCLInvocation(copying, compiled.commands, {read: x[:, :, 2:11]}, {written: joined[:, 3:19, 1:10]})
+    for _ in range(2):
+        call.run()
+        compiled.run([np.ascontiguousarray(x[:, :, 2:11])], [y])
+        assert np.array_equal(joined[:, 3:19, 1:10], y)
+        joined[:, 3:19, 1:10] = 0
+        assert not joined.any()
+        x *= -2
 
 
 def test_device_that_refuses_is_an_error_with_a_way_out(bound, monkeypatch):
