@@ -369,7 +369,7 @@ class TransferTimes:
     idle_ms: tuple[float, ...]  # Time of each on the idle queue, without its kernels' own time.
     working_ms: tuple[float, ...]  # Behind a kernel: the same, from the moment on when that had ended.
     kernel_ms: float  # Duration of the kernel, ms.
-    feeding: float  # Share of its time that the calling thread computed, while the kernel ran.
+    feeding: float  # Time that the calling thread computed to enqueue the kernel, over the kernel's; it may wait for anything else.
 
     def spread(self, link: LinkTimes) -> tuple[float, float]:
         """Return the ends of the 90 % interval of the factor on a link's time, over the transfers of either state."""
@@ -390,11 +390,13 @@ def time_reads(
         if turn >= MIN_TRANSFERS and monotonic() > end:
             break
         for invocation, times in ((read, idle), (kernel, alone)):
-            computed, start = thread_time_ns(), perf_counter_ns()
+            start = perf_counter_ns()
             invocation.run()
             times.append((perf_counter_ns() - start) / 1e6)
-        feeding.append((thread_time_ns() - computed) / 1e6 / alone[-1])
+        # a driver may wait by computing, but the thread that waits has nothing else to do
+        computed = thread_time_ns()
         kernel.enqueue()
+        feeding.append((thread_time_ns() - computed) / 1e6 / alone[-1])
         begun = perf_counter_ns()
         read.enqueue()
         read.wait()

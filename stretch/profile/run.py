@@ -54,7 +54,7 @@ from scheduler.measure.steady import (
 from scheduler.runtime.threads import QueueThread
 from stretch.profile.environment import processor_name
 from stretch.profile.places import ProfiledProcessor, write_network
-from stretch.profile.styles import STYLES, RandomNetwork, draw
+from stretch.profile.styles import MAX_MACS, STYLES, RandomNetwork, draw
 from stretch.profile.writing import Crossing, MeasuredProcessor, MeasurementTable, make_profile, valid_id
 
 # Active learning: measure the networks next on which the current fits disagree most.
@@ -108,6 +108,10 @@ def disagreement(committee: Committee, costs: Sequence[KernelCost], grain: Grain
     return float(np.std(np.log(totals)))
 
 
+#: Maximum time of a network for large images, ms, and maximum factor on the sides of images.
+_LARGE_MS, _MAX_SCALE = 50.0, 4
+
+
 class Chooser:
     """Draws and selects networks, using each seed of a style once."""
 
@@ -118,13 +122,21 @@ class Chooser:
             if style in self._seeds:
                 self._seeds[style] = max(self._seeds[style], int(number) + 1)
         self._drawn = len(taken)
+        #: Multiply-accumulates per millisecond of the fastest network so far.
+        self.rate = 0.0
+
+    def _scale(self) -> int:
+        """Factor on the sides of the next network's images: usual images in every other round of the styles, and where larger ones take too long."""
+        largest = min(_MAX_SCALE, int((_LARGE_MS * self.rate / MAX_MACS) ** 0.5))
+        turn = self._drawn // len(STYLES)
+        return 1 if turn % 2 == 0 or largest < 2 else 2 + turn // 2 % (largest - 1)
 
     def draw(self, count: int) -> list[OpGraph]:
         """Draw networks, cycling through the styles."""
         networks = []
         for _ in range(count):
             style = STYLES[self._drawn % len(STYLES)]
-            networks.append(draw(style, self._seeds[style]))
+            networks.append(draw(style, self._seeds[style], self._scale()))
             self._seeds[style] += 1
             self._drawn += 1
         return networks
@@ -217,19 +229,19 @@ class Collector:
         self._committee: Committee | None = None
         self._appointed = 0
         self._result = CollectedMeasurements(place)
+        self._chooser = Chooser(self._measured_names())
         self._quickest = float("inf")
 
     def collect(self, seconds: float, step: Step = lambda doing: None, most: int | None = None) -> CollectedMeasurements:
         """Measure until the time is used up."""
         end, saved = monotonic() + seconds, monotonic()
-        chooser = Chooser(self._measured_names())
         try:
             with tempfile.TemporaryDirectory() as folder:
                 # the reference network tracks the machine's speed
                 watched = write_network(draw(*_WATCHED), Path(folder) / "watch.onnx", self.place.precision)
                 watch = runner(self._delegate.compile(watched), self.place.caller)
                 while monotonic() < end and (most is None or self._result.measured < most):
-                    graphs = chooser.choose(BATCH, None if self._fit_committee() is None else self._disagreement)
+                    graphs = self._chooser.choose(BATCH, None if self._fit_committee() is None else self._disagreement)
                     self._measure(graphs, Path(folder), end, watch)
                     self._result.check_noise()
                     if monotonic() > saved + _SAVE_S:
@@ -313,6 +325,7 @@ class Collector:
             for kernel, ms in zip(launched, kernel_times, strict=True)
             if ms is not None
         ]
+        self._chooser.rate = max(self._chooser.rate, graph.macs / time.ms)
         self.table.add(graph, family_of(graph.name), Latency(*key, time.ms, time.std_ms), rows)
         self._result.measured += 1
 

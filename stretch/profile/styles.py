@@ -128,23 +128,27 @@ styles: Registry[Stage] = Registry("style")
 _SIZES = (96, 128, 160, 192, 224, 256, 288)
 _SHARES = (0.05, 0.1, 0.1, 0.1, 0.45, 0.15, 0.05)
 
-#: Maximum multiply-accumulates of a network, so that one run takes a fraction of a second.
-_MAX_MACS = 2.5e9
+#: Maximum multiply-accumulates of a network for images of these sizes, so that one run takes a fraction of a second on a phone.
+MAX_MACS = 2.5e9
 
 
-def draw(style: str, seed: int) -> OpGraph:
-    """Draw a network of a style; the same seed gives the same network."""
+def draw(style: str, seed: int, scale: int = 1) -> OpGraph:
+    """Draw a network of a style; the same arguments give the same network.
+
+    Args:
+        scale: Factor on the sides of images, for processors whose kernels for usual images are too short to tell their speed.
+    """
     name = f"{style}-{seed:05d}"
     attempt = 0
     while True:
-        graph = _draw(style, name, np.random.default_rng([sum(style.encode()), seed, attempt]))
-        if graph.macs <= _MAX_MACS:
+        graph = _draw(style, name, np.random.default_rng([sum(style.encode()), seed, attempt]), scale)
+        if graph.macs <= MAX_MACS * scale**2:
             return graph
         attempt += 1
 
 
-def _draw(style: str, name: str, rng: np.random.Generator) -> OpGraph:
-    drawing = RandomNetwork.of(rng, int(rng.choice(_SIZES, p=_SHARES)))
+def _draw(style: str, name: str, rng: np.random.Generator, scale: int) -> OpGraph:
+    drawing = RandomNetwork.of(rng, scale * int(rng.choice(_SIZES, p=_SHARES)))
     x = _stem(drawing)
     first = int(rng.integers(0, 4))
     width = drawing.width(16, 96)

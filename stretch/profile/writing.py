@@ -167,7 +167,7 @@ def make_profile(
                 f"behind a kernel of {reads.kernel_ms:.3g} ms, from its end on; medians, the ends are 5th and 95th percentiles of both"
             )
             sources[f"{family}_feeder"] = (
-                f"processor time of the calling thread while a kernel of {reads.kernel_ms:.3g} ms runs, over wall time"
+                f"processor time in which the calling thread enqueues a kernel of {reads.kernel_ms:.3g} ms, over the kernel's time"
             )
     return {
         "id": name,
