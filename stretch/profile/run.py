@@ -126,10 +126,10 @@ class Chooser:
         self.rate = 0.0
 
     def _scale(self) -> int:
-        """Factor on the sides of the next network's images: usual images in every other round of the styles, and where larger ones take too long."""
+        """Factor on the sides of the next network's images, above 1 in every third round of the styles if that takes no longer than `_LARGE_MS`."""
         largest = min(_MAX_SCALE, int((_LARGE_MS * self.rate / MAX_MACS) ** 0.5))
-        turn = self._drawn // len(STYLES)
-        return 1 if turn % 2 == 0 or largest < 2 else 2 + turn // 2 % (largest - 1)
+        turn, usual = divmod(self._drawn // len(STYLES), 3)
+        return 1 if usual != 1 or largest < 2 else 2 + turn % (largest - 1)
 
     def draw(self, count: int) -> list[OpGraph]:
         """Draw networks, cycling through the styles."""

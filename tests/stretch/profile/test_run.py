@@ -453,6 +453,17 @@ def test_networks_of_most_doubt_are_taken_beside_some_as_they_come():
     assert longest[:3] == sorted((len(graph.ops) for graph in drawn), reverse=True)[:3]
 
 
+@pytest.mark.parametrize(("rate", "sides"), [(1e6, 1), (3e9, 4)])
+def test_fast_processors_run_some_networks_for_large_images(rate, sides):
+    chooser = Chooser([])
+    usual = [graph.inputs[0].shape[2] for graph in chooser.draw(len(STYLES))]
+    chooser.rate = rate
+    drawn = chooser.draw(8 * len(STYLES))
+    assert max(graph.inputs[0].shape[2] for graph in drawn) <= sides * 288
+    assert (max(graph.inputs[0].shape[2] for graph in drawn) > 288) == (sides > 1)
+    assert all(graph.macs <= chooser.rate * 50 for graph in drawn if graph.inputs[0].shape[2] > max(usual))
+
+
 @pytest.mark.torch
 @pytest.mark.parametrize("style", STYLES)
 def test_kernels_of_onnx_runtime_are_those_of_the_fusion_rules(tmp_path, style):
