@@ -60,6 +60,11 @@ def alone(answer: dict[str, Any], ending: str) -> float | None:
     return next((row["median_ms"] for row in rows if row["name"] == f"original, {ending}"), None)
 
 
+def label(network: str, side: int, kind: str) -> str:
+    """Name of a row; a network in a file without the file's folder."""
+    return f"{network.rpartition('/')[2]}, {side}, {kind}"
+
+
 def error(predicted: float, measured: float | None) -> float | None:
     """How far a prediction is off, per cent."""
     return None if measured is None else round(100 * (predicted / measured - 1), 1)
@@ -124,7 +129,7 @@ def rows_of(network: str, side: int, kind: str, prepared: dict[str, Any], runtim
         ms = prepared["predicted"][place]["latency_ms"]
         singles.append(
             {
-                "network, input, processor": f"{network}, {side}, {place}",
+                "network, input, processor": label(network, side, place),
                 "precision": prepared["predicted"][place]["precision"],
                 "predicted ms": round(ms, 2),
                 "measured ms": measured and round(measured, 2),
@@ -133,7 +138,7 @@ def rows_of(network: str, side: int, kind: str, prepared: dict[str, Any], runtim
         )
     best, alone_ms = ran["sequential"], list(by_place.values())
     return singles, {
-        "network, input, design": f"{network}, {side}, {kind}",
+        "network, input, design": label(network, side, kind),
         "MACs ratio": round(ran["macs_ratio"], 3),
         "predicted ms": round(planned["predicted"]["makespan_ms"], 2),
         "measured ms": round(ran["median_ms"], 2),
@@ -189,7 +194,7 @@ def main() -> int:
         (network, side, kind)
         for network, side in NETWORKS
         for kind in options.kinds
-        if (not options.networks or network in options.networks) and f"{network}, {side}, {kind}" not in done
+        if (not options.networks or network in options.networks) and label(network, side, kind) not in done
     ]
     # preparation is not timed, so all cores may take part; the children have torch loaded
     os.environ["OMP_NUM_THREADS"] = "3"
