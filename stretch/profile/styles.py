@@ -136,7 +136,7 @@ def draw(style: str, seed: int, scale: int = 1) -> OpGraph:
     """Draw a network of a style; the same arguments give the same network.
 
     Args:
-        scale: Factor on the sides of images, for processors whose kernels for usual images are too short to tell their speed.
+        scale: Factor on the sides of images, for processors whose kernels for usual images are too short to show their speed.
     """
     name = f"{style}-{seed:05d}"
     attempt = 0
