@@ -496,10 +496,10 @@ def advise(
         UsageError: If there is no such precision, or no device has it.
         StretchError: Or one of its kinds: unknown names, networks that are not captured.
     """
-    from stretch.api.arguments import pause_garbage_collection
     from stretch.api.main_job import Phases, loading_torch, read_model
     from stretch.stages.advise import advise as answers
     from stretch.stages.advise import check_precision
+    from stretch.stages.arguments import pause_garbage_collection
 
     profiles = _profiles(device)
     check_precision(profiles, precision)

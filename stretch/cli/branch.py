@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from predictors.errors import InfeasibleError
     from stretch.report.html.page import Page
-    from stretch.stages.design import BranchedAnswer
+    from stretch.stages.branched import Branched
 
 #: Steps of the progress bar: import torch, load, capture, plan, transform, and the files of a typical bundle.
 PHASES = 16
@@ -56,35 +56,32 @@ def branch(out: Output, model: Model, device: Device, config: Plan, options: Bra
             out.write_page(files.html, _report_infeasible(error, model, device, options))
         raise
     out.tell_size(options.input_shape, result.plan.graph)
-    answer = result.answer()
+    planned = result.plan
 
     def roofline() -> "tuple[str, Figure]":
         from stretch.report.prediction import roofline_figure
 
-        plan, single = result.plan, answer.predicted
-        estimate = plan.predictor.predict(plan.graph, single.best_single_processor, single.best_single_precision)
-        return roofline_figure(plan.graph.name, estimate, plan.device, single.best_single_processor)
+        single = planned.best_single
+        estimate = planned.predictor.predict(planned.graph, single.processor, single.precision)
+        return roofline_figure(planned.graph.name, estimate, planned.device, single.processor)
 
     from stretch.report.plan import plan_page
 
-    following = _following(answer, model, trust_code=options.trust_code)
-    out.show(
-        answer,
-        lambda answer: plan_page(answer, origins=result.plan.origins, roofline=roofline if files.html else None, following=following),
-        files.html,
-    )
+    following = _following(result, model, trust_code=options.trust_code)
+    drawn = roofline if files.html else None
+    out.show(result, lambda built: plan_page(planned, built, roofline=drawn, following=following), files.html, result.to_json())
     if result.withheld:
         raise typer.Exit(InfeasibleError.exit_code)
 
 
-def _following(answer: "BranchedAnswer", model: str, *, trust_code: bool) -> list[str]:
+def _following(result: "Branched", model: str, *, trust_code: bool) -> list[str]:
     """Return the next command: run the bundle, or build it, or look for a device where branches are faster."""
     from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER
 
-    beaten = answer.recommended not in (BRANCHED, NO_CLEAR_WINNER)
-    if answer.bundle is not None:
-        first = command_line("run", answer.bundle, *(["--recommended"] if beaten else []))
-    elif answer.withheld:
+    beaten = result.plan.recommended not in (BRANCHED, NO_CLEAR_WINNER)
+    if result.bundle is not None:
+        first = command_line("run", result.bundle, *(["--recommended"] if beaten else []))
+    elif result.withheld:
         return ["Nothing was written: branches are not recommended, and --only-if-faster was given."]
     elif beaten:
         first = command_line("advise", model, *(["--trust-code"] if trust_code else []))

@@ -1,4 +1,4 @@
-"""A plan: a design, its predicted run, and its baselines on the same device; and the same as plain data, whose fields are the JSON's keys."""
+"""A plan: a design, its predicted run, and its baselines on the same device."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +17,7 @@ from predictors.joins import JoinKind
 from predictors.models.roofline import MEASURED, Origin
 from predictors.predictor import LatencyPredictor, origin_of
 from predictors.rewrites import inexact_rewrites
-from predictors.structs import Answer
+from predictors.structs import to_builtins
 from stretch.planning.config import Objective, PlanConfig
 from stretch.planning.cost import compare
 from stretch.planning.cost.accuracy import PredictedAccuracy
@@ -244,7 +244,7 @@ def place_sides(graph: OpGraph, design: BranchDesign, costs: Costs, processors: 
     return replace(design, sides=best)
 
 
-# A plan as plain data, and as an object.
+# Parts of a plan as plain data, whose fields are the JSON's keys; and the plan.
 
 
 @with_shares
@@ -370,42 +370,9 @@ class UnusedProcessor(msgspec.Struct, frozen=True, kw_only=True):
     reason: str  # Why, for people.
 
 
-class PlanAnswer(Answer, frozen=True, kw_only=True):
-    """A design with its prediction and its baselines."""
-
-    model: str  # The network.
-    device: str  # The device.
-    calibrated: bool  # Whether its profile was fitted to measurements.
-    macs: int  # Multiply-accumulates, those that are repeated included.
-    params: int  # Learned numbers.
-    exact: bool  # Whether it computes exactly what the original computes, in fp32; `rounding` says what planned precisions change.
-    rounding: list[str]  # Planned precisions of its work that round beyond fp32: ``int8``, ``fp16``.
-    halo: float  # Multiply-accumulates that bands of rows do twice, over the original's.
-    halo_ms: float  # Time that all bands spend on them, summed over processors, ms.
-    repeated: float  # Those, and what branches of channels do twice, over the original's.
-    macs_ratio: float  # Over the original's.
-    params_ratio: float | None  # Over the original's; None where that has none.
-    n_meet: int  # Meeting points.
-    segments: list[SegmentAnswer]  # The segments.
-    sides: list[SideAnswer]  # The parts other than the backbone of a network with several inputs or outputs.
-    design: BranchDesign  # The design, as a design file has it.
-    predicted: Predicted  # Its times and those of its controls.
-    objective: ObjectiveAnswer  # Its objective.
-    accuracy: PredictedAccuracy | None  # Predicted accuracy, where a predictor was given.
-    recommended: str  # Recommendation.
-    comparisons: list[compare.Rival]  # Each control of the design, with the interval of their ratio.
-    unused: list[UnusedProcessor]  # Processors without work, and why.
-    sequential_design: BranchDesign | None  # Of the sequential control.
-    operator_split_design: BranchDesign  # Of the control whose operators are split.
-    evaluated: int  # Ways whose cost was computed.
-    space_log10: float | None  # Decimal logarithm of the number of designs.
-    precision: dict[str, str]  # Of each processor.
-    warnings: list[str]  # Warnings for the user.
-
-
 @dataclass(frozen=True)
 class PlanResult:
-    """A design with its prediction and its baselines."""
+    """A design with its prediction and its baselines; `to_json` has the keys of `stretch branch --json`."""
 
     graph: OpGraph  # The original network.
     costs: Costs  # On the device, with the times that planning asked for.
@@ -500,7 +467,7 @@ class PlanResult:
         result = self.recommendation.recommended
         return f"single:{self.best_single.processor}" if result == compare.NO_CLEAR_WINNER and self.ahead.far else result
 
-    @property
+    @cached_property
     def recommended(self) -> str:
         """Return the recommendation by time, or the shortened network where it keeps as much of the original as branches that no baseline beats."""
         shortened = self.shortened
@@ -619,7 +586,7 @@ class PlanResult:
     def _alone_mj(self, single: SingleProcessor) -> float | None:
         return EnergyModel(self.device).plan_mj({single.processor: single.ms}, single.ms)
 
-    @property
+    @cached_property
     def predicted(self) -> Predicted:
         """Its times and those of its controls."""
         run, single, sequential = self.run, self.best_single, self.sequential
@@ -647,41 +614,36 @@ class PlanResult:
             energy=self.energy,
         )
 
-    def answer(self) -> PlanAnswer:
-        """The result as plain data."""
-        graph, run, design = self.graph, self.run, self.design
-        params = graph.params - sum(weight.copies for weight in shared_weights([graph]))
-        learned = run.params - sum(weight.copies for weight in self.shared)
-        return PlanAnswer(
-            model=graph.name,
-            device=self.device.id,
-            calibrated=self.calibrated,
-            macs=run.macs,
-            params=learned,
-            exact=self.exact,
-            rounding=self.rounding,
-            halo=run.halo_macs / graph.macs if graph.macs else 0.0,
-            halo_ms=run.halo_ms,
-            repeated=run.repeated_macs / graph.macs if graph.macs else 0.0,
-            macs_ratio=self.macs_ratio,
-            params_ratio=learned / params if params else None,
-            n_meet=design.n_meet,
-            segments=[self._segment(row) for row in run.segments],
-            sides=[_side(row) for row in run.sides],
-            design=design,
-            predicted=self.predicted,
-            objective=self.objective,
-            accuracy=self.accuracy,
-            recommended=self.recommended,
-            comparisons=list(self.recommendation.rivals),
-            unused=list(self.unused),
-            sequential_design=self.sequential.design if self.sequential else None,
-            operator_split_design=self.operator_split.design,
-            evaluated=self.evaluated,
-            space_log10=self.space_log10,
-            precision=dict(self.config.precision),
-            warnings=list(self.warnings),
-        )
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates, those that are repeated included."""
+        return self.run.macs
+
+    @cached_property
+    def params(self) -> int:
+        """Learned numbers; those that operators share count once."""
+        return self.run.params - sum(weight.copies for weight in self.shared)
+
+    @property
+    def params_ratio(self) -> float | None:
+        """Learned numbers over the original's; None where that has none."""
+        original = self.graph.params - sum(weight.copies for weight in shared_weights([self.graph]))
+        return self.params / original if original else None
+
+    @property
+    def repeated(self) -> float:
+        """Multiply-accumulates that bands of rows and branches of channels do twice, over the original's."""
+        return self.run.repeated_macs / self.graph.macs if self.graph.macs else 0.0
+
+    @cached_property
+    def segments(self) -> list[SegmentAnswer]:
+        """Return the segments with their branches, as plain data."""
+        return [self._segment(row) for row in self.run.segments]
+
+    @cached_property
+    def sides(self) -> list[SideAnswer]:
+        """Return the parts other than the backbone of a network with several inputs or outputs."""
+        return [_side(row) for row in self.run.sides]
 
     def _segment(self, row: SegmentTime) -> SegmentAnswer:
         segment, macs = row.segment, row.segment.graph.macs
@@ -707,7 +669,38 @@ class PlanResult:
 
     def to_json(self) -> dict[str, Any]:
         """The planner's keys of `stretch branch --json`."""
-        return self.answer().to_json()
+        return to_builtins(
+            {
+                "model": self.graph.name,
+                "device": self.device.id,
+                "calibrated": self.calibrated,
+                "macs": self.macs,
+                "params": self.params,
+                "exact": self.exact,
+                "rounding": self.rounding,
+                "halo": self.run.halo_macs / self.graph.macs if self.graph.macs else 0.0,
+                "halo_ms": self.run.halo_ms,
+                "repeated": self.repeated,
+                "macs_ratio": self.macs_ratio,
+                "params_ratio": self.params_ratio,
+                "n_meet": self.design.n_meet,
+                "segments": self.segments,
+                "sides": self.sides,
+                "design": self.design,
+                "predicted": self.predicted,
+                "objective": self.objective,
+                "accuracy": self.accuracy,
+                "recommended": self.recommended,
+                "comparisons": self.recommendation.rivals,
+                "unused": self.unused,
+                "sequential_design": self.sequential.design if self.sequential else None,
+                "operator_split_design": self.operator_split.design,
+                "evaluated": self.evaluated,
+                "space_log10": self.space_log10,
+                "precision": self.config.precision,
+                "warnings": self.warnings,
+            }
+        )
 
 
 def _branch(name: str, join: JoinKind, run: BranchTime) -> BranchAnswer:

@@ -255,8 +255,8 @@ def _count(module):
 def test_weights_that_are_used_twice_are_there_once(tmp_path):
     module = Twice().eval()
     result = branched(module, folder=tmp_path / "b")
-    assert _count(result.model) == result.answer().params == _count(module)
-    assert result.answer().params_ratio == 1
+    assert _count(result.model) == result.plan.params == _count(module)
+    assert result.plan.params_ratio == 1
     assert any("share weights" in warning for warning in result.warnings)
     for name in ("model.onnx", "original.onnx"):
         file = onnx.load(str(tmp_path / "b" / name)).graph
@@ -304,4 +304,4 @@ def test_copies_are_told_where_a_design_cannot_share():
     (told,) = (warning for warning in result.warnings if "share weights" in warning)
     assert "copy of its own" in told
     assert not result.plan.shared
-    assert _count(result.model) == result.answer().params
+    assert _count(result.model) == result.plan.params

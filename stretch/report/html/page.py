@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from stretch.planning.result import BranchAnswer, PlanAnswer, SegmentAnswer
+    from stretch.planning.result import BranchAnswer, PlanResult, SegmentAnswer
 
 
 # Charts as pieces of SVG in a page; matplotlib draws them.
@@ -264,10 +264,12 @@ KINDS = {
 }
 
 
-def stretched_rows(plan: "PlanAnswer") -> tuple[list[StretchedRow], list[str]]:
+def stretched_rows(plan: "PlanResult") -> tuple[list[StretchedRow], list[str]]:
     """The rows of the picture, and the processors in the order of the legend."""
     order = list(
-        dict.fromkeys([*plan.precision, *(b.processor for s in plan.segments for b in s.branches), *(s.processor for s in plan.sides)])
+        dict.fromkeys(
+            [*plan.config.precision, *(b.processor for s in plan.segments for b in s.branches), *(s.processor for s in plan.sides)]
+        )
     )
     used = {b.processor for s in plan.segments for b in s.branches} | {side.processor for side in plan.sides}
     processors = [name for name in order if name in used]

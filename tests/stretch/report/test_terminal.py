@@ -4,7 +4,6 @@ import io
 import re
 from pathlib import Path
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +14,6 @@ from scheduler.bundle.agreement import Agreement, BundleAgreement, SegmentAgreem
 from stretch.planning.config import PlanConfig
 from stretch.planning.pareto import front
 from stretch.planning.plan import plan
-from stretch.planning.result import PlanAnswer
 from stretch.report.compared import ComparedRow
 from stretch.report.comparison import HEADINGS, cells
 from stretch.report.execution import explanation_page
@@ -36,11 +34,11 @@ from tests.stretch.stages.test_together import PROCESSORS, both  # noqa: F401
 
 @pytest.fixture(scope="module")
 def data():
-    return plan(resnet50(), specified("mi9"), PlanConfig(processors=("cpu", "dsp"))).answer()
+    return plan(resnet50(), specified("mi9"), PlanConfig(processors=("cpu", "dsp")))
 
 
 def printed(answer, width=120):
-    return page_printed(plan_page(answer, origins={}), width)
+    return page_printed(plan_page(answer), width)
 
 
 #: Where a reader finds the answer of each verb: a part of its first three lines at 80 columns.
@@ -100,7 +98,7 @@ def words(plan):
         yield segment.name
         yield "×".join(str(n) for n in segment.shape[1:])
         for branch in segment.branches:
-            yield f"{branch.processor} {plan.precision[branch.processor]}"
+            yield f"{branch.processor} {plan.config.precision[branch.processor]}"
             yield f"{branch.depth}/{segment.depth}"
             yield f"{branch.width}/{segment.width}"
             yield f"{branch.macs / 1e6:.1f}"
@@ -111,7 +109,7 @@ def words(plan):
 
 @pytest.mark.slow
 def test_report_of_three_processors_keeps_every_name_and_number_at_any_width():
-    data = plan(resnet50(), specified("mi9")).answer()
+    data = plan(resnet50(), specified("mi9"))
     processors = {b.processor for s in data.segments for b in s.branches}
     assert len(processors) >= 2
     for columns in (60, 120):
@@ -127,9 +125,8 @@ def test_report_of_three_processors_keeps_every_name_and_number_at_any_width():
         assert len({len(line) for line in bars}) == 1
 
 
-def test_long_processor_names_stand_whole_in_stacked_rows_and_shorter_bars(data):
-    long = msgspec.json.decode(msgspec.json.encode(data).replace(b'"cpu"', b'"cpu[1large3med]"'), type=PlanAnswer)
-    text = printed(long, 80)
+def test_long_processor_names_stand_whole_in_stacked_rows_and_shorter_bars():
+    text = printed(plan(small_resnet(), specified("mi9"), PlanConfig(processors=("cpu[1large3med]", "dsp"), alpha=100.0)), 80)
     assert "…" not in text
     assert "cpu[1large3med]" in text
     assert all(len(line) <= 80 for line in text.splitlines() if line.endswith("|"))
@@ -137,7 +134,7 @@ def test_long_processor_names_stand_whole_in_stacked_rows_and_shorter_bars(data)
 
 @pytest.mark.slow
 def test_rows_of_bands_and_what_is_computed_twice_are_shown():
-    answer = plan(resnet50(), specified("mi9"), PlanConfig(processors=("cpu", "gpu"), lossless=True)).answer()
+    answer = plan(resnet50(), specified("mi9"), PlanConfig(processors=("cpu", "gpu"), lossless=True))
     segment = next(s for s in answer.segments if s.kind == "rows")
     for width in (120, 80, 50):
         text = printed(answer, width)
@@ -145,7 +142,7 @@ def test_rows_of_bands_and_what_is_computed_twice_are_shown():
     reply = dict(figures(answer))
     assert (
         reply["computes"]
-        == f"what the original computes, exact in fp32; fp16 rounds, {answer.repeated:.1%} of its MACs twice, halos {answer.halo_ms:.2f} ms of its branches together"
+        == f"what the original computes, exact in fp32; fp16 rounds, {answer.repeated:.1%} of its MACs twice, halos {answer.run.halo_ms:.2f} ms of its branches together"
     )
     assert "to be trained" in reply["sequential, same MACs"]
 
