@@ -6,7 +6,7 @@ from predictors.registry import lazy_names
 
 if TYPE_CHECKING:
     from stretch.api.exporting import export
-    from stretch.api.main_job import branch
+    from stretch.api.main_job import BranchOptions, branch
     from stretch.api.refining import RefineOptions, refine_bundle
     from stretch.api.searching import SearchOptions, search, search_pair
     from stretch.api.verbs import (
@@ -24,13 +24,27 @@ if TYPE_CHECKING:
     )
     from stretch.stages.branched import Branched
 
-__all__ = ["Branched", "advise", "branch", "evaluate", "explain", "export", "plan", "predict", "search", "search_pair", "simulate", "train"]
+__all__ = [
+    "BranchOptions",
+    "Branched",
+    "advise",
+    "branch",
+    "evaluate",
+    "explain",
+    "export",
+    "plan",
+    "predict",
+    "search",
+    "search_pair",
+    "simulate",
+    "train",
+]
 __all__ += ["EvaluateOptions", "PredictOptions", "RefineOptions", "SearchOptions", "SimulateOptions", "TrainOptions", "refine_bundle"]
 
 if not TYPE_CHECKING:
     _PLACES = {
         "exporting": ["export"],
-        "main_job": ["branch"],
+        "main_job": ["BranchOptions", "branch"],
         "refining": ["RefineOptions", "refine_bundle"],
         "searching": ["SearchOptions", "search", "search_pair"],
     }

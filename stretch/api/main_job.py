@@ -245,15 +245,33 @@ class BranchOptions(msgspec.Struct, frozen=True, kw_only=True):
     controls: Annotated[bool, AdvancedOption("Whether the bundle has the sequential controls, which it is compared with.")] = True
 
 
-def run_branch(
+def branch(
     model: "str | nn.Module",
     device: str | Path | DeviceProfile,
-    options: BranchOptions,
-    config: PlanConfig,
+    options: BranchOptions | None = None,
+    *,
     out: str | Path | None = None,
+    config: PlanConfig | None = None,
     progress: Progress | None = None,
+    **named: Any,
 ) -> Branched:
-    """Do the job of `branch`, with its options as records."""
+    """Stretch a network into branches for a device and, if asked, write a bundle; a module and the global random numbers stay as they are.
+
+    Args:
+        model: A name of `stretch list models`, ``package.module:factory``, the path of an ONNX file, or a module, in any mode, on any device and in any floating-point type.
+        device: Profile id, path of a profile, or a profile.
+        options: Options of the job, such as ``BranchOptions(dry_run=True)``.
+        out: Folder of the bundle; an earlier bundle there is replaced. None: no bundle.
+        config: Constraints of the search; with a design, precisions and floors of the controls.
+        progress: Called with a few words for what comes next.
+        named: Single options of `BranchOptions` and of `PlanConfig`, such as ``images="folder"`` and ``alpha=0.3``, in place of those of
+            `options` and `config`.
+
+    Raises:
+        StretchError: Or one of its kinds, in one sentence each: unknown names, networks that are not captured, no design, no folder.
+    """
+    options = replace(options or BranchOptions(), **{name: named.pop(name) for name in BranchOptions.__struct_fields__ if name in named})
+    config = (config or PlanConfig()).replace(named)
     # a wrong request is reported before torch is loaded
     profile = device if isinstance(device, DeviceProfile) else load_device(device)
     if options.design is None or len(profile.default_processors) < 2:
@@ -288,67 +306,6 @@ def run_branch(
         with phases("export"):
             result.save(out, controls=options.controls, progress=progress)
     return result
-
-
-def branch(
-    model: "str | nn.Module",
-    device: str | Path | DeviceProfile,
-    *,
-    out: str | Path | None = None,
-    input_shape: InputShapes | None = None,
-    weights: str = "default",
-    config: PlanConfig | None = None,
-    design: "str | Path | DesignDraft | None" = None,
-    images: str | Path | None = None,
-    refine: float | None = None,
-    repair: bool = False,
-    dry_run: bool = False,
-    only_if_faster: bool = False,
-    trust_code: bool = False,
-    seed: int = 0,
-    image_count: int = 256,
-    synthetic: int = 0,
-    run_images: int = 64,
-    mapping: Mapping[str, str] = NO_PLACES,
-    budget_minutes: float = 5.0,
-    preprocessing: "Preprocessing | Mapping[str, Any] | None" = None,
-    controls: bool = True,
-    progress: Progress | None = None,
-    **plan_options: Any,
-) -> "Branched":
-    """Stretch a network into branches for a device and, if asked, write a bundle; a module and the global random numbers stay as they are.
-
-    Args:
-        model: A name of `stretch list models`, ``package.module:factory``, the path of an ONNX file, or a module, in any mode, on any device and in any floating-point type.
-        device: Profile id, path of a profile, or a profile.
-        out: Folder of the bundle; an earlier bundle there is replaced. None: no bundle.
-        config: Constraints of the search; with a design, precisions and floors of the controls.
-        progress: Called with a few words for what comes next.
-        plan_options: Options of the planner by name, such as ``alpha=0.3``, as `PlanConfig` has them; they take the place of those of `config`.
-
-    Raises:
-        StretchError: Or one of its kinds, in one sentence each: unknown names, networks that are not captured, no design, no folder.
-    """
-    options = BranchOptions(
-        input_shape=input_shape,
-        weights=weights,
-        design=design,
-        images=images,
-        refine=refine,
-        repair=repair,
-        dry_run=dry_run,
-        only_if_faster=only_if_faster,
-        trust_code=trust_code,
-        seed=seed,
-        image_count=image_count,
-        synthetic=synthetic,
-        run_images=run_images,
-        mapping=mapping,
-        budget_minutes=budget_minutes,
-        preprocessing=preprocessing,
-        controls=controls,
-    )
-    return run_branch(model, device, options, (config or PlanConfig()).replace(plan_options), out, progress)
 
 
 def _compare_with_file(network: "CapturedNetwork", phases: "Phases") -> "tuple[Path, SourceFile] | None":

@@ -71,10 +71,10 @@ def plan(
     Raises:
         StretchError: Or one of its kinds: unknown names, a network that is not captured, no design.
     """
-    from stretch.api.main_job import BranchOptions, run_branch
+    from stretch.api.main_job import BranchOptions, branch
 
     dry = BranchOptions(weights="none", dry_run=True, design=design, input_shape=input_shape, trust_code=trust_code)
-    return run_branch(model, device, dry, (config or PlanConfig()).replace(options)).plan
+    return branch(model, device, dry, config=config, **options).plan
 
 
 class PredictOptions(msgspec.Struct, frozen=True, kw_only=True):

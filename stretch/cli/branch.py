@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from stretch.api.main_job import BranchOptions, run_branch
+from stretch.api.main_job import BranchOptions
+from stretch.api.main_job import branch as branch_model
 from stretch.api.parameters import AdvancedOption, Device, Model
 from stretch.cli.interrupt import WRITER_GRACE_S
 from stretch.cli.output import COMMAND_LINE, Output
@@ -50,7 +51,7 @@ def branch(out: Output, model: Model, device: Device, config: Plan, options: Bra
     target = (files.folder or Path("runs") / _folder_name(model, device)) if files.export and not options.dry_run else None
     try:
         with out.progress("branching", total=PHASES + REFINING * (options.refine is not None)) as progress:
-            result = run_branch(model, device, options, config, target, progress)
+            result = branch_model(model, device, options, out=target, config=config, progress=progress)
     except InfeasibleError as error:
         if files.html is not None:
             out.write_page(files.html, _report_infeasible(error, model, device, options))
@@ -61,9 +62,7 @@ def branch(out: Output, model: Model, device: Device, config: Plan, options: Bra
     def roofline() -> "tuple[str, Figure]":
         from stretch.report.prediction import roofline_figure
 
-        single = planned.best_single
-        estimate = planned.predictor.predict(planned.graph, single.processor, single.precision)
-        return roofline_figure(planned.graph.name, estimate, planned.device, single.processor)
+        return roofline_figure(planned.graph.name, planned.best_single, planned.device, planned.best_single.processor)
 
     from stretch.report.plan import plan_page
 

@@ -176,7 +176,7 @@ def plan(
     request = config or PlanConfig()
     choice, note = _plan_attempts(PlanningProblem.of(graph, device, request, accuracy_source), request)
     notes = [note] if note else []
-    result = predict_design(choice, losses=losses)
+    result = predict(choice.problem, choice.design, choice, losses)
     if losses is not None and not result.exact:
         choice, result = _choose_meeting_points(choice, result, losses)
     problem = choice.problem
@@ -211,7 +211,7 @@ def _choose_meeting_points(choice: Choice, result: PlanResult, losses: Losses) -
             continue
         ends.add(_ends(other.design))
         # the worth of blocks says nothing of the loss by narrower blocks and joins, which grows with the stretched part
-        if _stretched_blocks(predicted := predict_design(other, losses=losses)) <= stretched:
+        if _stretched_blocks(predicted := predict(other.problem, other.design, other, losses)) <= stretched:
             plans.append((other, _choose_blocks(other, predicted, losses)))
     best, chosen = max(plans, key=lambda one: kept_worth(one[1], one[1].design, losses))
     # a repair goes on from what was asked for
@@ -232,7 +232,7 @@ def _choose_blocks(choice: Choice, result: PlanResult, losses: Losses) -> PlanRe
     design, warnings = keep_blocks(result, losses)
     if not warnings:
         return result
-    changed = predict_design(choice, design, losses=losses)
+    changed = predict(problem, design, choice, losses)
     required, predicted = problem.config.min_agreement, changed.accuracy.agreement if changed.accuracy else None
     if required is not None and predicted is not None and predicted < required:
         return result
@@ -362,11 +362,6 @@ def evaluate(
     problem = PlanningProblem.of(graph, device, request, accuracy_source)
     result = predict(problem, design, losses=losses)
     return replace(result, warnings=_warnings(problem, result))
-
-
-def predict_design(choice: Choice, design: BranchDesign | None = None, *, trained: bool = True, losses: Losses | None = None) -> PlanResult:
-    """The prediction and controls of a design that was searched for, or of one made of it."""
-    return predict(choice.problem, design or choice.design, choice, losses, trained=trained)
 
 
 def predict(

@@ -15,7 +15,7 @@ from predictors.graph import OpGraph, SharedWeight, shared_weights
 from predictors.host import HOST, host_among
 from predictors.joins import JoinKind
 from predictors.models.roofline import MEASURED, Origin
-from predictors.predictor import LatencyPredictor, origin_of
+from predictors.predictor import Estimate, LatencyPredictor, origin_of
 from predictors.rewrites import inexact_rewrites
 from predictors.structs import to_builtins
 from stretch.planning.config import Objective, PlanConfig
@@ -40,15 +40,6 @@ MAX_WIDTH_RATIO = 1.5
 MAX_CATCH_UP = 1.35
 
 
-@dataclass(frozen=True)
-class SingleProcessor:
-    """A network on one processor."""
-
-    processor: str  # With its core set where that is not the default.
-    precision: str  # At what precision.
-    ms: float  # Time, input and output transfers included.
-
-
 def variants(costs: Costs, processors: Sequence[str]) -> list[tuple[str, str]]:
     """Every core set of the allowed processors at every precision as wide as the narrowest planned: a control must not win by being less accurate."""
     device = costs.predictor.device
@@ -63,10 +54,9 @@ def variants(costs: Costs, processors: Sequence[str]) -> list[tuple[str, str]]:
     return result
 
 
-def ranked_singles(graph: OpGraph, costs: Costs, processors: Sequence[str]) -> list[SingleProcessor]:
+def ranked_singles(graph: OpGraph, costs: Costs, processors: Sequence[str]) -> list[Estimate]:
     """Every way to run a network on one of the allowed processors, the fastest first."""
-    singles = (SingleProcessor(name, at, costs.predictor.predict(graph, name, at).ms) for name, at in variants(costs, processors))
-    return sorted(singles, key=lambda single: single.ms)
+    return sorted((costs.predictor.predict(graph, name, at) for name, at in variants(costs, processors)), key=lambda single: single.ms)
 
 
 @dataclass(frozen=True)
@@ -74,12 +64,12 @@ class SequentialControl:
     """The sequential model scaled to the same multiply-accumulates."""
 
     design: BranchDesign  # One branch per segment, all on one processor; `scaled_graph` builds it.
-    single: SingleProcessor  # Where it runs fastest.
+    single: Estimate  # Where it runs fastest.
     macs: int  # Its multiply-accumulates.
 
 
 def sequential_same_macs(
-    graph: OpGraph, segments: Sequence[Segment], costs: Costs, singles: Sequence[SingleProcessor], rules: Rules, totals: Totals
+    graph: OpGraph, segments: Sequence[Segment], costs: Costs, singles: Sequence[Estimate], rules: Rules, totals: Totals
 ) -> SequentialControl | None:
     """The fastest sequential model whose segments are rescaled under the same floors; rules on communication do not apply.
 
@@ -97,7 +87,7 @@ def sequential_same_macs(
 
 
 def _scale_to_macs(
-    graph: OpGraph, segments: Sequence[Segment], costs: Costs, original: SingleProcessor, rules: Rules, totals: Totals
+    graph: OpGraph, segments: Sequence[Segment], costs: Costs, original: Estimate, rules: Rules, totals: Totals
 ) -> SequentialControl | None:
     processor, least = original.processor, rules.values["segment_macs"]
     align = costs.align(processor)
@@ -139,8 +129,8 @@ def _scale_to_macs(
         join: JoinKind = "none" if cost.width == segment.width else "concat"
         parts.append(SegmentDesign(segment.name, segment.start, segment.end, (branch,), join))
     design = BranchDesign(graph.name, costs.predictor.device.id, tuple(parts), sides=sides_on(graph, processor))
-    run = timeline(graph, design, costs)
-    return SequentialControl(design, replace(original, ms=run.makespan_ms), run.macs)
+    scaled = scaled_graph(graph, design)
+    return SequentialControl(design, costs.predictor.predict(scaled, processor, original.precision), scaled.macs)
 
 
 def _widths(segment: Segment, align: int, rules: Rules) -> list[int]:
@@ -380,9 +370,9 @@ class PlanResult:
     design: BranchDesign  # The design.
     stages: tuple[Segment, ...]  # The network's segments between its own meeting points, or those asked for.
     run: Timeline  # Its predicted timeline.
-    best_single: SingleProcessor  # The original on the best single processor.
+    best_single: Estimate  # The original on the best single processor.
     sequential: SequentialControl | None  # The sequential model scaled to the same multiply-accumulates; None if there is none.
-    whole_graph: SingleProcessor  # The branched net as one graph on the best single processor.
+    whole_graph: Estimate  # The branched net as one graph on the best single processor.
     ideal_split_ms: float  # The original divided without loss.
     optimal: bool | None  # Whether no design of the space is better in the objective; None for a design that was not searched for.
     gap: float | None  # How much better one might be, as a fraction; None where not known.
@@ -490,9 +480,8 @@ class PlanResult:
         controls, reference = dict(self._controls), ["sequential_same_macs"] if untrained else []
         if (shortened := self.shortened) is not None:
             reference.append(f"shortened:{shortened.processor}")
-            controls[reference[-1]] = compare.single_run(
-                scaled_graph(self.graph, shortened.design), shortened.processor, shortened.precision, self.predictor
-            )
+            alone = self.predictor.predict(scaled_graph(self.graph, shortened.design), shortened.processor, shortened.precision)
+            controls[reference[-1]] = compare.single_run(alone, self.device)
         return compare.recommend(self.predicted_run, controls, reference)
 
     @cached_property
@@ -551,12 +540,9 @@ class PlanResult:
     @cached_property
     def _controls(self) -> dict[str, compare.PredictedRun]:
         single, whole, same = self.best_single, self.whole_graph, self.sequential
-        controls = [
-            (f"single:{single.processor}", self.graph, single),
-            (f"whole_graph:{whole.processor}", scaled_graph(self.graph, self.design), whole),
-            *([("sequential_same_macs", scaled_graph(self.graph, same.design), same.single)] if same else []),
-        ]
-        return {name: compare.single_run(graph, one.processor, one.precision, self.predictor) for name, graph, one in controls}
+        controls = {f"single:{single.processor}": single, f"whole_graph:{whole.processor}": whole}
+        controls |= {"sequential_same_macs": same.single} if same else {}
+        return {name: compare.single_run(alone, self.device) for name, alone in controls.items()}
 
     @cached_property
     def shared(self) -> list[SharedWeight]:
@@ -583,7 +569,7 @@ class PlanResult:
         """Return its parts: each processor in each state that it is in."""
         return EnergyModel(self.device).parts(busy_ms(self.run), self.run.makespan_ms)
 
-    def _alone_mj(self, single: SingleProcessor) -> float | None:
+    def _alone_mj(self, single: Estimate) -> float | None:
         return EnergyModel(self.device).plan_mj({single.processor: single.ms}, single.ms)
 
     @cached_property
@@ -743,7 +729,7 @@ def _kind(row: SegmentTime) -> str:
     return "stretch" if changed else "whole"
 
 
-def control_fields(graph: OpGraph, single: SingleProcessor, sequential: SequentialControl | None) -> dict[str, Any]:
+def control_fields(graph: OpGraph, single: Estimate, sequential: SequentialControl | None) -> dict[str, Any]:
     """Return the answer's fields for the best single processor and the sequential network of the same multiply-accumulates."""
     return {
         "best_single_ms": single.ms,

@@ -16,6 +16,7 @@ import msgspec
 from predictors.devices import DeviceProfile
 from predictors.errors import InfeasibleError, UsageError
 from predictors.graph import OpGraph
+from predictors.predictor import Estimate
 from predictors.side_by_side import contention_factors
 from predictors.structs import Answer
 from scheduler.bundle.manifest import JoinEntry
@@ -30,7 +31,7 @@ from stretch.planning.cost.makespan import Timeline, timeline
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.pareto import describe_segment, trace_diverse
 from stretch.planning.plan import PlanningProblem, design_of
-from stretch.planning.result import SingleProcessor, ranked_singles
+from stretch.planning.result import ranked_singles
 
 
 def network_of(name: str, run: Timeline, costs: Costs) -> Network:
@@ -64,10 +65,9 @@ def network_of(name: str, run: Timeline, costs: Costs) -> Network:
     return Network(name, build_plan(("x",), arriving, subgraphs, joins), places, times)
 
 
-def single_network(name: str, graph: OpGraph, single: SingleProcessor, costs: Costs) -> Network:
+def single_network(name: str, estimate: Estimate, device: DeviceProfile) -> Network:
     """A whole network on one processor as a network of one subgraph."""
-    device, estimate = costs.predictor.device, costs.predictor.predict(graph, single.processor, single.precision)
-    family = device.processor(single.processor).family
+    family = device.processor(estimate.processor).family
     beside = contention_factors(device, family, estimate.computing.shares, device.processors)
     time = StepTime.of(family, estimate.handover_ms, estimate.computing_ms, 0.0, beside)
     plan = build_plan(("x",), ("all.y",), [PlannedSubgraph("all", "all", "", family, ("x",), ("all.y",))], ())
@@ -167,7 +167,7 @@ def candidates(graph: OpGraph, device: DeviceProfile, config: PlanConfig, top: i
         family = device.processor(single.processor).family
         if family not in taken:
             taken.add(family)
-            result.append(_candidate(single_network(graph.name, graph, single, request.costs), None))
+            result.append(_candidate(single_network(graph.name, single, device), None))
     return result
 
 
