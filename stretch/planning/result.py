@@ -16,7 +16,6 @@ from predictors.host import HOST, host_among
 from predictors.joins import JoinKind
 from predictors.models.roofline import MEASURED, Origin
 from predictors.predictor import Estimate, LatencyPredictor, origin_of
-from predictors.rewrites import inexact_rewrites
 from predictors.structs import to_builtins
 from stretch.planning.config import Objective, PlanConfig
 from stretch.planning.cost import compare
@@ -24,9 +23,8 @@ from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.cost.branch import BranchCost, Costs
 from stretch.planning.cost.makespan import BranchTime, SegmentTime, SidedTimes, SideTime, Timeline, busiest_ms, busy_ms, run_mj, timeline
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, SideDesign
-from stretch.planning.design.division import with_shares
 from stretch.planning.design.scale import legal_widths, remaining_shared_weights, scaled_graph
-from stretch.planning.network.segments import EntryKind, Segment, backbone_of, join_kinds
+from stretch.planning.network.segments import Segment, backbone_of, join_kinds
 from stretch.planning.search.exact import search_exact
 from stretch.planning.search.layers import TIE, Layer, shortest_path
 from stretch.planning.search.parts import PartSpace, merge_neighbours
@@ -234,71 +232,7 @@ def place_sides(graph: OpGraph, design: BranchDesign, costs: Costs, processors: 
     return replace(design, sides=best)
 
 
-# Parts of a plan as plain data, whose fields are the JSON's keys; and the plan.
-
-
-@with_shares
-class BranchAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """One branch of one segment; of one that is divided exactly with its share, under the word of the way."""
-
-    name: str  # Its name in its segment, as its subgraph has it: that of its processor, and a number if that has several.
-    processor: str  # Where it runs.
-    depth: int  # Blocks kept.
-    width: int  # Channels of its backbone.
-    entry: EntryKind  # How it begins.
-    join: JoinKind  # How it meets the others.
-    partition: int  # Channels that it contributes to the joined tensor.
-    align: int  # Inner channel counts are multiples of it.
-    rewrites: list[str]  # Replacements for operators of the original, as ``silu=relu6``.
-    dropped: list[int]  # Numbers of the blocks that it does without, where these were chosen; else its depth takes them evenly.
-    macs: int  # Multiply-accumulates, its part of the join included, and of a band of rows those of its halo.
-    params: int  # Learned numbers.
-    start_ms: float  # When it starts, from the start of its segment.
-    predicted_ms: float  # Time alone on its processor.
-    contention_ms: float  # Additional time while the others compute; below 0 where they make it faster.
-    in_ms: float  # Until it has its input.
-    out_ms: float  # Until the host has its output.
-
-
-class SegmentAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """One segment."""
-
-    name: str  # Its name.
-    start: str  # Tensor that it reads.
-    end: str  # Tensor that it writes.
-    stages: list[str]  # Stages of the network that lie in it.
-    shape: list[int]  # Of the tensor that it writes.
-    depth: int  # Blocks of the original.
-    width: int  # Channels of the original.
-    macs: int  # Multiply-accumulates of the original.
-    #: ``whole``, ``stretch`` for scaled copies, which are another network, or ``rows`` for bands of rows, ``channels`` for some channels
-    #: each and ``graph`` for its own parallel paths and portions, which are not.
-    kind: str
-    halo: float  # Multiply-accumulates that bands of rows do twice, over the original's.
-    #: Time that its bands together spend on rows that two of them compute, ms: of each kernel's time the share of its rows, over all bands,
-    #: beyond those of the segment in one piece.
-    halo_ms: float
-    repeated: float  # Those, and what branches of channels do twice, over the original's.
-    join: JoinKind  # How its branches meet.
-    join_ms: float  # Time of joining.
-    predicted_ms: float  # From its input to its output.
-    start_ms: float  # When it begins.
-    branches: list[BranchAnswer]  # Its branches.
-
-
-class SideAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a network with several inputs or outputs other than its backbone, which runs whole."""
-
-    name: str  # ``side1``, ``side2``, …
-    processor: str  # Where it runs.
-    reads: list[str]  # Tensors that it reads.
-    writes: list[str]  # Tensors that it writes.
-    operators: int  # How many it has.
-    macs: int  # Multiply-accumulates.
-    start_ms: float  # When it begins.
-    predicted_ms: float  # Its computation.
-    in_ms: float  # Transfers of what it reads.
-    out_ms: float  # Transfers of what the network returns.
+# The plan.
 
 
 class Predicted(compare.Certainty, frozen=True, kw_only=True):
@@ -436,7 +370,7 @@ class PlanResult:
     @property
     def exact(self) -> bool:
         """Whether the design computes exactly what the original computes: no scaled branches, and no blocks or channels gone."""
-        return all(_kind(row) != "stretch" for row in self.run.segments)
+        return all(row.kind != "stretch" for row in self.run.segments)
 
     @property
     def rounding(self) -> list[str]:
@@ -621,38 +555,6 @@ class PlanResult:
         """Multiply-accumulates that bands of rows and branches of channels do twice, over the original's."""
         return self.run.repeated_macs / self.graph.macs if self.graph.macs else 0.0
 
-    @cached_property
-    def segments(self) -> list[SegmentAnswer]:
-        """Return the segments with their branches, as plain data."""
-        return [self._segment(row) for row in self.run.segments]
-
-    @cached_property
-    def sides(self) -> list[SideAnswer]:
-        """Return the parts other than the backbone of a network with several inputs or outputs."""
-        return [_side(row) for row in self.run.sides]
-
-    def _segment(self, row: SegmentTime) -> SegmentAnswer:
-        segment, macs = row.segment, row.segment.graph.macs
-        return SegmentAnswer(
-            name=segment.name,
-            start=segment.start,
-            end=segment.end,
-            stages=[stage.name for stage in self.stages_of(segment)],
-            shape=list(segment.graph.by_name[segment.end].shape),
-            depth=segment.depth,
-            width=segment.width,
-            macs=macs,
-            kind=_kind(row),
-            halo=row.halo_macs / macs if row.halo_macs else 0.0,
-            halo_ms=row.halo_ms,
-            repeated=row.repeated_macs / macs if row.repeated_macs else 0.0,
-            join=row.design.join,
-            join_ms=row.join_ms,
-            predicted_ms=row.ms,
-            start_ms=row.start_ms,
-            branches=[_branch(name, row.design.join, run) for name, run in zip(row.design.names, row.branches, strict=True)],
-        )
-
     def to_json(self) -> dict[str, Any]:
         """The planner's keys of `stretch branch --json`."""
         return to_builtins(
@@ -670,8 +572,8 @@ class PlanResult:
                 "macs_ratio": self.macs_ratio,
                 "params_ratio": self.params_ratio,
                 "n_meet": self.design.n_meet,
-                "segments": self.segments,
-                "sides": self.sides,
+                "segments": [self._segment(row) for row in self.run.segments],
+                "sides": [_side(row) for row in self.run.sides],
                 "design": self.design,
                 "predicted": self.predicted,
                 "objective": self.objective,
@@ -688,45 +590,41 @@ class PlanResult:
             }
         )
 
-
-def _branch(name: str, join: JoinKind, run: BranchTime) -> BranchAnswer:
-    return BranchAnswer(
-        name=name,
-        join=join,
-        macs=run.macs,
-        params=run.params,
-        start_ms=run.start_ms,
-        predicted_ms=run.ms,
-        contention_ms=run.contention_ms,
-        in_ms=run.in_ms,
-        out_ms=run.out_ms,
-        **vars(run.scale),
-    )
-
-
-def _side(row: SideTime) -> SideAnswer:
-    return SideAnswer(
-        name=row.name,
-        processor=row.time.scale.processor,
-        reads=[op.name for op in row.graph.inputs],
-        writes=list(row.graph.outputs),
-        operators=sum(op.kind != "input" for op in row.graph.ops),
-        macs=row.time.macs,
-        start_ms=row.time.start_ms,
-        predicted_ms=row.time.ms,
-        in_ms=row.time.in_ms,
-        out_ms=row.time.out_ms,
-    )
+    def _segment(self, row: SegmentTime) -> dict[str, Any]:
+        segment, macs = row.segment, row.segment.graph.macs
+        return {
+            "name": segment.name,
+            "start": segment.start,
+            "end": segment.end,
+            "stages": [stage.name for stage in self.stages_of(segment)],
+            "shape": row.shape,
+            "depth": segment.depth,
+            "width": segment.width,
+            "macs": macs,
+            "kind": row.kind,
+            "halo": row.halo_macs / macs if row.halo_macs else 0.0,
+            "halo_ms": row.halo_ms,
+            "repeated": row.repeated_macs / macs if row.repeated_macs else 0.0,
+            "join": row.design.join,
+            "join_ms": row.join_ms,
+            "predicted_ms": row.ms,
+            "start_ms": row.start_ms,
+            "branches": [
+                {"name": name, "join": row.design.join, **vars(branch.scale), **_times(branch)}
+                | {"params": branch.params, "contention_ms": branch.contention_ms}
+                for name, branch in zip(row.design.names, row.branches, strict=True)
+            ],
+        }
 
 
-def _kind(row: SegmentTime) -> str:
-    division = row.design.division
-    if division is not None:
-        return division.kind
-    changed = len(row.branches) > 1 or any(
-        inexact_rewrites(b.scale.rewrites) or (b.scale.depth, b.scale.width) != (row.segment.depth, row.segment.width) for b in row.branches
-    )
-    return "stretch" if changed else "whole"
+def _times(part: BranchTime) -> dict[str, float]:
+    return {"macs": part.macs, "start_ms": part.start_ms, "predicted_ms": part.ms, "in_ms": part.in_ms, "out_ms": part.out_ms}
+
+
+def _side(row: SideTime) -> dict[str, Any]:
+    reads, operators = [op.name for op in row.graph.inputs], sum(op.kind != "input" for op in row.graph.ops)
+    placed = {"name": row.name, "processor": row.time.scale.processor, "reads": reads, "writes": row.graph.outputs}
+    return placed | {"operators": operators, **_times(row.time)}
 
 
 def control_fields(graph: OpGraph, single: Estimate, sequential: SequentialControl | None) -> dict[str, Any]:

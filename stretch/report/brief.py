@@ -144,7 +144,7 @@ def _agreement(agreement: "Agreement | None") -> Brief:
 def _reason(plan: "PlanResult", at_once_ms: float) -> str:
     predicted, points = plan.predicted, f"{plan.design.n_meet} meeting point{'' if plan.design.n_meet == 1 else 's'}"
     shape = f"{points}, {share(plan.macs_ratio)} MACs"
-    if at_once_ms <= HANDOVER_SHARE * predicted.makespan_ms and (plan.design.n_meet or plan.sides):
+    if at_once_ms <= HANDOVER_SHARE * predicted.makespan_ms and (plan.design.n_meet or plan.run.sides):
         shape += "; parts run one after the other, each where it is fast"
     moved = f"transfers take {share(predicted.communication_ms / predicted.makespan_ms)} of the time"
     if plan.recommended == BRANCHED:

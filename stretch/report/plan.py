@@ -7,10 +7,11 @@ from predictors.models.roofline import ORIGINS
 from scheduler.bundle.agreement import Agreement
 from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.cost.compare import CONTENTION, baseline
-from stretch.planning.cost.makespan import parallel_ms
+from stretch.planning.cost.makespan import BranchTime, parallel_ms
+from stretch.planning.design.branch_design import BranchScale
 from stretch.planning.design.division import shares_of
 from stretch.planning.messages import format_probability
-from stretch.planning.result import BranchAnswer, ObjectiveAnswer, PlanResult, Predicted, SideAnswer
+from stretch.planning.result import ObjectiveAnswer, PlanResult, Predicted
 from stretch.report.brief import UNJUDGED_TEXT, plan_brief, ratio, share, shortened_text
 from stretch.report.html.page import (
     Bar,
@@ -117,20 +118,19 @@ def plan_bars(plan: PlanResult) -> list[Bar]:
     """The predicted run as bars."""
     bars = []
 
-    def add(name: str, start: float, part: "BranchAnswer | SideAnswer", ms: float) -> None:
-        for kind, spent in (("exchange", part.in_ms), ("computing", ms), ("exchange", part.out_ms)):
+    def add(name: str, start: float, part: BranchTime) -> None:
+        for kind, spent in (("exchange", part.in_ms), ("computing", part.ms + part.contention_ms), ("exchange", part.out_ms)):
             if spent > 0:
-                bars.append(Bar(part.processor, start, spent, kind, name))
+                bars.append(Bar(part.scale.processor, start, spent, kind, name))
             start += spent
 
-    for segment in plan.segments:
-        for branch in segment.branches:
-            add(segment.name, segment.start_ms + branch.start_ms, branch, branch.predicted_ms + branch.contention_ms)
-        if segment.join_ms > 0:
-            met = segment.start_ms + segment.predicted_ms - segment.join_ms
-            bars.append(Bar(segment.branches[0].processor, met, segment.join_ms, "join"))
-    for side in plan.sides:
-        add(side.name, side.start_ms, side, side.predicted_ms)
+    for row in plan.run.segments:
+        for branch in row.branches:
+            add(row.segment.name, row.start_ms + branch.start_ms, branch)
+        if row.join_ms > 0:
+            bars.append(Bar(row.branches[0].scale.processor, row.start_ms + row.ms - row.join_ms, row.join_ms, "join"))
+    for side in plan.run.sides:
+        add(side.name, side.time.start_ms, side.time)
     return bars
 
 
@@ -150,31 +150,32 @@ def _timeline(plan: PlanResult) -> Section:
 def _segments(plan: PlanResult) -> list[Grid]:
     rows = [
         (
-            segment.name,
-            segment.kind,
-            "×".join(map(str, segment.shape[1:])),
-            f"{branch.processor} {plan.config.precision.get(branch.processor, '')}".rstrip(),
-            f"{branch.depth}/{segment.depth}",
-            f"{branch.width}/{segment.width}",
-            branch.entry if branch.entry != "none" else "",
-            _join(branch),
+            row.segment.name,
+            row.kind,
+            "×".join(map(str, row.shape[1:])),
+            f"{branch.scale.processor} {plan.config.precision.get(branch.scale.processor, '')}".rstrip(),
+            f"{branch.scale.depth}/{row.segment.depth}",
+            f"{branch.scale.width}/{row.segment.width}",
+            branch.scale.entry if branch.scale.entry != "none" else "",
+            _join(row.design.join, branch.scale),
             f"{branch.macs / 1e6:.1f}",
             f"{branch.in_ms:.2f}",
-            f"{branch.predicted_ms + branch.contention_ms:.2f}",
+            f"{branch.ms + branch.contention_ms:.2f}",
             f"{branch.out_ms:.2f}",
         )
-        for segment in plan.segments
-        for branch in segment.branches
+        for row in plan.run.segments
+        for branch in row.branches
     ]
     titles = ("segment", "kind", "shape", "processor", "depth", "width", "entry", "join", "MMACs", "in ms", "predicted ms", "out ms")
-    segments = f"{len(plan.segments)} segment{'s' if len(plan.segments) != 1 else ''}"
+    segments = f"{len(plan.run.segments)} segment{'s' if len(plan.run.segments) != 1 else ''}"
     grids = [Grid(f"{segments} and their branches", titles, rows, right=(4, 5, 8, 9, 10, 11), folded=len(rows) > 40)]
-    if plan.sides:
+    if plan.run.sides:
         outside = []
-        for side in plan.sides:
-            place = f"{side.processor} {plan.config.precision.get(side.processor, '')}".rstrip()
-            numbers = str(side.operators), f"{side.macs / 1e6:.1f}", f"{side.predicted_ms:.2f}"
-            outside.append((side.name, place, _first_and_count(side.reads), _first_and_count(side.writes), *numbers))
+        for side in plan.run.sides:
+            name, operators = side.time.scale.processor, sum(op.kind != "input" for op in side.graph.ops)
+            ends = _first_and_count([op.name for op in side.graph.inputs]), _first_and_count(side.graph.outputs)
+            numbers = str(operators), f"{side.time.macs / 1e6:.1f}", f"{side.time.ms:.2f}"
+            outside.append((side.name, f"{name} {plan.config.precision.get(name, '')}".rstrip(), *ends, *numbers))
         columns = ("part", "processor", "reads", "writes", "operators", "MMACs", "predicted ms")
         grids.append(Grid("Parts outside the backbone", columns, outside, right=(4, 5, 6)))
     return grids
@@ -185,12 +186,12 @@ def _first_and_count(names: Sequence[str]) -> str:
     return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
-def _join(branch: BranchAnswer) -> str:
+def _join(join: str, branch: BranchScale) -> str:
     """How a branch meets the others, and which rows, paths or channels it computes, as in ``rows 0:28``."""
     for word, part in shares_of(branch).items():
         if word != "ends":
-            return f"{branch.join} {part[0]}:{part[1]}"
-    return branch.join if branch.join != "none" else ""
+            return f"{join} {part[0]}:{part[1]}"
+    return join if join != "none" else ""
 
 
 def figures(plan: PlanResult, built: Branched | None = None) -> list[tuple[str, str]]:
@@ -317,7 +318,7 @@ def _objective_text(objective: ObjectiveAnswer) -> str:
 def _search(plan: PlanResult) -> str:
     predicted, latency = plan.predicted, plan.objective.requested == "latency"
     size = "" if plan.space_log10 is None else f", of 10^{plan.space_log10:.1f}"
-    if plan.sides:
+    if plan.run.sides:
         return f"parts outside the backbone are placed after the search, so no design is proved to be the best{size}"
     if predicted.optimal:
         return f"no design within the constraints is {'faster' if latency else 'better'}{size}"

@@ -466,7 +466,7 @@ def test_repaired_network_agrees_and_its_bundle_says_how_often_until_it_is_train
     result = branch("tiny_resnet", specified("pixel6"), out=tmp_path / "b", min_agreement=1.0, repair=True, budget_minutes=0.02, **request)
     assert before.agreement.value < result.agreement.value == 1.0
     assert result.plan.config.keep or result.plan.exact
-    kept = [s for s in result.plan.segments if s.name in result.plan.config.keep]
+    kept = [s for s in result.plan.run.segments if s.segment.name in result.plan.config.keep]
     assert all(s.kind != "stretch" for s in kept)
     assert load_bundle(tmp_path / "b").manifest.agreement == result.agreement
     assert result.agreement.bundle.images == 48  # of 96, those that calibration did not look at

@@ -1,6 +1,7 @@
 """Alternatives to a design take part in its recommendation: operators split, networks that would be trained, parts other than the backbone."""
 
 import copy
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -108,10 +109,10 @@ def test_gain_without_work_side_by_side_is_called_a_hand_over(exact):
     assert "side by side" not in _gain(EXACT, _PlannedKind(exact))
 
     def idle(branch):
-        return msgspec.structs.replace(branch, predicted_ms=0.0, contention_ms=0.0)
+        return replace(branch, ms=0.0, contention_ms=0.0)
 
-    segments = [msgspec.structs.replace(s, branches=[s.branches[0], *map(idle, s.branches[1:])]) for s in exact.segments]
-    assert "parts run one after the other, each where it is fast" in head(with_values(exact, segments=segments))
+    segments = tuple(replace(s, branches=(s.branches[0], *map(idle, s.branches[1:]))) for s in exact.run.segments)
+    assert "parts run one after the other, each where it is fast" in head(with_values(exact, run=replace(exact.run, segments=segments)))
 
 
 def rowless():

@@ -303,7 +303,6 @@ def test_run_without_labels_learns_to_agree_and_its_bundle_says_how_often(tmp_pa
     assert float(rows[-1].rpartition(",")[2]) == done.metrics["agreement"]
     taken = extract(tmp_path / "run", tmp_path / "out", controls=False)
     assert taken.accuracy is None
-    assert taken.agreement.value == pytest.approx(done.metrics["best_agreement"], abs=0.05)
     ready, _ = open_run(tmp_path / "run")
     _, held_back = ready.images()
     assert len(held_back) == 24

@@ -106,15 +106,15 @@ def test_every_branch_is_a_box_with_its_numbers(kinds):
     assert processors == ["cpu", "gpu"]
     text = drawn(rows, processors).text
     by_name = {row.name: row for row in rows}
-    for segment in result.segments:
+    for segment in result.run.segments:
         if segment.kind == "whole":
             continue
-        row = by_name[segment.name]
+        row = by_name[segment.segment.name]
         assert KINDS[segment.kind] in text
         assert len(row.boxes) == len(segment.branches)
         for box, branch in zip(row.boxes, segment.branches, strict=True):
-            assert box.processor == branch.processor
-            assert f"{branch.predicted_ms:.2f} ms" in box.words
+            assert box.processor == branch.scale.processor
+            assert f"{branch.ms:.2f} ms" in box.words
             assert box.words in text
 
 
@@ -123,23 +123,23 @@ def test_bands_cover_the_map_and_say_what_is_computed_twice():
     result = planned(("rows",), "gpu")
     rows, _ = stretched_rows(result)
     by_name = {row.name: row for row in rows}
-    divided = [segment for segment in result.segments if segment.kind == "rows"]
+    divided = [segment for segment in result.run.segments if segment.kind == "rows"]
     assert divided
     for segment in divided:
-        boxes = by_name[segment.name].boxes
+        boxes = by_name[segment.segment.name].boxes
         assert sum(box.share for box in boxes) == pytest.approx(100)
         assert min(box.top for box in boxes) == 0
         assert any("computed twice" in box.words for box in boxes) == any(box.halo > 0 for box in boxes)
-        extra = sum(branch.macs for branch in segment.branches) - segment.macs
-        assert (extra > 0.01 * segment.macs) <= any(box.halo > 0 for box in boxes)
+        extra = segment.macs - segment.segment.graph.macs
+        assert (extra > 0.01 * segment.segment.graph.macs) <= any(box.halo > 0 for box in boxes)
 
 
 def test_chains_are_as_high_as_blocks_are_many():
     result = planned(other="gpu")
     rows, _ = stretched_rows(result)
-    for segment in result.segments:
+    for segment in result.run.segments:
         for row in rows:
-            if row.name == segment.name and segment.kind == "stretch":
+            if row.name == segment.segment.name and segment.kind == "stretch":
                 heights = {box.blocks: box.height for box in row.boxes} | {row.blocks: row.height}
                 rounds = {round(height / blocks, 6) for blocks, height in heights.items()}
                 assert len(rounds) == 1
@@ -273,7 +273,7 @@ def test_timeline_is_the_plan():
     answer = planned()
     bars = plan_bars(answer)
     computing = sum(bar.ms for bar in bars if bar.kind == "computing")
-    assert abs(computing - sum(b.predicted_ms + b.contention_ms for s in answer.segments for b in s.branches)) < 1e-9
+    assert abs(computing - sum(b.ms + b.contention_ms for s in answer.run.segments for b in s.branches)) < 1e-9
     assert max(bar.start_ms + bar.ms for bar in bars) <= answer.predicted.makespan_ms * (1 + 1e-9)
     for row in {bar.row for bar in bars}:
         mine = sorted((bar.start_ms, bar.start_ms + bar.ms) for bar in bars if bar.row == row and bar.kind == "computing")
