@@ -37,8 +37,6 @@ class BranchFiles(msgspec.Struct, frozen=True, kw_only=True):
     """Files to write."""
 
     folder: Annotated[Path | None, typer.Option("--out", "-o", help="Folder of the bundle. Default: runs/MODEL_DEVICE.")] = None
-    # has no effect: scripts may still give it
-    anyway: Annotated[bool, typer.Option("--anyway", hidden=True)] = False
     html: Html = None
     export: Annotated[bool, AdvancedOption("Whether the bundle is written.")] = True
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from scheduler.answer import RunAnswer
 from scheduler.simulate.answer import SimulateAnswer
 from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER, baseline
-from stretch.planning.cost.makespan import HANDOVER_SHARE
+from stretch.planning.cost.makespan import HANDOVER_SHARE, computing_spans, parallel_ms
 from stretch.planning.messages import command_line, format_probability
 from stretch.report.html.page import Grid
 
@@ -69,13 +69,12 @@ def ratio(value: float, low: float | None = None, high: float | None = None) -> 
     return f"{value:.2f}x" + (f" ({low:.2f}-{high:.2f})" if low is not None and high is not None else "")
 
 
-def plan_brief(plan: "PlanResult", built: "Branched | None", following: Sequence[str], at_once_ms: float) -> Brief:
+def plan_brief(plan: "PlanResult", built: "Branched | None", following: Sequence[str]) -> Brief:
     """The answer of `stretch branch`.
 
     Args:
         built: Its network; None for a plan alone.
         following: Commands to type next.
-        at_once_ms: Time in which at least two processors compute.
     """
     predicted = plan.predicted
     single = next(rival for rival in plan.recommendation.rivals if rival.name.startswith("single:"))
@@ -109,7 +108,7 @@ def plan_brief(plan: "PlanResult", built: "Branched | None", following: Sequence
     return [
         answer,
         Grid("", ("", "predicted", "branched is", "output"), rows, right=(1,)),
-        f"Why: {_reason(plan, at_once_ms)}",
+        f"Why: {_reason(plan)}",
         *([f"Compare: {shortened_text(shortened)}."] if shortened and shortened.kept else []),
         f"Confidence: {_confidence(plan)}",
         *_agreement(None if built is None else built.agreement),
@@ -141,10 +140,11 @@ def _agreement(agreement: "Agreement | None") -> Brief:
     return [f"Agreement: the original's class on {share(agreement.value)} of {agreement.images} held-out images{rounded}."]
 
 
-def _reason(plan: "PlanResult", at_once_ms: float) -> str:
+def _reason(plan: "PlanResult") -> str:
     predicted, points = plan.predicted, f"{plan.design.n_meet} meeting point{'' if plan.design.n_meet == 1 else 's'}"
     shape = f"{points}, {share(plan.macs_ratio)} MACs"
-    if at_once_ms <= HANDOVER_SHARE * predicted.makespan_ms and (plan.design.n_meet or plan.run.sides):
+    hands_over = parallel_ms(computing_spans(plan.run)) <= HANDOVER_SHARE * predicted.makespan_ms
+    if hands_over and (plan.design.n_meet or plan.run.sides):
         shape += "; parts run one after the other, each where it is fast"
     moved = f"transfers take {share(predicted.communication_ms / predicted.makespan_ms)} of the time"
     if plan.recommended == BRANCHED:

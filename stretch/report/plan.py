@@ -7,7 +7,7 @@ from predictors.models.roofline import ORIGINS
 from scheduler.bundle.agreement import Agreement
 from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.cost.compare import CONTENTION, baseline
-from stretch.planning.cost.makespan import BranchTime, parallel_ms
+from stretch.planning.cost.makespan import BranchTime
 from stretch.planning.design.branch_design import BranchScale
 from stretch.planning.design.division import shares_of
 from stretch.planning.messages import format_probability
@@ -71,7 +71,7 @@ def plan_page(
             *([("weights", source)] if source else []),
         ],
         notes=[*([f"weights: {source}"] if source else []), *(_built(built) if built is not None else [])],
-        brief=plan_brief(plan, built, following, _at_once_ms(plan)),
+        brief=plan_brief(plan, built, following),
     )
 
 
@@ -98,11 +98,6 @@ def refinement_text(refinement: "Refined") -> str:
 def difference_line(checks: Mapping[str, Any]) -> str:
     """Return how far the exported files are from torch."""
     return f"largest difference of any exported file from torch: {checks['max_error']:.1e} of its largest output"
-
-
-def _at_once_ms(plan: PlanResult) -> float:
-    """Time in which at least two processors compute."""
-    return parallel_ms((bar.row, bar.start_ms, bar.start_ms + bar.ms) for bar in plan_bars(plan) if bar.kind == "computing")
 
 
 def _network(plan: PlanResult) -> Section:
