@@ -133,8 +133,7 @@ def refine_bundle(
     try:
         with preserve_random_state(), keep_freed_memory():
             tell("read")
-            networks = load_bundle_model(loaded)
-            original, model = networks.original, networks.model
+            original, model = load_bundle_model(loaded)
             tell("images")
             read = loaded.manifest.model.preprocessing
             divided = divide_images(Path(images), original, options.image_count, read, synthetic=options.synthetic, progress=tell)
