@@ -31,7 +31,7 @@ _MAX_DEPTH = 12
 
 
 class _Branch(msgspec.Struct, frozen=True):
-    """What subgraphs have to match of a branch; `stretch.planning.design.branch_design.BranchScale` has the whole of it."""
+    """Fields of a branch that subgraphs have to match; `stretch.planning.design.branch_design.BranchScale` has all of them."""
 
     processor: _Name
     depth: _Count
@@ -39,7 +39,7 @@ class _Branch(msgspec.Struct, frozen=True):
 
 
 class _StatedSegment(msgspec.Struct, frozen=True):
-    """The same of a segment."""
+    """Fields of a segment that subgraphs and joins have to match."""
 
     name: _Name
     branches: Annotated[tuple[_Branch, ...], msgspec.Meta(min_length=1)]
@@ -54,7 +54,7 @@ class _StatedSide(msgspec.Struct, frozen=True):
 
 
 class _Design(msgspec.Struct, frozen=True):
-    """The same of a design."""
+    """Fields of a design that the bundle's graph has to match."""
 
     segments: tuple[_StatedSegment, ...]
     version: Literal[1]

@@ -534,11 +534,6 @@ class PlanResult:
             energy=self.energy,
         )
 
-    @property
-    def macs(self) -> int:
-        """Multiply-accumulates, those that are repeated included."""
-        return self.run.macs
-
     @cached_property
     def params(self) -> int:
         """Learned numbers; those that operators share count once."""
@@ -562,16 +557,16 @@ class PlanResult:
                 "model": self.graph.name,
                 "device": self.device.id,
                 "calibrated": self.calibrated,
-                "macs": self.macs,
-                "params": self.params,
-                "exact": self.exact,
+                "macs": self.run.macs,  # multiply-accumulates, those that are repeated included
+                "params": self.params,  # learned numbers
+                "exact": self.exact,  # in fp32; `rounding` has the planned precisions that round beyond it
                 "rounding": self.rounding,
-                "halo": self.run.halo_macs / self.graph.macs if self.graph.macs else 0.0,
-                "halo_ms": self.run.halo_ms,
-                "repeated": self.repeated,
+                "halo": self.run.halo_macs / self.graph.macs if self.graph.macs else 0.0,  # computed twice by bands of rows
+                "halo_ms": self.run.halo_ms,  # summed over processors
+                "repeated": self.repeated,  # by bands of rows and by branches of channels
                 "macs_ratio": self.macs_ratio,
                 "params_ratio": self.params_ratio,
-                "n_meet": self.design.n_meet,
+                "n_meet": self.design.n_meet,  # meeting points
                 "segments": [self._segment(row) for row in self.run.segments],
                 "sides": [_side(row) for row in self.run.sides],
                 "design": self.design,
@@ -579,12 +574,12 @@ class PlanResult:
                 "objective": self.objective,
                 "accuracy": self.accuracy,
                 "recommended": self.recommended,
-                "comparisons": self.recommendation.rivals,
+                "comparisons": self.recommendation.rivals,  # each control, with the interval of their ratio
                 "unused": self.unused,
                 "sequential_design": self.sequential.design if self.sequential else None,
                 "operator_split_design": self.operator_split.design,
-                "evaluated": self.evaluated,
-                "space_log10": self.space_log10,
+                "evaluated": self.evaluated,  # options whose cost was computed
+                "space_log10": self.space_log10,  # of the number of designs
                 "precision": self.config.precision,
                 "warnings": self.warnings,
             }
@@ -598,7 +593,7 @@ class PlanResult:
             "end": segment.end,
             "stages": [stage.name for stage in self.stages_of(segment)],
             "shape": row.shape,
-            "depth": segment.depth,
+            "depth": segment.depth,  # of the original, as `width` and `macs`
             "width": segment.width,
             "macs": macs,
             "kind": row.kind,
@@ -607,7 +602,7 @@ class PlanResult:
             "repeated": row.repeated_macs / macs if row.repeated_macs else 0.0,
             "join": row.design.join,
             "join_ms": row.join_ms,
-            "predicted_ms": row.ms,
+            "predicted_ms": row.ms,  # from its input to its output
             "start_ms": row.start_ms,
             "branches": [
                 {"name": name, "join": row.design.join, **vars(branch.scale), **_times(branch)}
