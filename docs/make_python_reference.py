@@ -51,9 +51,6 @@ def find(name: str) -> Any:
 
 def _function(name: str, function: Any) -> str:
     docstring = Docstring(function, _helps(function))
-    # `branch` takes the fields of its record as arguments
-    if (record := getattr(inspect.getmodule(function), f"{function.__name__.title()}Options", None)) is not None:
-        docstring.lists["Args"] = Docstring(record, _helps(record)).lists["Args"] | docstring.lists["Args"]
     if rows := docstring.lists.get("Args"):
         docstring.lists["Args"] = {argument: rows[argument] for argument in inspect.signature(function).parameters if argument in rows}
     return _code(_signature(name, function)) + docstring.markdown()

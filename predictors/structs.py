@@ -1,12 +1,13 @@
 """Structs of plain data that the command line prints."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 
-def to_builtins(struct: msgspec.Struct) -> dict[str, Any]:
-    """A struct as dictionaries, lists and numbers."""
+def to_builtins(struct: msgspec.Struct | Mapping[str, Any]) -> dict[str, Any]:
+    """A struct, or a dictionary of them, as dictionaries, lists and numbers."""
     data: dict[str, Any] = msgspec.to_builtins(struct, enc_hook=lambda value: value.item())
     return data
 

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from torch import nn
 
     from predictors.graph import OpGraph
+    from predictors.predictor import Estimate
     from stretch.network.capture import Captured
     from stretch.planning.design.branch_design import BranchDesign
-    from stretch.planning.result import PlanResult, SingleProcessor
+    from stretch.planning.result import PlanResult
     from stretch.transform.model import Branch, BranchedModel
 
 #: Shares of the channels of every layer that may be taken, the mildest first.
@@ -223,7 +224,7 @@ def agreement(original: "Captured", model: "BranchedModel", images: "Sequence[to
     return {f"{when}_{key}": round(getattr(share, key), 4) for key in ("value", "low", "high", "error")}
 
 
-def pruned_as_fast(original: "Captured", planned: "PlanResult") -> "tuple[Pruned, SingleProcessor]":
+def pruned_as_fast(original: "Captured", planned: "PlanResult") -> "tuple[Pruned, Estimate]":
     """The mildest pruned network that is predicted to be as fast on one processor as branches are on theirs, and where and how fast it runs."""
     from stretch.planning.design.scale import aligns
     from stretch.planning.result import ranked_singles
@@ -232,7 +233,7 @@ def pruned_as_fast(original: "Captured", planned: "PlanResult") -> "tuple[Pruned
     alone = planned.best_single.processor
     step = aligns(planned.device, [alone])[alone]
 
-    def single(pruned: Pruned) -> "SingleProcessor":
+    def single(pruned: Pruned) -> "Estimate":
         return ranked_singles(pruned.captured.graph, planned.costs, planned.config.processors)[0]
 
     pruned = prune(original, mildest(lambda ratio: single(prune(original, ratio, step)).ms, planned.run.makespan_ms), step)

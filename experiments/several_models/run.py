@@ -58,8 +58,8 @@ def ways(models: Sequence[str], device: DeviceProfile) -> dict[str, list[Candida
 
 def pair_row(one: str, other: str, once: BestPair, often: BestPair) -> Row:
     """A pair of networks in figures: until one inference of each is over, and many one after the other."""
-    best, fixed, sequential = once.best.ran, once.fixed.ran, once.sequential
-    rate, fixed_rate = often.best.ran.pairs_per_second or 0.0, often.fixed.ran.pairs_per_second or 0.0
+    best, fixed, sequential = once.best, once.fixed, once.sequential
+    rate, fixed_rate = often.best.pairs_per_second or 0.0, often.fixed.pairs_per_second or 0.0
     sequential_rate = 1e3 / sequential.makespan_ms
     return {
         "pair": f"{one}, {other}",

@@ -53,16 +53,9 @@ def whole_on(bundle: Bundle, name: str, file: str, processor: str, precision: Pr
         tensors=tuple(msgspec.structs.replace(t, name=now, producer=producer, consumers=(to,)) for now, t, producer, to in crossing),
         subgraphs=(SubgraphEntry(name, name, processor, file, inputs, outputs, macs, precision=precision),),
         whole=file,
-        **{
-            "joins": (),
-            "own": None,
-            "controls": {},
-            "control_macs": {},
-            "int8_controls": {},
-            "checks": {},
-            "contexts": {},
-            "tflite": None,
-            "aot": {},
-        },
+        joins=(),
+        own=None,
+        tflite=None,
+        **{name: {} for name in ("controls", "control_macs", "int8_controls", "checks", "contexts", "aot")},
     )
     return replace(bundle, manifest=changed)

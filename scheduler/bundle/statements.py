@@ -30,45 +30,32 @@ _ROUNDING = 1e-3
 _MAX_DEPTH = 12
 
 
-class _Branch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A branch of a complete design, as `stretch.planning.design.branch_design.BranchScale` has it."""
+class _Branch(msgspec.Struct, frozen=True):
+    """Fields of a branch that subgraphs have to match; `stretch.planning.design.branch_design.BranchScale` has all of them."""
 
     processor: _Name
     depth: _Count
     width: _Count
-    entry: Literal["none", "slice", "project"]
-    partition: Annotated[int, msgspec.Meta(ge=0, le=1 << 24)]
-    align: _Count
-    rows: tuple[Annotated[int, msgspec.Meta(ge=0, le=1 << 24)], _Count] | None = None
-    paths: tuple[Annotated[int, msgspec.Meta(ge=0, le=1 << 24)], _Count] | None = None
-    channels: tuple[Annotated[int, msgspec.Meta(ge=0, le=1 << 24)], _Count] | None = None
-    ends: Annotated[tuple[_Name, ...], msgspec.Meta(min_length=1)] | None = None
-    rewrites: tuple[_Name, ...] = ()
-    dropped: tuple[Annotated[int, msgspec.Meta(ge=0, le=1 << 24)], ...] = ()
 
 
-class _StatedSegment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A segment of a complete design."""
+class _StatedSegment(msgspec.Struct, frozen=True):
+    """Fields of a segment that subgraphs and joins have to match."""
 
     name: _Name
-    start: _Name
-    end: _Name
     branches: Annotated[tuple[_Branch, ...], msgspec.Meta(min_length=1)]
     join: JoinKind
 
 
-class _StatedSide(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _StatedSide(msgspec.Struct, frozen=True):
     """A part in addition to the backbone."""
 
     name: _Name
     processor: _Name
 
 
-class _Design(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A complete design."""
+class _Design(msgspec.Struct, frozen=True):
+    """Fields of a design that the bundle's graph has to match."""
 
-    model: _Name
-    device: _Name
     segments: tuple[_StatedSegment, ...]
     version: Literal[1]
     sides: tuple[_StatedSide, ...] = ()
@@ -94,6 +81,7 @@ def _design_problems(manifest: Manifest) -> Iterator[str]:
     except (msgspec.ValidationError, RecursionError) as error:
         yield f"`design` is not a design: {error}"
         return
+    yield from _number_problems("design", manifest.design)
     side_names = [side.name for side in design.sides]
     planned = list(dict.fromkeys(entry.segment for entry in manifest.subgraphs if entry.segment not in side_names))
     stated = [segment.name for segment in design.segments]

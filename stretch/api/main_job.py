@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 from msgspec import Meta
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from predictors.devices import DeviceProfile, load_device
 from predictors.errors import InfeasibleError, MissingBackendError, StretchError, UsageError, install_line
 from predictors.shapes import InputShapes
-from predictors.structs import to_builtins
 from predictors.system import keep_freed_memory
-from scheduler.bundle.manifest import Manifest, WeightsInfo
 from scheduler.progress import Progress, silent
 from stretch.api.parameters import (
     CALIBRATION,
@@ -36,209 +34,22 @@ from stretch.planning.config import PlanConfig
 from stretch.planning.cost.compare import BRANCHED
 from stretch.planning.design.branch_design import DesignDraft, load_draft
 from stretch.planning.design.division import exact_kinds
-from stretch.planning.messages import command_line
 from stretch.planning.plan import evaluate, plan
 from stretch.planning.result import PlanResult
-from stretch.stages.design import BranchedAnswer, read_design
+from stretch.stages.branched import UNKNOWN_ACCURACY, Branched
+from stretch.stages.design import read_design
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from scheduler.bundle.agreement import Agreement
     from scheduler.bundle.manifest import SourceFile
     from scheduler.bundle.preprocessing import Preprocessing
     from stretch.evaluation.sensitivity.blocks import BlockLosses
-    from stretch.network.capture import Captured
     from stretch.network.models.load import LoadedModel
     from stretch.planning.cost.accuracy import AccuracySource
     from stretch.stages.network import CapturedNetwork
-    from stretch.stages.rounded import Ranges
     from stretch.transform import BranchedModel
-    from stretch.transform.calibrate import SegmentError
     from stretch.transform.calibrate.split import Images
-    from stretch.transform.refine import Refined
-
-# Results of the main job: a plan, a network to train, and a bundle when it is saved.
-
-#: Said of a network that was neither calibrated nor trained since it was changed.
-UNKNOWN_ACCURACY = "accuracy unknown: the branches are neither trained nor calibrated; use `stretch train`, or give `images`"
-
-#: How the sentence on files begins whose times are those of int8.
-FLOAT = "the bundle's files are fp32"
-
-
-@dataclass
-class Branched:
-    """Result of `branch`: a plan, and a network to train and to save.
-
-    Args:
-        plan: The design with its prediction and controls.
-        weights_source: Of the weights that the network began with: ``default``, ``random``, ``file`` or ``given``.
-        weights_detail: Which weights.
-        warnings: Warnings for the user.
-        seconds: Wall time of each phase.
-        model: The branched network, a `torch.nn.Module`; None after a dry run.
-        sequential: The sequential control of the same MACs, if there is one.
-        shortened: The original without some blocks, calibrated on the images; None without images, or where the plan has none.
-        calibration: How far each branched segment is from the original's, after calibration.
-        refinement: Result of refining the network; None where that was not asked for.
-        agreement: How far the network agrees with the original on images that were held back; None where that was not measured.
-        calibrated: The same before it was refined.
-        bundle: The folder written last, if any.
-        manifest: Its `bundle.json`.
-        withheld: Whether nothing was built because `only_if_faster` was asked for and branches are not recommended.
-        preprocessing: Preparation of a picture before the model reads it; None: ImageNet's.
-        images: Images for calibration, and others; None without images.
-        run_images: Of the others, so many are run through the bundle's files when they are written; 0 for none.
-        mapping: Where processors run here for that.
-        original: The original network, a copy of it if a module was given; None after a dry run.
-        built: Fingerprint of `model` as it was built; None after a dry run.
-        own: The file that the original was read from, where that could be run, and its ends.
-        unjudged: Whether there is such a file, and it could not be run to compare the network with it.
-        ranges: Scales and zero points that it was refined with in int8, by subgraph and tensor.
-    """
-
-    plan: PlanResult
-    weights_source: str
-    weights_detail: str
-    warnings: list[str]
-    seconds: dict[str, float] = field(default_factory=dict)
-    model: "BranchedModel | None" = None
-    sequential: "BranchedModel | None" = None
-    shortened: "BranchedModel | None" = None
-    calibration: "list[SegmentError]" = field(default_factory=list)
-    refinement: "Refined | None" = None
-    agreement: "Agreement | None" = None
-    calibrated: "Agreement | None" = None
-    bundle: Path | None = None
-    manifest: Manifest | None = None
-    withheld: bool = False
-    preprocessing: "Preprocessing | None" = None
-    images: "Images | None" = field(default=None, repr=False)
-    run_images: int = 0
-    mapping: Mapping[str, str] = field(default_factory=dict)
-    original: "Captured | None" = field(default=None, repr=False)
-    built: str | None = field(default=None, repr=False)
-    own: "tuple[Path, SourceFile] | None" = field(default=None, repr=False)
-    unjudged: bool = False
-    ranges: "Ranges" = field(default_factory=dict, repr=False)
-
-    def __repr__(self) -> str:
-        """Describe the plan and the network, in a few lines."""
-        lines = [repr(self.plan), f"weights: {self.weights_source}" + (f" ({self.weights_detail})" if self.weights_detail else "")]
-        if (agreement := self.agreement) is not None:
-            share = "" if agreement.value is None else f"the original's class in {agreement.value:.1%}, "
-            lines.append(f"on {agreement.images} held-out images: {share}error {agreement.error:.1%} of the original's outputs")
-        lines.append("not built: a dry run" if self.model is None else f"bundle: {self.bundle or 'not saved'}")
-        return "\n".join(lines)
-
-    def save(self, path: str | Path, *, controls: bool = True, progress: Progress | None = None) -> Path:
-        """Write the network as it is now into a bundle, each file checked against torch.
-
-        It may have been trained, moved to a GPU or left in training mode since
-        it was built, and stays so. Where its weights are not those that it was
-        built with, the bundle calls them ``trained``.
-
-        Args:
-            path: Folder of the bundle; an earlier bundle there is replaced in one step.
-            controls: Whether the bundle has the sequential controls.
-            progress: Called with a few words for what comes next.
-
-        Returns:
-            The folder, ready for `scheduler.Session`.
-
-        Raises:
-            UsageError: If nothing was built, after a dry run.
-            StretchError: If the network's layers are no longer those of its design, a weight is not
-                finite, or the folder cannot be written.
-        """
-        if self.model is None or self.original is None:
-            reason = "branches are not recommended" if self.withheld else "this is the plan of a dry run"
-            raise UsageError(
-                f"there is no network to save: {reason}", f"call `branch` without {'only_if_faster' if self.withheld else 'dry_run'}"
-            )
-        from stretch.api.arguments import materialize
-        from stretch.export.bundle import BundleFacts, export_bundle
-        from stretch.export.staging import check_target
-        from stretch.stages.build import FileComparison
-        from stretch.transform.refine import fingerprint
-
-        folder, tell = Path(path), progress or silent
-        check_target(folder)
-        model, sequential = materialize(self.model, self.original.graph), self._control() if controls else None
-        trained = fingerprint(model.state_dict()) != self.built
-        if trained:
-            # the measurements are no longer true of it
-            self.agreement = None
-            if (shortened := self.plan.shortened) is not None:
-                self.plan = dataclasses.replace(self.plan, shortened=replace(shortened, kept=None))
-        agreeing = FileComparison(self.agreement, self.original, self.images, self.run_images, self.mapping, tell)
-        own = None if self.own is None else (self.own[0], replace(self.own[1], exact=self.plan.exact and not trained))
-        facts = BundleFacts.of(
-            self.plan,
-            *self._weights(trained),
-            preprocessing=self.preprocessing,
-            calibrated_on=self.images.fingerprints if self.images else (),
-            ranges={} if trained else self.ranges,
-            controls=controls,
-            own=own,
-        )
-        fewer = None if self.shortened is None or not controls else materialize(self.shortened, self.original.graph)
-        self.manifest = export_bundle(folder, self.original, model, sequential, facts, shortened=fewer, agreeing=agreeing, progress=tell)
-        self.bundle, self.agreement = folder, self.manifest.agreement
-        self.warnings += [warning for warning in agreeing.warnings if warning not in self.warnings]
-        if own is not None and controls and self.manifest.own is None:
-            self.warnings.append(f"original.onnx is {own[0].name} written again: a bundle cannot hold the file itself")
-        self.warnings = [
-            warning for warning in self.warnings if not ((trained and warning == UNKNOWN_ACCURACY) or warning.startswith(FLOAT))
-        ]
-        rounded = dict.fromkeys(entry.processor for entry in self.manifest.subgraphs if entry.planned_precision == "int8")
-        if rounded:
-            command = command_line("export", folder, "--images", "FOLDER", "--out", f"{folder}_int8")
-            self.warnings.append(f"{FLOAT}, and the times assume int8 on the {' and '.join(rounded)}: `{command}` writes int8 files")
-        return folder
-
-    def answer(self) -> BranchedAnswer:
-        """Return the plan and the built network as plain data."""
-        planned = self.plan.answer()
-        return BranchedAnswer(
-            **asdict(planned) | {"warnings": [*self.warnings, *planned.warnings]},
-            weights=WeightsInfo(self.weights_source, self.weights_detail),
-            seconds={name: round(value, 3) for name, value in self.seconds.items()},
-            preprocessing=self.preprocessing.to_json() if self.preprocessing else None,
-            calibration=self.calibration,
-            refinement=self.refinement,
-            agreement=self.agreement,
-            withheld=self.withheld,
-            unjudged=self.unjudged,
-            bundle=str(self.bundle) if self.bundle else None,
-            written=BRANCHED if self.bundle else None,
-            checks=self.manifest.checks if self.manifest else {},
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """The object that `stretch branch --json` prints."""
-        return to_builtins(self.answer())
-
-    def _control(self) -> "BranchedModel | None":
-        """The sequential control to export; built now if that was left out."""
-        from stretch.api.arguments import materialize, preserve_random_state
-        from stretch.stages.build import build_control
-
-        if self.original is None:
-            return None
-        if self.sequential is None:
-            with preserve_random_state():
-                self.sequential = build_control(self.original, self.plan)
-        return None if self.sequential is None else materialize(self.sequential, self.original.graph)
-
-    def _weights(self, trained: bool) -> tuple[str, str]:
-        """Source and detail of the weights for the bundle."""
-        if not trained:
-            return self.weights_source, self.weights_detail
-        began = f"{self.weights_source} weights" + (f" ({self.weights_detail})" if self.weights_detail else "")
-        return "trained", f"changed since it was built from {began}"
-
 
 #: A refinement takes less than this: a week.
 MAX_MINUTES = 7 * 24 * 60
@@ -434,15 +245,33 @@ class BranchOptions(msgspec.Struct, frozen=True, kw_only=True):
     controls: Annotated[bool, AdvancedOption("Whether the bundle has the sequential controls, which it is compared with.")] = True
 
 
-def run_branch(
+def branch(
     model: "str | nn.Module",
     device: str | Path | DeviceProfile,
-    options: BranchOptions,
-    config: PlanConfig,
+    options: BranchOptions | None = None,
+    *,
     out: str | Path | None = None,
+    config: PlanConfig | None = None,
     progress: Progress | None = None,
+    **named: Any,
 ) -> Branched:
-    """Do the job of `branch`, with its options as records."""
+    """Stretch a network into branches for a device and, if asked, write a bundle; a module and the global random numbers stay as they are.
+
+    Args:
+        model: A name of `stretch list models`, ``package.module:factory``, the path of an ONNX file, or a module, in any mode, on any device and in any floating-point type.
+        device: Profile id, path of a profile, or a profile.
+        options: Options of the job, such as ``BranchOptions(dry_run=True)``.
+        out: Folder of the bundle; an earlier bundle there is replaced. None: no bundle.
+        config: Constraints of the search; with a design, precisions and floors of the controls.
+        progress: Called with a few words for what comes next.
+        named: Single options of `BranchOptions` and of `PlanConfig`, such as ``images="folder"`` and ``alpha=0.3``, in place of those of
+            `options` and `config`.
+
+    Raises:
+        StretchError: Or one of its kinds, in one sentence each: unknown names, networks that are not captured, no design, no folder.
+    """
+    options = replace(options or BranchOptions(), **{name: named.pop(name) for name in BranchOptions.__struct_fields__ if name in named})
+    config = (config or PlanConfig()).replace(named)
     # a wrong request is reported before torch is loaded
     profile = device if isinstance(device, DeviceProfile) else load_device(device)
     if options.design is None or len(profile.default_processors) < 2:
@@ -477,67 +306,6 @@ def run_branch(
         with phases("export"):
             result.save(out, controls=options.controls, progress=progress)
     return result
-
-
-def branch(
-    model: "str | nn.Module",
-    device: str | Path | DeviceProfile,
-    *,
-    out: str | Path | None = None,
-    input_shape: InputShapes | None = None,
-    weights: str = "default",
-    config: PlanConfig | None = None,
-    design: "str | Path | DesignDraft | None" = None,
-    images: str | Path | None = None,
-    refine: float | None = None,
-    repair: bool = False,
-    dry_run: bool = False,
-    only_if_faster: bool = False,
-    trust_code: bool = False,
-    seed: int = 0,
-    image_count: int = 256,
-    synthetic: int = 0,
-    run_images: int = 64,
-    mapping: Mapping[str, str] = NO_PLACES,
-    budget_minutes: float = 5.0,
-    preprocessing: "Preprocessing | Mapping[str, Any] | None" = None,
-    controls: bool = True,
-    progress: Progress | None = None,
-    **plan_options: Any,
-) -> "Branched":
-    """Stretch a network into branches for a device and, if asked, write a bundle; a module and the global random numbers stay as they are.
-
-    Args:
-        model: A name of `stretch list models`, ``package.module:factory``, the path of an ONNX file, or a module, in any mode, on any device and in any floating-point type.
-        device: Profile id, path of a profile, or a profile.
-        out: Folder of the bundle; an earlier bundle there is replaced. None: no bundle.
-        config: Constraints of the search; with a design, precisions and floors of the controls.
-        progress: Called with a few words for what comes next.
-        plan_options: Options of the planner by name, such as ``alpha=0.3``, as `PlanConfig` has them; they take the place of those of `config`.
-
-    Raises:
-        StretchError: Or one of its kinds, in one sentence each: unknown names, networks that are not captured, no design, no folder.
-    """
-    options = BranchOptions(
-        input_shape=input_shape,
-        weights=weights,
-        design=design,
-        images=images,
-        refine=refine,
-        repair=repair,
-        dry_run=dry_run,
-        only_if_faster=only_if_faster,
-        trust_code=trust_code,
-        seed=seed,
-        image_count=image_count,
-        synthetic=synthetic,
-        run_images=run_images,
-        mapping=mapping,
-        budget_minutes=budget_minutes,
-        preprocessing=preprocessing,
-        controls=controls,
-    )
-    return run_branch(model, device, options, (config or PlanConfig()).replace(plan_options), out, progress)
 
 
 def _compare_with_file(network: "CapturedNetwork", phases: "Phases") -> "tuple[Path, SourceFile] | None":
@@ -699,7 +467,7 @@ def loading_torch(phases: "Phases") -> Iterator[None]:
     """Load torch, and keep its random numbers and all others as the caller has them, its objects from the garbage collector, and its memory."""
     with phases("import torch"):
         import_torch()
-    from stretch.api.arguments import freeze_garbage, preserve_random_state
+    from stretch.stages.arguments import freeze_garbage, preserve_random_state
 
     with preserve_random_state(), freeze_garbage(), keep_freed_memory():
         yield
@@ -707,7 +475,7 @@ def loading_torch(phases: "Phases") -> Iterator[None]:
 
 def read_model(model: "str | nn.Module", input_shape: InputShapes | None, phases: "Phases", **options: Any) -> "CapturedNetwork":
     """The network of a name or a module; `options` are those of `read_network`."""
-    from stretch.api.arguments import full_shape
+    from stretch.stages.arguments import full_shape
     from stretch.stages.network import read_network
 
     shape = None if input_shape is None else full_shape(input_shape)
@@ -742,8 +510,8 @@ def _load_module(module: Any, shape: InputShapes | None) -> "LoadedModel":
     """A caller's module as a loaded one, without touching it."""
     from torch import nn
 
-    from stretch.api.arguments import copy_module, other_weight_types
     from stretch.network.models.load import USUAL_INPUT, LoadedModel, stated_preprocessing
+    from stretch.stages.arguments import copy_module, other_weight_types
 
     if not isinstance(module, nn.Module):
         given = f"the class {module.__name__}" if isinstance(module, type) else type(module).__name__

@@ -111,10 +111,10 @@ def refine_bundle(
     import_torch()
     from scheduler.bundle.load import load_bundle
     from scheduler.placement.mapping import place_processors
-    from stretch.api.arguments import preserve_random_state
     from stretch.export.precision import planned_precision
     from stretch.export.reweigh import export_reweighed
     from stretch.export.staging import check_target, sweep
+    from stretch.stages.arguments import preserve_random_state
     from stretch.stages.build import FileComparison, divide_images, refine_and_compare
     from stretch.stages.reopen import load_bundle_model
     from stretch.transform.refine import Checkpoint, Refinement
@@ -133,8 +133,7 @@ def refine_bundle(
     try:
         with preserve_random_state(), keep_freed_memory():
             tell("read")
-            networks = load_bundle_model(loaded)
-            original, model = networks.original, networks.model
+            original, model = load_bundle_model(loaded)
             tell("images")
             read = loaded.manifest.model.preprocessing
             divided = divide_images(Path(images), original, options.image_count, read, synthetic=options.synthetic, progress=tell)

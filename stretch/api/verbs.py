@@ -9,7 +9,6 @@ import typer
 
 from predictors.devices import DeviceProfile, load_device, load_devices
 from predictors.errors import UsageError
-from predictors.shapes import InputShapes
 from predictors.system import keep_freed_memory
 from scheduler.progress import Progress, silent
 from stretch.api.parameters import (
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from scheduler.simulate.answer import SimulateAnswer
     from scheduler.simulate.clock import SimulationResult
     from stretch.evaluation.measure import EvaluateAnswer
-    from stretch.planning.design.branch_design import DesignDraft
     from stretch.planning.result import PlanResult
     from stretch.stages.advise import Advice
     from stretch.stages.explain import Explanation
@@ -47,34 +45,21 @@ if TYPE_CHECKING:
 MAX_TRACED = 64
 
 
-def plan(
-    model: "str | nn.Module",
-    device: str | Path | DeviceProfile,
-    *,
-    config: PlanConfig | None = None,
-    design: "str | Path | DesignDraft | None" = None,
-    input_shape: InputShapes | None = None,
-    trust_code: bool = False,
-    **options: Any,
-) -> "PlanResult":
+def plan(model: "str | nn.Module", device: str | Path | DeviceProfile, *, config: PlanConfig | None = None, **named: Any) -> "PlanResult":
     """Plan branches for a device, without building them.
 
     Args:
         model: A name of `stretch list models`, ``package.module:factory``, a file, or a module.
         device: Profile id, path of a profile, or a profile.
         config: Constraints of the search; with a design, precisions and floors of the controls.
-        design: A design, or the path of one, to be predicted instead of searching for one.
-        input_shape: As of `stretch.branch`.
-        trust_code: Whether ``file.py:factory`` may be executed.
-        options: Options of the planner by name, in place of those of `config`.
+        named: Single options of `PlanConfig`, in place of those of `config`, and of `BranchOptions`, such as ``design="design.toml"``.
 
     Raises:
         StretchError: Or one of its kinds: unknown names, a network that is not captured, no design.
     """
-    from stretch.api.main_job import BranchOptions, run_branch
+    from stretch.api.main_job import BranchOptions, branch
 
-    dry = BranchOptions(weights="none", dry_run=True, design=design, input_shape=input_shape, trust_code=trust_code)
-    return run_branch(model, device, dry, (config or PlanConfig()).replace(options)).plan
+    return branch(model, device, BranchOptions(weights="none", dry_run=True), config=config, **named).plan
 
 
 class PredictOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -496,10 +481,10 @@ def advise(
         UsageError: If there is no such precision, or no device has it.
         StretchError: Or one of its kinds: unknown names, networks that are not captured.
     """
-    from stretch.api.arguments import pause_garbage_collection
     from stretch.api.main_job import Phases, loading_torch, read_model
     from stretch.stages.advise import advise as answers
     from stretch.stages.advise import check_precision
+    from stretch.stages.arguments import pause_garbage_collection
 
     profiles = _profiles(device)
     check_precision(profiles, precision)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from stretch.api.main_job import BranchOptions, run_branch
+from stretch.api.main_job import BranchOptions
+from stretch.api.main_job import branch as branch_model
 from stretch.api.parameters import AdvancedOption, Device, Model
 from stretch.cli.interrupt import WRITER_GRACE_S
 from stretch.cli.output import COMMAND_LINE, Output
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from predictors.errors import InfeasibleError
     from stretch.report.html.page import Page
-    from stretch.stages.design import BranchedAnswer
+    from stretch.stages.branched import Branched
 
 #: Steps of the progress bar: import torch, load, capture, plan, transform, and the files of a typical bundle.
 PHASES = 16
@@ -36,8 +37,6 @@ class BranchFiles(msgspec.Struct, frozen=True, kw_only=True):
     """Files to write."""
 
     folder: Annotated[Path | None, typer.Option("--out", "-o", help="Folder of the bundle. Default: runs/MODEL_DEVICE.")] = None
-    # has no effect: scripts may still give it
-    anyway: Annotated[bool, typer.Option("--anyway", hidden=True)] = False
     html: Html = None
     export: Annotated[bool, AdvancedOption("Whether the bundle is written.")] = True
 
@@ -50,41 +49,36 @@ def branch(out: Output, model: Model, device: Device, config: Plan, options: Bra
     target = (files.folder or Path("runs") / _folder_name(model, device)) if files.export and not options.dry_run else None
     try:
         with out.progress("branching", total=PHASES + REFINING * (options.refine is not None)) as progress:
-            result = run_branch(model, device, options, config, target, progress)
+            result = branch_model(model, device, options, out=target, config=config, progress=progress)
     except InfeasibleError as error:
         if files.html is not None:
             out.write_page(files.html, _report_infeasible(error, model, device, options))
         raise
     out.tell_size(options.input_shape, result.plan.graph)
-    answer = result.answer()
+    planned = result.plan
 
     def roofline() -> "tuple[str, Figure]":
         from stretch.report.prediction import roofline_figure
 
-        plan, single = result.plan, answer.predicted
-        estimate = plan.predictor.predict(plan.graph, single.best_single_processor, single.best_single_precision)
-        return roofline_figure(plan.graph.name, estimate, plan.device, single.best_single_processor)
+        return roofline_figure(planned.graph.name, planned.best_single, planned.device, planned.best_single.processor)
 
     from stretch.report.plan import plan_page
 
-    following = _following(answer, model, trust_code=options.trust_code)
-    out.show(
-        answer,
-        lambda answer: plan_page(answer, origins=result.plan.origins, roofline=roofline if files.html else None, following=following),
-        files.html,
-    )
+    following = _following(result, model, trust_code=options.trust_code)
+    drawn = roofline if files.html else None
+    out.show(result, lambda built: plan_page(planned, built, roofline=drawn, following=following), files.html, result.to_json())
     if result.withheld:
         raise typer.Exit(InfeasibleError.exit_code)
 
 
-def _following(answer: "BranchedAnswer", model: str, *, trust_code: bool) -> list[str]:
+def _following(result: "Branched", model: str, *, trust_code: bool) -> list[str]:
     """Return the next command: run the bundle, or build it, or look for a device where branches are faster."""
     from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER
 
-    beaten = answer.recommended not in (BRANCHED, NO_CLEAR_WINNER)
-    if answer.bundle is not None:
-        first = command_line("run", answer.bundle, *(["--recommended"] if beaten else []))
-    elif answer.withheld:
+    beaten = result.plan.recommended not in (BRANCHED, NO_CLEAR_WINNER)
+    if result.bundle is not None:
+        first = command_line("run", result.bundle, *(["--recommended"] if beaten else []))
+    elif result.withheld:
         return ["Nothing was written: branches are not recommended, and --only-if-faster was given."]
     elif beaten:
         first = command_line("advise", model, *(["--trust-code"] if trust_code else []))

@@ -77,7 +77,7 @@ def _model_rows(graph: "OpGraph", profiles: "list[DeviceProfile]", request: Plan
     for profile in profiles:
         label = f"{graph.name} on {profile.id}"
         try:
-            rows.append(plan_row(label, plan(graph, profile, request).answer()))
+            rows.append(plan_row(label, plan(graph, profile, request)))
         except InfeasibleError as error:
             rows.append(refused_row(label, graph.name, profile.id, error.message))
     return rows

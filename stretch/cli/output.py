@@ -67,26 +67,26 @@ class Output:
         human(console)
         self._stdout.flush()
 
-    def show(self, answer: Any, page: "Callable[[Any], Page]", html: Path | None = None) -> None:
+    def show(self, answer: Any, page: "Callable[[Any], Page]", html: Path | None = None, data: "dict[str, Any] | None" = None) -> None:
         """Print the verb's result as a report, once, with all warnings so far, and write it as an HTML page if one is asked for.
 
         Args:
             page: Makes the report of the answer.
             html: None for no page.
+            data: The JSON of the answer; its fields if None.
         """
-        from msgspec.structs import replace
-
-        self._pending += [f"warning: {warning}" for warning in dict.fromkeys(answer.warnings) if warning not in self.warnings]
-        answer = replace(answer, warnings=list(dict.fromkeys([*self.warnings, *answer.warnings])))
+        data = _to_builtins(answer) if data is None else data
+        self._pending += [f"warning: {warning}" for warning in dict.fromkeys(data["warnings"]) if warning not in self.warnings]
+        warnings = list(dict.fromkeys([*self.warnings, *data["warnings"]]))
         if html is not None:
-            self.write_page(html, page(answer))
+            self.write_page(html, dataclasses.replace(page(answer), warnings=warnings))
 
         def human(console: "Console") -> None:
             from stretch.report.fit import print_page
 
             print_page(console, page(answer), self.flush, brief=not self.details)
 
-        self.emit(answer, human)
+        self.emit(data | {"warnings": warnings}, human)
 
     def write_page(self, path: Path, page: "Page") -> None:
         """Write a report with the command line that it was made by, and print its path."""

@@ -307,8 +307,8 @@ class PrecisionLowering:
     ) -> onnx.ModelProto:
         """Quantise a subgraph; one of several that are one segment in the scales of the whole, which `reads` are the inputs of."""
         manifest = self.bundle.manifest
-        if is_band(manifest, sub) or is_divided(manifest, sub):
-            scales = scales_of(quantise(_whole_segment(self.bundle, sub), reads))
+        if (whole := _whole_segment(self.bundle, sub)) is not None:
+            scales = scales_of(quantise(whole, reads))
             return in_scales(quantise(model, inputs, scales), scales)
         # outputs of another portion keep their int8 scale
         within = {name for other in manifest.subgraphs if other.segment == sub.segment for name in other.outputs}
@@ -325,11 +325,6 @@ def read_ranges(model: onnx.ModelProto, file: Path) -> Scales:
     """Trained scales and zero points in a subgraph's float file."""
     ranges = read_property(model, RANGES, dict[str, tuple[_Scale, _Zero]], file, missing="{}", content="no scales", verb="export")
     return {name: (np.float32(scale), np.uint8(zero)) for name, (scale, zero) in ranges.items()}
-
-
-def is_band(manifest: Manifest, sub: SubgraphEntry) -> bool:
-    """Whether a subgraph computes a band of rows of its segment."""
-    return any(join.kind == BANDS and sub.outputs[0] in join.inputs for join in manifest.joins)
 
 
 def _samples(
@@ -361,15 +356,17 @@ def _whole_segment_runner(bundle: Bundle) -> dict[str, Run]:
     """Runs each segment in bands or output channels as a whole."""
     wholes: dict[str, Run] = {}
     for sub in bundle.manifest.subgraphs:
-        if sub.segment not in wholes and (is_band(bundle.manifest, sub) or is_divided(bundle.manifest, sub)):
-            wholes[sub.segment] = runner(_whole_segment(bundle, sub))
+        if sub.segment not in wholes and (whole := _whole_segment(bundle, sub)) is not None:
+            wholes[sub.segment] = runner(whole)
     return wholes
 
 
-def _whole_segment(bundle: Bundle, band: SubgraphEntry) -> onnx.ModelProto:
-    """The whole segment of a band or of a branch of output channels."""
-    if is_divided(bundle.manifest, band):
-        return segment_of_part(bundle, band)
-    file = bundle.file(band.file)
-    shape = next(tensor.shape for tensor in bundle.manifest.tensors if tensor.name == band.input)
+def _whole_segment(bundle: Bundle, sub: SubgraphEntry) -> onnx.ModelProto | None:
+    """The whole segment of a band of rows or of a branch of output channels; None for other subgraphs."""
+    manifest = bundle.manifest
+    if is_divided(manifest, sub):
+        return segment_of_part(bundle, sub)
+    if not any(join.kind == BANDS and sub.outputs[0] in join.inputs for join in manifest.joins):
+        return None
+    file, shape = bundle.file(sub.file), next(tensor.shape for tensor in manifest.tensors if tensor.name == sub.input)
     return segment_of_band(onnx.load(file), shape, file)

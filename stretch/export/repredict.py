@@ -32,7 +32,7 @@ from stretch.planning.cost.compare import (
     single_run,
 )
 from stretch.planning.network.segments import split_segments
-from stretch.planning.result import SingleProcessor, operator_split, ranked_singles
+from stretch.planning.result import operator_split, ranked_singles
 
 
 def runs_in(processor: Processor, entry: SubgraphEntry) -> str:
@@ -105,7 +105,7 @@ def _figures(
     graphs = {name: open_onnx(file(path)).graph for name, path in (manifest.controls | {"whole_graph": manifest.whole}).items()}
     singles = {name: ranked_singles(graph, costs, processors)[0] for name, graph in graphs.items()}
     names = {name: _rival_name(name, single) for name, single in singles.items()}
-    runs = {names[name]: single_run(graphs[name], single.processor, single.precision, predictor) for name, single in singles.items()}
+    runs = {names[name]: single_run(single, device) for name, single in singles.items()}
     compared = [name for name in runs if name in str(manifest.predicted.get("told", ""))]
     recommendation = recommend(branched, runs, compared)
     original, same, whole_graph = (singles.get(name) for name in ("original", "sequential_same_macs", "whole_graph"))
@@ -152,7 +152,7 @@ def _operator_split_ms(graph: OpGraph, costs: Costs) -> float:
     return operator_split(graph, split_segments(graph), costs, list(costs.precision)).makespan_ms
 
 
-def _rival_name(name: str, single: SingleProcessor) -> str:
+def _rival_name(name: str, single: Estimate) -> str:
     """Name used by the planner."""
     return name if name == "sequential_same_macs" else f"{'single' if name == 'original' else name}:{single.processor}"
 

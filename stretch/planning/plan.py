@@ -9,7 +9,7 @@ from importlib import import_module
 from itertools import combinations
 from math import ceil, floor, isnan
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -176,7 +176,7 @@ def plan(
     request = config or PlanConfig()
     choice, note = _plan_attempts(PlanningProblem.of(graph, device, request, accuracy_source), request)
     notes = [note] if note else []
-    result = predict_design(choice, losses=losses)
+    result = predict(choice.problem, choice.design, choice, losses)
     if losses is not None and not result.exact:
         choice, result = _choose_meeting_points(choice, result, losses)
     problem = choice.problem
@@ -211,7 +211,7 @@ def _choose_meeting_points(choice: Choice, result: PlanResult, losses: Losses) -
             continue
         ends.add(_ends(other.design))
         # the worth of blocks says nothing of the loss by narrower blocks and joins, which grows with the stretched part
-        if _stretched_blocks(predicted := predict_design(other, losses=losses)) <= stretched:
+        if _stretched_blocks(predicted := predict(other.problem, other.design, other, losses)) <= stretched:
             plans.append((other, _choose_blocks(other, predicted, losses)))
     best, chosen = max(plans, key=lambda one: kept_worth(one[1], one[1].design, losses))
     # a repair goes on from what was asked for
@@ -232,7 +232,7 @@ def _choose_blocks(choice: Choice, result: PlanResult, losses: Losses) -> PlanRe
     design, warnings = keep_blocks(result, losses)
     if not warnings:
         return result
-    changed = predict_design(choice, design, losses=losses)
+    changed = predict(problem, design, choice, losses)
     required, predicted = problem.config.min_agreement, changed.accuracy.agreement if changed.accuracy else None
     if required is not None and predicted is not None and predicted < required:
         return result
@@ -362,11 +362,6 @@ def evaluate(
     problem = PlanningProblem.of(graph, device, request, accuracy_source)
     result = predict(problem, design, losses=losses)
     return replace(result, warnings=_warnings(problem, result))
-
-
-def predict_design(choice: Choice, design: BranchDesign | None = None, *, trained: bool = True, losses: Losses | None = None) -> PlanResult:
-    """The prediction and controls of a design that was searched for, or of one made of it."""
-    return predict(choice.problem, design or choice.design, choice, losses, trained=trained)
 
 
 def predict(
@@ -574,17 +569,17 @@ def _search_spaces(problem: PlanningProblem, *, loss_known: bool) -> list[Search
     With `loss_known` it is known what merged stages lose, so that they need not be kept for the last.
     """
     graph, config, stretched = problem.backbone, problem.config, STRETCH in problem.config.planned_kinds
-    for tried in _stage_spaces(problem, loss_known=loss_known):
-        searched = _search(problem, tried.searched, tried.totals) if stretched else None
-        if searched is not None:
+    for attempt in _stage_spaces(problem, loss_known=loss_known):
+        stages, space, merged, totals = attempt
+        found = _search(problem, space, totals) if stretched else None
+        if found is not None:
             break
-    totals = tried.totals
     if set(config.planned_kinds) == {STRETCH}:
-        return [SearchedSpace(tried.searched, totals, searched)]
+        return [SearchedSpace(space, totals, found)]
     if config.exact or config.cuts == "stages":
-        mixed = with_exact_kinds(graph, config, tried.stages)
+        mixed = with_exact_kinds(graph, config, stages)
     else:
-        mixed = cut_blocks(graph, config, tried.stages, config.planned_kinds, merged=tried.merged)
+        mixed = cut_blocks(graph, config, stages, config.planned_kinds, merged=merged)
     result = [SearchedSpace(mixed, totals, _search_by_strategy(problem, mixed, totals))]
     if totals != problem.totals:
         # where scaled copies need merged stages, they keep as many meeting points as they can have; a design without them loses no
@@ -594,15 +589,8 @@ def _search_spaces(problem: PlanningProblem, *, loss_known: bool) -> list[Search
     return result
 
 
-class _StageSpace(NamedTuple):
-    stages: DesignSpace  # Designs of stages, and of runs of them where these may merge.
-    searched: DesignSpace  # The same, or designs whose segments begin and end at blocks.
-    merged: bool  # Whether stages may merge.
-    totals: Totals  # Limits on a whole design.
-
-
-def _stage_spaces(problem: PlanningProblem, *, loss_known: bool) -> Iterator[_StageSpace]:
-    """Return the spaces of the request's attempts at stages, in order."""
+def _stage_spaces(problem: PlanningProblem, *, loss_known: bool) -> Iterator[tuple[DesignSpace, DesignSpace, bool, Totals]]:
+    """Return the attempts in order: designs of stages, those searched (cut at blocks or not), whether stages merge, and limits."""
     graph, config, stretched = problem.backbone, problem.config, STRETCH in problem.config.planned_kinds
     stages = problem.stage_space()
     for merged, max_meetings in stage_attempts(config, loss_known=loss_known):
@@ -610,7 +598,7 @@ def _stage_spaces(problem: PlanningProblem, *, loss_known: bool) -> Iterator[_St
         searched = cut_blocks(graph, config, space, merged=merged) if stretched and config.cuts == "blocks" else space
         first = max(space.max_meetings, config.n_meet) if max_meetings else config.n_meet
         for n_meet in range(first, config.n_meet - 1, -1):
-            yield _StageSpace(space, searched, merged, problem.totals._replace(n_meet=n_meet))
+            yield space, searched, merged, problem.totals._replace(n_meet=n_meet)
 
 
 def _search_fewer_processors(problem: PlanningProblem) -> list[SearchedSpace]:

@@ -1,4 +1,4 @@
-"""A plan: a design, its predicted run, and its baselines on the same device; and the same as plain data, whose fields are the JSON's keys."""
+"""A plan: a design, its predicted run, and its baselines on the same device."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -15,18 +15,16 @@ from predictors.graph import OpGraph, SharedWeight, shared_weights
 from predictors.host import HOST, host_among
 from predictors.joins import JoinKind
 from predictors.models.roofline import MEASURED, Origin
-from predictors.predictor import LatencyPredictor, origin_of
-from predictors.rewrites import inexact_rewrites
-from predictors.structs import Answer
+from predictors.predictor import Estimate, LatencyPredictor, origin_of
+from predictors.structs import to_builtins
 from stretch.planning.config import Objective, PlanConfig
 from stretch.planning.cost import compare
 from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.cost.branch import BranchCost, Costs
 from stretch.planning.cost.makespan import BranchTime, SegmentTime, SidedTimes, SideTime, Timeline, busiest_ms, busy_ms, run_mj, timeline
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, SideDesign
-from stretch.planning.design.division import with_shares
 from stretch.planning.design.scale import legal_widths, remaining_shared_weights, scaled_graph
-from stretch.planning.network.segments import EntryKind, Segment, backbone_of, join_kinds
+from stretch.planning.network.segments import Segment, backbone_of, join_kinds
 from stretch.planning.search.exact import search_exact
 from stretch.planning.search.layers import TIE, Layer, shortest_path
 from stretch.planning.search.parts import PartSpace, merge_neighbours
@@ -38,15 +36,6 @@ from stretch.planning.search.space import DesignSpace, Rules, Totals
 MAX_WIDTH_RATIO = 1.5
 #: Rescaling gains up to about a third, so what is slower by more than this cannot catch up.
 MAX_CATCH_UP = 1.35
-
-
-@dataclass(frozen=True)
-class SingleProcessor:
-    """A network on one processor."""
-
-    processor: str  # With its core set where that is not the default.
-    precision: str  # At what precision.
-    ms: float  # Time, input and output transfers included.
 
 
 def variants(costs: Costs, processors: Sequence[str]) -> list[tuple[str, str]]:
@@ -63,10 +52,9 @@ def variants(costs: Costs, processors: Sequence[str]) -> list[tuple[str, str]]:
     return result
 
 
-def ranked_singles(graph: OpGraph, costs: Costs, processors: Sequence[str]) -> list[SingleProcessor]:
+def ranked_singles(graph: OpGraph, costs: Costs, processors: Sequence[str]) -> list[Estimate]:
     """Every way to run a network on one of the allowed processors, the fastest first."""
-    singles = (SingleProcessor(name, at, costs.predictor.predict(graph, name, at).ms) for name, at in variants(costs, processors))
-    return sorted(singles, key=lambda single: single.ms)
+    return sorted((costs.predictor.predict(graph, name, at) for name, at in variants(costs, processors)), key=lambda single: single.ms)
 
 
 @dataclass(frozen=True)
@@ -74,12 +62,12 @@ class SequentialControl:
     """The sequential model scaled to the same multiply-accumulates."""
 
     design: BranchDesign  # One branch per segment, all on one processor; `scaled_graph` builds it.
-    single: SingleProcessor  # Where it runs fastest.
+    single: Estimate  # Where it runs fastest.
     macs: int  # Its multiply-accumulates.
 
 
 def sequential_same_macs(
-    graph: OpGraph, segments: Sequence[Segment], costs: Costs, singles: Sequence[SingleProcessor], rules: Rules, totals: Totals
+    graph: OpGraph, segments: Sequence[Segment], costs: Costs, singles: Sequence[Estimate], rules: Rules, totals: Totals
 ) -> SequentialControl | None:
     """The fastest sequential model whose segments are rescaled under the same floors; rules on communication do not apply.
 
@@ -97,7 +85,7 @@ def sequential_same_macs(
 
 
 def _scale_to_macs(
-    graph: OpGraph, segments: Sequence[Segment], costs: Costs, original: SingleProcessor, rules: Rules, totals: Totals
+    graph: OpGraph, segments: Sequence[Segment], costs: Costs, original: Estimate, rules: Rules, totals: Totals
 ) -> SequentialControl | None:
     processor, least = original.processor, rules.values["segment_macs"]
     align = costs.align(processor)
@@ -139,8 +127,8 @@ def _scale_to_macs(
         join: JoinKind = "none" if cost.width == segment.width else "concat"
         parts.append(SegmentDesign(segment.name, segment.start, segment.end, (branch,), join))
     design = BranchDesign(graph.name, costs.predictor.device.id, tuple(parts), sides=sides_on(graph, processor))
-    run = timeline(graph, design, costs)
-    return SequentialControl(design, replace(original, ms=run.makespan_ms), run.macs)
+    scaled = scaled_graph(graph, design)
+    return SequentialControl(design, costs.predictor.predict(scaled, processor, original.precision), scaled.macs)
 
 
 def _widths(segment: Segment, align: int, rules: Rules) -> list[int]:
@@ -244,71 +232,7 @@ def place_sides(graph: OpGraph, design: BranchDesign, costs: Costs, processors: 
     return replace(design, sides=best)
 
 
-# A plan as plain data, and as an object.
-
-
-@with_shares
-class BranchAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """One branch of one segment; of one that is divided exactly with its share, under the word of the way."""
-
-    name: str  # Its name in its segment, as its subgraph has it: that of its processor, and a number if that has several.
-    processor: str  # Where it runs.
-    depth: int  # Blocks kept.
-    width: int  # Channels of its backbone.
-    entry: EntryKind  # How it begins.
-    join: JoinKind  # How it meets the others.
-    partition: int  # Channels that it contributes to the joined tensor.
-    align: int  # Inner channel counts are multiples of it.
-    rewrites: list[str]  # Replacements for operators of the original, as ``silu=relu6``.
-    dropped: list[int]  # Numbers of the blocks that it does without, where these were chosen; else its depth takes them evenly.
-    macs: int  # Multiply-accumulates, its part of the join included, and of a band of rows those of its halo.
-    params: int  # Learned numbers.
-    start_ms: float  # When it starts, from the start of its segment.
-    predicted_ms: float  # Time alone on its processor.
-    contention_ms: float  # Additional time while the others compute; below 0 where they make it faster.
-    in_ms: float  # Until it has its input.
-    out_ms: float  # Until the host has its output.
-
-
-class SegmentAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """One segment."""
-
-    name: str  # Its name.
-    start: str  # Tensor that it reads.
-    end: str  # Tensor that it writes.
-    stages: list[str]  # Stages of the network that lie in it.
-    shape: list[int]  # Of the tensor that it writes.
-    depth: int  # Blocks of the original.
-    width: int  # Channels of the original.
-    macs: int  # Multiply-accumulates of the original.
-    #: ``whole``, ``stretch`` for scaled copies, which are another network, or ``rows`` for bands of rows, ``channels`` for some channels
-    #: each and ``graph`` for its own parallel paths and portions, which are not.
-    kind: str
-    halo: float  # Multiply-accumulates that bands of rows do twice, over the original's.
-    #: Time that its bands together spend on rows that two of them compute, ms: of each kernel's time the share of its rows, over all bands,
-    #: beyond those of the segment in one piece.
-    halo_ms: float
-    repeated: float  # Those, and what branches of channels do twice, over the original's.
-    join: JoinKind  # How its branches meet.
-    join_ms: float  # Time of joining.
-    predicted_ms: float  # From its input to its output.
-    start_ms: float  # When it begins.
-    branches: list[BranchAnswer]  # Its branches.
-
-
-class SideAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a network with several inputs or outputs other than its backbone, which runs whole."""
-
-    name: str  # ``side1``, ``side2``, …
-    processor: str  # Where it runs.
-    reads: list[str]  # Tensors that it reads.
-    writes: list[str]  # Tensors that it writes.
-    operators: int  # How many it has.
-    macs: int  # Multiply-accumulates.
-    start_ms: float  # When it begins.
-    predicted_ms: float  # Its computation.
-    in_ms: float  # Transfers of what it reads.
-    out_ms: float  # Transfers of what the network returns.
+# The plan.
 
 
 class Predicted(compare.Certainty, frozen=True, kw_only=True):
@@ -370,42 +294,9 @@ class UnusedProcessor(msgspec.Struct, frozen=True, kw_only=True):
     reason: str  # Why, for people.
 
 
-class PlanAnswer(Answer, frozen=True, kw_only=True):
-    """A design with its prediction and its baselines."""
-
-    model: str  # The network.
-    device: str  # The device.
-    calibrated: bool  # Whether its profile was fitted to measurements.
-    macs: int  # Multiply-accumulates, those that are repeated included.
-    params: int  # Learned numbers.
-    exact: bool  # Whether it computes exactly what the original computes, in fp32; `rounding` says what planned precisions change.
-    rounding: list[str]  # Planned precisions of its work that round beyond fp32: ``int8``, ``fp16``.
-    halo: float  # Multiply-accumulates that bands of rows do twice, over the original's.
-    halo_ms: float  # Time that all bands spend on them, summed over processors, ms.
-    repeated: float  # Those, and what branches of channels do twice, over the original's.
-    macs_ratio: float  # Over the original's.
-    params_ratio: float | None  # Over the original's; None where that has none.
-    n_meet: int  # Meeting points.
-    segments: list[SegmentAnswer]  # The segments.
-    sides: list[SideAnswer]  # The parts other than the backbone of a network with several inputs or outputs.
-    design: BranchDesign  # The design, as a design file has it.
-    predicted: Predicted  # Its times and those of its controls.
-    objective: ObjectiveAnswer  # Its objective.
-    accuracy: PredictedAccuracy | None  # Predicted accuracy, where a predictor was given.
-    recommended: str  # Recommendation.
-    comparisons: list[compare.Rival]  # Each control of the design, with the interval of their ratio.
-    unused: list[UnusedProcessor]  # Processors without work, and why.
-    sequential_design: BranchDesign | None  # Of the sequential control.
-    operator_split_design: BranchDesign  # Of the control whose operators are split.
-    evaluated: int  # Ways whose cost was computed.
-    space_log10: float | None  # Decimal logarithm of the number of designs.
-    precision: dict[str, str]  # Of each processor.
-    warnings: list[str]  # Warnings for the user.
-
-
 @dataclass(frozen=True)
 class PlanResult:
-    """A design with its prediction and its baselines."""
+    """A design with its prediction and its baselines; `to_json` has the keys of `stretch branch --json`."""
 
     graph: OpGraph  # The original network.
     costs: Costs  # On the device, with the times that planning asked for.
@@ -413,9 +304,9 @@ class PlanResult:
     design: BranchDesign  # The design.
     stages: tuple[Segment, ...]  # The network's segments between its own meeting points, or those asked for.
     run: Timeline  # Its predicted timeline.
-    best_single: SingleProcessor  # The original on the best single processor.
+    best_single: Estimate  # The original on the best single processor.
     sequential: SequentialControl | None  # The sequential model scaled to the same multiply-accumulates; None if there is none.
-    whole_graph: SingleProcessor  # The branched net as one graph on the best single processor.
+    whole_graph: Estimate  # The branched net as one graph on the best single processor.
     ideal_split_ms: float  # The original divided without loss.
     optimal: bool | None  # Whether no design of the space is better in the objective; None for a design that was not searched for.
     gap: float | None  # How much better one might be, as a fraction; None where not known.
@@ -479,7 +370,7 @@ class PlanResult:
     @property
     def exact(self) -> bool:
         """Whether the design computes exactly what the original computes: no scaled branches, and no blocks or channels gone."""
-        return all(_kind(row) != "stretch" for row in self.run.segments)
+        return all(row.kind != "stretch" for row in self.run.segments)
 
     @property
     def rounding(self) -> list[str]:
@@ -500,7 +391,7 @@ class PlanResult:
         result = self.recommendation.recommended
         return f"single:{self.best_single.processor}" if result == compare.NO_CLEAR_WINNER and self.ahead.far else result
 
-    @property
+    @cached_property
     def recommended(self) -> str:
         """Return the recommendation by time, or the shortened network where it keeps as much of the original as branches that no baseline beats."""
         shortened = self.shortened
@@ -523,9 +414,8 @@ class PlanResult:
         controls, reference = dict(self._controls), ["sequential_same_macs"] if untrained else []
         if (shortened := self.shortened) is not None:
             reference.append(f"shortened:{shortened.processor}")
-            controls[reference[-1]] = compare.single_run(
-                scaled_graph(self.graph, shortened.design), shortened.processor, shortened.precision, self.predictor
-            )
+            alone = self.predictor.predict(scaled_graph(self.graph, shortened.design), shortened.processor, shortened.precision)
+            controls[reference[-1]] = compare.single_run(alone, self.device)
         return compare.recommend(self.predicted_run, controls, reference)
 
     @cached_property
@@ -584,12 +474,9 @@ class PlanResult:
     @cached_property
     def _controls(self) -> dict[str, compare.PredictedRun]:
         single, whole, same = self.best_single, self.whole_graph, self.sequential
-        controls = [
-            (f"single:{single.processor}", self.graph, single),
-            (f"whole_graph:{whole.processor}", scaled_graph(self.graph, self.design), whole),
-            *([("sequential_same_macs", scaled_graph(self.graph, same.design), same.single)] if same else []),
-        ]
-        return {name: compare.single_run(graph, one.processor, one.precision, self.predictor) for name, graph, one in controls}
+        controls = {f"single:{single.processor}": single, f"whole_graph:{whole.processor}": whole}
+        controls |= {"sequential_same_macs": same.single} if same else {}
+        return {name: compare.single_run(alone, self.device) for name, alone in controls.items()}
 
     @cached_property
     def shared(self) -> list[SharedWeight]:
@@ -616,10 +503,10 @@ class PlanResult:
         """Return its parts: each processor in each state that it is in."""
         return EnergyModel(self.device).parts(busy_ms(self.run), self.run.makespan_ms)
 
-    def _alone_mj(self, single: SingleProcessor) -> float | None:
+    def _alone_mj(self, single: Estimate) -> float | None:
         return EnergyModel(self.device).plan_mj({single.processor: single.ms}, single.ms)
 
-    @property
+    @cached_property
     def predicted(self) -> Predicted:
         """Its times and those of its controls."""
         run, single, sequential = self.run, self.best_single, self.sequential
@@ -647,110 +534,95 @@ class PlanResult:
             energy=self.energy,
         )
 
-    def answer(self) -> PlanAnswer:
-        """The result as plain data."""
-        graph, run, design = self.graph, self.run, self.design
-        params = graph.params - sum(weight.copies for weight in shared_weights([graph]))
-        learned = run.params - sum(weight.copies for weight in self.shared)
-        return PlanAnswer(
-            model=graph.name,
-            device=self.device.id,
-            calibrated=self.calibrated,
-            macs=run.macs,
-            params=learned,
-            exact=self.exact,
-            rounding=self.rounding,
-            halo=run.halo_macs / graph.macs if graph.macs else 0.0,
-            halo_ms=run.halo_ms,
-            repeated=run.repeated_macs / graph.macs if graph.macs else 0.0,
-            macs_ratio=self.macs_ratio,
-            params_ratio=learned / params if params else None,
-            n_meet=design.n_meet,
-            segments=[self._segment(row) for row in run.segments],
-            sides=[_side(row) for row in run.sides],
-            design=design,
-            predicted=self.predicted,
-            objective=self.objective,
-            accuracy=self.accuracy,
-            recommended=self.recommended,
-            comparisons=list(self.recommendation.rivals),
-            unused=list(self.unused),
-            sequential_design=self.sequential.design if self.sequential else None,
-            operator_split_design=self.operator_split.design,
-            evaluated=self.evaluated,
-            space_log10=self.space_log10,
-            precision=dict(self.config.precision),
-            warnings=list(self.warnings),
-        )
+    @cached_property
+    def params(self) -> int:
+        """Learned numbers; those that operators share count once."""
+        return self.run.params - sum(weight.copies for weight in self.shared)
 
-    def _segment(self, row: SegmentTime) -> SegmentAnswer:
-        segment, macs = row.segment, row.segment.graph.macs
-        return SegmentAnswer(
-            name=segment.name,
-            start=segment.start,
-            end=segment.end,
-            stages=[stage.name for stage in self.stages_of(segment)],
-            shape=list(segment.graph.by_name[segment.end].shape),
-            depth=segment.depth,
-            width=segment.width,
-            macs=macs,
-            kind=_kind(row),
-            halo=row.halo_macs / macs if row.halo_macs else 0.0,
-            halo_ms=row.halo_ms,
-            repeated=row.repeated_macs / macs if row.repeated_macs else 0.0,
-            join=row.design.join,
-            join_ms=row.join_ms,
-            predicted_ms=row.ms,
-            start_ms=row.start_ms,
-            branches=[_branch(name, row.design.join, run) for name, run in zip(row.design.names, row.branches, strict=True)],
-        )
+    @property
+    def params_ratio(self) -> float | None:
+        """Learned numbers over the original's; None where that has none."""
+        original = self.graph.params - sum(weight.copies for weight in shared_weights([self.graph]))
+        return self.params / original if original else None
+
+    @property
+    def repeated(self) -> float:
+        """Multiply-accumulates that bands of rows and branches of channels do twice, over the original's."""
+        return self.run.repeated_macs / self.graph.macs if self.graph.macs else 0.0
 
     def to_json(self) -> dict[str, Any]:
         """The planner's keys of `stretch branch --json`."""
-        return self.answer().to_json()
+        return to_builtins(
+            {
+                "model": self.graph.name,
+                "device": self.device.id,
+                "calibrated": self.calibrated,
+                "macs": self.run.macs,  # multiply-accumulates, those that are repeated included
+                "params": self.params,  # learned numbers
+                "exact": self.exact,  # in fp32; `rounding` has the planned precisions that round beyond it
+                "rounding": self.rounding,
+                "halo": self.run.halo_macs / self.graph.macs if self.graph.macs else 0.0,  # computed twice by bands of rows
+                "halo_ms": self.run.halo_ms,  # summed over processors
+                "repeated": self.repeated,  # by bands of rows and by branches of channels
+                "macs_ratio": self.macs_ratio,
+                "params_ratio": self.params_ratio,
+                "n_meet": self.design.n_meet,  # meeting points
+                "segments": [self._segment(row) for row in self.run.segments],
+                "sides": [_side(row) for row in self.run.sides],
+                "design": self.design,
+                "predicted": self.predicted,
+                "objective": self.objective,
+                "accuracy": self.accuracy,
+                "recommended": self.recommended,
+                "comparisons": self.recommendation.rivals,  # each control, with the interval of their ratio
+                "unused": self.unused,
+                "sequential_design": self.sequential.design if self.sequential else None,
+                "operator_split_design": self.operator_split.design,
+                "evaluated": self.evaluated,  # options whose cost was computed
+                "space_log10": self.space_log10,  # of the number of designs
+                "precision": self.config.precision,
+                "warnings": self.warnings,
+            }
+        )
+
+    def _segment(self, row: SegmentTime) -> dict[str, Any]:
+        segment, macs = row.segment, row.segment.graph.macs
+        return {
+            "name": segment.name,
+            "start": segment.start,
+            "end": segment.end,
+            "stages": [stage.name for stage in self.stages_of(segment)],
+            "shape": row.shape,
+            "depth": segment.depth,  # of the original, as `width` and `macs`
+            "width": segment.width,
+            "macs": macs,
+            "kind": row.kind,
+            "halo": row.halo_macs / macs if row.halo_macs else 0.0,
+            "halo_ms": row.halo_ms,
+            "repeated": row.repeated_macs / macs if row.repeated_macs else 0.0,
+            "join": row.design.join,
+            "join_ms": row.join_ms,
+            "predicted_ms": row.ms,  # from its input to its output
+            "start_ms": row.start_ms,
+            "branches": [
+                {"name": name, "join": row.design.join, **vars(branch.scale), **_times(branch)}
+                | {"params": branch.params, "contention_ms": branch.contention_ms}
+                for name, branch in zip(row.design.names, row.branches, strict=True)
+            ],
+        }
 
 
-def _branch(name: str, join: JoinKind, run: BranchTime) -> BranchAnswer:
-    return BranchAnswer(
-        name=name,
-        join=join,
-        macs=run.macs,
-        params=run.params,
-        start_ms=run.start_ms,
-        predicted_ms=run.ms,
-        contention_ms=run.contention_ms,
-        in_ms=run.in_ms,
-        out_ms=run.out_ms,
-        **vars(run.scale),
-    )
+def _times(part: BranchTime) -> dict[str, float]:
+    return {"macs": part.macs, "start_ms": part.start_ms, "predicted_ms": part.ms, "in_ms": part.in_ms, "out_ms": part.out_ms}
 
 
-def _side(row: SideTime) -> SideAnswer:
-    return SideAnswer(
-        name=row.name,
-        processor=row.time.scale.processor,
-        reads=[op.name for op in row.graph.inputs],
-        writes=list(row.graph.outputs),
-        operators=sum(op.kind != "input" for op in row.graph.ops),
-        macs=row.time.macs,
-        start_ms=row.time.start_ms,
-        predicted_ms=row.time.ms,
-        in_ms=row.time.in_ms,
-        out_ms=row.time.out_ms,
-    )
+def _side(row: SideTime) -> dict[str, Any]:
+    reads, operators = [op.name for op in row.graph.inputs], sum(op.kind != "input" for op in row.graph.ops)
+    placed = {"name": row.name, "processor": row.time.scale.processor, "reads": reads, "writes": row.graph.outputs}
+    return placed | {"operators": operators, **_times(row.time)}
 
 
-def _kind(row: SegmentTime) -> str:
-    division = row.design.division
-    if division is not None:
-        return division.kind
-    changed = len(row.branches) > 1 or any(
-        inexact_rewrites(b.scale.rewrites) or (b.scale.depth, b.scale.width) != (row.segment.depth, row.segment.width) for b in row.branches
-    )
-    return "stretch" if changed else "whole"
-
-
-def control_fields(graph: OpGraph, single: SingleProcessor, sequential: SequentialControl | None) -> dict[str, Any]:
+def control_fields(graph: OpGraph, single: Estimate, sequential: SequentialControl | None) -> dict[str, Any]:
     """Return the answer's fields for the best single processor and the sequential network of the same multiply-accumulates."""
     return {
         "best_single_ms": single.ms,

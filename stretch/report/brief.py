@@ -1,23 +1,22 @@
 """The answers with which terminals and pages begin: answer, numbers, reason, confidence, next command."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from predictors.models.roofline import MEASURED
 from scheduler.answer import RunAnswer
 from scheduler.simulate.answer import SimulateAnswer
 from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER, baseline
-from stretch.planning.cost.makespan import HANDOVER_SHARE
+from stretch.planning.cost.makespan import HANDOVER_SHARE, computing_spans, parallel_ms
 from stretch.planning.messages import command_line, format_probability
 from stretch.report.html.page import Grid
-from stretch.stages.design import BranchedAnswer
 
 if TYPE_CHECKING:
     from predictors.models.roofline import Origin
     from scheduler.bundle.agreement import Agreement
     from stretch.planning.pareto import FrontAnswer
-    from stretch.planning.result import Kept, PlanAnswer, Shortened
+    from stretch.planning.result import Kept, PlanResult, Shortened
     from stretch.stages.advise import Advice, BranchesAdvice, DeviceAdvice
+    from stretch.stages.branched import Branched
     from stretch.stages.explain import Explanation
     from stretch.stages.predict import Prediction
 
@@ -70,18 +69,17 @@ def ratio(value: float, low: float | None = None, high: float | None = None) -> 
     return f"{value:.2f}x" + (f" ({low:.2f}-{high:.2f})" if low is not None and high is not None else "")
 
 
-def plan_brief(plan: "PlanAnswer", origins: "Mapping[tuple[str, str], Origin]", following: Sequence[str], at_once_ms: float) -> Brief:
+def plan_brief(plan: "PlanResult", built: "Branched | None", following: Sequence[str]) -> Brief:
     """The answer of `stretch branch`.
 
     Args:
-        origins: Where times come from, by processor and precision.
+        built: Its network; None for a plan alone.
         following: Commands to type next.
-        at_once_ms: Time in which at least two processors compute.
     """
     predicted = plan.predicted
-    single = next(rival for rival in plan.comparisons if rival.name.startswith("single:"))
-    subject, gain = f"{plan.model} on {plan.device}", ratio(single.ratio, single.low, single.high)
-    used = " + ".join(dict.fromkeys([*(b.processor for s in plan.segments for b in s.branches), *(side.processor for side in plan.sides)]))
+    single = next(rival for rival in plan.recommendation.rivals if rival.name.startswith("single:"))
+    subject, gain = f"{plan.graph.name} on {plan.device.id}", ratio(single.ratio, single.low, single.high)
+    used = " + ".join(plan.design.processors)
     if plan.recommended == BRANCHED:
         answer = f"Branching is recommended: {subject}, predicted {single.ratio:.2f}x faster ({single.low:.2f}-{single.high:.2f})."
     elif plan.recommended == NO_CLEAR_WINNER:
@@ -92,14 +90,13 @@ def plan_brief(plan: "PlanAnswer", origins: "Mapping[tuple[str, str], Origin]", 
         answer = (
             f"Branching is not recommended: {subject} {INSTEAD.get(kind, '{}').format(processor)}{f', {kept_text(kept)}' if kept else ''}."
         )
-    built = plan if isinstance(plan, BranchedAnswer) else None
     unjudged = plan.exact and built is not None and built.unjudged
     output = "needs training" if not plan.exact else "as read" if unjudged else "unchanged"
     shortened = predicted.shortened
     # its loss is measured on images alone
     fewer = "loss unknown" if shortened is None or shortened.kept is None else "needs training"
     rows = [(f"branched, {used}", ms(predicted.makespan_ms), "-", output)]
-    for rival in sorted(plan.comparisons, key=lambda rival: rival.ms):
+    for rival in sorted(plan.recommendation.rivals, key=lambda rival: rival.ms):
         if rival.name.startswith("whole_graph") and plan.recommended != rival.name:
             continue
         kind = rival.name.partition(":")[0]
@@ -111,9 +108,9 @@ def plan_brief(plan: "PlanAnswer", origins: "Mapping[tuple[str, str], Origin]", 
     return [
         answer,
         Grid("", ("", "predicted", "branched is", "output"), rows, right=(1,)),
-        f"Why: {_reason(plan, at_once_ms)}",
+        f"Why: {_reason(plan)}",
         *([f"Compare: {shortened_text(shortened)}."] if shortened and shortened.kept else []),
-        f"Confidence: {_confidence(plan, origins)}",
+        f"Confidence: {_confidence(plan)}",
         *_agreement(None if built is None else built.agreement),
         *([f"Output: {UNJUDGED_TEXT}."] if unjudged else []),
         *following,
@@ -143,10 +140,11 @@ def _agreement(agreement: "Agreement | None") -> Brief:
     return [f"Agreement: the original's class on {share(agreement.value)} of {agreement.images} held-out images{rounded}."]
 
 
-def _reason(plan: "PlanAnswer", at_once_ms: float) -> str:
-    predicted, points = plan.predicted, f"{plan.n_meet} meeting point{'' if plan.n_meet == 1 else 's'}"
+def _reason(plan: "PlanResult") -> str:
+    predicted, points = plan.predicted, f"{plan.design.n_meet} meeting point{'' if plan.design.n_meet == 1 else 's'}"
     shape = f"{points}, {share(plan.macs_ratio)} MACs"
-    if at_once_ms <= HANDOVER_SHARE * predicted.makespan_ms and (plan.n_meet or plan.sides):
+    hands_over = parallel_ms(computing_spans(plan.run)) <= HANDOVER_SHARE * predicted.makespan_ms
+    if hands_over and (plan.design.n_meet or plan.run.sides):
         shape += "; parts run one after the other, each where it is fast"
     moved = f"transfers take {share(predicted.communication_ms / predicted.makespan_ms)} of the time"
     if plan.recommended == BRANCHED:
@@ -154,16 +152,16 @@ def _reason(plan: "PlanAnswer", at_once_ms: float) -> str:
     if predicted.far_ahead:
         return f"the {predicted.far_ahead} is far ahead of the other processors; {shape}."
     if plan.recommended == NO_CLEAR_WINNER:
-        closest = min((r for r in plan.comparisons if r.name not in predicted.reference), key=lambda rival: rival.probability)
+        closest = min((r for r in plan.recommendation.rivals if r.name not in predicted.reference), key=lambda rival: rival.probability)
         return f"{format_probability(closest.probability)} sure to beat the {BEATEN.get(closest.name.partition(':')[0], closest.name)}; {shape}."
     return f"{shape}; {moved}."
 
 
-def _confidence(plan: "PlanAnswer", origins: "Mapping[tuple[str, str], Origin]") -> str:
+def _confidence(plan: "PlanResult") -> str:
     sources: dict[str, list[str]] = {}
-    for (name, precision), origin in origins.items():
+    for (name, precision), origin in plan.origins.items():
         sources.setdefault(SOURCES[origin], []).append(f"{name} {precision}")
-    level = "low" if any(origin not in MEASURED for origin in origins.values()) else "good"
+    level = "good" if plan.calibrated else "low"
     parts = [f"{' and '.join(names)} from {source}" for source, names in sources.items()]
     measure = plan.predicted.measure_next if level == "low" or plan.recommended == NO_CLEAR_WINNER else None
     return f"{level} ({'; '.join(parts)})." + (f" Measure next: {measure}." if measure else "")

@@ -8,7 +8,7 @@ import msgspec
 
 from predictors.errors import StretchError
 from scheduler.bundle.load import Bundle
-from stretch.planning.result import PlanAnswer
+from stretch.planning.result import PlanResult
 
 #: Where a row came from.
 Kind = Literal["bundle", "plan", "design of a search", "run", "refused"]
@@ -81,7 +81,7 @@ def bundle_row(name: str, bundle: Bundle) -> ComparedRow:
     )
 
 
-def plan_row(name: str, plan: PlanAnswer) -> ComparedRow:
+def plan_row(name: str, plan: PlanResult) -> ComparedRow:
     """A plan."""
     return msgspec.convert(_plan(name, plan.to_json()), ComparedRow)
 

@@ -7,10 +7,11 @@ from predictors.models.roofline import ORIGINS
 from scheduler.bundle.agreement import Agreement
 from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.cost.compare import CONTENTION, baseline
-from stretch.planning.cost.makespan import parallel_ms
+from stretch.planning.cost.makespan import BranchTime
+from stretch.planning.design.branch_design import BranchScale
 from stretch.planning.design.division import shares_of
 from stretch.planning.messages import format_probability
-from stretch.planning.result import BranchAnswer, ObjectiveAnswer, PlanAnswer, Predicted, SideAnswer
+from stretch.planning.result import ObjectiveAnswer, PlanResult, Predicted
 from stretch.report.brief import UNJUDGED_TEXT, plan_brief, ratio, share, shortened_text
 from stretch.report.html.page import (
     Bar,
@@ -25,12 +26,11 @@ from stretch.report.html.page import (
     stretched_rows,
     timeline,
 )
-from stretch.stages.design import BranchedAnswer
+from stretch.stages.branched import Branched
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from predictors.models.roofline import Origin
     from stretch.transform.refine import Refined
 
 
@@ -39,53 +39,50 @@ def exact_words(rounding: Sequence[str]) -> str:
     return "exact in fp32" + (f"; {' and '.join(rounding)} {'round' if len(rounding) > 1 else 'rounds'}" if rounding else "")
 
 
-def _exact(plan: PlanAnswer) -> str:
+def _exact(plan: PlanResult, built: Branched | None) -> str:
     """The output of an exact design, and the reference that it was compared with."""
-    return f"what the original computes, {exact_words(plan.rounding)}" + (
-        f"; {UNJUDGED_TEXT}" if isinstance(plan, BranchedAnswer) and plan.unjudged else ""
-    )
+    return f"what the original computes, {exact_words(plan.rounding)}" + (f"; {UNJUDGED_TEXT}" if built and built.unjudged else "")
 
 
 def plan_page(
-    plan: PlanAnswer,
+    plan: PlanResult,
+    built: Branched | None = None,
     *,
-    origins: "dict[tuple[str, str], Origin]",
     roofline: "Callable[[], tuple[str, Figure]] | None" = None,
     following: Sequence[str] = (),
 ) -> Page:
-    """The report of a plan, or of what was built after it; `following` are commands to type next."""
-    built = plan if isinstance(plan, BranchedAnswer) else None
-    source = "" if built is None else built.weights.source + (f" ({built.weights.detail})" if built.weights.detail else "")
+    """The report of a plan and of what was built after it; `following` are commands to type next."""
+    source = "" if built is None else built.weights_source + (f" ({built.weights_detail})" if built.weights_detail else "")
     sections = [_network(plan), Section("segments", "Segments in numbers", (), _segments(plan)), _timeline(plan)]
-    sections += [baselines_section(plan), certainty_section(plan), accuracy_section(plan)]
+    sections += [baselines_section(plan), certainty_section(plan), accuracy_section(plan, built)]
     if roofline is not None:
         words, figure = roofline()
         drawn = Chart("roofline", "The original's kernels on the best single processor", words, lambda: figure)
         sections.append(Section("kernels", "Kernels under the roofline", (), [drawn], printed=False))
-    everything = Grid("All predictions and their baselines", ("figure", "value"), figures(plan), folded=True)
+    everything = Grid("All predictions and their baselines", ("figure", "value"), figures(plan, built), folded=True)
     return Page(
-        title=f"{plan.model} on {plan.device}",
+        title=f"{plan.graph.name} on {plan.device.id}",
         sections=[*sections, Section("figures", "All figures", (), [everything])],
-        warnings=plan.warnings,
+        warnings=[*(built.warnings if built is not None else ()), *plan.warnings],
         source="predicted" + (", agreement measured" if built is not None and built.agreement is not None else ""),
         made_from=[
-            *[(f"times of {name}, {precision}", ORIGINS[origin]) for (name, precision), origin in origins.items()],
-            *([("bundle", built.bundle)] if built is not None and built.bundle else []),
+            *[(f"times of {name}, {precision}", ORIGINS[origin]) for (name, precision), origin in plan.origins.items()],
+            *([("bundle", str(built.bundle))] if built is not None and built.bundle else []),
             *([("weights", source)] if source else []),
         ],
         notes=[*([f"weights: {source}"] if source else []), *(_built(built) if built is not None else [])],
-        brief=plan_brief(plan, origins, following, _at_once_ms(plan)),
+        brief=plan_brief(plan, built, following),
     )
 
 
-def _built(plan: BranchedAnswer) -> Iterator[str]:
+def _built(built: Branched) -> Iterator[str]:
     """Yield a line for each thing that was built and measured."""
-    for error in plan.calibration:
+    for error in built.calibration:
         yield f"calibrated {error.segment}: squared error {share(error.after)} of the original's square, {share(error.before)} before"
-    if plan.refinement is not None:
-        yield f"refined in {plan.refinement.steps} steps: {refinement_text(plan.refinement)}"
-    if plan.bundle:
-        yield difference_line(plan.checks)
+    if built.refinement is not None:
+        yield f"refined in {built.refinement.steps} steps: {refinement_text(built.refinement)}"
+    if built.manifest is not None:
+        yield difference_line(built.manifest.checks)
 
 
 def refinement_text(refinement: "Refined") -> str:
@@ -103,12 +100,7 @@ def difference_line(checks: Mapping[str, Any]) -> str:
     return f"largest difference of any exported file from torch: {checks['max_error']:.1e} of its largest output"
 
 
-def _at_once_ms(plan: PlanAnswer) -> float:
-    """Time in which at least two processors compute."""
-    return parallel_ms((bar.row, bar.start_ms, bar.start_ms + bar.ms) for bar in plan_bars(plan) if bar.kind == "computing")
-
-
-def _network(plan: PlanAnswer) -> Section:
+def _network(plan: PlanResult) -> Section:
     rows, processors = stretched_rows(plan)
     words = [
         "Left: the original, one box per block. Right: the branches of each segment. A box is as high as its number of blocks and as "
@@ -117,28 +109,27 @@ def _network(plan: PlanAnswer) -> Section:
     return Section("network", "Before and after", words, [Stretched(rows, processors)], printed=False)
 
 
-def plan_bars(plan: PlanAnswer) -> list[Bar]:
+def plan_bars(plan: PlanResult) -> list[Bar]:
     """The predicted run as bars."""
     bars = []
 
-    def add(name: str, start: float, part: "BranchAnswer | SideAnswer", ms: float) -> None:
-        for kind, spent in (("exchange", part.in_ms), ("computing", ms), ("exchange", part.out_ms)):
+    def add(name: str, start: float, part: BranchTime) -> None:
+        for kind, spent in (("exchange", part.in_ms), ("computing", part.ms + part.contention_ms), ("exchange", part.out_ms)):
             if spent > 0:
-                bars.append(Bar(part.processor, start, spent, kind, name))
+                bars.append(Bar(part.scale.processor, start, spent, kind, name))
             start += spent
 
-    for segment in plan.segments:
-        for branch in segment.branches:
-            add(segment.name, segment.start_ms + branch.start_ms, branch, branch.predicted_ms + branch.contention_ms)
-        if segment.join_ms > 0:
-            met = segment.start_ms + segment.predicted_ms - segment.join_ms
-            bars.append(Bar(segment.branches[0].processor, met, segment.join_ms, "join"))
-    for side in plan.sides:
-        add(side.name, side.start_ms, side, side.predicted_ms)
+    for row in plan.run.segments:
+        for branch in row.branches:
+            add(row.segment.name, row.start_ms + branch.start_ms, branch)
+        if row.join_ms > 0:
+            bars.append(Bar(row.branches[0].scale.processor, row.start_ms + row.ms - row.join_ms, row.join_ms, "join"))
+    for side in plan.run.sides:
+        add(side.name, side.time.start_ms, side.time)
     return bars
 
 
-def _timeline(plan: PlanAnswer) -> Section:
+def _timeline(plan: PlanResult) -> Section:
     predicted, bars = plan.predicted, plan_bars(plan)
     busy: dict[str, float] = {}
     for bar in bars:
@@ -151,34 +142,35 @@ def _timeline(plan: PlanAnswer) -> Section:
     return Section("when", "Timeline", [ideal], [drawn])
 
 
-def _segments(plan: PlanAnswer) -> list[Grid]:
+def _segments(plan: PlanResult) -> list[Grid]:
     rows = [
         (
-            segment.name,
-            segment.kind,
-            "×".join(map(str, segment.shape[1:])),
-            f"{branch.processor} {plan.precision.get(branch.processor, '')}".rstrip(),
-            f"{branch.depth}/{segment.depth}",
-            f"{branch.width}/{segment.width}",
-            branch.entry if branch.entry != "none" else "",
-            _join(branch),
+            row.segment.name,
+            row.kind,
+            "×".join(map(str, row.shape[1:])),
+            f"{branch.scale.processor} {plan.config.precision.get(branch.scale.processor, '')}".rstrip(),
+            f"{branch.scale.depth}/{row.segment.depth}",
+            f"{branch.scale.width}/{row.segment.width}",
+            branch.scale.entry if branch.scale.entry != "none" else "",
+            _join(row.design.join, branch.scale),
             f"{branch.macs / 1e6:.1f}",
             f"{branch.in_ms:.2f}",
-            f"{branch.predicted_ms + branch.contention_ms:.2f}",
+            f"{branch.ms + branch.contention_ms:.2f}",
             f"{branch.out_ms:.2f}",
         )
-        for segment in plan.segments
-        for branch in segment.branches
+        for row in plan.run.segments
+        for branch in row.branches
     ]
     titles = ("segment", "kind", "shape", "processor", "depth", "width", "entry", "join", "MMACs", "in ms", "predicted ms", "out ms")
-    segments = f"{len(plan.segments)} segment{'s' if len(plan.segments) != 1 else ''}"
+    segments = f"{len(plan.run.segments)} segment{'s' if len(plan.run.segments) != 1 else ''}"
     grids = [Grid(f"{segments} and their branches", titles, rows, right=(4, 5, 8, 9, 10, 11), folded=len(rows) > 40)]
-    if plan.sides:
+    if plan.run.sides:
         outside = []
-        for side in plan.sides:
-            place = f"{side.processor} {plan.precision.get(side.processor, '')}".rstrip()
-            numbers = str(side.operators), f"{side.macs / 1e6:.1f}", f"{side.predicted_ms:.2f}"
-            outside.append((side.name, place, _first_and_count(side.reads), _first_and_count(side.writes), *numbers))
+        for side in plan.run.sides:
+            name, operators = side.time.scale.processor, sum(op.kind != "input" for op in side.graph.ops)
+            ends = _first_and_count([op.name for op in side.graph.inputs]), _first_and_count(side.graph.outputs)
+            numbers = str(operators), f"{side.time.macs / 1e6:.1f}", f"{side.time.ms:.2f}"
+            outside.append((side.name, f"{name} {plan.config.precision.get(name, '')}".rstrip(), *ends, *numbers))
         columns = ("part", "processor", "reads", "writes", "operators", "MMACs", "predicted ms")
         grids.append(Grid("Parts outside the backbone", columns, outside, right=(4, 5, 6)))
     return grids
@@ -189,15 +181,15 @@ def _first_and_count(names: Sequence[str]) -> str:
     return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
-def _join(branch: BranchAnswer) -> str:
+def _join(join: str, branch: BranchScale) -> str:
     """How a branch meets the others, and which rows, paths or channels it computes, as in ``rows 0:28``."""
     for word, part in shares_of(branch).items():
         if word != "ends":
-            return f"{branch.join} {part[0]}:{part[1]}"
-    return branch.join if branch.join != "none" else ""
+            return f"{join} {part[0]}:{part[1]}"
+    return join if join != "none" else ""
 
 
-def figures(plan: PlanAnswer) -> list[tuple[str, str]]:
+def figures(plan: PlanResult, built: Branched | None = None) -> list[tuple[str, str]]:
     """Return predictions of the plan and its baselines, as label and value."""
     predicted = plan.predicted
     makespan = predicted.makespan_ms
@@ -213,10 +205,10 @@ def figures(plan: PlanAnswer) -> list[tuple[str, str]]:
     sure += f"; measure next: {predicted.measure_next}" if predicted.measure_next else ""
     params = "of which the original has none" if plan.params_ratio is None else f"{share(plan.params_ratio)} of the original"
     return [
-        ("MACs", f"{plan.macs / 1e6:.1f} M, {plan.macs_ratio:.1%} of the original"),
-        ("computes", _computes(plan)),
+        ("MACs", f"{plan.run.macs / 1e6:.1f} M, {plan.macs_ratio:.1%} of the original"),
+        ("computes", _computes(plan, built)),
         ("parameters", f"{plan.params / 1e6:.2f} M, {params}"),
-        ("meeting points", str(plan.n_meet)),
+        ("meeting points", str(plan.design.n_meet)),
         (
             "makespan",
             f"{makespan:.2f} ms (90 % interval {predicted.makespan_low_ms:.2f} to {predicted.makespan_high_ms:.2f} ms), "
@@ -245,7 +237,7 @@ def figures(plan: PlanAnswer) -> list[tuple[str, str]]:
     ]
 
 
-def _split_wins(plan: PlanAnswer) -> bool:
+def _split_wins(plan: PlanResult) -> bool:
     """Whether the original with its operators split is predicted to be faster than the design."""
     return plan.predicted.makespan_ms > 1.005 * plan.predicted.operator_split_ms
 
@@ -259,11 +251,11 @@ def _break_even_text(predicted: Predicted) -> str | None:
     return None
 
 
-def _computes(plan: PlanAnswer) -> str:
+def _computes(plan: PlanResult, built: Branched | None) -> str:
     """Whether the output is the original's, and what that costs twice."""
     twice = f", {plan.repeated:.1%} of its MACs twice" if plan.repeated else ""
-    twice += f", halos {plan.halo_ms:.2f} ms of its branches together" if plan.halo else ""
-    return f"{_exact(plan) if plan.exact else 'a network that differs from the original and needs training'}{twice}"
+    twice += f", halos {plan.run.halo_ms:.2f} ms of its branches together" if plan.run.halo_macs else ""
+    return f"{_exact(plan, built) if plan.exact else 'a network that differs from the original and needs training'}{twice}"
 
 
 def _energy(predicted: Predicted) -> str:
@@ -292,7 +284,7 @@ def _ends(numbers: str) -> tuple[str, str]:
     return ("at the lower ends", "at the upper ends") if numbers == CONTENTION else ("halved", "doubled")
 
 
-def _changes(plan: PlanAnswer) -> str:
+def _changes(plan: PlanResult) -> str:
     """Return the recommendations that would change if numbers of the profile were halved or doubled."""
     return "; ".join(
         f"{baseline(row.recommended)} with {row.numbers} {_ends(row.numbers)[row.factor > 1]}"
@@ -318,10 +310,10 @@ def _objective_text(objective: ObjectiveAnswer) -> str:
     return f"{objective.requested}: {value} {objective.unit}".rstrip()
 
 
-def _search(plan: PlanAnswer) -> str:
+def _search(plan: PlanResult) -> str:
     predicted, latency = plan.predicted, plan.objective.requested == "latency"
     size = "" if plan.space_log10 is None else f", of 10^{plan.space_log10:.1f}"
-    if plan.sides:
+    if plan.run.sides:
         return f"parts outside the backbone are placed after the search, so no design is proved to be the best{size}"
     if predicted.optimal:
         return f"no design within the constraints is {'faster' if latency else 'better'}{size}"
@@ -332,19 +324,19 @@ def _search(plan: PlanAnswer) -> str:
     return "not searched for optimality"
 
 
-def baselines_section(plan: PlanAnswer) -> Section:
+def baselines_section(plan: PlanResult) -> Section:
     """Return the design with its baselines, as a chart and a table."""
     predicted = plan.predicted
     rows = [ChartInterval("branched", predicted.makespan_ms, predicted.makespan_low_ms, predicted.makespan_high_ms, strong=True)]
-    rows += [ChartInterval(baseline(rival.name), rival.ms, rival.low_ms, rival.high_ms) for rival in plan.comparisons]
+    rows += [ChartInterval(baseline(rival.name), rival.ms, rival.low_ms, rival.high_ms) for rival in plan.recommendation.rivals]
     alone = {"operators split (MOSAIC, CoDL)": predicted.operator_split_ms, "lower bound (perfect split)": predicted.ideal_split_ms}
     rows += [ChartInterval(name, ms, ms, ms) for name, ms in alone.items()]
-    rivals = [rival for rival in plan.comparisons if rival.name not in predicted.reference]
+    rivals = [rival for rival in plan.recommendation.rivals if rival.name not in predicted.reference]
     beaten = sum(rival.ratio > 1 for rival in rivals)
     words = f"The branches are predicted to be faster than {beaten} of the {len(rivals)} baselines."
     titles = ("baseline", "ms", "90 % interval", "branched is", "its interval", "surely faster", "measure next")
     numbers = []
-    for r in plan.comparisons:
+    for r in plan.recommendation.rivals:
         spans = (f"{r.low_ms:.2f} to {r.high_ms:.2f}", ratio(r.ratio), f"{r.low:.2f} to {r.high:.2f}")
         numbers.append((baseline(r.name), f"{r.ms:.2f}", *spans, format_probability(r.probability), r.measure or ""))
     table = Grid("Baselines in numbers", titles, numbers, right=(1, 2, 3, 4, 5), folded=True)
@@ -352,7 +344,7 @@ def baselines_section(plan: PlanAnswer) -> Section:
     return Section("baselines", "Baselines", (), [drawn, table], printed=False)
 
 
-def certainty_section(plan: PlanAnswer) -> Section:
+def certainty_section(plan: PlanResult) -> Section:
     """Section on the uncertainty of the recommendation."""
     predicted = plan.predicted
     words = [
@@ -374,7 +366,7 @@ def certainty_section(plan: PlanAnswer) -> Section:
         ends = [change.speedup for change in predicted.changes if change.numbers == group and change.speedup is not None]
         if len(ends) > 1:
             rows.append((group, ends[0], ends[-1]))
-    ratios = [rival.ratio for rival in plan.comparisons if rival.name not in predicted.reference]
+    ratios = [rival.ratio for rival in plan.recommendation.rivals if rival.name not in predicted.reference]
     if rows and ratios:
         turning = [group for group in groups if any(c.numbers == group and c.recommended != plan.recommended for c in predicted.changes)]
         dependence = f"The recommendation depends on {join_words(turning)}."
@@ -390,11 +382,11 @@ def certainty_section(plan: PlanAnswer) -> Section:
     return Section("sure", "How certain this is", words, parts if predicted.changes else (), printed=False)
 
 
-def accuracy_section(plan: PlanAnswer) -> Section:
+def accuracy_section(plan: PlanResult, built: Branched | None) -> Section:
     """Section on the accuracy, measured or not."""
-    agreement = plan.agreement if isinstance(plan, BranchedAnswer) else None
+    agreement = built.agreement if built is not None else None
     if plan.exact:
-        words = [f"Every segment computes {_exact(plan)}; nothing has to be trained."]
+        words = [f"Every segment computes {_exact(plan, built)}; nothing has to be trained."]
     elif agreement is None:
         words = [
             "The branched network differs from the original and was not compared with it yet. `--images FOLDER` measures on unlabelled "

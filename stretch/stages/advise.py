@@ -14,7 +14,7 @@ from predictors.errors import InfeasibleError, UsageError
 from predictors.graph import OpGraph
 from predictors.host import HOST, is_host
 from predictors.models.roofline import MEASURED
-from predictors.predictor import LatencyPredictor, origin_of
+from predictors.predictor import Estimate, LatencyPredictor, origin_of
 from scheduler.progress import Progress, silent
 from stretch.planning.attempts import MERGED_OPTIONS
 from stretch.planning.config import PlanConfig
@@ -33,8 +33,8 @@ from stretch.planning.cost.compare import (
 from stretch.planning.cost.makespan import HANDOVER_SHARE, computing_spans, parallel_ms
 from stretch.planning.messages import command_line, format_value
 from stretch.planning.network.segments import components
-from stretch.planning.plan import PlanningProblem, choose, choose_merged, predict_design
-from stretch.planning.result import PlanResult, Shortened, SingleProcessor, ranked_singles
+from stretch.planning.plan import PlanningProblem, choose, choose_merged, predict
+from stretch.planning.result import PlanResult, Shortened, ranked_singles
 
 #: Kinds of branches, as they are recommended and as the JSON calls them.
 EXACT, STRETCHED = "exact", "stretched"
@@ -232,7 +232,7 @@ def _on_device(
         single, at_most, exact, stretched = ranked_singles(graph, costs, names)[0], None, _PlannedKind(None), _PlannedKind(None)
         why = "its profile has one processor" if len(usual) == 1 else f"{names[0]} is the only processor with that precision or a wider one"
         recommended, reason = f"single:{single.processor}", why
-    run = single_run(graph, single.processor, single.precision, costs.predictor)
+    run = single_run(single, device)
     low, high = interval(run.drawn_ms(draw_factors(run.unknowns)))
     optional = _optional_processor(graph, device, costs.predictor)
     if optional:
@@ -273,12 +273,12 @@ def _plan_kind(planning_problem: PlanningProblem, *, trained: bool) -> _PlannedK
         if not trained:
             return _PlannedKind(None, error.message)
         if seldom := choose_merged(planning_problem):
-            return _PlannedKind(predict_design(seldom), options=MERGED_OPTIONS)
+            return _PlannedKind(predict(seldom.problem, seldom.design, seldom), options=MERGED_OPTIONS)
         return _PlannedKind(None, "no stretched branches meet the constraints")
-    return _PlannedKind(predict_design(choice, trained=trained))
+    return _PlannedKind(predict(choice.problem, choice.design, choice, trained=trained))
 
 
-def _recommend(exact: _PlannedKind, stretched: _PlannedKind, single: SingleProcessor) -> tuple[str, str]:
+def _recommend(exact: _PlannedKind, stretched: _PlannedKind, single: Estimate) -> tuple[str, str]:
     """Recommendation, and its reason in a sentence."""
     if exact.result and stretched.result and exact.is_worth_branching and stretched.is_worth_branching:
         # other weights are worth it where they beat the exact branches as they must beat every control
@@ -298,7 +298,7 @@ def _recommend(exact: _PlannedKind, stretched: _PlannedKind, single: SingleProce
     return STRETCHED, f"{_gain(STRETCHED, stretched)}, {trained}; {alternative}"
 
 
-def _without_branches(exact: _PlannedKind, stretched: _PlannedKind, single: SingleProcessor) -> tuple[str, str]:
+def _without_branches(exact: _PlannedKind, stretched: _PlannedKind, single: Estimate) -> tuple[str, str]:
     """Recommendation where no branches are recommended, and its reason in a sentence."""
     kinds = {EXACT: exact, STRETCHED: stretched}
     if kind := _open_question(exact, stretched):
@@ -344,7 +344,7 @@ def _rounding(planned: _PlannedKind) -> str:
     return f" (rounded in {' and '.join(rounds)})" if rounds else ""
 
 
-def _advice(recommended: str, exact: _PlannedKind, stretched: _PlannedKind, single: SingleProcessor) -> str:
+def _advice(recommended: str, exact: _PlannedKind, stretched: _PlannedKind, single: Estimate) -> str:
     """The advice, in a few words."""
     for kind, planned, words in ((EXACT, exact, "split exactly over"), (STRETCHED, stretched, "stretch and train over")):
         if recommended == kind and planned.result:
@@ -354,7 +354,7 @@ def _advice(recommended: str, exact: _PlannedKind, stretched: _PlannedKind, sing
 
 
 def _command(
-    model: Sequence[str], device: DeviceProfile, kind: str | None, request: PlanConfig, single: SingleProcessor, more: Mapping[str, Any]
+    model: Sequence[str], device: DeviceProfile, kind: str | None, request: PlanConfig, single: Estimate, more: Mapping[str, Any]
 ) -> str:
     """Command that plans branches of a kind, or predicts one processor."""
     where = (*model, "--device", device.cli_name)

@@ -1,7 +1,7 @@
 """Restores a bundle's networks as torch modules from its files alone, as the source of its model may be unavailable."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -31,16 +31,8 @@ MAX_NUMBER = 1 << 31
 _WRITE_AGAIN_HINT = "write the bundle again with `stretch branch`"
 
 
-@dataclass(frozen=True)
-class LoadedBundle:
-    """The networks of a bundle."""
-
-    original: Captured  # The network that was branched, of the bundle's control.
-    model: BranchedModel  # The branched network, in evaluation mode.
-
-
-def load_bundle_model(bundle: Bundle) -> LoadedBundle:
-    """Rebuild the networks of a float bundle, and check that they compute the same as its files."""
+def load_bundle_model(bundle: Bundle) -> tuple[Captured, BranchedModel]:
+    """Rebuild the original and the branched network of a float bundle, in evaluation mode, and check that they compute the same as its files."""
     manifest = bundle.manifest
     other = next((sub for sub in manifest.subgraphs if sub.precision != "fp32"), None)
     if other is not None:
@@ -62,11 +54,10 @@ def load_bundle_model(bundle: Bundle) -> LoadedBundle:
     if set(subgraph_names(model.graph)) != {sub.name for sub in manifest.subgraphs}:
         raise StretchError(f"the design of {bundle.path} has other branches than the bundle has subgraphs", _WRITE_AGAIN_HINT)
     _fill(model, weights_of_wholes(model.graph, _tensors(_open_file(bundle.file(manifest.whole)))))
-    reopened = LoadedBundle(captured, model.eval())
     # raises where a file computes something else
     controls = {"original": manifest.controls["original"]}
-    check_export(bundle.file("."), msgspec.structs.replace(manifest, controls=controls), captured, model, {})
-    return reopened
+    check_export(bundle.file("."), msgspec.structs.replace(manifest, controls=controls), captured, model.eval(), {})
+    return captured, model
 
 
 def _open_file(path: Path) -> OnnxFile:

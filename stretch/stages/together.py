@@ -16,6 +16,7 @@ import msgspec
 from predictors.devices import DeviceProfile
 from predictors.errors import InfeasibleError, UsageError
 from predictors.graph import OpGraph
+from predictors.predictor import Estimate
 from predictors.side_by_side import contention_factors
 from predictors.structs import Answer
 from scheduler.bundle.manifest import JoinEntry
@@ -30,7 +31,7 @@ from stretch.planning.cost.makespan import Timeline, timeline
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.pareto import describe_segment, trace_diverse
 from stretch.planning.plan import PlanningProblem, design_of
-from stretch.planning.result import SingleProcessor, ranked_singles
+from stretch.planning.result import ranked_singles
 
 
 def network_of(name: str, run: Timeline, costs: Costs) -> Network:
@@ -64,10 +65,9 @@ def network_of(name: str, run: Timeline, costs: Costs) -> Network:
     return Network(name, build_plan(("x",), arriving, subgraphs, joins), places, times)
 
 
-def single_network(name: str, graph: OpGraph, single: SingleProcessor, costs: Costs) -> Network:
+def single_network(name: str, estimate: Estimate, device: DeviceProfile) -> Network:
     """A whole network on one processor as a network of one subgraph."""
-    device, estimate = costs.predictor.device, costs.predictor.predict(graph, single.processor, single.precision)
-    family = device.processor(single.processor).family
+    family = device.processor(estimate.processor).family
     beside = contention_factors(device, family, estimate.computing.shares, device.processors)
     time = StepTime.of(family, estimate.handover_ms, estimate.computing_ms, 0.0, beside)
     plan = build_plan(("x",), ("all.y",), [PlannedSubgraph("all", "all", "", family, ("x",), ("all.y",))], ())
@@ -93,9 +93,11 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class PairRun:
-    """How a pair runs, one inference of each begun together, or for throughput many one after the other."""
+class CandidatePair:
+    """Two candidates and how they run together: one inference of each begun together, or for throughput many one after the other."""
 
+    first: Candidate
+    second: Candidate
     latencies_ms: tuple[float, float]  # Of one inference of each, begun together with the other's.
     makespan_ms: float  # Until both are over.
     #: Inferences of each network a second, with several of each in flight; None where that was not simulated.
@@ -112,15 +114,6 @@ class PairRun:
 
 
 @dataclass(frozen=True)
-class CandidatePair:
-    """Two candidates and how they run together."""
-
-    first: Candidate
-    second: Candidate
-    ran: PairRun
-
-
-@dataclass(frozen=True)
 class BestPair:
     """The best pair, and its baselines."""
 
@@ -134,12 +127,12 @@ class BestPair:
     processors: tuple[str, ...]  # That could be used.
 
     @property
-    def sequential(self) -> PairRun:
+    def sequential(self) -> CandidatePair:
         """One after the other, each on its best candidate; the one that is over sooner goes first."""
         times = tuple(item.alone_ms for item in self.alone)
         makespan = sum(times)
         late = makespan if times[0] > times[1] else times[0]
-        return PairRun((late, makespan if late == times[0] else times[1]), makespan, 1e3 / makespan)
+        return CandidatePair(*self.alone, (late, makespan if late == times[0] else times[1]), makespan, 1e3 / makespan)
 
 
 def candidates(graph: OpGraph, device: DeviceProfile, config: PlanConfig, top: int, within: float) -> list[Candidate]:
@@ -167,7 +160,7 @@ def candidates(graph: OpGraph, device: DeviceProfile, config: PlanConfig, top: i
         family = device.processor(single.processor).family
         if family not in taken:
             taken.add(family)
-            result.append(_candidate(single_network(graph.name, graph, single, request.costs), None))
+            result.append(_candidate(single_network(graph.name, single, device), None))
     return result
 
 
@@ -182,11 +175,11 @@ def best_pair(
     """The pair of candidates that runs best together: by when both are over, the mean of both latencies, or how many of each a second."""
 
     def value(pair: CandidatePair) -> float:
-        return pair.ran.value(goal)
+        return pair.value(goal)
 
     pairs: list[CandidatePair] = []
     for number, (one, other) in enumerate(product(first, second), 1):
-        pairs.append(CandidatePair(one, other, simulate_pair(one, other, throughput=goal == "throughput")))
+        pairs.append(simulate_pair(one, other, throughput=goal == "throughput"))
         if number % 100 == 0:
             progress(f"{number} of {len(first) * len(second)} pairs")
     fixed = [pair for pair in pairs if pair.first.design is None and pair.second.design is None]
@@ -195,7 +188,7 @@ def best_pair(
     return BestPair(min(pairs, key=value), min(fixed, key=value), alone, goal, counts, device, processors)
 
 
-def simulate_pair(first: Candidate, second: Candidate, *, throughput: bool = False) -> PairRun:
+def simulate_pair(first: Candidate, second: Candidate, *, throughput: bool = False) -> CandidatePair:
     """Two candidates under the simulation's clock."""
 
     def simulated(scene: Scene) -> SimulationResult:
@@ -204,7 +197,7 @@ def simulate_pair(first: Candidate, second: Candidate, *, throughput: bool = Fal
     once = simulated(Scene())
     rate = 1e3 * ROUNDS / simulated(Scene(runs=ROUNDS, in_flight=IN_FLIGHT)).elapsed_ms if throughput else None
     first_ms, second_ms = (user.latencies_ms[0] for user in once.clients)
-    return PairRun((first_ms, second_ms), once.elapsed_ms, rate)
+    return CandidatePair(first, second, (first_ms, second_ms), once.elapsed_ms, rate)
 
 
 def _candidate(network: Network, design: BranchDesign | None) -> Candidate:
@@ -250,8 +243,8 @@ class TogetherAnswer(Answer, frozen=True, kw_only=True):
 def together_answer(result: BestPair, seconds: dict[str, float]) -> TogetherAnswer:
     """Return the best pair with its baselines."""
     best, fixed = result.best, result.fixed
-    value, sequential, mapped = (ran.value(result.goal) for ran in (best.ran, result.sequential, fixed.ran))
-    both = zip((best.first, best.second), result.alone, best.ran.latencies_ms, strict=True)
+    value, sequential, mapped = (pair.value(result.goal) for pair in (best, result.sequential, fixed))
+    both = zip((best.first, best.second), result.alone, best.latencies_ms, strict=True)
     return TogetherAnswer(
         device=result.device.id,
         processors=list(result.processors),
@@ -268,11 +261,11 @@ def together_answer(result: BestPair, seconds: dict[str, float]) -> TogetherAnsw
             )
             for candidate, alone, ms in both
         ],
-        makespan_ms=best.ran.makespan_ms,
-        pairs_per_second=best.ran.pairs_per_second,
+        makespan_ms=best.makespan_ms,
+        pairs_per_second=best.pairs_per_second,
         sequential_ms=result.sequential.makespan_ms,
-        fixed_ms=fixed.ran.makespan_ms,
-        fixed_per_second=fixed.ran.pairs_per_second,
+        fixed_ms=fixed.makespan_ms,
+        fixed_per_second=fixed.pairs_per_second,
         fixed=[item.processors[0] for item in (fixed.first, fixed.second)],
         speedup_over_sequential=sequential / value,
         speedup_over_fixed=mapped / value,

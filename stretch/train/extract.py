@@ -1,6 +1,5 @@
 """A trained design as a network and as a bundle."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,10 @@ from torch import nn
 from predictors.errors import StretchError
 from predictors.files import write_whole
 from scheduler.bundle.agreement import Agreement
-from scheduler.bundle.manifest import Manifest
-from stretch.export.bundle import BundleFacts, export_bundle
-from stretch.planning.design.branch_design import BranchDesign, design_to_toml
+from stretch.planning.design.branch_design import design_to_toml
 from stretch.planning.plan import evaluate as evaluate_plan
-from stretch.stages.build import BATCH, HELD_BACK, FileComparison, build_control, compare_with_original
+from stretch.stages.branched import Branched
+from stretch.stages.build import BATCH, HELD_BACK, RUN_IMAGES, compare_with_original
 from stretch.stages.design import read_design
 from stretch.stages.rounded import Ranges, RoundedModel
 from stretch.train.folder import BEST, RunFolder
@@ -26,6 +24,7 @@ from stretch.train.prepare import TrainingJob, prepare, sample
 from stretch.train.supernet import Subnet, Supernet
 from stretch.transform.calibrate.split import Images
 from stretch.transform.model import BranchedModel
+from stretch.transform.refine import fingerprint
 from stretch.transform.tensors import write_tensors
 
 WEIGHTS, DESIGN = "model.safetensors", "design.toml"
@@ -58,32 +57,17 @@ class ExtractAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     checkpoint: Path  # Its weights.
     accuracy: ExtractedAccuracy | None  # Of those, on the run's test images; None of a run without labels.
-    agreement: Agreement | None  # With the original, on some of the run's test images, or without labels on those held back.
+    #: With the original, on some of the run's test images, or without labels on those held back; of its files, too, where a bundle was written.
+    agreement: Agreement | None
     bundle: Path | None  # Folder of the bundle, where one was written.
     checks: dict[str, Any]  # Numeric checks of the bundle; empty without one.
-    ranking: RankingAnswer | None  # Of the supernet's designs, if requested.
+    ranking: RankingAnswer | None = None  # Of the supernet's designs, if requested.
     warnings: list[str]  # Warnings for the user.
-
-
-@dataclass(frozen=True)
-class ExtractedDesign:
-    """A design extracted from a run."""
-
-    model: BranchedModel
-    design: BranchDesign
-    checkpoint: Path  # Of its weights.
-    bundle: Path | None  # None if none was written.
-    inside: float  # Top-1 of the same weights within the supernet, or in the run; without labels the share of the original's classes.
-    extracted: float  # The same of the extracted network.
-    labelled: bool  # Whether the run's images have labels.
-    #: With the original, on some of the run's test images or those held back; of its files, too, where a bundle was written.
-    agreement: Agreement | None
-    manifest: Manifest | None  # Of the bundle.
 
 
 def extract(
     folder: Path, out: Path, *, design: Path | None = None, bundle: bool = True, controls: bool = True, trust_code: bool = False
-) -> ExtractedDesign:
+) -> ExtractAnswer:
     """Extract a design from a run, evaluate it, and write its weights and a bundle.
 
     Args:
@@ -95,8 +79,7 @@ def extract(
     net = recipe.supernet
     chosen = job.designs[0] if design is None else read_design(design, job.captured.graph, job.profile)
     train_set, test_set = job.images()
-    labelled = recipe.data.labels != "none"
-    reference = None if labelled else job.captured.module.eval()
+    reference = job.captured.module.eval() if recipe.data.labels == "none" else None
     normalise = Normalise(*train_set.moments(), torch.device("cpu"))
     config = msgspec.structs.replace(recipe.train, channels_last=False)
     ranges: Ranges = {}
@@ -127,16 +110,32 @@ def extract(
     fitted, held_back = ([normalise(batch.cpu()) for batch, _ in subset.batches(BATCH)] for subset in subsets)
     images = Images(fitted, held_back)
     measured, _ = compare_with_original(model, job.captured, images.held_back)
-    manifest, target = None, out / "bundle" if bundle else None
-    if target is not None:
+    result = None
+    if bundle:
         plan = recipe.plan if recipe.rounding is None else msgspec.structs.replace(recipe.plan, precision=job.precision)
-        planned = evaluate_plan(job.captured.graph, job.profile, chosen, plan)
-        control = build_control(job.captured, planned) if controls else None
-        details = {"preprocessing": preprocessing(train_set), "ranges": ranges, "controls": controls}
-        facts = BundleFacts.of(planned, "file", f"trained by nn-stretch, run {folder.name}", **details)
-        manifest = export_bundle(target, job.captured, model, control, facts, agreeing=FileComparison(measured, job.captured, images))
-    agreement = measured if manifest is None else manifest.agreement
-    return ExtractedDesign(model, chosen, out / WEIGHTS, target, in_supernet, extracted, labelled, agreement, manifest)
+        result = Branched(
+            evaluate_plan(job.captured.graph, job.profile, chosen, plan),
+            "file",
+            f"trained by nn-stretch, run {folder.name}",
+            [],
+            model=model,
+            original=job.captured,
+            built=fingerprint(model.state_dict()),
+            agreement=measured,
+            images=images,
+            run_images=RUN_IMAGES,
+            preprocessing=preprocessing(train_set),
+            ranges=ranges,
+        )
+        result.save(out / "bundle", controls=controls)
+    return ExtractAnswer(
+        checkpoint=out / WEIGHTS,
+        accuracy=None if reference is not None else ExtractedAccuracy(supernet=in_supernet, extracted=extracted),
+        agreement=result.agreement if result else measured,
+        bundle=result.bundle if result else None,
+        checks=result.manifest.checks if result and result.manifest else {},
+        warnings=result.warnings if result else [],
+    )
 
 
 def open_run(folder: Path, *, trust_code: bool = False) -> tuple[TrainingJob, dict[str, torch.Tensor]]:

@@ -124,7 +124,7 @@ from itertools import permutations
 
 from predictors.graph import Op, OpGraph
 from stretch.planning.design.division import Division, Piece, check_ranges
-from stretch.planning.search.parts import part_cost, part_options
+from stretch.planning.search.parts import part_costs, part_options
 
 
 def cut_out(graph, name, start, stop):
@@ -151,7 +151,7 @@ class CutOuts(Division):
                 row = []
                 for name, share in zip(order, ((0, 8), (8, segment.width)), strict=True):
                     graph = cut_out(segment.graph, segment.name, *share)
-                    row.append(part_cost(space, name, graph, share))
+                    row += part_costs(space, name, {share: graph}, {share: share}).values()
                 yield first, parts.run_options(part_options(space, segment, "channels", [row], self.word), first, last)
 
 

@@ -197,7 +197,7 @@ def test_tensors_of_fewer_axes_run(tmp_path, name):
 def test_number_beside_an_image_is_an_input(tmp_path):
     module = Weighed().eval()
     branched(module, {"x": IMAGE, "gain": ()}, tmp_path / "b")
-    assert _count(load_bundle_model(load_bundle(tmp_path / "b")).model) == _count(module)
+    assert _count(load_bundle_model(load_bundle(tmp_path / "b"))[1]) == _count(module)
 
 
 @pytest.mark.parametrize("shapes", [(), {"x": IMAGE, "gain": (0,)}, (1, 0, 8, 8), IMAGE])
@@ -255,13 +255,13 @@ def _count(module):
 def test_weights_that_are_used_twice_are_there_once(tmp_path):
     module = Twice().eval()
     result = branched(module, folder=tmp_path / "b")
-    assert _count(result.model) == result.answer().params == _count(module)
-    assert result.answer().params_ratio == 1
+    assert _count(result.model) == result.plan.params == _count(module)
+    assert result.plan.params_ratio == 1
     assert any("share weights" in warning for warning in result.warnings)
     for name in ("model.onnx", "original.onnx"):
         file = onnx.load(str(tmp_path / "b" / name)).graph
         assert sum(int(np.prod(tensor.dims)) for tensor in file.initializer if tensor.data_type == TensorProto.FLOAT) < 1.1 * _count(module)
-    assert _count(load_bundle_model(load_bundle(tmp_path / "b")).model) == _count(module)
+    assert _count(load_bundle_model(load_bundle(tmp_path / "b"))[1]) == _count(module)
 
 
 @pytest.mark.representatives(1)
@@ -304,4 +304,4 @@ def test_copies_are_told_where_a_design_cannot_share():
     (told,) = (warning for warning in result.warnings if "share weights" in warning)
     assert "copy of its own" in told
     assert not result.plan.shared
-    assert _count(result.model) == result.answer().params
+    assert _count(result.model) == result.plan.params

@@ -35,20 +35,11 @@ def write_run(
     progress: Progress,
 ) -> "ExtractAnswer":
     """Extract a design, and write its weights and a bundle."""
-    from stretch.train.extract import ExtractAnswer, ExtractedAccuracy, extract
+    from stretch.train.extract import extract
 
     folder = Path(source)
     progress("weights")
-    done = extract(folder, out or folder / "extracted", design=design, bundle=bundle, controls=controls, trust_code=trust_code)
-    return ExtractAnswer(
-        checkpoint=done.checkpoint,
-        agreement=done.agreement,
-        bundle=done.bundle,
-        accuracy=ExtractedAccuracy(supernet=done.inside, extracted=done.extracted) if done.labelled else None,
-        checks=done.manifest.checks if done.manifest else {},
-        ranking=None,
-        warnings=[],
-    )
+    return extract(folder, out or folder / "extracted", design=design, bundle=bundle, controls=controls, trust_code=trust_code)
 
 
 def run_page(answer: "ExtractAnswer") -> Page:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,9 +103,6 @@ def _pieces(segment: Segment) -> list[_BlockPiece]:
     return pieces
 
 
-T = TypeVar("T")
-
-
 class BranchCost(NamedTuple):
     """A branch without its part of the join."""
 
@@ -173,10 +170,10 @@ class Costs:
         costs._built = self._built
         return costs
 
-    def cache_of(self, kind: type[T]) -> T:
-        """Return the caches shared by costs, one object of each kind; their content depends on nothing of a device but its backends."""
-        value: T = self._built.setdefault(kind, kind())
-        return value
+    def cache_of(self, name: str) -> dict[Any, Any]:
+        """Return a cache shared by costs; its content depends on nothing of a device but its backends."""
+        cache: dict[Any, Any] = self._built.setdefault(name, {})
+        return cache
 
     def rewritten(self, segment: Segment, processor: str) -> Segment:
         """Return a segment with the rewrites of a processor, cached."""

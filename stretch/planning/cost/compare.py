@@ -300,10 +300,9 @@ def uncertain_run(
     return PredictedRun(branches, sum(row.join_ms for row in segments), parts)
 
 
-def single_run(graph: OpGraph, processor: str, precision: str, predictor: LatencyPredictor) -> PredictedRun:
+def single_run(estimate: Estimate, device: DeviceProfile) -> PredictedRun:
     """A whole network on one processor."""
-    estimate = predictor.predict(graph, processor, precision)
-    return PredictedRun([[UncertainBranch.of(estimate, predictor.device, {})]], parts=handover_times(estimate.handover, predictor.device))
+    return PredictedRun([[UncertainBranch.of(estimate, device, {})]], parts=handover_times(estimate.handover, device))
 
 
 class LinkFigure(msgspec.Struct, frozen=True, kw_only=True):

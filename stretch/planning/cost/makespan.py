@@ -22,6 +22,7 @@ from predictors.graph import OpGraph
 from predictors.host import kind_of
 from predictors.joins import join_of
 from predictors.predictor import Estimate, Handover
+from predictors.rewrites import inexact_rewrites
 from predictors.shapes import width
 from predictors.side_by_side import ProcessorWork, contention_factors, end_times, worst_slowdown
 from scheduler.simulate.schedule import Job, schedule
@@ -82,6 +83,20 @@ class SegmentTime:
     shared_params: int | None = None  # Learned numbers that all branches have in common, or parts of; None where each has its own.
     #: Time that all bands together spend on rows that the segment in one piece computes once (`stretch.planning.cost.makespan`).
     halo_ms: float = 0.0
+
+    @property
+    def kind(self) -> str:
+        """``whole``; ``stretch`` for scaled copies, which are another network; or the kind of its exact division, as ``rows``."""
+        if self.design.division is not None:
+            return self.design.division.kind
+        size = self.segment.depth, self.segment.width
+        same = all((b.scale.depth, b.scale.width) == size and not inexact_rewrites(b.scale.rewrites) for b in self.branches)
+        return "whole" if self.design.whole and same else "stretch"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the tensor that it writes."""
+        return self.segment.graph.by_name[self.segment.end].shape
 
     @property
     def macs(self) -> int:

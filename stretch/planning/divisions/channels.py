@@ -24,7 +24,7 @@ from stretch.planning.cost.branch import BranchCost, Floats, SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.division import Division, Piece, Share, Taken, check_ranges, range_of
 from stretch.planning.network.segments import Segment, cone, cut_points, cut_segment, memoised
-from stretch.planning.search.parts import Divisible, PartSpace, RangeCandidates, Split, SplitBranches, Structure, part_cost, structure
+from stretch.planning.search.parts import Divisible, PartSpace, RangeCandidates, Split, SplitBranches, Structure, part_costs, structure
 from stretch.planning.search.space import DesignSpace
 
 #: The operator that cuts out of what arrives the channels that a branch reads.
@@ -270,17 +270,17 @@ class _Tensor:
     tail: Segment | None  # Operators that need the whole sum; None for none.
     channels: int  # Its channels.
     step: int  # Channels that belong together.
-    graphs: dict[Channels, OpGraph | None] = field(default_factory=dict)  # None where there is nothing to compute.
 
     def ranges(self, split: Split, unit: int) -> list[Channels]:
         return [Channels(*pair) for pair in pairwise((0, *(place * unit for place in split), self.channels))]
 
+    @memoised
     def graph(self, channels: Channels) -> OpGraph | None:
-        if channels not in self.graphs:
-            self.graphs[channels] = None
-            with suppress(StretchError):
-                self.graphs[channels] = channel_part(self.segment.graph, self.segment.name, channels, hidden=self.join == HIDDEN).graph
-        return self.graphs[channels]
+        """Return the graph of some channels; None where there is nothing to compute."""
+        try:
+            return channel_part(self.segment.graph, self.segment.name, channels, hidden=self.join == HIDDEN).graph
+        except StretchError:
+            return None
 
 
 def _tensors(graph: OpGraph, part: Segment) -> list[_Tensor]:
@@ -301,10 +301,6 @@ def _tensors(graph: OpGraph, part: Segment) -> list[_Tensor]:
         if macs and len(halves) == 2 and sum(half.macs for half in halves) / macs - 1 <= MAX_REPEATED:
             tensors.append(tensor)
     return tensors
-
-
-class _TensorCache(dict[Structure, list[_Tensor]]):
-    """Tensors of parts of networks that are built alike, whatever the device."""
 
 
 class _DividedPart(Divisible):
@@ -349,7 +345,7 @@ class _ChannelCandidates(RangeCandidates):
 
     def candidates(self) -> Iterator[tuple[int, SegmentOptions]]:
         """One object for each sequence of processors, by the number of the part."""
-        tensors, host = self.space.costs.cache_of(_TensorCache), self.space.costs.host
+        tensors, host = self.space.costs.cache_of("divided tensors"), self.space.costs.host
         structures = [structure(part.graph) for part in self.parts.parts]
         divided_parts: dict[Structure, list[_DividedPart]] = {}
         for index, (part, key) in enumerate(zip(self.parts.parts, structures, strict=True)):
@@ -384,10 +380,8 @@ class _ChannelCandidates(RangeCandidates):
             to_cost = [(tensor, ranges[at]) for tensor, some in requested for ranges in some.values()]
             graphs = {(id(tensor), item): graph for tensor, item in to_cost if (graph := tensor.graph(item)) is not None}
             missing = {key: graph for key, graph in graphs.items() if (*key, processor) not in self._costs}
-            # at once, since a fit's trees are walked for many kernels in little more time than for one
-            costs.kernels_time([kernel for graph in missing.values() for kernel in costs.predictor.kernels(graph, processor)], processor)
-            for (number, item), graph in missing.items():
-                self._costs[number, item, processor] = part_cost(self.space, processor, graph, (item.start, item.stop))
+            shares = {key: (key[1].start, key[1].stop) for key in missing}
+            self._costs |= {(*key, processor): cost for key, cost in part_costs(self.space, processor, missing, shares).items()}
         return [
             {split: [self._costs[id(tensor), *pair] for pair in zip(ranges, order, strict=True)] for split, ranges in some.items()}
             for tensor, some in requested

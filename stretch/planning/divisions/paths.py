@@ -15,7 +15,7 @@ from stretch.planning.cost.branch import SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.division import Division, Piece, Share, check_ranges, range_of
 from stretch.planning.network.segments import Segment, cone
-from stretch.planning.search.parts import PartSpace, part_cost, part_options
+from stretch.planning.search.parts import PartSpace, part_costs, part_options
 from stretch.planning.search.space import DesignSpace
 
 #: The join that puts paths together as an operator of the original does.
@@ -64,16 +64,13 @@ def path_candidates(space: DesignSpace, segment: Segment) -> list[SegmentOptions
     paths = find_paths(segment.graph)
     if not 2 <= len(paths) <= MAX_PATHS:
         return []
-    costs, graphs, known = space.costs, {}, {}
+    graphs, known = {}, {}
     for part in combinations(range(len(paths) + 1), 2):
         # a path that only passes on its input is no branch
         with suppress(StretchError):
             graphs[part] = path_graph(segment.graph, segment.name, *part)
     for processor in space.processors:
-        # at once, since a fit's trees are walked for many kernels in little more time than for one
-        costs.kernels_time([kernel for graph in graphs.values() for kernel in costs.predictor.kernels(graph, processor)], processor)
-        for part, graph in graphs.items():
-            known[processor, part] = part_cost(space, processor, graph, part)
+        known[processor] = part_costs(space, processor, graphs, {part: part for part in graphs})
     result = []
     for count in range(2, min(len(space.processors), len(paths)) + 1):
         every = (tuple(pairwise((0, *cuts, len(paths)))) for cuts in combinations(range(1, len(paths)), count - 1))
@@ -81,7 +78,7 @@ def path_candidates(space: DesignSpace, segment: Segment) -> list[SegmentOptions
         orders = permutations(space.processors, count) if divisions else ()
         join = JOINS[segment.graph.by_name[segment.end].kind]
         for order in orders:
-            rows = [[known[p, part] for p, part in zip(order, parts, strict=True)] for parts in divisions]
+            rows = [[known[p][part] for p, part in zip(order, parts, strict=True)] for parts in divisions]
             result.append(part_options(space, segment, join, rows, DIVISION.word))
     return result
 

@@ -23,7 +23,7 @@ from stretch.planning.cost.branch import BranchCost, Costs, SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.division import Division, Piece, Share, check_ranges, range_of
 from stretch.planning.network.segments import Segment, memoised, mixing_operators
-from stretch.planning.search.parts import Divisible, PartSpace, RangeCandidates, Split, SplitBranches, Structure, band_ranges, structure
+from stretch.planning.search.parts import Divisible, PartSpace, RangeCandidates, Split, SplitBranches, band_ranges, structure
 
 #: The operator that cuts out of what arrives the rows that a band reads.
 ENTRY_ROWS = "entry_rows"
@@ -183,10 +183,6 @@ class _Band:
     writes: int  # Elements that it writes.
 
 
-class _PartCache(dict[Structure, _BandedPart]):
-    """Bands of parts of networks that are built alike, whatever the device."""
-
-
 @memoised
 def _step_times(costs: Costs) -> dict[tuple[str, _Step, bool], tuple[KernelsTime, int]]:
     """Of steps, by processor and with or without the cut: time alone and while others compute, and most bytes that a kernel reads and writes."""
@@ -198,7 +194,9 @@ class BandCosts:
 
     def __init__(self, costs: Costs, parts: Sequence[Segment]) -> None:
         self.costs, self.parts = costs, tuple(parts)
-        self._parts = [costs.cache_of(_PartCache).setdefault(structure(part.graph), _BandedPart(part.graph)) for part in parts]
+        # parts of networks that are built alike have the same bands
+        known = costs.cache_of("banded parts")
+        self._parts: list[_BandedPart] = [known.setdefault(structure(part.graph), _BandedPart(part.graph)) for part in parts]
         self._costs: dict[tuple[str, _Band], BranchCost] = {}
 
     def rows(self, last: int) -> int:

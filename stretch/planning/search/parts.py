@@ -5,12 +5,12 @@ added by `stretch.planning.divisions`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import combinations, groupby, pairwise, permutations, product
 from math import prod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,8 @@ from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.division import Share, of_kinds
 from stretch.planning.network.segments import Segment, clean_cuts, cut_segment, divide, feature_maps
 from stretch.planning.search.space import DesignSpace, LazyOptions
+
+K = TypeVar("K")
 
 #: Common facts of parts that are built alike.
 Structure = tuple[tuple[str, tuple[int, ...], tuple[tuple[str, Attr], ...], Shape], ...]
@@ -125,13 +127,18 @@ def structure(graph: OpGraph) -> Structure:
     )
 
 
-def part_cost(space: DesignSpace, processor: str, graph: OpGraph, share: Share) -> BranchCost:
-    """Return the cost of a share of a segment whose branch reads its whole input."""
-    costs, kernels = space.costs, space.costs.predictor.kernels(graph, processor)
-    time = costs.kernels_time(kernels, processor)
-    sums = sum(kernel.macs for kernel in kernels), graph.params, *time, costs.peak_bytes(kernels, processor)
-    reads, writes = prod(graph.input.shape), prod(graph.by_name[graph.output].shape)
-    return BranchCost(processor, 0, 0, "none", *sums, share, reads, writes)
+def part_costs(space: DesignSpace, processor: str, graphs: Mapping[K, OpGraph], shares: Mapping[K, Share]) -> dict[K, BranchCost]:
+    """Return the costs of shares of segments whose branches read the whole input."""
+    costs, result = space.costs, {}
+    launched = {key: costs.predictor.kernels(graph, processor) for key, graph in graphs.items()}
+    # at once, since a fit's trees are walked for many kernels in little more time than for one
+    costs.kernels_time([kernel for kernels in launched.values() for kernel in kernels], processor)
+    for key, kernels in launched.items():
+        graph, time, peak = graphs[key], costs.kernels_time(kernels, processor), costs.peak_bytes(kernels, processor)
+        sums = sum(kernel.macs for kernel in kernels), graph.params, *time, peak
+        ends = prod(graph.input.shape), prod(graph.by_name[graph.output].shape)
+        result[key] = BranchCost(processor, 0, 0, "none", *sums, shares[key], *ends)
+    return result
 
 
 def branch_times(space: DesignSpace, rows: Sequence[Sequence[BranchCost]]) -> tuple[Floats, Floats]:

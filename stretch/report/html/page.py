@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from stretch.planning.result import BranchAnswer, PlanAnswer, SegmentAnswer
+    from stretch.planning.cost.makespan import BranchTime, SegmentTime
+    from stretch.planning.result import PlanResult
 
 
 # Charts as pieces of SVG in a page; matplotlib draws them.
@@ -264,16 +265,13 @@ KINDS = {
 }
 
 
-def stretched_rows(plan: "PlanAnswer") -> tuple[list[StretchedRow], list[str]]:
+def stretched_rows(plan: "PlanResult") -> tuple[list[StretchedRow], list[str]]:
     """The rows of the picture, and the processors in the order of the legend."""
-    order = list(
-        dict.fromkeys([*plan.precision, *(b.processor for s in plan.segments for b in s.branches), *(s.processor for s in plan.sides)])
-    )
-    used = {b.processor for s in plan.segments for b in s.branches} | {side.processor for side in plan.sides}
-    processors = [name for name in order if name in used]
-    scale = min(_BLOCK, _HIGHEST / max([1, *(segment.depth for segment in plan.segments)]))
+    used = plan.design.processors
+    processors = [name for name in dict.fromkeys((*plan.config.precision, *used)) if name in used]
+    scale = min(_BLOCK, _HIGHEST / max([1, *(row.segment.depth for row in plan.run.segments)]))
     rows: list[StretchedRow] = []
-    run: list[SegmentAnswer] = []
+    run: list[SegmentTime] = []
 
     def flush() -> None:
         if len(run) < LONG:
@@ -282,50 +280,52 @@ def stretched_rows(plan: "PlanAnswer") -> tuple[list[StretchedRow], list[str]]:
             rows.append(_group_whole_segments(run, processors))
         run.clear()
 
-    for segment in plan.segments:
-        if run and (segment.kind != "whole" or segment.branches[0].processor != run[0].branches[0].processor):
+    for segment in plan.run.segments:
+        if run and (segment.kind != "whole" or segment.branches[0].scale.processor != run[0].branches[0].scale.processor):
             flush()
         if segment.kind == "whole" and segment.branches:
             run.append(segment)
         else:
             rows.append(_row(segment, processors, scale))
     flush()
-    for side in plan.sides:
-        box = Box(side.processor, processors.index(side.processor), f"{side.processor}: {side.predicted_ms:.2f} ms", "chain")
-        rows.append(StretchedRow(side.name, "beside", f"{side.operators} operators", 1, _BLOCK, [box], ""))
+    for side in plan.run.sides:
+        name, operators = side.time.scale.processor, sum(op.kind != "input" for op in side.graph.ops)
+        box = Box(name, processors.index(name), f"{name}: {side.time.ms:.2f} ms", "chain")
+        rows.append(StretchedRow(side.name, "beside", f"{operators} operators", 1, _BLOCK, [box], ""))
     return rows, processors
 
 
-def _row(segment: "SegmentAnswer", processors: list[str], scale: float) -> StretchedRow:
-    before = f"{_count(segment.depth, 'block')} of {segment.width} channels"
-    boxes = [_box(segment, branch, processors.index(branch.processor), scale) for branch in segment.branches]
-    joined = f"{f': {segment.join}' if segment.join != 'none' else ''}{f', {segment.join_ms:.2f} ms' if segment.join_ms else ''}"
+def _row(row: "SegmentTime", processors: list[str], scale: float) -> StretchedRow:
+    depth, join = row.segment.depth, row.design.join
+    before = f"{_count(depth, 'block')} of {row.segment.width} channels"
+    boxes = [_box(row, branch, processors.index(branch.scale.processor), scale) for branch in row.branches]
+    joined = f"{f': {join}' if join != 'none' else ''}{f', {row.join_ms:.2f} ms' if row.join_ms else ''}"
     meets = f"meeting point{joined}" if len(boxes) > 1 else ""
-    return StretchedRow(segment.name, segment.kind, before, max(1, segment.depth), scale * max(1, segment.depth), boxes, meets)
+    return StretchedRow(row.segment.name, row.kind, before, max(1, depth), scale * max(1, depth), boxes, meets)
 
 
-def _box(segment: "SegmentAnswer", branch: "BranchAnswer", place: int, scale: float) -> Box:
+def _box(row: "SegmentTime", time: "BranchTime", place: int, scale: float) -> Box:
     from stretch.planning.design.division import range_of, shares_of
 
-    takes = f"{branch.predicted_ms:.2f} ms"
+    segment, branch, takes, macs = row.segment, time.scale, f"{time.ms:.2f} ms", row.segment.graph.macs
 
     def chain(words: str, depth: int, width: float = 100.0) -> Box:
         blocks = max(1, depth)
         return Box(branch.processor, place, f"{branch.processor}: {words}{takes}", "chain", blocks, scale * blocks, width)
 
-    if segment.kind == "stretch":
+    if row.kind == "stretch":
         words = f"{branch.depth} of {_count(segment.depth, 'block')}, {branch.width} of {segment.width} channels, "
         return chain(words, branch.depth, min(100.0, 100.0 * branch.width / max(1, segment.width)))
     word, share = next(iter(shares_of(branch).items()), ("ends", ()))
     if word == "ends":
         return chain(f"up to {', '.join(map(str, share))}, " if share else "", segment.depth)
     (start, stop), across = range_of(share), word != "rows"
-    spans = [range_of(shares_of(other)[word]) for other in segment.branches]
+    spans = [range_of(shares_of(other.scale)[word]) for other in row.branches]
     first = min(spans)[0]
-    whole = 0 if across or len(segment.shape) != 4 else segment.shape[2]
+    whole = 0 if across or len(row.shape) != 4 else row.shape[2]
     extent = max(1, whole - first, *(last - first for _, last in spans))
     size, at = 100.0 * (stop - start) / extent, 100.0 * (start - first) / extent
-    halo = 0.0 if across or not segment.macs else max(0.0, branch.macs / segment.macs - size / 100)
+    halo = 0.0 if across or not macs else max(0.0, time.macs / macs - size / 100)
     beyond = f", {halo:.1%} of the segment's MACs computed twice" if halo > 0.0005 else ""
     words = f"{branch.processor}: {word} {start} to {stop - 1}{beyond}, {takes}"
     left, top = (at, 0.0) if across else (0.0, at)
@@ -333,14 +333,20 @@ def _box(segment: "SegmentAnswer", branch: "BranchAnswer", place: int, scale: fl
     return Box(branch.processor, place, words, "part", share=size, left=left, top=top, halo=halo, across=across)
 
 
-def _group_whole_segments(run: "Sequence[SegmentAnswer]", processors: list[str]) -> StretchedRow:
+def _group_whole_segments(run: "Sequence[SegmentTime]", processors: list[str]) -> StretchedRow:
     """Segments that stay whole on one processor, as one row."""
-    processor = run[0].branches[0].processor
-    ms = sum(segment.predicted_ms for segment in run)
-    blocks = sum(segment.depth for segment in run)
+    processor = run[0].branches[0].scale.processor
+    ms = sum(row.ms for row in run)
+    blocks = sum(row.segment.depth for row in run)
     box = Box(processor, processors.index(processor), f"{processor}: {len(run)} segments whole, {ms:.2f} ms", "chain", LONG, LONG * _BLOCK)
     return StretchedRow(
-        f"{run[0].name} to {run[-1].name}", "whole", f"{len(run)} segments, {_count(blocks, 'block')}", LONG, LONG * _BLOCK, [box], ""
+        f"{run[0].segment.name} to {run[-1].segment.name}",
+        "whole",
+        f"{len(run)} segments, {_count(blocks, 'block')}",
+        LONG,
+        LONG * _BLOCK,
+        [box],
+        "",
     )
 
 

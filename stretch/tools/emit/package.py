@@ -491,9 +491,9 @@ def emit(
         if shape is not None or weights != "default":
             raise UsageError(f"{source} is a bundle, which has its own input and weights", "leave the options of a model out")
         bundle = load_bundle(source, check_hashes=True)
-        networks = load_bundle_model(bundle)
-        sources, suffix, model = branched_sources(networks.original.graph, networks.model), " in branches", networks.model
-        name, segments = bundle.manifest.model.name, len(networks.model.design.segments)
+        original, model = load_bundle_model(bundle)
+        sources, suffix = branched_sources(original.graph, model), " in branches"
+        name, segments = bundle.manifest.model.name, len(model.design.segments)
     else:
         network = read_network(source, shape, weights=weights, seed=seed, trust_code=trust_code).portable
         sources, suffix, model = captured_sources(network.captured), "", network.captured.module

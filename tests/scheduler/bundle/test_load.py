@@ -303,6 +303,12 @@ def problems_stated(data):
     return list(statement_problems(msgspec.convert(data, Manifest)))
 
 
+def test_share_by_a_way_to_divide_of_another_package_is_no_problem(stated):
+    data = copy.deepcopy(stated)
+    data["design"]["segments"][1]["branches"][0]["cut_outs"] = [0, 8]
+    assert problems_stated(data) == []
+
+
 @pytest.mark.parametrize(
     ("path", "value", "problem"),
     [
@@ -311,6 +317,7 @@ def problems_stated(data):
         (("design", "segments", 0, "branches"), [], "`design` is not a design"),
         (("design", "segments", 1, "branches", 0, "depth"), -1, "`design` is not a design"),
         (("design", "segments", 1, "branches", 0, "width"), "wide", "`design` is not a design"),
+        (("design", "segments", 1, "branches", 0, "align"), -8, "`design.segments[1].branches[0].align` is -8"),
         (("design", "version"), 2, "`design` is not a design"),
         (("design", "segments"), [], "has the segments"),
         (("design", "segments", 1, "name"), "s9", "the subgraphs are of stem, s1, s2, head"),

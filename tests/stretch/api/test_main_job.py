@@ -12,13 +12,13 @@ from scheduler.bundle.preprocessing import Preprocessing
 from scheduler.checks.verify import verify_bundle
 from scheduler.runtime.session import Session
 from stretch.api import branch
-from stretch.api.arguments import materialize
 from stretch.api.main_job import UNKNOWN_ACCURACY
 from stretch.evaluation.sensitivity.source import sensitivity_of
 from stretch.network.models.tiny import BasicBlock, SmallResNet, tiny_resnet
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import save_accuracy
 from stretch.planning.design.branch_design import design_to_toml
+from stretch.stages.arguments import materialize
 from stretch.stages.build import divide_images
 from stretch.stages.network import read_network
 from stretch.transform import build
@@ -381,11 +381,11 @@ def planned_only():
 
 
 def test_answer_has_the_plans_figures_and_its_warnings_after_its_own(planned_only):
-    answer, planned = planned_only.answer(), planned_only.plan.answer()
-    assert answer.predicted == planned.predicted
-    assert answer.segments == planned.segments
-    assert len(answer.warnings) == len(planned_only.warnings) + len(planned.warnings) > 0
-    assert answer.warnings[len(planned_only.warnings) :] == planned.warnings
+    answer, planned = planned_only.to_json(), planned_only.plan.to_json()
+    assert answer["predicted"] == planned["predicted"]
+    assert answer["segments"] == planned["segments"]
+    assert len(answer["warnings"]) == len(planned_only.warnings) + len(planned["warnings"]) > 0
+    assert answer["warnings"][len(planned_only.warnings) :] == [*planned["warnings"]]
 
 
 @pytest.fixture(scope="module")
@@ -466,7 +466,7 @@ def test_repaired_network_agrees_and_its_bundle_says_how_often_until_it_is_train
     result = branch("tiny_resnet", specified("pixel6"), out=tmp_path / "b", min_agreement=1.0, repair=True, budget_minutes=0.02, **request)
     assert before.agreement.value < result.agreement.value == 1.0
     assert result.plan.config.keep or result.plan.exact
-    kept = [s for s in result.plan.answer().segments if s.name in result.plan.config.keep]
+    kept = [s for s in result.plan.run.segments if s.segment.name in result.plan.config.keep]
     assert all(s.kind != "stretch" for s in kept)
     assert load_bundle(tmp_path / "b").manifest.agreement == result.agreement
     assert result.agreement.bundle.images == 48  # of 96, those that calibration did not look at

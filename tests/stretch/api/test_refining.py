@@ -17,12 +17,12 @@ import stretch
 from predictors.errors import StretchError, UsageError
 from scheduler.bundle.load import load_bundle
 from scheduler.checks.verify import verify_bundle
-from stretch.api.arguments import copy_module, full_shape, preserve_random_state
 from stretch.api.refining import CHECKPOINT, RefineOptions, checkpoint_folder, refine_bundle
 from stretch.export.bundle import BundleFacts, export_bundle
 from stretch.export.lowering import read_ranges, scales_of
 from stretch.export.precision import Acceptance, export_precision
 from stretch.network.capture import capture
+from stretch.stages.arguments import copy_module, full_shape, preserve_random_state
 from stretch.transform import build
 from stretch.transform import refine as checkpoints
 from tests.effort import examples

@@ -97,7 +97,7 @@ def test_branches_that_a_baseline_beats_are_written_with_it_and_the_last_line_ru
     assert last == f"Next: stretch run {tmp_path / 'b'} --recommended"
     words = last.split()[2:]
     assert "original.onnx" in succeed(capsys, *words, "--repeat", 1, "--warmup", 0).out.replace("\n", " ")
-    data = succeed(capsys, "branch", *LOSING, *BARE, "--anyway", "--out", tmp_path / "c", "--json").data
+    data = succeed(capsys, "branch", *LOSING, *BARE, "--out", tmp_path / "c", "--json").data
     assert (data["written"], data["withheld"], data["recommended"].partition(":")[0]) == ("branched", False, "single")
     assert "Next: stretch advise tiny_resnet\n" in succeed(capsys, "branch", *LOSING, "--dry-run").out
 

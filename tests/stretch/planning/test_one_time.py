@@ -77,13 +77,13 @@ def test_network_on_one_processor_takes_one_time(graph, name, random):
         row for row in ranked_singles(graph, costs, tuple(device.processors)) if (row.processor, row.precision) == (processor, precision)
     )
     assert single.ms == estimate.ms
-    assert single_run(graph, processor, precision, predictor).ms() == expected
+    assert single_run(single, device).ms() == expected
     # simulated, as a bundle and as one of several networks
     bundle = whole_bundle(graph, device, processor, precision, estimate.computing_ms)
     assert predicted_trace(bundle, device).makespan_ms == pytest.approx(estimate.ms, abs=2e-6)
     network = Network("whole", make_plan(bundle), device_placements(bundle, device), step_times(bundle, device))
     assert Clock(network, Scene()).run().latencies_ms == (expected,)
-    assert Clock(single_network("whole", graph, single, alone), Scene()).run().latencies_ms == (expected,)
+    assert Clock(single_network("whole", single, device), Scene()).run().latencies_ms == (expected,)
 
 
 @settings(max_examples=examples(60))

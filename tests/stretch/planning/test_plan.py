@@ -270,7 +270,7 @@ def test_each_objective_has_the_best_value_of_its_own_among_designs_of_all():
     assert min(latency, key=latency.get) == "latency"
     assert min(energy.values()) == pytest.approx(energy["energy"])
     for objective, result in results.items():
-        answer = result.answer().objective
+        answer = result.objective
         assert (answer.requested, answer.strategy) == (objective, "evolve" if objective in ("throughput", "robust") else "exact")
         assert result.optimal is (objective not in ("throughput", "robust"))
         assert any("does not add up" in warning for warning in result.warnings) is (objective in ("throughput", "robust"))

@@ -219,12 +219,12 @@ def result_of_answer():
 
 
 def test_answer_says_what_the_result_is(result_of_answer):
-    answer = result_of_answer.answer()
-    assert answer.predicted.makespan_ms == result_of_answer.run.makespan_ms
+    answer = result_of_answer
+    assert answer.predicted.makespan_ms == answer.run.makespan_ms
     assert answer.predicted.speedup == pytest.approx(answer.predicted.best_single_ms / answer.predicted.makespan_ms)
-    assert answer.macs == sum(branch.macs for segment in answer.segments for branch in segment.branches)
-    ends = [segment.start_ms + segment.predicted_ms for segment in answer.segments]
-    assert [segment.start_ms for segment in answer.segments[1:]] == pytest.approx(ends[:-1])
+    assert answer.run.macs == sum(branch.macs for segment in answer.run.segments for branch in segment.branches)
+    ends = [segment.start_ms + segment.ms for segment in answer.run.segments]
+    assert [segment.start_ms for segment in answer.run.segments[1:]] == pytest.approx(ends[:-1])
 
 
 def test_numbers_of_arrays_become_plain_ones():

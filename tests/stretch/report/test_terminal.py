@@ -4,7 +4,6 @@ import io
 import re
 from pathlib import Path
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +14,6 @@ from scheduler.bundle.agreement import Agreement, BundleAgreement, SegmentAgreem
 from stretch.planning.config import PlanConfig
 from stretch.planning.pareto import front
 from stretch.planning.plan import plan
-from stretch.planning.result import PlanAnswer
 from stretch.report.compared import ComparedRow
 from stretch.report.comparison import HEADINGS, cells
 from stretch.report.execution import explanation_page
@@ -36,11 +34,11 @@ from tests.stretch.stages.test_together import PROCESSORS, both  # noqa: F401
 
 @pytest.fixture(scope="module")
 def data():
-    return plan(resnet50(), specified("mi9"), PlanConfig(processors=("cpu", "dsp"))).answer()
+    return plan(resnet50(), specified("mi9"), PlanConfig(processors=("cpu", "dsp")))
 
 
 def printed(answer, width=120):
-    return page_printed(plan_page(answer, origins={}), width)
+    return page_printed(plan_page(answer), width)
 
 
 #: Where a reader finds the answer of each verb: a part of its first three lines at 80 columns.
@@ -79,8 +77,8 @@ def test_timeline_has_a_bar_per_processor_in_proportion_to_time(data):
     assert {len(bar) for bar in bars.values()} == {60}
     makespan = data.predicted.makespan_ms
     for name, bar in bars.items():
-        busy = sum(b.predicted_ms for s in data.segments for b in s.branches if b.processor == name)
-        assert bar.count("#") == pytest.approx(60 * busy / makespan, abs=len(data.segments))
+        busy = sum(b.ms for s in data.run.segments for b in s.branches if b.scale.processor == name)
+        assert bar.count("#") == pytest.approx(60 * busy / makespan, abs=len(data.run.segments))
     assert any(a == b == "#" for a, b in zip(*bars.values(), strict=True))
 
 
@@ -96,23 +94,23 @@ def test_figures_name_the_makespan_and_every_control(data):
 
 def words(plan):
     """Every name and number of the table."""
-    for segment in plan.segments:
-        yield segment.name
+    for segment in plan.run.segments:
+        yield segment.segment.name
         yield "×".join(str(n) for n in segment.shape[1:])
         for branch in segment.branches:
-            yield f"{branch.processor} {plan.precision[branch.processor]}"
-            yield f"{branch.depth}/{segment.depth}"
-            yield f"{branch.width}/{segment.width}"
+            yield f"{branch.scale.processor} {plan.config.precision[branch.scale.processor]}"
+            yield f"{branch.scale.depth}/{segment.segment.depth}"
+            yield f"{branch.scale.width}/{segment.segment.width}"
             yield f"{branch.macs / 1e6:.1f}"
-            yield f"{branch.predicted_ms + branch.contention_ms:.2f}"
-            for kind in (branch.entry, branch.join):
+            yield f"{branch.ms + branch.contention_ms:.2f}"
+            for kind in (branch.scale.entry, segment.design.join):
                 yield "" if kind == "none" else kind
 
 
 @pytest.mark.slow
 def test_report_of_three_processors_keeps_every_name_and_number_at_any_width():
-    data = plan(resnet50(), specified("mi9")).answer()
-    processors = {b.processor for s in data.segments for b in s.branches}
+    data = plan(resnet50(), specified("mi9"))
+    processors = {b.scale.processor for s in data.run.segments for b in s.branches}
     assert len(processors) >= 2
     for columns in (60, 120):
         text = printed(data, columns)
@@ -127,9 +125,8 @@ def test_report_of_three_processors_keeps_every_name_and_number_at_any_width():
         assert len({len(line) for line in bars}) == 1
 
 
-def test_long_processor_names_stand_whole_in_stacked_rows_and_shorter_bars(data):
-    long = msgspec.json.decode(msgspec.json.encode(data).replace(b'"cpu"', b'"cpu[1large3med]"'), type=PlanAnswer)
-    text = printed(long, 80)
+def test_long_processor_names_stand_whole_in_stacked_rows_and_shorter_bars():
+    text = printed(plan(small_resnet(), specified("mi9"), PlanConfig(processors=("cpu[1large3med]", "dsp"), alpha=100.0)), 80)
     assert "…" not in text
     assert "cpu[1large3med]" in text
     assert all(len(line) <= 80 for line in text.splitlines() if line.endswith("|"))
@@ -137,15 +134,15 @@ def test_long_processor_names_stand_whole_in_stacked_rows_and_shorter_bars(data)
 
 @pytest.mark.slow
 def test_rows_of_bands_and_what_is_computed_twice_are_shown():
-    answer = plan(resnet50(), specified("mi9"), PlanConfig(processors=("cpu", "gpu"), lossless=True)).answer()
-    segment = next(s for s in answer.segments if s.kind == "rows")
+    answer = plan(resnet50(), specified("mi9"), PlanConfig(processors=("cpu", "gpu"), lossless=True))
+    segment = next(s for s in answer.run.segments if s.kind == "rows")
     for width in (120, 80, 50):
         text = printed(answer, width)
-        assert all(f"{branch.rows[0]}:{branch.rows[1]}" in text for branch in segment.branches)
+        assert all(f"{branch.scale.rows[0]}:{branch.scale.rows[1]}" in text for branch in segment.branches)
     reply = dict(figures(answer))
     assert (
         reply["computes"]
-        == f"what the original computes, exact in fp32; fp16 rounds, {answer.repeated:.1%} of its MACs twice, halos {answer.halo_ms:.2f} ms of its branches together"
+        == f"what the original computes, exact in fp32; fp16 rounds, {answer.repeated:.1%} of its MACs twice, halos {answer.run.halo_ms:.2f} ms of its branches together"
     )
     assert "to be trained" in reply["sequential, same MACs"]
 

@@ -102,7 +102,8 @@ def branched(path, folder=None):
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("opset", [17, 27])
 def test_plan_says_whether_its_output_was_compared_with_the_file(tmp_path, opset):
-    page = plan_page(branched(saved(tmp_path / "net.onnx", *LAYERS, opset=opset)).answer(), origins={})
+    built = branched(saved(tmp_path / "net.onnx", *LAYERS, opset=opset))
+    page = plan_page(built.plan, built)
     assert any("own reading of the file only" in str(line) for line in page.brief) == (opset == 27)
 
 

@@ -210,8 +210,10 @@ def test_rounded_run_starts_from_trained_weights_resumes_and_exports_what_it_tra
     again = train_recipe(load_recipe(path, (*changes, "train.epochs=2")), tmp_path, tmp_path / "run", resume=True)
     assert again.metrics["accuracy"] == done.metrics["accuracy"]
     taken = extract(tmp_path / "run", tmp_path / "out", controls=False)
-    assert taken.extracted == pytest.approx(done.metrics["best_accuracy"])
+    assert taken.accuracy.extracted == pytest.approx(done.metrics["best_accuracy"])
     assert taken.agreement.bundle.precisions == {"cpu": ("int8",), "gpu": ("fp16",)}
-    stated = {sub.name: onnx.load(taken.bundle / sub.file) for sub in taken.manifest.subgraphs if sub.processor == "cpu"}
+    stated = {
+        sub.name: onnx.load(taken.bundle / sub.file) for sub in load_bundle(taken.bundle).manifest.subgraphs if sub.processor == "cpu"
+    }
     assert all(read_ranges(model, tmp_path) for model in stated.values())
-    assert {sub.processor: sub.planned_precision for sub in taken.manifest.subgraphs} == PRECISION
+    assert {sub.processor: sub.planned_precision for sub in load_bundle(taken.bundle).manifest.subgraphs} == PRECISION

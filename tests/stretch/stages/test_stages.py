@@ -240,13 +240,13 @@ NETWORKS = {
 def test_reopened_networks_compute_what_those_that_were_written_compute(tmp_path, name):
     result, design = NETWORKS[name]()
     bundle, model = written(tmp_path / "b", result, design)
-    reopened = load_bundle_model(bundle)
+    original, reopened = load_bundle_model(bundle)
     x = torch.randn(3, *result.graph.input.shape[1:])
     with torch.inference_mode():
-        for got, want in ((reopened.model(x), model(x)), (reopened.original.module(x), result.module.eval()(x))):
+        for got, want in ((reopened(x), model(x)), (original.module(x), result.module.eval()(x))):
             torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4 * float(want.abs().max()))
-    assert {name for name, _ in reopened.model.named_parameters()} == {name for name, _ in model.named_parameters()}
-    assert not reopened.model.training
+    assert {name for name, _ in reopened.named_parameters()} == {name for name, _ in model.named_parameters()}
+    assert not reopened.training
 
 
 def test_bundle_without_the_original_is_refused(captured, tmp_path):
@@ -301,12 +301,12 @@ def test_design_that_was_tampered_with_is_refused_in_a_sentence_or_is_of_the_sam
     shutil.copytree(bundle, path, dirs_exist_ok=True)
     (path / "bundle.json").write_text(json.dumps(text))
     try:
-        reopened = load_bundle_model(load_bundle(path))
+        original, _ = load_bundle_model(load_bundle(path))
     except StretchError:
         return
     x = torch.randn(1, *result.graph.input.shape[1:])
     with torch.inference_mode():
-        torch.testing.assert_close(reopened.original.module(x), result.module.eval()(x), rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(original.module(x), result.module.eval()(x), rtol=1e-3, atol=1e-3)
 
 
 TOKENS = (1, 3, 8, 8)

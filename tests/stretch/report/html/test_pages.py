@@ -5,14 +5,13 @@ import itertools
 import re
 
 import pytest
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from predictors.errors import InfeasibleError, TightRule, UsageError
 from predictors.predictor import LatencyPredictor
 from scheduler.answer import run_answer
 from scheduler.bundle.agreement import Agreement, SegmentAgreement
 from scheduler.bundle.load import load_bundle
-from scheduler.bundle.manifest import WeightsInfo
 from scheduler.checks.verify import compare_with_reference, random_input
 from scheduler.measure.benchmark import Effort, benchmark
 from scheduler.measure.energy import measure_energy
@@ -50,7 +49,7 @@ from stretch.report.html.page import (
 )
 from stretch.report.plan import plan_bars, plan_page
 from stretch.report.prediction import prediction_page, refusal_page, roofline_figure
-from stretch.stages.design import BranchedAnswer
+from stretch.stages.branched import Branched
 from stretch.stages.predict import predict_latency
 from tests.predictors.networks import resnet50
 from tests.predictors.specified import specified
@@ -102,45 +101,45 @@ def drawn(rows, processors):
 @pytest.mark.slow
 @pytest.mark.parametrize("kinds", [("channels",), ("stretch", "rows")])
 def test_every_branch_is_a_box_with_its_numbers(kinds):
-    result = planned(kinds, "gpu").answer()
+    result = planned(kinds, "gpu")
     rows, processors = stretched_rows(result)
     assert processors == ["cpu", "gpu"]
     text = drawn(rows, processors).text
     by_name = {row.name: row for row in rows}
-    for segment in result.segments:
+    for segment in result.run.segments:
         if segment.kind == "whole":
             continue
-        row = by_name[segment.name]
+        row = by_name[segment.segment.name]
         assert KINDS[segment.kind] in text
         assert len(row.boxes) == len(segment.branches)
         for box, branch in zip(row.boxes, segment.branches, strict=True):
-            assert box.processor == branch.processor
-            assert f"{branch.predicted_ms:.2f} ms" in box.words
+            assert box.processor == branch.scale.processor
+            assert f"{branch.ms:.2f} ms" in box.words
             assert box.words in text
 
 
 @pytest.mark.slow
 def test_bands_cover_the_map_and_say_what_is_computed_twice():
-    result = planned(("rows",), "gpu").answer()
+    result = planned(("rows",), "gpu")
     rows, _ = stretched_rows(result)
     by_name = {row.name: row for row in rows}
-    divided = [segment for segment in result.segments if segment.kind == "rows"]
+    divided = [segment for segment in result.run.segments if segment.kind == "rows"]
     assert divided
     for segment in divided:
-        boxes = by_name[segment.name].boxes
+        boxes = by_name[segment.segment.name].boxes
         assert sum(box.share for box in boxes) == pytest.approx(100)
         assert min(box.top for box in boxes) == 0
         assert any("computed twice" in box.words for box in boxes) == any(box.halo > 0 for box in boxes)
-        extra = sum(branch.macs for branch in segment.branches) - segment.macs
-        assert (extra > 0.01 * segment.macs) <= any(box.halo > 0 for box in boxes)
+        extra = segment.macs - segment.segment.graph.macs
+        assert (extra > 0.01 * segment.segment.graph.macs) <= any(box.halo > 0 for box in boxes)
 
 
 def test_chains_are_as_high_as_blocks_are_many():
-    result = planned(other="gpu").answer()
+    result = planned(other="gpu")
     rows, _ = stretched_rows(result)
-    for segment in result.segments:
+    for segment in result.run.segments:
         for row in rows:
-            if row.name == segment.name and segment.kind == "stretch":
+            if row.name == segment.segment.name and segment.kind == "stretch":
                 heights = {box.blocks: box.height for box in row.boxes} | {row.blocks: row.height}
                 rounds = {round(height / blocks, 6) for blocks, height in heights.items()}
                 assert len(rounds) == 1
@@ -236,14 +235,14 @@ def planned(kinds=("stretch",), other="dsp"):
     return plan(resnet50(), specified("mi9"), PlanConfig(processors=("cpu", other), kinds=kinds))
 
 
-def text_of(result, answer=None, **more):
-    return checked(render(plan_page(answer or result.answer(), origins=result.origins, **more))).text
+def text_of(result, built=None):
+    return checked(render(plan_page(result, built))).text
 
 
 @pytest.mark.slow
 def test_how_fast_how_sure_and_what_to_measure_next_stand_on_it():
     result = planned()
-    text, predicted = text_of(result), result.answer().predicted
+    text, predicted = text_of(result), result.predicted
     assert f"{predicted.makespan_ms:.2f} ms" in text
     assert f"{predicted.speedup:.2f}x" in text
     assert f"{predicted.sequential_same_macs_ms / predicted.makespan_ms:.2f}x" in text
@@ -265,18 +264,16 @@ def test_measured_agreement_is_told_whole_and_by_segment():
         images=200,
         segments=(SegmentAgreement(segment="s3", value=0.95, error=0.1),),
     )
-    unwritten = dict.fromkeys(("preprocessing", "refinement", "bundle", "written"))
-    made = {"weights": WeightsInfo("random"), "seconds": {}, "calibration": [], "withheld": False, "checks": {}, **unwritten}
-    text = text_of(result, BranchedAnswer(**asdict(result.answer()), agreement=outcome, **made))
+    text = text_of(result, Branched(result, "random", "", [], agreement=outcome))
     assert "200 held-out images: the original's class in 90.0% (85.0% to 94.0%)" in text
     assert "s3 alone changed: the original's class in 95.0%" in text
 
 
 def test_timeline_is_the_plan():
-    answer = planned().answer()
+    answer = planned()
     bars = plan_bars(answer)
     computing = sum(bar.ms for bar in bars if bar.kind == "computing")
-    assert abs(computing - sum(b.predicted_ms + b.contention_ms for s in answer.segments for b in s.branches)) < 1e-9
+    assert abs(computing - sum(b.ms + b.contention_ms for s in answer.run.segments for b in s.branches)) < 1e-9
     assert max(bar.start_ms + bar.ms for bar in bars) <= answer.predicted.makespan_ms * (1 + 1e-9)
     for row in {bar.row for bar in bars}:
         mine = sorted((bar.start_ms, bar.start_ms + bar.ms) for bar in bars if bar.row == row and bar.kind == "computing")
