@@ -1,6 +1,6 @@
 """Calibration of one segment: several fits, and the choice between them on images that none of them saw."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -343,6 +343,8 @@ def _kept_channels(channels: ChannelGroups, name: str, decided: Mapping[int, tor
 
 #: Number of images for the choice, and approximate maximum number of runs of the segment per branch.
 IMAGES, RUNS = 64, 96
+#: Blocks whose removal is tried together: what is before them is computed once.
+TRIED = 3
 #: Pixels of the output per channel.
 PIXELS = 32
 
@@ -361,35 +363,69 @@ def choose_blocks(
     if not any(left_out):
         return [{} for _ in sources]
     images = torch.cat(list(original_inputs))
-    x = images[torch.arange(min(len(images), IMAGES)) * len(images) // min(len(images), IMAGES)]
+    chosen = images[torch.arange(min(len(images), IMAGES)) * len(images) // min(len(images), IMAGES)]
+    without = _RowsWithoutBlocks(segment, original_branch, chosen.split(len(original_inputs[0])))
+    runs = {run for counts in left_out for run in counts}
+    alone = [i for i, block in enumerate(segment.blocks) if block.removable and block.run in runs]
+    targets, *rows = without(set(), alone)
+    rows_alone = dict(zip(alone, rows, strict=True))
     join, outputs, branch_matches, start = join_of(part.join), list[torch.Tensor](), [], 0
-    targets = _rows(original_branch(x))
     for scale, source, counts in zip(part.branches, sources, left_out, strict=True):
         partition = slice(start, start + scale.partition) if join.divides else slice(None)
         start += scale.partition
-        removed = _choose(segment, original_branch, x, counts, targets[:, partition], outputs, ridge)
-        branch_matches.append(_matches(segment, source, removed))
+        removed = _choose(without, rows_alone, counts, targets[:, partition], outputs, ridge)
+        branch_matches.append(_matches(segment, source, [segment.blocks[i] for i in sorted(removed)]))
         if join.adds or join.widens:
-            outputs.append(_rows(output_without_blocks(original_branch, removed, x)))
+            outputs += without(removed)
     return branch_matches
 
 
-def output_without_blocks(original_branch: Branch, removed: Sequence[Block], x: torch.Tensor) -> torch.Tensor:
-    """Output of a segment with some blocks replaced by identities."""
-    instead: dict[str, str] = {}
-    for block in removed:
-        instead[block.end] = instead.get(block.start, block.start)
-    dropped = {name for block in removed for name in block.ops}
-    steps = [(name, [instead.get(read, read) for read in reads]) for name, reads, _ in original_branch.steps if name not in dropped]
+@dataclass(frozen=True)
+class _RowsWithoutBlocks:
+    """Computes some pixels of a segment's output without some of its blocks."""
+
+    segment: Segment
+    original_branch: Branch
+    batches: Batches
+
+    def __call__(self, removed: Collection[int], others: Sequence[int] = ()) -> list[torch.Tensor]:
+        """Rows without the blocks of these numbers, then without each of `others` besides."""
+        blocks = self.segment.blocks
+        outputs = zip(
+            *(
+                outputs_without_blocks(self.original_branch, [blocks[i] for i in removed], [blocks[i] for i in others], x)
+                for x in self.batches
+            ),
+            strict=True,
+        )
+        images = sum(map(len, self.batches))
+        return [torch.cat([rows_of(y, -(-PIXELS * y.shape[1] // images)) for y in parts]) for parts in outputs]
+
+
+def outputs_without_blocks(
+    original_branch: Branch, removed: Sequence[Block], others: Sequence[Block], x: torch.Tensor
+) -> list[torch.Tensor]:
+    """Outputs of a segment with some blocks replaced by identities, and with each of others replaced besides; what is before those is computed once."""
     (source,), (result,) = original_branch.sources, original_branch.results
-    last = {read: name for name, reads in steps for read in reads} | {instead.get(result, result): ""}
-    values = {source: x}
-    for name, reads in steps:
-        values[name] = original_branch.get_submodule(name)(*(values[read] for read in reads))
-        for read in dict.fromkeys(reads):
-            if last[read] == name:
-                del values[read]
-    return values[instead.get(result, result)]
+    ends, dropped = {block.end: block.start for block in removed}, {name for block in removed for name in block.ops}
+    steps, arriving = original_branch.steps, {source: x}
+    wanted = {block.start for block in others}
+    numbers = {name: number for number, (name, _, _) in enumerate(steps)}
+
+    def run(values: dict[str, torch.Tensor], first: int) -> torch.Tensor:
+        for name, reads, done in steps[first:]:
+            if name in ends:
+                values[name] = values.pop(ends[name])
+            elif name not in dropped:
+                values[name] = original_branch.get_submodule(name)(*(values[read] for read in reads))
+                for old in done:
+                    del values[old]
+            if name in wanted and name in values:
+                arriving.setdefault(name, values[name])
+        return values[result]
+
+    whole = run(dict(arriving), 0)
+    return [whole, *(run({block.end: arriving[block.start]}, numbers[block.end] + 1) for block in others)]
 
 
 def _dropped_counts(segment: Segment, source: OpGraph) -> dict[int, int]:
@@ -408,31 +444,37 @@ def _is_repeated(segment: Segment, run: int) -> bool:
 
 
 def _choose(
-    segment: Segment,
-    original_branch: Branch,
-    x: torch.Tensor,
+    without: _RowsWithoutBlocks,
+    rows_alone: Mapping[int, torch.Tensor],
     counts: dict[int, int],
     target: torch.Tensor,
     outputs: Sequence[torch.Tensor],
     ridge: float,
-) -> list[Block]:
-    """Blocks whose removal changes the output least, in their order, with the given number per run."""
-    remaining, removed = dict(counts), set[int]()
-    candidates = [i for i, block in enumerate(segment.blocks) if block.removable and block.run in remaining]
+) -> set[int]:
+    """Numbers of the blocks whose removal changes the output least, one after the other, with the given number per run."""
+    blocks, remaining, removed = without.segment.blocks, dict(counts), set[int]()
+    errors = {i: _residual_variance([*outputs, rows], target, ridge) for i, rows in rows_alone.items() if blocks[i].run in counts}
     # greedy one by one if that is cheap; else several at a time
-    at_once = max(1, -(-sum(counts.values()) * len(candidates) // (2 * RUNS)))
-    while any(remaining.values()):
-        errors = {}
-        for i in candidates:
-            if i not in removed and remaining[segment.blocks[i].run]:
-                rows = _rows(output_without_blocks(original_branch, [segment.blocks[j] for j in sorted({*removed, i})], x))
+    at_once = max(1, -(-sum(counts.values()) * len(errors) // (2 * RUNS)))
+    current = set(errors)
+    while True:
+        ranked = sorted((i for i in errors if i not in removed and remaining[blocks[i].run]), key=lambda i: errors[i])
+        # a block is missed no less for others being gone, so that one that was missed more before needs no second look
+        doubtful = [i for i in ranked[:at_once] if i not in current]
+        if doubtful:
+            tried = [i for i in ranked if i not in current][: max(at_once, TRIED)]
+            for i, rows in zip(tried, without(removed, tried)[1:], strict=True):
                 errors[i] = _residual_variance([*outputs, rows], target, ridge)
-        for i in sorted(errors, key=lambda i: errors[i])[:at_once]:
-            run = segment.blocks[i].run
+            current.update(tried)
+            continue
+        for i in ranked[:at_once]:
+            run = blocks[i].run
             if remaining[run]:
                 remaining[run] -= 1
                 removed.add(i)
-    return [segment.blocks[i] for i in sorted(removed)]
+        if not any(remaining.values()):
+            return removed
+        current = set()
 
 
 def _residual_variance(inputs: Sequence[torch.Tensor], target: torch.Tensor, ridge: float) -> float:
@@ -442,10 +484,6 @@ def _residual_variance(inputs: Sequence[torch.Tensor], target: torch.Tensor, rid
     sums.add(x, target)
     weight, bias = sums.solve(ridge, torch.zeros(target.shape[1], x.shape[1], device=x.device))
     return float((x @ weight.T + bias - target).square().sum() / (target - target.mean(0)).square().sum().clamp_min(1e-12))
-
-
-def _rows(output: torch.Tensor) -> torch.Tensor:
-    return rows_of(output, -(-PIXELS * output.shape[1] // len(output)))
 
 
 def _matches(segment: Segment, source: OpGraph, removed: Sequence[Block]) -> Matches:
