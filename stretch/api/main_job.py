@@ -33,7 +33,7 @@ from stretch.api.parameters import (
     Weights,
 )
 from stretch.planning.config import PlanConfig
-from stretch.planning.cost.compare import BRANCHED
+from stretch.planning.cost.compare import BRANCHED, MIN_GAIN
 from stretch.planning.design.branch_design import DesignDraft, load_draft
 from stretch.planning.design.division import exact_kinds
 from stretch.planning.messages import command_line
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from stretch.evaluation.sensitivity.blocks import BlockLosses
     from stretch.network.capture import Captured
     from stretch.network.models.load import LoadedModel
-    from stretch.planning.cost.accuracy import AccuracySource
+    from stretch.planning.cost.accuracy import Sensitivity
     from stretch.stages.network import CapturedNetwork
     from stretch.stages.rounded import Ranges
     from stretch.transform import BranchedModel
@@ -243,6 +243,9 @@ class Branched:
 #: A refinement takes less than this: a week.
 MAX_MINUTES = 7 * 24 * 60
 
+#: Networks that are built to come closer to the agreement asked for, once one agrees often enough.
+APPROACHES = 2
+
 #: Plans and builds for a request.
 Make = Callable[[PlanConfig], "Branched"]
 
@@ -429,7 +432,7 @@ class BranchOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = NO_PLACES
     budget_minutes: Annotated[
         float, Meta(ge=0.05, le=1e4), AdvancedOption("Minutes for measuring the loss of single segments, which `min_agreement` plans with.")
-    ] = 5.0
+    ] = 1.5
     preprocessing: PreprocessingOption = None
     controls: Annotated[bool, AdvancedOption("Whether the bundle has the sequential controls, which it is compared with.")] = True
 
@@ -472,6 +475,7 @@ def run_branch(
         result = make_repairable(job.make, config, repair=options.repair)
         if config.min_agreement is not None and not options.dry_run:
             result = require_agreement(result, config.min_agreement, job.make if options.repair else None)
+            result = job.approach(result, config, config.min_agreement) if options.repair else result
         job.compare_shortened(result)
     if out is not None and result.model is not None and not result.withheld:
         with phases("export"):
@@ -499,7 +503,7 @@ def branch(
     synthetic: int = 0,
     run_images: int = 64,
     mapping: Mapping[str, str] = NO_PLACES,
-    budget_minutes: float = 5.0,
+    budget_minutes: float = 1.5,
     preprocessing: "Preprocessing | Mapping[str, Any] | None" = None,
     controls: bool = True,
     progress: Progress | None = None,
@@ -565,7 +569,7 @@ def _read_images(network: "CapturedNetwork", options: BranchOptions, phases: "Ph
 
 def _measure_sensitivity(
     network: "CapturedNetwork", profile: DeviceProfile, config: PlanConfig, fitted: "Images | None", minutes: float, phases: "Phases"
-) -> "AccuracySource | None":
+) -> "Sensitivity | None":
     """Loss of each segment on images, where a plan has to agree with the original and nothing else predicts how often it does."""
     from stretch.evaluation.sensitivity.source import plannable, sensitivity_of
 
@@ -588,14 +592,14 @@ class _Job:
     own: "tuple[Path, SourceFile] | None"
     preprocessing: "Preprocessing"
     fitted: "Images | None"
-    source: "AccuracySource | None"
+    source: "Sensitivity | None"
     losses: "BlockLosses | None"
     phases: "Phases"
 
-    def make(self, request: PlanConfig) -> Branched:
-        """Plan a request and, unless only a plan is asked for or branches are not worth it, build and fit the network."""
+    def make(self, request: PlanConfig, known: PlanResult | None = None) -> Branched:
+        """Plan a request, unless its plan is known, and, unless only a plan is asked for or branches are not worth it, build and fit the network."""
         loaded, captured, options = self.network.loaded, self.network.captured, self.options
-        planned = self._plan(request)
+        planned = known or self._plan(request)
         result = Branched(
             planned,
             loaded.weights_source,
@@ -624,6 +628,28 @@ class _Job:
             prepare((calls_of(op.attrs), op.shape) for op in captured.graph.ops if op.kind == "opaque")
         if not options.dry_run and not result.withheld:
             self._build(result)
+        return result
+
+    def approach(self, result: Branched, request: PlanConfig, least: float) -> Branched:
+        """A faster network that agrees often enough, where the agreement measured so far leaves room for one; else the given one."""
+        from stretch.evaluation.sensitivity.source import lowest_prediction
+
+        latest = result
+        for _ in range(APPROACHES):
+            accuracy, agreement = latest.plan.accuracy, latest.agreement
+            if self.source is None or accuracy is None or accuracy.agreement is None or agreement is None or latest.withheld:
+                break
+            lowest = lowest_prediction(self.source, least, accuracy.agreement, agreement)
+            try:
+                planned = self._plan(replace(with_exact_kinds(request), min_agreement=lowest))
+            except InfeasibleError:
+                break
+            if planned.run.makespan_ms * MIN_GAIN > result.plan.run.makespan_ms or planned.design == latest.plan.design:
+                break
+            config = replace(planned.config, min_agreement=least)
+            latest = self.make(config, dataclasses.replace(planned, config=config))
+            if latest.agreement is not None and (latest.agreement.value or 0.0) >= least:
+                result = latest
         return result
 
     def _plan(self, request: PlanConfig) -> PlanResult:
