@@ -346,7 +346,7 @@ def sensitivity_of(
 def lowest_prediction(source: Sensitivity, least: float, predicted: float, measured: Agreement) -> float:
     """The lowest prediction at which a design may agree as often as asked for, after another one was predicted and measured.
 
-    What is predicted of one network is wrong in the same direction: the difference of the logits is taken to stay. Where nothing was lost,
+    Predictions for one network are wrong in the same direction: the difference of the logits is taken to stay. Where nothing was lost,
     predictions may be wrong by a standard deviation.
     """
     assert measured.value is not None

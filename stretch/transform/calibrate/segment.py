@@ -439,6 +439,7 @@ class Way:
 
     blocks: list[Matches]  # Blocks of the original that its own reproduce.
     family: list[InheritedChannels]  # Channels that it keeps of the original.
+    start: list[State]  # Its weights and statistics, from which fits begin.
 
 
 @dataclass(frozen=True)
@@ -505,30 +506,36 @@ class FitTask:
         Returns:
             The errors as built and in the end.
         """
-        branches, fitted = self._branches(), self.split.fitted
         blocks, way = self._block_candidates(choices) if layers else [], None
         if blocks and self.split.images > 2 * RANKED:
-            way = self._on_fewer_images()._best_way(blocks, choices)
+            way, blocks = self._on_fewer_images()._best_way(blocks, choices), []
         rows_by_look = self._look_at_original([way.blocks] if way else blocks)
-        before = self._error(self._backbones(branches))
+        before = self._error(self._backbones(self._branches()))
         if before <= _EXACT_ERROR:
             self.outputs = [self.segment(x) for x in self.branch_inputs]
             return before, before
         candidates = [Candidate(before, _state(self.segment))]
-        if self._trunk_branches(self.family):
-            built = [self._backbone([backbone_of(branch, x) for x in self.branch_inputs]) for branch in branches]
-            candidates.append(self._fit_joins(self.family, built))
-        renewed = [self._backbone(renewed_backbone(branch, self.branch_inputs, fitted)) for branch in branches]
-        start = [_state(branch) for branch in branches]
-        candidates.append(self._fit_joins(self.family, renewed))
         if way is not None:
-            candidates.append(self._fit_way(way, start, rows_by_look, {}))
-        elif blocks:
-            candidates += self._fit_layers(blocks, start, rows_by_look, choices).values()
+            candidates.append(self._fit_way(way, rows_by_look, {}))
+        else:
+            others, start = self._fit_statistics()
+            candidates += others
+            if blocks:
+                candidates += self._fit_layers(blocks, start, rows_by_look, choices).values()
         best = min(candidates, key=lambda candidate: candidate.error)
         self.segment.load_state_dict(best.state)
         self.outputs = rebase_statistics(self.segment, self.branch_inputs)
         return before, best.error
+
+    def _fit_statistics(self) -> tuple[list[Candidate], list[State]]:
+        """Fit the joins alone, and those with new statistics; return also the branches with these, from which fits of layers begin."""
+        branches, candidates = self._branches(), []
+        if self._trunk_branches(self.family):
+            built = [self._backbone([backbone_of(branch, x) for x in self.branch_inputs]) for branch in branches]
+            candidates.append(self._fit_joins(self.family, built))
+        renewed = [self._backbone(renewed_backbone(branch, self.branch_inputs, self.split.fitted)) for branch in branches]
+        start = [_state(branch) for branch in branches]
+        return [*candidates, self._fit_joins(self.family, renewed)], start
 
     def _look_at_original(self, blocks: Iterable[list[Matches]]) -> dict[LayerTarget, list[torch.Tensor]]:
         """Run the original, for the targets of the segment and of the layers of its branches."""
@@ -554,15 +561,18 @@ class FitTask:
         branch_inputs, original_inputs = (first + second for first, second in parts)
         return replace(self, branch_inputs=branch_inputs, original_inputs=original_inputs, split=split)
 
-    def _best_way(self, blocks: Sequence[list[Matches]], choices: ChoiceSettings) -> Way:
-        """The best way to fit all layers; the segment stays as it is."""
-        built, branches = _state(self.segment), self._branches()
+    def _best_way(self, blocks: Sequence[list[Matches]], choices: ChoiceSettings) -> Way | None:
+        """The best way to fit all layers; None where others are better. The segment stays as it is."""
+        built = _state(self.segment)
         rows_by_look = self._look_at_original(blocks)
-        for branch in branches:
-            renewed_backbone(branch, self.branch_inputs[: self.split.fitted], self.split.fitted)
-        candidates = self._fit_layers(blocks, [_state(branch) for branch in branches], rows_by_look, choices)
+        others = [Candidate(self._error(self._backbones(self._branches())), built)]
+        if others[0].error <= _EXACT_ERROR:
+            return None
+        fitted, start = self._fit_statistics()
+        candidates = self._fit_layers(blocks, start, rows_by_look, choices)
         self.segment.load_state_dict(built)
-        return min(candidates, key=lambda way: candidates[way].error)
+        best = min(candidates, key=lambda way: candidates[way].error)
+        return best if candidates[best].error < min(other.error for other in others + fitted) else None
 
     def _block_candidates(self, choices: ChoiceSettings) -> list[list[Matches]]:
         """Return candidates of which original blocks each branch reproduces."""
@@ -589,21 +599,20 @@ class FitTask:
         )
         numbers = [[o.index(m) for o, m in zip(options, some, strict=True)] for some in blocks]
         ways = [
-            Way([o[n] for o, n in zip(options, of_way, strict=True)], [c[n] for c, n in zip(chosen, of_way, strict=True)])
+            Way([o[n] for o, n in zip(options, of_way, strict=True)], [c[n] for c, n in zip(chosen, of_way, strict=True)], list(start))
             for of_way in numbers
         ]
         fitted: dict[tuple[int, int, int], FittedBranch] = {}
-        candidates = {way: self._fit_way(way, start, rows_by_look, fitted) for way in ways}
+        candidates = {way: self._fit_way(way, rows_by_look, fitted) for way in ways}
         # channels by the norm of their weights, where that is something else, for the best choice of blocks alone
         if any(h is not built for way in ways for h, built in zip(way.family, self.family, strict=True)):
-            by_norm = Way(min(ways, key=lambda way: candidates[way].error).blocks, self.family)
-            candidates[by_norm] = self._fit_way(by_norm, start, rows_by_look, {})
+            by_norm = Way(min(ways, key=lambda way: candidates[way].error).blocks, self.family, list(start))
+            candidates[by_norm] = self._fit_way(by_norm, rows_by_look, {})
         return candidates
 
     def _fit_way(
         self,
         way: Way,
-        start: Sequence[State],
         rows_by_look: Mapping[LayerTarget, Batches],
         known: dict[tuple[int, int, int], FittedBranch],
     ) -> Candidate:
@@ -612,7 +621,7 @@ class FitTask:
         for i, (inherited, matches) in enumerate(zip(way.family, way.blocks, strict=True)):
             key = i, id(inherited), id(matches)
             if key not in known:
-                known[key] = self._fit_branch(i, start[i], inherited, matches, rows_by_look)
+                known[key] = self._fit_branch(i, way.start[i], inherited, matches, rows_by_look)
             fitted.append(known[key])
         for branch, one in zip(self._branches(), fitted, strict=True):
             branch.load_state_dict(one.state)
@@ -661,7 +670,9 @@ class FitTask:
         branch.load_state_dict(start)
         if inherited is not self.family[index]:
             fill_branch(branch, self.captured, inherited, self.part.branches[index], matches)
-            renewed_backbone(branch, self.branch_inputs[:fitted], fitted)
+            # of a start for regressions some batches say enough
+            some = self.branch_inputs[:fitted][:: max(1, self.split.images // RANKED)]
+            renewed_backbone(branch, some, len(some))
         elif matches:
             fill_branch(branch, self.captured, inherited, self.part.branches[index], matches, only=matches)
         backbone = self._backbone(self._branch_fit(inherited, branch, matches).run(self.branch_inputs, fitted, rows_by_look, self.ridge))
