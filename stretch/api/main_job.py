@@ -198,6 +198,10 @@ class Branched:
             self.warnings.append(f"{FLOAT}, and the times assume int8 on the {' and '.join(rounded)}: `{command}` writes int8 files")
         return folder
 
+    def agrees(self, least: float) -> bool:
+        """Whether it was measured to see the original's class in such a share of the images."""
+        return self.agreement is not None and self.agreement.value is not None and self.agreement.value >= least
+
     def answer(self) -> BranchedAnswer:
         """Return the plan and the built network as plain data."""
         planned = self.plan.answer()
@@ -243,7 +247,7 @@ class Branched:
 #: A refinement takes less than this: a week.
 MAX_MINUTES = 7 * 24 * 60
 
-#: Networks that are built to come closer to the agreement asked for, once one agrees often enough.
+#: Networks that are built to come close to the agreement asked for, in addition to the first.
 APPROACHES = 2
 
 #: Plans and builds for a request.
@@ -474,8 +478,8 @@ def run_branch(
         job = _Job(network, profile, draft, options, own, read, fitted, source, losses, phases)
         result = make_repairable(job.make, config, repair=options.repair)
         if config.min_agreement is not None and not options.dry_run:
+            result = job.approach(result, config.min_agreement) if options.repair else result
             result = require_agreement(result, config.min_agreement, job.make if options.repair else None)
-            result = job.approach(result, config, config.min_agreement) if options.repair else result
         job.compare_shortened(result)
     if out is not None and result.model is not None and not result.withheld:
         with phases("export"):
@@ -630,27 +634,30 @@ class _Job:
             self._build(result)
         return result
 
-    def approach(self, result: Branched, request: PlanConfig, least: float) -> Branched:
-        """A faster network that agrees often enough, where the agreement measured so far leaves room for one; else the given one."""
+    def approach(self, result: Branched, least: float) -> Branched:
+        """The fastest of a few networks that agrees often enough, or the last; the measured agreement of each corrects the next one's prediction."""
         from stretch.evaluation.sensitivity.source import lowest_prediction
 
-        latest = result
+        request, latest, best, seen = with_exact_kinds(result.plan.config), result, result if result.agrees(least) else None, None
         for _ in range(APPROACHES):
             accuracy, agreement = latest.plan.accuracy, latest.agreement
-            if self.source is None or accuracy is None or accuracy.agreement is None or agreement is None or latest.withheld:
+            if self.source is None or latest.withheld or accuracy is None or accuracy.agreement is None or agreement is None:
                 break
-            lowest = lowest_prediction(self.source, least, accuracy.agreement, agreement)
+            if agreement.value is None:
+                break
+            # a network that loses nothing says nothing of how others are predicted
+            seen = seen if seen and accuracy.agreement >= 1 else (accuracy.agreement, agreement)
             try:
-                planned = self._plan(replace(with_exact_kinds(request), min_agreement=lowest))
+                planned = self._plan(replace(request, min_agreement=lowest_prediction(self.source, least, *seen)))
             except InfeasibleError:
                 break
-            if planned.run.makespan_ms * MIN_GAIN > result.plan.run.makespan_ms or planned.design == latest.plan.design:
+            slower = best is not None and planned.run.makespan_ms * MIN_GAIN > best.plan.run.makespan_ms
+            if slower or planned.design == latest.plan.design:
                 break
             config = replace(planned.config, min_agreement=least)
             latest = self.make(config, dataclasses.replace(planned, config=config))
-            if latest.agreement is not None and (latest.agreement.value or 0.0) >= least:
-                result = latest
-        return result
+            best = latest if latest.agrees(least) else best
+        return best or latest
 
     def _plan(self, request: PlanConfig) -> PlanResult:
         from scheduler.placement.mapping import place_processors
