@@ -35,13 +35,14 @@ class _Counts:
 
 
 @torch.no_grad()
-def compare(model: BranchedModel, captured: Captured, images: Sequence[torch.Tensor]) -> Comparison:
+def compare(model: BranchedModel, captured: Captured, images: Sequence[torch.Tensor], *, each: bool = True) -> Comparison:
     """Compare a branched network with its original on images that nothing was fitted to.
 
     Of several results their errors are compared, and no classes.
 
     Args:
         images: Batches of what the network reads, (n, channels, height, width), at least one image.
+        each: Whether each changed segment is compared in the original's place, too.
     """
     device = next(model.parameters()).device
     original = build(captured, undivided_design(captured, model.design)).to(device).eval()
@@ -50,7 +51,10 @@ def compare(model: BranchedModel, captured: Captured, images: Sequence[torch.Ten
     names = [part.name for part in model.design.segments]
     original_stages, stages = ([net.get_submodule(name) for name in names] for net in (original, model))
     changed = _changed_segments(model, captured)
-    counts = _Counts(alone={name: AgreementSums() for name, fits in changed.items() if fits})
+    counts = _Counts(alone={name: AgreementSums() for name, fits in changed.items() if fits and each})
+    if len(changed) == len(counts.alone) == 1:
+        # the rest is the original's: nothing else changes the whole
+        counts.alone = dict.fromkeys(changed, counts.whole)
     try:
         for batch in images:
             if len(captured.graph.outputs) > 1 or model.sides:
@@ -94,7 +98,7 @@ def _count(counts: _Counts, batch: torch.Tensor, names: Sequence[str], original_
     if ranks(expected):
         counts.outputs = expected.shape[1]
     for number, name in enumerate(names):
-        if name not in counts.alone:
+        if name not in counts.alone or counts.alone[name] is counts.whole:
             continue
         value = original_values[number]
         for stage in (stages[number], *original_stages[number + 1 :]):
@@ -112,7 +116,8 @@ def _count_results(counts: _Counts, batch: torch.Tensor, original: BranchedModel
     counts.whole.images += len(batch)
     _add_errors(counts.whole, _results(model.values([batch]), names, "the branched network"), originals)
     for name, sums in counts.alone.items():
-        _add_errors(sums, _results(original.values([batch], {name: model.segment(name)}), names, "the branched network"), originals)
+        if sums is not counts.whole:
+            _add_errors(sums, _results(original.values([batch], {name: model.segment(name)}), names, "the branched network"), originals)
 
 
 def _results(values: Mapping[str, torch.Tensor], names: Sequence[str], network: str) -> list[torch.Tensor]:

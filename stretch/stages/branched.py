@@ -165,6 +165,10 @@ class Branched:
             self.warnings.append(f"{FLOAT}, and the times assume int8 on the {' and '.join(rounded)}: `{command}` writes int8 files")
         return folder
 
+    def agrees(self, least: float) -> bool:
+        """Whether it was measured to see the original's class in such a share of the images."""
+        return self.agreement is not None and self.agreement.value is not None and self.agreement.value >= least
+
     def to_json(self) -> dict[str, Any]:
         """The object that `stretch branch --json` prints."""
         return self.plan.to_json() | to_builtins(

@@ -1,9 +1,11 @@
 """Builds the branched module of a design, with weights inherited from a captured network."""
 
+from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 
 import torch
 from torch import nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from predictors.graph import Op
 from predictors.joins import join_of
@@ -101,6 +103,17 @@ def fill_branch(
         assert isinstance(norm, nn.BatchNorm2d)
         # With this variance the batch norm is the identity up to one bit.
         statistics_of(norm)[1].fill_(1 - norm.eps)
+
+
+def fold_norms(model: nn.Module) -> None:
+    """Fold batch norms of a network's branches into the convolutions before them: it computes the same, in evaluation mode, in less time."""
+    for branch in (module for module in model.modules() if isinstance(module, Branch)):
+        readers = Counter(read for _, reads, _ in branch.steps for read in reads)
+        for name, (read, *_), _ in branch.steps:
+            norm, layer = branch.get_submodule(name), branch.get_submodule(read) if read not in branch.sources else None
+            if isinstance(norm, nn.BatchNorm2d) and norm.affine and isinstance(layer, nn.Conv2d) and readers[read] == 1:
+                branch.add_module(read, fuse_conv_bn_eval(layer, norm))
+                branch.add_module(name, nn.Identity())
 
 
 def load_weights(module: nn.Module, weights: dict[str, torch.Tensor]) -> None:

@@ -11,6 +11,7 @@ from stretch.network.capture import Captured
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.network.segments import Block, Segment
 from stretch.transform import BranchedModel, build
+from stretch.transform.build import fold_norms
 from stretch.transform.calibrate.run import undivided_design
 from stretch.transform.model import BACKBONE, Branch
 from stretch.transform.refine import mean_error
@@ -43,6 +44,7 @@ class BlockLosses:
         blocks = [block for block in units.values() if block.ops not in self._known]
         if blocks:
             model = build(self.captured, undivided_design(self.captured, design)).to(self.images[0].device)
+            fold_norms(model)
             together = torch.cat(list(self.images))
             count = min(len(together), IMAGES, max(FEWEST, int(MACS / self.captured.graph.macs)))
             batches = together[torch.arange(count) * len(together) // count].split(BATCH)

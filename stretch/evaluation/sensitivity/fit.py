@@ -75,7 +75,7 @@ def fit(
         points, logs = list(alone), held_out
     shares = np.array([point.agreement for point in points])
     curve = _curve(logs, shares, on.held_back)
-    wrong = _logit(shares, on.held_back) - (curve[0] - curve[1] * logs)
+    wrong = logit(shares, on.held_back) - (curve[0] - curve[1] * logs)
     spread = float(np.sqrt(np.square(wrong).sum() / max(1, len(wrong) - 2)))
     return msgspec.structs.replace(sensitivity, curve=curve, spread=spread, rank_correlation=spearman(shares, -logs))
 
@@ -163,7 +163,7 @@ def _penalty(x: Floats, y: Floats, bounded: NDArray[np.bool_]) -> tuple[float, F
     return best[1], best[2]
 
 
-def _logit(shares: Floats, images: int) -> Floats:
+def logit(shares: Floats, images: int) -> Floats:
     """Logarithm of the odds; a share of all or none counts half an image less or more."""
     log: Floats = np.log((shares * images + 0.5) / ((1 - shares) * images + 0.5))
     return log
@@ -171,7 +171,7 @@ def _logit(shares: Floats, images: int) -> Floats:
 
 def _curve(logs: Floats, shares: Floats, images: int) -> tuple[float, float]:
     """Logistic regression of agreement on the logarithm of the loss, drawn a little towards a slope of 1."""
-    intercept, slope = float(_logit(shares, images).mean() + logs.mean()), 1.0
+    intercept, slope = float(logit(shares, images).mean() + logs.mean()), 1.0
     for _ in range(100):
         share = 1 / (1 + np.exp(-np.clip(intercept - slope * logs, -50, 50)))
         weight = share * (1 - share) + 1e-6
@@ -185,7 +185,7 @@ def _curve(logs: Floats, shares: Floats, images: int) -> tuple[float, float]:
             break
     if slope < FLATTEST:
         slope = FLATTEST
-        intercept = float((_logit(shares, images) + slope * logs).mean())
+        intercept = float((logit(shares, images) + slope * logs).mean())
     return intercept, slope
 
 

@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from predictors.devices import DeviceProfile
 from predictors.errors import InfeasibleError, StretchError, UsageError
+from scheduler.bundle.agreement import Agreement
 from scheduler.progress import Progress, silent
 from stretch import __version__
 from stretch.evaluation.agreement import compare
 from stretch.evaluation.measure import MAX_CLASS_SHARE, AgreementSums, most_frequent, one_sided_reason, ranks
-from stretch.evaluation.sensitivity.fit import fit
+from stretch.evaluation.sensitivity.fit import fit, logit
 from stretch.network.capture import Captured
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import (
@@ -36,6 +37,7 @@ from stretch.planning.design.branch_design import BranchDesign, BranchScale, Seg
 from stretch.planning.plan import PlanningProblem
 from stretch.planning.search.space import DesignSpace
 from stretch.transform import BranchedModel, build
+from stretch.transform.build import fold_norms
 from stretch.transform.calibrate import MIN_IMAGES, calibrate
 from stretch.transform.calibrate.split import Images
 from stretch.transform.refine import fingerprint
@@ -221,7 +223,7 @@ def measure_design(captured: Captured, design: BranchDesign, fitted: Batches, he
     """
     model = build(captured, design).to(fitted[0].device)
     calibrate(model, captured, fitted)
-    agreement = compare(model, captured, held_back).agreement
+    agreement = compare(model, captured, held_back, each=False).agreement
     if agreement.value is None:
         raise _no_classes(captured)
     stages = [(stage.name, stage.start, stage.end) for stage in space.segments]
@@ -240,6 +242,7 @@ class _Original:
         self.captured, self.space = captured, space
         parts = tuple(SegmentDesign(s.name, s.start, s.end, (BranchScale("cpu", s.depth, s.width),)) for s in space.segments)
         model = build(captured, BranchDesign(captured.graph.name, "", parts)).to(fitted[0].device)
+        fold_norms(model)
         self.stages = [model.get_submodule(stage.name) for stage in space.segments]
         self.fitted, self.held = [list(fitted)], [list(held_back)]
         for stage in self.stages:
@@ -282,7 +285,7 @@ def _no_classes(captured: Captured) -> UsageError:
 
 
 #: Images that segments are calibrated on and compared on, at most: every way of every segment looks at all of them.
-FITTED, HELD_BACK = 96, 128
+FITTED, HELD_BACK = 64, 128
 #: Bytes that all images may take at the ends of the stages.
 MOST_BYTES = 1 << 30
 #: Seconds of measuring by default.
@@ -338,6 +341,19 @@ def sensitivity_of(
         complete=measurement.complete,
     )
     return fit(captured.graph.name, checked.resolved_join, request.stages, measurement.alone, measurement.designs, on)
+
+
+def lowest_prediction(source: Sensitivity, least: float, predicted: float, measured: Agreement) -> float:
+    """The lowest prediction at which a design may agree as often as asked for, after another one was predicted and measured.
+
+    Predictions for one network are wrong in the same direction: the difference of the logits is taken to stay. Where nothing was lost,
+    predictions may be wrong by a standard deviation.
+    """
+    assert measured.value is not None
+    shares = np.array([least, predicted, measured.value])
+    wanted, expected, seen = logit(shares, measured.images)
+    wrong = source.spread if predicted >= 1 else seen - expected
+    return float(1 / (1 + np.exp(wrong - wanted)))
 
 
 def _subset(batches: Sequence[torch.Tensor], count: int) -> list[torch.Tensor]:

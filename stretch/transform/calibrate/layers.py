@@ -65,15 +65,15 @@ ROWS = 2**16
 #: Multiplications of inputs with inputs that a regression may cost, and numbers it may hold: wide layers get fewer rows …
 PRODUCTS = 2 * 10**10
 NUMBERS = 2**26
-#: … but so many for each input.
-ROWS_PER_INPUT = 4
+#: … but so many for each input, and no layer more than so many.
+ROWS_PER_INPUT, MOST_PER_INPUT = 4, 512
 #: Pixels of one image, beyond which its others say next to nothing new: neighbours read much the same.
 PIXELS = 256
 
 
 def pixels_for(images: int, inputs: int, groups: int = 1) -> int:
     """Pixels of every image that make up the rows of a regression."""
-    rows = min(ROWS, PIXELS * images, PRODUCTS // (groups * inputs**2), NUMBERS // (groups * inputs))
+    rows = min(ROWS, MOST_PER_INPUT * inputs, PIXELS * images, PRODUCTS // (groups * inputs**2), NUMBERS // (groups * inputs))
     return math.ceil(max(rows, ROWS_PER_INPUT * inputs) / images)
 
 

@@ -13,7 +13,7 @@ from stretch.network.capture import Captured
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, SideDesign, undivided
 from stretch.planning.design.scale import design_segments
 from stretch.planning.network.segments import split_segments
-from stretch.transform.build import build, inherited_channels
+from stretch.transform.build import build, fold_norms, inherited_channels
 from stretch.transform.calibrate.segment import ALL_CHOICES, ChoiceSettings, FitTask
 from stretch.transform.calibrate.split import divide
 from stretch.transform.model import BranchedModel, BranchedSegment
@@ -73,6 +73,7 @@ def calibrate(
     device = next(model.parameters()).device
     room = _image_capacity(captured, images, device)
     original = build(captured, undivided_design(captured, model.design)).to(device)
+    fold_norms(original)
     model.eval()
     synthesised = [torch.cat(list(synthetic))[:room].to(device)] if synthetic else []
     arriving, split = divide([batch.to(device) for batch in images], _largest_tensor(captured), synthesised)

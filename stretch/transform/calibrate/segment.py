@@ -13,8 +13,9 @@ from predictors.operators import kind_of
 from stretch.network.capture import Captured
 from stretch.planning.design.branch_design import SegmentDesign, safe_name
 from stretch.planning.design.scale import JOIN_CONV, ScaledBranch
-from stretch.planning.network.segments import Block, ChannelGroups, Segment
+from stretch.planning.network.segments import ChannelGroups, Segment
 from stretch.transform.build import fill_branch, start_joins
+from stretch.transform.calibrate.blocks import choose_blocks
 from stretch.transform.calibrate.layers import (
     BranchFit,
     LayerTarget,
@@ -26,7 +27,6 @@ from stretch.transform.calibrate.layers import (
     patches,
     pixels_for,
     rows_of,
-    same_structure,
     tail_of,
 )
 from stretch.transform.calibrate.split import Split
@@ -341,126 +341,6 @@ def _kept_channels(channels: ChannelGroups, name: str, decided: Mapping[int, tor
     return torch.cat(parts)
 
 
-#: Number of images for the choice, and approximate maximum number of runs of the segment per branch.
-IMAGES, RUNS = 64, 96
-#: Pixels of the output per channel.
-PIXELS = 32
-
-
-def choose_blocks(
-    part: SegmentDesign, segment: Segment, sources: Sequence[OpGraph], original_branch: Branch, original_inputs: Batches, ridge: float
-) -> list[Matches]:
-    """Choose the original's blocks of each branch such that the segment's error is small.
-
-    One block after the other is left out of the original, each time the one without which its output is best predicted from the
-    rest, by the linear map that a join is. Branches whose join adds up, or whose backbones the next segment reads together,
-    are chosen one after the other, each given those before it, so that they complement each other. How many blocks of each
-    run stay is the design's, blocks that change the shape always do, and where the blocks of a run differ, it stays as it is.
-    """
-    left_out = [_dropped_counts(segment, source) for source in sources]
-    if not any(left_out):
-        return [{} for _ in sources]
-    images = torch.cat(list(original_inputs))
-    x = images[torch.arange(min(len(images), IMAGES)) * len(images) // min(len(images), IMAGES)]
-    join, outputs, branch_matches, start = join_of(part.join), list[torch.Tensor](), [], 0
-    targets = _rows(original_branch(x))
-    for scale, source, counts in zip(part.branches, sources, left_out, strict=True):
-        partition = slice(start, start + scale.partition) if join.divides else slice(None)
-        start += scale.partition
-        removed = _choose(segment, original_branch, x, counts, targets[:, partition], outputs, ridge)
-        branch_matches.append(_matches(segment, source, removed))
-        if join.adds or join.widens:
-            outputs.append(_rows(output_without_blocks(original_branch, removed, x)))
-    return branch_matches
-
-
-def output_without_blocks(original_branch: Branch, removed: Sequence[Block], x: torch.Tensor) -> torch.Tensor:
-    """Output of a segment with some blocks replaced by identities."""
-    instead: dict[str, str] = {}
-    for block in removed:
-        instead[block.end] = instead.get(block.start, block.start)
-    dropped = {name for block in removed for name in block.ops}
-    steps = [(name, [instead.get(read, read) for read in reads]) for name, reads, _ in original_branch.steps if name not in dropped]
-    (source,), (result,) = original_branch.sources, original_branch.results
-    last = {read: name for name, reads in steps for read in reads} | {instead.get(result, result): ""}
-    values = {source: x}
-    for name, reads in steps:
-        values[name] = original_branch.get_submodule(name)(*(values[read] for read in reads))
-        for read in dict.fromkeys(reads):
-            if last[read] == name:
-                del values[read]
-    return values[instead.get(result, result)]
-
-
-def _dropped_counts(segment: Segment, source: OpGraph) -> dict[int, int]:
-    """Number of blocks that a branch leaves out of each run, for runs with a choice."""
-    counts: dict[int, int] = {}
-    for block in segment.blocks:
-        if block.ops[0] not in source.by_name:
-            counts[block.run] = counts.get(block.run, 0) + 1
-    return {run: count for run, count in counts.items() if _is_repeated(segment, run)}
-
-
-def _is_repeated(segment: Segment, run: int) -> bool:
-    """Whether the removable blocks of a run have the same structure."""
-    first, *others = (block for block in segment.blocks if block.run == run and block.removable)
-    return all(same_structure(segment.graph, first, other) for other in others)
-
-
-def _choose(
-    segment: Segment,
-    original_branch: Branch,
-    x: torch.Tensor,
-    counts: dict[int, int],
-    target: torch.Tensor,
-    outputs: Sequence[torch.Tensor],
-    ridge: float,
-) -> list[Block]:
-    """Blocks whose removal changes the output least, in their order, with the given number per run."""
-    remaining, removed = dict(counts), set[int]()
-    candidates = [i for i, block in enumerate(segment.blocks) if block.removable and block.run in remaining]
-    # greedy one by one if that is cheap; else several at a time
-    at_once = max(1, -(-sum(counts.values()) * len(candidates) // (2 * RUNS)))
-    while any(remaining.values()):
-        errors = {}
-        for i in candidates:
-            if i not in removed and remaining[segment.blocks[i].run]:
-                rows = _rows(output_without_blocks(original_branch, [segment.blocks[j] for j in sorted({*removed, i})], x))
-                errors[i] = _residual_variance([*outputs, rows], target, ridge)
-        for i in sorted(errors, key=lambda i: errors[i])[:at_once]:
-            run = segment.blocks[i].run
-            if remaining[run]:
-                remaining[run] -= 1
-                removed.add(i)
-    return [segment.blocks[i] for i in sorted(removed)]
-
-
-def _residual_variance(inputs: Sequence[torch.Tensor], target: torch.Tensor, ridge: float) -> float:
-    """Squared error of the best linear map over the variance."""
-    x = torch.cat(list(inputs), 1)
-    sums = Regression(1, x.shape[1], target.shape[1], x.device)
-    sums.add(x, target)
-    weight, bias = sums.solve(ridge, torch.zeros(target.shape[1], x.shape[1], device=x.device))
-    return float((x @ weight.T + bias - target).square().sum() / (target - target.mean(0)).square().sum().clamp_min(1e-12))
-
-
-def _rows(output: torch.Tensor) -> torch.Tensor:
-    return rows_of(output, -(-PIXELS * output.shape[1] // len(output)))
-
-
-def _matches(segment: Segment, source: OpGraph, removed: Sequence[Block]) -> Matches:
-    """Operators of the blocks that a branch has, and those of the blocks that stay; only where they are others."""
-    matches: Matches = {}
-    for run in {block.run for block in removed}:
-        blocks = [block for block in segment.blocks if block.run == run]
-        branch_blocks = [block for block in blocks if block.ops[0] in source.by_name]
-        remaining = [block for block in blocks if block not in removed]
-        for own, other in zip(branch_blocks, remaining, strict=True):
-            if own is not other:
-                matches.update(zip(own.ops, other.ops, strict=True))
-    return matches
-
-
 def fit_join(
     part: SegmentDesign,
     segment: BranchedSegment,
@@ -553,12 +433,19 @@ class ChoiceSettings:
 ALL_CHOICES = ChoiceSettings()
 
 
+@dataclass(frozen=True, eq=False)
+class Way:
+    """A way to fit all layers of a segment; lists have an item for each branch."""
+
+    blocks: list[Matches]  # Blocks of the original that its own reproduce.
+    family: list[InheritedChannels]  # Channels that it keeps of the original.
+    start: list[State]  # Its weights and statistics, from which fits begin.
+
+
 @dataclass(frozen=True)
 class FittedBranch:
     """One branch, fitted in one way."""
 
-    matches: Matches  # Blocks of the original that its own reproduce.
-    heritage: InheritedChannels  # Channels that it keeps of the original.
     state: State  # Its weights and statistics.
     backbone: BranchOutput  # Its output before the join.
 
@@ -571,8 +458,8 @@ class Candidate:
     state: State  # Its weights and statistics.
 
 
-def _best(candidates: Iterable[Candidate]) -> Candidate:
-    return min(candidates, key=lambda candidate: candidate.error)
+#: Images that fits look at to rank the ways to fit a segment, where there are more than twice as many; the best way is fitted to all.
+RANKED = 64
 
 
 @dataclass
@@ -619,34 +506,73 @@ class FitTask:
         Returns:
             The errors as built and in the end.
         """
-        branches, fitted = self._branches(), self.split.fitted
-        segment_options = self._block_candidates(choices) if layers else []
-        options = [_distinct(candidate[i] for candidate in segment_options) for i in range(len(branches))]
-        looks = {
-            layer_look
-            for i, branch_options in enumerate(options)
-            for m in branch_options
-            for layer_look in self._branch_fit(self.family[i], branches[i], m).layer_targets
-        }
-        self.targets, rows_by_look = collect_targets(self.original_branch, self.original_inputs, fitted, looks)
-        self._target_rows = torch.cat([rows_of(y, self._row_count) for y in self.targets[:fitted]])
-        before = self._error(self._backbones(branches))
+        blocks, way = self._block_candidates(choices) if layers else [], None
+        if blocks and self.split.images > 2 * RANKED:
+            way, blocks = self._on_fewer_images()._best_way(blocks, choices), []
+        rows_by_look = self._look_at_original([way.blocks] if way else blocks)
+        before = self._error(self._backbones(self._branches()))
         if before <= _EXACT_ERROR:
             self.outputs = [self.segment(x) for x in self.branch_inputs]
             return before, before
         candidates = [Candidate(before, _state(self.segment))]
-        if self._trunk_branches(self.family):
-            built = [self._backbone([backbone_of(branch, x) for x in self.branch_inputs]) for branch in branches]
-            candidates.append(self._fit_joins(self.family, built))
-        renewed = [self._backbone(renewed_backbone(branch, self.branch_inputs, fitted)) for branch in branches]
-        start = [_state(branch) for branch in branches]
-        candidates.append(self._fit_joins(self.family, renewed))
-        if segment_options:
-            candidates += self._fit_layers(segment_options, options, start, rows_by_look, choices)
-        best = _best(candidates)
+        if way is not None:
+            candidates.append(self._fit_way(way, rows_by_look, {}))
+        else:
+            others, start = self._fit_statistics()
+            candidates += others
+            if blocks:
+                candidates += self._fit_layers(blocks, start, rows_by_look, choices).values()
+        best = min(candidates, key=lambda candidate: candidate.error)
         self.segment.load_state_dict(best.state)
         self.outputs = rebase_statistics(self.segment, self.branch_inputs)
         return before, best.error
+
+    def _fit_statistics(self) -> tuple[list[Candidate], list[State]]:
+        """Fit the joins alone, and those with new statistics; return also the branches with these, from which fits of layers begin."""
+        branches, candidates = self._branches(), []
+        if self._trunk_branches(self.family):
+            built = [self._backbone([backbone_of(branch, x) for x in self.branch_inputs]) for branch in branches]
+            candidates.append(self._fit_joins(self.family, built))
+        renewed = [self._backbone(renewed_backbone(branch, self.branch_inputs, self.split.fitted)) for branch in branches]
+        start = [_state(branch) for branch in branches]
+        return [*candidates, self._fit_joins(self.family, renewed)], start
+
+    def _look_at_original(self, blocks: Iterable[list[Matches]]) -> dict[LayerTarget, list[torch.Tensor]]:
+        """Run the original, for the targets of the segment and of the layers of its branches."""
+        fits = [
+            self._branch_fit(*branch_and_matches)
+            for some in blocks
+            for branch_and_matches in zip(self.family, self._branches(), some, strict=True)
+        ]
+        looks = {look for fit in fits for look in fit.layer_targets}
+        self.targets, rows_by_look = collect_targets(self.original_branch, self.original_inputs, self.split.fitted, looks)
+        self._target_rows = torch.cat([rows_of(y, self._row_count) for y in self.targets[: self.split.fitted]])
+        return rows_by_look
+
+    def _on_fewer_images(self) -> "FitTask":
+        """The same fit of the same segment on some of the images."""
+        fitted, every = self.split.fitted, self.split.images // RANKED
+
+        def some(batches: Batches) -> list[torch.Tensor]:
+            return list(torch.cat([x[::every] for x in batches]).split(len(batches[0])))
+
+        parts = [[some(batches[:fitted]), some(batches[fitted:])] for batches in (self.branch_inputs, self.original_inputs)]
+        split = Split(len(parts[0][0]), sum(map(len, parts[0][0])))
+        branch_inputs, original_inputs = (first + second for first, second in parts)
+        return replace(self, branch_inputs=branch_inputs, original_inputs=original_inputs, split=split)
+
+    def _best_way(self, blocks: Sequence[list[Matches]], choices: ChoiceSettings) -> Way | None:
+        """The best way to fit all layers; None where others are better. The segment stays as it is."""
+        built = _state(self.segment)
+        rows_by_look = self._look_at_original(blocks)
+        others = [Candidate(self._error(self._backbones(self._branches())), built)]
+        if others[0].error <= _EXACT_ERROR:
+            return None
+        fitted, start = self._fit_statistics()
+        candidates = self._fit_layers(blocks, start, rows_by_look, choices)
+        self.segment.load_state_dict(built)
+        best = min(candidates, key=lambda way: candidates[way].error)
+        return best if candidates[best].error < min(other.error for other in others + fitted) else None
 
     def _block_candidates(self, choices: ChoiceSettings) -> list[list[Matches]]:
         """Return candidates of which original blocks each branch reproduces."""
@@ -659,38 +585,47 @@ class FitTask:
 
     def _fit_layers(
         self,
-        segment_options: Sequence[list[Matches]],
-        options: Sequence[Sequence[Matches]],
+        blocks: Sequence[list[Matches]],
         start: Sequence[State],
         rows_by_look: Mapping[LayerTarget, Batches],
         choices: ChoiceSettings,
-    ) -> list[Candidate]:
+    ) -> dict[Way, Candidate]:
         """Fit all layers and the joins for each choice of blocks."""
-        heritages_by_branch = (
+        options = [_distinct(some[i] for some in blocks) for i in range(len(self.family))]
+        chosen = (
             self._choose_channels(options)
             if choices.channels
-            else [[built] * len(branch_options) for built, branch_options in zip(self.family, options, strict=True)]
+            else [[built] * len(o) for built, o in zip(self.family, options, strict=True)]
         )
-        fitted_branches = [
-            [
-                self._fit_branch(i, start[i], inherited, matches, rows_by_look)
-                for inherited, matches in zip(heritages, branch_options, strict=True)
-            ]
-            for i, (heritages, branch_options) in enumerate(zip(heritages_by_branch, options, strict=True))
+        numbers = [[o.index(m) for o, m in zip(options, some, strict=True)] for some in blocks]
+        ways = [
+            Way([o[n] for o, n in zip(options, of_way, strict=True)], [c[n] for c, n in zip(chosen, of_way, strict=True)], list(start))
+            for of_way in numbers
         ]
-        candidates = [
-            self._fit_joins_of(
-                [fitted[list(matches).index(m)] for fitted, matches, m in zip(fitted_branches, options, blocks, strict=True)]
-            )
-            for blocks in segment_options
-        ]
+        fitted: dict[tuple[int, int, int], FittedBranch] = {}
+        candidates = {way: self._fit_way(way, rows_by_look, fitted) for way in ways}
         # channels by the norm of their weights, where that is something else, for the best choice of blocks alone
-        if any(h is not built for branch_options, built in zip(heritages_by_branch, self.family, strict=True) for h in branch_options):
-            blocks = segment_options[candidates.index(_best(candidates))]
-            candidates.append(
-                self._fit_joins_of([self._fit_branch(i, start[i], self.family[i], m, rows_by_look) for i, m in enumerate(blocks)])
-            )
+        if any(h is not built for way in ways for h, built in zip(way.family, self.family, strict=True)):
+            by_norm = Way(min(ways, key=lambda way: candidates[way].error).blocks, self.family, list(start))
+            candidates[by_norm] = self._fit_way(by_norm, rows_by_look, {})
         return candidates
+
+    def _fit_way(
+        self,
+        way: Way,
+        rows_by_look: Mapping[LayerTarget, Batches],
+        known: dict[tuple[int, int, int], FittedBranch],
+    ) -> Candidate:
+        """Fit all layers and the joins in one way; branches that other ways have too are fitted once."""
+        fitted = []
+        for i, (inherited, matches) in enumerate(zip(way.family, way.blocks, strict=True)):
+            key = i, id(inherited), id(matches)
+            if key not in known:
+                known[key] = self._fit_branch(i, way.start[i], inherited, matches, rows_by_look)
+            fitted.append(known[key])
+        for branch, one in zip(self._branches(), fitted, strict=True):
+            branch.load_state_dict(one.state)
+        return self._fit_joins(way.family, [one.backbone for one in fitted])
 
     def _choose_channels(self, options: Sequence[Sequence[Matches]]) -> list[list[InheritedChannels]]:
         """Choose the channels that each branch keeps for each of its candidates, by activations."""
@@ -705,12 +640,6 @@ class FitTask:
             others = [before[-1] for before in chosen]
             chosen.append([choice.choose(i, built, matches, others) for matches in branch_options])
         return chosen
-
-    def _fit_joins_of(self, fitted: Sequence[FittedBranch]) -> Candidate:
-        """Put fitted branches into the segment, and fit their join."""
-        for branch, fitted_branch in zip(self._branches(), fitted, strict=True):
-            branch.load_state_dict(fitted_branch.state)
-        return self._fit_joins([fitted_branch.heritage for fitted_branch in fitted], [fitted_branch.backbone for fitted_branch in fitted])
 
     def _fit_joins(self, family: Sequence[InheritedChannels], backbones: Sequence[BranchOutput]) -> Candidate:
         """Fit the join in each way, and return the best segment."""
@@ -741,11 +670,13 @@ class FitTask:
         branch.load_state_dict(start)
         if inherited is not self.family[index]:
             fill_branch(branch, self.captured, inherited, self.part.branches[index], matches)
-            renewed_backbone(branch, self.branch_inputs[:fitted], fitted)
+            # of a start for regressions some batches say enough
+            some = self.branch_inputs[:fitted][:: max(1, self.split.images // RANKED)]
+            renewed_backbone(branch, some, len(some))
         elif matches:
             fill_branch(branch, self.captured, inherited, self.part.branches[index], matches, only=matches)
         backbone = self._backbone(self._branch_fit(inherited, branch, matches).run(self.branch_inputs, fitted, rows_by_look, self.ridge))
-        return FittedBranch(matches, inherited, _state(branch), backbone)
+        return FittedBranch(_state(branch), backbone)
 
     def _backbone(self, batches: Batches) -> BranchOutput:
         return BranchOutput(torch.cat([rows_of(x, self._row_count) for x in batches[: self.split.fitted]]), batches[self.split.fitted :])

@@ -20,6 +20,7 @@ from stretch.planning.network.segments import cut_segment, split_segments
 from stretch.transform import build
 from stretch.transform.build import inherited_channels
 from stretch.transform.calibrate import ChoiceSettings, calibrate, undivided_design
+from stretch.transform.calibrate.blocks import ReducedSegment, choose_blocks
 from stretch.transform.calibrate.layers import (
     BranchFit,
     Products,
@@ -32,11 +33,9 @@ from stretch.transform.calibrate.layers import (
 from stretch.transform.calibrate.segment import (
     ChannelChoice,
     Elimination,
-    choose_blocks,
     find_covariances,
     fit_join,
     keep_units,
-    output_without_blocks,
 )
 from stretch.transform.calibrate.statistics import backbone_of
 from tests.effort import examples
@@ -215,12 +214,15 @@ def test_branches_that_are_added_up_complement_each_other(join):
 
 
 @pytest.mark.representatives(3)
-@pytest.mark.parametrize("gone", [[], [1], [4], [1, 2, 4], [1, 2, 3, 4]])
+@pytest.mark.parametrize("gone", [[], [1], [4], [4, 1, 2], [3, 2, 1, 4], [1, 2, 3, 4]])
 def test_output_without_blocks_is_that_of_a_network_built_without_them(gone):
     result, segment = network([1] * BLOCKS)
     module, x = module_of(result, segment), arriving(segment)
     with torch.no_grad():
-        got = output_without_blocks(module, [segment.blocks[i] for i in gone], x)
+        reduced = ReducedSegment.of(segment, module, x.split(7))
+        for number in gone:
+            reduced = reduced.without(number)
+        got = torch.cat(list(reduced.outputs))
         value = x
         for i, block in enumerate(segment.blocks):
             if i in gone:
