@@ -473,9 +473,3 @@ def test_hang_of_one_inference_in_flight_ends_all_of_them_and_refuses_more(bundl
         with pytest.raises(StretchError, match="did not end"):
             session(ZEROS)
     stuck.free.set()
-
-
-@pytest.mark.parametrize("limit", [0, -1.0, float("inf"), float("nan")])
-def test_time_limit_that_is_none_is_refused(bundle_dir, limit):
-    with pytest.raises(UsageError, match="time limit"):
-        Session(bundle_dir, time_limit=limit)
