@@ -125,20 +125,6 @@ def test_fallback_takes_the_cores_that_it_had_or_the_last_one():
     assert fallback_placement(pocl, "cpu", "", {}).queue == "cpu1"
 
 
-def test_subgraph_runs_where_its_processor_is_placed(bundle):
-    placed = place_processors(["cpu", "gpu"], cores=(0, 1))
-    result = place_subgraphs(bundle.manifest.subgraphs, placed)
-    assert {name: place.queue for name, place in result.items()} == {
-        "stem": "cpu0",
-        "s1.cpu": "cpu0",
-        "s1.gpu": "cpu1",
-        "s2.cpu": "cpu0",
-        "s2.gpu": "cpu1",
-        "head": "cpu0",
-    }
-    assert queues_of(result.values()) == {"cpu0": "inline", "cpu1": "blocking"}
-
-
 @pytest.mark.parametrize(
     ("change", "message"), [({"queue": "cpu0"}, "both inline and blocking"), ({"dispatch": "inline"}, "both run on the calling thread")]
 )

@@ -32,13 +32,6 @@ from tests.scheduler.foreign_files import linear_tflite
 from tests.scheduler.tools.explain.files import FOREIGN, conv, model, node
 
 
-def test_operators_have_types_shapes_and_work(foreign):
-    first, *_ = open_model(foreign["plain"]).ops
-    assert (first.name, first.op, first.macs) == ("conv", "Conv", 4 * 8 * 8 * 3 * 9)
-    assert first.types == ("float",)
-    assert first.shapes[0] == (1, 3, 8, 8)
-
-
 @pytest.mark.parametrize(
     ("code", "reads", "written", "macs"),
     [
