@@ -23,7 +23,7 @@ from scheduler.placement.mapping import (
     place_processors,
     target_placement,
 )
-from scheduler.placement.place import Placement, fallback_placement, interchangeable, place_subgraphs, queues_of
+from scheduler.placement.place import Placement, fallback_placement, interchangeable, place_subgraphs
 
 FIRST, SECOND = ("cpu", (0,), "inline"), ("cpu", (1,), "blocking")
 

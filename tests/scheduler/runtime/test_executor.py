@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictors.errors import StretchError, UsageError
+from predictors.errors import StretchError
 from scheduler.bundle.load import load_bundle
 from scheduler.cores import available_cores
 from scheduler.delegates.base import AsyncInvocation, Invocation, UnableError

@@ -16,7 +16,6 @@ from scheduler.bundle.manifest import JoinEntry
 from scheduler.placement.mapping import place_processors
 from scheduler.placement.place import place_subgraphs
 from scheduler.runtime.machine import (
-    CALLING_THREAD,
     Enqueue,
     Fail,
     Finish,
@@ -86,7 +85,12 @@ def test_event_of_a_step_that_does_not_run_is_refused(event):
 
 @pytest.mark.parametrize(
     ("step", "place"),
-    [("head", replace(GPU, queue="cpu1")), ("head", replace(CPU, queue="cpu7")), ("head", replace(DSP, dispatch="inline")), ("s1.join", CPU)],
+    [
+        ("head", replace(GPU, queue="cpu1")),
+        ("head", replace(CPU, queue="cpu7")),
+        ("head", replace(DSP, dispatch="inline")),
+        ("s1.join", CPU),
+    ],
 )
 def test_placement_that_does_not_go_with_the_others_is_refused_and_nothing_has_changed(step, place):
     machine = after_stem()

@@ -16,7 +16,6 @@ from predictors.errors import StretchError, UsageError
 from scheduler import Demand, Scheduler, Session
 from scheduler.answer import read_run_answer, run_answer
 from scheduler.checks.verify import compare_with_reference, random_input
-from scheduler.cores import available_cores
 from scheduler.delegates import NullDelegate
 from scheduler.measure.benchmark import Effort, benchmark, throughput
 from scheduler.measure.energy import MeasuredEnergy
