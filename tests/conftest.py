@@ -43,7 +43,7 @@ HAS_QNN = importlib.util.find_spec("onnxruntime_qnn") is not None
 @pytest.fixture(scope="session")
 def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bundle that the command line writes of a tiny network, once for all workers; no test may change it."""
-    from tests.stretch.cli.commands import LOOSE, spawn
+    from tests.stretch.cli.commands import LOOSE, perform
 
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "tiny"
@@ -51,7 +51,7 @@ def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = folder / "bundle"
     with FileLock(folder / "lock"):
         if not out.exists():
-            outcome = spawn("", "branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", *LOOSE, "--out", out)
+            outcome = perform("branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", *LOOSE, "--out", out)
             assert outcome.code == 0, outcome.err
     return out
 

@@ -13,7 +13,7 @@ from predictors.devices import PROFILE_FOLDER
 from stretch.train.recipe import recipe_folder
 from tests.corpus import mutations
 from tests.scheduler.bundles import two_branches
-from tests.stretch.cli.commands import LOOSE, spawn
+from tests.stretch.cli.commands import LOOSE, perform
 
 #: Wrong files of each kind.
 COUNTS = {
@@ -48,7 +48,7 @@ def sound_files(top, tiny):
 
     small = two_branches(top / "small")
     shutil.copytree(tiny, top / "tiny")
-    lite = spawn("", "export", small, "--format", "tflite", "--out", top / "lite")
+    lite = perform("export", small, "--format", "tflite", "--out", top / "lite")
     assert lite.code == 0, lite.err
     settings = {"stride_h": 1, "stride_w": 1}
     operators = [

@@ -123,7 +123,7 @@ def completed(home, *words):
     return set(done.stdout.splitlines())
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     ("words", "choices"),
     [
