@@ -213,6 +213,8 @@ def test_function_lowers_to_its_kind(function, expected):
         (lambda x: F.interpolate(x, scale_factor=1.5), "whole factors"),
         (lambda x: F.softmax(x, dim=2), "only over channels"),
         (lambda x: x.clamp(1, 0), "clamping to 1"),
+        (lambda x: x.clamp(0, float("nan")), "bounds must be in order"),
+        (lambda x: x.clamp(torch.tensor(0.0), torch.tensor(1.0)), "to tensors, not to numbers"),
         (lambda x: F.layer_norm(x, (8,)), "only over channels"),
         (lambda x: F.layer_norm(x, (4, 8, 8)), "only over channels|last dimension"),
         (lambda x: x[:, :, 1:], "only ranges of channels"),
@@ -253,10 +255,16 @@ def test_timm_same_padding_and_norm_act_are_understood():
 
 
 @pytest.mark.parametrize(
-    "module", [nn.BatchNorm2d(4, track_running_stats=False), nn.BatchNorm2d(4, momentum=None), nn.MaxPool2d(2, return_indices=True)]
+    ("module", "noun"),
+    [
+        (nn.BatchNorm2d(4, track_running_stats=False), "running statistics"),
+        (nn.BatchNorm2d(4, momentum=None), "cumulative"),
+        (nn.MaxPool2d(2, return_indices=True), "indices"),
+        (nn.AvgPool2d(2, divisor_override=5), "own divisor"),
+    ],
 )
-def test_setting_that_is_not_supported_is_refused(module):
-    with pytest.raises(UnsupportedNode):
+def test_setting_that_is_not_supported_is_refused(module, noun):
+    with pytest.raises(UnsupportedNode, match=noun):
         lower_module(module, (1, 4, 8, 8))
 
 
