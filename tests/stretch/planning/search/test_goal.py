@@ -214,13 +214,6 @@ def test_total_of_a_design_is_what_the_search_says_of_it():
     assert both.total(space, search_result.picks) == pytest.approx(2 * search_result.ms + 1e-6 * search_result.macs)
 
 
-@pytest.mark.parametrize("measure", [MEASURES_MACS, weighted_sum((1.0, LATENCY), (1e-8, MEASURES_MACS))])
-def test_design_of_least_of_a_measure_equals_brute_force(measure):
-    space = make_space(MEASURES_GRAPH, min_width=0.85)
-    search_result = search_exact(space, Totals(LOW, HIGH, 1), measure)
-    assert search_result.value == pytest.approx(min(measure.total(space, picks) for picks, _, _ in every_design(space, LOW, HIGH, 1)))
-
-
 def test_space_kept_to_some_processors_gives_work_to_no_other():
     space = make_space(MEASURES_GRAPH, processors=("cpu", "gpu", "dsp"))
     part = restrict_processors(space, ("gpu", "dsp"))
