@@ -44,7 +44,8 @@ branches = [{ processor = "cpu", depth = 1, width = 8 }, { processor = "gpu", de
 
 def sound_files(top, tiny):
     """Sound files of every kind, and folders that hold them."""
-    from tests.stretch.network.models.tflite.files import op, random, write
+    from tests.stretch.network.models.onnx.oracle import random
+    from tests.stretch.network.models.tflite.files import op, write
 
     small = two_branches(top / "small")
     shutil.copytree(tiny, top / "tiny")
