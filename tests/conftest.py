@@ -25,7 +25,9 @@ load_profile()
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 THREADS = max(1, CORES // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 for library in ("OMP", "OPENBLAS", "MKL"):
-    os.environ.setdefault(f"{library}_NUM_THREADS", str(THREADS))
+    # a worker inherits what the process that started it set for itself
+    if f"{library}_NUM_THREADS" not in os.environ or "PYTEST_XDIST_WORKER" in os.environ:
+        os.environ[f"{library}_NUM_THREADS"] = str(THREADS)
 # Where a caller asks for more threads than cores, those that wait would spin on the cores that others compute on.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
