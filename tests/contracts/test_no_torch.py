@@ -9,7 +9,7 @@ HEAVY = ("torch", "torchvision", "timm", "onnx", "onnxruntime", "pyopencl")
 
 
 def fresh(code: str, *words: str) -> str:
-    """What an interpreter of its own prints that runs some code to its end."""
+    """Run some code to its end in an interpreter of its own, and give what it prints."""
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
