@@ -25,7 +25,9 @@ load_profile()
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 THREADS = max(1, CORES // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 for library in ("OMP", "OPENBLAS", "MKL"):
-    os.environ.setdefault(f"{library}_NUM_THREADS", str(THREADS))
+    # a worker inherits what the process that started it set for itself
+    if f"{library}_NUM_THREADS" not in os.environ or "PYTEST_XDIST_WORKER" in os.environ:
+        os.environ[f"{library}_NUM_THREADS"] = str(THREADS)
 # Where a caller asks for more threads than cores, those that wait would spin on the cores that others compute on.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
@@ -43,7 +45,7 @@ HAS_QNN = importlib.util.find_spec("onnxruntime_qnn") is not None
 @pytest.fixture(scope="session")
 def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bundle that the command line writes of a tiny network, once for all workers; no test may change it."""
-    from tests.stretch.cli.commands import LOOSE, spawn
+    from tests.stretch.cli.commands import LOOSE, perform
 
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "tiny"
@@ -51,7 +53,7 @@ def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = folder / "bundle"
     with FileLock(folder / "lock"):
         if not out.exists():
-            outcome = spawn("", "branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", *LOOSE, "--out", out)
+            outcome = perform("branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", *LOOSE, "--out", out)
             assert outcome.code == 0, outcome.err
     return out
 

@@ -8,7 +8,7 @@ import pytest
 from stretch.cli import VERBS
 from stretch.cli.output import SCHEMA
 from tests.predictors.fitting.worlds import write_world
-from tests.stretch.cli.commands import LOOSE, call, spawn
+from tests.stretch.cli.commands import LOOSE, call, perform
 from tests.stretch.pictures import folder_of
 from tests.stretch.train.recipes import network
 
@@ -118,7 +118,7 @@ def bundle(tmp_path_factory, tiny_bundle):
     """A bundle of a tiny network, a run and pictures."""
     out = shutil.copytree(tiny_bundle, tmp_path_factory.mktemp("json") / "bundle")
     recipe = network(out.parent)
-    assert spawn("", "train", recipe, "--out", out.parent / "run", "--set", "train.epochs=1").code == 0
+    assert perform("train", recipe, "--out", out.parent / "run", "--set", "train.epochs=1").code == 0
     folder_of(out.parent / "pictures", 4)
     return out
 
@@ -132,7 +132,7 @@ def words(verb, bundle):
         return (bundle, "--sign", write_keys(bundle.parent, "mine")[0])
     if verb == "export --as cpp":
         pytest.importorskip("ai_edge_litert")
-        assert spawn("", "export", bundle, "--format", "tflite", "--out", bundle.parent / "tflite").code == 0
+        assert perform("export", bundle, "--format", "tflite", "--out", bundle.parent / "tflite").code == 0
         return (bundle.parent / "tflite", "--as", "cpp", "--out", bundle.parent / "runner")
     return {
         "advise": ("tiny_resnet", "--device", "pixel6"),

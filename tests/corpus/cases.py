@@ -13,7 +13,7 @@ from predictors.devices import PROFILE_FOLDER
 from stretch.train.recipe import recipe_folder
 from tests.corpus import mutations
 from tests.scheduler.bundles import two_branches
-from tests.stretch.cli.commands import LOOSE, spawn
+from tests.stretch.cli.commands import LOOSE, perform
 
 #: Wrong files of each kind.
 COUNTS = {
@@ -44,11 +44,12 @@ branches = [{ processor = "cpu", depth = 1, width = 8 }, { processor = "gpu", de
 
 def sound_files(top, tiny):
     """Sound files of every kind, and folders that hold them."""
-    from tests.stretch.network.models.tflite.files import op, random, write
+    from tests.stretch.network.models.onnx.oracle import random
+    from tests.stretch.network.models.tflite.files import op, write
 
     small = two_branches(top / "small")
     shutil.copytree(tiny, top / "tiny")
-    lite = spawn("", "export", small, "--format", "tflite", "--out", top / "lite")
+    lite = perform("export", small, "--format", "tflite", "--out", top / "lite")
     assert lite.code == 0, lite.err
     settings = {"stride_h": 1, "stride_w": 1}
     operators = [

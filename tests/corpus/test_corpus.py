@@ -54,10 +54,10 @@ def test_every_wrong_file_of_the_corpus_ends_in_one_sentence(child, sound, tmp_p
 def test_corpus_has_two_thousand_files_of_which_most_are_wrong(sound):
     assert sum(COUNTS.values()) >= 2000
     sources = {name: (sound / "small" / name).read_bytes() for name in ("stem.onnx", "bundle.json")}
-    changed = {mutations.onnx_model(mutations.chance("onnx", n), sources["stem.onnx"]) for n in range(100)}
-    assert len(changed - {sources["stem.onnx"]}) > 80
+    changed = {mutations.onnx_model(mutations.chance("onnx", n), sources["stem.onnx"]) for n in range(30)}
+    assert len(changed - {sources["stem.onnx"]}) > 24
     readable = [content for content in changed if _is_onnx(content)]
-    assert len(readable) > 50, "most must be well formed, or only the parser is tested"
+    assert len(readable) > 15, "most must be well formed, or only the parser is tested"
 
 
 def _is_onnx(content):

@@ -8,7 +8,7 @@ from predictors.devices import KERNEL_KINDS, PROFILE_FOLDER, list_devices, load_
 from predictors.errors import StretchError, UnknownNameError
 from predictors.fusion import load_rules
 from predictors.predictor import origin_of
-from predictors.thermal import Thermal, Throttle, read_thermal
+from predictors.thermal import Throttle, read_thermal
 
 HOST = (PROFILE_FOLDER / "host.toml").read_text()
 
@@ -147,14 +147,6 @@ def test_bad_profile_is_refused_in_one_sentence(tmp_path, old, new, message):
         load_device(broken(tmp_path, old, new, -1 if old == "processors.cpu" else 1))
     assert "\n" not in caught.value.message
     assert caught.value.exit_code == 1
-
-
-def test_file_says_everything_of_a_chip(tmp_path):
-    (tmp_path / "heat.toml").write_text(TEXT)
-    thermal = read_thermal(tmp_path / "heat.toml")
-    assert thermal == Thermal(
-        "assumed, for the shape", 8.0, 240.0, 25.0, (Throttle(45.0, 0.8), Throttle(55.0, 0.6)), 2.0, 2.0, {"gpu": 3.0}
-    )
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,7 @@
 
 import pytest
 
-from predictors.devices import PROFILE_FOLDER, load_device
-from predictors.errors import StretchError, UnknownNameError
+from predictors.errors import StretchError
 from predictors.fusion import IDIOMS, RULE_FOLDER, Fuser, fuse, load_rules, recognise
 from predictors.graph import Op, OpGraph
 from predictors.in_place import copied_parts
@@ -101,12 +100,6 @@ def test_reduction_counts_every_element_it_reads():
     net.add("global_avg_pool", keepdims=True)
     (kernel,) = fuse(net.graph("g"), "tflite_cpu")
     assert (kernel.cost.kind, kernel.cost.groups, kernel.cost.taps, kernel.cost.pixels) == ("reduce", 8, 16, 1)
-
-
-def test_unknown_backend_hints_at_the_closest():
-    with pytest.raises(UnknownNameError) as caught:
-        load_rules("tflite_gpus")
-    assert caught.value.hint == "did you mean `tflite_gpu`?"
 
 
 @pytest.mark.parametrize(
@@ -272,11 +265,3 @@ def test_normalisation_of_what_lies_side_by_side_is_not_folded_into_a_part():
     net.add("relu")
     kernels = fuse(net.graph("g"), "opencl")
     assert [kernel.cost.kind for kernel in kernels] == ["conv", "conv", "elementwise"]
-
-
-def test_profile_says_what_its_processors_have_instead(tmp_path):
-    text = (PROFILE_FOLDER / "mi9.toml").read_text()
-    (tmp_path / "mine.toml").write_text(text.replace("[processors.gpu]\n", '[processors.gpu]\nrewrites = ["silu=relu6"]\n', 1))
-    device = load_device(tmp_path / "mine.toml")
-    assert device.processor("gpu").profile.rewrites == ("silu=relu6",)
-    assert device.processor("cpu").profile.rewrites == ()

@@ -53,13 +53,6 @@ def test_uncalibrated_mi9_is_of_the_order_of_published_figures(make, processor, 
     assert estimate.computing_ms == pytest.approx(measured_ms, rel=0.15)
 
 
-def test_kernels_costed_one_by_one_give_the_same_sum():
-    graph = small_resnet()
-    kernels = MI9.kernels(graph, "dsp")
-    assert MI9.kernels_time(kernels, "dsp").ms == pytest.approx(MI9.predict(graph, "dsp").computing_ms)
-    assert sum(MI9.kernel_ms(k, "dsp") for k in kernels) == pytest.approx(MI9.predict(graph, "dsp").computing_ms)
-
-
 def lacking(processor, *kinds):
     device = specified("mi9")
     profile = structs.replace(device.processors[processor], unsupported=kinds)

@@ -14,7 +14,7 @@ from scheduler import Session
 from scheduler.checks.verify import verify_bundle
 from stretch.network.capture.results import walk_leaves
 from tests.stretch.cli.commands import call
-from tests.stretch.network.models.tflite.files import random
+from tests.stretch.network.models.onnx.oracle import random
 from tests.stretch.several import FORMS, assert_equal, form
 
 LOOSE = {"alpha": 1000.0, "beta": 1000.0, "balance": 0.001, "macs": (0.4, 2.0), "segment_macs": 0.1}

@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from scipy import stats
 
 pytest.importorskip("torch")
 
@@ -43,6 +42,8 @@ def test_claimed_job_is_given_to_nobody_else_and_pruned_one_waits_for_its_origin
 
 
 def test_interval_of_one_mean_is_students_and_of_two_welchs():
+    from scipy import stats
+
     a, b = [1.0, 2.0, 4.0], [2.0, 2.5, 2.0]
     assert interval(a) == pytest.approx(stats.t.ppf(0.975, 2) * np.std(a, ddof=1) / 3**0.5)
     low, high = stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.95)

@@ -80,20 +80,17 @@ def test_another_device_of_the_tables_may_stand_for_the_profile():
     assert all("device other" in item.fit.source for item in result)
 
 
-@pytest.mark.slow
-def test_device_that_was_not_measured_is_told_with_those_that_were():
-    with pytest.raises(UnknownNameError, match="device in these measurements"):
-        fit_device(whole_world(), load_device("s10"))
-
-
-def test_too_few_networks_are_refused():
-    with pytest.raises(StretchError, match="times of 8 networks of 5 families, too few for a fit"):
-        fit_device(whole_world(count=8), load_device(DEVICE))
-
-
-def test_profile_without_the_measured_core_sets_is_refused():
-    with pytest.raises(StretchError, match="has none of the core sets that were measured"):
-        fit_device(whole_world(), load_device("host"), DEVICE)
+@pytest.mark.parametrize(
+    ("count", "device", "measured", "error", "noun"),
+    [
+        (None, "s10", (), UnknownNameError, "device in these measurements"),
+        (8, DEVICE, (), StretchError, "8 networks of 5 families"),
+        (None, "host", (DEVICE,), StretchError, "none of the core sets"),
+    ],
+)
+def test_what_was_not_measured_or_too_little_is_refused(count, device, measured, error, noun):
+    with pytest.raises(error, match=noun):
+        fit_device(whole_world(**({} if count is None else {"count": count})), load_device(device), *measured)
 
 
 def test_what_too_little_was_measured_of_is_told_and_left_out_beside_the_rest():

@@ -1,5 +1,6 @@
 """Parts of a fit, each by itself, and calibration by whole networks: the measured numbers come back, and the interval narrows."""
 
+import functools
 from collections import Counter
 
 import msgspec
@@ -8,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
-from sklearn.ensemble import HistGradientBoostingRegressor
 
 from predictors.devices import load_device
 from predictors.errors import StretchError, UsageError
@@ -190,6 +190,8 @@ def grown():
 
 @pytest.mark.slow
 def test_flat_trees_give_the_predictions_of_scikit_learn(grown):
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
     costs, trees = grown
     rows = np.stack([np.asarray(features.get(name)(columns(costs)), dtype=float) for name in FEATURES], axis=1)
     model = HistGradientBoostingRegressor(
@@ -307,27 +309,31 @@ def test_what_one_thread_does_alone_stays_and_products_are_divided(world):
     assert built.units[~training] @ sizes == pytest.approx(times[~training], rel=0.1)
 
 
-NETWORKS = {
-    name: graph for name, graph in load_measurements("phones").graphs.items() if name.startswith(("resnet1", "mobilenetv2", "regnetx"))
-}
+@functools.cache
+def phone_networks():
+    """Graphs of the measured networks of phones; to read them takes seconds."""
+    graphs = load_measurements("phones").graphs
+    return {name: graph for name, graph in graphs.items() if name.startswith(("resnet1", "mobilenetv2", "regnetx"))}
+
+
 TRUE = {"dense": 0.7, "depthwise": 2.1, "other": 0.8, "gelu": 0.8}
 
 
 def truth(processor="gpu", precision="fp16"):
     """A Mi 9 whose processor differs from the profile by known factors, and the times of all networks on it."""
     base = load_device("mi9")
-    rows = [NetworkTime(model=name, processor=processor, precision=precision, ms=1.0) for name in list(NETWORKS)[:1]]
-    _, news = calibrate(base, "mi9", rows, lambda row: NETWORKS[row.model], {}, "truth")
+    rows = [NetworkTime(model=name, processor=processor, precision=precision, ms=1.0) for name in list(phone_networks())[:1]]
+    _, news = calibrate(base, "mi9", rows, lambda row: phone_networks()[row.model], {}, "truth")
     [new] = news.values()
     calibration = Calibration(TRUE, 0.02, 0.7, new.prior.calibration.networks, "truth")
     key = (new.prior.processor, new.prior.core_set, new.prior.precision)
     device = msgspec.structs.replace(base, fits={}, priors={key: msgspec.structs.replace(new.prior, calibration=calibration)})
     predictor = LatencyPredictor(device)
-    return base, {name: predictor.predict(graph, processor, precision).ms for name, graph in NETWORKS.items()}
+    return base, {name: predictor.predict(graph, processor, precision).ms for name, graph in phone_networks().items()}
 
 
 def calibrated(base, rows):
-    _, news = calibrate(base, "mi9", rows, lambda row: NETWORKS[row.model], NETWORKS, "least of 50 runs")
+    _, news = calibrate(base, "mi9", rows, lambda row: phone_networks()[row.model], phone_networks(), "least of 50 runs")
     [new] = news.values()
     key = (new.prior.processor, new.prior.core_set, new.prior.precision)
     return LatencyPredictor(msgspec.structs.replace(base, fits={}, priors={key: new.prior})), new
@@ -337,13 +343,13 @@ def test_five_networks_predict_all_others_of_a_device_that_differs_by_family():
     base, times = truth()
     names = ["resnet10", "mobilenetv2_w3d4", "regnetx006", "resnet18_w3d4", "mobilenetv2b_wd2"]
     predictor, new = calibrated(base, [NetworkTime(model=name, processor="gpu", ms=times[name]) for name in names])
-    errors = [predictor.predict(graph, "gpu").ms / times[name] - 1 for name, graph in NETWORKS.items()]
+    errors = [predictor.predict(graph, "gpu").ms / times[name] - 1 for name, graph in phone_networks().items()]
     assert np.mean(np.abs(errors)) < 0.05
-    estimate = predictor.predict(NETWORKS["resnet16"], "gpu")
+    estimate = predictor.predict(phone_networks()["resnet16"], "gpu")
     assert estimate.origin == "networks"
     assert estimate.calibrated
     assert estimate.low_ms < times["resnet16"] < estimate.high_ms
-    assert new.next_network in NETWORKS
+    assert new.next_network in phone_networks()
 
 
 def test_interval_narrows_with_each_network_and_promises_what_the_next_one_gives():
@@ -359,15 +365,16 @@ def test_time_of_a_sibling_counts_less_than_one_of_the_device():
     rows = [NetworkTime(model="resnet10", processor="gpu", ms=times["resnet10"])]
     off = NetworkTime(model="resnet18_w3d4", processor="gpu", ms=2 * times["resnet18_w3d4"])
     near, far = (
-        calibrated(base, [*rows, row])[0].predict(NETWORKS["resnet10"], "gpu").ms for row in (msgspec.structs.replace(off, spread=0.5), off)
+        calibrated(base, [*rows, row])[0].predict(phone_networks()["resnet10"], "gpu").ms
+        for row in (msgspec.structs.replace(off, spread=0.5), off)
     )
     assert abs(near / times["resnet10"] - 1) < abs(far / times["resnet10"] - 1)
 
 
 def test_core_sets_without_rows_begin_with_what_the_measured_one_says_and_know_less():
     base, times = truth("cpu[3med]", "int8")
-    rows = [NetworkTime(model=name, processor="cpu[3med]", precision="int8", ms=times[name]) for name in list(NETWORKS)[:6]]
-    priors, news = calibrate(base, "mi9", rows, lambda row: NETWORKS[row.model], NETWORKS, "truth")
+    rows = [NetworkTime(model=name, processor="cpu[3med]", precision="int8", ms=times[name]) for name in list(phone_networks())[:6]]
+    priors, news = calibrate(base, "mi9", rows, lambda row: phone_networks()[row.model], phone_networks(), "truth")
     calibrations = {prior.core_set: prior for prior in priors if (prior.processor, prior.precision) == ("cpu", "int8")}
     assert list(news) == ["cpu[3med] int8"]
     assert set(calibrations) == {name for name, cores in base.processors["cpu"].core_sets.items() if "int8" in cores.peak_gops}
@@ -379,23 +386,25 @@ def test_core_sets_without_rows_begin_with_what_the_measured_one_says_and_know_l
 
 def test_times_of_a_sibling_alone_leave_the_doubt_of_the_step_between_the_chips():
     base, times = truth()
-    rows = [NetworkTime(model=name, processor="gpu", ms=times[name]) for name in list(NETWORKS)[:8]]
+    rows = [NetworkTime(model=name, processor="gpu", ms=times[name]) for name in list(phone_networks())[:8]]
     step = [msgspec.structs.replace(row, sibling=0.4) for row in rows]
     (own, _), (other, new) = calibrated(base, rows), calibrated(base, step)
-    assert other.predict(NETWORKS["resnet16"], "gpu").ms == pytest.approx(own.predict(NETWORKS["resnet16"], "gpu").ms, rel=0.05)
+    assert other.predict(phone_networks()["resnet16"], "gpu").ms == pytest.approx(
+        own.predict(phone_networks()["resnet16"], "gpu").ms, rel=0.05
+    )
     assert new.prior.interval.high > 1.5
     # one network of the device itself decides the step
     faster = NetworkTime(model="resnet16", processor="gpu", ms=times["resnet16"] / 1.5)
-    assert calibrated(base, [*step, faster])[0].predict(NETWORKS["resnet18_w3d4"], "gpu").ms < 0.8 * times["resnet18_w3d4"]
+    assert calibrated(base, [*step, faster])[0].predict(phone_networks()["resnet18_w3d4"], "gpu").ms < 0.8 * times["resnet18_w3d4"]
 
 
 def test_constant_of_an_inference_is_found_apart_from_kernels():
     base, times = truth()
-    others = [name for name in NETWORKS if name != "resnet16"]
+    others = [name for name in phone_networks() if name != "resnet16"]
     rows = [NetworkTime(model=name, processor="gpu", ms=times[name] + 6) for name in others[:: len(others) // 12]]
     predictor, new = calibrated(base, rows)
     assert new.prior.calibration.per_inference_ms == pytest.approx(6.7, rel=0.25)
-    assert predictor.predict(NETWORKS["resnet16"], "gpu").ms == pytest.approx(times["resnet16"] + 6, rel=0.1)
+    assert predictor.predict(phone_networks()["resnet16"], "gpu").ms == pytest.approx(times["resnet16"] + 6, rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -424,7 +433,7 @@ def test_constant_of_pipelines_is_no_part_of_a_networks_time():
     ]
     predictor, new = calibrated(base, rows)
     assert 4 < new.prior.calibration.pipeline_ms < 12
-    assert predictor.predict(NETWORKS["resnet16"], "gpu").ms < times["resnet16"] + 4
+    assert predictor.predict(phone_networks()["resnet16"], "gpu").ms < times["resnet16"] + 4
     with pytest.raises(StretchError, match="2 pipelines"):
         calibrated(base, rows[:2])
 
@@ -437,7 +446,7 @@ def test_row_of_another_unit_or_network_is_named():
     with pytest.raises(StretchError, match="not the network measured"):
         calibrated(base, [msgspec.structs.replace(rows[0], macs=100.0)])
     with pytest.raises(UsageError, match="changes what a network computes"):
-        calibrate(base, "mi9", rows, lambda row: NETWORKS[row.model], {}, "", ["silu=relu6"])
+        calibrate(base, "mi9", rows, lambda row: phone_networks()[row.model], {}, "", ["silu=relu6"])
 
 
 @pytest.mark.parametrize(
@@ -462,7 +471,7 @@ def test_core_more_makes_no_network_slower():
     """`1large3med` of the Mi 9, which was never measured, contains `3med`."""
     predictor = LatencyPredictor(load_device("mi9"))
     for precision in ("fp32", "int8"):
-        for graph in list(NETWORKS.values())[:4]:
+        for graph in list(phone_networks().values())[:4]:
             assert predictor.predict(graph, "cpu[1large3med]", precision).ms < predictor.predict(graph, "cpu[3med]", precision).ms
 
 

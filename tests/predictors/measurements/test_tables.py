@@ -63,14 +63,6 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_folder_of_measurements_is_read(folder):
-    measurements = load_measurements(folder)
-    assert measurements.graphs == {"net": small_resnet()}
-    assert measurements.families == {"net": "resnet"}
-    assert measurements.latencies == [Latency("phone", "net", "cpu", "1large", "fp32", "TFLite 2.10", 12.5, 0.1)]
-    assert measurements.of("another").latencies == []
-
-
 def test_damaged_networks_and_measurements_that_are_not_there_are_refused(folder):
     packed = (folder / NETWORKS).read_bytes()
     for content, message in (

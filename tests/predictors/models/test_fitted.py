@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from predictors.devices import load_device
-from predictors.errors import UnknownNameError, UsageError
+from predictors.errors import UsageError
 from predictors.fits import Correction, Interval, KernelGroup, LeftOut, Prior, Relative, Trees
 from predictors.fusion import KernelCost
 from predictors.measurements.networks import MEASUREMENT_FOLDER
@@ -310,8 +310,3 @@ def test_trees_are_walked_as_by_hand(rows):
 def test_prediction_is_cut_to_its_bound():
     trees = Trees(("pixels",), (0,), (0,), (0.0,), (0,), (0,), (3.0,), 0.0, 0.75)
     assert TreeModel(trees)(SimpleNamespace(pixels=np.ones(2))) == pytest.approx([0.75, 0.75])
-
-
-def test_unknown_feature_is_refused():
-    with pytest.raises(UnknownNameError, match="pixles"):
-        TreeModel(Trees(("pixles",), (0,), (0,), (0.0,), (0,), (0,), (0.0,), 0.0, 1.0))

@@ -11,39 +11,9 @@ from predictors.devices import KERNEL_KINDS
 from predictors.errors import StretchError
 from predictors.fusion import fuse
 from predictors.graph import Op, OpGraph
-from predictors.kinds import POINTWISE
 from predictors.operators import kind_of
 from predictors.operators.opaque import PRODUCTS
-from predictors.rows import Rows
-from predictors.slices import Channels
 from stretch.planning.network.segments import channel_groups
-
-pair = st.tuples(st.integers(1, 5), st.integers(1, 5))
-strides = st.tuples(st.integers(1, 3), st.integers(1, 3))
-
-
-@pytest.mark.torch
-@given(
-    st.integers(1, 2), st.integers(1, 3), st.integers(1, 4), st.integers(1, 4), st.integers(3, 17), st.integers(3, 17),
-    pair, strides, st.tuples(st.integers(0, 2), st.integers(0, 2)), st.tuples(st.integers(1, 2), st.integers(1, 2)), st.booleans(),
-)  # fmt: skip
-def test_convolution_agrees_with_torch(batch, groups, cin, cout, height, width, kernel, stride, padding, dilation, bias):
-    import torch
-
-    if height + 2 * padding[0] < dilation[0] * (kernel[0] - 1) + 1 or width + 2 * padding[1] < dilation[1] * (kernel[1] - 1) + 1:
-        return
-    module = torch.nn.Conv2d(groups * cin, groups * cout, kernel, stride, padding, dilation, groups, bias)
-    shape = (batch, groups * cin, height, width)
-    attrs = {
-        "out_channels": groups * cout, "kernel": kernel, "stride": stride, "padding": (*padding, *padding), "dilation": dilation,
-        "groups": groups, "bias": bias,
-    }  # fmt: skip
-    conv = kind_of("conv")
-    out = conv.shape([shape], attrs)
-    assert out == tuple(module(torch.zeros(shape)).shape)
-    assert conv.weights([shape], attrs) == {name: tuple(p.shape) for name, p in module.named_parameters()}
-    assert conv.macs([shape], attrs, out) == prod(out) * module.weight[0].numel()
-
 
 ATTRS = {"out_channels": 12, "kernel": (3, 3), "stride": (1, 1), "padding": (1,) * 4, "dilation": (1, 1), "bias": False}
 
@@ -56,39 +26,6 @@ def test_scaled_convolution_keeps_the_size_of_its_groups(groups, expected):
 
 
 @pytest.mark.torch
-@given(st.lists(st.integers(1, 3), min_size=1, max_size=3), st.integers(1, 9), st.integers(1, 9), st.booleans())
-def test_linear_agrees_with_torch(leading, cin, cout, bias):
-    import torch
-
-    module = torch.nn.Linear(cin, cout, bias)
-    shape, attrs = (*leading, cin), {"out_features": cout, "bias": bias}
-    linear = kind_of("linear")
-    out = linear.shape([shape], attrs)
-    assert out == tuple(module(torch.zeros(shape)).shape)
-    assert linear.weights([shape], attrs) == {name: tuple(p.shape) for name, p in module.named_parameters()}
-    assert linear.macs([shape], attrs, out) == prod(leading) * cin * cout
-
-
-def test_scaled_matrix_has_other_features():
-    narrowed = Narrowed(before=8, after=4, out=3, position=lambda channel: channel)
-    assert kind_of("linear").scaled({"out_features": 9, "bias": True}, narrowed) == {"out_features": 3, "bias": True}
-
-
-@pytest.mark.torch
-@given(st.sampled_from(["max_pool", "avg_pool"]), st.integers(1, 20), st.integers(1, 20), pair, strides, st.booleans(), st.data())
-def test_pooling_agrees_with_torch_also_in_ceil_mode(kind, height, width, kernel, stride, ceil_mode, data):
-    import torch
-
-    padding = (data.draw(st.integers(0, kernel[0] // 2)), data.draw(st.integers(0, kernel[1] // 2)))
-    if height + 2 * padding[0] < kernel[0] or width + 2 * padding[1] < kernel[1]:
-        return
-    pool = torch.nn.functional.max_pool2d if kind == "max_pool" else torch.nn.functional.avg_pool2d
-    expected = pool(torch.zeros(1, 3, height, width), kernel, stride, padding, ceil_mode=ceil_mode)
-    attrs = {"kernel": kernel, "stride": stride, "padding": (*padding, *padding), "ceil_mode": ceil_mode}
-    assert kind_of(kind).shape([(1, 3, height, width)], attrs) == tuple(expected.shape)
-
-
-@pytest.mark.torch
 @given(st.lists(st.tuples(st.sampled_from([1, 3]), st.sampled_from([1, 4])), min_size=2, max_size=2))
 def test_addition_broadcasts_as_torch_does(sizes):
     import torch
@@ -97,46 +34,7 @@ def test_addition_broadcasts_as_torch_does(sizes):
     assert kind_of("add").shape(shapes, {}) == torch.broadcast_shapes(*shapes)
 
 
-@pytest.mark.torch
-@given(st.integers(1, 5), st.booleans())
-def test_batch_norm_has_the_weights_of_torch(channels, affine):
-    import torch
-
-    module = torch.nn.BatchNorm2d(channels, affine=affine)
-    expected = {name: tuple(p.shape) for name, p in module.state_dict().items() if name != "num_batches_tracked"}
-    assert kind_of("batch_norm").weights([(1, channels, 2, 2)], {"affine": affine}) == expected
-
-
-def test_activations_keep_the_shape_cost_no_products_and_are_fused_pointwise():
-    names = "relu relu6 hard_swish hard_sigmoid silu sigmoid tanh gelu elu leaky_relu mish clamp prelu"
-    for kind in map(kind_of, names.split()):
-        assert kind.elementwise
-        assert kind.weightless
-        assert kind.shape([(1, 6, 4, 8)], {}) == (1, 6, 4, 8)
-        assert kind.macs([(1, 6, 4, 8)], {}, (1, 6, 4, 8)) == 0
-        assert POINTWISE in kind.traits
-
-
 IMAGE, WINDOW = (1, 6, 4, 8), {"kernel": (2, 2), "stride": (2, 2), "padding": (0,) * 4}
-
-
-@pytest.mark.parametrize(
-    ("kind", "ins", "attrs", "shape"),
-    [
-        ("concat", [(1, 3, 4, 4), (1, 5, 4, 4)], {}, (1, 8, 4, 4)),
-        ("flatten", [IMAGE], {}, (1, 192)),
-        ("unflatten", [(1, 6)], {}, (1, 6, 1, 1)),
-        ("pad", [IMAGE], {"padding": (1, 2, 3, 4)}, (1, 6, 8, 14)),
-        ("slice", [IMAGE], {"start": 2, "stop": 5}, (1, 3, 4, 8)),
-        ("upsample", [IMAGE], {"scale": (2, 3)}, (1, 6, 8, 24)),
-        ("slice_rows", [(1, 3, 8, 4)], {"start": 2, "stop": 5}, (1, 3, 3, 4)),
-        ("concat_rows", [(1, 3, 3, 4), (1, 3, 5, 4)], {}, (1, 3, 8, 4)),
-        ("channels_first", [(6, 5, 8)], {"rows": 2}, (3, 8, 2, 5)),
-        ("view", [(1, 6, 1)], {"shape": (1, 6, 5)}, (1, 6, 5)),
-    ],
-)
-def test_shape_of_what_is_moved(kind, ins, attrs, shape):
-    assert kind_of(kind).shape(ins, attrs) == shape
 
 
 @pytest.mark.parametrize(
@@ -165,12 +63,6 @@ def test_shape_of_what_is_moved(kind, ins, attrs, shape):
 def test_what_does_not_fit_is_refused(kind, ins, attrs, reason):
     with pytest.raises(ValueError, match=reason):
         kind_of(kind).shape(ins, attrs)
-
-
-def test_band_of_cut_rows_reads_them_alone():
-    band = kind_of("slice_rows").rows([(1, 3, 8, 4)], {"start": 2, "stop": 7}, Rows(1, 3))
-    assert band.reads == (Rows(3, 5),)
-    assert band.attrs == {"start": 0, "stop": 2}
 
 
 def test_channels_of_tokens_as_pixels_are_held_fast():
@@ -267,14 +159,6 @@ def test_head_is_a_unit_of_queries_keys_and_values():
     assert (groups.units[unit], per) == (4, 3)
     assert groups.pieces["q"] == groups.pieces["k"] == ((unit, 2),)
     assert unit not in groups.frozen
-
-
-def test_some_heads_read_their_queries_keys_and_values_and_have_their_rows_of_a_bias():
-    graph = attending(bias=(4, 1, 5, 5), mask=(1, 2, 5, 5))
-    part = graph.op_slice(graph.by_name["y"], Channels(3, 7))
-    assert part.reads == (Channels(2, 6), Channels(2, 6), Channels(3, 9))
-    assert part.computes == Channels(3, 9)
-    assert (part.attrs["heads"], part.attrs["bias"], part.attrs["mask"]) == (2, (2, 1, 5, 5), (1, 2, 5, 5))
 
 
 def test_work_is_that_of_two_products():

@@ -141,25 +141,6 @@ ENERGY, WITHIN = AdaptationRules(prefer="energy"), AdaptationRules(prefer="deadl
 factors = st.fixed_dictionaries({name: st.floats(1, 12) for name in ("cpu", "gpu")})
 
 
-def test_energy_is_followed_when_a_processor_takes_longer_and_again_when_it_is_free():
-    ran, decided = play([{}] * 5 + busy("gpu", 10.0, 30) + [{}] * 80, POWERED, ENERGY)
-    assert ran[0] == "gpu"
-    assert ran[30] == "cpu"  # 4 W for 25 ms are less than 1 W for 190
-    assert ran[-1] == "gpu"
-    assert next(item.kind for item in decided) == "move"
-    assert "mJ instead of" in decided[0].reason
-    assert decided[-1].kind == "return"
-
-
-def test_deadline_is_kept_with_the_least_energy_that_keeps_it():
-    # the GPU alone takes 20 ms and least energy; contended by half it misses 22 ms, and both together keep them
-    assert Policy(POWERED, WITHIN).begin().current == "gpu"
-    ran, decided = play([{}] * 5 + busy("gpu", 1.6, 20), POWERED, WITHIN)
-    assert ran[:6] == ["gpu"] * 6
-    assert ran[-1] == "both"
-    assert decided[0].reason.endswith("22 ms allowed")
-
-
 @given(factors, st.sampled_from([ENERGY, WITHIN, AdaptationRules(prefer="deadline", deadline_ms=60.0)]))
 def test_plan_that_is_chosen_keeps_the_deadline_if_any_does_and_takes_least_energy_up_to_the_gain(slow, rules):
     policy = Policy(POWERED, rules)
@@ -195,15 +176,3 @@ def test_chain_takes_what_the_simulation_of_slower_processors_says(network, fact
     }
     (simulated,) = Clock(Network("n", plan, places, slower), Scene()).run().latencies_ms
     assert abs(alternative_of(Network("n", plan, places, times)).expected_ms(factors) - simulated) < 1e-6
-
-
-def test_computing_is_added_up_by_processor_and_exchanges_do_not_grow():
-    work = (
-        PlannedWork("a", "cpu", "cpu", 2.0, 1.0, ()),
-        PlannedWork("b", "gpu", "gpu", 3.0, 0.5, ("a",)),
-        PlannedWork("c", "cpu", "cpu", 4.0, 0.0, ("b",)),
-    )
-    plan = Alternative("p", work)
-    assert plan.computing_ms == {"cpu": 6.0, "gpu": 3.0}
-    assert plan.expected_ms({}) == 10.5
-    assert plan.expected_ms({"gpu": 10.0}) == 37.5

@@ -1,5 +1,7 @@
 """Operator graphs of one kind with random shapes, their weights, and a TFLite file of them."""
 
+import math
+
 import msgspec
 import numpy as np
 from hypothesis import strategies as st
@@ -186,7 +188,7 @@ def loaded(module, weights):
 
 
 def computed(graph, weights, x):
-    """Every operator in torch."""
+    """Every operator in torch, whose modules have the weights, results and products that the graph states."""
     import torch
 
     from stretch.operators.lowerings import make_module
@@ -195,5 +197,10 @@ def computed(graph, weights, x):
     with torch.inference_mode():
         for op in graph.ops[1:]:
             module = loaded(make_module(op, graph.input_shapes(op)), weights.get(op.name, {}))
+            state = {name: weight for name, weight in module.state_dict().items() if "num_" not in name}
+            assert {name: tuple(weight.shape) for name, weight in state.items()} == graph.op_weights(op)
+            if op.kind in ("conv", "linear"):
+                assert graph.op_macs(op) == math.prod(op.shape) * state["weight"][0].numel()
             values[op.name] = module(*[torch.from_numpy(np.ascontiguousarray(values[name])) for name in op.inputs]).numpy()
+            assert values[op.name].shape == op.shape
     return values

@@ -39,14 +39,6 @@ def save(path, model):
     return path
 
 
-def test_file_tells_its_operators_and_numbers(tmp_path):
-    network = open_tflite(save(tmp_path / "m.tflite", small()))
-    assert [(operator.code, operator.inputs, operator.outputs) for operator in network.operators] == [("ADD", (0, 1), (2,))]
-    assert (network.inputs, network.outputs) == ((0,), (2,))
-    assert network.tensors[0].stored is None
-    np.testing.assert_array_equal(network.tensors[1].reals, np.arange(4, dtype=np.float32))
-
-
 @pytest.mark.parametrize(
     ("kind", "stored", "scales", "axis", "reals"),
     [

@@ -23,7 +23,7 @@ from scheduler.placement.mapping import (
     place_processors,
     target_placement,
 )
-from scheduler.placement.place import Placement, fallback_placement, interchangeable, place_subgraphs, queues_of
+from scheduler.placement.place import Placement, fallback_placement, interchangeable, place_subgraphs
 
 FIRST, SECOND = ("cpu", (0,), "inline"), ("cpu", (1,), "blocking")
 
@@ -123,20 +123,6 @@ def test_fallback_takes_the_cores_that_it_had_or_the_last_one():
     assert result.queue == f"cpu{result.cores[0]}"
     pocl = Placement("gpu", "opencl", (1,), "opencl:gpu", "async", True, "")
     assert fallback_placement(pocl, "cpu", "", {}).queue == "cpu1"
-
-
-def test_subgraph_runs_where_its_processor_is_placed(bundle):
-    placed = place_processors(["cpu", "gpu"], cores=(0, 1))
-    result = place_subgraphs(bundle.manifest.subgraphs, placed)
-    assert {name: place.queue for name, place in result.items()} == {
-        "stem": "cpu0",
-        "s1.cpu": "cpu0",
-        "s1.gpu": "cpu1",
-        "s2.cpu": "cpu0",
-        "s2.gpu": "cpu1",
-        "head": "cpu0",
-    }
-    assert queues_of(result.values()) == {"cpu0": "inline", "cpu1": "blocking"}
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictors.errors import StretchError, UsageError
+from predictors.errors import StretchError
 from scheduler.bundle.load import load_bundle
 from scheduler.cores import available_cores
 from scheduler.delegates.base import AsyncInvocation, Invocation, UnableError
@@ -108,43 +108,6 @@ def test_invocations_that_are_not_asynchronous_as_they_should_be_are_refused(bun
     with pytest.raises(StretchError, match="`reference` says that it is asynchronous"):
         executor.replace("stem", Placement("gpu", "reference", (), "reference:gpu", "async", True, ""))
     assert executor.placements == before
-    executor.close()
-
-
-@pytest.mark.parametrize("way", ["run", "submit"])
-def test_step_that_cannot_run_goes_where_its_delegate_falls_back_on(bundle_dir, way):
-    executor = executor_of(bundle_dir, falling({"stem": UnableError("lost")}), REFERENCE, in_flight=2)
-    x = np.ones((1, 3, 8, 8), np.float32)
-    with warnings.catch_warnings(record=True, action="always") as noted:
-        if way == "run":
-            executor.buffers.arrays["x"][...] = x
-            replaced, output = executor.run().replaced, executor.buffers.arrays["y"]
-        else:
-            first, second = executor.submit({"x": x}), executor.submit({"x": x})
-            output = first.result(60)
-            assert np.array_equal(second.result(60), output)
-            replaced = executor.traces()[-1].replaced
-    assert "subgraph `stem` of the cpu runs on the CPU: lost" in str(noted[0].message)
-    assert np.allclose(output, onnx_runtime.output(bundle_dir / "model.onnx", x), atol=1e-5)
-    assert executor.placements["stem"].delegate == "cpu"
-    assert replaced == {"stem": executor.placements["stem"].reason}
-    # both ways to run go along
-    executor.buffers.arrays["x"][...] = x
-    assert next(span.queue for span in executor.run().spans if span.name == "stem") == executor.placements["stem"].queue
-    assert np.allclose(executor.submit({"x": x}).result(60), output, atol=1e-5)
-    executor.close()
-
-
-def test_step_that_has_nowhere_to_go_fails_with_its_own_error(bundle_dir):
-    armed = {}
-    executor = executor_of(bundle_dir, falling(armed), REFERENCE)
-    for error in (ValueError("broken"), RuntimeError("odd")):
-        armed["stem"] = error
-        with pytest.raises(StretchError, match=f"`stem` failed on processor `cpu`.*{error}") as caught:
-            executor.run()
-        assert caught.value.__cause__ is error
-        with pytest.raises(StretchError, match=f"`stem` failed on processor `cpu`.*{error}"):
-            executor.submit({"x": np.ones((1, 3, 8, 8), np.float32)}).result(60)
     executor.close()
 
 
@@ -473,9 +436,3 @@ def test_hang_of_one_inference_in_flight_ends_all_of_them_and_refuses_more(bundl
         with pytest.raises(StretchError, match="did not end"):
             session(ZEROS)
     stuck.free.set()
-
-
-@pytest.mark.parametrize("limit", [0, -1.0, float("inf"), float("nan")])
-def test_time_limit_that_is_none_is_refused(bundle_dir, limit):
-    with pytest.raises(UsageError, match="time limit"):
-        Session(bundle_dir, time_limit=limit)

@@ -67,9 +67,19 @@ def test_processors_left_out_hand_their_work_to_the_first(bundle_dir):
         assert workers() == []
 
 
-def test_processor_cannot_be_mapped_and_left_out(bundle_dir):
-    with pytest.raises(UsageError, match="leaves it out"):
-        Session(bundle_dir, {"gpu": "cpu0"}, processors=["cpu"])
+@pytest.mark.parametrize(
+    ("options", "error", "noun"),
+    [
+        ({"mapping": {"gpu": "cpu0"}, "processors": ["cpu"]}, UsageError, "leaves it out"),
+        ({"memory_planner": "gready"}, UnknownNameError, "`gready`"),
+        ({"record": "nowhere/run.jsonl"}, StretchError, "cannot write the record"),
+        *(({"time_limit": limit}, UsageError, "time limit") for limit in (0, -1.0, float("inf"), float("nan"))),
+    ],
+)
+def test_session_that_cannot_be_is_refused_and_leaves_no_thread(bundle_dir, options, error, noun):
+    with pytest.raises(error, match=noun):
+        Session(bundle_dir, **options)
+    assert threads() == []
 
 
 def test_result_is_not_overwritten_by_the_next_run(bundle_dir):
@@ -180,17 +190,6 @@ def test_file_that_does_not_fit_its_tensors_is_named(bundles, bundle_dir):
     bundles.edit(bundle_dir, swap)
     with pytest.raises(StretchError, match=r"onnx does not fit the bundle: its output is `s1\."):
         Session(bundle_dir)
-    assert threads() == []
-
-
-def test_memory_planner_decides_how_much_memory_buffers_take(bundle_dir):
-    with Session(bundle_dir, memory_planner="naive") as alone, Session(bundle_dir) as shared:
-        assert shared.buffer_bytes < alone.buffer_bytes
-
-
-def test_unknown_memory_planner_is_named(bundle_dir):
-    with pytest.raises(UnknownNameError, match="memory planner `gready`"):
-        Session(bundle_dir, memory_planner="gready")
     assert threads() == []
 
 

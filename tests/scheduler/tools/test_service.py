@@ -16,7 +16,6 @@ from predictors.errors import StretchError, UsageError
 from scheduler import Demand, Scheduler, Session
 from scheduler.answer import read_run_answer, run_answer
 from scheduler.checks.verify import compare_with_reference, random_input
-from scheduler.cores import available_cores
 from scheduler.delegates import NullDelegate
 from scheduler.measure.benchmark import Effort, benchmark, throughput
 from scheduler.measure.energy import MeasuredEnergy
@@ -212,13 +211,6 @@ def test_rates_that_leave_time_are_held_and_the_busiest_processor_is_named():
     assert {name: item.missed for name, item in result.kept.items()} == {"a": 0, "b": 0}
 
 
-def test_deadline_that_the_network_alone_misses_is_refused_and_named():
-    result = admit([whole_network("a", "cpu", 6.0)], [Demand(10, 5.0)])
-    assert not result.holds
-    assert result.reason == "an inference of `a` takes 6.00 ms without a concurrent workload, more than its deadline of 5 ms"
-    assert result.factor == 0
-
-
 @pytest.mark.slow
 def test_a_hundred_per_second_for_the_first_does_not_starve_the_rare_one():
     result = admit([whole_network("often", "cpu", 5.0), whole_network("rare", "cpu", 20.0)], [Demand(100, 40.0), Demand(2, 300.0)])
@@ -273,18 +265,6 @@ def test_busy_time_of_a_processor_is_that_of_its_subgraphs_and_energy_what_was_m
     for name, processor in answer.processors.items():
         assert processor.busy_ms == sorted(trace.busy_ms()[name] for trace in result.traces)[1]
     assert {name: p.stand_in for name, p in answer.processors.items()} == {"cpu": False, "gpu": True}
-
-
-def test_what_was_asked_for_is_answered_with(bundle_dir, tmp_path):
-    answer, _ = run(
-        bundle_dir,
-        {"cpu": f"cpu{available_cores()[0]}", "gpu": f"cpu{available_cores()[0]}"},
-        trace=tmp_path / "t.json",
-        priority="latency",
-        warnings=["slow"],
-    )
-    assert (answer.trace, answer.csv, answer.priority, answer.warnings) == (tmp_path / "t.json", None, "latency", ["slow"])
-    assert answer.efficiency is None
 
 
 def test_answer_of_a_board_is_read_back_from_json_as_it_was(bundle_dir, tmp_path):

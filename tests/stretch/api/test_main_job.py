@@ -33,6 +33,7 @@ from tests.stretch.pictures import folder_of
 LOOSE = PlanConfig(alpha=1000.0, beta=1000.0, macs=(0.5, 2.0), segment_macs=0.1)
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     ("model", "device", "processors"), [("tiny_resnet", "mi9", ("cpu", "gpu", "dsp")), ("tiny_efficientnet", "pixel6", ("cpu", "gpu"))]
 )

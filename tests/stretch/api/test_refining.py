@@ -29,6 +29,7 @@ from tests.effort import examples
 from tests.stretch.api import snapshot
 from tests.stretch.cli.commands import tree
 from tests.stretch.designs import cpu_and
+from tests.stretch.interrupts import Interrupt
 from tests.stretch.pictures import folder_of
 from tests.stretch.several import form
 
@@ -43,18 +44,6 @@ def bundle(tiny_bundle, tmp_path):
 @pytest.fixture
 def images(tmp_path):
     return folder_of(tmp_path / "images", 40)
-
-
-class Interrupt:
-    """Progress that Ctrl-C interrupts at its so-many-th call."""
-
-    def __init__(self, looks):
-        self.left = looks
-
-    def __call__(self, what):
-        self.left -= what.startswith("refine, ")
-        if not self.left:
-            raise KeyboardInterrupt
 
 
 @pytest.mark.slow
@@ -84,7 +73,7 @@ def test_interrupted_call_goes_on_and_writes_what_one_that_never_stopped_writes(
     before = tree(bundle)
     monkeypatch.setattr(checkpoints, "CHECKPOINT_INTERVAL_S", 0.0)
     with pytest.raises(KeyboardInterrupt):
-        refine_bundle(bundle, images, ASKED, out=bundle.parent / "new", progress=Interrupt(2))
+        refine_bundle(bundle, images, ASKED, out=bundle.parent / "new", progress=Interrupt(2, "refine, "))
     kept = checkpoint_folder(bundle.parent / "new")
     assert kept.name == f"new{CHECKPOINT}"
     assert any(kept.iterdir())
@@ -102,7 +91,7 @@ def test_interrupted_call_goes_on_and_writes_what_one_that_never_stopped_writes(
 def test_checkpoint_of_other_images_is_refused_and_nothing_changes(bundle, images, monkeypatch):
     monkeypatch.setattr(checkpoints, "CHECKPOINT_INTERVAL_S", 0.0)
     with pytest.raises(KeyboardInterrupt):
-        refine_bundle(bundle, images, ASKED, progress=Interrupt(2))
+        refine_bundle(bundle, images, ASKED, progress=Interrupt(2, "refine, "))
     np.save(images / "some.npy", np.random.default_rng(1).standard_normal((40, 3, 32, 32)).astype(np.float32))
     before = tree(bundle.parent)
     with pytest.raises(StretchError, match="of a refinement with other images"):

@@ -1,5 +1,7 @@
 """Calling the command line, in this process and in others."""
 
+import contextlib
+import io
 import json
 import os
 import re
@@ -58,6 +60,17 @@ def succeed(capsys: pytest.CaptureFixture[str], *words: object) -> Outcome:
     done = call(capsys, *words)
     assert done.code == 0, done.out + done.err
     return done
+
+
+def perform(*words: object) -> Outcome:
+    """Run the command line in this process where no test captures what it prints, as in a fixture."""
+    with (
+        contextlib.redirect_stdout(io.StringIO()) as out,
+        contextlib.redirect_stderr(io.StringIO()) as err,
+        pytest.raises(SystemExit) as stop,
+    ):
+        app([str(word) for word in words])
+    return Outcome(stop.value.code, out.getvalue(), err.getvalue())
 
 
 def spawn(code: str, *words: object, cwd: Path | None = None) -> Outcome:

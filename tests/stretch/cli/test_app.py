@@ -67,10 +67,8 @@ def test_options_of_phones_and_boards_are_shown_where_they_are_asked_for(capsys)
 
 
 def test_reader_that_stops_early_gets_no_traceback():
-    command = f"{sys.executable} -c 'from stretch.cli import app; app()' list env | head -n 1"
-    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
-    assert result.stdout.startswith("nn-stretch")
-    assert result.stderr == ""
+    command = f"{sys.executable} -c 'from stretch.cli import app; app()' list devices | true"
+    assert subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True).stderr == ""
 
 
 def test_every_delegate_is_listed_beside_a_broken_one_of_another_package(succeeds, tmp_path, monkeypatch):
@@ -123,7 +121,7 @@ def completed(home, *words):
     return set(done.stdout.splitlines())
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     ("words", "choices"),
     [

@@ -69,14 +69,13 @@ def test_terminal_and_json_tell_the_same_warnings(capsys):
 def test_bundle_is_written_recommendation_comes_first_and_accuracy_is_unknown_without_images_alone(capsys, tmp_path):
     folder = folder_of(tmp_path / "images", 16)
     flags = ("tiny_resnet", "--device", "pixel6", "--out", tmp_path / "b", *LOOSE)
-    result = succeed(capsys, "branch", *flags)
+    result = succeed(capsys, "branch", *flags, "--details")
     assert "accuracy unknown" in result.err
     assert result.out.startswith("Branching is ")
-    details = succeed(capsys, "branch", *flags, "--details").out
-    assert any(line.startswith("weights: random") for line in details.splitlines())
+    assert any(line.startswith("weights: random") for line in result.out.splitlines())
     assert (tmp_path / "b" / "bundle.json").is_file()
     assert f"stretch run {tmp_path / 'b'}" in result.out
-    calibrated = succeed(capsys, "branch", *(*flags, "--images", folder))
+    calibrated = succeed(capsys, "branch", *flags, *BARE, "--images", folder)
     assert "accuracy unknown" not in calibrated.err
 
 

@@ -1,6 +1,7 @@
 """`stretch export`, `emit` and `runner`: a bundle in other forms."""
 
 import shutil
+import sys
 
 import msgspec
 import onnx
@@ -12,7 +13,7 @@ from scheduler.bundle.preprocessing import Preprocessing
 from stretch.export.quantize.images import synthetic_images
 from tests.scheduler.bundles import edit, two_branches
 from tests.scheduler.tools.runner.built import exported
-from tests.stretch.cli.commands import spawn, succeed
+from tests.stretch.cli.commands import call, succeed
 
 
 @pytest.fixture(scope="module")
@@ -76,12 +77,14 @@ def test_bundle_runs_is_explained_and_verified_through_its_signatures(stretch, s
 
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("verb", [("run", "--repeat", "1", "--warmup", "0"), ("explain",)])
-def test_missing_litert_has_the_exit_code_of_a_missing_backend(tflite, verb):
-    result = spawn("import sys; sys.modules['ai_edge_litert'] = None", verb[0], tflite, *LITERT, *verb[1:])
+def test_missing_litert_has_the_exit_code_of_a_missing_backend(capsys, monkeypatch, tflite, verb):
+    monkeypatch.setitem(sys.modules, "ai_edge_litert", None)
+    result = call(capsys, verb[0], tflite, *LITERT, *verb[1:])
     assert result.code == 5
     assert install_line("litert") in result.message
 
 
+@pytest.mark.slow
 @pytest.mark.qnn
 def test_code_for_a_chip_is_written_and_run_by_those_who_trust_it(stretch, succeeds, floats, tmp_path):
     stretch("export", floats, "--precision", "dsp=int8", "--out", tmp_path / "int8")

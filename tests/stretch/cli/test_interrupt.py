@@ -217,8 +217,9 @@ sys.meta_path.insert(0, Interrupting())
 """
 
 
-@pytest.mark.parametrize("json", [False, True])
-@pytest.mark.parametrize("module", ["typer", "numpy", "stretch.cli.predict", "stretch.api.verbs"])
+@pytest.mark.parametrize(
+    ("module", "json"), [("typer", True), ("numpy", False), ("stretch.cli.predict", False), ("stretch.api.verbs", True)]
+)
 def test_ctrl_c_while_the_command_line_is_imported_ends_with_a_sentence_and_its_code(module, json):
     done = spawn(AT_IMPORT.format(module), "predict", "tiny_resnet", "--device", "mi9", *(["--json"] if json else []))
     assert done.code == 130

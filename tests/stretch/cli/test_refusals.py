@@ -48,10 +48,16 @@ REFUSALS = {
     ],
     "explain conv.onnx": [
         ("--runtime openvin", 3, "did you mean `openvino`?"),
-        ("--runtime onnxruntime --fix m.txt", 2, "does not end in .onnx"),
         ("", 2, "add --runtime"),
     ],
     "export bundle --out new --precision": [("gpu=", 2, "is not understood"), ("gpu=int8,gpu=fp32", 2, "is not understood")],
+    "predict resnet50": [
+        ("--device pixle6", 3, "did you mean `pixel6`?"),
+        ("--device pixel6 --processor gpuu", 3, "did you mean `gpu`?"),
+        ("--device pixel6 --processor gpu --precision int8", 2, "it runs fp32, fp16"),
+        ("--device pixel6 --plot a.svg", 2, "choose one with --processor: cpu, "),
+        ("--device '*' --kernels", 2, "name both without wildcards"),
+    ],
     "profile": [
         ("--name here --processors gpu", 2, "a profile needs the processor `cpu`"),
         ("--name here --processors cpu,dsp", 3, "unknown processor to measure `dsp`"),

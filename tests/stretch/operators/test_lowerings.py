@@ -12,7 +12,7 @@ from torch import nn
 
 from predictors.errors import StretchError
 from predictors.graph import Op
-from predictors.operators import kind_of, kinds
+from predictors.operators import kind_of
 from predictors.operators.opaque import CALLS
 from stretch.network.capture.trace import capture_traced as capture
 from stretch.operators.capturing import UnsupportedNode, class_name, lower_module
@@ -23,50 +23,17 @@ from stretch.operators.opaque.calls import Call, Calls, CallTensor, CheckedCalls
 from stretch.operators.opaque.snippets import prepare, snippet_of
 from stretch.transform import Branch
 from tests.effort import examples
+from tests.scheduler.delegates import graphs
 from tests.stretch.network.capture.patterns import Calling
-
-COMPUTED = sorted(name for name in kinds if name != "input" and not kind_of(name).stated)
-WINDOW = {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1, 1, 1), "dilation": (1, 1), "ceil_mode": True}
-ATTRS = {
-    "conv": {"out_channels": 6, "kernel": (3, 2), "stride": (1, 2), "padding": (1, 0, 1, 0), "dilation": (1, 1), "groups": 2, "bias": True},
-    "linear": {"out_features": 5, "bias": True},
-    "batch_norm": {"eps": 1e-3, "momentum": 0.01, "affine": True},
-    "gelu": {"approximate": "tanh"},
-    "elu": {"alpha": 0.5},
-    "leaky_relu": {"slope": 0.1},
-    "clamp": {"low": -1.0, "high": 2.5},
-    "max_pool": WINDOW,
-    "avg_pool": {k: v for k, v in WINDOW.items() if k != "dilation"} | {"count_include_pad": False},
-    "global_avg_pool": {"keepdims": False},
-    "global_max_pool": {"keepdims": True},
-    "pad": {"padding": (1, 2, 3, 4)},
-    "slice": {"start": 1, "stop": 3},
-    "slice_rows": {"start": 2, "stop": 5},
-    "channel_shuffle": {"groups": 2},
-    "upsample": {"scale": (2, 3)},
-    "layer_norm": {"eps": 1e-6, "affine": True},
-    "add_scalar": {"value": 3.0},
-    "mul_scalar": {"value": -0.5},
-    "dropout": {"p": 0.3},
-    "stochastic_depth": {"p": 0.2, "mode": "row"},
-    "group_norm": {"groups": 2, "eps": 1e-5, "affine": True},
-    "global_l2_norm": {"keepdims": False},
-    "rearrange": {"split": (3, 3, 9), "order": (1, 2, 0), "pixels": (27, 3)},
-    "roll": {"shift": (2, 0)},
-    "subsample": {"start": (0, 1), "stop": (9, 8), "step": (2, 3)},
-    "channels_first": {"rows": 1},
-    "attention": {"heads": 2, "keys": 9, "scale": 0.5, "bias": (2, 1, 9, 9), "mask": (1, 9, 9, 9)},
-}
-#: Where a kind reads something else than feature maps.
-SHAPES = {"linear": (1, 4), "unflatten": (1, 4), "channels_first": (1, 9, 4)}
-
-ONE_SIDED = [(kind, {**ATTRS[kind], "padding": (1, 1, 0, 1)}) for kind in ("max_pool", "avg_pool")]
 
 
 @pytest.mark.representatives(16)
-@pytest.mark.parametrize(("kind", "attrs"), [*((kind, ATTRS.get(kind, {})) for kind in COMPUTED), *ONE_SIDED])
-def test_module_of_every_kind_traces_back_to_its_operator(kind, attrs):
-    shape = SHAPES.get(kind, (1, 4, 9, 9))
+@pytest.mark.parametrize("kind", graphs.ALL_KIND_NAMES)
+@settings(max_examples=examples(4))
+@given(data=st.data())
+def test_module_of_every_kind_traces_back_to_its_operator(kind, data):
+    (height, width), attrs = data.draw(graphs.attributes(kind))
+    shape = {"linear": (1, 6), "unflatten": (1, 6), "channels_first": (1, height * width, 6)}.get(kind, (1, 6, height, width))
     count = max(1, kind_of(kind).min_inputs)
     op = Op("op", kind, ("input",) * count, attrs)
     module = Calling(lambda x, made: made(*[x] * count), make_module(op, [shape] * count))
@@ -75,15 +42,19 @@ def test_module_of_every_kind_traces_back_to_its_operator(kind, attrs):
 
 
 def test_every_kind_that_computes_something_has_a_form():
-    assert set(lowerings) == {*COMPUTED, "opaque", "view"}
+    assert set(lowerings) == {*graphs.ALL_KIND_NAMES, "opaque", "view"}
 
 
-@pytest.mark.representatives(14)
-@pytest.mark.parametrize("kind", COMPUTED)
-def test_weights_that_a_form_stores_are_those_of_its_kind(kind):
+#: Attributes of kinds that have weights, with all that they may have.
+WEIGHING = {"bias": True, "affine": True, "out_channels": 6, "out_features": 5, "groups": 2, "kernel": (3, 2)}
+
+
+def test_weights_that_a_form_stores_are_those_of_its_kind():
     """A batch norm without factors is stored with ones, so only tensors that a kind has must be stored."""
-    shape = SHAPES.get(kind, (1, 4, 9, 9))
-    assert tuple(kind_of(kind).weights([shape] * max(1, kind_of(kind).min_inputs), ATTRS.get(kind, {}))) == lowerings.get(kind).stored
+    for kind in graphs.ALL_KIND_NAMES:
+        attrs = WEIGHING | (dict.fromkeys(("bias", "mask"), (1, 1, 9, 9)) if kind == "attention" else {})
+        weights = kind_of(kind).weights([(1, 4, 9, 9)] * max(1, kind_of(kind).min_inputs), attrs)
+        assert tuple(weights) == lowerings.get(kind).stored, kind
 
 
 STATED = {"kernel": "elementwise", "variant": "sub", "in_channels": 1, "out_channels": 1, "groups": 1, "taps": 1, "pixels": 1, "weights": 3}
@@ -213,6 +184,8 @@ def test_function_lowers_to_its_kind(function, expected):
         (lambda x: F.interpolate(x, scale_factor=1.5), "whole factors"),
         (lambda x: F.softmax(x, dim=2), "only over channels"),
         (lambda x: x.clamp(1, 0), "clamping to 1"),
+        (lambda x: x.clamp(0, float("nan")), "bounds must be in order"),
+        (lambda x: x.clamp(torch.tensor(0.0), torch.tensor(1.0)), "to tensors, not to numbers"),
         (lambda x: F.layer_norm(x, (8,)), "only over channels"),
         (lambda x: F.layer_norm(x, (4, 8, 8)), "only over channels|last dimension"),
         (lambda x: x[:, :, 1:], "only ranges of channels"),
@@ -253,10 +226,16 @@ def test_timm_same_padding_and_norm_act_are_understood():
 
 
 @pytest.mark.parametrize(
-    "module", [nn.BatchNorm2d(4, track_running_stats=False), nn.BatchNorm2d(4, momentum=None), nn.MaxPool2d(2, return_indices=True)]
+    ("module", "noun"),
+    [
+        (nn.BatchNorm2d(4, track_running_stats=False), "running statistics"),
+        (nn.BatchNorm2d(4, momentum=None), "cumulative"),
+        (nn.MaxPool2d(2, return_indices=True), "indices"),
+        (nn.AvgPool2d(2, divisor_override=5), "own divisor"),
+    ],
 )
-def test_setting_that_is_not_supported_is_refused(module):
-    with pytest.raises(UnsupportedNode):
+def test_setting_that_is_not_supported_is_refused(module, noun):
+    with pytest.raises(UnsupportedNode, match=noun):
         lower_module(module, (1, 4, 8, 8))
 
 

@@ -24,10 +24,12 @@ from tests.stretch.planning.cost.measured import ON, made
 from tests.stretch.planning.spaces import LOOSE
 from tests.stretch.planning.test_pareto import REQUEST
 
+NETWORK = small_resnet(128)
+
 
 @pytest.fixture(scope="module")
 def result():
-    return plan(resnet50(), load_device("pixel6"), PlanConfig(processors=("cpu", "gpu")))
+    return plan(NETWORK, load_device("pixel6"), PlanConfig(processors=("cpu", "gpu")))
 
 
 @pytest.mark.slow
@@ -172,7 +174,7 @@ def test_probability_is_never_rounded_to_certainty(probability, words):
 
 @pytest.fixture(scope="module")
 def answered():
-    return plan(resnet50(), MI9, PlanConfig(processors=("cpu", "gpu")))
+    return plan(NETWORK, MI9, PlanConfig(processors=("cpu", "gpu")))
 
 
 def test_slower_links_make_the_branched_run_slower(answered):
@@ -196,7 +198,7 @@ def test_a_plan_states_its_answer_at_the_ends_of_its_own_links():
 
 @pytest.fixture(scope="module")
 def lossless():
-    return plan(resnet50(), MI9, PlanConfig(processors=("cpu", "gpu"), lossless=True))
+    return plan(NETWORK, MI9, PlanConfig(processors=("cpu", "gpu"), lossless=True))
 
 
 def test_halos_count_as_computed_and_not_as_a_larger_network(lossless):

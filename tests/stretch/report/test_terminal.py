@@ -34,7 +34,7 @@ from tests.stretch.stages.test_together import PROCESSORS, both  # noqa: F401
 
 @pytest.fixture(scope="module")
 def data():
-    return plan(resnet50(), specified("mi9"), PlanConfig(processors=("cpu", "dsp")))
+    return plan(small_resnet(128), specified("mi9"), PlanConfig(processors=("cpu", "dsp")))
 
 
 def printed(answer, width=120):

@@ -127,11 +127,6 @@ def test_newer_version_is_refused(tmp_path):
         load_recipe(save(tmp_path, HEAD + "version = 9\n"))
 
 
-def test_defaults_are_the_paper_s():
-    config = TrainConfig()
-    assert (config.epochs, config.batch, config.learning_rate, config.momentum, config.weight_decay) == (100, 256, 0.2, 0.9, 5e-5)
-
-
 RECIPE = """
 model = "nets/mine.py:make"
 device = "mi9"

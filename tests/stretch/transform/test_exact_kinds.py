@@ -163,15 +163,6 @@ def test_priority_places_many_portions_without_trying_all_ways(planned, priority
             assert after.alternatives[after.processor].mj == min(way.mj for way in after.alternatives.values())
 
 
-def test_calibration_leaves_portions_as_they_are(planned):
-    result, _, _, _, outcome = planned
-    model = build(outcome, result.design)
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    images = [torch.randn(8, *outcome.graph.input.shape[1:]) for _ in range(2)]
-    assert calibrate(model, outcome, images) == []
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-
-
 @pytest.fixture(scope="module")
 def skipping(tmp_path_factory):
     """A network that skips over its nodes, whole and in portions, in float and in int8."""

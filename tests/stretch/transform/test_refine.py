@@ -19,6 +19,7 @@ from stretch.transform import build
 from stretch.transform.calibrate.split import Images
 from stretch.transform.refine import FILE, VERSION, Checkpoint, Done, Refinement, SegmentErrors, SegmentPairs, Views, refine
 from tests.stretch.designs import branchable, cpu_and, divided, identity_design, part_of
+from tests.stretch.interrupts import Interrupt
 from tests.stretch.several import form
 
 INT8 = {"cpu": "int8", "gpu": "int8"}
@@ -113,18 +114,6 @@ def test_too_few_images_or_no_end_are_refused(captured):
         refine(model, result, Images([images(result, 9)]), Refinement(steps=3))
     with pytest.raises(StretchError, match="without end"):
         refine(model, result, Images([images(result)]), Refinement())
-
-
-class Interrupt:
-    """Progress that Ctrl-C interrupts at its so-many-th call."""
-
-    def __init__(self, number):
-        self.left = number
-
-    def __call__(self, what):
-        self.left -= 1
-        if not self.left:
-            raise KeyboardInterrupt
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from predictors.errors import StretchError
 from scheduler.bundle.preprocessing import IMAGENET
 from stretch.network.capture import capture
 from stretch.transform.synthetic import Synthesis, synthesise
+from tests.stretch.interrupts import Interrupt
 
 SHAPE = (1, 3, 16, 16)
 HOW = Synthesis(12, steps=60, batch=6)
@@ -90,26 +91,14 @@ def test_a_network_that_reads_one_size_alone_gets_images_too():
     assert images_by_class(model, torch.cat(images_of(model)[1])) == [4, 4, 4]
 
 
-class Interrupt:
-    """Progress that Ctrl-C interrupts at its so-many-th batch."""
-
-    def __init__(self, batches):
-        self.left = batches
-
-    def __call__(self, what):
-        self.left -= 1
-        if self.left < 0:
-            raise KeyboardInterrupt
-
-
 def test_what_was_made_once_is_taken_from_the_cache_and_more_images_are_more_batches(made):
     _, captured, batches = made
-    again = synthesise(captured, IMAGENET, HOW, Interrupt(0))
+    again = synthesise(captured, IMAGENET, HOW, Interrupt(1))
     assert torch.equal(torch.cat(again), torch.cat(batches))
     with pytest.raises(KeyboardInterrupt):
-        synthesise(captured, IMAGENET, replace(HOW, count=20), Interrupt(1))
+        synthesise(captured, IMAGENET, replace(HOW, count=20), Interrupt(2))
     # the third batch was kept, the fourth is left
-    more = torch.cat(synthesise(captured, IMAGENET, replace(HOW, count=20), Interrupt(1)))
+    more = torch.cat(synthesise(captured, IMAGENET, replace(HOW, count=20), Interrupt(2)))
     assert len(more) == 20
     assert torch.equal(more[:12], torch.cat(batches))
     assert not torch.equal(more[12:18], more[:6])

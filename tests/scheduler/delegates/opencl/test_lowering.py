@@ -123,13 +123,6 @@ def fused(path):
     return graph.nodes
 
 
-def test_residual_block_is_two_kernels(tmp_path):
-    first, second = fused(networks.residual_block(tmp_path / "m.onnx"))
-    assert (first.op, first.attrs["activation"].name) == ("Conv", "relu")
-    assert (second.inputs[3], second.attrs["activation"].name, second.attrs["residual_last"]) == ("x", "relu", False)
-    assert second.merged == ("c2", "a", "y")
-
-
 def test_sigmoid_times_its_input_is_silu_and_the_gate_stays_a_product(tmp_path):
     nodes = fused(networks.squeeze_excite(tmp_path / "m.onnx"))
     assert [node.op for node in nodes] == ["Conv", "GlobalAveragePool", "Conv", "Conv", "Binary"]

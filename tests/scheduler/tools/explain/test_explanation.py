@@ -20,6 +20,7 @@ from scheduler.tools.explain.foreign import (
     check_runtime,
     explain_file,
     find_cause,
+    fix_file,
     in_child,
     judge,
     largest_difference,
@@ -30,13 +31,6 @@ from scheduler.tools.explain.model import ForeignModel, ForeignOp, Verdict, open
 from scheduler.tools.explain.runtimes import find_mentioned
 from tests.scheduler.foreign_files import linear_tflite
 from tests.scheduler.tools.explain.files import FOREIGN, conv, model, node
-
-
-def test_operators_have_types_shapes_and_work(foreign):
-    first, *_ = open_model(foreign["plain"]).ops
-    assert (first.name, first.op, first.macs) == ("conv", "Conv", 4 * 8 * 8 * 3 * 9)
-    assert first.types == ("float",)
-    assert first.shapes[0] == (1, 3, 8, 8)
 
 
 @pytest.mark.parametrize(
@@ -209,6 +203,17 @@ def test_every_change_computes_what_the_original_does_by_the_definition_of_onnx(
         takes = onnx.helper.tensor_dtype_to_np_dtype(changed.graph.input[0].type.tensor_type.elem_type)
         got = ReferenceEvaluator(changed).run(None, {"x": x.astype(takes)})[0]
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "noun"), [("m.txt", "does not end in .onnx"), ("mine.onnx", "exists already"), ("none/m.onnx", "does not exist")]
+)
+def test_fixed_file_is_not_written_over_another_or_where_it_cannot_be(foreign, tmp_path, name, noun):
+    (tmp_path / "mine.onnx").write_text("mine")
+    told = judge(open_model(foreign["foldable"]), Verdict(runtime="r 1", device="d", target="T"))
+    with pytest.raises(UsageError, match=noun):
+        fix_file(told, "onnxruntime", "cpu", tmp_path / name)
+    assert (tmp_path / "mine.onnx").read_text() == "mine"
 
 
 def test_upsample_becomes_resize_in_a_newer_opset_and_computes_the_same():

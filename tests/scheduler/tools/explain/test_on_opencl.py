@@ -3,7 +3,7 @@
 import onnx
 import pytest
 
-from predictors.errors import StretchError, UsageError
+from predictors.errors import StretchError
 from scheduler.delegates.opencl.delegate import OpenCLDelegate
 from scheduler.tools.explain.foreign import explain_file, fix_file
 from tests.scheduler.tools.explain.files import FOREIGN
@@ -62,10 +62,3 @@ def test_double_that_has_no_kernel_is_written_in_single_precision(foreign, tmp_p
     result = fix_file(explain_file(foreign["doubles"], "onnxruntime", "cpu"), "onnxruntime", "cpu", tmp_path / "single.onnx")
     assert (result.fix.operators, result.fix.steps) == ((2, 0), ("write doubles in single precision",))
     assert result.fix.max_error < 1e-5
-
-
-def test_existing_file_is_not_overwritten(foreign, tmp_path):
-    (tmp_path / "m.onnx").write_text("mine")
-    with pytest.raises(UsageError, match="exists already"):
-        fix_file(explain_file(foreign["foldable"], "opencl"), "opencl", None, tmp_path / "m.onnx")
-    assert (tmp_path / "m.onnx").read_text() == "mine"

@@ -59,9 +59,3 @@ def test_operator_that_is_not_captured_is_the_cause_and_not_its_control_flow():
         capture(Deformed().eval(), (1, 3, 8, 8))
     assert "deform_conv2d" in caught.value.message
     assert "control flow" not in caught.value.message + (caught.value.hint or "")
-
-
-def test_control_flow_of_the_network_itself_is_named_with_its_line():
-    with pytest.raises(StretchError, match="control flow") as caught:
-        capture(Branching(), (1, 3, 8, 8))
-    assert "test_refusals.py" in caught.value.message

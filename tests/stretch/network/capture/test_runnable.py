@@ -75,18 +75,6 @@ def test_parameters_learn_as_in_the_network(pattern):
     assert all(p.grad is not None for p in model.parameters())
 
 
-def test_graph_and_state_come_back_from_text_and_state_dict():
-    module = network(*PATTERNS[:3])
-    captured = capture_runnable(module, SHAPE, "net")
-    again = OpGraph.from_json(captured.graph.to_json())
-    assert again == captured.graph
-    other, model = Branch(again).eval(), built(captured)
-    other.load_state_dict({key.removeprefix("all.on_cpu."): value for key, value in model.state_dict().items()})
-    x = torch.randn(SHAPE, generator=torch.Generator().manual_seed(3))
-    with torch.no_grad():
-        assert torch.equal(other(x), model(x))
-
-
 @pytest.mark.parametrize(
     ("module", "reason"),
     [

@@ -99,14 +99,6 @@ def test_tensor_changed_in_place_is_read_as_it_is_then_under_all_its_names():
         torch.testing.assert_close(branch(x), module(x))
 
 
-def test_module_called_twice_becomes_two_operators_with_equal_weights():
-    module = Calling(lambda x, conv: conv(conv(x)), nn.Conv2d(4, 4, 3, padding=1))
-    captured = capture(module.eval(), (1, 4, 5, 5), "net")
-    convs = [op for op in captured.graph.ops if op.kind == "conv"]
-    assert len({op.name for op in convs}) == 2
-    assert torch.equal(*(captured.weights[op.name]["weight"] for op in convs))
-
-
 class Padded(nn.Module):
     def __init__(self, sides, stride, after="max", ceil_mode=False):
         super().__init__()
@@ -244,11 +236,6 @@ def test_input_that_the_network_rejects_is_left_for_the_capture_to_say(net):
     net.register_forward_hook(lambda part, inputs, output: None)
     with pytest.raises(UsageError, match="rejects an input of 1×5×8×8"):
         capture(net, (1, 5, 8, 8))
-
-
-def test_network_that_can_be_traced_has_no_opaque_operators():
-    captured = capture_any(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), (1, 3, 8, 8))
-    assert (captured.refusal, captured.opaque) == ("", ())
 
 
 def test_network_that_cannot_be_traced_says_why_and_which_operators_are_opaque():

@@ -42,13 +42,18 @@ def test_side_or_processor_that_does_not_exist_is_refused(graph, side, says):
         design_of(graph, sides=[side])
 
 
-def test_segment_beyond_a_tap_is_refused(graph):
-    draft = SegmentDraft([BranchDraft("cpu")], start="stages_0_0_2", end="stages_1_2_2", name="long")
-    with pytest.raises(StretchError, match="reaches beyond `stages_0_2_2`"):
+@pytest.mark.parametrize(
+    ("draft", "noun"),
+    [
+        (SegmentDraft([BranchDraft("cpu")], start="stages_0_0_2", end="stages_1_2_2", name="long"), "beyond `stages_0_2_2`"),
+        (
+            SegmentDraft(
+                [BranchDraft(name, width=8) for name in ("cpu", "gpu")], end="stages_0_2_2", start="stages_0_0_2", name="s1", join="concat"
+            ),
+            "channels after its meeting point",
+        ),
+    ],
+)
+def test_segment_that_reaches_beyond_a_tap_or_widens_it_is_refused(graph, draft, noun):
+    with pytest.raises(StretchError, match=noun):
         design_of(graph, segments=[draft])
-
-
-def test_join_that_widens_a_tap_is_refused(graph):
-    branches = [BranchDraft("cpu", width=8), BranchDraft("gpu", width=8)]
-    with pytest.raises(StretchError, match="channels after its meeting point"):
-        design_of(graph, segments=[SegmentDraft(branches, end="stages_0_2_2", start="stages_0_0_2", name="s1", join="concat")])

@@ -74,6 +74,7 @@ def profile_with(factors, folder):
 
 
 @pytest.mark.torch
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("factors", [None, (0.7, 1.4, 1.2, 0.8, 1.0, 1.1), (1.1, 1.2, 0.6, 0.9, 1.3, 1.0)])
 def test_simulation_takes_as_long_as_the_timeline(factors, tmp_path):
     pytest.importorskip("torch")

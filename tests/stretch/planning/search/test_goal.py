@@ -27,7 +27,7 @@ from stretch.planning.search.parts import merge_stages, with_exact_kinds, withou
 from stretch.planning.search.space import Totals
 from stretch.planning.strategies.grid import search as search_grid
 from tests.effort import examples
-from tests.predictors.networks import Net, resnet50, small_resnet
+from tests.predictors.networks import Net, small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.planning.cost.measured import GRAPH as MEASURED
 from tests.stretch.planning.cost.measured import GRAPH as MEASURED_GRAPH
@@ -214,13 +214,6 @@ def test_total_of_a_design_is_what_the_search_says_of_it():
     assert both.total(space, search_result.picks) == pytest.approx(2 * search_result.ms + 1e-6 * search_result.macs)
 
 
-@pytest.mark.parametrize("measure", [MEASURES_MACS, weighted_sum((1.0, LATENCY), (1e-8, MEASURES_MACS))])
-def test_design_of_least_of_a_measure_equals_brute_force(measure):
-    space = make_space(MEASURES_GRAPH, min_width=0.85)
-    search_result = search_exact(space, Totals(LOW, HIGH, 1), measure)
-    assert search_result.value == pytest.approx(min(measure.total(space, picks) for picks, _, _ in every_design(space, LOW, HIGH, 1)))
-
-
 def test_space_kept_to_some_processors_gives_work_to_no_other():
     space = make_space(MEASURES_GRAPH, processors=("cpu", "gpu", "dsp"))
     part = restrict_processors(space, ("gpu", "dsp"))
@@ -370,14 +363,14 @@ def refusal(graph, **request):
         ({"beta": 0.3}, "beta"),
         pytest.param({"macs": (1.6, 1.7)}, "macs", marks=pytest.mark.slow),
         pytest.param({"n_meet": 5}, "n_meet", marks=pytest.mark.slow),
-        pytest.param({"latency_budget": 10.0}, "latency_budget", marks=pytest.mark.slow),
+        pytest.param({"latency_budget": 1.0}, "latency_budget", marks=pytest.mark.slow),
         pytest.param({"params": (0.5, 0.6)}, "params", marks=pytest.mark.slow),
-        pytest.param({"peak_memory": 100_000}, "peak_memory", marks=pytest.mark.slow),
+        pytest.param({"peak_memory": 10_000}, "peak_memory", marks=pytest.mark.slow),
         pytest.param({"min_depth": 1.0, "min_width": 1.0}, "min_", marks=pytest.mark.slow),
     ],
 )
 def test_named_value_is_feasible_when_used(request_, rule):
-    graph = resnet50()
+    graph = small_resnet(96)
     error = refusal(graph, **request_)
     (tight,) = error.rules
     assert tight.rule.startswith(rule)

@@ -51,7 +51,7 @@ from stretch.report.plan import plan_bars, plan_page
 from stretch.report.prediction import prediction_page, refusal_page, roofline_figure
 from stretch.stages.branched import Branched
 from stretch.stages.predict import predict_latency
-from tests.predictors.networks import resnet50
+from tests.predictors.networks import resnet50, small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.planning.cost.measured import GRAPH, made
 from tests.stretch.planning.test_pareto import MI9, REQUEST
@@ -232,7 +232,7 @@ def test_page_that_could_not_be_written_is_refused_beforehand(tmp_path, name, sa
 
 @functools.cache
 def planned(kinds=("stretch",), other="dsp"):
-    return plan(resnet50(), specified("mi9"), PlanConfig(processors=("cpu", other), kinds=kinds))
+    return plan(small_resnet(128), specified("mi9"), PlanConfig(processors=("cpu", other), kinds=kinds))
 
 
 def text_of(result, built=None):

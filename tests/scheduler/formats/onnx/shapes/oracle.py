@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime
-from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from onnx import helper, numpy_helper
 
@@ -17,9 +16,7 @@ from scheduler.formats.onnx.shapes.node import KnownTensor, ShapeNode
 
 FILE = Path("case.onnx")
 
-sizes = st.integers(1, 5)
 shapes = arrays.array_shapes(min_dims=1, max_dims=4, max_side=5)
-images = st.tuples(st.integers(1, 2), st.integers(1, 6), st.integers(1, 9), st.integers(1, 9))
 
 
 def reals(shape):

@@ -230,15 +230,6 @@ def made(op, *reads, opset=17, **attrs):
     return compute_constant(node, list(reads), attrs, opset)
 
 
-def test_shapes_are_worked_out_as_exporters_write_them():
-    [size] = made("Gather", whole(1, 64, 7, 7), np.array(1), axis=0)
-    [row] = made("Unsqueeze", size, whole(0))
-    [sizes] = made("Concat", whole(-1), row, axis=0)
-    assert list(sizes) == [-1, 64]
-    assert list(made("Unsqueeze", size, opset=11, axes=[0])[0]) == [64]
-    assert list(made("Slice", whole(1, 64, 7), whole(3), whole(2**63 - 1))[0]) == []
-
-
 @pytest.mark.parametrize(
     ("op", "reads", "attrs", "reason"),
     [

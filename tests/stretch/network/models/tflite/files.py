@@ -5,6 +5,7 @@ import torch
 
 from scheduler.formats.tflite import ANY_OPTIONS, ANY_TFLITE, ANY_TYPES, NAMES
 from stretch.network.models.tflite import read_module
+from tests.stretch.network.models.onnx.oracle import random
 
 #: Largest difference from the runtime, as a part of its largest output.
 CLOSE = 1e-4
@@ -78,11 +79,6 @@ def ran_by_name(path, inputs):
         runtime.set_tensor(detail["index"], x)
     runtime.invoke()
     return {detail["name"]: runtime.get_tensor(detail["index"]) for detail in runtime.get_output_details()}
-
-
-def random(shape, seed=0, scale=1.0):
-    """Numbers around zero, of no special value."""
-    return (np.random.default_rng(seed).normal(size=shape) * scale).astype(np.float32)
 
 
 def to_first(x):

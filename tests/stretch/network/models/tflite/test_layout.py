@@ -13,8 +13,8 @@ from scheduler.formats.tflite import ANY_TFLITE
 from stretch.network.models.builder import Builder
 from stretch.network.models.tflite import read_module
 from stretch.network.models.tflite.network import TfliteSite, TfliteView, align_operands, flatten_image
-from tests.stretch.network.models.onnx.oracle import functions
-from tests.stretch.network.models.tflite.files import agrees, model, op, random, write
+from tests.stretch.network.models.onnx.oracle import functions, random
+from tests.stretch.network.models.tflite.files import agrees, model, op, write
 
 pytest.importorskip("ai_edge_litert")
 pytestmark = pytest.mark.torch

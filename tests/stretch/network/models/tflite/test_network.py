@@ -16,9 +16,9 @@ from stretch.network.models.tflite import read_module
 from tests.damage import damaged, one_sentence
 from tests.effort import examples
 from tests.scheduler.delegates import graphs
-from tests.stretch.network.models.onnx.oracle import check_numbers, functions
+from tests.stretch.network.models.onnx.oracle import check_numbers, functions, random
 from tests.stretch.network.models.onnx.test_network import canonical
-from tests.stretch.network.models.tflite.files import agrees, model, op, ran, random, to_first, write
+from tests.stretch.network.models.tflite.files import agrees, model, op, ran, to_first, write
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("ai_edge_litert")
