@@ -1,6 +1,6 @@
 """Train the networks of equal latency: `python -m experiments.equal_latency.run --data cifar.npz --out FOLDER --seconds 500`.
 
-Workers share a GPU and take jobs, a network and a seed each, from one queue. FOLDER has a file a job, written at every epoch; a job that
+Workers share the GPUs and take jobs, a network and a seed each, from one queue. FOLDER has a file a job, written at every epoch; a job that
 is finished there is not run again, one that was broken off starts again. See the README for the images and for Torch-Pruning.
 """
 
@@ -171,13 +171,19 @@ def claim(jobs: Sequence[Job], out: Path) -> tuple[Job | None, bool]:
     return None, waits
 
 
-def work(jobs: Sequence[Job], data: Path, out: Path, slots: int, images: int, end: float) -> None:
-    """Take jobs and train several at once, a step of each in turn on streams of their own, until none is left or the time is over."""
+def work(number: int, jobs: Sequence[Job], data: Path, out: Path, slots: int, images: int, end: float) -> None:
+    """Take jobs and train several at once, a step of each in turn on streams of their own, until none is left or the time is over.
+
+    Args:
+        number: Of the worker; workers divide the GPUs.
+    """
     import torch
 
     from stretch.train.images import load_arrays
 
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device("cuda", number % torch.cuda.device_count()) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     torch.backends.cudnn.benchmark = True
     torch.set_num_threads(1)
     sets = [part.some(images).to(device) for part in load_arrays(data, 10)]
@@ -210,7 +216,7 @@ def main() -> int:
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--images", type=int, default=1 << 20, help="images of each set, at most")
-    parser.add_argument("--workers", type=int, default=8, help="processes")
+    parser.add_argument("--workers", type=int, default=8, help="processes, on all GPUs together")
     parser.add_argument("--slots", type=int, default=1, help="jobs that a process trains at once")
     parser.add_argument("--seconds", type=float, default=1e9, help="jobs that still run then are broken off")
     parser.add_argument("--most", type=int, default=1 << 20, help="jobs, at most")
@@ -224,7 +230,7 @@ def main() -> int:
     waiting = [job for job in jobs if not job.finished(options.out)]
     context = multiprocessing.get_context("spawn")
     words = (waiting, options.data, options.out, options.slots, options.images, start + options.seconds)
-    workers = [context.Process(target=work, args=words) for _ in range(min(options.workers, len(waiting)))]
+    workers = [context.Process(target=work, args=(number, *words)) for number in range(min(options.workers, len(waiting)))]
     for worker in workers:
         worker.start()
     for worker in workers:
