@@ -186,7 +186,7 @@ def work(number: int, jobs: Sequence[Job], data: Path, out: Path, slots: int, im
         torch.cuda.set_device(device)
     torch.backends.cudnn.benchmark = True
     torch.set_num_threads(1)
-    sets = [part.some(images).to(device) for part in load_arrays(data, 10)]
+    sets = [part.subset(images).to(device) for part in load_arrays(data, 10)]
     running: list[tuple[Iterator[None], Any]] = []
     waits, look = True, 0.0
     while (running or waits) and time.time() < end:
