@@ -64,7 +64,7 @@ def make_networks(work: Path) -> dict[str, Network]:
             words = ["--device", DEVICE, "--processors", processors, "--weights", "none", "--set", "controls=false", "--out", str(folder)]
             stretch("branch", MODEL, *words)
         bundle = load_bundle(folder)
-        network = prepare(bundle, device, False, lambda text: None)
+        network = prepare(bundle, device, False, [])
         networks[processors] = Network(processors, network.plan, network.placements, network.times)
     return networks
 

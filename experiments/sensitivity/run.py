@@ -35,7 +35,6 @@ HERE = Path(__file__).parent
 #: Photographs to calibrate with, to measure sensitivity on, and to check predictions on.
 FITTED, HELD_BACK, CHECKED = 128, 150, 220
 #: Whole designs that the curve is fitted to.
-DESIGNS = 12
 #: Random designs whose agreement is predicted and then measured, and their multiply-accumulates over the original's.
 RANDOM, MACS = 30, (0.9, 1.1)
 #: The first of them, by network, that the form of the loss and the later stages' share were chosen on.
@@ -84,7 +83,7 @@ def measure(network: str, weights: Path, images: Path, budget_s: float, until_s:
         alone, designs = _read(earlier["alone"]), _read(earlier["designs"])
         sensitivity = SensitivityMeasurements(tuple(alone), tuple(designs), earlier["seconds"]["sensitivity"], complete=False)
     else:
-        sensitivity = measure_sensitivity(net.captured, space, fitted, held, budget_s, designs=DESIGNS, seed=1, progress=tell)
+        sensitivity = measure_sensitivity(net.captured, space, fitted, held, budget_s, progress=tell)
     source = predictor(network, net.graph, sensitivity.alone, sensitivity.designs)
     fronts = []
     for row, design in fronts_of(net.graph, source, earlier.get("front", [])):
