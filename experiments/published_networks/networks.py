@@ -10,7 +10,7 @@ from itertools import pairwise
 import timm
 import torch
 import torchvision
-from timm.utils import reparameterize_model
+from timm.utils.model import reparameterize_model
 from torch import nn
 
 

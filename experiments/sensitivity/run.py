@@ -34,7 +34,6 @@ HERE = Path(__file__).parent
 
 #: Photographs to calibrate with, to measure sensitivity on, and to check predictions on.
 FITTED, HELD_BACK, CHECKED = 128, 150, 220
-#: Whole designs that the curve is fitted to.
 #: Random designs whose agreement is predicted and then measured, and their multiply-accumulates over the original's.
 RANDOM, MACS = 30, (0.9, 1.1)
 #: The first of them, by network, that the form of the loss and the later stages' share were chosen on.
