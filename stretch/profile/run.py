@@ -33,7 +33,7 @@ from predictors.models.fitted import Grain
 from predictors.system import deferred_interrupts
 from scheduler.cores import available_cores, pinned
 from scheduler.delegates import Delegate
-from scheduler.delegates.base import AsyncInvocation, UnableError
+from scheduler.delegates.base import AsyncInvocation, Compiled, UnableError
 from scheduler.measure.steady import (
     MAX_ROUNDS,
     MIN_ROUNDS,
@@ -423,15 +423,15 @@ def _reads(place: ProfiledProcessor, folder: Path, end: float) -> TransferTimes 
     """Exchanges with an idle queue and behind a kernel; None of a delegate that has no queue."""
     delegate = place.create()
     try:
-        invocations, graphs = [], (handover_network(*READ_SHAPE), compute_bound_network())
-        files = [write_network(graph, folder / f"read-{graph.name}.onnx", place.precision) for graph in graphs]
-        for compiled in map(delegate.compile, files):
+        invocations, graph = [], handover_network(*READ_SHAPE)
+        file = write_network(graph, folder / f"read-{graph.name}.onnx", place.precision)
+        for compiled in (delegate.compile(file), _long_network(delegate, place, compute_bound_network, folder)):
             invocation = compiled.bind(*(buffers(ends.values(), delegate.allocator()) for ends in (compiled.inputs, compiled.outputs)))
             if not isinstance(invocation, AsyncInvocation):
                 return None
             invocations.append(invocation)
         with pinned(place.caller[:1]):
-            return time_reads(invocations[0], invocations[1], sizes(graphs[0]), _kernels_ms(delegate, place, graphs[0], files[0]), end=end)
+            return time_reads(invocations[0], invocations[1], sizes(graph), _kernels_ms(delegate, place, graph, file), end=end)
     finally:
         delegate.close()
 
@@ -512,8 +512,22 @@ def memory_bound_network(layers: int = 4) -> OpGraph:
     return OpGraph.build("moving", drawing.ops, x)
 
 
-#: Least ms of work whose slowing is measured: threads that wake up slow shorter work down, which is no contention. And most layers of it.
+#: Least ms of work beside other work, and most layers of it: threads that wake up and a queue that is filled take a part of shorter work.
 _LONG_MS, _MOST_LAYERS = 4.0, 64
+
+
+def _long_network(delegate: Delegate, place: ProfiledProcessor, network: Callable[[int], OpGraph], folder: Path) -> Compiled:
+    """A network of as many layers as its processor computes in `_LONG_MS`."""
+    layers = 2
+    while True:
+        graph = network(layers)
+        compiled = delegate.compile(write_network(graph, folder / f"{graph.name}-{place.family}.onnx", place.precision))
+        run = runner(compiled, place.caller)
+        run()
+        ms = 1e3 * min(timeit(run, number=1) for _ in range(3))
+        if ms >= _LONG_MS or layers >= _MOST_LAYERS:
+            return compiled
+        layers = min(_MOST_LAYERS, max(layers + 1, ceil(1.2 * layers * _LONG_MS / ms)))
 
 
 def _run_in_parallel(
@@ -525,17 +539,7 @@ def _run_in_parallel(
     runs, delegates = [], []
     for place, cores in ((host, host.caller), (other, free)):
         delegates.append(place.create())
-        layers = 2
-        while True:
-            graph = network(layers)
-            file = write_network(graph, folder / f"{graph.name}-{place.family}.onnx", place.precision)
-            run = runner(delegates[-1].compile(file), cores)
-            run()
-            ms = 1e3 * min(timeit(run, number=1) for _ in range(3))
-            if ms >= _LONG_MS or layers >= _MOST_LAYERS:
-                break
-            layers = min(_MOST_LAYERS, max(layers + 1, ceil(1.2 * layers * _LONG_MS / ms)))
-        runs.append(run)
+        runs.append(runner(_long_network(delegates[-1], place, network, folder), cores))
     times = time_together(runs[0], runs[1], end=end)
     for delegate in delegates:
         delegate.close()
