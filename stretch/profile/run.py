@@ -512,7 +512,7 @@ def memory_bound_network(layers: int = 4) -> OpGraph:
     return OpGraph.build("moving", drawing.ops, x)
 
 
-#: Least ms of work beside other work, and most layers of it: threads that wake up and a queue that is filled take a part of shorter work.
+#: Least ms of work next to other work, and most layers of it: threads that wake up and a queue that is filled take a part of shorter work.
 _LONG_MS, _MOST_LAYERS = 4.0, 64
 
 
