@@ -410,9 +410,11 @@ class _Job:
             if agreement.value is None:
                 break
             # a network that loses nothing says nothing of how others are predicted
-            seen = seen if seen and accuracy.agreement >= 1 else (accuracy.agreement, agreement)
+            seen = seen if accuracy.agreement >= 1 else (accuracy.agreement, agreement)
+            if seen is None:
+                break
             try:
-                planned = self._plan(replace(request, min_agreement=lowest_prediction(self.source, least, *seen)))
+                planned = self._plan(replace(request, min_agreement=lowest_prediction(least, *seen)))
             except InfeasibleError:
                 break
             slower = best is not None and planned.run.makespan_ms * MIN_GAIN > best.plan.run.makespan_ms

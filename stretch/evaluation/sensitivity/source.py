@@ -343,17 +343,14 @@ def sensitivity_of(
     return fit(captured.graph.name, checked.resolved_join, request.stages, measurement.alone, measurement.designs, on)
 
 
-def lowest_prediction(source: Sensitivity, least: float, predicted: float, measured: Agreement) -> float:
+def lowest_prediction(least: float, predicted: float, measured: Agreement) -> float:
     """The lowest prediction at which a design may agree as often as asked for, after another one was predicted and measured.
 
-    Predictions for one network are wrong in the same direction: the difference of the logits is taken to stay. Where nothing was lost,
-    predictions may be wrong by a standard deviation.
+    Predictions for one network are wrong in the same direction: the difference of the logits is taken to stay.
     """
     assert measured.value is not None
-    shares = np.array([least, predicted, measured.value])
-    wanted, expected, seen = logit(shares, measured.images)
-    wrong = source.spread if predicted >= 1 else seen - expected
-    return float(1 / (1 + np.exp(wrong - wanted)))
+    wanted, expected, seen = logit(np.array([least, predicted, measured.value]), measured.images)
+    return float(1 / (1 + np.exp(seen - expected - wanted)))
 
 
 def _subset(batches: Sequence[torch.Tensor], count: int) -> list[torch.Tensor]:

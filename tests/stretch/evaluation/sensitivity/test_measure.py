@@ -2,17 +2,18 @@
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from predictors.errors import InfeasibleError, UsageError
 from stretch.evaluation.agreement import compare
 from stretch.evaluation.sensitivity import source
-from stretch.evaluation.sensitivity.source import measure, measure_design, random_designs, sensitivity_of
+from stretch.evaluation.sensitivity.source import lowest_prediction, measure, measure_design, random_designs, sensitivity_of
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import load_accuracy, save_accuracy
 from stretch.planning.plan import PlanningProblem, plan
 from stretch.stages.network import read_network
 from stretch.transform import build
-from stretch.transform.calibrate import calibrate
+from stretch.transform.calibrate import calibrate, undivided_design
 from stretch.transform.calibrate.split import Images
 from tests.predictors.specified import specified
 from tests.stretch.pictures import coloured
@@ -79,3 +80,12 @@ def test_measured_sensitivity_says_what_it_was_measured_on_and_a_planner_plans_w
     assert load_accuracy(tmp_path / "sensitivity.json", "tiny_resnet") == sensitivity
     planned = plan(network.graph, specified("pixel6"), PlanConfig(**LOOSE), sensitivity)
     assert planned.accuracy == sensitivity.prediction(sensitivity.loss(network.graph, planned.design))
+
+
+@pytest.mark.parametrize(("predicted", "measured", "looser"), [(0.7, 0.8, True), (0.8, 0.7, False)])
+def test_next_prediction_is_corrected_by_what_the_last_network_was_measured_to_do(network, predicted, measured, looser):
+    same = build(network.captured, undivided_design(network.captured))
+    agreement = replace(compare(same, network.captured, images(12, 1)).agreement, value=measured, images=1000)
+    lowest = lowest_prediction(0.75, predicted, agreement)
+    assert (lowest < 0.75) == looser
+    assert lowest_prediction(0.7, predicted, agreement) < lowest
