@@ -12,6 +12,7 @@ from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.scale import legal_widths, scale_branch, scaled_branches, scaled_graph
 from stretch.planning.network.segments import split_segments
 from stretch.transform import Branch, build
+from stretch.transform.build import fold_norms
 from stretch.transform.width import InputChannels, choose_units, importance, inherit, kept_channels
 from tests.effort import examples
 from tests.stretch.designs import (
@@ -41,6 +42,25 @@ def test_identity_design_gives_the_original_outputs_bit_for_bit(captured, name):
     x = image(result)
     with torch.inference_mode():
         assert torch.equal(build(result, identity_design(result.graph))(x), result.module(x))
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_folded_norms_compute_the_same_and_leave_the_network_that_was_captured(captured, name):
+    result = captured(name)
+    model, x = build(result, identity_design(result.graph)), image(result)
+    for number, norm in enumerate(module for module in model.modules() if isinstance(module, torch.nn.BatchNorm2d)):
+        drawn = torch.Generator().manual_seed(number)
+        for values in (norm.weight.data, norm.bias.data, norm.running_mean, norm.running_var):
+            values.add_(torch.rand(values.shape, generator=drawn))
+    norms = [type(module).__name__ for module in result.module.modules()].count("BatchNorm2d")
+    with torch.inference_mode():
+        expected, original = model(x), result.module(x)
+        fold_norms(model)
+        assert torch.allclose(model(x), expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max()))
+        assert torch.equal(result.module(x), original)
+    left = [type(module).__name__ for module in model.modules()].count("BatchNorm2d")
+    assert left < norms or norms == 0
+    assert [type(module).__name__ for module in result.module.modules()].count("BatchNorm2d") == norms
 
 
 @pytest.mark.representatives(1)
