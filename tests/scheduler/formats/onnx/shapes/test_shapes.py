@@ -44,6 +44,11 @@ def of_bytes(shape):
     return [rounded, Case("DequantizeLinear", [np.ones(shape, np.int32), reals(())], stored=(1,))]
 
 
+def one_hot(shape):
+    axes = range(-len(shape) - 1, len(shape) + 1)
+    return [Case("OneHot", [np.zeros(shape, np.int64), whole(5), reals((2,))], {"axis": axis}, stored=(1,)) for axis in axes]
+
+
 def constants(numbers):
     values = {"value_ints": numbers, "value_floats": [float(n) for n in numbers], "value_int": numbers[0], "value_float": float(numbers[0])}
     return [Case("Constant", [], {key: value}) for key, value in values.items()]
@@ -60,6 +65,7 @@ DRAWN = {
     "MatMul": (drawn_shapes(PRODUCTS), of_all("MatMul")),
     "Where": (drawn_shapes(TRIPLES), choices),
     "TopK": (shapes, best),
+    "OneHot": (shapes, one_hot),
     "bytes": (shapes, of_bytes),
     "Constant": (st.lists(st.integers(-9, 9), min_size=1, max_size=20), constants),
 }

@@ -33,8 +33,8 @@ def agrees(folder, case, opset=None):
     case.opset = opset or case.opset
     path = save(folder / "node.onnx", case)
     results = [want, *_] = case.computed()
-    # bundles hold operators of newer opsets, with stated padding and sizes
-    if case.op in RULES and case.opset >= 13 and "auto_pad" not in case.attrs:
+    # bundles hold operators of newer opsets, with stated padding and sizes; ONNX Runtime needs a float depth with floats, which rules refuse
+    if case.op in RULES and case.op != "OneHot" and case.opset >= 13 and "auto_pad" not in case.attrs:
         assert refused(case, results) is None
     module = read_module(path)
     with torch.no_grad():

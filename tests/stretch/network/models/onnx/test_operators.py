@@ -156,8 +156,8 @@ PLACES = [
     Case("GridSample", [random((1, 2, 3, 5, 6)), random((1, 2, 3, 4, 3), 1)]),
     Case("GridSample", [random((1, 2, 5, 6)), random((1, 3, 4, 2), 1)], {"mode": "bicubic"}, opset=16),
     *[Case("AffineGrid", [random((2, 2, 3)), whole(2, 3, 4, 5)], {"align_corners": corners}) for corners in (0, 1)],
-    Case("OneHot", [np.round(random((2, 5), scale=3)), np.array(3), np.array([-0.5, 2.0], np.float32)], {"axis": 1}),
-    Case("OneHot", [np.round(random((2, 5), scale=3)), whole(4), np.array([0, 1], np.float32)]),
+    Case("OneHot", [np.round(random((2, 5), scale=3)), np.array(3, np.float32), np.array([-0.5, 2.0], np.float32)], {"axis": 1}),
+    Case("OneHot", [np.round(random((2, 5), scale=3)), np.array([4], np.float32), np.array([0, 1], np.float32)]),
 ]
 
 UNEVEN = {"pads": [1, 0, 1, 1], "strides": [2, 1]}
