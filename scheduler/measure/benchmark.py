@@ -108,7 +108,7 @@ def benchmark(session: Session, x: Values, effort: Effort | None = None, step: C
     """Measure a session against the controls of its bundle.
 
     Each round measures every network once, in an order that rotates, and every
-    subgraph alone. Beside an asynchronous processor, an inference that is not
+    subgraph alone. Where a processor is asynchronous, an inference that is not
     measured precedes each short one: while others took their turns, the
     processor was idle, and its clocks fell.
     """

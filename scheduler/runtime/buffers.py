@@ -183,11 +183,12 @@ class Buffers:
         return bound, [(slices[name], bound[name]) for name in slices if bound[name] is not slices[name]]
 
     def _bound(self, subgraph: PlannedSubgraph, arrays: Mapping[str, Array], takes_slices: bool) -> dict[str, Array]:
-        own = {name: memory for (owner, name), memory in self._own_memory.items() if owner == subgraph.name}
-        return {
-            name: self.arrays[own[name]] if name in own and not (takes_slices and pieces_of(array)) else array
-            for name, array in arrays.items()
-        }
+        bound = dict(arrays)
+        for name, array in arrays.items():
+            own = self._own_memory.get((subgraph.name, name))
+            if own is not None and not (takes_slices and pieces_of(array)):
+                bound[name] = self.arrays[own]
+        return bound
 
     def new_arrays(self, names: Sequence[str]) -> dict[str, Array]:
         """New arrays of the shapes and types of some tensors."""

@@ -253,7 +253,7 @@ class Executor:
         limit_s: Seconds that one call of a delegate may take.
         recorder: Writes down events and answers of the state machines; None for none.
         in_flight: Inferences that `submit` runs at once.
-        named: Gives the outputs, by the names of their tensors, the names that callers know.
+        name_outputs: Gives the outputs, by the names of their tensors, the names that callers know.
         tenant: Whose queues submitted inferences share; None for some of their own.
     """
 

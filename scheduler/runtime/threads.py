@@ -76,7 +76,7 @@ class QueueThreads:
         """End the threads after their current work and wait for them; return whether all have ended.
 
         Args:
-            go_on: Whether to wait longer for one that has not ended within a moment.
+            keep_waiting: Whether to wait longer for one that has not ended within a moment.
         """
         self._finalizer()
         for thread in list(self._threads.values()):

@@ -133,7 +133,7 @@ def require_agreement(result: "Branched", least: float, again: Make | None) -> "
                 f"how often `{result.plan.graph.name}` agrees with the original was not measured: {reason}",
                 "leave out `min_agreement`",
             )
-        if agreement.value >= least:
+        if result.agrees(least):
             return result
         worst = _worst_segments(result)
         if again is None or not worst:
@@ -405,9 +405,9 @@ class _Job:
         request, latest, best, seen = with_exact_kinds(result.plan.config), result, result if result.agrees(least) else None, None
         for _ in range(APPROACHES):
             accuracy, agreement = latest.plan.accuracy, latest.agreement
-            if self.source is None or latest.withheld or accuracy is None or accuracy.agreement is None or agreement is None:
+            if self.source is None or latest.withheld or accuracy is None or accuracy.agreement is None:
                 break
-            if agreement.value is None:
+            if agreement is None or agreement.value is None:
                 break
             # a network that loses nothing says nothing of how others are predicted
             seen = seen if accuracy.agreement >= 1 else (accuracy.agreement, agreement)

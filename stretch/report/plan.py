@@ -51,7 +51,11 @@ def plan_page(
     roofline: "Callable[[], tuple[str, Figure]] | None" = None,
     following: Sequence[str] = (),
 ) -> Page:
-    """The report of a plan and of what was built after it; `following` are commands to type next."""
+    """Return the report of a plan and of the network that was built from it.
+
+    Args:
+        following: Commands to type next.
+    """
     source = "" if built is None else built.weights_source + (f" ({built.weights_detail})" if built.weights_detail else "")
     sections = [_network(plan), Section("segments", "Segments in numbers", (), _segments(plan)), _timeline(plan)]
     sections += [baselines_section(plan), certainty_section(plan), accuracy_section(plan, built)]

@@ -91,8 +91,11 @@ class OpenCLInvocation(AsyncInvocation):
         flags = cl.mem_flags.READ_WRITE
         self._inputs = [(array, self._memory(flags, array)) for array in inputs.values()]
         self._outputs = [(array, self._memory(flags, array)) for array in outputs.values()]
-        self._copies_in = [self._copy(memory, array, to_device=True) for array, memory in self._inputs]
-        self._copies_out = [self._copy(memory, array, to_device=False) for array, memory in self._outputs]
+        # a device that shares the host's memory copies nothing
+        self._copies_in, self._copies_out = (
+            [] if self._shared else [self._copy(memory, array, to_device) for array, memory in buffers]
+            for buffers, to_device in ((self._inputs, True), (self._outputs, False))
+        )
         buffers = [memory for _, memory in (*self._inputs, *self._outputs)]
         self._commands = commands_of(dict(zip((*inputs, *outputs), buffers, strict=True)))
         self._launches = [native_launch(command.kernel, command.grid, command.local) for command in self._commands]
@@ -192,7 +195,7 @@ class OpenCLInvocation(AsyncInvocation):
         self.wait()
         return float(events[-1].profile.end - events[0].profile.start) / 1e6
 
-    def _copy(self, memory: Any, array: Array, *, to_device: bool) -> Callable[[], Any]:
+    def _copy(self, memory: Any, array: Array, to_device: bool) -> Callable[[], Any]:
         """Return a copy between a buffer and the caller's array, which may consist of several pieces."""
         count, length, distance = pieces_of(array) or (1, array.nbytes, array.nbytes)
         pieces: dict[str, tuple[int, ...]] = {}
