@@ -225,7 +225,7 @@ def main() -> int:
             interleaved=True,
             about={name: About(columns={"predicted ms": Facts(source="predicted")}) for name in ("singles", "plans")},
             notes=[
-                "A round measures each network once, after an inference that is not measured. The U-Net has a quarter of the rounds.",
+                "A round measures each network once, after inferences of 50 ms that are not measured. The U-Net has a quarter of the rounds.",
                 f"Weights are random. The GPU runs our OpenCL kernels in fp32; the CPU runs on all cores but one, on {options.runtime}.",
                 "predicted: from the profile that the same command measured before.",
                 f"GPU: {gpu.name.strip()}, driver {gpu.driver_version}.",

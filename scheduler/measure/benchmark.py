@@ -31,8 +31,9 @@ BRANCHED = "branched"
 _SUBGRAPHS_ALONE = "alone"
 
 
-#: Milliseconds of an inference up to which a pause before it costs a noticeable share: an idle GPU slows down, and caches hold others' data.
-_SHORT_MS = 50.0
+#: Milliseconds of inferences that are not measured before each measured one, where a processor idles between its turns: an idle GPU slows
+#: down, caches hold others' data, and threads of the contestant before it still wait for work.
+_WARM_MS = 50.0
 
 
 #: Precision of a bundle's controls and of its whole model.
@@ -227,7 +228,7 @@ class _Rounds:
         self._whole_name = next(iter(baselines))
         self._variants: dict[str, Callable[[], object]] = {
             BRANCHED: self._branched,
-            **{name: partial(self._after_one, time) for name, time in baselines.items()},
+            **{name: partial(self._warm, time) for name, time in baselines.items()},
             _SUBGRAPHS_ALONE: self._each_alone,
         }
         self.reset()
@@ -280,7 +281,7 @@ class _Rounds:
         )
 
     def _branched(self) -> float:
-        ms = self._after_one(self._run)
+        ms = self._warm(self._run)
         self._traces.append(self._session.trace)
         return ms
 
@@ -290,12 +291,15 @@ class _Rounds:
 
     def _each_alone(self) -> None:
         for name, values in self._alone.items():
-            values.append(self._after_one(partial(self._session.time_alone, name)))
+            values.append(self._warm(partial(self._session.time_alone, name)))
 
-    def _after_one(self, time: Callable[[], float]) -> float:
-        """Milliseconds of an inference, of the second one if the first was short and a processor has been idle."""
-        ms = time()
-        return time() if self._idles and ms < _SHORT_MS else ms
+    def _warm(self, time: Callable[[], float]) -> float:
+        """Milliseconds of an inference, of the first that begins after `_WARM_MS` if a processor has been idle."""
+        passed = ms = time()
+        while self._idles and passed < _WARM_MS:
+            ms = time()
+            passed += ms
+        return ms
 
     def _fastest_ms(self, number: int) -> dict[str, float]:
         """Return the time of each subgraph in a round: alone, or within the inference if that was faster.
