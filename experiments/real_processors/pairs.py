@@ -95,7 +95,7 @@ def compare(
             if number >= WARM + 5 and time.monotonic() > end:
                 break
             for name, burst in runs.items() if number % 2 else reversed(runs.items()):
-                # requests keep coming: a round after another contender's finds other caches and an idle GPU
+                # requests keep coming: a round after another one finds other caches and an idle GPU
                 burst()
                 times[name].append(timeit(burst, number=1))
     return {name: taken[WARM:] for name, taken in times.items()}

@@ -32,7 +32,7 @@ _SUBGRAPHS_ALONE = "alone"
 
 
 #: Milliseconds of inferences that are not measured before each measured one, where a processor idles between its turns: an idle GPU slows
-#: down, caches hold others' data, and threads of the contestant before it still wait for work.
+#: down, caches hold others' data, and threads of the one before still wait for work.
 _WARM_MS = 50.0
 
 
