@@ -188,7 +188,7 @@ class LatencyPredictor:
 
     def __init__(self, device: DeviceProfile) -> None:
         self.device = device
-        self.links = LinkModel(device, lambda processor, precision: self._model(processor, precision).fixed_ms)
+        self.links = LinkModel(device, lambda processor, precision: self._model(processor, precision).inference_ms())
         self._models: dict[tuple[str, str | None], KernelModel] = {}
         self._fusers: dict[object, Fuser] = {}
         #: Estimates of the latest graphs: plans and their controls request the same graphs again.
@@ -230,11 +230,15 @@ class LatencyPredictor:
             writes: Elements of each output, which the host needs.
         """
         checked_precision, model = self.device.processor(processor).check_precision(precision), self._model(processor, precision)
-        if model.fixed_ms:
-            return Handover(processor, checked_precision, model.fixed_ms, model.interval())
-        ms = sum(self.links.ms(HOST, processor, elements, checked_precision) for elements in reads)
+        read, written = list(reads), list(writes)
+        if model.inference_ms():
+            return Handover(processor, checked_precision, model.inference_ms(sum(read) + sum(written)), model.interval())
+        ms = sum(self.links.ms(HOST, processor, elements, checked_precision) for elements in read)
         return Handover(
-            processor, checked_precision, ms + sum(self.links.ms(processor, HOST, elements, checked_precision) for elements in writes), None
+            processor,
+            checked_precision,
+            ms + sum(self.links.ms(processor, HOST, elements, checked_precision) for elements in written),
+            None,
         )
 
     def kernels(self, graph: OpGraph, processor: str, rewrites: Sequence[str] = ()) -> list[Kernel]:

@@ -119,7 +119,7 @@ PHONES = ("pixel4", "s10", "mi8se", "a03s", "iphonexs")
 def through_profiles(pool: Pool) -> list[Row]:
     """Transformers as the phones' profiles predict them: borrowed kernels come from fits without the network's family."""
     borrowed = BORROWED_FITS["tflite_cpu"]
-    costs = Networks(pool.networks.graphs, pool.networks.families, "tflite_cpu").costs
+    networks = Networks(pool.networks.graphs, pool.networks.families, "tflite_cpu")
     result: list[Row] = []
     for device in PHONES:
         profile, on = load_device(device), borrowed.devices.get(device, device)
@@ -137,9 +137,9 @@ def through_profiles(pool: Pool) -> list[Row]:
                 fit = processor.fits[precision]
                 groups = fit.groups | {name: known[source] for name, source in borrowed.groups.items()}
                 model = FittedModel(msgspec.structs.replace(fit, groups=groups), processor)
-                for i, name in enumerate(costs):
+                for i, name in enumerate(networks.costs):
                     if pool.folds[name] == fold and np.isfinite(times[i]):
-                        ratios.setdefault(precision, []).append(predict(model, costs[name]) / float(times[i]))
+                        ratios.setdefault(precision, []).append(predict(model, networks, name) / float(times[i]))
         for precision, some in sorted(ratios.items()):
             errors = np.abs(np.array(some) - 1)
             within = {f"within ±{100 * bound:.0f} %": round(100 * float(np.mean(errors <= bound))) for bound in (0.1, 0.2, 0.3)}

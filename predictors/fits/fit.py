@@ -56,7 +56,10 @@ class KernelGroup(_FitStruct, frozen=True):
 
 
 class Correction(_FitStruct, frozen=True):
-    """From the sum of kernels to a whole network: ``scale · sum + per_kernel_ms · kernels + per_weight_ms · weights + fixed_ms``."""
+    """From the sum of kernels to a whole network.
+
+    ``scale · sum + per_kernel_ms · kernels + per_weight_ms · weights + per_io_element_ms · elements of inputs and outputs + fixed_ms``
+    """
 
     scale: Annotated[float, msgspec.Meta(gt=0, le=100)] = 1.0  # Factor on each kernel.
     per_kernel_ms: _NotNegative = 0.0  # Time of each kernel in addition to its own.
@@ -64,6 +67,7 @@ class Correction(_FitStruct, frozen=True):
     #: Time of each weight element in addition to the kernel's time: a kernel that is timed alone has its weights in a cache; in a
     #: network others drive them out.
     per_weight_ms: _NotNegative = 0.0
+    per_io_element_ms: _NotNegative = 0.0  # Time of each element of inputs and outputs: these move to a processor that is not the CPU.
 
 
 class Interval(_FitStruct, frozen=True):

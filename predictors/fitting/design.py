@@ -16,6 +16,7 @@ from predictors.fitting.regression import Vector
 from predictors.fusion import Fuser, KernelCost, load_rules
 from predictors.graph import OpGraph
 from predictors.models.fitted import Grain, columns, terms
+from predictors.predictor import io_elements
 
 FORMULA_FOLDER = Path(__file__).parent / "formulas"
 
@@ -123,6 +124,10 @@ class Networks:
         """Fuse every network once."""
         fuser = Fuser(load_rules(self.backend))
         self.costs = {name: [kernel.cost for kernel in fuser.fuse(graph)] for name, graph in self.graphs.items()}
+
+    def io_elements(self, name: str) -> int:
+        """Elements of all inputs and outputs of a network."""
+        return sum(map(sum, io_elements(self.graphs[name])))
 
     @property
     def kinds(self) -> dict[str, frozenset[str]]:

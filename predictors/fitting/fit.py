@@ -20,6 +20,7 @@ from predictors.fitting.single import TimedKernel, correction, fit_kernels, time
 from predictors.fitting.together import MIN_NETWORKS as MIN_POOLED
 from predictors.fitting.together import Pool
 from predictors.fusion import KernelCost
+from predictors.host import HOST
 from predictors.measurements.networks import Measurements, load_measurements
 from predictors.measurements.tables import Latency
 from predictors.models.fitted import FittedModel
@@ -274,7 +275,7 @@ def _fit(task: _Task) -> list[EvaluatedFit]:
             model = FittedModel(fit, task.processor(core_set))
             for name, of in task.folds.items():
                 if of == fold and name in times[core_set]:
-                    left_out[core_set][name] = predict(model, task.networks.costs[name])
+                    left_out[core_set][name] = predict(model, task.networks, name)
     return [_evaluate(task, fit, times[core_set], left_out[core_set], len(folds)) for core_set, fit in fits.items()]
 
 
@@ -290,7 +291,7 @@ def _fit_together(task: _Task, times: Mapping[str, Predictions]) -> list[Evaluat
         predicted: Predictions = {}
         for fold, sizes in pool.left_out.items():
             model = FittedModel(task.make(core_set, *pool.groups(place, sizes[place])), task.processor(core_set))
-            predicted |= {name: predict(model, task.networks.costs[name]) for name in measured if task.folds[name] == fold}
+            predicted |= {name: predict(model, task.networks, name) for name in measured if task.folds[name] == fold}
         evaluated = _evaluate(task, task.make(core_set, *pool.groups(place, all_sizes[place])), measured, predicted, len(pool.left_out))
         held_out = msgspec.structs.replace(evaluated.fit.held_out, coverage=rounded(pool.coverage([place])))
         fit = msgspec.structs.replace(evaluated.fit, interval=pool.interval(task.precision), held_out=held_out)
@@ -298,9 +299,9 @@ def _fit_together(task: _Task, times: Mapping[str, Predictions]) -> list[Evaluat
     return evaluated_fits
 
 
-def predict(model: FittedModel, costs: Sequence[KernelCost]) -> float:
+def predict(model: FittedModel, networks: Networks, name: str) -> float:
     """Time of a network from its kernels, ms, as `predictors.predictor` computes it."""
-    return sum(time.ms for time in model.times(costs)) + model.fixed_ms
+    return sum(time.ms for time in model.times(networks.costs[name])) + model.inference_ms(networks.io_elements(name))
 
 
 def _check(task: _Task, core_set: str, times: Predictions) -> None:
@@ -375,8 +376,8 @@ def _from_kernels(task: _Task, training: frozenset[str], times: Mapping[str, Pre
 
 def _sums(
     task: _Task, groups: dict[str, KernelGroup], rows: Sequence[TimedKernel], measured: Predictions, core_set: str
-) -> tuple[Vector, Vector, Vector, Vector]:
-    """For each network the sum of its kernels, how many there are, their weight elements, and its time.
+) -> tuple[Vector, Vector, Vector, Vector, Vector]:
+    """For each network the sum of its kernels, how many there are, their weight elements, the elements that cross to the processor, and its time.
 
     Kernels that were measured count with their own time: predictions of trees
     for the networks they were grown from are better than those for others.
@@ -393,4 +394,5 @@ def _sums(
         sums.append(sum(mean.get((name, cost), float(ms)) for cost, ms in zip(costs, estimated, strict=True)))
     counts = [float(len(task.networks.costs[name])) for name in measured]
     weights = [float(sum(cost.weights for cost in task.networks.costs[name])) for name in measured]
-    return np.array(sums), np.array(counts), np.array(weights), np.array(list(measured.values()))
+    elements = [0.0 if task.family == HOST else float(task.networks.io_elements(name)) for name in measured]
+    return np.array(sums), np.array(counts), np.array(weights), np.array(elements), np.array(list(measured.values()))

@@ -211,7 +211,7 @@ class _Pool:
             tables = [table for table in self._measurements if table.source.title in fit.source]
             networks = {network: costs for table in tables for network, costs in self._networks(relative.profile.backend, table).items()}
             times = {network: Times.of(model.times(costs)) for network, costs in networks.items()}
-            self._chips[name] = FittedProcessor(name, relative, self._measured(name, fit), times, model.fixed_ms)
+            self._chips[name] = FittedProcessor(name, relative, self._measured(name, fit), times, model.inference_ms())
         return self._chips[name]
 
     def _networks(self, backend: str, table: Measurements) -> dict[str, list[KernelCost]]:

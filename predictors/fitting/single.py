@@ -173,7 +173,13 @@ def time_kernels(groups: dict[str, KernelGroup], costs: Sequence[KernelCost], gr
     return times
 
 
-def correction(sums: Vector, kernels: Vector, weights: Vector, times: Vector) -> Correction:
-    """From sums of kernels to whole networks, on the relative error: see `Correction`."""
-    scale, per_kernel, per_weight, fixed = solve(np.stack([sums, kernels, weights, np.ones(len(sums))], axis=1), times)
-    return Correction(rounded(float(scale)), rounded(float(per_kernel)), rounded(float(fixed)), rounded(float(per_weight)))
+def correction(sums: Vector, kernels: Vector, weights: Vector, elements: Vector, times: Vector) -> Correction:
+    """From sums of kernels to whole networks, on the relative error: see `Correction`.
+
+    Args:
+        elements: Of inputs and outputs; where all networks have as many, their time is part of the constant.
+    """
+    moved = elements if np.ptp(elements) else np.zeros(len(sums))
+    sizes = solve(np.stack([sums, kernels, weights, moved, np.ones(len(sums))], axis=1), times)
+    scale, per_kernel, per_weight, per_io_element, fixed = (rounded(float(size)) for size in sizes)
+    return Correction(scale, per_kernel, fixed, per_weight, per_io_element)

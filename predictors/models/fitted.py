@@ -308,10 +308,9 @@ class FittedModel:
         self._times: dict[KernelCost, KernelTime] = {}
         self._rows: dict[KernelCost, tuple[float, ...]] = {}
 
-    @property
-    def fixed_ms(self) -> float:
+    def inference_ms(self, elements: int = 0) -> float:
         """Return the time of an inference in addition to its kernels, ms."""
-        return self.fit.correction.fixed_ms
+        return self.fit.correction.fixed_ms + self.fit.correction.per_io_element_ms * elements
 
     def interval(self) -> tuple[float, float]:
         """Ends of the interval around a network's time, as factors on it; wider where another device was measured."""

@@ -90,12 +90,11 @@ class RelatedModel:
             relatives.append((model, Ratios.between(relative, processor, prior.precision)))
         return cls(prior, relatives or [(RooflinePredictor(processor, prior.precision), Ratios(1.0, 1.0))])
 
-    @property
-    def fixed_ms(self) -> float:
+    def inference_ms(self, elements: int = 0) -> float:
         """Return the time of an inference in addition to its kernels, ms."""
         if self.prior.calibration is not None:
             return self.prior.calibration.per_inference_ms
-        return self.prior.scale * sum(model.fixed_ms for model, _ in self._relatives) / len(self._relatives)
+        return self.prior.scale * sum(model.inference_ms(elements) for model, _ in self._relatives) / len(self._relatives)
 
     def interval(self) -> tuple[float, float]:
         """Ends of the interval around a network's time, as factors on it."""

@@ -74,9 +74,8 @@ class KernelModel(Protocol):
         """Time of each kernel; equal kernels are computed once."""
         ...
 
-    @property
-    def fixed_ms(self) -> float:
-        """Return the time of an inference in addition to its kernels, ms."""
+    def inference_ms(self, elements: int = 0) -> float:
+        """Return the time of an inference in addition to its kernels, ms, with so many elements in its inputs and outputs."""
         ...
 
     def interval(self) -> tuple[float, float]:
@@ -120,8 +119,7 @@ class RooflinePredictor:
         self._dram_bytes_per_ms = cores.bandwidth_gbs.value * 1e6
         self._times: dict[KernelCost, KernelTime] = {}
 
-    @property
-    def fixed_ms(self) -> float:
+    def inference_ms(self, elements: int = 0) -> float:
         """Return 0 ms: the time of an inference in addition to its kernels is unknown."""
         return 0.0
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from inspect import isabstract
 from pathlib import Path
+from time import perf_counter
 from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -33,6 +34,17 @@ Array = NDArray[Any]
 Allocate = Callable[[int], NDArray[np.uint8]]
 
 ENTRY_POINT_GROUP = "nn_stretch.delegates"
+
+#: Milliseconds of work that is not measured before a measurement: an idle GPU slows down, caches hold others' data, and threads of the one before still wait for work.
+WARM_MS = 50.0
+
+
+def warm_up(run: Callable[[], object]) -> None:
+    """Run once and again until `WARM_MS` have passed."""
+    end = perf_counter() + WARM_MS / 1e3
+    run()
+    while perf_counter() < end:
+        run()
 
 
 class UnableError(StretchError):

@@ -16,6 +16,7 @@ from predictors.host import is_host
 from scheduler.bundle.manifest import Manifest
 from scheduler.bundle.recommended import whole_on
 from scheduler.cores import available_cores
+from scheduler.delegates.base import WARM_MS
 from scheduler.measure.steady import RatioEstimate, play_round, ratio_interval
 from scheduler.placement.mapping import bundle_precisions
 from scheduler.runtime.inputs import Values, as_arrays, unwrap_single
@@ -29,11 +30,6 @@ BRANCHED = "branched"
 
 #: Name of the turn in which each subgraph runs alone.
 _SUBGRAPHS_ALONE = "alone"
-
-
-#: Milliseconds of inferences that are not measured before each measured one, where a processor idles between its turns: an idle GPU slows
-#: down, caches hold others' data, and threads of the one before still wait for work.
-_WARM_MS = 50.0
 
 
 #: Precision of a bundle's controls and of its whole model.
@@ -294,9 +290,9 @@ class _Rounds:
             values.append(self._warm(partial(self._session.time_alone, name)))
 
     def _warm(self, time: Callable[[], float]) -> float:
-        """Milliseconds of an inference, of the first that begins after `_WARM_MS` if a processor has been idle."""
+        """Milliseconds of an inference, of the first that begins after `WARM_MS` if a processor has been idle."""
         passed = ms = time()
-        while self._idles and passed < _WARM_MS:
+        while self._idles and passed < WARM_MS:
             ms = time()
             passed += ms
         return ms

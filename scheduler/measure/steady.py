@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from predictors import system
 from scheduler.cores import pinned
 from scheduler.delegates import Compiled, Delegate
-from scheduler.delegates.base import Allocate, AsyncInvocation
+from scheduler.delegates.base import Allocate, AsyncInvocation, warm_up
 
 T = TypeVar("T")
 
@@ -98,8 +98,8 @@ def ratio_interval(times: Sequence[float], baseline_times: Sequence[float]) -> R
     return RatioEstimate(value, *_interval_ends(value, logs))
 
 
-#: Minimum and maximum number of rounds, and number of warm-up rounds.
-MIN_ROUNDS, MAX_ROUNDS, WARMUP = 7, 25, 2
+#: Minimum and maximum number of rounds.
+MIN_ROUNDS, MAX_ROUNDS = 7, 25
 
 #: Relative distance between the quartiles of times above which they are unstable.
 UNSTEADY = 0.15
@@ -169,17 +169,17 @@ def time_steadily(
 
     Work on a single core counts with the time that the core computed, and with the least that it waited in two runs: on a
     busy machine, too, that is its time. Of other work, runs during which the system gave a core to another process are
-    left out as long as there are enough others. Rounds go on until every median is known well. A run that is not measured
+    left out as long as there are enough others. Rounds go on until every median is known well, after others that are not measured. A run that is not measured
     precedes each short one, whose data the others would have taken out of the caches.
     """
+    warm_up(lambda: [run() for run in contestants.values()])
     samples: dict[str, list[_Sample]] = {name: [] for name in contestants}
     timed_runs = {name: _timed(run) for name, run in contestants.items()}
-    for number in range(-WARMUP, max_rounds):
+    for number in range(max_rounds):
         if monotonic() > end:
             break
         for name, sample in play_round(timed_runs, number).items():
-            if number >= 0:
-                samples[name].append(sample)
+            samples[name].append(sample)
         if number + 1 >= min_rounds and all(_is_precise(_summarise(name_samples, serial)) for name_samples in samples.values()):
             break
     return {name: _summarise(times, serial) for name, times in samples.items() if len(times) >= min_rounds}

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from predictors.errors import StretchError, first_line
-from scheduler.delegates.base import Array, AsyncInvocation, Compiled, UnableError, pieces_of
+from scheduler.delegates.base import Array, AsyncInvocation, Compiled, UnableError, pieces_of, warm_up
 from scheduler.delegates.opencl.device import OpenDevice, native_enqueue, native_launch, pinned_is_faster, programs_of
 from scheduler.delegates.opencl.graph import KernelGraph
 from scheduler.delegates.opencl.launch import (
@@ -330,10 +330,13 @@ class OpenCLCompiled(Compiled):
         """The least time of each launch in `runs` runs on zeros, by the device's clock.
 
         Args:
-            fed: Whether a launch takes at least as long as its thread needs to hand the next one over, as in a run without events.
+            fed: As in a run without events after others: the device is warm, and a launch takes at least as long as its thread needs to
+                hand the next one over.
         """
         arrays = [[np.zeros(shape, np.float32) for shape in shapes.values()] for shapes in (self.inputs, self.outputs)]
         invocation = self.bind(*arrays)
+        if fed:
+            warm_up(invocation.run)
         best = [float("inf")] * len(self.launches)
         for _ in range(runs):
             best = [min(a, span.ms) for a, span in zip(best, invocation.spans(), strict=True)]

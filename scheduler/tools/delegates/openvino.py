@@ -22,6 +22,7 @@ from scheduler.delegates.base import (
     UnableError,
     delegates,
     load_package,
+    warm_up,
 )
 from scheduler.formats.onnx import open_onnx
 
@@ -221,6 +222,9 @@ class OpenVinoNpuDelegate(DeviceDelegate):
     makers = "/sys/class/accel/accel*/device/vendor"
 
 
+#: Number of runs whose kernels are timed.
+_RUNS = 7
+
 #: Mark at the end of a name that OpenVINO gives to an operator in int8, and the operators of ONNX that round.
 _INT8_SUFFIX, _ROUNDING = "/WithoutBiases", ("QuantizeLinear", "DequantizeLinear")
 
@@ -256,17 +260,21 @@ def _checked(model: Path, compiled: Any) -> OpenVinoCompiled:
 
 
 def _places(model: Path, compiled: Any) -> list[NodePlacement]:
-    """Each kernel of a model that was compiled with counters, with its median time of five runs."""
+    """Each kernel of a model that was compiled with counters, with its median time of some runs."""
     request = compiled.create_infer_request()
+    warm_up(request.infer)
     runs = []
-    for _ in range(6):  # the first warms caches up
+    for _ in range(_RUNS):
+        # while a report is read, threads fall asleep
+        request.infer()
         request.infer()
         runs.append(request.profiling_info)
     nodes = dict(open_onnx(model).named_nodes)
     # a kernel into which operators were folded has a name of its own, and says which of them are left in it
     folded = {op.get_friendly_name(): _text(op, "originalLayersNames").split(",") for op in compiled.get_runtime_model().get_ordered_ops()}
     node_places = []
-    for entry, *again in zip(*runs, strict=True):
+    for entries in zip(*runs, strict=True):
+        entry = entries[0]
         status = str(entry.status).rpartition(".")[2]
         executed = status == "EXECUTED"
         reason = f"{STATUS.get(status, status)}{f' ({entry.exec_type})' if executed else ''}"
@@ -274,7 +282,7 @@ def _places(model: Path, compiled: Any) -> list[NodePlacement]:
         # an operator of the file, rather than a rounding of it
         names = [part for name in parts for part in (name, name.partition(_INT8_SUFFIX)[0]) if part in nodes]
         name = next((part for part in names if nodes[part] not in _ROUNDING), next(iter(names), entry.node_name))
-        node_places.append(NodePlacement(name, nodes.pop(name, entry.node_type), reason, median(map(_ms, again)) if executed else None))
+        node_places.append(NodePlacement(name, nodes.pop(name, entry.node_type), reason, median(map(_ms, entries)) if executed else None))
     return [*node_places, *(NodePlacement(name, op, STATUS["OPTIMIZED_OUT"]) for name, op in nodes.items())]
 
 

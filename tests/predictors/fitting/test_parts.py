@@ -169,7 +169,7 @@ def test_groups_of_a_fit_time_networks_as_the_parameters_do(made):
     groups = {name: KernelGroup(some) for name, some in table.group_terms(sizes).items()}
     model = FittedModel(fit(groups, Correction(fixed_ms=table.fixed_ms(sizes))), processor())
     for row, name in enumerate(table.names):
-        total = sum(time.ms for time in model.times(of.costs[name])) + model.fixed_ms
+        total = sum(time.ms for time in model.times(of.costs[name])) + model.inference_ms()
         assert total == pytest.approx(table.units[row] @ sizes, rel=1e-9)
 
 
@@ -240,12 +240,16 @@ def test_group_with_hardly_a_kernel_is_left_to_the_roofline(fitted):
     assert np.isnan(time_kernels(few, [rows[0].cost], grain)).all()
 
 
-def test_correction_finds_scale_share_of_a_kernel_and_of_a_weight_and_fixed_time():
+def test_correction_finds_scale_shares_of_kernels_weights_and_ends_and_fixed_time():
     draw = np.random.default_rng(0)
     sums, kernels, weights = draw.uniform(1, 50, 30), draw.integers(10, 100, 30).astype(float), draw.uniform(1e6, 2e7, 30)
-    result = correction(sums, kernels, weights, 1.2 * sums + 0.01 * kernels + 1e-7 * weights + 0.8)
+    elements = draw.integers(1e5, 1e7, 30).astype(float)
+    result = correction(sums, kernels, weights, elements, 1.2 * sums + 0.01 * kernels + 1e-7 * weights + 2e-7 * elements + 0.8)
     assert (result.scale, result.per_kernel_ms, result.fixed_ms) == (pytest.approx(1.2), pytest.approx(0.01), pytest.approx(0.8))
-    assert result.per_weight_ms == pytest.approx(1e-7)
+    assert (result.per_weight_ms, result.per_io_element_ms) == (pytest.approx(1e-7), pytest.approx(2e-7))
+    # networks of one size do not tell the time of their ends from the constant
+    alike = correction(sums, kernels, weights, np.full(30, 1e6), 1.2 * sums + 1.0)
+    assert (alike.per_io_element_ms, alike.fixed_ms) == (0.0, pytest.approx(1.0))
 
 
 @pytest.fixture(scope="module")

@@ -174,9 +174,9 @@ def test_spread_of_devices_with_one_chip_is_that_of_the_public_tables():
 
 def test_correction_scales_kernels_and_adds_to_each():
     plain = FittedModel(fit({"conv1x1": KernelGroup({"launch": 0.5})}), CPU)
-    corrected = FittedModel(fit({"conv1x1": KernelGroup({"launch": 0.5})}, Correction(2.0, 0.25, 3.0)), CPU)
+    corrected = FittedModel(fit({"conv1x1": KernelGroup({"launch": 0.5})}, Correction(2.0, 0.25, 3.0, per_io_element_ms=0.01)), CPU)
     assert corrected.time(conv()).ms == pytest.approx(2 * plain.time(conv()).ms + 0.25)
-    assert (plain.fixed_ms, corrected.fixed_ms) == (0.0, 3.0)
+    assert (plain.inference_ms(100), corrected.inference_ms(), corrected.inference_ms(100)) == (0.0, 3.0, 4.0)
 
 
 def test_weights_that_others_drive_out_of_caches_take_memory_time():

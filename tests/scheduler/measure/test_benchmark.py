@@ -145,9 +145,10 @@ def work(turns: int) -> int:
 
 def test_rounds_stay_between_their_bounds():
     count = []
-    time_steadily({"x": lambda: count.append(work(1_000))}, min_rounds=3, max_rounds=4)
-    # a short run follows one that is not measured
-    assert 3 <= len(count) / 2 - 2 <= 4
+    (time,) = time_steadily({"x": lambda: count.append(work(1_000))}, min_rounds=3, max_rounds=4).values()
+    assert 3 <= time.runs <= 4
+    # short runs that are not measured come before all of them, and before each
+    assert len(count) > 2 * time.runs
 
 
 def test_works_that_need_the_same_thing_slow_each_other_down():
