@@ -247,7 +247,7 @@ def test_correction_finds_scale_shares_of_kernels_weights_and_ends_and_fixed_tim
     result = correction(sums, kernels, weights, elements, 1.2 * sums + 0.01 * kernels + 1e-7 * weights + 2e-7 * elements + 0.8)
     assert (result.scale, result.per_kernel_ms, result.fixed_ms) == (pytest.approx(1.2), pytest.approx(0.01), pytest.approx(0.8))
     assert (result.per_weight_ms, result.per_io_element_ms) == (pytest.approx(1e-7), pytest.approx(2e-7))
-    # networks of one size do not tell the time of their ends from the constant
+    # networks of one size do not show the time of their ends apart from the constant
     alike = correction(sums, kernels, weights, np.full(30, 1e6), 1.2 * sums + 1.0)
     assert (alike.per_io_element_ms, alike.fixed_ms) == (0.0, pytest.approx(1.0))
 
