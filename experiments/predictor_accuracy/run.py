@@ -8,8 +8,8 @@ import numpy as np
 from experiments.measurements.phones import GPU_BACKEND
 from experiments.records import About, Facts, Row, write_record
 from predictors.devices import load_device
-from predictors.fitting.design import Networks
 from predictors.fitting.fit import EvaluatedFit, family_folds, fit_device
+from predictors.fitting.networks import Networks
 from predictors.measurements.networks import Measurements, load_measurements
 from predictors.predictor import LatencyPredictor
 

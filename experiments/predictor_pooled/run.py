@@ -13,10 +13,8 @@ import numpy as np
 
 from experiments.records import Row, write_record
 from predictors.devices import load_device
-from predictors.fitting.design import Networks, load_formula
-from predictors.fitting.fit import BORROWED_FITS, family_folds, predict
-from predictors.fitting.pooled import Place
-from predictors.fitting.together import Pool
+from predictors.fitting.fit import BORROWED_FITS, Pool, family_folds, predict
+from predictors.fitting.networks import Networks, Place, load_formula
 from predictors.measurements.networks import load_measurements
 from predictors.models.fitted import FittedModel
 
@@ -133,7 +131,7 @@ def through_profiles(pool: Pool) -> list[Row]:
                 continue
             (times,) = (item.times for item in pool.sets[precision] if item.key == place[1:])
             for fold, sizes in pool.left_out.items():
-                known, _ = pool.groups(place, sizes[place])
+                known, _ = pool.designs[precision].stored(sizes[place])
                 fit = processor.fits[precision]
                 groups = fit.groups | {name: known[source] for name, source in borrowed.groups.items()}
                 model = FittedModel(msgspec.structs.replace(fit, groups=groups), processor)

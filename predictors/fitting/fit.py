@@ -1,32 +1,309 @@
-"""All fits of one device: every processor, core set and precision that was measured, judged on families left out."""
+"""All fits of one device: every processor, core set and precision that was measured, judged on families left out.
+
+A fit is made from times of kernels, with a correction from whole networks, or from those of whole networks alone
+(`predictors.fitting.networks`).
+"""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from functools import cache
-from typing import NamedTuple
+from functools import cache, cached_property
+from math import floor
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from predictors.devices import DeviceProfile, Processor, list_devices
+from predictors.devices import ITEM_BYTES, DeviceProfile, Processor, list_devices
 from predictors.errors import StretchError, UnknownNameError
 from predictors.faults import nearest
-from predictors.fits.fit import Correction, Fit, HeldOut, Interval, KernelGroup
-from predictors.fitting.design import Formula, Networks, design, load_formula, processor_grain
-from predictors.fitting.pooled import Place, TimedCoreSet, fit_core_sets
-from predictors.fitting.regression import METHOD, Vector, family_coverage, family_interval, rounded
-from predictors.fitting.single import TimedKernel, correction, fit_kernels, time_kernels
-from predictors.fitting.together import MIN_NETWORKS as MIN_POOLED
-from predictors.fitting.together import Pool
+from predictors.fits import Correction, Fit, HeldOut, Interval, KernelGroup, Trees
+from predictors.fitting.networks import (
+    COVERAGE,
+    Design,
+    Formula,
+    Networks,
+    Place,
+    TimedCoreSet,
+    Vector,
+    design,
+    family_coverage,
+    family_interval,
+    fit_core_sets,
+    fit_pooled,
+    load_formula,
+    processor_grain,
+    rounded,
+    solve,
+)
 from predictors.fusion import KernelCost
 from predictors.host import HOST
 from predictors.measurements.networks import Measurements, load_measurements
 from predictors.measurements.tables import Latency
-from predictors.models.fitted import FittedModel
+from predictors.models.fitted import FittedModel, Grain, TreeModel, columns, features, group_members, terms
+
+# Fits to the times of single kernels; the rest of an inference's time comes from whole networks.
+
+#: Minimum number of measured kernels for trees.
+MIN_KERNELS = 100
+
+#: Maximum correction by trees, as a logarithm.
+BOUND = 1.5
+
+ITERATIONS, LEAVES, RATE, MIN_LEAF = 200, 8, 0.08, 5
+
+FEATURES = (
+    *("in_channels", "out_channels", "groups", "taps", "pixels", "stride", "macs", "reads", "writes", "weights", "serial"),
+    *("slices", "slice_outputs", "slice_share", "slice_edge", "edge_2", "edge_4", "traffic"),
+)
+
+
+def grow(costs: Sequence[KernelCost], targets: NDArray[np.float64], weights: NDArray[np.float64]) -> Trees:
+    """Grow trees on the residuals of a group's terms (Friedman 2001; histograms as LightGBM, Ke et al. 2017)."""
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    table = columns(costs)
+    rows = np.stack([np.asarray(features.get(name)(table), dtype=np.float64) for name in FEATURES], axis=1)
+    model = HistGradientBoostingRegressor(
+        max_iter=ITERATIONS,
+        max_leaf_nodes=LEAVES,
+        learning_rate=RATE,
+        min_samples_leaf=MIN_LEAF,
+        l2_regularization=1.0,
+        early_stopping=False,
+        random_state=0,
+    )
+    # A last digit that two processors round differently must not turn a split around.
+    model.fit(np.round(rows, 9), np.round(targets, 9), sample_weight=np.round(weights, 9))
+    return _flatten([trees[0].nodes for trees in model._predictors], float(model._baseline_prediction.ravel()[0]))
+
+
+def _flatten(predictors: Sequence[NDArray[np.void]], base: float) -> Trees:
+    """The trees of scikit-learn as flat lists."""
+    roots: list[int] = []
+    rows: list[tuple[int, float, int, int, float]] = []
+    for nodes in predictors:
+        start = len(rows)
+        roots.append(start)
+        for number, node in enumerate(nodes, start):
+            if node["is_leaf"]:
+                rows.append((0, 0.0, number, number, round(float(node["value"]), 5)))
+            else:
+                bound = _rounded_threshold(float(node["num_threshold"]))
+                rows.append((int(node["feature_idx"]), bound, start + int(node["left"]), start + int(node["right"]), 0.0))
+    feature, threshold, left, right, value = zip(*rows, strict=True)
+    return Trees(FEATURES, tuple(roots), feature, threshold, left, right, value, round(base, 6), BOUND)
+
+
+def _rounded_threshold(threshold: float) -> float:
+    """A bound between two values of a feature, in few digits: whole features are separated halfway."""
+    return floor(threshold) + 0.5 if threshold >= 64 else round(threshold, 6)
+
+
+#: Minimum number of kernels for the terms of a group.
+MIN_GROUP = 5
+
+#: Lower bound of a kernel's time in ms, so that its logarithm exists.
+MIN_MS = 1e-4
+
+
+@dataclass(frozen=True)
+class TimedKernel:
+    """A measured kernel."""
+
+    network: str  # That it is part of.
+    cost: KernelCost  # Facts that its time depends on.
+    ms: float  # Its time.
+
+
+def fit_kernels(rows: Sequence[TimedKernel], formula: Formula, grain: Grain) -> dict[str, KernelGroup]:
+    """A formula and, where there are enough kernels, trees for each group."""
+    members = group_members([row.cost for row in rows], tuple(formula.kernels))
+    groups = {
+        name: _group([rows[i] for i in members[name]], names, grain)
+        for name, names in formula.kernels.items()
+        if len(members.get(name, ())) >= MIN_GROUP
+    }
+    for kind, reference_group in formula.like.items():
+        if reference_group in groups:
+            groups[kind] = _unmeasured(groups[reference_group])
+    return groups
+
+
+def _unmeasured(group: KernelGroup) -> KernelGroup:
+    """Return the memory terms of a measured group, for kernels that no table has.
+
+    Without its trees, which know its shapes, and without the launch: whole networks show that kernels without products, which
+    tables leave out, hardly cost one (`correction` finds what they do).
+    """
+    return KernelGroup({name: size for name, size in group.terms.items() if terms.get(name).part == "memory"})
+
+
+def _group(rows: Sequence[TimedKernel], names: Sequence[str], grain: Grain) -> KernelGroup:
+    costs = [row.cost for row in rows]
+    times = np.array([row.ms for row in rows])
+    table = columns(costs)
+    units = np.stack([np.broadcast_to(np.asarray(terms.get(name).units(table, grain), dtype=float), len(rows)) for name in names], axis=1)
+    sizes = [rounded(float(size)) for size in solve(units, times)]
+    summed = np.maximum(units @ np.array(sizes), MIN_MS)
+    trees = None
+    if len(rows) >= MIN_KERNELS:
+        # Long kernels count more: a network's time is their sum.
+        weights = np.sqrt(times / times.mean())
+        trees = grow(costs, np.log(times / summed), weights)
+    return KernelGroup({name: size for name, size in zip(names, sizes, strict=True) if size > 0}, trees, len(rows))
+
+
+def time_kernels(groups: dict[str, KernelGroup], costs: Sequence[KernelCost], grain: Grain) -> Vector:
+    """Times of kernels by groups, ms; NaN where none has them."""
+    times = np.full(len(costs), np.nan)
+    for name, indices in group_members(costs, groups).items():
+        if name is None:
+            continue
+        table, group = columns([costs[i] for i in indices]), groups[name]
+        ms = sum(size * np.asarray(terms.get(term).units(table, grain), dtype=float) for term, size in group.terms.items())
+        times[indices] = ms * np.exp(TreeModel(group.trees)(table)) if group.trees is not None else ms
+    return times
+
+
+def correction(sums: Vector, kernels: Vector, weights: Vector, elements: Vector, times: Vector) -> Correction:
+    """From sums of kernels to whole networks, on the relative error: see `Correction`.
+
+    Args:
+        elements: Of inputs and outputs; where all networks have as many, their time is part of the constant.
+    """
+    moved = elements if np.ptp(elements) else np.zeros(len(sums))
+    sizes = solve(np.stack([sums, kernels, weights, moved, np.ones(len(sums))], axis=1), times)
+    scale, per_kernel, per_weight, per_io_element, fixed = (rounded(float(size)) for size in sizes)
+    return Correction(scale, per_kernel, fixed, per_weight, per_io_element)
+
+
+# Pooled fits: all times of one kind of processor at once.
+
+
+POOLED_METHOD = (
+    "Student's t for the logarithm of measured ÷ predicted of networks left out with their families, on all devices of the table at this "
+    "precision; as many degrees of freedom as networks less one, since the errors of one network on several devices are nearly the same"
+)
+
+#: Minimum number of networks of a core set in a pool: other core sets inform about networks, not about this core set.
+MIN_POOLED = 8
+
+
+def _times_by(rows: Iterable[Latency], networks: Iterable[str], key: Callable[[Latency], tuple[str, ...]]) -> dict[Any, Vector]:
+    """Time of each network by key, in the order of the keys; NaN where it was not measured."""
+    position = {name: i for i, name in enumerate(networks)}
+    times: dict[tuple[str, ...], Vector] = defaultdict(lambda: np.full(len(position), np.nan))
+    for row in rows:
+        times[key(row)][position[row.network]] = row.ms
+    return dict(sorted(times.items()))
+
+
+@dataclass(frozen=True)
+class Pool:
+    """All times of one kind of processor, on every device and at every precision that a formula has units for."""
+
+    networks: Networks  # As kernels of the backend.
+    formula: Formula  # With its units.
+    rows: Sequence[Latency]  # Times; of several runtimes the fastest is predicted.
+    folds: Mapping[str, int]  # Fold of each network.
+    slices: tuple[int, int]  # Output and input channels that are computed at a time.
+
+    @cached_property
+    def designs(self) -> dict[str, Design]:
+        """Units of the networks by precision."""
+        return {
+            precision: design(self.networks, self.formula, Grain(*self.slices, ITEM_BYTES[precision]), precision)
+            for precision in sorted({row.precision for row in self.rows} & set(self.formula.units))
+        }
+
+    @cached_property
+    def timed(self) -> dict[str, list[TimedCoreSet]]:
+        """Times by precision, core set and runtime, of core sets whose runtimes together timed enough networks."""
+        core_sets: dict[str, list[TimedCoreSet]] = {}
+        for precision in self.designs:
+            rows = [row for row in self.rows if row.precision == precision]
+            names: dict[tuple[str, str], set[str]] = defaultdict(set)
+            for row in rows:
+                names[row.device, row.core_set].add(row.network)
+            times = _times_by(rows, self.networks.costs, lambda row: (row.device, row.core_set, row.runtime))
+            core_sets[precision] = [
+                TimedCoreSet(device, name, values, runtime)
+                for (device, name, runtime), values in times.items()
+                if len(names[device, name]) >= MIN_POOLED
+            ]
+        return core_sets
+
+    @cached_property
+    def sets(self) -> dict[str, list[TimedCoreSet]]:
+        """Times by precision and core set, with the runtime that is fastest for the network."""
+        core_sets: dict[str, list[TimedCoreSet]] = {}
+        for precision, rows in self.timed.items():
+            fastest: dict[tuple[str, str], Vector] = {}
+            for core_set in rows:
+                fastest[core_set.key] = np.fmin(fastest.get(core_set.key, core_set.times), core_set.times)
+            core_sets[precision] = [TimedCoreSet(*key, times) for key, times in fastest.items()]
+        return core_sets
+
+    def sizes(self, without_fold: int | None = None) -> dict[Place, Vector]:
+        """Sizes of the parameters, from all networks or those outside of one fold."""
+        training = np.array([self.folds[name] != without_fold for name in self.networks.costs])
+        return fit_pooled(self.designs, self.formula, self.timed, training)
+
+    @cached_property
+    def left_out(self) -> dict[int, dict[Place, Vector]]:
+        """Sizes without each fold."""
+        return {fold: self.sizes(fold) for fold in sorted(set(self.folds.values()))}
+
+    @cached_property
+    def ratios(self) -> dict[Place, dict[str, float]]:
+        """Measured ÷ predicted of networks left out, of each core set at each precision."""
+        by_place: dict[Place, dict[str, float]] = defaultdict(dict)
+        for precision, core_sets in self.sets.items():
+            for core_set in core_sets:
+                for i, name in enumerate(self.networks.costs):
+                    if np.isfinite(core_set.times[i]):
+                        sizes = self.left_out[self.folds[name]][precision, *core_set.key]
+                        by_place[precision, *core_set.key][name] = float(core_set.times[i] / (self.designs[precision].units[i] @ sizes))
+        return dict(by_place)
+
+    def interval_ends(self, precision: str, without_family: str | None = None) -> tuple[float, float]:
+        """Ends of the interval at a precision, from networks left out on all devices."""
+        from scipy.stats import t
+
+        families = self.networks.families
+        logs: dict[str, list[float]] = defaultdict(list)
+        for place, ratios in self.ratios.items():
+            for name, ratio in ratios.items():
+                if place[0] == precision and families[name] != without_family:
+                    logs[name].append(float(np.log(ratio)))
+        all_logs = np.concatenate([np.array(network_logs) for network_logs in logs.values()])
+        half_width = float(t.ppf((1 + COVERAGE) / 2, len(logs) - 1) * np.sqrt(np.mean(all_logs**2)))
+        return float(np.exp(-half_width)), float(np.exp(half_width))
+
+    def interval(self, precision: str) -> Interval:
+        """The interval at a precision: ten networks on one device are too few for quantiles."""
+        low, high = self.interval_ends(precision)
+        return Interval(COVERAGE, float(f"{low:.4g}"), float(f"{high:.4g}"), POOLED_METHOD)
+
+    def coverage(self, places: Sequence[Place]) -> float:
+        """Return the coverage of the interval under leave-one-family-out, on any device."""
+        families, covered = self.networks.families, []
+        bounds: dict[tuple[str, str], tuple[float, float]] = {}
+        for place in places:
+            for name, ratio in self.ratios[place].items():
+                key = (place[0], families[name])
+                if key not in bounds:
+                    bounds[key] = self.interval_ends(*key)
+                covered.append(bounds[key][0] <= ratio <= bounds[key][1])
+        return float(np.mean(covered))
+
+
+# Folds of families.
+
 
 FOLDS = 5
-
 
 #: Maximum number of families that are left out one by one: without two of seven, a fit knows too little about the others.
 FEW_FAMILIES = 8
@@ -102,7 +379,7 @@ def add_borrowed(fit: Fit, measured_on: str) -> Fit:
     pool, sizes = _pool_of(borrowed.measurements)
     if place not in sizes:
         return fit
-    fitted, _ = pool.groups(place, sizes[place])
+    fitted, _ = pool.designs[fit.precision].stored(sizes[place])
     groups: dict[str, KernelGroup] = fit.groups | {name: fitted[source] for name, source in borrowed.groups.items() if source in fitted}
     source = f"{fit.source}; kernels of transformers: {table.source.title}, device {device}"
     return msgspec.structs.replace(fit, groups=groups, source=source)
@@ -123,8 +400,8 @@ def _pool_of(name: str) -> tuple[Pool, dict[Place, Vector]]:
 #: Minimum number of networks and families for an evaluation on another family.
 MIN_NETWORKS, MIN_FAMILIES = 12, 3
 
-#: Evaluation of a fit that was not evaluated yet.
-_NOT_EVALUATED = HeldOut(0, 0, 0, 0.0, 0.0, 0.0, 0.0)
+#: Interval and evaluation of a fit that was not evaluated yet.
+_NOT_EVALUATED = Interval(COVERAGE, 1.0, 1.0, "none"), HeldOut(0, 0, 0, 0.0, 0.0, 0.0, 0.0)
 
 Predictions = dict[str, float]
 
@@ -157,9 +434,25 @@ class _Task:
             if (row.processor, row.precision) == (self.family, self.precision) and device in (None, row.device):
                 yield row
 
+    @property
+    def core_sets(self) -> Mapping[str, object]:
+        """Those of the processor in the profile."""
+        return self.device.processors[self.family].core_sets
+
     def processor(self, core_set: str) -> Processor:
         """The processor of the profile with one core set."""
         return self.device.processor(f"{self.family}[{core_set}]")
+
+    def grain(self, core_set: str) -> Grain:
+        """Units that the processor works in with one core set."""
+        return processor_grain(self.processor(core_set), self.precision)
+
+    @cached_property
+    def pool(self) -> Pool:
+        """All devices and precisions of the processor, for a formula whose fits are pooled."""
+        grain = self.grain(next(row.core_set for row in self.rows(self.measured_on) if row.core_set in self.core_sets))
+        rows = [row for row in self.measurements.latencies if row.processor == self.family]
+        return Pool(self.networks, self.formula, rows, self.folds, (grain.width_slice, grain.reduce_slice))
 
     def make(self, core_set: str, groups: dict[str, KernelGroup], correction: Correction) -> Fit:
         """Return a fit that was not evaluated yet."""
@@ -174,8 +467,7 @@ class _Task:
             ", ".join(runtimes),
             groups,
             correction,
-            Interval(0.9, 1.0, 1.0, METHOD),
-            _NOT_EVALUATED,
+            *_NOT_EVALUATED,
             f"{source.title}, device {self.measured_on}{link}",
             self.measured_on if self.measured_on != self.device.id and self.measured_on in list_devices() else None,
         )
@@ -249,54 +541,33 @@ def _fit(task: _Task) -> list[EvaluatedFit]:
     """Fits of all core sets of one processor at one precision."""
     times: dict[str, Predictions] = defaultdict(dict)
     for row in task.rows(task.measured_on):
-        if row.core_set in task.device.processors[task.family].core_sets:
-            best_ms = times[row.core_set].get(row.network, row.ms)
+        if row.core_set in task.core_sets:
             # of several runtimes the fastest
-            times[row.core_set][row.network] = min(best_ms, row.ms)
+            times[row.core_set][row.network] = min(times[row.core_set].get(row.network, row.ms), row.ms)
     for core_set, core_set_times in times.items():
         _check(task, core_set, core_set_times)
-    if task.formula.units:
-        return _fit_together(task, times)
-    has_kernel_times = bool(task.formula.kernels) and any(
-        (row.device, row.processor, row.precision) == (task.measured_on, task.family, task.precision) for row in task.measurements.kernels
-    )
-    if not has_kernel_times and not task.formula.parameters:
+    make = _from_pool if task.formula.units else _from_kernels if _has_kernel_times(task) else _from_networks
+    fits, folds = make(task, None, times), sorted(set(task.folds.values()))
+    left_out: dict[str, Predictions] = {core_set: {} for core_set in times}
+    for fold in folds:
+        for core_set, fit in make(task, fold, times).items():
+            model = FittedModel(fit, task.processor(core_set))
+            names = [name for name in times[core_set] if task.folds[name] == fold]
+            left_out[core_set] |= {name: predict(model, task.networks, name) for name in names}
+    return [_evaluate(task, fit, times[core_set], left_out[core_set], len(folds)) for core_set, fit in fits.items()]
+
+
+def _has_kernel_times(task: _Task) -> bool:
+    """Whether fits are to times of single kernels; whole networks alone must have parameters to fit."""
+    key = (task.measured_on, task.family, task.precision)
+    if task.formula.kernels and any((row.device, row.processor, row.precision) == key for row in task.measurements.kernels):
+        return True
+    if not task.formula.parameters:
         raise TooFewMeasurementsError(
             f"{task.family} in {task.precision} has times of whole networks alone, and fits for `{task.networks.backend}` need those of kernels",
             "measure with the times of operators",
         )
-    make = _from_kernels if has_kernel_times else _from_networks
-    fits = make(task, frozenset(task.networks.costs), times)
-    folds = sorted(set(task.folds.values()))
-    left_out: dict[str, Predictions] = {core_set: {} for core_set in times}
-    for fold in folds:
-        training = frozenset(name for name, network_fold in task.folds.items() if network_fold != fold)
-        for core_set, fit in make(task, training, times).items():
-            model = FittedModel(fit, task.processor(core_set))
-            for name, of in task.folds.items():
-                if of == fold and name in times[core_set]:
-                    left_out[core_set][name] = predict(model, task.networks, name)
-    return [_evaluate(task, fit, times[core_set], left_out[core_set], len(folds)) for core_set, fit in fits.items()]
-
-
-def _fit_together(task: _Task, times: Mapping[str, Predictions]) -> list[EvaluatedFit]:
-    """Fits of all core sets that share what they know with all devices and precisions."""
-    processor = task.processor(next(iter(times)))
-    rows = [row for row in task.measurements.latencies if row.processor == task.family]
-    pool = Pool(task.networks, task.formula, rows, task.folds, (processor.width_slice, round(processor.profile.reduce_slice.value)))
-    all_sizes = pool.sizes()
-    evaluated_fits = []
-    for core_set, measured in times.items():
-        place = (task.precision, task.measured_on, core_set)
-        predicted: Predictions = {}
-        for fold, sizes in pool.left_out.items():
-            model = FittedModel(task.make(core_set, *pool.groups(place, sizes[place])), task.processor(core_set))
-            predicted |= {name: predict(model, task.networks, name) for name in measured if task.folds[name] == fold}
-        evaluated = _evaluate(task, task.make(core_set, *pool.groups(place, all_sizes[place])), measured, predicted, len(pool.left_out))
-        held_out = msgspec.structs.replace(evaluated.fit.held_out, coverage=rounded(pool.coverage([place])))
-        fit = msgspec.structs.replace(evaluated.fit, interval=pool.interval(task.precision), held_out=held_out)
-        evaluated_fits.append(EvaluatedFit(fit, evaluated.measured, evaluated.predicted))
-    return evaluated_fits
+    return False
 
 
 def predict(model: FittedModel, networks: Networks, name: str) -> float:
@@ -317,45 +588,38 @@ def _check(task: _Task, core_set: str, times: Predictions) -> None:
 
 def _evaluate(task: _Task, fit: Fit, measured: Predictions, predicted: Predictions, folds: int) -> EvaluatedFit:
     """Return the fit with its interval and the errors of fits made in the same way."""
-    ratios = {name: measured[name] / ms for name, ms in predicted.items()}
+    families, ratios = task.networks.families, {name: measured[name] / ms for name, ms in predicted.items()}
     errors = np.array([abs(ms / measured[name] - 1) for name, ms in predicted.items()])
-    held_out = HeldOut(
-        len(ratios),
-        len({task.networks.families[name] for name in ratios}),
-        folds,
-        rounded(float(np.mean(errors <= 0.1))),
-        rounded(float(np.mean(errors <= 0.2))),
-        rounded(float(np.mean(errors))),
-        rounded(family_coverage(ratios, task.networks.families)),
-    )
-    evaluated = msgspec.structs.replace(fit, interval=family_interval(ratios, task.networks.families), held_out=held_out)
-    return EvaluatedFit(evaluated, dict(measured), dict(predicted))
+    if task.formula.units:
+        interval, coverage = task.pool.interval(task.precision), task.pool.coverage([(task.precision, task.measured_on, fit.core_set)])
+    else:
+        interval, coverage = family_interval(ratios, families), family_coverage(ratios, families)
+    shares = (float(np.mean(errors <= 0.1)), float(np.mean(errors <= 0.2)), float(np.mean(errors)), coverage)
+    held_out = HeldOut(len(ratios), len({families[name] for name in ratios}), folds, *map(rounded, shares))
+    return EvaluatedFit(msgspec.structs.replace(fit, interval=interval, held_out=held_out), dict(measured), dict(predicted))
 
 
-def _from_networks(task: _Task, training: frozenset[str], times: Mapping[str, Predictions]) -> dict[str, Fit]:
+def _from_pool(task: _Task, without_fold: int | None, times: Mapping[str, Predictions]) -> dict[str, Fit]:
+    """Fits that share what they know with all devices and precisions."""
+    pool = task.pool
+    sizes = pool.sizes() if without_fold is None else pool.left_out[without_fold]
+    matrix = pool.designs[task.precision]
+    return {core_set: task.make(core_set, *matrix.stored(sizes[task.precision, task.measured_on, core_set])) for core_set in times}
+
+
+def _from_networks(task: _Task, without_fold: int | None, times: Mapping[str, Predictions]) -> dict[str, Fit]:
     """Fits to whole networks: those of the other devices share the prior."""
-    grain = processor_grain(task.processor(next(iter(times))), task.precision)
-    matrix = design(task.networks, task.formula, grain, task.precision)
-    times_by_core_set: dict[tuple[str, str], Vector] = defaultdict(lambda: np.full(len(matrix.names), np.nan))
-    position = {name: i for i, name in enumerate(matrix.names)}
+    matrix = design(task.networks, task.formula, task.grain(next(iter(times))), task.precision)
     runtimes = {row.runtime for row in task.rows(task.measured_on)}
-    for row in task.rows():
-        if row.runtime in runtimes:
-            times_by_core_set[row.device, row.core_set][position[row.network]] = row.ms
-    sets = [TimedCoreSet(*key, values) for key, values in sorted(times_by_core_set.items()) if np.isfinite(values).sum() >= MIN_NETWORKS]
-    sizes = fit_core_sets(matrix, task.formula, task.precision, sets, np.array([name in training for name in matrix.names]))
-    fits = {}
-    for core_set in times:
-        core_set_sizes = np.array([rounded(float(size)) for size in sizes[task.measured_on, core_set]])
-        groups = {
-            name: KernelGroup({term: rounded(ms) for term, ms in sizes.items()})
-            for name, sizes in matrix.group_terms(core_set_sizes).items()
-        }
-        fits[core_set] = task.make(core_set, groups, Correction(fixed_ms=rounded(matrix.fixed_ms(core_set_sizes))))
-    return fits
+    rows = (row for row in task.rows() if row.runtime in runtimes)
+    timed = _times_by(rows, matrix.names, lambda row: (row.device, row.core_set))
+    sets = [TimedCoreSet(device, name, values) for (device, name), values in timed.items() if np.isfinite(values).sum() >= MIN_NETWORKS]
+    training = np.array([task.folds[name] != without_fold for name in matrix.names])
+    sizes = fit_core_sets(matrix, task.formula, task.precision, sets, training)
+    return {core_set: task.make(core_set, *matrix.stored(sizes[task.measured_on, core_set])) for core_set in times}
 
 
-def _from_kernels(task: _Task, training: frozenset[str], times: Mapping[str, Predictions]) -> dict[str, Fit]:
+def _from_kernels(task: _Task, without_fold: int | None, times: Mapping[str, Predictions]) -> dict[str, Fit]:
     """Fits to single kernels, then from their sums to whole networks."""
     fits = {}
     for core_set, measured in times.items():
@@ -363,14 +627,11 @@ def _from_kernels(task: _Task, training: frozenset[str], times: Mapping[str, Pre
         rows = [
             TimedKernel(row.network, row.cost, row.ms)
             for row in task.measurements.kernels
-            if (row.device, row.processor, row.core_set, row.precision) == key and row.network in training
+            if (row.device, row.processor, row.core_set, row.precision) == key and task.folds[row.network] != without_fold
         ]
-        grain = processor_grain(task.processor(core_set), task.precision)
-        groups = fit_kernels(rows, task.formula, grain)
-        core_set_correction = correction(
-            *_sums(task, groups, rows, {name: ms for name, ms in measured.items() if name in training}, core_set)
-        )
-        fits[core_set] = task.make(core_set, groups, core_set_correction)
+        groups = fit_kernels(rows, task.formula, task.grain(core_set))
+        training = {name: ms for name, ms in measured.items() if task.folds[name] != without_fold}
+        fits[core_set] = task.make(core_set, groups, correction(*_sums(task, groups, rows, training, core_set)))
     return fits
 
 
@@ -382,7 +643,6 @@ def _sums(
     Kernels that were measured count with their own time: predictions of trees
     for the networks they were grown from are better than those for others.
     """
-    grain = processor_grain(task.processor(core_set), task.precision)
     measured_ms: dict[tuple[str, KernelCost], list[float]] = defaultdict(list)
     for row in rows:
         measured_ms[row.network, row.cost].append(row.ms)
@@ -390,7 +650,7 @@ def _sums(
     sums = []
     for name in measured:
         costs = task.networks.costs[name]
-        estimated = np.nan_to_num(time_kernels(groups, costs, grain))
+        estimated = np.nan_to_num(time_kernels(groups, costs, task.grain(core_set)))
         sums.append(sum(mean.get((name, cost), float(ms)) for cost, ms in zip(costs, estimated, strict=True)))
     counts = [float(len(task.networks.costs[name])) for name in measured]
     weights = [float(sum(cost.weights for cost in task.networks.costs[name])) for name in measured]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from predictors.devices import ITEM_BYTES, Processor
 from predictors.errors import StretchError
-from predictors.fits.fit import Fit, KernelGroup, Trees
+from predictors.fits import Fit, KernelGroup, Trees
 from predictors.fusion import KernelCost
 from predictors.models.roofline import KernelTime, RooflinePredictor, Times
 from predictors.registry import Registry
@@ -290,6 +290,14 @@ def group_name(cost: KernelCost, groups: Sequence[str] | dict[str, KernelGroup])
     return fine if fine in groups else cost.kind if cost.kind in groups else None
 
 
+def group_members(costs: Sequence[KernelCost], groups: Sequence[str] | dict[str, KernelGroup]) -> dict[str | None, list[int]]:
+    """Numbers of the kernels by the group that times them."""
+    members: dict[str | None, list[int]] = {}
+    for number, cost in enumerate(costs):
+        members.setdefault(group_name(cost, groups), []).append(number)
+    return members
+
+
 class FittedModel:
     """Kernel times on one processor from a fit; kernels of kinds that were never measured come from the roofline."""
 
@@ -327,7 +335,7 @@ class FittedModel:
     def times(self, costs: Sequence[KernelCost]) -> list[KernelTime]:
         """Time of each kernel; equal kernels are computed once, new ones together."""
         new = list(dict.fromkeys(cost for cost in costs if cost not in self._times))
-        for name, indices in self._grouped(new).items():
+        for name, indices in group_members(new, self.fit.groups).items():
             batch = [new[i] for i in indices]
             timed = [self.roofline.time(cost) for cost in batch] if name is None else self._fitted(name, batch).kernels("fit")
             self._times.update(zip(batch, timed, strict=True))
@@ -337,19 +345,12 @@ class FittedModel:
         """Times of kernels as arrays; equal kernels are computed once, also for different devices whose relative this is."""
         rows = self._rows if len(self._rows) < _MAX_ROWS else {}
         new = list(dict.fromkeys(cost for cost in costs if cost not in rows))
-        for name, indices in self._grouped(new).items():
+        for name, indices in group_members(new, self.fit.groups).items():
             batch = [new[i] for i in indices]
             table = Times.of([self.roofline.time(cost) for cost in batch]) if name is None else self._fitted(name, batch)
             rows.update(zip(batch, zip(*(column.tolist() for column in table), strict=True), strict=True))
         self._rows = rows
         return Times(*np.array([rows[cost] for cost in costs]).reshape(-1, len(Times._fields)).T)
-
-    def _grouped(self, costs: Sequence[KernelCost]) -> dict[str | None, list[int]]:
-        """Numbers of the kernels by the group that times them."""
-        groups: dict[str | None, list[int]] = {}
-        for number, cost in enumerate(costs):
-            groups.setdefault(group_name(cost, self.fit.groups), []).append(number)
-        return groups
 
     def _fitted(self, group: str, costs: list[KernelCost]) -> Times:
         """Times of kernels of one group, what an inference adds to each included."""

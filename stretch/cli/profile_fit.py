@@ -11,7 +11,7 @@ import typer
 
 from predictors.devices import load_device
 from predictors.errors import StretchError, UsageError
-from predictors.fits.store import fit_path
+from predictors.fits import fit_path
 from predictors.measurements.networks import load_measurements
 from stretch.api.parameters import device_option
 from stretch.cli.interrupt import WRITER_GRACE_S
@@ -148,7 +148,7 @@ def _from_networks(out: Output, table: str, device: str, target: Path, networks:
     from predictors.devices import PROFILE_FOLDER, list_devices, profile_path
     from predictors.files import write_whole
     from predictors.fits import prior_path, write_priors
-    from predictors.fitting.calibration import calibrate, read_networks
+    from predictors.fitting.priors import calibrate, read_networks
     from predictors.models.roofline import MEASURED
     from predictors.predictor import origin_of
     from stretch.api.parameters import read_inputs
@@ -224,7 +224,7 @@ def _from_relatives(out: Output, profile: "DeviceProfile", target: Path) -> dict
     """Derive and write priors from the shipped profiles; returns their cross-validation."""
     from predictors.devices import list_devices
     from predictors.fits import write_priors
-    from predictors.fitting.relatives import fit_priors
+    from predictors.fitting.priors import fit_priors
     from predictors.measurements.networks import list_measurements
 
     with out.progress("reading"):

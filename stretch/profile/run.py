@@ -18,12 +18,10 @@ import tomli_w
 
 from predictors.devices import DeviceProfile, load_device
 from predictors.errors import StretchError, UsageError
-from predictors.fits import Fit, HeldOut, LeftOut, Prior, fit_path, prior_path, write_fits, write_priors
-from predictors.fits.fit import KernelGroup
-from predictors.fitting.design import Formula, load_formula
-from predictors.fitting.fit import MIN_NETWORKS, TooFewMeasurementsError, fit_device
-from predictors.fitting.single import TimedKernel, fit_kernels
-from predictors.fitting.single import time_kernels as fitted_times
+from predictors.fits import Fit, HeldOut, KernelGroup, LeftOut, Prior, fit_path, prior_path, write_fits, write_priors
+from predictors.fitting.fit import MIN_NETWORKS, TimedKernel, TooFewMeasurementsError, fit_device, fit_kernels
+from predictors.fitting.fit import time_kernels as fitted_times
+from predictors.fitting.networks import Formula, load_formula
 from predictors.fusion import Fuser, Kernel, KernelCost, load_rules
 from predictors.graph import OpGraph
 from predictors.host import HOST
@@ -680,7 +678,7 @@ _CALIBRATING = 48
 def _calibrate(draft: DeviceProfile, places: Sequence[MeasuredProcessor], table: MeasurementTable) -> list[Prior]:
     """Priors of places by the times of whole networks."""
     # SciPy takes half a second, which the command line's help does not wait for
-    from predictors.fitting.calibration import NetworkTime, calibrate
+    from predictors.fitting.priors import NetworkTime, calibrate
 
     priors: list[Prior] = []
     for place in places:

@@ -1,6 +1,6 @@
 """A profile of a browser's processors: random networks whose whole times the page of `stretch web` reports.
 
-No browser reports the times of kernels, so fits are to whole networks (`predictors.fitting.pooled`). The CPU is WebAssembly, with
+No browser reports the times of kernels, so fits are to whole networks (`predictors.fitting.networks`). The CPU is WebAssembly, with
 one thread and with as many as the page was given, the GPU is WebGPU.
 """
 

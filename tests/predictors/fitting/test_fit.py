@@ -10,7 +10,7 @@ from predictors.devices import PROFILE_FOLDER, load_device
 from predictors.errors import StretchError, UnknownNameError
 from predictors.fits import fit_path, write_fits
 from predictors.fitting.fit import fit_device
-from predictors.fitting.regression import family_coverage, family_interval, interval, interval_ends
+from predictors.fitting.networks import family_coverage, family_interval, interval_ends
 from predictors.predictor import LatencyPredictor
 from tests.predictors.fitting.worlds import DEVICE, kernel_world, nothing_borrowed, whole_world
 
@@ -133,6 +133,6 @@ def test_coverage_is_counted_without_the_family():
 
 
 def test_interval_names_its_method_and_coverage():
-    for value in (interval([0.9, 1.0, 1.2]), family_interval({"a": 0.9, "b": 1.0, "c": 1.2}, {"a": "a", "b": "b", "c": "c"})):
-        assert (value.coverage, value.low, value.high) == (0.9, 0.9, 1.2)
-        assert "Barber" in value.method
+    value = family_interval({"a": 0.9, "b": 1.0, "c": 1.2}, {"a": "a", "b": "b", "c": "c"})
+    assert (value.coverage, value.low, value.high) == (0.9, 0.9, 1.2)
+    assert "Barber" in value.method

@@ -10,11 +10,9 @@ import pytest
 from predictors.devices import DeviceProfile, load_device
 from predictors.errors import StretchError
 from predictors.fits import KernelGroup
-from predictors.fitting.design import Networks, design, load_formula
-from predictors.fitting.fit import BORROWED_FITS, add_borrowed, family_folds
-from predictors.fitting.pooled import fit_pooled
-from predictors.fitting.relatives import fit_priors, log_ratios
-from predictors.fitting.together import Pool, TimedCoreSet
+from predictors.fitting.fit import BORROWED_FITS, Pool, add_borrowed, family_folds
+from predictors.fitting.networks import Networks, TimedCoreSet, design, fit_pooled, load_formula
+from predictors.fitting.priors import fit_priors, log_ratios
 from predictors.fusion import Fuser, load_rules
 from predictors.measurements.networks import Measurements, Source, load_measurements
 from predictors.measurements.tables import Latency
@@ -132,7 +130,7 @@ def test_few_relatives_are_refused():
 
 @pytest.mark.slow
 def test_log_ratios_are_of_each_chip_against_the_others():
-    from predictors.fitting.relatives import _Pool
+    from predictors.fitting.priors import _Pool
 
     device, profiles, tables = relatives_of_one_phone([1.0, 1.0, 1.0, 2.0])
     chips = _Pool(profiles, [tables]).relatives(device, device.processor("cpu"), "fp32")

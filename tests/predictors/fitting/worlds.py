@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from predictors.devices import Processor, load_device
-from predictors.fitting.design import Networks, design, load_formula, processor_grain
+from predictors.fitting.networks import Networks, design, load_formula, processor_grain
 from predictors.graph import OpGraph
 from predictors.measurements.networks import LATENCIES, NETWORKS, SOURCE, Measurements, Source, write_networks
 from predictors.measurements.tables import KernelLatency, Latency, write_table

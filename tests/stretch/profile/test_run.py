@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from predictors.devices import load_device
 from predictors.errors import StretchError, UnknownNameError, UsageError
-from predictors.fitting.design import load_formula
-from predictors.fitting.single import TimedKernel
+from predictors.fitting.fit import TimedKernel
+from predictors.fitting.networks import load_formula
 from predictors.fusion import fuse, load_rules
 from predictors.graph import OpGraph
 from predictors.measurements.networks import Measurements, Source, load_measurements

@@ -1,6 +1,15 @@
-"""Calibration of a processor by the times of a few whole networks, as `benchmark_model`, `benchncnn` or `benchmark_app` print them.
+"""Priors of processors without a fit: from all fitted relatives, and calibrated by the times of a few whole networks.
 
-Kernel times come from the profile that is calibrated: its fit, its prior, or its roofline. A handful of networks
+The relatives of a processor are those of its family that were fitted at the same
+precision in the same runtime with as many cores; a profile may name the backends of others, where none of
+its own kind was ever fitted. Each is left out in turn: the others,
+scaled by the ratio of peaks and bandwidths, predict the networks that were measured on
+it. How far the middle of its networks lies off is one draw of how far a chip that nobody
+measured lies off; a normal distribution over chips (Student's t, as they are few) with the scatter of
+networks within a chip gives the interval.
+
+A calibration takes times as `benchmark_model`, `benchncnn` or `benchmark_app` print them. Kernel times come from the profile that
+is calibrated: its fit, its prior, or its roofline. A handful of networks
 decides a few numbers of a processor: how much longer dense, depthwise, GELU and other kernels take, and what each kernel
 and each inference take on top. The numbers are the most probable ones (maximum a posteriori) under log-normal priors around
 the profile's own, and their covariance (Laplace's approximation) gives the interval, which narrows with each measurement.
@@ -8,7 +17,7 @@ Each network is left out in turn; where the others predict it worse than the cov
 is widened by as much. Other core sets of a processor begin with the numbers of the one that has most networks.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, log, prod, sqrt
 from pathlib import Path
@@ -20,21 +29,247 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, stats
 
-from predictors.devices import DeviceProfile
+from predictors.devices import DeviceProfile, Processor
 from predictors.errors import StretchError, UsageError
-from predictors.fits.fit import Interval
-from predictors.fits.prior import Calibration, LeftOut, MeasuredNetwork, Prior, Relative
-from predictors.fitting.regression import rounded
+from predictors.fits import Calibration, Fit, Interval, LeftOut, MeasuredNetwork, Prior, Relative
+from predictors.fitting.networks import COVERAGE, Networks, Vector, core_counts, rounded
+from predictors.fusion import KernelCost, load_rules
 from predictors.graph import OpGraph
 from predictors.host import HOST
+from predictors.measurements.networks import Measurements
 from predictors.measurements.tables import read_table
-from predictors.models.related import FAMILIES, family_of
+from predictors.models.fitted import FittedModel
+from predictors.models.related import FAMILIES, Ratios, family_of
+from predictors.models.roofline import Times
 from predictors.predictor import LatencyPredictor
 from predictors.rewrites import apply_exact_rewrites, exact
 
-Floats = NDArray[np.float64]
+#: Minimum number of relatives for a spread.
+MIN_RELATIVES = 3
 
-COVERAGE = 0.9
+RELATIVES_METHOD = (
+    "relatives left out one after the other: Student's t over the middle of each one's log ratios, with the scatter of networks "
+    "within a relative added (the prediction interval of a one-way random-effects model)"
+)
+
+
+@dataclass(frozen=True)
+class FittedProcessor:
+    """A fitted processor with the networks that were measured on it."""
+
+    name: Relative  # Where it is found.
+    processor: Processor  # With its core set.
+    measured: Mapping[str, float]  # ms of each network.
+    times: Mapping[str, Times]  # Kernel times of each network by its fit.
+    fixed_ms: float  # Time of an inference in addition to them.
+
+    def predict_on(self, other: Processor, precision: str) -> dict[str, float]:
+        """Return its fit's predictions for each network on another processor, ms."""
+        ratios = Ratios.between(self.processor, other, precision)
+        return {name: sum(ratios.of(times).ms.tolist()) + self.fixed_ms for name, times in self.times.items()}
+
+
+def fit_priors(
+    device: DeviceProfile,
+    profiles: Iterable[DeviceProfile],
+    measurements: Sequence[Measurements],
+    step: Callable[[], object] = lambda: None,
+) -> list[Prior]:
+    """Priors of all core sets and precisions of a device that have no fit and enough relatives."""
+    pool = _Pool([profile for profile in profiles if profile.id != device.id], measurements)
+    own_pool = _Pool([device], measurements)
+    priors = []
+    for family, profile in device.processors.items():
+        for core_set, cores in profile.core_sets.items():
+            processor = device.processor(f"{family}[{core_set}]")
+            for precision in cores.peak_gops:
+                if precision in processor.fits:
+                    continue
+                prior = _prior_from_fewer_cores(own_pool, device, processor, precision)
+                if prior is None and len(chips := pool.relatives(device, processor, precision)) >= MIN_RELATIVES:
+                    prior = _prior(processor, precision, chips)
+                if prior is not None:
+                    priors.append(prior)
+                    step()
+    if not priors:
+        raise StretchError(
+            f"no processor of {device.id} has {MIN_RELATIVES} fitted relatives",
+            "relatives are of the same family, runtime, precision and number of cores",
+        )
+    return priors
+
+
+def log_ratios(chips: Sequence[FittedProcessor], precision: str) -> list[dict[str, float]]:
+    """For each chip the logarithm of measured ÷ predicted of its networks, predicted from the other chips."""
+    ratios = []
+    for chip in chips:
+        predictions = [relative.predict_on(chip.processor, precision) for relative in chips if relative is not chip]
+        mean = {name: sum(prediction[name] for prediction in predictions) / len(predictions) for name in chip.measured}
+        ratios.append({name: log(ms / mean[name]) for name, ms in chip.measured.items()})
+    return ratios
+
+
+def spread(ratios: Sequence[Mapping[str, float]]) -> tuple[float, float]:
+    """Middle and half-width of the interval of a chip's log ratios, from those of other chips."""
+    middles = np.array([np.median(list(ratio.values())) for ratio in ratios])
+    within = np.mean([np.var(np.array(list(ratio.values())) - middle) for ratio, middle in zip(ratios, middles, strict=True)])
+    between = np.var(middles, ddof=1) * (1 + 1 / len(middles))
+    width = stats.t.ppf(0.5 + COVERAGE / 2, len(middles) - 1) * sqrt(between + within)
+    return float(np.mean(middles)), float(width)
+
+
+def _interval(half_width: float, method: str) -> Interval:
+    """An interval around a prediction from half of that of its logarithm."""
+    return Interval(COVERAGE, rounded(exp(-half_width)), rounded(exp(half_width)), method)
+
+
+def _left_out(chips: int, errors: Vector | list[float], covered: NDArray[np.bool_] | list[bool]) -> LeftOut:
+    """How good predictions were, from the relative error of each, and whether its time was within the interval."""
+    sizes = np.abs(errors)
+    shares = (float(np.mean(sizes <= 0.2)), float(np.mean(sizes)), float(np.mean(covered)))
+    return LeftOut(chips, len(errors), *map(rounded, shares))
+
+
+def _prior(processor: Processor, precision: str, chips: Sequence[FittedProcessor]) -> Prior:
+    ratios = log_ratios(chips, precision)
+    middle, width = spread(ratios)
+    errors, covered = [], []
+    for i in range(len(chips)):
+        others = [*chips[:i], *chips[i + 1 :]]
+        # Without this chip: the others around each other, and then on it.
+        center, half_width = spread(log_ratios(others, precision)) if len(others) > 1 else (0.0, float("inf"))
+        errors += [exp(center - ratio) - 1 for ratio in ratios[i].values()]
+        covered += [abs(ratio - center) <= half_width for ratio in ratios[i].values()]
+    return Prior(
+        processor.family,
+        processor.core_set,
+        precision,
+        tuple(chip.name for chip in chips),
+        rounded(exp(middle)),
+        _interval(width, RELATIVES_METHOD),
+        _left_out(len(chips), errors, covered),
+    )
+
+
+def _prior_from_fewer_cores(pool: "_Pool", device: DeviceProfile, processor: Processor, precision: str) -> Prior | None:
+    """Return a prior from the fit of a subset of the same cores, the largest such set; None if none was fitted.
+
+    So another core never makes a prediction slower. The error is known from pairs of sets that were both fitted.
+    """
+
+    def best(target: Processor) -> FittedProcessor | None:
+        chips = [
+            chip
+            for chip in pool.own(device, precision)
+            if chip.name.processor == target.family and _is_proper_subset(chip.name.core_set, target.core_set)
+        ]
+        return max(chips, key=lambda chip: sum(core_counts(chip.name.core_set).values()), default=None)
+
+    part = best(processor)
+    if part is None:
+        return None
+    pairs = [(chip, inner) for chip in pool.own(device, precision) if chip.measured and (inner := best(chip.processor))]
+    errors = []
+    for chip, inner in pairs:
+        predicted = inner.predict_on(chip.processor, precision)
+        errors.append({name: log(ms / predicted[name]) for name, ms in chip.measured.items()})
+    if len(errors) < MIN_RELATIVES:
+        return None
+    middle, width = spread(errors)
+    ratios = Ratios.between(part.processor, processor, precision)
+    scale = min(exp(middle), 1 / max(ratios.compute, ratios.memory))
+    errors_off = [exp(log(scale) - error) - 1 for ratio in errors for error in ratio.values()]
+    covered = [abs(error - middle) <= width for ratio in errors for error in ratio.values()]
+    evaluation, interval = _left_out(len(errors), errors_off, covered), _interval(width, RELATIVES_METHOD)
+    return Prior(processor.family, processor.core_set, precision, (part.name,), rounded(scale), interval, evaluation)
+
+
+def _is_proper_subset(part: str, whole: str) -> bool:
+    """Whether a core set such as ``3med`` is a proper part of another such as ``1large3med``."""
+    some, every = core_counts(part), core_counts(whole)
+    return part != whole and bool(some) and all(count <= every.get(kind, 0) for kind, count in some.items())
+
+
+class _Pool:
+    """Every fitted processor of some profiles, evaluated once."""
+
+    def __init__(self, profiles: Sequence[DeviceProfile], measurements: Sequence[Measurements]) -> None:
+        self._profiles, self._measurements = profiles, measurements
+        self._chips: dict[Relative, FittedProcessor] = {}
+        self._costs: dict[tuple[str, str], dict[str, list[KernelCost]]] = {}
+
+    def relatives(self, device: DeviceProfile, processor: Processor, precision: str) -> list[FittedProcessor]:
+        """Relatives of a processor of a device; of several profiles of one measured device the first alone."""
+        chips: dict[tuple[str, str], FittedProcessor] = {}
+        for profile in self._profiles:
+            for relative in _fitted_processors(profile, precision):
+                fit = relative.fits[precision]
+                key = (fit.source, relative.core_set)
+                if key not in chips and _is_relative(profile, relative, device, processor):
+                    name = Relative(profile.id, relative.family, relative.core_set, precision)
+                    chips[key] = self._chip(name, relative, fit)
+        return [chip for chip in chips.values() if chip.measured]
+
+    def own(self, device: DeviceProfile, precision: str) -> list[FittedProcessor]:
+        """The fitted processors of one of the profiles."""
+        fitted = _fitted_processors(device, precision)
+        return [
+            self._chip(Relative(device.id, processor.family, processor.core_set, precision), processor, processor.fits[precision])
+            for processor in fitted
+        ]
+
+    def _chip(self, name: Relative, relative: Processor, fit: Fit) -> FittedProcessor:
+        """A relative with what was measured on it, all networks as kernels of its own runtime."""
+        if name not in self._chips:
+            model = FittedModel(fit, relative)
+            tables = [table for table in self._measurements if table.source.title in fit.source]
+            networks = {network: costs for table in tables for network, costs in self._networks(relative.profile.backend, table).items()}
+            times = {network: Times.of(model.times(costs)) for network, costs in networks.items()}
+            self._chips[name] = FittedProcessor(name, relative, self._measured(name, fit), times, model.inference_ms())
+        return self._chips[name]
+
+    def _networks(self, backend: str, table: Measurements) -> dict[str, list[KernelCost]]:
+        """The networks of a table as kernels of a backend."""
+        key = (backend, table.source.title)
+        if key not in self._costs:
+            self._costs[key] = Networks(table.graphs, table.families, backend).costs
+        return self._costs[key]
+
+    def _measured(self, name: Relative, fit: Fit) -> dict[str, float]:
+        """Time of each network, ms, on the device that the fit says it is from."""
+        key = (name.processor, name.core_set, name.precision)
+        return {
+            row.network: row.ms
+            for table in self._measurements
+            for row in table.latencies
+            if (row.processor, row.core_set, row.precision) == key and f"{table.source.title}, device {row.device};" in f"{fit.source};"
+        }
+
+
+def _fitted_processors(profile: DeviceProfile, precision: str) -> list[Processor]:
+    """Processors of a profile that have a fit at a precision, with every core set."""
+    processors = [
+        profile.processor(f"{family}[{core_set}]") for family, processor in profile.processors.items() for core_set in processor.core_sets
+    ]
+    return [processor for processor in processors if precision in processor.fits]
+
+
+def _is_relative(profile: DeviceProfile, relative: Processor, device: DeviceProfile, processor: Processor) -> bool:
+    """Whether a processor of one profile is a relative of a processor of another device."""
+    if relative.profile.backend in processor.profile.relatives:
+        return True
+    same_kind = relative.family == processor.family and _runtime(profile, relative) == _runtime(device, processor)
+    return same_kind and sum(core_counts(relative.core_set).values()) == sum(core_counts(processor.core_set).values())
+
+
+def _runtime(device: DeviceProfile, processor: Processor) -> tuple[str, str | None]:
+    """Runtime of a processor and the way to reach it, whichever implementations are chosen there."""
+    rules, link = load_rules(processor.profile.backend), device.links.get(processor.family)
+    return rules.base or rules.id, link.runtime if link else None
+
+
+# Calibration by the times of whole networks.
+
 
 #: Standard deviations of logarithms: of a time that is stated without one, and of networks around the numbers.
 MEASURED, NETWORKS = 0.06, 0.08
@@ -64,7 +299,7 @@ MIN_PIPELINES = 3
 #: Minimum number of networks for a choice between relatives and the processor's own roofline.
 MIN_CHOICE = 8
 
-METHOD = (
+CALIBRATION_METHOD = (
     "covariance of log-normal parameters given the measured networks (Laplace's approximation), Student's t, widened to the errors "
     "of networks left out"
 )
@@ -175,7 +410,7 @@ def calibrate(
                 precision,
                 (),
                 1.0,
-                Interval(COVERAGE, 1.0, 1.0, METHOD),
+                Interval(COVERAGE, 1.0, 1.0, CALIBRATION_METHOD),
                 _NOT_EVALUATED,
                 _identity_calibration(described_source),
             )
@@ -241,7 +476,7 @@ class _Parts:
         self.profile = predictor.device.processor(processor).profile
         self.rewrites = rewrites
 
-    def of(self, graph: OpGraph) -> Floats:
+    def of(self, graph: OpGraph) -> Vector:
         """Ms that each family of kernels works, number of kernels, inferences, images, and ms that are not calibrated (kernels that the CPU computes)."""
         estimate = self.predictor.predict(apply_exact_rewrites(graph, self.rewrites)[0], self.processor, self.precision)
         parts = dict.fromkeys((*FAMILIES, "kernels", "inferences", "images", "elsewhere"), 0.0)
@@ -254,7 +489,7 @@ class _Parts:
         parts |= {"inferences": 1.0, "images": sum(prod(op.shape) for op in graph.inputs) / IMAGE}
         return np.array(list(parts.values()))
 
-    def middle(self) -> Floats:
+    def middle(self) -> Vector:
         """Logarithms of the numbers before anything was measured."""
         launch_ms = self.profile.launch_us.value / 1e3
         links, place = self.predictor.links, self.processor
@@ -268,20 +503,16 @@ class _Parts:
 class _Posterior:
     """Logarithms of the numbers of a processor, with their covariance."""
 
-    mean: Floats
-    covariance: Floats
+    mean: Vector
+    covariance: Vector
 
-    def ms(self, parts: Floats, row: NetworkTime | None = None) -> float:
-        """A network's time on the device, or as `row` was measured."""
-        return _ms(self.mean, parts, row)
-
-    def variance(self, parts: Floats, row: NetworkTime | None = None) -> float:
+    def variance(self, parts: Vector, row: NetworkTime | None = None) -> float:
         """Of the logarithm of that time."""
         slope = _slope(self.mean, parts, row)
         return float(slope @ self.covariance @ slope)
 
 
-def _shares(logs: Floats, parts: Floats, row: NetworkTime | None) -> Floats:
+def _shares(logs: Vector, parts: Vector, row: NetworkTime | None) -> Vector:
     """Times of each family of kernels, then the additional times of kernels, inference and pipeline, ms."""
     relative = logs[[SCALE, DEPTHWISE, OTHER, GELU]] + np.array([0.0, *[logs[SCALE]] * 3])
     return np.asarray(
@@ -289,15 +520,15 @@ def _shares(logs: Floats, parts: Floats, row: NetworkTime | None) -> Floats:
     )
 
 
-def _ms(logs: Floats, parts: Floats, row: NetworkTime | None) -> float:
+def _ms(logs: Vector, parts: Vector, row: NetworkTime | None) -> float:
     ms = float(_shares(logs, parts, row).sum() + parts[7])
     return ms * exp(logs[SIBLING]) if row is not None and row.sibling else ms
 
 
-def _slope(logs: Floats, parts: Floats, row: NetworkTime | None) -> Floats:
+def _slope(logs: Vector, parts: Vector, row: NetworkTime | None) -> Vector:
     """Derivative of the logarithm of a time by the numbers."""
     shares = _shares(logs, parts, row)
-    slopes: Floats = np.append(shares, 0.0) / (shares.sum() + parts[7])
+    slopes: Vector = np.append(shares, 0.0) / (shares.sum() + parts[7])
     slopes[SCALE] = slopes[: GELU + 1].sum()
     slopes[SIBLING] = row is not None and row.sibling is not None
     return slopes
@@ -308,21 +539,21 @@ def _spread(row: NetworkTime) -> float:
     return sqrt((row.spread or MEASURED) ** 2 + NETWORKS**2)
 
 
-def _posterior(rows: Sequence[NetworkTime], parts: Sequence[Floats], before: _Posterior) -> _Posterior:
+def _posterior(rows: Sequence[NetworkTime], parts: Sequence[Vector], before: _Posterior) -> _Posterior:
     """The most probable numbers, given the rows and the numbers before them."""
     free_numbers = np.diag(before.covariance) > 0
     whiten = np.linalg.inv(np.linalg.cholesky(before.covariance[np.ix_(free_numbers, free_numbers)]))
 
-    def logs(free_logs: Floats) -> Floats:
+    def logs(free_logs: Vector) -> Vector:
         return np.asarray(
             np.where(free_numbers, 0.0, before.mean) + np.eye(len(free_numbers))[:, free_numbers] @ free_logs, dtype=np.float64
         )
 
-    def residuals(free: Floats) -> Floats:
+    def residuals(free: Vector) -> Vector:
         errors = [log(_ms(logs(free), p, row) / row.ms) / _spread(row) for row, p in zip(rows, parts, strict=True)]
         return np.concatenate([errors, whiten @ (free - before.mean[free_numbers])])
 
-    def jacobian(free: Floats) -> Floats:
+    def jacobian(free: Vector) -> Vector:
         slopes = [_slope(logs(free), p, row)[free_numbers] / _spread(row) for row, p in zip(rows, parts, strict=True)]
         return np.vstack([*slopes, whiten])
 
@@ -372,13 +603,13 @@ def _calibrated(
     left_out, squares = [], []
     for i, row in enumerate(rows):
         without_row = _posterior([*rows[:i], *rows[i + 1 :]], [*parts[:i], *parts[i + 1 :]], before)
-        left_out.append(without_row.ms(parts[i], row))
+        left_out.append(_ms(without_row.mean, parts[i], row))
         squares.append(log(row.ms / left_out[-1]) ** 2 / (without_row.variance(parts[i], row) + _spread(row) ** 2))
     interval_factor = lead.interval_factor if lead and not rows else max(1.0, sqrt(sum(squares) / len(squares)))
     degrees_of_freedom = len(rows) + (len(lead.prior.calibration.networks) if lead and lead.prior.calibration else 0)
     quantile = float(stats.t.ppf(0.5 + COVERAGE / 2, degrees_of_freedom))
 
-    def width(covariance: Floats) -> float:
+    def width(covariance: Vector) -> float:
         """Half of the interval of the logarithm, of the average candidate."""
         variances = [_Posterior(posterior.mean, covariance).variance(p) for p in reference]
         return quantile * interval_factor * sqrt(float(np.mean(variances)) + NETWORKS**2)
@@ -391,45 +622,36 @@ def _calibrated(
     best = min(widths, key=lambda name: widths[name])
     half = width(posterior.covariance)
     scale, depthwise, other, gelu, kernel, inference, pipeline, _ = posterior.mean.tolist()
+    # whether all networks that were timed alone ran on another device
+    similar = any(row.sibling for row in rows) and all(row.sibling or row.pipeline for row in rows)
     calibration = Calibration(
         dict(zip(FAMILIES, (rounded(exp(log)) for log in (scale, scale + depthwise, scale + other, scale + gelu)), strict=True)),
         rounded(exp(kernel)),
         rounded(exp(inference)),
         tuple(
-            MeasuredNetwork(row.name, row.ms, rounded(posterior.ms(p, row)), rounded(ms))
+            MeasuredNetwork(row.name, row.ms, rounded(_ms(posterior.mean, p, row)), rounded(ms))
             for row, p, ms in zip(rows, parts, left_out, strict=True)
         ),
         source,
-        _is_from_similar(rows) if rows or lead is None else bool(lead.prior.calibration and lead.prior.calibration.similar),
+        similar if rows or lead is None else bool(lead.prior.calibration and lead.prior.calibration.similar),
         rounded(exp(pipeline)) if any(row.pipeline for row in rows) else 0.0,
     )
     prior = msgspec.structs.replace(
         start,
-        interval=Interval(COVERAGE, rounded(exp(-half)), rounded(exp(half)), METHOD),
+        interval=_interval(half, CALIBRATION_METHOD),
         left_out=_evaluate(calibration.networks, half) if rows or lead is None else lead.prior.left_out,
         calibration=calibration,
     )
     return CalibrationResult(prior, best, exp(widths[best]), posterior, interval_factor)
 
 
-def _is_from_similar(rows: Sequence[NetworkTime]) -> bool:
-    """Whether all networks that were timed alone ran on another device."""
-    return any(row.sibling for row in rows) and all(row.sibling or row.pipeline for row in rows)
-
-
 def _evaluate(networks: Sequence[MeasuredNetwork], half: float) -> LeftOut:
     """Return the errors of networks, each predicted by the others."""
     off = np.array([row.left_out_ms / row.measured_ms for row in networks])
-    return LeftOut(
-        len(networks),
-        len(networks),
-        rounded(float(np.mean(np.abs(off - 1) <= 0.2))),
-        rounded(float(np.mean(np.abs(off - 1)))),
-        rounded(float(np.mean(np.abs(np.log(off)) <= half))),
-    )
+    return _left_out(len(networks), off - 1, np.abs(np.log(off)) <= half)
 
 
-def _check_units(rows: Sequence[NetworkTime], parts: Sequence[Floats], description: str) -> None:
+def _check_units(rows: Sequence[NetworkTime], parts: Sequence[Vector], description: str) -> None:
     """Refuse a time that is far from the profile's prediction, scaled by the other rows."""
     ratios = [row.ms / float(p[:4].sum() + p[7]) for row, p in zip(rows, parts, strict=True)]
     middle = median(ratios) if len(rows) > 2 else 1.0
