@@ -19,9 +19,7 @@ import msgspec
 from predictors.errors import StretchError, UnknownNameError, UsageError
 from predictors.faults import find_fault, nearest
 from predictors.files import read_toml
-from predictors.fits.fit import Fit
-from predictors.fits.prior import Prior
-from predictors.fits.store import read_fits, read_priors
+from predictors.fits import Fit, Prior, read_fits, read_priors
 from predictors.host import kind_of
 from predictors.thermal import Thermal
 

@@ -19,7 +19,7 @@ from predictors.graph import Op, OpGraph
 from predictors.in_place import copied_parts, is_view
 from predictors.kinds import KernelWork
 from predictors.operators import kind_of, kinds
-from predictors.rewrites.grouped import GROUPED, is_grouped
+from predictors.rewrites import GROUPED, is_grouped
 from predictors.shapes import Shape
 
 # Idioms: groups of operators that converters recognise as one operator of their runtime.

@@ -1,6 +1,6 @@
 """Joins, as designs name them, and the operators that compute them: they make one tensor of the branches' outputs.
 
-The joins themselves are in `predictors.joins`.
+Code that looks joins up imports `predictors.joins`, which has those of operators' files as well.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -69,6 +69,38 @@ class Meeting:
         return not self.in_place or self.axes.get(layout, 0) != 1
 
 
+#: Joins and meetings by name, those of operators' files (`predictors.operators`) once `predictors.joins` is imported.
+joins: Registry[Join] = Registry("join")
+meetings: Registry[Meeting] = Registry("join")
+
+#: Default join, also where the requested one is not possible: it keeps segments independent.
+DEFAULT = "project"
+
+for _name, _join in {
+    # one branch: nothing is joined
+    "none": Join(None),
+    # side by side, as they are, or each after a 1×1 convolution of its own
+    "concat": Join("concat"),
+    "project": Join("concat", convolves=True),
+    # added up, each after a 1×1 convolution to the full width
+    "sum": Join("sum", convolves=True, whole=True, adds=True),
+    # bands of rows below each other: the branches compute parts of one image, and together the whole, exactly
+    "rows": Join("rows", exact=True),
+    # channels of the segment's output, or hidden ones, whose projections are added
+    "channels": Join("concat", exact=True),
+    "partial_sums": Join("sum", exact=True),
+    # the segment's own parallel paths, which meet as in the original
+    "paths": Join("concat", exact=True),
+    "terms": Join("sum", exact=True),
+    # portions of the segment hand tensors to each other, and the last one writes its end
+    "placed": Join(None, exact=True),
+}.items():
+    joins.register(_name)(_join)
+
+#: Where the rows of an image are, by layout.
+ROWS = {"NCHW": 2, "NHWC": 1}
+
+
 def combine(parts: Sequence[Any], axis: int, out: Any) -> Any:
     """Concatenate arrays along an axis, for a `Meeting` that concatenates."""
     import numpy as np
@@ -89,9 +121,50 @@ def misfit(inputs: Sequence[Shape], output: Shape, axis: int, noun: str) -> str 
     return None
 
 
-#: Default join, also where the requested one is not possible: it keeps segments independent.
-DEFAULT = "project"
+def _add(parts: Sequence[Any], axis: int, out: Any) -> Any:
+    import numpy as np
 
-#: Joins and meetings by name; those of this package are registered once `predictors.joins` is imported.
-joins: Registry[Join] = Registry("join")
-meetings: Registry[Meeting] = Registry("join")
+    first, second, *others = parts
+    total = np.add(first, second, out=out)
+    for other in others:
+        np.add(total, other, out=total)
+    return total
+
+
+def _sum_problem(inputs: Sequence[Shape], output: Shape, layout: str) -> str | None:
+    return " adds tensors of different shapes" if any(shape != output for shape in inputs) else None
+
+
+def _concat_problem(inputs: Sequence[Shape], output: Shape, layout: str) -> str | None:
+    channel = meetings.get("concat").axes.get(layout)
+    if channel is None:
+        return f" has layout {layout}, in which tensors cannot be put side by side"
+    if any(len(shape) < 2 for shape in (*inputs, output)):
+        return " joins tensors without channels"
+    return misfit(inputs, output, channel, "channels")
+
+
+def _rows_problem(inputs: Sequence[Shape], output: Shape, layout: str) -> str | None:
+    if layout not in ROWS:
+        return f" has layout {layout}, in which bands cannot be put below each other"
+    if any(len(shape) != 4 for shape in (*inputs, output)):
+        return " joins tensors without rows"
+    return misfit(inputs, output, ROWS[layout], "rows")
+
+
+meetings.register("sum")(Meeting("add", "elementwise", lambda branches: branches, False, _add, _sum_problem, "branch outputs are added"))
+meetings.register("concat")(
+    Meeting("concat", "copy", lambda branches: 1, True, combine, _concat_problem, "branches write into their slice, nothing is copied")
+)
+meetings.register("rows")(
+    Meeting(
+        "concat_rows",
+        "copy",
+        lambda branches: 1,
+        True,
+        combine,
+        _rows_problem,
+        "branches compute bands of rows, which lie below each other",
+        ROWS,
+    )
+)

@@ -8,15 +8,14 @@ from typing import Any, NamedTuple
 from predictors.devices import ITEM_BYTES, DeviceProfile, Precision, Processor, SlowdownFactors
 from predictors.errors import StretchError
 from predictors.faults import nearest
-from predictors.fits.prior import Prior
+from predictors.fits import Prior
 from predictors.fusion import Fuser, Kernel, KernelCost, load_rules
 from predictors.graph import OpGraph
 from predictors.host import HOST, is_host, kind_of
 from predictors.joins import meeting_of
 from predictors.kinds import kinds
 from predictors.models.roofline import MEASURED, KernelModel, KernelTime, Origin, RooflinePredictor
-from predictors.rewrites import apply_exact_rewrites
-from predictors.rewrites.grouped import GROUPED, owner_of
+from predictors.rewrites import GROUPED, apply_exact_rewrites, owner_of
 from predictors.shapes import pixels, width
 from predictors.side_by_side import Shares
 

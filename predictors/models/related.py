@@ -16,7 +16,7 @@ import numpy as np
 
 from predictors.devices import DeviceProfile, Precision, Processor, load_device
 from predictors.errors import StretchError
-from predictors.fits.prior import Prior, Relative
+from predictors.fits import Prior, Relative
 from predictors.fusion import KernelCost
 from predictors.models.fitted import FittedModel
 from predictors.models.roofline import KernelTime, RooflinePredictor, Times

@@ -18,8 +18,7 @@ from predictors.errors import InfeasibleError, TightRule, UnknownNameError, Usag
 from predictors.graph import OpGraph
 from predictors.joins import DEFAULT, JoinKind, join_of, joins_that
 from predictors.predictor import LatencyPredictor, not_measured
-from predictors.rewrites import exact, inexact_rewrites
-from predictors.rewrites.grouped import GROUPED, is_grouped
+from predictors.rewrites import GROUPED, exact, inexact_rewrites, is_grouped
 from stretch.planning.attempts import MERGED_OPTIONS, Attempt, attempts, stage_attempts
 from stretch.planning.blocks import Losses, keep_blocks, kept_worth, shorten
 from stretch.planning.config import GENERAL_STRATEGIES, STRETCH, PlanConfig

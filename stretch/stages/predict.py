@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from predictors.devices import DeviceProfile, Precision
-from predictors.fits.fit import HeldOut
+from predictors.fits import HeldOut
 from predictors.graph import OpGraph
 from predictors.models.roofline import Origin
 from predictors.predictor import Estimate, KernelEstimate, LatencyPredictor

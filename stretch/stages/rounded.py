@@ -13,7 +13,7 @@ from torch import nn
 
 from predictors.errors import StretchError
 from predictors.joins import join_of
-from predictors.rewrites.grouped import PART
+from predictors.rewrites import PART
 from stretch.export.lowering import subgraph_of
 from stretch.planning.design.branch_design import safe_name
 from stretch.transform.model import Branch, BranchedModel, op_weights, statistics_of

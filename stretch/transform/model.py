@@ -9,7 +9,7 @@ from torch import nn
 from predictors.errors import UsageError
 from predictors.graph import OpGraph
 from predictors.joins import join_of, meeting_of
-from predictors.rewrites.grouped import owner_of
+from predictors.rewrites import owner_of
 from stretch.network.capture.results import OutputStructure, output_structure
 from stretch.operators.lowerings import lowerings, make_module
 from stretch.planning.design.branch_design import BranchDesign, SegmentDesign, safe_name, undivided
@@ -25,7 +25,7 @@ def weights_in_parts(graph: OpGraph, weights: Mapping[str, Mapping[str, Any]]) -
     """The weights of a graph's operators, those of parts cut out of the whole operator's; they share its storage.
 
     Args:
-        graph: As processors run it (`predictors.rewrites.grouped`).
+        graph: As processors run it (`predictors.rewrites`).
     """
     in_parts: Weights = {name: dict(tensors) for name, tensors in weights.items()}
     for owner, parts in _parts(graph).items():
@@ -305,7 +305,7 @@ class BranchedModel(nn.Module):
     Attributes:
         design: The design it was built from.
         graph: Its own operator graph; operator names are submodule names with
-            underscores for dots. An operator that a processor runs in parts (`predictors.rewrites.grouped`) is one
+            underscores for dots. An operator that a processor runs in parts (`predictors.rewrites`) is one
             submodule, and the parts are in the graph alone.
         inputs: Names of its inputs, in the order in which they are given.
         original_outputs: The original's names of its graph's outputs, in order.

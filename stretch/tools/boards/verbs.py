@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from predictors.devices import load_device
 from predictors.errors import StretchError
 from predictors.files import write_whole
-from predictors.fits.store import fit_path
+from predictors.fits import fit_path
 from predictors.measurements.networks import KERNELS, LATENCIES, NETWORKS, SOURCE, load_measurements
 from predictors.system import deferred_interrupts
 from scheduler.answer import read_run_answer

@@ -3,9 +3,16 @@
 import pytest
 
 from predictors.graph import Op, OpGraph
-from predictors.rewrites import apply_exact_rewrites, apply_rewrites, inexact_rewrites, rewrites
-from predictors.rewrites.activation import REPLACEMENTS
-from predictors.rewrites.grouped import MAX_PARTS, is_grouped, owner_of
+from predictors.rewrites import (
+    MAX_PARTS,
+    REPLACEMENTS,
+    apply_exact_rewrites,
+    apply_rewrites,
+    inexact_rewrites,
+    is_grouped,
+    owner_of,
+    rewrites,
+)
 
 
 def graph(*kinds):

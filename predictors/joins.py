@@ -1,18 +1,12 @@
-"""Joins: importing the package imports every module of its folder, so that a new file registers itself.
-
-A join that meets by an operator of its own may be in the file of that operator, in `predictors.operators`.
-"""
+"""Every join by name: those of `predictors.join`, and any that meets by an operator of its own and is in that operator's file."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 import predictors.operators  # noqa: F401 - the joins in files of operators register themselves
 from predictors.join import DEFAULT, Join, Meeting, joins, meetings
-from predictors.registry import import_modules
 
 __all__ = ["DEFAULT", "Join", "JoinKind", "Meeting", "join_of", "joins", "joins_that", "meeting_of", "meetings"]
-
-import_modules(__name__, __path__)
 
 # Names of joins, as designs and recipes write them: msgspec refuses others where a file is read.
 if TYPE_CHECKING:
