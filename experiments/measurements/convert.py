@@ -13,7 +13,7 @@ from predictors.measurements.tables import Latency, write_table
 
 def graph_of(module: Any, shape: tuple[int, ...], name: str) -> OpGraph:
     """Graph of a module as `stretch predict` captures it."""
-    from stretch.network.capture.runnable import capture_exported
+    from stretch.network.capture.exported import capture_exported
     from stretch.network.capture.trace import capture_traced
 
     try:

@@ -9,34 +9,34 @@ _HINT = "write the bundle again with `stretch export`"
 
 
 @dataclass(frozen=True)
-class Edge:
-    """The integers in which a float edge of an int8 subgraph is read or written: real = scale · (integer − zero point)."""
+class Quant:
+    """Scale of rounded numbers: real = scale · (integer − zero point)."""
 
     scale: float
     zero_point: int
 
 
-def edges(model: Any) -> tuple[dict[str, Edge], dict[str, Edge]]:
+def edges(model: Any) -> tuple[dict[str, Quant], dict[str, Quant]]:
     """Scales with which an int8 subgraph quantises what it reads and dequantises what it writes, by tensor."""
     import onnx.numpy_helper
 
-    def edge(node: Any) -> Edge:
+    def edge(node: Any) -> Quant:
         try:
             scale, zero = (onnx.numpy_helper.to_array(constants[name]).item() for name in node.input[1:3])
         except (KeyError, ValueError) as error:
             raise StretchError(f"int8 subgraph `{graph.name}` has no single scale at `{node.name or node.op_type}`", _HINT) from error
-        return Edge(float(scale), int(zero))
+        return Quant(float(scale), int(zero))
 
     graph = model.graph
     constants = {tensor.name: tensor for tensor in graph.initializer}
     producers = {out: node for node in graph.node for out in node.output}
-    reads: dict[str, Edge] = {}
+    reads: dict[str, Quant] = {}
     for tensor in (value.name for value in graph.input):
         readers = [node for node in graph.node if tensor in node.input]
         if not readers or any(node.op_type != "QuantizeLinear" for node in readers):
             raise StretchError(f"int8 subgraph `{graph.name}` reads `{tensor}` without quantising it", _HINT)
         reads[tensor] = edge(readers[0])
-    writes: dict[str, Edge] = {}
+    writes: dict[str, Quant] = {}
     for tensor in (value.name for value in graph.output):
         last = producers.get(tensor)
         if last is None or last.op_type != "DequantizeLinear":

@@ -201,9 +201,6 @@ _ANY_SETTINGS = {
     "CumsumOptions": (102, "exclusive bool, reverse bool"),
 }
 
-#: Table of settings by its number.
-ANY_OPTIONS = {number: name for name, (number, _) in _ANY_SETTINGS.items()}
-
 #: Settings whose default is not zero.
 DEFAULTS: Mapping[str, Any] = {"dilation_w_factor": 1, "dilation_h_factor": 1}
 

@@ -16,7 +16,7 @@ from predictors.shapes import Shape
 from scheduler.bundle.load import Bundle
 from scheduler.bundle.manifest import Manifest, SubgraphEntry
 from scheduler.bundle.rows import cut
-from scheduler.formats.int8_edges import Edge, edges
+from scheduler.formats.int8_edges import Quant, edges
 from scheduler.formats.onnx import OnnxFile
 from scheduler.progress import Progress
 from stretch.export.onnx import NODE_TAGS, WHOLE_PADDING, read_property, to_onnx, weights_of
@@ -248,7 +248,7 @@ class LoweredSubgraph:
 
     precision: str  # ``int8`` or ``fp16``.
     model: onnx.ModelProto
-    edges: tuple[dict[str, Edge], dict[str, Edge]] | None  # Scales of its int8 inputs and outputs; None in fp16.
+    edges: tuple[dict[str, Quant], dict[str, Quant]] | None  # Scales of its int8 inputs and outputs; None in fp16.
     loss: Loss  # Of its outputs, on the inputs of the float subgraph.
     layers: dict[str, Loss]  # By layer; empty if not requested.
 

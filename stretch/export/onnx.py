@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, external_data_helper, helper, numpy_helper
 
 from predictors.errors import StretchError
-from predictors.graph import SHARED, Op, OpGraph
+from predictors.graph import SHARED, OpGraph
 from predictors.operators import kind_of
 from predictors.operators.opaque import CONSTANT
 from scheduler.formats.onnx import OnnxFile, state_operator
@@ -75,7 +75,10 @@ def to_onnx(graph: OpGraph, weights: Arrays, properties: Mapping[str, str] | Non
                 continue
             writer.node("Identity", op, ins)
         else:
-            _write(writer, op, ins)
+            rule = lowerings.get(op.kind).onnx
+            if rule is None:
+                raise StretchError(f"operator `{op.name}` ({op.kind}) has no ONNX lowering")
+            rule(writer, op, ins)
         name_of[op.name] = op.name
         state_operator(writer.nodes[-1], op.kind, op.attrs, tuple(ins) if op.kind == "opaque" and len(ins) > 1 else ())
         for node in writer.nodes[before:]:
@@ -126,13 +129,6 @@ def _share(model: onnx.ModelProto, graph: OpGraph) -> None:
         initializers = [tensor for tensor in model.graph.initializer if instead.get(tensor.name, tensor.name) == tensor.name]
         del model.graph.initializer[:]
         model.graph.initializer.extend(initializers)
-
-
-def _write(writer: OnnxWriter, op: Op, ins: list[str]) -> None:
-    rule = lowerings.get(op.kind).onnx
-    if rule is None:
-        raise StretchError(f"operator `{op.name}` ({op.kind}) has no ONNX lowering")
-    rule(writer, op, ins)
 
 
 def save_onnx(model: onnx.ModelProto, path: Path) -> None:

@@ -124,7 +124,9 @@ def _figures(
         "shortened": manifest.predicted.get("shortened"),
         "whole_graph_ms": whole_graph.ms if whole_graph else None,
         "whole_graph_processor": whole_graph.processor if whole_graph else None,
-        "operator_split_ms": _operator_split_ms(graphs["original"], costs) if original else None,
+        "operator_split_ms": operator_split(graphs["original"], split_segments(graphs["original"]), costs, processors).makespan_ms
+        if original
+        else None,
         "ideal_split_ms": ideal,
         "ideal_fraction": ideal / makespan if ideal else None,
         **_shares(manifest, trace, estimates),
@@ -146,10 +148,6 @@ def _figures(
 def _recommended(manifest: Manifest, fastest: str) -> str:
     """Return the recommendation by time, or the shortened network that the bundle recommends for what it keeps."""
     return manifest.recommended if manifest.recommended.startswith("shortened") and fastest in (BRANCHED, NO_CLEAR_WINNER) else fastest
-
-
-def _operator_split_ms(graph: OpGraph, costs: Costs) -> float:
-    return operator_split(graph, split_segments(graph), costs, list(costs.precision)).makespan_ms
 
 
 def _rival_name(name: str, single: Estimate) -> str:

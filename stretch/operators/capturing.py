@@ -128,9 +128,15 @@ def calls(
 
 def module_chain(rule: FunctionRule, shape: Shape, **arguments: Any) -> list[Lowered]:
     """The operators of a module that computes what a function does with these arguments."""
-    result = rule(TracedCall({"input": shape}, shape), "input", **arguments)
+    return lower_chain(rule(TracedCall({"input": shape}, shape), "input", **arguments))[1]
+
+
+def lower_chain(result: Chain) -> tuple[list[Any], list[Lowered]]:
+    """The tensors that a chain of operators reads, and its operators."""
     chain = result if isinstance(result, list) else [result]
-    return [("", kind, attrs, rest[0] if rest else {}) for _, kind, attrs, *rest in chain]
+    suffixes = ("", *map(str, range(1, len(chain))))
+    lowered = [(suffix, kind, attrs, rest[0] if rest else {}) for suffix, (_, kind, attrs, *rest) in zip(suffixes, chain, strict=True)]
+    return list(chain[0][0]), lowered
 
 
 def unary(kind: str) -> FunctionRule:

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import fx, nn
 
 from predictors.graph import Op
-from predictors.shapes import Attr, Shape, number
+from predictors.shapes import Attr, Attrs, Shape, number
+from scheduler.formats.int8_edges import Quant
 from stretch.operators.capturing import (
     Chain,
     Lowered,
@@ -24,8 +25,8 @@ from stretch.operators.capturing import (
     unary,
 )
 from stretch.operators.formats.onnx import OnnxWriter
-from stretch.operators.formats.tflite import SIGNED_UNIT, UNIT, Quant, SubgraphBuilder, SubgraphSource, Value
-from stretch.operators.lowerings import Lowering, OnnxRule, TfliteRule, computed, fixed_scale_op, lowerings, no_tflite, onnx_node, tflite_op
+from stretch.operators.formats.tflite import SIGNED_UNIT, UNIT, SubgraphBuilder, SubgraphSource, Value
+from stretch.operators.lowerings import OnnxRule, TfliteRule, computed, no_tflite, onnx_node, register, tflite_op
 
 
 class StochasticDepth(nn.Module):
@@ -65,9 +66,9 @@ def _stochastic_depth(m: Any, shape: Shape) -> list[Lowered]:
 
 
 calls(methods=("contiguous", "clone"), classes=("Identity",))(lambda call, x, *_, **__: ([x], "identity", {}))
-lowerings.register("dropout")(Lowering(lambda ins, a: nn.Dropout(number(a, "p")), any_order=True))
-lowerings.register("stochastic_depth")(Lowering(lambda ins, a: StochasticDepth(number(a, "p"), str(a["mode"])), any_order=True))
-lowerings.register("identity")(Lowering(lambda ins, a: nn.Identity(), any_order=True))
+register("dropout", lambda ins, a: nn.Dropout(number(a, "p")), any_order=True)
+register("stochastic_depth", lambda ins, a: StochasticDepth(number(a, "p"), str(a["mode"])), any_order=True)
+register("identity", lambda ins, a: nn.Identity(), any_order=True)
 
 
 # Activations in torch, ONNX and TFLite.
@@ -91,11 +92,7 @@ def _activation(
 ) -> None:
     """Register an activation without attributes, and which functions, methods and modules of torch compute it."""
     calls(*functions, methods=methods, classes=(make.__name__,), aten=(make.__name__.lower(),))(unary(kind))
-    lowerings.register(kind)(Lowering(lambda ins, a: make(), onnx, tflite, any_order=True, **extra))
-
-
-def _relu6_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
-    w.node("Clip", op, [ins[0], w.number(op, "low", 0.0), w.number(op, "high", 6.0)])
+    register(kind, lambda ins, a: make(), onnx, tflite, any_order=True, **extra)
 
 
 _activation(
@@ -107,7 +104,8 @@ _activation(
     methods=("relu", "relu_"),
     activation=RELU,
 )
-_activation("relu6", nn.ReLU6, (F.relu6,), _relu6_onnx, tflite_op("RELU6", nonnegative=True), activation=RELU6)
+_six = onnx_node("Clip", numbers=lambda a: {"low": 0.0, "high": 6.0})
+_activation("relu6", nn.ReLU6, (F.relu6,), _six, tflite_op("RELU6", nonnegative=True), activation=RELU6)
 
 
 #: The widest bounds of single precision: they cut nothing off.
@@ -131,10 +129,6 @@ def clamp(call: TracedCall, x: Any, min: Any = None, max: Any = None) -> Chain:
     return [x], function or "clamp", attrs
 
 
-def _clamp_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
-    w.node("Clip", op, [ins[0], *[w.number(op, key, number(op.attrs, key)) for key in ("low", "high")]])
-
-
 def _clamp_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
     """min(max(x, low), high)."""
     low = number(op.attrs, "low")
@@ -144,7 +138,11 @@ def _clamp_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[
     return result
 
 
-computed("clamp", lambda a, x: x.clamp(number(a, "low"), number(a, "high")), _clamp_onnx, _clamp_tflite, int8=False, any_order=True)
+def _bounds(a: Attrs) -> dict[str, float]:
+    return {key: number(a, key) for key in ("low", "high")}
+
+
+computed("clamp", lambda a, x: x.clamp(*_bounds(a).values()), onnx_node("Clip", numbers=_bounds), _clamp_tflite, int8=False, any_order=True)
 
 
 def _hard_sigmoid_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
@@ -175,10 +173,10 @@ _activation(
     nn.Sigmoid,
     (torch.sigmoid, F.sigmoid),
     onnx_node("Sigmoid"),
-    fixed_scale_op("LOGISTIC", UNIT),
+    tflite_op("LOGISTIC", quant=UNIT),
     methods=("sigmoid", "sigmoid_"),
 )
-_activation("tanh", nn.Tanh, (torch.tanh, F.tanh), onnx_node("Tanh"), fixed_scale_op("TANH", SIGNED_UNIT), methods=("tanh",))
+_activation("tanh", nn.Tanh, (torch.tanh, F.tanh), onnx_node("Tanh"), tflite_op("TANH", quant=SIGNED_UNIT), methods=("tanh",))
 
 
 def _mish_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
@@ -193,28 +191,6 @@ def _mish_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[V
 _activation("mish", nn.Mish, (F.mish,), onnx_node("Mish"), _mish_tflite, int8=False)
 
 
-@calls(F.gelu, classes=("GELU",), fields=("approximate",), aten=("gelu",))
-def _gelu(call: TracedCall, x: Any, approximate: str = "none") -> Chain:
-    return [x], "gelu", {"approximate": approximate}
-
-
-lowerings.register("gelu")(
-    Lowering(
-        lambda ins, a: nn.GELU(approximate=str(a["approximate"])),
-        onnx_node("Gelu", {"approximate": "approximate"}),
-        tflite_op("GELU", settings=lambda a: {"approximate": a["approximate"] == "tanh"}),
-        int8=False,
-        any_order=True,
-    )
-)
-
-
-@calls(F.elu, classes=("ELU",), fields=("alpha",), aten=("elu",))
-def _elu(call: TracedCall, x: Any, alpha: float = 1.0, inplace: bool = False, scale: float = 1, input_scale: float = 1) -> Chain:
-    require_supported(scale == 1 and input_scale == 1, "it scales what it reads or gives")
-    return [x], "elu", {"alpha": float(alpha)}
-
-
 def _elu_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
     """An α of 1 is TFLite's own; any other is a factor of the part below zero."""
     alpha = number(op.attrs, "alpha")
@@ -226,9 +202,15 @@ def _elu_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Va
     return b.apply("ADD", op.name, [b.apply("RELU", f"{op.name}.above", [ins[0]]), scaled])
 
 
-lowerings.register("elu")(
-    Lowering(lambda ins, a: nn.ELU(number(a, "alpha")), onnx_node("Elu", {"alpha": "alpha"}), _elu_tflite, int8=False, any_order=True)
-)
+@calls(F.gelu, classes=("GELU",), fields=("approximate",), aten=("gelu",))
+def _gelu(call: TracedCall, x: Any, approximate: str = "none") -> Chain:
+    return [x], "gelu", {"approximate": approximate}
+
+
+@calls(F.elu, classes=("ELU",), fields=("alpha",), aten=("elu",))
+def _elu(call: TracedCall, x: Any, alpha: float = 1.0, inplace: bool = False, scale: float = 1, input_scale: float = 1) -> Chain:
+    require_supported(scale == 1 and input_scale == 1, "it scales what it reads or gives")
+    return [x], "elu", {"alpha": float(alpha)}
 
 
 @calls(F.leaky_relu, classes=("LeakyReLU",), fields=("negative_slope",), aten=("leaky_relu",))
@@ -236,13 +218,13 @@ def _leaky(call: TracedCall, x: Any, negative_slope: float = 0.01, inplace: bool
     return [x], "leaky_relu", {"slope": float(negative_slope)}
 
 
-lowerings.register("leaky_relu")(
-    Lowering(
-        lambda ins, a: nn.LeakyReLU(number(a, "slope")),
-        onnx_node("LeakyRelu", {"alpha": "slope"}),
-        tflite_op("LEAKY_RELU", settings=lambda a: {"alpha": number(a, "slope")}),
-        any_order=True,
-    )
+_gelu_op = tflite_op("GELU", settings=lambda a: {"approximate": a["approximate"] == "tanh"})
+_gelu_node, _elu_node = (onnx_node(node, {key: key}) for node, key in (("Gelu", "approximate"), ("Elu", "alpha")))
+_leaky_op = tflite_op("LEAKY_RELU", settings=lambda a: {"alpha": number(a, "slope")})
+register("gelu", lambda ins, a: nn.GELU(approximate=str(a["approximate"])), _gelu_node, _gelu_op, int8=False, any_order=True)
+register("elu", lambda ins, a: nn.ELU(number(a, "alpha")), _elu_node, _elu_tflite, int8=False, any_order=True)
+register(
+    "leaky_relu", lambda ins, a: nn.LeakyReLU(number(a, "slope")), onnx_node("LeakyRelu", {"alpha": "slope"}), _leaky_op, any_order=True
 )
 
 
@@ -252,17 +234,15 @@ def _prelu(call: TracedCall, x: Any, weight: Any) -> Chain:
     return [x], "prelu", {}, {"weight": constants(weight=weight)["weight"].expand(call.shapes[x][1])}
 
 
-def _prelu_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
-    w.node("PRelu", op, [ins[0], w.per_channel(op, "weight")])
-
-
 def _prelu_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
     """A slope a channel, whose shape is that of an image without its batch."""
     slope = source.weights[op.name]["weight"].reshape(-1)
     return b.apply("PRELU", op.name, [ins[0], slope.reshape(*[1] * (len(ins[0].shape) - 2), -1)])
 
 
-lowerings.register("prelu")(Lowering(lambda ins, a: nn.PReLU(ins[0][1]), _prelu_onnx, _prelu_tflite, stored=("weight",), int8=False))
+register(
+    "prelu", lambda ins, a: nn.PReLU(ins[0][1]), onnx_node("PRelu", per_channel=("weight",)), _prelu_tflite, stored=("weight",), int8=False
+)
 
 
 # Sums and products in torch, ONNX and TFLite: of tensors, with a number, and with a learned number per channel.
@@ -371,31 +351,15 @@ computed("mul", lambda a, x, y: x * y, onnx_node("Mul"), _combine("MUL"), pairwi
 computed("div", lambda a, x, y: x / y, onnx_node("Div"), no_tflite)
 
 
-def _with_number(onnx: str, tflite: str) -> tuple[OnnxRule, TfliteRule]:
-    """ONNX and TFLite rules of an operator with one number, whose node and operator have these names."""
-
-    def write(w: OnnxWriter, op: Op, ins: list[str]) -> None:
-        w.node(onnx, op, [ins[0], w.number(op, "value", number(op.attrs, "value"))])
-
-    def lower(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
-        return b.apply(tflite, op.name, [ins[0], np.array(number(op.attrs, "value"))], quant=b.scale(op))
-
-    return write, lower
+def _with_number(node: str) -> tuple[OnnxRule, TfliteRule]:
+    return onnx_node(node, numbers=lambda a: {"value": number(a, "value")}), tflite_op(node.upper(), number_key="value")
 
 
-def _per_channel(kind: str, module: type[ChannelScale] | type[ChannelShift], key: str, node: str) -> None:
-    """Register an operator with one learned number per channel; channels stand last in TFLite, where they broadcast."""
-
-    def write(w: OnnxWriter, op: Op, ins: list[str]) -> None:
-        w.node(node, op, [ins[0], w.per_channel(op, key)])
-
-    def lower(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
-        return b.apply(node.upper(), op.name, [ins[0], source.weights[op.name][key].reshape(-1)], quant=b.scale(op))
-
-    lowerings.register(kind)(Lowering(lambda ins, a: module(ins[0][1]), write, lower, stored=(key,), any_order=True))
+def _with_weight(node: str, key: str) -> tuple[OnnxRule, TfliteRule]:
+    return onnx_node(node, per_channel=(key,)), tflite_op(node.upper(), weight=key)
 
 
-computed("add_scalar", lambda a, x: x + number(a, "value"), *_with_number("Add", "ADD"), any_order=True)
-computed("mul_scalar", lambda a, x: x * number(a, "value"), *_with_number("Mul", "MUL"), any_order=True)
-_per_channel("scale", ChannelScale, "weight", "Mul")
-_per_channel("shift", ChannelShift, "bias", "Add")
+computed("add_scalar", lambda a, x: x + number(a, "value"), *_with_number("Add"), any_order=True)
+computed("mul_scalar", lambda a, x: x * number(a, "value"), *_with_number("Mul"), any_order=True)
+register("scale", lambda ins, a: ChannelScale(ins[0][1]), *_with_weight("Mul", "weight"), stored=("weight",), any_order=True)
+register("shift", lambda ins, a: ChannelShift(ins[0][1]), *_with_weight("Add", "bias"), stored=("bias",), any_order=True)

@@ -1,19 +1,21 @@
 """Lowering of each operator kind to torch, ONNX and TFLite."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from predictors.errors import StretchError
 from predictors.graph import Op
 from predictors.registry import Registry
-from predictors.shapes import Attrs, Shape
+from predictors.shapes import Attrs, Shape, number
+from scheduler.formats.int8_edges import Quant
 from stretch.operators.capturing import modules
 from stretch.operators.formats.onnx import OnnxWriter
-from stretch.operators.formats.tflite import UNIT, Quant, SubgraphBuilder, SubgraphSource, Value
+from stretch.operators.formats.tflite import UNIT, SubgraphBuilder, SubgraphSource, Value
 
 #: Builds the torch module from input shapes and attributes.
 Maker = Callable[[list[Shape], Attrs], nn.Module]
@@ -40,6 +42,11 @@ class Lowering:
 
 #: Lowerings by operator kind; those of this package are registered when `stretch.operators` is imported.
 lowerings: Registry[Lowering] = Registry("operator kind")
+
+
+def register(kind: str, module: Maker, onnx: OnnxRule | None = None, tflite: TfliteRule | None = None, **extra: Any) -> None:
+    """Register the lowering of a kind; `extra` are other fields of `Lowering`."""
+    lowerings.register(kind)(Lowering(module, onnx, tflite, **extra))
 
 
 class ComputedModule(nn.Module):
@@ -71,7 +78,7 @@ def computed(
     kind: str, function: Callable[..., torch.Tensor], onnx: OnnxRule | None = None, tflite: TfliteRule | None = None, **extra: Any
 ) -> None:
     """Register a kind without weights, which a function computes from its attributes and the tensors that it reads."""
-    lowerings.register(kind)(Lowering(lambda ins, attrs: ComputedModule(kind, attrs, function), onnx, tflite, **extra))
+    register(kind, lambda ins, attrs: ComputedModule(kind, attrs, function), onnx, tflite, **extra)
 
 
 def make_module(op: Op, input_shapes: list[Shape]) -> nn.Module:
@@ -79,33 +86,54 @@ def make_module(op: Op, input_shapes: list[Shape]) -> nn.Module:
     return lowerings.get(op.kind).module(input_shapes, op.attrs)
 
 
-def onnx_node(kind: str, named: Mapping[str, str] | None = None, weights: tuple[str, ...] = (), **attributes: int | float) -> OnnxRule:
-    """One ONNX node of the operator's inputs and weights; `named` says which attributes of the operator its own are, by name."""
+def onnx_node(
+    kind: str,
+    named: Mapping[str, str] | None = None,
+    weights: tuple[str, ...] = (),
+    per_channel: tuple[str, ...] = (),
+    numbers: Callable[[Attrs], Mapping[str, float]] = lambda attrs: {},
+    indices: Callable[[Attrs], Mapping[str, Sequence[int]]] = lambda attrs: {},
+    **attributes: int | float,
+) -> OnnxRule:
+    """One ONNX node of the operator's inputs, of its weights and of constants that its attributes state.
+
+    Args:
+        named: Attributes of the operator by the names of the node's own.
+        weights: Weights that are read as they are.
+        per_channel: Weights of one number a channel.
+    """
 
     def write(w: OnnxWriter, op: Op, ins: list[str]) -> None:
-        stored = [w.weight(op, key) for key in weights if op.attrs.get(key, True)]
-        w.node(kind, op, [*ins, *stored], None, **attributes, **{key: op.attrs[name] for key, name in (named or {}).items()})
+        constants = [w.weight(op, key) for key in weights if op.attrs.get(key, True)]
+        constants += [w.per_channel(op, key) for key in per_channel]
+        constants += [w.number(op, key, value) for key, value in numbers(op.attrs).items()]
+        constants += [w.indices(op, key, values) for key, values in indices(op.attrs).items()]
+        w.node(kind, op, [*ins, *constants], None, **attributes, **{key: op.attrs[name] for key, name in (named or {}).items()})
 
     return write
 
 
-def tflite_op(code: str, nonnegative: bool = False, settings: Callable[[Attrs], dict[str, Any]] = lambda attrs: {}) -> TfliteRule:
-    """One TFLite operator of one input, with settings by the operator's attributes."""
+def tflite_op(
+    code: str,
+    nonnegative: bool = False,
+    settings: Callable[[Attrs], dict[str, Any]] = lambda attrs: {},
+    quant: Quant | None = None,
+    number_key: str = "",
+    weight: str = "",
+) -> TfliteRule:
+    """One TFLite operator of one input, with settings by the operator's attributes.
+
+    Args:
+        quant: Scale of its int8 result, where that is fixed, whatever was calibrated.
+        number_key: Attribute that it reads as a second input; none if empty.
+        weight: Weight of one number a channel that it reads so; channels stand last in TFLite, where they broadcast.
+    """
 
     def lower(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
-        result = b.apply(code, op.name, [ins[0]], quant=b.scale(op), **settings(op.attrs))
-        result.nonnegative = nonnegative
-        return result
-
-    return lower
-
-
-def fixed_scale_op(code: str, quant: Quant, **settings: float) -> TfliteRule:
-    """One TFLite operator whose int8 result has a fixed scale, whatever was calibrated."""
-
-    def lower(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
-        result = b.apply(code, op.name, [ins[0]], None, quant, (), **settings)
-        result.nonnegative = quant == UNIT
+        constants = [np.array(number(op.attrs, number_key))] if number_key else []
+        constants += [source.weights[op.name][weight].reshape(-1)] if weight else []
+        result = b.apply(code, op.name, [ins[0], *constants], quant=quant or b.scale(op), **settings(op.attrs))
+        result.nonnegative = nonnegative or quant == UNIT
         return result
 
     return lower

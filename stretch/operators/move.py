@@ -17,17 +17,12 @@ from predictors.shapes import Attrs, Shape, integer, ints
 from stretch.operators.capturing import Chain, Lowered, TracedCall, UnsupportedNode, calls, modules, pair, require_supported
 from stretch.operators.formats.onnx import OnnxWriter
 from stretch.operators.formats.tflite import SubgraphBuilder, SubgraphSource, Value, pad, to_nhwc
-from stretch.operators.lowerings import Lowering, computed, lowerings, no_tflite, onnx_node
+from stretch.operators.lowerings import OnnxRule, computed, no_tflite, onnx_node, register
 
 
-def slice_onnx(axis: int) -> Callable[[OnnxWriter, Op, list[str]], None]:
+def slice_onnx(axis: int) -> OnnxRule:
     """Writes an operator with `start` and `stop` along an axis of an NCHW tensor."""
-
-    def write(w: OnnxWriter, op: Op, ins: list[str]) -> None:
-        bounds = (("start", integer(op.attrs, "start")), ("stop", integer(op.attrs, "stop")), ("axis", axis))
-        w.node("Slice", op, [ins[0], *[w.indices(op, key, [value]) for key, value in bounds]])
-
-    return write
+    return onnx_node("Slice", indices=lambda a: {"start": [integer(a, "start")], "stop": [integer(a, "stop")], "axis": [axis]})
 
 
 def slice_tflite(axis: int) -> Callable[[SubgraphBuilder, SubgraphSource, Op, list[Value]], Value]:
@@ -146,6 +141,11 @@ def _interpolate(call: TracedCall, x: Any, size: Any = None, scale_factor: Any =
     return [x], "upsample", {"scale": (int(factors[0]), int(factors[1]))}
 
 
+def _pads(a: Attrs) -> dict[str, list[int]]:
+    top, left, bottom, right = ints(a, "padding")
+    return {"pads": [0, 0, top, left, 0, 0, bottom, right]}
+
+
 def _make_pad(ins: list[Shape], a: Attrs) -> nn.Module:
     top, left, bottom, right = ints(a, "padding")
     return nn.ZeroPad2d((left, right, top, bottom))
@@ -170,15 +170,6 @@ def _upsample_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
     scales = w.constant(f"{op.name}.scales", np.array([1, 1, *ints(op.attrs, "scale")], np.float32))
     attributes = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     w.node("Resize", op, [ins[0], "", scales], **attributes)
-
-
-def _pad_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
-    top, left, bottom, right = ints(op.attrs, "padding")
-    w.node("Pad", op, [ins[0], w.indices(op, "pads", [0, 0, top, left, 0, 0, bottom, right])])
-
-
-def _unflatten_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
-    w.node("Unsqueeze", op, [ins[0], w.indices(op, "axes", [2, 3])])
 
 
 def _flatten_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
@@ -225,11 +216,11 @@ def _upsample_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: li
 
 computed("concat", lambda a, *tensors: torch.cat(tensors, dim=1), onnx_node("Concat", axis=1), concat_tflite(-1))
 computed("slice", lambda a, x: x[:, integer(a, "start") : integer(a, "stop")], slice_onnx(1), slice_tflite(-1))
-lowerings.register("pad")(Lowering(_make_pad, _pad_onnx, _pad_tflite))
-lowerings.register("channel_shuffle")(Lowering(lambda ins, a: ChannelShuffle(integer(a, "groups")), _shuffle_onnx, _shuffle_tflite))
-lowerings.register("upsample")(Lowering(_make_upsample, _upsample_onnx, _upsample_tflite))
-lowerings.register("flatten")(Lowering(lambda ins, a: nn.Flatten(), onnx_node("Flatten", axis=1), _flatten_tflite))
-computed("unflatten", lambda a, x: x[:, :, None, None], _unflatten_onnx, _unflatten_tflite)
+register("pad", _make_pad, onnx_node("Pad", indices=_pads), _pad_tflite)
+register("channel_shuffle", lambda ins, a: ChannelShuffle(integer(a, "groups")), _shuffle_onnx, _shuffle_tflite)
+register("upsample", _make_upsample, _upsample_onnx, _upsample_tflite)
+register("flatten", lambda ins, a: nn.Flatten(), onnx_node("Flatten", axis=1), _flatten_tflite)
+computed("unflatten", lambda a, x: x[:, :, None, None], onnx_node("Unsqueeze", indices=lambda a: {"axes": [2, 3]}), _unflatten_tflite)
 
 
 computed("slice_rows", lambda a, x: x[:, :, integer(a, "start") : integer(a, "stop")], slice_onnx(2), slice_tflite(1))
@@ -286,11 +277,6 @@ def _roll_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
         read = f"{op.name}.rolled{axis}"
 
 
-def _subsample_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
-    bounds = [w.indices(op, key, ints(op.attrs, key)) for key in ("start", "stop")]
-    w.node("Slice", op, [ins[0], *bounds, w.indices(op, "axes", [2, 3]), w.indices(op, "step", ints(op.attrs, "step"))])
-
-
 def _channels_first_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
     n, c, rows, tokens = op.shape
     w.node("Reshape", op, [ins[0], w.indices(op, "rows", [n, rows, tokens, c])], output=f"{op.name}.rows_of_tokens")
@@ -300,4 +286,7 @@ def _channels_first_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
 computed("channels_first", _channels_first, _channels_first_onnx, no_tflite)
 computed("rearrange", _rearrange, _rearrange_onnx, no_tflite)
 computed("roll", lambda a, x: torch.roll(x, ints(a, "shift"), (2, 3)), _roll_onnx, no_tflite)
-computed("subsample", _subsample_module, _subsample_onnx, no_tflite)
+_strided = onnx_node(
+    "Slice", indices=lambda a: {key: [2, 3] if key == "axes" else ints(a, key) for key in ("start", "stop", "axes", "step")}
+)
+computed("subsample", _subsample_module, _strided, no_tflite)

@@ -27,7 +27,7 @@ from stretch.operators.capturing import (
 )
 from stretch.operators.formats.onnx import OnnxWriter
 from stretch.operators.formats.tflite import UNIT, SubgraphBuilder, SubgraphSource, Value
-from stretch.operators.lowerings import Lowering, fixed_scale_op, lowerings, no_tflite, onnx_node, tflite_op
+from stretch.operators.lowerings import no_tflite, onnx_node, register, tflite_op
 
 
 class ChannelNorm(nn.Module):
@@ -174,29 +174,33 @@ def _tflite_layer_norm(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: 
     return y
 
 
-lowerings.register("batch_norm")(
-    Lowering(_make_batch_norm, _onnx_batch_norm, _tflite_batch_norm, stored=("weight", "bias", "running_mean", "running_var"), int8=False)
+register(
+    "batch_norm",
+    _make_batch_norm,
+    _onnx_batch_norm,
+    _tflite_batch_norm,
+    stored=("weight", "bias", "running_mean", "running_var"),
+    int8=False,
 )
-lowerings.register("layer_norm")(
-    Lowering(
-        lambda ins, a: ChannelNorm(ins[0][1], number(a, "eps"), bool(a["affine"])),
-        _onnx_layer_norm,
-        _tflite_layer_norm,
-        stored=("weight", "bias"),
-        int8=False,
-    )
+register(
+    "layer_norm",
+    lambda ins, a: ChannelNorm(ins[0][1], number(a, "eps"), bool(a["affine"])),
+    _onnx_layer_norm,
+    _tflite_layer_norm,
+    stored=("weight", "bias"),
+    int8=False,
 )
-lowerings.register("group_norm")(
-    Lowering(
-        lambda ins, a: nn.GroupNorm(integer(a, "groups"), ins[0][1], number(a, "eps"), bool(a["affine"])),
-        _onnx_group_norm,
-        no_tflite,
-        stored=("weight", "bias"),
-    )
+register(
+    "group_norm",
+    lambda ins, a: nn.GroupNorm(integer(a, "groups"), ins[0][1], number(a, "eps"), bool(a["affine"])),
+    _onnx_group_norm,
+    no_tflite,
+    stored=("weight", "bias"),
 )
-lowerings.register("softmax")(
-    Lowering(lambda ins, a: nn.Softmax(dim=1), onnx_node("Softmax", axis=1), fixed_scale_op("SOFTMAX", UNIT, beta=1.0))
+register(
+    "softmax",
+    lambda ins, a: nn.Softmax(dim=1),
+    onnx_node("Softmax", axis=1),
+    tflite_op("SOFTMAX", settings=lambda a: {"beta": 1.0}, quant=UNIT),
 )
-lowerings.register("log_softmax")(
-    Lowering(lambda ins, a: nn.LogSoftmax(dim=1), onnx_node("LogSoftmax", axis=1), tflite_op("LOG_SOFTMAX"), int8=False)
-)
+register("log_softmax", lambda ins, a: nn.LogSoftmax(dim=1), onnx_node("LogSoftmax", axis=1), tflite_op("LOG_SOFTMAX"), int8=False)

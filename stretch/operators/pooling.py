@@ -25,7 +25,7 @@ from stretch.operators.formats.tflite import (
     window,
     within_same,
 )
-from stretch.operators.lowerings import ComputedModule, Lowering, OnnxRule, TfliteRule, computed, lowerings, no_tflite, onnx_node
+from stretch.operators.lowerings import ComputedModule, OnnxRule, TfliteRule, computed, no_tflite, onnx_node, register
 
 #: Below every finite number: padding that never wins a maximum.
 LOWEST = float(np.finfo(np.float32).min)
@@ -269,10 +269,8 @@ def _global_tflite(code: str) -> TfliteRule:
     return lower
 
 
-lowerings.register("max_pool")(Lowering(_make_max, onnx_node("MaxPool", _WINDOW | {"dilations": "dilation"}), _max_tflite))
-lowerings.register("avg_pool")(
-    Lowering(_make_mean, onnx_node("AveragePool", _WINDOW | {"count_include_pad": "count_include_pad"}), _mean_tflite)
-)
+register("max_pool", _make_max, onnx_node("MaxPool", _WINDOW | {"dilations": "dilation"}), _max_tflite)
+register("avg_pool", _make_mean, onnx_node("AveragePool", _WINDOW | {"count_include_pad": "count_include_pad"}), _mean_tflite)
 
 
 def _over_image(pool: Any) -> Callable[[Attrs, torch.Tensor], torch.Tensor]:
@@ -283,13 +281,12 @@ computed("global_avg_pool", _over_image(F.adaptive_avg_pool2d), _global_onnx("Gl
 computed("global_max_pool", _over_image(F.adaptive_max_pool2d), _global_onnx("GlobalMaxPool"), _global_tflite("REDUCE_MAX"))
 
 
-def _norm_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
-    w.node("ReduceL2", op, [ins[0], w.indices(op, "axes", [2, 3])], keepdims=int(bool(op.attrs["keepdims"])))
-
-
-def _channel_mean_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
-    w.node("ReduceMean", op, [ins[0], w.indices(op, "axes", [1])], keepdims=1)
-
-
-computed("global_l2_norm", lambda a, x: torch.linalg.vector_norm(x, dim=(2, 3), keepdim=bool(a["keepdims"])), _norm_onnx, no_tflite)
-computed("channel_mean", lambda a, x: x.mean(1, keepdim=True), _channel_mean_onnx, no_tflite)
+computed(
+    "global_l2_norm",
+    lambda a, x: torch.linalg.vector_norm(x, dim=(2, 3), keepdim=bool(a["keepdims"])),
+    onnx_node("ReduceL2", {"keepdims": "keepdims"}, indices=lambda a: {"axes": [2, 3]}),
+    no_tflite,
+)
+computed(
+    "channel_mean", lambda a, x: x.mean(1, keepdim=True), onnx_node("ReduceMean", indices=lambda a: {"axes": [1]}, keepdims=1), no_tflite
+)

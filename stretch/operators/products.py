@@ -22,7 +22,7 @@ from stretch.operators.capturing import (
     window_padding,
 )
 from stretch.operators.formats.tflite import SubgraphBuilder, SubgraphSource, Value, matrix, pad, to_nhwc, window
-from stretch.operators.lowerings import Lowering, lowerings, onnx_node
+from stretch.operators.lowerings import onnx_node, register
 
 
 class PaddedConv2d(nn.Conv2d):
@@ -123,9 +123,7 @@ def _tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]
     return b.write("CONV_2D", op.name, inputs, to_nhwc(op.shape), b.scale(op), version=version, **settings)
 
 
-lowerings.register("conv")(
-    Lowering(_make, onnx_node("Conv", _WINDOW, ("weight", "bias")), _tflite, stored=("weight", "bias"), activates=True)
-)
+register("conv", _make, onnx_node("Conv", _WINDOW, ("weight", "bias")), _tflite, stored=("weight", "bias"), activates=True)
 
 
 @calls(F.linear, classes=("Linear",), fields=("weight", "bias"), last=True)
@@ -148,12 +146,11 @@ def _matrix_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list
     return b.write("FULLY_CONNECTED", op.name, inputs, op.shape, b.scale(op))
 
 
-lowerings.register("linear")(
-    Lowering(
-        lambda ins, a: nn.Linear(ins[0][-1], integer(a, "out_features"), bias=bool(a["bias"])),
-        onnx_node("Gemm", weights=("weight", "bias"), transB=1),
-        _matrix_tflite,
-        stored=("weight", "bias"),
-        activates=True,
-    )
+register(
+    "linear",
+    lambda ins, a: nn.Linear(ins[0][-1], integer(a, "out_features"), bias=bool(a["bias"])),
+    onnx_node("Gemm", weights=("weight", "bias"), transB=1),
+    _matrix_tflite,
+    stored=("weight", "bias"),
+    activates=True,
 )

@@ -161,6 +161,6 @@ def _read_graph(model: str, shape: InputShapes | None, weights: str, trust_code:
         raise
     except StretchError as error:
         # torch's exporter is slow to import
-        from stretch.network.capture.runnable import capture_exported
+        from stretch.network.capture.exported import capture_exported
 
         return ReadGraph(model, capture_exported(loaded.module, input_shape, loaded.name), error.message, BY_EXPORT, warnings)

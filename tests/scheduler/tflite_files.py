@@ -10,7 +10,7 @@ from tests.scheduler.delegates import graphs
 def small_source(folder):
     """A convolution, a pool and a matrix, read from the ONNX file that the exporter writes."""
     from stretch.export.onnx import save_onnx, to_onnx
-    from stretch.export.tflite.source import read_source
+    from stretch.export.tflite import read_source
 
     window = {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1, 1, 1), "dilation": (1, 1)}
     ops = [

@@ -7,7 +7,7 @@ from scheduler.bundle.load import load_bundle
 from scheduler.checks.verify import verify_bundle
 from scheduler.delegates.litert import LiteRtDelegate
 from scheduler.runtime.session import Session
-from stretch.export.tflite.bundle import export_tflite
+from stretch.export.tflite import export_tflite
 from stretch.stages.explain import explain_here, explain_on
 from tests.predictors.specified import specified
 from tests.stretch.exact_bundles import images, made, near, original

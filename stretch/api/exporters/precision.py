@@ -86,7 +86,7 @@ def _write(
         raise UsageError("int8 needs calibration images", "give a folder of images that the model will meet with --images")
     acceptance = Acceptance(min_cosine, fp32_fallback)
     if form == "tflite":
-        from stretch.export.tflite.bundle import export_tflite
+        from stretch.export.tflite import export_tflite
 
         written = export_tflite(loaded, out, samples, origin, precision=precisions, acceptance=acceptance, progress=progress)
     else:

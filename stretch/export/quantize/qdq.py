@@ -359,7 +359,9 @@ def layer_losses(model: onnx.ModelProto, lower: onnx.ModelProto, samples: Sequen
         lower: Result of `stretch.export.quantize.qdq.quantise` or `stretch.export.quantize.half.to_half` for it.
     """
     folded = fold_batch_norms(model)
-    rounded = _dequantized_names(lower) or _same_names(lower)
+    rounded = _dequantized_names(lower) or {
+        out: out for node in lower.graph.node for out in node.output
+    }  # in half precision they keep their names
     names = [out for node in folded.graph.node for out in node.output if out in rounded]
     if not names:
         return {}
@@ -377,11 +379,6 @@ def _dequantized_names(int8: onnx.ModelProto) -> dict[str, str]:
     reals = [node for node in int8.graph.node if node.op_type == "DequantizeLinear" and node.input[0] in integers]
     # The quantiser renames what it rounds to an output.
     return {node.output[0] if node.output[0] in outputs else integers[node.input[0]]: node.output[0] for node in reals}
-
-
-def _same_names(lower: onnx.ModelProto) -> dict[str, str]:
-    """Tensors of a subgraph in half precision, which keep their names."""
-    return {out: out for node in lower.graph.node for out in node.output}
 
 
 def _values(model: onnx.ModelProto, names: Sequence[str], samples: Sequence[Sample]) -> dict[str, list[Array]]:

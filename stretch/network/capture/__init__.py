@@ -35,8 +35,7 @@ def capture(module: nn.Module, input_shape: InputShapes | Inputs = (1, 3, 224, 2
     except StretchError as error:
         refused = error
     # torch's exporter is slow to import
-    from stretch.network.capture.exported import ExportFailure
-    from stretch.network.capture.runnable import capture_runnable
+    from stretch.network.capture.exported import ExportFailure, capture_runnable
 
     try:
         return with_shared_weights(capture_runnable(module, arguments, name or type(module).__name__, refused.message))

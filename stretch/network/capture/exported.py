@@ -1,14 +1,18 @@
-"""A network as torch's own operators (ATen), whatever Python did in between.
+"""Any network that torch can export to an operator graph that computes it: calls of torch compute operators that no family describes.
 
-`torch.export` runs the network once on tensors without data, so that neither
-weights nor time matter.
+`torch.export` runs the network once on tensors without data, so that neither weights nor time matter, and gives torch's own
+operators (ATen), whatever Python did in between.
 """
 
 import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from math import prod
 from typing import Any
 
 import torch
@@ -16,20 +20,32 @@ from torch import fx, nn
 from torch.export.graph_signature import OutputKind, TensorArgument
 
 from predictors.errors import StretchError, UsageError, first_line, need
-from stretch.network.capture.inputs import Inputs
-from stretch.network.capture.trace import check_input
+from predictors.graph import Op, OpGraph, unique_name
+from predictors.operators import kind_of
+from predictors.shapes import Shape, ints
+from stretch.network.capture.aten import AtenCall, AtenStep, AtenValue, Unsupported
+from stretch.network.capture.axes import applied, chain_of, written_out
+from stretch.network.capture.inputs import Inputs, InputShapes
+from stretch.network.capture.maps import Maps
+from stretch.network.capture.results import Captured, check_inputs_used, leaves, name_outputs, named_outputs, reachable, unused_inputs
+from stretch.network.capture.rules import call_step, cost_of, steps_of
+from stretch.network.capture.trace import check_input, evaluation_mode, fold_infinite_padding, is_close
+from stretch.operators.capturing import UnsupportedNode, require_supported
+from stretch.operators.lowerings import make_module
+
+# The network as ATen operators.
 
 
 class ExportFailure(StretchError):
     """A network that torch.export refuses."""
 
 
-#: Higher-order operators of such parts, and how many arguments stand before the part's graph.
+#: Higher-order operators that switch something around a part of a network, and how many arguments stand before the part's graph.
 _SWITCHES = {"wrap_with_set_grad_enabled": 1, "wrap_with_autocast": 4}
 
 
 def inline(program: torch.export.ExportedProgram) -> None:
-    """Put the nodes of such parts in place of the calls; one that computes in another precision stays as it is.
+    """Put the nodes of parts within `_SWITCHES` in place of the calls; one that computes in another precision stays as it is.
 
     Their results are the same. Gradients of the captured network pass through them.
     """
@@ -127,3 +143,396 @@ def _export_error(module: nn.Module, inputs: Inputs, device: torch.device | str,
         f"`{name}` cannot be exported by torch.export: {reason}",
         "its forward must not branch on tensor values; give a factory of the part without that as `module:factory`",
     )
+
+
+# Its operators.
+
+
+#: Make tensors of a given shape, whatever the elements of what they read.
+_FILL_OPERATORS = frozenset({"zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"})
+
+
+class ExportedLowering:
+    """Lowers one exported network to operators that are computed, with their weights.
+
+    Args:
+        program: ATen operators; shapes are in ``meta["val"]`` of its nodes.
+        strict: Whether a call that cannot be computed is refused; else it is an opaque operator, for predictions.
+
+    Attributes:
+        weights: Per operator, its weights by name.
+    """
+
+    def __init__(self, program: torch.export.ExportedProgram, name: str, *, strict: bool = True) -> None:
+        self._exported, self._name, self._strict = program.graph, name, strict
+        self._tensors = _tensors(program)
+        self._named = {node.name: node for node in program.graph.nodes}
+        self._values: dict[fx.Node, AtenValue | tuple[AtenValue, ...]] = {}
+        #: Operator of each node that is returned.
+        self._returned: dict[str, str | None] = {}
+        #: Nodes and their replacements, since they were changed in place.
+        self._moved: dict[fx.Node, fx.Node] = {}
+        self._ops: dict[str, Op] = {}
+        self.weights: dict[str, dict[str, torch.Tensor]] = {}
+        self._views: dict[tuple[str, Shape], str] = {}
+        self._maps = Maps(
+            self._ops, self.weights, self._free_name, self._compute, self.reading, lambda call: self._operator_name(call.node)
+        )
+        #: Products with a softmax between, by the second product, and nodes before it, which wait for it.
+        self._chains: dict[fx.Node, list[fx.Node]] = {}
+        self._waiting: set[fx.Node] = set()
+
+    def graph(self, names: Mapping[str, str], returned: Sequence[str]) -> OpGraph:
+        """The operator graph."""
+        for node in self._exported.nodes:
+            if node.op == "placeholder" and node.name in names:
+                shape, name = self._shape(node, node.meta.get("val")), names[node.name]
+                self._ops[name] = Op(name, "input", attrs={"shape": shape}, shape=shape)
+                self._values[node] = AtenValue(name, shape, dtype=node.meta["val"].dtype)
+            elif node.op in ("placeholder", "get_attr"):
+                self._values[node] = self._stored_value(node)
+            elif node.op == "call_function":
+                self._lower(node)
+        return self._finish(returned)
+
+    def _stored_value(self, node: fx.Node) -> AtenValue:
+        """A parameter, a buffer or a constant."""
+        tensor = self._tensors.get(node.name)
+        if tensor is None:
+            # who reads it is refused
+            return AtenValue("", self._shape(node, node.meta.get("val")))
+        return AtenValue("", tuple(tensor.shape), dtype=tensor.dtype, tensor=tensor, learned=isinstance(tensor, nn.Parameter))
+
+    def _finish(self, returned: Sequence[str]) -> OpGraph:
+        """The operators that lead to the outputs; the only remaining part of an operator has its name."""
+        inputs = [op.name for op in self._ops.values() if op.kind == "input"]
+        ends = list(dict.fromkeys(name for name in map(self.result, returned) if name is not None))
+        need(bool(ends), f"`{self._name}` returns nothing that depends on its input", "give a network that reads its input")
+        outputs = [name for name in ends if name not in inputs]
+        need(bool(outputs), f"`{self._name}` returns its input: it has no operator", "give a network with layers")
+        ops = self._reachable_ops(outputs)
+        present = {op.name for op in ops}
+        left = [(built, whole) for built, (whole, _) in self._maps.instead.items() if built in present and whole not in present]
+        alone = Counter(whole for _, whole in left)
+        names = {built: whole for built, whole in left if alone[whole] == 1}
+        self.weights |= {whole: self.weights.pop(built) for built, whole in names.items() if built in self.weights}
+        self._returned = {node: names.get(name, name) if name else None for node, name in self._returned.items()}
+        renamed = [replace(op, name=names.get(op.name, op.name), inputs=tuple(names.get(item, item) for item in op.inputs)) for op in ops]
+        graph = OpGraph.build(self._name, renamed, [names.get(output, output) for output in outputs])
+        check_inputs_used(graph)
+        return graph
+
+    def _reachable_ops(self, outputs: Sequence[str]) -> list[Op]:
+        """Operators that lead to outputs; parts of a tensor that is computed whole anyway are not computed again."""
+        while True:
+            kept = reachable(list(self._ops.values()), outputs)
+            needed = {op.name for op in kept}
+            twice = [name for name, (whole, _) in self._maps.instead.items() if name in needed and whole in needed]
+            for name in twice:
+                _, self._ops[name] = self._maps.instead.pop(name)
+                self.weights.pop(name, None)
+            if not twice:
+                return fold_infinite_padding(kept)
+
+    def result(self, node: str) -> str | None:
+        """The operator, or the input, whose tensor a node's is; None of one that depends on weights alone."""
+        if node not in self._returned:
+            value = self._values.get(self._source(self._named[node]))
+            self._returned[node] = self.reading(value) if isinstance(value, AtenValue) and value.op else None
+        return self._returned[node]
+
+    def _lower(self, node: fx.Node) -> None:
+        """The operators of a call, or of attention once its last call is there."""
+        if node in self._waiting:
+            return
+        if node not in self._chains:
+            chain = chain_of(node)
+            if chain:
+                self._chains[chain[-1]] = chain
+                self._waiting.update(chain[:-1])
+            else:
+                self._lower_call(node)
+            return
+        calls = [AtenCall(item, self._arguments(item), [self._shape(item, item.meta["val"])]) for item in self._chains[node]]
+        with suppress(Unsupported):
+            self._values[node] = replace(written_out(self._maps, calls), dtype=node.meta["val"].dtype)
+            return
+        for item in self._chains[node]:
+            self._lower_call(item)
+
+    def _lower_call(self, node: fx.Node) -> None:
+        """The operators of a call; in place of one that no rule takes, an opaque one."""
+        if "getitem" in str(node.target) and isinstance(node.args[0], fx.Node):
+            parts = self._values.get(node.args[0])
+            # what nobody reads may be missing
+            if isinstance(parts, tuple) and isinstance(node.args[1], int) and node.args[1] < len(parts):
+                self._values[node] = self._tuple_element(node, parts[node.args[1]])
+            return
+        value = node.meta.get("val")
+        results = [item for item in (value if isinstance(value, tuple | list) else [value]) if isinstance(item, torch.Tensor)]
+        if not results:
+            return
+        shapes = [self._shape(node, result) for result in results]
+        unknown = next((item for item in node.all_input_nodes if self._source(item) not in self._values), None)
+        if unknown is not None:
+            raise StretchError(f"cannot capture node `{node.name}` of `{self._name}`: it reads `{unknown.name}`, which is no tensor")
+        call = AtenCall(node, self._arguments(node), shapes)
+        try:
+            applied = self._apply(call)
+        except UnsupportedNode as error:
+            raise StretchError(f"cannot capture node `{call.node.name}` of `{self._name}`: {error}") from error
+        typed = tuple(replace(item, dtype=result.dtype) for item, result in zip(applied, results, strict=False))
+        self._values[node] = typed if isinstance(value, tuple | list) else typed[0]
+        schema = getattr(node.target, "_schema", None)
+        if schema is not None and schema.is_mutable and node.args and isinstance(node.args[0], fx.Node):
+            self._moved[self._source(node.args[0])] = node
+
+    def _apply(self, call: AtenCall) -> tuple[AtenValue, ...]:
+        """The results of a call."""
+        if all(0 in shape for shape in call.shapes):
+            return tuple(map(_empty_value, call.shapes))
+        if not call.tensors:
+            return self._constant(call)
+        if call.operator in _FILL_OPERATORS:
+            return (self._fill_value(call),)
+        with suppress(Unsupported):
+            built = applied(self._maps, call)
+            return (built,) if isinstance(built, AtenValue) else built
+        several = isinstance(call.node.meta["val"], tuple | list)
+        return self._compute(replace(call, arguments={name: self._in_order(item) for name, item in call.arguments.items()}), several)
+
+    def _constant(self, call: AtenCall) -> tuple[AtenValue, ...]:
+        """Values that depend on weights alone, and are computed before the network runs."""
+        target: Any = call.node.target
+        learned = any(value.learned for value in call.values)
+        args, kwargs = fx.node.map_aggregate((call.node.args, call.node.kwargs), self._tensor)
+        with torch.no_grad():
+            result = target(*args, **kwargs)
+        return tuple(
+            AtenValue("", tuple(item.shape), dtype=item.dtype, tensor=item, learned=learned and item.is_floating_point())
+            for item in (result if isinstance(result, tuple | list) else [result])
+        )
+
+    def _tensor(self, argument: Any) -> Any:
+        value = self._to_values(argument)
+        return value.tensor if isinstance(value, AtenValue) else value
+
+    def _fill_value(self, call: AtenCall) -> AtenValue:
+        """A tensor of which only the shape depends on the input, and that is known."""
+        target: Any = call.node.target
+        args, kwargs = fx.node.map_aggregate((call.node.args, call.node.kwargs), self._shape_tensor)
+        built = target(*args, **kwargs)
+        return AtenValue("", tuple(built.shape), tensor=built)
+
+    def _shape_tensor(self, argument: Any) -> Any:
+        tensor = self._tensor(argument)
+        meta = argument.meta.get("val") if isinstance(argument, fx.Node) else None
+        return torch.zeros(tuple(meta.shape), dtype=meta.dtype) if isinstance(meta, torch.Tensor) and tensor is None else tensor
+
+    def _in_order(self, argument: Any) -> Any:
+        if isinstance(argument, list | tuple):
+            return [self._in_order(item) for item in argument]
+        return self._maps.in_order(argument) if isinstance(argument, AtenValue) else argument
+
+    def _compute(self, call: AtenCall, several: bool = False) -> tuple[AtenValue, ...]:
+        """The results of a call on tensors whose elements are in their order."""
+        indices = [reader.args[1] for reader in call.node.users if reader.users] if several else [0]
+        read = {number for number in indices if isinstance(number, int)}
+        numbers = sorted(number for number in read if 0 not in call.shapes[number])
+        try:
+            require_supported(hasattr(call.node.target, "_schema"), f"`{call.node.target}` is no operator of torch")
+            built = steps_of(call)
+            if isinstance(built, AtenValue | tuple):
+                return built if isinstance(built, tuple) else (built,)
+            assert built is not None
+            if numbers not in ([], [0]):
+                built = [call_step(call, built, numbers)]
+        except UnsupportedNode:
+            if self._strict:
+                raise
+            built, numbers = [cost_of(call, None)], [0]
+        shape = call.shapes[0] if len(numbers) < 2 else ints(built[0].attrs, "shape")
+        whole = self._emit(replace(call, shapes=[call.shapes[numbers[0]] if len(numbers) == 1 else shape]), built)
+        if whole is None:
+            raise UnsupportedNode(f"its shapes {call.shapes} do not fit")
+        return tuple(whole if numbers in ([], [number]) else _result_of(whole, call, numbers, number) for number in range(len(call.shapes)))
+
+    def _tuple_element(self, node: fx.Node, part: AtenValue) -> AtenValue:
+        """One of several results; a piece of a tensor is copied out of it."""
+        if 0 in part.shape:
+            return _empty_value(part.shape)
+        if part.piece is None:
+            return part
+        value = self._emit(AtenCall(node, {}, [part.shape]), [part.piece])
+        if value is None:
+            raise StretchError(f"cannot capture node `{node.name}` of `{self._name}`: a piece of shape {part.shape} does not fit")
+        return replace(value, dtype=part.dtype)
+
+    def _emit(self, call: AtenCall, steps: Sequence[AtenStep]) -> AtenValue | None:
+        """Operators in a chain: each but the first reads, before what it states, the one before; None if one does not fit."""
+        emitted: list[Op] = []
+        weights: dict[str, dict[str, torch.Tensor]] = {}
+        for step in steps:
+            reads = [*(op.name for op in emitted[-1:]), *map(self.reading, step.reads)]
+            shapes = [self._ops[read].shape if read in self._ops else emitted[-1].shape for read in reads]
+            try:
+                shape = kind_of(step.kind).shape(shapes, step.attrs)
+            except (ValueError, KeyError, TypeError, IndexError):
+                return None
+            name = self._operator_name(call.node, {op.name for op in emitted})
+            emitted.append(Op(name, step.kind, tuple(reads), step.attrs, shape))
+            weights[name] = dict(step.weights or {})
+        if prod(emitted[-1].shape) != prod(call.shapes[0]):
+            return None
+        self._ops |= {op.name: op for op in emitted}
+        self.weights |= {name: weight for name, weight in weights.items() if weight}
+        return AtenValue(emitted[-1].name, call.shapes[0], base=emitted[-1].shape)
+
+    def reading(self, value: AtenValue) -> str:
+        """Name of the operator whose tensor has the value's shape, its elements in their order: a view of another, where its own differs."""
+        value = self._maps.in_order(value)
+        op = self._ops[value.op]
+        if op.shape == value.shape:
+            return op.name
+        if value.shape == op.shape[:2] and op.shape[2:] == (1, 1) and not kind_of(op.kind).stated:
+            return self._maps.add(f"{op.name}_vector", "flatten", (op.name,), {})
+        view = self._views.get((op.name, value.shape))
+        if view is None:
+            view = self._views[op.name, value.shape] = self._free_name(f"{op.name}_view")
+            self._ops[view] = Op(view, "view", (op.name,), {"shape": value.shape}, value.shape)
+        return view
+
+    def _arguments(self, node: fx.Node) -> dict[str, Any]:
+        """The node's arguments by name, those left out at their defaults, values in place of nodes."""
+        schema = getattr(node.target, "_schema", None)
+        named: dict[str, Any] = {}
+        if schema is None:
+            named = {str(i): arg for i, arg in enumerate(node.args)} | dict(node.kwargs)
+        else:
+            for i, argument in enumerate(schema.arguments):
+                default = argument.default_value if argument.has_default_value() else None
+                named[argument.name] = node.args[i] if i < len(node.args) else node.kwargs.get(argument.name, default)
+        mapped = {key: fx.node.map_aggregate(item, self._to_values) for key, item in named.items()}
+        # joined to others, a tensor without elements adds nothing
+        return {key: _drop_empty_lists(item) if isinstance(item, list) else item for key, item in mapped.items()}
+
+    def _to_values(self, item: Any) -> Any:
+        return self._values.get(self._source(item)) if isinstance(item, fx.Node) else item
+
+    def _source(self, node: fx.Node) -> fx.Node:
+        while node in self._moved:
+            node = self._moved[node]
+        return node
+
+    def _shape(self, node: fx.Node, value: Any) -> Shape:
+        if not isinstance(value, torch.Tensor):
+            return ()
+        need(
+            all(isinstance(n, int) for n in value.shape),
+            f"`{self._name}` gives tensors whose size depends on values, from `{node.name}` on",
+            "give the part before it as `module:factory`",
+        )
+        return tuple(value.shape)
+
+    def _operator_name(self, node: fx.Node, taken: Container[str] = ()) -> str:
+        """Path of the module that the node is part of; its own name where that is taken."""
+        stack = node.meta.get("nn_module_stack") or {}
+        path = next(reversed(stack.values()))[0] if stack else ""
+        path = path.replace("L['self'].", "").replace("L['self']", "").replace(".", "_")
+        preferred = path if path and path not in self._ops and path not in taken else f"{path}_{node.name}".strip("_")
+        return self._free_name(preferred, taken)
+
+    def _free_name(self, preferred: str, taken: Container[str] = ()) -> str:
+        if hasattr(nn.Module, preferred):
+            preferred = f"{preferred}_"
+        return unique_name(preferred, lambda name: name in self._ops or name in taken)
+
+
+def _result_of(whole: AtenValue, call: AtenCall, numbers: Sequence[int], number: int) -> AtenValue:
+    """One of the results that lie behind each other in a row; nobody reads one that does not."""
+    shape, start = call.shapes[number], sum(prod(call.shapes[earlier]) for earlier in numbers if earlier < number)
+    piece = AtenStep("slice", {"start": start, "stop": start + prod(shape)}, (whole,))
+    return AtenValue(whole.op, shape, piece=piece) if number in numbers else AtenValue("", shape)
+
+
+def _empty_value(shape: Shape) -> AtenValue:
+    """A tensor without elements, which no operator need compute."""
+    return AtenValue("", shape, tensor=torch.empty(shape))
+
+
+def _drop_empty_lists(item: list[Any]) -> list[Any]:
+    """A list without tensors that have no elements, unless there are no others."""
+    return [value for value in item if not (isinstance(value, AtenValue) and 0 in value.shape)] or item
+
+
+def _tensors(program: torch.export.ExportedProgram) -> dict[str, torch.Tensor]:
+    """Parameters, buffers and constants by the names of their nodes."""
+    signature = program.graph_signature
+    stored: dict[str, Any] = {**program.constants, **program.state_dict}
+    named = signature.inputs_to_parameters | signature.inputs_to_buffers | signature.inputs_to_lifted_tensor_constants
+    return {node: stored[name] for node, name in named.items() if isinstance(stored.get(name), torch.Tensor)}
+
+
+def capture_exported(module: nn.Module, input_shape: InputShapes | Inputs = (1, 3, 224, 224), name: str | None = None) -> OpGraph:
+    """Return the operator graph of a network for predictions, by `torch.export`; it may have operators that cannot be computed.
+
+    Args:
+        module: A network of tensors; it is left in the mode it was in.
+        input_shape: As of `stretch.network.capture.capture`.
+    """
+    name, arguments = name or type(module).__name__, Inputs.of(input_shape, module)
+    with evaluation_mode(module):
+        program = export(module, arguments, name)
+        outputs = [output for output in returned_nodes(program) if output is not None]
+        return ExportedLowering(program, name, strict=False).graph(input_placeholders(program, arguments, name), outputs)
+
+
+def capture_runnable(module: nn.Module, input_shape: InputShapes | Inputs, name: str, refusal: str = "") -> Captured:
+    """The operator graph of a network and its weights, by `torch.export`."""
+    arguments = Inputs.of(input_shape, module)
+    with evaluation_mode(module):
+        program = export(module, arguments, name)
+        lowering = ExportedLowering(program, name)
+        outputs = returned_nodes(program)
+        graph = lowering.graph(input_placeholders(program, arguments, name), [output for output in outputs if output is not None])
+        weights = {op.name: lowering.weights[op.name] for op in graph.ops if op.name in lowering.weights}
+        with torch.no_grad():
+            want = arguments.call(module, arguments.random())
+        need(
+            len(leaves(want)) == len(outputs),
+            f"`{name}` returns a {type(want).__name__} that torch.export sees in another form",
+            "let its forward return tensors in tuples, lists and dictionaries",
+        )
+        returned = name_outputs(want, [None if output is None else lowering.result(output) for output in outputs])
+        warnings = unused_inputs(returned, [op.name for op in graph.inputs])
+        captured = Captured(graph, weights, module, refusal, returned, tuple(warnings))
+        _check(captured, arguments, want)
+    return captured
+
+
+def _check(captured: Captured, inputs: Inputs, want: Any) -> None:
+    """A captured graph is never silently wrong: it gives what the network gives."""
+    results = {result.name for result in captured.returned.results}
+    with torch.no_grad():
+        values = dict(zip(inputs.shapes, inputs.random(), strict=True))
+        left = {name: len(readers) for name, readers in captured.graph.consumers.items()}
+        for op in captured.graph.ops:
+            if op.kind != "input":
+                values[op.name] = _module(captured, op)(*(values[item] for item in op.inputs))
+            for item in dict.fromkeys(op.inputs):
+                left[item] -= 1
+                if not left[item] and item not in results:
+                    del values[item]
+    need(
+        all(is_close(values[name], expected) for name, expected in named_outputs(want, captured.returned)),
+        f"`{captured.graph.name}` computes something else when it is exported by torch",
+        "its forward must not draw random numbers in evaluation, nor depend on values of its input",
+    )
+
+
+def _module(captured: Captured, op: Op) -> nn.Module:
+    """Module that computes an operator, with the network's own weights."""
+    with torch.device("meta"):
+        module = make_module(op, captured.graph.input_shapes(op)).eval()
+    module.load_state_dict(captured.weights.get(op.name, {}), strict=False, assign=True)
+    return module

@@ -224,17 +224,12 @@ def unused_inputs(returned: OutputStructure, inputs: Sequence[str]) -> list[str]
     fixed = [key for key, leaf in walk_leaves(returned.template) if not isinstance(leaf, Result)]
     passed = [result.key for result in returned.results if result.name in inputs]
     whole = [result.key for result in returned.results if not result.dtype.is_floating_point]
-    outcome = []
-    if whole:
-        names = ", ".join(f"`{key}`" for key in whole)
-        outcome.append(f"{names} of the network's results is of whole numbers: the module returns it so, bundles give it as float32")
-    if fixed:
-        names = ", ".join(f"`{key}`" for key in fixed)
-        outcome.append(f"{names} of what the network returns does not depend on its input: the module returns it, bundles leave it out")
-    if passed:
-        names = ", ".join(f"`{key}`" for key in passed)
-        outcome.append(f"{names} of the network's results is its unchanged input: the module returns it, bundles leave it out")
-    return outcome
+    sentences = {
+        "of the network's results is of whole numbers: the module returns it so, bundles give it as float32": whole,
+        "of what the network returns does not depend on its input: the module returns it, bundles leave it out": fixed,
+        "of the network's results is its unchanged input: the module returns it, bundles leave it out": passed,
+    }
+    return [f"{', '.join(f'`{key}`' for key in keys)} {sentence}" for sentence, keys in sentences.items() if keys]
 
 
 def reachable(ops: Sequence[Op], outputs: Sequence[str]) -> list[Op]:
@@ -254,8 +249,3 @@ def named_outputs(output: Any, returned: OutputStructure) -> list[tuple[str, tor
         return []
     held = [(a, b) for a, b in zip(named, output_leaves, strict=True) if isinstance(a, Result) and isinstance(b, torch.Tensor)]
     return [(a.name, b if b.is_floating_point() else b.float()) for a, b in held]
-
-
-def differences(got: Mapping[str, torch.Tensor], want: Any, returned: OutputStructure) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Return each result with the one of the network itself."""
-    return [(got[name], tensor) for name, tensor in named_outputs(want, returned)]

@@ -1,6 +1,6 @@
 """Rules of ATen operators: operators of known kinds with their weights, tensors in another shape, or the cost of an opaque operator."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from math import inf, prod
@@ -15,6 +15,7 @@ from predictors.shapes import Attr, Shape
 from stretch.network.capture.aten import (
     REDUCTIONS,
     AtenCall,
+    AtenRule,
     AtenStep,
     AtenValue,
     CallRecorder,
@@ -34,8 +35,6 @@ from stretch.operators.elementwise import clamp
 from stretch.operators.move import LOWEST
 from stretch.operators.opaque.calls import Call, computes
 from stretch.operators.products import convolution
-
-AtenRule = Callable[[AtenCall], LoweringResult]
 
 #: By name of the ATen operator without its overload. A step without weights, or an opaque one without calls, is the cost of a call that no
 #: operator of a family computes.
@@ -462,22 +461,20 @@ def _batch_norm(call: AtenCall) -> LoweringResult:
     return [AtenStep("batch_norm", {**numbers, "affine": call.arguments["weight"] is not None}, (x,), weights)]
 
 
-@_add("group_norm")
-def _group_norm(call: AtenCall) -> LoweringResult:
-    return call_family_rule(call, FUNCTIONS[torch.nn.functional.group_norm]) if len(call.out) == 4 else None
-
-
 @_add("softmax", "log_softmax", "_softmax", "_log_softmax", "_safe_softmax")
 def _softmax(call: AtenCall) -> LoweringResult:
-    x = call.tensors[0]
     kind = "log_softmax" if "log" in call.operator else "softmax"
-    built = call_family_rule(call, ATEN[kind], "dtype") if len(x.shape) in (2, 4) else None
+    built = call_family_rule(call, ATEN[kind], "dtype") if len(call.tensors[0].shape) in (2, 4) else None
     return built or [opaque_step(call, "elementwise", elements(call.out), kind)]
 
 
-@_add("max_pool2d", "max_pool2d_with_indices", "avg_pool2d", "adaptive_avg_pool2d", "_adaptive_avg_pool2d", "adaptive_max_pool2d")
-def _pool(call: AtenCall) -> LoweringResult:
-    return call_family_rule(call, ATEN[call.operator]) if len(call.out) == 4 else None
+def _on_images(rule: FunctionRule) -> AtenRule:
+    """The rule of a family that has batches of images alone."""
+    return lambda call: call_family_rule(call, rule) if len(call.out) == 4 else None
+
+
+RULES["group_norm"] = _on_images(FUNCTIONS[torch.nn.functional.group_norm])
+RULES.update({name: _on_images(rule) for name, rule in ATEN.items() if "_pool2d" in name})
 
 
 @_add(*REDUCTIONS)

@@ -33,10 +33,12 @@ from stretch.operators.capturing import (
     FUNCTIONS,
     METHODS,
     ON_LAST,
+    Lowered,
     Own,
     TracedCall,
     UnsupportedNode,
     class_name,
+    lower_chain,
     lower_module,
     require_supported,
 )
@@ -254,10 +256,6 @@ def _reshape(view: View, before: Shape, out: Shape, *size: Any) -> Effect | None
     return None
 
 
-def _identity(view: View, before: Shape, out: Any, *_: Any, **__: Any) -> Effect:
-    return view
-
-
 def _split(view: View, before: Shape, out: Any, sizes: Any, dim: int = 0) -> Effect:
     view.require_unchanged()
     require_supported(dim % len(before) == 1, f"splitting along dimension {dim} is not supported, only along channels")
@@ -320,19 +318,12 @@ def _expand(view: View, before: Shape, out: Shape, *_: Any) -> Effect:
 
 #: Effect of a function or method on a view that it reorders or cuts, by name; None where it has a meaning of its own.
 _RULES: dict[str, Callable[..., Effect | None]] = {
-    "permute": _permute,
-    "transpose": _transpose,
-    "swapaxes": _transpose,
-    "view": _reshape,
-    "reshape": _reshape,
-    "contiguous": _identity,
-    "clone": _identity,
-    "chunk": _split,
-    "split": _split,
-    "getitem": _getitem,
-    "unsqueeze": _unsqueeze,
-    "expand": _expand,
-    "expand_as": _expand,
+    **{"permute": _permute, "getitem": _getitem, "unsqueeze": _unsqueeze},
+    **dict.fromkeys(("transpose", "swapaxes"), _transpose),
+    **dict.fromkeys(("view", "reshape"), _reshape),
+    **dict.fromkeys(("contiguous", "clone"), lambda view, *_, **__: view),
+    **dict.fromkeys(("chunk", "split"), _split),
+    **dict.fromkeys(("expand", "expand_as"), _expand),
 }
 
 
@@ -359,10 +350,6 @@ def fold_infinite_padding(ops: Sequence[Op]) -> list[Op]:
             op = replace(op, inputs=pad.inputs, attrs={**op.attrs, "padding": padding})
         result.append(op)
     return result
-
-
-#: An operator on its way into the graph: kind, attributes, own weights, suffix of its name.
-Lowered = tuple[str, dict[str, Attr], Own, str]
 
 
 class TraceLowering:
@@ -451,13 +438,10 @@ class TraceLowering:
         require_supported(bool(sources), "it reads no tensor")
         last = sources[0].form == "last"
         module = self._traced.get_submodule(str(node.target))
-        steps: list[Lowered] = [
-            (kind, attrs, current, suffix) for suffix, kind, attrs, current in lower_module(module, sources[0].shape, last)
-        ]
-        if last and class_name(module) in ON_LAST:
-            # Lowering saw to it.
-            return self._emit(node, steps, sources, str(node.target).replace(".", "_"), "last")
-        return self._emit(node, steps, sources, str(node.target).replace(".", "_"), self._form(steps, sources, node))
+        steps = lower_module(module, sources[0].shape, last)
+        # one that is defined on the last dimension gives what it reads
+        form = "last" if last and class_name(module) in ON_LAST else self._form(steps, sources)
+        return self._emit(node, steps, sources, str(node.target).replace(".", "_"), form)
 
     def _lower_call(self, node: fx.Node) -> View:
         """The operators of a function or method call."""
@@ -475,7 +459,7 @@ class TraceLowering:
             if isinstance(seen, View):
                 return seen
             if seen is not None:
-                return self._emit(node, [(*seen, {}, "")], [view], node.name, "plain")
+                return self._emit(node, [("", *seen, {})], [view], node.name, "plain")
         require_supported(node not in self._values.parts, f"it gives several tensors, and `{target}` is not supported")
         table: dict[Any, Any] = FUNCTIONS if node.op == "call_function" else METHODS
         rule = table.get(node.target)
@@ -489,23 +473,19 @@ class TraceLowering:
             shape = _channels_first(shape)
             if target not in ON_LAST:
                 args = [_permuted(a) for a in args]
-        result = rule(TracedCall(shapes, shape), *args, **kwargs)
-        chain = result if isinstance(result, list) else [result]
-        sources = [self._view(node, n) for n in chain[0][0]]
-        steps: list[Lowered] = [
-            (kind, attrs, rest[0] if rest else {}, "" if i == 0 else str(i)) for i, (_, kind, attrs, *rest) in enumerate(chain)
-        ]
-        if target in ON_LAST and len(shape) == 4:
-            require_supported(bool(last), f"`{target}` over the last dimension of a feature map is not supported, only over channels")
-            return self._emit(node, steps, sources, node.name, "last")
-        return self._emit(node, steps, sources, node.name, self._form(steps, sources, node))
+        reads, steps = lower_chain(rule(TracedCall(shapes, shape), *args, **kwargs))
+        sources, over_last = [self._view(node, n) for n in reads], target in ON_LAST and len(shape) == 4
+        require_supported(
+            last or not over_last, f"`{target}` over the last dimension of a feature map is not supported, only over channels"
+        )
+        return self._emit(node, steps, sources, node.name, "last" if over_last else self._form(steps, sources))
 
-    def _form(self, steps: list[Lowered], sources: list[View], node: fx.Node) -> str:
+    def _form(self, steps: list[Lowered], sources: list[View]) -> str:
         """How the result of `steps` lies, which read `sources`."""
         forms = {view.form for view in sources}
         if forms == {"plain"}:
             return "plain"
-        kinds = {kind for kind, *_ in steps}
+        kinds = {kind for _, kind, *_ in steps}
         if forms == {"last"} and kinds <= ANY_ORDER:
             return "last"
         if forms == {"plain", "expanded"} and kinds <= {"add", "mul"}:
@@ -516,7 +496,7 @@ class TraceLowering:
     def _emit(self, node: fx.Node, steps: list[Lowered], sources: list[View], base: str, form: str) -> View:
         reads = tuple(view.op for view in sources)
         name = ""
-        for kind, attrs, current, suffix in steps:
+        for suffix, kind, attrs, current in steps:
             if not name:
                 name = base = _unique(base, node.name, self._used)
             else:
@@ -700,8 +680,9 @@ def _run(module: nn.Module, traced: fx.GraphModule, inputs: Inputs, name: str) -
         elif node.args:
             arguments.append(node.args[0])
         else:
+            needed = [node.name for node in traced.graph.nodes if node.op == "placeholder" and not node.args]
             raise StretchError(
-                f"`{name}` needs exactly one input tensor, its forward takes {_find_name(traced)}",
+                f"`{name}` needs exactly one input tensor, its forward takes {', '.join(needed) or 'none'}",
                 "give each of its inputs a shape, as a mapping from their names or with --input NAME=SHAPE",
             )
     need(not waiting, f"`{name}` needs exactly one input tensor, its forward takes none", "give a network that reads its input")
@@ -715,11 +696,6 @@ def _run(module: nn.Module, traced: fx.GraphModule, inputs: Inputs, name: str) -
         raise _input_error(error, module, inputs, name) from error
     actual, reference = tensors(computed), tensors(expected)
     return values, len(actual) == len(reference) and all(is_close(a, b) for a, b in zip(actual, reference, strict=True))
-
-
-def _find_name(traced: fx.GraphModule) -> str:
-    """The inputs of a traced network that have no default, by name."""
-    return ", ".join(node.name for node in traced.graph.nodes if node.op == "placeholder" and not node.args) or "none"
 
 
 def is_close(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from predictors.errors import need
 from predictors.graph import Op, OpGraph
 from predictors.shapes import Attrs, Shape, ints
+from scheduler.formats.int8_edges import Quant
 from scheduler.formats.tflite import OPERATORS, OPTIONS, TFLITE, TYPES, VERSION
 
 Array = NDArray[Any]
@@ -20,14 +21,6 @@ MAX_BYTES = (1 << 31) - (1 << 24)
 
 #: Version of an operator that computes in int8, where it is not 2 (op_version.cc of LiteRT).
 INT8_VERSIONS = {"CONV_2D": 3, "DEPTHWISE_CONV_2D": 3, "FULLY_CONNECTED": 4, "RESHAPE": 1, "HARD_SWISH": 1}
-
-
-@dataclass(frozen=True)
-class Quant:
-    """Scale of an int8 tensor: real = scale · (integer − zero point)."""
-
-    scale: float
-    zero_point: int
 
 
 @dataclass

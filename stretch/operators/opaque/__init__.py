@@ -10,7 +10,7 @@ from predictors.graph import Op
 from predictors.operators.opaque import constants
 from predictors.shapes import Attrs, Shape, ints
 from stretch.operators.formats.onnx import OnnxWriter
-from stretch.operators.lowerings import Lowering, lowerings, no_tflite
+from stretch.operators.lowerings import no_tflite, onnx_node, register
 from stretch.operators.opaque.calls import Calls, CheckedCalls, calls_of, type_of
 
 
@@ -83,9 +83,5 @@ def _onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
     w.graft(op, snippet.nodes, snippet.constants, {**names, snippet.output: op.name})
 
 
-def _view_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
-    w.node("Reshape", op, [ins[0], w.indices(op, "shape", ints(op.attrs, "shape"))])
-
-
-lowerings.register("opaque")(Lowering(_make, _onnx, no_tflite))
-lowerings.register("view")(Lowering(_make_view, _view_onnx, no_tflite))
+register("opaque", _make, _onnx, no_tflite)
+register("view", _make_view, onnx_node("Reshape", indices=lambda a: {"shape": ints(a, "shape")}), no_tflite)

@@ -29,7 +29,7 @@ from scheduler.bundle.tflite_file import MAX_BYTES, bundle_tflite, parse_tflite
 from scheduler.formats.npy import read_npy
 from scheduler.runtime.record import replay
 from scheduler.runtime.sequential import Sequential, max_error
-from stretch.export.tflite.source import read_source
+from stretch.export.tflite import read_source
 from stretch.profile.writing import MeasurementTable, external_source
 from stretch.tools.phone import PhoneRequest
 

@@ -24,7 +24,7 @@ from scheduler.bundle.rows import cut, cut_shape, rows_read_by, rows_read_once
 from scheduler.bundle.statements import statement_problems
 from scheduler.bundle.tflite_file import METADATA, check_same_plan, load_tflite, parse_tflite
 from scheduler.checks.verify import verify_bundle
-from stretch.export.tflite.bundle import write_tflite
+from stretch.export.tflite import write_tflite
 from tests.corpus import mutations
 from tests.scheduler.bundles import edit, two_branches
 from tests.scheduler.delegates import graphs

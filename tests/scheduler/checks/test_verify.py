@@ -23,7 +23,7 @@ from scheduler.checks.verify import (
 from scheduler.runtime.sequential import TOLERANCES
 from scheduler.runtime.session import Session
 from stretch.export.quantize.images import synthetic_images
-from stretch.export.tflite.bundle import export_tflite
+from stretch.export.tflite import export_tflite
 from tests.corpus import mutations
 from tests.scheduler.doubles import Hooked
 

@@ -152,7 +152,7 @@ def plan_of(graph, name="case", **changes):
 
 def tflite_bytes(graph, source, plan=None, half=False):
     """A TFLite file of one signature, called ``case``."""
-    from stretch.export.tflite.bundle import to_tflite
+    from stretch.export.tflite import to_tflite
     from stretch.operators.formats.tflite import Writer
 
     writer = Writer(graph.name)
@@ -164,7 +164,7 @@ def tflite_bytes(graph, source, plan=None, half=False):
 def save_both(graph, weights, folder, half=False):
     """Write ``op.onnx`` and ``op.tflite``."""
     from stretch.export.onnx import save_onnx, to_onnx
-    from stretch.export.tflite.source import read_source
+    from stretch.export.tflite import read_source
 
     save_onnx(to_onnx(graph, weights), folder / "op.onnx")
     (folder / "op.tflite").write_bytes(tflite_bytes(graph, read_source(folder / "op.onnx"), half=half))

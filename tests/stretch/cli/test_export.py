@@ -55,7 +55,7 @@ LITERT = ("--map", "cpu=litert,dsp=litert")
 
 @pytest.fixture(scope="module")
 def tflite(floats, tmp_path_factory):
-    from stretch.export.tflite.bundle import export_tflite
+    from stretch.export.tflite import export_tflite
 
     pytest.importorskip("ai_edge_litert")
     out = tmp_path_factory.mktemp("tflite") / "bundle"

@@ -21,7 +21,7 @@ from scheduler.runtime.session import Session
 from stretch.export.lowering import TAKEN, is_divided, segment_of_band, segment_of_part, statements
 from stretch.export.onnx import WHOLE_PADDING, weights_of
 from stretch.export.staging import file_entry, write_manifest
-from stretch.export.tflite.bundle import FILE, write_tflite
+from stretch.export.tflite import FILE, write_tflite
 from stretch.network.capture import capture
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, undivided
 from stretch.planning.network.segments import cut_segment
@@ -278,7 +278,7 @@ def test_file_that_does_not_state_what_it_has_is_refused(tmp_path):
 def test_channels_in_tflite_are_the_original(tmp_path, join):
     pytest.importorskip("ai_edge_litert")
     from scheduler.delegates.litert import LiteRtDelegate
-    from stretch.export.tflite.bundle import export_tflite
+    from stretch.export.tflite import export_tflite
 
     result = small()
     bundle = written(tmp_path / "f", result, small_in_channels(result.graph, (join,)))

@@ -254,7 +254,7 @@ def test_dsp_agrees_with_fp32_beside_the_other_processors(floats, int8, tmp_path
 
 
 def test_tflite_file_of_the_fp32_subgraphs_is_left_out(floats, tmp_path):
-    from stretch.export.tflite.bundle import export_tflite
+    from stretch.export.tflite import export_tflite
 
     export_tflite(load_bundle(floats), tmp_path / "lite", IMAGES[:2], "synthetic")
     assert load_bundle(tmp_path / "lite").manifest.tflite is not None

@@ -10,7 +10,7 @@ from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from scheduler.delegates.reference import ReferenceDelegate
 from stretch.export.onnx import save_onnx, to_onnx
-from stretch.export.tflite.source import read_source
+from stretch.export.tflite import read_source
 from stretch.operators.capturing import UnsupportedNode, pooling_window
 from stretch.operators.elementwise import MISH_TOP, StochasticDepth
 from stretch.operators.formats import tflite as module

@@ -14,8 +14,7 @@ from torch import nn
 from predictors.errors import StretchError, UnknownNameError
 from predictors.graph import OpGraph
 from predictors.predictor import LatencyPredictor
-from predictors.rewrites import apply_rewrites
-from predictors.rewrites.grouped import PART
+from predictors.rewrites import PART, apply_rewrites
 from scheduler.bundle.load import load_bundle
 from scheduler.checks.verify import verify_bundle
 from scheduler.placement.mapping import choose_processors
@@ -23,7 +22,7 @@ from scheduler.runtime.session import Session
 from scheduler.simulate.clock import predicted_trace
 from stretch.export.bundle import BundleFacts, export_bundle
 from stretch.export.precision import export_precision
-from stretch.export.tflite.bundle import export_tflite
+from stretch.export.tflite import export_tflite
 from stretch.network.capture import capture
 from stretch.planning.config import PlanConfig
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign

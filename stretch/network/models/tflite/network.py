@@ -40,17 +40,10 @@ from stretch.network.models.onnx.network import Attributes, OnnxSite
 _OPSET = 22
 
 #: Settings that tensors imply as well: their types, how many there are, and their shapes.
-HARMLESS = [
-    "in_data_type",
-    "out_data_type",
-    "output_type",
-    "values_count",
-    "num",
-    "num_splits",
-    "depth_multiplier",
-    "new_shape",
+HARMLESS = (
+    *("in_data_type", "out_data_type", "output_type", "values_count", "num", "num_splits", "depth_multiplier", "new_shape"),
     "keep_num_dims",
-]
+)
 
 #: Axes of N×C×H×W in the order of N×H×W×C.
 _CHANNELS_LAST = (0, 2, 3, 1)

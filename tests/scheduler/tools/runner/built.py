@@ -11,7 +11,7 @@ import numpy as np
 from scheduler.bundle.load import load_bundle
 from scheduler.tools.runner.sources import write_runner
 from stretch.export.quantize.images import synthetic_images
-from stretch.export.tflite.bundle import export_tflite
+from stretch.export.tflite import export_tflite
 
 
 def exported(folder, make, precision=None):

@@ -3,9 +3,9 @@
 import numpy as np
 
 from scheduler.delegates.reference import ReferenceDelegate
+from scheduler.formats.int8_edges import Quant
 from stretch.export.onnx import save_onnx, to_onnx
-from stretch.export.tflite.source import read_source
-from stretch.operators.formats.tflite import Quant
+from stretch.export.tflite import read_source
 from tests.scheduler.delegates import graphs
 
 

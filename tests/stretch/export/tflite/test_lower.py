@@ -18,13 +18,14 @@ from scheduler.bundle.tflite_file import load_tflite
 from scheduler.checks.verify import random_input
 from scheduler.delegates.litert import LiteRtDelegate
 from scheduler.delegates.reference import ReferenceDelegate
+from scheduler.formats.int8_edges import Quant
 from scheduler.runtime.session import Session
+from stretch.export import tflite as module
 from stretch.export.onnx import save_onnx, to_onnx
 from stretch.export.quantize.images import synthetic_images
 from stretch.export.quantize.qdq import quantise
 from stretch.export.quantize.replay import Loss, loss, replay, runner
-from stretch.export.tflite import bundle as module
-from stretch.export.tflite.bundle import (
+from stretch.export.tflite import (
     FILE,
     MARGIN_DB,
     MIN_COSINE,
@@ -32,10 +33,10 @@ from stretch.export.tflite.bundle import (
     SignatureLosses,
     export_tflite,
     join_to_tflite,
+    read_source,
     to_tflite,
 )
-from stretch.export.tflite.source import read_source
-from stretch.operators.formats.tflite import Quant, SubgraphSource, Writer
+from stretch.operators.formats.tflite import SubgraphSource, Writer
 from stretch.operators.lowerings import lowerings
 from tests.effort import examples
 from tests.scheduler.bundles import Builder, edit, file_entry, onnx_model, stating, two_branches

@@ -15,9 +15,9 @@ from torch import nn
 from predictors.errors import StretchError, UsageError
 from stretch.network.capture import capture
 from stretch.network.capture.aten import Axes, Factor, Unsupported, map_axes, rearrangement
+from stretch.network.capture.exported import capture_runnable
 from stretch.network.capture.maps import broadcast_over
-from stretch.network.capture.results import differences, leaves, rebuild, tensors, walk_leaves
-from stretch.network.capture.runnable import capture_runnable
+from stretch.network.capture.results import named_outputs, leaves, rebuild, tensors, walk_leaves
 from stretch.operators.lowerings import make_module
 from stretch.planning.network.segments import channel_groups
 from tests.stretch.network.capture.patterns import Calling
@@ -291,7 +291,7 @@ def test_graph_computes_every_result_and_the_structure_is_the_networks_own(way, 
     for (name, mine), (same, theirs) in zip(walk_leaves(got), walk_leaves(want), strict=True):
         assert name == same
         assert torch.allclose(mine, theirs, atol=1e-5) if isinstance(theirs, torch.Tensor) else mine == theirs
-    assert len(differences(values, want, captured.returned)) == len(captured.returned.results)
+    assert len(named_outputs(want, captured.returned)) == len(captured.returned.results)
     assert len(set(captured.graph.outputs)) == len(captured.graph.outputs)
 
 

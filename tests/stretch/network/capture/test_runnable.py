@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from predictors.errors import StretchError, UsageError
 from predictors.fusion import fuse
 from predictors.graph import OpGraph
-from stretch.network.capture.runnable import capture_exported, capture_runnable
+from stretch.network.capture.exported import capture_exported, capture_runnable
 from stretch.network.models.load import load_model
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.network.segments import cut_segment

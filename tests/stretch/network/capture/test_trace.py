@@ -11,9 +11,8 @@ from torch import nn
 
 from predictors.errors import StretchError, UsageError
 from stretch.network.capture import capture as capture_any
-from stretch.network.capture.exported import inline
+from stretch.network.capture.exported import capture_runnable, inline
 from stretch.network.capture.inputs import Inputs, check_hooks, hooks_of
-from stretch.network.capture.runnable import capture_runnable
 from stretch.network.capture.trace import capture_traced as capture
 from stretch.transform import Branch, build
 from tests.stretch.designs import identity_design

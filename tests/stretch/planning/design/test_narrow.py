@@ -10,7 +10,7 @@ from predictors.errors import StretchError  # noqa: E402
 from predictors.graph import OpGraph  # noqa: E402
 from predictors.slices import Channels, width  # noqa: E402
 from stretch.network.capture import capture  # noqa: E402
-from stretch.network.capture.runnable import capture_runnable  # noqa: E402
+from stretch.network.capture.exported import capture_runnable  # noqa: E402
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
 from stretch.planning.design.scale import ScaledBranch, narrowed_ops  # noqa: E402
 from stretch.planning.divisions.channels import channel_step, divided_tensor, needed_channels  # noqa: E402

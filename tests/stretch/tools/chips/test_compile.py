@@ -14,7 +14,7 @@ from scheduler.runtime.session import Session
 from stretch.export.precision import export_precision
 from stretch.export.quantize.images import synthetic_images
 from stretch.export.quantize.replay import replay, runner
-from stretch.export.tflite.bundle import FILE, export_tflite, write_tflite
+from stretch.export.tflite import FILE, export_tflite, write_tflite
 from stretch.tools.chips import compile as compiler
 from stretch.tools.chips.compile import Case, compile_signatures, export_aot, export_contexts, find_toolchain, simulate
 from tests.scheduler.bundles import two_branches

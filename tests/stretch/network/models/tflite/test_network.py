@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from predictors.errors import StretchError, UsageError
 from scheduler.formats.tflite import ANY_TFLITE
 from stretch.export.onnx import save_onnx, to_numpy, to_onnx
-from stretch.export.tflite.source import read_source
+from stretch.export.tflite import read_source
 from stretch.network.capture import capture
 from stretch.network.models.load import load_model
 from stretch.network.models.tflite import read_module
