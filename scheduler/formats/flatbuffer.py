@@ -40,7 +40,7 @@ class Flatbuffer:
 
     def __init__(self, tables: Tables, unions: Unions, root: str, identifier: bytes) -> None:
         self.tables = tables
-        self._unions = unions
+        self.unions = unions
         self._root = root
         self._identifier = identifier
 
@@ -51,11 +51,11 @@ class Flatbuffer:
         """
         if bytes(data[4:8]) != self._identifier:
             raise StretchError("it does not begin like one")
-        return _Reader(self.tables, self._unions, memoryview(data), allow_unknown).root(self._root)
+        return _Reader(self.tables, self.unions, memoryview(data), allow_unknown).root(self._root)
 
     def encode(self, value: Mapping[str, Any]) -> bytearray:
         """A file with `value` as its root table; fields that are left out have their default."""
-        writer = _Writer(self.tables, self._unions)
+        writer = _Writer(self.tables, self.unions)
         writer.data += struct.pack("<I", 0) + self._identifier
         writer.refer(0, writer.table(self._root, value))
         return writer.data

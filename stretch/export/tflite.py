@@ -349,7 +349,7 @@ def _channels_last(tensor: Tensor) -> Tensor:
     return msgspec.structs.replace(tensor, shape=nhwc(tensor.shape), layout="NHWC") if len(tensor.shape) == 4 else tensor
 
 
-# What a subgraph's ONNX file holds, for its conversion: operators, weights, scales.
+# Contents of a subgraph's ONNX file for conversion: operators, weights, scales.
 
 
 def read_source(path: Path) -> SubgraphSource:

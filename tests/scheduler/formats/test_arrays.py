@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as some
 from onnx import numpy_helper
 
 from predictors.errors import StretchError
-from scheduler.formats.int8_edges import Edge, edges
+from scheduler.formats.int8_edges import Quant, edges
 from scheduler.formats.npy import read_npy
 from tests.scheduler.delegates import qdq
 
@@ -74,7 +74,7 @@ def node(model, name):
 
 
 def test_scales_at_the_edges_are_those_it_was_written_with(int8):
-    assert edges(int8) == ({"x": Edge(qdq.X_SCALE, 128)}, {"y": Edge(qdq.Y_SCALE, 128)})
+    assert edges(int8) == ({"x": Quant(qdq.X_SCALE, 128)}, {"y": Quant(qdq.Y_SCALE, 128)})
 
 
 def never_rounded(model):

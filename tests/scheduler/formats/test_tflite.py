@@ -13,7 +13,7 @@ from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from scheduler.bundle.tflite_file import parse_tflite
 from scheduler.formats.flatbuffer import SCALARS, Flatbuffer
-from scheduler.formats.tflite import ANY_OPTIONS, ANY_TFLITE, ANY_TYPES, NAMES, OPERATORS, OPTIONS, TYPES, open_tflite
+from scheduler.formats.tflite import ANY_TFLITE, ANY_TYPES, NAMES, OPERATORS, OPTIONS, TYPES, open_tflite
 from tests.damage import damaged, one_sentence
 from tests.scheduler.delegates import graphs
 from tests.scheduler.tflite_files import changed, small_source
@@ -153,8 +153,8 @@ def schema():
 
 def test_operators_and_tables_of_settings_have_the_numbers_of_the_schema(schema):
     assert {name: getattr(schema.BuiltinOperator, name) for name in NAMES.values()} == {name: number for number, name in NAMES.items()}
-    assert {table: getattr(schema.BuiltinOptions, table) for table in ANY_OPTIONS.values()} == {
-        table: n for n, table in ANY_OPTIONS.items()
+    assert {table: getattr(schema.BuiltinOptions, table) for table in ANY_TFLITE.unions["BuiltinOptions"].values()} == {
+        table: n for n, table in ANY_TFLITE.unions["BuiltinOptions"].items()
     }
     assert {name: getattr(schema.TensorType, name.upper()) for name in TYPES} == TYPES
     assert {kind.options for kind in OPERATORS.values()} - {None} == OPTIONS.keys()

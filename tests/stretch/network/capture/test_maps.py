@@ -17,7 +17,7 @@ from stretch.network.capture import capture
 from stretch.network.capture.aten import Axes, Factor, Unsupported, map_axes, rearrangement
 from stretch.network.capture.exported import capture_runnable
 from stretch.network.capture.maps import broadcast_over
-from stretch.network.capture.results import named_outputs, leaves, rebuild, tensors, walk_leaves
+from stretch.network.capture.results import leaves, named_outputs, rebuild, tensors, walk_leaves
 from stretch.operators.lowerings import make_module
 from stretch.planning.network.segments import channel_groups
 from tests.stretch.network.capture.patterns import Calling

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from scheduler.formats.tflite import ANY_OPTIONS, ANY_TFLITE, ANY_TYPES, NAMES
+from scheduler.formats.tflite import ANY_TFLITE, ANY_TYPES, NAMES
 from stretch.network.models.tflite import read_module
 from tests.stretch.network.models.onnx.oracle import random
 
@@ -11,7 +11,7 @@ from tests.stretch.network.models.onnx.oracle import random
 CLOSE = 1e-4
 
 NUMBERS = {name: number for number, name in NAMES.items()}
-TABLES = {table: number for number, table in ANY_OPTIONS.items()}
+TABLES = {table: number for number, table in ANY_TFLITE.unions["BuiltinOptions"].items()}
 #: Versions of operators that the runtime has no first one of.
 VERSIONS = {"BROADCAST_TO": 2}
 KINDS = {kind: number for number, kind in ANY_TYPES.items()}
