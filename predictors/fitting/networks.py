@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, cached_property
 from math import ceil, floor
 from pathlib import Path
 from typing import Annotated
@@ -117,12 +117,12 @@ class Networks:
     graphs: Mapping[str, OpGraph]  # Networks by name.
     families: Mapping[str, str]  # Family of each.
     backend: str  # Fusion rules.
-    costs: dict[str, list[KernelCost]] = field(init=False)
 
-    def __post_init__(self) -> None:
-        """Fuse every network once."""
+    @cached_property
+    def costs(self) -> dict[str, list[KernelCost]]:
+        """Kernels of each network."""
         fuser = Fuser(load_rules(self.backend))
-        self.costs = {name: [kernel.cost for kernel in fuser.fuse(graph)] for name, graph in self.graphs.items()}
+        return {name: [kernel.cost for kernel in fuser.fuse(graph)] for name, graph in self.graphs.items()}
 
     def io_elements(self, name: str) -> int:
         """Elements of all inputs and outputs of a network."""
@@ -142,7 +142,6 @@ class Design:
     parameters: tuple[Parameter, ...]  # One a column.
     groups: tuple[str, ...]  # Groups of kernels that the parameters speak of.
     units: Vector  # Networks × parameters.
-    ungrouped: dict[str, list[KernelCost]]  # Kernels of each network that are in no group.
 
     def priors(self, precision: str) -> list[TermPrior]:
         """Return the prior of each parameter, before any measurement."""
@@ -170,12 +169,9 @@ def design(networks: Networks, formula: Formula, grain: Grain, precision: str) -
     parameters = tuple(parameter for parameter in formula.parameters if precision in parameter.prior)
     groups = tuple(dict.fromkeys(group for parameter in parameters for group in parameter.groups))
     units = np.zeros((len(networks.costs), len(parameters)))
-    ungrouped: dict[str, list[KernelCost]] = {}
-    for row, (name, costs) in enumerate(networks.costs.items()):
-        members = {group: [costs[i] for i in indices] for group, indices in group_members(costs, groups).items()}
-        if None in members:
-            ungrouped[name] = members.pop(None)
-        tables = {group: columns(group_costs) for group, group_costs in members.items() if group is not None}
+    for row, costs in enumerate(networks.costs.values()):
+        members = group_members(costs, groups)
+        tables = {group: columns([costs[i] for i in indices]) for group, indices in members.items() if group is not None}
         for column, parameter in enumerate(parameters):
             if parameter.term == INFERENCE:
                 units[row, column] = 1.0
@@ -185,7 +181,7 @@ def design(networks: Networks, formula: Formula, grain: Grain, precision: str) -
                     for group, table in tables.items()
                     if parameter.applies_to(group)
                 )
-    return Design(tuple(networks.costs), parameters, groups, units, ungrouped)
+    return Design(tuple(networks.costs), parameters, groups, units)
 
 
 # Least squares without negative terms, and intervals of what they predict.

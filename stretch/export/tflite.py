@@ -28,7 +28,7 @@ from scheduler.progress import Progress, silent
 from stretch.export.onnx import weights_of
 from stretch.export.precision import DEFAULT_ACCEPTANCE, Acceptance, PrecisionExport, export_precision, worst_image_loss
 from stretch.export.quantize.qdq import fold_batch_norms
-from stretch.export.quantize.replay import Array, Loss, Run, as_tuple, least_snr_db, loss, replay, runner
+from stretch.export.quantize.replay import Array, Loss, Run, as_tuple, least_snr_db, loss, replay, runner, with_outputs
 from stretch.export.staging import check_target, copy_files, file_entry, stage_folder, write_manifest
 from stretch.operators.formats.tflite import RoundedWeights, SubgraphBuilder, SubgraphPiece, SubgraphSource, Value, Writer, growth, to_nhwc
 from stretch.operators.lowerings import lowerings
@@ -136,14 +136,12 @@ def _whole_model_runner(bundle: Bundle) -> Any:
 
     model = onnx.load(bundle.file(bundle.manifest.whole), load_external_data=False)
     names = [tensor.name for tensor in bundle.manifest.tensors if tensor.name != bundle.manifest.input]
-    present = {value.name for value in model.graph.output}
-    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in present)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = 2
     # external weights are located relative to this path
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(bundle.file(bundle.manifest.whole).parent))
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(with_outputs(model, names).SerializeToString(), options, providers=["CPUExecutionProvider"])
 
     def run(x: Array) -> dict[str, Array]:
         return {bundle.manifest.input: x} | dict(zip(names, session.run(names, {bundle.manifest.input: x}), strict=True))

@@ -14,7 +14,7 @@ from predictors.errors import StretchError, first_line
 from predictors.shapes import Attr
 from scheduler.formats.int8_edges import edges
 from scheduler.formats.onnx import state_operator, stated_operator
-from stretch.export.quantize.replay import Array, Loss, Sample, feed_dict, loss, session_of
+from stretch.export.quantize.replay import Array, Loss, Sample, feed_dict, loss, session_of, with_outputs
 
 #: An array, or one number of an array.
 Numbers = Array | np.generic
@@ -382,13 +382,9 @@ def _dequantized_names(int8: onnx.ModelProto) -> dict[str, str]:
 
 
 def _values(model: onnx.ModelProto, names: Sequence[str], samples: Sequence[Sample]) -> dict[str, list[Array]]:
-    shown = onnx.ModelProto()
-    shown.CopyFrom(model)
-    present = {value.name for value in shown.graph.output}
-    shown.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in present)
-    session = session_of(shown, optimised=False)
+    session = session_of(with_outputs(model, names), optimised=False)
     values_by_name: dict[str, list[Array]] = {name: [] for name in names}
     for sample in samples:
-        for name, value in zip(names, session.run(list(names), feed_dict(shown, sample)), strict=True):
+        for name, value in zip(names, session.run(list(names), feed_dict(model, sample)), strict=True):
             values_by_name[name].append(np.asarray(value, np.float32))
     return values_by_name

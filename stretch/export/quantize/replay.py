@@ -88,6 +88,15 @@ def as_tuple(written: Any) -> tuple[Array, ...]:
     return written if isinstance(written, tuple) else (written,)
 
 
+def with_outputs(model: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProto:
+    """A copy of a model that gives these tensors too."""
+    shown = onnx.ModelProto()
+    shown.CopyFrom(model)
+    present = {value.name for value in shown.graph.output}
+    shown.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in present)
+    return shown
+
+
 def session_of(model: onnx.ModelProto | str, *, optimised: bool = True) -> Any:
     """Open a subgraph in ONNX Runtime, where integers are computed as the real numbers that they represent.
 

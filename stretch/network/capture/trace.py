@@ -596,7 +596,10 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
 @contextlib.contextmanager
 def restore_module(module: nn.Module) -> Iterator[None]:
     """Forget the state that a network keeps for its next run, such as tables of positions, because a tracer fills it with proxies."""
-    saved = [(part, {key: (value, _copy_tensors(value)) for key, value in vars(part).items()}) for part in module.modules()]
+    saved = [
+        (part, {key: (value, value.copy() if type(value) in (dict, list) else value) for key, value in vars(part).items()})
+        for part in module.modules()
+    ]
     try:
         yield
     finally:
@@ -609,11 +612,6 @@ def restore_module(module: nn.Module) -> Iterator[None]:
                     value.update(content)
                 elif type(value) is list:
                     value[:] = content
-
-
-def _copy_tensors(value: Any) -> Any:
-    """A copy of a plain container, or the value itself."""
-    return value.copy() if type(value) in (dict, list) else value
 
 
 def _trace(module: nn.Module, inputs: Inputs, name: str) -> fx.GraphModule:
