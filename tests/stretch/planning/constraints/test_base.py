@@ -1,3 +1,5 @@
+"""Properties of every constraint, and a bound in general."""
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -6,19 +8,22 @@ from hypothesis import strategies as st
 from stretch.planning.config import PlanConfig
 from stretch.planning.constraints import (
     FIRST,
+    STEPS,
     Balance,
     Communication,
+    DepthFloor,
     Meetings,
     PeakMemory,
     TotalMacs,
+    WidthFloor,
     all_constraints,
     constraints,
 )
 from stretch.planning.network.segments import split_segments
 from stretch.planning.search.space import Rules
-from tests.predictors.networks import resnet50
+from tests.predictors.networks import efficientnet_b5, resnet50
 from tests.predictors.specified import specified
-from tests.stretch.planning.combinations import combinations_of
+from tests.stretch.planning.combinations import SEGMENT, combinations_of
 from tests.stretch.planning.spaces import make_space
 
 
@@ -49,7 +54,20 @@ def test_best_share_is_told_beside_the_one_that_is_asked_for():
     assert Balance().explain_miss(0.5, [unlike], [1.0]) == "the fastest branch takes at most 0.2 of the slowest; the minimum is 0.5"
 
 
+def test_loosest_value_rules_nothing_out():
+    result = combinations_of(exchange_ms=[1.0, 1e5])
+    (limit,) = Communication().limits(0.2, [result])
+    assert Communication().mask(limit.loosest, result, 1.0).all()
+
+
 S4 = next(s for s in split_segments(resnet50()) if s.name == "s4")
+B5 = next(s for s in split_segments(efficientnet_b5()) if s.name == "s5")
+
+
+@pytest.mark.parametrize(("floor", "depths"), [(0.5, [4, 5, 6, 7]), (4 / 7, [4, 5, 6, 7]), (0.58, [5, 6, 7]), (1.0, [7])])
+def test_depths_start_at_the_floor(floor, depths):
+    rules = Rules.of(PlanConfig(min_depth=floor).resolve(specified("pixel6")))
+    assert rules.depths(B5) == depths
 
 
 def test_entry_block_is_never_removed_whatever_the_floor():
@@ -57,10 +75,22 @@ def test_entry_block_is_never_removed_whatever_the_floor():
     assert rules.depths(S4)[0] == S4.min_depth >= 1
 
 
+@given(st.floats(0.1, 1))
+def test_ladder_goes_down_from_the_floor_to_one_that_rules_next_to_nothing_out(floor):
+    (limit,) = DepthFloor().limits(floor, [])
+    assert limit.ladder == tuple(sorted(limit.ladder, reverse=True))
+    assert all(step < floor for step in limit.ladder)
+    assert limit.ladder[-1] == limit.loosest == STEPS[-1]
+
+
 def test_number_of_meeting_points_falls_one_by_one_to_the_last():
     (limit,) = Meetings().limits(4, [])
     assert limit.ladder == (3, 2, 1)
     assert limit.with_number(4, 2.0) == 2
+
+
+def test_one_meeting_point_cannot_be_too_many():
+    assert Meetings().limits(1, []) == []
 
 
 PIXEL6 = specified("pixel6")
@@ -93,6 +123,13 @@ def test_each_end_is_loosened_by_itself():
     assert (low.value, high.value) == (0.97, 1.03)
     assert low.with_number((0.97, 1.03), low.loosest) == (0.01, 1.03)
     assert high.with_number((0.97, 1.03), high.loosest) == (0.97, 100.0)
+
+
+@pytest.mark.parametrize("floor", [0.25, 0.375, 0.5, 1 / 3])
+def test_width_is_offered_from_the_floor_on(floor):
+    edge = floor * SEGMENT.width
+    offered = [WidthFloor().offers_scale(floor, SEGMENT, "width", width) for width in (edge - 0.01, edge, SEGMENT.width)]
+    assert offered == [False, True, True]
 
 
 @pytest.mark.parametrize("share", [0.5, 0.75, 1.0])

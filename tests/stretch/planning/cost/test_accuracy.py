@@ -42,6 +42,18 @@ def test_options_add_up_to_the_prediction_of_the_whole_design():
     assert design.n_meet == len(accuracy.segment_features(GRAPH, design))
 
 
+def test_range_of_losses_holds_all_that_were_measured():
+    fitted = made()
+    logs = [np.log(fitting.loss(item.error)) for item in fitted.alone]
+    assert fitted.range[0] < min(logs) < max(logs) < fitted.range[1]
+
+
+def test_segment_that_stays_whole_changes_nothing():
+    current = predictor()
+    for options in (o for group in make_space(GRAPH).options for o in group if len(o.candidates) == 1):
+        assert not current.losses(options).any()
+
+
 def test_unknown_segment_is_refused():
     current = predictor(weights={"s9": (0.0,) * len(FEATURES)})
     branched = next(o for group in make_space(GRAPH).options for o in group if len(o.candidates) > 1)
@@ -200,6 +212,12 @@ def test_curve_follows_whole_designs_where_there_are_enough():
         lost = fitting.loss_of_design(other, item.segments)
         assert other.value(lost) == pytest.approx(item.agreement, abs=0.06)
         assert other.value(lost) > current.value(lost)
+
+
+def test_loss_grows_with_the_error_and_has_an_end():
+    losses = [fitting.loss(error) for error in (0.0, 0.1, 0.5, 0.9, 1.0, 1e30)]
+    assert losses == sorted(losses)
+    assert 0 < losses[0] < losses[-1] < 10
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=3, max_size=20))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from predictors.energy import EnergyModel
-from predictors.errors import InfeasibleError, UsageError
+from predictors.errors import InfeasibleError, TightRule, UsageError
 from stretch.evaluation.sensitivity.source import NEAR, random_designs, trials
 from stretch.planning.config import PlanConfig, read_objective
 from stretch.planning.cost.compare import draw_factors, quantile_ms, uncertain_run
@@ -20,7 +20,7 @@ from stretch.planning.pareto import non_dominated
 from stretch.planning.plan import plan
 from stretch.planning.search.evolve import score_of
 from stretch.planning.search.exact import LATENCY, ProcessorPowers, SearchResult, restrict_processors, search_exact
-from stretch.planning.search.goal import Bounds, Goal, loss_of, search_best
+from stretch.planning.search.goal import Bounds, Goal, loss_of, search_best, tightest_rules_error
 from stretch.planning.search.parts import merge_stages, with_exact_kinds, without_stretched
 from stretch.planning.search.space import Totals
 from tests.effort import examples
@@ -187,6 +187,7 @@ def test_agreement_beyond_reach_names_the_highest_there_is_and_that_exact_segmen
 
 
 MEASURES_GRAPH = small_resnet(blocks=(1, 1))
+LOW, HIGH = round(0.9 * MEASURES_GRAPH.macs), round(1.6 * MEASURES_GRAPH.macs)
 
 
 def test_space_kept_to_some_processors_gives_work_to_no_other():
@@ -344,3 +345,13 @@ def test_network_without_stages_to_branch_is_refused():
 def test_segments_too_short_for_their_communication_name_alpha():
     error = refusal(small_resnet(), kinds=("stretch",))
     assert "alpha=0.2" in error.message
+
+
+ALPHA, RANGE = TightRule("alpha", 0.2, 0.676), TightRule("macs", (3.0, 4.0), (1.503, 4.0))
+
+
+def test_tightest_rules_are_named_with_their_nearest_values():
+    error = tightest_rules_error("net", [ALPHA, RANGE])
+    assert error.message.endswith("the tightest are `alpha=0.2` and `macs=3:4`")
+    assert error.hint.endswith("`alpha=0.676` with `macs=1.503:4`")
+    assert (error.rules, error.exit_code) == ((ALPHA, RANGE), 4)

@@ -13,7 +13,7 @@ from predictors.predictor import LatencyPredictor
 from scheduler.simulate.schedule import Job, schedule
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
-from stretch.planning.divisions.ends import ARRIVING, PlacementProblem, TaskGraph, place, placed_candidates
+from stretch.planning.divisions.ends import ARRIVING, PlacementProblem, TaskGraph, place, placed_candidates, ranks
 from stretch.planning.network.segments import cut_segment
 from stretch.planning.plan import plan
 from stretch.planning.search.space import DesignSpace, Rules
@@ -88,6 +88,13 @@ def test_few_tasks_are_placed_as_fast_as_any_way_to_place_them(problem):
     assert result.processors[-1] == problem.end
     assert result.ms == pytest.approx(brute_force(problem))
     assert problem.time(result.processors, result.order) == pytest.approx(result.ms)
+
+
+@given(problems(most=8))
+def test_rank_of_a_task_is_above_that_of_what_reads_it(problem):
+    rank = ranks(problem)
+    for task in range(len(problem.tasks)):
+        assert all(rank[task] > rank[reader] for reader in problem.tasks.readers[task])
 
 
 def test_list_scheduling_balances_tasks_that_share_nothing():
