@@ -59,6 +59,12 @@ def test_without_adb_the_package_to_install_is_named(monkeypatch, tmp_path):
     assert "platform tools" in caught.value.hint
 
 
+def test_words_of_a_command_stay_words_on_the_phone(adb, phone):
+    adb.plays([{"call": ["-s", "R5CT", "shell", "echo 'a b' ';rm -rf x' '$HOME'"], "out": "said\n"}])
+    assert phone.shell(["echo", "a b", ";rm -rf x", "$HOME"]) == "said\n"
+    adb.ended()
+
+
 def test_a_folder_on_the_phone_is_removed_after_an_error_and_an_interrupt(adb, phone):
     for error in (StretchError("broken"), KeyboardInterrupt()):
         adb.plays([{"call": shell(["mkdir", "{folder}"])}, {"call": shell(["rm", "-rf", "{folder}"])}])
