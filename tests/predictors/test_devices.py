@@ -1,5 +1,3 @@
-"""Profiles of devices and descriptions of their heat."""
-
 import re
 
 import pytest

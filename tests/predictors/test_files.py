@@ -6,8 +6,6 @@ from typing import Annotated, Literal
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from predictors import system
 from predictors.errors import ON_BOARD, StretchError, UnknownNameError, install_line
@@ -138,33 +136,6 @@ def test_place_fault_and_nearest_name_are_told(raw, where, what, hint):
     assert what in fault.problem
     assert (fault.hint is None) if hint is None else (hint in fault.hint)
     assert "[...]" not in fault.sentence
-
-
-leaves = st.fixed_dictionaries(
-    {}, optional={"value": st.floats(-1, 1) | st.text(max_size=2), "kind": st.sampled_from(["conv", "x"]), "odd": st.none()}
-)
-trees = st.fixed_dictionaries(
-    {},
-    optional={
-        "leaf": leaves,
-        "named": st.dictionaries(st.text(max_size=3), leaves, max_size=2),
-        "chosen": st.dictionaries(st.sampled_from(["fp32", "fp16"]), st.integers() | st.text(max_size=1), max_size=2),
-        "many": st.lists(leaves, max_size=2),
-        "maybe": leaves | st.none(),
-        "pair": st.lists(st.integers(), max_size=3),
-    },
-)
-
-
-@pytest.mark.slow
-@given(trees)
-def test_there_is_a_fault_exactly_where_the_schema_refuses(raw):
-    try:
-        msgspec.convert(raw, Tree)
-        refused = False
-    except msgspec.ValidationError:
-        refused = True
-    assert (find_fault(raw, Tree) is not None) == refused
 
 
 def test_line_on_a_board_names_the_flag_that_brings_extras_there(monkeypatch):

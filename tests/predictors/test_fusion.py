@@ -1,5 +1,3 @@
-"""Which operators become one kernel."""
-
 import pytest
 
 from predictors.errors import StretchError

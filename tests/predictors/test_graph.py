@@ -15,7 +15,7 @@ from predictors.errors import StretchError, UnknownNameError
 from predictors.graph import Op, OpGraph
 from predictors.joins import JoinKind, join_of, joins, joins_that, meeting_of, meetings
 from predictors.operators import kind_of, kinds
-from predictors.registry import Registry, RuleTable
+from predictors.registry import Registry
 from tests.predictors.networks import efficientnet_b5, resnet50, small_resnet
 from tests.scheduler.delegates.graphs import KIND_NAMES, graphs
 
@@ -119,14 +119,6 @@ def test_second_object_of_a_name_is_refused():
     assert caught.value.hint == "did you mean `axe`?"
 
 
-def test_rule_is_found_by_each_of_its_names_also_where_another_table_starts_from_it():
-    first = RuleTable()
-    first.add("saw", "axe")(len)
-    second = RuleTable(first)
-    second.add("plane")(max)
-    assert (first, second) == ({"saw": len, "axe": len}, {"saw": len, "axe": len, "plane": max})
-
-
 class Written(msgspec.Struct):
     join: JoinKind
 
@@ -182,14 +174,6 @@ def test_parts_that_can_be_joined_have_no_problem_and_are_found_again(sizes, way
 )
 def test_parts_that_do_not_give_the_whole_are_refused(join, inputs, output, layout, problem):
     assert re.search(problem, meeting_of(join).problem(inputs, output, layout))
-
-
-@pytest.mark.parametrize(
-    ("join", "meets"), [("channels", "concat"), ("partial_sums", "sum"), ("paths", "concat"), ("terms", "sum"), ("placed", None)]
-)
-def test_exact_parts_meet_as_scaled_branches_do_and_change_no_width(join, meets):
-    result = join_of(join)
-    assert (result.meets, result.exact, result.widens, result.convolves) == (meets, True, False, False)
 
 
 def test_one_branch_and_portions_meet_nothing():

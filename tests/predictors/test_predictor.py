@@ -1,5 +1,3 @@
-"""Times and energy of networks, of exchanges and of concurrent work."""
-
 import msgspec
 import pytest
 from hypothesis import given

@@ -1,5 +1,3 @@
-"""Groups and slices of channels, and the rows that operators read."""
-
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -13,8 +11,6 @@ from predictors.rows import Rows, height, window_rows
 from predictors.slices import Additive, Channels, columns, filters, pieces, weight_rows, width
 from tests.effort import examples
 from tests.scheduler.delegates.graphs import KIND_NAMES, computed, graphs, loaded
-
-SHAPE = (1, 12, 4, 4)
 
 
 @given(st.lists(st.tuples(st.sampled_from([1, 2, 3, 4, 6, 12]), st.booleans()), min_size=2, max_size=6), st.data())

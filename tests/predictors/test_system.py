@@ -1,5 +1,3 @@
-"""Features that only some operating systems have."""
-
 import platform
 import subprocess
 import sys

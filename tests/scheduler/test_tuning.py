@@ -1,5 +1,3 @@
-"""The quickest choice, and its place on disk."""
-
 from math import prod
 
 import pytest

@@ -8,14 +8,10 @@ import pytest
 from experiments.networks import MODELS
 from experiments.records import read_record
 from experiments.several_models.here import BRANCHED, MAPPED, THREADS, TURNS, contenders
-from experiments.simulated_speedup.run import KINDS, MACS, TABLES, cases_of
-from predictors.devices import load_device
+from experiments.simulated_speedup.run import TABLES, cases_of
 from scheduler.cores import available_cores
-from stretch.planning.config import PlanConfig
-from stretch.planning.plan import plan
 from tests import onnx_runtime
 from tests.contracts.repository import ROOT
-from tests.predictors.networks import small_resnet
 from tests.scheduler import bundles
 from tests.stretch.stages.test_together import MI9, PROCESSORS, both  # noqa: F401
 
@@ -47,11 +43,3 @@ def test_recorded_tables_are_those_of_the_recorded_cases():
     models = [model for model in MODELS if next(cases_of(model)).name in rows]
     for name, table in TABLES.items():
         assert table(rows, models) == record.tables[name]
-
-
-@pytest.mark.slow
-def test_more_places_to_cut_are_never_slower():
-    graph, device = small_resnet(160), load_device("mi9-release")
-    options = {"processors": ("cpu", "dsp"), "macs": MACS, "kinds": KINDS["mixed"], "merge": "always"}
-    stages, blocks = (plan(graph, device, PlanConfig(cuts=cuts, **options)).run.makespan_ms for cuts in ("stages", "blocks"))
-    assert stages >= blocks > 0

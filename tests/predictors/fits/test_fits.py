@@ -1,5 +1,3 @@
-"""Fits and priors as files; small ones, and kernels for them."""
-
 import msgspec
 import pytest
 from hypothesis import strategies as st

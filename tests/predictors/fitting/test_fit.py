@@ -1,5 +1,3 @@
-"""Fits of a device, judged on networks left out, and their intervals."""
-
 from dataclasses import replace
 
 import numpy as np

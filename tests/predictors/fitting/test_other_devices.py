@@ -1,7 +1,6 @@
 """Fits from the measurements of other devices, and fits of boards with ncnn."""
 
 import re
-from math import exp, log
 
 import msgspec
 import numpy as np
@@ -12,8 +11,7 @@ from predictors.errors import StretchError
 from predictors.fits import KernelGroup
 from predictors.fitting.fit import BORROWED_FITS, Pool, add_borrowed, family_folds
 from predictors.fitting.networks import Networks, TimedCoreSet, design, fit_pooled, load_formula
-from predictors.fitting.priors import fit_priors, log_ratios
-from predictors.fusion import Fuser, load_rules
+from predictors.fitting.priors import fit_priors
 from predictors.measurements.networks import Measurements, Source, load_measurements
 from predictors.measurements.tables import Latency
 from predictors.models.fitted import FittedModel, Grain
@@ -128,17 +126,6 @@ def test_few_relatives_are_refused():
         fit_priors(device, profiles, [tables])
 
 
-@pytest.mark.slow
-def test_log_ratios_are_of_each_chip_against_the_others():
-    from predictors.fitting.priors import _Pool
-
-    device, profiles, tables = relatives_of_one_phone([1.0, 1.0, 1.0, 2.0])
-    chips = _Pool(profiles, [tables]).relatives(device, device.processor("cpu"), "fp32")
-    slow = log_ratios(chips, "fp32")[3]
-    assert all(exp(item) == pytest.approx(2.0, rel=1e-6) for item in slow.values())
-    assert log_ratios(chips, "fp32")[0]["net0"] == pytest.approx(log(3 / 4))
-
-
 @pytest.fixture(scope="module")
 def pool():
     measured = load_measurements("npu")
@@ -238,14 +225,6 @@ def test_gpu_tables_have_no_network_that_ran_on_the_cpu(boards):
     names = {row.network for row in boards.latencies if row.processor == "gpu"}
     assert len(names) == 20
     assert not any(re.search("int8|efficientnetv2|vision_transformer", name) for name in names)
-
-
-def test_products_of_images_and_of_one_position_have_variants_of_their_own(boards):
-    kernels = Fuser(load_rules("ncnn")).fuse(boards.graphs["vgg16"])
-    variants = {kernel.cost.variant: kernel.cost for kernel in kernels if kernel.cost.kind in ("conv", "linear")}
-    assert variants["image"].in_channels == 3
-    assert variants["vector"].pixels == 1
-    assert variants["winograd"].in_channels >= 16
 
 
 def test_laptop_is_predicted_as_its_eight_networks_ran():

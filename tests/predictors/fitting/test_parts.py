@@ -60,13 +60,6 @@ def test_sizes_that_explain_every_time_are_found(seed):
     assert solve(matrix, matrix @ sizes) == pytest.approx(sizes, rel=1e-6)
 
 
-@given(st.integers(0, 1000))
-@settings(max_examples=examples(25))
-def test_no_size_is_negative(seed):
-    matrix, sizes = problem(seed)
-    assert (solve(matrix, matrix @ (sizes * np.array([1, -0.3, 1])) + 1.0) >= 0).all()
-
-
 def test_solution_with_a_prior_is_the_least_of_its_sum_of_squares():
     matrix, sizes = problem(3)
     times = matrix @ sizes * np.random.default_rng(1).uniform(0.8, 1.2, 12)
@@ -119,15 +112,6 @@ def test_large_families_come_first_small_ones_fill_up_and_two_that_alone_have_a_
     kinds = {name: frozenset({"grouped"} if family in "cd" else ()) for name, family in of.items()}
     folds = family_folds(of, kinds, folds=3)
     assert folds["c0"] != folds["d0"]
-
-
-def test_parameter_takes_a_kind_with_its_variants_or_one_of_them():
-    of = {parameter.groups: parameter for parameter in load_formula("tflite_cpu").parameters}
-    kind, variant = of["elementwise",], of["elementwise:mul",]
-    assert kind.applies_to("elementwise")
-    assert kind.applies_to("elementwise:mul")
-    assert variant.applies_to("elementwise:mul")
-    assert not variant.applies_to("elementwise")
 
 
 def test_backend_that_differs_in_choices_has_the_formula_of_its_base():

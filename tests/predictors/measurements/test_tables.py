@@ -1,5 +1,3 @@
-"""Files of measurements, and what benchmarks of ncnn and LiteRT print."""
-
 import gzip
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""Rewrites of networks for processors that lack an operator."""
-
 import pytest
 
 from predictors.graph import Op, OpGraph

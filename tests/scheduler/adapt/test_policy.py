@@ -1,5 +1,3 @@
-"""When an adaptive session changes its plan."""
-
 from dataclasses import replace
 from itertools import pairwise
 from math import exp, inf, nan

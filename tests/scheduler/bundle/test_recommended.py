@@ -1,5 +1,3 @@
-"""The recommendation of a bundle's plan, as a bundle of one subgraph."""
-
 from dataclasses import replace
 
 import msgspec

@@ -1,5 +1,3 @@
-"""Bundles that are verified and results that are judged."""
-
 import msgspec
 import numpy as np
 import onnx

@@ -1,5 +1,3 @@
-"""Subgraphs on LiteRT, whose images have channels last."""
-
 import contextlib
 import os
 import shutil

@@ -40,12 +40,6 @@ def failed(site=GPU, **more):
     return SiteFailed(site, "s1.gpu", "it broke", **more)
 
 
-def test_site_that_fails_is_left_alone_tried_and_restored():
-    policy = FaultPolicy(back_off=3, trial=2)
-    events = [InferenceEnded(), failed(), *[InferenceEnded()] * 6]
-    assert told(policy, events) == [(1, GPU, "retired", 3), (4, GPU, "on trial", None), (6, GPU, "restored", None)]
-
-
 def test_site_that_fails_on_trial_is_left_alone_for_twice_as_long_up_to_the_longest():
     policy = FaultPolicy(back_off=2, longest=5, trial=3)
     keeper, rows = FaultTracker(policy), []

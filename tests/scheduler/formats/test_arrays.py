@@ -1,5 +1,3 @@
-"""Arrays, and the scales of those in eight bits."""
-
 import io
 import os
 

@@ -1,5 +1,3 @@
-"""Which delegate and cores a processor of a bundle gets."""
-
 import dataclasses
 import os
 from itertools import product

@@ -98,37 +98,6 @@ def test_sum_adds_all_branches_and_leaves_them_as_they_are(buffers_of, processor
     assert all(np.array_equal(buffers.arrays[n], v) for n, v in zip(names, values, strict=True))
 
 
-def alive_together(plan, a, b, readers):
-    """Whether two tensors may be in use at once, by following what reads what: an oracle that knows no steps' numbers."""
-
-    def users(tensor):
-        if tensor in readers:
-            return {readers[tensor]}
-        return {name for name in plan.order if tensor in (*plan.step(name).inputs, *plan.step(name).outputs)}
-
-    def ancestors(step):
-        above = {name for name in plan.order if set(plan.step(name).outputs) & set(plan.step(step).inputs)}
-        return above.union(*map(ancestors, above))
-
-    def dies_before(one, other):
-        if one in plan.outputs or other in plan.inputs:
-            return False
-        return all(user in ancestors(step) for user in users(one) for step in users(other))
-
-    return not dies_before(a, b) and not dies_before(b, a)
-
-
-def holders(plan, arrays):
-    """Each tensor with those that lie in the same join's output, by the joins alone."""
-    groups = {name: {name} for name in arrays}
-    for join in plan.joins.values():
-        for name in join.inputs:
-            if join.kind == "concat" and np.shares_memory(arrays[name], arrays[join.output]):
-                merged = groups[name] | groups[join.output]
-                groups |= dict.fromkeys(merged, merged)
-    return groups
-
-
 @st.composite
 def networks(draw):
     """A random plan with tensors of random sizes, of which some subgraphs read some rows; joins add, or put side by side."""
@@ -150,22 +119,6 @@ def networks(draw):
     }
     plan = build_plan(plan.inputs, plan.outputs, bands.values(), joins.values())
     return plan, [Tensor(name, shape, "", ()) for name, shape in sizes.items()]
-
-
-@pytest.mark.slow
-@settings(deadline=None)
-@given(networks(), st.sampled_from(sorted(planners)))
-def test_tensors_that_may_be_alive_at_once_never_overlap(network, planner):
-    plan, tensors = network
-    buffers = Buffers(plan, tensors, planners.get(planner))
-    assert buffers.memory.problem(buffers.lifetimes) is None
-    groups = holders(plan, buffers.arrays)
-    readers = {band: reader for (reader, _), band in buffers._own_memory.items()}
-    names = sorted(buffers.arrays)
-    for i, a in enumerate(names):
-        for b in names[:i]:
-            if b not in groups[a] and any(alive_together(plan, one, other, readers) for one in groups[a] for other in groups[b]):
-                assert not np.shares_memory(buffers.arrays[a], buffers.arrays[b]), (a, b)
 
 
 def carried_out(plan, buffers, order):

@@ -32,7 +32,7 @@ from scheduler.runtime.plan import make_plan
 from scheduler.runtime.sequential import TOLERANCES, Check, Sequential, max_error
 from scheduler.runtime.session import Session
 from scheduler.runtime.trace import Span, Trace, median_trace, write_perfetto
-from scheduler.runtime.watchdog import Watchdog, interrupt, last_hang, note_hang
+from scheduler.runtime.watchdog import Watchdog, interrupt
 from tests import onnx_runtime
 from tests.scheduler.bundles import Builder, one_after_the_other
 from tests.scheduler.doubles import Hooked, flaky, threads
@@ -371,12 +371,6 @@ def test_main_thread_is_interrupted_where_it_waits():
     with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - the interruption may come before the wait
         threading.Timer(0.1, interrupt, (threading.get_ident(),)).start()
         threading.Event().wait(60)
-
-
-def test_last_hang_is_the_one_noted_last():
-    for text in ("one", "two"):
-        note_hang(StretchError(text))
-    assert str(last_hang()) == "two"
 
 
 class Stuck(Hooked):

@@ -1,5 +1,3 @@
-"""The state machine: each transition, and what holds in every state."""
-
 from collections import Counter
 from contextlib import closing
 from dataclasses import replace
@@ -37,10 +35,6 @@ from scheduler.runtime.replay import ReplayTable
 from scheduler.runtime.session import Session
 from tests.scheduler.doubles import flaky
 from tests.scheduler.runtime.plans import CPU, DSP, GPU, blocking, planned, plans, three_processors
-
-
-def machine_of(*arguments, **more):
-    return Machine.of(*planned(*arguments, **more))
 
 
 def after_stem():

@@ -1,5 +1,3 @@
-"""Several bundles on the same processors."""
-
 from dataclasses import replace
 from heapq import heappop, heappush
 from math import inf, isfinite, nan
@@ -211,21 +209,6 @@ def test_client_that_is_gone_holds_a_queue_until_it_is_left_and_may_come_back():
     assert started(ended) == [("a", 0, "one")]
 
 
-def test_clients_are_checked():
-    with pytest.raises(UsageError, match="weight"):
-        Machine({"a": client(weight=0.0)})
-    with pytest.raises(ValueError, match="needs a lane"):
-        Machine({"a": client(lanes=0)})
-    machine = two()
-    machine.handle(InputReady(0, "a", 0.0))
-    with pytest.raises(ValueError, match="in flight"):
-        machine.add("a", client())
-    with pytest.raises(ValueError, match="is not free"):
-        machine.handle(InputReady(0, "nobody", 0.0))
-    with pytest.raises(ValueError, match="not running"):
-        machine.handle(StepDone(0, "one", "gpu", "b", 0.0))
-
-
 @st.composite
 def worlds(draw):
     """Clients with plans of their own, and inferences of (client, arrival, deadline, priority, seed of its times)."""
@@ -347,12 +330,6 @@ def drained(machine, at=0.0, ms=1.0, most=1000):
     return order
 
 
-def test_earliest_deadline_goes_first_then_priority_then_whoever_began_first():
-    machine = shared()
-    asked(machine, ("a", 0), ("a", 1, 50.0), ("b", 0, 20.0), ("a", 2, inf, 3), ("b", 1, inf, 3), ("b", 2, 20.0, 1))
-    assert drained(machine) == [("b", 2), ("b", 0), ("a", 1), ("a", 2), ("b", 1), ("a", 0)]
-
-
 def test_who_wanted_nothing_for_long_is_owed_nothing():
     machine = shared()
     asked(machine, *(("a", lane) for lane in range(60)))
@@ -377,15 +354,6 @@ def test_inference_without_a_deadline_becomes_the_most_urgent_when_it_has_waited
         running = next_turn(machine, running, float(lane))
         order.append(running)
     assert order.index(("a", 0)) == 10
-
-
-def test_what_waits_of_a_client_who_is_gone_does_not_run():
-    machine = shared()
-    asked(machine, ("a", 0), ("b", 0))
-    machine.handle(ClientRemoved("a"))
-    with pytest.raises(ValueError, match="nothing that was left behind"):
-        machine.handle(QueueReleased("gpu"))
-    assert drained(machine) == [("b", 0)]
 
 
 SOME = st.lists(

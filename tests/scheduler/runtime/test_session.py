@@ -15,7 +15,6 @@ import pytest
 from predictors.errors import StretchError, UnknownNameError, UsageError
 from scheduler.adapt.policy import AdaptationRules, Policy
 from scheduler.bundle.load import load_bundle
-from scheduler.bundle.problems import graph_problems
 from scheduler.checks.verify import compare_with_reference
 from scheduler.cores import available_cores
 from scheduler.delegates.base import UnableError
@@ -23,7 +22,6 @@ from scheduler.delegates.null import AsyncNullDelegate, NullDelegate
 from scheduler.measure.benchmark import Effort, benchmark
 from scheduler.placement.place import Placement
 from scheduler.runtime.adaptive import AdaptiveSession
-from scheduler.runtime.code import CompiledSubgraphs
 from scheduler.runtime.failures import HangError
 from scheduler.runtime.record import replay
 from scheduler.runtime.session import Session, retry_after_hang
@@ -345,12 +343,6 @@ def test_results_are_called_as_the_manifest_says_one_at_a_time_and_in_flight(pat
         benchmark(session, named_numbers(), Effort(1, warmup=0))
 
 
-@pytest.mark.parametrize("results", [("total",), ("total", "total"), ("total", "")])
-def test_results_without_a_name_of_their_own_each_are_refused(path, results):
-    manifest = load_bundle(path).manifest
-    assert any("outputs are called" in problem for problem in graph_problems(msgspec.structs.replace(manifest, results=results)))
-
-
 def test_thread_that_hangs_gives_its_jobs_to_another_and_ends_when_it_comes_back():
     threads, free, begun, done = QueueThreads(), threading.Event(), threading.Event(), threading.Event()
     threads.open("cpu1", ())
@@ -438,22 +430,6 @@ def test_other_errors_and_those_of_the_second_try_are_handed_on(first_error, err
         result.result(60)
 
 
-def test_hang_is_tried_again_on_a_thread_of_its_own():
-    first, threads = Future(), []
-
-    def run():
-        threads.append(threading.current_thread())
-        return 4
-
-    result = retry_after_hang(first, run)
-    first.set_exception(HangError.of("s1.gpu", GPU, 1.0))
-    assert result.result(60) == 4
-    assert threads != [threading.current_thread()]
-
-
-QUEUED = Placement("gpu", "null_async", (), "null_async:gpu", "async", True, "")
-
-
 class Losing(HookedQueue):
     """Computes on ONNX Runtime behind a command queue until its device is lost; refuses some subgraphs from the start."""
 
@@ -484,16 +460,6 @@ def right(path, y, seed=0):
 
 def session_of(path, delegate, **more):
     return Session(path, {"gpu": "null_async"}, delegates={"null_async": delegate}, **more)
-
-
-def test_subgraph_is_compiled_once_for_each_placement(bundle_dir):
-    delegate = Losing()
-    code = CompiledSubgraphs(load_bundle(bundle_dir), {"null_async": delegate})
-    first = code.get("s1.gpu", QUEUED)
-    assert code.get("s1.gpu", QUEUED) is first
-    assert code.get("s1.gpu", Placement("gpu", "cpu", (0,), "cpu0", "inline", True, "")) is not first
-    assert delegate.compiled == ["s1.gpu"]
-    code.close()
 
 
 def test_refused_subgraph_is_placed_elsewhere_with_a_warning_and_a_reason(bundle_dir):

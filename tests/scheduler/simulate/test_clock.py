@@ -1,5 +1,3 @@
-"""The simulated clock, what goes on around it, and schedules of jobs."""
-
 import threading
 from dataclasses import replace
 from functools import partial

@@ -211,13 +211,6 @@ def test_rates_that_leave_time_are_held_and_the_busiest_processor_is_named():
     assert {name: item.missed for name, item in result.kept.items()} == {"a": 0, "b": 0}
 
 
-@pytest.mark.slow
-def test_a_hundred_per_second_for_the_first_does_not_starve_the_rare_one():
-    result = admit([whole_network("often", "cpu", 5.0), whole_network("rare", "cpu", 20.0)], [Demand(100, 40.0), Demand(2, 300.0)])
-    assert result.holds
-    assert result.kept["rare"].requests >= 90
-
-
 def test_what_makes_no_sense_is_refused():
     current = whole_network("a", "cpu", 1.0)
     with pytest.raises(UsageError, match="distinct names"):

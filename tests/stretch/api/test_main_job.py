@@ -22,7 +22,6 @@ from stretch.stages.arguments import materialize
 from stretch.stages.build import divide_images
 from stretch.stages.network import read_network
 from stretch.transform import build
-from stretch.transform.refine import fingerprint
 from tests import onnx_runtime
 from tests.predictors.specified import kept, specified
 from tests.stretch.api import snapshot
@@ -31,22 +30,6 @@ from tests.stretch.pictures import folder_of
 
 #: Tiny networks are too small for the phone's links, so any share of communication is allowed here.
 LOOSE = PlanConfig(alpha=1000.0, beta=1000.0, macs=(0.5, 2.0), segment_macs=0.1)
-
-
-@pytest.mark.representatives(1)
-@pytest.mark.parametrize(
-    ("model", "device", "processors"), [("tiny_resnet", "mi9", ("cpu", "gpu", "dsp")), ("tiny_efficientnet", "pixel6", ("cpu", "gpu"))]
-)
-def test_model_becomes_a_bundle_for_the_device_s_processors(tmp_path, model, device, processors):
-    result = branch(model, device, out=tmp_path / "b", config=LOOSE, weights="none")
-    assert result.bundle == tmp_path / "b"
-    bundle = load_bundle(tmp_path / "b", check_hashes=True)
-    assert set(result.plan.design.processors) <= set(processors)
-    assert result.plan.design.n_meet >= 1
-    assert bundle.manifest.device == device
-    assert bundle.manifest.weights.source == "random"
-    assert bundle.manifest.checks["max_error"] <= 1e-4
-    assert set(bundle.manifest.controls) == {"original", "sequential_same_macs"}
 
 
 @pytest.mark.slow
@@ -219,17 +202,6 @@ def test_network_that_cannot_be_traced_is_planned_and_built_with_a_word_on_what_
         assert torch.allclose(result.model(x), module(x), atol=1e-5)
 
 
-@pytest.mark.slow
-def test_network_that_gives_tokens_is_written_and_run_equal(tmp_path):
-    module = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, 2), torch.nn.Flatten(2), torch.nn.Softmax(2), torch.nn.Linear(49, 5)).eval()
-    result = branch(module, "mi9", out=tmp_path / "bundle", input_shape=(1, 3, 16, 16), processors=("cpu", "gpu"), controls=False)
-    assert any(tensor.layout == "plain" for tensor in load_bundle(tmp_path / "bundle").manifest.tensors)
-    x = torch.randn(1, 3, 16, 16, generator=torch.Generator().manual_seed(0))
-    with Session(tmp_path / "bundle", {"cpu": "cpu", "gpu": "cpu"}) as session, torch.no_grad():
-        assert np.allclose(session.run(x.numpy()), module(x).numpy(), atol=1e-5)
-    assert result.plan.design.segments
-
-
 @pytest.fixture
 def made():
     return branch("tiny_resnet", "pixel6", config=LOOSE, weights="none")
@@ -335,19 +307,6 @@ def first_of(model, kind):
     return next((name, part) for name, part in model.named_modules() if isinstance(part, kind))
 
 
-def test_network_is_copied_and_left_as_it_was(branched_and_graph):
-    model, graph = branched_and_graph
-    model.train().double()
-    before, state = snapshot.of_module(model), snapshot.of_random_state()
-    copied = materialize(model, graph)
-    assert snapshot.of_module(model) == before
-    assert snapshot.of_random_state() == state
-    assert not copied.training
-    x = torch.randn(2, 3, 32, 32)
-    with torch.no_grad():
-        assert torch.allclose(copied(x), model.eval()(x.double()).float(), atol=1e-5)
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_weight_that_is_not_finite_and_layer_of_another_kind_are_named(branched_and_graph, value):
     model, graph = branched_and_graph
@@ -360,20 +319,6 @@ def test_weight_that_is_not_finite_and_layer_of_another_kind_are_named(branched_
     model.set_submodule(name, nn.GELU())
     with pytest.raises(StretchError, match=rf"`{name}` is GELU, it was ReLU"):
         materialize(model, graph)
-
-
-def test_fingerprint_changes_with_any_weight_or_statistic_and_back(branched_and_graph):
-    model, _ = branched_and_graph
-    built = fingerprint(model.state_dict())
-    seen = {built}
-    for kind, key in ((nn.Conv2d, "weight"), (nn.BatchNorm2d, "running_mean"), (nn.BatchNorm2d, "bias"), (nn.Linear, "bias")):
-        tensor = getattr(first_of(model, kind)[1], key).data.view(-1)
-        before = tensor[-1].clone()
-        tensor[-1] += 1e-3
-        seen.add(fingerprint(model.state_dict()))
-        tensor[-1] = before
-    assert len(seen) == 5
-    assert fingerprint(model.state_dict()) == built
 
 
 @pytest.fixture(scope="module")
@@ -445,19 +390,6 @@ def test_branches_that_are_not_recommended_are_neither_built_nor_compared_if_onl
     with pytest.raises(UsageError, match="no network to save: branches are not recommended") as caught:
         result.save(tmp_path / "b")
     assert "only_if_faster" in caught.value.hint
-
-
-@pytest.mark.slow
-def test_design_is_chosen_by_the_agreement_that_is_asked_for(images, tmp_path, measured):
-    file = tmp_path / "sensitivity.json"
-    save_accuracy(file, measured)
-    request = {"config": LOOSE, "weights": "none", "accuracy": str(file), "dry_run": True, "kinds": ("stretch", "rows")}
-    free = branch("tiny_resnet", specified("pixel6"), **request)
-    assert free.plan.accuracy.basis == "sensitivity"
-    agreement = (1 + free.plan.accuracy.agreement) / 2
-    result = branch("tiny_resnet", specified("pixel6"), min_agreement=agreement, **request)
-    assert result.plan.accuracy.agreement >= agreement
-    assert result.plan.run.makespan_ms >= free.plan.run.makespan_ms
 
 
 @pytest.mark.slow

@@ -10,7 +10,6 @@ import pytest
 
 from predictors.errors import install_line
 from stretch.cli.output import Output
-from tests.scheduler.bundles import edit
 from tests.stretch.cli.commands import LOOSE, call, spawn, tree
 
 pytestmark = pytest.mark.torch
@@ -66,17 +65,6 @@ def test_code_is_not_executed_without_trust(capsys, folder, tmp_path):
     result = call(capsys, "branch", f"{tmp_path}/nets.py:net", "--device", "pixel6", "--out", folder / "bundle")
     assert result.code == 2
     assert "--trust-code" in result.hint
-
-
-@pytest.mark.parametrize(
-    "content",
-    ["version = 99\nsegments = []\n", "not toml", "[[segments]]\nname = 's9'\nbranches = [{processor = 'cpu'}]\n"],
-)
-def test_design_file_that_is_none_is_refused(capsys, folder, tmp_path, content):
-    (tmp_path / "design.toml").write_text(content)
-    result = branch(capsys, folder, "--design", tmp_path / "design.toml")
-    assert result.code in (1, 3)
-    assert result.message
 
 
 def test_output_folder_with_other_things_is_kept(capsys, tmp_path):
@@ -170,33 +158,9 @@ def bundle(tiny_bundle, tmp_path):
     return shutil.copytree(tiny_bundle, tmp_path / "bundle")
 
 
-def first_subgraph(bundle):
-    return json.loads((bundle / "bundle.json").read_text())["subgraphs"][0]["file"]
-
-
-def truncate(bundle):
-    path = bundle / first_subgraph(bundle)
-    path.write_bytes(path.read_bytes()[:-100])
-
-
-def flip(bundle):
-    path = bundle / first_subgraph(bundle)
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-
-
-DAMAGES = {
-    "a file is cut off": truncate,
-    "a bit is flipped": flip,
-    "a newer schema": lambda bundle: edit(bundle, lambda manifest: manifest.update(schema=99, tomorrow=True)),
-    "no manifest": lambda bundle: (bundle / "bundle.json").unlink(),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_damaged_bundle_is_refused_and_left_as_it_is(capsys, bundle, damage):
-    damage(bundle)
+def test_damaged_bundle_is_refused_and_left_as_it_is(capsys, bundle):
+    file = bundle / json.loads((bundle / "bundle.json").read_text())["subgraphs"][0]["file"]
+    file.write_bytes(file.read_bytes()[:-1] + bytes([file.read_bytes()[-1] ^ 1]))
     before = tree(bundle)
     for words in (("run", bundle, *QUICK), ("explain", bundle)):
         result = call(capsys, *words)

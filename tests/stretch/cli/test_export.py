@@ -1,5 +1,3 @@
-"""`stretch export`, `emit` and `runner`: a bundle in other forms."""
-
 import shutil
 import sys
 

@@ -71,15 +71,6 @@ def test_progress_draws_a_bar_on_a_terminal():
         os.close(theirs)
 
 
-def test_command_has_the_options_of_its_function_and_of_every_output():
-    def shout(out: Output, word: str, times: int = 2) -> None:
-        """Say a word."""
-
-    command = verb_command("shout", shout)
-    assert [param.name for param in command.params] == ["word", "times", "details", "as_json", "quiet", "debug"]
-    assert (command.name, command.help) == ("shout", "Say a word.")
-
-
 def test_verb_keeps_stray_prints_out_of_the_json(capsys):
     def shout(out: Output, word: str) -> None:
         """Say a word."""

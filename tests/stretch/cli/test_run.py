@@ -7,14 +7,11 @@ import os
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from predictors.errors import StretchError
-from scheduler.bundle.load import load_bundle
 from stretch.planning.config import PlanConfig
 from stretch.planning.plan import plan
-from stretch.report.compared import ComparedRow, bundle_row, refused_row, rows_of_file, warnings_of
+from stretch.report.compared import ComparedRow, refused_row, rows_of_file, warnings_of
 from tests.predictors.networks import resnet50
 from tests.predictors.specified import specified
 from tests.scheduler.foreign_files import conv_onnx
@@ -176,16 +173,6 @@ def test_bundle_plan_search_and_run_stand_beside_each_other(capsys, tmp_path, ti
     assert "recommended" in people.out
 
 
-def test_row_of_a_bundle_has_what_its_manifest_states(bundle_dir):
-    bundle = load_bundle(bundle_dir)
-    row = bundle_row("b", bundle)
-    assert (row.model, row.device, row.kind) == (bundle.manifest.model.name, bundle.manifest.device, "bundle")
-    assert row.macs_ratio == bundle.manifest.model.macs / bundle.manifest.model.original_macs
-    assert row.n_meet == 2
-    # it was written without predictions
-    assert (row.ms, row.speedup, row.probability, row.agreement) == (None, None, None, None)
-
-
 @pytest.mark.parametrize(
     ("other", "said"),
     [
@@ -228,17 +215,3 @@ def test_what_is_no_result_is_refused_in_a_sentence(tmp_path, text):
     assert str(path) in error.value.message
     assert "\n" not in error.value.message
     assert error.value.hint or text is None
-
-
-@pytest.mark.slow
-@given(at=st.integers(0, 10**9), byte=st.integers(0, 255))
-def test_changed_files_give_rows_or_a_sentence(tmp_path_factory, at, byte):
-    raw = bytearray(data().encode())
-    raw[at % len(raw)] = byte
-    path = tmp_path_factory.mktemp("f") / "f.json"
-    path.write_bytes(raw)
-    try:
-        [row] = rows_of_file(path)
-    except StretchError:
-        return
-    assert row.ms > 0

@@ -1,7 +1,4 @@
-"""Verbs that weigh designs and train: `search`, `advise`, `train`."""
-
 import json
-import shlex
 
 import msgspec
 import pytest
@@ -83,18 +80,6 @@ def test_pair_of_networks_is_no_worse_than_whole_networks_on_processors_of_their
     assert answer["pairs_per_second"] >= answer["fixed_per_second"]
     for row in answer["designs"]:
         assert (row["file"] is None) == (row["design"] is None)
-
-
-@pytest.mark.slow
-def test_command_of_an_answer_plans_what_was_advised(capsys, tmp_path):
-    words = ("resnet18", "--device", "a03s", "--html", tmp_path / "advice.html")
-    data = json.loads(call(capsys, "advise", *words, "--json", "--quiet").out)
-    assert "a03s, " in (tmp_path / "advice.html").read_text()
-    answer = next(answer for answer in data["answers"] if answer["device"] == "a03s")
-    branches = answer[answer["recommended"]]
-    planned = json.loads(call(capsys, *shlex.split(answer["command"])[1:], "--weights", "none", "--dry-run", "--json", "--quiet").out)
-    assert planned["recommended"] == branches["recommended"] == "branched"
-    assert planned["predicted"]["makespan_ms"] == pytest.approx(branches["ms"])
 
 
 @pytest.mark.slow

@@ -1,5 +1,3 @@
-"""`stretch simulate`: a bundle on its device without the device."""
-
 import json
 import shutil
 
@@ -143,24 +141,3 @@ def test_policy_keeps_to_what_is_preferred(stretch, succeeds, bundle_dir, prefer
     assert (most_run == least) or prefer != "latency"
     if prefer == "energy":
         assert data["energy_mj"] <= stretch("simulate", bundle_dir, "--or", "cpu", "--or", "gpu", "--json")[1]["energy_mj"]
-
-
-@pytest.mark.slow
-def test_rates_are_admitted_or_refused_with_a_reason(stretch, bundle_dir):
-    alone = stretch("simulate", bundle_dir, "--json")[1]["makespan_ms"]
-
-    def admitted(every):
-        words = ("--arrivals", f"periodic:{every:g}", "--beside", f"{bundle_dir}@periodic:{every:g}@{3 * alone:g}", "--admit")
-        return stretch("simulate", bundle_dir, "--inferences", 10, *words, "--json")
-
-    code, result, err = admitted(5 * alone)
-    assert code == 0, err
-    assert result["admission"]["holds"]
-    assert result["admission"]["factor"] >= 1
-    assert [item["missed"] for item in result["admission"]["demands"]] == [0, 0]
-    code, result, err = admitted(alone / 3)
-    assert code == 0, err
-    assert not result["admission"]["holds"]
-    assert "times as much to do as there is time" in result["admission"]["reason"]
-    code, out, _ = stretch("simulate", bundle_dir, "--arrivals", "periodic:1e4", "--admit", "--details")
-    assert "rates can be held" in out

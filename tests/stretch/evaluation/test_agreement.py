@@ -243,14 +243,6 @@ def test_interval_of_whole_images_is_scipys(right, images):
     assert (share.low, share.high) == pytest.approx((expected.low, expected.high), abs=1e-9)
 
 
-@given(st.integers(1, 10_000).flatmap(lambda n: st.tuples(st.just(n), st.floats(0, n))))
-def test_interval_holds_the_share_and_stays_a_share(counted):
-    images, total = counted
-    share = share_of(total, images)
-    assert 0 <= share.low <= share.value == total / images <= share.high <= 1
-    assert share.images == images
-
-
 ARRAY = np.zeros((3, 2, 2), np.float32)
 
 

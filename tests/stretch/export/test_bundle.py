@@ -261,16 +261,6 @@ def test_every_operator_computes_what_its_torch_module_computes(case):
     np.testing.assert_allclose(ran(model, x), want, rtol=1e-4, atol=1e-5 * max(1.0, float(np.abs(want).max())))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["tiny_resnet", "tiny_mobilenet"])
-@given(data=st.data())
-def test_branched_network_computes_in_onnx_what_it_computes_in_torch(captured, name, data):
-    result = captured(name)
-    model = build(result, data.draw(random_designs(result.graph)))
-    exported = to_onnx(model.graph, to_numpy(op_weights(model)))
-    assert_near(partial(ran, exported), model, result.graph.input.shape)
-
-
 def test_every_node_keeps_its_attributes_after_load(captured, tmp_path):
     result = captured("tiny_mobilenet")
     graph = scaled_graph(result.graph, identity_design(result.graph))

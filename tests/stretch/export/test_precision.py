@@ -1,5 +1,3 @@
-"""A bundle again in lower precision: changes, losses, and refusals."""
-
 import dataclasses
 import shutil
 

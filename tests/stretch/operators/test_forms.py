@@ -1,5 +1,3 @@
-"""Each operator in files of ONNX and TFLite computes what torch does."""
-
 import math
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""A request expands into the attempts that are planned for it, in order."""
-
 import pytest
 
 from predictors.devices import load_device

@@ -1,5 +1,3 @@
-"""Which blocks branches keep."""
-
 from dataclasses import replace
 from functools import cache
 from itertools import combinations, product

@@ -1,5 +1,3 @@
-"""Requests and objectives that make sense, and those that are refused."""
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

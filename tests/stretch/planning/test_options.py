@@ -1,5 +1,3 @@
-"""A declared option is read from a flag and checked."""
-
 import re
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""Every strategy finds a design; what is particular to each."""
-
 import pytest
 
 from predictors.errors import UsageError

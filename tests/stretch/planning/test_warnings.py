@@ -1,28 +1,21 @@
 """Statements of a plan: unused processors, warnings and numbers in sentences."""
 
-import json
 from itertools import product
 from math import ceil, floor
 
 import msgspec
-import numpy as np
 import pytest
 
 from predictors.devices import Spread, load_device
-from predictors.structs import to_builtins
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.makespan import timeline
-from stretch.planning.messages import format_probability, format_value
-from stretch.planning.pareto import front
+from stretch.planning.messages import format_probability
 from stretch.planning.plan import PlanningProblem, choose, design_of, evaluate, plan, unused_processors
 from stretch.planning.search.exact import search_exact
 from stretch.planning.search.space import Totals
 from tests.predictors.networks import efficientnet, resnet50, small_resnet
 from tests.predictors.specified import specified
-from tests.stretch.planning.cost.measured import GRAPH as MEASURED
-from tests.stretch.planning.cost.measured import ON, made
 from tests.stretch.planning.spaces import LOOSE
-from tests.stretch.planning.test_pareto import REQUEST
 
 NETWORK = small_resnet(128)
 
@@ -163,24 +156,9 @@ def test_rule_that_keeps_it_out_is_named_with_the_nearest_value(device, flag, me
     assert "the maximum is 10" in first.rule
 
 
-def test_pairs_are_one_word():
-    assert format_value({"cpu": "int8", "gpu": "fp16"}) == "cpu=int8,gpu=fp16"
-
-
 @pytest.mark.parametrize(("probability", "words"), [(1.0, "over 99 %"), (0.996, "over 99 %"), (0.64, "64 %"), (0.0, "under 1 %")])
 def test_probability_is_never_rounded_to_certainty(probability, words):
     assert format_probability(probability) == words
-
-
-@pytest.fixture(scope="module")
-def answered():
-    return plan(NETWORK, MI9, PlanConfig(processors=("cpu", "gpu")))
-
-
-def test_slower_links_make_the_branched_run_slower(answered):
-    times = [row.makespan_ms for row in answered.predicted.links]
-    assert times == sorted(times)
-    assert times[1] == pytest.approx(answered.run.makespan_ms)
 
 
 @pytest.mark.slow
@@ -227,27 +205,3 @@ def test_answer_says_what_the_result_is(result_of_answer):
     assert answer.run.macs == sum(branch.macs for segment in answer.run.segments for branch in segment.branches)
     ends = [segment.start_ms + segment.ms for segment in answer.run.segments]
     assert [segment.start_ms for segment in answer.run.segments[1:]] == pytest.approx(ends[:-1])
-
-
-def test_numbers_of_arrays_become_plain_ones():
-    class Some(msgspec.Struct):
-        whole: int
-        share: float
-
-    outcome = to_builtins(Some(np.int64(3), np.float64(0.5)))
-    assert outcome == {"whole": 3, "share": 0.5}
-    assert [type(value) for value in outcome.values()] == [int, float]
-
-
-@pytest.fixture(scope="module")
-def answer():
-    config = PlanConfig(**REQUEST, kinds=("stretch", "rows"))
-    return front(MEASURED, MI9, config, ("latency", "agreement"), 5, made())
-
-
-def test_it_is_json_and_says_where_numbers_come_from(answer):
-    data = json.loads(json.dumps(answer.to_json()))
-    assert data["source"] == "predicted"
-    assert data["pareto"] == ["latency", "agreement"]
-    assert data["sensitivity"]["held_back"] == ON.held_back
-    assert {row["accuracy"]["basis"] for row in data["designs"]} == {"sensitivity"}

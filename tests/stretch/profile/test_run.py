@@ -10,8 +10,6 @@ import numpy as np
 import onnx
 import pytest
 import tomli_w
-from hypothesis import given
-from hypothesis import strategies as st
 
 from predictors.devices import load_device
 from predictors.errors import StretchError, UnknownNameError, UsageError
@@ -40,7 +38,7 @@ from stretch.profile.run import (
     profile_machine,
     write_profile,
 )
-from stretch.profile.styles import STYLES, RandomNetwork, draw
+from stretch.profile.styles import STYLES, draw
 from stretch.profile.writing import Crossing, MeasurementTable, MeasurementTarget, ingest, make_profile
 from tests.predictors.measurements.test_tables import OUTPUT, PROFILE
 
@@ -337,42 +335,12 @@ def test_a_profile_is_one_and_says_what_was_measured(tmp_path):
     assert 0.9 * peak == pytest.approx(2 * RATE / 1e6, rel=0.01)
 
 
-def test_without_fits_the_roofline_is_of_the_order_of_what_was_measured(tmp_path):
-    kernels = [row for place in PLACES for row in measured(place)]
-    predictor = LatencyPredictor(written(tmp_path, kernels))
-    for style in STYLES:
-        whole = sum(row.ms for row in kernels if (row.network, row.processor, row.core_set) == (style, "cpu", "1core"))
-        assert whole / 4 < predictor.predict(draw(style, 0), "cpu").ms < whole * 4
-
-
-def test_shapes_are_those_of_the_finished_graph():
-    built = RandomNetwork(np.random.default_rng(0), "relu")
-    built.add("input", shape=(1, 16, 32, 32))
-    x = built.squeeze(built.depthwise(built.unit(built.last, 24, 3, 2), 5))
-    built.pool(x)
-    shapes = dict(built.shapes)
-    graph = built.finish("net")
-    assert {op.name: op.shape for op in graph.ops if op.name in shapes} == shapes
-
-
-@given(st.integers(0, 1000), st.integers(8, 64), st.integers(65, 2000))
-def test_widths_are_near_their_bounds_and_never_below_the_lower(seed, low, high):
-    drawing = RandomNetwork(np.random.default_rng(seed), "relu")
-    assert low <= drawing.width(low, high) <= high + 16
-
-
-@pytest.mark.representatives(5)
-@pytest.mark.parametrize("style", STYLES)
-def test_a_seed_always_gives_the_same_network_and_another_seed_another(style):
-    assert draw(style, 3) == draw(style, 3)
-    assert draw(style, 3) != draw(style, 4)
-
-
 @pytest.mark.representatives(5)
 @pytest.mark.parametrize("style", STYLES)
 def test_networks_are_graphs_that_files_keep_and_small_enough_to_be_measured(style):
     for seed in range(8):
         graph = draw(style, seed)
+        assert draw(style, seed) == graph != draw(style, seed + 8)
         assert OpGraph.from_json(graph.to_json()) == graph
         assert 0 < graph.macs <= 2.5e9
         assert graph.input.shape[1] == 3
@@ -390,19 +358,6 @@ def test_together_they_have_every_kind_of_kernel_and_the_shapes_of_real_networks
     assert min(cost.out_channels for cost in dense) <= 16
     assert max(cost.out_channels for cost in dense) >= 1024
     assert {"add", "mul", "silu", "gelu", "layer_norm", "batch_norm"} <= {cost.variant for cost in costs}
-
-
-@pytest.mark.torch
-@pytest.mark.representatives(5)
-@pytest.mark.parametrize("style", STYLES)
-def test_results_are_finite_and_no_denormal_numbers(tmp_path, style):
-    graph = draw(style, 0)
-    compiled = get_delegate("cpu").create(()).compile(write_network(graph, tmp_path / "x.onnx"))
-    x = np.random.default_rng(0).standard_normal(graph.input.shape, np.float32)
-    y = np.zeros(graph.by_name[graph.output].shape, np.float32)
-    compiled.run([x], [y])
-    assert np.isfinite(y).all()
-    assert 1e-6 < np.abs(y).max() < 1e12
 
 
 def test_every_weight_of_the_graph_is_made_in_its_shape():
@@ -471,7 +426,11 @@ def test_kernels_of_onnx_runtime_are_those_of_the_fusion_rules(tmp_path, style):
     cores = available_cores()[:1]
     delegate = get_delegate("cpu").create(cores)
     file = write_network(graph, tmp_path / "x.onnx")
-    runner(delegate.compile(file), cores)()
+    compiled = delegate.compile(file)
+    y = np.zeros(graph.by_name[graph.output].shape, np.float32)
+    compiled.run([np.random.default_rng(0).standard_normal(graph.input.shape, np.float32)], [y])
+    assert 1e-6 < np.abs(y).max() < 1e12  # neither infinite nor a denormal number, with which kernels take longer
+    runner(compiled, cores)()
     operators, added = time_operators(delegate, file, cores, [op.name for op in graph.ops])
     kernels = fuse(graph, "onnxruntime")
     times = time_kernels(operators, [kernel.ops for kernel in kernels])

@@ -20,7 +20,7 @@ from stretch.report.execution import explanation_page
 from stretch.report.fit import print_page, text_bars
 from stretch.report.front import front_page, together_page
 from stretch.report.html.page import Bar, Fact, Grid, Page, Section, timeline
-from stretch.report.plan import agreement_lines, figures, plan_bars, plan_page
+from stretch.report.plan import agreement_lines, figures, plan_page
 from stretch.report.prediction import kernel_points
 from stretch.stages.explain import Explanation, PlacedOperator, PlacedSubgraph
 from stretch.stages.together import best_pair, together_answer
@@ -70,18 +70,6 @@ def test_answer_is_in_the_first_three_lines_of_at_most_twelve_and_names_no_inter
     assert max((len(line.split()) for line in warnings), default=0) <= 26
 
 
-def test_timeline_has_a_bar_per_processor_in_proportion_to_time(data):
-    lines = text_bars(plan_bars(data), data.predicted.makespan_ms, 60)
-    bars = {line.split()[0]: line[line.index("|") + 1 : line.rindex("|")] for line in lines[:2]}
-    assert set(bars) == {"cpu", "dsp"}
-    assert {len(bar) for bar in bars.values()} == {60}
-    makespan = data.predicted.makespan_ms
-    for name, bar in bars.items():
-        busy = sum(b.ms for s in data.run.segments for b in s.branches if b.scale.processor == name)
-        assert bar.count("#") == pytest.approx(60 * busy / makespan, abs=len(data.run.segments))
-    assert any(a == b == "#" for a, b in zip(*bars.values(), strict=True))
-
-
 def test_figures_name_the_makespan_and_every_control(data):
     text = dict(figures(data))
     assert text["makespan"].startswith(f"{data.predicted.makespan_ms:.2f} ms")
@@ -105,24 +93,6 @@ def words(plan):
             yield f"{branch.ms + branch.contention_ms:.2f}"
             for kind in (branch.scale.entry, segment.design.join):
                 yield "" if kind == "none" else kind
-
-
-@pytest.mark.slow
-def test_report_of_three_processors_keeps_every_name_and_number_at_any_width():
-    data = plan(resnet50(), specified("mi9"))
-    processors = {b.scale.processor for s in data.run.segments for b in s.branches}
-    assert len(processors) >= 2
-    for columns in (60, 120):
-        text = printed(data, columns)
-        assert "…" not in text
-        # sentences are left to the terminal to wrap
-        table = text[text.rindex("\n\n", 0, text.index("predicted ms")) : text.index("\n\n", text.index("predicted ms"))]
-        assert all(len(line) <= columns for line in table.splitlines())
-        for word in words(data):
-            assert word in " ".join(table.split())
-        bars = [line for line in text.splitlines() if line.endswith("|")]
-        assert len(bars) == len(processors)
-        assert len({len(line) for line in bars}) == 1
 
 
 def test_long_processor_names_stand_whole_in_stacked_rows_and_shorter_bars():

@@ -1,5 +1,3 @@
-"""Advice for many devices is what plans for each of them say."""
-
 import msgspec
 import numpy as np
 import pytest

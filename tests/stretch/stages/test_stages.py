@@ -39,7 +39,6 @@ from stretch.transform.calibrate import undivided_design
 from stretch.transform.calibrate.split import Images
 from tests.corpus.mutations import VALUES, swapped
 from tests.effort import examples
-from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified, stating
 from tests.scheduler.bundles import two_branches
 from tests.stretch import exact_bundles
@@ -48,8 +47,6 @@ from tests.stretch.conftest import _captured
 from tests.stretch.designs import cpu_and, identity_design
 from tests.stretch.network.capture import token_patterns
 from tests.stretch.several import form
-
-MI9, GRAPH = specified("mi9"), small_resnet()
 
 
 def test_model_becomes_a_package_of_one_class_and_its_options_are_none_of_a_bundle(tiny_bundle, tmp_path):

@@ -1,13 +1,9 @@
-"""Two networks at once, and several designs of one."""
-
 import json
 from itertools import product
 
 import pytest
 
-from predictors.errors import UsageError
 from stretch.planning.config import PlanConfig
-from stretch.planning.pareto import diverse_front
 from stretch.stages.together import GOALS, best_pair, candidates, simulate_pair, together_answer
 from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified
@@ -32,14 +28,6 @@ def test_pair_is_the_best_of_all_pairs_of_candidates(both, goal):
     assert result.candidates == (len(both[0]), len(both[1]))
 
 
-@pytest.mark.parametrize("goal", GOALS)
-def test_pair_is_at_least_as_good_as_the_best_mapping_of_whole_networks(both, goal):
-    result = best_pair(*both, MI9, PROCESSORS, goal)
-    assert result.best.value(goal) <= result.fixed.value(goal)
-    assert result.fixed.first.design is None
-    assert len(result.fixed.first.processors) == len(result.fixed.second.processors) == 1
-
-
 def test_together_no_network_is_faster_than_its_fastest_candidate_alone(both):
     result = best_pair(*both, MI9, PROCESSORS)
     for some, ms in zip(both, result.best.latencies_ms, strict=True):
@@ -52,16 +40,6 @@ def test_candidates_are_different_and_every_processor_is_among_the_whole_ones(bo
         assert len(set(designs)) == len(designs) > 1
         assert [item.processors for item in some if item.design is None] != []
         assert {item.processors[0] for item in some if item.design is None} == set(PROCESSORS)
-
-
-GRAPH, SEVERAL_MI9 = small_resnet(96), specified("mi9")
-REQUEST = {"processors": ("cpu", "gpu"), **LOOSE}
-
-
-@pytest.mark.parametrize("factor", [0.5, float("nan"), float("inf")])
-def test_factor_below_one_is_refused(factor):
-    with pytest.raises(UsageError, match="is not a factor from 1 up"):
-        diverse_front(GRAPH, SEVERAL_MI9, PlanConfig(**REQUEST), 3, factor)
 
 
 @pytest.mark.representatives(1)

@@ -1,5 +1,3 @@
-"""Training by several processes."""
-
 import os
 import socket
 import subprocess

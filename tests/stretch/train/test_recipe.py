@@ -1,5 +1,3 @@
-"""Recipes: keys, values, paths, and what is refused."""
-
 import os
 import tomllib
 from pathlib import Path

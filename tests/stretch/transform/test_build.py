@@ -1,5 +1,3 @@
-"""Building a design as a network that keeps the original's weights."""
-
 import copy
 
 import pytest

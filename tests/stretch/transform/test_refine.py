@@ -96,17 +96,6 @@ def test_exact_branches_are_refined_in_fp32_which_is_said(captured):
     assert "refined in fp32 alone, without int8's rounding: branch `s1.cpu` computes a part of its segment" in said[0]
 
 
-@pytest.mark.slow
-def test_identity_design_stays_the_original_bit_for_bit(captured):
-    result = captured("tiny_resnet")
-    model = build(result, identity_design(result.graph))
-    x = images(result)
-    refined = refine(model, result, Images([x]), Refinement(steps=3))
-    assert (refined.before, refined.after, refined.steps) == (0, 0, 0)
-    with torch.inference_mode():
-        assert torch.equal(model(x), result.module(x))
-
-
 def test_too_few_images_or_no_end_are_refused(captured):
     result = captured("tiny_resnet")
     model = build(result, cpu_and("gpu", result.graph, "sum"))
@@ -144,24 +133,6 @@ def test_interrupted_refinement_ends_as_one_that_never_stopped(captured, uninter
     assert refined.after < refined.before
     for key, value in whole.state_dict().items():
         torch.testing.assert_close(model.state_dict()[key], value, rtol=1e-4, atol=1e-6, msg=key)
-
-
-@pytest.mark.slow
-def test_refinement_that_goes_on_makes_only_the_steps_that_are_left(captured, tmp_path):
-    result = captured("tiny_resnet")
-    x, how = images(result), Refinement(steps=6, batch=8, looks=6)
-    with pytest.raises(KeyboardInterrupt):
-        refine(build(result, cpu_and("gpu", result.graph, "sum")), result, Images([x]), how, Interrupt(5), Checkpoint(tmp_path, every_s=0))
-    rows = []
-    refined = refine(build(result, cpu_and("gpu", result.graph, "sum")), result, Images([x]), how, rows.append, Checkpoint(tmp_path))
-    assert refined.steps == 6
-    assert len(rows) <= 2
-    # done already: nothing is left to do
-    again = []
-    assert (
-        refine(build(result, cpu_and("gpu", result.graph, "sum")), result, Images([x]), how, again.append, Checkpoint(tmp_path)).steps == 6
-    )
-    assert again == []
 
 
 @pytest.mark.representatives(1)

@@ -1,5 +1,3 @@
-"""The device that subgraphs run on, and kernels built for it."""
-
 import os
 import subprocess
 import sys

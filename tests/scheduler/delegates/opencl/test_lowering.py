@@ -26,7 +26,6 @@ from scheduler.delegates.process import ProcessDelegate
 from scheduler.delegates.reference import ReferenceDelegate
 from scheduler.faults.policy import FaultPolicy
 from scheduler.memory import MemoryPlan
-from scheduler.memory.plan import plan_naive
 from scheduler.runtime.session import Session
 from tests.scheduler.bundles import two_branches
 from tests.scheduler.delegates.opencl import networks
@@ -218,10 +217,6 @@ def test_every_element_has_a_place_of_its_own_inside_the_buffer(shape, blocking)
     assert max(places) * blocking.item_bytes < view.bytes
 
 
-def test_kernels_compute_the_same_with_a_buffer_for_each_tensor(tmp_path):
-    assert networks.error(networks.classifier(tmp_path / "m.onnx"), planner=plan_naive) <= 1e-5
-
-
 AVX2 = Traits("pocl-avx2", 8, True, 16, True, (1, 16, 1))
 AVX512 = Traits("pocl-avx512", 16, True, 32, True, (1, 16, 1))
 GPU = Traits("nvidia", 4, False, 40, False, (32, 4, 1))
@@ -248,15 +243,10 @@ def test_tuned_schedule_is_taken_where_it_is_legal():
 NETWORKS = [networks.residual_block, networks.squeeze_excite, networks.classifier]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("network", NETWORKS, ids=lambda make: make.__name__)
-def test_network_agrees_with_onnx_runtime(tmp_path, network):
-    assert networks.error(network(tmp_path / "m.onnx")) <= 1e-5
-
-
 @pytest.mark.parametrize("network", [NETWORKS[0], *(pytest.param(make, marks=pytest.mark.slow) for make in NETWORKS[1:])])
-def test_network_stored_in_half_precision_is_close_and_chooses_the_same_class(tmp_path, network):
+def test_network_agrees_with_onnx_runtime_and_in_half_precision_chooses_the_same_class(tmp_path, network):
     path = network(tmp_path / "m.onnx")
+    assert networks.error(path) <= 1e-5
     assert networks.error(path, half=True) <= 1e-2
     (full,), (half,) = networks.run(OpenCLDelegate(), path), networks.run(OpenCLDelegate(half=True), path)
     assert np.array_equal(full.reshape(len(full), -1).argmax(1), half.reshape(len(half), -1).argmax(1))

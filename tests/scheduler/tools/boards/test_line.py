@@ -13,12 +13,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from packaging.requirements import Requirement
 
-from predictors.errors import MissingBackendError, StretchError, UnknownNameError, UsageError
-from scheduler.tools.boards import board
+from predictors.errors import MissingBackendError, StretchError, UnknownNameError
 from scheduler.tools.boards.agent import Agent, Content, facts, unpack
 from scheduler.tools.boards.board import (
     AgentConnection,
@@ -34,7 +31,7 @@ from scheduler.tools.boards.board import (
     requirements,
     ssh_words,
 )
-from scheduler.tools.boards.facts import SERIES, check_facts, check_host, read_facts
+from scheduler.tools.boards.facts import SERIES, check_facts, read_facts
 from stretch.profile.places import ASK_VARIABLE, ask_for_file
 from tests.scheduler.tools.boards.servers import ended, free_port
 
@@ -85,25 +82,6 @@ def test_what_an_agent_that_is_gone_left_unfinished_is_removed_and_what_another_
         (tmp_path / "unfinished" / name).mkdir(parents=True)
     Agent("python", io.BytesIO(), io.BytesIO()).do_open(str(tmp_path))
     assert [path.name for path in (tmp_path / "unfinished").iterdir()] == ["run-1-1"]
-
-
-@pytest.fixture
-def folder(tmp_path):
-    for name, content in {"a": b"1" * 70_000, "b/c": b"", "b/__pycache__/c.pyc": b"x"}.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
-        (tmp_path / name).write_bytes(content)
-    return tmp_path
-
-
-def packed(archive):
-    stream = io.BytesIO()
-    archive.write(stream)
-    return stream.getvalue()
-
-
-def test_same_files_give_the_same_bytes_and_compression_makes_them_fewer(folder):
-    assert packed(BoardArchive("x", files_below(folder))) == packed(BoardArchive("x", files_below(folder)))
-    assert len(packed(BoardArchive("x", files_below(folder)))) < len(packed(BoardArchive("x", files_below(folder), compress=False)))
 
 
 def test_end_that_is_closed_is_one_sentence(monkeypatch, tmp_path):
@@ -310,20 +288,3 @@ def test_board_without_packages_is_refused_with_what_it_lacks(change, message):
 def test_what_is_no_facts_is_one_sentence(message):
     with pytest.raises(StretchError, match="what board says of itself cannot be read"):
         read_facts("board", message)
-
-
-@pytest.mark.slow
-@given(st.text(max_size=12))
-def test_no_name_that_is_taken_holds_what_a_shell_or_an_option_begins_with(name):
-    try:
-        taken = check_host(name)
-    except UsageError:
-        return
-    assert not any(part.startswith("-") for part in taken.split("@"))
-    assert not set(taken) & set(" \t\n\0;&|<>$`'\"\\(){}*?!#~=/,")
-
-
-def test_nn_stretch_that_was_never_installed_says_so(monkeypatch):
-    monkeypatch.setattr(board, "DISTRIBUTION", "nn-stretch-that-is-not-here")
-    with pytest.raises(MissingBackendError, match="known only if nn-stretch is installed"):
-        board.distribution()

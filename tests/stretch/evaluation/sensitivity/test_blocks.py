@@ -1,5 +1,3 @@
-"""The loss of a network without one of its blocks."""
-
 import pytest
 import torch
 

@@ -40,11 +40,6 @@ class Deformed(nn.Module):
         return self.deformed(x, self.offset(x))
 
 
-class Branching(nn.Module):
-    def forward(self, x):
-        return x if x.sum() > 0 else -x
-
-
 @pytest.mark.parametrize("kind", [Sequence, Unpacking])
 @pytest.mark.parametrize("shape", [(2, 8), (8,)])
 def test_number_of_axes_that_does_not_fit_is_named_with_a_shape_for_tokens(kind, shape):

@@ -3,25 +3,20 @@
 from functools import cache
 from itertools import pairwise
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.devices import SlowdownFactors, load_device
 from predictors.errors import StretchError
 from predictors.predictor import LatencyPredictor
-from stretch.planning.config import PlanConfig
 from stretch.planning.cost.branch import Costs
 from stretch.planning.design.branch_design import BranchScale, SegmentDesign
 from stretch.planning.design.scale import legal_widths, scale_branch
-from stretch.planning.divisions.rows import DIVISION, ENTRY_ROWS, BandCosts, band_graph, bands_of, cuts_itself, handed_over_graph
-from stretch.planning.network.segments import clean_cuts, cut_segment, divide, feature_maps, split_segments
-from tests.effort import examples
-from tests.predictors import networks
+from stretch.planning.divisions.rows import DIVISION, BandCosts, band_graph, bands_of, cuts_itself, handed_over_graph
+from stretch.planning.network.segments import clean_cuts, cut_segment, divide, split_segments
 from tests.predictors.networks import Net, efficientnet, efficientnet_b5, resnet50, small_resnet
 from tests.predictors.specified import specified
-from tests.stretch.planning.spaces import make_space
 
 MI9 = LatencyPredictor(specified("mi9"))
 COSTS = Costs(MI9, {"cpu": "int8", "gpu": "fp16", "dsp": "int8"})
@@ -159,69 +154,6 @@ def test_band_costs_what_its_built_operators_cost(data, name, processor):
     assert cost.writes == shape[0] * shape[1] * (stop - start) * shape[3]
 
 
-def test_blocks_that_are_built_alike_share_their_costs():
-    _, bands = banded("deep")
-    assert len({id(part) for part in bands._parts}) < len(bands.parts) - 5
-
-
-def test_every_combination_is_the_one_that_its_number_says():
-    space = make_space()
-    options = next(option for option in space.options[1] if option.branched)
-    shape = [len(branch) for branch in options.candidates]
-    assert len(options.macs) == int(np.prod(shape))
-    seen = {tuple((b.depth, b.width) for b in options.branches_of(index)) for index in range(len(options.macs))}
-    assert len(seen) == len(options.macs)
-
-
-WHOLES_GRAPHS = {
-    "bottleneck": lambda: networks.small_resnet(32, blocks=(2, 3, 2), mids=(8, 16, 32)),
-    "inverted": lambda: networks.efficientnet([(1, 3, 1, 16, 2), (4, 3, 2, 24, 3), (4, 5, 2, 40, 3)], 16, 64, 32, se=True, act="silu"),
-}
-
-
-@cache
-def setting(name):
-    graph = WHOLES_GRAPHS[name]()
-    ends = [graph.input.name] + [block.end for stage in split_segments(graph) for block in stage.blocks if block.end in feature_maps(graph)]
-    predictor = LatencyPredictor(specified("mi9"))
-    return graph, ends, Costs(predictor, PlanConfig().resolve(predictor.device).precision)
-
-
-def told(whole, *, named):
-    kernels = [kernel for _, built in whole.blocks for kernel in built.kernels]
-    return sorted((kernel.name if named else "", repr(kernel.cost), kernel.macs, kernel.elsewhere) for kernel in kernels)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", WHOLES_GRAPHS)
-@given(data=st.data())
-@settings(max_examples=examples(60), deadline=None)
-def test_branch_of_any_blocks_launches_the_kernels_of_the_one_in_one_piece(name, data):
-    graph, ends, known = setting(name)
-    first, last = sorted(data.draw(st.sets(st.integers(0, len(ends) - 1), min_size=2, max_size=2)))
-    segment = cut_segment(graph, "run", ends[first], ends[last])
-    processor = data.draw(st.sampled_from(("cpu", "gpu", "dsp")))
-    align = known.align(processor)
-    width = data.draw(st.sampled_from(legal_widths(segment, align, 0.3)))
-    entry = data.draw(st.sampled_from(segment.entries(width)))
-    scale = BranchScale(processor, segment.depth, width, entry, 0, align)
-    names = data.draw(st.sampled_from([(), ("grouped_conv=parts",)]))
-    costs = known.rebuild(known.predictor, known.precision, {processor: names})
-    new, whole = (
-        costs._full_depth(segment, processor, width, segment.in_width, entry),
-        costs._undivided_depth(segment, scale, segment.in_width, names),
-    )
-    assert told(new, named=False) == told(whole, named=False)
-    assert sum(built.params for _, built in new.blocks) == sum(built.params for _, built in whole.blocks)
-    assert new.rewrites == whole.rewrites
-    by_block = [
-        {at: (len(b.kernels), sum(k.macs for k in b.kernels)) for at, b in value.blocks if b.kernels and at > 0} for value in (new, whole)
-    ]
-    assert by_block[0] == by_block[1]
-    readers = segment.graph.consumers[segment.start]
-    assert sorted(k.name for k in new.readers(readers)) == sorted(k.name for k in whole.readers(readers))
-
-
 PREDICTOR = LatencyPredictor(specified("mi9"))
 
 
@@ -260,21 +192,6 @@ def test_time_is_that_of_rows_which_several_bands_need(kernels, skip, places):
             count, union = sum(map(len, marked)), len(set.union(*marked))
             expected += kernel.time.ms * (count - union) / count
     assert DIVISION.repeated_ms(graph, bands) == pytest.approx(expected)
-
-
-SEGMENT = next(segment for segment in split_segments(small_resnet()) if segment.branchable)
-
-
-@pytest.mark.parametrize(("start", "stop"), [(0, 8), (8, 24), (24, 32)])
-def test_branch_that_is_handed_its_rows_has_no_cut_and_computes_the_same(start, stop):
-    band = band_graph(SEGMENT.graph, "band", start, stop)
-    arguments = handed_over_graph(band)
-    rows = bands_of(SEGMENT.graph, start, stop)[0][SEGMENT.start]
-    assert arguments.input.shape[2] == len(rows) < SEGMENT.graph.input.shape[2]
-    assert ENTRY_ROWS not in arguments.by_name
-    assert (arguments.macs, arguments.params) == (band.macs, band.params)
-    assert arguments.by_name[arguments.output].shape == band.by_name[band.output].shape
-    assert len(arguments.ops) == len(band.ops) - 1
 
 
 @pytest.mark.parametrize(

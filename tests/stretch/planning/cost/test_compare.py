@@ -1,14 +1,12 @@
 """Two runs under uncertain numbers: what is recommended, and what that hangs on."""
 
-from dataclasses import replace
-
 import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictors.predictor import KernelsTime, LatencyPredictor
+from predictors.predictor import LatencyPredictor
 from stretch.planning.cost import compare
 from stretch.planning.cost.compare import PredictedRun, UncertainBranch, UncertainFactor, divided_ms, processor_lead, recommend
 from tests.predictors.networks import small_resnet
@@ -150,7 +148,7 @@ def test_crossover_is_where_the_branches_take_as_long_as_the_best_single_process
 
 
 def test_time_that_most_draws_keep_is_a_quantile():
-    assert compare.quantile_ms(np.arange(101.0)) == pytest.approx(100 * compare.ROBUST_QUANTILE)
+    assert compare.quantile_ms(np.arange(101.0)) == pytest.approx(90)
 
 
 MI9 = specified("mi9")
@@ -200,12 +198,6 @@ def test_slowest_branch_counts_draw_by_draw():
     run = PredictedRun([[UncertainBranch({one: 1.0}), UncertainBranch({other: 1.0})]])
     assert list(run.drawn_ms({one: np.array([1.0, 5.0]), other: np.array([2.0, 3.0])})) == [2.0, 5.0]
     assert run.ms({one: 3.0, other: 2.0}) == 3.0
-
-
-def test_what_takes_no_time_has_nothing_that_could_be_off():
-    estimate = LatencyPredictor(MI9).predict(small_resnet(), "dsp")
-    nothing = replace(estimate, origin="fit", computing=KernelsTime(0.0, 0.0, 0.0))
-    assert compare.kernel_times(nothing, MI9) == {}
 
 
 WORK = st.floats(0.1, 100)

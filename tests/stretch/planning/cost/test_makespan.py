@@ -1,5 +1,3 @@
-"""Timelines: a makespan, its parts, and the energy of a run."""
-
 from math import prod
 
 import pytest

@@ -1,5 +1,3 @@
-"""Many inferences in flight, and several networks on one processor."""
-
 from functools import cache
 from itertools import pairwise
 

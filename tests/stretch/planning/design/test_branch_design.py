@@ -1,5 +1,3 @@
-"""Files of designs, and how a short design becomes a complete one."""
-
 import tomllib
 from dataclasses import replace
 

@@ -1,5 +1,3 @@
-"""Bands, channels and portions divide a segment exactly."""
-
 import re
 
 import pytest

@@ -1,5 +1,3 @@
-"""A design scales its graph: depth, width and channels of each branch."""
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,5 +1,3 @@
-"""Blocks, meeting points, segments, parts and tasks of a network."""
-
 import pytest
 
 from predictors.errors import StretchError, UnknownNameError
@@ -273,16 +271,6 @@ def groups_of(*ops, output=None, channels=8):
     return channel_groups(graph)
 
 
-def test_addition_ties_the_channels_of_both_sides():
-    groups = groups_of(convolution("a", "input", 16), convolution("b", "a", 16), Op("sum", "add", ("a", "b")))
-    assert groups.pieces["a"] == groups.pieces["b"] == groups.pieces["sum"]
-
-
-def test_depthwise_convolution_keeps_the_group_of_its_input():
-    groups = groups_of(convolution("a", "input", 16), convolution("dw", "a", 16, groups=16, kernel=3))
-    assert groups.pieces["dw"] == groups.pieces["a"]
-
-
 def test_depthwise_convolution_with_multiplier_has_more_channels_per_unit():
     groups = groups_of(convolution("a", "input", 16), convolution("dw", "a", 32, groups=16))
     ((group, per),) = groups.pieces["dw"]
@@ -295,27 +283,6 @@ def test_grouped_convolution_coarsens_units_to_whole_convolution_groups():
     ((group, before),) = groups.pieces["a"]
     assert groups.pieces["g"] == ((group, 3),)
     assert (groups.units[group], before) == (4, 6)
-
-
-def test_gate_over_pooled_vector_is_tied_to_what_it_scales():
-    groups = groups_of(
-        convolution("a", "input", 16),
-        Op("pool", "global_avg_pool", ("a",), {"keepdims": True}),
-        convolution("fc", "pool", 16),
-        Op("gate", "mul", ("a", "fc")),
-    )
-    assert groups.pieces["fc"] == groups.pieces["a"] == groups.pieces["gate"]
-
-
-def test_concatenation_puts_groups_side_by_side_and_slice_takes_one_out():
-    groups = groups_of(
-        convolution("a", "input", 8),
-        convolution("b", "input", 12),
-        Op("cat", "concat", ("a", "b")),
-        Op("cut", "slice", ("cat",), {"start": 8, "stop": 20}),
-    )
-    assert groups.pieces["cat"] == groups.pieces["a"] + groups.pieces["b"]
-    assert groups.pieces["cut"] == groups.pieces["b"]
 
 
 def test_slice_through_the_middle_of_a_group_freezes_it():

@@ -1,5 +1,3 @@
-"""Designs that differ."""
-
 import pytest
 
 from stretch.planning.pareto import diverse_designs, signature

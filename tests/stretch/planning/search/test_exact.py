@@ -15,7 +15,7 @@ from stretch.planning.search.exact import LATENCY, Measure, search_concat, searc
 from stretch.planning.search.goal import Goal, search_best
 from stretch.planning.search.parts import cut_blocks, merge_neighbours, merge_stages
 from stretch.planning.search.space import DesignSpace, Rules, Totals
-from tests.predictors.networks import efficientnet, efficientnet_b5, resnet50, small_resnet
+from tests.predictors.networks import efficientnet, resnet50, small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.designs import whole
 from tests.stretch.planning.spaces import as_design, every_design, fastest_by_brute_force, make_space
@@ -247,21 +247,8 @@ def test_allowed_options_are_exactly_those_that_meet_every_rule():
     assert checked > 100
 
 
-def test_partitions_of_a_project_join_fill_the_backbone():
-    space = SPACES["project"]
-    options = space.options[1][-1]
-    for index in (0, len(options.macs) // 2, len(options.macs) - 1):
-        design = options.design(index, space.costs)
-        assert sum(b.partition for b in design.branches) == options.segment.width
-
-
 RULES = Rules.of(PlanConfig().resolve(specified("pixel6")))
 S4 = next(s for s in split_segments(resnet50()) if s.name == "s4")
-B5 = next(s for s in split_segments(efficientnet_b5()) if s.name == "s5")
-
-
-def test_few_widths_are_all_offered():
-    assert RULES.widths(B5, [64, 88, 120, 176]) == [88, 120, 176]
 
 
 def test_many_widths_are_thinned_to_even_ratios_with_floor_and_original_kept():
@@ -271,7 +258,3 @@ def test_many_widths_are_thinned_to_even_ratios_with_floor_and_original_kept():
     assert (offered[0], offered[-1]) == (1024, 2048)
     assert len(offered) == 17
     assert max(np.diff(offered)) <= 2048 / 32 + 8
-
-
-def test_floors_alone_decide_what_is_offered():
-    assert RULES.floors == {"min_depth": 0.5, "min_width": 0.5}

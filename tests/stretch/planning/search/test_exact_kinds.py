@@ -261,15 +261,6 @@ def test_squeeze_and_excitation_keeps_a_block_in_one_piece():
     assert not any(tensor.join == "partial_sums" for part in gated for tensor in _tensors(GATED, part))
 
 
-def test_network_with_nothing_to_divide_is_refused():
-    net = Net(1, 3, 16, 16)
-    net.add("max_pool", kernel=(2, 2), stride=(2, 2), padding=(0, 0, 0, 0), ceil_mode=False)
-    net.add("softmax")
-    graph = net.graph("pooled")
-    with pytest.raises(InfeasibleError, match="`pooled` has no segment whose division by channels might pay"):
-        with_exact_kinds(graph, PlanConfig(kinds=("channels",)), make_space(graph))
-
-
 def setup(device, processors=()):
     profile = specified(device)
     config = PlanConfig(processors=processors).resolve(profile)

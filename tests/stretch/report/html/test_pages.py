@@ -22,12 +22,10 @@ from scheduler.simulate.clock import predicted_trace
 from scheduler.simulate.scene import Load, Scene
 from stretch.planning.config import PlanConfig
 from stretch.planning.messages import format_probability
-from stretch.planning.pareto import front
 from stretch.planning.plan import plan
 from stretch.report.compared import CompareAnswer, ComparedRow
 from stretch.report.comparison import comparison_page
 from stretch.report.execution import run_page, simulation_page, trace_bars
-from stretch.report.front import front_page
 from stretch.report.html.page import (
     KINDS,
     Bar,
@@ -53,8 +51,6 @@ from stretch.stages.branched import Branched
 from stretch.stages.predict import predict_latency
 from tests.predictors.networks import resnet50, small_resnet
 from tests.predictors.specified import specified
-from tests.stretch.planning.cost.measured import GRAPH, made
-from tests.stretch.planning.test_pareto import MI9, REQUEST
 from tests.stretch.report.html.reading import checked
 
 DRAWN = {
@@ -116,33 +112,6 @@ def test_every_branch_is_a_box_with_its_numbers(kinds):
             assert box.processor == branch.scale.processor
             assert f"{branch.ms:.2f} ms" in box.words
             assert box.words in text
-
-
-@pytest.mark.slow
-def test_bands_cover_the_map_and_say_what_is_computed_twice():
-    result = planned(("rows",), "gpu")
-    rows, _ = stretched_rows(result)
-    by_name = {row.name: row for row in rows}
-    divided = [segment for segment in result.run.segments if segment.kind == "rows"]
-    assert divided
-    for segment in divided:
-        boxes = by_name[segment.segment.name].boxes
-        assert sum(box.share for box in boxes) == pytest.approx(100)
-        assert min(box.top for box in boxes) == 0
-        assert any("computed twice" in box.words for box in boxes) == any(box.halo > 0 for box in boxes)
-        extra = segment.macs - segment.segment.graph.macs
-        assert (extra > 0.01 * segment.segment.graph.macs) <= any(box.halo > 0 for box in boxes)
-
-
-def test_chains_are_as_high_as_blocks_are_many():
-    result = planned(other="gpu")
-    rows, _ = stretched_rows(result)
-    for segment in result.run.segments:
-        for row in rows:
-            if row.name == segment.segment.name and segment.kind == "stretch":
-                heights = {box.blocks: box.height for box in row.boxes} | {row.blocks: row.height}
-                rounds = {round(height / blocks, 6) for blocks, height in heights.items()}
-                assert len(rounds) == 1
 
 
 TRACE = Trace(
@@ -288,17 +257,6 @@ def test_rows_without_times_have_a_page():
     )
     assert "svg" not in seen.tags
     assert "nothing timed" in seen.text
-
-
-@pytest.mark.slow
-def test_every_design_stands_in_picture_and_table():
-    request = PlanConfig(**REQUEST, kinds=("stretch", "rows"))
-    searched = front(GRAPH, MI9, request, ("latency", "agreement"), 5, made())
-    seen = checked(render(front_page(searched)))
-    for row in searched.designs:
-        assert f"{row.predicted_ms:.2f} {row.speedup:.2f}x" in seen.text
-    assert "svg" in seen.tags
-    assert f"Best single processor: {searched.best_single_processor}" in seen.text
 
 
 @pytest.mark.slow

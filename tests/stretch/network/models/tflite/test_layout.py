@@ -12,11 +12,12 @@ from predictors.errors import StretchError
 from scheduler.formats.tflite import ANY_TFLITE
 from stretch.network.models.builder import Builder
 from stretch.network.models.tflite import read_module
-from stretch.network.models.tflite.network import TfliteSite, TfliteView, align_operands, flatten_image
+from stretch.network.models.tflite.network import TfliteSite, TfliteView, align_operands
 from tests.stretch.network.models.onnx.oracle import functions, random
 from tests.stretch.network.models.tflite.files import agrees, model, op, write
 
 pytest.importorskip("ai_edge_litert")
+
 pytestmark = pytest.mark.torch
 
 X = (1, 6, 5, 4)
@@ -338,16 +339,6 @@ def test_what_does_not_fit_is_refused(tmp_path, operator, stored, problem):
 
 def site(builder, *inputs, **settings):
     return TfliteSite(inputs, "OP", "name", settings, 1, builder)
-
-
-def test_operands_of_rows_of_other_images_are_in_the_order_of_the_file():
-    b = Builder((1, 5, 4, 3))
-    row = flatten_image(b, b.input)
-    (one, other), order = align_operands(site(b, row, row), (0, 1))
-    assert (one, other, order.form) == (row.node, row.node, "row")
-    (one, _), order = align_operands(site(b, row, np.zeros((1, 60), np.float32)), (0, 1))
-    assert one is not row.node
-    assert order.form == "file"
 
 
 def test_what_is_missing_or_no_image_is_refused():
