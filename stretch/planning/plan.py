@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from importlib import import_module
 from itertools import combinations
 from math import ceil, floor, isnan
@@ -42,8 +42,8 @@ from stretch.planning.result import (
     sequential_same_macs,
 )
 from stretch.planning.search.evolve import evolve, fastest_designs, score_of
-from stretch.planning.search.exact import SearchResult, search_coarse, search_concat, search_exact
-from stretch.planning.search.goal import Bounds, Goal, best_result, explain_infeasible, infeasible_error, search_best
+from stretch.planning.search.exact import Measure, SearchResult, measure_of, search_coarse, search_concat, search_exact
+from stretch.planning.search.goal import Bounds, best_result, explain_infeasible, infeasible_error, search_best
 from stretch.planning.search.parts import cut_blocks, merge_neighbours, merge_stages, with_exact_kinds, without_stretched
 from stretch.planning.search.space import DesignSpace, Rules, Totals
 
@@ -83,9 +83,9 @@ class PlanningProblem:
         return Totals(ceil(low * self.backbone.macs), floor(high * self.backbone.macs), self.config.n_meet)
 
     @property
-    def goal(self) -> Goal:
+    def goal(self) -> Measure:
         """Return the goal of the exact search."""
-        return Goal.of(self.config.parsed_objective, self.device, self.config.processors)
+        return measure_of(self.config.parsed_objective, self.device, self.config.processors)
 
     def space(self, segments: Sequence[Segment], join: JoinKind, arriving: Sequence[int] | None = None) -> DesignSpace:
         """The designs of some segments; arguments are those of `DesignSpace.of`."""
@@ -289,13 +289,12 @@ def _int8_warning(problem: PlanningProblem, request: PlanConfig) -> str | None:
     int8_problem = PlanningProblem.of(
         graph, device, msgspec.structs.replace(problem.config, processors=names, precision=defaults, min_width=request.min_width)
     )
-    best_single = ranked_singles(graph, int8_problem.costs, int8_problem.config.processors)[0]
-    choice = _choose_or_none(int8_problem)
-    if choice is None:
-        single = f"the {best_single.processor} alone takes {best_single.ms:.2f} ms"
-        return f"planned with {planned}; with `precision={int8}` {single}, {caveat}"
-    speedup = f"{best_single.ms / choice.makespan_ms:.2f}x against the {best_single.processor} alone ({best_single.ms:.2f} ms)"
-    return f"planned with {planned}; with `precision={int8}` the same request takes {choice.makespan_ms:.2f} ms, {speedup}, {caveat}"
+    single = ranked_singles(graph, int8_problem.costs, int8_problem.config.processors)[0]
+    faster = f"the {single.processor} alone takes {single.ms:.2f} ms"
+    if choice := _choose_or_none(int8_problem):
+        speedup = f"{single.ms / choice.makespan_ms:.2f}x against the {single.processor} alone ({single.ms:.2f} ms)"
+        faster = f"the same request takes {choice.makespan_ms:.2f} ms, {speedup}"
+    return f"planned with {planned}; with `precision={int8}` {faster}, {caveat}"
 
 
 def _plan_attempts(problem: PlanningProblem, request: PlanConfig) -> tuple[Choice, str]:
@@ -432,11 +431,7 @@ def _operator_warnings(result: PlanResult) -> list[str]:
     lacking = {name: [kind for kind in kinds if kind in present] for name, kinds in named.items()}
     scaled = scaled_graph(graph, result.design) if any(GROUPED in kinds for kinds in named.values()) else None
     for name, kinds in named.items():
-        if (
-            GROUPED in kinds
-            and scaled is not None
-            and any(is_grouped(scaled, op) and op.tags.get("processor") == name for op in scaled.ops)
-        ):
+        if GROUPED in kinds and scaled and any(is_grouped(scaled, op) and op.tags.get("processor") == name for op in scaled.ops):
             lacking[name].append(GROUPED)
     text = "; ".join(f"{name} lacks {', '.join(f'`{kind}`' for kind in kinds)}" for name, kinds in lacking.items() if kinds)
     return [*texts, f"{text}: the CPU computes them, and times count the exchange there and back"] if text else texts
@@ -455,18 +450,12 @@ def _warnings(problem: PlanningProblem, result: PlanResult) -> tuple[str, ...]:
     merged = [result.stages_of(row.segment) for row in result.run.segments if len(row.branches) > 1 and not join_of(row.design.join).exact]
     names = [f"{stages[0].name} to {stages[-1].name}" for stages in merged if len(stages) > 1]
     if names and not (result.accuracy is not None and result.accuracy.basis == "sensitivity"):
-        warnings.append(
-            # NN-Stretch (MobiSys 2023), table 3
-            f"stages are merged ({', '.join(names)}): fewer meeting points lower the accuracy of the trained network"
-        )
+        # NN-Stretch (MobiSys 2023), table 3
+        warnings.append(f"stages are merged ({', '.join(names)}): fewer meeting points lower the accuracy of the trained network")
     warnings += [division.remark(result.stages) for division in of_kinds(result.config.planned_kinds)]
     if result.design.n_meet == 0:
         warnings.append("no segment of the design has more than one branch: nothing runs side by side")
     return tuple(text for text in warnings if text)
-
-
-def _uses(processor: str, options: SegmentOptions) -> bool:
-    return processor in options.processors
 
 
 def unused_processors(choice: Choice, used: Sequence[str], best_ms: float) -> tuple[UnusedProcessor, ...]:
@@ -477,17 +466,18 @@ def unused_processors(choice: Choice, used: Sequence[str], best_ms: float) -> tu
     only_latency = config.params is None and config.min_accuracy is None and config.min_agreement is None and config.objective == "latency"
     comparable = config.strategy == "exact" and not config.widens and only_latency
     for name in (name for name in config.processors if name not in used):
-        best = search_exact(choice.space, choice.totals, required=partial(_uses, name)) if comparable else None
-        rule = _broken_rule(choice.space, name)
-        ms = None if best is None else replace(choice, result=best).makespan_ms
-        if ms is None:
-            reasons = []
-        elif ms < best_ms:
-            reasons = ["no design of the backbone that uses it is faster by itself"]
-        else:
-            reasons = [f"the fastest design that uses it is predicted to take {ms:.2f} ms, {best_ms:.2f} ms without"]
-        reasons = [*reasons, *([rule] if rule else [])] or ["no design within the constraints uses it"]
-        reason = f"the {name} is not used: {'; '.join(reasons)}"
+
+        def uses(options: SegmentOptions, name: str = name) -> bool:
+            return name in options.processors
+
+        best = search_exact(choice.space, choice.totals, required=uses) if comparable else None
+        rule, ms = _broken_rule(choice.space, name), None if best is None else replace(choice, result=best).makespan_ms
+        reasons = [rule] if rule else []
+        if ms is not None and ms < best_ms:
+            reasons.insert(0, "no design of the backbone that uses it is faster by itself")
+        elif ms is not None:
+            reasons.insert(0, f"the fastest design that uses it is predicted to take {ms:.2f} ms, {best_ms:.2f} ms without")
+        reason = f"the {name} is not used: {'; '.join(reasons) or 'no design within the constraints uses it'}"
         result.append(UnusedProcessor(processor=name, ms=ms, best_ms=best_ms, rule=rule or None, reason=reason))
     return tuple(result)
 

@@ -21,7 +21,7 @@ from stretch.planning.config import Objective, PlanConfig
 from stretch.planning.cost import compare
 from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.cost.branch import BranchCost, Costs
-from stretch.planning.cost.makespan import BranchTime, SegmentTime, SidedTimes, SideTime, Timeline, busiest_ms, busy_ms, run_mj, timeline
+from stretch.planning.cost.makespan import BranchTime, SegmentTime, SideTime, Timeline, Timelines, busiest_ms, busy_ms, run_mj, timeline
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, SideDesign
 from stretch.planning.design.scale import legal_widths, remaining_shared_weights, scaled_graph
 from stretch.planning.network.segments import Segment, backbone_of, join_kinds
@@ -29,8 +29,6 @@ from stretch.planning.search.exact import search_exact
 from stretch.planning.search.layers import TIE, Layer, shortest_path
 from stretch.planning.search.parts import PartSpace, merge_neighbours
 from stretch.planning.search.space import DesignSpace, Rules, Totals
-
-# Baselines of a branched design, predicted on the same device.
 
 #: Largest width ratio of the sequential control: fewer, wider blocks.
 MAX_WIDTH_RATIO = 1.5
@@ -188,13 +186,11 @@ def operator_split(graph: OpGraph, stages: Sequence[Segment], costs: Costs, proc
     design = BranchDesign(graph.name, costs.predictor.device.id, merge_neighbours(backbone, stages, search_result.segments(costs)))
     divided = timeline(graph, place_sides(graph, design, costs, processors), costs)
     # one processor alone has its hand-over in place of the transfers that the search counts
-    alone = min(processors, key=lambda name: costs.predictor.predict(graph, name, costs.precision.get(name)).ms)
-    if costs.predictor.predict(graph, alone, costs.precision.get(alone)).ms >= divided.makespan_ms:
+    single = min((costs.predictor.predict(graph, name, costs.precision.get(name)) for name in processors), key=lambda single: single.ms)
+    if single.ms >= divided.makespan_ms:
         return divided
-    parts = (
-        SegmentDesign(part.name, part.start, part.end, (BranchScale(alone, part.depth, part.width, align=costs.align(alone)),))
-        for part in stages
-    )
+    alone, align = single.processor, costs.align(single.processor)
+    parts = (SegmentDesign(part.name, part.start, part.end, (BranchScale(alone, part.depth, part.width, align=align),)) for part in stages)
     return timeline(graph, BranchDesign(graph.name, costs.predictor.device.id, tuple(parts), sides=sides_on(graph, alone)), costs)
 
 
@@ -218,7 +214,7 @@ def place_sides(graph: OpGraph, design: BranchDesign, costs: Costs, processors: 
     sides = backbone_of(graph).sides
     if not sides:
         return design
-    times = SidedTimes(graph, design, costs)
+    times = Timelines(graph, design, costs)
     best_ms, best = min(((times.timeline(item).makespan_ms, item) for item in (sides_on(graph, p) for p in processors)), key=lambda x: x[0])
     for _ in range(SIDE_ROUNDS):
         before = best_ms
@@ -458,16 +454,14 @@ class PlanResult:
     def _uncertain_run(self, run: Timeline) -> compare.PredictedRun:
         if not run.sides:
             return compare.uncertain_run(run.segments, self.device, run.output, run.handover)
-        feeding = {op.name for side in backbone_of(self.graph).before for op in side.ops}
-        before, after = ([row.time for row in run.sides if (row.graph.outputs[0] in feeding) is first] for first in (True, False))
+        # as `timeline` has them: the sides before the backbone, its branches and joins, the other sides
+        first, sides = len(backbone_of(self.graph).before), [side.time for side in run.sides]
         rows: list[BranchTime | float] = []
         for row in run.segments:
             rows += [*row.branches, *([row.join_ms] if row.join_ms else [])]
         branches = [
-            compare.UncertainBranch.of(job.estimate, self.device, job.links, job.ms + job.contention_ms, job.together, waits)
-            if isinstance(job, BranchTime)
-            else compare.UncertainBranch({}, waits, job)
-            for job, waits in zip([*before, *rows, *after], run.waits, strict=True)
+            compare.UncertainBranch.at(job, self.device, waits) if isinstance(job, BranchTime) else compare.UncertainBranch({}, waits, job)
+            for job, waits in zip([*sides[:first], *rows, *sides[first:]], run.waits, strict=True)
         ]
         return compare.PredictedRun([branches], parts=compare.handover_times(run.handover, self.device))
 
@@ -498,18 +492,11 @@ class PlanResult:
         """Energy of the processors over the run, mJ; None if the profile states no power of one."""
         return run_mj(self.run, self.device)
 
-    @property
-    def energy(self) -> tuple[EnergyPart, ...]:
-        """Return its parts: each processor in each state that it is in."""
-        return EnergyModel(self.device).parts(busy_ms(self.run), self.run.makespan_ms)
-
-    def _alone_mj(self, single: Estimate) -> float | None:
-        return EnergyModel(self.device).plan_mj({single.processor: single.ms}, single.ms)
-
     @cached_property
     def predicted(self) -> Predicted:
         """Its times and those of its controls."""
-        run, single, sequential = self.run, self.best_single, self.sequential
+        run, single, sequential, model = self.run, self.best_single, self.sequential, EnergyModel(self.device)
+        alone_mj = [model.plan_mj({e.processor: e.ms}, e.ms) if e else None for e in (single, sequential and sequential.single)]
         return Predicted(
             **msgspec.structs.asdict(self.certainty),
             **control_fields(self.graph, single, sequential),
@@ -529,9 +516,9 @@ class PlanResult:
             far_ahead=self.ahead.processor if self.ahead.far else None,
             crossover_divided=self.ahead.crossover,
             energy_mj=self.energy_mj,
-            best_single_energy_mj=self._alone_mj(single),
-            sequential_same_macs_energy_mj=self._alone_mj(sequential.single) if sequential else None,
-            energy=self.energy,
+            best_single_energy_mj=alone_mj[0],
+            sequential_same_macs_energy_mj=alone_mj[1],
+            energy=model.parts(busy_ms(run), run.makespan_ms),
         )
 
     @cached_property

@@ -16,8 +16,15 @@ from stretch.planning.cost.compare import draw_factors, quantile_ms, uncertain_r
 from stretch.planning.cost.makespan import SegmentTime, occupied_ms, segment_time
 from stretch.planning.design.scale import join_width, scale_branches
 from stretch.planning.network.segments import memoised
-from stretch.planning.search.exact import Picks, SearchResult, restrict_processors, satisfies_rules, search_exact, with_input_holders
-from stretch.planning.search.goal import Goal
+from stretch.planning.search.exact import (
+    Measure,
+    Picks,
+    SearchResult,
+    restrict_processors,
+    satisfies_rules,
+    search_exact,
+    with_input_holders,
+)
 from stretch.planning.search.space import DesignSpace, Totals
 
 #: Designs that are judged, at most.
@@ -45,7 +52,7 @@ Keeps = Callable[[SearchResult], bool]
 Pick = tuple[SegmentOptions, int]
 
 
-def score_of(objective: Objective, goal: Goal, space: DesignSpace) -> Score:
+def score_of(objective: Objective, goal: Measure, space: DesignSpace) -> Score:
     """Return the value by which an objective judges designs."""
     if not objective.is_evolved:
         return partial(goal.value, space)

@@ -26,8 +26,10 @@ from predictors.devices import DeviceProfile
 from predictors.energy import EnergyModel
 from predictors.errors import UsageError
 from predictors.joins import join_of
+from stretch.planning.config import Objective
 from stretch.planning.cost.branch import Costs, Floats, Ints, Mask, SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
+from stretch.planning.network.segments import memoised
 from stretch.planning.search.layers import TIE, Layer, costs_to_end, maximize_concave, remaining_costs, shortest_path
 from stretch.planning.search.space import SAMPLE, DesignSpace, LazyOptions, Thinning, Totals
 
@@ -64,9 +66,24 @@ class Measure:
     per_option: Callable[[SegmentOptions], Floats]
     #: Cost added after the last segment, by the processor that holds the network's output.
     final_cost: Callable[[DesignSpace, str], float] = lambda space, holder: 0.0
+    energy: float = 0.0  # Weight of the energy, mJ, which depends on which processors have work.
+    power: "ProcessorPowers | None" = None  # Of the processors; needed where energy has a weight.
+
+    def of(self, processors: tuple[str, ...]) -> "Measure":
+        """Return the measure of designs that give work to each of these processors."""
+        return self if self.power is None else self._with_energy(processors)
+
+    @memoised
+    def _with_energy(self, processors: tuple[str, ...]) -> "Measure":
+        assert self.power is not None
+        return weighted_sum((1.0, replace(self, energy=0.0, power=None)), (self.energy, self.power.energy(processors)))
+
+    def value(self, space: DesignSpace, picks: Picks) -> float:
+        """Return the cost of a whole design, its energy included."""
+        return self.of(processors_used(space, picks)).total(space, picks)
 
     def total(self, space: DesignSpace, picks: Picks) -> float:
-        """Return the cost of a whole design."""
+        """Return the cost of a whole design without its energy."""
         rows, last = with_input_holders(space, picks)
         total = sum(float(np.broadcast_to(self.per_option(o), o.ms.shape)[space.holders.index(holder), index]) for o, index, holder in rows)
         return total + self.final_cost(space, last)
@@ -83,10 +100,24 @@ def weighted_sum(*parts: tuple[float, Measure]) -> Measure:
     terms = [(weight, measure) for weight, measure in parts if weight]
 
     @cache
-    def of(options: SegmentOptions) -> Floats:
+    def per_option(options: SegmentOptions) -> Floats:
         return np.asarray(sum(weight * measure.per_option(options) for weight, measure in terms), dtype=np.float64)
 
-    return Measure(of, lambda space, holder: sum(weight * measure.final_cost(space, holder) for weight, measure in terms))
+    return Measure(
+        per_option,
+        lambda space, holder: sum(weight * measure.final_cost(space, holder) for weight, measure in terms),
+        sum(weight * measure.energy for weight, measure in terms),
+        next((measure.power for _, measure in terms if measure.power), None),
+    )
+
+
+def measure_of(objective: Objective, device: DeviceProfile, processors: Sequence[str]) -> Measure:
+    """The measure of an objective; latency where it does not add up."""
+    energy = objective.weights.get("energy", 0.0)
+    if not energy:
+        return LATENCY
+    base = weighted_sum((objective.weights.get("latency", 0.0), LATENCY))
+    return replace(base, energy=energy, power=ProcessorPowers(device, processors))
 
 
 class ProcessorPowers:

@@ -20,9 +20,18 @@ from stretch.planning.design.scale import scaled_graph
 from stretch.planning.pareto import non_dominated
 from stretch.planning.plan import plan
 from stretch.planning.search.evolve import evolve, score_of
-from stretch.planning.search.exact import LATENCY, Measure, ProcessorPowers, SearchResult, restrict_processors, search_exact, weighted_sum
+from stretch.planning.search.exact import (
+    LATENCY,
+    Measure,
+    ProcessorPowers,
+    SearchResult,
+    measure_of,
+    restrict_processors,
+    search_exact,
+    weighted_sum,
+)
 from stretch.planning.search.exact import MACS as MEASURES_MACS
-from stretch.planning.search.goal import Bounds, Goal, loss_of, search_best, tightest_rules_error
+from stretch.planning.search.goal import Bounds, loss_of, search_best, tightest_rules_error
 from stretch.planning.search.parts import merge_stages, with_exact_kinds, without_stretched
 from stretch.planning.search.space import Totals
 from stretch.planning.strategies.grid import search as search_grid
@@ -61,7 +70,7 @@ def energy_of(space, busy, ms):
 
 
 def goal_of(text, space):
-    return Goal.of(read_objective(text), space.costs.predictor.device, space.processors)
+    return measure_of(read_objective(text), space.costs.predictor.device, space.processors)
 
 
 def value(text, space, ms, busy):
@@ -138,13 +147,13 @@ def test_no_other_search_finds_a_better_design(text):
 def test_processor_that_only_waits_takes_no_power_where_it_has_no_work():
     space = spaced("resnet", ("stretch",), ("cpu", "gpu", "dsp"))
     assert len(goal_of("energy", space).power.groups) == 7
-    assert goal_of("latency", space) == Goal()
+    assert goal_of("latency", space) == LATENCY
     without = make_space(TINY, processors=("cpu", "gpu", "dsp"))
     assert goal_of("energy", without).power.groups == [without.processors]
 
 
 def test_objective_that_does_not_add_up_is_searched_from_latency():
-    assert Goal.of(read_objective("throughput"), SimpleNamespace(), ("cpu", "gpu")) == Goal()
+    assert measure_of(read_objective("throughput"), SimpleNamespace(), ("cpu", "gpu")) == LATENCY
 
 
 GRAPH = small_resnet()
@@ -293,7 +302,7 @@ def test_score_is_that_of_the_timeline(name, kinds):
         "robust": quantile_ms(robust.drawn_ms(draw_factors(robust.unknowns))),
     }
     for text, value in expected.items():
-        score = score_of(read_objective(text), Goal(), space)
+        score = score_of(read_objective(text), LATENCY, space)
         assert score(result.picks) == pytest.approx(value)
         assert score(result.picks) == score(result.picks)
 
