@@ -261,7 +261,9 @@ class FrontAnswer(Answer, frozen=True, kw_only=True):
     model: str  # The network.
     device: str  # The device.
     processors: list[str]  # That branches may use.
-    pareto: list[str] = msgspec.field(default_factory=list)  # Criteria; nothing where the best design and others that differ were asked for.
+    pareto: list[str] = msgspec.field(
+        default_factory=list
+    )  # Criteria; nothing where the best design and others that differ were asked for.
     objective: str | None = None  # Objective of the designs; None for a front.
     within: float | None = None  # How many times the best one's value the others may have, at most; None for a front.
     optimal: bool  # Whether the first design is the best one, or all of a front are optimal as stated.

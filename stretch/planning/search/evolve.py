@@ -13,7 +13,7 @@ import numpy as np
 from stretch.planning.config import Objective
 from stretch.planning.cost.branch import Floats, SegmentOptions
 from stretch.planning.cost.compare import draw_factors, quantile_ms, uncertain_run
-from stretch.planning.cost.makespan import SegmentTime, occupied_ms, segment_time
+from stretch.planning.cost.makespan import SegmentTime, occupied_ms, segment_time, sum_by_key
 from stretch.planning.design.scale import join_width, scale_branches
 from stretch.planning.network.segments import memoised
 from stretch.planning.search.exact import (
@@ -84,8 +84,7 @@ def busiest_processor_ms(space: DesignSpace) -> Score:
         rows, last = with_input_holders(space, picks)
         times = [time for row in rows for time in timed(*row)]
         occupied = occupied_ms(times, space.costs.host, space.costs.handover(space.costs.host).ms)
-        occupied[last] = occupied.get(last, 0.0) + space.output_ms(last)
-        return max(occupied.values())
+        return max(sum_by_key([*occupied.items(), *((last, ms) for ms in space.output_moves(last).values())]).values())
 
     return score
 
@@ -102,9 +101,7 @@ def makespan_percentile(space: DesignSpace) -> Score:
     def score(picks: Picks) -> float:
         rows, holder = with_input_holders(space, picks)
         total = sum((segment(*row) for row in rows), np.zeros(1))
-        last = space.segments[-1]
-        shape = last.graph.by_name[last.end].shape
-        leaving = uncertain_run((), device, costs.moves(holder, costs.host, int(np.prod(shape))), costs.handover(costs.host))
+        leaving = uncertain_run((), device, space.output_moves(holder), costs.handover(costs.host))
         return quantile_ms(total + leaving.drawn_ms(draw_factors(leaving.unknowns)))
 
     return score
