@@ -130,12 +130,8 @@ def dropped_blocks(segment: Segment, depth: int) -> set[int]:
             f"segment `{segment.name}` cannot have depth {depth}",
             f"it has {segment.depth} blocks, {segment.min_depth} of which stay: choose {segment.min_depth} to {segment.depth}",
         )
-    left: dict[int, list[int]] = {}
-    total: dict[int, int] = {}
-    for i, block in enumerate(segment.blocks):
-        total[block.run] = total.get(block.run, 0) + 1
-        if block.removable:
-            left.setdefault(block.run, []).append(i)
+    total = Counter(block.run for block in segment.blocks)
+    left = {run: [i for i, block in enumerate(segment.blocks) if block.removable and block.run == run] for run in total}
     removed: set[int] = set()
     for _ in range(segment.depth - depth):
         run = max((r for r in left if left[r]), key=lambda r: (len(left[r]) / total[r], r))
@@ -166,13 +162,9 @@ def drop_units(segment: Segment, depth: int, dropped: Sequence[int] = ()) -> OpG
         if i in removed:
             renamed[block.end] = renamed.get(block.start, block.start)
             without.update(block.ops)
-    ops = [
-        Op(op.name, op.kind, tuple(renamed.get(n, n) for n in op.inputs), op.attrs, tags=op.tags)
-        for op in segment.graph.ops
-        if op.name not in without
-    ]
-    output = renamed.get(segment.graph.output, segment.graph.output)
-    return OpGraph.build(segment.graph.name, ops, output)
+    kept = (op for op in segment.graph.ops if op.name not in without)
+    ops = [Op(op.name, op.kind, tuple(renamed.get(n, n) for n in op.inputs), op.attrs, tags=op.tags) for op in kept]
+    return OpGraph.build(segment.graph.name, ops, renamed.get(segment.graph.output, segment.graph.output))
 
 
 # Operators with fewer channels.
@@ -189,12 +181,8 @@ def narrowed_op(op: Op, source: OpGraph, channels: ChannelGroups, kept: Mapping[
     first, scaled = op.inputs[0], kind_of(op.kind).scaled
     if scaled is unscaled:
         return op
-    change = Narrowed(
-        before=width(source.by_name[first].shape),
-        after=widths[first],
-        out=widths[op.name],
-        position=lambda channel: channels.position(first, channel, kept),
-    )
+    before, after, out = width(source.by_name[first].shape), widths[first], widths[op.name]
+    change = Narrowed(before=before, after=after, out=out, position=lambda channel: channels.position(first, channel, kept))
     return Op(op.name, op.kind, op.inputs, scaled(op.attrs, change), tags=op.tags)
 
 

@@ -157,8 +157,7 @@ def find_blocks(graph: OpGraph) -> list[Block]:
     parts = [r for r in regions(graph) if is_block(graph, r)] or _conv_chains(graph)
     if not parts:
         return [Block(graph.input.name, graph.output, tuple(op.name for op in graph.ops if op.kind != "input"))]
-    names = [op.name for op in graph.ops]
-    position = {name: i for i, name in enumerate(names)}
+    names, position = [op.name for op in graph.ops], graph.position
     blocks: list[Block] = []
     run, key, done = -1, None, graph.input.name
     for part in parts:
@@ -203,23 +202,17 @@ def push_past_weightless(graph: OpGraph, name: str, *, elementwise_only: bool = 
 
 def _conv_chains(graph: OpGraph) -> list[Block]:
     """Dense K×K convolutions with their batch-norm and activation, where there are no parallel paths."""
-    conv_chains: list[Block] = []
-    cuts = set(cut_points(graph))
-    for op in graph.ops:
-        if op.kind == "conv" and op.attrs["groups"] == 1 and max(ints(op.attrs, "kernel")) > 1 and op.name in cuts:
-            end = push_past_weightless(graph, op.name, elementwise_only=True)
-            names = [o.name for o in graph.ops]
-            conv_chains.append(Block(op.inputs[0], end, tuple(names[names.index(op.name) : names.index(end) + 1])))
-    return conv_chains
+    cuts, names = set(cut_points(graph)), [op.name for op in graph.ops]
+    convs = [op for op in graph.ops if op.kind == "conv" and op.attrs["groups"] == 1 and max(ints(op.attrs, "kernel")) > 1]
+    ends = [(op, push_past_weightless(graph, op.name, elementwise_only=True)) for op in convs if op.name in cuts]
+    return [Block(op.inputs[0], end, tuple(names[graph.position[op.name] : graph.position[end] + 1])) for op, end in ends]
 
 
 # Which channels of a graph must be kept or dropped together.
 #
-# The graph is interpreted over pieces of channels instead of numbers: each kind's
-# rule (`predictors.channels`) gives the pieces of its output from those of its
-# inputs. Additions and depthwise convolutions unify groups, grouped convolutions
-# coarsen their units to whole convolution groups, concatenation puts pieces side
-# by side, flattening multiplies the channels per unit.
+# The graph is interpreted over pieces of channels instead of numbers: each kind's rule (`predictors.channels`) gives the pieces of its
+# output from those of its inputs. Additions and depthwise convolutions unify groups, grouped convolutions coarsen their units to whole
+# convolution groups, concatenation puts pieces side by side, flattening multiplies the channels per unit.
 
 
 @dataclass(frozen=True)
@@ -299,11 +292,6 @@ class Backbone:
     def sides(self) -> tuple[OpGraph, ...]:
         """All sides, in an order in which they can run, the backbone between those before and those after it."""
         return (*self.before, *self.after)
-
-    @property
-    def taps(self) -> frozenset[str]:
-        """Tensors that a side reads, or the network returns."""
-        return frozenset(op.name for op in self.graph.ops if is_tap(op))
 
 
 def is_tap(op: Op) -> bool:
@@ -587,7 +575,7 @@ def split_segments(graph: OpGraph, meeting: Sequence[str] | None = None) -> list
     if [order[p] for p in points] != sorted({order[p] for p in points}):
         raise StretchError("meeting points must differ and follow the order of the network", "list them from the input to the output")
     ends = {graph.input.name, graph.output}
-    points = [name for name in cuts if name in points or (name in backbone.taps and name not in ends)]
+    points = [name for name in cuts if name in points or (is_tap(graph.by_name[name]) and name not in ends)]
     stem = find_stem_end(graph)
     first = order[points[0]] if points else len(cuts)
     bounds = [graph.input.name, *([stem] if 0 < order[stem] < first else []), *points]
@@ -633,10 +621,8 @@ def join_kinds(segment: Segment, following: Segment | None) -> tuple[JoinKind, .
 
 # Parts: the pieces that bands of rows and branches of channels are planned for.
 #
-# Branches that are scaled copies meet at the ends of stages. Bands of rows are
-# exact wherever they meet, and the fewer operators lie between two meetings, the
-# smaller is what two bands both compute; so they may also meet within a stage,
-# between its blocks.
+# Branches that are scaled copies meet at the ends of stages. Bands of rows are exact wherever they meet, and the fewer operators lie
+# between two meetings, the smaller is what two bands both compute; so they may also meet within a stage, between its blocks.
 
 
 @memoised
@@ -645,15 +631,11 @@ def divide(graph: OpGraph, stage: Segment, clean: frozenset[str], every: bool = 
 
     With `every` it is divided within blocks, too, with `vectors` at each linear layer that reads what another computed.
     """
-    ends = [block.end for block in stage.blocks]
-    tall = [
-        name
-        for name in cut_points(stage.graph)
-        if len(stage.graph.by_name[name].shape) == 4 and height(stage.graph.by_name[name].shape) > 1
-    ]
+    cuts = [stage.graph.by_name[name] for name in cut_points(stage.graph)]
+    tall = [op.name for op in cuts if len(op.shape) == 4 and height(op.shape) > 1]
     layers = [op for op in stage.graph.ops if op.kind == "linear"] if vectors else []
     behind = [op.inputs[0] for op in layers[1:] if op.inputs[0] in cut_points(stage.graph)]
-    wanted = tall if every else (*ends, *tall[-1:])
+    wanted = tall if every else (*(block.end for block in stage.blocks), *tall[-1:])
     inside = clean.intersection((*wanted, *behind)) - {stage.start, stage.end}
     inner = sorted(inside, key=stage.graph.position.__getitem__)
     if not inner:
@@ -664,9 +646,8 @@ def divide(graph: OpGraph, stage: Segment, clean: frozenset[str], every: bool = 
 
 def clean_cuts(graph: OpGraph, launched: Sequence[Sequence[Kernel]]) -> frozenset[str]:
     """Cut points of a network that no kernel spans: none computes operators both before and behind them."""
-    spans = [
-        (min(positions), max(positions)) for kernels in launched for k in kernels if (positions := [graph.position[name] for name in k.ops])
-    ]
+    positions = [[graph.position[name] for name in kernel.ops] for kernels in launched for kernel in kernels if kernel.ops]
+    spans = [(min(position), max(position)) for position in positions]
     return frozenset(name for name in cut_points(graph) if not any(first <= graph.position[name] < last for first, last in spans))
 
 
