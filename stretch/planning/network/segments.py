@@ -565,8 +565,8 @@ def split_segments(graph: OpGraph, meeting: Sequence[str] | None = None) -> list
         meeting: Meeting points, any of the cut points, in order; by default
             those of `find_meeting_points`. Taps are meeting points in any case.
     """
-    backbone = backbone_of(graph)
-    graph, cuts = backbone.graph, cut_points(backbone.graph)
+    graph = backbone_of(graph).graph
+    cuts = cut_points(graph)
     points = list(meeting) if meeting is not None else find_meeting_points(graph)
     for point in points:
         if point not in cuts:
