@@ -22,7 +22,7 @@ from predictors.rewrites import exact, inexact_rewrites
 from predictors.rewrites.grouped import GROUPED, is_grouped
 from stretch.planning.attempts import MERGED_OPTIONS, Attempt, attempts, stage_attempts
 from stretch.planning.blocks import Losses, keep_blocks, kept_worth, shorten
-from stretch.planning.config import GENERAL_STRATEGIES, STRETCH, PlanConfig
+from stretch.planning.config import GENERAL_STRATEGIES, SINGLE_STRATEGIES, STRETCH, PlanConfig
 from stretch.planning.cost.accuracy import AccuracyPredictor, AccuracySource, Sensitivity, load_accuracy
 from stretch.planning.cost.branch import Costs, SegmentOptions
 from stretch.planning.cost.compare import MIN_GAIN, ideal_split_ms, processor_lead
@@ -627,38 +627,29 @@ def _search(problem: PlanningProblem, space: DesignSpace, totals: Totals) -> Sea
             return None
         segments = tuple(options.segment for options, _ in incumbent.picks)
         space = problem.space(segments, DEFAULT if config.widens else config.resolved_join)
-    if config.widens:
-        search_result = search_concat(lambda arriving: problem.space(segments, config.join, arriving), totals)
-    else:
-        search_result = _search_by_strategy(problem, space, totals)
-    if search_result is None and search_exact(space, totals) is not None:
-        if config.widens:
-            reason = f"no design of `{problem.backbone.name}` with `{config.join}` joins was found in the range of multiply-accumulates"
-            raise InfeasibleError(reason, f"use `join={DEFAULT}`")
-        raise _strategy_error(problem)
-    return search_result
+    if not config.widens:
+        return _search_by_strategy(problem, space, totals)
+    result = search_concat(lambda arriving: problem.space(segments, config.join, arriving), totals)
+    if result is None and search_exact(space, totals) is not None:
+        reason = f"no design of `{problem.backbone.name}` with `{config.join}` joins was found in the range of multiply-accumulates"
+        raise InfeasibleError(reason, f"use `join={DEFAULT}`")
+    return result
 
 
 def _search_by_strategy(problem: PlanningProblem, space: DesignSpace, totals: Totals) -> SearchResult | None:
     """The best design of a space by the strategy asked for; for what does not add up the fastest, to begin with."""
     goal, strategy = problem.goal, problem.config.strategy
+    result: SearchResult | None
     if strategy not in GENERAL_STRATEGIES:
-        result: SearchResult | None = import_module(f"stretch.planning.strategies.{strategy}").search(space, totals)
-        return result
-    if strategy == "exact" or problem.config.parsed_objective.is_evolved:
+        result = import_module(f"stretch.planning.strategies.{strategy}").search(space, totals)
+    elif strategy == "exact" or problem.config.parsed_objective.is_evolved:
         return search_best(space, totals, goal)
-    result = evolve(space, totals, score_of(problem.config.parsed_objective, goal, space), ())
-    if result is None and search_best(space, totals, goal) is not None:
-        raise _strategy_error(problem)
+    else:
+        result = evolve(space, totals, score_of(problem.config.parsed_objective, goal, space), ())
+    if result is None and strategy not in SINGLE_STRATEGIES and search_best(space, totals, goal) is not None:
+        reason = f"the strategy `{strategy}` finds no design of `{problem.backbone.name}`, though there is one"
+        raise InfeasibleError(reason, "use `strategy=exact`")
     return result
-
-
-def _strategy_error(problem: PlanningProblem) -> InfeasibleError:
-    """The error for a strategy that overlooks every design."""
-    return InfeasibleError(
-        f"the strategy `{problem.config.strategy}` finds no design of `{problem.backbone.name}`, though there is one",
-        "use `strategy=exact`",
-    )
 
 
 def _infeasible_error(problem: PlanningProblem, space: DesignSpace) -> InfeasibleError:
