@@ -499,22 +499,17 @@ def _broken_rule(space: DesignSpace, processor: str) -> str:
     return f"no branch on it meets {', '.join(single)} all at once"
 
 
-# Choose a design: which stages are merged, then the search of the strategy asked for, then bounds on the result.
-
-
 def choose(problem: PlanningProblem, *, explain: bool = True) -> Choice:
     """The fastest design within the constraints, or the most accurate one where that is the objective.
 
-    With ``merge = "auto"`` stages are merged only where the request has no
-    design otherwise, and then with as many meeting points as there can be:
-    the fewer they are, the lower the accuracy (paper 003, table 3). Where there is no design, several searches look for the
-    tightest rule if it is to be `explain`ed.
+    Stages are merged as `stage_attempts` says; then the strategy asked for searches, and bounds on the whole design are kept. Where there
+    is no design, several searches look for the tightest rule if it is to be `explain`ed.
     """
     config, costs, source, goal = problem.config, problem.costs, problem.accuracy_source, problem.goal
     _check_objective(config, source)
     parts = search_request(problem, explain=explain)
     space, totals = parts[0].space, parts[0].totals
-    best = best_result([part.result for part in parts if part.result is not None])
+    best = best_result([part.result for part in parts])
     if best is None and not explain:
         raise InfeasibleError(f"no design of `{problem.backbone.name}` meets the constraints")
     if best is None:

@@ -144,12 +144,10 @@ class _Search:
     def run(self, starts: Sequence[SearchResult]) -> SearchResult | None:
         evaluations = self.remaining
         # scores and designs
-        population: list[tuple[float, Picks]] = []
-        for start in starts:
-            population += self._evaluate(start.picks)
-        tries = 0
-        while not population and tries < MAX_TRIES * POPULATION:
-            tries += 1
+        population: list[tuple[float, Picks]] = [item for start in starts for item in self._evaluate(start.picks)]
+        for _ in range(MAX_TRIES * POPULATION):
+            if population:
+                break
             population += self._evaluate(self._repair(self._random_picks(0, len(self.space.options)), -1))
         tries = MAX_TRIES * self.remaining
         while population and self.remaining > 0 and tries > 0:

@@ -41,11 +41,12 @@ def search_best(
         if all(subspace.options):
             bound = None if loss_bound is None else (loss_bound[0].of(group), loss_bound[1])
             designs.append(exact.search_exact(subspace, totals, goal.of(group), bound, required))
-    return best_result([design for design in designs if design is not None])
+    return best_result(designs)
 
 
-def best_result(search_results: Sequence[exact.SearchResult]) -> exact.SearchResult | None:
-    """The best of the designs of several searches that each leave out some designs."""
+def best_result(found: Sequence[exact.SearchResult | None]) -> exact.SearchResult | None:
+    """The best of the designs of several searches that each leave out some designs; None if all have none."""
+    search_results = [search_result for search_result in found if search_result is not None]
     if not search_results:
         return None
     best = min(search_results, key=_value)
@@ -241,10 +242,10 @@ def _nearest(limit: Limit, config: PlanConfig, feasible: Feasible) -> float:
     def is_feasible(number: float) -> bool:
         return feasible(limit.change(config, number))
 
-    ladder, tight, loose = limit.ladder, limit.value, limit.loosest
-    if ladder is not None:
+    tight, loose = limit.value, limit.loosest
+    if limit.ladder is not None:
         # the last step is known to work
-        return ladder[bisect_left(ladder, True, hi=len(ladder) - 1, key=is_feasible)]
+        return limit.ladder[bisect_left(limit.ladder, True, hi=len(limit.ladder) - 1, key=is_feasible)]
     # First by factors of ten, so that bisection starts near the value.
     factor = 10.0 if loose > tight else 0.1
     candidate = tight * factor
