@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import product
+from itertools import product, zip_longest
 from typing import Any, Literal
 
 import msgspec
@@ -71,15 +71,10 @@ def sequential_same_macs(
 
     Depths fall to the floor, widths range from it to `MAX_WIDTH_RATIO`. Dynamic programming over the width that arrives at each segment.
     """
-    best: SequentialControl | None = None
-    for original in singles:
-        if original.ms > MAX_CATCH_UP * singles[0].ms:
-            break
-        known = costs.replace_precision(original.processor, original.precision)
-        rescaled = _scale_to_macs(graph, segments, known, original, rules, totals)
-        if rescaled is not None and (best is None or rescaled.single.ms < best.single.ms):
-            best = rescaled
-    return best
+    near = [single for single in singles if single.ms <= MAX_CATCH_UP * singles[0].ms]
+    each = [(costs.replace_precision(single.processor, single.precision), single) for single in near]
+    rescaled = [_scale_to_macs(graph, segments, known, single, rules, totals) for known, single in each]
+    return min((control for control in rescaled if control is not None), key=lambda control: control.single.ms, default=None)
 
 
 def _scale_to_macs(
@@ -90,8 +85,7 @@ def _scale_to_macs(
     arriving = [{segments[0].in_width: 0}]
     layers: list[Layer] = []
     choices: list[list[BranchCost]] = []
-    for i, segment in enumerate(segments):
-        following = segments[i + 1] if i + 1 < len(segments) else None
+    for segment, following in zip_longest(segments, segments[1:]):
         free = segment.branchable and following is not None and "concat" in join_kinds(segment, following)
         leaving: dict[int, int] = {}
         depths = rules.depths(segment) if segment.branchable else [segment.depth]
@@ -168,17 +162,12 @@ class Shortened(msgspec.Struct, frozen=True, kw_only=True):
         return f"without {missing} of {self.blocks} blocks the {self.processor} alone is as fast"
 
 
-# A network whose operators are split over processors, as a design that can be built.
-#
-# CoDL computes some of every operator on each processor and meets behind it. As
-# a design of ours that is the original in its smallest parts: between two
-# tensors where everything meets and no kernel is under way, one processor
-# computes, or several compute bands of rows. Where a residual block has no such
-# tensor within, the block is the part.
-
-
 def operator_split(graph: OpGraph, stages: Sequence[Segment], costs: Costs, processors: Sequence[str]) -> Timeline:
-    """Each kernel-sized part on one processor, or its rows over several, so that all of them together are fastest; no rule binds it."""
+    """Each kernel-sized part on one processor, or its rows over several, so that all of them together are fastest; no rule binds it.
+
+    CoDL computes some of every operator on each processor and meets behind it. As a design that is the original in its smallest parts:
+    between two tensors where everything meets and no kernel is under way. A residual block without such a tensor within is one part.
+    """
     whole = DesignSpace.of(stages, processors, costs, Rules({}), kept=[stage.name for stage in stages])
     backbone = backbone_of(graph).graph
     search_result = search_exact(PartSpace(backbone, whole, single=True).mixed(("rows",)), Totals(0, backbone.macs, 0))
@@ -214,14 +203,14 @@ def place_sides(graph: OpGraph, design: BranchDesign, costs: Costs, processors: 
     sides = backbone_of(graph).sides
     if not sides:
         return design
-    times = Timelines(graph, design, costs)
-    best_ms, best = min(((times.timeline(item).makespan_ms, item) for item in (sides_on(graph, p) for p in processors)), key=lambda x: x[0])
+    times, order = Timelines(graph, design, costs), sorted(range(len(sides)), key=lambda i: -sides[i].macs)
+    best = min((sides_on(graph, processor) for processor in processors), key=lambda item: times.timeline(item).makespan_ms)
+    best_ms = times.timeline(best).makespan_ms
     for _ in range(SIDE_ROUNDS):
         before = best_ms
-        for i, processor in product(sorted(range(len(sides)), key=lambda i: -sides[i].macs), processors):
+        for i, processor in product(order, processors):
             moved = (*best[:i], replace(best[i], processor=processor), *best[i + 1 :])
-            ms = times.timeline(moved).makespan_ms
-            if ms < best_ms - TIE:
+            if (ms := times.timeline(moved).makespan_ms) < best_ms - TIE:
                 best, best_ms = moved, ms
         if best_ms >= before - TIE:
             break

@@ -485,14 +485,12 @@ def resolve_design(draft: DesignDraft, graph: OpGraph, device: str, align: Mappi
         reason = f"the design is for the model `{draft.model}`, not for `{graph.name}`"
         raise StretchError(reason, f"remove `model` from the design or branch `{draft.model}`")
     backbone = backbone_of(graph)
-    covered = _resolve_segments(draft, backbone.graph)
     parts: list[SegmentDesign] = []
     arriving = width(backbone.graph.input.shape)
-    for segment, current in covered:
-        if current is None:
-            whole = BranchScale(default, segment.depth, segment.width, align=align[default])
-            part = SegmentDesign(segment.name, segment.start, segment.end, (whole,))
-        else:
+    for segment, current in _resolve_segments(draft, backbone.graph):
+        whole = BranchScale(default, segment.depth, segment.width, align=align[default])
+        part = SegmentDesign(segment.name, segment.start, segment.end, (whole,))
+        if current is not None:
             part = _resolve_segment(segment, current, arriving, align)
         arriving = join_width(segment, part)
         parts.append(part)
@@ -520,17 +518,15 @@ def _resolve_segments(draft: DesignDraft, graph: OpGraph) -> list[tuple[Segment,
     at = graph.input.name
     for number, current in enumerate(draft.segments, start=1):
         start, end, name = current.start, current.end, current.name or f"s{number}"
-        if current.end is None:
+        if end is None:
             if current.name is None:
-                raise StretchError(
-                    f"segment number {number} of the design has neither `name` nor `end`", f"name one of {', '.join(stages)}"
-                )
-            if current.name not in stages:
-                raise UnknownNameError.among("segment", current.name, stages)
-            start, end = current.start or stages[current.name].start, stages[current.name].end
-        if start is None:
-            start = at
-        segment = cut_segment(graph, name, start, end or graph.output)
+                reason = f"segment number {number} of the design has neither `name` nor `end`"
+                raise StretchError(reason, f"name one of {', '.join(stages)}")
+            if name not in stages:
+                raise UnknownNameError.among("segment", name, stages)
+            start, end = start or stages[name].start, stages[name].end
+        start = at if start is None else start
+        segment = cut_segment(graph, name, start, end)
         if graph.position[start] < graph.position[at]:
             problem = f"segment `{name}` of the design starts at `{start}`, before `{at}` where the one before it ends"
             raise StretchError(problem, "order the segments from input to output")
@@ -539,8 +535,7 @@ def _resolve_segments(draft: DesignDraft, graph: OpGraph) -> list[tuple[Segment,
         at = segment.end
     result += [(s, None) for s in _segments_between(graph, at, graph.output, stages)]
     names = [s.name for s, _ in result]
-    if len(set(names)) != len(names):
-        twice = next(n for n in names if names.count(n) > 1)
+    if twice := next((name for name in names if names.count(name) > 1), None):
         raise StretchError(f"two segments of the design are called `{twice}`", "give each its own name")
     return result
 

@@ -274,11 +274,9 @@ def evenly_spaced(values: Sequence[T], count: int) -> list[T]:
 SAMPLE: Thinning = (4, 3)
 #: Combinations of scales in runs of segments up to which all of them are worked out.
 MAX_COMBINATIONS = 400_000
-#: Scales of a branch in a run where there are more, by the number of processors: combinations are a power of it. The search for the least
-#: latency (`stretch.planning.search.exact`) has all of them nevertheless.
+#: Scales of a branch in a run where there are more, by the number of processors (of more than three `SAMPLE`): combinations are a power of
+#: it. The search for the least latency (`stretch.planning.search.exact`) has all of them nevertheless.
 RUN_THINNINGS: dict[int, Thinning] = {2: (9, 8), 3: (6, 6)}
-#: The same with more processors.
-COARSEST_THINNING: Thinning = (4, 3)
 
 
 @dataclass(frozen=True, eq=False)
@@ -401,7 +399,7 @@ class DesignSpace:
         for branches in range(len(self.processors), 1, -1):
             if sum(offer.count for extra in runs for offer in extra) <= MAX_COMBINATIONS:
                 break
-            thinning = RUN_THINNINGS.get(len(self.processors), COARSEST_THINNING)
+            thinning = RUN_THINNINGS.get(len(self.processors), SAMPLE)
             runs = [[offer.thinned(thinning) if len(offer.subset) == branches else offer for offer in extra] for extra in runs]
             thinned = True
         return replace(self, offers=[[*offers, *extra] for offers, extra in zip(self.offers, runs, strict=True)], thinned=thinned)
