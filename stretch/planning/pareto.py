@@ -153,8 +153,6 @@ class Criteria:
             return least if least is not None and self.value(feasible, least) <= most + TIE else None
 
         peaks = sorted({float(peak) for options in self.space.options for o in options for peak in np.unique(o.peak_bytes)})
-        if within(peaks[-1]) is None:
-            return None
         peak = peaks[bisect_left(peaks, True, hi=len(peaks) - 1, key=lambda peak: within(peak) is not None)]
         least = within(peak)
         return None if least is None else replace(least, value=peak)
@@ -384,9 +382,9 @@ def diverse_front(
     problem = PlanningProblem.of(graph, device, config, accuracy_source)
     choice, result = trace_diverse(problem, count, within)
     space, best = choice.space, choice.result
-    facts = {"objective": problem.config.objective, "within": within, "optimal": best.optimal, "gap": None if isnan(best.gap) else best.gap}
-    values = [problem.goal.value(space, item.picks) for item in result]
-    return _answer(problem, result, values, evaluated=best.evaluated, space_log10=space.size_log10, **facts)
+    proof: dict[str, Any] = {"optimal": best.optimal, "gap": None if isnan(best.gap) else best.gap, "evaluated": best.evaluated}
+    values, objective = [problem.goal.value(space, item.picks) for item in result], problem.config.objective
+    return _answer(problem, result, values, objective=objective, within=within, space_log10=space.size_log10, **proof)
 
 
 def _answer(

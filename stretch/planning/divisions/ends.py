@@ -359,23 +359,21 @@ def subgraphs_of(graph: OpGraph, names: Sequence[str], ends: Sequence[Sequence[s
         maker.update(dict.fromkeys(inside, name))
         graphs.append(part_graph(graph, name, [op for op in graph.ops if op.name in inside], current))
     if graph.output not in ends[-1]:
-        maker_text = f"is computed by `{maker[graph.output]}`" if graph.output in maker else "is computed by none"
-        raise StretchError(f"the segment's end `{graph.output}` {maker_text}", f"let the last branch `{names[-1]}` hand it on")
+        owner = f"`{maker[graph.output]}`" if graph.output in maker else "none"
+        raise StretchError(f"the segment's end `{graph.output}` is computed by {owner}", f"let the last branch `{names[-1]}` hand it on")
     left = next((op.name for op in graph.ops if op.kind != "input" and op.name not in maker), None)
     if left is not None:
         raise StretchError(f"no branch computes `{left}`", "name a tensor behind it in one of the ends")
-    handed, read = {graph.input.name, *(end for portion in graphs for end in portion.outputs)}, {graph.output}
-    for portion in graphs:
-        for source in portion.inputs:
-            if source.name not in handed:
-                owner = maker[source.name]
-                reason = f"`{portion.name}` reads `{source.name}`, which `{owner}` computes and does not hand on"
-                raise StretchError(reason, f"add `{source.name}` to the ends of `{owner}`")
-            read.add(source.name)
-    for portion in graphs:
-        spare = next((end for end in portion.outputs if end not in read), None)
-        if spare is not None:
-            raise StretchError(f"`{portion.name}` hands on `{spare}`, which no later branch reads", "leave it out of its ends")
+    handed = {graph.input.name, *(end for portion in graphs for end in portion.outputs)}
+    reads = [(portion, source.name) for portion in graphs for source in portion.inputs]
+    for portion, source in reads:
+        if source not in handed:
+            reason = f"`{portion.name}` reads `{source}`, which `{maker[source]}` computes and does not hand on"
+            raise StretchError(reason, f"add `{source}` to the ends of `{maker[source]}`")
+    read = {graph.output, *(source for _, source in reads)}
+    for name, graph in zip(names, graphs, strict=True):
+        if spare := next((end for end in graph.outputs if end not in read), None):
+            raise StretchError(f"`{name}` hands on `{spare}`, which no later branch reads", "leave it out of its ends")
     return graphs
 
 

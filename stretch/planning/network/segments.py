@@ -473,12 +473,11 @@ class Segment:
     def blocks(self) -> tuple[Block, ...]:
         """Its blocks, in order; a unit whose removal would leave a backbone made of other parts stays, as in Inception."""
         blocks = find_blocks(self.graph)
-        last = {block.run: self._backbone(block.end) for block in blocks}
-        kept = []
-        for i, block in enumerate(blocks):
-            stays = block.removable and i > 0 and blocks[i - 1].run == block.run and self._backbone(block.start) != last[block.run]
-            kept.append(replace(block, removable=False) if stays else block)
-        return tuple(kept)
+        last, runs = {block.run: self._backbone(block.end) for block in blocks}, [None, *(block.run for block in blocks)]
+        stays = [
+            block.run == before and self._backbone(block.start) != last[block.run] for block, before in zip(blocks, runs, strict=False)
+        ]
+        return tuple(replace(block, removable=block.removable and not stay) for block, stay in zip(blocks, stays, strict=True))
 
     def _backbone(self, name: str) -> tuple[tuple[int, bool], ...]:
         """Channels of each part of a tensor, and whether it comes from the input."""
