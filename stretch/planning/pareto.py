@@ -86,9 +86,8 @@ def non_dominated(search_results: Sequence[exact.SearchResult], values: Sequence
 class Criteria:
     """Designs of a space that are best in one criterion within bounds on others; fronts consist of these.
 
-    Latency, energy and what a design loses add up over its segments, and one of them may be bounded by
-    the exact search. Multiply-accumulates are bounded by every search. Peak memory is the largest of all
-    segments', so that a bound on it leaves out options.
+    Latency, energy and what a design loses add up over its segments, and one of them may be bounded by the exact search.
+    Multiply-accumulates are bounded by every search. Peak memory is the largest of all segments', so that a bound on it leaves out options.
     """
 
     space: DesignSpace  # The designs.

@@ -1,9 +1,8 @@
 """Predicted accuracy of a design, whatever it is predicted from.
 
-A source gives every way to run a segment a loss. Losses add up over the segments of a design, as
-latency does; what they say of a whole design, in top-1 or in agreement with the original, is the
-source's task: `AccuracyPredictor`, fitted by `stretch.train.rank` to subnets of a trained supernet, or
-`Sensitivity`, fitted by `stretch.evaluation.sensitivity` to what the original itself loses on images.
+A source gives every way to run a segment a loss. Losses add up over the segments of a design, as latency does; what they say of a whole
+design, in top-1 or in agreement with the original, is the source's task: `AccuracyPredictor`, fitted by `stretch.train.rank` to subnets of
+a trained supernet, or `Sensitivity`, fitted by `stretch.evaluation.sensitivity` to what the original itself loses on images.
 """
 
 from collections.abc import Callable, Sequence

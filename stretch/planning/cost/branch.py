@@ -396,9 +396,8 @@ def _rewired(kernel: Kernel, segment: Segment, channels: int) -> Kernel:
 class SegmentOptions:
     """Ways to run one segment on one subset of the processors.
 
-    Arrays have one entry per combination of the branches' candidates, in the
-    order of `numpy.ravel_multi_index` over `candidates`; of a segment that is divided exactly,
-    one per place where it is divided: the candidates of that number together.
+    Arrays have one entry per combination of the branches' candidates, in the order of `numpy.ravel_multi_index` over `candidates`; of a
+    segment that is divided exactly, one per place where it is divided: the candidates of that number together.
     """
 
     segment: Segment  # The original segment.

@@ -4,11 +4,10 @@ Algorithm 1 of paper 003 as arithmetic. A segment takes
 
     max over branches (transfer in + computation + contention + transfer to the host) + join,
 
-where contention counts while another branch computes (`predictors.side_by_side`); a whole segment its transfer in and its
-computation; the model's input and output are in the host's memory. Branches that hand tensors to each other fetch what they
-read, and wait as the runtime lets them (`scheduler.simulate.schedule`). An inference takes the host's measured constant once;
-one that runs whole on another processor takes that processor's hand-over instead, and then is the time of
-`LatencyPredictor.predict`.
+where contention counts while another branch computes (`predictors.side_by_side`); a whole segment its transfer in and its computation; the
+model's input and output are in the host's memory. Branches that hand tensors to each other fetch what they read, and wait as the runtime
+lets them (`scheduler.simulate.schedule`). An inference takes the host's measured constant once; one that runs whole on another processor
+takes that processor's hand-over instead, and then is the time of `LatencyPredictor.predict`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -406,9 +406,8 @@ def run_graph(branch: ScaledBranch, scale: BranchScale) -> OpGraph:
 def scaled_graph(graph: OpGraph, design: BranchDesign, branched: Sequence[Sequence[ScaledBranch]] | None = None) -> OpGraph:
     """The branched network (the paper's G_branch).
 
-    Operators are called ``<segment>_<processor>_<original name>``, joins
-    ``<segment>_join``. Tags say `origin`, `segment`, `processor`, `subgraph`
-    and `meeting_point` (``true`` on the operator that ends a meeting).
+    Operators are called ``<segment>_<processor>_<original name>``, joins ``<segment>_join``. Tags say `origin`, `segment`, `processor`,
+    `subgraph` and `meeting_point` (``true`` on the operator that ends a meeting).
     """
     backbone = backbone_of(graph)
     placed = dict(zip((side.name for side in backbone.sides), check_sides(backbone, design), strict=True))
@@ -473,10 +472,9 @@ def _rename_branch(segment: str, name: str, processor: str, branch: OpGraph, han
 def resolve_design(draft: DesignDraft, graph: OpGraph, device: str, align: Mapping[str, int], default: str) -> BranchDesign:
     """Fill in what a design file leaves out.
 
-    Segments may be named after the network's own stages or bounded by any cut
-    points; where none is given for a part of the network, that part stays whole
-    on the default processor. Depth and width default to the original's, the
-    entry to `project` where one is needed, the join to `project`.
+    Segments may be named after the network's own stages or bounded by any cut points; where none is given for a part of the network, that
+    part stays whole on the default processor. Depth and width default to the original's, the entry to `project` where one is needed, the
+    join to `project`.
 
     Args:
         align: Width rounding by processor; its keys are the processors that exist.

@@ -147,12 +147,10 @@ def is_block(graph: OpGraph, region: Block) -> bool:
 def find_blocks(graph: OpGraph) -> list[Block]:
     """Blocks of a segment, in order.
 
-    Blocks of one output shape that follow each other are a run. The entry block
-    of a run, which is never removed, is its first region where that changes the
-    shape, else the chain of weighted operators in front of it (the first MBConv
-    of a stage), else its first region after all. A segment without parallel
-    paths has convolution-activation chains as blocks. Weightless operators
-    behind the last block (pooling) belong to no block: every depth keeps them.
+    Blocks of one output shape that follow each other are a run. The entry block of a run, which is never removed, is its first region where
+    that changes the shape, else the chain of weighted operators in front of it (the first MBConv of a stage), else its first region after
+    all. A segment without parallel paths has convolution-activation chains as blocks. Weightless operators behind the last block (pooling)
+    belong to no block: every depth keeps them.
     """
     parts = [r for r in regions(graph) if is_block(graph, r)] or _conv_chains(graph)
     if not parts:
@@ -417,10 +415,8 @@ def find_stem_end(graph: OpGraph) -> str:
 def find_meeting_points(graph: OpGraph) -> list[str]:
     """Ends of the stages, in order; the stem's end is not among them.
 
-    Rule: blocks of one (resolution, channels) that follow each other are a run,
-    and a run's end, pushed past weightless operators, is a boundary. A
-    resolution without a run takes its last narrowest cut point. A net that is
-    one long run is divided into parts of equal cost.
+    Rule: blocks of one (resolution, channels) that follow each other are a run, and a run's end, pushed past weightless operators, is a
+    boundary. A resolution without a run takes its last narrowest cut point. A net that is one long run is divided into parts of equal cost.
     """
     maps = feature_maps(graph)
     cuts = [name for name in cut_points(graph) if name in maps or len(graph.by_name[name].shape) != 4]

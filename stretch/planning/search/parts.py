@@ -1,7 +1,6 @@
 """The layers of a search whose segments may be divided exactly: parts of stages, and every way to run them.
 
-A stage in scaled copies spans the parts of the stage; ways to divide parts, and runs of them, are
-added by `stretch.planning.divisions`.
+A stage in scaled copies spans the parts of the stage; ways to divide parts, and runs of them, are added by `stretch.planning.divisions`.
 """
 
 from abc import ABC, abstractmethod

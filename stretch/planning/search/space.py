@@ -283,9 +283,8 @@ RUN_THINNINGS: dict[int, Thinning] = {2: (9, 8), 3: (6, 6)}
 class DesignSpace:
     """Every combination of processors, depths and widths of every segment.
 
-    Most joins keep the width of the backbone, so segments are independent of each other. One that widens it couples
-    them: then costs hold for the channels that `arriving` states per segment, and where what follows cannot read
-    other widths, `project` takes its place.
+    Most joins keep the width of the backbone, so segments are independent of each other. One that widens it couples them: then costs hold
+    for the channels that `arriving` states per segment, and where what follows cannot read other widths, `project` takes its place.
     """
 
     segments: tuple[Segment, ...]  # In order.
