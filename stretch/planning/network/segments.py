@@ -306,8 +306,9 @@ def backbone_of(graph: OpGraph) -> Backbone:
     inside = set(names[1:])
     outside = [op for op in graph.ops if op.kind != "input" and op.name not in inside]
     read = {name for op in outside for name in op.inputs} | set(graph.outputs)
-    ops = [Op(names[0], "input", attrs={"shape": graph.by_name[names[0]].shape}, tags=_tags(names[0] in read))]
-    ops += [replace(op, tags={**op.tags, **_tags(op.name in read)}) for op in map(graph.by_name.__getitem__, names[1:])]
+    taps = {name: {TAP: "true"} for name in names if name in read}
+    ops = [Op(names[0], "input", attrs={"shape": graph.by_name[names[0]].shape}, tags=taps.get(names[0], {}))]
+    ops += [replace(op, tags={**op.tags, **taps.get(op.name, {})}) for op in map(graph.by_name.__getitem__, names[1:])]
     needed = cone(graph, names[:1])
     before, after = (_side_parts(graph, [op for op in outside if (op.name in needed) is early], inside) for early in (True, False))
     sides = [
@@ -315,10 +316,6 @@ def backbone_of(graph: OpGraph) -> Backbone:
         for number, part in enumerate([*before, *after], start=1)
     ]
     return Backbone(OpGraph.build(graph.name, ops, names[-1]), tuple(sides[: len(before)]), tuple(sides[len(before) :]))
-
-
-def _tags(tapped: bool) -> dict[str, str]:
-    return {TAP: "true"} if tapped else {}
 
 
 def operators_read_outside(graph: OpGraph, ops: Sequence[Op]) -> list[str]:
@@ -438,14 +435,9 @@ def find_meeting_points(graph: OpGraph) -> list[str]:
 
 def _equal_parts(graph: OpGraph, run: list[Op]) -> list[str]:
     """Block ends that divide one long run into parts of about equal cost."""
-    total, costs = 0, []
-    for op in graph.ops[: graph.position[run[-1].name] + 1]:
-        total += graph.op_macs(op)
-        costs.append(total)
-    ends = []
-    for part in range(1, EQUAL_PARTS + 1):
-        target = total * part / EQUAL_PARTS
-        ends.append(min(run, key=lambda op: abs(costs[graph.position[op.name]] - target)).name)
+    costs = list(itertools.accumulate(graph.op_macs(op) for op in graph.ops[: graph.position[run[-1].name] + 1]))
+    targets = [costs[-1] * part / EQUAL_PARTS for part in range(1, EQUAL_PARTS + 1)]
+    ends = (min(run, key=lambda op: abs(costs[graph.position[op.name]] - target)).name for target in targets)
     return list(dict.fromkeys(ends))
 
 
