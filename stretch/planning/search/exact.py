@@ -79,11 +79,9 @@ class Measure:
         return weighted_sum((1.0, replace(self, energy=0.0, power=None)), (self.energy, self.power.energy(processors)))
 
     def value(self, space: DesignSpace, picks: Picks) -> float:
-        """Return the cost of a whole design, its energy included."""
-        return self.of(processors_used(space, picks)).total(space, picks)
-
-    def total(self, space: DesignSpace, picks: Picks) -> float:
-        """Return the cost of a whole design without its energy."""
+        """Return the cost of a whole design."""
+        if self.power is not None:
+            return self.of(processors_used(space, picks)).value(space, picks)
         rows, last = with_input_holders(space, picks)
         total = sum(float(np.broadcast_to(self.per_option(o), o.ms.shape)[space.holders.index(holder), index]) for o, index, holder in rows)
         return total + self.final_cost(space, last)
@@ -184,7 +182,7 @@ class SearchResult:
     def unproved(cls, space: DesignSpace, picks: Picks, evaluated: int, value: float | None = None) -> "SearchResult":
         """Return a design that another search found."""
         macs = sum(int(options.macs[index]) for options, index in picks)
-        return cls(tuple(picks), LATENCY.total(space, picks), macs, False, float("nan"), evaluated, value)
+        return cls(tuple(picks), LATENCY.value(space, picks), macs, False, float("nan"), evaluated, value)
 
     @property
     def n_meet(self) -> int:
@@ -237,7 +235,7 @@ def search_exact(
             starts = list(accumulate((len(options.macs) for options in space.options[at]), initial=0))
             group = bisect_right(starts, number) - 1
             picks.append((space.options[at][group], number - starts[group]))
-    ms = path.ms if cost is LATENCY else LATENCY.total(space, picks)
+    ms = path.ms if cost is LATENCY else LATENCY.value(space, picks)
     proved = path.optimal and not space.thinned
     gap = path.gap if proved or (path.bound > 0 and not space.thinned) else float("nan")
     evaluated = sum(len(o.macs) for options in space.options for o in options)

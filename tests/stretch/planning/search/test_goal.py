@@ -121,7 +121,7 @@ def test_energy_of_a_design_is_that_of_its_timeline(data):
         picks.append(data.draw(st.sampled_from(able)))
         at += picks[-1][0].span
         holder = picks[-1][0].holder(space.costs.host)
-    search_result = SearchResult(tuple(picks), LATENCY.total(space, picks), 0, False, 0.0, 0)
+    search_result = SearchResult(tuple(picks), LATENCY.value(space, picks), 0, False, 0.0, 0)
     run = timeline(graph, as_design(graph, search_result.segments(space.costs)), space.costs)
     busy = {}
     for segment in run.segments:
@@ -217,10 +217,10 @@ LOW, HIGH = round(0.9 * MEASURES_GRAPH.macs), round(1.6 * MEASURES_GRAPH.macs)
 def test_total_of_a_design_is_what_the_search_says_of_it():
     space = make_space(MEASURES_GRAPH, min_width=0.85)
     search_result = search_exact(space, Totals(LOW, HIGH, 1))
-    assert LATENCY.total(space, search_result.picks) == pytest.approx(search_result.ms)
-    assert MEASURES_MACS.total(space, search_result.picks) == search_result.macs
+    assert LATENCY.value(space, search_result.picks) == pytest.approx(search_result.ms)
+    assert MEASURES_MACS.value(space, search_result.picks) == search_result.macs
     both = weighted_sum((2.0, LATENCY), (1e-6, MEASURES_MACS), (0.0, Measure(lambda options: np.full(len(options.macs), np.inf))))
-    assert both.total(space, search_result.picks) == pytest.approx(2 * search_result.ms + 1e-6 * search_result.macs)
+    assert both.value(space, search_result.picks) == pytest.approx(2 * search_result.ms + 1e-6 * search_result.macs)
 
 
 def test_space_kept_to_some_processors_gives_work_to_no_other():
