@@ -234,9 +234,8 @@ class PredictedRun:
         for branches in self._ordered:
             ends: dict[int, Any] = {}
             for number, branch in branches:
-                starts = [ends[wait] for wait in branch.waits]
                 # the longest of each draw
-                ends[number] = branch.ms(factors) + (reduce(np.maximum, starts) if starts else 0.0)
+                ends[number] = branch.ms(factors) + reduce(np.maximum, [ends[wait] for wait in branch.waits] or [0.0])
             total = total + reduce(np.maximum, ends.values())
         return total
 

@@ -279,21 +279,17 @@ def _can_pay(banded: PartSpace, first: int, last: int, offer: LazyOptions) -> bo
     return bool(lowest_transfer_ms <= alpha * alone_ms * ROUNDING)
 
 
-# Where bands of rows, or ranges of channels, may be divided: few of many places, and where they are tried.
-#
-# Where there are many rows, places are spread evenly; between these a band's time is nearly a straight line, so those
-# at which the slowest band would be fastest follow by interpolation, and are offered with their neighbours.
-
+# Where bands of rows, or ranges of channels, may be divided: where there are many rows, places are spread evenly; between these a band's
+# time is nearly a straight line, so those at which the slowest band would be fastest follow by interpolation, and are offered with their
+# neighbours.
 
 #: Rows behind which the bands end, the last one left out.
 Split = tuple[int, ...]
 
 #: Every place is offered up to so many rows, by the number of bands; with more bands, none but a grid.
 MAX_ENUMERATED_ROWS = {2: 17, 3: 8}
-#: Places of the grid, by the number of bands.
-GRID_SIZES = {2: 8, 3: 5}
-#: The same for more bands.
-SMALLEST_GRID = 4
+#: Places of the grid, by the number of bands, and for more bands.
+GRID_SIZES, SMALLEST_GRID = {2: 8, 3: 5}, 4
 #: Places by interpolation, for each holder.
 INTERPOLATED_SPLITS = 3
 
@@ -350,8 +346,7 @@ def _interpolated(heights: NDArray[np.int64], tried_heights: NDArray[np.int64], 
 
 def band_ranges(rows: int, split: Split) -> list[tuple[int, int]]:
     """First row of each band, and the one behind its last."""
-    edges = (0, *split, rows)
-    return list(pairwise(edges))
+    return list(pairwise((0, *split, rows)))
 
 
 #: The branches of each place where something is divided.
