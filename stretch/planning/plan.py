@@ -406,25 +406,19 @@ def predict(
 def _operator_warnings(result: PlanResult) -> list[str]:
     """Operators that torch computes, that have others in their place, that run in parts, and that a processor lacks."""
     graph, texts = result.graph, []
-    opaque = Counter(str(op.attrs["variant"]) for op in graph.ops if op.kind == "opaque")
-    if opaque:
+    if opaque := Counter(str(op.attrs["variant"]) for op in graph.ops if op.kind == "opaque"):
         listed = ", ".join(f"{count} `{name}`" for name, count in opaque.most_common(MAX_NAMED))
-        others = f" and {len(opaque) - MAX_NAMED} other kinds" if len(opaque) > MAX_NAMED else ""
-        texts.append(
-            f"{opaque.total()} of {len(graph.ops)} operators are unknown and not split ({listed}{others}); their times are estimated from sizes"
-        )
+        listed += f" and {len(opaque) - MAX_NAMED} other kinds" if len(opaque) > MAX_NAMED else ""
+        unknown = f"{opaque.total()} of {len(graph.ops)} operators are unknown and not split ({listed})"
+        texts.append(f"{unknown}; their times are estimated from sizes")
     rewritten: dict[str, dict[str, None]] = {}
-    split_convolutions: dict[str, None] = {}
-    for branch in (branch for part in result.design.segments for branch in part.branches):
-        for name in inexact_rewrites(branch.rewrites):
-            rewritten.setdefault(name, {})[branch.processor] = None
-        if set(branch.rewrites) & set(exact):
-            split_convolutions[branch.processor] = None
+    branches = [branch for part in result.design.segments for branch in part.branches]
+    for processor, name in [(branch.processor, name) for branch in branches for name in inexact_rewrites(branch.rewrites)]:
+        rewritten.setdefault(name, {})[processor] = None
     if rewritten:
         text = ", ".join(f"{name} on {' and '.join(processors)}" for name, processors in rewritten.items())
         texts.append(f"scaled branches replace operators ({text}); part of the speed-up comes from that")
-    if split_convolutions:
-        where = " and ".join(split_convolutions)
+    if where := " and ".join(dict.fromkeys(branch.processor for branch in branches if set(branch.rewrites) & set(exact))):
         texts.append(f"grouped convolutions on {where} run in parts, a convolution for each group, and compute the same")
     present = {op.kind for op in graph.ops}
     named = {name: result.device.processor(name).profile.unsupported for name in result.config.processors}
@@ -650,23 +644,18 @@ def _search_by_strategy(problem: PlanningProblem, space: DesignSpace, totals: To
 def _infeasible_error(problem: PlanningProblem, space: DesignSpace) -> InfeasibleError:
     """The error for a request without a design; `space` is the largest one searched."""
     graph, config = problem.backbone, problem.config
-    if config.merge == "never" and STRETCH in config.planned_kinds:
-        merged = merge_stages(graph, problem.stage_space())
-        if search_exact(merged, problem.totals) is not None:
-            return InfeasibleError(
-                f"no design of `{graph.name}` meets the constraints while each stage is a segment of its own",
-                "let stages merge with `merge=auto`",
-                [TightRule("merge", "never", "auto")],
-            )
+    never = config.merge == "never" and STRETCH in config.planned_kinds
+    if never and search_exact(problem.stage_space(merged=True), problem.totals) is not None:
+        reason = f"no design of `{graph.name}` meets the constraints while each stage is a segment of its own"
+        return InfeasibleError(reason, "let stages merge with `merge=auto`", [TightRule("merge", "never", "auto")])
 
     def build(request: PlanConfig) -> DesignSpace:
-        stage_space = replace(problem, config=request).stage_space()
+        changed = replace(problem, config=request)
         if set(config.planned_kinds) != {STRETCH}:
-            return with_exact_kinds(graph, request, stage_space)
-        return merge_stages(graph, stage_space) if space.longest_span > 1 else stage_space
+            return with_exact_kinds(graph, request, changed.stage_space())
+        return changed.stage_space(merged=space.longest_span > 1)
 
-    result = explain_infeasible(graph, space, config, build)
-    return _suggest_other_kinds(problem, result)
+    return _suggest_other_kinds(problem, explain_infeasible(graph, space, config, build))
 
 
 def _suggest_other_kinds(problem: PlanningProblem, error: InfeasibleError) -> InfeasibleError:
