@@ -14,7 +14,7 @@ from predictors.errors import InfeasibleError
 from predictors.graph import OpGraph
 from predictors.predictor import LatencyPredictor
 from stretch.planning.config import PlanConfig
-from stretch.planning.divisions.ends import fused_tasks
+from stretch.planning.divisions.ends import find_tasks
 from stretch.planning.plan import plan
 from stretch.planning.result import PlanResult
 
@@ -42,7 +42,7 @@ def schedule_bound_ms(graph: OpGraph, device: DeviceProfile, config: PlanConfig)
     """
     predictor = LatencyPredictor(device)
     launched = [predictor.predict(graph, processor, config.precision[processor]).kernels for processor in config.processors]
-    kernels = fused_tasks(graph, [[item.kernel for item in current] for current in launched])
+    kernels = find_tasks(graph, [[item.kernel for item in current] for current in launched], chained=False)
     of = {name: number for number, ops in enumerate(kernels.ops) for name in ops}
     times = np.zeros((len(launched), len(kernels)))
     for row, current in zip(times, launched, strict=True):

@@ -4,7 +4,7 @@ A depth alone says how many blocks stay, and takes them evenly from all runs of 
 matter and in the time they take. So one branch keeps those that matter most for their time, and the others keep some that it lacks.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import combinations, product
 from math import prod
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from stretch.planning.cost.branch import BranchCost, Costs, Floats
+from stretch.planning.cost.branch import Costs, Floats
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.design.scale import legal_widths, missing_blocks
@@ -99,6 +99,7 @@ def shorten(planned: PlanResult, losses: Losses | None = None) -> Shortened | No
         run = timeline(graph, design, costs)
         if run.makespan_ms > limit * (1 + 1e-9):
             continue
+        branched, shortened = (kept_worth(planned, item, losses) if losses else 0.0 for item in (planned.design, design))
         return Shortened(
             processor=single.processor,
             precision=single.precision,
@@ -107,12 +108,7 @@ def shorten(planned: PlanResult, losses: Losses | None = None) -> Shortened | No
             dropped={part.name: list(part.branches[0].dropped) for part in parts if part.branches[0].dropped},
             blocks=sum(segment.depth for segment in segments),
             design=design,
-            kept=losses
-            and Kept(
-                basis="blocks",
-                branched=kept_worth(planned, planned.design, losses),
-                shortened=kept_worth(planned, design, losses),
-            ),
+            kept=Kept(basis="blocks", branched=branched, shortened=shortened) if losses else None,
         )
     return None
 
@@ -202,14 +198,13 @@ class _BlockSearch:
 
     def choose(self, slack: float) -> BranchDesign | None:
         """The design with the best blocks that takes up to `slack` ms longer; None where there is no better one."""
-        candidates, costs = self._offer.candidates, self._costs
-        sizes = [len(branch_candidates) for branch_candidates in candidates]
-        now = [
-            [(cost.width, cost.dropped) for cost in branch_candidates].index(at)
-            for branch_candidates, at in zip(candidates, self._now, strict=True)
-        ]
+        candidates, costs = [list(some) for some in self._offer.candidates], self._costs
+        sizes = [len(some) for some in candidates]
+        now = [[(cost.width, cost.dropped) for cost in some].index(at) for some, at in zip(candidates, self._now, strict=True)]
         best = np.array(now)
-        kept, widths = zip(*(self._kept_blocks(branch_candidates) for branch_candidates in candidates), strict=True)
+        # which blocks each candidate keeps, 1 or 0 (candidates × blocks), and its width over the segment's (candidates × 1)
+        kept = [np.array([[n not in cost.dropped for n in range(len(self._loss))] for cost in some], float) for some in candidates]
+        widths = [np.array([[cost.width / self._segment.width] for cost in some]) for some in candidates]
         start = self._offer.options((costs.host,), np.array([np.ravel_multi_index(now, sizes)]))
         limit, best_score = float(start.ms[0, 0]) + slack, -np.inf
         # of more than two branches two at a time, in addition to the blocks that the others keep
@@ -239,13 +234,6 @@ class _BlockSearch:
         missing = [list(missing_blocks(self._segment, b.depth, b.dropped)) for b in design.segments[self._number].branches]
         return float(min(self._loss[blocks].sum() for blocks in missing) / max(self._loss[self._removable].sum(), 1e-30))
 
-    def _kept_blocks(self, candidates: Sequence[BranchCost]) -> tuple[Floats, Floats]:
-        """Which blocks each candidate keeps, 1 or 0 (candidates × blocks), and its width over the segment's (candidates × 1)."""
-        kept = np.ones((len(candidates), len(self._loss)))
-        for row, cost in zip(kept, candidates, strict=True):
-            row[list(cost.dropped)] = 0.0
-        return kept, np.array([[cost.width / self._segment.width] for cost in candidates])
-
     def _pair_worth(self, first: tuple[Floats, Floats], second: tuple[Floats, Floats], others: Floats) -> Floats:
         """The worth of each combination of two branches: of the worthier one, and of the blocks that it lacks where others keep them."""
 
@@ -254,8 +242,7 @@ class _BlockSearch:
             value: Floats = (main[0] @ self._loss)[:, None] * main[1] + OTHER_LOSS * ((1 - main[0]) * self._loss) @ elsewhere.T
             return value
 
-        worth: Floats = np.maximum(of(first, second), of(second, first).T)
-        return worth
+        return np.asarray(np.maximum(of(first, second), of(second, first).T))
 
 
 def block_sets(segment: Segment, loss: Mapping[int, float]) -> list[tuple[int, ...]]:

@@ -250,11 +250,7 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
 
     @property
     def parsed_objective(self) -> Objective:
-        """Return the objective of a design.
-
-        Raises:
-            UsageError: If it is not written as it should be.
-        """
+        """Return the objective of a design; one that is not written as it should be is refused."""
         return read_objective(self.objective)
 
     @property
@@ -300,10 +296,9 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
             with_floats = tuple(name for name in processors if name in request.precision or float_precision(device.processor(name)))
             processors = with_floats if request.exact and len(with_floats) > 1 else processors
         _check_processors(processors, device)
-        families = [device.processor(name).family for name in processors]
-        for name in request.precision:
-            if name not in families and name not in processors:
-                raise UsageError(f"a precision is given for `{name}`, which is not among the processors {', '.join(processors)}")
+        known = {*processors, *(device.processor(name).family for name in processors)}
+        for name in (name for name in request.precision if name not in known):
+            raise UsageError(f"a precision is given for `{name}`, which is not among the processors {', '.join(processors)}")
         precision = {}
         for name in processors:
             processor = device.processor(name)
@@ -314,30 +309,22 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
         return msgspec.structs.replace(request, processors=processors, precision=precision, min_width=min_width)
 
     def rewrites_on(self, processors: Sequence[str], device: DeviceProfile) -> dict[str, tuple[str, ...]]:
-        """Rewrites by processor: those asked for, else those of the device's profile.
-
-        Raises:
-            UsageError: If one is not written as it should be, or names a processor that is not among these.
-            UnknownNameError: If there is no such rewrite.
-        """
+        """Rewrites by processor: those asked for, else those of the device's profile; unknown ones and processors are refused."""
         result: dict[str, tuple[str, ...]] = {}
         if not self.rewrite:
-            for place in processors:
-                result[place] = device.processor(place).profile.rewrites
-                for name in result[place]:
-                    if name not in rewrites:
-                        problem = f"processor `{place}` of {device.id} has the unknown rewrite `{name}` in its profile"
-                        raise StretchError(problem, nearest(name, rewrites))
+            result = {processor: device.processor(processor).profile.rewrites for processor in processors}
+            for processor, name in ((processor, name) for processor, names in result.items() for name in names if name not in rewrites):
+                problem = f"processor `{processor}` of {device.id} has the unknown rewrite `{name}` in its profile"
+                raise StretchError(problem, nearest(name, rewrites))
         for item in self.rewrite if self.rewrite != ("none",) else ():
             where, colon, name = item.rpartition(":")
             if not colon:
                 raise UsageError(f"the rewrite `{item}` names no processor", "write `rewrite=gpu:silu=relu6`, or `rewrite=none`")
-            places = [one for one in processors if where in (one, one.partition("[")[0])]
-            if not places:
+            named = [processor for processor in processors if where in (processor, processor.partition("[")[0])]
+            if not named:
                 raise UsageError(f"a rewrite is given for `{where}`, which is not among the processors {', '.join(processors)}")
             rewrites.get(name)
-            for place in places:
-                result[place] = (*result.get(place, ()), name)
+            result |= {processor: (*result.get(processor, ()), name) for processor in named}
         return result
 
     def replace_processors(self, processors: tuple[str, ...]) -> "PlanConfig":
@@ -443,9 +430,7 @@ def _check_processors(processors: tuple[str, ...], device: DeviceProfile) -> Non
     if len(set(families)) != len(families):
         raise UsageError(f"the processors {', '.join(processors)} share cores", "name each processor once")
     if len(processors) < 2:
-        only = len(device.processors) < 2
-        raise UsageError(
-            f"branches need at least two processors, and {f'the profile {device.id} has one' if only else 'one was named'}: {processors[0]}",
-            f"`stretch predict` with --device {device.cli_name} predicts the network on it"
-            + ("" if only else f"; the profile {device.id} has {', '.join(device.processors)}"),
-        )
+        reason, hint = f"the profile {device.id} has one", f"`stretch predict` with --device {device.cli_name} predicts the network on it"
+        if len(device.processors) > 1:
+            reason, hint = "one was named", f"{hint}; the profile {device.id} has {', '.join(device.processors)}"
+        raise UsageError(f"branches need at least two processors, and {reason}: {processors[0]}", hint)

@@ -32,10 +32,9 @@ class Help(NamedTuple):
 class Option:
     """One thing that may be asked of the planner.
 
-    Its name is the argument of `stretch.PlanConfig` and the key of a recipe's
-    ``[plan]``, and the flag of `stretch branch` or what follows its ``--set``. How its value is
-    written there follows from the kind: a number, a word, names (``cpu,gpu``), a range
-    (``0.97:1.03``) or pairs (``cpu=int8,gpu=fp16``).
+    Its name is the argument of `stretch.PlanConfig` and the key of a recipe's ``[plan]``, and the flag of `stretch branch` or what follows
+    its ``--set``. How its value is written there follows from the kind: a number, a word, names (``cpu,gpu``), a range (``0.97:1.03``) or
+    pairs (``cpu=int8,gpu=fp16``).
     """
 
     name: str  # Of the option.

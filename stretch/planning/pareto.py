@@ -16,7 +16,7 @@ from predictors.errors import InfeasibleError, UnknownNameError, UsageError
 from predictors.graph import OpGraph
 from predictors.structs import Answer
 from stretch.planning.blocks import Losses, keep_blocks
-from stretch.planning.config import PlanConfig
+from stretch.planning.config import PlanConfig, read_objective
 from stretch.planning.cost.accuracy import AccuracySource, MeasuredOn, PredictedAccuracy, Sensitivity
 from stretch.planning.cost.branch import SegmentOptions
 from stretch.planning.cost.makespan import run_mj, timeline
@@ -27,7 +27,7 @@ from stretch.planning.network.segments import backbone_of
 from stretch.planning.plan import Choice, PlanningProblem, choose, design_of, predict, search_request
 from stretch.planning.result import control_fields, ranked_singles, sequential_same_macs
 from stretch.planning.search import exact
-from stretch.planning.search.goal import Goal, loss_of, search_best
+from stretch.planning.search.goal import loss_of, search_best
 from stretch.planning.search.layers import TIE
 from stretch.planning.search.parts import without_stretched
 from stretch.planning.search.space import DesignSpace, Rules, Totals, evenly_spaced
@@ -41,34 +41,27 @@ MAX_DESIGNS = 1000
 #: Weights, over the spans of both, at which one of three things that add up counts relative to another.
 WEIGHTS = (0.25, 1.0, 4.0)
 
-# Designs that differ: in the segments that branch, the processors, and the kinds of segments.
-#
-# Each differs from all earlier ones in at least one segment, and of all such designs that are good enough it
-# shares as few segments with them as can be. Both searches for it are exact: what is shared adds up over segments.
 
-#: Identity of segment options: start, end, division, and processors; no processors where the segment stays whole.
-Signature = tuple[str, str, str, tuple[str, ...]]
-
-
-def signature(options: SegmentOptions) -> Signature:
-    """Return the identity of segment options, without sizes."""
+def signature(options: SegmentOptions) -> tuple[str, str, str, tuple[str, ...]]:
+    """Return the identity of segment options, without sizes: start, end, join, and processors where the segment branches."""
     return options.segment.start, options.segment.end, options.join, options.processors if options.branched else ()
 
 
 def diverse_designs(
-    space: DesignSpace, totals: Totals, goal: Goal, best: exact.SearchResult, count: int, factor: float
+    space: DesignSpace, totals: Totals, goal: exact.Measure, best: exact.SearchResult, count: int, factor: float
 ) -> list[exact.SearchResult]:
-    """Designs that differ, the best one first."""
-    result, seen, max_value = (
-        [best],
-        dict.fromkeys((signature(options) for options, _ in best.picks), 1),
-        factor * goal.value(space, best.picks),
-    )
+    """Designs that differ in the segments that branch, the processors or the kinds of segments, the best one first.
+
+    Each differs from all earlier ones in at least one segment, and of all such designs that are good enough it
+    shares as few segments with them as can be. Both searches for it are exact: what is shared adds up over segments.
+    """
+    result, max_value = [best], factor * goal.value(space, best.picks)
+    seen = dict.fromkeys((signature(options) for options, _ in best.picks), 1)
 
     def is_new(options: SegmentOptions) -> bool:
         return signature(options) not in seen
 
-    shared = Goal(exact.Measure(lambda options: np.full(len(options.macs), float(seen.get(signature(options), 0) * options.span))))
+    shared = exact.Measure(lambda options: np.full(len(options.macs), float(seen.get(signature(options), 0) * options.span)))
     while len(result) < count:
         good = search_best(space, totals, shared, (goal, max_value), is_new)
         if good is None:
@@ -93,16 +86,14 @@ def non_dominated(search_results: Sequence[exact.SearchResult], values: Sequence
 class Criteria:
     """Designs of a space that are best in one criterion within bounds on others; fronts consist of these.
 
-    Latency, energy and what a design loses add up over its segments, and one of them may be bounded by
-    the exact search. Multiply-accumulates are bounded by every search. Peak memory is the largest of all
-    segments', so that a bound on it leaves out options.
+    Latency, energy and what a design loses add up over its segments, and one of them may be bounded by the exact search.
+    Multiply-accumulates are bounded by every search. Peak memory is the largest of all segments', so that a bound on it leaves out options.
     """
 
     space: DesignSpace  # The designs.
     totals: Totals  # Limits on a whole design.
-    goals: Mapping[
-        str, Goal
-    ]  # Quantities that add up, by name: ``latency``, ``macs``, and of ``energy`` and ``loss`` those that were asked for.
+    #: Measures by name: ``latency``, ``macs``, and of ``energy`` and ``loss`` those that were asked for.
+    goals: Mapping[str, exact.Measure]
     source: AccuracySource | None = None  # Source of the accuracy of a loss; None for bounds on losses that lie evenly.
 
     def value(self, name: str, search_result: exact.SearchResult) -> float:
@@ -132,9 +123,7 @@ class Criteria:
         if name == "latency" and not adding and also is None and part is self.space:
             return exact.search_pruned(part, totals)
         if also is not None:
-            other, weight = self.goals[also[0]], also[1]
-            base = exact.weighted_sum((1.0, goal.base), (weight, other.base))
-            goal = Goal(base, goal.energy + weight * other.energy, goal.power or other.power)
+            goal = exact.weighted_sum((1.0, goal), (also[1], self.goals[also[0]]))
         within = (self.goals[adding[0]], bounds[adding[0]]) if adding else None
         return search_best(part, totals, goal, within) if all(part.options) else None, self.space
 
@@ -163,8 +152,6 @@ class Criteria:
             return least if least is not None and self.value(feasible, least) <= most + TIE else None
 
         peaks = sorted({float(peak) for options in self.space.options for o in options for peak in np.unique(o.peak_bytes)})
-        if within(peaks[-1]) is None:
-            return None
         peak = peaks[bisect_left(peaks, True, hi=len(peaks) - 1, key=lambda peak: within(peak) is not None)]
         least = within(peak)
         return None if least is None else replace(least, value=peak)
@@ -271,11 +258,14 @@ class FrontAnswer(Answer, frozen=True, kw_only=True):
     model: str  # The network.
     device: str  # The device.
     processors: list[str]  # That branches may use.
-    pareto: list[str]  # Criteria; nothing where the best design and others that differ were asked for.
-    objective: str | None  # Objective of the designs; None for a front.
-    within: float | None  # How many times the best one's value the others may have, at most; None for a front.
+    pareto: list[str] = msgspec.field(
+        default_factory=list
+    )  # Criteria; nothing where the best design and others that differ were asked for.
+    objective: str | None = None  # Objective of the designs; None for a front.
+    within: float | None = None  # How many times the best one's value the others may have, at most; None for a front.
     optimal: bool  # Whether the first design is the best one, or all of a front are optimal as stated.
-    gap: float | None  # How much better than the first design one might be, as a fraction; None where that is not known, and for a front.
+    #: How much better than the first design one might be, as a fraction; None where that is not known, and for a front.
+    gap: float | None = None
     precision: dict[str, str]  # Planned, of each processor.
     rounding: list[str]  # Of these, the ones that round beyond fp32: ``int8``, ``fp16``.
     designs: list[FrontDesign]  # From the slowest to the fastest.
@@ -318,28 +308,16 @@ def front(
     problem = PlanningProblem.of(graph, device, config, accuracy_source)
     best, evaluated, size = trace_front(problem, weighed, count)
     optimal = all(item.optimal for item in best)
-    return _answer(
-        problem,
-        best,
-        {},
-        losses,
-        pareto=list(weighed),
-        objective=None,
-        within=None,
-        optimal=optimal,
-        gap=None,
-        evaluated=evaluated,
-        space_log10=size,
-    )
+    return _answer(problem, best, losses=losses, pareto=list(weighed), optimal=optimal, evaluated=evaluated, space_log10=size)
 
 
 def trace_front(problem: PlanningProblem, weighed: Sequence[str], count: int | None) -> tuple[list[exact.SearchResult], int, float]:
     """Return the designs of `front`, how many options were evaluated, and the logarithm of the number of designs."""
     names, source, checked = check_criteria(weighed), problem.accuracy_source, problem.config
     _check(names, checked, source, count)
-    goals = {"latency": Goal(), "macs": Goal(exact.MACS)} | ({} if source is None else {"loss": Goal(exact.Measure(source.losses))})
+    goals = {"latency": exact.LATENCY, "macs": exact.MACS} | ({} if source is None else {"loss": exact.Measure(source.losses)})
     if "energy" in names:
-        goals["energy"] = Goal(exact.weighted_sum(), 1.0, exact.ProcessorPowers(problem.device, checked.processors))
+        goals["energy"] = exact.measure_of(read_objective("energy"), problem.device, checked.processors)
     current = tuple("loss" if name in ("agreement", "accuracy") else name for name in CRITERIA if name in names)
     unbounded = problem.with_options(min_accuracy=None, min_agreement=None, objective="latency", latency_budget=None)
     parts = search_request(unbounded)
@@ -387,15 +365,11 @@ def trace_diverse(problem: PlanningProblem, count: int, within: float) -> tuple[
     if not 1 <= within < float("inf"):
         raise UsageError(f"`within={within:g}` is not a factor from 1 up", "write it as `within=1.2`")
     config = problem.config
-    for name, other in (
-        ("objective", not config.parsed_objective.is_additive),
-        ("strategy", config.strategy != "exact"),
-        ("join", config.widens),
-        ("params", config.params is not None),
-    ):
-        if other:
-            reason = f"several designs that differ are not searched for with `{name}={format_value(getattr(config, name))}`"
-            raise UsageError(reason, f"leave it out, or plan one design with `{name}`")
+    not_additive = not config.parsed_objective.is_additive
+    unfit = {"objective": not_additive, "strategy": config.strategy != "exact", "join": config.widens, "params": config.params is not None}
+    for name in (name for name, refused in unfit.items() if refused):
+        reason = f"several designs that differ are not searched for with `{name}={format_value(getattr(config, name))}`"
+        raise UsageError(reason, f"leave it out, or plan one design with `{name}`")
     choice = choose(problem)
     return choice, diverse_designs(choice.space, choice.totals, problem.goal, choice.result, count, within)
 
@@ -406,44 +380,30 @@ def diverse_front(
     """The best design and others that differ from it: in the segments that branch, the processors, or the kinds of segments."""
     problem = PlanningProblem.of(graph, device, config, accuracy_source)
     choice, result = trace_diverse(problem, count, within)
-    space, best, goal = choice.space, choice.result, problem.goal
-    return _answer(
-        problem,
-        result,
-        {number: goal.value(space, item.picks) for number, item in enumerate(result)},
-        None,
-        pareto=[],
-        objective=problem.config.objective,
-        within=within,
-        optimal=best.optimal,
-        gap=None if isnan(best.gap) else best.gap,
-        evaluated=best.evaluated,
-        space_log10=space.size_log10,
-    )
-
-
-def _keep_blocks(problem: PlanningProblem, design: BranchDesign, losses: Losses) -> BranchDesign:
-    """A design with the blocks that matter most, unless it is then predicted to be less accurate."""
-    chosen, _ = keep_blocks(predict(problem, design, trained=False), losses)
-    source, graph = problem.accuracy_source, problem.graph
-    return chosen if source is None or source.loss(graph, chosen) <= source.loss(graph, design) else design
+    space, best = choice.space, choice.result
+    proof: dict[str, Any] = {"optimal": best.optimal, "gap": None if isnan(best.gap) else best.gap, "evaluated": best.evaluated}
+    values, objective = [problem.goal.value(space, item.picks) for item in result], problem.config.objective
+    return _answer(problem, result, values, objective=objective, within=within, space_log10=space.size_log10, **proof)
 
 
 def _answer(
     problem: PlanningProblem,
     results: Sequence[exact.SearchResult],
-    values: Mapping[int, float],
-    losses: Losses | None,
+    values: Sequence[float] | None = None,
+    losses: Losses | None = None,
     **facts: Any,
 ) -> FrontAnswer:
-    """Return designs with their baselines; `values` are of those that were to be best in something, by number."""
+    """Return designs with their baselines, and the values of those that were to be best in something."""
     config, source, graph, costs = problem.config, problem.accuracy_source, problem.graph, problem.costs
     singles, rows = ranked_singles(graph, costs, config.processors), []
     sequential = sequential_same_macs(graph, problem.stages, costs, singles, Rules.of(config), problem.totals)
     for number, result in enumerate(results):
         design, accuracy = design_of(problem, result), None if source is None else source.prediction(loss_of(result, source))
-        if losses is not None and (changed := _keep_blocks(problem, design, losses)) != design:
-            design, accuracy = changed, None if source is None else source.prediction(source.loss(graph, changed))
+        if losses is not None:
+            # the blocks that matter most, unless the design is then predicted to be less accurate
+            changed, _ = keep_blocks(predict(problem, design, trained=False), losses)
+            if changed != design and (source is None or source.loss(graph, changed) <= source.loss(graph, design)):
+                design, accuracy = changed, None if source is None else source.prediction(source.loss(graph, changed))
         run = timeline(graph, design, costs)
         rows.append(
             FrontDesign(
@@ -461,7 +421,7 @@ def _answer(
                 energy_mj=run_mj(run, problem.device),
                 peak_bytes=result.peak_bytes,
                 optimal=result.optimal,
-                value=values.get(number),
+                value=values[number] if values else None,
                 design=design,
             )
         )

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from importlib import import_module
 from itertools import combinations
 from math import ceil, floor, isnan
@@ -21,7 +21,7 @@ from predictors.predictor import LatencyPredictor, not_measured
 from predictors.rewrites import GROUPED, exact, inexact_rewrites, is_grouped
 from stretch.planning.attempts import MERGED_OPTIONS, Attempt, attempts, stage_attempts
 from stretch.planning.blocks import Losses, keep_blocks, kept_worth, shorten
-from stretch.planning.config import GENERAL_STRATEGIES, STRETCH, PlanConfig
+from stretch.planning.config import GENERAL_STRATEGIES, SINGLE_STRATEGIES, STRETCH, PlanConfig
 from stretch.planning.cost.accuracy import AccuracyPredictor, AccuracySource, Sensitivity, load_accuracy
 from stretch.planning.cost.branch import Costs, SegmentOptions
 from stretch.planning.cost.compare import MIN_GAIN, ideal_split_ms, processor_lead
@@ -41,8 +41,8 @@ from stretch.planning.result import (
     sequential_same_macs,
 )
 from stretch.planning.search.evolve import evolve, fastest_designs, score_of
-from stretch.planning.search.exact import SearchResult, search_coarse, search_concat, search_exact
-from stretch.planning.search.goal import Bounds, Goal, best_result, explain_infeasible, infeasible_error, search_best
+from stretch.planning.search.exact import Measure, SearchResult, measure_of, search_coarse, search_concat, search_exact
+from stretch.planning.search.goal import Bounds, best_result, explain_infeasible, infeasible_error, search_best
 from stretch.planning.search.parts import cut_blocks, merge_neighbours, merge_stages, with_exact_kinds, without_stretched
 from stretch.planning.search.space import DesignSpace, Rules, Totals
 
@@ -82,9 +82,9 @@ class PlanningProblem:
         return Totals(ceil(low * self.backbone.macs), floor(high * self.backbone.macs), self.config.n_meet)
 
     @property
-    def goal(self) -> Goal:
+    def goal(self) -> Measure:
         """Return the goal of the exact search."""
-        return Goal.of(self.config.parsed_objective, self.device, self.config.processors)
+        return measure_of(self.config.parsed_objective, self.device, self.config.processors)
 
     def space(self, segments: Sequence[Segment], join: JoinKind, arriving: Sequence[int] | None = None) -> DesignSpace:
         """The designs of some segments; arguments are those of `DesignSpace.of`."""
@@ -288,13 +288,12 @@ def _int8_warning(problem: PlanningProblem, request: PlanConfig) -> str | None:
     int8_problem = PlanningProblem.of(
         graph, device, msgspec.structs.replace(problem.config, processors=names, precision=defaults, min_width=request.min_width)
     )
-    best_single = ranked_singles(graph, int8_problem.costs, int8_problem.config.processors)[0]
-    choice = _choose_or_none(int8_problem)
-    if choice is None:
-        single = f"the {best_single.processor} alone takes {best_single.ms:.2f} ms"
-        return f"planned with {planned}; with `precision={int8}` {single}, {caveat}"
-    speedup = f"{best_single.ms / choice.makespan_ms:.2f}x against the {best_single.processor} alone ({best_single.ms:.2f} ms)"
-    return f"planned with {planned}; with `precision={int8}` the same request takes {choice.makespan_ms:.2f} ms, {speedup}, {caveat}"
+    single = ranked_singles(graph, int8_problem.costs, int8_problem.config.processors)[0]
+    faster = f"the {single.processor} alone takes {single.ms:.2f} ms"
+    if choice := _choose_or_none(int8_problem):
+        speedup = f"{single.ms / choice.makespan_ms:.2f}x against the {single.processor} alone ({single.ms:.2f} ms)"
+        faster = f"the same request takes {choice.makespan_ms:.2f} ms, {speedup}"
+    return f"planned with {planned}; with `precision={int8}` {faster}, {caveat}"
 
 
 def _plan_attempts(problem: PlanningProblem, request: PlanConfig) -> tuple[Choice, str]:
@@ -406,36 +405,26 @@ def predict(
 def _operator_warnings(result: PlanResult) -> list[str]:
     """Operators that torch computes, that have others in their place, that run in parts, and that a processor lacks."""
     graph, texts = result.graph, []
-    opaque = Counter(str(op.attrs["variant"]) for op in graph.ops if op.kind == "opaque")
-    if opaque:
+    if opaque := Counter(str(op.attrs["variant"]) for op in graph.ops if op.kind == "opaque"):
         listed = ", ".join(f"{count} `{name}`" for name, count in opaque.most_common(MAX_NAMED))
-        others = f" and {len(opaque) - MAX_NAMED} other kinds" if len(opaque) > MAX_NAMED else ""
-        texts.append(
-            f"{opaque.total()} of {len(graph.ops)} operators are unknown and not split ({listed}{others}); their times are estimated from sizes"
-        )
+        listed += f" and {len(opaque) - MAX_NAMED} other kinds" if len(opaque) > MAX_NAMED else ""
+        unknown = f"{opaque.total()} of {len(graph.ops)} operators are unknown and not split ({listed})"
+        texts.append(f"{unknown}; their times are estimated from sizes")
     rewritten: dict[str, dict[str, None]] = {}
-    split_convolutions: dict[str, None] = {}
-    for branch in (branch for part in result.design.segments for branch in part.branches):
-        for name in inexact_rewrites(branch.rewrites):
-            rewritten.setdefault(name, {})[branch.processor] = None
-        if set(branch.rewrites) & set(exact):
-            split_convolutions[branch.processor] = None
+    branches = [branch for part in result.design.segments for branch in part.branches]
+    for processor, name in [(branch.processor, name) for branch in branches for name in inexact_rewrites(branch.rewrites)]:
+        rewritten.setdefault(name, {})[processor] = None
     if rewritten:
         text = ", ".join(f"{name} on {' and '.join(processors)}" for name, processors in rewritten.items())
         texts.append(f"scaled branches replace operators ({text}); part of the speed-up comes from that")
-    if split_convolutions:
-        where = " and ".join(split_convolutions)
+    if where := " and ".join(dict.fromkeys(branch.processor for branch in branches if set(branch.rewrites) & set(exact))):
         texts.append(f"grouped convolutions on {where} run in parts, a convolution for each group, and compute the same")
     present = {op.kind for op in graph.ops}
     named = {name: result.device.processor(name).profile.unsupported for name in result.config.processors}
     lacking = {name: [kind for kind in kinds if kind in present] for name, kinds in named.items()}
     scaled = scaled_graph(graph, result.design) if any(GROUPED in kinds for kinds in named.values()) else None
     for name, kinds in named.items():
-        if (
-            GROUPED in kinds
-            and scaled is not None
-            and any(is_grouped(scaled, op) and op.tags.get("processor") == name for op in scaled.ops)
-        ):
+        if GROUPED in kinds and scaled and any(is_grouped(scaled, op) and op.tags.get("processor") == name for op in scaled.ops):
             lacking[name].append(GROUPED)
     text = "; ".join(f"{name} lacks {', '.join(f'`{kind}`' for kind in kinds)}" for name, kinds in lacking.items() if kinds)
     return [*texts, f"{text}: the CPU computes them, and times count the exchange there and back"] if text else texts
@@ -454,18 +443,12 @@ def _warnings(problem: PlanningProblem, result: PlanResult) -> tuple[str, ...]:
     merged = [result.stages_of(row.segment) for row in result.run.segments if len(row.branches) > 1 and not join_of(row.design.join).exact]
     names = [f"{stages[0].name} to {stages[-1].name}" for stages in merged if len(stages) > 1]
     if names and not (result.accuracy is not None and result.accuracy.basis == "sensitivity"):
-        warnings.append(
-            # NN-Stretch (MobiSys 2023), table 3
-            f"stages are merged ({', '.join(names)}): fewer meeting points lower the accuracy of the trained network"
-        )
+        # NN-Stretch (MobiSys 2023), table 3
+        warnings.append(f"stages are merged ({', '.join(names)}): fewer meeting points lower the accuracy of the trained network")
     warnings += [division.remark(result.stages) for division in of_kinds(result.config.planned_kinds)]
     if result.design.n_meet == 0:
         warnings.append("no segment of the design has more than one branch: nothing runs side by side")
     return tuple(text for text in warnings if text)
-
-
-def _uses(processor: str, options: SegmentOptions) -> bool:
-    return processor in options.processors
 
 
 def unused_processors(choice: Choice, used: Sequence[str], best_ms: float) -> tuple[UnusedProcessor, ...]:
@@ -476,17 +459,18 @@ def unused_processors(choice: Choice, used: Sequence[str], best_ms: float) -> tu
     only_latency = config.params is None and config.min_accuracy is None and config.min_agreement is None and config.objective == "latency"
     comparable = config.strategy == "exact" and not config.widens and only_latency
     for name in (name for name in config.processors if name not in used):
-        best = search_exact(choice.space, choice.totals, required=partial(_uses, name)) if comparable else None
-        rule = _broken_rule(choice.space, name)
-        ms = None if best is None else replace(choice, result=best).makespan_ms
-        if ms is None:
-            reasons = []
-        elif ms < best_ms:
-            reasons = ["no design of the backbone that uses it is faster by itself"]
-        else:
-            reasons = [f"the fastest design that uses it is predicted to take {ms:.2f} ms, {best_ms:.2f} ms without"]
-        reasons = [*reasons, *([rule] if rule else [])] or ["no design within the constraints uses it"]
-        reason = f"the {name} is not used: {'; '.join(reasons)}"
+
+        def uses(options: SegmentOptions, name: str = name) -> bool:
+            return name in options.processors
+
+        best = search_exact(choice.space, choice.totals, required=uses) if comparable else None
+        rule, ms = _broken_rule(choice.space, name), None if best is None else replace(choice, result=best).makespan_ms
+        reasons = [rule] if rule else []
+        if ms is not None and ms < best_ms:
+            reasons.insert(0, "no design of the backbone that uses it is faster by itself")
+        elif ms is not None:
+            reasons.insert(0, f"the fastest design that uses it is predicted to take {ms:.2f} ms, {best_ms:.2f} ms without")
+        reason = f"the {name} is not used: {'; '.join(reasons) or 'no design within the constraints uses it'}"
         result.append(UnusedProcessor(processor=name, ms=ms, best_ms=best_ms, rule=rule or None, reason=reason))
     return tuple(result)
 
@@ -508,22 +492,17 @@ def _broken_rule(space: DesignSpace, processor: str) -> str:
     return f"no branch on it meets {', '.join(single)} all at once"
 
 
-# Choose a design: which stages are merged, then the search of the strategy asked for, then bounds on the result.
-
-
 def choose(problem: PlanningProblem, *, explain: bool = True) -> Choice:
     """The fastest design within the constraints, or the most accurate one where that is the objective.
 
-    With ``merge = "auto"`` stages are merged only where the request has no
-    design otherwise, and then with as many meeting points as there can be:
-    the fewer they are, the lower the accuracy (paper 003, table 3). Where there is no design, several searches look for the
-    tightest rule if it is to be `explain`ed.
+    Stages are merged as `stage_attempts` says; then the strategy asked for searches, and bounds on the whole design are kept. Where there
+    is no design, several searches look for the tightest rule if it is to be `explain`ed.
     """
     config, costs, source, goal = problem.config, problem.costs, problem.accuracy_source, problem.goal
     _check_objective(config, source)
     parts = search_request(problem, explain=explain)
     space, totals = parts[0].space, parts[0].totals
-    best = best_result([part.result for part in parts if part.result is not None])
+    best = best_result([part.result for part in parts])
     if best is None and not explain:
         raise InfeasibleError(f"no design of `{problem.backbone.name}` meets the constraints")
     if best is None:
@@ -636,60 +615,46 @@ def _search(problem: PlanningProblem, space: DesignSpace, totals: Totals) -> Sea
             return None
         segments = tuple(options.segment for options, _ in incumbent.picks)
         space = problem.space(segments, DEFAULT if config.widens else config.resolved_join)
-    if config.widens:
-        search_result = search_concat(lambda arriving: problem.space(segments, config.join, arriving), totals)
-    else:
-        search_result = _search_by_strategy(problem, space, totals)
-    if search_result is None and search_exact(space, totals) is not None:
-        if config.widens:
-            reason = f"no design of `{problem.backbone.name}` with `{config.join}` joins was found in the range of multiply-accumulates"
-            raise InfeasibleError(reason, f"use `join={DEFAULT}`")
-        raise _strategy_error(problem)
-    return search_result
+    if not config.widens:
+        return _search_by_strategy(problem, space, totals)
+    result = search_concat(lambda arriving: problem.space(segments, config.join, arriving), totals)
+    if result is None and search_exact(space, totals) is not None:
+        reason = f"no design of `{problem.backbone.name}` with `{config.join}` joins was found in the range of multiply-accumulates"
+        raise InfeasibleError(reason, f"use `join={DEFAULT}`")
+    return result
 
 
 def _search_by_strategy(problem: PlanningProblem, space: DesignSpace, totals: Totals) -> SearchResult | None:
     """The best design of a space by the strategy asked for; for what does not add up the fastest, to begin with."""
     goal, strategy = problem.goal, problem.config.strategy
+    result: SearchResult | None
     if strategy not in GENERAL_STRATEGIES:
-        result: SearchResult | None = import_module(f"stretch.planning.strategies.{strategy}").search(space, totals)
-        return result
-    if strategy == "exact" or problem.config.parsed_objective.is_evolved:
+        result = import_module(f"stretch.planning.strategies.{strategy}").search(space, totals)
+    elif strategy == "exact" or problem.config.parsed_objective.is_evolved:
         return search_best(space, totals, goal)
-    result = evolve(space, totals, score_of(problem.config.parsed_objective, goal, space), ())
-    if result is None and search_best(space, totals, goal) is not None:
-        raise _strategy_error(problem)
+    else:
+        result = evolve(space, totals, score_of(problem.config.parsed_objective, goal, space), ())
+    if result is None and strategy not in SINGLE_STRATEGIES and search_best(space, totals, goal) is not None:
+        reason = f"the strategy `{strategy}` finds no design of `{problem.backbone.name}`, though there is one"
+        raise InfeasibleError(reason, "use `strategy=exact`")
     return result
-
-
-def _strategy_error(problem: PlanningProblem) -> InfeasibleError:
-    """The error for a strategy that overlooks every design."""
-    return InfeasibleError(
-        f"the strategy `{problem.config.strategy}` finds no design of `{problem.backbone.name}`, though there is one",
-        "use `strategy=exact`",
-    )
 
 
 def _infeasible_error(problem: PlanningProblem, space: DesignSpace) -> InfeasibleError:
     """The error for a request without a design; `space` is the largest one searched."""
     graph, config = problem.backbone, problem.config
-    if config.merge == "never" and STRETCH in config.planned_kinds:
-        merged = merge_stages(graph, problem.stage_space())
-        if search_exact(merged, problem.totals) is not None:
-            return InfeasibleError(
-                f"no design of `{graph.name}` meets the constraints while each stage is a segment of its own",
-                "let stages merge with `merge=auto`",
-                [TightRule("merge", "never", "auto")],
-            )
+    never = config.merge == "never" and STRETCH in config.planned_kinds
+    if never and search_exact(problem.stage_space(merged=True), problem.totals) is not None:
+        reason = f"no design of `{graph.name}` meets the constraints while each stage is a segment of its own"
+        return InfeasibleError(reason, "let stages merge with `merge=auto`", [TightRule("merge", "never", "auto")])
 
     def build(request: PlanConfig) -> DesignSpace:
-        stage_space = replace(problem, config=request).stage_space()
+        changed = replace(problem, config=request)
         if set(config.planned_kinds) != {STRETCH}:
-            return with_exact_kinds(graph, request, stage_space)
-        return merge_stages(graph, stage_space) if space.longest_span > 1 else stage_space
+            return with_exact_kinds(graph, request, changed.stage_space())
+        return changed.stage_space(merged=space.longest_span > 1)
 
-    result = explain_infeasible(graph, space, config, build)
-    return _suggest_other_kinds(problem, result)
+    return _suggest_other_kinds(problem, explain_infeasible(graph, space, config, build))
 
 
 def _suggest_other_kinds(problem: PlanningProblem, error: InfeasibleError) -> InfeasibleError:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import product
+from itertools import product, zip_longest
 from typing import Any, Literal
 
 import msgspec
@@ -21,7 +21,7 @@ from stretch.planning.config import Objective, PlanConfig
 from stretch.planning.cost import compare
 from stretch.planning.cost.accuracy import PredictedAccuracy
 from stretch.planning.cost.branch import BranchCost, Costs
-from stretch.planning.cost.makespan import BranchTime, SegmentTime, SidedTimes, SideTime, Timeline, busiest_ms, busy_ms, run_mj, timeline
+from stretch.planning.cost.makespan import BranchTime, SegmentTime, SideTime, Timeline, Timelines, busiest_ms, busy_ms, run_mj, timeline
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, SideDesign
 from stretch.planning.design.scale import legal_widths, remaining_shared_weights, scaled_graph
 from stretch.planning.network.segments import Segment, backbone_of, join_kinds
@@ -29,8 +29,6 @@ from stretch.planning.search.exact import search_exact
 from stretch.planning.search.layers import TIE, Layer, shortest_path
 from stretch.planning.search.parts import PartSpace, merge_neighbours
 from stretch.planning.search.space import DesignSpace, Rules, Totals
-
-# Baselines of a branched design, predicted on the same device.
 
 #: Largest width ratio of the sequential control: fewer, wider blocks.
 MAX_WIDTH_RATIO = 1.5
@@ -73,15 +71,10 @@ def sequential_same_macs(
 
     Depths fall to the floor, widths range from it to `MAX_WIDTH_RATIO`. Dynamic programming over the width that arrives at each segment.
     """
-    best: SequentialControl | None = None
-    for original in singles:
-        if original.ms > MAX_CATCH_UP * singles[0].ms:
-            break
-        known = costs.replace_precision(original.processor, original.precision)
-        rescaled = _scale_to_macs(graph, segments, known, original, rules, totals)
-        if rescaled is not None and (best is None or rescaled.single.ms < best.single.ms):
-            best = rescaled
-    return best
+    near = [single for single in singles if single.ms <= MAX_CATCH_UP * singles[0].ms]
+    each = [(costs.replace_precision(single.processor, single.precision), single) for single in near]
+    rescaled = [_scale_to_macs(graph, segments, known, single, rules, totals) for known, single in each]
+    return min((control for control in rescaled if control is not None), key=lambda control: control.single.ms, default=None)
 
 
 def _scale_to_macs(
@@ -92,8 +85,7 @@ def _scale_to_macs(
     arriving = [{segments[0].in_width: 0}]
     layers: list[Layer] = []
     choices: list[list[BranchCost]] = []
-    for i, segment in enumerate(segments):
-        following = segments[i + 1] if i + 1 < len(segments) else None
+    for segment, following in zip_longest(segments, segments[1:]):
         free = segment.branchable and following is not None and "concat" in join_kinds(segment, following)
         leaving: dict[int, int] = {}
         depths = rules.depths(segment) if segment.branchable else [segment.depth]
@@ -170,17 +162,12 @@ class Shortened(msgspec.Struct, frozen=True, kw_only=True):
         return f"without {missing} of {self.blocks} blocks the {self.processor} alone is as fast"
 
 
-# A network whose operators are split over processors, as a design that can be built.
-#
-# CoDL computes some of every operator on each processor and meets behind it. As
-# a design of ours that is the original in its smallest parts: between two
-# tensors where everything meets and no kernel is under way, one processor
-# computes, or several compute bands of rows. Where a residual block has no such
-# tensor within, the block is the part.
-
-
 def operator_split(graph: OpGraph, stages: Sequence[Segment], costs: Costs, processors: Sequence[str]) -> Timeline:
-    """Each kernel-sized part on one processor, or its rows over several, so that all of them together are fastest; no rule binds it."""
+    """Each kernel-sized part on one processor, or its rows over several, so that all of them together are fastest; no rule binds it.
+
+    CoDL computes some of every operator on each processor and meets behind it. As a design that is the original in its smallest parts:
+    between two tensors where everything meets and no kernel is under way. A residual block without such a tensor within is one part.
+    """
     whole = DesignSpace.of(stages, processors, costs, Rules({}), kept=[stage.name for stage in stages])
     backbone = backbone_of(graph).graph
     search_result = search_exact(PartSpace(backbone, whole, single=True).mixed(("rows",)), Totals(0, backbone.macs, 0))
@@ -188,13 +175,11 @@ def operator_split(graph: OpGraph, stages: Sequence[Segment], costs: Costs, proc
     design = BranchDesign(graph.name, costs.predictor.device.id, merge_neighbours(backbone, stages, search_result.segments(costs)))
     divided = timeline(graph, place_sides(graph, design, costs, processors), costs)
     # one processor alone has its hand-over in place of the transfers that the search counts
-    alone = min(processors, key=lambda name: costs.predictor.predict(graph, name, costs.precision.get(name)).ms)
-    if costs.predictor.predict(graph, alone, costs.precision.get(alone)).ms >= divided.makespan_ms:
+    single = min((costs.predictor.predict(graph, name, costs.precision.get(name)) for name in processors), key=lambda single: single.ms)
+    if single.ms >= divided.makespan_ms:
         return divided
-    parts = (
-        SegmentDesign(part.name, part.start, part.end, (BranchScale(alone, part.depth, part.width, align=costs.align(alone)),))
-        for part in stages
-    )
+    alone, align = single.processor, costs.align(single.processor)
+    parts = (SegmentDesign(part.name, part.start, part.end, (BranchScale(alone, part.depth, part.width, align=align),)) for part in stages)
     return timeline(graph, BranchDesign(graph.name, costs.predictor.device.id, tuple(parts), sides=sides_on(graph, alone)), costs)
 
 
@@ -218,14 +203,14 @@ def place_sides(graph: OpGraph, design: BranchDesign, costs: Costs, processors: 
     sides = backbone_of(graph).sides
     if not sides:
         return design
-    times = SidedTimes(graph, design, costs)
-    best_ms, best = min(((times.timeline(item).makespan_ms, item) for item in (sides_on(graph, p) for p in processors)), key=lambda x: x[0])
+    times, order = Timelines(graph, design, costs), sorted(range(len(sides)), key=lambda i: -sides[i].macs)
+    best = min((sides_on(graph, processor) for processor in processors), key=lambda item: times.timeline(item).makespan_ms)
+    best_ms = times.timeline(best).makespan_ms
     for _ in range(SIDE_ROUNDS):
         before = best_ms
-        for i, processor in product(sorted(range(len(sides)), key=lambda i: -sides[i].macs), processors):
+        for i, processor in product(order, processors):
             moved = (*best[:i], replace(best[i], processor=processor), *best[i + 1 :])
-            ms = times.timeline(moved).makespan_ms
-            if ms < best_ms - TIE:
+            if (ms := times.timeline(moved).makespan_ms) < best_ms - TIE:
                 best, best_ms = moved, ms
         if best_ms >= before - TIE:
             break
@@ -458,16 +443,14 @@ class PlanResult:
     def _uncertain_run(self, run: Timeline) -> compare.PredictedRun:
         if not run.sides:
             return compare.uncertain_run(run.segments, self.device, run.output, run.handover)
-        feeding = {op.name for side in backbone_of(self.graph).before for op in side.ops}
-        before, after = ([row.time for row in run.sides if (row.graph.outputs[0] in feeding) is first] for first in (True, False))
+        # as `timeline` has them: the sides before the backbone, its branches and joins, the other sides
+        first, sides = len(backbone_of(self.graph).before), [side.time for side in run.sides]
         rows: list[BranchTime | float] = []
         for row in run.segments:
             rows += [*row.branches, *([row.join_ms] if row.join_ms else [])]
         branches = [
-            compare.UncertainBranch.of(job.estimate, self.device, job.links, job.ms + job.contention_ms, job.together, waits)
-            if isinstance(job, BranchTime)
-            else compare.UncertainBranch({}, waits, job)
-            for job, waits in zip([*before, *rows, *after], run.waits, strict=True)
+            compare.UncertainBranch.at(job, self.device, waits) if isinstance(job, BranchTime) else compare.UncertainBranch({}, waits, job)
+            for job, waits in zip([*sides[:first], *rows, *sides[first:]], run.waits, strict=True)
         ]
         return compare.PredictedRun([branches], parts=compare.handover_times(run.handover, self.device))
 
@@ -498,18 +481,11 @@ class PlanResult:
         """Energy of the processors over the run, mJ; None if the profile states no power of one."""
         return run_mj(self.run, self.device)
 
-    @property
-    def energy(self) -> tuple[EnergyPart, ...]:
-        """Return its parts: each processor in each state that it is in."""
-        return EnergyModel(self.device).parts(busy_ms(self.run), self.run.makespan_ms)
-
-    def _alone_mj(self, single: Estimate) -> float | None:
-        return EnergyModel(self.device).plan_mj({single.processor: single.ms}, single.ms)
-
     @cached_property
     def predicted(self) -> Predicted:
         """Its times and those of its controls."""
-        run, single, sequential = self.run, self.best_single, self.sequential
+        run, single, sequential, model = self.run, self.best_single, self.sequential, EnergyModel(self.device)
+        alone_mj = [model.plan_mj({e.processor: e.ms}, e.ms) if e else None for e in (single, sequential and sequential.single)]
         return Predicted(
             **msgspec.structs.asdict(self.certainty),
             **control_fields(self.graph, single, sequential),
@@ -529,9 +505,9 @@ class PlanResult:
             far_ahead=self.ahead.processor if self.ahead.far else None,
             crossover_divided=self.ahead.crossover,
             energy_mj=self.energy_mj,
-            best_single_energy_mj=self._alone_mj(single),
-            sequential_same_macs_energy_mj=self._alone_mj(sequential.single) if sequential else None,
-            energy=self.energy,
+            best_single_energy_mj=alone_mj[0],
+            sequential_same_macs_energy_mj=alone_mj[1],
+            energy=model.parts(busy_ms(run), run.makespan_ms),
         )
 
     @cached_property

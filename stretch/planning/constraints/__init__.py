@@ -34,9 +34,8 @@ class Limit:
     value: float  # The number now.
     loosest: float  # A number that rules nothing out.
     ladder: tuple[float, ...] | None = None  # The numbers to choose from, tight to loose; None where any will do.
-    with_number: Callable[[Any, float], Any] = lambda value, number: (
-        number
-    )  # The constraint's value with another number in place of this one.
+    #: The constraint's value with another number in place of this one.
+    with_number: Callable[[Any, float], Any] = lambda value, number: number
 
     def change(self, request: Any, number: float) -> Any:
         """A request with another number in place of this one."""
@@ -92,10 +91,9 @@ class Bound(Constraint):
     measured: ClassVar[str]
     reference: ClassVar[str] = ""
 
-    def numerator(self, options: "SegmentOptions") -> "NDArray[np.float64 | np.int64]":
+    def numerator(self, options: "SegmentOptions") -> "NDArray[Any]":
         """Return the compared value, per combination."""
-        values: NDArray[np.float64 | np.int64] = getattr(options, self.measured)
-        return values
+        return np.asarray(getattr(options, self.measured))
 
     def denominator(self, options: "SegmentOptions", segment_ms: float) -> "NDArray[np.float64] | float":
         """Return the value that it is compared with."""
@@ -112,15 +110,9 @@ class Bound(Constraint):
 
     def explain_miss(self, value: float, options: "Sequence[SegmentOptions]", segment_ms: Sequence[float]) -> str | None:
         """The best share, where it is not good enough."""
-        shares = [
-            self.numerator(segment_options) / self.denominator(segment_options, ms)
-            for segment_options, ms in zip(options, segment_ms, strict=True)
-        ]
-        if self.at_most:
-            best = min(float(share.min()) for share in shares)
-            return self.words.format(best, value) if best > value else None
-        best = max(float(share.max()) for share in shares)
-        return self.words.format(best, value) if best < value else None
+        shares = [self.numerator(item) / self.denominator(item, ms) for item, ms in zip(options, segment_ms, strict=True)]
+        best = min(float(share.min()) for share in shares) if self.at_most else max(float(share.max()) for share in shares)
+        return self.words.format(best, value) if (best > value if self.at_most else best < value) else None
 
 
 #: Constraints by the name of their option.
@@ -226,20 +218,14 @@ class Intact(Bound):
     network acceleration with tiny sets").
     """
 
-    option = Option(
-        "intact",
-        Ratio | None,
-        None,
-        "Minimum share of a segment's blocks that one of its branches keeps with all channels.",
-    )
+    option = Option("intact", Ratio | None, None, "Minimum share of a segment's blocks that one of its branches keeps with all channels.")
     exact, at_most = False, False
     words = "a branch keeps at most {:.2g} of the blocks with all of their channels; the minimum is {:g}"
 
     def numerator(self, options: "SegmentOptions") -> "NDArray[np.int64]":
         """The most such blocks of a branch."""
         depths = [np.array([b.depth * (b.width == options.segment.width) for b in branch]) for branch in options.candidates]
-        most: NDArray[np.int64] = np.max([kept[at] for kept, at in zip(depths, options.scales_of(), strict=True)], axis=0)
-        return most
+        return np.asarray(np.max([kept[at] for kept, at in zip(depths, options.scales_of(), strict=True)], axis=0))
 
     def denominator(self, options: "SegmentOptions", segment_ms: float) -> float:
         """Those of the segment."""

@@ -1,9 +1,8 @@
 """Predicted accuracy of a design, whatever it is predicted from.
 
-A source gives every way to run a segment a loss. Losses add up over the segments of a design, as
-latency does; what they say of a whole design, in top-1 or in agreement with the original, is the
-source's task: `AccuracyPredictor`, fitted by `stretch.train.rank` to subnets of a trained supernet, or
-`Sensitivity`, fitted by `stretch.evaluation.sensitivity` to what the original itself loses on images.
+A source gives every way to run a segment a loss. Losses add up over the segments of a design, as latency does; what they say of a whole
+design, in top-1 or in agreement with the original, is the source's task: `AccuracyPredictor`, fitted by `stretch.train.rank` to subnets of
+a trained supernet, or `Sensitivity`, fitted by `stretch.evaluation.sensitivity` to what the original itself loses on images.
 """
 
 from collections.abc import Callable, Sequence
@@ -145,15 +144,12 @@ def segment_features(graph: OpGraph, design: BranchDesign) -> dict[str, Floats]:
 
 # Measured sensitivity: how much of a network's answers is lost where one of its segments is replaced, as a predictor of whole designs.
 #
-# Each way to run a segment has a *loss*. Losses add up over the segments of a design, and one
-# curve makes of their sum the agreement with the original. Agreement itself does not add up,
-# nor does the error of the scores where it is large. The quantity that multiplies nearly is the share of the
-# original's scores that is kept, one less the squared error; the loss is its negative logarithm.
+# Each way to run a segment has a *loss*. Losses add up over the segments of a design, and one curve makes of their sum the agreement with
+# the original. Agreement itself does not add up, nor does the error of the scores where it is large. The quantity that multiplies nearly
+# is the share of the original's scores that is kept, one less the squared error; the loss is its negative logarithm.
 #
-# A segment is measured alone, in the original. In a design all that is behind it is calibrated
-# too and makes up for some of its error, so its loss counts the less the more stages follow.
-#
-# `stretch.evaluation.sensitivity` measures and fits; this file needs neither.
+# A segment is measured alone, in the original. In a design all that is behind it is calibrated too and makes up for some of its error, so
+# its loss counts the less the more stages follow.
 
 #: Features that a segment's loss depends on, in addition to the segment's identity.
 SEEN_FEATURES = ("log_macs", "log_mean_width", "log_widest", "log_mean_depth", "log_deepest", "log_largest", "log_branches")
@@ -290,14 +286,8 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         """Agreement of a design of such a loss as plain data, with its 95 % interval; certain where nothing is lost."""
         half = 0.0 if loss <= 0 else NORMAL_QUANTILE_95 * self.spread
         low, high = (float(1 / (1 + np.exp(-(self._logit(loss) + side)))) if loss > 0 else 1.0 for side in (-half, half))
-        return PredictedAccuracy(
-            agreement=self.value(loss),
-            low=low,
-            high=high,
-            rank_correlation=self.rank_correlation,
-            basis="sensitivity",
-            images=self.on.held_back,
-        )
+        rank, images = self.rank_correlation, self.on.held_back
+        return PredictedAccuracy(agreement=self.value(loss), low=low, high=high, rank_correlation=rank, basis="sensitivity", images=images)
 
     def _logit(self, loss: float) -> float:
         return float(np.clip(self.curve[0] - self.curve[1] * np.log(loss), -50, 50))
@@ -353,10 +343,9 @@ def load_accuracy(path: Path, model: str) -> AccuracySource:
         known = {"supernet": AccuracyPredictor, "sensitivity": Sensitivity}
         if kind.kind not in known:
             raise StretchError(f"{path} is no accuracy predictor: it says that it is a `{kind.kind}`", _HINT)
-        struct = known[kind.kind]
         if kind.schema != SCHEMA:
             raise StretchError(f"{path} has schema {kind.schema}, this nn-stretch reads {SCHEMA}", "make it again")
-        decoded: AccuracySource = msgspec.json.decode(content, type=struct)
+        decoded: AccuracySource = msgspec.json.decode(content, type=known[kind.kind])
     except (msgspec.MsgspecError, ValueError) as error:
         raise StretchError(f"{path} is no accuracy predictor: {error}", _HINT) from error
     if decoded.model != model:

@@ -3,6 +3,7 @@
 A branch at full depth is built once per width; shallower ones leave out the kernels of dropped units, which share none.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -28,10 +29,9 @@ from stretch.planning.network.segments import EntryKind, Segment, memoised, rewr
 
 # The kernels of branches at full depth, put together from those of their blocks.
 #
-# A branch of twenty blocks at each of twenty widths takes longer to build and fuse than all else that a
-# search does. Blocks that are built alike, with as many channels kept of each group, launch the same
-# kernels, so each is built once. Where that is not so for the original segment, a
-# branch is built in one piece.
+# A branch of twenty blocks at each of twenty widths takes longer to build and fuse than all else that a search does. Blocks that are
+# built alike, with as many channels kept of each group, launch the same kernels, so each is built once. Where that is not so for the
+# original segment, a branch is built in one piece.
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -324,19 +324,15 @@ class Costs:
         graph = scale_branch(segment, design, 0, in_channels).graph
         blocks = {name: i for i, block in enumerate(segment.blocks) for name in block.ops}
         kernels: dict[int, list[Kernel]] = {}
-        params: dict[int, int] = {}
+        params = Counter[int]()
         for op in graph.ops:
-            block_number = blocks.get(op.name, NO_BLOCK)
-            params[block_number] = params.get(block_number, 0) + graph.op_facts(op).params
+            params[blocks.get(op.name, NO_BLOCK)] += graph.op_facts(op).params
         all_kernels, applied = self._launch(graph, scale.processor, names)
         for kernel in all_kernels:
             kernels.setdefault(blocks.get(kernel.name, NO_BLOCK), []).append(kernel)
         order = sorted({*kernels, *params})
-        return FullDepth(
-            tuple((block_number, BuiltBranch(tuple(kernels.get(block_number, ())), params.get(block_number, 0))) for block_number in order),
-            applied,
-            len(order),
-        )
+        built = tuple((number, BuiltBranch(tuple(kernels.get(number, ())), params[number])) for number in order)
+        return FullDepth(built, applied, len(order))
 
     def _launch(self, graph: OpGraph, processor: str, names: Sequence[str]) -> tuple[list[Kernel], tuple[str, ...]]:
         """Kernels of a graph, and the exact rewrites that were done."""
@@ -400,9 +396,8 @@ def _rewired(kernel: Kernel, segment: Segment, channels: int) -> Kernel:
 class SegmentOptions:
     """Ways to run one segment on one subset of the processors.
 
-    Arrays have one entry per combination of the branches' candidates, in the
-    order of `numpy.ravel_multi_index` over `candidates`; of a segment that is divided exactly,
-    one per place where it is divided: the candidates of that number together.
+    Arrays have one entry per combination of the branches' candidates, in the order of `numpy.ravel_multi_index` over `candidates`; of a
+    segment that is divided exactly, one per place where it is divided: the candidates of that number together.
     """
 
     segment: Segment  # The original segment.

@@ -8,7 +8,7 @@ interval of the fit; else each kind of kernel errs for itself, by the uncertaint
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, reduce
 from graphlib import TopologicalSorter
 from itertools import combinations, product
@@ -27,28 +27,34 @@ from predictors.host import HOST, is_host, kind_of
 from predictors.predictor import Estimate, Handover, LatencyPredictor
 from predictors.structs import Answer
 from stretch.planning.cost.branch import Floats
-from stretch.planning.cost.makespan import SegmentTime
+from stretch.planning.cost.makespan import BranchTime, SegmentTime
 
 #: Relative difference of two times of one design.
 _TOLERANCE = 1e-9
-
 #: Draws of a comparison; a probability of 0.7 is then known to within 0.02.
 DRAWS = 2000
-
 #: Intervals hold 90 %; that is 1.645 standard deviations up and down.
 _DEVIATIONS = 1.645
-
 #: How the name of a link's number begins.
 LINK = "the link to"
-
 #: Numbers that depend on each other, and their names.
 LINKS, CONTENTION = "all links", "contention"
-
 #: A link takes these times of what is stated where its profile says no other: public runs of one chip with several runtimes differ so.
 LINK_SPREAD = (0.5, 2.0)
+#: Times as fast as every control that branches must be predicted to be: one processor is less to build and to keep.
+MIN_GAIN = 1.03
+#: How likely branches must fall short of that for a control to be recommended.
+MIN_CONFIDENCE = 0.7
+#: Criterion of a robust design: the 90th percentile of the drawn times.
+ROBUST_QUANTILE = 0.9
+#: Factors on times that hang together, for what is recommended then.
+FACTORS = (0.5, 2.0)
+#: No processor of a device is faster by more than this factor.
+MAX_SPEED_FACTOR = 64.0
+#: Halvings of the interval, as a ratio, in which the crossover lies: six digits.
+_HALVINGS = 22
 
-NO_CLEAR_WINNER = "no clear winner"
-
+BRANCHED, NO_CLEAR_WINNER = "branched", "no clear winner"
 #: Display names of baselines, and of a recommendation that names none.
 BASELINES = {
     NO_CLEAR_WINNER: "too close to call",
@@ -58,25 +64,6 @@ BASELINES = {
     "whole_graph": "branched, as one graph",
     "original": "original",
 }
-BRANCHED = "branched"
-
-#: Times as fast as every control that branches must be predicted to be: one processor is less to build and to keep.
-MIN_GAIN = 1.03
-
-#: How likely branches must fall short of that for a control to be recommended.
-MIN_CONFIDENCE = 0.7
-
-#: Criterion of a robust design: the 90th percentile of the drawn times.
-ROBUST_QUANTILE = 0.9
-
-#: Factors on times that hang together, for what is recommended then.
-FACTORS = (0.5, 2.0)
-
-#: No processor of a device is faster by more than this factor.
-MAX_SPEED_FACTOR = 64.0
-
-#: Halvings of the interval, as a ratio, in which the crossover lies: six digits.
-_HALVINGS = 22
 
 
 class UncertainFactor(NamedTuple):
@@ -192,34 +179,26 @@ class UncertainBranch:
 
     @classmethod
     def of(
-        cls,
-        estimate: Estimate,
-        device: DeviceProfile,
-        links: Mapping[str, float],
-        computing_ms: float | None = None,
-        together: Mapping[str, float] = MappingProxyType({}),
-        waits: tuple[int, ...] = (),
+        cls, estimate: Estimate, device: DeviceProfile, links: Mapping[str, float], computing_ms: float, together: Mapping[str, float] = {}
     ) -> "UncertainBranch":
-        """A branch from the estimate of its computation.
-
-        Args:
-            computing_ms: Time of its computation while other branches compute; as alone if None.
-            together: Part of that time while each other kind of processor computes, ms.
-        """
+        """A branch whose estimated computation takes `computing_ms` while others compute, `together` with each other kind of processor."""
         moving = {link(processor, device): ms for processor, ms in links.items()}
         alone, kind = kernel_times(estimate, device), kind_of(estimate.processor)
-        if computing_ms is None or not alone:
-            return cls(moving, waits, computing=alone)
-        longer, stated = computing_ms / estimate.computing_ms, device.processors[kind].contention
+        if not alone:
+            return cls(moving)
+        longer, share = computing_ms / estimate.computing_ms, sum(estimate.computing.shares)
         contended = {
-            UncertainFactor(f"contention of {other} on {kind}", one.low / one.value, one.high / one.value, CONTENTION): sum(
-                estimate.computing.shares
-            )
+            UncertainFactor(f"contention of {other} on {kind}", one.low / one.value, one.high / one.value, CONTENTION): share
             * min(1.0, together[other] / computing_ms)
-            for other, one in stated.items()
+            for other, one in device.processors[kind].contention.items()
             if together.get(other) and one.low < one.high
         }
-        return cls(moving, waits, computing={key: ms * longer for key, ms in alone.items()}, contended=contended)
+        return cls(moving, computing={key: ms * longer for key, ms in alone.items()}, contended=contended)
+
+    @classmethod
+    def at(cls, time: BranchTime, device: DeviceProfile, waits: tuple[int, ...]) -> "UncertainBranch":
+        """A branch of a timeline, which waits for others."""
+        return replace(cls.of(time.estimate, device, time.links, time.ms + time.contention_ms, time.together), waits=waits)
 
     def ms(self, factors: Factors) -> Any:
         """Its time if numbers are off by these factors."""
@@ -255,15 +234,14 @@ class PredictedRun:
         for branches in self._ordered:
             ends: dict[int, Any] = {}
             for number, branch in branches:
-                starts = [ends[wait] for wait in branch.waits]
                 # the longest of each draw
-                ends[number] = branch.ms(factors) + (reduce(np.maximum, starts) if starts else 0.0)
+                ends[number] = branch.ms(factors) + reduce(np.maximum, [ends[wait] for wait in branch.waits] or [0.0])
             total = total + reduce(np.maximum, ends.values())
         return total
 
     @property
     def overlaps(self) -> bool:
-        """Whether two branches compute at the same time somewhere: both take time, and neither waits for the other, directly or through others."""
+        """Whether two branches compute at the same time somewhere: both take time, and neither waits for the other, directly or not."""
         for branches in self._ordered:
             behind: dict[int, set[int]] = {}
             for number, branch in branches:
@@ -289,20 +267,14 @@ def uncertain_run(
         output: Transfer of the result, ms by far end.
         handover: Time of the inference in addition.
     """
-    branches = [
-        [
-            UncertainBranch.of(branch.estimate, device, branch.links, branch.ms + branch.contention_ms, branch.together, branch.waits)
-            for branch in row.branches
-        ]
-        for row in segments
-    ]
+    branches = [[UncertainBranch.at(branch, device, branch.waits) for branch in row.branches] for row in segments]
     parts = {link(far, device): ms for far, ms in output.items()} | (handover_times(handover, device) if handover else {})
     return PredictedRun(branches, sum(row.join_ms for row in segments), parts)
 
 
 def single_run(estimate: Estimate, device: DeviceProfile) -> PredictedRun:
     """A whole network on one processor."""
-    return PredictedRun([[UncertainBranch.of(estimate, device, {})]], parts=handover_times(estimate.handover, device))
+    return PredictedRun([[UncertainBranch(kernel_times(estimate, device))]], parts=handover_times(estimate.handover, device))
 
 
 class LinkFigure(msgspec.Struct, frozen=True, kw_only=True):
@@ -379,42 +351,30 @@ def recommend(branched: PredictedRun, controls: Mapping[str, PredictedRun], refe
         reference: Controls that are compared and neither beaten nor recommended, such as a network that would have to be trained.
     """
     factors = draw_factors(key for run in (branched, *controls.values()) for key in run.unknowns)
-    branched_draws, ms = branched.drawn_ms(factors), branched.ms()
-    control_draws = {name: control.drawn_ms(factors) for name, control in controls.items()}
-    rivals = []
-    for name, control in controls.items():
-        (low_ms, high_ms), (low, high) = interval(control_draws[name]), interval(control_draws[name] / branched_draws)
-        rivals.append(
-            Rival(
-                name=name,
-                ms=control.ms(),
-                low_ms=low_ms,
-                high_ms=high_ms,
-                ratio=control.ms() / ms,
-                low=low,
-                high=high,
-                probability=fraction_true(branched_draws < control_draws[name]),
-                measure=_decisive(control, branched),
-            )
-        )
+    branched_draws = branched.drawn_ms(factors)
+
+    def rival(name: str, control: PredictedRun) -> Rival:
+        draws, ms = control.drawn_ms(factors), control.ms()
+        (low_ms, high_ms), (low, high) = interval(draws), interval(draws / branched_draws)
+        probability, measure = fraction_true(branched_draws < draws), _decisive(control, branched)
+        times = {"ms": ms, "low_ms": low_ms, "high_ms": high_ms, "ratio": ms / branched.ms(), "low": low, "high": high}
+        return Rival(name=name, **times, probability=probability, measure=measure)
+
     beatable = {name: control for name, control in controls.items() if name not in reference}
-    recommended = recommend_among(branched, beatable, factors)
-    return Recommendation(recommended, tuple(rivals), frozenset(reference))
+    rivals = tuple(rival(name, control) for name, control in controls.items())
+    return Recommendation(recommend_among(branched, beatable, factors), rivals, frozenset(reference))
 
 
 def recommend_among(
     branched: PredictedRun, controls: Mapping[str, PredictedRun], draws: Mapping[UncertainFactor, Floats], fixed: Factors | None = None
 ) -> str:
     """Return the recommendation, by the rule of `recommend`."""
-    branched_draws, ms = branched.drawn_ms(draws), branched.ms(fixed)
-    control_draws = {name: control.drawn_ms(draws) for name, control in controls.items()}
-    predicted = {name: control.ms(fixed) for name, control in controls.items()}
-    if branched.overlaps and all(
-        predicted[name] >= MIN_GAIN * ms and interval(control_draw / branched_draws)[0] > 1 for name, control_draw in control_draws.items()
-    ):
+    branched_draws, least = branched.drawn_ms(draws), MIN_GAIN * branched.ms(fixed)
+    predicted = {name: (control.ms(fixed), control.drawn_ms(draws)) for name, control in controls.items()}
+    if branched.overlaps and all(ms >= least and interval(drawn / branched_draws)[0] > 1 for ms, drawn in predicted.values()):
         return BRANCHED
-    fastest = min(predicted, key=lambda name: predicted[name], default=None)
-    if fastest is None or fraction_true(control_draws[fastest] < MIN_GAIN * branched_draws) < MIN_CONFIDENCE:
+    fastest = min(predicted, key=lambda name: predicted[name][0], default=None)
+    if fastest is None or fraction_true(predicted[fastest][1] < MIN_GAIN * branched_draws) < MIN_CONFIDENCE:
         return NO_CLEAR_WINNER
     return fastest
 
@@ -498,12 +458,8 @@ def _scale_factor(
 
 def _crossover(branched: PredictedRun, single: PredictedRun, processor: str) -> float | None:
     """The branched run only gets faster as others do, and the single processor stays as it is."""
-    others = [
-        key
-        for key in branched.unknowns
-        if key.group.startswith(computing_factor_name("")) and key.group != computing_factor_name(processor)
-    ]
-    bound = single.ms()
+    own, prefix, bound = computing_factor_name(processor), computing_factor_name(""), single.ms()
+    others = [key for key in branched.unknowns if key.group.startswith(prefix) and key.group != own]
 
     def pays(faster: float) -> bool:
         return branched.ms(dict.fromkeys(others, 1 / faster)) <= bound

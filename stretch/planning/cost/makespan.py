@@ -4,11 +4,10 @@ Algorithm 1 of paper 003 as arithmetic. A segment takes
 
     max over branches (transfer in + computation + contention + transfer to the host) + join,
 
-where contention counts while another branch computes (`predictors.side_by_side`); a whole segment its transfer in and its
-computation; the model's input and output are in the host's memory. Branches that hand tensors to each other fetch what they
-read, and wait as the runtime lets them (`scheduler.simulate.schedule`). An inference takes the host's measured constant once;
-one that runs whole on another processor takes that processor's hand-over instead, and then is the time of
-`LatencyPredictor.predict`.
+where contention counts while another branch computes (`predictors.side_by_side`); a whole segment its transfer in and its computation; the
+model's input and output are in the host's memory. Branches that hand tensors to each other fetch what they read, and wait as the runtime
+lets them (`scheduler.simulate.schedule`). An inference takes the host's measured constant once; one that runs whole on another processor
+takes that processor's hand-over instead, and then is the time of `LatencyPredictor.predict`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +23,7 @@ from predictors.joins import join_of
 from predictors.predictor import Estimate, Handover
 from predictors.rewrites import inexact_rewrites
 from predictors.shapes import width
-from predictors.side_by_side import ProcessorWork, contention_factors, end_times, worst_slowdown
+from predictors.side_by_side import ProcessorWork, contention_factors, end_times
 from scheduler.simulate.schedule import Job, schedule
 from stretch.planning.cost.branch import Costs
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, SideDesign
@@ -175,15 +174,12 @@ class Timeline:
     @property
     def _computed_ms(self) -> float:
         """Until all segments and sides are over."""
-        if self.sides:
-            return max([s.start_ms + s.ms for s in self.segments] + [side.end_ms for side in self.sides])
-        return sum(s.ms for s in self.segments)
+        return max([s.start_ms + s.ms for s in self.segments] + [side.end_ms for side in self.sides])
 
     @property
     def computing_ms(self) -> float:
         """Serial parts plus the slowest branch of each segment, each alone; with sides, what runs beyond the backbone's segments counts too."""
-        computing = sum(s.computing_ms for s in self.segments)
-        return computing + self._computed_ms - sum(s.ms for s in self.segments) if self.sides else computing
+        return self._computed_ms + sum(s.computing_ms - s.ms for s in self.segments)
 
     @property
     def communication_ms(self) -> float:
@@ -221,11 +217,8 @@ class Timeline:
         return sum(s.params for s in self.segments) + sum(side.time.params for side in self.sides)
 
 
-# Energy of a predicted run (paper 003, section 7.3).
-
-
 def run_mj(run: Timeline, device: DeviceProfile) -> float | None:
-    """Energy of the processors that have work, mJ: while they compute, and while they wait where that power is known."""
+    """Energy of the processors that have work, mJ (paper 003, section 7.3): while they compute, and while they wait where that power is known."""
     return EnergyModel(device).plan_mj(busy_ms(run), run.makespan_ms)
 
 
@@ -274,11 +267,11 @@ def busiest_ms(run: Timeline, host: str) -> float:
 
 # When the backbone of a network and its other parts run: one schedule of all.
 #
-# Each branch of a segment, each join and each side is a job (`stretch.planning.cost.makespan`);
-# where several could start on a processor, the backbone comes before the sides that do not feed it.
+# Each branch of a segment, each join and each side is a job; where several could start on a
+# processor, the backbone comes before the sides that do not feed it.
 
 
-def _branch_timer(
+def _branch_time(
     scale: BranchScale, graph: OpGraph, into: Sequence[Mapping[str, float]], out: Sequence[Mapping[str, float]], costs: Costs
 ) -> BranchTime:
     """A branch, or a side, that moves what it reads and what it writes: ms by processor at the far end of each link."""
@@ -288,24 +281,14 @@ def _branch_timer(
     return BranchTime(scale, graph.macs, graph.params, in_ms, links, estimate.computing_ms, 0.0, out_ms, estimate)
 
 
-def home_processor(design: BranchDesign, host: str) -> str:
-    """Where an inference begins and ends: on the host, or on the one processor that runs all of it, which the hand-over leads to."""
-    return design.processors[0] if len(design.processors) == 1 and not design.n_meet else host
-
-
 def timeline(graph: OpGraph, design: BranchDesign, costs: Costs) -> Timeline:
     """Predict the run of a design from the very operators it consists of."""
-    backbone, home = backbone_of(graph), home_processor(design, costs.host)
-    if not backbone.sides and len(graph.outputs) == 1:
-        rows, holders = backbone_times(graph, design, costs, home, home)
-        output = costs.moves(holders[graph.output], home, prod(graph.by_name[graph.output].shape))
-        return Timeline(design, tuple(rows), output, costs.handover(home, graph))
-    check_sides(backbone, design)
-    return SidedTimes(graph, design, costs).timeline(design.sides)
+    check_sides(backbone_of(graph), design)
+    return Timelines(graph, design, costs).timeline(design.sides)
 
 
-class SidedTimes:
-    """Timelines of a design of several results, or with sides, wherever these run."""
+class Timelines:
+    """Timelines of a design, wherever its sides run."""
 
     def __init__(self, graph: OpGraph, design: BranchDesign, costs: Costs) -> None:
         self._graph, self._design, self._costs, self._backbone = graph, design, costs, backbone_of(graph)
@@ -313,9 +296,10 @@ class SidedTimes:
     def timeline(self, sides: Sequence[SideDesign]) -> Timeline:
         """The run with the sides where they are placed."""
         placed = {side.name: side.processor for side in sides}
-        design = replace(self._design, sides=tuple(sides))
-        home = home_processor(design, self._costs.host)
-        handover = self._costs.handover(home, self._graph)
+        design, costs = replace(self._design, sides=tuple(sides)), self._costs
+        # an inference begins and ends on the host, or on the one processor that runs all of it, which the hand-over leads to
+        home = design.processors[0] if len(design.processors) == 1 and not design.n_meet else costs.host
+        handover = costs.handover(home, self._graph)
         holders = dict.fromkeys((op.name for op in self._graph.inputs), home)
         jobs: list[Job] = []
         writers: dict[str, int] = {}
@@ -332,8 +316,13 @@ class SidedTimes:
                 jobs.append(Job(processor, time.total_ms, reads))
 
         add_sides(self._backbone.before)
-        segments, written = self._backbone_from(holders[self._backbone.graph.input.name], home)
+        segments, written = self._backbone_times(holders[self._backbone.graph.input.name], home)
         holders |= written
+        if not self._backbone.sides:
+            # one result is moved at the end of the run; of several each by the processor that computes it
+            one = self._graph.outputs[0] if len(self._graph.outputs) == 1 else None
+            output = costs.moves(holders[one], home, prod(self._graph.by_name[one].shape)) if one else {}
+            return Timeline(design, tuple(segments), output, handover)
         spans: list[tuple[int, int]] = []
         for row in segments:
             first = len(jobs)
@@ -347,8 +336,6 @@ class SidedTimes:
                 jobs.append(Job(f"join of {row.design.name}", row.join_ms, tuple(range(first, len(jobs)))))
             writers[row.design.end] = len(jobs) - 1
         add_sides(self._backbone.after)
-        if not timed:
-            return Timeline(design, tuple(segments), {}, handover)
         scheduled = schedule(jobs)
         rows, at = [], scheduled.starts[spans[0][0]] if spans else 0.0
         for row, (first, behind) in zip(segments, spans, strict=True):
@@ -363,8 +350,20 @@ class SidedTimes:
         return Timeline(design, tuple(rows), {}, handover, tuple(times), scheduled.waits)
 
     @memoised
-    def _backbone_from(self, holder: str, home: str) -> tuple[list[SegmentTime], dict[str, str]]:
-        return backbone_times(self._graph, self._design, self._costs, holder, home)
+    def _backbone_times(self, holder: str, home: str) -> tuple[list[SegmentTime], dict[str, str]]:
+        """The segments one after the other, and the processor that holds the end of each; results of the network are needed at `home`."""
+        graph, design, costs, backbone = self._graph, self._design, self._costs, self._backbone
+        returned = graph.outputs if len(graph.outputs) > 1 or backbone.sides else ()
+        at, channels = 0.0, width(backbone.graph.input.shape)
+        rows: list[SegmentTime] = []
+        holders: dict[str, str] = {}
+        for segment, part, scaled in zip(design_segments(graph, design), design.segments, scaled_branches(graph, design), strict=True):
+            row, holder = segment_time(segment, part, scaled, holder, channels, costs, home if part.end in returned else None)
+            rows.append(replace(row, start_ms=at))
+            at += row.ms
+            channels = join_width(segment, part)
+            holders[part.end] = holder
+        return rows, holders
 
     @memoised
     def _side(self, name: str, processor: str, holders: tuple[str, ...], home: str) -> BranchTime:
@@ -372,27 +371,7 @@ class SidedTimes:
         costs, returned = self._costs, [name for name in side.outputs if name in self._graph.outputs]
         into = [costs.moves(holder, processor, prod(source.shape)) for holder, source in zip(holders, side.inputs, strict=True)]
         out = [costs.moves(processor, home, prod(side.by_name[name].shape)) for name in returned]
-        return _branch_timer(BranchScale(processor, 0, 0), side, into, out, costs)
-
-
-def backbone_times(graph: OpGraph, design: BranchDesign, costs: Costs, holder: str, home: str) -> tuple[list[SegmentTime], dict[str, str]]:
-    """The segments of a network's backbone on the timeline, one after the other, and the processor that holds the end of each.
-
-    Args:
-        home: Where results of the network are needed.
-    """
-    # one result is moved at the end of the run; of several each by who computes it
-    returned = graph.outputs if len(graph.outputs) > 1 or design.sides or backbone_of(graph).sides else ()
-    at, channels = 0.0, width(backbone_of(graph).graph.input.shape)
-    rows: list[SegmentTime] = []
-    holders: dict[str, str] = {}
-    for segment, part, scaled in zip(design_segments(graph, design), design.segments, scaled_branches(graph, design), strict=True):
-        row, holder = segment_time(segment, part, scaled, holder, channels, costs, home if part.end in returned else None)
-        rows.append(replace(row, start_ms=at))
-        at += row.ms
-        channels = join_width(segment, part)
-        holders[part.end] = holder
-    return rows, holders
+        return _branch_time(BranchScale(processor, 0, 0), side, into, out, costs)
 
 
 def segment_time(
@@ -418,7 +397,7 @@ def segment_time(
             # from the input until the output is on the host, where branches meet
             into = costs.moves(holder, scale.processor, prod(graph.input.shape))
             leaving = costs.moves(scale.processor, costs.host, prod(graph.by_name[graph.output].shape)) if joined else {}
-            branches.append(_branch_timer(scale, graph, [into], [leaving], costs))
+            branches.append(_branch_time(scale, graph, [into], [leaving], costs))
         times = side_by_side(branches, costs.predictor.device) if joined else tuple(branches)
     repeated, params, repeated_ms = 0, None, 0.0
     if division is not None and part.shares_weights:
@@ -457,11 +436,9 @@ def subgraph_times(
     writers: dict[str, int] = {}
     times, jobs = [], []
     for number, (scale, graph) in enumerate(zip(scales, graphs, strict=True)):
-        time = _branch_timer(
-            scale, graph, [costs.moves(holders[op.name], scale.processor, prod(op.shape)) for op in graph.inputs], [], costs
-        )
-        others = {other.processor for other in scales} - {scale.processor}
-        ms = time.estimate.computing.slowed(worst_slowdown(costs.predictor.device, scale.processor, others))
+        into = [costs.moves(holders[op.name], scale.processor, prod(op.shape)) for op in graph.inputs]
+        time, others = _branch_time(scale, graph, into, [], costs), {other.processor for other in scales} - {scale.processor}
+        ms = time.estimate.computing.slowed(costs.slowing(scale.processor, others))
         times.append(replace(time, contention_ms=ms - time.ms, together=dict.fromkeys(map(kind_of, others), ms)))
         reads = dict.fromkeys(writers[source.name] for source in graph.inputs if source.name in writers)
         jobs.append(Job(scale.processor, times[-1].total_ms, tuple(reads)))

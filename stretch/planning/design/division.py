@@ -28,11 +28,8 @@ _FOLDER = Path(__file__).parent.parent / "divisions"
 _FIRST = ("rows", "channels", "paths", "ends")
 
 #: Words of all ways: the files of their folder.
-DIVISION_NAMES = tuple(
-    sorted(
-        (module.name for module in iter_modules([str(_FOLDER)])), key=lambda name: (name not in _FIRST, (*_FIRST, name).index(name), name)
-    )
-)
+_FOUND = [module.name for module in iter_modules([str(_FOLDER)])]
+DIVISION_NAMES = tuple(sorted(_FOUND, key=lambda name: (name not in _FIRST, (*_FIRST, name).index(name), name)))
 
 #: Numbers of a design are at most this: more than any network has.
 MAX_COUNT = 1 << 24
@@ -146,16 +143,13 @@ def of_kinds(kinds: Collection[str]) -> list[Division]:
 
 def with_shares(branch: type[T]) -> type[T]:
     """A class of branches with a field for each way, as files have them; of these at most one is not None."""
+    name, namespace = branch.__name__, {"__doc__": branch.__doc__, "__module__": branch.__module__}
     if issubclass(branch, msgspec.Struct):
         fields = [(word, Share | None, None) for word in DIVISION_NAMES]
-        struct = msgspec.defstruct(branch.__name__, fields, bases=(branch,), namespace=_share_fields(branch), frozen=True, kw_only=True)
+        struct = msgspec.defstruct(name, fields, bases=(branch,), namespace=namespace, frozen=True, kw_only=True)
         return cast(type[T], struct)  # its stub does not say that the bases are those given
     shares = [(word, Share | None, field(default=None)) for word in DIVISION_NAMES]
-    return make_dataclass(branch.__name__, shares, bases=(branch,), namespace=_share_fields(branch), frozen=True)
-
-
-def _share_fields(branch: type) -> dict[str, Any]:
-    return {"__doc__": branch.__doc__, "__module__": branch.__module__}
+    return make_dataclass(name, shares, bases=(branch,), namespace=namespace, frozen=True)
 
 
 def shares_of(branch: object) -> dict[str, Share]:
@@ -210,9 +204,8 @@ def check_ranges(
     at, ranges = 0, []
     for name, share in zip(names, shares, strict=True):
         if len(share) != 2 or not all(isinstance(bound, int) for bound in share):
-            raise StretchError(
-                f"{where} has {division.word} = {list(share)} on {name}, which is no range", f"give it {division.word} = {division.example}"
-            )
+            reason = f"{where} has {division.word} = {list(share)} on {name}, which is no range"
+            raise StretchError(reason, f"give it {division.word} = {division.example}")
         start, stop = range_of(share)
         if start != at or stop <= start:
             reason = f"{where} has {what} {start} to {stop} on {name}, where {what} from {at} on are due"

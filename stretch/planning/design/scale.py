@@ -130,12 +130,8 @@ def dropped_blocks(segment: Segment, depth: int) -> set[int]:
             f"segment `{segment.name}` cannot have depth {depth}",
             f"it has {segment.depth} blocks, {segment.min_depth} of which stay: choose {segment.min_depth} to {segment.depth}",
         )
-    left: dict[int, list[int]] = {}
-    total: dict[int, int] = {}
-    for i, block in enumerate(segment.blocks):
-        total[block.run] = total.get(block.run, 0) + 1
-        if block.removable:
-            left.setdefault(block.run, []).append(i)
+    total = Counter(block.run for block in segment.blocks)
+    left = {run: [i for i, block in enumerate(segment.blocks) if block.removable and block.run == run] for run in total}
     removed: set[int] = set()
     for _ in range(segment.depth - depth):
         run = max((r for r in left if left[r]), key=lambda r: (len(left[r]) / total[r], r))
@@ -166,13 +162,9 @@ def drop_units(segment: Segment, depth: int, dropped: Sequence[int] = ()) -> OpG
         if i in removed:
             renamed[block.end] = renamed.get(block.start, block.start)
             without.update(block.ops)
-    ops = [
-        Op(op.name, op.kind, tuple(renamed.get(n, n) for n in op.inputs), op.attrs, tags=op.tags)
-        for op in segment.graph.ops
-        if op.name not in without
-    ]
-    output = renamed.get(segment.graph.output, segment.graph.output)
-    return OpGraph.build(segment.graph.name, ops, output)
+    kept = (op for op in segment.graph.ops if op.name not in without)
+    ops = [Op(op.name, op.kind, tuple(renamed.get(n, n) for n in op.inputs), op.attrs, tags=op.tags) for op in kept]
+    return OpGraph.build(segment.graph.name, ops, renamed.get(segment.graph.output, segment.graph.output))
 
 
 # Operators with fewer channels.
@@ -189,12 +181,8 @@ def narrowed_op(op: Op, source: OpGraph, channels: ChannelGroups, kept: Mapping[
     first, scaled = op.inputs[0], kind_of(op.kind).scaled
     if scaled is unscaled:
         return op
-    change = Narrowed(
-        before=width(source.by_name[first].shape),
-        after=widths[first],
-        out=widths[op.name],
-        position=lambda channel: channels.position(first, channel, kept),
-    )
+    before, after, out = width(source.by_name[first].shape), widths[first], widths[op.name]
+    change = Narrowed(before=before, after=after, out=out, position=lambda channel: channels.position(first, channel, kept))
     return Op(op.name, op.kind, op.inputs, scaled(op.attrs, change), tags=op.tags)
 
 
@@ -418,9 +406,8 @@ def run_graph(branch: ScaledBranch, scale: BranchScale) -> OpGraph:
 def scaled_graph(graph: OpGraph, design: BranchDesign, branched: Sequence[Sequence[ScaledBranch]] | None = None) -> OpGraph:
     """The branched network (the paper's G_branch).
 
-    Operators are called ``<segment>_<processor>_<original name>``, joins
-    ``<segment>_join``. Tags say `origin`, `segment`, `processor`, `subgraph`
-    and `meeting_point` (``true`` on the operator that ends a meeting).
+    Operators are called ``<segment>_<processor>_<original name>``, joins ``<segment>_join``. Tags say `origin`, `segment`, `processor`,
+    `subgraph` and `meeting_point` (``true`` on the operator that ends a meeting).
     """
     backbone = backbone_of(graph)
     placed = dict(zip((side.name for side in backbone.sides), check_sides(backbone, design), strict=True))
@@ -485,10 +472,9 @@ def _rename_branch(segment: str, name: str, processor: str, branch: OpGraph, han
 def resolve_design(draft: DesignDraft, graph: OpGraph, device: str, align: Mapping[str, int], default: str) -> BranchDesign:
     """Fill in what a design file leaves out.
 
-    Segments may be named after the network's own stages or bounded by any cut
-    points; where none is given for a part of the network, that part stays whole
-    on the default processor. Depth and width default to the original's, the
-    entry to `project` where one is needed, the join to `project`.
+    Segments may be named after the network's own stages or bounded by any cut points; where none is given for a part of the network, that
+    part stays whole on the default processor. Depth and width default to the original's, the entry to `project` where one is needed, the
+    join to `project`.
 
     Args:
         align: Width rounding by processor; its keys are the processors that exist.
@@ -497,14 +483,12 @@ def resolve_design(draft: DesignDraft, graph: OpGraph, device: str, align: Mappi
         reason = f"the design is for the model `{draft.model}`, not for `{graph.name}`"
         raise StretchError(reason, f"remove `model` from the design or branch `{draft.model}`")
     backbone = backbone_of(graph)
-    covered = _resolve_segments(draft, backbone.graph)
     parts: list[SegmentDesign] = []
     arriving = width(backbone.graph.input.shape)
-    for segment, current in covered:
-        if current is None:
-            whole = BranchScale(default, segment.depth, segment.width, align=align[default])
-            part = SegmentDesign(segment.name, segment.start, segment.end, (whole,))
-        else:
+    for segment, current in _resolve_segments(draft, backbone.graph):
+        whole = BranchScale(default, segment.depth, segment.width, align=align[default])
+        part = SegmentDesign(segment.name, segment.start, segment.end, (whole,))
+        if current is not None:
             part = _resolve_segment(segment, current, arriving, align)
         arriving = join_width(segment, part)
         parts.append(part)
@@ -532,17 +516,15 @@ def _resolve_segments(draft: DesignDraft, graph: OpGraph) -> list[tuple[Segment,
     at = graph.input.name
     for number, current in enumerate(draft.segments, start=1):
         start, end, name = current.start, current.end, current.name or f"s{number}"
-        if current.end is None:
+        if end is None:
             if current.name is None:
-                raise StretchError(
-                    f"segment number {number} of the design has neither `name` nor `end`", f"name one of {', '.join(stages)}"
-                )
-            if current.name not in stages:
-                raise UnknownNameError.among("segment", current.name, stages)
-            start, end = current.start or stages[current.name].start, stages[current.name].end
-        if start is None:
-            start = at
-        segment = cut_segment(graph, name, start, end or graph.output)
+                reason = f"segment number {number} of the design has neither `name` nor `end`"
+                raise StretchError(reason, f"name one of {', '.join(stages)}")
+            if name not in stages:
+                raise UnknownNameError.among("segment", name, stages)
+            start, end = start or stages[name].start, stages[name].end
+        start = at if start is None else start
+        segment = cut_segment(graph, name, start, end)
         if graph.position[start] < graph.position[at]:
             problem = f"segment `{name}` of the design starts at `{start}`, before `{at}` where the one before it ends"
             raise StretchError(problem, "order the segments from input to output")
@@ -551,8 +533,7 @@ def _resolve_segments(draft: DesignDraft, graph: OpGraph) -> list[tuple[Segment,
         at = segment.end
     result += [(s, None) for s in _segments_between(graph, at, graph.output, stages)]
     names = [s.name for s, _ in result]
-    if len(set(names)) != len(names):
-        twice = next(n for n in names if names.count(n) > 1)
+    if twice := next((name for name in names if names.count(name) > 1), None):
         raise StretchError(f"two segments of the design are called `{twice}`", "give each its own name")
     return result
 

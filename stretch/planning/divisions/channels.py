@@ -201,27 +201,24 @@ class _Builder:
         """An operator, with the channels that are needed of its output."""
         needed = self.need.get(op.name)
         if not op.inputs:
-            self.ops.append(Op(op.name, op.kind, (), op.attrs, tags=op.tags))
-            # an operator that reads no input of the segment is no branch, which `made` refuses
-            self.reads[op.name] = op.name if needed is None else self._slice(ENTRY_CHANNELS, op.name, full_range(op.shape), needed)
+            self._put(op)
+            # an operator that reads no input of the segment is no branch, which `part` refuses
+            if needed is not None:
+                self.reads[op.name] = self._slice(ENTRY_CHANNELS, op.name, full_range(op.shape), needed)
         elif needed is not None:
             part = self.graph.op_slice(op, needed)
-            inputs = tuple(self._input_tensor(op, at, read) for at, read in enumerate(part.reads) if len(read))
+            inputs = [self._input_tensor(op, at, read) for at, read in enumerate(part.reads) if len(read)]
             if len(inputs) < kind_of(op.kind).min_inputs:
                 # of tensors side by side one is left; it is handed on by an operator, whose place in int8 has a scale of its own
-                self.ops.append(Op(op.name, "slice", inputs, {"start": 0, "stop": len(needed)}, tags=op.tags))
-                self.reads[op.name] = op.name
+                self._put(replace(op, kind="slice", attrs={"start": 0, "stop": len(needed)}), inputs)
                 return
-            self.ops.append(Op(op.name, op.kind, inputs, part.attrs, tags=op.tags))
-            self.taken[op.name] = Taken(part.computes, width(op.shape))
+            self._put(replace(op, attrs=part.attrs), inputs, Taken(part.computes, width(op.shape)))
             self.reads[op.name] = self._slice(f"{op.name}_channels", op.name, part.computes, needed)
 
     def project(self, op: Op, channels: Channels, *, first: bool) -> None:
         """The projection of some hidden channels; its bias counts once."""
-        attrs = {**op.attrs, "bias": bool(op.attrs["bias"]) and first}
-        self.ops.append(Op(op.name, op.kind, (self._input_tensor(op, 0, channels),), attrs, tags=op.tags))
-        self.taken[op.name] = Taken(full_range(op.shape), width(op.shape), channels)
-        self.reads[op.name] = op.name
+        part = replace(op, attrs={**op.attrs, "bias": bool(op.attrs["bias"]) and first})
+        self._put(part, [self._input_tensor(op, 0, channels)], Taken(full_range(op.shape), width(op.shape), channels))
 
     def add_term(self, op: Op, sums: Collection[str], *, first: bool) -> None:
         """An operator behind the projection, done to a term of the sum."""
@@ -229,14 +226,17 @@ class _Builder:
         if additive.once and not first:
             self.reads[op.name] = self.reads[next(name for name in op.inputs if name in sums)]
             return
-        shapes = self.graph.input_shapes(op)
         inputs = [
             self.reads[name] if name in sums else self._input_tensor(op, at, full_range(shape))
-            for at, (name, shape) in enumerate(zip(op.inputs, shapes, strict=True))
+            for at, (name, shape) in enumerate(zip(op.inputs, self.graph.input_shapes(op), strict=True))
         ]
+        self._put(op, inputs, Taken(full_range(op.shape), width(op.shape), zeros=() if first else additive.offsets))
+
+    def _put(self, op: Op, inputs: Sequence[str] = (), taken: Taken | None = None) -> None:
         self.ops.append(Op(op.name, op.kind, tuple(inputs), op.attrs, tags=op.tags))
-        self.taken[op.name] = Taken(full_range(op.shape), width(op.shape), zeros=() if first else additive.offsets)
         self.reads[op.name] = op.name
+        if taken is not None:
+            self.taken[op.name] = taken
 
     def part(self, name: str) -> Piece:
         output = self.reads[self.graph.output]
@@ -293,12 +293,11 @@ def _tensors(graph: OpGraph, part: Segment) -> list[_Tensor]:
         except StretchError:
             continue
         tensor = _Tensor(join, segment, tail, width(segment.graph.by_name[name].shape), channel_step(segment.graph, name))
-        middle = tensor.channels // tensor.step // 2
-        if not middle or not is_between_groups(segment.graph, name, Channels(0, middle * tensor.step)):
+        middle, macs = tensor.channels // tensor.step // 2, segment.graph.macs
+        if not macs or not middle or not is_between_groups(segment.graph, name, Channels(0, middle * tensor.step)):
             continue
         halves = [half for channels in tensor.ranges((middle,), tensor.step) if (half := tensor.graph(channels)) is not None]
-        macs = segment.graph.macs
-        if macs and len(halves) == 2 and sum(half.macs for half in halves) / macs - 1 <= MAX_REPEATED:
+        if len(halves) == 2 and sum(half.macs for half in halves) / macs - 1 <= MAX_REPEATED:
             tensors.append(tensor)
     return tensors
 
@@ -326,14 +325,13 @@ class _DividedPart(Divisible):
         """Options with the tail."""
         if self.tensor.tail is None:
             return options
-        host = self.space.costs.host
-        tail_cost = self.space.costs.whole(self.tensor.tail, host)
+        host, tail = self.space.costs.host, self.space.costs.whole(self.tensor.tail, self.space.costs.host)
 
         def busy() -> dict[str, Floats]:
-            current = dict(options.busy())
-            return {**current, host: current.get(host, np.zeros(len(options.macs))) + tail_cost.ms}
+            current = options.busy()
+            return {**current, host: current.get(host, np.zeros(len(options.macs))) + tail.ms}
 
-        ms, macs, params = options.ms + tail_cost.ms, options.macs + tail_cost.macs, options.params + tail_cost.params
+        ms, macs, params = options.ms + tail.ms, options.macs + tail.macs, options.params + tail.params
         return replace(options, tail=self.tensor.tail, ms=ms, macs=macs, params=params, busy=busy)
 
 
@@ -349,9 +347,9 @@ class _ChannelCandidates(RangeCandidates):
         structures = [structure(part.graph) for part in self.parts.parts]
         divided_parts: dict[Structure, list[_DividedPart]] = {}
         for index, (part, key) in enumerate(zip(self.parts.parts, structures, strict=True)):
+            if key not in tensors:
+                tensors[key] = _tensors(self.parts.graph, part)
             if key not in divided_parts:
-                if key not in tensors:
-                    tensors[key] = _tensors(self.parts.graph, part)
                 usable = [tensor for tensor in tensors[key] if tensor.tail is None or host in self.space.processors]
                 divided_parts[key] = [_DividedPart(self.space, part, self.parts.alone_ms(index, index), tensor) for tensor in usable]
         options: dict[int, list[SegmentOptions]] = {}
@@ -371,15 +369,12 @@ class _ChannelCandidates(RangeCandidates):
         rounded = any(costs.precision.get(name) == "int8" for name in order)
         for divided_part, some in requests:
             # export leaves a partial sum in fp32, so it would take longer than it is priced at
-            splits = () if rounded and divided_part.join == HIDDEN else some
-            ranges = {split: divided_part.tensor.ranges(split, divided_part.unit(order)) for split in splits}
-            requested.append(
-                (divided_part.tensor, {split: some for split, some in ranges.items() if None not in map(divided_part.tensor.graph, some)})
-            )
+            splits, tensor = () if rounded and divided_part.join == HIDDEN else some, divided_part.tensor
+            ranges = {split: tensor.ranges(split, divided_part.unit(order)) for split in splits}
+            requested.append((tensor, {split: some for split, some in ranges.items() if None not in map(tensor.graph, some)}))
         for at, processor in enumerate(order):
-            to_cost = [(tensor, ranges[at]) for tensor, some in requested for ranges in some.values()]
-            graphs = {(id(tensor), item): graph for tensor, item in to_cost if (graph := tensor.graph(item)) is not None}
-            missing = {key: graph for key, graph in graphs.items() if (*key, processor) not in self._costs}
+            graphs = {(id(tensor), ranges[at]): tensor.graph(ranges[at]) for tensor, some in requested for ranges in some.values()}
+            missing = {key: graph for key, graph in graphs.items() if graph is not None and (*key, processor) not in self._costs}
             shares = {key: (key[1].start, key[1].stop) for key in missing}
             self._costs |= {(*key, processor): cost for key, cost in part_costs(self.space, processor, missing, shares).items()}
         return [

@@ -6,7 +6,7 @@ what crosses. Nothing is joined: the last portion writes the segment's end.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import product
 from math import prod
@@ -30,18 +30,9 @@ from stretch.planning.search.space import DesignSpace
 
 # Where the tasks of a segment run: list scheduling, improved step by step, and exact where they are few.
 #
-# List scheduling is HEFT: tasks in the order of the longest way from them to the end,
-# transfers counted, each where it would end first (Topcuoglu et al., 2002). Its
-# result is improved by moving tasks, alone and together with operators that only they need or
-# operators that read the same tensor, as long as that is faster. Few tasks are placed in every
-# way that a bound does not rule out. Times are those of
-# `stretch.planning.cost.makespan`.
-
-# Tasks: a segment's operators in the coarse units that are placed on processors.
-#
-# A task is a set that no placement should cut: operators that some backend fuses, and
-# chains, in which each waits for the one before. The rest is a graph of tasks
-# that really can run side by side.
+# List scheduling is HEFT: tasks in the order of the longest way from them to the end, transfers counted, each where it would end first
+# (Topcuoglu et al., 2002). Its result is improved by moving tasks, alone and together with operators that only they need or operators
+# that read the same tensor, as long as that is faster. Few tasks are placed in every way that a bound does not rule out.
 
 #: In place of a task's number: the segment's input.
 ARRIVING = -1
@@ -49,7 +40,11 @@ ARRIVING = -1
 
 @dataclass(frozen=True)
 class TaskGraph:
-    """The tasks of a segment, in an order in which they can run; the last one ends it."""
+    """The tasks of a segment, in an order in which they can run; the last one ends it.
+
+    A task is a set of operators that no placement should cut: those that some backend fuses, and chains, in which each waits for the one
+    before. The rest is a graph of tasks that really can run side by side.
+    """
 
     ops: tuple[tuple[str, ...], ...]  # Names of the operators of each.
     #: For each the tensors that it reads of others: who writes it, or `ARRIVING`, and its name.
@@ -79,15 +74,11 @@ class TaskGraph:
         return any(number - 1 not in self.sources[number] for number in range(1, len(self)))
 
 
-def find_tasks(graph: OpGraph, launched: Sequence[Sequence[Kernel]]) -> TaskGraph:
-    """The tasks of a segment."""
-    return _quotient_graph(graph, _chain_groups(fused_tasks(graph, launched)))
-
-
-def fused_tasks(graph: OpGraph, launched: Sequence[Sequence[Kernel]]) -> TaskGraph:
-    """The finest tasks: operators that some backend fuses are one, every other is one of its own."""
+def find_tasks(graph: OpGraph, launched: Sequence[Sequence[Kernel]], *, chained: bool = True) -> TaskGraph:
+    """The tasks of a segment; the finest ones where chains are not one task."""
     sets = [kernel.ops for kernels in launched for kernel in kernels]
-    return _quotient_graph(graph, components((op.name for op in graph.ops if op.kind != "input"), sets))
+    fused = _quotient_graph(graph, components((op.name for op in graph.ops if op.kind != "input"), sets))
+    return _quotient_graph(graph, _chain_groups(fused)) if chained else fused
 
 
 def _quotient_graph(graph: OpGraph, groups: Sequence[Sequence[str]]) -> TaskGraph:
@@ -142,11 +133,10 @@ def _chain_groups(tasks: TaskGraph) -> list[list[str]]:
     return groups
 
 
-#: Assignments of tasks to processors that are all looked at.
-MAX_EXACT = 1024
-
-#: Schedules that one search computes at most.
-MAX_TRIED = 4000
+#: Assignments of tasks to processors that are all looked at, and schedules that one search computes, at most.
+MAX_EXACT, MAX_TRIED = 1024, 4000
+#: More tasks than this are not placed: no network has so many, and the search would take too long.
+MAX_TASKS = 2000
 
 
 @dataclass(frozen=True)
@@ -264,12 +254,10 @@ def _list_schedule(problem: PlacementProblem, order: Sequence[int]) -> list[int]
     last = len(problem.tasks) - 1
     for task in order:
         best = np.inf
+        ready = max((ends[source] for source in problem.tasks.sources[task]), default=0.0)
+        read = [(problem.holder if source == ARRIVING else processors[source], tensor) for source, tensor in problem.tasks.reads[task]]
         for place in range(problem.count) if task != last else (problem.end,):
-            ready = max((ends[source] for source in problem.tasks.sources[task]), default=0.0)
-            ms = problem.ms[task][place] + sum(
-                problem.moving[tensor][problem.holder if source == ARRIVING else processors[source]][place]
-                for source, tensor in problem.tasks.reads[task]
-            )
+            ms = problem.ms[task][place] + sum(problem.moving[tensor][holder][place] for holder, tensor in read)
             end = max(ready, free[place]) + ms
             if end < best:
                 best, processors[task] = end, place
@@ -371,36 +359,29 @@ def subgraphs_of(graph: OpGraph, names: Sequence[str], ends: Sequence[Sequence[s
         maker.update(dict.fromkeys(inside, name))
         graphs.append(part_graph(graph, name, [op for op in graph.ops if op.name in inside], current))
     if graph.output not in ends[-1]:
-        maker_text = f"is computed by `{maker[graph.output]}`" if graph.output in maker else "is computed by none"
-        raise StretchError(f"the segment's end `{graph.output}` {maker_text}", f"let the last branch `{names[-1]}` hand it on")
+        owner = f"`{maker[graph.output]}`" if graph.output in maker else "none"
+        raise StretchError(f"the segment's end `{graph.output}` is computed by {owner}", f"let the last branch `{names[-1]}` hand it on")
     left = next((op.name for op in graph.ops if op.kind != "input" and op.name not in maker), None)
     if left is not None:
         raise StretchError(f"no branch computes `{left}`", "name a tensor behind it in one of the ends")
-    handed, read = {graph.input.name, *(end for portion in graphs for end in portion.outputs)}, {graph.output}
-    for portion in graphs:
-        for source in portion.inputs:
-            if source.name not in handed:
-                owner = maker[source.name]
-                reason = f"`{portion.name}` reads `{source.name}`, which `{owner}` computes and does not hand on"
-                raise StretchError(reason, f"add `{source.name}` to the ends of `{owner}`")
-            read.add(source.name)
-    for portion in graphs:
-        spare = next((end for end in portion.outputs if end not in read), None)
-        if spare is not None:
-            raise StretchError(f"`{portion.name}` hands on `{spare}`, which no later branch reads", "leave it out of its ends")
+    handed = {graph.input.name, *(end for portion in graphs for end in portion.outputs)}
+    reads = [(portion, source.name) for portion in graphs for source in portion.inputs]
+    for portion, source in reads:
+        if source not in handed:
+            reason = f"`{portion.name}` reads `{source}`, which `{maker[source]}` computes and does not hand on"
+            raise StretchError(reason, f"add `{source}` to the ends of `{maker[source]}`")
+    read = {graph.output, *(source for _, source in reads)}
+    for name, graph in zip(names, graphs, strict=True):
+        if spare := next((end for end in graph.outputs if end not in read), None):
+            raise StretchError(f"`{name}` hands on `{spare}`, which no later branch reads", "leave it out of its ends")
     return graphs
 
 
 # Designs in which portions of a segment run on several processors, placed along its own graph.
 #
-# For each processor that may hold what arrives, and each that may write the end,
-# one placement is searched for (`place`). Tasks that
-# follow each other on one processor become portions, as few as cost no time, and
-# the portions' own graphs say what the placement takes: the search's sums over
-# tasks only choose it.
-
-#: More tasks than this are not placed: no network has so many, and the search would take too long.
-MAX_TASKS = 2000
+# For each processor that may hold what arrives, and each that may write the end, one placement is searched for (`place`). Tasks that
+# follow each other on one processor become portions, as few as cost no time, and the portions' own graphs say what the placement
+# takes: the search's sums over tasks only choose it.
 
 
 def placed_candidates(space: DesignSpace, segment: Segment, alone_ms: Sequence[float]) -> list[SegmentOptions]:
@@ -419,7 +400,7 @@ def placed_candidates(space: DesignSpace, segment: Segment, alone_ms: Sequence[f
     ms = costs.group_times(launched, tasks.ops)[1]
     # what arrives may be held by a host that computes nothing: then it has a number of its own
     names = (*space.processors, *(name for name in space.holders if name not in space.processors))
-    result: dict[tuple[tuple[str, tuple[str, ...]], ...], SegmentOptions] = {}
+    result: dict[Any, SegmentOptions] = {}
     for holder in space.holders:
         for end in range(len(space.processors)):
             problem = PlacementProblem(tasks, ms, lambda tensor, a, b: moving(tensor, names[a], names[b]), names.index(holder), end)
@@ -451,12 +432,13 @@ def portions(problem: PlacementProblem, placed: Placement, space: DesignSpace, s
         if any(processors[reader] != on for reader in tasks.readers[task]):
             del last_on[on]
     merged = _merge_groups(problem, groups, processors)
-    inside = [{name for task in group for name in tasks.ops[task]} for group in merged]
-    ends = [tuple(operators_read_outside(segment.graph, [op for op in segment.graph.ops if op.name in current])) for current in inside]
-    names = [space.processors[processors[group[0]]] for group in merged]
-    scales = [BranchScale(name, segment.depth, segment.width, align=space.costs.align(name)) for name in names]
-    shares: list[dict[str, Any]] = [{DIVISION.word: end} for end in ends]
-    return [replace(scale, **share) for scale, share in zip(scales, shares, strict=True)]
+    scales = []
+    for group in merged:
+        inside, name = {name for task in group for name in tasks.ops[task]}, space.processors[processors[group[0]]]
+        ends = tuple(operators_read_outside(segment.graph, [op for op in segment.graph.ops if op.name in inside]))
+        share: dict[str, Any] = {DIVISION.word: ends}
+        scales.append(BranchScale(name, segment.depth, segment.width, align=space.costs.align(name), **share))
+    return scales
 
 
 def _ends(scale: BranchScale) -> tuple[str, ...]:
@@ -503,21 +485,19 @@ def _candidates(
     ms = np.array([[max(item.start_ms + item.total_ms for item in run)] for run in runs])
     busy = [computed_ms(run) for run in runs]
     peaks = [costs.peak_bytes((kernel.kernel for kernel in run.estimate.kernels), run.scale.processor) for run in runs[0]]
-    end = scales[-1].processor
+    end, alone = scales[-1].processor, list(zip(space.processors, alone_ms, strict=True))
     for i, holder in enumerate(space.holders):
-        alone = min(
-            moving(segment.start, holder, processor) + time + moving(segment.end, processor, end)
-            for processor, time in zip(space.processors, alone_ms, strict=True)
-        )
-        if ms[i, 0] >= alone:
+        if ms[i, 0] >= min(moving(segment.start, holder, name) + time + moving(segment.end, name, end) for name, time in alone):
             ms[i, 0] = np.inf
+    timed = list(zip(runs[0], peaks, strict=True))
+    branches = (
+        BranchCost(run.scale.processor, 0, 0, "none", run.macs, run.params, *run.estimate.computing, peak, _ends(run.scale))
+        for run, peak in timed
+    )
     return SegmentOptions(
         segment,
         "placed",
-        tuple(
-            (BranchCost(run.scale.processor, 0, 0, "none", run.macs, run.params, *run.estimate.computing, peak, _ends(run.scale)),)
-            for run, peak in zip(runs[0], peaks, strict=True)
-        ),
+        tuple((branch,) for branch in branches),
         macs=np.array([segment.graph.macs]),
         params=np.array([segment.graph.params]),
         ms=ms,
@@ -525,7 +505,7 @@ def _candidates(
         slowest_ms=np.array([max(busy[0].values())]),
         fastest_ms=np.array([min(busy[0].values())]),
         # the largest kernels that may run at once, one a processor
-        peak_bytes=np.array([sum(max(p for b, p in zip(runs[0], peaks, strict=True) if b.scale.processor == name) for name in busy[0])]),
+        peak_bytes=np.array([sum(max(peak for run, peak in timed if run.scale.processor == name) for name in busy[0])]),
         alone_ms=min(alone_ms),
         busy=lambda: {name: np.array([[item[name]] for item in busy]) for name in busy[0]},
         division=DIVISION.word,

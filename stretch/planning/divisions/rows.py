@@ -89,12 +89,8 @@ def _cut(ops: list[Op], name: str, source: str, present: int, needed: Rows) -> s
     return name
 
 
-# Input of a band: of a tensor that crosses to another processor, only the rows that it reads.
-#
-# A band begins with a cut out of what arrives. Where that comes over a link, the
-# cut is a part of the conversion: only those rows are converted. Where the tensor
-# lies on the band's own processor already, the cut is a view if the layout keeps
-# rows together, and else a copy.
+# A band begins with a cut out of what arrives. Where that comes over a link, the cut is a part of the conversion: only those rows are
+# converted. Where the tensor lies on the band's own processor already, the cut is a view if the layout keeps rows together, else a copy.
 
 
 def handed_over_graph(graph: OpGraph) -> OpGraph:
@@ -116,13 +112,9 @@ def cuts_itself(holder: str, processor: str, predictor: LatencyPredictor) -> boo
     return meeting_of("rows").copies(predictor.device.processor(processor).profile.layout)
 
 
-# Cost of a band of a run of parts.
-#
-# A network is divided at cut points that no kernel spans, so a band of several
-# parts is bands of the parts one after the other: rows that a part reads are those
-# that the part before it computes. A band of a part is timed once for all bands
-# that equal it but for where they lie in the image, and for all parts that are
-# built alike.
+# A network is divided at cut points that no kernel spans, so a band of several parts is bands of the parts one after the other: rows that a
+# part reads are those that the part before it computes. A band of a part is timed once for all bands that equal it but for where they lie
+# in the image, and for all parts that are built alike.
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,16 +145,10 @@ class _BandedPart:
         try:
             need, bands = bands_of(self.graph, start, stop)
             # its place in the image makes no difference
-            place = tuple(
-                (
-                    len(need[op.name]),
-                    band.skip,
-                    band.attrs.get("padding"),
-                    *((read.start - need[name].start, len(read)) for name, read in reads),
-                )
-                for op in self.graph.ops
-                if (band := bands.get(op.name)) is not None and (reads := list(zip(op.inputs, band.reads, strict=True)))
-            )
+            computed = [(op, bands[op.name]) for op in self.graph.ops if op.name in bands]
+            reads = [tuple((r.start - need[n].start, len(r)) for n, r in zip(op.inputs, band.reads, strict=True)) for op, band in computed]
+            sizes = [(len(need[op.name]), band.skip, band.attrs.get("padding")) for op, band in computed]
+            place = tuple(zip(sizes, reads, strict=True))
             if place not in self._steps:
                 graph = band_graph(self.graph, self.graph.name, start, stop, handed=True)
                 self._steps[place] = _Step(self.graph, (start, stop), graph)

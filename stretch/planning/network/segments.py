@@ -147,18 +147,15 @@ def is_block(graph: OpGraph, region: Block) -> bool:
 def find_blocks(graph: OpGraph) -> list[Block]:
     """Blocks of a segment, in order.
 
-    Blocks of one output shape that follow each other are a run. The entry block
-    of a run, which is never removed, is its first region where that changes the
-    shape, else the chain of weighted operators in front of it (the first MBConv
-    of a stage), else its first region after all. A segment without parallel
-    paths has convolution-activation chains as blocks. Weightless operators
-    behind the last block (pooling) belong to no block: every depth keeps them.
+    Blocks of one output shape that follow each other are a run. The entry block of a run, which is never removed, is its first region where
+    that changes the shape, else the chain of weighted operators in front of it (the first MBConv of a stage), else its first region after
+    all. A segment without parallel paths has convolution-activation chains as blocks. Weightless operators behind the last block (pooling)
+    belong to no block: every depth keeps them.
     """
     parts = [r for r in regions(graph) if is_block(graph, r)] or _conv_chains(graph)
     if not parts:
         return [Block(graph.input.name, graph.output, tuple(op.name for op in graph.ops if op.kind != "input"))]
-    names = [op.name for op in graph.ops]
-    position = {name: i for i, name in enumerate(names)}
+    names, position = [op.name for op in graph.ops], graph.position
     blocks: list[Block] = []
     run, key, done = -1, None, graph.input.name
     for part in parts:
@@ -203,23 +200,17 @@ def push_past_weightless(graph: OpGraph, name: str, *, elementwise_only: bool = 
 
 def _conv_chains(graph: OpGraph) -> list[Block]:
     """Dense K×K convolutions with their batch-norm and activation, where there are no parallel paths."""
-    conv_chains: list[Block] = []
-    cuts = set(cut_points(graph))
-    for op in graph.ops:
-        if op.kind == "conv" and op.attrs["groups"] == 1 and max(ints(op.attrs, "kernel")) > 1 and op.name in cuts:
-            end = push_past_weightless(graph, op.name, elementwise_only=True)
-            names = [o.name for o in graph.ops]
-            conv_chains.append(Block(op.inputs[0], end, tuple(names[names.index(op.name) : names.index(end) + 1])))
-    return conv_chains
+    cuts, names = set(cut_points(graph)), [op.name for op in graph.ops]
+    convs = [op for op in graph.ops if op.kind == "conv" and op.attrs["groups"] == 1 and max(ints(op.attrs, "kernel")) > 1]
+    ends = [(op, push_past_weightless(graph, op.name, elementwise_only=True)) for op in convs if op.name in cuts]
+    return [Block(op.inputs[0], end, tuple(names[graph.position[op.name] : graph.position[end] + 1])) for op, end in ends]
 
 
 # Which channels of a graph must be kept or dropped together.
 #
-# The graph is interpreted over pieces of channels instead of numbers: each kind's
-# rule (`predictors.channels`) gives the pieces of its output from those of its
-# inputs. Additions and depthwise convolutions unify groups, grouped convolutions
-# coarsen their units to whole convolution groups, concatenation puts pieces side
-# by side, flattening multiplies the channels per unit.
+# The graph is interpreted over pieces of channels instead of numbers: each kind's rule (`predictors.channels`) gives the pieces of its
+# output from those of its inputs. Additions and depthwise convolutions unify groups, grouped convolutions coarsen their units to whole
+# convolution groups, concatenation puts pieces side by side, flattening multiplies the channels per unit.
 
 
 @dataclass(frozen=True)
@@ -300,11 +291,6 @@ class Backbone:
         """All sides, in an order in which they can run, the backbone between those before and those after it."""
         return (*self.before, *self.after)
 
-    @property
-    def taps(self) -> frozenset[str]:
-        """Tensors that a side reads, or the network returns."""
-        return frozenset(op.name for op in self.graph.ops if is_tap(op))
-
 
 def is_tap(op: Op) -> bool:
     """Whether an operator of a backbone computes a tap."""
@@ -320,8 +306,9 @@ def backbone_of(graph: OpGraph) -> Backbone:
     inside = set(names[1:])
     outside = [op for op in graph.ops if op.kind != "input" and op.name not in inside]
     read = {name for op in outside for name in op.inputs} | set(graph.outputs)
-    ops = [Op(names[0], "input", attrs={"shape": graph.by_name[names[0]].shape}, tags=_tags(names[0] in read))]
-    ops += [replace(op, tags={**op.tags, **_tags(op.name in read)}) for op in map(graph.by_name.__getitem__, names[1:])]
+    taps = {name: {TAP: "true"} for name in names if name in read}
+    ops = [Op(names[0], "input", attrs={"shape": graph.by_name[names[0]].shape}, tags=taps.get(names[0], {}))]
+    ops += [replace(op, tags={**op.tags, **taps.get(op.name, {})}) for op in map(graph.by_name.__getitem__, names[1:])]
     needed = cone(graph, names[:1])
     before, after = (_side_parts(graph, [op for op in outside if (op.name in needed) is early], inside) for early in (True, False))
     sides = [
@@ -329,10 +316,6 @@ def backbone_of(graph: OpGraph) -> Backbone:
         for number, part in enumerate([*before, *after], start=1)
     ]
     return Backbone(OpGraph.build(graph.name, ops, names[-1]), tuple(sides[: len(before)]), tuple(sides[len(before) :]))
-
-
-def _tags(tapped: bool) -> dict[str, str]:
-    return {TAP: "true"} if tapped else {}
 
 
 def operators_read_outside(graph: OpGraph, ops: Sequence[Op]) -> list[str]:
@@ -429,10 +412,8 @@ def find_stem_end(graph: OpGraph) -> str:
 def find_meeting_points(graph: OpGraph) -> list[str]:
     """Ends of the stages, in order; the stem's end is not among them.
 
-    Rule: blocks of one (resolution, channels) that follow each other are a run,
-    and a run's end, pushed past weightless operators, is a boundary. A
-    resolution without a run takes its last narrowest cut point. A net that is
-    one long run is divided into parts of equal cost.
+    Rule: blocks of one (resolution, channels) that follow each other are a run, and a run's end, pushed past weightless operators, is a
+    boundary. A resolution without a run takes its last narrowest cut point. A net that is one long run is divided into parts of equal cost.
     """
     maps = feature_maps(graph)
     cuts = [name for name in cut_points(graph) if name in maps or len(graph.by_name[name].shape) != 4]
@@ -454,14 +435,9 @@ def find_meeting_points(graph: OpGraph) -> list[str]:
 
 def _equal_parts(graph: OpGraph, run: list[Op]) -> list[str]:
     """Block ends that divide one long run into parts of about equal cost."""
-    total, costs = 0, []
-    for op in graph.ops[: graph.position[run[-1].name] + 1]:
-        total += graph.op_macs(op)
-        costs.append(total)
-    ends = []
-    for part in range(1, EQUAL_PARTS + 1):
-        target = total * part / EQUAL_PARTS
-        ends.append(min(run, key=lambda op: abs(costs[graph.position[op.name]] - target)).name)
+    costs = list(itertools.accumulate(graph.op_macs(op) for op in graph.ops[: graph.position[run[-1].name] + 1]))
+    targets = [costs[-1] * part / EQUAL_PARTS for part in range(1, EQUAL_PARTS + 1)]
+    ends = (min(run, key=lambda op: abs(costs[graph.position[op.name]] - target)).name for target in targets)
     return list(dict.fromkeys(ends))
 
 
@@ -485,12 +461,11 @@ class Segment:
     def blocks(self) -> tuple[Block, ...]:
         """Its blocks, in order; a unit whose removal would leave a backbone made of other parts stays, as in Inception."""
         blocks = find_blocks(self.graph)
-        last = {block.run: self._backbone(block.end) for block in blocks}
-        kept = []
-        for i, block in enumerate(blocks):
-            stays = block.removable and i > 0 and blocks[i - 1].run == block.run and self._backbone(block.start) != last[block.run]
-            kept.append(replace(block, removable=False) if stays else block)
-        return tuple(kept)
+        last, runs = {block.run: self._backbone(block.end) for block in blocks}, [None, *(block.run for block in blocks)]
+        stays = [
+            block.run == before and self._backbone(block.start) != last[block.run] for block, before in zip(blocks, runs, strict=False)
+        ]
+        return tuple(replace(block, removable=block.removable and not stay) for block, stay in zip(blocks, stays, strict=True))
 
     def _backbone(self, name: str) -> tuple[tuple[int, bool], ...]:
         """Channels of each part of a tensor, and whether it comes from the input."""
@@ -577,8 +552,8 @@ def split_segments(graph: OpGraph, meeting: Sequence[str] | None = None) -> list
         meeting: Meeting points, any of the cut points, in order; by default
             those of `find_meeting_points`. Taps are meeting points in any case.
     """
-    backbone = backbone_of(graph)
-    graph, cuts = backbone.graph, cut_points(backbone.graph)
+    graph = backbone_of(graph).graph
+    cuts = cut_points(graph)
     points = list(meeting) if meeting is not None else find_meeting_points(graph)
     for point in points:
         if point not in cuts:
@@ -587,7 +562,7 @@ def split_segments(graph: OpGraph, meeting: Sequence[str] | None = None) -> list
     if [order[p] for p in points] != sorted({order[p] for p in points}):
         raise StretchError("meeting points must differ and follow the order of the network", "list them from the input to the output")
     ends = {graph.input.name, graph.output}
-    points = [name for name in cuts if name in points or (name in backbone.taps and name not in ends)]
+    points = [name for name in cuts if name in points or (is_tap(graph.by_name[name]) and name not in ends)]
     stem = find_stem_end(graph)
     first = order[points[0]] if points else len(cuts)
     bounds = [graph.input.name, *([stem] if 0 < order[stem] < first else []), *points]
@@ -633,10 +608,8 @@ def join_kinds(segment: Segment, following: Segment | None) -> tuple[JoinKind, .
 
 # Parts: the pieces that bands of rows and branches of channels are planned for.
 #
-# Branches that are scaled copies meet at the ends of stages. Bands of rows are
-# exact wherever they meet, and the fewer operators lie between two meetings, the
-# smaller is what two bands both compute; so they may also meet within a stage,
-# between its blocks.
+# Branches that are scaled copies meet at the ends of stages. Bands of rows are exact wherever they meet, and the fewer operators lie
+# between two meetings, the smaller is what two bands both compute; so they may also meet within a stage, between its blocks.
 
 
 @memoised
@@ -645,15 +618,11 @@ def divide(graph: OpGraph, stage: Segment, clean: frozenset[str], every: bool = 
 
     With `every` it is divided within blocks, too, with `vectors` at each linear layer that reads what another computed.
     """
-    ends = [block.end for block in stage.blocks]
-    tall = [
-        name
-        for name in cut_points(stage.graph)
-        if len(stage.graph.by_name[name].shape) == 4 and height(stage.graph.by_name[name].shape) > 1
-    ]
+    cuts = [stage.graph.by_name[name] for name in cut_points(stage.graph)]
+    tall = [op.name for op in cuts if len(op.shape) == 4 and height(op.shape) > 1]
     layers = [op for op in stage.graph.ops if op.kind == "linear"] if vectors else []
     behind = [op.inputs[0] for op in layers[1:] if op.inputs[0] in cut_points(stage.graph)]
-    wanted = tall if every else (*ends, *tall[-1:])
+    wanted = tall if every else (*(block.end for block in stage.blocks), *tall[-1:])
     inside = clean.intersection((*wanted, *behind)) - {stage.start, stage.end}
     inner = sorted(inside, key=stage.graph.position.__getitem__)
     if not inner:
@@ -664,9 +633,8 @@ def divide(graph: OpGraph, stage: Segment, clean: frozenset[str], every: bool = 
 
 def clean_cuts(graph: OpGraph, launched: Sequence[Sequence[Kernel]]) -> frozenset[str]:
     """Cut points of a network that no kernel spans: none computes operators both before and behind them."""
-    spans = [
-        (min(positions), max(positions)) for kernels in launched for k in kernels if (positions := [graph.position[name] for name in k.ops])
-    ]
+    positions = [[graph.position[name] for name in kernel.ops] for kernels in launched for kernel in kernels if kernel.ops]
+    spans = [(min(position), max(position)) for position in positions]
     return frozenset(name for name in cut_points(graph) if not any(first <= graph.position[name] < last for first, last in spans))
 
 

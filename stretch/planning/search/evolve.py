@@ -13,11 +13,18 @@ import numpy as np
 from stretch.planning.config import Objective
 from stretch.planning.cost.branch import Floats, SegmentOptions
 from stretch.planning.cost.compare import draw_factors, quantile_ms, uncertain_run
-from stretch.planning.cost.makespan import SegmentTime, occupied_ms, segment_time
+from stretch.planning.cost.makespan import SegmentTime, occupied_ms, segment_time, sum_by_key
 from stretch.planning.design.scale import join_width, scale_branches
 from stretch.planning.network.segments import memoised
-from stretch.planning.search.exact import Picks, SearchResult, restrict_processors, satisfies_rules, search_exact, with_input_holders
-from stretch.planning.search.goal import Goal
+from stretch.planning.search.exact import (
+    Measure,
+    Picks,
+    SearchResult,
+    restrict_processors,
+    satisfies_rules,
+    search_exact,
+    with_input_holders,
+)
 from stretch.planning.search.space import DesignSpace, Totals
 
 #: Designs that are judged, at most.
@@ -45,7 +52,7 @@ Keeps = Callable[[SearchResult], bool]
 Pick = tuple[SegmentOptions, int]
 
 
-def score_of(objective: Objective, goal: Goal, space: DesignSpace) -> Score:
+def score_of(objective: Objective, goal: Measure, space: DesignSpace) -> Score:
     """Return the value by which an objective judges designs."""
     if not objective.is_evolved:
         return partial(goal.value, space)
@@ -77,8 +84,7 @@ def busiest_processor_ms(space: DesignSpace) -> Score:
         rows, last = with_input_holders(space, picks)
         times = [time for row in rows for time in timed(*row)]
         occupied = occupied_ms(times, space.costs.host, space.costs.handover(space.costs.host).ms)
-        occupied[last] = occupied.get(last, 0.0) + space.output_ms(last)
-        return max(occupied.values())
+        return max(sum_by_key([*occupied.items(), *((last, ms) for ms in space.output_moves(last).values())]).values())
 
     return score
 
@@ -95,9 +101,7 @@ def makespan_percentile(space: DesignSpace) -> Score:
     def score(picks: Picks) -> float:
         rows, holder = with_input_holders(space, picks)
         total = sum((segment(*row) for row in rows), np.zeros(1))
-        last = space.segments[-1]
-        shape = last.graph.by_name[last.end].shape
-        leaving = uncertain_run((), device, costs.moves(holder, costs.host, int(np.prod(shape))), costs.handover(costs.host))
+        leaving = uncertain_run((), device, space.output_moves(holder), costs.handover(costs.host))
         return quantile_ms(total + leaving.drawn_ms(draw_factors(leaving.unknowns)))
 
     return score
@@ -140,12 +144,10 @@ class _Search:
     def run(self, starts: Sequence[SearchResult]) -> SearchResult | None:
         evaluations = self.remaining
         # scores and designs
-        population: list[tuple[float, Picks]] = []
-        for start in starts:
-            population += self._evaluate(start.picks)
-        tries = 0
-        while not population and tries < MAX_TRIES * POPULATION:
-            tries += 1
+        population: list[tuple[float, Picks]] = [item for start in starts for item in self._evaluate(start.picks)]
+        for _ in range(MAX_TRIES * POPULATION):
+            if population:
+                break
             population += self._evaluate(self._repair(self._random_picks(0, len(self.space.options)), -1))
         tries = MAX_TRIES * self.remaining
         while population and self.remaining > 0 and tries > 0:

@@ -26,8 +26,10 @@ from predictors.devices import DeviceProfile
 from predictors.energy import EnergyModel
 from predictors.errors import UsageError
 from predictors.joins import join_of
+from stretch.planning.config import Objective
 from stretch.planning.cost.branch import Costs, Floats, Ints, Mask, SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
+from stretch.planning.network.segments import memoised
 from stretch.planning.search.layers import TIE, Layer, costs_to_end, maximize_concave, remaining_costs, shortest_path
 from stretch.planning.search.space import SAMPLE, DesignSpace, LazyOptions, Thinning, Totals
 
@@ -64,9 +66,22 @@ class Measure:
     per_option: Callable[[SegmentOptions], Floats]
     #: Cost added after the last segment, by the processor that holds the network's output.
     final_cost: Callable[[DesignSpace, str], float] = lambda space, holder: 0.0
+    energy: float = 0.0  # Weight of the energy, mJ, which depends on which processors have work.
+    power: "ProcessorPowers | None" = None  # Of the processors; needed where energy has a weight.
 
-    def total(self, space: DesignSpace, picks: Picks) -> float:
+    def of(self, processors: tuple[str, ...]) -> "Measure":
+        """Return the measure of designs that give work to each of these processors."""
+        return self if self.power is None else self._with_energy(processors)
+
+    @memoised
+    def _with_energy(self, processors: tuple[str, ...]) -> "Measure":
+        assert self.power is not None
+        return weighted_sum((1.0, replace(self, energy=0.0, power=None)), (self.energy, self.power.energy(processors)))
+
+    def value(self, space: DesignSpace, picks: Picks) -> float:
         """Return the cost of a whole design."""
+        if self.power is not None:
+            return self.of(processors_used(space, picks)).value(space, picks)
         rows, last = with_input_holders(space, picks)
         total = sum(float(np.broadcast_to(self.per_option(o), o.ms.shape)[space.holders.index(holder), index]) for o, index, holder in rows)
         return total + self.final_cost(space, last)
@@ -83,10 +98,24 @@ def weighted_sum(*parts: tuple[float, Measure]) -> Measure:
     terms = [(weight, measure) for weight, measure in parts if weight]
 
     @cache
-    def of(options: SegmentOptions) -> Floats:
+    def per_option(options: SegmentOptions) -> Floats:
         return np.asarray(sum(weight * measure.per_option(options) for weight, measure in terms), dtype=np.float64)
 
-    return Measure(of, lambda space, holder: sum(weight * measure.final_cost(space, holder) for weight, measure in terms))
+    return Measure(
+        per_option,
+        lambda space, holder: sum(weight * measure.final_cost(space, holder) for weight, measure in terms),
+        sum(weight * measure.energy for weight, measure in terms),
+        next((measure.power for _, measure in terms if measure.power), None),
+    )
+
+
+def measure_of(objective: Objective, device: DeviceProfile, processors: Sequence[str]) -> Measure:
+    """The measure of an objective; latency where it does not add up."""
+    energy = objective.weights.get("energy", 0.0)
+    if not energy:
+        return LATENCY
+    base = weighted_sum((objective.weights.get("latency", 0.0), LATENCY))
+    return replace(base, energy=energy, power=ProcessorPowers(device, processors))
 
 
 class ProcessorPowers:
@@ -133,6 +162,8 @@ def restrict_processors(space: DesignSpace, processors: Sequence[str]) -> Design
 
 #: Returns whether options are of the required kind.
 OptionFilter = Callable[[SegmentOptions], bool]
+#: A bound on a second measure: the measure, and its maximum over a whole design.
+LossBound = tuple[Measure, float]
 
 
 @dataclass(frozen=True)
@@ -151,7 +182,7 @@ class SearchResult:
     def unproved(cls, space: DesignSpace, picks: Picks, evaluated: int, value: float | None = None) -> "SearchResult":
         """Return a design that another search found."""
         macs = sum(int(options.macs[index]) for options, index in picks)
-        return cls(tuple(picks), LATENCY.total(space, picks), macs, False, float("nan"), evaluated, value)
+        return cls(tuple(picks), LATENCY.value(space, picks), macs, False, float("nan"), evaluated, value)
 
     @property
     def n_meet(self) -> int:
@@ -171,10 +202,6 @@ class SearchResult:
     def segments(self, costs: Costs) -> tuple[SegmentDesign, ...]:
         """The designs of the segments."""
         return tuple(design for options, index in self.picks for design in options.designs(index, costs))
-
-
-#: A bound on a second measure: the measure, and its maximum over a whole design.
-LossBound = tuple[Measure, float]
 
 
 def search_exact(
@@ -208,7 +235,7 @@ def search_exact(
             starts = list(accumulate((len(options.macs) for options in space.options[at]), initial=0))
             group = bisect_right(starts, number) - 1
             picks.append((space.options[at][group], number - starts[group]))
-    ms = path.ms if cost is LATENCY else LATENCY.total(space, picks)
+    ms = path.ms if cost is LATENCY else LATENCY.value(space, picks)
     proved = path.optimal and not space.thinned
     gap = path.gap if proved or (path.bound > 0 and not space.thinned) else float("nan")
     evaluated = sum(len(o.macs) for options in space.options for o in options)
@@ -272,12 +299,9 @@ def _reduced_cost(options: SegmentOptions, multiplier: float) -> Floats:
     return lowest
 
 
-# Search with `concat` joins, whose widths change what the next segment reads.
-#
-# Segments are coupled by the backbone's width. The search fixes the widths that
-# arrive, finds the best design for them exactly, takes over the widths that this
-# design has, and repeats; designs count only with the costs of their own widths.
-# The result meets every rule; it is not proved optimal.
+# Search with `concat` joins, whose widths change what the next segment reads. The search fixes the widths that arrive, finds the best
+# design for them exactly, takes over the widths that this design has, and repeats; designs count only with the costs of their own
+# widths. The result meets every rule; it is not proved optimal.
 
 #: Rounds in which a design must be found, and after which one that was found is taken.
 MAX_ROUNDS, SUFFICIENT_ROUNDS = 12, 4
@@ -287,8 +311,7 @@ def search_concat(build: Callable[[Sequence[int] | None], DesignSpace], totals: 
     """Return the fastest design found in the rounds."""
     space = build(None)
     best: SearchResult | None = None
-    shift = 0
-    evaluated = 0
+    shift, evaluated = 0, 0
     seen: list[tuple[int, ...]] = []
     for round_number in range(MAX_ROUNDS):
         search_result = search_exact(space, totals._replace(low=totals.low - shift, high=totals.high - shift))
@@ -306,11 +329,8 @@ def search_concat(build: Callable[[Sequence[int] | None], DesignSpace], totals: 
             for segment_options, (options, index) in zip(space.options, search_result.picks, strict=True)
         ]
         candidate_result = SearchResult.unproved(space, picks, 0)
-        if (
-            satisfies_rules(space, picks)
-            and totals.low <= candidate_result.macs <= totals.high
-            and (best is None or candidate_result.ms < best.ms)
-        ):
+        feasible = satisfies_rules(space, picks) and totals.low <= candidate_result.macs <= totals.high
+        if feasible and (best is None or candidate_result.ms < best.ms):
             best = candidate_result
         converged = bool(seen) and input_widths == seen[-1]
         if best is not None and (converged or round_number + 1 >= SUFFICIENT_ROUNDS):
@@ -339,11 +359,11 @@ STEPS = 24
 
 def search_pruned(space: DesignSpace, totals: Totals) -> tuple[SearchResult | None, DesignSpace]:
     """Return the fastest design of a space with all scales of its offers, and a smaller space with all designs that are as fast."""
-    offers = [[offer.full for offer in segment_offers if offer.full.count] for segment_offers in space.offers]
+    offers = _full_offers(space)
     if sum(offer.count for segment_offers in offers for offer in segment_offers) <= MAX_ENUMERATED:
-        full = _build_options(space, offers)
+        full = replace(space, offers=offers, thinned=False)
         return search_exact(full, totals), full
-    coarse, incumbent = _coarse_space(space, offers, totals)
+    coarse, incumbent = _search_coarse(space, offers, totals)
     if incumbent is None:
         return search_exact(space, totals), space
     result, reduced_space = _branch_and_bound(space, offers, totals, _best_multiplier(coarse, totals), incumbent)
@@ -358,29 +378,21 @@ def search_pruned(space: DesignSpace, totals: Totals) -> tuple[SearchResult | No
 
 def search_coarse(space: DesignSpace, totals: Totals) -> SearchResult | None:
     """Return a design of a space, found with few scales of its offers, or with all where these have none."""
-    offers = [[offer.full for offer in segment_offers if offer.full.count] for segment_offers in space.offers]
-    _, result = _coarse_space(space, offers, totals)
-    return result or search_exact(space, totals)
+    return _search_coarse(space, _full_offers(space), totals)[1] or search_exact(space, totals)
 
 
-def _coarse_space(space: DesignSpace, offers: Sequence[Sequence[LazyOptions]], totals: Totals) -> tuple[DesignSpace, SearchResult | None]:
+def _full_offers(space: DesignSpace) -> list[list[LazyOptions]]:
+    return [[offer.full for offer in segment_offers if offer.full.count] for segment_offers in space.offers]
+
+
+def _search_coarse(space: DesignSpace, offers: Sequence[Sequence[LazyOptions]], totals: Totals) -> tuple[DesignSpace, SearchResult | None]:
     """Return a space with few scales of its offers, and its best design; with the most scales tried where none has a design."""
     for thinning in COARSE_THINNINGS:
-        coarse = _build_options(space, [[offer.thinned(thinning) for offer in segment_offers] for segment_offers in offers])
+        coarse = replace(space, offers=[[offer.thinned(thinning) for offer in segment_offers] for segment_offers in offers], thinned=False)
         search_result = search_exact(coarse, totals)
         if search_result is not None:
             break
     return coarse, search_result
-
-
-def _build_options(space: DesignSpace, offers: Sequence[Sequence[LazyOptions]]) -> DesignSpace:
-    return _extend_options(
-        space, [[space.apply_rules(offer.options(space.holders)) for offer in segment_offers] for segment_offers in offers]
-    )
-
-
-def _extend_options(space: DesignSpace, added: Sequence[Sequence[SegmentOptions]]) -> DesignSpace:
-    return space.replace_options([[*ready, *added_options] for ready, added_options in zip(space.built, added, strict=True)], thinned=False)
 
 
 def _best_multiplier(space: DesignSpace, totals: Totals) -> float:
@@ -432,7 +444,8 @@ def _branch_and_bound(
                 elif len(numbers):
                     count += len(numbers)
                     candidates[-1].append(space.apply_rules(table.offer.options(space.holders, numbers)))
-        reduced_space = _extend_options(space, candidates)
+        options = [[*built, *added] for built, added in zip(space.built, candidates, strict=True)]
+        reduced_space = space.replace_options(options, thinned=False)
         result = search_exact(reduced_space, totals)
         if result is not None and result.ms <= best.ms:
             best = result
@@ -454,14 +467,11 @@ class _ReducedCostTable:
         self._sizes = [(len(widths), len(depths)) for widths, depths in offer.scales]
         self._width_index = np.indices([widths for widths, _ in self._sizes]).reshape(len(self._sizes), -1)
         self._ms = [offer.loaded_ms(i).reshape(self._sizes[i]) for i in range(len(self._sizes))]
-        self._macs_value = [multiplier * self._column(i, "macs") for i in range(len(self._sizes))]
+        self._macs_value = [multiplier * offer.column(i, "macs").astype(float).reshape(size) for i, size in enumerate(self._sizes)]
         self._end_ms: list[Floats] = [joins.ms[i] + joins.out_ms[i] for i in range(len(self._sizes))]
         self._join: Floats = joins.join_ms - multiplier * joins.macs.sum(axis=0)
         self._input_ms = [[offer.costs.transfer(holder, p, offer.elements) for p in offer.subset] for holder in holders]
         self._bounds = self._lower_bounds()
-
-    def _column(self, branch: int, name: str) -> Floats:
-        return self.offer.column(branch, name).astype(float).reshape(self._sizes[branch])
 
     def _lower_bounds(self) -> list[Floats]:
         # weight branches by the value of MACs that they compute per ms
@@ -471,10 +481,8 @@ class _ReducedCostTable:
         for input_ms in self._input_ms:
             total = self._join.copy()
             for i, weight in enumerate(weights.tolist()):
-                total += (
-                    weight * (self._end_ms[i] + input_ms[i])
-                    + (weight * self._ms[i] - self._macs_value[i]).min(axis=1)[self._width_index[i]]
-                )
+                least = (weight * self._ms[i] - self._macs_value[i]).min(axis=1)[self._width_index[i]]
+                total += weight * (self._end_ms[i] + input_ms[i]) + least
             # combinations of unknown time have no bound, so that none is left out
             bounds.append(np.where(np.isnan(total), -inf, total))
         return bounds

@@ -5,77 +5,48 @@ Bounds on accuracy, time and energy are kept by the exact search; for one on par
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from math import ceil, floor, inf, isnan, log10, nan
 
 import msgspec
 
-from predictors.devices import DeviceProfile
 from predictors.errors import InfeasibleError, TightRule, UsageError
 from predictors.graph import OpGraph
-from stretch.planning.config import STRETCH, Objective, PlanConfig
+from stretch.planning.config import STRETCH, PlanConfig
 from stretch.planning.constraints import Limit
 from stretch.planning.cost.accuracy import AccuracySource
 from stretch.planning.design.division import exact_kinds
 from stretch.planning.messages import format_value
-from stretch.planning.network.segments import memoised
 from stretch.planning.search import exact
 from stretch.planning.search.exact import search_exact
 from stretch.planning.search.layers import TIE
 from stretch.planning.search.space import DesignSpace, Rules, Totals
 
 
-@dataclass(frozen=True)
-class Goal:
-    """Quantity that adds up over the segments of a design and is to be least, or is bounded."""
-
-    base: exact.Measure = exact.LATENCY  # Part that does not depend on which processors have work.
-    energy: float = 0.0  # Weight of the energy, mJ, relative to that.
-    power: exact.ProcessorPowers | None = None  # Of the processors; needed where energy has a weight.
-
-    @classmethod
-    def of(cls, objective: Objective, device: DeviceProfile, processors: Sequence[str]) -> "Goal":
-        """The goal of a request; latency where its objective does not add up."""
-        energy = objective.weights.get("energy", 0.0)
-        if not energy:
-            return cls()
-        return cls(
-            exact.weighted_sum((objective.weights.get("latency", 0.0), exact.LATENCY)), energy, exact.ProcessorPowers(device, processors)
-        )
-
-    @memoised
-    def measure(self, processors: tuple[str, ...]) -> exact.Measure:
-        """Return the measure of designs that give work to each of these processors."""
-        return self.base if self.power is None else exact.weighted_sum((1.0, self.base), (self.energy, self.power.energy(processors)))
-
-    def value(self, space: DesignSpace, picks: exact.Picks) -> float:
-        """Of a design."""
-        return self.measure(exact.processors_used(space, picks)).total(space, picks)
-
-
 def search_best(
     space: DesignSpace,
     totals: Totals,
-    goal: Goal,
-    loss_bound: tuple[Goal, float] | None = None,
+    goal: exact.Measure,
+    loss_bound: exact.LossBound | None = None,
     required: exact.OptionFilter | None = None,
 ) -> exact.SearchResult | None:
-    """The design of a space that is best in a goal, and has no more than a bound of another one."""
-    if goal == Goal() and loss_bound is None and required is None:
+    """The design of a space that is best in a measure, and has no more than a bound of another one, on whichever processors that is."""
+    if goal is exact.LATENCY and loss_bound is None and required is None:
         return exact.search_pruned(space, totals)[0]
     power = goal.power or (loss_bound[0].power if loss_bound is not None else None)
     designs: list[exact.SearchResult | None] = []
     for group in [space.processors] if power is None else power.groups:
         subspace = exact.restrict_processors(space, group)
         if all(subspace.options):
-            bound = None if loss_bound is None else (loss_bound[0].measure(group), loss_bound[1])
-            designs.append(exact.search_exact(subspace, totals, goal.measure(group), bound, required))
-    return best_result([design for design in designs if design is not None])
+            bound = None if loss_bound is None else (loss_bound[0].of(group), loss_bound[1])
+            designs.append(exact.search_exact(subspace, totals, goal.of(group), bound, required))
+    return best_result(designs)
 
 
-def best_result(search_results: Sequence[exact.SearchResult]) -> exact.SearchResult | None:
-    """The best of the designs of several searches that each leave out some designs."""
+def best_result(found: Sequence[exact.SearchResult | None]) -> exact.SearchResult | None:
+    """The best of the designs of several searches that each leave out some designs; None if all have none."""
+    search_results = [search_result for search_result in found if search_result is not None]
     if not search_results:
         return None
     best = min(search_results, key=_value)
@@ -109,7 +80,7 @@ class Bounds:
     space: DesignSpace  # Its designs.
     config: PlanConfig  # The request, checked.
     totals: Totals  # Limits on a whole design.
-    goal: Goal = field(default_factory=Goal)  # Criterion of designs.
+    goal: exact.Measure = exact.LATENCY  # Criterion of designs.
 
     def satisfy_params(self, fastest: exact.SearchResult) -> exact.SearchResult:
         """The fastest design found whose parameters are in range."""
@@ -153,8 +124,7 @@ class Bounds:
         max_loss = accuracy_source.max_loss(required)
         if loss_of(fastest, accuracy_source) <= max_loss:
             return fastest
-        within = Goal(exact.Measure(accuracy_source.losses)), max_loss
-        search_result = search_best(self.space, self.totals, self.goal, within)
+        search_result = search_best(self.space, self.totals, self.goal, (exact.Measure(accuracy_source.losses), max_loss))
         if search_result is not None:
             return search_result
         best = self.least_loss(accuracy_source)
@@ -187,7 +157,7 @@ class Bounds:
             if getattr(self.config, name) is not None:
                 problem = f"the objective `{self.config.objective}` is not planned for with both `{name}` and `latency_budget`"
                 raise UsageError(problem, "leave out one of the two")
-        search_result = search_best(self.space, self.totals, self.goal, (Goal(), self.config.latency_budget))
+        search_result = search_best(self.space, self.totals, self.goal, (exact.LATENCY, self.config.latency_budget))
         return search_result or exact.search_exact(self.space, self.totals) or best
 
     def bounds_check(self, accuracy_source: AccuracySource | None) -> Callable[[exact.SearchResult], bool]:
@@ -272,10 +242,10 @@ def _nearest(limit: Limit, config: PlanConfig, feasible: Feasible) -> float:
     def is_feasible(number: float) -> bool:
         return feasible(limit.change(config, number))
 
-    ladder, tight, loose = limit.ladder, limit.value, limit.loosest
-    if ladder is not None:
+    tight, loose = limit.value, limit.loosest
+    if limit.ladder is not None:
         # the last step is known to work
-        return ladder[bisect_left(ladder, True, hi=len(ladder) - 1, key=is_feasible)]
+        return limit.ladder[bisect_left(limit.ladder, True, hi=len(limit.ladder) - 1, key=is_feasible)]
     # First by factors of ten, so that bisection starts near the value.
     factor = 10.0 if loose > tight else 0.1
     candidate = tight * factor

@@ -1,23 +1,17 @@
 """Exact shortest path through layers of options under a range of total multiply-accumulates, and under a bound on what is lost.
 
-Every segment is a layer; an option leads from a state (which processor holds
-the tensor, or how wide it is) to one before a later segment, and costs time and
-multiply-accumulates.
-Time adds up, so the best design is a shortest path whose multiply-accumulates lie
-in the range. Two bounds make it exact and fast:
+Every segment is a layer; an option leads from a state (which processor holds the tensor, or how wide it is) to one before a later
+segment, and costs time and multiply-accumulates. Time adds up, so the best design is a shortest path whose multiply-accumulates lie in
+the range. Two bounds make it exact and fast:
 
-1. a backward table over buckets of multiply-accumulates, rounded down: a lower
-   bound on how any path can be completed;
+1. a backward table over buckets of multiply-accumulates, rounded down: a lower bound on how any path can be completed;
 2. a beam guided by that bound: an upper bound, usually the optimum already.
 
-The rest is searched completely, unless it exceeds `MAX_LABELS`; then the
-answer states its gap.
+The rest is searched completely, unless it exceeds `MAX_LABELS`; then the answer states its gap.
 
-Loss adds up along a path, too. Where it is bounded, a partial path is given up only
-for another of the same state and multiply-accumulates that is no slower and loses no
-more. A Lagrangian multiplier on the loss, the one with the highest lower bound, makes that
-fast: a path within the bound that is faster than a known one costs less than the known one
-with the penalty of the whole bound.
+Loss adds up along a path, too. Where it is bounded, a partial path is given up only for another of the same state and
+multiply-accumulates that is no slower and loses no more. A Lagrangian multiplier on the loss, the one with the highest lower bound, makes
+that fast: a path within the bound that is faster than a known one costs less than the known one with the penalty of the whole bound.
 """
 
 from collections.abc import Callable, Sequence
@@ -171,9 +165,8 @@ class Completion:
                 np.minimum(tables[i, s, m:], tables[i + span, t, : size - m] + ms, out=tables[i, s, m:])
         # Sums of rounded-down numbers lie up to one bucket a layer below the rounded sum.
         self._left = np.arange(count, -1, -1)
-        self._windows = np.stack(
-            [_window_min(table, (high - low) // self.width + left + 2) for table, left in zip(tables, self._left.tolist(), strict=True)]
-        )
+        lengths = ((high - low) // self.width + left + 2 for left in self._left.tolist())
+        self._windows = np.stack([_window_min(table, length) for table, length in zip(tables, lengths, strict=True)])
 
     def lower_bound(self, place: int, state: Ints, macs: Ints) -> Floats:
         """Bounds for labels before a layer, or behind the last."""
@@ -240,12 +233,9 @@ class _Problem:
     def drop_lossy_options(self) -> "_Problem":
         """Drop options that exceed the loss bound on every path."""
         ends = np.where(np.isfinite(self.final_ms), 0.0, np.inf)
-        remaining_losses = remaining_costs(self.layers, self.start, ends, lambda layer: layer.loss)
-        layers = [
-            layer.take(remaining_loss + layer.loss <= self.max_loss + TIE)
-            for layer, remaining_loss in zip(self.layers, remaining_losses, strict=True)
-        ]
-        return replace(self, layers=layers)
+        losses = remaining_costs(self.layers, self.start, ends, lambda layer: layer.loss)
+        pairs = zip(self.layers, losses, strict=True)
+        return replace(self, layers=[layer.take(rest + layer.loss <= self.max_loss + TIE) for layer, rest in pairs])
 
     def penalized_layers(self, multiplier: float) -> list[Layer]:
         """Return layers whose time includes the penalty on their loss."""
@@ -272,9 +262,8 @@ class _Problem:
         arriving[0].append(_Labels(np.array([self.start]), zero, np.zeros(1), np.zeros(1), zero, zero, zero))
         for i, arriving_labels in enumerate(arriving):
             labels = _merge_labels(arriving_labels)
-            by_bound = np.argsort(
-                labels.ms + multiplier * labels.loss + penalized_bound.lower_bound(i, labels.state, labels.macs), kind="stable"
-            )
+            bound = labels.ms + multiplier * labels.loss + penalized_bound.lower_bound(i, labels.state, labels.macs)
+            by_bound = np.argsort(bound, kind="stable")
             if beam is not None and len(labels.ms) > beam:
                 labels, by_bound, complete = labels.take(by_bound[:beam]), np.arange(beam), False
             history.append(labels)
@@ -295,10 +284,8 @@ class _Problem:
                     loss = labels.loss[parents] + layer.loss[edges]
                     keep = loss + remaining_loss[target, state] <= self.max_loss + TIE
                     if multiplier:
-                        keep &= (
-                            ms + multiplier * loss + penalized_bound.lower_bound(target, state, macs)
-                            < upper_bound + multiplier * self.max_loss - TIE
-                        )
+                        penalized = ms + multiplier * loss + penalized_bound.lower_bound(target, state, macs)
+                        keep &= penalized < upper_bound + multiplier * self.max_loss - TIE
                     new = _Labels(state, macs, ms, loss, np.full(len(ms), i), parents, layer.option[edges])
                     arriving[target].append(new.take(np.flatnonzero(keep)))
                     count += int(keep.sum())
@@ -321,8 +308,8 @@ class _Problem:
 def _merge_labels(arriving: Sequence[_Labels]) -> _Labels:
     """Return the Pareto-optimal labels at one layer among those of equal state and multiply-accumulates."""
     if not arriving:
-        no_ints, no_floats = np.zeros(0, np.int64), np.zeros(0)
-        return _Labels(no_ints, no_ints, no_floats, no_floats, no_ints, no_ints, no_ints)
+        none = np.zeros(0, np.int64)
+        return _Labels(none, none, np.zeros(0), np.zeros(0), none, none, none)
     labels = _Labels(*(np.concatenate(column) for column in zip(*(vars(label_set).values() for label_set in arriving), strict=True)))
     labels = labels.take(np.lexsort((labels.option, labels.loss, labels.ms, labels.macs, labels.state)))
     return labels.take(np.flatnonzero(_undominated_mask(_group_starts(labels.state, labels.macs), labels.loss)))
@@ -334,9 +321,7 @@ def _best_multiplier(problem: _Problem) -> tuple[float, float]:
     def bound_at(multiplier: float) -> float:
         penalized, max_penalty = problem.penalized_layers(multiplier), multiplier * problem.max_loss
         scale = 4 * max(abs(problem.lagrangian_bound(penalized, 0.0) - max_penalty) + abs(max_penalty), 1e-6) / max(problem.high, 1)
-        return (
-            maximize_concave(lambda macs_multiplier: problem.lagrangian_bound(penalized, macs_multiplier), -scale, scale)[1] - max_penalty
-        )
+        return maximize_concave(lambda macs: problem.lagrangian_bound(penalized, macs), -scale, scale)[1] - max_penalty
 
     unpenalized_bound = bound_at(0.0)
     high_multiplier = max(abs(unpenalized_bound), 1e-6) / max(abs(problem.max_loss), 1e-6)

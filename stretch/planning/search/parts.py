@@ -1,7 +1,6 @@
 """The layers of a search whose segments may be divided exactly: parts of stages, and every way to run them.
 
-A stage in scaled copies spans the parts of the stage; ways to divide parts, and runs of them, are
-added by `stretch.planning.divisions`.
+A stage in scaled copies spans the parts of the stage; ways to divide parts, and runs of them, are added by `stretch.planning.divisions`.
 """
 
 from abc import ABC, abstractmethod
@@ -188,12 +187,11 @@ def part_options(
     )
 
 
-# Neighbouring stages as one segment, with fewer meeting points.
-#
-# An exchange costs about the same whatever lies between two of them, so equation
-# 4 of paper 003 rules out short stages. Several stages that become one segment
-# share one exchange. Their units are dropped evenly and their widths follow one
-# ratio.
+# Neighbouring stages as one segment, with fewer meeting points: an exchange costs about the same whatever lies between two of them, so
+# equation 4 of paper 003 rules out short stages. Several stages that become one segment share one exchange. Their units are dropped
+# evenly and their widths follow one ratio.
+
+
 def merge_stages(graph: OpGraph, space: DesignSpace) -> DesignSpace:
     """The designs of a space, and those in which runs of stages that follow each other are merged."""
     stages = space.segments
@@ -232,18 +230,14 @@ def merge_neighbours(
         stage = next((stage for stage in stages if (stage.start, stage.end) == (run[0].start, run[-1].end)), None)
         name = stage.name if stage else f"{run[0].name}_to_{run[-1].name}"
         segment = cut_segment(graph, name, run[0].start, run[-1].end)
-        branch = run[0].branches[0]
-        result.append(
-            SegmentDesign(name, segment.start, segment.end, (replace(branch, depth=segment.depth, width=segment.width),), run[0].join)
-        )
+        branch = replace(run[0].branches[0], depth=segment.depth, width=segment.width)
+        result.append(SegmentDesign(name, segment.start, segment.end, (branch,), run[0].join))
     return tuple(result)
 
 
-# Segments in scaled copies that begin and end at blocks, the stem among them, in addition to those that are whole stages.
-#
-# The input of a block of a stage has the original's channels, so a branch that begins
-# there begins with an entry, as that of a stage whose first block keeps its shape does.
-
+# Segments in scaled copies that begin and end at blocks, the stem among them, in addition to those that are whole stages. The input of a
+# block of a stage has the original's channels, so a branch that begins there begins with an entry, as that of a stage whose first block
+# keeps its shape does.
 
 #: Room in a comparison that only leaves out what a rule will, for sums in another order.
 ROUNDING = 1.001
@@ -285,21 +279,17 @@ def _can_pay(banded: PartSpace, first: int, last: int, offer: LazyOptions) -> bo
     return bool(lowest_transfer_ms <= alpha * alone_ms * ROUNDING)
 
 
-# Where bands of rows, or ranges of channels, may be divided: few of many places, and where they are tried.
-#
-# Where there are many rows, places are spread evenly; between these a band's time is nearly a straight line, so those
-# at which the slowest band would be fastest follow by interpolation, and are offered with their neighbours.
-
+# Where bands of rows, or ranges of channels, may be divided: where there are many rows, places are spread evenly; between these a band's
+# time is nearly a straight line, so those at which the slowest band would be fastest follow by interpolation, and are offered with their
+# neighbours.
 
 #: Rows behind which the bands end, the last one left out.
 Split = tuple[int, ...]
 
 #: Every place is offered up to so many rows, by the number of bands; with more bands, none but a grid.
 MAX_ENUMERATED_ROWS = {2: 17, 3: 8}
-#: Places of the grid, by the number of bands.
-GRID_SIZES = {2: 8, 3: 5}
-#: The same for more bands.
-SMALLEST_GRID = 4
+#: Places of the grid, by the number of bands, and for more bands.
+GRID_SIZES, SMALLEST_GRID = {2: 8, 3: 5}, 4
 #: Places by interpolation, for each holder.
 INTERPOLATED_SPLITS = 3
 
@@ -356,8 +346,7 @@ def _interpolated(heights: NDArray[np.int64], tried_heights: NDArray[np.int64], 
 
 def band_ranges(rows: int, split: Split) -> list[tuple[int, int]]:
     """First row of each band, and the one behind its last."""
-    edges = (0, *split, rows)
-    return list(pairwise(edges))
+    return list(pairwise((0, *split, rows)))
 
 
 #: The branches of each place where something is divided.
@@ -419,9 +408,8 @@ class RangeCandidates(ABC):
                 requests = [(divisible, coarse_splits(self.units(divisible, order), count)) for divisible in subset]
                 tried += self._evaluate(order, zip(subset, self.branches(order, requests), strict=True))
             promising = [item for item in tried if self._pays(item)] or (tried if self.keep_all else [])
-            refined = [
-                item for order, group in groupby(promising, key=lambda item: item.order) for item in self._refine(order, list(group))
-            ]
+            groups = groupby(promising, key=lambda item: item.order)
+            refined = [item for order, group in groups for item in self._refine(order, list(group))]
             refined.sort(key=lambda item: divisibles.index(item.divisible))
             divisibles = list(dict.fromkeys(item.divisible for item in refined))
             for item in refined:
@@ -441,14 +429,8 @@ class RangeCandidates(ABC):
 
     def _refine(self, order: tuple[str, ...], tried: Sequence[_Evaluated]) -> list[_Evaluated]:
         """The same with more places, between those tried."""
-        requests = [
-            (
-                item.divisible,
-                refined_splits(self.units(item.divisible, order), len(order), list(item.rows), list(item.computed + item.moved)),
-            )
-            for item in tried
-        ]
-        added = self.branches(order, requests)
+        places = [(self.units(item.divisible, order), len(order), list(item.rows), list(item.computed + item.moved)) for item in tried]
+        added = self.branches(order, [(item.divisible, refined_splits(*place)) for item, place in zip(tried, places, strict=True)])
         return self._evaluate(order, [(item.divisible, {**item.rows, **rows}) for item, rows in zip(tried, added, strict=True)])
 
     def _pays(self, tried: _Evaluated) -> bool:
@@ -456,17 +438,10 @@ class RangeCandidates(ABC):
         divisible, costs = tried.divisible, self.space.costs
         join = costs.join(divisible.end, divisible.join, divisible.end.width, len(tried.order)) + divisible.after_ms
         written = prod(divisible.end.graph.by_name[divisible.end.end].shape)
-        output_times = [
-            ms + costs.transfer(p, costs.host, written) for p, ms in zip(self.space.processors, divisible.alone_ms, strict=True)
-        ]
+        alone = [(p, ms + costs.transfer(p, costs.host, written)) for p, ms in zip(self.space.processors, divisible.alone_ms, strict=True)]
         fastest = (tried.computed + tried.moved).max(axis=1).min(axis=1) + join
         return any(
-            ms
-            <= MAX_SLOWDOWN
-            * min(
-                costs.transfer(holder, p, divisible.in_elements) + output_ms
-                for p, output_ms in zip(self.space.processors, output_times, strict=True)
-            )
+            ms <= MAX_SLOWDOWN * min(costs.transfer(holder, p, divisible.in_elements) + alone_ms for p, alone_ms in alone)
             for holder, ms in zip(self.space.holders, fastest.tolist(), strict=True)
         )
 

@@ -138,14 +138,9 @@ class LazyOptions:
         if self.fixed_scales:
             return self.fixed_scales
         thinning, depths = self.thinning, self.rules.depths(self.segment)
-        result = []
-        for processor in self.subset:
-            rewritten = self.costs.rewritten(self.segment, processor)
-            widths = self.rules.widths(rewritten, legal_widths(rewritten, self.costs.align(processor)))
-            result.append(
-                (widths, depths) if thinning is None else (evenly_spaced(widths, thinning[0]), evenly_spaced(depths, thinning[1]))
-            )
-        return tuple(result)
+        rewritten = [(self.costs.rewritten(self.segment, processor), self.costs.align(processor)) for processor in self.subset]
+        each = [(self.rules.widths(segment, legal_widths(segment, align)), depths) for segment, align in rewritten]
+        return tuple(each if thinning is None else [(evenly_spaced(w, thinning[0]), evenly_spaced(d, thinning[1])) for w, d in each])
 
     @property
     def full(self) -> "LazyOptions":
@@ -279,20 +274,17 @@ def evenly_spaced(values: Sequence[T], count: int) -> list[T]:
 SAMPLE: Thinning = (4, 3)
 #: Combinations of scales in runs of segments up to which all of them are worked out.
 MAX_COMBINATIONS = 400_000
-#: Scales of a branch in a run where there are more, by the number of processors: combinations are a power of it. The search for the least
-#: latency (`stretch.planning.search.exact`) has all of them nevertheless.
+#: Scales of a branch in a run where there are more, by the number of processors (of more than three `SAMPLE`): combinations are a power of
+#: it. The search for the least latency (`stretch.planning.search.exact`) has all of them nevertheless.
 RUN_THINNINGS: dict[int, Thinning] = {2: (9, 8), 3: (6, 6)}
-#: The same with more processors.
-COARSEST_THINNING: Thinning = (4, 3)
 
 
 @dataclass(frozen=True, eq=False)
 class DesignSpace:
     """Every combination of processors, depths and widths of every segment.
 
-    Most joins keep the width of the backbone, so segments are independent of each other. One that widens it couples
-    them: then costs hold for the channels that `arriving` states per segment, and where what follows cannot read
-    other widths, `project` takes its place.
+    Most joins keep the width of the backbone, so segments are independent of each other. One that widens it couples them: then costs hold
+    for the channels that `arriving` states per segment, and where what follows cannot read other widths, `project` takes its place.
     """
 
     segments: tuple[Segment, ...]  # In order.
@@ -344,10 +336,8 @@ class DesignSpace:
         # from the end: designs of everything behind a segment; an integer has no upper limit
         counts_from = [1]
         for ready, offers in zip(reversed(self.built), reversed(self.offers), strict=True):
-            counts_and_spans = [(len(options.macs), options.span) for options in ready] + [
-                (offer.full.count, offer.span) for offer in offers
-            ]
-            counts_from.insert(0, sum(count * counts_from[span - 1] for count, span in counts_and_spans))
+            counts = [(len(options.macs), options.span) for options in ready] + [(offer.full.count, offer.span) for offer in offers]
+            counts_from.insert(0, sum(count * counts_from[span - 1] for count, span in counts))
         return log10(counts_from[0])
 
     @property
@@ -376,27 +366,23 @@ class DesignSpace:
             return options.alone_ms
         return min(self.costs.whole(options.segment, p).ms for p in options.processors)
 
-    def output_ms(self, holder: str) -> float:
-        """Transfer of the network's output to the host, from the processor that holds it, ms."""
+    def output_moves(self, holder: str) -> dict[str, float]:
+        """Transfer of the network's output to the host, from the processor that holds it, ms by link."""
         last = self.segments[-1]
-        ms: float = self.costs.transfer(holder, self.costs.host, prod(last.graph.by_name[last.end].shape))
-        return ms
+        return self.costs.moves(holder, self.costs.host, prod(last.graph.by_name[last.end].shape))
 
     def finish_ms(self, holder: str) -> float:
         """Transfer of the output, plus the host's constant that every design has once, ms."""
-        return self.output_ms(holder) + self.costs.handover(self.costs.host).ms
+        return sum(self.output_moves(holder).values()) + self.costs.handover(self.costs.host).ms
 
     def undivided(self, segment: Segment, processor: str, arriving: int) -> SegmentOptions:
         """Return a segment undivided on one processor, with `arriving` input channels."""
         cost = self.costs.branch(segment, processor, segment.depth, segment.width, arriving)
         elements = pixels(segment.graph.input.shape) * arriving
         entering = np.array([[self.costs.transfer(h, processor, elements)] for h in self.holders])
-        ms = np.array([cost.ms])
-        macs, params, peak = np.array([cost.macs]), np.array([cost.params]), np.array([cost.peak_bytes])
-        whole = SegmentOptions(
-            segment, "none", ((cost,),), macs, params, entering + ms, entering, ms, ms, peak, busy=lambda: {processor: ms}
-        )
-        return self.apply_rules(whole)
+        macs, params, ms, peak = (np.array([value]) for value in (cost.macs, cost.params, cost.ms, cost.peak_bytes))
+        times = entering + ms, entering, ms, ms
+        return self.apply_rules(SegmentOptions(segment, "none", ((cost,),), macs, params, *times, peak, busy=lambda: {processor: ms}))
 
     def stretched_offers(self, segment: Segment, first: int, span: int) -> list[LazyOptions]:
         """Return a segment in scaled copies, on every subset of the processors."""
@@ -412,7 +398,7 @@ class DesignSpace:
         for branches in range(len(self.processors), 1, -1):
             if sum(offer.count for extra in runs for offer in extra) <= MAX_COMBINATIONS:
                 break
-            thinning = RUN_THINNINGS.get(len(self.processors), COARSEST_THINNING)
+            thinning = RUN_THINNINGS.get(len(self.processors), SAMPLE)
             runs = [[offer.thinned(thinning) if len(offer.subset) == branches else offer for offer in extra] for extra in runs]
             thinned = True
         return replace(self, offers=[[*offers, *extra] for offers, extra in zip(self.offers, runs, strict=True)], thinned=thinned)

@@ -8,12 +8,11 @@ import pytest
 
 from predictors.devices import load_device
 from predictors.errors import InfeasibleError, UsageError
-from stretch.planning.config import PlanConfig
+from stretch.planning.config import PlanConfig, read_objective
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.pareto import CRITERIA, Criteria, front, non_dominated, trace_diverse, trace_front
 from stretch.planning.plan import PlanningProblem, design_of
-from stretch.planning.search.exact import MACS, Measure, ProcessorPowers, SearchResult, weighted_sum
-from stretch.planning.search.goal import Goal
+from stretch.planning.search.exact import LATENCY, MACS, Measure, SearchResult, measure_of
 from stretch.planning.search.space import Totals
 from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified
@@ -57,8 +56,8 @@ def weigh(criteria, names, result):
 @cache
 def small_criteria():
     space = make_space(RESNET, waiting(), min_width=0.9, min_depth=1.0)
-    goals = {"latency": Goal(), "macs": Goal(MACS), "loss": Goal(Measure(made_losses))}
-    goals["energy"] = Goal(weighted_sum(), 1.0, ProcessorPowers(waiting(), space.processors))
+    goals = {"latency": LATENCY, "macs": MACS, "loss": Measure(made_losses)}
+    goals["energy"] = measure_of(read_objective("energy"), waiting(), space.processors)
     low, high = round(0.9 * RESNET.macs), round(1.9 * RESNET.macs)
     criteria = Criteria(space, Totals(low, high, 0), goals)
     every = [

@@ -4,7 +4,7 @@ from predictors.errors import UsageError
 from stretch.planning.config import SINGLE_STRATEGIES, STRATEGIES, PlanConfig, read_objective
 from stretch.planning.plan import plan
 from stretch.planning.search.evolve import evolve, fastest_designs, score_of
-from stretch.planning.search.goal import Goal
+from stretch.planning.search.exact import LATENCY
 from stretch.planning.search.space import Totals
 from stretch.planning.strategies.operator_split import search as strategy_operator_split
 from tests.predictors.networks import small_resnet
@@ -48,7 +48,7 @@ SPACE = make_space(EVOLVE_GRAPH, processors=("cpu", "gpu", "dsp"))
 
 
 def of(objective, space):
-    return score_of(read_objective(objective), Goal(), space)
+    return score_of(read_objective(objective), LATENCY, space)
 
 
 @pytest.mark.representatives(1)
@@ -63,4 +63,4 @@ def test_design_is_no_worse_than_those_it_began_with(objective):
 
 
 def test_range_without_designs_has_none():
-    assert evolve(SPACE, Totals(0, 10, 1), score_of(read_objective("latency"), Goal(), SPACE), ()) is None
+    assert evolve(SPACE, Totals(0, 10, 1), score_of(read_objective("latency"), LATENCY, SPACE), ()) is None

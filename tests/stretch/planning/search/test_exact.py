@@ -12,7 +12,7 @@ from stretch.planning.config import PlanConfig
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.network.segments import split_segments
 from stretch.planning.search.exact import LATENCY, Measure, search_concat, search_exact
-from stretch.planning.search.goal import Goal, search_best
+from stretch.planning.search.goal import search_best
 from stretch.planning.search.parts import cut_blocks, merge_neighbours, merge_stages
 from stretch.planning.search.space import DesignSpace, Rules, Totals
 from tests.predictors.networks import efficientnet, resnet50, small_resnet
@@ -159,7 +159,7 @@ def test_exact_search_over_cut_segments_equals_brute_force(device, n_meet):
     cut = cut_blocks(SMALL, PlanConfig(merge="always"), space, merged=True)
     low, high = round(0.9 * SMALL.macs), round(2.0 * SMALL.macs)
     best, count = fastest_by_brute_force(cut, low, high, n_meet)
-    search_result = search_best(cut, Totals(low, high, n_meet), Goal())
+    search_result = search_best(cut, Totals(low, high, n_meet), LATENCY)
     assert count > 100
     assert search_result.optimal
     assert search_result.ms == pytest.approx(best)
@@ -169,7 +169,7 @@ def test_exact_search_over_cut_segments_equals_brute_force(device, n_meet):
 def test_predicted_makespan_of_cut_segments_is_that_of_the_design():
     space, cut = cut_spaces(("cpu", "gpu", "dsp"), True, min_width=0.5)
     macs = round(0.97 * CUTTING_GRAPH.macs), round(1.03 * CUTTING_GRAPH.macs)
-    search_result = search_best(cut, Totals(*macs, 2), Goal())
+    search_result = search_best(cut, Totals(*macs, 2), LATENCY)
     parts = merge_neighbours(CUTTING_GRAPH, space.segments, search_result.segments(cut.costs))
     run = timeline(CUTTING_GRAPH, as_design(CUTTING_GRAPH, parts), cut.costs)
     assert run.makespan_ms == pytest.approx(search_result.ms)

@@ -19,8 +19,18 @@ from stretch.planning.design.scale import scaled_graph
 from stretch.planning.pareto import non_dominated
 from stretch.planning.plan import plan
 from stretch.planning.search.evolve import score_of
-from stretch.planning.search.exact import LATENCY, ProcessorPowers, SearchResult, restrict_processors, search_exact
-from stretch.planning.search.goal import Bounds, Goal, loss_of, search_best, tightest_rules_error
+from stretch.planning.search.exact import (
+    LATENCY,
+    Measure,
+    ProcessorPowers,
+    SearchResult,
+    measure_of,
+    restrict_processors,
+    search_exact,
+    weighted_sum,
+)
+from stretch.planning.search.exact import MACS as MEASURES_MACS
+from stretch.planning.search.goal import Bounds, loss_of, search_best, tightest_rules_error
 from stretch.planning.search.parts import merge_stages, with_exact_kinds, without_stretched
 from stretch.planning.search.space import Totals
 from tests.effort import examples
@@ -58,7 +68,7 @@ def energy_of(space, busy, ms):
 
 
 def goal_of(text, space):
-    return Goal.of(read_objective(text), space.costs.predictor.device, space.processors)
+    return measure_of(read_objective(text), space.costs.predictor.device, space.processors)
 
 
 def value(text, space, ms, busy):
@@ -109,7 +119,7 @@ def test_energy_of_a_design_is_that_of_its_timeline(data):
         picks.append(data.draw(st.sampled_from(able)))
         at += picks[-1][0].span
         holder = picks[-1][0].holder(space.costs.host)
-    search_result = SearchResult(tuple(picks), LATENCY.total(space, picks), 0, False, 0.0, 0)
+    search_result = SearchResult(tuple(picks), LATENCY.value(space, picks), 0, False, 0.0, 0)
     run = timeline(graph, as_design(graph, search_result.segments(space.costs)), space.costs)
     busy = {}
     for segment in run.segments:
@@ -123,13 +133,13 @@ def test_energy_of_a_design_is_that_of_its_timeline(data):
 def test_processor_that_only_waits_takes_no_power_where_it_has_no_work():
     space = spaced("resnet", ("stretch",), ("cpu", "gpu", "dsp"))
     assert len(goal_of("energy", space).power.groups) == 7
-    assert goal_of("latency", space) == Goal()
+    assert goal_of("latency", space) == LATENCY
     without = make_space(TINY, processors=("cpu", "gpu", "dsp"))
     assert goal_of("energy", without).power.groups == [without.processors]
 
 
 def test_objective_that_does_not_add_up_is_searched_from_latency():
-    assert Goal.of(read_objective("throughput"), SimpleNamespace(), ("cpu", "gpu")) == Goal()
+    assert measure_of(read_objective("throughput"), SimpleNamespace(), ("cpu", "gpu")) == LATENCY
 
 
 GRAPH = small_resnet()
@@ -188,6 +198,15 @@ def test_agreement_beyond_reach_names_the_highest_there_is_and_that_exact_segmen
 
 MEASURES_GRAPH = small_resnet(blocks=(1, 1))
 LOW, HIGH = round(0.9 * MEASURES_GRAPH.macs), round(1.6 * MEASURES_GRAPH.macs)
+
+
+def test_total_of_a_design_is_what_the_search_says_of_it():
+    space = make_space(MEASURES_GRAPH, min_width=0.85)
+    search_result = search_exact(space, Totals(LOW, HIGH, 1))
+    assert LATENCY.value(space, search_result.picks) == pytest.approx(search_result.ms)
+    assert MEASURES_MACS.value(space, search_result.picks) == search_result.macs
+    both = weighted_sum((2.0, LATENCY), (1e-6, MEASURES_MACS), (0.0, Measure(lambda options: np.full(len(options.macs), np.inf))))
+    assert both.value(space, search_result.picks) == pytest.approx(2 * search_result.ms + 1e-6 * search_result.macs)
 
 
 def test_space_kept_to_some_processors_gives_work_to_no_other():
@@ -269,7 +288,7 @@ def test_score_is_that_of_the_timeline(name, kinds):
         "robust": quantile_ms(robust.drawn_ms(draw_factors(robust.unknowns))),
     }
     for text, value in expected.items():
-        score = score_of(read_objective(text), Goal(), space)
+        score = score_of(read_objective(text), LATENCY, space)
         assert score(result.picks) == pytest.approx(value)
         assert score(result.picks) == score(result.picks)
 
