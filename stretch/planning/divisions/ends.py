@@ -379,9 +379,9 @@ def subgraphs_of(graph: OpGraph, names: Sequence[str], ends: Sequence[Sequence[s
 
 # Designs in which portions of a segment run on several processors, placed along its own graph.
 #
-# For each processor that may hold what arrives, and each that may write the end, one placement is searched for (`place`). Tasks that
-# follow each other on one processor become portions, as few as cost no time, and the portions' own graphs say what the placement
-# takes: the search's sums over tasks only choose it.
+# One placement is searched for (`place`) for each processor that may hold the input, and each that may write the end. Tasks that
+# follow each other on one processor become portions, as few as cost no time. The graphs of the portions have the placement's
+# time: the search's sums over tasks only choose it.
 
 
 def placed_candidates(space: DesignSpace, segment: Segment, alone_ms: Sequence[float]) -> list[SegmentOptions]:
