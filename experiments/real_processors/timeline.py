@@ -16,6 +16,7 @@ from predictors.errors import StretchError
 from scheduler.bundle.load import load_bundle
 from scheduler.checks.verify import random_input
 from scheduler.delegates import get_delegate
+from scheduler.delegates.base import warm_up
 from scheduler.delegates.opencl import OpenCLDelegate
 from scheduler.runtime.session import Session
 from scheduler.runtime.trace import Trace, median_trace
@@ -24,14 +25,13 @@ from stretch.report.execution import trace_bars
 from stretch.report.html.page import timeline
 
 HERE = Path(__file__).parent
-WARM = 5
 
 
-def steps(trace: Trace, columns: Mapping[str, Mapping[str, float]]) -> list[Row]:
+def steps(name: str, trace: Trace, columns: Mapping[str, Mapping[str, float]]) -> list[Row]:
     """Each span of an inference, in the order in which they began, with further times of its step."""
     rows: list[Row] = []
     for span in sorted(trace.spans, key=lambda span: span.start_ns):
-        row: Row = {"step": span.name, "processor": span.processor, "kind": span.kind}
+        row: Row = {"design, step": f"{name}, {span.name}", "processor": span.processor, "kind": span.kind}
         row |= {"start ms": round((span.start_ns - trace.start_ns) / 1e6, 3), "ms": round(span.ms, 3)}
         rows.append(row | {name: round(times[span.name], 3) if span.name in times else None for name, times in columns.items()})
     return rows
@@ -72,19 +72,20 @@ def measure(folder: Path, profile: Path, runs: int) -> tuple[list[Row], list[Row
     predicted = predicted_trace(bundle.manifest, load_device(profile))
     with Session(bundle) as session:
         x, traces = random_input(bundle), []
-        for _ in range(WARM + runs):
+        warm_up(lambda: session.run(x))
+        for _ in range(runs):
             session.run(x)
             traces.append(session.trace)
         alone = {step: statistics.median(session.time_alone(step) for _ in range(5)) for step in session.plan.subgraphs}
         kernels = {
-            step: sum(launch.ms for launch in delegate.compile_from(bundle, step).profile())
+            step: sum(launch.ms for launch in delegate.compile_from(bundle, step).profile(fed=True))
             for step, place in session.subgraph_placements.items()
             if isinstance(delegate := get_delegate(place.delegate).create(place.cores), OpenCLDelegate)
         }
-    measured = median_trace(traces[WARM:])
+    measured = median_trace(traces)
     both = {"measured": measured} | ({"predicted": predicted} if predicted else {})
     planned = {span.name: span.ms for span in predicted.spans} if predicted else {}
-    taken = steps(measured, {"predicted ms": planned, "alone ms": alone, "kernels alone ms": kernels})
+    taken = steps(name, measured, {"predicted ms": planned, "alone ms": alone, "kernels alone ms": kernels})
     rows = shares(name, measured, kernels, alone) + (shares(f"{name}, predicted", predicted, {}, {}) if predicted else [])
     return taken, rows, picture(name, both)
 
@@ -104,8 +105,8 @@ def main() -> int:
         for number, bundle in enumerate(options.bundles):
             taken, rows, drawn = measure(bundle, options.profile, options.repeat)
             tables["shares"] += rows
+            tables["steps"] += taken
             if number == 0:
-                tables["steps"] = taken
                 (options.folder / "timeline.svg").write_text(drawn)
             write_record(
                 options.folder / "results" / "timelines.json",
@@ -127,7 +128,7 @@ def main() -> int:
                     ),
                 },
                 notes=[
-                    "The inference of median length. Steps: those of the first design.",
+                    "The inference of median length.",
                     "Exchange: conversions, joins, and what a subgraph on OpenCL takes beyond its kernels, which is launches and copies.",
                 ],
             )
