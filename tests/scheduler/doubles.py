@@ -1,5 +1,6 @@
 """Delegates that run subgraphs as another one does, and have a function of the test decide about each run; inputs of the small bundles and their outputs."""
 
+import gc
 import threading
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,8 @@ def whole(path, x):
 
 
 def threads():
+    # a session of another test may wait for the collector, which ends its threads
+    gc.collect()
     return [thread for thread in threading.enumerate() if thread.name.startswith("nn-stretch")]
 
 
