@@ -142,7 +142,7 @@ def _chain(graph: OpGraph, conv: Op) -> list[Op]:
 
 
 def _parts(graph: OpGraph, chain: Sequence[Op]) -> list[Op]:
-    """Operators in the place of a convolution and what goes along; the last has the name and the result of the chain's last."""
+    """Operators that replace a convolution and the operators of its chain; the last has the name and the result of the chain's last."""
     conv = chain[0]
     groups = integer(conv.attrs, "groups")
     (source,) = conv.inputs

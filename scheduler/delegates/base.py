@@ -35,7 +35,8 @@ Allocate = Callable[[int], NDArray[np.uint8]]
 
 ENTRY_POINT_GROUP = "nn_stretch.delegates"
 
-#: Milliseconds of work that is not measured before a measurement: an idle GPU slows down, caches hold others' data, and threads of the one before still wait for work.
+#: Milliseconds of work that is not measured before a measurement: an idle GPU slows down, caches hold the data of other networks, and
+#: threads of the network before still wait for work.
 WARM_MS = 50.0
 
 

@@ -169,8 +169,8 @@ def time_steadily(
 
     Work on a single core counts with the time that the core computed, and with the least that it waited in two runs: on a
     busy machine, too, that is its time. Of other work, runs during which the system gave a core to another process are
-    left out as long as there are enough others. Rounds go on until every median is known well, after others that are not measured. A run that is not measured
-    precedes each short one, whose data the others would have taken out of the caches.
+    left out as long as there are enough others. Rounds go on until every median is known well, after others
+    that are not measured. A run that is not measured precedes each short one, whose data the others would have taken out of the caches.
     """
     warm_up(lambda: [run() for run in contestants.values()])
     samples: dict[str, list[_Sample]] = {name: [] for name in contestants}

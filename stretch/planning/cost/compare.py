@@ -351,13 +351,13 @@ def recommend(branched: PredictedRun, controls: Mapping[str, PredictedRun], refe
         reference: Controls that are compared and neither beaten nor recommended, such as a network that would have to be trained.
     """
     factors = draw_factors(key for run in (branched, *controls.values()) for key in run.unknowns)
-    branched_draws = branched.drawn_ms(factors)
+    branched_draws, branched_ms = branched.drawn_ms(factors), branched.ms()
 
     def rival(name: str, control: PredictedRun) -> Rival:
         draws, ms = control.drawn_ms(factors), control.ms()
         (low_ms, high_ms), (low, high) = interval(draws), interval(draws / branched_draws)
         probability, measure = fraction_true(branched_draws < draws), _decisive(control, branched)
-        times = {"ms": ms, "low_ms": low_ms, "high_ms": high_ms, "ratio": ms / branched.ms(), "low": low, "high": high}
+        times = {"ms": ms, "low_ms": low_ms, "high_ms": high_ms, "ratio": ms / branched_ms, "low": low, "high": high}
         return Rival(name=name, **times, probability=probability, measure=measure)
 
     beatable = {name: control for name, control in controls.items() if name not in reference}
