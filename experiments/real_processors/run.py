@@ -74,7 +74,7 @@ def noise(folder: Path, side: int) -> Path:
     """Numbers as `stretch run` draws them, to find the ranges of int8."""
     images = folder / f"noise_{side}"
     images.mkdir(exist_ok=True)
-    for number in range(8):
+    for number in range(2):
         np.save(images / f"{number}.npy", np.random.default_rng(1 + number).standard_normal((3, side, side), np.float32))
     return images
 
@@ -197,11 +197,12 @@ def main() -> int:
         if (not options.networks or network in options.networks) and label(network, side, kind) not in done
     ]
     # preparation is not timed, so all cores may take part; the children have torch loaded
-    os.environ["OMP_NUM_THREADS"] = "3"
+    workers = min(max(1, cores // 3), max(1, len(wanted)))
+    os.environ["OMP_NUM_THREADS"] = str(max(1, cores // workers))
     import torch  # noqa: F401
     import torchvision  # noqa: F401
 
-    with ProcessPoolExecutor(max(1, cores // 3), get_context("fork")) as pool:
+    with ProcessPoolExecutor(workers, get_context("fork")) as pool:
         jobs = {entry: pool.submit(prepare, *entry, options.folder, options.runtime) for entry in wanted}
     del os.environ["OMP_NUM_THREADS"]
     for entry, job in jobs.items():

@@ -5,7 +5,7 @@ import platform
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, inf
 from pathlib import Path
 from queue import SimpleQueue
@@ -237,7 +237,7 @@ class Collector:
             with tempfile.TemporaryDirectory() as folder:
                 # the reference network tracks the machine's speed
                 watched = write_network(draw(*_WATCHED), Path(folder) / "watch.onnx", self.place.precision)
-                watch = runner(self._delegate.compile(watched), self.place.caller)
+                watch = self._runner(self._delegate.compile(watched))
                 while monotonic() < end and (most is None or self._result.measured < most):
                     graphs = self._chooser.choose(BATCH, None if self._fit_committee() is None else self._disagreement)
                     self._measure(graphs, Path(folder), end, watch)
@@ -250,6 +250,10 @@ class Collector:
             self._delegate.close()
             self.table.save()
         return self._result
+
+    def _runner(self, compiled: Compiled) -> Callable[[], None]:
+        """Run a network as a session does, with its input and output in memory of the delegate's choice."""
+        return runner(compiled, self.place.caller, self._delegate.allocator())
 
     def _measured_names(self) -> list[str]:
         return [row.network for row in self.table.latencies if self._is_own(row)]
@@ -282,7 +286,7 @@ class Collector:
             except UnableError:
                 self._result.refused += 1
                 continue
-            samples.append(_NetworkSample(graph, file, runner(compiled, self.place.caller)))
+            samples.append(_NetworkSample(graph, file, self._runner(compiled)))
         self._time(samples, end, watch)
         for sample in samples:
             # networks without a time are dropped: --resume draws them again
@@ -362,13 +366,14 @@ _COMPUTING, _MOVING = (256, 28), (64, 160)
 def measure_crossing(host: ProfiledProcessor, other: ProfiledProcessor, end: float = inf) -> Crossing:
     """Measure the link between the host and another processor, and their contention."""
     with tempfile.TemporaryDirectory() as folder:
-        return Crossing(
+        crossing = Crossing(
             fit_link(_handovers(host, other, Path(folder), end)),
             _run_in_parallel(host, other, compute_bound_network, Path(folder), end),
             _run_in_parallel(host, other, memory_bound_network, Path(folder), end),
             other.runtime,
             _reads(other, Path(folder), end),
         )
+        return crossing if crossing.reads is None else replace(crossing, resume_ms=_resume_ms(host, other, Path(folder), end))
 
 
 def _handovers(host: ProfiledProcessor, place: ProfiledProcessor, folder: Path, end: float) -> list[Handover]:
@@ -432,6 +437,24 @@ def _reads(place: ProfiledProcessor, folder: Path, end: float) -> TransferTimes 
             return time_reads(invocations[0], invocations[1], sizes(graph), _kernels_ms(delegate, place, graph, file), end=end)
     finally:
         delegate.close()
+
+
+def _resume_ms(host: ProfiledProcessor, place: ProfiledProcessor, folder: Path, end: float) -> float:
+    """Time beyond its kernels that a small network takes on a host which waited for another processor: its threads sleep by then."""
+    delegates = host.create(), place.create()
+    graph, times = handover_network(*READ_SHAPE), list[float]()
+    file = write_network(graph, folder / f"resume-{graph.name}.onnx", host.precision)
+    small = runner(delegates[0].compile(file), host.caller)
+    wait = runner(_long_network(delegates[1], place, compute_bound_network, folder), place.caller)
+    for number in range(_HANDINGS):
+        if number >= MIN_ROUNDS and monotonic() > end:
+            break
+        wait()
+        times.append(1e3 * timeit(small, number=1))
+    kernels_ms = _kernels_ms(delegates[0], host, graph, file)
+    for delegate in delegates:
+        delegate.close()
+    return max(0.0, median(times) - kernels_ms)
 
 
 def _kernels_ms(delegate: Delegate, place: ProfiledProcessor, graph: OpGraph, file: Path) -> float:

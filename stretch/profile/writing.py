@@ -133,6 +133,7 @@ class Crossing:
     reads: TransferTimes | None = None  # Exchanges with an idle queue and behind a running kernel; None where the processor has no queue.
     #: Time of an exchange while both processors compute over that of one alone; None where that was not measured.
     under_load: float | None = None
+    resume_ms: float = 0.0  # Time in addition that the CPU's next network takes after the CPU waited for the other processor.
 
 
 def valid_id(name: str) -> bool:
@@ -165,6 +166,9 @@ def make_profile(
             sources[f"{family}_reads"] = (
                 f"exchanges of {(reads.in_bytes + reads.out_bytes) / 1e6:.2g} MB by turns: {idle:.3g} ms with the idle queue, {working:.3g} ms "
                 f"behind a kernel of {reads.kernel_ms:.3g} ms, from its end on; medians, the ends are 5th and 95th percentiles of both"
+            )
+            sources[f"{family}_resume"] = (
+                f"of it {crossing.resume_ms:.3g} ms are what the next network of the cpu takes longer, after the cpu waited; median"
             )
             sources[f"{family}_feeder"] = (
                 f"processor time in which the calling thread enqueues a kernel of {reads.kernel_ms:.3g} ms, over the kernel's time"
@@ -291,14 +295,14 @@ def _feeder(family: str, crossing: Crossing | None) -> dict[str, Any]:
 
 def _link(family: str, crossing: Crossing) -> dict[str, Any]:
     half, link = crossing.link.fixed_ms / 2, crossing.link
-    ends = crossing.reads.spread(link) if crossing.reads else None
+    ends = crossing.reads.spread(link, crossing.resume_ms) if crossing.reads else None
     if ends is None and crossing.under_load is not None:
         ends = (min(1.0, crossing.under_load), max(1.0, crossing.under_load))
     return {
         "runtime": crossing.runtime,
         "map_ms": _figure(half, "measured"),
         "unmap_ms": _figure(0, "measured"),
-        "sync_ms": _figure(half, "measured"),
+        "sync_ms": _figure(half + crossing.resume_ms, f"{family}_resume" if crossing.reads else "measured"),
         "convert_gbs": _figure(link.to_gbs, "measured"),
         "convert_back_gbs": _figure(link.back_gbs, "measured"),
         **({"spread": {"value": [float(f"{end:.4g}") for end in ends], "source": f"{family}_reads"}} if ends else {}),
