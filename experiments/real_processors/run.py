@@ -74,7 +74,7 @@ def noise(folder: Path, side: int) -> Path:
     """Numbers as `stretch run` draws them, to find the ranges of int8."""
     images = folder / f"noise_{side}"
     images.mkdir(exist_ok=True)
-    for number in range(2):
+    for number in range(8):
         np.save(images / f"{number}.npy", np.random.default_rng(1 + number).standard_normal((3, side, side), np.float32))
     return images
 
