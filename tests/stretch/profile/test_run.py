@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -175,6 +176,7 @@ def test_a_link_and_its_contention_are_measured_here():
     assert result.link.to_gbs > 0
     assert result.link.back_gbs > 0
     assert min(*result.contention, *result.contention_memory) > 0
+    assert result.resume_ms >= 0
     assert "opencl" in result.runtime
 
 
@@ -312,11 +314,20 @@ def measured(place: ProfiledProcessor) -> list[KernelLatency]:
     return rows
 
 
-def written(folder, kernels):
+def written(folder, kernels, crossing=CROSSING):
     path = folder / "x.toml"
     table = Measurements(Source("a test", "", "", "CC0-1.0", ""), {}, {}, [], kernels)
-    path.write_text(tomli_w.dumps(make_profile("x", "a machine", PLACES, table, {"gpu": CROSSING})))
+    path.write_text(tomli_w.dumps(make_profile("x", "a machine", PLACES, table, {"gpu": crossing})))
     return load_device(path)
+
+
+def test_time_that_the_cpu_needs_to_resume_lengthens_the_way_back(tmp_path):
+    rows = [row for place in PLACES for row in measured(place)]
+    links = [written(tmp_path, rows, replace(CROSSING, resume_ms=ms)).links["gpu"] for ms in (0.0, 0.15)]
+    assert links[1].sync_ms.value - links[0].sync_ms.value == pytest.approx(0.15)
+    assert links[1].map_ms.value == links[0].map_ms.value
+    # the known part narrows the range of the rest: 3.5 · 0.425 ms of 0.425, each and 0.15 ms
+    assert links[1].spread.value[1] == pytest.approx((0.15 + 3.5 * 0.425) / (0.15 + 0.425), rel=1e-3)
 
 
 def test_a_profile_is_one_and_says_what_was_measured(tmp_path):
