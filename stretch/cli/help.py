@@ -5,7 +5,9 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperOption
+
+from predictors.errors import UsageError
 
 if TYPE_CHECKING:
     from stretch.planning.options import Option
@@ -82,6 +84,15 @@ class Verb(TyperCommand):
 
     #: Options that `--set` takes, by name.
     settings: "Mapping[str, Option]"
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse words; an option of one value that is given twice is refused, as the first value would be lost."""
+        *_, given = self.make_parser(ctx).parse_args(args=list(args))
+        for param in given:
+            if isinstance(param, TyperOption) and given.count(param) > 1 and not (param.multiple or param.is_flag):
+                hint = "separate several by commas" if "comma" in (param.help or "") else "give it once"
+                raise UsageError(f"{max(param.opts, key=len)} is given twice", hint)
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the examples, the arguments and the options."""

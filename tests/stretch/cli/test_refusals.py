@@ -18,6 +18,7 @@ REFUSALS = {
         ("--device pixel9*", 3, "pixel9*"),
         ("--device mi9,,mi11", 2, "mi9,,mi11"),
         ("--precision fp8", 2, "fp8"),
+        ("--device mi9 --device mi11", 2, "--device is given twice"),
     ],
     f"branch {TINY}": [
         ("--set macs=1.1:0.9", 2, "MACs"),
