@@ -179,11 +179,12 @@ def advice_brief(advice: "Advice") -> Brief:
         (device.device, _use(device), _single(device), _branches(device.exact), _branches(device.stretched)) for device in order[:MOST_ROWS]
     ]
     guessed = sum(not device.calibrated for device in advice.answers)
+    unmeasured = f"{guessed} of {count} devices were" if count > 1 else "The device was"
     lines: Brief = [
         f"{advice.model}: {answer}.",
         Grid("", ("device", "use", "best single", "exact split", "stretched split"), rows),
         "Predicted speed-up over the best single processor; 90 % interval in brackets."
-        + (f" {guessed} of {count} devices were not fully measured." if guessed else ""),
+        + (f" {unmeasured} not fully measured." if guessed else ""),
     ]
     if len(order) > MOST_ROWS:
         lines.append(f"{len(order) - MOST_ROWS} more devices: --details")
