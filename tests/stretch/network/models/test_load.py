@@ -23,7 +23,7 @@ from scheduler.bundle.preprocessing import IMAGENET, Preprocessing
 from stretch.export.quantize.images import read_images
 from stretch.network.capture import capture
 from stretch.network.models import model_names
-from stretch.network.models.builder import MAX_SIDE, Builder, End, Size, by_name, named_ends, overlap_weights, resolve_input_shapes
+from stretch.network.models.builder import Builder, End, Size, by_name, named_ends, resolve_input_shapes
 from stretch.network.models.families import each_family, find_family
 from stretch.network.models.load import load_model, stated_preprocessing
 from stretch.network.models.onnx.moving import Window, nonnegative
@@ -601,7 +601,6 @@ def grouped(b):
     [
         (too_large, "elements, 1 to"),
         (grouped, "its 2 groups of weights"),
-        (lambda b: overlap_weights(np.zeros(MAX_SIDE + 1), 2), "coordinates that torch has not"),
     ],
 )
 def test_what_cannot_be_built_is_refused_before_it_is_made(make, noun):

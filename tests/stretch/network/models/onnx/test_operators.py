@@ -296,6 +296,7 @@ def resized(*sizes, **attrs):
         (resized(8, 6, 3), r"it resizes \[1, 4, 6, 3\] to \[1, 8, 6, 3\]"),
         (Case("Resize", [random(X), None, np.ones(2, np.float32)]), "2 scales for 4 axes"),
         (resized(4, 5, 5, coordinate_transformation_mode="tf_crop_and_resize"), "coordinates `tf_crop_and_resize`"),
+        (resized(4, 5000, 3, mode="linear", coordinate_transformation_mode="asymmetric"), "coordinates that torch has not"),
         *[
             (Case(op, [random((1, 4, 9))], {"kernel_shape": [3], "strides": [2], "pads": [0, 1], **attrs}), "differs between sides")
             for op, attrs in (("MaxPool", {"ceil_mode": 1}), ("AveragePool", {}))
