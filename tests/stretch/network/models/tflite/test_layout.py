@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from predictors.errors import StretchError
 from scheduler.formats.tflite import ANY_TFLITE
 from stretch.network.models.builder import Builder
-from stretch.network.models.tflite import read_module
-from stretch.network.models.tflite.network import TfliteSite, TfliteView, align_operands
+from stretch.network.models.tflite import TfliteSite, TfliteView, align_operands, read_module
 from tests.stretch.network.models.onnx.oracle import functions, random
 from tests.stretch.network.models.tflite.files import agrees, model, op, write
 
