@@ -285,6 +285,11 @@ class AtenCall:
         value = self.arguments.get(name)
         return value if isinstance(value, AtenValue) and not value.op else None
 
+    @property
+    def axis(self) -> int:
+        """The axis of its argument ``dim``, counted from the first."""
+        return int(self.arguments["dim"]) % len(self.tensors[0].shape)
+
     def order(self, rank: int) -> tuple[int, ...]:
         """Return where each of so many axes comes in its result, computed by torch itself."""
         target: Any = self.node.target
@@ -330,9 +335,9 @@ def elements(shape: Shape, taps: int = 1) -> _Work:
     return 1, 1, channels, taps, prod(shape) // channels
 
 
-def over_elements(shape: Shape, kernel: str, variant: str, weights: int = 0) -> dict[str, Attr]:
+def over_elements(shape: Shape, kernel: str, variant: str) -> dict[str, Attr]:
     """Return the attributes of an opaque elementwise operator."""
-    return attributes(shape, kernel, variant, elements(shape), weights)
+    return attributes(shape, kernel, variant, elements(shape))
 
 
 def opaque_step(call: AtenCall, kernel: str, work: _Work, variant: str = "") -> AtenStep:
