@@ -170,11 +170,11 @@ _IGNORED_ARGUMENTS = frozenset({"cudnn_enabled", "cudnn_enable", "half_to_float"
 
 def call_family_rule(call: AtenCall, rule: FunctionRule, *ignored: str) -> LoweringResult:
     """Apply the rule of a family to a call whose first argument is a tensor of the network; None if it does not take it."""
-    first, *others = call.arguments.items()
+    first, *rest = call.arguments.items()
     x = first[1]
     if not isinstance(x, AtenValue) or not x.op:
         return None
-    settings = {name: _to_python(value) for name, value in others if value is not None and name not in {*_IGNORED_ARGUMENTS, *ignored}}
+    settings = {name: _to_python(value) for name, value in rest if value is not None and name not in {*_IGNORED_ARGUMENTS, *ignored}}
     try:
         chain = module_chain(rule, x.shape, **settings)
     except UnsupportedNode:

@@ -218,14 +218,14 @@ def _resize(site: OnnxSite) -> fx.Node:
     if current and (aligned or exact) and usual and not smooth:
         named = {"linear": "bilinear", "cubic": "bicubic"}[mode]
         return site.builder.call(F.interpolate, site.x, size=target, mode=named, align_corners=aligned, antialias=False)
-    places = _resize_coordinates(site, coordinates, target, factors)
+    positions = _resize_coordinates(site, coordinates, target, factors)
     function = partial(_cubic, a=cubic) if mode == "cubic" else _tent
     need(mode in ("linear", "cubic") and not (smooth and aligned), f"it resizes by `{mode[:20]}` with coordinates `{coordinates}`")
     fits = max(*target, *site.shape[2:]) <= MAX_SIDE
     need(fits, f"it resizes {list(site.shape[2:])} to {target} pixels with coordinates that torch has not")
     rows, columns = (
         _shares(at, old, max(1.0, 1 / factor) if smooth else 1.0, function, outside=outside)
-        for at, old, factor in zip(places, site.shape[2:], factors, strict=True)
+        for at, old, factor in zip(positions, site.shape[2:], factors, strict=True)
     )
     mixed = site.builder.call(torch.matmul, site.builder.add_tensor(rows, f"{site.name}_rows"), site.x)
     return site.builder.call(torch.matmul, mixed, site.builder.add_tensor(columns.T, f"{site.name}_columns"))
