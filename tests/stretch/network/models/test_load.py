@@ -21,7 +21,6 @@ from torch import nn
 from predictors.errors import StretchError, UnknownNameError, UsageError
 from scheduler.bundle.preprocessing import IMAGENET, Preprocessing
 from stretch.export.quantize.images import read_images
-from stretch.network.capture import capture
 from stretch.network.models import model_names
 from stretch.network.models.builder import Builder, End, Size, by_name, named_ends, resolve_input_shapes
 from stretch.network.models.families import each_family, find_family
@@ -467,10 +466,6 @@ def test_model_brings_no_library_that_it_is_not_made_of(name, absent):
 NAMES = DetectionFamily().names()
 
 
-def test_names_are_those_of_torchvision():
-    assert torchvision.models.list_models(module=torchvision.models.detection) == NAMES
-
-
 @pytest.mark.representatives(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_detector_is_built_and_says_what_is_left_out(name):
@@ -496,13 +491,6 @@ def test_results_are_those_of_the_detectors_own_parts(name):
             objectness, boxes = detector.rpn.head(maps)
             assert all(torch.equal(a, b) for a, b in zip(got["objectness"] + got["boxes"], objectness + boxes, strict=True))
             assert all(torch.equal(a, b) for a, b in zip(got["maps"], maps, strict=True))
-
-
-@pytest.mark.slow
-def test_detector_is_captured_with_the_names_of_its_results():
-    module = DetectionFamily().build("ssdlite320_mobilenet_v3_large").eval()
-    captured = capture(module, (1, 3, 64, 64), "net")
-    assert {result.key for result in captured.returned.results} == {"bbox_regression", "cls_logits"}
 
 
 @pytest.mark.representatives(3)
