@@ -229,6 +229,7 @@ EXPORTED = [
     (lambda x: F.interpolate(x, size=(11, 11), mode="bilinear"), MAP, (), [":upsample_bilinear2d"]),
     (lambda x, w: x - w, MAP, ((4, 1, 1),), [":sub"]),
     (lambda x: 1 - x, MAP, (), [":rsub"]),
+    (lambda x: F.channel_shuffle(x, 2), MAP, (), ["channel_shuffle"]),
 ]
 #: Functions that tracing takes for more of families than exporting does.
 TRACED = [

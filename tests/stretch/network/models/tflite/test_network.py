@@ -308,6 +308,7 @@ def test_strided_part_is_that_of_the_file(folder, data):
         (op("DEPTH_TO_SPACE", ["x"], block_size=3), whole(0), "over blocks of 3"),
         (op("FULLY_CONNECTED", ["x", "n", None], weights_format=1), random((3, 4)), "shuffled for one runtime"),
         (op("TOPK_V2", ["x", "n"]), np.array(2, np.int32), r"operator `y` \(TOPK_V2\) of .*m\.tflite cannot be read: there is no rule"),
+        (op("RESIZE_BILINEAR", ["x", "n"], align_corners=True, half_pixel_centers=True), whole(3, 3), "the corners and the centres"),
         *[(op("RESIZE_BILINEAR", ["x", "n"]), whole(*size), "it resizes to") for size in ((0, 3), (3,), (1 << 20, 1))],
     ],
 )
