@@ -1,11 +1,9 @@
 """A model by name, family, factory or file, its weights, and the shapes of its ends."""
 
 import hashlib
-import http.server
 import pickle
 import subprocess
 import sys
-import threading
 from math import inf
 from pathlib import Path
 
@@ -196,57 +194,31 @@ CONTENT = b"weights" * 1000
 
 
 @pytest.fixture
-def no_proxy(monkeypatch):
-    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
-        monkeypatch.delenv(name, raising=False)
+def served(tmp_path):
+    """A file whose name carries its content's hash, as torchvision's do; an address that leads to it needs no network."""
+    file = tmp_path / f"net-{hashlib.sha256(CONTENT).hexdigest()[:8]}.pth"
+    file.write_bytes(CONTENT)
+    return file
 
 
-@pytest.fixture
-def server(tmp_path, no_proxy):
-    """Address of a local web server of one folder."""
-    folder = tmp_path / "served"
-    folder.mkdir()
-
-    class Handler(http.server.SimpleHTTPRequestHandler):
-        def __init__(self, *args):
-            super().__init__(*args, directory=str(folder))
-
-        def log_message(self, *args):
-            """Keep quiet."""
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
-        thread = threading.Thread(target=running.serve_forever)
-        thread.start()
-        yield folder, f"http://127.0.0.1:{running.server_port}"
-        running.shutdown()
-        thread.join()
-
-
-def named(content):
-    """File name that carries the content's hash, as torchvision's do."""
-    return f"net-{hashlib.sha256(content).hexdigest()[:8]}.pth"
-
-
-def test_file_is_fetched_once_and_then_found(server, tmp_path):
-    folder, address = server
-    name = named(CONTENT)
-    (folder / name).write_bytes(CONTENT)
-    path = trained_weights_file(f"{address}/{name}", tmp_path / "hub")
+def test_file_is_fetched_once_and_then_found(served, tmp_path):
+    path = trained_weights_file(served.as_uri(), tmp_path / "hub")
     assert path.read_bytes() == CONTENT
-    (folder / name).unlink()
-    assert trained_weights_file(f"{address}/{name}", tmp_path / "hub") == path
+    served.unlink()
+    assert trained_weights_file(served.as_uri(), tmp_path / "hub") == path
 
 
-def test_file_with_another_hash_or_none_is_refused_and_nothing_is_left(server, tmp_path):
-    folder, address = server
-    (folder / named(CONTENT)).write_bytes(CONTENT + b"!")
-    for name, says in ((named(CONTENT), "wrong hash"), ("absent.pth", "cannot be fetched: File not found")):
-        with pytest.raises(OSError, match=says):
-            trained_weights_file(f"{address}/{name}", tmp_path / "hub")
+def test_file_with_another_hash_or_none_is_refused_and_nothing_is_left(served, tmp_path):
+    served.write_bytes(CONTENT + b"!")
+    for file, reason in ((served, "wrong hash"), (tmp_path / "absent.pth", "cannot be fetched")):
+        with pytest.raises(OSError, match=reason):
+            trained_weights_file(file.as_uri(), tmp_path / "hub")
         assert list((tmp_path / "hub").iterdir()) == []
 
 
-def test_host_that_does_not_resolve_is_an_os_error(no_proxy):
+def test_host_that_does_not_resolve_is_an_os_error(monkeypatch):
+    for name in ("https_proxy", "HTTPS_PROXY"):
+        monkeypatch.delenv(name, raising=False)
     with pytest.raises(OSError, match=r"weights\.invalid cannot be reached"):
         check_host("weights.invalid")
 
