@@ -359,26 +359,17 @@ def test_layer_that_begins_as_zeros_shows_what_it_reads():
     assert torch.equal(module[1].weight, kept)
 
 
-@pytest.fixture(scope="module", params=[(500, 375), (330, 640)], ids=str)
-def picture(request, tmp_path_factory):
-    """A picture with smooth and sharp parts."""
-    width, height = request.param
-    rng = np.random.default_rng(0)
-    small = image.fromarray(rng.integers(0, 256, (height // 8, width // 8, 3), np.uint8)).resize((width, height))
-    pixels = np.clip(np.asarray(small, np.float64) + rng.normal(0, 10, (height, width, 3)), 0, 255).astype(np.uint8)
-    file = tmp_path_factory.mktemp("picture") / "a.png"
-    image.fromarray(pixels).save(file)
-    return file
-
-
-def test_squashed_pictures_are_timms(picture):
+@pytest.mark.parametrize("size", [(500, 375), (330, 640)])
+def test_squashed_pictures_are_timms(tmp_path, size):
     import timm
     from timm.data import create_transform, resolve_data_config
 
     name = next(n for n in timm.list_models() if (c := timm.get_pretrained_cfg(n)) and c.crop_mode == "squash" and c.input_size[1] < 300)
     config = timm.get_pretrained_cfg(name).to_dict()
-    expected = create_transform(**resolve_data_config(pretrained_cfg=config))(image.open(picture)).numpy()[None]
-    [result] = read_images(picture, TimmFamily().input_shape(name), TimmFamily().preprocessing(name))
+    picture = image.fromarray(np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8))
+    picture.save(tmp_path / "a.png")
+    expected = create_transform(**resolve_data_config(pretrained_cfg=config))(picture).numpy()[None]
+    [result] = read_images(tmp_path / "a.png", TimmFamily().input_shape(name), TimmFamily().preprocessing(name))
     assert np.abs(result - expected).max() < 1e-5
 
 
