@@ -131,7 +131,7 @@ def computed(module, shape, captures=capture_runnable):
     return [f":{op.attrs['variant']}" if op.kind == "opaque" else op.kind for op in captured.graph.ops[1:]]
 
 
-#: Functions that both roads take for the same operators: what the tensors of the function are shaped like, and the kinds.
+#: Functions of which both roads make the same operators: shapes of the input and of parameters, and the kinds.
 BOTH = [
     (lambda x, w, b: F.conv2d(x, w, b, 2, 1, 1, 2), MAP, ((6, 2, 3, 3), (6,)), ["conv"]),
     (lambda x, w: F.conv2d(x, w, padding="same"), MAP, ((4, 4, 3, 3),), ["conv"]),
@@ -231,7 +231,7 @@ EXPORTED = [
     (lambda x: 1 - x, MAP, (), [":rsub"]),
     (lambda x: F.channel_shuffle(x, 2), MAP, (), ["channel_shuffle"]),
 ]
-#: Functions that tracing takes for more of families than exporting does.
+#: Functions of which tracing makes more operators of families than exporting does.
 TRACED = [
     (lambda x, w: x - w, MAP, ((4, 1, 1),), ["shift"]),
     (lambda x: 1 - x, MAP, (), ["mul_scalar", "add_scalar"]),
