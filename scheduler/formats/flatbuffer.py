@@ -92,7 +92,7 @@ class _Reader:
         size, length = self._number("H", index), self._number("H", index + 2)
         if size < 4 or size % 2 or length < 4 or start + length > len(self._data):
             raise StretchError(f"a {name} in it has no proper index")
-        slots = [self._number("H", index + place) for place in range(4, size, 2)]
+        slots = [self._number("H", index + offset) for offset in range(4, size, 2)]
         declared = {slot for slot, _ in fields.values()}
         if not self._allow_unknown and any(offset and slot not in declared for slot, offset in enumerate(slots)):
             raise StretchError(f"a {name} in it has a field that nn-stretch does not write")

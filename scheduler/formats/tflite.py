@@ -496,10 +496,8 @@ def _check_tensor(tensor: TfliteTensor, quantisation: Mapping[str, Any] | None) 
     noun = f"tensor `{tensor.name}`"
     need(tensor.kind in TYPES, f"{noun} has a type that nn-stretch does not write")
     need(min(tensor.shape, default=1) > 0, f"{noun} has the shape {list(tensor.shape)}")
-    need(
-        (quantisation is not None) == (tensor.kind == "int8") or tensor.kind == "int32",
-        f"{noun} is {tensor.kind} and has {_scale(quantisation)}",
-    )
+    has_scale = "none" if quantisation is None else "a scale"
+    need((quantisation is not None) == (tensor.kind == "int8") or tensor.kind == "int32", f"{noun} is {tensor.kind} and has {has_scale}")
     if quantisation is None:
         return
     scale, zero = (np.asarray(quantisation.get(key, ())) for key in ("scale", "zero_point"))
@@ -508,10 +506,6 @@ def _check_tensor(tensor: TfliteTensor, quantisation: Mapping[str, Any] | None) 
     need(len(scale) == 1 or tensor.stored is not None, f"{noun} has a scale for each channel and is no weight")
     fits = tensor.stored is not None or MIN_SCALE <= scale[0] <= MAX_SCALE
     need(bool(fits), f"{noun} has the scale {scale[:1]}, which is out of range")
-
-
-def _scale(quantisation: Mapping[str, Any] | None) -> str:
-    return "a scale" if quantisation is not None else "none"
 
 
 def _check_settings(code: str, noun: str, settings: Mapping[str, Any]) -> None:

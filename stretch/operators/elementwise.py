@@ -335,11 +335,11 @@ def _combine(code: str) -> TfliteRule:
     """Of two inputs or, one after the other, of more; shapes broadcast in NHWC as they do in NCHW."""
 
     def lower(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
-        total, *others = ins
-        for i, other in enumerate(others):
-            name = op.name if i == len(others) - 1 else f"{op.name}.part{i}"
-            shape = tuple(max(sizes) for sizes in zip(total.shape, other.shape, strict=True))
-            total = b.apply(code, name, [total, other], shape, b.scale(op))
+        total, *terms = ins
+        for i, term in enumerate(terms):
+            name = op.name if i == len(terms) - 1 else f"{op.name}.part{i}"
+            shape = tuple(max(sizes) for sizes in zip(total.shape, term.shape, strict=True))
+            total = b.apply(code, name, [total, term], shape, b.scale(op))
         total.nonnegative = all(value.nonnegative for value in ins)
         return total
 

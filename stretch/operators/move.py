@@ -54,24 +54,9 @@ def concat_tflite(axis: int) -> Callable[[SubgraphBuilder, SubgraphSource, Op, l
 LOWEST = "lowest"
 
 
-class ChannelShuffle(nn.Module):
-    """Channels of `groups` groups interleaved: the first of each group, then the second of each, and so on."""
-
-    def __init__(self, groups: int) -> None:
-        super().__init__()
-        self.groups = groups
-
-    def extra_repr(self) -> str:
-        """Number of groups."""
-        return f"groups={self.groups}"
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Interleave the channels."""
-        n, c, h, w = x.shape
-        return x.view(n, self.groups, c // self.groups, h, w).transpose(1, 2).reshape(n, c, h, w)
-
-
-modules("ChannelShuffle")(lambda m, shape: [("", "channel_shuffle", {"groups": m.groups}, {})])
+calls(classes=("ChannelShuffle",), fields=("groups",), aten=("channel_shuffle",))(
+    lambda call, x, groups: ([x], "channel_shuffle", {"groups": int(groups)})
+)
 
 
 @calls(torch.cat, torch.concat)
@@ -217,7 +202,7 @@ def _upsample_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: li
 computed("concat", lambda a, *tensors: torch.cat(tensors, dim=1), onnx_node("Concat", axis=1), concat_tflite(-1))
 computed("slice", lambda a, x: x[:, integer(a, "start") : integer(a, "stop")], slice_onnx(1), slice_tflite(-1))
 register("pad", _make_pad, onnx_node("Pad", indices=_pads), _pad_tflite)
-register("channel_shuffle", lambda ins, a: ChannelShuffle(integer(a, "groups")), _shuffle_onnx, _shuffle_tflite)
+register("channel_shuffle", lambda ins, a: nn.ChannelShuffle(integer(a, "groups")), _shuffle_onnx, _shuffle_tflite)
 register("upsample", _make_upsample, _upsample_onnx, _upsample_tflite)
 register("flatten", lambda ins, a: nn.Flatten(), onnx_node("Flatten", axis=1), _flatten_tflite)
 computed("unflatten", lambda a, x: x[:, :, None, None], onnx_node("Unsqueeze", indices=lambda a: {"axes": [2, 3]}), _unflatten_tflite)

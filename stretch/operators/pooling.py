@@ -171,11 +171,11 @@ def _max_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Va
     """Padding never wins; where no element is below 0, zeros do not either, and they are padded faster."""
     if tuple(ints(op.attrs, "dilation")) != (1, 1):
         raise StretchError(f"operator `{op.name}` (max_pool) is dilated, which TFLite does not have", "keep this model in ONNX")
-    place = window(op.attrs, source.graph.input_shapes(op)[0], op.shape)
+    sliding = window(op.attrs, source.graph.input_shapes(op)[0], op.shape)
     x = ins[0]
-    if place.explicit:
-        x = pad(b, op, x, place.before, place.after, 0.0 if x.nonnegative else LOWEST)
-    return _pool(b, "MAX_POOL_2D", op.name, x, op, place)
+    if sliding.explicit:
+        x = pad(b, op, x, sliding.before, sliding.after, 0.0 if x.nonnegative else LOWEST)
+    return _pool(b, "MAX_POOL_2D", op.name, x, op, sliding)
 
 
 def _mean_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
@@ -196,14 +196,14 @@ def _mean_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[V
     is_inside = not window(attrs, padded, op.shape, same=False).explicit
     if is_inside or all(axes):
         return _mean_within(b, op, ins[0], added, None if is_inside else [axis for axis in axes if axis is not None])
-    place = window(op.attrs, image, op.shape)
-    factor = _count_factor(op, image, place)
+    sliding = window(op.attrs, image, op.shape)
+    factor = _count_factor(op, image, sliding)
     counted = bool((factor == 1).all())
     b.rounded = b.rounded and counted
-    x = pad(b, op, ins[0], place.before, place.after) if place.explicit else ins[0]
+    x = pad(b, op, ins[0], sliding.before, sliding.after) if sliding.explicit else ins[0]
     if counted:
-        return _pool(b, "AVERAGE_POOL_2D", op.name, x, op, place)
-    pooled = _pool(b, "AVERAGE_POOL_2D", f"{op.name}.pooled", x, op, place)
+        return _pool(b, "AVERAGE_POOL_2D", op.name, x, op, sliding)
+    pooled = _pool(b, "AVERAGE_POOL_2D", f"{op.name}.pooled", x, op, sliding)
     result = b.apply("MUL", op.name, [pooled, factor[None, :, :, None]], quant=b.scale(op))
     result.nonnegative = ins[0].nonnegative
     return result
@@ -226,19 +226,19 @@ def _mean_within(b: SubgraphBuilder, op: Op, x: Value, added: tuple[int, ...], a
     return b.add_move("SLICE", op.name, pooled, shape, [b.indices(f"{op.name}.begin", begin), b.indices(f"{op.name}.size", shape)])
 
 
-def _pool(b: SubgraphBuilder, code: str, name: str, x: Value, op: Op, place: PaddedWindow, shape: Shape | None = None) -> Value:
+def _pool(b: SubgraphBuilder, code: str, name: str, x: Value, op: Op, sliding: PaddedWindow, shape: Shape | None = None) -> Value:
     kernel, stride = ints(op.attrs, "kernel"), ints(op.attrs, "stride")
     settings = {
         "filter_height": kernel[0],
         "filter_width": kernel[1],
         "stride_h": stride[0],
         "stride_w": stride[1],
-        "padding": place.padding,
+        "padding": sliding.padding,
     }
     return b.add_move(code, name, x, shape or to_nhwc(op.shape), (), **settings)
 
 
-def _count_factor(op: Op, image: Shape, place: PaddedWindow) -> Array:
+def _count_factor(op: Op, image: Shape, sliding: PaddedWindow) -> Array:
     """TFLite's divisor over that of `op`, for each window: height × width."""
     kernel, stride, padding = (ints(op.attrs, key) for key in ("kernel", "stride", "padding"))
     counts = bool(op.attrs["count_include_pad"])
@@ -248,7 +248,7 @@ def _count_factor(op: Op, image: Shape, place: PaddedWindow) -> Array:
         covered = np.minimum(starts + kernel[axis], size) - np.maximum(starts, 0)
         # what `ceil_mode` adds beyond the padding never counts
         counted = np.minimum(starts + kernel[axis], size + padding[axis + 2]) - starts if counts else covered
-        ratio.append((covered if place.padding == 0 else kernel[axis]) / counted)
+        ratio.append((covered if sliding.padding == 0 else kernel[axis]) / counted)
     return np.outer(ratio[0], ratio[1])
 
 

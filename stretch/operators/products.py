@@ -103,10 +103,10 @@ def _tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]
     a = op.attrs
     image = source.graph.input_shapes(op)[0]
     groups, stride, dilation = integer(a, "groups"), ints(a, "stride"), ints(a, "dilation")
-    place = window(a, image, op.shape)
-    x = pad(b, op, ins[0], place.before, place.after) if place.explicit else ins[0]
+    sliding = window(a, image, op.shape)
+    x = pad(b, op, ins[0], sliding.before, sliding.after) if sliding.explicit else ins[0]
     settings = {
-        "padding": place.padding,
+        "padding": sliding.padding,
         "stride_h": stride[0],
         "stride_w": stride[1],
         "dilation_h_factor": dilation[0],

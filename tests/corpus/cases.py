@@ -53,9 +53,9 @@ def sound_files(top, tiny):
     assert lite.code == 0, lite.err
     settings = {"stride_h": 1, "stride_w": 1}
     operators = [
-        op("CONV_2D", ["x", "a", "b"], ["c"], "Conv2DOptions", **settings),
+        op("CONV_2D", ["x", "a", "b"], ["c"], **settings),
         op("RELU", ["c"], ["r"]),
-        op("CONV_2D", ["r", "d", "b"], ["y"], "Conv2DOptions", **settings),
+        op("CONV_2D", ["r", "d", "b"], ["y"], **settings),
     ]
     write(top / "net.tflite", *operators, stored={"a": random((6, 3, 3, 4), 1), "d": random((6, 3, 3, 6), 3), "b": random((6,), 2)})
     return top

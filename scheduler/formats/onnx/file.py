@@ -269,7 +269,7 @@ def operators(proto: Any) -> Iterator[OperatorNodes]:
     """
     weights = {tensor.name for tensor in proto.graph.initializer}
     producers = {name: node for node in proto.graph.node if not is_quantiser(node) for name in node.output if name}
-    place = {node.output[0]: i for i, node in enumerate(proto.graph.node)}
+    position = {node.output[0]: i for i, node in enumerate(proto.graph.node)}
     names = _Names(proto)
     inner: set[str] = set()
     for node in proto.graph.node:
@@ -279,7 +279,7 @@ def operators(proto: Any) -> Iterator[OperatorNodes]:
         if kind is None:
             inner.update(name for name in node.output if name)
             continue
-        nodes = sorted(_nodes(node, producers, inner, names), key=lambda member: place[member.output[0]])
+        nodes = sorted(_nodes(node, producers, inner, names), key=lambda member: position[member.output[0]])
         read = [names.resolve(name) for member in nodes for name in member.input if name]
         tensors = [name for name in read if name not in weights and name not in inner]
         produced = {name for member in nodes for name in member.output}

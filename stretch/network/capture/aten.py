@@ -148,14 +148,8 @@ class Axes:
 def map_axes(shape: Shape) -> Axes:
     """A feature map N×C×H×W as it is."""
     n, c, h, w = shape
-    return Axes(tuple(_merge_factors([factor]) for factor in _map_factors(n, c, h, w)))
-
-
-def _map_factors(n: int, c: int, h: int, w: int) -> Iterator[Factor]:
-    yield Factor("image", n, 1)
-    yield Factor("channel", c, 1)
-    yield Factor("pixel", h, w)
-    yield Factor("pixel", w, 1)
+    factors = (Factor("image", n, 1), Factor("channel", c, 1), Factor("pixel", h, w), Factor("pixel", w, 1))
+    return Axes(tuple(_merge_factors([factor]) for factor in factors))
 
 
 def common_factors(a: Axis, b: Axis) -> list[tuple[Factor, Factor]]:
@@ -285,12 +279,17 @@ class AtenCall:
         value = self.arguments.get(name)
         return value if isinstance(value, AtenValue) and not value.op else None
 
+    @property
+    def axis(self) -> int:
+        """The axis of its argument ``dim``, counted from the first."""
+        return int(self.arguments["dim"]) % len(self.tensors[0].shape)
+
     def order(self, rank: int) -> tuple[int, ...]:
         """Return where each of so many axes comes in its result, computed by torch itself."""
         target: Any = self.node.target
         dims = torch.empty([2 + i for i in range(rank)], device="meta")
-        others = [self.arguments[argument.name] for argument in target._schema.arguments[1:]]
-        return tuple(size - 2 for size in target(dims, *others).shape)
+        settings = [self.arguments[argument.name] for argument in target._schema.arguments[1:]]
+        return tuple(size - 2 for size in target(dims, *settings).shape)
 
 
 #: A chain of operators, the tensor itself in another shape, or its pieces; None if the call must be opaque.
@@ -330,9 +329,9 @@ def elements(shape: Shape, taps: int = 1) -> _Work:
     return 1, 1, channels, taps, prod(shape) // channels
 
 
-def over_elements(shape: Shape, kernel: str, variant: str, weights: int = 0) -> dict[str, Attr]:
+def over_elements(shape: Shape, kernel: str, variant: str) -> dict[str, Attr]:
     """Return the attributes of an opaque elementwise operator."""
-    return attributes(shape, kernel, variant, elements(shape), weights)
+    return attributes(shape, kernel, variant, elements(shape))
 
 
 def opaque_step(call: AtenCall, kernel: str, work: _Work, variant: str = "") -> AtenStep:
@@ -370,9 +369,9 @@ class CallRecorder:
 
     def __call__(self, argument: Any) -> Any:
         """An argument as JSON has it; raises ValueError if it is nothing that a call may have."""
-        return to_builtins(argument, self._place)
+        return to_builtins(argument, self._reference)
 
-    def _place(self, argument: Any) -> dict[str, int] | None:
+    def _reference(self, argument: Any) -> dict[str, int] | None:
         if not isinstance(argument, AtenValue):
             return None
         tensors, key = (self._reads, "read") if argument.op else (self._constants, "constant")
@@ -395,14 +394,14 @@ class CallRecorder:
             result: Type of what the last call gives.
         """
         reads = tuple(CallTensor(_name(storage_dtype(value.dtype)), value.shape) for value in self._reads)
-        others = [i for i, value in enumerate(self._reads) if storage_dtype(value.dtype) != value.dtype]
-        before = [conversion({"read": i}, self._reads[i].dtype) for i in others]
-        place = {i: {"call": number} for number, i in enumerate(others)}
+        converted = [i for i, value in enumerate(self._reads) if storage_dtype(value.dtype) != value.dtype]
+        before = [conversion({"read": i}, self._reads[i].dtype) for i in converted]
+        results = {i: {"call": number} for number, i in enumerate(converted)}
 
         def behind(to: dict[str, Any]) -> dict[str, Any]:
             if "call" in to:
                 return {**to, "call": to["call"] + len(before)}
-            return place.get(to.get("read", -1), to)
+            return results.get(to.get("read", -1), to)
 
         calls = [*before, *(call.referring(behind) for call in calls)]
         if storage_dtype(result) != result:

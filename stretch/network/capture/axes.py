@@ -340,8 +340,7 @@ def _same(maps: Maps, call: AtenCall) -> Result:
 
 @_rule("split", "chunk", "split_with_sizes", "tensor_split", "unsafe_split", "unsafe_chunk", "unbind")
 def _split(maps: Maps, call: AtenCall) -> Result:
-    x, unbound = call.tensors[0], call.operator == "unbind"
-    dim = int(call.arguments["dim"]) % len(x.shape)
+    x, dim, unbound = call.tensors[0], call.axis, call.operator == "unbind"
     require_that(not any(0 in shape for shape in call.shapes))
     sizes = [1 if unbound else shape[dim] for shape in call.shapes]
     parts = [_cut(maps, x, dim, sum(sizes[:i]), size) for i, size in enumerate(sizes)]
@@ -351,18 +350,16 @@ def _split(maps: Maps, call: AtenCall) -> Result:
 @_rule("slice", "narrow")
 def _slice(maps: Maps, call: AtenCall) -> Result:
     x, start, step = call.tensors[0], int(call.arguments.get("start") or 0), int(call.arguments.get("step", 1))
-    dim = int(call.arguments["dim"]) % len(x.shape)
     if x.shape == call.out:
         require(x.axes)
         return x
     require_that(0 not in call.out)
-    return _cut(maps, x, dim, start + (x.shape[dim] if start < 0 else 0), call.out[dim], step)
+    return _cut(maps, x, call.axis, start + (x.shape[call.axis] if start < 0 else 0), call.out[call.axis], step)
 
 
 @_rule("select")
 def _select(maps: Maps, call: AtenCall) -> Result:
-    x = call.tensors[0]
-    dim = int(call.arguments["dim"]) % len(x.shape)
+    x, dim = call.tensors[0], call.axis
     return _dropped(maps, _cut(maps, x, dim, int(call.arguments["index"]) % x.shape[dim], 1), dim)
 
 
@@ -438,7 +435,7 @@ def _pad(maps: Maps, call: AtenCall) -> Result:
 @_rule("cat", "concat", "concatenate")
 def _concat(maps: Maps, call: AtenCall) -> Result:
     """Channels side by side."""
-    parts, dim = list(call.arguments.get("tensors") or ()), int(call.arguments["dim"]) % len(call.out)
+    parts, dim = list(call.arguments.get("tensors") or ()), call.axis
     require_that(all(isinstance(part, AtenValue) and part.op for part in parts) and any(part.axes is not None for part in parts))
     op, axes = maps.gather(parts[0])
     joined = [_beside(maps, part, op, axes, dim) for part in parts]

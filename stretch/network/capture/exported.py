@@ -291,10 +291,8 @@ class ExportedLowering:
         """The results of a call."""
         if all(0 in shape for shape in call.shapes):
             return tuple(map(_empty_value, call.shapes))
-        if not call.tensors:
+        if not call.tensors or call.operator in _FILL_OPERATORS:
             return self._constant(call)
-        if call.operator in _FILL_OPERATORS:
-            return (self._fill_value(call),)
         with suppress(Unsupported):
             built = applied(self._maps, call)
             return (built,) if isinstance(built, AtenValue) else built
@@ -302,10 +300,10 @@ class ExportedLowering:
         return self._compute(replace(call, arguments={name: self._in_order(item) for name, item in call.arguments.items()}), several)
 
     def _constant(self, call: AtenCall) -> tuple[AtenValue, ...]:
-        """Values that depend on weights alone, and are computed before the network runs."""
+        """Values that depend on weights or shapes alone, and are computed before the network runs."""
         target: Any = call.node.target
-        learned = any(value.learned for value in call.values)
-        args, kwargs = fx.node.map_aggregate((call.node.args, call.node.kwargs), self._tensor)
+        learned = not call.tensors and any(value.learned for value in call.values)
+        args, kwargs = fx.node.map_aggregate((call.node.args, call.node.kwargs), self._stored_tensor)
         with torch.no_grad():
             result = target(*args, **kwargs)
         return tuple(
@@ -313,21 +311,12 @@ class ExportedLowering:
             for item in (result if isinstance(result, tuple | list) else [result])
         )
 
-    def _tensor(self, argument: Any) -> Any:
+    def _stored_tensor(self, argument: Any) -> Any:
+        """An argument with the stored tensor in place of its node; zeros for one that is computed, of which only the shape counts."""
         value = self._to_values(argument)
-        return value.tensor if isinstance(value, AtenValue) else value
-
-    def _fill_value(self, call: AtenCall) -> AtenValue:
-        """A tensor of which only the shape depends on the input, and that is known."""
-        target: Any = call.node.target
-        args, kwargs = fx.node.map_aggregate((call.node.args, call.node.kwargs), self._shape_tensor)
-        built = target(*args, **kwargs)
-        return AtenValue("", tuple(built.shape), tensor=built)
-
-    def _shape_tensor(self, argument: Any) -> Any:
-        tensor = self._tensor(argument)
-        meta = argument.meta.get("val") if isinstance(argument, fx.Node) else None
-        return torch.zeros(tuple(meta.shape), dtype=meta.dtype) if isinstance(meta, torch.Tensor) and tensor is None else tensor
+        if not isinstance(value, AtenValue):
+            return value
+        return torch.zeros(value.shape, dtype=value.dtype) if value.op else value.tensor
 
     def _in_order(self, argument: Any) -> Any:
         if isinstance(argument, list | tuple):

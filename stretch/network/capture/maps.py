@@ -168,7 +168,12 @@ class Maps:
         if pixels is None:
             sizes = [prod(f.size for f in axis if f.of == "pixel") for axis in axes.axes if any(f.of == "pixel" for f in axis)]
             pixels = (map_shape[2], map_shape[3]) if not moved else (prod(sizes[:-1]), sizes[-1])
-        if not moved and map_shape[2:] == pixels:
+        return self._with_pixels(op, steps, pixels)
+
+    def _with_pixels(self, op: str, steps: tuple[Shape, Shape], pixels: Shape) -> str:
+        """A map of this height and width whose pixels are moved by these steps, if they move anything."""
+        moved = steps[1] != tuple(range(len(steps[1])))
+        if not moved and self.ops[op].shape[2:] == pixels:
             return op
         split, order = steps if moved else ((prod(pixels),), (0,))
         return self._add_rearrange(op, {"split": split, "order": order, "pixels": pixels})
@@ -201,13 +206,9 @@ class Maps:
             pairs = common_factors(seen_axis, axis)
             require_that(all(a.of == b.of and (a.of == "pixel" or a.step == b.step) for a, b in pairs))
             moves += [pair for pair in pairs if pair[0].of == "pixel"]
-        steps, pixels = rearrangement(moves), self.ops[op].shape[2:]
+        steps = rearrangement(moves)
         require_that(self.ops[current].shape[1] == self.ops[op].shape[1])
-        moved = steps[1] != tuple(range(len(steps[1])))
-        if not moved and self.ops[current].shape[2:] == pixels:
-            return current
-        split, order = steps if moved else ((prod(pixels),), (0,))
-        return self._add_rearrange(current, {"split": split, "order": order, "pixels": pixels})
+        return self._with_pixels(current, steps, self.ops[op].shape[2:])
 
     def to_map(self, value: AtenValue) -> AtenValue:
         """A tensor of unknown axes, of which the last one is taken for channels, as a map."""

@@ -166,8 +166,8 @@ def with_shared_weights(captured: Captured) -> Captured:
         for key, tensor in tensors.items():
             # tensors that calls of torch read, such as masks, unless they are learned
             if tensor.numel() and (isinstance(tensor, nn.Parameter) or captured.graph.by_name[op].kind != "opaque"):
-                place = (tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
-                numbers.setdefault(place, []).append((op, key))
+                storage = (tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
+                numbers.setdefault(storage, []).append((op, key))
     words: dict[str, list[str]] = {}
     for number, holders in enumerate(holders for holders in numbers.values() if len(holders) > 1):
         for op, key in holders:

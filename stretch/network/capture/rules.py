@@ -170,11 +170,11 @@ _IGNORED_ARGUMENTS = frozenset({"cudnn_enabled", "cudnn_enable", "half_to_float"
 
 def call_family_rule(call: AtenCall, rule: FunctionRule, *ignored: str) -> LoweringResult:
     """Apply the rule of a family to a call whose first argument is a tensor of the network; None if it does not take it."""
-    first, *others = call.arguments.items()
+    first, *rest = call.arguments.items()
     x = first[1]
     if not isinstance(x, AtenValue) or not x.op:
         return None
-    settings = {name: _to_python(value) for name, value in others if value is not None and name not in {*_IGNORED_ARGUMENTS, *ignored}}
+    settings = {name: _to_python(value) for name, value in rest if value is not None and name not in {*_IGNORED_ARGUMENTS, *ignored}}
     try:
         chain = module_chain(rule, x.shape, **settings)
     except UnsupportedNode:
@@ -249,7 +249,7 @@ def _permute(call: AtenCall) -> LoweringResult:
 
 @_add("slice", "narrow")
 def _slice(call: AtenCall) -> LoweringResult:
-    x, dim = call.tensors[0], int(call.arguments["dim"]) % len(call.out)
+    x, dim = call.tensors[0], call.axis
     if x.shape == call.out:
         return x
     if call.arguments.get("step", 1) != 1 or dim != 1 or len(x.shape) not in (2, 4):
@@ -268,7 +268,7 @@ def _select(call: AtenCall) -> LoweringResult:
 @_add("split", "chunk", "split_with_sizes", "unbind", "tensor_split", "unsafe_split", "unsafe_chunk")
 def _split(call: AtenCall) -> LoweringResult:
     """Pieces of a tensor along one axis, each cut out where it is used."""
-    x, dim, start = call.tensors[0], int(call.arguments["dim"]) % len(call.tensors[0].shape), 0
+    x, dim, start = call.tensors[0], call.axis, 0
     if len(call.shapes) == 1:
         return (x.reshape(call.out),)
     result = []
@@ -291,7 +291,7 @@ def _concat(call: AtenCall) -> LoweringResult:
     parts = call.tensors
     if not call.constants and len(parts) == 1:
         return parts[0]
-    if not call.constants and int(call.arguments["dim"]) % len(call.out) == 1:
+    if not call.constants and call.axis == 1:
         return [AtenStep("concat", {}, tuple(parts))]
     return [opaque_step(call, "copy", elements(call.out), "concat")]
 

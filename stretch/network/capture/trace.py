@@ -424,9 +424,9 @@ class TraceLowering:
             self._views[node] = self._lower_module(node) if node.op == "call_module" else self._lower_call(node)
         except (UnsupportedNode, TypeError, KeyError) as error:
             reason = str(error) if isinstance(error, UnsupportedNode) else f"its arguments are not understood ({error})"
-            place = f"`{node.target}`" if node.op == "call_module" else f"`{node.name}`"
+            noun = f"`{node.target}`" if node.op == "call_module" else f"`{node.name}`"
             raise StretchError(
-                f"cannot capture node {place}: {reason}",
+                f"cannot capture node {noun}: {reason}",
                 "`stretch list models` lists networks that are supported; give the supported part as `module:factory`",
             ) from error
 

@@ -112,7 +112,7 @@ class Builder:
 
     def add_tensor(self, x: np.ndarray, name: str, *, learned: bool = True) -> fx.Node:
         """A stored tensor: trained with the network if it is of reals, unless nobody learned it."""
-        current, value = self._free_name(name), torch.from_numpy(np.array(x))
+        current, value = self._free_name(name), torch.from_numpy(np.array(x, order="C"))
         if learned and value.is_floating_point():
             self._root.register_parameter(current, nn.Parameter(value))
         else:
@@ -472,31 +472,6 @@ def _count_and_names(ends: Sequence[End]) -> str:
 
 def _cut(name: str) -> str:
     return name[:80]
-
-
-# Images in another size where torch has no function that samples them so: sums of rows and columns, or places chosen.
-
-
-#: Largest side of what is sampled by a matrix.
-MAX_SIDE = 1 << 12
-
-
-def overlap_weights(positions: np.ndarray, old: int) -> np.ndarray:
-    """How much of each old pixel is in a new one that lies among them; rows are new."""
-    need(max(len(positions), old) <= MAX_SIDE, f"it resizes {old} to {len(positions)} pixels with coordinates that torch has not")
-    positions = np.clip(positions, 0, old - 1)
-    low = np.floor(positions).astype(int)
-    values = np.zeros((len(positions), old), np.float32)
-    np.add.at(values, (np.arange(len(positions)), low), 1 - (positions - low))
-    np.add.at(values, (np.arange(len(positions)), np.minimum(low + 1, old - 1)), positions - low)
-    return values
-
-
-def interpolate_at(builder: Builder, x: fx.Node, sampled: list[np.ndarray], name: str) -> fx.Node:
-    """An image N×C×H×W whose new rows and columns lie at these places among the old ones."""
-    down, across = (overlap_weights(positions, old) for positions, old in zip(sampled, shape_of(x)[2:], strict=True))
-    rows = builder.call(torch.matmul, builder.add_tensor(down, f"{name}_rows"), x)
-    return builder.call(torch.matmul, rows, builder.add_tensor(across.T.copy(), f"{name}_columns"))
 
 
 def select_at(builder: Builder, x: fx.Node, sampled: list[np.ndarray], name: str) -> fx.Node:

@@ -161,6 +161,6 @@ def quick_names(start: str = "") -> list[str]:
 def _registered_models(package: str) -> list[str]:
     """Functions that a package's files mark as builders of models."""
     spec = importlib.util.find_spec(package)
-    folders = [Path(place) / "models" for place in (spec.submodule_search_locations or [])] if spec else []
+    folders = [Path(location) / "models" for location in (spec.submodule_search_locations or [])] if spec else []
     files = [file for folder in folders for file in folder.glob("*.py")]
     return [name for file in files for name in _REGISTERED.findall(file.read_text(encoding="utf-8", errors="replace"))]

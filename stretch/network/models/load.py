@@ -164,12 +164,15 @@ def _from_module(
 
 def _with_weights(loaded: LoadedModel, weights: str, generator: "torch.Generator | None") -> LoadedModel:
     """A model with the weights of a file, or with random ones that fit each other where there is a generator."""
-    if weights in ("default", "none"):
-        if generator is not None:
-            _settle(loaded.module, loaded.name, loaded.input_shape, generator)
-        return loaded
-    from stretch.network.models.weights import read_weights
+    from stretch.network.models.weights import read_weights, settle
 
+    if weights in ("default", "none"):
+        try:
+            if generator is not None:
+                settle(loaded.module, loaded.input_shape, generator)
+        except Exception as error:
+            raise StretchError(f"`{loaded.name}` rejects an input of {loaded.input_shape}: {first_line(error)}") from error
+        return loaded
     path = Path(weights)
     _load_exactly(loaded.module, loaded.name, read_weights(path), str(path))
     return replace(loaded, weights_source="file", weights_detail=str(path))
@@ -183,7 +186,7 @@ _NEIGHBOUR_MODULES: dict[str, str] = {}
 def _with_neighbours(file: Path) -> Iterator[None]:
     """Let code import the modules in its file's folder; those of another folder, which may have the same names, are forgotten."""
     folder, path = str(file.resolve().parent), list(sys.path)
-    for name in [name for name, place in _NEIGHBOUR_MODULES.items() if place != folder]:
+    for name in [name for name, home in _NEIGHBOUR_MODULES.items() if home != folder]:
         sys.modules.pop(name, None)
         del _NEIGHBOUR_MODULES[name]
     modules = set(sys.modules)
@@ -289,15 +292,6 @@ def _input_shape(module: Any) -> "InputShapes":
 
 def _is_shape(stated: Any) -> bool:
     return isinstance(stated, tuple | list) and len(stated) > 0 and all(isinstance(n, int) for n in stated)
-
-
-def _settle(module: "nn.Module", name: str, shape: "InputShapes", generator: "torch.Generator") -> None:
-    from stretch.network.models.weights import settle
-
-    try:
-        settle(module, shape, generator)
-    except Exception as error:
-        raise StretchError(f"`{name}` rejects an input of {shape}: {first_line(error)}") from error
 
 
 def _load_exactly(module: "nn.Module", name: str, tensors: "dict[str, torch.Tensor]", origin: str) -> None:

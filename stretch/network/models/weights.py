@@ -56,7 +56,8 @@ def trained_weights_file(url: str, folder: Path | None = None) -> Path:
     path = folder / name
     if path.is_file():
         return path
-    check_host(urlsplit(url).hostname or "")
+    if host := urlsplit(url).hostname:
+        check_host(host)
     folder.mkdir(parents=True, exist_ok=True)
     partial = folder / f".{name}.{os.getpid()}.part"
     digest = hashlib.sha256()

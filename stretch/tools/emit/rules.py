@@ -21,7 +21,6 @@ from predictors.shapes import Shape, integer, ints, number
 from stretch.operators.attention import Attention
 from stretch.operators.elementwise import ChannelScale, ChannelShift, StochasticDepth
 from stretch.operators.lowerings import make_module
-from stretch.operators.move import ChannelShuffle
 from stretch.operators.normalisation import ChannelNorm
 from stretch.operators.opaque.calls import calls_of, find_operator, type_of
 from stretch.operators.products import PaddedConv2d
@@ -169,7 +168,6 @@ _RULES: dict[str, Any] = {
     "slice_rows": lambda op, shapes: OperatorCode(f"{{0}}[:, :, {integer(op.attrs, 'start')} : {integer(op.attrs, 'stop')}]"),
     "pad": lambda op, shapes: _function_rule("F.pad", _sides(op)),
     "upsample": lambda op, shapes: _function_rule("F.interpolate", scale_factor=tuple(map(float, ints(op.attrs, "scale"))), mode="nearest"),
-    "channel_shuffle": lambda op, shapes: _module(ChannelShuffle, integer(op.attrs, "groups")),
     "dropout": lambda op, shapes: OperatorCode(f"F.dropout({{0}}, {literal(number(op.attrs, 'p'))}, self.training)"),
     "stochastic_depth": lambda op, shapes: _module(StochasticDepth, number(op.attrs, "p"), str(op.attrs["mode"])),
     "global_avg_pool": lambda op, shapes: _global_pool("F.adaptive_avg_pool2d", op),

@@ -51,9 +51,7 @@ def onnx_file(folder):
 def tflite_file(folder):
     stored = {"w": random((8, 3, 3, 4), 1), "b": random((8,), 2), "v": random((5, 1, 1, 8), 3), "c": random((5,), 4)}
     strides = {"stride_w": 1, "stride_h": 1, "dilation_w_factor": 1, "dilation_h_factor": 1}
-    layers = [
-        tflite.op("CONV_2D", [x, w, b], [y], "Conv2DOptions", **strides) for x, w, b, y in (("x", "w", "b", "one"), ("r", "v", "c", "two"))
-    ]
+    layers = [tflite.op("CONV_2D", [x, w, b], [y], **strides) for x, w, b, y in (("x", "w", "b", "one"), ("r", "v", "c", "two"))]
     return tflite.write(folder / "net.tflite", layers[0], tflite.op("TANH", ["one"], ["r"]), layers[1], stored=stored, outputs=("two",))
 
 

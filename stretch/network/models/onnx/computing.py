@@ -411,7 +411,7 @@ def _product(site: OnnxSite) -> fx.Node:
 
 @rule("TopK")
 def _largest(site: OnnxSite) -> list[fx.Node]:
-    """The largest or smallest elements, in order, and their places."""
+    """The largest or smallest elements, in order, and their positions."""
     count, axis = int(site.require_stored(1, "number").ravel()[0]), int(site.attrs.get("axis", -1))
     result = site.builder.call(torch.topk, site.x, count, axis, bool(site.attrs.get("largest", 1)), True)
     return [site.builder.call(operator.getitem, result, i) for i in range(site.results)]
@@ -511,18 +511,18 @@ def _attention(site: OnnxSite) -> fx.Node:
 def _rotary_table(site: OnnxSite, i: int, noun: str, sizes: Sequence[int]) -> fx.Node:
     """Cosines or sines for each token, batch × tokens × half of what turns, with an axis for the heads."""
     batch, tokens, half, axis = sizes
-    table, places = site.require_stored(i, noun), site.optional_stored(3, "positions")
-    if places is not None:
+    table, positions = site.require_stored(i, noun), site.optional_stored(3, "positions")
+    if positions is not None:
         need(
             bool(
-                places.shape == (batch, tokens)
+                positions.shape == (batch, tokens)
                 and table.ndim == 2
                 and table.shape[1] == half
-                and ((places >= 0) & (places < len(table))).all()
+                and ((positions >= 0) & (positions < len(table))).all()
             ),
-            f"its {noun} have the shape {list(table.shape)}, its positions {list(places.shape)}",
+            f"its {noun} have the shape {list(table.shape)}, its positions {list(positions.shape)}",
         )
-        table = table[places]
+        table = table[positions]
     if table.shape not in ((batch, tokens, half), (1, tokens, half)):
         raise StretchError(f"its {noun} have the shape {list(table.shape)}, not {[batch, tokens, half]}")
     return site.builder.add_tensor(np.expand_dims(table, axis), f"{site.name}_{noun}")

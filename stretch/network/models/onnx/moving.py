@@ -16,7 +16,7 @@ from torch import fx, nn
 from predictors.errors import StretchError, need
 from predictors.shapes import same_padding
 from scheduler.formats.onnx.shapes.node import FLOAT, INT32, INT64, normalise_axis, require
-from stretch.network.models.builder import MAX_KNOWN, Builder, interpolate_at, permute_axes, rearrange, select_at, shape_of, with_weights
+from stretch.network.models.builder import MAX_KNOWN, Builder, permute_axes, rearrange, select_at, shape_of, with_weights
 from stretch.network.models.onnx.network import RULES, OnnxSite, Value, cost_of, rule
 from stretch.operators.pooling import padded_pool
 from stretch.operators.products import PaddedConv2d
@@ -181,6 +181,9 @@ _ROUNDING_MODES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
+#: Largest side of an image that is resized by a matrix.
+MAX_SIDE = 1 << 12
+
 #: Attributes of a resizing that one mode alone reads.
 _RESIZES = {"nearest": ("nearest_mode",), "cubic": ("cubic_coeff_a", "exclude_outside")}
 
@@ -210,18 +213,19 @@ def _resize(site: OnnxSite) -> fx.Node:
     current = aligned or coordinates == "half_pixel" or (coordinates == "pytorch_half_pixel" and all(n > 1 for n in target))
     exact = all(abs(factor * old - new) < 1e-3 for factor, old, new in zip(factors, site.shape[2:], target, strict=True))
     cubic, outside = float(site.attrs.get("cubic_coeff_a", -0.75)), not site.attrs.get("exclude_outside", 0)
+    outside = outside or (mode == "linear" and not smooth)
     usual = mode == "linear" or (abs(cubic + 0.75) <= 1e-6 and outside)
     if current and (aligned or exact) and usual and not smooth:
         named = {"linear": "bilinear", "cubic": "bicubic"}[mode]
         return site.builder.call(F.interpolate, site.x, size=target, mode=named, align_corners=aligned, antialias=False)
-    places = _resize_coordinates(site, coordinates, target, factors)
-    if mode == "linear" and not smooth:
-        return interpolate_at(site.builder, site.x, places, site.name)
+    positions = _resize_coordinates(site, coordinates, target, factors)
     function = partial(_cubic, a=cubic) if mode == "cubic" else _tent
     need(mode in ("linear", "cubic") and not (smooth and aligned), f"it resizes by `{mode[:20]}` with coordinates `{coordinates}`")
+    fits = max(*target, *site.shape[2:]) <= MAX_SIDE
+    need(fits, f"it resizes {list(site.shape[2:])} to {target} pixels with coordinates that torch has not")
     rows, columns = (
         _shares(at, old, max(1.0, 1 / factor) if smooth else 1.0, function, outside=outside)
-        for at, old, factor in zip(places, site.shape[2:], factors, strict=True)
+        for at, old, factor in zip(positions, site.shape[2:], factors, strict=True)
     )
     mixed = site.builder.call(torch.matmul, site.builder.add_tensor(rows, f"{site.name}_rows"), site.x)
     return site.builder.call(torch.matmul, mixed, site.builder.add_tensor(columns.T, f"{site.name}_columns"))
@@ -246,7 +250,7 @@ def _shares(at: np.ndarray, old: int, width: float, function: Callable[[np.ndarr
     shares = shares if outside else np.where((pixels >= 0) & (pixels < old), shares, 0)
     result = np.zeros((old, len(at)))
     np.add.at(result, np.clip(pixels, 0, old - 1), (shares / shares.sum(1, keepdims=True)).T)
-    return result.T.astype(np.float32)
+    return np.asarray(result.T, np.float32)
 
 
 def _resize_coordinates(site: OnnxSite, coordinates: str, target: Sequence[int], factors: Sequence[float]) -> list[np.ndarray]:

@@ -370,17 +370,14 @@ def array(path: Path, tensor: Any) -> np.ndarray:
 def _input_end(value: Any, last: bool, readers: Readers) -> End:
     """Return what the file states about an input."""
     kind, dims = value.type.tensor_type.elem_type, value.type.tensor_type.shape.dim
+    # some write the same name where nothing is known of any length
+    symbols = [dim.dim_param if dim.dim_param.isidentifier() and dim.dim_param not in _NAMELESS else "" for dim in dims]
     # a batch that is open is 1
-    sizes = [Size(max(0, dim.dim_value) or int(axis == 0), _symbol(dim.dim_param)) for axis, dim in enumerate(dims)]
+    sizes = [Size(max(0, dim.dim_value) or int(not axis), symbol) for axis, (dim, symbol) in enumerate(zip(dims, symbols, strict=True))]
     name = "float32" if kind == FLOAT else TYPE_NAMES.get(kind, f"element type {kind}")
     # a number by itself has a shape of no axes
     axes = sizes if sizes or value.type.tensor_type.HasField("shape") else None
     return End(value.name, [sizes[i] for i in TO_FIRST] if last else axes, name, readers.cast(value.name, REALS))
-
-
-def _symbol(name: str) -> str:
-    """The name of an axis's length, if it is one: some write the same where nothing is known of any."""
-    return name if name.isidentifier() and name not in _NAMELESS else ""
 
 
 #: Attributes of ONNX that are tensors, and those that are graphs.

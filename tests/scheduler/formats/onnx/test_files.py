@@ -18,7 +18,6 @@ from predictors.predictor import LatencyPredictor
 from scheduler.formats.onnx import open_onnx
 from scheduler.formats.onnx.file import MAX_PARTS, OnnxFile, stored_tensor
 from scheduler.formats.onnx.shapes import RULES
-from tests.damage import damaged, one_sentence
 from tests.effort import examples
 from tests.predictors.specified import specified
 from tests.scheduler.bundles import onnx_model, stating
@@ -170,38 +169,6 @@ def test_memory_is_that_of_tensors_that_are_still_read(tmp_path):
     assert check(chain, tmp_path).peak_elements == 2 * 2
     kept = model([relu("x", "a"), relu("a", "b"), helper.make_node("Sum", ["x", "a", "b"], ["y"])])
     assert check(kept, tmp_path).peak_elements == 4 * 2
-
-
-def attention():
-    """A file with the parts of transformers: products, a mask, a split, a table of indices."""
-    weights = [
-        numpy_helper.from_array(np.ones((8, 24), np.float32), "w"),
-        numpy_helper.from_array(np.full((4, 4), -np.inf, np.float32), "mask"),
-        numpy_helper.from_array(np.array([0, 0, 2, 4], np.int64), "sizes"),
-        numpy_helper.from_array(np.arange(4, dtype=np.int64)[::-1].copy(), "order"),
-    ]
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["qkv"]),
-        helper.make_node("Split", ["qkv"], ["q", "k", "v"], axis=-1, num_outputs=3),
-        helper.make_node("Transpose", ["k"], ["kt"], perm=[0, 2, 1]),
-        helper.make_node("MatMul", ["q", "kt"], ["scores"]),
-        helper.make_node("Add", ["scores", "mask"], ["masked"]),
-        helper.make_node("Softmax", ["masked"], ["p"]),
-        helper.make_node("MatMul", ["p", "v"], ["mixed"]),
-        helper.make_node("Gather", ["mixed", "order"], ["turned"], axis=1),
-        helper.make_node("Reshape", ["turned", "sizes"], ["y"]),
-    ]
-    return model(nodes, weights, [value("x", (1, 4, 8))], [value("y", (1, 4, 2, 4))])
-
-
-@pytest.mark.slow
-@settings(max_examples=examples(300))
-@given(st.data())
-def test_file_with_changed_bytes_is_taken_or_refused_and_nothing_else(tmp_path_factory, data):
-    path = tmp_path_factory.getbasetemp() / "changed.onnx"
-    path.write_bytes(damaged(data.draw, attention().SerializeToString()))
-    with one_sentence():
-        assert OnnxFile(path, decode(path)).cost.work >= 0
 
 
 @pytest.mark.torch

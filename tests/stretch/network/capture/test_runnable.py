@@ -12,6 +12,7 @@ from predictors.errors import StretchError, UsageError
 from predictors.fusion import fuse
 from predictors.graph import OpGraph
 from stretch.network.capture.exported import capture_exported, capture_runnable
+from stretch.network.capture.trace import capture_traced
 from stretch.network.models.load import load_model
 from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.network.segments import cut_segment
@@ -113,9 +114,9 @@ def counted_macs(module, shape):
 MAP, TOKENS, VECTOR = (1, 4, 6, 6), (1, 5, 4), (1, 4)
 
 
-def computed(module, shape):
+def computed(module, shape, captures=capture_runnable):
     """Kinds of the operators behind the input, opaque ones by their variants; their results are torch's."""
-    captured = capture_runnable(module.eval(), shape, "net")
+    captured = captures(module.eval(), shape, "net")
     assert captured.graph.macs == counted_macs(module, shape)
     model = Branch(captured.graph).eval()
     with torch.no_grad():
@@ -130,79 +131,137 @@ def computed(module, shape):
     return [f":{op.attrs['variant']}" if op.kind == "opaque" else op.kind for op in captured.graph.ops[1:]]
 
 
+#: Functions of which both roads make the same operators: shapes of the input and of parameters, and the kinds.
+BOTH = [
+    (lambda x, w, b: F.conv2d(x, w, b, 2, 1, 1, 2), MAP, ((6, 2, 3, 3), (6,)), ["conv"]),
+    (lambda x, w: F.conv2d(x, w, padding="same"), MAP, ((4, 4, 3, 3),), ["conv"]),
+    (lambda x, w, b: F.linear(x, w, b), VECTOR, ((3, 4), (3,)), ["linear"]),
+    (lambda x: F.prelu(x, torch.tensor([0.2])), MAP, (), ["prelu"]),
+    (lambda x, w: F.prelu(x, w), MAP, ((4,),), ["prelu"]),
+    (lambda x: F.elu(x, 0.5), MAP, (), ["elu"]),
+    (lambda x: F.avg_pool2d(x, 2), MAP, (), ["avg_pool"]),
+    (lambda x: F.interpolate(x, scale_factor=2), MAP, (), ["upsample"]),
+    (lambda x, w: x * w, MAP, ((4, 1, 1),), ["scale"]),
+    (lambda x, w: x + w, MAP, ((1, 4, 1, 1),), ["shift"]),
+    (lambda x: x / 2 - 1, MAP, (), ["mul_scalar", "add_scalar"]),
+    (lambda x: x + x.relu(), MAP, (), ["relu", "add"]),
+    (lambda x: x.softmax(1), MAP, (), ["softmax"]),
+    (lambda x: x.mean((2, 3)), MAP, (), ["global_avg_pool"]),
+    (lambda x: x[:, 1:3], MAP, (), ["slice"]),
+    (lambda x, w, b: F.group_norm(x, 2, w, b), MAP, ((4,), (4,)), ["group_norm"]),
+    (lambda x: F.max_pool2d(x, 2), MAP, (), ["max_pool"]),
+    (lambda x: F.pad(x, (1, 0, 2, 1)), MAP, (), ["pad"]),
+    (lambda x, w: x.clone().mul_(w).relu_(), MAP, ((4, 1, 1),), ["scale", "relu"]),
+    (lambda x: x.flatten(1), MAP, (), ["flatten"]),
+    (lambda x: F.dropout(x, 0.5, training=False).clamp(-1, 2), MAP, (), ["dropout", "clamp"]),
+    (lambda x: torch.add(x, x), MAP, (), ["add"]),
+    (lambda x: x.mul(x), MAP, (), ["mul"]),
+    (lambda x: torch.cat([x, x], 1), MAP, (), ["concat"]),
+    (lambda x: x.mean((2, 3), keepdim=True), MAP, (), ["global_avg_pool"]),
+    (lambda x: F.adaptive_avg_pool2d(x, (1, 1)), MAP, (), ["global_avg_pool"]),
+    (lambda x: F.hardtanh(x, 0.0, 6.0), MAP, (), ["relu6"]),
+    (lambda x: F.leaky_relu(x, 0.2), MAP, (), ["leaky_relu"]),
+    (lambda x: F.gelu(x, approximate="tanh"), MAP, (), ["gelu"]),
+    (lambda x: x.view(x.size(0), -1), MAP, (), ["flatten"]),
+    (lambda x: torch.flatten(x, 1), MAP, (), ["flatten"]),
+    (lambda x: x + 3, MAP, (), ["add_scalar"]),
+    (lambda x: 2 * x, MAP, (), ["mul_scalar"]),
+    (lambda x: -x, MAP, (), ["mul_scalar"]),
+    (lambda x: F.relu(input=x), MAP, (), ["relu"]),
+    (lambda x: x.clamp(min=0), MAP, (), ["relu"]),
+    (lambda x: torch.clamp(x, 0, 6), MAP, (), ["relu6"]),
+    (lambda x: F.mish(x), MAP, (), ["mish"]),
+    (lambda x: F.log_softmax(x.mean((2, 3)), dim=1), MAP, (), ["global_avg_pool", "log_softmax"]),
+    (lambda x: x[:, 1].unsqueeze(1), MAP, (), ["slice"]),
+    (lambda x: torch.cat([torch.chunk(x, 2, dim=1)[1], torch.chunk(x, 2, dim=1)[0]], 1), MAP, (), ["slice", "slice", "concat"]),
+    (lambda x: torch.cat([x.split([1, 3], dim=1)[0], x.split([1, 3], dim=1)[1]], 1), MAP, (), ["slice", "slice", "concat"]),
+    (lambda x: F.layer_norm(x.permute(0, 2, 3, 1), (4,)).permute(0, 3, 1, 2), MAP, (), ["layer_norm"]),
+    (lambda x: F.gelu(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2), MAP, (), ["gelu"]),
+    (lambda x: x * x.mean((2, 3)).view(1, 4, 1, 1), MAP, (), ["global_avg_pool", "unflatten", "mul"]),
+    (lambda x: x * F.relu6(x + 3) / 6, MAP, (), ["add_scalar", "relu6", "mul", "mul_scalar"]),
+    (lambda x: torch.cat([x.chunk(2, 1)[1:][0], x.chunk(2, 1)[0]], 1), MAP, (), ["slice", "slice", "concat"]),
+    (lambda x: torch.cat([x[:, -1:], x[:, 0].unsqueeze(1)], 1), MAP, (), ["slice", "slice", "concat"]),
+]
+#: Functions that tracing refuses; opaque operators by their variants.
+EXPORTED = [
+    (lambda x, w: F.conv_transpose2d(x, w), MAP, ((4, 3, 2, 2),), [":conv_transpose2d"]),
+    (lambda x, w: F.conv1d(x, w), TOKENS, ((3, 5, 2),), [":conv1d"]),
+    (lambda x, w: x @ w, VECTOR, ((4, 3),), ["linear"]),
+    (lambda x, w, b: torch.addmm(b, x, w), VECTOR, ((4, 3), (3,)), ["linear"]),
+    (lambda x, w, b: torch.addmm(b, x, w, alpha=2), VECTOR, ((4, 3), (3,)), [":addmm"]),
+    (lambda x, w: F.linear(x, w), TOKENS, ((3, 4),), ["channels_first", "conv", ":permute"]),
+    (lambda x, w: x @ w, TOKENS, ((4, 3),), ["channels_first", "conv", ":permute"]),
+    (lambda x: F.selu(x), MAP, (), [":selu"]),
+    (lambda x: F.avg_pool2d(x, 2, divisor_override=3), MAP, (), [":avg_pool2d"]),
+    (lambda x: F.interpolate(x, scale_factor=1.5), MAP, (), [":upsample_nearest2d"]),
+    (lambda x: F.interpolate(x, scale_factor=2.1, recompute_scale_factor=False), MAP, (), [":upsample_nearest2d"]),
+    (lambda x, w: x + w, MAP, ((6,),), [":add"]),
+    (lambda x: torch.add(x, x.relu(), alpha=3), MAP, (), ["relu", ":add"]),
+    (lambda x: x.softmax(-1), MAP, (), [":softmax"]),
+    (lambda x: x.double().softmax(1).float(), MAP, (), [":cast", ":softmax", ":cast"]),
+    (lambda x: x.mean(1), MAP, (), [":mean"]),
+    (lambda x: x.permute(0, 2, 3, 1), MAP, (), [":permute"]),
+    (lambda x: x.mT, TOKENS, (), [":permute"]),
+    (lambda x: x.movedim(1, -1), MAP, (), [":permute"]),
+    (lambda x: x[:, :, :1].transpose(1, 2), MAP, (), ["subsample", "view"]),
+    (lambda x: torch.cat(x.chunk(2, 1)[::-1], 1), MAP, (), ["slice", "slice", "concat"]),
+    (lambda x: torch.cat(x.split([2, 4], 3)[::-1], 3), MAP, (), ["subsample", "subsample", ":concat"]),
+    (lambda x: x.unbind(1)[1], TOKENS, (), [":slice"]),
+    (lambda x: x - x.relu(), MAP, (), ["relu", "mul_scalar", "add"]),
+    (lambda x: x / (x.sigmoid() + 1), MAP, (), ["sigmoid", "add_scalar", "div"]),
+    (lambda x, w: torch.addcmul(w, w, x), MAP, ((1, 4, 1, 1),), ["scale", "shift"]),
+    (lambda x: torch.linalg.vector_norm(x, dim=(2, 3), keepdim=True), MAP, (), ["global_l2_norm"]),
+    (lambda x: x.mean(1, keepdim=True), MAP, (), ["channel_mean"]),
+    (lambda x: x.max(1).values, MAP, (), [":max"]),
+    (lambda x: F.max_pool2d(x, 2, return_indices=True)[1].float(), MAP, (), [":max_pool2d_with_indices"]),
+    (lambda x: F.pad(x, (1, 0, 2, 1), value=1.0), MAP, (), [":pad"]),
+    (lambda x: x.masked_fill(x > 0, float("-inf")).exp(), MAP, (), [":gt", ":masked_fill", ":exp"]),
+    (lambda x: F.scaled_dot_product_attention(x, x, x), TOKENS, (), [":matmul", ":softmax", ":matmul"]),
+    (lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True), TOKENS, (), [":scaled_dot_product_attention"]),
+    (lambda x: x.view(torch.int32).float(), MAP, (), [":view"]),
+    (lambda x: x.reshape(1, 2, 2, 36).unsqueeze(0).squeeze(0).contiguous(), MAP, (), ["view"]),
+    (lambda x: x[:, ::2], MAP, (), [":slice"]),
+    (lambda x: torch.cat([torch.zeros(1, 1, 4), x], 1), TOKENS, (), [":concat"]),
+    (lambda x: F.pad(x, (1, 1), mode="reflect"), TOKENS, (), [":pad"]),
+    (lambda x: x.roll((1, 1), (2, 3)), MAP, (), ["roll"]),
+    (lambda x, w: torch.einsum("bnc,bmc->bnm", x, w), TOKENS, ((1, 7, 4),), [":matmul"]),
+    (lambda x: F.adaptive_avg_pool2d(x, 4), MAP, (), [":adaptive_avg_pool2d"]),
+    (lambda x: F.interpolate(x, size=(11, 11), mode="bilinear"), MAP, (), [":upsample_bilinear2d"]),
+    (lambda x, w: x - w, MAP, ((4, 1, 1),), [":sub"]),
+    (lambda x: 1 - x, MAP, (), [":rsub"]),
+    (lambda x: F.channel_shuffle(x, 2), MAP, (), ["channel_shuffle"]),
+]
+#: Functions of which tracing makes more operators of families than exporting does.
+TRACED = [
+    (lambda x, w: x - w, MAP, ((4, 1, 1),), ["shift"]),
+    (lambda x: 1 - x, MAP, (), ["mul_scalar", "add_scalar"]),
+    (lambda x: torch.cat([x], 1), MAP, (), ["identity"]),
+    (lambda x: x + 0, MAP, (), ["identity"]),
+    (lambda x: F.relu(x[..., :]), MAP, (), ["relu"]),
+    (lambda x: x.view(1, 2, 2, 6, 6).transpose(1, 2).contiguous().view(1, -1, 6, 6), MAP, (), ["channel_shuffle"]),
+    (lambda x: x.view(1, 2, 2, 6, 6).permute(0, 2, 1, 3, 4).reshape(1, 4, 6, 6), MAP, (), ["channel_shuffle"]),
+    (lambda x: F.interpolate(x, size=(12, 18)), MAP, (), ["upsample"]),
+    (lambda x: x * x.mean((2, 3))[:, :, None, None].expand_as(x), MAP, (), ["global_avg_pool", "unflatten", "mul"]),
+    (lambda x: x * x.mean((2, 3)).unsqueeze(-1).unsqueeze(-1), MAP, (), ["global_avg_pool", "unflatten", "mul"]),
+    (
+        lambda x: x * x.mean((2, 3)).sigmoid().view(1, 4, 1, 1).expand(1, 4, 6, 6),
+        MAP,
+        (),
+        ["global_avg_pool", "sigmoid", "unflatten", "mul"],
+    ),
+]
+
+
 @pytest.mark.representatives(40)
-@pytest.mark.parametrize(
-    ("function", "shape", "shapes", "kinds"),
-    [
-        (lambda x, w, b: F.conv2d(x, w, b, 2, 1, 1, 2), MAP, ((6, 2, 3, 3), (6,)), ["conv"]),
-        (lambda x, w: F.conv2d(x, w, padding="same"), MAP, ((4, 4, 2, 2),), ["conv"]),
-        (lambda x, w: F.conv_transpose2d(x, w), MAP, ((4, 3, 2, 2),), [":conv_transpose2d"]),
-        (lambda x, w: F.conv1d(x, w), TOKENS, ((3, 5, 2),), [":conv1d"]),
-        (lambda x, w, b: F.linear(x, w, b), VECTOR, ((3, 4), (3,)), ["linear"]),
-        (lambda x, w: x @ w, VECTOR, ((4, 3),), ["linear"]),
-        (lambda x, w, b: torch.addmm(b, x, w), VECTOR, ((4, 3), (3,)), ["linear"]),
-        (lambda x, w, b: torch.addmm(b, x, w, alpha=2), VECTOR, ((4, 3), (3,)), [":addmm"]),
-        (lambda x, w: F.linear(x, w), TOKENS, ((3, 4),), ["channels_first", "conv", ":permute"]),
-        (lambda x, w: x @ w, TOKENS, ((4, 3),), ["channels_first", "conv", ":permute"]),
-        (lambda x: F.prelu(x, torch.tensor([0.2])), MAP, (), ["prelu"]),
-        (lambda x, w: F.prelu(x, w), MAP, ((4,),), ["prelu"]),
-        (lambda x: F.elu(x, 0.5), MAP, (), ["elu"]),
-        (lambda x: F.selu(x), MAP, (), [":selu"]),
-        (lambda x: F.avg_pool2d(x, 2), MAP, (), ["avg_pool"]),
-        (lambda x: F.avg_pool2d(x, 2, divisor_override=3), MAP, (), [":avg_pool2d"]),
-        (lambda x: F.interpolate(x, scale_factor=2), MAP, (), ["upsample"]),
-        (lambda x: F.interpolate(x, scale_factor=1.5), MAP, (), [":upsample_nearest2d"]),
-        (lambda x: F.interpolate(x, scale_factor=2.1, recompute_scale_factor=False), MAP, (), [":upsample_nearest2d"]),
-        (lambda x, w: x * w, MAP, ((4, 1, 1),), ["scale"]),
-        (lambda x, w: x + w, MAP, ((1, 4, 1, 1),), ["shift"]),
-        (lambda x, w: x + w, MAP, ((6,),), [":add"]),
-        (lambda x, w: x - w, MAP, ((4, 1, 1),), [":sub"]),
-        (lambda x: x / 2 - 1, MAP, (), ["mul_scalar", "add_scalar"]),
-        (lambda x: torch.add(x, x.relu(), alpha=3), MAP, (), ["relu", ":add"]),
-        (lambda x: x + x.relu(), MAP, (), ["relu", "add"]),
-        (lambda x: x.softmax(1), MAP, (), ["softmax"]),
-        (lambda x: x.softmax(-1), MAP, (), [":softmax"]),
-        (lambda x: x.double().softmax(1).float(), MAP, (), [":cast", ":softmax", ":cast"]),
-        (lambda x: x.mean((2, 3)), MAP, (), ["global_avg_pool"]),
-        (lambda x: x.mean(1), MAP, (), [":mean"]),
-        (lambda x: x.permute(0, 2, 3, 1), MAP, (), [":permute"]),
-        (lambda x: x.mT, TOKENS, (), [":permute"]),
-        (lambda x: x.movedim(1, -1), MAP, (), [":permute"]),
-        (lambda x: x[:, :, :1].transpose(1, 2), MAP, (), ["subsample", "view"]),
-        (lambda x: x[:, 1:3], MAP, (), ["slice"]),
-        (lambda x: torch.cat(x.chunk(2, 1)[::-1], 1), MAP, (), ["slice", "slice", "concat"]),
-        (lambda x: torch.cat(x.split([2, 4], 3)[::-1], 3), MAP, (), ["subsample", "subsample", ":concat"]),
-        (lambda x: x.unbind(1)[1], TOKENS, (), [":slice"]),
-        (lambda x: x - x.relu(), MAP, (), ["relu", "mul_scalar", "add"]),
-        (lambda x: x / (x.sigmoid() + 1), MAP, (), ["sigmoid", "add_scalar", "div"]),
-        (lambda x, w: torch.addcmul(w, w, x), MAP, ((1, 4, 1, 1),), ["scale", "shift"]),
-        (lambda x, w, b: F.group_norm(x, 2, w, b), MAP, ((4,), (4,)), ["group_norm"]),
-        (lambda x: torch.linalg.vector_norm(x, dim=(2, 3), keepdim=True), MAP, (), ["global_l2_norm"]),
-        (lambda x: x.mean(1, keepdim=True), MAP, (), ["channel_mean"]),
-        (lambda x: x.max(1).values, MAP, (), [":max"]),
-        (lambda x: F.max_pool2d(x, 2), MAP, (), ["max_pool"]),
-        (lambda x: F.max_pool2d(x, 2, return_indices=True)[1].float(), MAP, (), [":max_pool2d_with_indices"]),
-        (lambda x: F.pad(x, (1, 0, 2, 1)), MAP, (), ["pad"]),
-        (lambda x: F.pad(x, (1, 0, 2, 1), value=1.0), MAP, (), [":pad"]),
-        (lambda x: x.masked_fill(x > 0, float("-inf")).exp(), MAP, (), [":gt", ":masked_fill", ":exp"]),
-        (lambda x: F.scaled_dot_product_attention(x, x, x), TOKENS, (), [":matmul", ":softmax", ":matmul"]),
-        (lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True), TOKENS, (), [":scaled_dot_product_attention"]),
-        (lambda x: x.view(torch.int32).float(), MAP, (), [":view"]),
-        (lambda x, w: x.clone().mul_(w).relu_(), MAP, ((4, 1, 1),), ["scale", "relu"]),
-        (lambda x: x.flatten(1), MAP, (), ["flatten"]),
-        (lambda x: x.reshape(1, 2, 2, 36).unsqueeze(0).squeeze(0).contiguous(), MAP, (), ["view"]),
-        (lambda x: x[:, ::2], MAP, (), [":slice"]),
-        (lambda x: torch.cat([torch.zeros(1, 1, 4), x], 1), TOKENS, (), [":concat"]),
-        (lambda x: F.pad(x, (1, 1), mode="reflect"), TOKENS, (), [":pad"]),
-        (lambda x: x.roll((1, 1), (2, 3)), MAP, (), ["roll"]),
-        (lambda x, w: torch.einsum("bnc,bmc->bnm", x, w), TOKENS, ((1, 7, 4),), [":matmul"]),
-        (lambda x: F.adaptive_avg_pool2d(x, 4), MAP, (), [":adaptive_avg_pool2d"]),
-        (lambda x: F.interpolate(x, size=(11, 11), mode="bilinear"), MAP, (), [":upsample_bilinear2d"]),
-        (lambda x: F.dropout(x, 0.5, training=False).clamp(-1, 2), MAP, (), ["dropout", "clamp"]),
-    ],
-)
+@pytest.mark.parametrize(("function", "shape", "shapes", "kinds"), [*BOTH, *EXPORTED])
 def test_function_is_computed_by_its_family_or_by_torch(function, shape, shapes, kinds):
     assert computed(Calling(function, *shapes), shape) == kinds
+
+
+@pytest.mark.representatives(20)
+@pytest.mark.parametrize(("function", "shape", "shapes", "kinds"), [*BOTH, *TRACED])
+def test_function_that_is_traced_is_computed_by_its_family(function, shape, shapes, kinds):
+    assert computed(Calling(function, *shapes), shape, capture_traced) == kinds
 
 
 def test_mask_of_minus_infinity_is_stored_as_a_number_that_files_may_have():

@@ -1,11 +1,9 @@
 """A model by name, family, factory or file, its weights, and the shapes of its ends."""
 
 import hashlib
-import http.server
 import pickle
 import subprocess
 import sys
-import threading
 from math import inf
 from pathlib import Path
 
@@ -21,9 +19,8 @@ from torch import nn
 from predictors.errors import StretchError, UnknownNameError, UsageError
 from scheduler.bundle.preprocessing import IMAGENET, Preprocessing
 from stretch.export.quantize.images import read_images
-from stretch.network.capture import capture
 from stretch.network.models import model_names
-from stretch.network.models.builder import MAX_SIDE, Builder, End, Size, by_name, named_ends, overlap_weights, resolve_input_shapes
+from stretch.network.models.builder import Builder, End, Size, by_name, named_ends, resolve_input_shapes
 from stretch.network.models.families import each_family, find_family
 from stretch.network.models.load import load_model, stated_preprocessing
 from stretch.network.models.onnx.moving import Window, nonnegative
@@ -197,57 +194,31 @@ CONTENT = b"weights" * 1000
 
 
 @pytest.fixture
-def no_proxy(monkeypatch):
-    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
-        monkeypatch.delenv(name, raising=False)
+def served(tmp_path):
+    """A file whose name carries its content's hash, as torchvision's do; an address that leads to it needs no network."""
+    file = tmp_path / f"net-{hashlib.sha256(CONTENT).hexdigest()[:8]}.pth"
+    file.write_bytes(CONTENT)
+    return file
 
 
-@pytest.fixture
-def server(tmp_path, no_proxy):
-    """Address of a local web server of one folder."""
-    folder = tmp_path / "served"
-    folder.mkdir()
-
-    class Handler(http.server.SimpleHTTPRequestHandler):
-        def __init__(self, *args):
-            super().__init__(*args, directory=str(folder))
-
-        def log_message(self, *args):
-            """Keep quiet."""
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
-        thread = threading.Thread(target=running.serve_forever)
-        thread.start()
-        yield folder, f"http://127.0.0.1:{running.server_port}"
-        running.shutdown()
-        thread.join()
-
-
-def named(content):
-    """File name that carries the content's hash, as torchvision's do."""
-    return f"net-{hashlib.sha256(content).hexdigest()[:8]}.pth"
-
-
-def test_file_is_fetched_once_and_then_found(server, tmp_path):
-    folder, address = server
-    name = named(CONTENT)
-    (folder / name).write_bytes(CONTENT)
-    path = trained_weights_file(f"{address}/{name}", tmp_path / "hub")
+def test_file_is_fetched_once_and_then_found(served, tmp_path):
+    path = trained_weights_file(served.as_uri(), tmp_path / "hub")
     assert path.read_bytes() == CONTENT
-    (folder / name).unlink()
-    assert trained_weights_file(f"{address}/{name}", tmp_path / "hub") == path
+    served.unlink()
+    assert trained_weights_file(served.as_uri(), tmp_path / "hub") == path
 
 
-def test_file_with_another_hash_or_none_is_refused_and_nothing_is_left(server, tmp_path):
-    folder, address = server
-    (folder / named(CONTENT)).write_bytes(CONTENT + b"!")
-    for name, says in ((named(CONTENT), "wrong hash"), ("absent.pth", "cannot be fetched: File not found")):
-        with pytest.raises(OSError, match=says):
-            trained_weights_file(f"{address}/{name}", tmp_path / "hub")
+def test_file_with_another_hash_or_none_is_refused_and_nothing_is_left(served, tmp_path):
+    served.write_bytes(CONTENT + b"!")
+    for file, reason in ((served, "wrong hash"), (tmp_path / "absent.pth", "cannot be fetched")):
+        with pytest.raises(OSError, match=reason):
+            trained_weights_file(file.as_uri(), tmp_path / "hub")
         assert list((tmp_path / "hub").iterdir()) == []
 
 
-def test_host_that_does_not_resolve_is_an_os_error(no_proxy):
+def test_host_that_does_not_resolve_is_an_os_error(monkeypatch):
+    for name in ("https_proxy", "HTTPS_PROXY"):
+        monkeypatch.delenv(name, raising=False)
     with pytest.raises(OSError, match=r"weights\.invalid cannot be reached"):
         check_host("weights.invalid")
 
@@ -388,26 +359,17 @@ def test_layer_that_begins_as_zeros_shows_what_it_reads():
     assert torch.equal(module[1].weight, kept)
 
 
-@pytest.fixture(scope="module", params=[(500, 375), (330, 640)], ids=str)
-def picture(request, tmp_path_factory):
-    """A picture with smooth and sharp parts."""
-    width, height = request.param
-    rng = np.random.default_rng(0)
-    small = image.fromarray(rng.integers(0, 256, (height // 8, width // 8, 3), np.uint8)).resize((width, height))
-    pixels = np.clip(np.asarray(small, np.float64) + rng.normal(0, 10, (height, width, 3)), 0, 255).astype(np.uint8)
-    file = tmp_path_factory.mktemp("picture") / "a.png"
-    image.fromarray(pixels).save(file)
-    return file
-
-
-def test_squashed_pictures_are_timms(picture):
+@pytest.mark.parametrize("size", [(500, 375), (330, 640)])
+def test_squashed_pictures_are_timms(tmp_path, size):
     import timm
     from timm.data import create_transform, resolve_data_config
 
     name = next(n for n in timm.list_models() if (c := timm.get_pretrained_cfg(n)) and c.crop_mode == "squash" and c.input_size[1] < 300)
     config = timm.get_pretrained_cfg(name).to_dict()
-    expected = create_transform(**resolve_data_config(pretrained_cfg=config))(image.open(picture)).numpy()[None]
-    [result] = read_images(picture, TimmFamily().input_shape(name), TimmFamily().preprocessing(name))
+    picture = image.fromarray(np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8))
+    picture.save(tmp_path / "a.png")
+    expected = create_transform(**resolve_data_config(pretrained_cfg=config))(picture).numpy()[None]
+    [result] = read_images(tmp_path / "a.png", TimmFamily().input_shape(name), TimmFamily().preprocessing(name))
     assert np.abs(result - expected).max() < 1e-5
 
 
@@ -467,10 +429,6 @@ def test_model_brings_no_library_that_it_is_not_made_of(name, absent):
 NAMES = DetectionFamily().names()
 
 
-def test_names_are_those_of_torchvision():
-    assert torchvision.models.list_models(module=torchvision.models.detection) == NAMES
-
-
 @pytest.mark.representatives(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_detector_is_built_and_says_what_is_left_out(name):
@@ -496,13 +454,6 @@ def test_results_are_those_of_the_detectors_own_parts(name):
             objectness, boxes = detector.rpn.head(maps)
             assert all(torch.equal(a, b) for a, b in zip(got["objectness"] + got["boxes"], objectness + boxes, strict=True))
             assert all(torch.equal(a, b) for a, b in zip(got["maps"], maps, strict=True))
-
-
-@pytest.mark.slow
-def test_detector_is_captured_with_the_names_of_its_results():
-    module = DetectionFamily().build("ssdlite320_mobilenet_v3_large").eval()
-    captured = capture(module, (1, 3, 64, 64), "net")
-    assert {result.key for result in captured.returned.results} == {"bbox_regression", "cls_logits"}
 
 
 @pytest.mark.representatives(3)
@@ -601,7 +552,6 @@ def grouped(b):
     [
         (too_large, "elements, 1 to"),
         (grouped, "its 2 groups of weights"),
-        (lambda b: overlap_weights(np.zeros(MAX_SIDE + 1), 2), "coordinates that torch has not"),
     ],
 )
 def test_what_cannot_be_built_is_refused_before_it_is_made(make, noun):

@@ -14,9 +14,6 @@ from predictors.errors import StretchError, UsageError
 from stretch.network.capture import capture
 from stretch.network.models.load import load_model
 from stretch.network.models.pt2 import read_module
-from stretch.network.models.tiny import tiny_resnet
-from stretch.stages.network import read_graph
-from stretch.train.prepare import replace_head
 from tests.stretch.network.capture.patterns import Calling
 from tests.stretch.network.models.onnx import oracle
 from tests.stretch.several import assert_equal
@@ -102,23 +99,6 @@ def test_network_that_was_exported_in_training_is_taken_in_evaluation(tmp_path):
     assert [op.kind for op in capture(result, shape).graph.ops][1:] == ["conv", "batch_norm", "flatten", "dropout"]
 
 
-def test_weights_of_the_module_are_weights_of_its_archive(tmp_path):
-    module, other, shape = trained().eval(), trained().eval(), (2, 3, 6, 5)
-    torch.save(other.state_dict(), tmp_path / "w.pth")
-    path = save(tmp_path / "m.pt2", module, shape)
-    check_numbers(load_model(str(path), weights=str(tmp_path / "w.pth"), trust_code=True).module, other, shape)
-
-
-@pytest.mark.slow
-def test_layers_are_layers_again_so_that_weights_are_drawn_anew_and_the_head_is_replaced(tmp_path):
-    path = save(tmp_path / "m.pt2", tiny_resnet().eval(), (1, 3, 32, 32))
-    loaded, again = (load_model(str(path), weights=weights, trust_code=True).module for weights in ("default", "none"))
-    trained, drawn = loaded.state_dict(), again.state_dict()
-    assert not any(torch.equal(trained[key], drawn[key]) for key in trained if key.endswith(("conv1.weight", "running_mean", "fc.weight")))
-    changed = replace_head(capture(loaded, (1, 3, 32, 32)), 3, 0)
-    assert changed.graph.by_name[changed.graph.output].shape == (1, 3)
-
-
 @pytest.mark.parametrize(
     ("make", "shape"),
     [
@@ -162,16 +142,6 @@ def test_size_that_was_fixed_at_export_is_no_other(tmp_path):
     path = save(tmp_path / "m.pt2", trained().eval(), (2, 3, 6, 5))
     with pytest.raises(UsageError, match=r"has 2 along axis 0, 1 is given"):
         read_module(path, (1, 3, 6, 5))
-
-
-def test_network_of_one_image_alone_is_predicted_as_the_module_is(tmp_path):
-    def shuffled(x, layers):
-        x = layers(x)
-        return x.view(1, 2, 4, *x.shape[2:]).transpose(1, 2).reshape(x.shape)
-
-    module = Calling(shuffled, nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))).eval()
-    path = save(tmp_path / "m.pt2", module, (1, 3, 8, 8))
-    assert read_graph(str(path), trust_code=True).graph.macs == capture(module, (1, 3, 8, 8)).graph.macs
 
 
 def test_half_precision_is_computed_in_single(tmp_path):

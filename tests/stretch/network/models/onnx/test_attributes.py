@@ -88,15 +88,8 @@ WORDS = {
     "approximate": ["tanh"],
     "auto_pad": ["VALID", "SAME_UPPER", "SAME_LOWER"],
     "coordinate_transformation_mode": [
-        *(
-            "asymmetric",
-            "align_corners",
-            "half_pixel",
-            "pytorch_half_pixel",
-            "half_pixel_symmetric",
-            "tf_crop_and_resize",
-            "tf_half_pixel_for_nn",
-        ),
+        *("asymmetric", "align_corners", "half_pixel", "pytorch_half_pixel", "half_pixel_symmetric"),
+        *("tf_crop_and_resize", "tf_half_pixel_for_nn"),
     ],
     "direction": ["reverse", "bidirectional"],
     "equation": ["ab,bc->ca", "ab,cb->ac", "ii,ij->j"],

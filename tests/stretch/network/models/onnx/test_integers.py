@@ -181,19 +181,6 @@ def test_convolution_rounded_by_its_own_range_is_one_convolution(tmp_path):
     assert "rounds 1 activations" in built.warnings[0]
 
 
-def test_product_of_two_tensors_rounded_by_their_own_ranges_computes_what_the_runtime_does(tmp_path):
-    nodes = [
-        helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]),
-        helper.make_node("Transpose", ["q"], ["k"], perm=[0, 2, 1]),
-        helper.make_node("MatMulInteger", ["q", "k", "z", "z"], ["i"]),
-        helper.make_node("Cast", ["i"], ["f"], to=1),
-        helper.make_node("Mul", ["s", "s"], ["both"]),
-        helper.make_node("Mul", ["f", "both"], ["y"]),
-    ]
-    x = random((2, 3, 5))
-    agrees(tmp_path, net(*nodes, shape=(2, 3, 5)), x, 5 * np.abs(x).max() * np.ptp(x) / 255 * 1.1)
-
-
 @pytest.mark.parametrize(("scale", "called"), [([1.0], []), ([0.5], ["mul"]), (np.arange(1, 6), ["mul"])], ids=str)
 def test_whole_numbers_that_are_no_product_are_scaled_by_what_is_not_one(tmp_path, scale, called):
     nodes = [

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from scheduler.formats.tflite import ANY_TFLITE, ANY_TYPES, NAMES
+from scheduler.formats.tflite import ANY_TFLITE, ANY_TYPES, NAMES, OPERATORS
 from stretch.network.models.tflite import read_module
 from tests.stretch.network.models.onnx.oracle import random
 
@@ -17,9 +17,19 @@ VERSIONS = {"BROADCAST_TO": 2}
 KINDS = {kind: number for number, kind in ANY_TYPES.items()}
 
 
-def op(code, inputs, outputs=("y",), table=None, **settings):
+#: Tables of settings whose names are not those of their operators.
+NAMED = {**dict.fromkeys(("SUM", "REDUCE_MIN", "REDUCE_PROD"), "Reducer"), "L2_NORMALIZATION": "L2Norm"}
+
+
+def op(code, inputs, outputs=("y",), **settings):
     """One operator; its inputs and outputs by name, None for one that is left out."""
-    return code, list(inputs), list(outputs), table, settings
+    return code, list(inputs), list(outputs), settings
+
+
+def table_of(code):
+    """The number of an operator's table of settings; None if it has none."""
+    name = OPERATORS[code].options if code in OPERATORS else f"{NAMED.get(code, code.replace('_', ''))}Options"
+    return {table.lower(): number for table, number in TABLES.items()}.get(str(name).lower())
 
 
 def model(*operators, stored=None, shape=(1, 6, 5, 4), outputs=("y",), kinds=None, scales=None):
@@ -41,8 +51,9 @@ def model(*operators, stored=None, shape=(1, 6, 5, 4), outputs=("y",), kinds=Non
         tensors.append(tensor)
     codes = list(dict.fromkeys(code for code, *_ in operators))
     written = []
-    for code, inputs, built, table, settings in operators:
-        options = {} if table is None else {"builtin_options_type": TABLES[table], "builtin_options": settings}
+    for code, inputs, built, settings in operators:
+        table = table_of(code)
+        options = {} if table is None else {"builtin_options_type": table, "builtin_options": settings}
         reads = [-1 if name is None else names.index(name) for name in inputs]
         written.append({"opcode_index": codes.index(code), "inputs": reads, "outputs": [names.index(name) for name in built], **options})
     graph = {
