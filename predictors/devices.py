@@ -167,7 +167,7 @@ class LinkProfile(_Part, frozen=True):
     runtime: _Text
     map_ms: NotNegative  # Fixed time to hand a tensor to the processor, ms.
     unmap_ms: NotNegative  # Fixed time to make its result readable by the CPU, ms.
-    sync_ms: NotNegative  # Time to notice that it has finished, ms.
+    sync_ms: NotNegative  # Time to notice that it has finished, and for threads of the CPU to wake up, ms.
     convert_gbs: Positive  # Rate of layout and precision conversion and copying on the way to the processor, 10⁹ bytes a second.
     convert_back_gbs: Positive | None = None  # The same on the way back; `convert_gbs` if None.
     #: Ends of the factor that a transfer's time may be off by, nine times in ten; half to twice if None (`stretch.planning.cost.compare`).
