@@ -161,7 +161,7 @@ DIVISION = CutOuts()
 #: The highest of the branches' outputs, element by element: the join with its operator, and that in torch, ONNX and TFLite.
 HIGHEST = {
     "predictors/operators/highest.py": """from predictors.channels import tied_channels
-from predictors.join import Join, Meeting, joins, meetings
+from predictors.join_rules import Join, Meeting, joins, meetings
 from predictors.kinds import Kind, kinds
 from predictors.rows import same_rows
 

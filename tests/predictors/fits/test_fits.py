@@ -97,7 +97,7 @@ def test_fits_are_read_beside_their_profile_and_used(tmp_path):
         Correction(fixed_ms=0.5),
     )
     write_fits(fit_path(profile), "mi9", "stretch profile fit here", [one])
-    assert read_fits(profile, "mi9") == {("cpu", "1large", "fp32"): one}
+    assert read_fits(fit_path(profile), "mi9") == {("cpu", "1large", "fp32"): one}
     graph, device = small_resnet(), load_device(profile)
     estimate = LatencyPredictor(device).predict(graph, "cpu[1large]", "fp32")
     assert estimate.ms == pytest.approx(len(estimate.kernels) + 0.5)
@@ -110,10 +110,10 @@ def test_fits_of_another_device_or_damaged_ones_are_refused(tmp_path):
     profile = tmp_path / "mi9.toml"
     write_fits(fit_path(profile), "pixel6", "stretch profile fit here", [])
     with pytest.raises(StretchError, match="fits of `pixel6`"):
-        read_fits(profile, "mi9")
+        read_fits(fit_path(profile), "mi9")
     fit_path(profile).write_text('{"device": "mi9", "command": "x", "fits": [], "more": 1}')
     with pytest.raises(StretchError, match="`more` is an unknown key"):
-        read_fits(profile, "mi9")
+        read_fits(fit_path(profile), "mi9")
     fit_path(profile).write_text("{")
     with pytest.raises(StretchError, match="is not a file of fits"):
-        read_fits(profile, "mi9")
+        read_fits(fit_path(profile), "mi9")
