@@ -94,7 +94,7 @@ def searches(model: str, graph: OpGraph) -> list[Row]:
     result = plan(graph, device, config)
 
     def draw() -> None:
-        run = uncertain_run(result.run.segments, device, result.run.output)
+        run = uncertain_run(result.run.steps, device, result.run.output)
         run.drawn_ms(draw_factors(run.unknowns, DRAWS))
 
     return [

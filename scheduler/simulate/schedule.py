@@ -2,12 +2,20 @@
 
 A processor that is free takes the first of its jobs, in the order of their list, that has all it reads; it never waits for an
 earlier one while a later one can start. The state machine (`scheduler.runtime.machine`) does the same with the subgraphs of a
-bundle, and `scheduler.simulate.clock` with steps whose rates change. The planner's makespan is made of these schedules.
+bundle, and `scheduler.simulate.clock` with steps whose rates change.
+
+The planner's timelines, the placement of portions, the baselines and the predictions of bundles use this evaluator: `schedule` decides
+who runs when, and `longest_path` says when jobs end if they keep that order and their times are others.
 """
 
 import heapq
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, reduce
+from graphlib import TopologicalSorter
+from typing import Any
+
+import numpy as np
 
 
 @dataclass(frozen=True)
@@ -96,3 +104,22 @@ def run(
     if started < len(places):
         raise ValueError("jobs wait for each other in a circle")
     return starts, ends, before
+
+
+def longest_path(ms: Sequence[Any], waits: Sequence[tuple[int, ...]]) -> list[Any]:
+    """Return the end of each job if it starts when the last of those that it waits for has ended.
+
+    Args:
+        ms: Duration of each job: a number, or an array of one element for each draw.
+        waits: Numbers of the jobs that each waits for, as in `Schedule.waits`.
+    """
+    ends: list[Any] = [0.0] * len(ms)
+    for number in execution_order(tuple(waits)):
+        ends[number] = ms[number] + reduce(np.maximum, [ends[other] for other in waits[number]] or [0.0])
+    return ends
+
+
+@lru_cache(maxsize=256)
+def execution_order(waits: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+    """Return the numbers of jobs, each after those that it waits for."""
+    return tuple(TopologicalSorter(dict(enumerate(waits))).static_order())

@@ -429,7 +429,7 @@ def _answer(
         # parts other than the backbone are placed after the search
         facts |= {"optimal": False, "gap": None}
     return FrontAnswer(
-        **control_fields(graph, singles[0], sequential),
+        **control_fields(singles[0], *((sequential.single, sequential.macs / graph.macs) if sequential else (None, None))),
         **facts,
         model=graph.name,
         device=problem.device.id,

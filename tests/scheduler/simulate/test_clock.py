@@ -39,7 +39,7 @@ from scheduler.simulate.networks import (
     with_predicted_times,
 )
 from scheduler.simulate.scene import Arrivals, FreeShares, Heat, Load, Power, Scene, parse_arrivals, parse_loads, powers, thermal_of
-from scheduler.simulate.schedule import Job, schedule
+from scheduler.simulate.schedule import Job, longest_path, schedule
 from tests.effort import examples
 from tests.predictors.specified import contending, specified
 from tests.scheduler.bundles import Builder
@@ -319,6 +319,7 @@ def test_job_starts_when_the_last_that_it_waits_for_has_ended(jobs):
         assert scheduled.starts[number] == max((scheduled.ends[wait] for wait in scheduled.waits[number]), default=0.0)
         assert set(job.reads) <= set(scheduled.waits[number])
         assert scheduled.ends[number] == scheduled.starts[number] + job.ms
+    assert longest_path([job.ms for job in jobs], scheduled.waits) == list(scheduled.ends)
 
 
 @pytest.mark.parametrize(

@@ -282,7 +282,7 @@ def searched(name, kinds):
 @pytest.mark.parametrize(("name", "kinds"), KINDS)
 def test_score_is_that_of_the_timeline(name, kinds):
     space, result, run = searched(name, kinds)
-    robust = uncertain_run(run.segments, space.costs.predictor.device, run.output)
+    robust = uncertain_run(run.steps, space.costs.predictor.device, run.output)
     expected = {
         "latency": run.makespan_ms,
         "throughput": busiest_ms(run, space.costs.host),
