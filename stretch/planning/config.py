@@ -4,8 +4,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
-from pathlib import Path
-from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -23,12 +21,8 @@ from stretch.planning.options import Help, Option, Positive, Range, Ratio
 if TYPE_CHECKING:
     from stretch.planning.cost.accuracy import AccuracySource
 
-#: Search strategies that know every kind of segment and every objective.
-GENERAL_STRATEGIES = ("exact", "evolve")
-#: All of them: these, and the files of their folder.
-STRATEGIES = tuple(sorted((*GENERAL_STRATEGIES, *(module.name for module in iter_modules([str(Path(__file__).parent / "strategies")])))))
-#: Of these, the ones that divide every part of a network by itself, exactly: by rows unless other exact kinds are named.
-SINGLE_STRATEGIES = ("operator_split",)
+#: The strategy that divides every kernel-sized part of a network by itself, exactly, as CoDL does: by rows unless other kinds are named.
+OPERATOR_SPLIT = "operator_split"
 
 #: Kinds of a segment in addition to its exact divisions (`stretch.planning.design.division`): scaled copies.
 STRETCH = "stretch"
@@ -123,7 +117,6 @@ def _weight(word: str, name: str) -> float:
 
 if TYPE_CHECKING:
     JoinName: TypeAlias = str
-    StrategyName: TypeAlias = str
 
     class _ConstraintFields(msgspec.Struct, kw_only=True, frozen=True):
         """The fields of constraints as a type checker knows them; those of further constraints are there at run time."""
@@ -140,7 +133,7 @@ if TYPE_CHECKING:
         peak_memory: int | None = None
 
 else:
-    JoinName, StrategyName = Literal[JOINS], Literal[STRATEGIES]
+    JoinName = Literal[JOINS]
     _ConstraintFields = msgspec.defstruct(
         "_ConstraintFields",
         [(option.name, option.kind, option.default) for option in (constraint.option for constraint in all_constraints())],
@@ -191,8 +184,8 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
         "auto"
     )
     strategy: Annotated[
-        StrategyName,
-        Help(f"How designs are searched: {_quoted_list(STRATEGIES)} (each kernel-sized part by itself, whole or split by rows)."),
+        Literal["evolve", "exact", "operator_split"],
+        Help("How designs are searched: evolve, exact or operator_split (each kernel-sized part by itself, whole or split by rows)."),
     ] = "exact"
     objective: Annotated[
         str,
@@ -244,7 +237,7 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
     def planned_kinds(self) -> tuple[str, ...]:
         """Return the allowed kinds of segments, with defaults filled in."""
         named = tuple(kind for kind in self.kinds if kind != WHOLE)
-        if named or self.strategy in SINGLE_STRATEGIES:
+        if named or self.strategy == OPERATOR_SPLIT:
             return named or ("rows",)
         return exact_kinds() if self.lossless else (STRETCH,)
 
@@ -358,7 +351,7 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
             if bounds is not None and bounds[0] > bounds[1]:
                 raise UsageError(f"the {problem} range {bounds[0]:g}:{bounds[1]:g} is empty", "write the smaller ratio first")
         self._check_kinds()
-        unsearched = self.strategy not in GENERAL_STRATEGIES
+        unsearched = self.strategy == OPERATOR_SPLIT
         if not self.parsed_objective.only_latency and self.objective != "accuracy":
             problem = f"the objective `{self.objective}` is not planned for"
             self._refuse("objective", problem, join=self.widens, params=self.params is not None, strategy=unsearched)
@@ -390,14 +383,12 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
         if self.lossless and STRETCH in self.kinds:
             problem = f"segments of the kind `{STRETCH}` make another network, which a lossless design is not"
             raise UsageError(problem, _leave_out_hint("lossless", "kinds"))
-        if self.strategy in SINGLE_STRATEGIES and STRETCH in self.kinds:
+        if self.strategy == OPERATOR_SPLIT and STRETCH in self.kinds:
             problem = f"the strategy `{self.strategy}` divides a network exactly, and `{STRETCH}` segments make another one"
             raise UsageError(problem, _leave_out_hint("strategy", "kinds"))
-        with_floats = self.strategy in (*GENERAL_STRATEGIES, *SINGLE_STRATEGIES)
-        if set(self.planned_kinds) != {STRETCH} and (not with_floats or self.widens):
-            problem, option = (f"`{self.join}` joins", "join") if with_floats else (f"the strategy `{self.strategy}`", "strategy")
+        if set(self.planned_kinds) != {STRETCH} and self.widens:
             exact = next(kind for kind in self.planned_kinds if kind != STRETCH)
-            raise UsageError(f"segments of the kind `{exact}` are not planned with {problem}", f"leave out `{option}`")
+            raise UsageError(f"segments of the kind `{exact}` are not planned with `{self.join}` joins", "leave out `join`")
 
 
 _BY_NAME = {constraint.option.name: constraint.option for constraint in all_constraints()}

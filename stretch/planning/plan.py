@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib import import_module
 from itertools import combinations
 from math import ceil, floor, isnan
 from pathlib import Path
@@ -21,7 +20,7 @@ from predictors.predictor import LatencyPredictor, not_measured
 from predictors.rewrites import GROUPED, exact, inexact_rewrites, is_grouped
 from stretch.planning.attempts import MERGED_OPTIONS, Attempt, attempts, stage_attempts
 from stretch.planning.blocks import Losses, keep_blocks, kept_worth, shorten
-from stretch.planning.config import GENERAL_STRATEGIES, SINGLE_STRATEGIES, STRETCH, PlanConfig
+from stretch.planning.config import OPERATOR_SPLIT, STRETCH, PlanConfig
 from stretch.planning.cost.accuracy import AccuracyPredictor, AccuracySource, Sensitivity, load_accuracy
 from stretch.planning.cost.branch import Costs, SegmentOptions
 from stretch.planning.cost.compare import MIN_GAIN, ideal_split_ms, processor_lead
@@ -558,7 +557,7 @@ def _search_spaces(problem: PlanningProblem, *, loss_known: bool) -> list[Search
         mixed = with_exact_kinds(graph, config, stages)
     else:
         mixed = cut_blocks(graph, config, stages, config.planned_kinds, merged=merged)
-    result = [SearchedSpace(mixed, totals, _search_by_strategy(problem, mixed, totals))]
+    result = [SearchedSpace(mixed, totals, _search(problem, mixed, totals))]
     if totals != problem.totals:
         # where scaled copies need merged stages, they keep as many meeting points as they can have; a design without them loses no
         # accuracy and needs no more than are asked for
@@ -595,7 +594,7 @@ def _search_fewer_processors(problem: PlanningProblem) -> list[SearchedSpace]:
 
 def _check_objective(config: PlanConfig, accuracy_source: AccuracySource | None) -> None:
     widening = " and ".join(f"`{name}`" for name in joins_that(lambda join: join.widens))
-    if accuracy_source is not None and (config.strategy not in GENERAL_STRATEGIES or config.widens):
+    if accuracy_source is not None and (config.strategy == OPERATOR_SPLIT or config.widens):
         problem = f"accuracy is planned for by the exact search and joins other than {widening} only"
         raise UsageError(problem, "leave out `strategy` and `join`")
     if config.widens and (config.strategy != "exact" or config.params is not None):
@@ -604,39 +603,30 @@ def _check_objective(config: PlanConfig, accuracy_source: AccuracySource | None)
 
 
 def _search(problem: PlanningProblem, space: DesignSpace, totals: Totals) -> SearchResult | None:
-    config = problem.config
-    if config.strategy in GENERAL_STRATEGIES and not config.widens:
-        return _search_by_strategy(problem, space, totals)
-    segments = space.segments
-    if space.longest_span > 1:
-        # These searches know no merging: they take the meeting points of the best design that does.
-        incumbent = search_exact(space, totals)
-        if incumbent is None:
-            return None
-        segments = tuple(options.segment for options, _ in incumbent.picks)
-        space = problem.space(segments, DEFAULT if config.widens else config.resolved_join)
-    if not config.widens:
-        return _search_by_strategy(problem, space, totals)
-    result = search_concat(lambda arriving: problem.space(segments, config.join, arriving), totals)
-    if result is None and search_exact(space, totals) is not None:
-        reason = f"no design of `{problem.backbone.name}` with `{config.join}` joins was found in the range of multiply-accumulates"
-        raise InfeasibleError(reason, f"use `join={DEFAULT}`")
+    """The best design of a space by the strategy asked for; for an objective that does not add up the fastest, to begin with."""
+    config, goal = problem.config, problem.goal
+    if config.widens:
+        return _search_widening(problem, space, totals)
+    if config.strategy != "evolve" or config.parsed_objective.is_evolved:
+        return search_best(space, totals, goal)
+    result = evolve(space, totals, score_of(config.parsed_objective, goal, space), ())
+    if result is None and search_best(space, totals, goal) is not None:
+        reason = f"the strategy `{config.strategy}` finds no design of `{problem.backbone.name}`, though there is one"
+        raise InfeasibleError(reason, "use `strategy=exact`")
     return result
 
 
-def _search_by_strategy(problem: PlanningProblem, space: DesignSpace, totals: Totals) -> SearchResult | None:
-    """The best design of a space by the strategy asked for; for what does not add up the fastest, to begin with."""
-    goal, strategy = problem.goal, problem.config.strategy
-    result: SearchResult | None
-    if strategy not in GENERAL_STRATEGIES:
-        result = import_module(f"stretch.planning.strategies.{strategy}").search(space, totals)
-    elif strategy == "exact" or problem.config.parsed_objective.is_evolved:
-        return search_best(space, totals, goal)
-    else:
-        result = evolve(space, totals, score_of(problem.config.parsed_objective, goal, space), ())
-    if result is None and strategy not in SINGLE_STRATEGIES and search_best(space, totals, goal) is not None:
-        reason = f"the strategy `{strategy}` finds no design of `{problem.backbone.name}`, though there is one"
-        raise InfeasibleError(reason, "use `strategy=exact`")
+def _search_widening(problem: PlanningProblem, space: DesignSpace, totals: Totals) -> SearchResult | None:
+    """The best design found whose joins widen the backbone, at the meeting points of the best design whose joins do not."""
+    incumbent, segments = search_exact(space, totals), space.segments
+    if space.longest_span > 1:
+        if incumbent is None:
+            return None
+        segments = tuple(options.segment for options, _ in incumbent.picks)
+    result = search_concat(lambda arriving: problem.space(segments, problem.config.join, arriving), totals)
+    if result is None and incumbent is not None:
+        reason = f"no design of `{problem.backbone.name}` with `{problem.config.join}` joins was found in the range of multiply-accumulates"
+        raise InfeasibleError(reason, f"use `join={DEFAULT}`")
     return result
 
 

@@ -20,7 +20,7 @@ from predictors.host import kind_of as family_of
 from predictors.joins import JoinKind
 from predictors.predictor import KernelsTime
 from predictors.shapes import Attr, Shape
-from stretch.planning.config import SINGLE_STRATEGIES, PlanConfig
+from stretch.planning.config import OPERATOR_SPLIT, PlanConfig
 from stretch.planning.cost.branch import BranchCost, Floats, SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.division import Share, of_kinds
@@ -103,7 +103,7 @@ class PartSpace:
 
 def with_exact_kinds(graph: OpGraph, config: PlanConfig, space: DesignSpace) -> DesignSpace:
     """The designs of a space, and those in which parts and runs of them are divided exactly; named meeting points are the only ones."""
-    vectors, single = any(division.vectors for division in of_kinds(config.planned_kinds)), config.strategy in SINGLE_STRATEGIES
+    vectors, single = any(division.vectors for division in of_kinds(config.planned_kinds)), config.strategy == OPERATOR_SPLIT
     parts = PartSpace(graph, space, divided=not config.meet, merged=config.merge != "never", single=single, vectors=vectors)
     mixed = parts.mixed(config.planned_kinds)
     if config.exact and config.n_meet and not any(any(mixed.offers) or o.branched for options in mixed.built for o in options):

@@ -40,7 +40,7 @@ RESNET = small_resnet(96, blocks=(1, 1), mids=(64, 64))
     ("graph", "request_", "goals", "count", "noun"),
     [
         (GRAPH, REQUEST, ("latency", "agreement"), 5, "predicts the agreement"),
-        (GRAPH, REQUEST | {"strategy": "grid"}, ("latency", "macs"), 5, "exact search"),
+        (GRAPH, REQUEST | {"strategy": "evolve"}, ("latency", "macs"), 5, "exact search"),
         (RESNET, SMALL, ("latency", "energy", "macs"), None, "two things"),
     ],
 )

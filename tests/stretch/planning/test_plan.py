@@ -211,11 +211,9 @@ def plan_ms(segment, processor):
     return space.costs.whole(segment, processor).ms
 
 
-@pytest.mark.representatives(1)
-@pytest.mark.parametrize("request_", [{"strategy": "grid"}, {"join": "concat"}])
-def test_other_searches_meet_where_the_exact_one_would(request_):
+def test_search_with_concat_joins_meets_where_the_exact_one_would():
     loose = {"alpha": 0.65, "macs": (0.9, 1.2)}
-    result = planned(**request_, **loose)
+    result = planned(join="concat", **loose)
     assert stages_of(result) == stages_of(planned(**loose)) == {"stem": ["stem"], "s1_to_s2": ["s1", "s2"], "head": ["head"]}
     assert result.design.n_meet == 1
 
@@ -231,11 +229,11 @@ REFUSED = [
     ("pixel6", SHORT | {"keep": ("s9",)}, UnknownNameError, "unknown stage to keep `s9`"),
     ("pixel6", SHORT | {"merge": "never"}, InfeasibleError, "let stages merge with `merge=auto`"),
     ("pixel6", SHORT | {"n_meet": 2}, InfeasibleError, "the nearest value with a design is `n_meet=1`, or split the network as it is with"),
-    ("pixel6", {"join": "concat", "strategy": "grid"}, UsageError, "without `strategy` and `params`"),
+    ("pixel6", {"join": "concat", "strategy": "evolve"}, UsageError, "without `strategy` and `params`"),
     ("mi9", {"processors": ("cpu", "gpu"), "rewrite": ("silu=relu6",)}, UsageError, "names no processor"),
     ("mi9", {"processors": ("cpu", "gpu"), "rewrite": ("dsp:silu=relu6",)}, UsageError, "`dsp`, which is not among the processors"),
     ("mi9", {"processors": ("cpu", "gpu"), "rewrite": ("gpu:silu=no",)}, UnknownNameError, "unknown rewrite `silu=no`"),
-    ("pixel6", LOOSE | {"strategy": "grid", "params": (0.9, 1.1)}, UsageError, "exact strategy only"),
+    ("pixel6", LOOSE | {"strategy": "evolve", "params": (0.9, 1.1)}, UsageError, "exact strategy only"),
     ("pixel6", LOOSE | {"join": "concat", "macs": (0.99999, 1.00001)}, InfeasibleError, "use `join=project`"),
 ]
 
@@ -245,12 +243,6 @@ def test_request_that_cannot_be_met_is_refused_with_what_would_help(device, requ
     with pytest.raises(error) as caught:
         plan(GRAPH, specified(device), PlanConfig(**request_))
     assert words in f"{caught.value.message} {caught.value.hint}"
-
-
-def test_grid_that_misses_a_narrow_range_names_the_exact_search():
-    with pytest.raises(InfeasibleError) as caught:
-        plan(resnet50(), PIXEL6, PlanConfig(strategy="grid", macs=(0.9999, 1.0001)))
-    assert "use `strategy=exact`" in caught.value.hint
 
 
 OBJECTIVES = ("latency", "energy", "0.5*latency+0.5*energy", "throughput", "robust")
