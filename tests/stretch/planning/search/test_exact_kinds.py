@@ -1,6 +1,5 @@
 """Bands, channels and paths in the search: every option costs what its timeline says, and brute force finds no better."""
 
-from dataclasses import replace
 from functools import cache
 from itertools import combinations, permutations
 
@@ -36,7 +35,7 @@ from stretch.planning.search.space import DesignSpace, Rules, Totals
 from tests.predictors.networks import Net, efficientnet, resnet50, small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.planning.design.test_paths import conv, joined
-from tests.stretch.planning.spaces import as_design, fastest_by_brute_force, make_space
+from tests.stretch.planning.spaces import as_design, make_space
 
 TINY = small_resnet(96, blocks=(1, 1), mids=(64, 64))
 GRAPH = small_resnet(64, blocks=(2, 2), mids=(32, 64))
@@ -48,23 +47,6 @@ def mixed(name, device="mi9", processors=("cpu", "gpu"), stretched=True, **chang
     graph = {"tiny": TINY, "graph": GRAPH, "gated": GATED}[name]
     space = make_space(graph, device, processors, **changes)
     return graph, with_exact_kinds(graph, PlanConfig(kinds=("stretch", "rows")), space if stretched else without_stretched(space))
-
-
-def kinds(result):
-    return {"rows" if o.division == "rows" else "stretch" if o.branched else "whole" for o, _ in result.picks}
-
-
-@pytest.mark.representatives(7)
-@pytest.mark.parametrize("n_meet", [0, 1, 2])
-@pytest.mark.parametrize("device", ["mi9", "pixel6", "host"])
-def test_exact_search_over_all_kinds_equals_brute_force(device, n_meet):
-    graph, space = mixed("tiny", device, min_width=0.9, min_depth=1.0)
-    low, high = round(0.9 * graph.macs), round(1.9 * graph.macs)
-    expected, count = fastest_by_brute_force(space, low, high, n_meet)
-    assert count > 1000
-    search_result = search_exact(space, Totals(low, high, n_meet))
-    assert search_result.ms == pytest.approx(expected)
-    assert search_result.optimal
 
 
 @pytest.mark.representatives(1)
@@ -184,30 +166,6 @@ def space_of(graph, device="mi9", processors=("cpu", "gpu"), kinds=EVERY, **chan
 
 def channelled(options):
     return [o for o in options if o.division == "channels"]
-
-
-@pytest.mark.parametrize(("device", "n_meet"), [("mi9", 0), ("mi9", 2), ("host", 1)])
-def test_exact_search_over_channels_and_all_kinds_equals_brute_force(device, n_meet):
-    graph = small_network()
-    space = space_of(graph, device, precision={"cpu": "fp32"})
-    joins = {o.join for options in space.options for o in options}
-    assert {"channels", "partial_sums", "rows", "paths", "project"} <= joins
-    # few enough to follow all of their sequences
-    space = space.replace_options([[thinned(o) for o in options] for options in space.options])
-    low, high = round(0.9 * graph.macs), round(1.9 * graph.macs)
-    expected, count = fastest_by_brute_force(space, low, high, n_meet)
-    assert count > 500
-    answer = search_exact(space, Totals(low, high, n_meet))
-    assert answer.ms == pytest.approx(expected)
-    assert answer.optimal
-
-
-def thinned(options):
-    """Of the ways with one sequence of processors, the fastest from the first holder and the slowest."""
-    allowed = options.allowed.copy()
-    order = options.ms[0].argsort(kind="stable")
-    allowed[:, order[1:-1]] = False
-    return replace(options, allowed=allowed)
 
 
 def test_sum_before_a_rectifier_is_followed_by_it_on_the_host():
