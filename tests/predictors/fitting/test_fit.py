@@ -8,7 +8,7 @@ from predictors.devices import PROFILE_FOLDER, load_device
 from predictors.errors import StretchError, UnknownNameError
 from predictors.fits import fit_path, write_fits
 from predictors.fitting.fit import fit_device
-from predictors.fitting.networks import family_coverage, family_interval, interval_ends
+from predictors.fitting.networks import family_coverage, interval_ends
 from predictors.predictor import LatencyPredictor
 from tests.predictors.fitting.worlds import DEVICE, kernel_world, nothing_borrowed, whole_world
 
@@ -128,9 +128,3 @@ def test_coverage_is_counted_without_the_family():
     # Family b lies outside of all that a says, and a outside of b.
     assert family_coverage({"a1": 1.0, "a2": 1.1, "b1": 3.0, "b2": 3.1}, families) == pytest.approx(0.5)
     assert family_coverage({"a1": 1.0, "a2": 1.0, "b1": 1.0, "b2": 1.0}, families) == 1.0
-
-
-def test_interval_names_its_method_and_coverage():
-    value = family_interval({"a": 0.9, "b": 1.0, "c": 1.2}, {"a": "a", "b": "b", "c": "c"})
-    assert (value.coverage, value.low, value.high) == (0.9, 0.9, 1.2)
-    assert "Barber" in value.method

@@ -41,11 +41,6 @@ def test_operators_that_need_every_row_are_named_where_bands_are_asked_for(resul
     assert not any("not split by rows" in warning for warning in result.warnings)
 
 
-def test_nothing_is_far_ahead_where_others_help(result):
-    assert not result.ahead.far
-    assert result.predicted.far_ahead is None
-
-
 def test_exact_plan_says_what_int8_would_add_and_that_it_rounds():
     device = load_device("mi9")
     graph = small_resnet(64, blocks=(2, 2), mids=(64, 128))
@@ -191,17 +186,3 @@ def test_lossless_plan_has_the_original_as_its_rival(lossless):
     assert "sequential_same_macs" in lossless.predicted.probability_faster
     assert lossless.predicted.reference == ["sequential_same_macs"]
     assert "sequential_same_macs" not in {rival.name for rival in lossless.recommendation.beatable}
-
-
-@pytest.fixture(scope="module")
-def result_of_answer():
-    return plan(small_resnet(), specified("mi9"), PlanConfig(**LOOSE))
-
-
-def test_answer_says_what_the_result_is(result_of_answer):
-    answer = result_of_answer
-    assert answer.predicted.makespan_ms == answer.run.makespan_ms
-    assert answer.predicted.speedup == pytest.approx(answer.predicted.best_single_ms / answer.predicted.makespan_ms)
-    assert answer.run.macs == sum(branch.macs for segment in answer.run.segments for branch in segment.branches)
-    ends = [segment.start_ms + segment.ms for segment in answer.run.segments]
-    assert [segment.start_ms for segment in answer.run.segments[1:]] == pytest.approx(ends[:-1])

@@ -49,21 +49,6 @@ def test_skip_reads_fewer_rows_than_the_convolution_beside_it():
     assert dict(band.by_name["y_rows1"].attrs) == {"start": 1, "stop": 5}
 
 
-def test_copies_that_nobody_needs_are_cut_off():
-    graph = chain(Op("up", "upsample", ("x",), {"scale": (3, 1)}), Op("y", "relu", ("up",)))
-    band = band_graph(graph, "band", 4, 8)
-    assert dict(band.by_name[ENTRY_ROWS].attrs) == {"start": 1, "stop": 3}
-    assert dict(band.by_name["up_band"].attrs) == {"start": 1, "stop": 5}
-
-
-def test_pooled_vector_needs_every_row_and_stays_as_it_is():
-    graph = chain(Op("a", "conv", ("x",), CONV), Op("mean", "global_avg_pool", ("a",), {"keepdims": True}), Op("y", "mul", ("a", "mean")))
-    assert bands_of(graph, 4, 8)[0]["a"] == Rows(0, 12)
-    band = band_graph(graph, "band", 4, 8)
-    assert dict(band.by_name["y_rows0"].attrs) == {"start": 4, "stop": 8}
-    assert band.by_name["y"].inputs == ("y_rows0", "mean")
-
-
 @pytest.mark.parametrize(("start", "stop"), [(0, 13), (5, 5), (-1, 3)])
 def test_rows_that_are_not_there_are_refused(start, stop):
     with pytest.raises(StretchError, match="operator `b` has 12 rows"):
