@@ -335,8 +335,8 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
             hint = "give `images` to measure the sensitivity on, or a file as `accuracy`"
             raise UsageError("planning for agreement needs a measured sensitivity", hint)
         if about != "objective" and about != source.option:
-            other = "agreement with the original" if source.option == "min_agreement" else "top-1"
-            reason = f"`{about}` cannot be planned for: the accuracy predictor is one of {other}"
+            predicted = "agreement with the original" if source.option == "min_agreement" else "top-1"
+            reason = f"`{about}` cannot be planned for: the accuracy predictor is one of {predicted}"
             raise UsageError(reason, f"ask for `{source.option}`")
 
     @property
@@ -400,8 +400,8 @@ PLAN_OPTIONS = tuple(_BY_NAME[name] for name in (*FIRST, *sorted(_BY_NAME.keys()
 PlanConfig.__doc__ = f"{PlanConfig.__doc__}\n\nArgs:\n" + "\n".join(f"    {option.name}: {option.help}" for option in PLAN_OPTIONS)
 
 
-def _leave_out_hint(option: str, other: str) -> str:
-    return f"leave out `{option}` or `{other}`"
+def _leave_out_hint(first: str, second: str) -> str:
+    return f"leave out `{first}` or `{second}`"
 
 
 def float_precision(processor: Processor) -> str | None:

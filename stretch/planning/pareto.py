@@ -77,7 +77,7 @@ def non_dominated(search_results: Sequence[exact.SearchResult], values: Sequence
     """Return the indices of the Pareto-optimal designs; the first of equal ones."""
     kept: list[int] = []
     for candidate in sorted(range(len(search_results)), key=lambda i: (*values[i], i)):
-        if not any(all(b <= a + TIE for a, b in zip(values[candidate], values[other], strict=True)) for other in kept):
+        if not any(all(b <= a + TIE for a, b in zip(values[candidate], values[rival], strict=True)) for rival in kept):
             kept.append(candidate)
     return kept
 
@@ -325,9 +325,9 @@ def trace_front(problem: PlanningProblem, weighed: Sequence[str], count: int | N
     for part in parts:
         if part.result is not None:
             criteria = Criteria(part.space, part.totals, goals, source)
-            some = criteria.trace_grid(current, count or MAX_DESIGNS) if len(current) == 3 else criteria.trace_pair(current, count)
-            result += some
-            values += [[criteria.value(name, item) for name in current] for item in some]
+            traced = criteria.trace_grid(current, count or MAX_DESIGNS) if len(current) == 3 else criteria.trace_pair(current, count)
+            result += traced
+            values += [[criteria.value(name, item) for name in current] for item in traced]
     if not result:
         # the planner's own refusal names the tightest rule
         choose(unbounded)

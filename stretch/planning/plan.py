@@ -204,13 +204,13 @@ def _choose_meeting_points(choice: Choice, result: PlanResult, losses: Losses) -
     if config.merge != "never" and not config.meet:
         searched += [{"merge": "always", "n_meet": choice.result.n_meet + more} for more in range(MORE_MEETINGS)]
     for options in searched if config.parsed_objective.only_latency and config.strategy == "exact" and not config.widens else ():
-        other = _choose_or_none(problem.with_options(**options, latency_budget=limit))
-        if other is None or _ends(other.design) in ends or other.result.n_meet < choice.result.n_meet:
+        rival = _choose_or_none(problem.with_options(**options, latency_budget=limit))
+        if rival is None or _ends(rival.design) in ends or rival.result.n_meet < choice.result.n_meet:
             continue
-        ends.add(_ends(other.design))
+        ends.add(_ends(rival.design))
         # the worth of blocks says nothing of the loss by narrower blocks and joins, which grows with the stretched part
-        if _stretched_blocks(predicted := predict(other.problem, other.design, other, losses)) <= stretched:
-            plans.append((other, _choose_blocks(other, predicted, losses)))
+        if _stretched_blocks(predicted := predict(rival.problem, rival.design, rival, losses)) <= stretched:
+            plans.append((rival, _choose_blocks(rival, predicted, losses)))
     best, chosen = max(plans, key=lambda one: kept_worth(one[1], one[1].design, losses))
     # a repair goes on from what was asked for
     return best if best is choice else replace(best, problem=problem), replace(chosen, config=config)

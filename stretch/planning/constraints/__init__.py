@@ -206,7 +206,7 @@ class PeakMemory(Bound):
 
     def limits(self, value: float, options: "Sequence[SegmentOptions]") -> list[Limit]:
         """The bytes, up to those of the largest combination."""
-        largest = max(int(way.peak_bytes.max()) for way in options)
+        largest = max(int(item.peak_bytes.max()) for item in options)
         return [Limit(self, value, max(largest, value), with_number=lambda _, number: ceil(number))]
 
 

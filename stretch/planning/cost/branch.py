@@ -200,7 +200,7 @@ class Costs:
             else:
                 readers = self._full_depth(segment, processor, width, usual, "none").readers(segment.graph.consumers[segment.start])
                 kernels[width, count] = [_rewired(kernel, segment, count) for kernel in readers]
-        self.kernels_time([kernel for some in kernels.values() for kernel in some], processor)
+        self.kernels_time([kernel for launched in kernels.values() for kernel in launched], processor)
 
     @memoised
     def branch(
@@ -244,9 +244,9 @@ class Costs:
     ) -> list[tuple[int, float, int]]:
         """Return MACs, ms while other branches compute, and parameters of 1×1 convolutions that end branches."""
         shape = segment.graph.by_name[segment.end].shape
-        places = pixels(shape)
-        costs = (KernelCost("conv1x1", w, out, 1, 1, places, places * w, places * out, w * out + out) for w, out in ends)
-        kernels = [Kernel("join_conv", ("join_conv",), cost, places * cost.in_channels * cost.out_channels) for cost in costs]
+        positions = pixels(shape)
+        costs = (KernelCost("conv1x1", w, out, 1, 1, positions, positions * w, positions * out, w * out + out) for w, out in ends)
+        kernels = [Kernel("join_conv", ("join_conv",), cost, positions * cost.in_channels * cost.out_channels) for cost in costs]
         times = self.each_kernels_time(kernels, processor)
         return [(kernel.macs, time.slowed(slowing), kernel.cost.weights) for kernel, time in zip(kernels, times, strict=True)]
 

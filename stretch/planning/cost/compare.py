@@ -240,7 +240,7 @@ class PredictedRun:
     @property
     def unknowns(self) -> set[UncertainFactor]:
         """Return the values that its time depends on."""
-        return {*self.parts, *(key for step in self.steps for some in (step.parts, step.computing, step.contended) for key in some)}
+        return {*self.parts, *(key for step in self.steps for numbers in (step.parts, step.computing, step.contended) for key in numbers)}
 
 
 def uncertain_run(

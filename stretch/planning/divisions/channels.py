@@ -367,19 +367,19 @@ class _ChannelCandidates(RangeCandidates):
         requested: list[tuple[_Tensor, dict[Split, list[Channels]]]] = []
         costs = self.space.costs
         rounded = any(costs.precision.get(name) == "int8" for name in order)
-        for divided_part, some in requests:
+        for divided_part, splits in requests:
             # export leaves a partial sum in fp32, so it would take longer than it is priced at
-            splits, tensor = () if rounded and divided_part.join == HIDDEN else some, divided_part.tensor
-            ranges = {split: tensor.ranges(split, divided_part.unit(order)) for split in splits}
-            requested.append((tensor, {split: some for split, some in ranges.items() if None not in map(tensor.graph, some)}))
+            allowed, tensor = () if rounded and divided_part.join == HIDDEN else splits, divided_part.tensor
+            ranges = {split: tensor.ranges(split, divided_part.unit(order)) for split in allowed}
+            requested.append((tensor, {split: parts for split, parts in ranges.items() if None not in map(tensor.graph, parts)}))
         for at, processor in enumerate(order):
-            graphs = {(id(tensor), ranges[at]): tensor.graph(ranges[at]) for tensor, some in requested for ranges in some.values()}
+            graphs = {(id(tensor), ranges[at]): tensor.graph(ranges[at]) for tensor, divided in requested for ranges in divided.values()}
             missing = {key: graph for key, graph in graphs.items() if graph is not None and (*key, processor) not in self._costs}
             shares = {key: (key[1].start, key[1].stop) for key in missing}
             self._costs |= {(*key, processor): cost for key, cost in part_costs(self.space, processor, missing, shares).items()}
         return [
-            {split: [self._costs[id(tensor), *pair] for pair in zip(ranges, order, strict=True)] for split, ranges in some.items()}
-            for tensor, some in requested
+            {split: [self._costs[id(tensor), *pair] for pair in zip(ranges, order, strict=True)] for split, ranges in divided.items()}
+            for tensor, divided in requested
         ]
 
 

@@ -595,9 +595,9 @@ def rewrite_segment(segment: Segment, names: tuple[str, ...]) -> Segment:
     graph, done = apply_rewrites(segment.graph, inexact_rewrites(names))
     if not done:
         return segment
-    other = replace(segment, graph=OpGraph.build(graph.name, graph.ops, graph.outputs), rewrites=done)
-    same = (other.depth, other.width, other.min_depth) == (segment.depth, segment.width, segment.min_depth)
-    return other if same else segment
+    rewritten = replace(segment, graph=OpGraph.build(graph.name, graph.ops, graph.outputs), rewrites=done)
+    same = (rewritten.depth, rewritten.width, rewritten.min_depth) == (segment.depth, segment.width, segment.min_depth)
+    return rewritten if same else segment
 
 
 def join_kinds(segment: Segment, following: Segment | None) -> tuple[JoinKind, ...]:

@@ -68,8 +68,6 @@ def loss_of(search_result: exact.SearchResult, accuracy_source: AccuracySource) 
     return sum(float(accuracy_source.losses(options)[index]) for options, index in search_result.picks)
 
 
-
-
 @dataclass(frozen=True)
 class Bounds:
     """Bounds on the designs of one space; those of parameters are kept by prices, so that a better design may lie between two."""

@@ -429,8 +429,10 @@ class RangeCandidates(ABC):
 
     def _refine(self, order: tuple[str, ...], tried: Sequence[_Evaluated]) -> list[_Evaluated]:
         """The same with more places, between those tried."""
-        places = [(self.units(item.divisible, order), len(order), list(item.rows), list(item.computed + item.moved)) for item in tried]
-        added = self.branches(order, [(item.divisible, refined_splits(*place)) for item, place in zip(tried, places, strict=True)])
+        tried_splits = [
+            (self.units(item.divisible, order), len(order), list(item.rows), list(item.computed + item.moved)) for item in tried
+        ]
+        added = self.branches(order, [(item.divisible, refined_splits(*splits)) for item, splits in zip(tried, tried_splits, strict=True)])
         return self._evaluate(order, [(item.divisible, {**item.rows, **rows}) for item, rows in zip(tried, added, strict=True)])
 
     def _pays(self, tried: _Evaluated) -> bool:
