@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
@@ -106,13 +107,10 @@ def read_objective(text: str) -> Objective:
 
 
 def _weight(word: str, name: str) -> float:
-    try:
-        weight = float(word)
-    except ValueError as error:
-        raise UsageError(f"the weight `{word.strip()}` of {name} is no number", "write it as 0.3*energy") from error
-    if not isfinite(weight) or weight < 0:
-        raise UsageError(f"the weight {word.strip()} of {name} is not a number from 0 up", "write it as 0.3*energy")
-    return weight
+    with suppress(ValueError):
+        if isfinite(weight := float(word)) and weight >= 0:
+            return weight
+    raise UsageError(f"the weight `{word.strip()}` of {name} is not a number from 0 up", "write it as 0.3*energy")
 
 
 if TYPE_CHECKING:
@@ -327,8 +325,12 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
         return msgspec.structs.replace(self, processors=processors, precision=mapping, min_width=floor)
 
     def check_source(self, source: "AccuracySource | None") -> None:
-        """Refuse a request about accuracy that nothing predicts, or that something else than this source predicts."""
+        """Refuse a request about accuracy that nothing predicts, that another source predicts, or that its search cannot plan for."""
         about = self._accuracy_option
+        if source is not None and (self.strategy == OPERATOR_SPLIT or self.widens):
+            widening = " and ".join(f"`{name}`" for name in joins_that(lambda join: join.widens))
+            problem = f"accuracy is planned for by the exact search and joins other than {widening} only"
+            raise UsageError(problem, "leave out `strategy` and `join`")
         if about is None:
             return
         if source is None:
@@ -351,6 +353,9 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
             if bounds is not None and bounds[0] > bounds[1]:
                 raise UsageError(f"the {problem} range {bounds[0]:g}:{bounds[1]:g} is empty", "write the smaller ratio first")
         self._check_kinds()
+        if self.widens and (self.strategy != "exact" or self.params is not None):
+            problem = f"`{self.join}` joins are planned without `strategy` and `params`"
+            raise UsageError(problem, f"leave them out, or use `join={DEFAULT}`")
         unsearched = self.strategy == OPERATOR_SPLIT
         if not self.parsed_objective.only_latency and self.objective != "accuracy":
             problem = f"the objective `{self.objective}` is not planned for"

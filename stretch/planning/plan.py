@@ -15,12 +15,12 @@ import msgspec
 from predictors.devices import DeviceProfile
 from predictors.errors import InfeasibleError, TightRule, UnknownNameError, UsageError
 from predictors.graph import OpGraph
-from predictors.joins import DEFAULT, JoinKind, join_of, joins_that
+from predictors.joins import DEFAULT, JoinKind, join_of
 from predictors.predictor import LatencyPredictor, not_measured
 from predictors.rewrites import GROUPED, exact, inexact_rewrites, is_grouped
 from stretch.planning.attempts import MERGED_OPTIONS, Attempt, attempts, stage_attempts
 from stretch.planning.blocks import Losses, keep_blocks, kept_worth, shorten
-from stretch.planning.config import OPERATOR_SPLIT, STRETCH, PlanConfig
+from stretch.planning.config import STRETCH, PlanConfig
 from stretch.planning.cost.accuracy import AccuracyPredictor, AccuracySource, Sensitivity, load_accuracy
 from stretch.planning.cost.branch import Costs, SegmentOptions
 from stretch.planning.cost.compare import MIN_GAIN, ideal_split_ms, processor_lead
@@ -498,7 +498,6 @@ def choose(problem: PlanningProblem, *, explain: bool = True) -> Choice:
     is no design, several searches look for the tightest rule if it is to be `explain`ed.
     """
     config, costs, source, goal = problem.config, problem.costs, problem.accuracy_source, problem.goal
-    _check_objective(config, source)
     parts = search_request(problem, explain=explain)
     space, totals = parts[0].space, parts[0].totals
     best = best_result([part.result for part in parts])
@@ -590,16 +589,6 @@ def _search_fewer_processors(problem: PlanningProblem) -> list[SearchedSpace]:
         if search_coarse(subproblem.stage_space(), problem.totals) is None:
             searched += _search_spaces(subproblem, loss_known=False)
     return searched
-
-
-def _check_objective(config: PlanConfig, accuracy_source: AccuracySource | None) -> None:
-    widening = " and ".join(f"`{name}`" for name in joins_that(lambda join: join.widens))
-    if accuracy_source is not None and (config.strategy == OPERATOR_SPLIT or config.widens):
-        problem = f"accuracy is planned for by the exact search and joins other than {widening} only"
-        raise UsageError(problem, "leave out `strategy` and `join`")
-    if config.widens and (config.strategy != "exact" or config.params is not None):
-        problem = f"`{config.join}` joins are planned without `strategy` and `params`"
-        raise UsageError(problem, f"leave them out, or use `join={DEFAULT}`")
 
 
 def _search(problem: PlanningProblem, space: DesignSpace, totals: Totals) -> SearchResult | None:

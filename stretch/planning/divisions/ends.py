@@ -62,11 +62,7 @@ class TaskGraph:
     @cached_property
     def readers(self) -> tuple[tuple[int, ...], ...]:
         """Tasks that read from each."""
-        result: list[list[int]] = [[] for _ in self.ops]
-        for number, sources in enumerate(self.sources):
-            for source in sources:
-                result[source].append(number)
-        return tuple(map(tuple, result))
+        return tuple(map(tuple, waiting(self.sources)[0]))
 
     @property
     def parallel(self) -> bool:

@@ -117,7 +117,7 @@ def test_name_without_weight_counts_once_and_weight_of_nothing_leaves_latency_al
         ("-1*latency", "not a number from 0 up"),
         ("nan*energy", "not a number from 0 up"),
         ("inf*energy", "not a number from 0 up"),
-        ("two*energy", "is no number"),
+        ("two*energy", "not a number from 0 up"),
         ("0*latency+0*energy", "all weights of the objective are 0"),
         ("latency+robust", "`robust` is not weighed against others"),
         ("latency-energy", "is not understood"),
