@@ -105,42 +105,6 @@ def test_network_with_nothing_to_split_is_refused_with_the_operator_that_mixes_r
         with_exact_kinds(graph, PlanConfig(kinds=("rows",)), make_space(graph))
 
 
-def inception():
-    """Two blocks of parallel paths that meet side by side, and one whose paths are added."""
-    net = Net(1, 3, 96, 96)
-    net.conv(32, 3, 2)
-    for _ in range(2):
-        start = net.last
-        ends = [net.conv(64, 3, source=net.conv(48, 1, source=start)), net.conv(64, 5, source=net.conv(32, 1, source=start))]
-        net.add("concat", *ends, net.conv(32, 1, source=start))
-    start = net.last
-    net.add("add", net.conv(64, 3, source=start), net.conv(64, 5, source=start))
-    net.conv(64, 3, 2)
-    net.head(10)
-    return net.graph("inception")
-
-
-@pytest.mark.representatives(1)
-@pytest.mark.parametrize("processors", [("cpu", "gpu"), ("cpu", "gpu", "dsp")])
-def test_own_paths_are_searched_beside_bands_and_copies(processors):
-    graph = inception()
-    space = make_space(graph, processors=processors, min_width=0.9)
-    every = with_exact_kinds(graph, PlanConfig(kinds=("stretch", "rows", "graph")), space)
-    alone = with_exact_kinds(graph, PlanConfig(kinds=("graph",)), without_stretched(space))
-    assert any(o.join == "paths" for options in alone.options for o in options)
-    assert not any(o.division == "rows" for options in alone.options for o in options)
-    low, high = round(0.97 * graph.macs), round(1.03 * graph.macs)
-    times = []
-    for some in (every, alone):
-        search_result = search_exact(some, Totals(low, high, 1))
-        run = timeline(graph, as_design(graph, search_result.segments(some.costs)), some.costs)
-        assert run.makespan_ms == pytest.approx(search_result.ms)
-        assert run.macs - run.repeated_macs == search_result.macs
-        assert run.params == search_result.params
-        times.append(search_result.ms)
-    assert times[0] <= times[1] + 1e-9
-
-
 EVERY = ("stretch", "rows", "channels", "graph")
 
 
