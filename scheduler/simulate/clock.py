@@ -379,7 +379,7 @@ class Clock:
         self._first_client = self._clients[0]
         all_networks = [*alternatives, *(network for network, _ in workloads)]
         steps = [time for network in all_networks for time in network.times.values()]
-        #: Whether nothing slows anything down: inferences never overlap, and times contain what steps of one inference do to each other.
+        #: Whether nothing slows anything down: inferences never overlap, and times contain the contention between steps of one inference.
         self._undisturbed = len(self._clients) == 1 and scene.in_flight == 1 and not any(time.overlaps_own_inference for time in steps)
         #: Whether some processor slows others down, be it by what feeds it.
         self._has_contention = any(time.contention or time.feeder for time in steps)
@@ -540,7 +540,7 @@ class Clock:
         return rate * speed(step.processor, step.contention, self._feeders(step))
 
     def _feeders(self, step: SimulatedStep) -> dict[str, float]:
-        """Of each other processor that computes a step, and counts, what feeding it takes of the CPU."""
+        """Return the share of the CPU that feeding takes, for each other processor that computes a step and counts."""
         return {
             running.step.processor: running.step.feeder
             for running in self._running

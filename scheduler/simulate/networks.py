@@ -242,7 +242,7 @@ def alternative_of(network: Network) -> Alternative:
     work = []
     for name in plan.order:
         time = network.times[name]
-        # what the host joins grows with what else uses it, as what it computes does
+        # other work on the host slows its joins as it slows its subgraphs
         computing = sum(ms for doing, ms in time.parts if doing in ("subgraph", "join"))
         queue = placements[name].queue if name in placements else inline
         work.append(

@@ -54,7 +54,9 @@ class Objective:
     """Objective of a design."""
 
     text: str  # As it was asked for.
-    weights: Mapping[str, float] = field(default_factory=dict)  # Of what adds up, by name; empty where the objective is none of that.
+    weights: Mapping[str, float] = field(
+        default_factory=dict
+    )  # Of additive quantities, by name; empty for an objective that is not additive.
 
     @property
     def is_additive(self) -> bool:

@@ -182,7 +182,7 @@ class Criteria:
     def trace_grid(self, names: Sequence[str], count: int) -> list[exact.SearchResult]:
         """Designs of a front of three things, by bounds on two of them, or on one with weights of another."""
         first, *others = names
-        # of what adds up the search bounds one; another one is weighed
+        # the search bounds one additive quantity; a second one is weighed
         adding = [name for name in others if name not in BOUNDED_WITHOUT_LABEL]
         ends = [self.minimize_weighted((first, others[0]), {}), *(self._end(name, first) for name in others)]
         result = [end for end in ends if end is not None]
@@ -219,7 +219,7 @@ class Criteria:
         return least
 
     def _bounds(self, name: str, least: float, most: float, count: int) -> list[float]:
-        """Bounds between two ends, even in what people read: accuracy, not loss."""
+        """Return bounds between two ends, spaced evenly in accuracy rather than in loss."""
         if most <= least or count < 3:
             return []
         if self.source is None or name != "loss":
@@ -246,7 +246,7 @@ class FrontDesign(msgspec.Struct, frozen=True, kw_only=True):
     accuracy: PredictedAccuracy | None  # Predicted accuracy; None where nothing predicts it.
     energy_mj: float | None  # Energy of its processors; None if the profile states no power of one.
     peak_bytes: int  # Activation bytes alive at one time, by the planner's estimate.
-    optimal: bool  # Whether no design within the constraints is better in all of what is weighed; false where three things are.
+    optimal: bool  # Whether no design within the constraints is better in all criteria; false for three criteria.
     value: float | None = None  # Value of the objective, where one was asked for.
     design: BranchDesign  # The design, as a design file has it.
     file: str | None = None  # Its design file, where it was written.

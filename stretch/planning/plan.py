@@ -542,7 +542,7 @@ def search_request(problem: PlanningProblem, *, explain: bool = True) -> list[Se
 def _search_spaces(problem: PlanningProblem, *, loss_known: bool) -> list[SearchedSpace]:
     """The spaces of a request for all its processors, with the meeting points that designs must have, and the best of them.
 
-    With `loss_known` it is known what merged stages lose, so that they need not be kept for the last.
+    With `loss_known` the losses of merged stages are known, so that these need not be kept for the last.
     """
     graph, config, stretched = problem.backbone, problem.config, STRETCH in problem.config.planned_kinds
     for attempt in _stage_spaces(problem, loss_known=loss_known):

@@ -264,7 +264,7 @@ class ObjectiveAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Objective of a design."""
 
     requested: str = msgspec.field(name="asked")  # As the request writes it.
-    value: float | None  # Of the design; None where the profile lacks what it takes, as for a design made elsewhere.
+    value: float | None  # Of the design; None where the profile lacks a number that it needs, such as a power.
     unit: str  # Of the value; empty for a mixture of several and for a share.
     strategy: str  # How designs were searched.
 

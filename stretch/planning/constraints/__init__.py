@@ -275,7 +275,7 @@ class Meetings(Constraint):
 
 @register
 class TotalMacs(Constraint):
-    """The whole design computes about as much as the original, without what bands of rows do twice; the search sees to it."""
+    """The whole design computes about as much as the original, without the rows that bands compute twice; the search ensures it."""
 
     option = Option(
         "macs",

@@ -70,7 +70,7 @@ class _BlockPiece:
     block: int  # Its number.
     start: str  # Tensor it reads.
     ops: tuple[Op, ...]  # Its operators.
-    groups: tuple[int, ...]  # Channel groups of what it reads and of its operators, in the order in which they come.
+    groups: tuple[int, ...]  # Channel groups of its input and of its operators, in the order in which they come.
     fingerprint: str  # Equal for pieces of the same structure: kinds, attributes, edges and groups.
 
 
@@ -80,7 +80,7 @@ def _kernel_keys(kernels: Sequence[Kernel]) -> list[tuple[object, ...]]:
 
 
 def _pieces(segment: Segment) -> list[_BlockPiece]:
-    """The blocks of a segment and what is behind the last one; none where something reads past their ends."""
+    """Return the blocks of a segment and the operators after the last one; none where an operator reads past their ends."""
     names = [op.name for op in segment.graph.ops if op.kind != "input"]
     parts = [(i, block.start, block.ops) for i, block in enumerate(segment.blocks)]
     rest = tuple(names[sum(len(ops) for _, _, ops in parts) :])

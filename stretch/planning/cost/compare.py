@@ -288,7 +288,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Certainty(Answer, frozen=True, kw_only=True):
-    """How sure a prediction is, and what its recommendation hangs on; the fields are keys of `predicted` in the command line's JSON."""
+    """How sure a prediction is, and which numbers decide its recommendation; the fields are keys of `predicted` in the command line's JSON."""
 
     expected_ms: float  # The mean of the branched run's time over what its numbers may be.
     makespan_low_ms: float  # Lower end of the 90 % interval around the branched run's time.

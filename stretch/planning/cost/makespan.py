@@ -5,7 +5,7 @@ Algorithm 1 of paper 003 as arithmetic. A segment takes
     max over branches (transfer in + computation + contention + transfer to the host) + join,
 
 where contention counts while another branch computes (`predictors.side_by_side`); a whole segment its transfer in and its computation; the
-model's input and output are in the host's memory. Branches that hand tensors to each other fetch what they read, and wait as the runtime
+model's input and output are in the host's memory. Branches that hand tensors to each other fetch their inputs, and wait as the runtime
 lets them (`scheduler.simulate.schedule`). An inference takes the host's measured constant once; one that runs whole on another processor
 takes that processor's hand-over instead, and then is the time of `LatencyPredictor.predict`.
 """
@@ -162,7 +162,7 @@ def segment_steps(row: SegmentTime, first: int, arrives: tuple[int, ...]) -> lis
 
     Args:
         first: Number of the first step.
-        arrives: Numbers of the steps that write what the segment reads.
+        arrives: Numbers of the steps that write the segment's input.
     """
     steps = []
     for branch in row.branches:
@@ -229,7 +229,7 @@ class Timeline:
 
     @property
     def halo_ms(self) -> float:
-        """Time that bands of rows spend on what they do twice, summed over processors: more than the makespan would lose without it."""
+        """Time that bands spend on rows computed twice, summed over processors: more than the makespan would lose without them."""
         return sum(s.halo_ms for s in self.segments)
 
     @property
@@ -299,7 +299,7 @@ def busiest_ms(run: Timeline, host: str) -> float:
 def _branch_time(
     scale: BranchScale, graph: OpGraph, into: Sequence[Mapping[str, float]], out: Sequence[Mapping[str, float]], costs: Costs
 ) -> BranchTime:
-    """A branch, or a side, that moves what it reads and what it writes: ms by processor at the far end of each link."""
+    """Return a branch, or a side, that moves its inputs and outputs: ms by processor at the far end of each link."""
     estimate = costs.predictor.predict(graph, scale.processor, costs.precision.get(scale.processor))
     in_ms, out_ms = (sum(sum_by_key(item for links in moved for item in links.items()).values()) for moved in (into, out))
     links = sum_by_key(item for links in (*into, *out) for item in links.items())

@@ -27,7 +27,7 @@ from stretch.planning.network.segments import Segment, cone, cut_points, cut_seg
 from stretch.planning.search.parts import Divisible, PartSpace, RangeCandidates, Split, SplitBranches, Structure, part_costs, structure
 from stretch.planning.search.space import DesignSpace
 
-#: The operator that cuts out of what arrives the channels that a branch reads.
+#: The operator that cuts the channels of a branch out of its input.
 ENTRY_CHANNELS = "entry_channels"
 #: The join of branches of output channels, and that of hidden ones.
 OUTPUT, HIDDEN = "channels", "partial_sums"
@@ -43,10 +43,10 @@ class Hidden:
 
 
 def find_hidden(graph: OpGraph) -> Hidden:
-    """The hidden tensor of a segment: what its last projection reads; where tensors are added, that in the operand of most multiply-accumulates."""
+    """Return the input of a segment's last projection; where tensors are added, of the one in the operand with most multiply-accumulates."""
     tail: list[str] = []
     op = graph.by_name[graph.output]
-    # up to what sums over all channels that it reads, where these can be cut
+    # back to an operator that sums over all channels of its input, where these can be cut
     while not (op.inputs and kind_of(op.kind).dense(op.attrs) and len(op.shape) in (2, 4) and width(graph.input_shapes(op)[0]) > 1):
         if op.kind == "add":
             behind = max(op.inputs, key=lambda name: sum(graph.op_macs(graph.by_name[item]) for item in cone(graph, [name])))

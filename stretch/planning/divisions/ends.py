@@ -1,8 +1,8 @@
 """Portions: a segment's operators divided along its own graph, each operator computed once.
 
 Tensors of NASNet skip over the ends of modules, those of HRNet go back and forth between resolutions. So each portion
-only says which tensors it hands on, its ends. It computes what they need and no portion before it computes, and reads
-what crosses. Nothing is joined: the last portion writes the segment's end.
+only says which tensors it hands on, its ends. It computes the operators that these need and that no portion before it computes,
+and reads the tensors that cross. Nothing is joined: the last portion writes the segment's end.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -262,7 +262,7 @@ def _list_schedule(problem: PlacementProblem, order: Sequence[int]) -> list[int]
 
 
 def _neighbour_moves(tasks: TaskGraph) -> Iterator[tuple[int, ...]]:
-    """Tasks that are worth moving together: one; with what is computed for it alone; what reads the same tensor."""
+    """Yield tasks that are worth moving together: one; one with the tasks computed for it alone; all readers of a tensor."""
     for task in range(len(tasks)):
         yield (task,)
         moves, left = {task}, list(tasks.sources[task])
@@ -457,7 +457,7 @@ def _merge_groups(problem: PlacementProblem, groups: list[list[int]], processors
 
 
 def _join_groups(problem: PlacementProblem, groups: list[list[int]], first: int, second: int) -> list[list[int]] | None:
-    """Portions of which two are one: what waits for the first stays behind, what the second waits for goes before; None if that is impossible."""
+    """Return portions of which two are one: tasks that wait for the first stay behind, tasks that the second needs go before; None if impossible."""
     of = {task: number for number, group in enumerate(groups) for task in group}
     behind = {first}
     for number in range(first + 1, second):

@@ -25,7 +25,7 @@ from stretch.planning.design.division import Division, Piece, Share, check_range
 from stretch.planning.network.segments import Segment, memoised, mixing_operators
 from stretch.planning.search.parts import Divisible, PartSpace, RangeCandidates, Split, SplitBranches, band_ranges, structure
 
-#: The operator that cuts out of what arrives the rows that a band reads.
+#: The operator that cuts the rows of a band out of its input.
 ENTRY_ROWS = "entry_rows"
 
 #: Tag with the padding (top, left, bottom, right) that an operator of a band has in the whole.
@@ -263,7 +263,7 @@ class BandCandidates(RangeCandidates):
                 macs += self.parts.parts[last].graph.macs
                 halo = self._halo(first, last, macs)
                 if halo is None or halo > 2 * MAX_HALO:
-                    # what follows reads still more rows
+                    # longer runs read still more rows
                     break
                 if halo <= MAX_HALO:
                     runs.append((first, last))

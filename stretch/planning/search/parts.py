@@ -399,7 +399,7 @@ class RangeCandidates(ABC):
         """The branches of several things at some places; without those at which a branch would compute nothing."""
 
     def options(self, divisibles: Sequence[Divisible]) -> list[tuple[Any, SegmentOptions]]:
-        """Each thing on each sequence of processors; what does not pay in two branches does not in more."""
+        """Return options for each thing on each sequence of processors; a thing that does not pay in two branches is not tried in more."""
         processors, result = self.space.processors, []
         for count in range(2, len(processors) + 1):
             tried: list[_Evaluated] = []
