@@ -4,7 +4,7 @@ A device's are JSON in the folder of its profile, ``<id>.fit.json`` and ``<id>.p
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, overload
 
@@ -249,17 +249,8 @@ def read_fits(path: Path, device: str, kind: type[FitFile] | type[PriorFile] = F
     return {(row.processor, row.core_set, row.precision): row for row in parsed.rows}
 
 
-def write_fits(path: Path, device: str, command: str, fits: Sequence[Fit]) -> None:
-    """Write the fits of a device; the same fits give the same bytes."""
-    _write(path, FitFile(device, command, tuple(fits)))
-
-
-def write_priors(path: Path, device: str, command: str, priors: Sequence[Prior]) -> None:
-    """Write the priors of a device; the same priors give the same bytes."""
-    _write(path, PriorFile(device, command, tuple(priors)))
-
-
-def _write(path: Path, content: FitFile | PriorFile) -> None:
+def write_fits(path: Path, content: FitFile | PriorFile) -> None:
+    """Write the fits or priors of a device; equal ones give equal bytes."""
     text = msgspec.json.format(msgspec.json.encode(content), indent=0)
     # Whole or not at all: a profile is read together with its fits.
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")

@@ -6,7 +6,7 @@ from msgspec import structs
 
 from predictors.devices import PROFILE_FOLDER, load_device
 from predictors.errors import StretchError, UnknownNameError
-from predictors.fits import fit_path, write_fits
+from predictors.fits import FitFile, fit_path, write_fits
 from predictors.fitting.fit import fit_device
 from predictors.fitting.networks import family_coverage, interval_ends
 from predictors.predictor import LatencyPredictor
@@ -52,7 +52,7 @@ def test_family_that_is_left_out_has_no_part_in_its_predictions():
 def test_fit_beside_a_profile_predicts_as_it_was_judged(tmp_path, judged):
     profile = tmp_path / f"{DEVICE}.toml"
     profile.write_bytes((PROFILE_FOLDER / profile.name).read_bytes())
-    write_fits(fit_path(profile), DEVICE, "a test", [item.fit for item in judged])
+    write_fits(fit_path(profile), FitFile(DEVICE, "a test", tuple(item.fit for item in judged)))
     world = whole_world(noise=0.02)
     predictor = LatencyPredictor(load_device(profile))
     for name in ("plain_0", "mobile_3"):
