@@ -41,10 +41,6 @@ UNWEIGHTED_UNITS = {"throughput": "inferences/s", "robust": "ms", "accuracy": ""
 EVOLVED = ("throughput", "robust")
 
 
-def _quoted_list(words: Sequence[str]) -> str:
-    return f"{', '.join(words[:-1])} or {words[-1]}"
-
-
 #: The order of help and docs; options of further constraints follow by name.
 FIRST = ( "processors" , "alpha" , "beta" , "balance" , "min_depth" , "min_width" , "macs" , "segment_macs" , "params" , "n_meet" , "meet" , "merge" , "cuts" , "keep" , "kinds" , "lossless" , "join" , "rewrite" , "strategy" , "objective" , "accuracy" , "min_accuracy" , "min_agreement" , "precision" , "peak_memory" , "latency_budget" , )  # fmt: skip
 
@@ -180,9 +176,9 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
             "Use only splits that keep the output identical in fp32. No training needed. Uses fp32 and fp16 unless `precision` asks for int8."
         ),
     ] = False
-    join: Annotated[JoinName, Help(f"How branches meet: {_quoted_list(JOINS)}; auto is {DEFAULT}, which keeps segments independent.")] = (
-        "auto"
-    )
+    join: Annotated[
+        JoinName, Help(f"How branches meet: {', '.join(JOINS[:-1])} or {JOINS[-1]}; auto is {DEFAULT}, which keeps segments independent.")
+    ] = "auto"
     strategy: Annotated[
         Literal["evolve", "exact", "operator_split"],
         Help("How designs are searched: evolve, exact or operator_split (each kernel-sized part by itself, whole or split by rows)."),
