@@ -43,7 +43,9 @@ from tests.stretch.planning.spaces import as_design, every_design, make_space, w
 from tests.stretch.planning.test_pareto import small_criteria, weigh
 
 TINY = small_resnet(96, blocks=(1, 1), mids=(64, 64))
-GRAPHS = {"resnet": TINY, "paths": small_network(), "cells": cells(2)}
+#: A stage of two blocks, which are parts by themselves where segments are divided.
+BLOCKS = small_resnet(64, blocks=(2, 1), mids=(64, 64))
+GRAPHS = {"resnet": TINY, "blocks": BLOCKS, "paths": small_network(), "cells": cells(2)}
 DEVICE = waiting()
 OBJECTIVES = ("latency", "energy", "0.7*latency+0.3*energy", "0*latency+2*energy")
 
@@ -83,6 +85,7 @@ def value(text, space, ms, busy):
         ("resnet", ("stretch",), ("cpu", "gpu", "dsp"), False),
         ("resnet", ("stretch",), ("cpu", "gpu"), True),
         ("resnet", ("stretch", "rows"), ("cpu", "dsp"), False),
+        ("blocks", ("stretch", "channels"), ("cpu", "gpu"), False),
         ("paths", ("stretch", "channels"), ("gpu", "dsp"), False),
         ("paths", ("channels", "graph"), ("cpu", "gpu"), False),
         ("cells", ("graph",), ("cpu", "gpu", "dsp"), False),
@@ -248,7 +251,12 @@ def test_designs_that_another_beats_and_copies_of_one_are_left_out():
     assert len({values[k] for k in kept}) == len(kept)
 
 
-KINDS = [("resnet", ("stretch", "rows")), ("paths", ("stretch", "channels", "graph")), ("cells", ("graph",))]
+KINDS = [
+    ("resnet", ("stretch", "rows")),
+    ("blocks", ("stretch", "rows")),
+    ("paths", ("stretch", "channels", "graph")),
+    ("cells", ("graph",)),
+]
 
 
 @cache
@@ -261,6 +269,8 @@ def searched(name, kinds):
 @pytest.mark.parametrize(("name", "kinds"), KINDS)
 def test_score_work_and_size_are_those_of_the_timeline(name, kinds):
     space, result, run = searched(name, kinds)
+    for at, options in enumerate(space.options):
+        assert all((option.tail or option.segment).end == space.segments[at + option.span - 1].end for option in options)
     robust = uncertain_run(run.steps, space.costs.predictor.device, run.output)
     expected = {
         "latency": run.makespan_ms,
