@@ -21,7 +21,7 @@ Pieces = tuple[Piece, ...]
 class OperatorView:
     """Facts that a rule may read."""
 
-    inputs: Sequence[Shape]  # Shapes of what the operator reads.
+    inputs: Sequence[Shape]  # Shapes of the operator's inputs.
     attrs: Attrs  # Its attributes.
     shape: Shape  # Of its output.
 

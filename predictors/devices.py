@@ -19,7 +19,7 @@ import msgspec
 from predictors.errors import StretchError, UnknownNameError, UsageError
 from predictors.faults import find_fault, nearest
 from predictors.files import read_toml
-from predictors.fits import Fit, Prior, read_fits, read_priors
+from predictors.fits import Fit, Prior, PriorFile, fit_path, prior_path, read_fits
 from predictors.host import kind_of
 from predictors.thermal import Thermal
 
@@ -600,7 +600,7 @@ def load_device(device: str | Path) -> DeviceProfile:
     check_profile(path, parsed)
     return DeviceProfile(
         **msgspec.structs.asdict(parsed),
-        fits=read_fits(path, parsed.id),
-        priors=read_priors(path, parsed.id),
+        fits=read_fits(fit_path(path), parsed.id),
+        priors=read_fits(prior_path(path), parsed.id, PriorFile),
         file="" if path.parent == PROFILE_FOLDER else str(path),
     )

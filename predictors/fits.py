@@ -4,9 +4,9 @@ A device's are JSON in the folder of its profile, ``<id>.fit.json`` and ``<id>.p
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal, overload
 
 import msgspec
 
@@ -197,7 +197,7 @@ class FitFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     device: str  # Id of the profile they belong to.
     command: str  # Command that makes this file from shipped or given measurements.
-    fits: tuple[Fit, ...]  # One for each processor, core set and precision.
+    rows: tuple[Fit, ...] = msgspec.field(name="fits")  # One for each processor, core set and precision.
 
 
 class PriorFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -205,10 +205,7 @@ class PriorFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     device: str  # Id of the profile they belong to.
     command: str  # Command that makes this file from the fits of other profiles.
-    priors: tuple[Prior, ...]  # One for each processor, core set and precision.
-
-
-File = TypeVar("File", FitFile, PriorFile)
+    rows: tuple[Prior, ...] = msgspec.field(name="priors")  # One for each processor, core set and precision.
 
 
 def prior_path(profile: Path) -> Path:
@@ -221,36 +218,25 @@ def fit_path(profile: Path) -> Path:
     return profile.with_name(f"{profile.stem}.fit.json")
 
 
-def read_fits(profile: Path, device: str) -> dict[tuple[str, str, str], Fit]:
-    """Read the fits next to a profile, by processor, core set and precision; empty if there are none.
+@overload
+def read_fits(path: Path, device: str, kind: type[FitFile] = FitFile) -> dict[tuple[str, str, str], Fit]: ...
+
+
+@overload
+def read_fits(path: Path, device: str, kind: type[PriorFile]) -> dict[tuple[str, str, str], Prior]: ...
+
+
+def read_fits(path: Path, device: str, kind: type[FitFile] | type[PriorFile] = FitFile) -> Mapping[tuple[str, str, str], Fit | Prior]:
+    """Read the fits of a device, or its priors, by processor, core set and precision; empty if there is no such file.
 
     Args:
-        profile: The profile's TOML file.
+        path: Of the file, as `fit_path` or `prior_path` has it.
 
     Raises:
-        StretchError: If the file cannot be read, is no file of fits or belongs to another device.
+        StretchError: If the file cannot be read, is of another kind or belongs to another device.
     """
-    fit_file = _read(fit_path(profile), FitFile, device)
-    return {(fit.processor, fit.core_set, fit.precision): fit for fit in fit_file.fits} if fit_file else {}
-
-
-def read_priors(profile: Path, device: str) -> dict[tuple[str, str, str], Prior]:
-    """Read the priors next to a profile, by processor, core set and precision; empty if there are none.
-
-    Args:
-        profile: The profile's TOML file.
-
-    Raises:
-        StretchError: If the file cannot be read, is no file of priors or belongs to another device.
-    """
-    prior_file = _read(prior_path(profile), PriorFile, device)
-    return {(prior.processor, prior.core_set, prior.precision): prior for prior in prior_file.priors} if prior_file else {}
-
-
-def _read(path: Path, kind: type[File], device: str) -> File | None:
-    """A file of a device; None if there is none."""
     if not path.exists():
-        return None
+        return {}
     content = read_bytes(path, "file of fits", MAX_FIT_BYTES, _HINT)
     try:
         parsed = msgspec.json.decode(content, type=kind)
@@ -260,20 +246,11 @@ def _read(path: Path, kind: type[File], device: str) -> File | None:
         raise StretchError(
             f"{path} has fits of `{parsed.device}`, the profile is `{device}`", "write them again with `stretch profile fit`"
         )
-    return parsed
+    return {(row.processor, row.core_set, row.precision): row for row in parsed.rows}
 
 
-def write_fits(path: Path, device: str, command: str, fits: Sequence[Fit]) -> None:
-    """Write the fits of a device; the same fits give the same bytes."""
-    _write(path, FitFile(device, command, tuple(fits)))
-
-
-def write_priors(path: Path, device: str, command: str, priors: Sequence[Prior]) -> None:
-    """Write the priors of a device; the same priors give the same bytes."""
-    _write(path, PriorFile(device, command, tuple(priors)))
-
-
-def _write(path: Path, content: FitFile | PriorFile) -> None:
+def write_fits(path: Path, content: FitFile | PriorFile) -> None:
+    """Write the fits or priors of a device; equal ones give equal bytes."""
     text = msgspec.json.format(msgspec.json.encode(content), indent=0)
     # Whole or not at all: a profile is read together with its fits.
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")

@@ -150,7 +150,7 @@ class OpGraph:
         return self.outputs[0]
 
     def input_shapes(self, op: Op) -> list[Shape]:
-        """Shapes of what `op` reads."""
+        """Return the shapes of the inputs of `op`."""
         return [self.by_name[name].shape for name in op.inputs]
 
     def op_macs(self, op: Op) -> int:

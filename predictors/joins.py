@@ -1,10 +1,10 @@
-"""Every join by name: those of `predictors.join`, and any that meets by an operator of its own and is in that operator's file."""
+"""Look joins up by name: those of `predictors.join_rules`, and those in files of operators that compute them."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 import predictors.operators  # noqa: F401 - the joins in files of operators register themselves
-from predictors.join import DEFAULT, Join, Meeting, joins, meetings
+from predictors.join_rules import DEFAULT, Join, Meeting, joins, meetings
 
 __all__ = ["DEFAULT", "Join", "JoinKind", "Meeting", "join_of", "joins", "joins_that", "meeting_of", "meetings"]
 

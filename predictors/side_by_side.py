@@ -3,7 +3,7 @@
 One model for the planner, which asks it for the branches of a segment, and for the
 simulation, whose clock goes from event to event. A processor changes its speed only
 while another one computes: not while it computes alone, and not while tensors move.
-The CPU also loses what the threads take that feed the others.
+The CPU also loses the share of the threads that feed the others.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -60,7 +60,7 @@ def speed(processor: str, contention: ContentionFactors, feeders: Mapping[str, f
     Args:
         processor: Such as ``cpu[1large]``.
         contention: Factors on its time while others compute.
-        feeders: Of each other processor that computes, what its thread takes of the CPU; none where it computes alone.
+        feeders: Of each other processor that computes, the share of the CPU that its thread takes; none where it computes alone.
     """
     if not feeders:
         return 1.0

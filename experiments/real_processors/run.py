@@ -19,7 +19,7 @@ import numpy as np
 
 from experiments.command import stretch
 from experiments.records import About, Facts, Row, write_record
-from predictors.fits import read_fits
+from predictors.fits import fit_path, read_fits
 from scheduler.delegates.opencl.device import find_device
 
 HERE = Path(__file__).parent
@@ -184,7 +184,7 @@ def main() -> int:
             "mean error %": round(100 * fit.held_out.mape, 1),
             "in the 90 % interval %": round(100 * fit.held_out.coverage),
         }
-        for (family, cores, _), fit in read_fits(options.folder / "here.toml", "here").items()
+        for (family, cores, _), fit in read_fits(fit_path(options.folder / "here.toml"), "here").items()
     ]
     kept = options.folder / "rows.json"
     # a run that was stopped goes on

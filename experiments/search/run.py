@@ -48,7 +48,7 @@ DEVICES = (
     ("mi9", PROCESSORS),
     ("pixel6", ("cpu", "gpu")),
 )
-STRATEGIES = ("exact", "grid", "evolve")
+STRATEGIES = ("exact", "evolve")
 #: Makespans of one network by strategy, ms.
 Found = dict[str, float | None]
 
@@ -94,7 +94,7 @@ def searches(model: str, graph: OpGraph) -> list[Row]:
     result = plan(graph, device, config)
 
     def draw() -> None:
-        run = uncertain_run(result.run.segments, device, result.run.output)
+        run = uncertain_run(result.run.steps, device, result.run.output)
         run.drawn_ms(draw_factors(run.unknowns, DRAWS))
 
     return [

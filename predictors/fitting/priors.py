@@ -186,8 +186,8 @@ def _prior_from_fewer_cores(pool: "_Pool", device: DeviceProfile, processor: Pro
 
 def _is_proper_subset(part: str, whole: str) -> bool:
     """Whether a core set such as ``3med`` is a proper part of another such as ``1large3med``."""
-    some, every = core_counts(part), core_counts(whole)
-    return part != whole and bool(some) and all(count <= every.get(kind, 0) for kind, count in some.items())
+    inner, outer = core_counts(part), core_counts(whole)
+    return part != whole and bool(inner) and all(count <= outer.get(kind, 0) for kind, count in inner.items())
 
 
 class _Pool:

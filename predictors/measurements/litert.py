@@ -46,7 +46,7 @@ def read_op_profile(path: Path) -> list[ProfiledOperator]:
 
 
 def network_ms(operators: list[ProfiledOperator]) -> float:
-    """Time of the network: what its operators take together."""
+    """Return the time of the network: the sum of its operators."""
     return sum(operator.ms for operator in operators)
 
 

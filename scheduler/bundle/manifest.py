@@ -79,7 +79,7 @@ class JoinEntry(_ManifestStruct, frozen=True):
 
     name: str  # Unique, such as ``s1.join``.
     segment: str  # Segment whose branches meet.
-    #: Name in `predictors.join.meetings`, which the bundle's check requires. ``concat``: inputs side by side along channels, in order;
+    #: Name in `predictors.join_rules.meetings`, which the bundle's check requires. ``concat``: inputs side by side along channels, in order;
     #: ``sum``: inputs added. (A ``project`` join is a ``concat`` here: its 1×1 convolutions belong to the branches.)
     kind: str
     inputs: tuple[str, ...]  # Branch output tensors, in order.

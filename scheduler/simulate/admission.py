@@ -9,9 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, floor, isfinite
 
+import msgspec
+
 from predictors.errors import UsageError
 from scheduler.runtime.inputs import check_deadline, check_priority
-from scheduler.simulate.clock import ClientResult, Clock, TurnTaking
+from scheduler.simulate.clock import Clock, TurnTaking
 from scheduler.simulate.networks import Network
 from scheduler.simulate.scene import MAX_RUNS, Arrivals, Scene
 
@@ -55,24 +57,25 @@ class Demand:
         check_priority(self.priority)
 
 
-@dataclass(frozen=True)
-class DemandResult:
-    """How a demand was met in the simulation."""
+class DemandAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Rate and deadline of a bundle, and how the simulation meets them."""
 
-    requests: int  # How many had to be over before it ended.
-    missed: int  # How many of them were not over in time.
-    worst_ms: float | None  # Longest time from a request to its output; None if none was over.
+    bundle: str  # Its name, such as its folder.
+    per_second: float  # Requests a second.
+    deadline_ms: float | None  # Deadline; None if each request only needs a free lane.
+    requests: int = 0  # Number of simulated requests; 0 if a processor is overloaded.
+    missed: int = 0  # Number of late requests.
+    worst_ms: float | None = None  # Largest latency; None if no request ended.
 
 
-@dataclass(frozen=True)
-class Admission:
-    """Whether rates can be held."""
+class Admission(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the requested rates can be held."""
 
-    holds: bool  # Whether.
-    reason: str  # In a sentence; also where they can, then with how busy the busiest processor is.
-    busy: Mapping[str, float]  # Share of the time that each processor has to compute, exchange and join: over 1 where it cannot.
-    kept: Mapping[str, DemandResult]  # How each demand was met, by name; nothing where a processor has more to do than there is time.
-    factor: float  # Factor on all rates up to which a simulation holds them; 0 if none was found.
+    holds: bool
+    reason: str  # Also where they can: then with how busy the busiest processor is.
+    factor: float  # Largest factor on all rates that can be held; 0 if none.
+    busy: dict[str, float]  # Share of the time that each processor computes, exchanges and joins: above 1 where it cannot.
+    demands: tuple[DemandAnswer, ...]  # Of each bundle, in the order of the request.
 
 
 def admit(networks: Sequence[Network], demands: Sequence[Demand], in_flight: int = 2, jitter: float = 0.0, seed: int = 0) -> Admission:
@@ -87,17 +90,22 @@ def admit(networks: Sequence[Network], demands: Sequence[Demand], in_flight: int
     busy = _busy(networks, demands)
     highest_share = max(busy.values(), default=0.0)
 
-    def simulate(factor: float) -> dict[str, DemandResult]:
+    def simulate(factor: float) -> list[DemandAnswer]:
         return _simulate(networks, [replace(demand, per_second=demand.per_second * factor) for demand in demands], scene)
 
-    results = simulate(1.0) if highest_share <= 1 + _ROUNDING else {}
-    holds = bool(results) and not any(result.missed for result in results.values())
+    results = [
+        DemandAnswer(bundle=name, per_second=demand.per_second, deadline_ms=demand.deadline_ms)
+        for name, demand in zip(names, demands, strict=True)
+    ]
+    if fits := highest_share <= 1 + _ROUNDING:
+        results = simulate(1.0)
+    holds = fits and not any(result.missed for result in results)
     factor = _greatest(
-        lambda factor: not any(result.missed for result in simulate(factor).values()),
+        lambda factor: not any(result.missed for result in simulate(factor)),
         1.0 if holds else 0.0,
         1 / highest_share if highest_share else 1.0,
     )
-    return Admission(holds, _reason(names, demands, alone_ms, busy, results, factor), busy, results, factor)
+    return Admission(holds=holds, reason=_reason(results, alone_ms, busy, factor), factor=factor, busy=busy, demands=tuple(results))
 
 
 def _busy(networks: Sequence[Network], demands: Sequence[Demand]) -> dict[str, float]:
@@ -110,10 +118,9 @@ def _busy(networks: Sequence[Network], demands: Sequence[Demand]) -> dict[str, f
     return busy
 
 
-def _simulate(networks: Sequence[Network], demands: Sequence[Demand], scene: Scene) -> dict[str, DemandResult]:
+def _simulate(networks: Sequence[Network], demands: Sequence[Demand], scene: Scene) -> list[DemandAnswer]:
     """How demands are met, simulated until the rarest has come often enough."""
     periods = [1e3 / demand.per_second for demand in demands]
-    limits_ms = [demand.deadline_ms or scene.in_flight * period for demand, period in zip(demands, periods, strict=True)]
     span = min(max(REQUESTS * period for period in periods), min(MAX_REQUESTS * period for period in periods))
     order = sorted(range(len(networks)), key=lambda index: -periods[index])
     scenes: dict[int, Scene] = {}
@@ -124,18 +131,21 @@ def _simulate(networks: Sequence[Network], demands: Sequence[Demand], scene: Sce
     (network, first), *others = ((networks[index], scenes[index]) for index in order)
     ran = Clock(network, first, others, sharing=TurnTaking(tuple(demands[index].weight for index in order))).run()
     served = dict(zip(order, ran.clients, strict=True))
-    return {
-        network.name: _demand_result(served[index], periods[index], limits_ms[index], ran.elapsed_ms, scenes[index].runs)
-        for index, network in enumerate(networks)
-    }
-
-
-def _demand_result(served: ClientResult, period: float, allowed: float, elapsed: float, runs: int) -> DemandResult:
-    """How one demand was met."""
-    ended = served.latencies_ms
-    due = min(runs, max(0, floor((elapsed - allowed) / period) + 1))
-    late = sum(ms > allowed for ms in ended)
-    return DemandResult(max(due, len(ended)), late + max(0, due - len(ended)), max(ended, default=None))
+    results = []
+    for index, (network, demand, period) in enumerate(zip(networks, demands, periods, strict=True)):
+        ended, allowed = served[index].latencies_ms, demand.deadline_ms or scene.in_flight * period
+        due = min(scenes[index].runs, max(0, floor((ran.elapsed_ms - allowed) / period) + 1))
+        late = sum(ms > allowed for ms in ended) + max(0, due - len(ended))
+        met = DemandAnswer(
+            bundle=network.name,
+            per_second=demand.per_second,
+            deadline_ms=demand.deadline_ms,
+            requests=max(due, len(ended)),
+            missed=late,
+            worst_ms=max(ended, default=None),
+        )
+        results.append(met)
+    return results
 
 
 def _greatest(holds: Callable[[float], bool], low: float, high: float) -> float:
@@ -148,24 +158,16 @@ def _greatest(holds: Callable[[float], bool], low: float, high: float) -> float:
     return low
 
 
-def _reason(
-    names: Sequence[str],
-    demands: Sequence[Demand],
-    alone: Sequence[float],
-    busy: Mapping[str, float],
-    results: Mapping[str, DemandResult],
-    factor: float,
-) -> str:
+def _reason(results: Sequence[DemandAnswer], alone: Sequence[float], busy: Mapping[str, float], factor: float) -> str:
     most = max(busy, key=busy.__getitem__)
     if busy[most] > 1 + _ROUNDING:
         return f"`{most}` would have {busy[most]:.2f} times as much to do as there is time"
-    for name, demand, ms in zip(names, demands, alone, strict=True):
-        if demand.deadline_ms is not None and ms > demand.deadline_ms:
-            return f"an inference of `{name}` takes {ms:.2f} ms without a concurrent workload, more than its deadline of {demand.deadline_ms:g} ms"
-    name = max(results, key=lambda network: results[network].missed)
-    result = results[name]
-    if result.missed:
-        demand = demands[names.index(name)]
-        consequence = "have no room when they come" if demand.deadline_ms is None else f"miss the deadline of {demand.deadline_ms:g} ms"
-        return f"{result.missed} of {result.requests} simulated requests of `{name}` {consequence}"
+    for result, ms in zip(results, alone, strict=True):
+        if result.deadline_ms is not None and ms > result.deadline_ms:
+            taken = f"an inference of `{result.bundle}` takes {ms:.2f} ms without a concurrent workload"
+            return f"{taken}, more than its deadline of {result.deadline_ms:g} ms"
+    worst = max(results, key=lambda result: result.missed)
+    if worst.missed:
+        consequence = "have no room when they come" if worst.deadline_ms is None else f"miss the deadline of {worst.deadline_ms:g} ms"
+        return f"{worst.missed} of {worst.requests} simulated requests of `{worst.bundle}` {consequence}"
     return f"held in a simulation; the busiest is `{most}`, {100 * busy[most]:.0f} % of the time, and {factor:.2f} times the rates are held too"

@@ -24,7 +24,7 @@ from scheduler.progress import Progress, silent
 from scheduler.runtime.inputs import check_deadline
 from scheduler.runtime.plan import make_plan
 from scheduler.runtime.trace import Span, Trace
-from scheduler.simulate.admission import Demand, DemandResult, admit
+from scheduler.simulate.admission import Admission, Demand, admit
 from scheduler.simulate.clock import ClientResult, Clock, SimulationResult, TurnTaking
 from scheduler.simulate.networks import (
     Network,
@@ -94,27 +94,6 @@ class WorkloadAnswer(msgspec.Struct, frozen=True, kw_only=True):
     missed: int | None  # Number of inferences over the deadline.
 
 
-class DemandAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Rate and deadline of a bundle, and how the simulation meets them."""
-
-    bundle: str  # Its folder.
-    per_second: float  # Requests a second.
-    deadline_ms: float | None  # Deadline; None if each request only needs a free lane.
-    requests: int  # Number of simulated requests; 0 if a processor is overloaded.
-    missed: int  # Number of late requests.
-    worst_ms: float | None  # Largest latency.
-
-
-class AdmissionAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the requested rates can be held."""
-
-    holds: bool
-    reason: str
-    factor: float  # Largest factor on all rates that can be held; 0 if none.
-    busy: dict[str, float]  # Utilisation of each processor.
-    demands: tuple[DemandAnswer, ...]  # Of each bundle, this one first.
-
-
 class SimulateAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of `stretch simulate`."""
 
@@ -149,7 +128,7 @@ class SimulateAnswer(msgspec.Struct, frozen=True, kw_only=True):
     decisions: tuple[DecisionAnswer, ...]  # Decisions among them.
     beside: tuple[WorkloadAnswer, ...]  # Concurrent workloads.
     shared: bool  # Whether bundles share processors by deadlines and weights, as in a `Scheduler`.
-    admission: AdmissionAnswer | None  # Admission; None if not requested.
+    admission: Admission | None  # Admission; None if not requested.
     #: Energy of the processors in an inference, concurrent workloads included, mean; None where the profile states no power of one.
     energy_mj: float | None
     heat: HeatAnswer | None  # Temperature; None if not simulated.
@@ -390,29 +369,14 @@ def _simulate(
     return _answer(subject, scene, request, alone_ms, simulated, heat, warnings), simulated
 
 
-def _admission(networks: Sequence[Network], scene: Scene, request: SimulationRequest) -> AdmissionAnswer:
+def _admission(networks: Sequence[Network], scene: Scene, request: SimulationRequest) -> Admission:
     rates = [(scene.arrivals, request.deadline_ms), *((workload.arrivals, workload.deadline_ms) for workload in request.workloads)]
     demands = [Demand(1e3 / arrivals.every_ms, deadline) for arrivals, deadline in rates if arrivals is not None]
     # bundles may have the same name
     named = [
         replace(network, name=network.name if not number else f"{network.name} ({number + 1})") for number, network in enumerate(networks)
     ]
-    admission = admit(named, demands, scene.in_flight, scene.jitter, scene.seed)
-    kept = [admission.kept.get(network.name, DemandResult(0, 0, None)) for network in named]
-    answers = [
-        DemandAnswer(
-            bundle=network.name,
-            per_second=demand.per_second,
-            deadline_ms=demand.deadline_ms,
-            requests=met.requests,
-            missed=met.missed,
-            worst_ms=met.worst_ms,
-        )
-        for network, demand, met in zip(named, demands, kept, strict=True)
-    ]
-    return AdmissionAnswer(
-        holds=admission.holds, reason=admission.reason, factor=admission.factor, busy=dict(admission.busy), demands=tuple(answers)
-    )
+    return admit(named, demands, scene.in_flight, scene.jitter, scene.seed)
 
 
 def _heat(heat: Heat, simulated: SimulationResult) -> HeatAnswer:

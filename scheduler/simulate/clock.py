@@ -379,7 +379,7 @@ class Clock:
         self._first_client = self._clients[0]
         all_networks = [*alternatives, *(network for network, _ in workloads)]
         steps = [time for network in all_networks for time in network.times.values()]
-        #: Whether nothing slows anything down: inferences never overlap, and times contain what steps of one inference do to each other.
+        #: Whether nothing slows anything down: inferences never overlap, and times contain the contention between steps of one inference.
         self._undisturbed = len(self._clients) == 1 and scene.in_flight == 1 and not any(time.overlaps_own_inference for time in steps)
         #: Whether some processor slows others down, be it by what feeds it.
         self._has_contention = any(time.contention or time.feeder for time in steps)
@@ -401,9 +401,10 @@ class Clock:
         self._progress = progress
         clients = self._clients if all_clients else [self._first_client]
         while any(client.ended < client.scene.runs for client in clients):
-            request, flow = self._request()
+            request, client = self._request()
             if request <= self._now:
-                self._begin_inference(flow)
+                engine, lane = client.begin(self._now)
+                self._start_steps(engine, engine.begin(lane))
                 if self._heat is not None:
                     self._heat.set(self._shares())
                 continue
@@ -421,7 +422,7 @@ class Clock:
                 self._end_part(task)
             if self._heat is not None:
                 self._heat.set(self._shares())
-        return SimulationResult(tuple(flow.result() for flow in self._clients), self._now, self._busy, self._communication)
+        return SimulationResult(tuple(client.result() for client in self._clients), self._now, self._busy, self._communication)
 
     def _change(self) -> None:
         """Apply the next change of load, frequency or temperature."""
@@ -451,11 +452,6 @@ class Clock:
             if task.end < end_ms:
                 first, end_ms = task, task.end
         return first, end_ms
-
-    def _begin_inference(self, client: ClientRun) -> None:
-        """Begin a client's next inference."""
-        engine, lane = client.begin(self._now)
-        self._start_steps(engine, engine.begin(lane))
 
     def _start_steps(self, engine: Engine, answer: Answer) -> None:
         """Start the steps that a state machine returns."""
@@ -540,7 +536,7 @@ class Clock:
         return rate * speed(step.processor, step.contention, self._feeders(step))
 
     def _feeders(self, step: SimulatedStep) -> dict[str, float]:
-        """Of each other processor that computes a step, and counts, what feeding it takes of the CPU."""
+        """Return the share of the CPU that feeding takes, for each other processor that computes a step and counts."""
         return {
             running.step.processor: running.step.feeder
             for running in self._running

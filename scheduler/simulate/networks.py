@@ -9,7 +9,7 @@ is part of the step that reads the result. Times of the table are those of each 
 compute at the same time are slower by the profile's contention.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from graphlib import CycleError, TopologicalSorter
 from math import prod
@@ -237,14 +237,14 @@ class Network:
 
 def alternative_of(network: Network) -> Alternative:
     """The network as the policy sees it that chooses between several."""
-    plan, places = network.plan, network.placements
-    inline = next((place.queue for place in places.values() if place.dispatch == "inline"), CALLING_THREAD)
+    plan, placements = network.plan, network.placements
+    inline = next((place.queue for place in placements.values() if place.dispatch == "inline"), CALLING_THREAD)
     work = []
     for name in plan.order:
         time = network.times[name]
-        # what the host joins grows with what else uses it, as what it computes does
+        # other work on the host slows its joins as it slows its subgraphs
         computing = sum(ms for doing, ms in time.parts if doing in ("subgraph", "join"))
-        queue = places[name].queue if name in places else inline
+        queue = placements[name].queue if name in placements else inline
         work.append(
             PlannedWork(name, time.processor, queue, computing, sum(ms for _, ms in time.parts) - computing, plan.predecessors(name))
         )
@@ -338,25 +338,18 @@ def network_of_steps(table: StepTable, device: DeviceProfile | None) -> Network:
     Args:
         device: Whose links, contention and power count; None for the times of the table alone.
     """
-    plan = build_plan((_INPUT,), _step_outputs(table.steps), [_planned(step) for step in table.steps], ())
-    places = {name: Placement(name, "table", (), name, "blocking", False, "stated by the table") for name in table.processors}
+    needed = {name for step in table.steps for name in step.dependencies}
+    outputs = tuple(step.name for step in table.steps if step.name not in needed)
+    planned = [PlannedSubgraph(s.name, s.name, "", s.processor, s.dependencies or (_INPUT,), (s.name,)) for s in table.steps]
+    plan = build_plan((_INPUT,), outputs, planned, ())
+    placements = {name: Placement(name, "table", (), name, "blocking", False, "stated by the table") for name in table.processors}
     times = {step.name: StepTime(step.processor, (("subgraph", step.ms),)) for step in table.steps}
     watts = {}
     if device is not None:
         times = _times_on_device(table, device)
         powers = {name: EnergyModel(device).mj(name, 1.0) for name in table.processors}
         watts = {name: power for name, power in powers.items() if power is not None}
-    return Network(table.path.stem, plan, {step.name: places[step.processor] for step in table.steps}, times, watts)
-
-
-def _planned(step: TableStep) -> PlannedSubgraph:
-    return PlannedSubgraph(step.name, step.name, "", step.processor, step.dependencies or (_INPUT,), (step.name,))
-
-
-def _step_outputs(steps: Sequence[TableStep]) -> tuple[str, ...]:
-    """Names of the steps that no other needs."""
-    needed = {name for step in steps for name in step.dependencies}
-    return tuple(step.name for step in steps if step.name not in needed)
+    return Network(table.path.stem, plan, {step.name: placements[step.processor] for step in table.steps}, times, watts)
 
 
 def _times_on_device(table: StepTable, device: DeviceProfile) -> dict[str, StepTime]:

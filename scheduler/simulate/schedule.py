@@ -2,12 +2,20 @@
 
 A processor that is free takes the first of its jobs, in the order of their list, that has all it reads; it never waits for an
 earlier one while a later one can start. The state machine (`scheduler.runtime.machine`) does the same with the subgraphs of a
-bundle, and `scheduler.simulate.clock` with steps whose rates change. The planner's makespan is made of these schedules.
+bundle, and `scheduler.simulate.clock` with steps whose rates change.
+
+The planner's timelines, the placement of portions, the baselines and the predictions of bundles use this evaluator: `schedule` decides
+who runs when, and `longest_path` says when jobs end if they keep that order and their times are others.
 """
 
 import heapq
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, reduce
+from graphlib import TopologicalSorter
+from typing import Any
+
+import numpy as np
 
 
 @dataclass(frozen=True)
@@ -38,8 +46,8 @@ class Schedule:
 def schedule(jobs: Sequence[Job]) -> Schedule:
     """The schedule of some jobs, each on its processor."""
     readers, missing = waiting([job.reads for job in jobs])
-    places = sorted({job.processor for job in jobs})
-    starts, ends, before = run([places.index(job.processor) for job in jobs], [job.ms for job in jobs], readers, missing, len(places))
+    names = sorted({job.processor for job in jobs})
+    starts, ends, before = run([names.index(job.processor) for job in jobs], [job.ms for job in jobs], readers, missing, len(names))
     waits = tuple(
         tuple(dict.fromkeys((*job.reads, *(() if earlier is None else (earlier,))))) for job, earlier in zip(jobs, before, strict=True)
     )
@@ -59,40 +67,59 @@ def waiting(reads: Sequence[Collection[int]]) -> tuple[list[list[int]], list[int
 
 
 def run(
-    places: Sequence[int], ms: Sequence[float], readers: Sequence[Sequence[int]], missing: Sequence[int], processors: int
+    processors: Sequence[int], ms: Sequence[float], readers: Sequence[Sequence[int]], missing: Sequence[int], count: int
 ) -> tuple[list[float], list[float], list[int | None]]:
     """Return the result of `schedule` for frequent callers: starts, ends, and the job before each on its processor. `readers` and `missing` are of `waiting`."""
     left = list(missing)
-    ready: list[list[int]] = [[] for _ in range(processors)]
-    for number, place in enumerate(places):
+    ready: list[list[int]] = [[] for _ in range(count)]
+    for number, processor in enumerate(processors):
         if not left[number]:
-            ready[place].append(number)  # in order, so it is a heap
-    starts, ends = [0.0] * len(places), [0.0] * len(places)
-    before: list[int | None] = [None] * len(places)
-    last: list[int | None] = [None] * processors
-    idle = [True] * processors
+            ready[processor].append(number)  # in order, so it is a heap
+    starts, ends = [0.0] * len(processors), [0.0] * len(processors)
+    before: list[int | None] = [None] * len(processors)
+    last: list[int | None] = [None] * count
+    idle = [True] * count
     running: list[tuple[float, int, int]] = []
     started, now = 0, 0.0
-    touched: Iterable[int] = range(processors)
+    touched: Iterable[int] = range(count)
     while True:
-        for place in touched:
-            if idle[place] and ready[place]:
-                number = heapq.heappop(ready[place])
+        for processor in touched:
+            if idle[processor] and ready[processor]:
+                number = heapq.heappop(ready[processor])
                 starts[number], ends[number] = now, now + ms[number]
-                before[number], last[place] = last[place], number
-                idle[place] = False
+                before[number], last[processor] = last[processor], number
+                idle[processor] = False
                 heapq.heappush(running, (ends[number], started, number))
                 started += 1
         if not running:
             break
         now, _, number = heapq.heappop(running)
-        idle[places[number]] = True
-        touched = {places[number]}
+        idle[processors[number]] = True
+        touched = {processors[number]}
         for reader in readers[number]:
             left[reader] -= 1
             if not left[reader]:
-                heapq.heappush(ready[places[reader]], reader)
-                touched.add(places[reader])
-    if started < len(places):
+                heapq.heappush(ready[processors[reader]], reader)
+                touched.add(processors[reader])
+    if started < len(processors):
         raise ValueError("jobs wait for each other in a circle")
     return starts, ends, before
+
+
+def longest_path(ms: Sequence[Any], waits: Sequence[tuple[int, ...]]) -> list[Any]:
+    """Return the end of each job if it starts when the last of those that it waits for has ended.
+
+    Args:
+        ms: Duration of each job: a number, or an array of one element for each draw.
+        waits: Numbers of the jobs that each waits for, as in `Schedule.waits`.
+    """
+    ends: list[Any] = [0.0] * len(ms)
+    for number in execution_order(tuple(waits)):
+        ends[number] = ms[number] + reduce(np.maximum, [ends[earlier] for earlier in waits[number]] or [0.0])
+    return ends
+
+
+@lru_cache(maxsize=256)
+def execution_order(waits: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+    """Return the numbers of jobs, each after those that it waits for."""
+    return tuple(TopologicalSorter(dict(enumerate(waits))).static_order())

@@ -130,7 +130,7 @@ def profile_fit(
 
 def _from_tables(out: Output, measurements: str, profile: "DeviceProfile", measured_on: str | None, target: Path) -> dict[str, FitRow]:
     """Fit and write kernel models; returns their cross-validation."""
-    from predictors.fits import write_fits
+    from predictors.fits import FitFile, write_fits
     from predictors.fitting.fit import fit_device
 
     names = [measurements] if Path(measurements).is_dir() else measurements.split(",")
@@ -139,7 +139,8 @@ def _from_tables(out: Output, measurements: str, profile: "DeviceProfile", measu
     with out.progress("fitting") as step:
         fits = [fit.fit for table in tables for fit in fit_device(table, profile, measured_on, step, out.warn)]
     command = f"stretch profile fit {shlex.quote(measurements)} --device {shlex.quote(profile.id)}"
-    write_fits(target, profile.id, command + (f" --measured-on {shlex.quote(measured_on)}" if measured_on else ""), fits)
+    command += f" --measured-on {shlex.quote(measured_on)}" if measured_on else ""
+    write_fits(target, FitFile(profile.id, command, tuple(fits)))
     return {_fit_name(fit): _fit_row(fit, fit.held_out, fit.held_out.families, within_10=fit.held_out.within_10) for fit in fits}
 
 
@@ -147,7 +148,7 @@ def _from_networks(out: Output, table: str, device: str, target: Path, networks:
     """Calibrate a profile by times of whole networks, and write it; returns how well each network is predicted by the others."""
     from predictors.devices import PROFILE_FOLDER, list_devices, profile_path
     from predictors.files import write_whole
-    from predictors.fits import prior_path, write_priors
+    from predictors.fits import PriorFile, prior_path, write_fits
     from predictors.fitting.priors import calibrate, read_networks
     from predictors.models.roofline import MEASURED
     from predictors.predictor import origin_of
@@ -188,7 +189,7 @@ def _from_networks(out: Output, table: str, device: str, target: Path, networks:
     text = _profile_text(path.read_text(), target.stem, rewrites)
     write_whole(target, f"{_CALIBRATED_COMMENT} {command}\n{text}".encode(), "device profile")
     try:
-        write_priors(prior_path(target), target.stem, command, priors)
+        write_fits(prior_path(target), PriorFile(target.stem, command, tuple(priors)))
     except OSError as error:
         if not known:
             target.unlink()
@@ -223,7 +224,7 @@ def _check_parent(target: Path) -> None:
 def _from_relatives(out: Output, profile: "DeviceProfile", target: Path) -> dict[str, FitRow]:
     """Derive and write priors from the shipped profiles; returns their cross-validation."""
     from predictors.devices import list_devices
-    from predictors.fits import write_priors
+    from predictors.fits import PriorFile, write_fits
     from predictors.fitting.priors import fit_priors
     from predictors.measurements.networks import list_measurements
 
@@ -232,7 +233,7 @@ def _from_relatives(out: Output, profile: "DeviceProfile", target: Path) -> dict
         profiles = [fitted for fitted in map(load_device, list_devices()) if fitted.fits]
     with out.progress("comparing") as step:
         priors = fit_priors(profile, profiles, tables, step)
-    write_priors(target, profile.id, f"stretch profile fit {RELATIVES} --device {profile.id}", priors)
+    write_fits(target, PriorFile(profile.id, f"stretch profile fit {RELATIVES} --device {profile.id}", tuple(priors)))
     return {_fit_name(prior): _fit_row(prior, prior.left_out, prior.left_out.chips) for prior in priors}
 
 

@@ -13,7 +13,8 @@ from predictors.errors import StretchError
 from predictors.graph import OpGraph
 from predictors.host import is_host, kind_of
 from predictors.predictor import Estimate, LatencyPredictor
-from scheduler.bundle.manifest import Alternative, Manifest, SubgraphEntry
+from predictors.structs import to_builtins
+from scheduler.bundle.manifest import Alternative, JoinEntry, Manifest, SubgraphEntry
 from scheduler.formats.onnx import open_onnx
 from scheduler.runtime.trace import Trace
 from scheduler.simulate.clock import predicted_trace
@@ -23,7 +24,7 @@ from stretch.planning.cost.compare import (
     BRANCHED,
     NO_CLEAR_WINNER,
     PredictedRun,
-    UncertainBranch,
+    UncertainStep,
     certainty,
     handover_times,
     ideal_split_ms,
@@ -32,7 +33,7 @@ from stretch.planning.cost.compare import (
     single_run,
 )
 from stretch.planning.network.segments import split_segments
-from stretch.planning.result import operator_split, ranked_singles
+from stretch.planning.result import control_fields, operator_split, ranked_singles, run_fields
 
 
 def runs_in(processor: Processor, entry: SubgraphEntry) -> str:
@@ -98,7 +99,7 @@ def _precisions(manifest: Manifest) -> dict[str, str]:
 def _figures(
     manifest: Manifest, file: Callable[[str], Path], costs: Costs, trace: Trace, estimates: Mapping[str, Estimate]
 ) -> tuple[dict[str, Any], str]:
-    """The `predicted` object and the recommendation."""
+    """The `predicted` object, with the keys of `PlanResult.predicted`, and the recommendation."""
     processors = list(costs.precision)
     device, predictor = costs.predictor.device, costs.predictor
     branched = _run(manifest, costs, trace, estimates)
@@ -109,40 +110,35 @@ def _figures(
     compared = [name for name in runs if name in str(manifest.predicted.get("told", ""))]
     recommendation = recommend(branched, runs, compared)
     original, same, whole_graph = (singles.get(name) for name in ("original", "sequential_same_macs", "whole_graph"))
-    lead = processor_lead(graphs["original"], predictor, costs.precision, (original.processor, original.precision)) if original else None
-    makespan, energy, busy = trace.makespan_ms, EnergyModel(device), _busy(manifest, trace)
-    ideal = ideal_split_ms(graphs["original"], processors, predictor, costs.precision) if original else None
-    return {
-        "makespan_ms": makespan,
-        "best_single_ms": original.ms if original else None,
-        "best_single_processor": original.processor if original else None,
-        "best_single_precision": original.precision if original else None,
-        "speedup": original.ms / makespan if original else None,
-        "sequential_same_macs_ms": same.ms if same else None,
-        "sequential_same_macs_processor": same.processor if same else None,
-        "sequential_same_macs_ratio": graphs["sequential_same_macs"].macs / manifest.model.original_macs if same else None,
+    baselines: dict[str, Any] = dict.fromkeys(("operator_split_ms", "ideal_split_ms", "ideal_fraction", "far_ahead", "crossover_divided"))
+    if original:
+        graph = graphs["original"]
+        lead = processor_lead(graph, predictor, costs.precision, (original.processor, original.precision))
+        ideal = ideal_split_ms(graph, processors, predictor, costs.precision)
+        baselines = {
+            "operator_split_ms": operator_split(graph, split_segments(graph), costs, processors).makespan_ms,
+            "ideal_split_ms": ideal,
+            "ideal_fraction": ideal / trace.makespan_ms,
+            "far_ahead": lead.processor if lead.far else None,
+            "crossover_divided": lead.crossover,
+        }
+    figures = {
+        **control_fields(original, same, graphs["sequential_same_macs"].macs / manifest.model.original_macs if same else None),
+        **run_fields(device, trace.makespan_ms, dict.fromkeys(processors, 0.0) | trace.busy_ms(), original, same),
         "shortened": manifest.predicted.get("shortened"),
         "whole_graph_ms": whole_graph.ms if whole_graph else None,
         "whole_graph_processor": whole_graph.processor if whole_graph else None,
-        "operator_split_ms": operator_split(graphs["original"], split_segments(graphs["original"]), costs, processors).makespan_ms
-        if original
-        else None,
-        "ideal_split_ms": ideal,
-        "ideal_fraction": ideal / makespan if ideal else None,
+        **baselines,
         **_shares(manifest, trace, estimates),
-        "comparisons": msgspec.to_builtins(recommendation.rivals),
-        **msgspec.to_builtins(certainty(recommendation, branched, runs, names["original"] if original else None)),
-        "far_ahead": lead.processor if lead and lead.far else None,
-        "crossover_divided": lead.crossover if lead else None,
-        "energy_mj": energy.plan_mj(busy, makespan),
-        "best_single_energy_mj": energy.plan_mj({original.processor: original.ms}, original.ms) if original else None,
-        "sequential_same_macs_energy_mj": energy.plan_mj({same.processor: same.ms}, same.ms) if same else None,
-        "energy": msgspec.to_builtins(energy.parts(busy, makespan)),
+        "comparisons": recommendation.rivals,
+        **msgspec.structs.asdict(certainty(recommendation, branched, runs, names.get("original"))),
         "told": compared,
         "optimal": None,
         "gap": None,
         "source": "predicted",
-    }, _recommended(manifest, recommendation.recommended) if original else NO_CLEAR_WINNER
+    }
+    recommended = _recommended(manifest, recommendation.recommended) if original else NO_CLEAR_WINNER
+    return to_builtins(figures), recommended
 
 
 def _recommended(manifest: Manifest, fastest: str) -> str:
@@ -159,7 +155,7 @@ def _shares(manifest: Manifest, trace: Trace, estimates: Mapping[str, Estimate])
     """Parts of the makespan: the slowest branches alone, contention, and everything else."""
     alone: dict[str, dict[str, float]] = {}
     together: dict[str, dict[str, float]] = {}
-    computing = _computing(trace)
+    computing = {span.name: span.ms for span in trace.spans if span.kind == "subgraph"}
     for sub in manifest.subgraphs:
         for times, ms in ((alone, estimates[sub.name].computing_ms), (together, computing.get(sub.name, 0.0))):
             row = times.setdefault(sub.segment, {})
@@ -168,19 +164,6 @@ def _shares(manifest: Manifest, trace: Trace, estimates: Mapping[str, Estimate])
         "efficiency": sum(max(row.values()) for row in alone.values()) / trace.makespan_ms,
         "communication_ms": trace.makespan_ms - sum(max(row.values()) for row in together.values()),
     }
-
-
-def _computing(trace: Trace) -> dict[str, float]:
-    """Time that each subgraph computes while the others do, ms."""
-    return {span.name: span.ms for span in trace.spans if span.kind == "subgraph"}
-
-
-def _busy(manifest: Manifest, trace: Trace) -> dict[str, float]:
-    """Computing time of each processor, ms."""
-    busy: dict[str, float] = {}
-    for sub in manifest.subgraphs:
-        busy[sub.processor] = busy.get(sub.processor, 0.0) + _computing(trace).get(sub.name, 0.0)
-    return busy
 
 
 def _link_processor(manifest: Manifest, sub: SubgraphEntry) -> str:
@@ -198,36 +181,28 @@ def _run(manifest: Manifest, costs: Costs, trace: Trace, estimates: Mapping[str,
         name, _, doing = span.name.rpartition(" ")
         if span.kind == "conversion" and doing != "start":
             moving[name] = moving.get(name, 0.0) + span.ms
-    segments: dict[str, list[UncertainBranch]] = {}
-    numbers: dict[str, int] = {}
     waits = _waits(manifest, trace)
     arriving = {name: sum(span.ms for span in trace.spans if span.name == f"{name} in") for name in estimates}
     computing = computing_beside(manifest, arriving, device)
+    steps = []
     for sub in manifest.subgraphs:
-        estimate = estimates[sub.name]
         links = {_link_processor(manifest, sub): moving[sub.name]} if sub.name in moving else {}
-        row = segments.setdefault(sub.segment, [])
-        numbers[sub.name] = len(row)
-        row.append(UncertainBranch.of(estimate, device, links, computing[sub.name].ms, computing[sub.name].together))
-    for sub in manifest.subgraphs:
-        row, number = segments[sub.segment], numbers[sub.name]
-        row[number] = replace(row[number], waits=tuple(numbers[waited] for waited in waits[sub.name]))
-    joins = sum(span.ms for span in trace.spans if span.kind == "join")
-    return PredictedRun(list(segments.values()), joins, handover_times(costs.handover(costs.host), device))
+        step = UncertainStep.of(estimates[sub.name], device, links, computing[sub.name].ms, computing[sub.name].together)
+        steps.append(replace(step, waits=waits[sub.name]))
+    joining = {span.name: span.ms for span in trace.spans if span.kind == "join"}
+    steps += [UncertainStep({}, waits[join.name], joining[join.name]) for join in manifest.joins]
+    return PredictedRun(steps, handover_times(costs.handover(costs.host), device))
 
 
-def _waits(manifest: Manifest, trace: Trace) -> dict[str, list[str]]:
-    """For each subgraph, those of its segment that it waits for: producers of its inputs, and its predecessor on the processor."""
-    of = {sub.name: sub for sub in manifest.subgraphs}
-    makers = {name: sub.name for sub in manifest.subgraphs for name in sub.outputs}
-    waits = {
-        sub.name: [makers[name] for name in sub.inputs if name in makers and of[makers[name]].segment == sub.segment]
-        for sub in manifest.subgraphs
-    }
-    last: dict[tuple[str, str], str] = {}
-    for sub in (of[span.name] for span in trace.spans if span.name in of):
-        place = (sub.segment, sub.processor)
-        if place in last:
-            waits[sub.name].append(last[place])
-        last[place] = sub.name
-    return waits
+def _waits(manifest: Manifest, trace: Trace) -> dict[str, tuple[int, ...]]:
+    """For each subgraph and join, the numbers of those it waits for: producers of its inputs, and a subgraph's predecessor on its processor."""
+    entries: list[SubgraphEntry | JoinEntry] = [*manifest.subgraphs, *manifest.joins]
+    numbers = {entry.name: number for number, entry in enumerate(entries)}
+    makers = {name: numbers[entry.name] for entry in entries for name in entry.outputs}
+    waits = {entry.name: [makers[name] for name in entry.inputs if name in makers] for entry in entries}
+    last: dict[str, int] = {}
+    for span in (span for span in trace.spans if span.kind == "subgraph"):
+        if span.processor in last:
+            waits[span.name].append(last[span.processor])
+        last[span.processor] = numbers[span.name]
+    return {name: tuple(dict.fromkeys(others)) for name, others in waits.items()}

@@ -42,9 +42,9 @@ def keep_blocks(planned: PlanResult, losses: Losses) -> tuple[BranchDesign, list
         The design, and what to say of it.
     """
     config, costs, design = planned.config, planned.costs, planned.design
-    said: list[str] = []
+    notes: list[str] = []
     if not config.parsed_objective.only_latency or config.widens or config.params is not None:
-        return design, said
+        return design, notes
     limit = max(config.latency_budget or 0.0, planned.run.makespan_ms)
     for number, row in enumerate(planned.run.segments):
         segment, part = row.segment, row.design
@@ -61,13 +61,13 @@ def keep_blocks(planned: PlanResult, losses: Losses) -> tuple[BranchDesign, list
                 used, best = slack, changed
             slack += left
         if best is not design:
-            before, after = (search.loss_of(some) for some in (design, best))
-            said.append(
+            before, after = (search.loss_of(item) for item in (design, best))
+            notes.append(
                 f"blocks of `{segment.name}` were chosen by what the network loses on images without each: its main branch lacks {after:.0%} "
                 f"of that, and would lack {before:.0%} of it with blocks taken evenly"
             )
             design = best
-    return design, said
+    return design, notes
 
 
 def shorten(planned: PlanResult, losses: Losses | None = None) -> Shortened | None:
@@ -198,13 +198,13 @@ class _BlockSearch:
 
     def choose(self, slack: float) -> BranchDesign | None:
         """The design with the best blocks that takes up to `slack` ms longer; None where there is no better one."""
-        candidates, costs = [list(some) for some in self._offer.candidates], self._costs
-        sizes = [len(some) for some in candidates]
-        now = [[(cost.width, cost.dropped) for cost in some].index(at) for some, at in zip(candidates, self._now, strict=True)]
+        candidates, costs = [list(scales) for scales in self._offer.candidates], self._costs
+        sizes = [len(scales) for scales in candidates]
+        now = [[(cost.width, cost.dropped) for cost in scales].index(at) for scales, at in zip(candidates, self._now, strict=True)]
         best = np.array(now)
         # which blocks each candidate keeps, 1 or 0 (candidates × blocks), and its width over the segment's (candidates × 1)
-        kept = [np.array([[n not in cost.dropped for n in range(len(self._loss))] for cost in some], float) for some in candidates]
-        widths = [np.array([[cost.width / self._segment.width] for cost in some]) for some in candidates]
+        kept = [np.array([[n not in cost.dropped for n in range(len(self._loss))] for cost in scales], float) for scales in candidates]
+        widths = [np.array([[cost.width / self._segment.width] for cost in scales]) for scales in candidates]
         start = self._offer.options((costs.host,), np.array([np.ravel_multi_index(now, sizes)]))
         limit, best_score = float(start.ms[0, 0]) + slack, -np.inf
         # of more than two branches two at a time, in addition to the blocks that the others keep
@@ -226,7 +226,7 @@ class _BlockSearch:
         if (best == now).all():
             return None
         chosen = self._offer.options((costs.host,), np.array([np.ravel_multi_index(best.tolist(), sizes)])).design(0, costs)
-        parts = (chosen if i == self._number else other for i, other in enumerate(self._design.segments))
+        parts = (chosen if i == self._number else part for i, part in enumerate(self._design.segments))
         return replace(self._design, segments=tuple(parts))
 
     def loss_of(self, design: BranchDesign) -> float:
@@ -254,4 +254,6 @@ def block_sets(segment: Segment, loss: Mapping[int, float]) -> list[tuple[int, .
     while prod(map(len, counts)) > MAX_SETS:
         longest = max(range(len(counts)), key=lambda i: len(counts[i]))
         counts[longest] = evenly_spaced(counts[longest], len(counts[longest]) - 1)
-    return [tuple(sorted(n for units, count in zip(runs.values(), some, strict=True) for n in units[:count])) for some in product(*counts)]
+    return [
+        tuple(sorted(n for units, count in zip(runs.values(), sizes, strict=True) for n in units[:count])) for sizes in product(*counts)
+    ]

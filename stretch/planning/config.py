@@ -2,10 +2,9 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import isfinite
-from pathlib import Path
-from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -23,12 +22,8 @@ from stretch.planning.options import Help, Option, Positive, Range, Ratio
 if TYPE_CHECKING:
     from stretch.planning.cost.accuracy import AccuracySource
 
-#: Search strategies that know every kind of segment and every objective.
-GENERAL_STRATEGIES = ("exact", "evolve")
-#: All of them: these, and the files of their folder.
-STRATEGIES = tuple(sorted((*GENERAL_STRATEGIES, *(module.name for module in iter_modules([str(Path(__file__).parent / "strategies")])))))
-#: Of these, the ones that divide every part of a network by itself, exactly: by rows unless other exact kinds are named.
-SINGLE_STRATEGIES = ("operator_split",)
+#: The strategy that divides every kernel-sized part of a network by itself, exactly, as CoDL does: by rows unless other kinds are named.
+OPERATOR_SPLIT = "operator_split"
 
 #: Kinds of a segment in addition to its exact divisions (`stretch.planning.design.division`): scaled copies.
 STRETCH = "stretch"
@@ -46,10 +41,6 @@ UNWEIGHTED_UNITS = {"throughput": "inferences/s", "robust": "ms", "accuracy": ""
 EVOLVED = ("throughput", "robust")
 
 
-def _quoted_list(words: Sequence[str]) -> str:
-    return f"{', '.join(words[:-1])} or {words[-1]}"
-
-
 #: The order of help and docs; options of further constraints follow by name.
 FIRST = ( "processors" , "alpha" , "beta" , "balance" , "min_depth" , "min_width" , "macs" , "segment_macs" , "params" , "n_meet" , "meet" , "merge" , "cuts" , "keep" , "kinds" , "lossless" , "join" , "rewrite" , "strategy" , "objective" , "accuracy" , "min_accuracy" , "min_agreement" , "precision" , "peak_memory" , "latency_budget" , )  # fmt: skip
 
@@ -59,7 +50,9 @@ class Objective:
     """Objective of a design."""
 
     text: str  # As it was asked for.
-    weights: Mapping[str, float] = field(default_factory=dict)  # Of what adds up, by name; empty where the objective is none of that.
+    weights: Mapping[str, float] = field(
+        default_factory=dict
+    )  # Of additive quantities, by name; empty for an objective that is not additive.
 
     @property
     def is_additive(self) -> bool:
@@ -112,18 +105,14 @@ def read_objective(text: str) -> Objective:
 
 
 def _weight(word: str, name: str) -> float:
-    try:
-        weight = float(word)
-    except ValueError as error:
-        raise UsageError(f"the weight `{word.strip()}` of {name} is no number", "write it as 0.3*energy") from error
-    if not isfinite(weight) or weight < 0:
-        raise UsageError(f"the weight {word.strip()} of {name} is not a number from 0 up", "write it as 0.3*energy")
-    return weight
+    with suppress(ValueError):
+        if isfinite(weight := float(word)) and weight >= 0:
+            return weight
+    raise UsageError(f"the weight `{word.strip()}` of {name} is not a number from 0 up", "write it as 0.3*energy")
 
 
 if TYPE_CHECKING:
     JoinName: TypeAlias = str
-    StrategyName: TypeAlias = str
 
     class _ConstraintFields(msgspec.Struct, kw_only=True, frozen=True):
         """The fields of constraints as a type checker knows them; those of further constraints are there at run time."""
@@ -140,7 +129,7 @@ if TYPE_CHECKING:
         peak_memory: int | None = None
 
 else:
-    JoinName, StrategyName = Literal[JOINS], Literal[STRATEGIES]
+    JoinName = Literal[JOINS]
     _ConstraintFields = msgspec.defstruct(
         "_ConstraintFields",
         [(option.name, option.kind, option.default) for option in (constraint.option for constraint in all_constraints())],
@@ -187,12 +176,12 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
             "Use only splits that keep the output identical in fp32. No training needed. Uses fp32 and fp16 unless `precision` asks for int8."
         ),
     ] = False
-    join: Annotated[JoinName, Help(f"How branches meet: {_quoted_list(JOINS)}; auto is {DEFAULT}, which keeps segments independent.")] = (
-        "auto"
-    )
+    join: Annotated[
+        JoinName, Help(f"How branches meet: {', '.join(JOINS[:-1])} or {JOINS[-1]}; auto is {DEFAULT}, which keeps segments independent.")
+    ] = "auto"
     strategy: Annotated[
-        StrategyName,
-        Help(f"How designs are searched: {_quoted_list(STRATEGIES)} (each kernel-sized part by itself, whole or split by rows)."),
+        Literal["evolve", "exact", "operator_split"],
+        Help("How designs are searched: evolve, exact or operator_split (each kernel-sized part by itself, whole or split by rows)."),
     ] = "exact"
     objective: Annotated[
         str,
@@ -244,7 +233,7 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
     def planned_kinds(self) -> tuple[str, ...]:
         """Return the allowed kinds of segments, with defaults filled in."""
         named = tuple(kind for kind in self.kinds if kind != WHOLE)
-        if named or self.strategy in SINGLE_STRATEGIES:
+        if named or self.strategy == OPERATOR_SPLIT:
             return named or ("rows",)
         return exact_kinds() if self.lossless else (STRETCH,)
 
@@ -334,16 +323,20 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
         return msgspec.structs.replace(self, processors=processors, precision=mapping, min_width=floor)
 
     def check_source(self, source: "AccuracySource | None") -> None:
-        """Refuse a request about accuracy that nothing predicts, or that something else than this source predicts."""
+        """Refuse a request about accuracy that nothing predicts, that another source predicts, or that its search cannot plan for."""
         about = self._accuracy_option
+        if source is not None and (self.strategy == OPERATOR_SPLIT or self.widens):
+            widening = " and ".join(f"`{name}`" for name in joins_that(lambda join: join.widens))
+            problem = f"accuracy is planned for by the exact search and joins other than {widening} only"
+            raise UsageError(problem, "leave out `strategy` and `join`")
         if about is None:
             return
         if source is None:
             hint = "give `images` to measure the sensitivity on, or a file as `accuracy`"
             raise UsageError("planning for agreement needs a measured sensitivity", hint)
         if about != "objective" and about != source.option:
-            other = "agreement with the original" if source.option == "min_agreement" else "top-1"
-            reason = f"`{about}` cannot be planned for: the accuracy predictor is one of {other}"
+            predicted = "agreement with the original" if source.option == "min_agreement" else "top-1"
+            reason = f"`{about}` cannot be planned for: the accuracy predictor is one of {predicted}"
             raise UsageError(reason, f"ask for `{source.option}`")
 
     @property
@@ -358,7 +351,10 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
             if bounds is not None and bounds[0] > bounds[1]:
                 raise UsageError(f"the {problem} range {bounds[0]:g}:{bounds[1]:g} is empty", "write the smaller ratio first")
         self._check_kinds()
-        unsearched = self.strategy not in GENERAL_STRATEGIES
+        if self.widens and (self.strategy != "exact" or self.params is not None):
+            problem = f"`{self.join}` joins are planned without `strategy` and `params`"
+            raise UsageError(problem, f"leave them out, or use `join={DEFAULT}`")
+        unsearched = self.strategy == OPERATOR_SPLIT
         if not self.parsed_objective.only_latency and self.objective != "accuracy":
             problem = f"the objective `{self.objective}` is not planned for"
             self._refuse("objective", problem, join=self.widens, params=self.params is not None, strategy=unsearched)
@@ -390,14 +386,12 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
         if self.lossless and STRETCH in self.kinds:
             problem = f"segments of the kind `{STRETCH}` make another network, which a lossless design is not"
             raise UsageError(problem, _leave_out_hint("lossless", "kinds"))
-        if self.strategy in SINGLE_STRATEGIES and STRETCH in self.kinds:
+        if self.strategy == OPERATOR_SPLIT and STRETCH in self.kinds:
             problem = f"the strategy `{self.strategy}` divides a network exactly, and `{STRETCH}` segments make another one"
             raise UsageError(problem, _leave_out_hint("strategy", "kinds"))
-        with_floats = self.strategy in (*GENERAL_STRATEGIES, *SINGLE_STRATEGIES)
-        if set(self.planned_kinds) != {STRETCH} and (not with_floats or self.widens):
-            problem, option = (f"`{self.join}` joins", "join") if with_floats else (f"the strategy `{self.strategy}`", "strategy")
+        if set(self.planned_kinds) != {STRETCH} and self.widens:
             exact = next(kind for kind in self.planned_kinds if kind != STRETCH)
-            raise UsageError(f"segments of the kind `{exact}` are not planned with {problem}", f"leave out `{option}`")
+            raise UsageError(f"segments of the kind `{exact}` are not planned with `{self.join}` joins", "leave out `join`")
 
 
 _BY_NAME = {constraint.option.name: constraint.option for constraint in all_constraints()}
@@ -409,8 +403,8 @@ PLAN_OPTIONS = tuple(_BY_NAME[name] for name in (*FIRST, *sorted(_BY_NAME.keys()
 PlanConfig.__doc__ = f"{PlanConfig.__doc__}\n\nArgs:\n" + "\n".join(f"    {option.name}: {option.help}" for option in PLAN_OPTIONS)
 
 
-def _leave_out_hint(option: str, other: str) -> str:
-    return f"leave out `{option}` or `{other}`"
+def _leave_out_hint(first: str, second: str) -> str:
+    return f"leave out `{first}` or `{second}`"
 
 
 def float_precision(processor: Processor) -> str | None:

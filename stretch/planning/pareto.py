@@ -77,7 +77,7 @@ def non_dominated(search_results: Sequence[exact.SearchResult], values: Sequence
     """Return the indices of the Pareto-optimal designs; the first of equal ones."""
     kept: list[int] = []
     for candidate in sorted(range(len(search_results)), key=lambda i: (*values[i], i)):
-        if not any(all(b <= a + TIE for a, b in zip(values[candidate], values[other], strict=True)) for other in kept):
+        if not any(all(b <= a + TIE for a, b in zip(values[candidate], values[rival], strict=True)) for rival in kept):
             kept.append(candidate)
     return kept
 
@@ -182,7 +182,7 @@ class Criteria:
     def trace_grid(self, names: Sequence[str], count: int) -> list[exact.SearchResult]:
         """Designs of a front of three things, by bounds on two of them, or on one with weights of another."""
         first, *others = names
-        # of what adds up the search bounds one; another one is weighed
+        # the search bounds one additive quantity; a second one is weighed
         adding = [name for name in others if name not in BOUNDED_WITHOUT_LABEL]
         ends = [self.minimize_weighted((first, others[0]), {}), *(self._end(name, first) for name in others)]
         result = [end for end in ends if end is not None]
@@ -219,7 +219,7 @@ class Criteria:
         return least
 
     def _bounds(self, name: str, least: float, most: float, count: int) -> list[float]:
-        """Bounds between two ends, even in what people read: accuracy, not loss."""
+        """Return bounds between two ends, spaced evenly in accuracy rather than in loss."""
         if most <= least or count < 3:
             return []
         if self.source is None or name != "loss":
@@ -246,7 +246,7 @@ class FrontDesign(msgspec.Struct, frozen=True, kw_only=True):
     accuracy: PredictedAccuracy | None  # Predicted accuracy; None where nothing predicts it.
     energy_mj: float | None  # Energy of its processors; None if the profile states no power of one.
     peak_bytes: int  # Activation bytes alive at one time, by the planner's estimate.
-    optimal: bool  # Whether no design within the constraints is better in all of what is weighed; false where three things are.
+    optimal: bool  # Whether no design within the constraints is better in all criteria; false for three criteria.
     value: float | None = None  # Value of the objective, where one was asked for.
     design: BranchDesign  # The design, as a design file has it.
     file: str | None = None  # Its design file, where it was written.
@@ -325,9 +325,9 @@ def trace_front(problem: PlanningProblem, weighed: Sequence[str], count: int | N
     for part in parts:
         if part.result is not None:
             criteria = Criteria(part.space, part.totals, goals, source)
-            some = criteria.trace_grid(current, count or MAX_DESIGNS) if len(current) == 3 else criteria.trace_pair(current, count)
-            result += some
-            values += [[criteria.value(name, item) for name in current] for item in some]
+            traced = criteria.trace_grid(current, count or MAX_DESIGNS) if len(current) == 3 else criteria.trace_pair(current, count)
+            result += traced
+            values += [[criteria.value(name, item) for name in current] for item in traced]
     if not result:
         # the planner's own refusal names the tightest rule
         choose(unbounded)
@@ -429,7 +429,7 @@ def _answer(
         # parts other than the backbone are placed after the search
         facts |= {"optimal": False, "gap": None}
     return FrontAnswer(
-        **control_fields(graph, singles[0], sequential),
+        **control_fields(singles[0], *((sequential.single, sequential.macs / graph.macs) if sequential else (None, None))),
         **facts,
         model=graph.name,
         device=problem.device.id,

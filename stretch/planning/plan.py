@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib import import_module
 from itertools import combinations
 from math import ceil, floor, isnan
 from pathlib import Path
@@ -16,12 +15,12 @@ import msgspec
 from predictors.devices import DeviceProfile
 from predictors.errors import InfeasibleError, TightRule, UnknownNameError, UsageError
 from predictors.graph import OpGraph
-from predictors.joins import DEFAULT, JoinKind, join_of, joins_that
+from predictors.joins import DEFAULT, JoinKind, join_of
 from predictors.predictor import LatencyPredictor, not_measured
 from predictors.rewrites import GROUPED, exact, inexact_rewrites, is_grouped
 from stretch.planning.attempts import MERGED_OPTIONS, Attempt, attempts, stage_attempts
 from stretch.planning.blocks import Losses, keep_blocks, kept_worth, shorten
-from stretch.planning.config import GENERAL_STRATEGIES, SINGLE_STRATEGIES, STRETCH, PlanConfig
+from stretch.planning.config import STRETCH, PlanConfig
 from stretch.planning.cost.accuracy import AccuracyPredictor, AccuracySource, Sensitivity, load_accuracy
 from stretch.planning.cost.branch import Costs, SegmentOptions
 from stretch.planning.cost.compare import MIN_GAIN, ideal_split_ms, processor_lead
@@ -205,13 +204,13 @@ def _choose_meeting_points(choice: Choice, result: PlanResult, losses: Losses) -
     if config.merge != "never" and not config.meet:
         searched += [{"merge": "always", "n_meet": choice.result.n_meet + more} for more in range(MORE_MEETINGS)]
     for options in searched if config.parsed_objective.only_latency and config.strategy == "exact" and not config.widens else ():
-        other = _choose_or_none(problem.with_options(**options, latency_budget=limit))
-        if other is None or _ends(other.design) in ends or other.result.n_meet < choice.result.n_meet:
+        rival = _choose_or_none(problem.with_options(**options, latency_budget=limit))
+        if rival is None or _ends(rival.design) in ends or rival.result.n_meet < choice.result.n_meet:
             continue
-        ends.add(_ends(other.design))
+        ends.add(_ends(rival.design))
         # the worth of blocks says nothing of the loss by narrower blocks and joins, which grows with the stretched part
-        if _stretched_blocks(predicted := predict(other.problem, other.design, other, losses)) <= stretched:
-            plans.append((other, _choose_blocks(other, predicted, losses)))
+        if _stretched_blocks(predicted := predict(rival.problem, rival.design, rival, losses)) <= stretched:
+            plans.append((rival, _choose_blocks(rival, predicted, losses)))
     best, chosen = max(plans, key=lambda one: kept_worth(one[1], one[1].design, losses))
     # a repair goes on from what was asked for
     return best if best is choice else replace(best, problem=problem), replace(chosen, config=config)
@@ -499,7 +498,6 @@ def choose(problem: PlanningProblem, *, explain: bool = True) -> Choice:
     is no design, several searches look for the tightest rule if it is to be `explain`ed.
     """
     config, costs, source, goal = problem.config, problem.costs, problem.accuracy_source, problem.goal
-    _check_objective(config, source)
     parts = search_request(problem, explain=explain)
     space, totals = parts[0].space, parts[0].totals
     best = best_result([part.result for part in parts])
@@ -544,7 +542,7 @@ def search_request(problem: PlanningProblem, *, explain: bool = True) -> list[Se
 def _search_spaces(problem: PlanningProblem, *, loss_known: bool) -> list[SearchedSpace]:
     """The spaces of a request for all its processors, with the meeting points that designs must have, and the best of them.
 
-    With `loss_known` it is known what merged stages lose, so that they need not be kept for the last.
+    With `loss_known` the losses of merged stages are known, so that these need not be kept for the last.
     """
     graph, config, stretched = problem.backbone, problem.config, STRETCH in problem.config.planned_kinds
     for attempt in _stage_spaces(problem, loss_known=loss_known):
@@ -558,7 +556,7 @@ def _search_spaces(problem: PlanningProblem, *, loss_known: bool) -> list[Search
         mixed = with_exact_kinds(graph, config, stages)
     else:
         mixed = cut_blocks(graph, config, stages, config.planned_kinds, merged=merged)
-    result = [SearchedSpace(mixed, totals, _search_by_strategy(problem, mixed, totals))]
+    result = [SearchedSpace(mixed, totals, _search(problem, mixed, totals))]
     if totals != problem.totals:
         # where scaled copies need merged stages, they keep as many meeting points as they can have; a design without them loses no
         # accuracy and needs no more than are asked for
@@ -593,50 +591,31 @@ def _search_fewer_processors(problem: PlanningProblem) -> list[SearchedSpace]:
     return searched
 
 
-def _check_objective(config: PlanConfig, accuracy_source: AccuracySource | None) -> None:
-    widening = " and ".join(f"`{name}`" for name in joins_that(lambda join: join.widens))
-    if accuracy_source is not None and (config.strategy not in GENERAL_STRATEGIES or config.widens):
-        problem = f"accuracy is planned for by the exact search and joins other than {widening} only"
-        raise UsageError(problem, "leave out `strategy` and `join`")
-    if config.widens and (config.strategy != "exact" or config.params is not None):
-        problem = f"`{config.join}` joins are planned without `strategy` and `params`"
-        raise UsageError(problem, f"leave them out, or use `join={DEFAULT}`")
-
-
 def _search(problem: PlanningProblem, space: DesignSpace, totals: Totals) -> SearchResult | None:
-    config = problem.config
-    if config.strategy in GENERAL_STRATEGIES and not config.widens:
-        return _search_by_strategy(problem, space, totals)
-    segments = space.segments
-    if space.longest_span > 1:
-        # These searches know no merging: they take the meeting points of the best design that does.
-        incumbent = search_exact(space, totals)
-        if incumbent is None:
-            return None
-        segments = tuple(options.segment for options, _ in incumbent.picks)
-        space = problem.space(segments, DEFAULT if config.widens else config.resolved_join)
-    if not config.widens:
-        return _search_by_strategy(problem, space, totals)
-    result = search_concat(lambda arriving: problem.space(segments, config.join, arriving), totals)
-    if result is None and search_exact(space, totals) is not None:
-        reason = f"no design of `{problem.backbone.name}` with `{config.join}` joins was found in the range of multiply-accumulates"
-        raise InfeasibleError(reason, f"use `join={DEFAULT}`")
+    """The best design of a space by the strategy asked for; for an objective that does not add up the fastest, to begin with."""
+    config, goal = problem.config, problem.goal
+    if config.widens:
+        return _search_widening(problem, space, totals)
+    if config.strategy != "evolve" or config.parsed_objective.is_evolved:
+        return search_best(space, totals, goal)
+    result = evolve(space, totals, score_of(config.parsed_objective, goal, space), ())
+    if result is None and search_best(space, totals, goal) is not None:
+        reason = f"the strategy `{config.strategy}` finds no design of `{problem.backbone.name}`, though there is one"
+        raise InfeasibleError(reason, "use `strategy=exact`")
     return result
 
 
-def _search_by_strategy(problem: PlanningProblem, space: DesignSpace, totals: Totals) -> SearchResult | None:
-    """The best design of a space by the strategy asked for; for what does not add up the fastest, to begin with."""
-    goal, strategy = problem.goal, problem.config.strategy
-    result: SearchResult | None
-    if strategy not in GENERAL_STRATEGIES:
-        result = import_module(f"stretch.planning.strategies.{strategy}").search(space, totals)
-    elif strategy == "exact" or problem.config.parsed_objective.is_evolved:
-        return search_best(space, totals, goal)
-    else:
-        result = evolve(space, totals, score_of(problem.config.parsed_objective, goal, space), ())
-    if result is None and strategy not in SINGLE_STRATEGIES and search_best(space, totals, goal) is not None:
-        reason = f"the strategy `{strategy}` finds no design of `{problem.backbone.name}`, though there is one"
-        raise InfeasibleError(reason, "use `strategy=exact`")
+def _search_widening(problem: PlanningProblem, space: DesignSpace, totals: Totals) -> SearchResult | None:
+    """The best design found whose joins widen the backbone, at the meeting points of the best design whose joins do not."""
+    incumbent, segments = search_exact(space, totals), space.segments
+    if space.longest_span > 1:
+        if incumbent is None:
+            return None
+        segments = tuple(options.segment for options, _ in incumbent.picks)
+    result = search_concat(lambda arriving: problem.space(segments, problem.config.join, arriving), totals)
+    if result is None and incumbent is not None:
+        reason = f"no design of `{problem.backbone.name}` with `{problem.config.join}` joins was found in the range of multiply-accumulates"
+        raise InfeasibleError(reason, f"use `join={DEFAULT}`")
     return result
 
 

@@ -1,6 +1,6 @@
 """A plan: a design, its predicted run, and its baselines on the same device."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product, zip_longest
@@ -264,7 +264,7 @@ class ObjectiveAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Objective of a design."""
 
     requested: str = msgspec.field(name="asked")  # As the request writes it.
-    value: float | None  # Of the design; None where the profile lacks what it takes, as for a design made elsewhere.
+    value: float | None  # Of the design; None where the profile lacks a number that it needs, such as a power.
     unit: str  # Of the value; empty for a mixture of several and for a share.
     strategy: str  # How designs were searched.
 
@@ -437,22 +437,11 @@ class PlanResult:
 
     @cached_property
     def predicted_run(self) -> compare.PredictedRun:
-        """Return the timeline in parts that are uncertain; with parts outside the backbone all in one, each waiting for its predecessors in the schedule."""
+        """Return the timeline in parts that are uncertain."""
         return self._uncertain_run(self.run)
 
     def _uncertain_run(self, run: Timeline) -> compare.PredictedRun:
-        if not run.sides:
-            return compare.uncertain_run(run.segments, self.device, run.output, run.handover)
-        # as `timeline` has them: the sides before the backbone, its branches and joins, the other sides
-        first, sides = len(backbone_of(self.graph).before), [side.time for side in run.sides]
-        rows: list[BranchTime | float] = []
-        for row in run.segments:
-            rows += [*row.branches, *([row.join_ms] if row.join_ms else [])]
-        branches = [
-            compare.UncertainBranch.at(job, self.device, waits) if isinstance(job, BranchTime) else compare.UncertainBranch({}, waits, job)
-            for job, waits in zip([*sides[:first], *rows, *sides[first:]], run.waits, strict=True)
-        ]
-        return compare.PredictedRun([branches], parts=compare.handover_times(run.handover, self.device))
+        return compare.uncertain_run(run.steps, self.device, run.output, run.handover)
 
     @cached_property
     def _controls(self) -> dict[str, compare.PredictedRun]:
@@ -484,14 +473,13 @@ class PlanResult:
     @cached_property
     def predicted(self) -> Predicted:
         """Its times and those of its controls."""
-        run, single, sequential, model = self.run, self.best_single, self.sequential, EnergyModel(self.device)
-        alone_mj = [model.plan_mj({e.processor: e.ms}, e.ms) if e else None for e in (single, sequential and sequential.single)]
+        run, single, sequential = self.run, self.best_single, self.sequential
+        same_macs, ratio = (sequential.single, sequential.macs / self.graph.macs) if sequential else (None, None)
         return Predicted(
             **msgspec.structs.asdict(self.certainty),
-            **control_fields(self.graph, single, sequential),
+            **control_fields(single, same_macs, ratio),
+            **run_fields(self.device, run.makespan_ms, busy_ms(run), single, same_macs),
             shortened=self.shortened,
-            makespan_ms=run.makespan_ms,
-            speedup=self.speedup,
             whole_graph_ms=self.whole_graph.ms,
             whole_graph_processor=self.whole_graph.processor,
             operator_split_ms=self.operator_split.makespan_ms,
@@ -504,10 +492,6 @@ class PlanResult:
             reference=sorted(self.recommendation.reference),
             far_ahead=self.ahead.processor if self.ahead.far else None,
             crossover_divided=self.ahead.crossover,
-            energy_mj=self.energy_mj,
-            best_single_energy_mj=alone_mj[0],
-            sequential_same_macs_energy_mj=alone_mj[1],
-            energy=model.parts(busy_ms(run), run.makespan_ms),
         )
 
     @cached_property
@@ -598,13 +582,29 @@ def _side(row: SideTime) -> dict[str, Any]:
     return placed | {"operators": operators, **_times(row.time)}
 
 
-def control_fields(graph: OpGraph, single: Estimate, sequential: SequentialControl | None) -> dict[str, Any]:
-    """Return the answer's fields for the best single processor and the sequential network of the same multiply-accumulates."""
+def control_fields(single: Estimate | None, same_macs: Estimate | None, same_macs_ratio: float | None) -> dict[str, Any]:
+    """Return the answer's fields for the best single processor and the sequential network of the same multiply-accumulates, where they exist."""
     return {
-        "best_single_ms": single.ms,
-        "best_single_processor": single.processor,
-        "best_single_precision": single.precision,
-        "sequential_same_macs_ms": sequential.single.ms if sequential else None,
-        "sequential_same_macs_processor": sequential.single.processor if sequential else None,
-        "sequential_same_macs_ratio": sequential.macs / graph.macs if sequential else None,
+        "best_single_ms": single.ms if single else None,
+        "best_single_processor": single.processor if single else None,
+        "best_single_precision": single.precision if single else None,
+        "sequential_same_macs_ms": same_macs.ms if same_macs else None,
+        "sequential_same_macs_processor": same_macs.processor if same_macs else None,
+        "sequential_same_macs_ratio": same_macs_ratio,
+    }
+
+
+def run_fields(
+    device: DeviceProfile, makespan_ms: float, busy: Mapping[str, float], single: Estimate | None, same_macs: Estimate | None
+) -> dict[str, Any]:
+    """Return the answer's fields for the makespan, the speed-up and the energy of a run that occupies processors as `busy` says, ms."""
+    model = EnergyModel(device)
+    alone = [model.plan_mj({e.processor: e.ms}, e.ms) if e else None for e in (single, same_macs)]
+    return {
+        "makespan_ms": makespan_ms,
+        "speedup": single.ms / makespan_ms if single else None,
+        "energy_mj": model.plan_mj(busy, makespan_ms),
+        "best_single_energy_mj": alone[0],
+        "sequential_same_macs_energy_mj": alone[1],
+        "energy": model.parts(busy, makespan_ms),
     }

@@ -18,7 +18,7 @@ import tomli_w
 
 from predictors.devices import DeviceProfile, load_device
 from predictors.errors import StretchError, UsageError
-from predictors.fits import Fit, HeldOut, KernelGroup, LeftOut, Prior, fit_path, prior_path, write_fits, write_priors
+from predictors.fits import Fit, FitFile, HeldOut, KernelGroup, LeftOut, Prior, PriorFile, fit_path, prior_path, write_fits
 from predictors.fitting.fit import MIN_NETWORKS, TimedKernel, TooFewMeasurementsError, fit_device, fit_kernels
 from predictors.fitting.fit import time_kernels as fitted_times
 from predictors.fitting.networks import Formula, load_formula
@@ -668,9 +668,9 @@ def write_profile(
             fitted = {(fit.processor, fit.core_set, fit.precision) for fit in fits}
             unfitted = [place for place in places if (place.family, place.core_set, place.precision) not in fitted]
             calibrated = _calibrate(device, unfitted, table)
-        write_fits(fit_path(draft), name, command, fits)
+        write_fits(fit_path(draft), FitFile(name, command, tuple(fits)))
         if calibrated:
-            write_priors(prior_path(draft), name, command, calibrated)
+            write_fits(prior_path(draft), PriorFile(name, command, tuple(calibrated)))
         with deferred_interrupts():
             # A profile without fits is valid, one with fits of another profile is not.
             for beside in (fit_path, prior_path):

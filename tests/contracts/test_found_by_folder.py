@@ -1,4 +1,4 @@
-"""A delegate, a verb, a form of export, a memory planner, a constraint, a search strategy and a way to divide are one new file each, a join with an operator of its own two: they are dropped into a copy of the packages.
+"""A delegate, a verb, a form of export, a memory planner, a constraint and a way to divide are one new file each, a join with an operator of its own two: they are dropped into a copy of the packages.
 
 An operator kind (two files) and a device (one) are in `test_worked_examples`."""
 
@@ -79,15 +79,6 @@ class Deadline(Bound):
         return 1.0
 '''
 
-STRATEGY = '''"""A strategy of a file: the upper half of the range of multiply-accumulates."""
-
-from stretch.planning.search.exact import search_exact
-
-
-def search(space, totals):
-    return search_exact(space, totals._replace(low=(totals.low + totals.high) // 2))
-'''
-
 EXPORTER = '''"""A form of export of a file: the names of a bundle's subgraphs."""
 
 from typing import Annotated
@@ -161,7 +152,7 @@ DIVISION = CutOuts()
 #: The highest of the branches' outputs, element by element: the join with its operator, and that in torch, ONNX and TFLite.
 HIGHEST = {
     "predictors/operators/highest.py": """from predictors.channels import tied_channels
-from predictors.join import Join, Meeting, joins, meetings
+from predictors.join_rules import Join, Meeting, joins, meetings
 from predictors.kinds import Kind, kinds
 from predictors.rows import same_rows
 
@@ -220,7 +211,6 @@ FILES = {
     "stretch/cli/greet.py": VERB,
     "stretch/planning/constraints/deadline.py": CONSTRAINT,
     "stretch/planning/divisions/cut_outs.py": DIVISION,
-    "stretch/planning/strategies/largest.py": STRATEGY,
     "stretch/tools/hail/verb.py": VERB.replace("greet", "hail"),
     "stretch/tools/told/exporters.py": EXPORTER.replace('names")', 'told")').replace("backwards", "turned"),
     **HIGHEST,
@@ -306,17 +296,6 @@ def test_constraint_in_a_new_file_is_a_setting_is_obeyed_and_is_blamed(stretch):
     assert data["error"].endswith("the tightest is `branch_deadline=1e-05`")
     assert data["hint"].startswith(f"the nearest value with a design is `branch_deadline={rule['nearest']:.6g}`")
     assert slowest("--set", f"branch_deadline={rule['nearest']}") <= rule["nearest"] < slowest()
-
-
-def test_strategy_in_a_new_file_is_named_in_the_help_and_searches(stretch):
-    assert "How designs are searched: evolve, exact, grid, largest or operator_split " in " ".join(
-        stretch("branch", "--set", "help").split()
-    )
-    words = ("branch", "tiny_resnet", "--device", "pixel6", "--weights", "none", "--dry-run", "--json", "--alpha", "1000")
-    words += ("--beta", "1000", "--set", "macs=0.7:1.4")
-    large = json.loads(stretch(*words, "--set", "strategy=largest"))
-    assert 1.05 <= large["macs_ratio"] <= 1.4
-    assert json.loads(stretch(*words))["predicted"]["makespan_ms"] <= large["predicted"]["makespan_ms"]
 
 
 def test_way_to_divide_in_a_new_file_is_planned_read_built_exported_and_run_with_the_right_numbers(stretch, python, tmp_path):

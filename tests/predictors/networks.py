@@ -3,6 +3,12 @@
 from predictors.graph import Op, OpGraph
 
 
+def convolution(name: str, source: str, out: int, kernel: int = 1, stride: int = 1, groups: int = 1, *, bias: bool = False) -> Op:
+    """A convolution that keeps the size of what it reads, or divides it by the stride."""
+    window = {"kernel": (kernel, kernel), "stride": (stride, stride), "padding": (kernel // 2,) * 4, "dilation": (1, 1)}
+    return Op(name, "conv", (source,), {"out_channels": out, "groups": groups, "bias": bias, **window})
+
+
 class Net:
     def __init__(self, *shape: int) -> None:
         self.ops = [Op("input", "input", attrs={"shape": shape})]
@@ -15,9 +21,7 @@ class Net:
         return name
 
     def conv(self, out: int, kernel: int = 1, stride: int = 1, groups: int = 1, act: str | None = "relu", source: str | None = None) -> str:
-        pad = kernel // 2
-        attrs = {"kernel": (kernel, kernel), "stride": (stride, stride), "padding": (pad,) * 4, "dilation": (1, 1)}
-        self.add("conv", *([source] if source else []), out_channels=out, groups=groups, bias=False, **attrs)
+        self.add("conv", *([source] if source else []), **convolution("", "", out, kernel, stride, groups).attrs)
         self.add("batch_norm", affine=True, eps=1e-5)
         return self.add(act) if act else self.last
 
@@ -64,9 +68,7 @@ def efficientnet(stages: list[tuple[int, int, int, int, int]], stem: int, head: 
             if se:
                 net.add("global_avg_pool", keepdims=True)
                 for width, gate in ((max(1, channels // 4), act), (inner, "sigmoid")):
-                    net.add(
-                        "conv", out_channels=width, groups=1, bias=True, kernel=(1, 1), stride=(1, 1), padding=(0,) * 4, dilation=(1, 1)
-                    )
+                    net.add("conv", **convolution("", "", width, bias=True).attrs)
                     net.add(gate)
                 net.add("mul", deep, net.last)
             end = net.conv(out, act=None)

@@ -33,7 +33,7 @@ import onnx
 
 from predictors.errors import MissingBackendError, StretchError, UsageError, first_line, install_line
 from predictors.files import cache_folder
-from predictors.join import combine
+from predictors.join_rules import combine
 from predictors.joins import meetings
 from scheduler.bundle.load import Bundle
 from scheduler.checks.verify import random_input

@@ -206,7 +206,7 @@ class PeakMemory(Bound):
 
     def limits(self, value: float, options: "Sequence[SegmentOptions]") -> list[Limit]:
         """The bytes, up to those of the largest combination."""
-        largest = max(int(way.peak_bytes.max()) for way in options)
+        largest = max(int(item.peak_bytes.max()) for item in options)
         return [Limit(self, value, max(largest, value), with_number=lambda _, number: ceil(number))]
 
 
@@ -275,7 +275,7 @@ class Meetings(Constraint):
 
 @register
 class TotalMacs(Constraint):
-    """The whole design computes about as much as the original, without what bands of rows do twice; the search sees to it."""
+    """The whole design computes about as much as the original, without the rows that bands compute twice; the search ensures it."""
 
     option = Option(
         "macs",

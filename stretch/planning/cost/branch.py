@@ -70,7 +70,7 @@ class _BlockPiece:
     block: int  # Its number.
     start: str  # Tensor it reads.
     ops: tuple[Op, ...]  # Its operators.
-    groups: tuple[int, ...]  # Channel groups of what it reads and of its operators, in the order in which they come.
+    groups: tuple[int, ...]  # Channel groups of its input and of its operators, in the order in which they come.
     fingerprint: str  # Equal for pieces of the same structure: kinds, attributes, edges and groups.
 
 
@@ -80,7 +80,7 @@ def _kernel_keys(kernels: Sequence[Kernel]) -> list[tuple[object, ...]]:
 
 
 def _pieces(segment: Segment) -> list[_BlockPiece]:
-    """The blocks of a segment and what is behind the last one; none where something reads past their ends."""
+    """Return the blocks of a segment and the operators after the last one; none where an operator reads past their ends."""
     names = [op.name for op in segment.graph.ops if op.kind != "input"]
     parts = [(i, block.start, block.ops) for i, block in enumerate(segment.blocks)]
     rest = tuple(names[sum(len(ops) for _, _, ops in parts) :])
@@ -200,7 +200,7 @@ class Costs:
             else:
                 readers = self._full_depth(segment, processor, width, usual, "none").readers(segment.graph.consumers[segment.start])
                 kernels[width, count] = [_rewired(kernel, segment, count) for kernel in readers]
-        self.kernels_time([kernel for some in kernels.values() for kernel in some], processor)
+        self.kernels_time([kernel for launched in kernels.values() for kernel in launched], processor)
 
     @memoised
     def branch(
@@ -244,9 +244,9 @@ class Costs:
     ) -> list[tuple[int, float, int]]:
         """Return MACs, ms while other branches compute, and parameters of 1×1 convolutions that end branches."""
         shape = segment.graph.by_name[segment.end].shape
-        places = pixels(shape)
-        costs = (KernelCost("conv1x1", w, out, 1, 1, places, places * w, places * out, w * out + out) for w, out in ends)
-        kernels = [Kernel("join_conv", ("join_conv",), cost, places * cost.in_channels * cost.out_channels) for cost in costs]
+        positions = pixels(shape)
+        costs = (KernelCost("conv1x1", w, out, 1, 1, positions, positions * w, positions * out, w * out + out) for w, out in ends)
+        kernels = [Kernel("join_conv", ("join_conv",), cost, positions * cost.in_channels * cost.out_channels) for cost in costs]
         times = self.each_kernels_time(kernels, processor)
         return [(kernel.macs, time.slowed(slowing), kernel.cost.weights) for kernel, time in zip(kernels, times, strict=True)]
 

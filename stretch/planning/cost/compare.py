@@ -9,8 +9,7 @@ interval of the fit; else each kind of kernel errs for itself, by the uncertaint
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, reduce
-from graphlib import TopologicalSorter
+from functools import lru_cache, reduce
 from itertools import combinations, product
 from math import log, prod
 from types import MappingProxyType
@@ -26,8 +25,9 @@ from predictors.graph import OpGraph
 from predictors.host import HOST, is_host, kind_of
 from predictors.predictor import Estimate, Handover, LatencyPredictor
 from predictors.structs import Answer
+from scheduler.simulate.schedule import execution_order, longest_path
 from stretch.planning.cost.branch import Floats
-from stretch.planning.cost.makespan import BranchTime, SegmentTime
+from stretch.planning.cost.makespan import Step
 
 #: Relative difference of two times of one design.
 _TOLERANCE = 1e-9
@@ -167,11 +167,11 @@ def baseline(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class UncertainBranch:
-    """One branch of a predicted run."""
+class UncertainStep:
+    """One step of a predicted run."""
 
     parts: Mapping[UncertainFactor, float]  # Its time, ms by the number that each part is proportional to.
-    waits: tuple[int, ...] = ()  # Numbers of the branches of its segment that end before it starts.
+    waits: tuple[int, ...] = ()  # Numbers of the steps that end before it starts.
     fixed_ms: float = 0.0  # Its other time, which counts as known.
     #: Its computing, contention included, in the same way; of `contended` the share that others slow or speed by a number.
     computing: Mapping[UncertainFactor, float] = field(default_factory=dict)
@@ -180,7 +180,7 @@ class UncertainBranch:
     @classmethod
     def of(
         cls, estimate: Estimate, device: DeviceProfile, links: Mapping[str, float], computing_ms: float, together: Mapping[str, float] = {}
-    ) -> "UncertainBranch":
+    ) -> "UncertainStep":
         """A branch whose estimated computation takes `computing_ms` while others compute, `together` with each other kind of processor."""
         moving = {link(processor, device): ms for processor, ms in links.items()}
         alone, kind = kernel_times(estimate, device), kind_of(estimate.processor)
@@ -195,10 +195,10 @@ class UncertainBranch:
         }
         return cls(moving, computing={key: ms * longer for key, ms in alone.items()}, contended=contended)
 
-    @classmethod
-    def at(cls, time: BranchTime, device: DeviceProfile, waits: tuple[int, ...]) -> "UncertainBranch":
-        """A branch of a timeline, which waits for others."""
-        return replace(cls.of(time.estimate, device, time.links, time.ms + time.contention_ms, time.together), waits=waits)
+    @property
+    def takes_time(self) -> bool:
+        """Whether it is more than a step of the schedule."""
+        return bool(self.fixed_ms or any((*self.parts.values(), *self.computing.values())))
 
     def ms(self, factors: Factors) -> Any:
         """Its time if numbers are off by these factors."""
@@ -208,18 +208,11 @@ class UncertainBranch:
 
 @dataclass(frozen=True)
 class PredictedRun:
-    """A run as segments of branches that run side by side or wait for each other, one segment after the other."""
+    """A run as steps that run side by side or wait for each other, in the order that its schedule gave them."""
 
-    segments: Sequence[Sequence[UncertainBranch]]  # The branches of each segment.
-    fixed_ms: float = 0.0  # Joins and other times that count as known.
-    #: Time after the segments, such as the transfer of the result, ms by the number it is proportional to.
+    steps: Sequence[UncertainStep]  # Branches, joins and sides.
+    #: Time after the steps, such as the transfer of the result, ms by the number it is proportional to.
     parts: Mapping[UncertainFactor, float] = field(default_factory=dict)
-
-    @cached_property
-    def _ordered(self) -> list[list[tuple[int, UncertainBranch]]]:
-        """Return the branches of each segment with their numbers, each after those that it waits for."""
-        orders = (TopologicalSorter({i: branch.waits for i, branch in enumerate(branches)}).static_order() for branches in self.segments)
-        return [[(number, branches[number]) for number in order] for order, branches in zip(orders, self.segments, strict=True)]
 
     def ms(self, factors: Factors | None = None) -> float:
         """Its time if numbers are off by these factors."""
@@ -230,51 +223,50 @@ class PredictedRun:
         return np.broadcast_to(np.asarray(self._ms(factors), dtype=np.float64), (len(next(iter(factors.values()), np.ones(1))),))
 
     def _ms(self, factors: Factors) -> Floats | float:
-        total: Floats | float = self.fixed_ms + _ms(self.parts, factors)
-        for branches in self._ordered:
-            ends: dict[int, Any] = {}
-            for number, branch in branches:
-                # the longest of each draw
-                ends[number] = branch.ms(factors) + reduce(np.maximum, [ends[wait] for wait in branch.waits] or [0.0])
-            total = total + reduce(np.maximum, ends.values())
+        ends = longest_path([step.ms(factors) for step in self.steps], [step.waits for step in self.steps])
+        total: Floats | float = reduce(np.maximum, ends, 0.0) + _ms(self.parts, factors)
         return total
 
     @property
     def overlaps(self) -> bool:
         """Whether two branches compute at the same time somewhere: both take time, and neither waits for the other, directly or not."""
-        for branches in self._ordered:
-            behind: dict[int, set[int]] = {}
-            for number, branch in branches:
-                behind[number] = set(branch.waits).union(*(behind[wait] for wait in branch.waits))
-            busy = [number for number, b in branches if b.fixed_ms or any((*b.parts.values(), *b.computing.values()))]
-            if any(a not in behind[b] and b not in behind[a] for a, b in combinations(busy, 2)):
-                return True
-        return False
+        behind = [frozenset[int]()] * len(self.steps)
+        for number in execution_order(tuple(step.waits for step in self.steps)):
+            waits = self.steps[number].waits
+            behind[number] = frozenset(waits).union(*(behind[wait] for wait in waits))
+        busy = [number for number, step in enumerate(self.steps) if step.takes_time]
+        return any(a not in behind[b] and b not in behind[a] for a, b in combinations(busy, 2))
 
     @property
     def unknowns(self) -> set[UncertainFactor]:
         """Return the values that its time depends on."""
-        branches = [branch for some in self.segments for branch in some]
-        return {*self.parts, *(key for branch in branches for some in (branch.parts, branch.computing, branch.contended) for key in some)}
+        return {*self.parts, *(key for step in self.steps for numbers in (step.parts, step.computing, step.contended) for key in numbers)}
 
 
 def uncertain_run(
-    segments: Sequence[SegmentTime], device: DeviceProfile, output: Mapping[str, float], handover: Handover | None = None
+    steps: Sequence[Step], device: DeviceProfile, output: Mapping[str, float] = {}, handover: Handover | None = None
 ) -> PredictedRun:
-    """Segments one after the other, each time by the number it is proportional to.
+    """The steps of a timeline, each time by the number it is proportional to; the time of a join counts as known.
 
     Args:
         output: Transfer of the result, ms by far end.
         handover: Time of the inference in addition.
     """
-    branches = [[UncertainBranch.at(branch, device, branch.waits) for branch in row.branches] for row in segments]
+    uncertain = []
+    for step in steps:
+        time = step.time
+        if time is None:
+            uncertain.append(UncertainStep({}, step.waits, step.job.ms))
+        else:
+            branch = UncertainStep.of(time.estimate, device, time.links, time.ms + time.contention_ms, time.together)
+            uncertain.append(replace(branch, waits=step.waits))
     parts = {link(far, device): ms for far, ms in output.items()} | (handover_times(handover, device) if handover else {})
-    return PredictedRun(branches, sum(row.join_ms for row in segments), parts)
+    return PredictedRun(uncertain, parts)
 
 
 def single_run(estimate: Estimate, device: DeviceProfile) -> PredictedRun:
     """A whole network on one processor."""
-    return PredictedRun([[UncertainBranch(kernel_times(estimate, device))]], parts=handover_times(estimate.handover, device))
+    return PredictedRun([UncertainStep(kernel_times(estimate, device))], handover_times(estimate.handover, device))
 
 
 class LinkFigure(msgspec.Struct, frozen=True, kw_only=True):
@@ -296,7 +288,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Certainty(Answer, frozen=True, kw_only=True):
-    """How sure a prediction is, and what its recommendation hangs on; the fields are keys of `predicted` in the command line's JSON."""
+    """How sure a prediction is, and which numbers decide its recommendation; the fields are keys of `predicted` in the command line's JSON."""
 
     expected_ms: float  # The mean of the branched run's time over what its numbers may be.
     makespan_low_ms: float  # Lower end of the 90 % interval around the branched run's time.

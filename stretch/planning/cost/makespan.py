@@ -5,7 +5,7 @@ Algorithm 1 of paper 003 as arithmetic. A segment takes
     max over branches (transfer in + computation + contention + transfer to the host) + join,
 
 where contention counts while another branch computes (`predictors.side_by_side`); a whole segment its transfer in and its computation; the
-model's input and output are in the host's memory. Branches that hand tensors to each other fetch what they read, and wait as the runtime
+model's input and output are in the host's memory. Branches that hand tensors to each other fetch their inputs, and wait as the runtime
 lets them (`scheduler.simulate.schedule`). An inference takes the host's measured constant once; one that runs whole on another processor
 takes that processor's hand-over instead, and then is the time of `LatencyPredictor.predict`.
 """
@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import prod
+from typing import NamedTuple
 
 from predictors.devices import DeviceProfile
 from predictors.energy import EnergyModel
@@ -148,18 +149,43 @@ class SideTime:
         return self.time.start_ms + self.time.total_ms
 
 
+class Step(NamedTuple):
+    """A branch, a join or a side in the schedule of a run."""
+
+    job: Job  # Its processor and duration, and the numbers of the steps that it reads from.
+    time: BranchTime | None  # Of a branch or a side; None for a join.
+    waits: tuple[int, ...]  # Numbers of the steps that it waits for: those that it reads from, and the one before it on its processor.
+
+
+def segment_steps(row: SegmentTime, first: int, arrives: tuple[int, ...]) -> list[Step]:
+    """Return the branches of a segment, and the join last if they meet.
+
+    Args:
+        first: Number of the first step.
+        arrives: Numbers of the steps that write the segment's input.
+    """
+    steps = []
+    for branch in row.branches:
+        waits = tuple(first + wait for wait in branch.waits) or arrives
+        steps.append(Step(Job(branch.scale.processor, branch.total_ms, waits), branch, waits))
+    if join_of(row.design.join).meets is not None and not row.design.whole:
+        # no processor waits for a join: one that has finished its branch goes on
+        waits = tuple(range(first, first + len(steps)))
+        steps.append(Step(Job(f"join of {row.design.name}", row.join_ms, waits), None, waits))
+    return steps
+
+
 @dataclass(frozen=True)
 class Timeline:
     """The predicted run of a design."""
 
     design: BranchDesign  # The design.
-    segments: tuple[SegmentTime, ...]  # In order.
+    segments: tuple[SegmentTime, ...]  # In order; each starts when the schedule of all steps lets it.
     #: Transfer of the result to the host, ms by processor at the far end of the link; of several results each is moved by who computes it.
     output: Mapping[str, float]
     handover: Handover  # Time of the inference in addition: the host's, or of a network on one processor that one's.
-    #: The parts other than the backbone; where there are some, segments start when the schedule of all lets them.
-    sides: tuple[SideTime, ...] = ()
-    waits: tuple[tuple[int, ...], ...] = ()  # With sides, what waits for what.
+    sides: tuple[SideTime, ...]  # The parts other than the backbone.
+    steps: tuple[Step, ...]  # The schedule: sides before the backbone, its branches and joins, the other sides.
 
     @property
     def output_ms(self) -> float:
@@ -203,7 +229,7 @@ class Timeline:
 
     @property
     def halo_ms(self) -> float:
-        """Time that bands of rows spend on what they do twice, summed over processors: more than the makespan would lose without it."""
+        """Time that bands spend on rows computed twice, summed over processors: more than the makespan would lose without them."""
         return sum(s.halo_ms for s in self.segments)
 
     @property
@@ -267,14 +293,13 @@ def busiest_ms(run: Timeline, host: str) -> float:
 
 # When the backbone of a network and its other parts run: one schedule of all.
 #
-# Each branch of a segment, each join and each side is a job; where several could start on a
-# processor, the backbone comes before the sides that do not feed it.
+# Where several steps could start on a processor, the backbone comes before the sides that do not feed it.
 
 
 def _branch_time(
     scale: BranchScale, graph: OpGraph, into: Sequence[Mapping[str, float]], out: Sequence[Mapping[str, float]], costs: Costs
 ) -> BranchTime:
-    """A branch, or a side, that moves what it reads and what it writes: ms by processor at the far end of each link."""
+    """Return a branch, or a side, that moves its inputs and outputs: ms by processor at the far end of each link."""
     estimate = costs.predictor.predict(graph, scale.processor, costs.precision.get(scale.processor))
     in_ms, out_ms = (sum(sum_by_key(item for links in moved for item in links.items()).values()) for moved in (into, out))
     links = sum_by_key(item for links in (*into, *out) for item in links.items())
@@ -301,66 +326,56 @@ class Timelines:
         home = design.processors[0] if len(design.processors) == 1 and not design.n_meet else costs.host
         handover = costs.handover(home, self._graph)
         holders = dict.fromkeys((op.name for op in self._graph.inputs), home)
-        jobs: list[Job] = []
-        writers: dict[str, int] = {}
-        timed: list[tuple[OpGraph, BranchTime, int]] = []
+        steps: list[Step] = []
+        timed: list[tuple[OpGraph, BranchTime, int]] = []  # each side, its time and the number of its step
+        writers: dict[str, int] = {}  # numbers of steps by the tensors that they write
 
-        def add_sides(some: Sequence[OpGraph]) -> None:
-            for side in some:
+        def add_sides(graphs: Sequence[OpGraph]) -> None:
+            for side in graphs:
                 processor = placed[side.name]
                 time = self._side(side.name, processor, tuple(holders[source.name] for source in side.inputs), home)
                 reads = tuple(dict.fromkeys(writers[source.name] for source in side.inputs if source.name in writers))
-                timed.append((side, time, len(jobs)))
-                writers.update(dict.fromkeys(side.outputs, len(jobs)))
+                timed.append((side, time, len(steps)))
+                writers.update(dict.fromkeys(side.outputs, len(steps)))
                 holders.update(dict.fromkeys(side.outputs, processor))
-                jobs.append(Job(processor, time.total_ms, reads))
+                steps.append(Step(Job(processor, time.total_ms, reads), time, reads))
 
         add_sides(self._backbone.before)
         segments, written = self._backbone_times(holders[self._backbone.graph.input.name], home)
         holders |= written
-        if not self._backbone.sides:
-            # one result is moved at the end of the run; of several each by the processor that computes it
-            one = self._graph.outputs[0] if len(self._graph.outputs) == 1 else None
-            output = costs.moves(holders[one], home, prod(self._graph.by_name[one].shape)) if one else {}
-            return Timeline(design, tuple(segments), output, handover)
-        spans: list[tuple[int, int]] = []
+        ends = [len(steps)]
         for row in segments:
-            first = len(jobs)
             arrives = (writers[row.design.start],) if row.design.start in writers else ()
-            for branch in row.branches:
-                reads = tuple(first + wait for wait in branch.waits) or arrives
-                jobs.append(Job(branch.scale.processor, branch.total_ms, reads))
-            spans.append((first, len(jobs)))
-            if row.join_ms:
-                # no processor waits for a join: one that has finished its branch goes on
-                jobs.append(Job(f"join of {row.design.name}", row.join_ms, tuple(range(first, len(jobs)))))
-            writers[row.design.end] = len(jobs) - 1
+            steps += segment_steps(row, len(steps), arrives)
+            writers[row.design.end] = len(steps) - 1
+            ends.append(len(steps))
         add_sides(self._backbone.after)
-        scheduled = schedule(jobs)
-        rows, at = [], scheduled.starts[spans[0][0]] if spans else 0.0
-        for row, (first, behind) in zip(segments, spans, strict=True):
-            starts = scheduled.starts[first:behind]
-            branches = tuple(replace(branch, start_ms=start - at) for branch, start in zip(row.branches, starts, strict=True))
-            rows.append(replace(row, branches=branches, start_ms=at))
-            at = scheduled.ends[behind] if row.join_ms else scheduled.ends[behind - 1]
-        times = (
-            SideTime(side.name, side, replace(time, start_ms=scheduled.starts[number], waits=scheduled.waits[number]))
-            for side, time, number in timed
-        )
-        return Timeline(design, tuple(rows), {}, handover, tuple(times), scheduled.waits)
+        scheduled = schedule([step.job for step in steps])
+        rows, at = [], scheduled.starts[ends[0]] if segments else 0.0
+        for row, (first, end) in zip(segments, pairwise(ends), strict=True):
+            branches = (replace(branch, start_ms=scheduled.starts[first + i] - at) for i, branch in enumerate(row.branches))
+            rows.append(replace(row, branches=tuple(branches), start_ms=at))
+            at = scheduled.ends[end - 1]
+        sides_timed = (SideTime(side.name, side, replace(time, start_ms=scheduled.starts[number])) for side, time, number in timed)
+        output: Mapping[str, float] = {}
+        if not timed and len(self._graph.outputs) == 1:
+            # one result is moved at the end of the run; of several each by the processor that computes it
+            [name] = self._graph.outputs
+            output = costs.moves(holders[name], home, prod(self._graph.by_name[name].shape))
+        steps = [step._replace(waits=waits) for step, waits in zip(steps, scheduled.waits, strict=True)]
+        return Timeline(design, tuple(rows), output, handover, tuple(sides_timed), tuple(steps))
 
     @memoised
     def _backbone_times(self, holder: str, home: str) -> tuple[list[SegmentTime], dict[str, str]]:
-        """The segments one after the other, and the processor that holds the end of each; results of the network are needed at `home`."""
+        """The segments, and the processor that holds the end of each; results of the network are needed at `home`."""
         graph, design, costs, backbone = self._graph, self._design, self._costs, self._backbone
         returned = graph.outputs if len(graph.outputs) > 1 or backbone.sides else ()
-        at, channels = 0.0, width(backbone.graph.input.shape)
+        channels = width(backbone.graph.input.shape)
         rows: list[SegmentTime] = []
         holders: dict[str, str] = {}
         for segment, part, scaled in zip(design_segments(graph, design), design.segments, scaled_branches(graph, design), strict=True):
             row, holder = segment_time(segment, part, scaled, holder, channels, costs, home if part.end in returned else None)
-            rows.append(replace(row, start_ms=at))
-            at += row.ms
+            rows.append(row)
             channels = join_width(segment, part)
             holders[part.end] = holder
         return rows, holders

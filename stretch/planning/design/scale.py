@@ -193,9 +193,10 @@ def check_sides(backbone: Backbone, design: BranchDesign) -> list[str]:
     """The processor of each side of a backbone, in order."""
     names, placed = [side.name for side in backbone.sides], [side.name for side in design.sides]
     if names != placed:
-        there, had = (", ".join(value) or "none" for value in (names, placed))
+        required, given = (", ".join(value) or "none" for value in (names, placed))
         raise StretchError(
-            f"the design places {had} outside the backbone of `{backbone.graph.name}`, which has {there}", "give each of them a processor"
+            f"the design places {given} outside the backbone of `{backbone.graph.name}`, which has {required}",
+            "give each of them a processor",
         )
     return [side.processor for side in design.sides]
 

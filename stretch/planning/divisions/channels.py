@@ -27,7 +27,7 @@ from stretch.planning.network.segments import Segment, cone, cut_points, cut_seg
 from stretch.planning.search.parts import Divisible, PartSpace, RangeCandidates, Split, SplitBranches, Structure, part_costs, structure
 from stretch.planning.search.space import DesignSpace
 
-#: The operator that cuts out of what arrives the channels that a branch reads.
+#: The operator that cuts the channels of a branch out of its input.
 ENTRY_CHANNELS = "entry_channels"
 #: The join of branches of output channels, and that of hidden ones.
 OUTPUT, HIDDEN = "channels", "partial_sums"
@@ -43,10 +43,10 @@ class Hidden:
 
 
 def find_hidden(graph: OpGraph) -> Hidden:
-    """The hidden tensor of a segment: what its last projection reads; where tensors are added, that in the operand of most multiply-accumulates."""
+    """Return the input of a segment's last projection; where tensors are added, of the one in the operand with most multiply-accumulates."""
     tail: list[str] = []
     op = graph.by_name[graph.output]
-    # up to what sums over all channels that it reads, where these can be cut
+    # back to an operator that sums over all channels of its input, where these can be cut
     while not (op.inputs and kind_of(op.kind).dense(op.attrs) and len(op.shape) in (2, 4) and width(graph.input_shapes(op)[0]) > 1):
         if op.kind == "add":
             behind = max(op.inputs, key=lambda name: sum(graph.op_macs(graph.by_name[item]) for item in cone(graph, [name])))
@@ -367,19 +367,19 @@ class _ChannelCandidates(RangeCandidates):
         requested: list[tuple[_Tensor, dict[Split, list[Channels]]]] = []
         costs = self.space.costs
         rounded = any(costs.precision.get(name) == "int8" for name in order)
-        for divided_part, some in requests:
+        for divided_part, splits in requests:
             # export leaves a partial sum in fp32, so it would take longer than it is priced at
-            splits, tensor = () if rounded and divided_part.join == HIDDEN else some, divided_part.tensor
-            ranges = {split: tensor.ranges(split, divided_part.unit(order)) for split in splits}
-            requested.append((tensor, {split: some for split, some in ranges.items() if None not in map(tensor.graph, some)}))
+            allowed, tensor = () if rounded and divided_part.join == HIDDEN else splits, divided_part.tensor
+            ranges = {split: tensor.ranges(split, divided_part.unit(order)) for split in allowed}
+            requested.append((tensor, {split: parts for split, parts in ranges.items() if None not in map(tensor.graph, parts)}))
         for at, processor in enumerate(order):
-            graphs = {(id(tensor), ranges[at]): tensor.graph(ranges[at]) for tensor, some in requested for ranges in some.values()}
+            graphs = {(id(tensor), ranges[at]): tensor.graph(ranges[at]) for tensor, divided in requested for ranges in divided.values()}
             missing = {key: graph for key, graph in graphs.items() if graph is not None and (*key, processor) not in self._costs}
             shares = {key: (key[1].start, key[1].stop) for key in missing}
             self._costs |= {(*key, processor): cost for key, cost in part_costs(self.space, processor, missing, shares).items()}
         return [
-            {split: [self._costs[id(tensor), *pair] for pair in zip(ranges, order, strict=True)] for split, ranges in some.items()}
-            for tensor, some in requested
+            {split: [self._costs[id(tensor), *pair] for pair in zip(ranges, order, strict=True)] for split, ranges in divided.items()}
+            for tensor, divided in requested
         ]
 
 

@@ -1,8 +1,8 @@
 """Portions: a segment's operators divided along its own graph, each operator computed once.
 
 Tensors of NASNet skip over the ends of modules, those of HRNet go back and forth between resolutions. So each portion
-only says which tensors it hands on, its ends. It computes what they need and no portion before it computes, and reads
-what crosses. Nothing is joined: the last portion writes the segment's end.
+only says which tensors it hands on, its ends. It computes the operators that these need and that no portion before it computes,
+and reads the tensors that cross. Nothing is joined: the last portion writes the segment's end.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -62,11 +62,7 @@ class TaskGraph:
     @cached_property
     def readers(self) -> tuple[tuple[int, ...], ...]:
         """Tasks that read from each."""
-        result: list[list[int]] = [[] for _ in self.ops]
-        for number, sources in enumerate(self.sources):
-            for source in sources:
-                result[source].append(number)
-        return tuple(map(tuple, result))
+        return tuple(map(tuple, waiting(self.sources)[0]))
 
     @property
     def parallel(self) -> bool:
@@ -189,15 +185,15 @@ class PlacementProblem:
             number = {task: i for i, task in enumerate(order)}
             self._waiting = (tuple(order), *waiting([[number[source] for source in self.tasks.sources[task]] for task in order]))
         _, readers, missing = self._waiting
-        moving, holder, ms, places = self.moving, self.holder, [], [processors[task] for task in order]
-        for task, place in zip(order, places, strict=True):
+        moving, holder, ms, assigned = self.moving, self.holder, [], [processors[task] for task in order]
+        for task, place in zip(order, assigned, strict=True):
             took = self.ms[task][place]
             for source, tensor in self.tasks.reads[task]:
                 held = holder if source == ARRIVING else processors[source]
                 if held != place:
                     took += moving[tensor][held][place]
             ms.append(took)
-        return max(run(places, ms, readers, missing, self.count)[1])
+        return max(run(assigned, ms, readers, missing, self.count)[1])
 
 
 def place(problem: PlacementProblem) -> Placement:
@@ -233,15 +229,15 @@ def _improve(problem: PlacementProblem) -> Placement:
         while improved and tried < MAX_TRIED:
             improved = False
             for tasks, target in moves:
-                other = list(processors)
+                changed = list(processors)
                 for task in tasks:
-                    other[task] = target
-                other[-1] = problem.end
-                if other != processors:
+                    changed[task] = target
+                changed[-1] = problem.end
+                if changed != processors:
                     tried += 1
-                    time = problem.time(other, order)
+                    time = problem.time(changed, order)
                     if time < ms - TIE:
-                        processors, ms, improved = other, time, True
+                        processors, ms, improved = changed, time, True
         if not placed or ms < placed[-1].ms - TIE:
             placed.append(Placement(tuple(processors), tuple(order), ms))
     return placed[-1]
@@ -266,7 +262,7 @@ def _list_schedule(problem: PlacementProblem, order: Sequence[int]) -> list[int]
 
 
 def _neighbour_moves(tasks: TaskGraph) -> Iterator[tuple[int, ...]]:
-    """Tasks that are worth moving together: one; with what is computed for it alone; what reads the same tensor."""
+    """Yield tasks that are worth moving together: one; one with the tasks computed for it alone; all readers of a tensor."""
     for task in range(len(tasks)):
         yield (task,)
         moves, left = {task}, list(tasks.sources[task])
@@ -284,8 +280,8 @@ def _place_exactly(problem: PlacementProblem, known: Placement) -> Placement:
     """The fastest of all placements, unless that which is known is as fast."""
     best = known
     last = len(problem.tasks) - 1
-    for some in product(range(problem.count), repeat=last):
-        processors = (*some, problem.end)
+    for assigned in product(range(problem.count), repeat=last):
+        processors = (*assigned, problem.end)
         jobs = problem.jobs([(task,) for task in range(last + 1)], processors)
         best_order = _best_order(jobs, best.ms)
         if best_order is not None:
@@ -452,16 +448,16 @@ def _merge_groups(problem: PlacementProblem, groups: list[list[int]], processors
     while at < len(groups):
         after = next((i for i in range(at + 1, len(groups)) if processors[groups[i][0]] == processors[groups[at][0]]), None)
         if after is not None:
-            other = _join_groups(problem, groups, at, after)
-            if other is not None and (time := schedule(problem.jobs(other, processors)).ms) <= ms + TIE:
-                groups, ms = other, time
+            joined = _join_groups(problem, groups, at, after)
+            if joined is not None and (time := schedule(problem.jobs(joined, processors)).ms) <= ms + TIE:
+                groups, ms = joined, time
                 continue
         at += 1
     return groups
 
 
 def _join_groups(problem: PlacementProblem, groups: list[list[int]], first: int, second: int) -> list[list[int]] | None:
-    """Portions of which two are one: what waits for the first stays behind, what the second waits for goes before; None if that is impossible."""
+    """Return portions of which two are one: tasks that wait for the first stay behind, tasks that the second needs go before; None if impossible."""
     of = {task: number for number, group in enumerate(groups) for task in group}
     behind = {first}
     for number in range(first + 1, second):

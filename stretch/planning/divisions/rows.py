@@ -25,7 +25,7 @@ from stretch.planning.design.division import Division, Piece, Share, check_range
 from stretch.planning.network.segments import Segment, memoised, mixing_operators
 from stretch.planning.search.parts import Divisible, PartSpace, RangeCandidates, Split, SplitBranches, band_ranges, structure
 
-#: The operator that cuts out of what arrives the rows that a band reads.
+#: The operator that cuts the rows of a band out of its input.
 ENTRY_ROWS = "entry_rows"
 
 #: Tag with the padding (top, left, bottom, right) that an operator of a band has in the whole.
@@ -263,7 +263,7 @@ class BandCandidates(RangeCandidates):
                 macs += self.parts.parts[last].graph.macs
                 halo = self._halo(first, last, macs)
                 if halo is None or halo > 2 * MAX_HALO:
-                    # what follows reads still more rows
+                    # longer runs read still more rows
                     break
                 if halo <= MAX_HALO:
                     runs.append((first, last))
@@ -291,12 +291,17 @@ class BandCandidates(RangeCandidates):
         eligible: list[dict[Split, list[_Band]]] = []
         for run, splits in requests:
             rows = self.bands.rows(run.last)
-            every = {split: [self.bands.band(run.first, run.last, *band) for band in band_ranges(rows, split)] for split in splits}
-            some = {split: [band for band in bands if band is not None] for split, bands in every.items()}
-            eligible.append({split: bands for split, bands in some.items() if len(bands) == len(every[split])})
-        columns = zip(*(some for places in eligible for some in places.values()), strict=True)
+            divided = {}
+            for split in splits:
+                bands = [
+                    band for rows_of in band_ranges(rows, split) if (band := self.bands.band(run.first, run.last, *rows_of)) is not None
+                ]
+                if len(bands) == len(order):
+                    divided[split] = bands
+            eligible.append(divided)
+        columns = zip(*(bands for divided in eligible for bands in divided.values()), strict=True)
         costs = zip(*(self.bands.cost(name, column) for name, column in zip(order, columns, strict=False)), strict=True)
-        return [{split: list(next(costs)) for split in places} for places in eligible]
+        return [{split: list(next(costs)) for split in divided} for divided in eligible]
 
     def candidates(self) -> list[tuple[int, SegmentOptions]]:
         """Every way to compute a run in bands, by its first part."""

@@ -40,7 +40,7 @@ def memoised(function: C) -> C:
             known[key] = function(owner, *key)
         return known[key]
 
-    # which takes what `function` takes
+    # the wrapper has the parameters of `function`
     return call  # type: ignore[return-value]
 
 
@@ -283,7 +283,7 @@ class Backbone:
     """A network's backbone and its sides."""
 
     graph: OpGraph  # The backbone, of one input and one output; taps have the tag `TAP`.
-    before: tuple[OpGraph, ...] = ()  # Sides that compute what the backbone reads, in an order in which they can run.
+    before: tuple[OpGraph, ...] = ()  # Sides that compute the backbone's input, in an order in which they can run.
     after: tuple[OpGraph, ...] = ()  # The others, likewise.
 
     @property
@@ -325,7 +325,7 @@ def operators_read_outside(graph: OpGraph, ops: Sequence[Op]) -> list[str]:
 
 
 def part_graph(graph: OpGraph, name: str, ops: Sequence[Op], ends: Collection[str]) -> OpGraph:
-    """Some operators as a graph of their own, which reads what it does not compute and hands on its ends."""
+    """Return operators as a graph of their own, which reads the tensors that others compute and hands on its ends."""
     inside = {op.name for op in ops}
     reads = dict.fromkeys(source for op in ops for source in op.inputs if source not in inside)
     entries = [Op(source, "input", attrs={"shape": graph.by_name[source].shape}) for source in reads]
@@ -595,9 +595,9 @@ def rewrite_segment(segment: Segment, names: tuple[str, ...]) -> Segment:
     graph, done = apply_rewrites(segment.graph, inexact_rewrites(names))
     if not done:
         return segment
-    other = replace(segment, graph=OpGraph.build(graph.name, graph.ops, graph.outputs), rewrites=done)
-    same = (other.depth, other.width, other.min_depth) == (segment.depth, segment.width, segment.min_depth)
-    return other if same else segment
+    rewritten = replace(segment, graph=OpGraph.build(graph.name, graph.ops, graph.outputs), rewrites=done)
+    same = (rewritten.depth, rewritten.width, rewritten.min_depth) == (segment.depth, segment.width, segment.min_depth)
+    return rewritten if same else segment
 
 
 def join_kinds(segment: Segment, following: Segment | None) -> tuple[JoinKind, ...]:
@@ -639,5 +639,5 @@ def clean_cuts(graph: OpGraph, launched: Sequence[Sequence[Kernel]]) -> frozense
 
 
 def mixing_operators(graph: OpGraph) -> list[str]:
-    """Operators that need every row of what they read for any row of what they write, by name."""
+    """Return the names of operators whose every output row needs all rows of an input."""
     return [op.name for op in graph.ops if op.inputs and kind_of(op.kind).rows is all_rows and max(map(height, graph.input_shapes(op))) > 1]

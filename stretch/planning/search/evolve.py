@@ -13,7 +13,7 @@ import numpy as np
 from stretch.planning.config import Objective
 from stretch.planning.cost.branch import Floats, SegmentOptions
 from stretch.planning.cost.compare import draw_factors, quantile_ms, uncertain_run
-from stretch.planning.cost.makespan import SegmentTime, occupied_ms, segment_time, sum_by_key
+from stretch.planning.cost.makespan import SegmentTime, Step, occupied_ms, segment_steps, segment_time, sum_by_key
 from stretch.planning.design.scale import join_width, scale_branches
 from stretch.planning.network.segments import memoised
 from stretch.planning.search.exact import (
@@ -95,7 +95,10 @@ def makespan_percentile(space: DesignSpace) -> Score:
 
     @cache
     def segment(options: SegmentOptions, index: int, holder: str) -> Floats:
-        run = uncertain_run(timed(options, index, holder), device, {})
+        steps: list[Step] = []
+        for row in timed(options, index, holder):
+            steps += segment_steps(row, len(steps), (len(steps) - 1,) if steps else ())
+        run = uncertain_run(steps, device)
         return run.drawn_ms(draw_factors(run.unknowns))
 
     def score(picks: Picks) -> float:

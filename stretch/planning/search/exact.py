@@ -318,7 +318,7 @@ def search_concat(build: Callable[[Sequence[int] | None], DesignSpace], totals: 
         if search_result is None:
             break
         evaluated += search_result.evaluated
-        # of what a segment writes, the next one reads all channels
+        # a segment reads all channels of the segment before it
         picked = search_result.picks
         widths = (sum(b.width for b in o.branches_of(i)) if join_of(o.join).widens else o.segment.width for o, i in picked[:-1])
         input_widths = (picked[0][0].segment.in_width, *widths)

@@ -68,10 +68,6 @@ def loss_of(search_result: exact.SearchResult, accuracy_source: AccuracySource) 
     return sum(float(accuracy_source.losses(options)[index]) for options, index in search_result.picks)
 
 
-#: Prices of a parameter that are tried: some doublings, then halvings of the interval.
-ROUNDS = 14
-
-
 @dataclass(frozen=True)
 class Bounds:
     """Bounds on the designs of one space; those of parameters are kept by prices, so that a better design may lie between two."""
@@ -83,34 +79,19 @@ class Bounds:
     goal: exact.Measure = exact.LATENCY  # Criterion of designs.
 
     def satisfy_params(self, fastest: exact.SearchResult) -> exact.SearchResult:
-        """The fastest design found whose parameters are in range."""
+        """The fastest design whose parameters are at the end of the range that the fastest of all exceeds, or within the range."""
         assert self.config.params is not None
         if self.config.strategy != "exact":
             raise UsageError("parameters can be bounded with the exact strategy only", "leave out `params` or `strategy`")
         low, high = (ratio * self.graph.params for ratio in self.config.params)
         if low <= fastest.params <= high:
             return fastest
-        sign = 1.0 if fastest.params > high else -1.0
-        # prices are doubled until a design has come far enough, then narrowed to where it first does
-        seen: list[exact.SearchResult] = []
-        low_multiplier, high_multiplier, multiplier = 0.0, 0.0, fastest.ms / fastest.params
-        for _ in range(ROUNDS):
-            cost = exact.weighted_sum((1.0, exact.LATENCY), (sign * multiplier, exact.PARAMS))
-            search_result = exact.search_exact(self.space, self.totals, cost)
-            if search_result is None:
-                break
-            seen.append(search_result)
-            if search_result.params <= high if sign > 0 else search_result.params >= low:
-                high_multiplier = multiplier
-            else:
-                low_multiplier = multiplier
-            multiplier = (low_multiplier + high_multiplier) / 2 if high_multiplier else multiplier * 2
-        feasible = [result for result in seen if low <= result.params <= high]
-        if feasible:
-            best = min(feasible, key=lambda r: r.ms)
-            best_key, fastest_key = ([(id(options), index) for options, index in item.picks] for item in (best, fastest))
-            return fastest if best_key == fastest_key else replace(best, optimal=False, gap=best.ms / fastest.ms - 1)
-        nearest = min([fastest, *seen], key=lambda r: max(low - r.params, r.params - high))
+        sign, limit = (1.0, high) if fastest.params > high else (-1.0, -low)
+        counted = exact.weighted_sum((sign, exact.PARAMS))
+        search_result = exact.search_exact(self.space, self.totals, loss_bound=(counted, limit))
+        if search_result is not None and low <= search_result.params <= high:
+            return search_result
+        nearest = search_result or exact.search_exact(self.space, self.totals, counted) or fastest
         ratio = nearest.params / self.graph.params
         first, last = self.config.params
         bounds = (first, ceil(ratio * 1000) / 1000) if nearest.params > high else (floor(ratio * 1000) / 1000, last)

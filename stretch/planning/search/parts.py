@@ -20,7 +20,7 @@ from predictors.host import kind_of as family_of
 from predictors.joins import JoinKind
 from predictors.predictor import KernelsTime
 from predictors.shapes import Attr, Shape
-from stretch.planning.config import SINGLE_STRATEGIES, PlanConfig
+from stretch.planning.config import OPERATOR_SPLIT, PlanConfig
 from stretch.planning.cost.branch import BranchCost, Floats, SegmentOptions
 from stretch.planning.design.branch_design import SegmentDesign
 from stretch.planning.design.division import Share, of_kinds
@@ -103,7 +103,7 @@ class PartSpace:
 
 def with_exact_kinds(graph: OpGraph, config: PlanConfig, space: DesignSpace) -> DesignSpace:
     """The designs of a space, and those in which parts and runs of them are divided exactly; named meeting points are the only ones."""
-    vectors, single = any(division.vectors for division in of_kinds(config.planned_kinds)), config.strategy in SINGLE_STRATEGIES
+    vectors, single = any(division.vectors for division in of_kinds(config.planned_kinds)), config.strategy == OPERATOR_SPLIT
     parts = PartSpace(graph, space, divided=not config.meet, merged=config.merge != "never", single=single, vectors=vectors)
     mixed = parts.mixed(config.planned_kinds)
     if config.exact and config.n_meet and not any(any(mixed.offers) or o.branched for options in mixed.built for o in options):
@@ -399,7 +399,7 @@ class RangeCandidates(ABC):
         """The branches of several things at some places; without those at which a branch would compute nothing."""
 
     def options(self, divisibles: Sequence[Divisible]) -> list[tuple[Any, SegmentOptions]]:
-        """Each thing on each sequence of processors; what does not pay in two branches does not in more."""
+        """Return options for each thing on each sequence of processors; a thing that does not pay in two branches is not tried in more."""
         processors, result = self.space.processors, []
         for count in range(2, len(processors) + 1):
             tried: list[_Evaluated] = []
@@ -429,8 +429,10 @@ class RangeCandidates(ABC):
 
     def _refine(self, order: tuple[str, ...], tried: Sequence[_Evaluated]) -> list[_Evaluated]:
         """The same with more places, between those tried."""
-        places = [(self.units(item.divisible, order), len(order), list(item.rows), list(item.computed + item.moved)) for item in tried]
-        added = self.branches(order, [(item.divisible, refined_splits(*place)) for item, place in zip(tried, places, strict=True)])
+        tried_splits = [
+            (self.units(item.divisible, order), len(order), list(item.rows), list(item.computed + item.moved)) for item in tried
+        ]
+        added = self.branches(order, [(item.divisible, refined_splits(*splits)) for item, splits in zip(tried, tried_splits, strict=True)])
         return self._evaluate(order, [(item.divisible, {**item.rows, **rows}) for item, rows in zip(tried, added, strict=True)])
 
     def _pays(self, tried: _Evaluated) -> bool:

@@ -284,7 +284,7 @@ class DesignSpace:
     """Every combination of processors, depths and widths of every segment.
 
     Most joins keep the width of the backbone, so segments are independent of each other. One that widens it couples them: then costs hold
-    for the channels that `arriving` states per segment, and where what follows cannot read other widths, `project` takes its place.
+    for the channels that `arriving` states per segment, and before a segment that cannot read other widths `project` takes its place.
     """
 
     segments: tuple[Segment, ...]  # In order.

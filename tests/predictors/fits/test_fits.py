@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from predictors.devices import PROFILE_FOLDER, load_device
 from predictors.errors import StretchError
-from predictors.fits import Correction, Fit, HeldOut, Interval, KernelGroup, Prior, Trees, fit_path, read_fits, write_fits
+from predictors.fits import Correction, Fit, FitFile, HeldOut, Interval, KernelGroup, Prior, Trees, fit_path, read_fits, write_fits
 from predictors.fusion import KernelCost
 from predictors.predictor import LatencyPredictor
 from tests.predictors.networks import small_resnet
@@ -96,8 +96,8 @@ def test_fits_are_read_beside_their_profile_and_used(tmp_path):
         {kind: KernelGroup({"launch": 1.0}) for kind in ("conv", "conv1x1", "elementwise", "reduce", "linear", "pool")},
         Correction(fixed_ms=0.5),
     )
-    write_fits(fit_path(profile), "mi9", "stretch profile fit here", [one])
-    assert read_fits(profile, "mi9") == {("cpu", "1large", "fp32"): one}
+    write_fits(fit_path(profile), FitFile("mi9", "stretch profile fit here", (one,)))
+    assert read_fits(fit_path(profile), "mi9") == {("cpu", "1large", "fp32"): one}
     graph, device = small_resnet(), load_device(profile)
     estimate = LatencyPredictor(device).predict(graph, "cpu[1large]", "fp32")
     assert estimate.ms == pytest.approx(len(estimate.kernels) + 0.5)
@@ -108,12 +108,12 @@ def test_fits_are_read_beside_their_profile_and_used(tmp_path):
 
 def test_fits_of_another_device_or_damaged_ones_are_refused(tmp_path):
     profile = tmp_path / "mi9.toml"
-    write_fits(fit_path(profile), "pixel6", "stretch profile fit here", [])
+    write_fits(fit_path(profile), FitFile("pixel6", "stretch profile fit here", ()))
     with pytest.raises(StretchError, match="fits of `pixel6`"):
-        read_fits(profile, "mi9")
+        read_fits(fit_path(profile), "mi9")
     fit_path(profile).write_text('{"device": "mi9", "command": "x", "fits": [], "more": 1}')
     with pytest.raises(StretchError, match="`more` is an unknown key"):
-        read_fits(profile, "mi9")
+        read_fits(fit_path(profile), "mi9")
     fit_path(profile).write_text("{")
     with pytest.raises(StretchError, match="is not a file of fits"):
-        read_fits(profile, "mi9")
+        read_fits(fit_path(profile), "mi9")

@@ -6,9 +6,9 @@ from msgspec import structs
 
 from predictors.devices import PROFILE_FOLDER, load_device
 from predictors.errors import StretchError, UnknownNameError
-from predictors.fits import fit_path, write_fits
+from predictors.fits import FitFile, fit_path, write_fits
 from predictors.fitting.fit import fit_device
-from predictors.fitting.networks import family_coverage, family_interval, interval_ends
+from predictors.fitting.networks import family_coverage, interval_ends
 from predictors.predictor import LatencyPredictor
 from tests.predictors.fitting.worlds import DEVICE, kernel_world, nothing_borrowed, whole_world
 
@@ -52,7 +52,7 @@ def test_family_that_is_left_out_has_no_part_in_its_predictions():
 def test_fit_beside_a_profile_predicts_as_it_was_judged(tmp_path, judged):
     profile = tmp_path / f"{DEVICE}.toml"
     profile.write_bytes((PROFILE_FOLDER / profile.name).read_bytes())
-    write_fits(fit_path(profile), DEVICE, "a test", [item.fit for item in judged])
+    write_fits(fit_path(profile), FitFile(DEVICE, "a test", tuple(item.fit for item in judged)))
     world = whole_world(noise=0.02)
     predictor = LatencyPredictor(load_device(profile))
     for name in ("plain_0", "mobile_3"):
@@ -128,9 +128,3 @@ def test_coverage_is_counted_without_the_family():
     # Family b lies outside of all that a says, and a outside of b.
     assert family_coverage({"a1": 1.0, "a2": 1.1, "b1": 3.0, "b2": 3.1}, families) == pytest.approx(0.5)
     assert family_coverage({"a1": 1.0, "a2": 1.0, "b1": 1.0, "b2": 1.0}, families) == 1.0
-
-
-def test_interval_names_its_method_and_coverage():
-    value = family_interval({"a": 0.9, "b": 1.0, "c": 1.2}, {"a": "a", "b": "b", "c": "c"})
-    assert (value.coverage, value.low, value.high) == (0.9, 0.9, 1.2)
-    assert "Barber" in value.method

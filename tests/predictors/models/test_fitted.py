@@ -12,7 +12,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from predictors.devices import load_device
-from predictors.errors import UsageError
 from predictors.fits import Correction, Interval, KernelGroup, LeftOut, Prior, Relative, Trees
 from predictors.fusion import KernelCost
 from predictors.measurements.networks import MEASUREMENT_FOLDER
@@ -126,11 +125,6 @@ def test_width_raises_the_rate_of_gpu_and_dsp_much_more_than_that_of_the_cpu():
     assert gain["gpu"] > 1.5
     assert gain["dsp"] > 1.5
     assert gain["cpu"] < 1.25
-
-
-def test_precision_that_the_processor_lacks_is_refused():
-    with pytest.raises(UsageError, match="does not run `int8`"):
-        roofline("gpu", "int8")
 
 
 CPU = load_device("mi9").processor("cpu[1large]")

@@ -11,6 +11,7 @@ from predictors.rewrites import (
     owner_of,
     rewrites,
 )
+from tests.predictors.networks import convolution
 
 
 def graph(*kinds):
@@ -49,10 +50,9 @@ NORM = {"eps": 1e-5, "momentum": 0.1, "affine": True}
 
 
 def grouped_graph(groups, channels, *, read_twice=False):
-    conv = {"out_channels": channels * 2, "kernel": (3, 3), "stride": (1, 1), "padding": (1,) * 4, "dilation": (1, 1), "bias": False}
     ops = [
         Op("x", "input", attrs={"shape": (1, channels, 6, 6)}),
-        Op("conv", "conv", ("x",), {**conv, "groups": groups}),
+        convolution("conv", "x", 2 * channels, 3, groups=groups),
         Op("norm", "batch_norm", ("conv",), NORM),
         Op("act", "relu", ("norm",)),
         *([Op("both", "add", ("conv", "act"))] if read_twice else []),
@@ -90,7 +90,6 @@ def test_it_is_exact_and_others_are_not():
     assert apply_exact_rewrites(before, ["gelu=relu", NAME])[1] == (NAME,)
 
 
-CONV = {"kernel": (1, 1), "stride": (1, 1), "padding": (0,) * 4, "dilation": (1, 1), "groups": 1, "bias": True}
 SQUEEZE_EXCITE = "squeeze_excite=none"
 
 
@@ -98,14 +97,14 @@ def ops(gate="sigmoid", image="conv", swapped=False):
     inputs = ("gate", image) if swapped else (image, "gate")
     return [
         Op("x", "input", attrs={"shape": (1, 8, 6, 6)}),
-        Op("conv", "conv", ("x",), {**CONV, "out_channels": 8}),
+        convolution("conv", "x", 8, bias=True),
         Op("mean", "global_avg_pool", ("conv",), {"keepdims": True}),
-        Op("fewer", "conv", ("mean",), {**CONV, "out_channels": 2}),
+        convolution("fewer", "mean", 2, bias=True),
         Op("act", "relu", ("fewer",)),
-        Op("more", "conv", ("act",), {**CONV, "out_channels": 8}),
+        convolution("more", "act", 8, bias=True),
         Op("gate", gate, ("more",)),
         Op("scaled", "mul", inputs),
-        Op("last", "conv", ("scaled",), {**CONV, "out_channels": 4}),
+        convolution("last", "scaled", 4, bias=True),
     ]
 
 
@@ -120,7 +119,7 @@ def test_factor_goes_with_all_that_works_it_out(gate, swapped):
     assert OpGraph.build("net", after.ops, "last") == after
 
 
-CONVOLVED = Op("conv", "conv", ("x",), {**CONV, "out_channels": 8})
+CONVOLVED = convolution("conv", "x", 8, bias=True)
 
 
 @pytest.mark.parametrize(

@@ -208,7 +208,7 @@ def test_rates_that_leave_time_are_held_and_the_busiest_processor_is_named():
     assert result.busy == pytest.approx({"cpu0": 0.4, "gpu": 0.2})
     assert "the busiest is `cpu0`, 40 %" in result.reason
     assert result.factor == pytest.approx(2.5)
-    assert {name: item.missed for name, item in result.kept.items()} == {"a": 0, "b": 0}
+    assert {item.bundle: item.missed for item in result.demands} == {"a": 0, "b": 0}
 
 
 def test_what_makes_no_sense_is_refused():

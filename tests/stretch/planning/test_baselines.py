@@ -17,15 +17,10 @@ from stretch.planning.pareto import front
 from stretch.planning.plan import plan
 from stretch.report.plan import figures, plan_bars, plan_page
 from stretch.stages.advise import EXACT, _gain, _PlannedKind
-from tests.predictors.networks import resnet50, small_resnet
+from tests.predictors.networks import convolution, resnet50, small_resnet
 from tests.predictors.specified import specified
 
 DEVICE = load_device("rk3588")
-
-
-def conv(name, read, channels, stride=1):
-    attrs = {"out_channels": channels, "kernel": (3, 3), "stride": (stride, stride), "padding": (1, 1, 1, 1), "dilation": (1, 1)}
-    return Op(name, "conv", (read,), {**attrs, "groups": 1, "bias": False})
 
 
 def towers():
@@ -35,7 +30,7 @@ def towers():
         ops.append(Op(tower, "input", (), {"shape": (1, 3, 112, 112)}))
         last = tower
         for number, channels in enumerate((32, 64, 64, 128, 128)):
-            ops.append(conv(f"{tower}{number}", last, channels, 1 + number % 2))
+            ops.append(convolution(f"{tower}{number}", last, channels, 3, 1 + number % 2))
             last = ops[-1].name
     return OpGraph.build("towers", [*ops, Op("mul", "mul", ("a4", "b4"), {})], "mul")
 

@@ -14,7 +14,7 @@ from stretch.planning.network.segments import split_segments
 from stretch.planning.plan import evaluate, plan
 from tests.predictors.networks import Net, efficientnet_b5, resnet50, small_resnet
 from tests.predictors.specified import specified
-from tests.stretch.planning.spaces import LOOSE, make_space
+from tests.stretch.planning.spaces import LOOSE
 
 COMBINATIONS = [("pixel6", ("cpu", "gpu")), ("mi9", ("cpu", "dsp")), pytest.param("mi9", ("cpu", "gpu"), marks=pytest.mark.slow)]
 
@@ -31,18 +31,6 @@ def plans():
         return known[key]
 
     return get
-
-
-def depth_ratio(result, processor):
-    """Depth ratio of a processor's branches, weighted by what their segments compute."""
-    rows = [
-        (b.scale.depth / r.segment.depth, r.segment.graph.macs)
-        for r in result.run.segments
-        if len(r.branches) > 1
-        for b in r.branches
-        if b.scale.processor == processor
-    ]
-    return sum(ratio * macs for ratio, macs in rows) / sum(macs for _, macs in rows)
 
 
 @pytest.mark.parametrize("make", [resnet50, pytest.param(efficientnet_b5, marks=pytest.mark.slow)])
@@ -67,13 +55,6 @@ def test_plan_meets_every_constraint_and_is_proved_optimal(plans, make, device, 
             assert branch.scale.width >= config.min_width * row.segment.width
             assert branch.scale.width % branch.scale.align == 0 or branch.scale.width == row.segment.width
         assert min(b.ms for b in row.branches) >= config.balance * max(b.ms for b in row.branches)
-
-
-@pytest.mark.parametrize(("device", "processors"), COMBINATIONS)
-def test_branches_of_gpu_and_dsp_are_not_deeper_than_those_of_the_cpu(plans, device, processors):
-    # Paper 003, section 4.2: depth scaling for wide processors, width scaling for the CPU.
-    result = plans(resnet50, device, processors)
-    assert depth_ratio(result, processors[1]) <= depth_ratio(result, "cpu")
 
 
 def test_gpu_keeps_more_width_for_its_depth_than_the_cpu_on_pixel6(plans):
@@ -102,12 +83,12 @@ def test_design_on_one_processor_is_evaluated_and_said_to_run_nothing_side_by_si
 
 
 @pytest.mark.slow
-def test_parameters_in_a_bounded_range_cost_a_stated_gap(plans):
+def test_parameters_in_a_bounded_range_cost_time_and_the_design_is_proved(plans):
     free = plans(resnet50, "pixel6", ("cpu", "gpu"))
     bounded = plan(free.graph, free.device, PlanConfig(params=(0.5, 0.9)))
-    assert 0.5 <= bounded.run.params / free.graph.params <= 0.9
-    assert not bounded.optimal
-    assert bounded.gap == pytest.approx(bounded.run.makespan_ms / free.run.makespan_ms - 1)
+    assert bounded.run.params / free.graph.params <= 0.9 < free.run.params / free.graph.params
+    assert bounded.run.makespan_ms > free.run.makespan_ms
+    assert bounded.optimal
 
 
 def test_network_that_nothing_divides_stays_whole_and_says_so():
@@ -197,25 +178,9 @@ def test_stages_merge_by_themselves_where_none_can_branch_alone():
     assert "accuracy" in warning
 
 
-def test_merged_stages_keep_the_constraints():
-    result = planned()
-    row = result.run.segments[1]
-    alone = min(result.best_single.ms, *(plan_ms(row.segment, p) for p in ("cpu", "gpu")))
-    assert max(b.in_ms + b.out_ms for b in row.branches) + row.join_ms <= 0.4 * alone
-    assert sum(b.macs for b in row.branches) >= 0.9 * row.segment.graph.macs
-    assert all(b.scale.depth >= 0.5 * row.segment.depth and b.scale.width >= 0.5 * row.segment.width for b in row.branches)
-
-
-def plan_ms(segment, processor):
-    space = make_space(GRAPH, "pixel6")
-    return space.costs.whole(segment, processor).ms
-
-
-@pytest.mark.representatives(1)
-@pytest.mark.parametrize("request_", [{"strategy": "grid"}, {"join": "concat"}])
-def test_other_searches_meet_where_the_exact_one_would(request_):
+def test_search_with_concat_joins_meets_where_the_exact_one_would():
     loose = {"alpha": 0.65, "macs": (0.9, 1.2)}
-    result = planned(**request_, **loose)
+    result = planned(join="concat", **loose)
     assert stages_of(result) == stages_of(planned(**loose)) == {"stem": ["stem"], "s1_to_s2": ["s1", "s2"], "head": ["head"]}
     assert result.design.n_meet == 1
 
@@ -231,11 +196,11 @@ REFUSED = [
     ("pixel6", SHORT | {"keep": ("s9",)}, UnknownNameError, "unknown stage to keep `s9`"),
     ("pixel6", SHORT | {"merge": "never"}, InfeasibleError, "let stages merge with `merge=auto`"),
     ("pixel6", SHORT | {"n_meet": 2}, InfeasibleError, "the nearest value with a design is `n_meet=1`, or split the network as it is with"),
-    ("pixel6", {"join": "concat", "strategy": "grid"}, UsageError, "without `strategy` and `params`"),
+    ("pixel6", {"join": "concat", "strategy": "evolve"}, UsageError, "without `strategy` and `params`"),
     ("mi9", {"processors": ("cpu", "gpu"), "rewrite": ("silu=relu6",)}, UsageError, "names no processor"),
     ("mi9", {"processors": ("cpu", "gpu"), "rewrite": ("dsp:silu=relu6",)}, UsageError, "`dsp`, which is not among the processors"),
     ("mi9", {"processors": ("cpu", "gpu"), "rewrite": ("gpu:silu=no",)}, UnknownNameError, "unknown rewrite `silu=no`"),
-    ("pixel6", LOOSE | {"strategy": "grid", "params": (0.9, 1.1)}, UsageError, "exact strategy only"),
+    ("pixel6", LOOSE | {"strategy": "evolve", "params": (0.9, 1.1)}, UsageError, "exact strategy only"),
     ("pixel6", LOOSE | {"join": "concat", "macs": (0.99999, 1.00001)}, InfeasibleError, "use `join=project`"),
 ]
 
@@ -245,12 +210,6 @@ def test_request_that_cannot_be_met_is_refused_with_what_would_help(device, requ
     with pytest.raises(error) as caught:
         plan(GRAPH, specified(device), PlanConfig(**request_))
     assert words in f"{caught.value.message} {caught.value.hint}"
-
-
-def test_grid_that_misses_a_narrow_range_names_the_exact_search():
-    with pytest.raises(InfeasibleError) as caught:
-        plan(resnet50(), PIXEL6, PlanConfig(strategy="grid", macs=(0.9999, 1.0001)))
-    assert "use `strategy=exact`" in caught.value.hint
 
 
 OBJECTIVES = ("latency", "energy", "0.5*latency+0.5*energy", "throughput", "robust")

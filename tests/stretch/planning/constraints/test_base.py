@@ -1,6 +1,5 @@
 """Properties of every constraint, and a bound in general."""
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +7,6 @@ from hypothesis import strategies as st
 from stretch.planning.config import PlanConfig
 from stretch.planning.constraints import (
     FIRST,
-    STEPS,
     Balance,
     Communication,
     DepthFloor,
@@ -54,10 +52,26 @@ def test_best_share_is_told_beside_the_one_that_is_asked_for():
     assert Balance().explain_miss(0.5, [unlike], [1.0]) == "the fastest branch takes at most 0.2 of the slowest; the minimum is 0.5"
 
 
-def test_loosest_value_rules_nothing_out():
-    result = combinations_of(exchange_ms=[1.0, 1e5])
-    (limit,) = Communication().limits(0.2, [result])
-    assert Communication().mask(limit.loosest, result, 1.0).all()
+@pytest.mark.parametrize(
+    ("constraint", "value", "loosened", "ladder"),
+    [
+        (Communication(), 0.2, [1e6], None),
+        (DepthFloor(), 0.1, [0.075], (0.075,)),
+        (DepthFloor(), 0.15, [0.075], (0.125, 0.1, 0.075)),
+        (Meetings(), 4, [1], (3, 2, 1)),
+        (Meetings(), 1, [], None),
+        (PeakMemory(), 7, [30], None),
+        (TotalMacs(), (0.97, 1.03), [(0.01, 1.03), (0.97, 100.0)], None),
+    ],
+)
+def test_each_number_of_a_rule_is_loosened_by_itself_up_to_one_that_rules_nothing_out(constraint, value, loosened, ladder):
+    rows = [combinations_of(peak_bytes=[10, 20, 30], exchange_ms=[1.0, 1e5, 1.0]), combinations_of(peak_bytes=[5])]
+    limits = constraint.limits(value, rows)
+    assert [limit.with_number(value, limit.loosest) for limit in limits] == loosened
+    assert all(limit.ladder == ladder for limit in limits)
+    for limit in limits:
+        mask = constraint.mask(limit.with_number(value, limit.loosest), rows[0], 1.0)
+        assert mask is None or mask.all()
 
 
 S4 = next(s for s in split_segments(resnet50()) if s.name == "s4")
@@ -75,24 +89,6 @@ def test_entry_block_is_never_removed_whatever_the_floor():
     assert rules.depths(S4)[0] == S4.min_depth >= 1
 
 
-@given(st.floats(0.1, 1))
-def test_ladder_goes_down_from_the_floor_to_one_that_rules_next_to_nothing_out(floor):
-    (limit,) = DepthFloor().limits(floor, [])
-    assert limit.ladder == tuple(sorted(limit.ladder, reverse=True))
-    assert all(step < floor for step in limit.ladder)
-    assert limit.ladder[-1] == limit.loosest == STEPS[-1]
-
-
-def test_number_of_meeting_points_falls_one_by_one_to_the_last():
-    (limit,) = Meetings().limits(4, [])
-    assert limit.ladder == (3, 2, 1)
-    assert limit.with_number(4, 2.0) == 2
-
-
-def test_one_meeting_point_cannot_be_too_many():
-    assert Meetings().limits(1, []) == []
-
-
 PIXEL6 = specified("pixel6")
 
 
@@ -107,22 +103,6 @@ def test_segment_that_stays_whole_must_fit_too():
     assert Rules({"peak_memory": 20, "alpha": 1e-6}).allowed(combinations_of(branches=1, peak_bytes=[20, 21]), 1.0).tolist() == [
         [True, False]
     ]
-
-
-def test_bytes_of_the_largest_combination_rule_nothing_out():
-    rows = [combinations_of(peak_bytes=[10, 20, 30]), combinations_of(peak_bytes=[5])]
-    (limit,) = PeakMemory().limits(7, rows)
-    assert limit.loosest == 30
-    assert all(PeakMemory().mask(limit.with_number(7, limit.loosest), row, 1.0).all() for row in rows)
-    assert limit.with_number(7, 12.3) == 13
-    assert isinstance(limit.with_number(7, np.float64(12.3)), int)
-
-
-def test_each_end_is_loosened_by_itself():
-    low, high = TotalMacs().limits((0.97, 1.03), [])
-    assert (low.value, high.value) == (0.97, 1.03)
-    assert low.with_number((0.97, 1.03), low.loosest) == (0.01, 1.03)
-    assert high.with_number((0.97, 1.03), high.loosest) == (0.97, 100.0)
 
 
 @pytest.mark.parametrize("floor", [0.25, 0.375, 0.5, 1 / 3])

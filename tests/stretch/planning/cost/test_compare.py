@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from predictors.predictor import LatencyPredictor
 from stretch.planning.cost import compare
-from stretch.planning.cost.compare import PredictedRun, UncertainBranch, UncertainFactor, divided_ms, processor_lead, recommend
+from stretch.planning.cost.compare import PredictedRun, UncertainFactor, UncertainStep, divided_ms, processor_lead, recommend
 from tests.predictors.networks import small_resnet
 from tests.predictors.specified import contending, specified, with_speed
 
@@ -22,7 +22,12 @@ def deciding(branched, controls, reference, single):
 
 def run(*segments, fixed=0.0):
     """Segments as lists of branches, each a mapping of ms by number."""
-    return PredictedRun([[UncertainBranch(parts) for parts in segment] for segment in segments], fixed)
+    steps, arrives = [], ()
+    for segment in segments:
+        branches = tuple(range(len(steps), len(steps) + len(segment)))
+        steps += [UncertainStep(parts, arrives) for parts in segment]
+        arrives = branches
+    return PredictedRun([*steps, UncertainStep({}, arrives, fixed)])
 
 
 def only(branched, control):
@@ -78,16 +83,16 @@ def test_branches_are_recommended_only_where_their_gain_is_sure_and_worth_it(bra
 def test_what_does_not_run_side_by_side_is_never_recommended_as_branches():
     alone = {"single:gpu": run([{CPU: 20.0}])}
     for branches in (
-        [UncertainBranch({CPU: 5.0})],
-        [UncertainBranch({CPU: 5.0}), UncertainBranch({})],
-        [UncertainBranch({CPU: 5.0}), UncertainBranch({CPU: 2.0}, (0,))],
+        [UncertainStep({CPU: 5.0})],
+        [UncertainStep({CPU: 5.0}), UncertainStep({})],
+        [UncertainStep({CPU: 5.0}), UncertainStep({CPU: 2.0}, (0,))],
     ):
-        assert not PredictedRun([branches]).overlaps
-        assert recommend(PredictedRun([branches]), alone).recommended == compare.NO_CLEAR_WINNER
-    chain = [UncertainBranch({CPU: 5.0}), UncertainBranch({}, (0,)), UncertainBranch({GPU: 5.0}, (1,))]
-    assert not PredictedRun([chain]).overlaps
-    beside = [UncertainBranch({CPU: 5.0}), UncertainBranch({CPU: 1.0}, (0,)), UncertainBranch({CPU: 1.0}, (0,))]
-    assert recommend(PredictedRun([beside]), alone).recommended == compare.BRANCHED
+        assert not PredictedRun(branches).overlaps
+        assert recommend(PredictedRun(branches), alone).recommended == compare.NO_CLEAR_WINNER
+    chain = [UncertainStep({CPU: 5.0}), UncertainStep({}, (0,)), UncertainStep({GPU: 5.0}, (1,))]
+    assert not PredictedRun(chain).overlaps
+    beside = [UncertainStep({CPU: 5.0}), UncertainStep({CPU: 1.0}, (0,)), UncertainStep({CPU: 1.0}, (0,))]
+    assert recommend(PredictedRun(beside), alone).recommended == compare.BRANCHED
 
 
 def test_number_to_measure_next_is_the_one_that_moves_the_ratio_most():
@@ -172,9 +177,9 @@ def test_nine_in_ten_draws_lie_in_the_interval_of_a_number():
 
 def test_parts_of_a_branch_add_up_number_by_number():
     estimate = LatencyPredictor(MI9).predict(small_resnet(), "dsp")
-    branch = UncertainBranch.of(estimate, MI9, {"dsp": 3.0}, estimate.computing_ms + 2.0)
-    assert PredictedRun([[branch]]).ms() == pytest.approx(estimate.computing_ms + 5.0)
-    assert PredictedRun([[branch]]).ms({compare.link("dsp", MI9): 2.0}) == pytest.approx(estimate.computing_ms + 8.0)
+    branch = UncertainStep.of(estimate, MI9, {"dsp": 3.0}, estimate.computing_ms + 2.0)
+    assert PredictedRun([branch]).ms() == pytest.approx(estimate.computing_ms + 5.0)
+    assert PredictedRun([branch]).ms({compare.link("dsp", MI9): 2.0}) == pytest.approx(estimate.computing_ms + 8.0)
 
 
 @given(st.floats(0.5, 2.0), st.floats(0.0, 1.0))
@@ -182,7 +187,7 @@ def test_time_next_to_another_processor_is_as_uncertain_as_the_factor_of_the_pai
     device = contending(MI9, {("dsp", "cpu"): value, ("cpu", "dsp"): 1.5})
     estimate = LatencyPredictor(device).predict(small_resnet(), "dsp")
     ms = estimate.computing_ms * value
-    branch = UncertainBranch.of(estimate, device, {}, ms, {"cpu": share * ms} if share else {})
+    branch = UncertainStep.of(estimate, device, {}, ms, {"cpu": share * ms} if share else {})
     keys = list(branch.contended)
     assert branch.ms({}) == pytest.approx(ms)
     assert [key.what for key in keys] == ["contention of cpu on dsp"] * (share > 0)
@@ -195,7 +200,7 @@ def test_time_next_to_another_processor_is_as_uncertain_as_the_factor_of_the_pai
 
 def test_slowest_branch_counts_draw_by_draw():
     one, other = UncertainFactor("one", 0.5, 2.0), UncertainFactor("other", 0.5, 2.0)
-    run = PredictedRun([[UncertainBranch({one: 1.0}), UncertainBranch({other: 1.0})]])
+    run = PredictedRun([UncertainStep({one: 1.0}), UncertainStep({other: 1.0})])
     assert list(run.drawn_ms({one: np.array([1.0, 5.0]), other: np.array([2.0, 3.0])})) == [2.0, 5.0]
     assert run.ms({one: 3.0, other: 2.0}) == 3.0
 

@@ -10,20 +10,12 @@ from stretch.planning.design.branch_design import BranchDesign, BranchScale, Seg
 from stretch.planning.design.scale import scaled_graph
 from stretch.planning.divisions.paths import find_paths, path_graph
 from stretch.planning.network.segments import cut_segment
+from tests.predictors.networks import convolution
 from tests.stretch.designs import whole
 
 
 def conv(name, source, out=4):
-    attrs = {
-        "out_channels": out,
-        "kernel": (3, 3),
-        "stride": (1, 1),
-        "padding": (1, 1, 1, 1),
-        "dilation": (1, 1),
-        "groups": 1,
-        "bias": True,
-    }
-    return Op(name, "conv", (source,), attrs)
+    return convolution(name, source, out, 3, bias=True)
 
 
 def joined(ends, kind, *ops):

@@ -19,19 +19,18 @@ from stretch.planning.network.segments import (
     find_stem_end,
     split_segments,
 )
-from tests.predictors.networks import Net, efficientnet_lite4, resnet50, small_resnet
+from tests.predictors.networks import Net, convolution, efficientnet_lite4, resnet50, small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.planning.design.test_paths import conv, joined
 
 
 def diamond():
-    one = {"kernel": (1, 1), "stride": (1, 1), "padding": (0,) * 4, "dilation": (1, 1), "groups": 1, "bias": False, "out_channels": 4}
     return OpGraph.build(
         "diamond",
         [
             Op("input", "input", attrs={"shape": (1, 4, 4, 4)}),
-            Op("a", "conv", ("input",), one),
-            Op("b", "conv", ("a",), one),
+            convolution("a", "input", 4),
+            convolution("b", "a", 4),
             Op("sum", "add", ("a", "b")),
             Op("relu", "relu", ("sum",)),
         ],
@@ -75,14 +74,13 @@ STATED = {"kernel": "copy", "variant": "permute", "in_channels": 1, "out_channel
 
 def test_tensor_whose_axes_may_mean_anything_is_no_feature_map():
     graph = diamond()
-    one = graph.by_name["a"].attrs
     ops = [
         *graph.ops,
         Op("last", "opaque", ("relu",), {**STATED, "shape": (1, 4, 4, 4)}),
         Op("act", "silu", ("last",)),
         Op("both", "add", ("relu", "act")),
         Op("seen", "view", ("act",), {"shape": (1, 4, 2, 8)}),
-        Op("conv", "conv", ("seen",), one),
+        convolution("conv", "seen", 4),
         Op("tokens", "view", ("conv",), {"shape": (1, 4, 16)}),
     ]
     graph = OpGraph.build("mixed", ops, "tokens")
@@ -109,11 +107,10 @@ def test_resolution_without_a_run_takes_its_last_narrowest_cut(captured):
 
 
 def isotropic(blocks):
-    conv = {"out_channels": 8, "kernel": (3, 3), "stride": (1, 1), "padding": (1,) * 4, "dilation": (1, 1), "groups": 1, "bias": False}
-    ops = [Op("input", "input", attrs={"shape": (1, 3, 8, 8)}), Op("stem", "conv", ("input",), conv)]
+    ops = [Op("input", "input", attrs={"shape": (1, 3, 8, 8)}), convolution("stem", "input", 8, 3)]
     last = "stem"
     for i in range(blocks):
-        ops += [Op(f"c{i}", "conv", (last,), conv), Op(f"a{i}", "add", (last, f"c{i}"))]
+        ops += [convolution(f"c{i}", last, 8, 3), Op(f"a{i}", "add", (last, f"c{i}"))]
         last = f"a{i}"
     return OpGraph.build("isotropic", ops, last)
 
@@ -252,20 +249,6 @@ def test_kernels_of_the_parts_are_those_of_the_whole(processor):
     assert launched == [kernel.cost for kernel in kernels]
 
 
-def convolution(name, source, out, groups=1, kernel=1):
-    pad = kernel // 2
-    attrs = {
-        "out_channels": out,
-        "kernel": (kernel, kernel),
-        "stride": (1, 1),
-        "padding": (pad,) * 4,
-        "dilation": (1, 1),
-        "groups": groups,
-        "bias": False,
-    }
-    return Op(name, "conv", (source,), attrs)
-
-
 def groups_of(*ops, output=None, channels=8):
     graph = OpGraph.build("net", [Op("input", "input", attrs={"shape": (1, channels, 6, 6)}), *ops], output or ops[-1].name)
     return channel_groups(graph)
@@ -337,6 +320,29 @@ def test_of_several_terms_the_one_that_takes_most_work_is_divided():
     assert graph.by_name[find_hidden(graph).tensor].shape[1] == 32
 
 
+def mixed(kind, **attrs):
+    net = Net(1, 8, 10, 10)
+    net.conv(12)
+    net.add(kind, **attrs)
+    return net.graph("mixed")
+
+
+def gated():
+    net = Net(1, 8, 10, 10)
+    start = net.conv(12)
+    net.add("global_avg_pool", keepdims=True)
+    net.conv(12, act="sigmoid")
+    net.add("mul", start, net.last)
+    return net.graph("gated")
+
+
+def read_twice(*between):
+    net = Net(1, 8, 10, 10)
+    total = net.conv(8, act=None)
+    net.add("add", total, *[net.add(kind, total) for kind in between] or [total])
+    return net.graph("twice")
+
+
 @pytest.mark.parametrize(
     ("graph", "hidden", "reason"),
     [
@@ -344,44 +350,18 @@ def test_of_several_terms_the_one_that_takes_most_work_is_divided():
         (inverted(gate=True), True, r"`conv_8` \(conv\) mixes the channels of `mul_\d+`"),
         (inverted(gate=True, skip=False), True, "mixes the channels"),
         (Net(1, 8, 4, 4).graph("nothing"), True, "without a convolution or linear layer"),
+        (mixed("softmax"), False, r"\(softmax\) mixes the channels of `softmax"),
+        (mixed("layer_norm", eps=1e-6, affine=True), False, r"\(layer_norm\) mixes the channels of `layer_norm"),
+        (mixed("channel_shuffle", groups=3), False, r"\(channel_shuffle\) mixes the channels of `channel_shuffle"),
+        (gated(), False, r"`conv_5` \(conv\) mixes the channels of `mul_\d+`"),
+        (read_twice("relu"), True, "is read before its sum is complete"),
+        (read_twice(), True, "is read before its sum is complete"),
     ],
 )
 def test_what_is_in_the_way_of_a_division_is_named(graph, hidden, reason):
     with pytest.raises(StretchError, match=reason) as caught:
         divided_tensor(graph, hidden=hidden)
     assert caught.value.hint
-
-
-@pytest.mark.parametrize("kind", ["softmax", "layer_norm", "channel_shuffle"])
-def test_operator_that_mixes_the_output_is_named(kind):
-    net = Net(1, 8, 10, 10)
-    net.conv(12)
-    name = net.add(kind, **{"layer_norm": {"eps": 1e-6, "affine": True}, "channel_shuffle": {"groups": 3}}.get(kind, {}))
-    with pytest.raises(StretchError, match=f"`{name}` \\({kind}\\) mixes the channels of `{name}`"):
-        divided_tensor(net.graph("mixed"), hidden=False)
-
-
-def test_gate_at_the_end_is_named():
-    net = Net(1, 8, 10, 10)
-    start = net.conv(12)
-    net.add("global_avg_pool", keepdims=True)
-    net.conv(12, act="sigmoid")
-    net.add("mul", start, net.last)
-    with pytest.raises(StretchError, match=r"`conv_5` \(conv\) mixes the channels of `mul_\d+`"):
-        divided_tensor(net.graph("gated"), hidden=False)
-
-
-def test_sum_that_is_read_elsewhere_is_not_divided():
-    net = Net(1, 8, 10, 10)
-    total = net.conv(8, act=None)
-    net.add("add", total, net.add("relu", total))
-    with pytest.raises(StretchError, match="is read before its sum is complete"):
-        find_hidden(net.graph("twice"))
-    net = Net(1, 8, 10, 10)
-    total = net.conv(8, act=None)
-    net.add("add", total, total)
-    with pytest.raises(StretchError, match="is read before its sum is complete"):
-        find_hidden(net.graph("doubled"))
 
 
 def test_what_a_dense_convolution_reads_is_needed_whole():

@@ -42,24 +42,6 @@ def test_search_equals_brute_force_and_no_timeline_takes_longer_than_it_says(fac
         assert run.makespan_ms == pytest.approx(found.ms)
 
 
-@pytest.mark.slow
-@settings(max_examples=examples(20))
-@given(FACTORS)
-def test_branch_gains_and_loses_what_its_pairs_say_and_nothing_alone(factors):
-    alone, device = specified("mi9"), contending(specified("mi9"), factors)
-    found = search_exact(make_space(GRAPH, alone, ("cpu", "gpu", "dsp")), Totals(GRAPH.macs // 2, 2 * GRAPH.macs, 1))
-    space = make_space(GRAPH, device, ("cpu", "gpu", "dsp"))
-    run = timeline(GRAPH, as_design(GRAPH, found.segments(space.costs)), space.costs)
-    for row in run.segments:
-        kinds = [branch.scale.processor for branch in row.branches]
-        for branch, kind in zip(row.branches, kinds, strict=True):
-            by = [factors[kind, other] for other in kinds if other != kind]
-            least, most = 1.0, 1.0
-            for factor in by:
-                least, most = least * min(1.0, factor), most * max(1.0, factor)
-            assert branch.ms * (least - 1) - 1e-9 <= branch.contention_ms <= branch.ms * (most - 1) + 1e-9
-
-
 def profile_with(factors, folder):
     """File of a profile whose processors change each other's speed."""
     lines = []

@@ -1,6 +1,5 @@
 """Bands, channels and paths in the search: every option costs what its timeline says, and brute force finds no better."""
 
-from dataclasses import replace
 from functools import cache
 from itertools import combinations, permutations
 
@@ -36,7 +35,7 @@ from stretch.planning.search.space import DesignSpace, Rules, Totals
 from tests.predictors.networks import Net, efficientnet, resnet50, small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.planning.design.test_paths import conv, joined
-from tests.stretch.planning.spaces import as_design, fastest_by_brute_force, make_space
+from tests.stretch.planning.spaces import as_design, make_space
 
 TINY = small_resnet(96, blocks=(1, 1), mids=(64, 64))
 GRAPH = small_resnet(64, blocks=(2, 2), mids=(32, 64))
@@ -48,23 +47,6 @@ def mixed(name, device="mi9", processors=("cpu", "gpu"), stretched=True, **chang
     graph = {"tiny": TINY, "graph": GRAPH, "gated": GATED}[name]
     space = make_space(graph, device, processors, **changes)
     return graph, with_exact_kinds(graph, PlanConfig(kinds=("stretch", "rows")), space if stretched else without_stretched(space))
-
-
-def kinds(result):
-    return {"rows" if o.division == "rows" else "stretch" if o.branched else "whole" for o, _ in result.picks}
-
-
-@pytest.mark.representatives(7)
-@pytest.mark.parametrize("n_meet", [0, 1, 2])
-@pytest.mark.parametrize("device", ["mi9", "pixel6", "host"])
-def test_exact_search_over_all_kinds_equals_brute_force(device, n_meet):
-    graph, space = mixed("tiny", device, min_width=0.9, min_depth=1.0)
-    low, high = round(0.9 * graph.macs), round(1.9 * graph.macs)
-    expected, count = fastest_by_brute_force(space, low, high, n_meet)
-    assert count > 1000
-    search_result = search_exact(space, Totals(low, high, n_meet))
-    assert search_result.ms == pytest.approx(expected)
-    assert search_result.optimal
 
 
 @pytest.mark.representatives(1)
@@ -123,42 +105,6 @@ def test_network_with_nothing_to_split_is_refused_with_the_operator_that_mixes_r
         with_exact_kinds(graph, PlanConfig(kinds=("rows",)), make_space(graph))
 
 
-def inception():
-    """Two blocks of parallel paths that meet side by side, and one whose paths are added."""
-    net = Net(1, 3, 96, 96)
-    net.conv(32, 3, 2)
-    for _ in range(2):
-        start = net.last
-        ends = [net.conv(64, 3, source=net.conv(48, 1, source=start)), net.conv(64, 5, source=net.conv(32, 1, source=start))]
-        net.add("concat", *ends, net.conv(32, 1, source=start))
-    start = net.last
-    net.add("add", net.conv(64, 3, source=start), net.conv(64, 5, source=start))
-    net.conv(64, 3, 2)
-    net.head(10)
-    return net.graph("inception")
-
-
-@pytest.mark.representatives(1)
-@pytest.mark.parametrize("processors", [("cpu", "gpu"), ("cpu", "gpu", "dsp")])
-def test_own_paths_are_searched_beside_bands_and_copies(processors):
-    graph = inception()
-    space = make_space(graph, processors=processors, min_width=0.9)
-    every = with_exact_kinds(graph, PlanConfig(kinds=("stretch", "rows", "graph")), space)
-    alone = with_exact_kinds(graph, PlanConfig(kinds=("graph",)), without_stretched(space))
-    assert any(o.join == "paths" for options in alone.options for o in options)
-    assert not any(o.division == "rows" for options in alone.options for o in options)
-    low, high = round(0.97 * graph.macs), round(1.03 * graph.macs)
-    times = []
-    for some in (every, alone):
-        search_result = search_exact(some, Totals(low, high, 1))
-        run = timeline(graph, as_design(graph, search_result.segments(some.costs)), some.costs)
-        assert run.makespan_ms == pytest.approx(search_result.ms)
-        assert run.macs - run.repeated_macs == search_result.macs
-        assert run.params == search_result.params
-        times.append(search_result.ms)
-    assert times[0] <= times[1] + 1e-9
-
-
 EVERY = ("stretch", "rows", "channels", "graph")
 
 
@@ -184,30 +130,6 @@ def space_of(graph, device="mi9", processors=("cpu", "gpu"), kinds=EVERY, **chan
 
 def channelled(options):
     return [o for o in options if o.division == "channels"]
-
-
-@pytest.mark.parametrize(("device", "n_meet"), [("mi9", 0), ("mi9", 2), ("host", 1)])
-def test_exact_search_over_channels_and_all_kinds_equals_brute_force(device, n_meet):
-    graph = small_network()
-    space = space_of(graph, device, precision={"cpu": "fp32"})
-    joins = {o.join for options in space.options for o in options}
-    assert {"channels", "partial_sums", "rows", "paths", "project"} <= joins
-    # few enough to follow all of their sequences
-    space = space.replace_options([[thinned(o) for o in options] for options in space.options])
-    low, high = round(0.9 * graph.macs), round(1.9 * graph.macs)
-    expected, count = fastest_by_brute_force(space, low, high, n_meet)
-    assert count > 500
-    answer = search_exact(space, Totals(low, high, n_meet))
-    assert answer.ms == pytest.approx(expected)
-    assert answer.optimal
-
-
-def thinned(options):
-    """Of the ways with one sequence of processors, the fastest from the first holder and the slowest."""
-    allowed = options.allowed.copy()
-    order = options.ms[0].argsort(kind="stable")
-    allowed[:, order[1:-1]] = False
-    return replace(options, allowed=allowed)
 
 
 def test_sum_before_a_rectifier_is_followed_by_it_on_the_host():

@@ -99,19 +99,6 @@ def test_search_that_is_cut_off_states_a_gap_that_holds(monkeypatch):
     assert cut.gap == pytest.approx(cut.ms / cut.bound - 1)
 
 
-def test_narrow_range_between_two_sums_has_no_path():
-    layers = [Layer.lossless(np.zeros(2, int), np.zeros(2, int), np.array([10, 20]), np.array([1.0, 2.0]), np.arange(2)) for _ in range(2)]
-    assert shortest_path(layers, 0, np.zeros(1), 21, 29) is None
-    assert shortest_path(layers, 0, np.zeros(1), 21, 30).macs == 30
-
-
-def test_undominated_keeps_the_fastest_of_equal_states_and_macs():
-    layer = Layer.lossless(
-        np.array([0, 0, 0, 1]), np.array([0, 0, 1, 0]), np.array([5, 5, 5, 5]), np.array([2.0, 1.0, 3.0, 4.0]), np.array([10, 11, 12, 13])
-    )
-    assert sorted(remove_dominated(layer).option.tolist()) == [11, 12, 13]
-
-
 @given(problems())
 def test_bound_that_nothing_reaches_changes_nothing(problem):
     layers, final, low, high, _ = problem

@@ -1,4 +1,4 @@
-"""Joins, as designs name them, and the operators that compute them: they make one tensor of the branches' outputs.
+"""Rules of joins, as designs name them, and of the operators that compute them: they make one tensor of the branches' outputs.
 
 Code that looks joins up imports `predictors.joins`, which has those of operators' files as well.
 """
