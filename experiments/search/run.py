@@ -48,7 +48,7 @@ DEVICES = (
     ("mi9", PROCESSORS),
     ("pixel6", ("cpu", "gpu")),
 )
-STRATEGIES = ("exact", "evolve")
+STRATEGIES = ("exact", "grid", "evolve")
 #: Makespans of one network by strategy, ms.
 Found = dict[str, float | None]
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: The strategy that divides every kernel-sized part of a network by itself, exactly, as CoDL does: by rows unless other kinds are named.
 OPERATOR_SPLIT = "operator_split"
+#: The paper's strategy: a processor has the same depth and width ratio in every segment that branches.
+GRID = "grid"
 
 #: Kinds of a segment in addition to its exact divisions (`stretch.planning.design.division`): scaled copies.
 STRETCH = "stretch"
@@ -180,8 +182,8 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
         JoinName, Help(f"How branches meet: {', '.join(JOINS[:-1])} or {JOINS[-1]}; auto is {DEFAULT}, which keeps segments independent.")
     ] = "auto"
     strategy: Annotated[
-        Literal["evolve", "exact", "operator_split"],
-        Help("How designs are searched: evolve, exact or operator_split (each kernel-sized part by itself, whole or split by rows)."),
+        Literal["evolve", "exact", "grid", "operator_split"],
+        Help("How designs are searched: evolve, exact, grid or operator_split (each kernel-sized part by itself, whole or split by rows)."),
     ] = "exact"
     objective: Annotated[
         str,
@@ -325,7 +327,7 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
     def check_source(self, source: "AccuracySource | None") -> None:
         """Refuse a request about accuracy that nothing predicts, that another source predicts, or that its search cannot plan for."""
         about = self._accuracy_option
-        if source is not None and (self.strategy == OPERATOR_SPLIT or self.widens):
+        if source is not None and (self.strategy in (GRID, OPERATOR_SPLIT) or self.widens):
             widening = " and ".join(f"`{name}`" for name in joins_that(lambda join: join.widens))
             problem = f"accuracy is planned for by the exact search and joins other than {widening} only"
             raise UsageError(problem, "leave out `strategy` and `join`")
@@ -354,7 +356,7 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
         if self.widens and (self.strategy != "exact" or self.params is not None):
             problem = f"`{self.join}` joins are planned without `strategy` and `params`"
             raise UsageError(problem, f"leave them out, or use `join={DEFAULT}`")
-        unsearched = self.strategy == OPERATOR_SPLIT
+        unsearched = self.strategy in (GRID, OPERATOR_SPLIT)
         if not self.parsed_objective.only_latency and self.objective != "accuracy":
             problem = f"the objective `{self.objective}` is not planned for"
             self._refuse("objective", problem, join=self.widens, params=self.params is not None, strategy=unsearched)
@@ -389,9 +391,9 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
         if self.strategy == OPERATOR_SPLIT and STRETCH in self.kinds:
             problem = f"the strategy `{self.strategy}` divides a network exactly, and `{STRETCH}` segments make another one"
             raise UsageError(problem, _leave_out_hint("strategy", "kinds"))
-        if set(self.planned_kinds) != {STRETCH} and self.widens:
+        if set(self.planned_kinds) != {STRETCH}:
             exact = next(kind for kind in self.planned_kinds if kind != STRETCH)
-            raise UsageError(f"segments of the kind `{exact}` are not planned with `{self.join}` joins", "leave out `join`")
+            self._refuse("kinds", f"segments of the kind `{exact}` are not planned", join=self.widens, strategy=self.strategy == GRID)
 
 
 _BY_NAME = {constraint.option.name: constraint.option for constraint in all_constraints()}

@@ -20,7 +20,7 @@ from predictors.predictor import LatencyPredictor, not_measured
 from predictors.rewrites import GROUPED, exact, inexact_rewrites, is_grouped
 from stretch.planning.attempts import MERGED_OPTIONS, Attempt, attempts, stage_attempts
 from stretch.planning.blocks import Losses, keep_blocks, kept_worth, shorten
-from stretch.planning.config import STRETCH, PlanConfig
+from stretch.planning.config import GRID, STRETCH, PlanConfig
 from stretch.planning.cost.accuracy import AccuracyPredictor, AccuracySource, Sensitivity, load_accuracy
 from stretch.planning.cost.branch import Costs, SegmentOptions
 from stretch.planning.cost.compare import MIN_GAIN, ideal_split_ms, processor_lead
@@ -42,6 +42,7 @@ from stretch.planning.result import (
 from stretch.planning.search.evolve import evolve, fastest_designs, score_of
 from stretch.planning.search.exact import Measure, SearchResult, measure_of, search_coarse, search_concat, search_exact
 from stretch.planning.search.goal import Bounds, best_result, explain_infeasible, infeasible_error, search_best
+from stretch.planning.search.grid import search_grid
 from stretch.planning.search.parts import cut_blocks, merge_neighbours, merge_stages, with_exact_kinds, without_stretched
 from stretch.planning.search.space import DesignSpace, Rules, Totals
 
@@ -593,29 +594,29 @@ def _search_fewer_processors(problem: PlanningProblem) -> list[SearchedSpace]:
 
 def _search(problem: PlanningProblem, space: DesignSpace, totals: Totals) -> SearchResult | None:
     """The best design of a space by the strategy asked for; for an objective that does not add up the fastest, to begin with."""
-    config, goal = problem.config, problem.goal
-    if config.widens:
-        return _search_widening(problem, space, totals)
-    if config.strategy != "evolve" or config.parsed_objective.is_evolved:
+    config, goal, name = problem.config, problem.goal, problem.backbone.name
+    if config.widens or config.strategy == GRID:
+        # these searches know no merging: they take the meeting points of the best design that does
+        incumbent, segments = search_exact(space, totals), space.segments
+        if space.longest_span > 1:
+            if incumbent is None:
+                return None
+            segments = tuple(options.segment for options, _ in incumbent.picks)
+        if config.widens:
+            result = search_concat(lambda arriving: problem.space(segments, config.join, arriving), totals)
+            reason = f"no design of `{name}` with `{config.join}` joins was found in the range of multiply-accumulates"
+            hint = f"use `join={DEFAULT}`"
+        else:
+            result = search_grid(problem.space(segments, config.resolved_join), totals)
+            reason, hint = f"the strategy `grid` finds no design of `{name}`, though there is one", "use `strategy=exact`"
+    elif config.strategy != "evolve" or config.parsed_objective.is_evolved:
         return search_best(space, totals, goal)
-    result = evolve(space, totals, score_of(config.parsed_objective, goal, space), ())
-    if result is None and search_best(space, totals, goal) is not None:
-        reason = f"the strategy `{config.strategy}` finds no design of `{problem.backbone.name}`, though there is one"
-        raise InfeasibleError(reason, "use `strategy=exact`")
-    return result
-
-
-def _search_widening(problem: PlanningProblem, space: DesignSpace, totals: Totals) -> SearchResult | None:
-    """The best design found whose joins widen the backbone, at the meeting points of the best design whose joins do not."""
-    incumbent, segments = search_exact(space, totals), space.segments
-    if space.longest_span > 1:
-        if incumbent is None:
-            return None
-        segments = tuple(options.segment for options, _ in incumbent.picks)
-    result = search_concat(lambda arriving: problem.space(segments, problem.config.join, arriving), totals)
+    else:
+        result = evolve(space, totals, score_of(config.parsed_objective, goal, space), ())
+        incumbent = search_best(space, totals, goal) if result is None else None
+        reason, hint = f"the strategy `evolve` finds no design of `{name}`, though there is one", "use `strategy=exact`"
     if result is None and incumbent is not None:
-        reason = f"no design of `{problem.backbone.name}` with `{problem.config.join}` joins was found in the range of multiply-accumulates"
-        raise InfeasibleError(reason, f"use `join={DEFAULT}`")
+        raise InfeasibleError(reason, hint)
     return result
 
 

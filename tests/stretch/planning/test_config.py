@@ -27,7 +27,8 @@ def test_defaults_are_those_of_the_paper_as_far_as_it_states_them():
         ({"macs": (1.1, 1.0)}, "the MACs range 1.1:1 is empty"),
         ({"params": (1.1, 1.0)}, "the parameter range 1.1:1 is empty"),
         ({"objective": "0*latency"}, "all weights of the objective are 0"),
-        ({"objective": "energy", "strategy": "operator_split"}, "the objective `energy` is not planned for with"),
+        *(({"objective": "energy", "strategy": name}, "the objective `energy` is not planned for with") for name in ("grid", "operator_split")),
+        ({"kinds": ("rows",), "strategy": "grid"}, "segments of the kind `rows` are not planned with `strategy=grid`"),
         ({"objective": "throughput", "join": "concat"}, "the objective `throughput` is not planned for with"),
         ({"objective": "robust", "params": (0.9, 1.1)}, "the objective `robust` is not planned for with"),
         ({"objective": "accuracy"}, "needs a predictor"),
@@ -40,7 +41,7 @@ def test_defaults_are_those_of_the_paper_as_far_as_it_states_them():
         ({"precision": {"gpu": "int8"}}, "`gpu` does not run `int8`"),
         ({"processors": ("cpu", "gpu"), "precision": {"dsp": "int8"}}, "which is not among the processors"),
         ({"lossless": True, "kinds": ("rows", "stretch")}, "segments of the kind `stretch` make another network"),
-        ({"lossless": True, "join": "concat"}, "segments of the kind `rows` are not planned with `concat` joins"),
+        ({"lossless": True, "join": "concat"}, "segments of the kind `rows` are not planned with `join=concat`"),
         ({"kinds": ("whole",)}, "leave nothing to plan"),
     ],
 )

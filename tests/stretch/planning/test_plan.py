@@ -178,9 +178,11 @@ def test_stages_merge_by_themselves_where_none_can_branch_alone():
     assert "accuracy" in warning
 
 
-def test_search_with_concat_joins_meets_where_the_exact_one_would():
+@pytest.mark.representatives(1)
+@pytest.mark.parametrize("request_", [{"strategy": "grid"}, {"join": "concat"}])
+def test_other_searches_meet_where_the_exact_one_would(request_):
     loose = {"alpha": 0.65, "macs": (0.9, 1.2)}
-    result = planned(join="concat", **loose)
+    result = planned(**request_, **loose)
     assert stages_of(result) == stages_of(planned(**loose)) == {"stem": ["stem"], "s1_to_s2": ["s1", "s2"], "head": ["head"]}
     assert result.design.n_meet == 1
 
@@ -189,6 +191,12 @@ def test_stages_are_not_merged_with_one_that_is_kept():
     assert "s1_to_s2" in stages_of(planned())
     with pytest.raises(InfeasibleError):
         planned(keep=("s1",))
+
+
+def test_grid_that_misses_a_narrow_range_names_the_exact_search():
+    with pytest.raises(InfeasibleError) as caught:
+        plan(resnet50(), PIXEL6, PlanConfig(strategy="grid", macs=(0.9999, 1.0001)))
+    assert "use `strategy=exact`" in caught.value.hint
 
 
 REFUSED = [

@@ -12,7 +12,7 @@ from tests.stretch.planning.spaces import LOOSE, make_space
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["evolve", "exact", OPERATOR_SPLIT])
+@pytest.mark.parametrize("name", ["evolve", "exact", "grid", OPERATOR_SPLIT])
 def test_every_strategy_finds_a_design_in_the_range(name):
     graph = small_resnet(64)
     kinds = {} if name == OPERATOR_SPLIT else LOOSE
@@ -25,7 +25,7 @@ def test_every_strategy_finds_a_design_in_the_range(name):
 def test_unknown_strategy_is_refused_with_those_that_exist():
     with pytest.raises(UsageError) as caught:
         PlanConfig().replace({"strategy": "random"})
-    assert caught.value.hint == "choose from evolve, exact, operator_split"
+    assert caught.value.hint == "choose from evolve, exact, grid, operator_split"
 
 
 def test_stretched_segments_are_refused():
