@@ -147,7 +147,7 @@ def _begin(job: TrainingJob, run: Run, folder: RunFolder, identity: dict[str, st
         # A run that ended before its first checkpoint has nothing to lose, and may be another one now.
         if resume:
             listener.said("there is no checkpoint yet: starting at the beginning")
-        folder.start(job.recipe, job.designs, {"weights": job.weights_source, "processes": run.world.size} | identity)
+        folder.start(job.recipe, job.captured, job.designs, {"weights": job.weights_source, "processes": run.world.size} | identity)
     return None
 
 

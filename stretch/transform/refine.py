@@ -13,7 +13,7 @@ from typing import Annotated, Any, Protocol
 import msgspec
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
@@ -27,7 +27,7 @@ from stretch.transform.calibrate.run import undivided_design
 from stretch.transform.calibrate.split import Images, held_back
 from stretch.transform.calibrate.statistics import norms, renew_statistics
 from stretch.transform.model import BACKBONE, BranchedModel, to_channels_last
-from stretch.transform.tensors import load_optimizer, optimizer_tensors, under, write_tensors
+from stretch.transform.tensors import load_optimizer, optimizer_tensors, read_tensors, under, write_tensors
 
 #: Steps before the recording, in which libraries choose their kernels and the optimiser makes its state.
 WARMUP_STEPS = 3
@@ -140,9 +140,9 @@ class Checkpoint:
         """
         if not self.file.exists():
             return None
-        with self.errors_as_damaged(), safe_open(self.file, framework="pt") as file:
-            done = msgspec.json.decode((file.metadata() or {})["state"], type=Done)
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - the file is no mapping
+        with self.errors_as_damaged():
+            tensors, metadata = read_tensors(self.file)
+            done = msgspec.json.decode(metadata["state"], type=Done)
         if done.version != VERSION:
             raise StretchError(f"{self.file} has version {done.version}, this nn-stretch goes on from {VERSION}", self._start_over_hint)
         for name, expected in identity.items():

@@ -1,4 +1,4 @@
-"""Atomic writing of safetensors files, and the state of optimisers as tensors."""
+"""Safetensors files, written atomically, and the state of optimisers as tensors."""
 
 import contextlib
 import errno
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from predictors.errors import StretchError
@@ -37,6 +37,12 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Map
     finally:
         with contextlib.suppress(OSError):  # which would hide the original error
             partial.unlink(missing_ok=True)
+
+
+def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """Read the tensors and the metadata of a safetensors file."""
+    with safe_open(path, framework="pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118 - the file is no mapping
 
 
 def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
