@@ -11,7 +11,7 @@ from torch import nn
 
 from predictors.errors import StretchError
 from stretch.train.distributed import World, share_statistics
-from stretch.train.images import ImageSet, ImageSource, Normalise, crop_and_flip
+from stretch.train.images import ImageSource, Normalise, crop_and_flip
 from stretch.train.recipe import TrainConfig
 from stretch.train.step import GraphStep, Prepare, TrainingStep, WithFeatures, autocast, unwrap
 from stretch.train.supernet import Supernet
@@ -198,14 +198,8 @@ class Run:
 
     def evaluate(self) -> float:
         """Top-1 on the test set, or without labels agreement with the teacher; of the averaged weights if the run has them."""
-        mean = self.step.mean
-        if mean is not None:
-            mean.swap()
-        try:
+        with self.step.averaged():
             return evaluate(unwrap(self.model), self.test_set, self.normalise, self.config, self.reference)
-        finally:
-            if mean is not None:
-                mean.swap()
 
 
 class Listener:
@@ -219,28 +213,6 @@ class Listener:
 
     def finished(self, row: Epoch) -> None:
         """An epoch is done."""
-
-
-def train(
-    model: nn.Module,
-    train_set: ImageSet,
-    test_set: ImageSet,
-    config: TrainConfig,
-    *,
-    teacher: nn.Module | None = None,
-    evaluate_every: int = 10,
-    on_epoch: Callable[[Epoch], None] = lambda epoch: None,
-) -> History:
-    """Train `model` in place on the device it is on; see `Run` for the arguments.
-
-    Args:
-        teacher: Source of soft labels if `config.distill` is above zero.
-    """
-    run = Run(model, (train_set, test_set), config, teacher=teacher)
-    for row in run.steps(evaluate_every):
-        if row is not None:
-            on_epoch(row)
-    return run.history
 
 
 @torch.no_grad()

@@ -88,13 +88,8 @@ class RunWriter:
 def kept_weights(run: Run) -> dict[str, torch.Tensor]:
     """The weights to use: the moving average if the run has one."""
     network: nn.Module = unwrap(run.model)
-    if run.step.mean is None:
-        return dict(network.state_dict())
-    run.step.mean.swap()
-    try:
+    with run.step.averaged():
         return {name: value.detach().clone() for name, value in network.state_dict().items()}
-    finally:
-        run.step.mean.swap()
 
 
 def train_recipe(

@@ -53,7 +53,10 @@ def test_run_leaves_weights_log_designs_and_the_newest_checkpoints(tmp_path):
     done = go(network(tmp_path), tmp_path / "run")
     names = {str(p.relative_to(tmp_path / "run")) for p in (tmp_path / "run").rglob("*") if p.is_file()}
     kept = {f"checkpoints/step-{n:05d}-0000000.safetensors" for n in (2, 3)}
-    assert names == {"recipe.toml", "run.json", "log.csv", "best.safetensors", "last.safetensors", "original.safetensors", "designs/000.toml"} | kept
+    assert (
+        names
+        == {"recipe.toml", "run.json", "log.csv", "best.safetensors", "last.safetensors", "original.safetensors", "designs/000.toml"} | kept
+    )
     rows = (tmp_path / "run" / "log.csv").read_text().splitlines()
     assert len(rows) == 4
     assert done.metrics["epochs"] == 3
