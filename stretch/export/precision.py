@@ -19,8 +19,16 @@ from stretch.export.lowering import CALIBRATION_IMAGES, PARTIAL_SUM_REASON, Lowe
 from stretch.export.quantize.qdq import METHOD, quantise
 from stretch.export.quantize.replay import Array, Loss, Run, least_snr_db, loss, replay, runner, top1_agreement
 from stretch.export.repredict import repredict
-from stretch.export.reweigh import derived_files
-from stretch.export.staging import WrittenFile, check_target, copy_files, file_entry, stage_folder, write_manifest
+from stretch.export.staging import (
+    WrittenFile,
+    check_target,
+    copy_files,
+    derived_files,
+    file_entry,
+    stage_folder,
+    without_derived,
+    write_manifest,
+)
 
 HALF_METHOD = "weights and activations rounded to half precision, batch-norms folded"
 
@@ -300,12 +308,9 @@ def _write(
             for name in {**manifest.files, **replaced}
             if name in kept or name in replaced
         }
-        checks = {name: value for name, value in manifest.checks.items() if name not in ("tflite", "aot", "contexts")} | {
-            "precision": record
-        }
-        new_manifest = msgspec.structs.replace(
-            manifest, subgraphs=entries, files=files, checks=checks, tflite=None, aot={}, contexts={}, int8_controls=int8_controls
-        )
+        new_manifest = without_derived(manifest)
+        checks = new_manifest.checks | {"precision": record}
+        new_manifest = msgspec.structs.replace(new_manifest, subgraphs=entries, files=files, checks=checks, int8_controls=int8_controls)
         if new_manifest.agreement is not None:
             # it was measured on the old files
             new_manifest = msgspec.structs.replace(new_manifest, agreement=msgspec.structs.replace(new_manifest.agreement, bundle=None))
