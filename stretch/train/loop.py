@@ -3,7 +3,7 @@
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 
 import torch
@@ -12,8 +12,9 @@ from torch import nn
 from predictors.errors import StretchError
 from stretch.train.distributed import World, share_statistics
 from stretch.train.images import ImageSource, Normalise, crop_and_flip
-from stretch.train.recipe import TrainConfig
-from stretch.train.step import GraphStep, Prepare, TrainingStep, WithFeatures, autocast, unwrap
+from stretch.train.recipe import SandwichConfig, TrainConfig
+from stretch.train.sandwich import SandwichStep
+from stretch.train.step import GraphStep, TrainingStep, WithFeatures, autocast, unwrap
 from stretch.train.supernet import Supernet
 from stretch.transform.model import BranchedModel, BranchedSegment, to_channels_last
 
@@ -74,6 +75,9 @@ class Diverged(StretchError):
 class Run:
     """A training run that can be saved and resumed between any two steps.
 
+    Args:
+        sandwich: Sampling of a supernet; None for one network.
+
     Attributes:
         step: Trains on a batch.
         epoch: Completed epochs.
@@ -89,7 +93,7 @@ class Run:
         *,
         teacher: nn.Module | None = None,
         world: World | None = None,
-        make_step: Callable[[Prepare, torch.device], TrainingStep] | None = None,
+        sandwich: SandwichConfig | None = None,
         labelled: bool = True,
     ) -> None:
         device = next(model.parameters()).device
@@ -113,13 +117,15 @@ class Run:
         #: Reference of the evaluation without labels.
         self.reference = None if labelled else teacher
         torch.manual_seed(config.seed + self.world.rank)
-        if make_step is not None:
-            self.model = model
-            self.step = make_step(self._prepare, device)
+        self.model = model
+        self.step: TrainingStep
+        if sandwich is not None:
+            assert isinstance(model, Supernet)
+            self.step = SandwichStep(model, config, self._prepare, teacher, device, sandwich, self.world)
         else:
             if config.sync_bn:
-                model = share_statistics(model, self.world)
-            self.model = model.train()
+                self.model = share_statistics(model, self.world)
+            self.model.train()
             used = teacher if config.distill > 0 or config.features > 0 else None
             alone = self.world.size == 1
             kind = GraphStep if config.graph and device.type == "cuda" and alone and config.amp != "fp16" else TrainingStep

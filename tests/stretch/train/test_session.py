@@ -26,7 +26,6 @@ from stretch.train.images import ImageSet, synthetic
 from stretch.train.loop import Diverged, Epoch, Run
 from stretch.train.prepare import check_recipe, prepare
 from stretch.train.recipe import KeepConfig, Recipe, SandwichConfig, TrainConfig, load_recipe
-from stretch.train.sandwich import SandwichStep
 from stretch.train.session import RunWriter, kept_weights, make_run, train_recipe
 from stretch.train.supernet import Supernet
 from stretch.transform.model import BranchedModel
@@ -187,8 +186,7 @@ def network_run(config):
 def supernet_run(captured):
     torch.manual_seed(0)
     supernet = Supernet(captured("tiny_resnet"), pool(captured("tiny_resnet").graph)[:2])
-    make = lambda prepare, device: SandwichStep(supernet.train(), PLAIN, prepare, None, device, SandwichConfig(random=1), World())  # noqa: E731
-    return Run(supernet, synthetic(4, 16, 32), PLAIN, make_step=make)
+    return Run(supernet.train(), synthetic(4, 16, 32), PLAIN, sandwich=SandwichConfig(random=1))
 
 
 def finish(run):
