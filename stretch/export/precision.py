@@ -15,7 +15,7 @@ from scheduler.bundle.manifest import Manifest, SubgraphEntry
 from scheduler.bundle.statements import ROUNDING
 from scheduler.placement.mapping import host_of, is_integer_only
 from scheduler.progress import Progress, silent
-from stretch.export.lowering import CALIBRATION_IMAGES, PARTIAL_SUM_REASON, LoweredSubgraph, PrecisionLowering, is_partial_sum
+from stretch.export.lowering import CALIBRATION_IMAGES, PARTIAL_SUM_REASON, LoweredSubgraph, PrecisionLowering
 from stretch.export.quantize.qdq import METHOD, quantise
 from stretch.export.quantize.replay import Array, Loss, Run, least_snr_db, loss, replay, runner, top1_agreement
 from stretch.export.repredict import repredict
@@ -115,15 +115,13 @@ def export_precision(
     check_target(out, bundle)
     lowering = PrecisionLowering(bundle, chosen, images, progress)
     candidates: dict[str, LoweredSubgraph] = {}
-    kept: dict[str, str] = {}
+    kept = dict(lowering.kept)
     for sub in manifest.subgraphs:
-        if sub.name not in chosen:
+        if sub.name in kept:
+            _refuse_partial_sum(sub, acceptance.repair)
+        if sub.name not in lowering.chosen:
             continue
         progress(sub.name)
-        if chosen[sub.name] == "int8" and is_partial_sum(manifest, sub):
-            _refuse_partial_sum(sub, acceptance.repair)
-            kept[sub.name] = PARTIAL_SUM_REASON
-            continue
         candidate = lowering.lower(sub)
         if candidate.loss.exceeds(acceptance.min_cosine):
             reason = _snr_text(candidate.loss)

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 
 from predictors.errors import MissingBackendError, StretchError, install_line
 from predictors.files import write_whole
@@ -21,7 +21,7 @@ from stretch.train.loop import Epoch, Run
 from stretch.train.recipe import Recipe, load_recipe, recipe_to_toml
 from stretch.train.sandwich import SandwichStep
 from stretch.train.step import unwrap
-from stretch.transform.tensors import load_optimizer, optimizer_tensors, read_tensors, under, write_tensors
+from stretch.transform.tensors import load_optimizer, optimizer_tensors, read_state, read_tensors, under, write_checkpoint, write_tensors
 
 CHECKPOINT_VERSION = 1
 
@@ -61,16 +61,12 @@ def save_checkpoint(path: Path, run: Run, identity: Mapping[str, str], best: flo
         scaler={k: float(v) for k, v in step.scaler.state_dict().items()} if step.scaler else {},
         processes=run.world.size,
     )
-    write_tensors(path, tensors, {"state": msgspec.json.encode(state).decode()})
+    write_checkpoint(path, state, tensors)
 
 
-def read_state(path: Path) -> CheckpointState:
+def checkpoint_state(path: Path) -> CheckpointState:
     """Read the header of a checkpoint."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            state = msgspec.json.decode((file.metadata() or {})["state"], type=CheckpointState)
-    except (OSError, SafetensorError, KeyError, msgspec.MsgspecError, ValueError) as error:
-        raise StretchError(f"{path} is no whole checkpoint: {str(error).splitlines()[0]}", "resume from an older one") from error
+    state = read_state(path, CheckpointState, "resume from an older one")
     if state.version > CHECKPOINT_VERSION:
         raise StretchError(
             f"{path} has checkpoint version {state.version}, this nn-stretch reads up to {CHECKPOINT_VERSION}", "upgrade nn-stretch"
@@ -80,7 +76,7 @@ def read_state(path: Path) -> CheckpointState:
 
 def load_checkpoint(path: Path, run: Run, identity: Mapping[str, str]) -> CheckpointState:
     """Restore a run from a checkpoint."""
-    state = read_state(path)
+    state = checkpoint_state(path)
     for problem, expected in identity.items():
         if state.identity.get(problem) != expected:
             raise StretchError(
@@ -191,7 +187,7 @@ class RunFolder:
         """The newest complete checkpoint."""
         for path in reversed(self.checkpoints()):
             try:
-                return path, read_state(path)
+                return path, checkpoint_state(path)
             except StretchError:
                 continue
         return None

@@ -5,6 +5,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -13,7 +14,6 @@ from typing import Annotated, Any, Protocol
 import msgspec
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError
 from torch import nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
@@ -26,7 +26,16 @@ from stretch.transform.calibrate.run import undivided_design
 from stretch.transform.calibrate.split import Images, held_back
 from stretch.transform.calibrate.statistics import norms, renew_statistics
 from stretch.transform.model import BACKBONE, BranchedModel, to_channels_last
-from stretch.transform.tensors import load_optimizer, optimizer_tensors, read_tensors, under, write_tensors
+from stretch.transform.tensors import (
+    errors_as_damaged,
+    evenly_spread,
+    load_optimizer,
+    optimizer_tensors,
+    read_state,
+    read_tensors,
+    under,
+    write_checkpoint,
+)
 
 #: Steps before the recording, in which libraries choose their kernels and the optimiser makes its state.
 WARMUP_STEPS = 3
@@ -125,7 +134,7 @@ class Checkpoint:
         Raises:
             StretchError: If the disk is full or the folder cannot be written.
         """
-        write_tensors(self.file, tensors, {"state": msgspec.json.encode(done).decode()})
+        write_checkpoint(self.file, done, tensors)
         self._last_write = time.monotonic()
 
     def read(self, identity: Mapping[str, str]) -> tuple[Done, dict[str, torch.Tensor]] | None:
@@ -139,9 +148,8 @@ class Checkpoint:
         """
         if not self.file.exists():
             return None
-        with self.errors_as_damaged():
-            tensors, metadata = read_tensors(self.file)
-            done = msgspec.json.decode(metadata["state"], type=Done)
+        done = read_state(self.file, Done, self._start_over_hint)
+        tensors, _ = read_tensors(self.file)
         if done.version != VERSION:
             raise StretchError(f"{self.file} has version {done.version}, this nn-stretch goes on from {VERSION}", self._start_over_hint)
         for name, expected in identity.items():
@@ -151,20 +159,9 @@ class Checkpoint:
                 )
         return done, tensors
 
-    @contextlib.contextmanager
-    def errors_as_damaged(self) -> Iterator[None]:
-        """Attribute errors in this block to the checkpoint's file.
-
-        Raises:
-            StretchError: If it is not what it should be.
-        """
-        try:
-            yield
-        # errors of torch, safetensors and msgspec for tensors and text that do not fit
-        except (OSError, SafetensorError, KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
-            raise StretchError(
-                f"{self.file} is no whole checkpoint: {(str(error).splitlines() or [''])[0]}", self._start_over_hint
-            ) from error
+    def errors_as_damaged(self) -> AbstractContextManager[None]:
+        """Attribute errors in a block to the checkpoint's file."""
+        return errors_as_damaged(self.file, self._start_over_hint)
 
     def remove(self) -> None:
         """Remove it, and its folder if empty."""
@@ -604,8 +601,7 @@ class _RefinementRun:
         is_held_back = held_back(count).to(self._device)
         training_images, self._held_back = all_images[~is_held_back], all_images[is_held_back]
         self._views = Views(training_images, settings.seed, None if synthetic_images is None else synthetic_images.to(self._device))
-        few = min(len(training_images), STATISTICS)
-        self._statistics_images = training_images[torch.arange(few) * len(training_images) // few]
+        self._statistics_images = evenly_spread(training_images, STATISTICS)
         activations = 4 * sum(prod(op.shape) for op in model.graph.ops) // model.graph.input.shape[0]
         limit = GPU_BYTES if self._device.type == "cuda" else CPU_BYTES
         self._micro_batch = max(1, min(settings.batch, limit // activations))

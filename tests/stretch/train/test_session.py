@@ -21,7 +21,7 @@ from stretch.network.models.tiny import tiny_resnet
 from stretch.stages.design import read_design
 from stretch.train.distributed import World
 from stretch.train.extract import DESIGN, extract, open_run
-from stretch.train.folder import BEST, LAST, Log, RunFolder, load_checkpoint, read_state, save_checkpoint
+from stretch.train.folder import BEST, LAST, Log, RunFolder, checkpoint_state, load_checkpoint, save_checkpoint
 from stretch.train.images import ImageSet, synthetic
 from stretch.train.loop import Diverged, Epoch, Run
 from stretch.train.prepare import check_recipe, prepare
@@ -234,7 +234,7 @@ def test_damaged_checkpoint_is_named(tmp_path, damage):
     path = tmp_path / "c.safetensors"
     path.write_bytes(damage)
     with pytest.raises(StretchError, match="no whole checkpoint"):
-        read_state(path)
+        checkpoint_state(path)
 
 
 def test_best_weights_are_those_of_the_most_accurate_epoch_and_the_last_those_at_the_end(tmp_path):
