@@ -313,7 +313,7 @@ class SegmentPairs:
             value = values[BACKBONE]
             for stage in self._stages:
                 value = values[stage.end] = stage.original(value) if original else self._run_segment(stage, value)
-            results.append([value] if self._is_chain else self._results(self._original if original else self._branched, values))
+            results.append(self._results(self._original if original else self._branched, values))
         return [torch.cat(parts) for parts in zip(*results, strict=True)]
 
     @torch.no_grad()
@@ -336,9 +336,7 @@ class SegmentPairs:
         values = self._original.beginning([x])
         value = values.pop(BACKBONE)
         for stage in self._before:
-            value = stage.original(value) if original else self._run_segment(stage, value)
-            if not self._is_chain:
-                values[stage.end] = value
+            value = values[stage.end] = stage.original(value) if original else self._run_segment(stage, value)
         return values | {BACKBONE: value}
 
     def _run_segment(self, stage: SegmentPair, x: torch.Tensor) -> torch.Tensor:
