@@ -162,8 +162,11 @@ class RunFolder:
             tensors, metadata = read_tensors(self.path / ORIGINAL)
             graph = OpGraph.from_json(metadata["graph"])
             # in the graph's order, which a supernet's shared vector has
-            weights = {op.name: {key: tensors[f"{op.name}.{key}"] for key in graph.op_weights(op)} for op in graph.ops}
-        except (OSError, SafetensorError, KeyError) as error:
+            weights = {
+                op.name: {key: tensors[f"{op.name}.{key}"].reshape(shape) for key, shape in graph.op_weights(op).items()}
+                for op in graph.ops
+            }
+        except (OSError, SafetensorError, KeyError, RuntimeError) as error:
             raise StretchError(f"{self.path / ORIGINAL} cannot be read: {error}", "start the run again") from error
         return restore(graph, {name: tensors for name, tensors in weights.items() if tensors})
 

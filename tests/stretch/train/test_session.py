@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save
 
 from predictors.errors import StretchError, UsageError
 from scheduler.bundle.load import load_bundle
@@ -21,7 +21,7 @@ from stretch.network.models.tiny import tiny_resnet
 from stretch.stages.design import read_design
 from stretch.train.distributed import World
 from stretch.train.extract import DESIGN, extract, open_run
-from stretch.train.folder import BEST, LAST, Log, RunFolder, checkpoint_state, load_checkpoint, save_checkpoint
+from stretch.train.folder import BEST, LAST, ORIGINAL, Log, RunFolder, checkpoint_state, load_checkpoint, save_checkpoint
 from stretch.train.images import ImageSet, synthetic
 from stretch.train.loop import Diverged, Epoch, Run
 from stretch.train.prepare import check_recipe, prepare
@@ -153,6 +153,11 @@ def test_folder_gives_back_what_the_run_is_and_begun_anew_nothing_of_the_one_bef
     assert restored.graph == original.graph
     assert restored.tensors.keys() == original.tensors.keys()
     assert all(torch.equal(tensor, restored.tensors[name]) for name, tensor in original.tensors.items())
+    name = next(iter(original.tensors))
+    for damaged in (b"x" * 100, save({**restored.tensors, name: torch.zeros(2)}, {"graph": original.graph.to_json().decode()})):
+        (folder.path / ORIGINAL).write_bytes(damaged)
+        with pytest.raises(StretchError, match=ORIGINAL):
+            folder.original()
     assert [p.name for p in folder.designs()] == ["000.toml", "001.toml", "002.toml"]
     Log(folder, False).add(Epoch(1, 1.0, 0.5, 2.0))
     folder.start(recipe, original, designs[:1], {"model": "y"})
