@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -249,24 +250,27 @@ class TrainingStep:
 class GraphStep(TrainingStep):
     """The same step, recorded as a CUDA graph once it has run a few times: one launch instead of thousands (`ReplayedStep`)."""
 
-    _images: torch.Tensor
-    _labels: torch.Tensor
-    _loss_value: torch.Tensor
-    _replayed: ReplayedStep | None = None
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._replayed = ReplayedStep(self._train, self.device, [self.generator])
+        #: Images and labels that the recorded step reads, and the loss that it writes; made with the first batch.
+        self._batch: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
 
     def __call__(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Train on one batch of the size of the first; returns its mean loss, valid until the next step."""
-        if self._replayed is None:
-            self._images, self._labels, self._loss_value = images.clone(), labels.clone(), torch.zeros((), device=self.device)
-            self._replayed = ReplayedStep(self._train, self.device, [self.generator])
-        self._images.copy_(images)
-        self._labels.copy_(labels)
+        if self._batch is None:
+            self._batch = images.clone(), labels.clone(), torch.zeros((), device=self.device)
+        read_images, read_labels, loss = self._batch
+        read_images.copy_(images)
+        read_labels.copy_(labels)
         self._replayed()
-        return self._loss_value
+        return loss
 
     def _train(self) -> None:
-        """Train on the batch that is there."""
-        self._loss_value.copy_(super().__call__(self._images, self._labels))
+        """Train on the batch that was put in place."""
+        assert self._batch is not None
+        images, labels, loss = self._batch
+        loss.copy_(super().__call__(images, labels))
 
 
 def unwrap(model: nn.Module) -> nn.Module:

@@ -14,7 +14,7 @@ from stretch.network.models.tiny import tiny_resnet
 from stretch.train.images import synthetic
 from stretch.train.loop import Run, learning_rate
 from stretch.train.recipe import TrainConfig
-from stretch.train.step import MeanWeights, TrainingStep, distill_loss, label_loss, make_optimizer, weighted_distill_loss
+from stretch.train.step import GraphStep, MeanWeights, TrainingStep, distill_loss, label_loss, make_optimizer, weighted_distill_loss
 
 #: Steps enough that every seed, thread count and instruction set ends far from chance: of 72 runs the worst had a
 #: hundredth of its first epoch's loss left, and none missed an image that it had not seen.
@@ -70,6 +70,19 @@ def test_step_is_plain_sgd_with_momentum_and_decay():
         torch.testing.assert_close(loss, expected.detach())
     for a, b in zip(model.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_recorded_step_trains_as_the_step_itself():
+    """On a CPU, where it is called each time."""
+    trained = []
+    for kind in (TrainingStep, GraphStep):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(12, 4))
+        config = TrainConfig(learning_rate=0.1, channels_last=False, ema=0.9)
+        step = kind(model, config, lambda x, generator: x + torch.rand(x.shape, generator=generator), None, torch.device("cpu"))
+        losses = [float(step(torch.randn(8, 3, 2, 2), torch.randint(4, (8,)))) for _ in range(5)]
+        trained.append((losses, [weight.tolist() for weight in model.parameters()]))
+    assert trained[0] == trained[1]
 
 
 @given(st.integers(1, 1000), st.integers(0, 50), st.floats(1e-3, 10))
