@@ -139,7 +139,7 @@ class Seed:
         import torch
         from safetensors.torch import load_file, save_file
 
-        from stretch.train.loop import train
+        from stretch.train.loop import Run
         from stretch.train.prepare import initialise
 
         module, weights = network(), self.out / f"original-{self.seed}.safetensors"
@@ -147,10 +147,11 @@ class Seed:
             module.load_state_dict(load_file(weights), strict=False)
             return module
         initialise(module)
-        history = train(module.to(self.device), self.train_set, self.test_set, self.config(epochs, RATE, warmup_epochs=2.0))
+        run = Run(module.to(self.device), (self.train_set, self.test_set), self.config(epochs, RATE, warmup_epochs=2.0))
+        list(run.steps())
         module.to("cpu", memory_format=torch.contiguous_format)
         save_file({key: value.contiguous() for key, value in module.state_dict().items()}, weights)
-        self.add("original", "original", history.accuracy, sum(e.seconds for e in history.epochs))
+        self.add("original", "original", run.history.accuracy, sum(e.seconds for e in run.history.epochs))
         return module
 
     def config(self, epochs: int, rate: float, **more: Any) -> Any:

@@ -58,7 +58,7 @@ class Job:
         from stretch.network.capture import capture
         from stretch.network.models.tiny import CifarFamily
         from stretch.train.images import Normalise, load_arrays
-        from stretch.train.loop import train
+        from stretch.train.loop import Run
         from stretch.train.prepare import initialise
         from stretch.train.recipe import TrainConfig
 
@@ -74,8 +74,9 @@ class Job:
         else:
             initialise(parent)
             config = TrainConfig(epochs=epochs, weight_decay=5e-4, warmup_epochs=min(5, epochs / 10), seed=seed)
-            history = train(parent.to(self.device), self.train_set, self.test_set, config)
-            seconds = sum(e.seconds for e in history.epochs)
+            run = Run(parent.to(self.device), (self.train_set, self.test_set), config)
+            list(run.steps())
+            seconds = sum(e.seconds for e in run.history.epochs)
             parent.to("cpu", memory_format=torch.contiguous_format)
             save_file({key: value.contiguous() for key, value in parent.state_dict().items()}, weights)
         self.captured = capture(parent.eval(), (1, 3, 32, 32), MODEL)

@@ -42,7 +42,6 @@ def job(seed: int, data: Path, out: Path, epochs: int, parent: Path | None, rate
     from stretch.train.images import load_arrays
     from stretch.train.loop import Run, evaluate
     from stretch.train.recipe import TrainConfig
-    from stretch.train.sandwich import SandwichStep
     from stretch.train.supernet import Supernet
 
     torch.backends.cudnn.benchmark = True
@@ -59,13 +58,7 @@ def job(seed: int, data: Path, out: Path, epochs: int, parent: Path | None, rate
     start = time.perf_counter()
     supernet = Supernet(captured, designs, world.device, scratch=parent is None, channels_last=True).train()
     teacher = copy.deepcopy(original) if not sandwich.largest else None
-    run = Run(
-        supernet,
-        load_arrays(data, 10),
-        config,
-        teacher=teacher,
-        make_step=lambda prepare, device: SandwichStep(supernet, config, prepare, teacher, device, sandwich, world),
-    )
+    run = Run(supernet, load_arrays(data, 10), config, teacher=teacher, world=world, sandwich=sandwich)
     prepared = time.perf_counter() - start
     for row in run.steps(1000):
         if row is not None and row.epoch % 5 == 1:

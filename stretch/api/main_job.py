@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -57,9 +57,6 @@ MAX_MINUTES = 7 * 24 * 60
 #: Networks that are built to come close to the agreement asked for, in addition to the first.
 APPROACHES = 2
 
-#: Plans and builds for a request.
-Make = Callable[[PlanConfig], "Branched"]
-
 
 def check_request(config: PlanConfig, options: "BranchOptions") -> None:
     """Refuse impossible measurements and refinements before any work is done for them."""
@@ -101,48 +98,6 @@ def check_run(count: int, *, mapped: bool, images: bool) -> None:
         )
 
 
-def make_repairable(make: Make, request: PlanConfig, *, repair: bool) -> "Branched":
-    """The network of a request; where no design of it is predicted to agree often enough and it may be repaired, of one that may divide segments exactly."""
-    try:
-        return make(request)
-    except InfeasibleError as error:
-        exact = with_exact_kinds(request)
-        if not repair or exact == request or not any(rule.rule == "min_agreement" for rule in error.rules):
-            raise
-        return make(exact)
-
-
-def require_agreement(result: "Branched", least: float, again: Make | None) -> "Branched":
-    """The network if it agrees with the original often enough, else one in which fewer stages were stretched.
-
-    Each time the segment that loses most alone is kept as it is in the original: on one processor,
-    or divided exactly where joins and strategy of the request allow it. The rest of the network
-    is planned, calibrated and compared again.
-
-    Args:
-        again: Plans and builds for another request; None if the design must stay.
-    """
-    request = with_exact_kinds(result.plan.config)
-    while not result.withheld:
-        agreement = result.agreement
-        if agreement is None or agreement.value is None:
-            reason = "there are too few images to hold any back" if agreement is None else "its outputs are no list of class scores"
-            if agreement is not None and agreement.classes:
-                reason = "it answers nearly always the same class on these images: give images of several classes"
-            raise StretchError(
-                f"how often `{result.plan.graph.name}` agrees with the original was not measured: {reason}",
-                "leave out `min_agreement`",
-            )
-        if result.agrees(least):
-            return result
-        worst = _worst_segments(result)
-        if again is None or not worst:
-            raise _agreement_error(result, least, repaired=again is not None)
-        request = replace(request, keep=(*request.keep, *worst))
-        result = again(request)
-    return result
-
-
 def with_exact_kinds(config: PlanConfig) -> PlanConfig:
     """The request, with segments divided exactly where it can be searched for."""
     if config.strategy != "exact" or config.widens:
@@ -165,6 +120,16 @@ def _worst_segments(result: "Branched") -> list[str]:
     segment = next(row.segment for row in result.plan.run.segments if row.segment.name == worst.segment)
     kept = result.plan.config.keep
     return [stage.name for stage in result.plan.stages_of(segment) if stage.name not in kept]
+
+
+def _unmeasured_error(result: "Branched") -> StretchError:
+    agreement = result.agreement
+    reason = "there are too few images to hold any back" if agreement is None else "its outputs are no list of class scores"
+    if agreement is not None and agreement.classes:
+        reason = "it answers nearly always the same class on these images: give images of several classes"
+    return StretchError(
+        f"how often `{result.plan.graph.name}` agrees with the original was not measured: {reason}", "leave out `min_agreement`"
+    )
 
 
 def _agreement_error(result: "Branched", least: float, *, repaired: bool) -> InfeasibleError:
@@ -301,10 +266,7 @@ def branch(
         source = None if draft else _measure_sensitivity(network, profile, config, fitted, options.budget_minutes, phases)
         losses = None if fitted is None else BlockLosses(network.captured, fitted.fitted, phases.progress)
         job = _Job(network, profile, draft, options, own, read, fitted, source, losses, phases)
-        result = make_repairable(job.make, config, repair=options.repair)
-        if config.min_agreement is not None and not options.dry_run:
-            result = job.approach(result, config.min_agreement) if options.repair else result
-            result = require_agreement(result, config.min_agreement, job.make if options.repair else None)
+        result = job.run(config)
         job.compare_shortened(result)
     if out is not None and result.model is not None and not result.withheld:
         with phases("export"):
@@ -363,6 +325,41 @@ class _Job:
     source: "Sensitivity | None"
     losses: "BlockLosses | None"
     phases: "Phases"
+
+    def run(self, request: PlanConfig) -> Branched:
+        """The network of a request, which agrees with the original as often as the request asks for."""
+        repair, least = self.options.repair, request.min_agreement
+        try:
+            result = self.make(request)
+        except InfeasibleError as error:
+            exact = with_exact_kinds(request)
+            if not repair or exact == request or not any(rule.rule == "min_agreement" for rule in error.rules):
+                raise
+            result = self.make(exact)
+        if least is None or self.options.dry_run:
+            return result
+        return self.keep_segments(self.approach(result, least) if repair else result, least)
+
+    def keep_segments(self, result: Branched, least: float) -> Branched:
+        """The network if it agrees with the original often enough, else, where it may be repaired, one in which fewer stages were stretched.
+
+        Each time the segment that loses most alone is kept as it is in the original: on one processor,
+        or divided exactly where joins and strategy of the request allow it. The rest of the network
+        is planned, calibrated and compared again.
+        """
+        request = with_exact_kinds(result.plan.config)
+        while not result.withheld:
+            agreement = result.agreement
+            if agreement is None or agreement.value is None:
+                raise _unmeasured_error(result)
+            if result.agrees(least):
+                return result
+            worst = _worst_segments(result)
+            if not self.options.repair or not worst:
+                raise _agreement_error(result, least, repaired=self.options.repair)
+            request = replace(request, keep=(*request.keep, *worst))
+            result = self.make(request)
+        return result
 
     def make(self, request: PlanConfig, known: PlanResult | None = None) -> Branched:
         """Plan a request, unless its plan is known, and, unless only a plan is asked for or branches are not worth it, build and fit the network."""

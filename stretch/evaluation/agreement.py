@@ -12,6 +12,7 @@ from stretch.evaluation.measure import LONG, AgreementSums, ranks, share_of
 from stretch.network.capture import Captured
 from stretch.planning.design.scale import design_segments, scaled_branches
 from stretch.transform import BranchedModel, build
+from stretch.transform.build import is_original
 from stretch.transform.calibrate import undivided_design
 
 Stage = Callable[[torch.Tensor], torch.Tensor]
@@ -67,15 +68,14 @@ def compare(model: BranchedModel, captured: Captured, images: Sequence[torch.Ten
 
 
 def _changed_segments(model: BranchedModel, captured: Captured) -> dict[str, bool]:
-    """Segments that are not the original's, neither whole at full size nor exact parts of it, and whether one can replace the original's.
+    """Segments that are not the original's, and whether one can replace the original's.
 
     It can where it reads and writes as many channels as the original's.
     """
     changed = {}
     graph, design = captured.graph, model.design
     for part, segment, branches in zip(design.segments, design_segments(graph, design), scaled_branches(graph, design), strict=True):
-        scaled = any((b.depth, b.width, b.entry) != (segment.depth, segment.width, "none") for b in part.branches)
-        if scaled or (not part.whole and not join_of(part.join).exact):
+        if not is_original(part, segment):
             reads = branches[0].graph.input.shape[1]
             writes = sum(b.width for b in part.branches) if part.whole or join_of(part.join).widens else segment.width
             changed[part.name] = (reads, writes) == (segment.in_width, segment.width)

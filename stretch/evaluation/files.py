@@ -21,7 +21,7 @@ from scheduler.placement.mapping import host_of, is_integer_only
 from scheduler.progress import Progress, silent
 from scheduler.runtime.session import Session
 from stretch.evaluation.measure import Net, evaluate
-from stretch.export.lowering import PARTIAL_SUM_REASON, PrecisionLowering, is_partial_sum
+from stretch.export.lowering import PrecisionLowering
 from stretch.export.precision import planned_precision
 
 Array = NDArray[Any]
@@ -92,9 +92,8 @@ def _lower_bundle(bundle: Bundle, folder: Path, fitted: Sequence[Array], kept: d
     manifest = bundle.manifest
     precision = planned_precision(manifest)
     chosen = {sub.name: precision[sub.processor] for sub in manifest.subgraphs if precision[sub.processor] not in ("fp32", sub.precision)}
-    partial = [sub.name for sub in manifest.subgraphs if chosen.get(sub.name) == "int8" and is_partial_sum(manifest, sub)]
-    kept.update((name, PARTIAL_SUM_REASON) for name in partial)
-    lowering = PrecisionLowering(bundle, {name: precision for name, precision in chosen.items() if name not in kept}, fitted, progress)
+    lowering = PrecisionLowering(bundle, chosen, fitted, progress)
+    kept.update(lowering.kept)
     entries: list[SubgraphEntry] = []
     for sub in manifest.subgraphs:
         file = folder / f"{len(entries):03d}.onnx"

@@ -67,7 +67,6 @@ class BundleFacts:
     little_cores: tuple[int, ...] = ()  # The device's cores for threads that only wait.
     delegates: Mapping[str, str] = field(default_factory=dict)  # Those that the processors were measured with.
     preprocessing: Preprocessing | None = None  # Image preprocessing; None if unknown.
-    agreement: Agreement | None = None  # With the original; None if not measured.
     #: Trained scale and zero point of int8 tensors, by subgraph and tensor; others are calibrated on images.
     ranges: Mapping[str, Mapping[str, tuple[float, int]]] = field(default_factory=dict)
     calibrated_on: tuple[str, ...] = ()  # Fingerprints of the images that weights were fitted to.
@@ -121,7 +120,7 @@ def export_bundle(
     Args:
         sequential: The sequential control of the same multiply-accumulates.
         shortened: The control that is the original without some blocks.
-        agreeing: Measures the agreement with the original on the complete files, before they are put in place; that of `facts` if None.
+        agreeing: Measures the agreement with the original on the complete files, before they are put in place.
     """
     with stage_folder(out) as folder:
         models = {"sequential_same_macs": sequential, "shortened": shortened}
@@ -250,7 +249,6 @@ def _manifest(original: Captured, model: BranchedModel, facts: BundleFacts, writ
         files=written.files,
         little_cores=facts.little_cores,
         delegates=dict(facts.delegates),
-        agreement=facts.agreement,
         calibrated_on=facts.calibrated_on,
         results=() if original.returned.is_single_tensor else original.returned.keys(original.graph.outputs),
     )

@@ -263,12 +263,17 @@ class PrecisionLowering:
         progress: Called during calibration.
 
     Attributes:
+        chosen: Those that can be lowered.
+        kept: The others, which stay in fp32, and why.
         floats: Runs each subgraph in fp32.
     """
 
     def __init__(self, bundle: Bundle, chosen: Mapping[str, str], images: Sequence[Array], progress: Progress) -> None:
-        self.bundle, self.chosen = bundle, dict(chosen)
-        self.floats = {sub.name: runner(str(bundle.file(sub.file))) for sub in bundle.manifest.subgraphs}
+        self.bundle, subgraphs = bundle, bundle.manifest.subgraphs
+        partial = [sub.name for sub in subgraphs if chosen.get(sub.name) == "int8" and is_partial_sum(bundle.manifest, sub)]
+        self.kept = dict.fromkeys(partial, PARTIAL_SUM_REASON)
+        self.chosen = {name: precision for name, precision in chosen.items() if name not in self.kept}
+        self.floats = {sub.name: runner(str(bundle.file(sub.file))) for sub in subgraphs}
         self._samples = _samples(bundle.manifest, self.floats, _whole_segment_runner(bundle), self.chosen, images, progress)
         self._handed: Scales = {}
 

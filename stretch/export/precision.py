@@ -15,12 +15,20 @@ from scheduler.bundle.manifest import Manifest, SubgraphEntry
 from scheduler.bundle.statements import ROUNDING
 from scheduler.placement.mapping import host_of, is_integer_only
 from scheduler.progress import Progress, silent
-from stretch.export.lowering import CALIBRATION_IMAGES, PARTIAL_SUM_REASON, LoweredSubgraph, PrecisionLowering, is_partial_sum
+from stretch.export.lowering import CALIBRATION_IMAGES, PARTIAL_SUM_REASON, LoweredSubgraph, PrecisionLowering
 from stretch.export.quantize.qdq import METHOD, quantise
 from stretch.export.quantize.replay import Array, Loss, Run, least_snr_db, loss, replay, runner, top1_agreement
 from stretch.export.repredict import repredict
-from stretch.export.reweigh import derived_files
-from stretch.export.staging import WrittenFile, check_target, copy_files, file_entry, stage_folder, write_manifest
+from stretch.export.staging import (
+    WrittenFile,
+    check_target,
+    copy_files,
+    derived_files,
+    file_entry,
+    stage_folder,
+    without_derived,
+    write_manifest,
+)
 
 HALF_METHOD = "weights and activations rounded to half precision, batch-norms folded"
 
@@ -107,15 +115,13 @@ def export_precision(
     check_target(out, bundle)
     lowering = PrecisionLowering(bundle, chosen, images, progress)
     candidates: dict[str, LoweredSubgraph] = {}
-    kept: dict[str, str] = {}
+    kept = dict(lowering.kept)
     for sub in manifest.subgraphs:
-        if sub.name not in chosen:
+        if sub.name in kept:
+            _refuse_partial_sum(sub, acceptance.repair)
+        if sub.name not in lowering.chosen:
             continue
         progress(sub.name)
-        if chosen[sub.name] == "int8" and is_partial_sum(manifest, sub):
-            _refuse_partial_sum(sub, acceptance.repair)
-            kept[sub.name] = PARTIAL_SUM_REASON
-            continue
         candidate = lowering.lower(sub)
         if candidate.loss.exceeds(acceptance.min_cosine):
             reason = _snr_text(candidate.loss)
@@ -300,12 +306,9 @@ def _write(
             for name in {**manifest.files, **replaced}
             if name in kept or name in replaced
         }
-        checks = {name: value for name, value in manifest.checks.items() if name not in ("tflite", "aot", "contexts")} | {
-            "precision": record
-        }
-        new_manifest = msgspec.structs.replace(
-            manifest, subgraphs=entries, files=files, checks=checks, tflite=None, aot={}, contexts={}, int8_controls=int8_controls
-        )
+        new_manifest = without_derived(manifest)
+        checks = new_manifest.checks | {"precision": record}
+        new_manifest = msgspec.structs.replace(new_manifest, subgraphs=entries, files=files, checks=checks, int8_controls=int8_controls)
         if new_manifest.agreement is not None:
             # it was measured on the old files
             new_manifest = msgspec.structs.replace(new_manifest, agreement=msgspec.structs.replace(new_manifest.agreement, bundle=None))

@@ -17,14 +17,11 @@ from stretch.export.bundle import WEIGHTS
 from stretch.export.checks import check_export
 from stretch.export.lowering import RANGES, stated_ranges
 from stretch.export.onnx import WeightFile, to_numpy
-from stretch.export.staging import copy_files, file_entry, stage_folder, write_manifest
+from stretch.export.staging import copy_files, derived_files, file_entry, stage_folder, without_derived, write_manifest
 from stretch.network.capture import Captured
 from stretch.operators.formats.onnx import Arrays
 from stretch.operators.lowerings import lowerings
 from stretch.transform.model import BranchedModel, op_weights
-
-#: Checks of files other than the float ones, which are dropped.
-_DERIVED_FIELDS = ("precision", "tflite", "aot", "contexts")
 
 
 def export_reweighed(
@@ -61,7 +58,7 @@ def export_reweighed(
             path = bundle.file(name)
             shared.save(_replace_weights(path, arrays, properties[name]) if name in properties else onnx.load(str(path)), folder / name)
         files |= {name: file_entry(folder / name) for name in (*written, WEIGHTS) if (folder / name).exists()}
-        new_manifest = msgspec.structs.replace(manifest, files=files, tflite=None, aot={}, contexts={}, agreement=None)
+        new_manifest = msgspec.structs.replace(without_derived(manifest), files=files, agreement=None)
         if manifest.own is not None:
             # with other weights the outputs are others
             new_manifest = msgspec.structs.replace(new_manifest, own=msgspec.structs.replace(manifest.own, exact=False))
@@ -70,12 +67,6 @@ def export_reweighed(
         new_manifest = msgspec.structs.replace(new_manifest, agreement=agreeing(Bundle(folder, new_manifest)))
         write_manifest(folder, new_manifest)
     return new_manifest
-
-
-def derived_files(manifest: Manifest) -> set[str]:
-    """Files compiled or converted from a bundle's float files."""
-    derived = {*manifest.aot.values(), *(file for chip_files in manifest.contexts.values() for file in chip_files.values())}
-    return derived | ({manifest.tflite} if manifest.tflite is not None else set())
 
 
 def _replace_weights(path: Path, weights: Arrays, ranges: Mapping[str, str]) -> onnx.ModelProto:
@@ -99,7 +90,7 @@ def _put(model: onnx.ModelProto, name: str, value: np.ndarray) -> None:
 
 def _checks(folder: Path, manifest: Manifest, original: Captured, model: BranchedModel) -> dict[str, object]:
     """Numeric checks of the changed files, and those of the unchanged controls."""
-    kept = {name: value for name, value in manifest.checks.items() if name not in _DERIVED_FIELDS}
+    kept = {name: value for name, value in manifest.checks.items() if name != "precision"}
     record = check_export(folder, msgspec.structs.replace(manifest, controls={}), original, model, {})
     before = kept.get("errors")
     controls = {name: error for name, error in before.items() if name in manifest.controls} if isinstance(before, dict) else {}

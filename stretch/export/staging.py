@@ -129,6 +129,22 @@ def copy_files(bundle: Bundle, folder: Path, leave: Container[str] = ()) -> dict
     return copied
 
 
+#: Fields of a manifest, and the checks of the same names, of files compiled or converted from a bundle's subgraphs.
+_DERIVED = ("tflite", "aot", "contexts")
+
+
+def derived_files(manifest: Manifest) -> set[str]:
+    """Files compiled or converted from a bundle's subgraphs."""
+    derived = {*manifest.aot.values(), *(file for chip_files in manifest.contexts.values() for file in chip_files.values())}
+    return derived | ({manifest.tflite} if manifest.tflite is not None else set())
+
+
+def without_derived(manifest: Manifest) -> Manifest:
+    """A manifest that states no such files."""
+    checks = {name: value for name, value in manifest.checks.items() if name not in _DERIVED}
+    return msgspec.structs.replace(manifest, checks=checks, tflite=None, aot={}, contexts={})
+
+
 def file_entry(path: Path) -> FileEntry:
     """Size and hash of a written file."""
     with path.open("rb") as stream:

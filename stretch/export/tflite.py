@@ -28,7 +28,7 @@ from scheduler.progress import Progress, silent
 from stretch.export.onnx import weights_of
 from stretch.export.precision import DEFAULT_ACCEPTANCE, Acceptance, PrecisionExport, export_precision, worst_image_loss
 from stretch.export.quantize.qdq import fold_batch_norms
-from stretch.export.quantize.replay import Array, Loss, Run, as_tuple, least_snr_db, loss, replay, runner, with_outputs
+from stretch.export.quantize.replay import Array, Loss, Run, as_tuple, least_snr_db, loss, replay, runner, session_of, with_outputs
 from stretch.export.staging import check_target, copy_files, file_entry, stage_folder, write_manifest
 from stretch.operators.formats.tflite import RoundedWeights, SubgraphBuilder, SubgraphPiece, SubgraphSource, Value, Writer, growth, to_nhwc
 from stretch.operators.lowerings import lowerings
@@ -132,16 +132,9 @@ def _run(compiled: Compiled) -> Run:
 
 def _whole_model_runner(bundle: Bundle) -> Any:
     """A function from the model's input to the tensors of the whole fp32 model that cross subgraphs."""
-    import onnxruntime
-
-    model = onnx.load(bundle.file(bundle.manifest.whole), load_external_data=False)
+    file = bundle.file(bundle.manifest.whole)
     names = [tensor.name for tensor in bundle.manifest.tensors if tensor.name != bundle.manifest.input]
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    options.intra_op_num_threads = 2
-    # external weights are located relative to this path
-    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(bundle.file(bundle.manifest.whole).parent))
-    session = onnxruntime.InferenceSession(with_outputs(model, names).SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = session_of(with_outputs(onnx.load(file, load_external_data=False), names), weights=file.parent)
 
     def run(x: Array) -> dict[str, Array]:
         return {bundle.manifest.input: x} | dict(zip(names, session.run(names, {bundle.manifest.input: x}), strict=True))

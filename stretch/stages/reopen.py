@@ -1,4 +1,4 @@
-"""Restores a bundle's networks as torch modules from its files alone, as the source of its model may be unavailable."""
+"""Restores networks as torch modules from the files of a bundle or a run alone, as the source of the model may be unavailable."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -48,8 +48,7 @@ def load_bundle_model(bundle: Bundle) -> tuple[Captured, BranchedModel]:
     file = _open_file(bundle.file(manifest.controls["original"]))
     graph = file.graph
     design = _design(bundle, graph, read_property(file.proto, NODELESS_PROPERTY, dict[str, str], file.path, missing="{}"))
-    bare = Captured(graph, _tensors(file), nn.Identity())
-    captured = Captured(graph, bare.weights, build(bare, undivided_design(bare, design)))
+    captured = restore(graph, _tensors(file), design)
     model = BranchedModel(graph, design)
     if set(subgraph_names(model.graph)) != {sub.name for sub in manifest.subgraphs}:
         raise StretchError(f"the design of {bundle.path} has other branches than the bundle has subgraphs", _WRITE_AGAIN_HINT)
@@ -58,6 +57,12 @@ def load_bundle_model(bundle: Bundle) -> tuple[Captured, BranchedModel]:
     controls = {"original": manifest.controls["original"]}
     check_export(bundle.file("."), msgspec.structs.replace(manifest, controls=controls), captured, model.eval(), {})
     return captured, model
+
+
+def restore(graph: OpGraph, weights: Weights, design: BranchDesign | None = None) -> Captured:
+    """A network of its operators and weights alone, with a module that is built of them in the segments of a design."""
+    bare = Captured(graph, weights, nn.Identity())
+    return Captured(graph, weights, build(bare, undivided_design(bare, design)))
 
 
 def _open_file(path: Path) -> OnnxFile:

@@ -14,7 +14,9 @@ from torch import nn
 from predictors.errors import StretchError
 from predictors.joins import join_of
 from predictors.rewrites import PART
-from stretch.export.lowering import subgraph_of
+from stretch.export.lowering import scales_of, subgraph_of
+from stretch.export.onnx import to_numpy, to_onnx
+from stretch.export.quantize.qdq import quantise
 from stretch.planning.design.branch_design import safe_name
 from stretch.transform.model import Branch, BranchedModel, op_weights, statistics_of
 
@@ -46,33 +48,19 @@ class RoundedModel(nn.Module):
     Args:
         precision: ``fp32``, ``fp16`` or ``int8`` by processor.
         images: Batches of the network's input, which ranges are taken from.
-        tensors: Tensors that int8 rounds, by subgraph, from `ranges` of an equal network: then the least and largest values that it
-            takes are observed here, where there need be no ONNX Runtime. The exporter's quantiser is asked if None.
     """
 
     scales: torch.Tensor
     zeros: torch.Tensor
 
-    def __init__(
-        self,
-        model: BranchedModel,
-        precision: Mapping[str, str],
-        images: Sequence[torch.Tensor],
-        tensors: Mapping[str, Sequence[str]] | None = None,
-    ) -> None:
+    def __init__(self, model: BranchedModel, precision: Mapping[str, str], images: Sequence[torch.Tensor]) -> None:
         super().__init__()
         self.model = model
         self._branches = _rounded_branches(model, precision)
         self._segments = {part.name: part for part in model.design.segments}
         self._reads = {name: subgraph_of(model.graph, name).input.name for name in self._branches}
         training = model.training
-        self.train(training)
-        rounded = [name for name, rounded_branch in self._branches.items() if rounded_branch.precision == "int8"]
-        ranges = (
-            _find_ranges(model, rounded, images)
-            if tensors is None
-            else self._observe_ranges({name: tensors[name] for name in rounded}, images)
-        )
+        ranges = _find_ranges(model, [name for name, branch in self._branches.items() if branch.precision == "int8"], images)
         self._at = {(name, tensor): i for i, (name, tensor) in enumerate((n, t) for n, names in ranges.items() for t in names)}
         quants = [quant for by_name in ranges.values() for quant in by_name.values()]
         device = next(model.parameters()).device
@@ -105,7 +93,11 @@ class RoundedModel(nn.Module):
 
     def segment(self, name: str, x: torch.Tensor) -> torch.Tensor:
         """Return the output of one segment for its input."""
-        return self._join_branches(name, x, self.branch)
+        part = self._segments[name]
+        with torch.autocast(x.device.type, enabled=False):
+            outputs = [self.branch(f"{name}.{processor}", x.float()) for processor in part.names]
+            joined: torch.Tensor = outputs[0] if len(outputs) == 1 else self.model.segment(name).join(*outputs)
+        return joined
 
     def branch(self, name: str, x: torch.Tensor) -> torch.Tensor:
         """Return the rounded output of one subgraph's branch for its input."""
@@ -118,38 +110,6 @@ class RoundedModel(nn.Module):
 
         rounded_branch = self._branches[name]
         return rounded_branch.run(x, self._reads[name], _to_half if rounded_branch.precision == "fp16" else rounded)
-
-    def _join_branches(self, name: str, x: torch.Tensor, branch: Callable[[str, torch.Tensor], torch.Tensor]) -> torch.Tensor:
-        """Output of a segment whose branches are computed so."""
-        part = self._segments[name]
-        with torch.autocast(x.device.type, enabled=False):
-            outputs = [branch(f"{name}.{processor}", x.float()) for processor in part.names]
-            joined: torch.Tensor = outputs[0] if len(outputs) == 1 else self.model.segment(name).join(*outputs)
-        return joined
-
-    @torch.no_grad()
-    def _observe_ranges(self, tensors: Mapping[str, Sequence[str]], images: Sequence[torch.Tensor]) -> Ranges:
-        """Scale and zero point of the range that each tensor takes, zero within."""
-        seen = {(name, tensor): (0.0, 0.0) for name, names in tensors.items() for tensor in names}
-
-        def branch(name: str, x: torch.Tensor) -> torch.Tensor:
-            def observe(tensor: str, value: torch.Tensor) -> tuple[torch.Tensor, None]:
-                if (name, tensor) in seen:
-                    low, high = seen[name, tensor]
-                    seen[name, tensor] = min(low, float(value.min())), max(high, float(value.max()))
-                return value, None
-
-            names = self._branches[name]
-            return names.run(x, self._reads[name], _to_half if names.precision == "fp16" else observe)
-
-        for x in images:
-            for part in self._segments:
-                x = self._join_branches(part, x, branch)
-        ranges: Ranges = {}
-        for (name, tensor), (low, high) in seen.items():
-            scale = max(high - low, MIN_RANGE) / INT8_RANGE[1]
-            ranges.setdefault(name, {})[tensor] = (scale, round(-low / scale))
-        return ranges
 
 
 def _rounded_branches(model: BranchedModel, precision: Mapping[str, str]) -> dict[str, "_RoundedBranch"]:
@@ -291,11 +251,6 @@ def _prefix(subgraph: str) -> str:
 @torch.no_grad()
 def _find_ranges(model: BranchedModel, subgraphs: Sequence[str], images: Sequence[torch.Tensor]) -> Ranges:
     """Scales and zero points that the exporter's quantiser finds, of what is read and of what operators give."""
-    # a machine that trains need not have ONNX Runtime where ranges are observed
-    from stretch.export.lowering import scales_of
-    from stretch.export.onnx import to_numpy, to_onnx
-    from stretch.export.quantize.qdq import quantise
-
     reads: dict[str, list[Any]] = {name: [] for name in subgraphs}
     training = model.training
     handles = []

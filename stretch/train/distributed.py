@@ -1,14 +1,14 @@
 """Distributed training: this process's rank, and collective operations."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.nn.functional import all_reduce
 
 from predictors.errors import StretchError
 
@@ -65,25 +65,6 @@ def join_world(device: str = "auto") -> Iterator[World]:
         dist.destroy_process_group()
 
 
-class _Sum(torch.autograd.Function):
-    """Differentiable sum over all processes."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
-        total = tensor.clone()
-        dist.all_reduce(total)
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        total = gradient.clone()
-        dist.all_reduce(total)
-        return total
-
-
-_sum: Callable[[torch.Tensor], torch.Tensor] = _Sum.apply
-
-
 class SharedNorm(nn.BatchNorm2d):
     """Batch norm with statistics over all processes, on any device.
 
@@ -97,10 +78,10 @@ class SharedNorm(nn.BatchNorm2d):
             return super().forward(input)
         dims = [0, *range(2, input.dim())]
         shape = (1, -1, *[1] * (input.dim() - 2))
-        total, count = _sum(torch.stack([input.sum(dims), input.new_full((input.shape[1],), input.numel() / input.shape[1])]))
+        total, count = all_reduce(torch.stack([input.sum(dims), input.new_full((input.shape[1],), input.numel() / input.shape[1])]))
         mean = total / count
         # The mean of squared deviations is more accurate than the mean of squares minus the squared mean.
-        variance = _sum((input - mean.view(shape)).square().sum(dims)) / count
+        variance = all_reduce((input - mean.view(shape)).square().sum(dims)) / count
         out: torch.Tensor = (input - mean.view(shape)) * torch.rsqrt(variance.view(shape) + self.eps)
         if self.track_running_stats:
             assert self.running_mean is not None

@@ -5,23 +5,23 @@ from typing import Any
 
 import msgspec
 import torch
-from safetensors.torch import load_file
 from torch import nn
 
+from predictors.devices import load_device
 from predictors.errors import StretchError
 from predictors.files import write_whole
 from scheduler.bundle.agreement import Agreement
-from stretch.planning.design.branch_design import design_to_toml
+from stretch.planning.design.branch_design import BranchDesign, design_to_toml
 from stretch.planning.plan import evaluate as evaluate_plan
 from stretch.stages.branched import Branched
 from stretch.stages.build import BATCH, HELD_BACK, RUN_IMAGES, compare_with_original
 from stretch.stages.design import read_design
-from stretch.stages.rounded import Ranges, RoundedModel
-from stretch.train.folder import BEST, RunFolder
-from stretch.train.images import Normalise, preprocessing
+from stretch.stages.rounded import RoundedModel
+from stretch.train.folder import RunFolder
+from stretch.train.images import ImageSource, Normalise, preprocessing
 from stretch.train.loop import evaluate
-from stretch.train.prepare import TrainingJob, prepare, sample
-from stretch.train.supernet import Subnet, Supernet
+from stretch.train.prepare import TrainingJob, sample
+from stretch.train.supernet import Supernet
 from stretch.transform.calibrate.split import Images
 from stretch.transform.model import BranchedModel
 from stretch.transform.refine import fingerprint
@@ -36,7 +36,7 @@ RANGES = 64
 class ExtractedAccuracy(msgspec.Struct, frozen=True, kw_only=True):
     """Top-1 accuracy of an extracted design."""
 
-    supernet: float  # Within the run.
+    supernet: float  # Within the run, whose weights and statistics the extracted network has.
     extracted: float  # Of the extracted network.
     source: str = "measured"  # Where the figures come from.
 
@@ -65,93 +65,78 @@ class ExtractAnswer(msgspec.Struct, frozen=True, kw_only=True):
     warnings: list[str]  # Warnings for the user.
 
 
-def extract(
-    folder: Path, out: Path, *, design: Path | None = None, bundle: bool = True, controls: bool = True, trust_code: bool = False
-) -> ExtractAnswer:
+def extract(folder: Path, out: Path, *, design: Path | None = None, bundle: bool = True, controls: bool = True) -> ExtractAnswer:
     """Extract a design from a run, evaluate it, and write its weights and a bundle.
 
     Args:
         out: Folder for ``model.safetensors``, ``design.toml`` and ``bundle``.
         design: A design file in the supernet's pool or within its range; None for that of the run.
     """
-    job, weights = open_run(folder, trust_code=trust_code)
-    recipe = job.recipe
-    net = recipe.supernet
-    chosen = job.designs[0] if design is None else read_design(design, job.captured.graph, job.profile)
+    job, weights = open_run(folder)
+    recipe, graph = job.recipe, job.captured.graph
+    chosen = job.designs[0] if design is None else read_design(design, graph, job.profile)
     train_set, test_set = job.images()
-    reference = job.captured.module.eval() if recipe.data.labels == "none" else None
+    model, trained = _trained_network(job, weights, chosen, train_set)
     normalise = Normalise(*train_set.moments(), torch.device("cpu"))
     config = msgspec.structs.replace(recipe.train, channels_last=False)
-    ranges: Ranges = {}
-    if net is None:
-        if chosen != job.designs[0]:
-            raise StretchError("the run trained one network, of another design", "leave --design out")
-        model = BranchedModel(job.captured.graph, chosen).eval()
-        trained: nn.Module = model if recipe.rounding is None else job.rounded(model, None)
-        trained.load_state_dict(weights)
-        in_supernet = extracted = evaluate(trained, test_set, normalise, config, reference)
-        ranges = trained.ranges if isinstance(trained, RoundedModel) else {}
-    else:
-        supernet = Supernet(job.captured, job.designs, channels_last=False)
-        supernet.load_state_dict(weights)
-        model = supernet.extract(chosen, sample(train_set, net.images, recipe.train.seed, torch.device("cpu")))
-        subnet = next((s for s in supernet.pool if s.design == chosen), None)
-        subnet = subnet or Subnet(chosen, supernet.sharing, torch.device("cpu"), channels_last=False)
-        subnet.load(supernet.flat)
-        # batch-norm statistics are each subnet's own
-        for target_buffer, buffer in zip(subnet.model.buffers(), model.buffers(), strict=True):
-            target_buffer.copy_(buffer)
-        in_supernet = evaluate(subnet.model, test_set, normalise, config)
-        extracted = evaluate(model, test_set, normalise, config)
+    share = evaluate(trained, test_set, normalise, config) if recipe.data.labels != "none" else None
     write_tensors(out / WEIGHTS, model.state_dict())
     write_whole(out / DESIGN, design_to_toml(chosen).encode(), "design")
     # preprocessed without randomness
-    subsets = (train_set.subset(RANGES), test_set.subset(HELD_BACK))
-    fitted, held_back = ([normalise(batch.cpu()) for batch, _ in subset.batches(BATCH)] for subset in subsets)
+    fitted, held_back = (
+        [normalise(batch.cpu()) for batch, _ in subset.batches(BATCH)] for subset in (train_set.subset(RANGES), test_set.subset(HELD_BACK))
+    )
     images = Images(fitted, held_back)
-    measured, _ = compare_with_original(model, job.captured, images.held_back)
-    result = None
+    agreement, _ = compare_with_original(model, job.captured, images.held_back)
+    plan = recipe.plan if recipe.rounding is None else msgspec.structs.replace(recipe.plan, precision=job.precision)
+    result = Branched(
+        evaluate_plan(graph, job.profile, chosen, plan),
+        "file",
+        f"trained by nn-stretch, run {folder.name}",
+        [],
+        model=model,
+        original=job.captured,
+        built=fingerprint(model.state_dict()),
+        agreement=agreement,
+        images=images,
+        run_images=RUN_IMAGES,
+        preprocessing=preprocessing(train_set),
+        ranges=trained.ranges if isinstance(trained, RoundedModel) else {},
+    )
     if bundle:
-        plan = recipe.plan if recipe.rounding is None else msgspec.structs.replace(recipe.plan, precision=job.precision)
-        result = Branched(
-            evaluate_plan(job.captured.graph, job.profile, chosen, plan),
-            "file",
-            f"trained by nn-stretch, run {folder.name}",
-            [],
-            model=model,
-            original=job.captured,
-            built=fingerprint(model.state_dict()),
-            agreement=measured,
-            images=images,
-            run_images=RUN_IMAGES,
-            preprocessing=preprocessing(train_set),
-            ranges=ranges,
-        )
         result.save(out / "bundle", controls=controls)
     return ExtractAnswer(
         checkpoint=out / WEIGHTS,
-        accuracy=None if reference is not None else ExtractedAccuracy(supernet=in_supernet, extracted=extracted),
-        agreement=result.agreement if result else measured,
-        bundle=result.bundle if result else None,
-        checks=result.manifest.checks if result and result.manifest else {},
-        warnings=result.warnings if result else [],
+        accuracy=None if share is None else ExtractedAccuracy(supernet=share, extracted=share),
+        agreement=result.agreement,
+        bundle=result.bundle,
+        checks=result.manifest.checks if result.manifest else {},
+        warnings=result.warnings,
     )
 
 
-def open_run(folder: Path, *, trust_code: bool = False) -> tuple[TrainingJob, dict[str, torch.Tensor]]:
-    """A run's prepared recipe, with the trained designs, and its best weights."""
+def open_run(folder: Path) -> tuple[TrainingJob, dict[str, torch.Tensor]]:
+    """A run's recipe with its network and designs, and its best weights; from its folder alone."""
     run = RunFolder(folder)
-    recipe = run.recipe()
-    if not (folder / BEST).is_file():
-        raise StretchError(f"the run in {folder} has no weights yet", "wait for its first epoch, or go on with `stretch train --resume`")
-    stored = tuple(str(path.relative_to(folder)) for path in run.designs())
-    net = recipe.supernet
-    again = (
-        msgspec.structs.replace(recipe, design=stored[0])
-        if net is None
-        else msgspec.structs.replace(recipe, supernet=msgspec.structs.replace(net, designs=stored))
-    )
-    job = prepare(again, folder, trust_code=trust_code)
-    if run.facts().get("model") != job.identity["model"]:
-        raise StretchError(f"the weights of `{recipe.model}` are not those the run in {folder} started from", "restore the weights file")
-    return job, load_file(folder / BEST)
+    recipe, weights, original = run.recipe(), run.weights(), run.original()
+    profile = load_device(recipe.device)
+    designs = [read_design(path, original.graph, profile) for path in run.designs()]
+    return TrainingJob(recipe, profile, original, "file", designs, []), weights
+
+
+def _trained_network(
+    job: TrainingJob, weights: dict[str, torch.Tensor], design: BranchDesign, images: ImageSource
+) -> tuple[BranchedModel, nn.Module]:
+    """The network of a design with a run's weights, and the same as it was trained, which may round."""
+    net = job.recipe.supernet
+    if net is not None:
+        supernet = Supernet(job.captured, job.designs, channels_last=False)
+        supernet.load_state_dict(weights)
+        model = supernet.extract(design, sample(images, net.images, job.recipe.train.seed, torch.device("cpu")))
+        return model, model
+    if design != job.designs[0]:
+        raise StretchError("the run trained one network, of another design", "leave --design out")
+    model = BranchedModel(job.captured.graph, design).eval()
+    trained: nn.Module = model if job.recipe.rounding is None else job.rounded(model, None)
+    trained.load_state_dict(weights)
+    return model, trained

@@ -9,16 +9,19 @@ from typing import Any
 
 import msgspec
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 
 from predictors.errors import MissingBackendError, StretchError, install_line
 from predictors.files import write_whole
+from predictors.graph import OpGraph
+from stretch.network.capture import Captured
 from stretch.planning.design.branch_design import BranchDesign, design_to_toml
+from stretch.stages.reopen import restore
 from stretch.train.loop import Epoch, Run
 from stretch.train.recipe import Recipe, load_recipe, recipe_to_toml
 from stretch.train.sandwich import SandwichStep
 from stretch.train.step import unwrap
-from stretch.transform.tensors import load_optimizer, optimizer_tensors, under, write_tensors
+from stretch.transform.tensors import load_optimizer, optimizer_tensors, read_state, read_tensors, under, write_checkpoint, write_tensors
 
 CHECKPOINT_VERSION = 1
 
@@ -58,16 +61,12 @@ def save_checkpoint(path: Path, run: Run, identity: Mapping[str, str], best: flo
         scaler={k: float(v) for k, v in step.scaler.state_dict().items()} if step.scaler else {},
         processes=run.world.size,
     )
-    write_tensors(path, tensors, {"state": msgspec.json.encode(state).decode()})
+    write_checkpoint(path, state, tensors)
 
 
-def read_state(path: Path) -> CheckpointState:
+def checkpoint_state(path: Path) -> CheckpointState:
     """Read the header of a checkpoint."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            state = msgspec.json.decode((file.metadata() or {})["state"], type=CheckpointState)
-    except (OSError, SafetensorError, KeyError, msgspec.MsgspecError, ValueError) as error:
-        raise StretchError(f"{path} is no whole checkpoint: {str(error).splitlines()[0]}", "resume from an older one") from error
+    state = read_state(path, CheckpointState, "resume from an older one")
     if state.version > CHECKPOINT_VERSION:
         raise StretchError(
             f"{path} has checkpoint version {state.version}, this nn-stretch reads up to {CHECKPOINT_VERSION}", "upgrade nn-stretch"
@@ -77,7 +76,7 @@ def read_state(path: Path) -> CheckpointState:
 
 def load_checkpoint(path: Path, run: Run, identity: Mapping[str, str]) -> CheckpointState:
     """Restore a run from a checkpoint."""
-    state = read_state(path)
+    state = checkpoint_state(path)
     for problem, expected in identity.items():
         if state.identity.get(problem) != expected:
             raise StretchError(
@@ -85,8 +84,7 @@ def load_checkpoint(path: Path, run: Run, identity: Mapping[str, str]) -> Checkp
             )
     if state.processes != run.world.size:
         raise StretchError(f"{path} is of a run with {state.processes} processes, this one has {run.world.size}", "start as many processes")
-    with safe_open(path, framework="pt") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - the file is no mapping
+    tensors, _ = read_tensors(path)
     step = run.step
     try:
         unwrap(run.model).load_state_dict(under(tensors, "model."))
@@ -113,6 +111,9 @@ def load_checkpoint(path: Path, run: Run, identity: Mapping[str, str]) -> Checkp
 
 RECIPE, FACTS, LOG, BEST, LAST = "recipe.toml", "run.json", "log.csv", "best.safetensors", "last.safetensors"
 
+#: The network that the run began with: its weights, and its operators in the header.
+ORIGINAL = "original.safetensors"
+
 
 #: Hint where a run cannot be written.
 WRITABLE = "choose a writable folder with --out"
@@ -129,8 +130,8 @@ class RunFolder:
         """Whether a run was started here."""
         return (self.path / RECIPE).is_file()
 
-    def start(self, recipe: Recipe, designs: list[BranchDesign], facts: dict[str, Any]) -> None:
-        """Write the facts of the run, replacing a run without a checkpoint."""
+    def start(self, recipe: Recipe, original: Captured, designs: list[BranchDesign], facts: dict[str, Any]) -> None:
+        """Write recipe, network, designs and facts of the run, replacing a run without a checkpoint."""
         try:
             if self.path.exists() and not self.exists and (not self.path.is_dir() or any(self.path.iterdir())):
                 raise StretchError(f"cannot train into {self.path}: it holds something else", "choose a new folder with --out")
@@ -139,6 +140,7 @@ class RunFolder:
                 stale.unlink(missing_ok=True)
             for number, design in enumerate(designs):
                 write_whole(self.path / "designs" / f"{number:03d}.toml", design_to_toml(design).encode(), "run", WRITABLE)
+            write_tensors(self.path / ORIGINAL, original.tensors, {"graph": original.graph.to_json().decode()})
             write_whole(self.path / FACTS, json.dumps(facts, indent=1).encode(), "run", WRITABLE)
             write_whole(self.path / RECIPE, recipe_to_toml(recipe).encode(), "run", WRITABLE)
         except OSError as error:
@@ -154,15 +156,27 @@ class RunFolder:
         """Design files, that of the run or those of the pool, in order."""
         return sorted((self.path / "designs").glob("*.toml"))
 
-    def facts(self) -> dict[str, Any]:
-        """The facts written by `start`."""
+    def original(self) -> Captured:
+        """The network that the run began with; its model is not loaded again."""
         try:
-            content = json.loads((self.path / FACTS).read_text())
-        except (OSError, ValueError) as error:
-            raise StretchError(f"{self.path / FACTS} cannot be read: {error}", "start the run again") from error
-        if not isinstance(content, dict):
-            raise StretchError(f"{self.path / FACTS} is no object")
-        return content
+            tensors, metadata = read_tensors(self.path / ORIGINAL)
+            graph = OpGraph.from_json(metadata["graph"])
+            # in the graph's order, which a supernet's shared vector has
+            weights = {
+                op.name: {key: tensors[f"{op.name}.{key}"].reshape(shape) for key, shape in graph.op_weights(op).items()}
+                for op in graph.ops
+            }
+        except (OSError, SafetensorError, KeyError, RuntimeError) as error:
+            raise StretchError(f"{self.path / ORIGINAL} cannot be read: {error}", "start the run again") from error
+        return restore(graph, {name: tensors for name, tensors in weights.items() if tensors})
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """The best weights so far."""
+        if not (self.path / BEST).is_file():
+            raise StretchError(
+                f"the run in {self.path} has no weights yet", "wait for its first epoch, or go on with `stretch train --resume`"
+            )
+        return read_tensors(self.path / BEST)[0]
 
     def checkpoints(self) -> list[Path]:
         """Checkpoints, oldest first."""
@@ -176,7 +190,7 @@ class RunFolder:
         """The newest complete checkpoint."""
         for path in reversed(self.checkpoints()):
             try:
-                return path, read_state(path)
+                return path, checkpoint_state(path)
             except StretchError:
                 continue
         return None

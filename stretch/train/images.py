@@ -461,11 +461,7 @@ def unlabelled_items(folder: Path, share: float) -> tuple[list[Item], list[Item]
     if not folder.is_dir():
         raise StretchError(f"there is no folder of images {folder}", "data.path is a folder of images, flat or of folders")
     if all((folder / split).is_dir() for split in SPLITS):
-        train, held_back = (_images(folder / split) for split in SPLITS)
-        for split, items in zip(SPLITS, (train, held_back), strict=True):
-            if not items:
-                raise StretchError(f"{folder} has no images in `{split}`", f"images are files that end with {', '.join(SUFFIXES)}")
-        return train, held_back
+        return _images(folder / SPLITS[0]), _images(folder / SPLITS[1])
     return split_items(_images(folder), share, folder)
 
 
@@ -497,7 +493,7 @@ def load_data(config: DataConfig, classes: int, size: int) -> tuple[ImageSource,
     if not labelled:
         train, test = (unlabelled_shards if config.name == "shards" else unlabelled_items)(path, config.held_back)
     elif config.name == "shards":
-        parts = [sorted(path.glob(f"{split}*.tar")) for split in ("train", "val")]
+        parts = [sorted(path.glob(f"{split}*.tar")) for split in SPLITS]
         if not all(parts):
             raise StretchError(f"{path} has no shards train*.tar and val*.tar", "data.path is the folder that holds both")
         train, test = (shard_items(shards) for shards in parts)
@@ -506,7 +502,7 @@ def load_data(config: DataConfig, classes: int, size: int) -> tuple[ImageSource,
         test, _ = folder_items(path / "val", names)
         if len(names) != classes:
             raise StretchError(f"{path / 'train'} has {len(names)} classes, the model has {classes}", other_classes(len(names)))
-    for split, items in (("train", train), ("val", test)):
+    for split, items in zip(SPLITS, (train, test), strict=True):
         if not items:
             raise StretchError(f"{path} has no images in `{split}`", f"images are files that end with {', '.join(SUFFIXES)}")
     train_set, test_set = (ImageStream.of(items, size, classes, config.workers, config.bad_limit) for items in (train, test))

@@ -3,7 +3,7 @@
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 
 import torch
@@ -11,9 +11,10 @@ from torch import nn
 
 from predictors.errors import StretchError
 from stretch.train.distributed import World, share_statistics
-from stretch.train.images import ImageSet, ImageSource, Normalise, crop_and_flip
-from stretch.train.recipe import TrainConfig
-from stretch.train.step import GraphStep, Prepare, TrainingStep, WithFeatures, autocast, unwrap
+from stretch.train.images import ImageSource, Normalise, crop_and_flip
+from stretch.train.recipe import SandwichConfig, TrainConfig
+from stretch.train.sandwich import SandwichStep
+from stretch.train.step import GraphStep, TrainingStep, WithFeatures, autocast, unwrap
 from stretch.train.supernet import Supernet
 from stretch.transform.model import BranchedModel, BranchedSegment, to_channels_last
 
@@ -74,6 +75,9 @@ class Diverged(StretchError):
 class Run:
     """A training run that can be saved and resumed between any two steps.
 
+    Args:
+        sandwich: Sampling of a supernet; None for one network.
+
     Attributes:
         step: Trains on a batch.
         epoch: Completed epochs.
@@ -89,7 +93,7 @@ class Run:
         *,
         teacher: nn.Module | None = None,
         world: World | None = None,
-        make_step: Callable[[Prepare, torch.device], TrainingStep] | None = None,
+        sandwich: SandwichConfig | None = None,
         labelled: bool = True,
     ) -> None:
         device = next(model.parameters()).device
@@ -113,13 +117,15 @@ class Run:
         #: Reference of the evaluation without labels.
         self.reference = None if labelled else teacher
         torch.manual_seed(config.seed + self.world.rank)
-        if make_step is not None:
-            self.model = model
-            self.step = make_step(self._prepare, device)
+        self.model = model
+        self.step: TrainingStep
+        if sandwich is not None:
+            assert isinstance(model, Supernet)
+            self.step = SandwichStep(model, config, self._prepare, teacher, device, sandwich, self.world)
         else:
             if config.sync_bn:
-                model = share_statistics(model, self.world)
-            self.model = model.train()
+                self.model = share_statistics(model, self.world)
+            self.model.train()
             used = teacher if config.distill > 0 or config.features > 0 else None
             alone = self.world.size == 1
             kind = GraphStep if config.graph and device.type == "cuda" and alone and config.amp != "fp16" else TrainingStep
@@ -198,14 +204,8 @@ class Run:
 
     def evaluate(self) -> float:
         """Top-1 on the test set, or without labels agreement with the teacher; of the averaged weights if the run has them."""
-        mean = self.step.mean
-        if mean is not None:
-            mean.swap()
-        try:
+        with self.step.averaged():
             return evaluate(unwrap(self.model), self.test_set, self.normalise, self.config, self.reference)
-        finally:
-            if mean is not None:
-                mean.swap()
 
 
 class Listener:
@@ -219,28 +219,6 @@ class Listener:
 
     def finished(self, row: Epoch) -> None:
         """An epoch is done."""
-
-
-def train(
-    model: nn.Module,
-    train_set: ImageSet,
-    test_set: ImageSet,
-    config: TrainConfig,
-    *,
-    teacher: nn.Module | None = None,
-    evaluate_every: int = 10,
-    on_epoch: Callable[[Epoch], None] = lambda epoch: None,
-) -> History:
-    """Train `model` in place on the device it is on; see `Run` for the arguments.
-
-    Args:
-        teacher: Source of soft labels if `config.distill` is above zero.
-    """
-    run = Run(model, (train_set, test_set), config, teacher=teacher)
-    for row in run.steps(evaluate_every):
-        if row is not None:
-            on_epoch(row)
-    return run.history
 
 
 @torch.no_grad()

@@ -2,7 +2,6 @@
 
 import copy
 import hashlib
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,12 +89,12 @@ def replace_head(captured: Captured, classes: int, seed: int) -> Captured:
 
     The head is the layer whose outputs are the network's result, independent of the order of
     registration: the operator graph is followed backwards from its output. Its new weights
-    are initialised as torch initialises a new layer, with a separate generator: they depend on
-    the seed alone, and no other random state changes.
+    are initialised as torch initialises a new layer: they depend on the seed alone, and the
+    global random state stays.
     """
     graph = captured.graph
     name, old = _module(captured, _head(graph))
-    new = _new_layer(old, classes, torch.Generator().manual_seed(seed))
+    new = _new_layer(old, classes, seed)
     where, _, key = name.rpartition(".")
     setattr(captured.module.get_submodule(where), key, new)
     try:
@@ -129,20 +128,15 @@ def _module(captured: Captured, head: Op) -> tuple[str, nn.Linear | nn.Conv2d]:
     raise StretchError(f"the classes of `{captured.graph.name}` come from `{head.name}`, which is no plain layer", _HINT)
 
 
-def _new_layer(old: nn.Linear | nn.Conv2d, classes: int, generator: torch.Generator) -> nn.Linear | nn.Conv2d:
+def _new_layer(old: nn.Linear | nn.Conv2d, classes: int, seed: int) -> nn.Linear | nn.Conv2d:
     """A layer like `old` with another number of outputs and torch's default initialisation."""
-    has_bias = old.bias is not None
-    if isinstance(old, nn.Linear):
-        new: nn.Linear | nn.Conv2d = nn.utils.skip_init(nn.Linear, old.in_features, classes, bias=has_bias)
-    else:
-        same = {key: getattr(old, key) for key in ("stride", "padding", "dilation", "padding_mode")}
-        new = nn.utils.skip_init(nn.Conv2d, old.in_channels, classes, old.kernel_size, bias=has_bias, **same)
-    with torch.no_grad():
-        nn.init.kaiming_uniform_(new.weight, a=math.sqrt(5), generator=generator)
-        if new.bias is not None:
-            bound = 1 / math.sqrt(new.weight[0].numel())
-            nn.init.uniform_(new.bias, -bound, bound, generator=generator)
-    return new.train(old.training)
+    bias = old.bias is not None
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)  # of the CPU alone
+        if isinstance(old, nn.Linear):
+            return nn.Linear(old.in_features, classes, bias).train(old.training)
+        same = {key: getattr(old, key) for key in ("kernel_size", "stride", "padding", "dilation", "padding_mode")}
+        return nn.Conv2d(old.in_channels, classes, bias=bias, **same).train(old.training)
 
 
 @dataclass

@@ -11,7 +11,7 @@ from torch import nn
 from predictors.errors import StretchError
 from stretch.train.distributed import World
 from stretch.train.recipe import SandwichConfig, TrainConfig
-from stretch.train.step import Prepare, TrainingStep, autocast, distill_loss, with_teacher
+from stretch.train.step import Prepare, TrainingStep, autocast, distill_loss, label_loss
 from stretch.train.supernet import Subnet, Supernet
 
 _Loss = Callable[[torch.Tensor], torch.Tensor]
@@ -94,7 +94,6 @@ class SandwichStep(TrainingStep):
         super().__init__(model, config, prepare, teacher, device)
         self.supernet, self.sandwich, self.world, self.count = model, sandwich, world, 0
         self.works: list[SubnetWork] = []
-        self._x, self._labels = torch.empty(0), torch.empty(0)
         self._streams: list[torch.cuda.Stream] = []
         #: Images and labels of the step, in the memory that captured graphs read.
         self._x = self._labels = torch.empty(0, device=device)
@@ -189,11 +188,7 @@ class SandwichStep(TrainingStep):
             torch.cuda.current_stream(self.device).wait_stream(stream)
 
     def _loss_on_labels(self, scores: torch.Tensor) -> torch.Tensor:
-        c = self.config
-        loss = F.cross_entropy(scores, self._labels, label_smoothing=c.label_smoothing)
-        if self._soft is not None and c.distill > 0:
-            loss = with_teacher(loss, scores, self._soft, self._labels, kind=c.distill_kind, share=c.distill, temperature=c.temperature)
-        return loss
+        return label_loss(scores, self._labels, self._soft if self.config.distill > 0 else None, self.config)
 
     def _loss_of_taught(self, scores: torch.Tensor) -> torch.Tensor:
         share = self.sandwich.inplace

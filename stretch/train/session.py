@@ -17,7 +17,6 @@ from stretch.train.images import ImageSet, ImageSource, ImageStream
 from stretch.train.loop import Diverged, Epoch, Listener, Run
 from stretch.train.prepare import TrainingJob, macs_ratios, prepare
 from stretch.train.recipe import KeepConfig, Recipe
-from stretch.train.sandwich import SandwichStep
 from stretch.train.step import unwrap
 from stretch.train.supernet import Supernet
 from stretch.transform.tensors import write_tensors
@@ -88,13 +87,8 @@ class RunWriter:
 def kept_weights(run: Run) -> dict[str, torch.Tensor]:
     """The weights to use: the moving average if the run has one."""
     network: nn.Module = unwrap(run.model)
-    if run.step.mean is None:
-        return dict(network.state_dict())
-    run.step.mean.swap()
-    try:
+    with run.step.averaged():
         return {name: value.detach().clone() for name, value in network.state_dict().items()}
-    finally:
-        run.step.mean.swap()
 
 
 def train_recipe(
@@ -147,26 +141,17 @@ def _begin(job: TrainingJob, run: Run, folder: RunFolder, identity: dict[str, st
         # A run that ended before its first checkpoint has nothing to lose, and may be another one now.
         if resume:
             listener.said("there is no checkpoint yet: starting at the beginning")
-        folder.start(job.recipe, job.designs, {"weights": job.weights_source, "processes": run.world.size} | identity)
+        folder.start(job.recipe, job.captured, job.designs, {"weights": job.weights_source, "processes": run.world.size} | identity)
     return None
 
 
 def make_run(job: TrainingJob, images: tuple[ImageSource, ImageSource], world: World) -> Run:
     """The run of a prepared recipe, at its beginning."""
-    recipe = job.recipe
-    network = job.network(world.device, images[0])
-    teacher = job.teacher()
-    if teacher is not None:
-        teacher.to(world.device)
-    make_step = None
-    if isinstance(network, Supernet):
-        assert recipe.supernet is not None
-        sandwich = recipe.supernet
-        if not sandwich.largest:
-            network.active = network.pool[0]
-        make_step = lambda prepared, device: SandwichStep(network, recipe.train, prepared, teacher, device, sandwich, world)  # noqa: E731
+    recipe, network, teacher = job.recipe, job.network(world.device, images[0]), job.teacher()
+    if isinstance(network, Supernet) and recipe.supernet is not None and not recipe.supernet.largest:
+        network.active = network.pool[0]
     labelled = recipe.data.labels != "none"
-    return Run(network, images, recipe.train, teacher=teacher, world=world, make_step=make_step, labelled=labelled)
+    return Run(network, images, recipe.train, teacher=teacher, world=world, sandwich=recipe.supernet, labelled=labelled)
 
 
 def _train(job: TrainingJob, run: Run, keeper: RunWriter | None, listener: Listener) -> dict[str, Any]:
@@ -174,13 +159,14 @@ def _train(job: TrainingJob, run: Run, keeper: RunWriter | None, listener: Liste
     start = time.perf_counter()
     try:
         for row in run.steps(job.recipe.keep.evaluate):
-            if keeper is not None:
-                listener.stepped(run)
             if row is not None:
                 run.check_weights()
-            if keeper is not None and row is None:
+            if keeper is None:
+                continue
+            listener.stepped(run)
+            if row is None:
                 keeper.stepped()
-            elif keeper is not None and row is not None:
+            else:
                 keeper.finished(row)
                 listener.finished(row)
     finally:

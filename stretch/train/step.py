@@ -1,15 +1,17 @@
 """One step of a training run: losses on labels and on a teacher, gradients, the optimiser, all of it as a CUDA graph."""
 
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from predictors.errors import StretchError
-from stretch.train.recipe import DistillKind, TrainConfig
+from stretch.train.recipe import TrainConfig
 from stretch.transform.model import BranchedModel
+from stretch.transform.refine import ReplayedStep
 
 
 def distill_loss(scores: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
@@ -37,20 +39,16 @@ def weighted_distill_loss(scores: torch.Tensor, teacher: torch.Tensor, labels: t
     return (weights * soft_label_losses(scores, teacher, temperature)).mean()
 
 
-def with_teacher(
-    loss: torch.Tensor,
-    scores: torch.Tensor,
-    teacher: torch.Tensor,
-    labels: torch.Tensor,
-    *,
-    kind: DistillKind,
-    share: float,
-    temperature: float,
-) -> torch.Tensor:
-    """A weighted sum of a loss on labels and one on the teacher's scores."""
-    weighted = kind == "weighted"
-    taught = weighted_distill_loss(scores, teacher, labels, temperature) if weighted else distill_loss(scores, teacher, temperature)
-    return (1 - share) * loss + share * taught
+def label_loss(scores: torch.Tensor, labels: torch.Tensor, teacher: torch.Tensor | None, config: TrainConfig) -> torch.Tensor:
+    """The loss on labels, and with a teacher's scores the weighted sum with that on them."""
+    loss = F.cross_entropy(scores, labels, label_smoothing=config.label_smoothing)
+    if teacher is None:
+        return loss
+    if config.distill_kind == "weighted":
+        taught = weighted_distill_loss(scores, teacher, labels, config.temperature)
+    else:
+        taught = distill_loss(scores, teacher, config.temperature)
+    return (1 - config.distill) * loss + config.distill * taught
 
 
 class WithFeatures(nn.Module):
@@ -209,6 +207,17 @@ class TrainingStep:
         if self.mean is not None:
             self.mean.update()
 
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Let the network have the averaged weights for a while, if the run keeps them."""
+        if self.mean is not None:
+            self.mean.swap()
+        try:
+            yield
+        finally:
+            if self.mean is not None:
+                self.mean.swap()
+
     def _loss(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         x = self.prepare(images, self.generator)
         if self.config.channels_last:
@@ -221,16 +230,12 @@ class TrainingStep:
                 scores = self.model(x)
             soft, targets = self._taught(x)
         c = self.config
-        if not self.labelled:
+        if self.labelled:
+            loss = label_loss(scores.float(), labels, None if soft is None else soft.float(), c)
+        else:
             assert soft is not None
             loss = c.distill * distill_loss(scores.float(), soft.float(), c.temperature)
-        else:
-            loss = F.cross_entropy(scores.float(), labels, label_smoothing=c.label_smoothing)
-        if soft is not None and self.labelled:
-            loss = with_teacher(loss, scores.float(), soft.float(), labels, kind=c.distill_kind, share=c.distill, temperature=c.temperature)
-        if targets:
-            loss = loss + self.config.features * feature_loss(features, targets)
-        return loss
+        return loss + c.features * feature_loss(features, targets) if targets else loss
 
     @torch.no_grad()
     def _taught(self, x: torch.Tensor) -> tuple[torch.Tensor | None, list[torch.Tensor]]:
@@ -242,70 +247,30 @@ class TrainingStep:
         return self.teacher(x), []
 
 
-class CapturedStep(NamedTuple):
-    """A step as a CUDA graph, with the tensors that it reads and writes."""
-
-    graph: torch.cuda.CUDAGraph
-    images: torch.Tensor
-    labels: torch.Tensor
-    loss: torch.Tensor
-
-
 class GraphStep(TrainingStep):
-    """The same step captured once as a CUDA graph and replayed: one launch instead of thousands."""
+    """The same step, recorded as a CUDA graph once it has run a few times: one launch instead of thousands (`ReplayedStep`)."""
 
-    _WARM = 3
-    _captured: CapturedStep | None = None
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._replayed = ReplayedStep(self._train, self.device, [self.generator])
+        #: Images and labels that the recorded step reads, and the loss that it writes; made with the first batch.
+        self._batch: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
 
     def __call__(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Train on one batch of the size of the first; returns its mean loss, valid until the next step."""
-        if self._captured is None:
-            self._captured = self._capture(images.clone(), labels.clone())
-        self._captured.images.copy_(images)
-        self._captured.labels.copy_(labels)
-        self._captured.graph.replay()
-        return self._captured.loss
+        if self._batch is None:
+            self._batch = images.clone(), labels.clone(), torch.zeros((), device=self.device)
+        read_images, read_labels, loss = self._batch
+        read_images.copy_(images)
+        read_labels.copy_(labels)
+        self._replayed()
+        return loss
 
-    def _capture(self, images: torch.Tensor, labels: torch.Tensor) -> CapturedStep:
-        # Warming up trains; its changes are undone, so that the first replay is the first step.
-        restore = self._snapshot()
-        stream = torch.cuda.Stream(self.device)
-        stream.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(stream):
-            for _ in range(self._WARM):
-                super().__call__(images, labels)
-        torch.cuda.current_stream(self.device).wait_stream(stream)
-        restore()
-        graph = torch.cuda.CUDAGraph()
-        graph.register_generator_state(self.generator)
-        # A stream of its own: graphs that were captured on one share cuBLAS's workspace, and runs side by side overwrite it.
-        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-            loss = super().__call__(images, labels)
-        return CapturedStep(graph, images, labels, loss)
-
-    def _snapshot(self) -> Callable[[], None]:
-        """Return a function that resets weights, optimiser, mean and random numbers to their present state."""
-        live = list(unwrap(self.model).state_dict(keep_vars=True).values()) + (list(self.mean.state.values()) if self.mean else [])
-        kept = [t.detach().clone() for t in live]
-        before = {
-            index: {key: value.clone() for key, value in self.optimizer.state.get(p, {}).items() if isinstance(value, torch.Tensor)}
-            for index, p in enumerate(self.parameters)
-        }
-        numbers, generator_state = torch.cuda.get_rng_state(self.device), self.generator.get_state()
-
-        @torch.no_grad()
-        def restore() -> None:
-            for tensor, old in zip(live, kept, strict=True):
-                tensor.detach().copy_(old)
-            for index, p in enumerate(self.parameters):
-                for key, value in self.optimizer.state.get(p, {}).items():
-                    if isinstance(value, torch.Tensor):
-                        old = before[index].get(key)
-                        value.zero_() if old is None else value.copy_(old)
-            torch.cuda.set_rng_state(numbers, self.device)
-            self.generator.set_state(generator_state)
-
-        return restore
+    def _train(self) -> None:
+        """Train on the batch that was put in place."""
+        assert self._batch is not None
+        images, labels, loss = self._batch
+        loss.copy_(super().__call__(images, labels))
 
 
 def unwrap(model: nn.Module) -> nn.Module:

@@ -152,26 +152,25 @@ class Sharing:
             chosen[group] = torch.sort(self._ranks[key][:keep]).values
         return chosen
 
-    def initial(self) -> torch.Tensor:
-        """The flat vector with the original's weights; entries select, joins pass on what a branch kept."""
+    def initial(self, *, scratch: bool) -> torch.Tensor:
+        """The flat vector with the original's weights, or from scratch with those of a new network."""
         flat = torch.zeros(self.offsets.size)
         for name, shape in self.offsets.shapes.items():
-            segment, _, op, key = name.split(".")
-            if op in (ENTRY_CONV, JOIN_CONV):
-                value = torch.zeros(shape)
-                if key == "weight":
-                    value = (
-                        torch.eye(shape[0])[:, :, None, None] / self.joins.get(segment, 1)
-                        if op == JOIN_CONV
-                        else torch.eye(shape[0])[:, :, None, None]
-                    )
-            elif op == ENTRY_NORM:
-                value = torch.ones(shape) if key == "weight" else torch.zeros(shape)
-            else:
-                value = self.captured.weights[op][key].detach().float().cpu()
+            value = _new_weight(name, shape) if scratch else self._inherited(name, shape)
             start = self.offsets.starts[name]
             flat[start : start + value.numel()] = value.flatten()
         return flat
+
+    def _inherited(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        """The original's weight; entries select, joins pass on what a branch kept."""
+        segment, _, op, key = name.split(".")
+        if op == ENTRY_NORM:
+            return torch.ones(shape) if key == "weight" else torch.zeros(shape)
+        if op not in (ENTRY_CONV, JOIN_CONV):
+            return self.captured.weights[op][key].detach().float().cpu()
+        if key != "weight":
+            return torch.zeros(shape)
+        return torch.eye(shape[0])[:, :, None, None] / (self.joins.get(segment, 1) if op == JOIN_CONV else 1)
 
 
 def envelope(designs: Sequence[BranchDesign], pick: Callable[[Iterable[int]], int] = max) -> BranchDesign:
@@ -235,8 +234,7 @@ class Subnet:
         self.model = BranchedModel(sharing.captured.graph, design).to(device)
         positions = sharing.positions(design)
         names = dict(self.model.named_parameters())
-        nhwc = channels_last
-        order = {name: names[name].dim() == 4 and nhwc for name in names}
+        order = {name: names[name].dim() == 4 and channels_last for name in names}
         flat = [positions[name].permute(0, 2, 3, 1).flatten() if order[name] else positions[name].flatten() for name in names]
         self.index = torch.cat(flat).to(device)
         self.weights = torch.zeros(len(self.index), device=device)
@@ -290,14 +288,11 @@ class Supernet(nn.Module):
     ) -> None:
         super().__init__()
         where = device or torch.device("cpu")
-        # Checked before the envelope, which takes equal segments for granted.
-        Sharing(captured, designs)
+        # before the envelope, which takes equal segments for granted
+        _check(designs)
         everything = [envelope(designs, max), envelope(designs, min), *designs]
         self.sharing = Sharing(captured, everything)
-        initial = self.sharing.initial()
-        if scratch:
-            _initialise(self.sharing, initial)
-        self.flat = nn.Parameter(initial.to(where))
+        self.flat = nn.Parameter(self.sharing.initial(scratch=scratch).to(where))
         # A tuple, so that their views are no parameters of the supernet.
         self.subnets = tuple(Subnet(d, self.sharing, where, channels_last) for d in everything)
         self.active = self.subnets[0]
@@ -394,18 +389,16 @@ def _view(flat: torch.Tensor, start: int, shape: torch.Size, nhwc: bool) -> torc
     return piece.view(out, height, width, into).permute(0, 3, 1, 2)
 
 
-def _initialise(sharing: Sharing, flat: torch.Tensor) -> None:
-    """Random convolution weights, batch-norms and biases as a new network has them."""
-    for name, shape in sharing.offsets.shapes.items():
-        start = sharing.offsets.starts[name]
-        value = torch.zeros(shape)
-        if len(shape) == 4:
-            nn.init.kaiming_normal_(value, mode="fan_out", nonlinearity="relu")
-        elif len(shape) == 2:
-            nn.init.normal_(value, std=0.01)
-        elif name.endswith(".weight"):
-            value.fill_(1.0)
-        flat[start : start + value.numel()] = value.flatten()
+def _new_weight(name: str, shape: tuple[int, ...]) -> torch.Tensor:
+    """A convolution's or a classifier's random weight, or a weight or bias of a batch norm, as a new network has them."""
+    value = torch.zeros(shape)
+    if len(shape) == 4:
+        nn.init.kaiming_normal_(value, mode="fan_out", nonlinearity="relu")
+    elif len(shape) == 2:
+        nn.init.normal_(value, std=0.01)
+    elif name.endswith(".weight"):
+        value.fill_(1.0)
+    return value
 
 
 #: Maximum number of drawn designs.

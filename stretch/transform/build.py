@@ -13,7 +13,7 @@ from predictors.shapes import width
 from stretch.network.capture import Captured
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, safe_name, undivided
 from stretch.planning.design.scale import ENTRY_CONV, ENTRY_NORM, JOIN_CONV, ScaledBranch, backbone_parts, scaled_branches
-from stretch.planning.network.segments import backbone_of
+from stretch.planning.network.segments import Segment, backbone_of
 from stretch.transform.model import Branch, BranchedModel, BranchedSegment, statistics_of
 from stretch.transform.width import InheritedChannels, InputChannels, choose_units, importance
 
@@ -103,6 +103,12 @@ def fill_branch(
         assert isinstance(norm, nn.BatchNorm2d)
         # With this variance the batch norm is the identity up to one bit.
         statistics_of(norm)[1].fill_(1 - norm.eps)
+
+
+def is_original(part: SegmentDesign, segment: Segment) -> bool:
+    """Whether a segment of a design is the original's: whole at full size, or exact parts of it."""
+    full_size = all((b.depth, b.width, b.entry) == (segment.depth, segment.width, "none") for b in part.branches)
+    return full_size and (part.whole or join_of(part.join).exact)
 
 
 def fold_norms(model: nn.Module) -> None:

@@ -5,6 +5,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -13,21 +14,28 @@ from typing import Annotated, Any, Protocol
 import msgspec
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError, safe_open
 from torch import nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from predictors.errors import StretchError
-from predictors.joins import join_of
 from scheduler.progress import Progress, silent
 from stretch.network.capture import Captured
 from stretch.planning.design.scale import design_segments
-from stretch.transform.build import build
+from stretch.transform.build import build, is_original
 from stretch.transform.calibrate.run import undivided_design
 from stretch.transform.calibrate.split import Images, held_back
 from stretch.transform.calibrate.statistics import norms, renew_statistics
 from stretch.transform.model import BACKBONE, BranchedModel, to_channels_last
-from stretch.transform.tensors import load_optimizer, optimizer_tensors, under, write_tensors
+from stretch.transform.tensors import (
+    errors_as_damaged,
+    evenly_spread,
+    load_optimizer,
+    optimizer_tensors,
+    read_state,
+    read_tensors,
+    under,
+    write_checkpoint,
+)
 
 #: Steps before the recording, in which libraries choose their kernels and the optimiser makes its state.
 WARMUP_STEPS = 3
@@ -48,7 +56,7 @@ class ReplayedStep:
     def __init__(self, step: Callable[[], None], device: torch.device, generators: Sequence[torch.Generator] = ()) -> None:
         self._step, self._generators = step, generators
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._stream = torch.cuda.Stream() if device.type == "cuda" else None
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._count = 0
 
     def __call__(self) -> None:
@@ -59,10 +67,10 @@ class ReplayedStep:
         if self._stream is None:
             self._step()
             return
-        self._stream.wait_stream(torch.cuda.current_stream())
+        self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
         with torch.cuda.stream(self._stream):
             self._step()
-        torch.cuda.current_stream().wait_stream(self._stream)
+        torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
         self._count += 1
         if self._count == WARMUP_STEPS:
             self._graph = torch.cuda.CUDAGraph()
@@ -126,7 +134,7 @@ class Checkpoint:
         Raises:
             StretchError: If the disk is full or the folder cannot be written.
         """
-        write_tensors(self.file, tensors, {"state": msgspec.json.encode(done).decode()})
+        write_checkpoint(self.file, done, tensors)
         self._last_write = time.monotonic()
 
     def read(self, identity: Mapping[str, str]) -> tuple[Done, dict[str, torch.Tensor]] | None:
@@ -140,9 +148,8 @@ class Checkpoint:
         """
         if not self.file.exists():
             return None
-        with self.errors_as_damaged(), safe_open(self.file, framework="pt") as file:
-            done = msgspec.json.decode((file.metadata() or {})["state"], type=Done)
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - the file is no mapping
+        done = read_state(self.file, Done, self._start_over_hint)
+        tensors, _ = read_tensors(self.file)
         if done.version != VERSION:
             raise StretchError(f"{self.file} has version {done.version}, this nn-stretch goes on from {VERSION}", self._start_over_hint)
         for name, expected in identity.items():
@@ -152,20 +159,9 @@ class Checkpoint:
                 )
         return done, tensors
 
-    @contextlib.contextmanager
-    def errors_as_damaged(self) -> Iterator[None]:
-        """Attribute errors in this block to the checkpoint's file.
-
-        Raises:
-            StretchError: If it is not what it should be.
-        """
-        try:
-            yield
-        # errors of torch, safetensors and msgspec for tensors and text that do not fit
-        except (OSError, SafetensorError, KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
-            raise StretchError(
-                f"{self.file} is no whole checkpoint: {(str(error).splitlines() or [''])[0]}", self._start_over_hint
-            ) from error
+    def errors_as_damaged(self) -> AbstractContextManager[None]:
+        """Attribute errors in a block to the checkpoint's file."""
+        return errors_as_damaged(self.file, self._start_over_hint)
 
     def remove(self) -> None:
         """Remove it, and its folder if empty."""
@@ -261,7 +257,8 @@ class SegmentPairs:
             SegmentPair(part.name, part.end, model.get_submodule(part.name), original.get_submodule(part.name))
             for part in model.design.segments
         ]
-        same = _count_unchanged(model, captured)
+        kept = map(is_original, model.design.segments, design_segments(captured.graph, model.design))
+        same = next((number for number, same_as_original in enumerate(kept) if not same_as_original), len(stages))
         self._branched, self._original = model, original
         self.rounded: RoundedNetwork | None = None
         self._before, self._stages = stages[:same], stages[same:]
@@ -288,9 +285,9 @@ class SegmentPairs:
             if apart and branched_x.shape == original_x.shape:
                 chosen = torch.rand(branched_x.shape, generator=generator, device=branched_x.device) < DROP_PROBABILITY
                 branched_x = torch.where(chosen, original_x, branched_x.detach())
-            with _InputRecorder(stage.branched) as reading:
+            with _recorded_features(stage.branched) as branched_features:
                 branched_x = branched_values[stage.end] = self._run_segment(stage, branched_x)
-            with torch.no_grad(), _InputRecorder(stage.original) as original:
+            with torch.no_grad(), _recorded_features(stage.original) as original_features:
                 original_x = original_values[stage.end] = stage.original(original_x)
             if branched_x.shape == original_x.shape:
                 measured.meeting.append(relative_error(branched_x, original_x))
@@ -299,8 +296,8 @@ class SegmentPairs:
                 expected = self._results(self._original, original_values)
             measured.meeting.append(mean_error(self._results(self._branched, branched_values), expected))
             return measured
-        if reading.value is not None and original.value is not None and reading.value.shape == original.value.shape:
-            measured.features = relative_error(reading.value, original.value)
+        if branched_features and original_features and branched_features[-1].shape == original_features[-1].shape:
+            measured.features = relative_error(branched_features[-1], original_features[-1])
         return measured
 
     @torch.no_grad()
@@ -316,7 +313,7 @@ class SegmentPairs:
             value = values[BACKBONE]
             for stage in self._stages:
                 value = values[stage.end] = stage.original(value) if original else self._run_segment(stage, value)
-            results.append([value] if self._is_chain else self._results(self._original if original else self._branched, values))
+            results.append(self._results(self._original if original else self._branched, values))
         return [torch.cat(parts) for parts in zip(*results, strict=True)]
 
     @torch.no_grad()
@@ -339,9 +336,7 @@ class SegmentPairs:
         values = self._original.beginning([x])
         value = values.pop(BACKBONE)
         for stage in self._before:
-            value = stage.original(value) if original else self._run_segment(stage, value)
-            if not self._is_chain:
-                values[stage.end] = value
+            value = values[stage.end] = stage.original(value) if original else self._run_segment(stage, value)
         return values | {BACKBONE: value}
 
     def _run_segment(self, stage: SegmentPair, x: torch.Tensor) -> torch.Tensor:
@@ -365,38 +360,17 @@ def mean_error(branched: Sequence[torch.Tensor], original: Sequence[torch.Tensor
     return torch.stack([relative_error(a, b) for a, b in zip(branched, original, strict=True)]).mean()
 
 
-class _InputRecorder:
-    """Records the input of the last linear layer of a segment: in the last segment the classifier's features.
-
-    Attributes:
-        value: That; None where the segment has no such layer.
-    """
-
-    def __init__(self, segment: nn.Module) -> None:
-        self.value: torch.Tensor | None = None
-        self._layer = next((layer for layer in reversed(list(segment.modules())) if isinstance(layer, nn.Linear)), None)
-
-    def __enter__(self) -> "_InputRecorder":
-        if self._layer is not None:
-            self._handle = self._layer.register_forward_pre_hook(self._note)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._layer is not None:
-            self._handle.remove()
-
-    def _note(self, layer: nn.Module, inputs: tuple[torch.Tensor]) -> None:
-        self.value = inputs[0]
-
-
-def _count_unchanged(model: BranchedModel, captured: Captured) -> int:
-    """Segments at the beginning that compute exactly what the original's do."""
-    segments = design_segments(captured.graph, model.design)
-    for number, (part, segment) in enumerate(zip(model.design.segments, segments, strict=True)):
-        scaled = any((b.depth, b.width, b.entry) != (segment.depth, segment.width, "none") for b in part.branches)
-        if scaled or (not part.whole and not join_of(part.join).exact):
-            return number
-    return len(segments)
+@contextlib.contextmanager
+def _recorded_features(segment: nn.Module) -> Iterator[list[torch.Tensor]]:
+    """Record the input of the last linear layer of a segment, the classifier's features; nothing where it has no such layer."""
+    features: list[torch.Tensor] = []
+    layer = next((layer for layer in reversed(list(segment.modules())) if isinstance(layer, nn.Linear)), None)
+    handle = None if layer is None else layer.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0]))
+    try:
+        yield features
+    finally:
+        if handle is not None:
+            handle.remove()
 
 
 #: Share of an image's area that a view shows, at least.
@@ -510,8 +484,6 @@ class Refined:
 
 #: Share of the learning rate where all are refined together; where there is no batch-norm: at all of it, errors grew tenfold; and where int8 rounds.
 _JOINT_RATE, _NO_NORM_RATE, _ROUNDED_RATE = 0.25, 0.1, 0.05
-#: The phases: each segment by itself, all together, all as they are rounded.
-_PHASES = 3
 #: Weights that are judged and kept are averages over the steps, each of which counts so much less than the next, less in the first steps.
 _EMA_DECAY = 0.998
 #: Share of a phase in which the learning rate rises, and the part of that rise that is done at first.
@@ -553,6 +525,48 @@ def refine(
     return _RefinementRun(model, captured, images, settings, progress, checkpoint, rounding).run()
 
 
+@dataclass(frozen=True)
+class _Phase:
+    """Steps of one kind, between two shares of the work."""
+
+    start: float
+    stop: float
+    apart: bool = False  # Whether each segment is refined by itself.
+    rounds: bool = False  # Whether the network is refined as int8 rounds it.
+
+
+class _Average:
+    """A running average of parameters, in which the first steps are soon forgotten."""
+
+    def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
+        self.parameters, self.weights, self.steps = parameters, [parameter.detach().clone() for parameter in parameters], 0
+
+    def update(self) -> None:
+        """Move it towards the present parameters."""
+        decay = min(_EMA_DECAY, (1 + self.steps) / (10 + self.steps))
+        get_ema_multi_avg_fn(decay)(self.weights, self.parameters, None)
+        self.steps += 1
+
+    @contextlib.contextmanager
+    @torch.no_grad()
+    def in_use(self) -> Iterator[None]:
+        """Put the average into the parameters, which stay where they are, for a while."""
+        current = [parameter.detach().clone() for parameter in self.parameters]
+        torch._foreach_copy_(list(self.parameters), self.weights)
+        yield
+        torch._foreach_copy_(list(self.parameters), current)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Its state for a checkpoint."""
+        return {f"average.{number}": weight for number, weight in enumerate(self.weights)} | {"averaged": torch.tensor(self.steps)}
+
+    def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Take the state of a checkpoint; without one nothing changes."""
+        for name, weight in under(tensors, "average.").items():
+            self.weights[int(name)].copy_(weight)
+        self.steps = int(tensors.get("averaged", 0))
+
+
 class _RefinementRun:
     """One refinement."""
 
@@ -585,10 +599,7 @@ class _RefinementRun:
         is_held_back = held_back(count).to(self._device)
         training_images, self._held_back = all_images[~is_held_back], all_images[is_held_back]
         self._views = Views(training_images, settings.seed, None if synthetic_images is None else synthetic_images.to(self._device))
-        self._statistics_images = training_images[
-            torch.arange(min(len(training_images), STATISTICS)) * len(training_images) // min(len(training_images), STATISTICS)
-        ]
-        self._images = int(is_held_back.sum())
+        self._statistics_images = evenly_spread(training_images, STATISTICS)
         activations = 4 * sum(prod(op.shape) for op in model.graph.ops) // model.graph.input.shape[0]
         limit = GPU_BYTES if self._device.type == "cuda" else CPU_BYTES
         self._micro_batch = max(1, min(settings.batch, limit // activations))
@@ -598,23 +609,31 @@ class _RefinementRun:
         self._mixing = torch.Generator(self._device).manual_seed(settings.seed)
         self._rounding, self._rounded_before = rounding, 0.0
         self._phase, self._steps, self._evaluations, self._start = 0, 0, 0, time.perf_counter()
+        self._initial_error = self._best_error = self._error()
+        self._best = self._state()
 
     def run(self) -> Refined:
         """Run all phases."""
-        self._initial_error = self._best_error = self._error()
-        self._best = self._state()
         # without parameters, all of it is the original's
         if self._pairs.parameters:
-            checkpoint_tensors = self._resume()
-            while self._phase < _PHASES:
-                self._run_phase(checkpoint_tensors)
-                checkpoint_tensors = {}
+            phases, tensors = self._phases(), self._resume()
+            while self._phase < len(phases):
+                if phases[self._phase].stop > phases[self._phase].start:
+                    self._run_phase(phases[self._phase], tensors)
+                tensors = {}
                 self._phase += 1
-                self._write(None)
+                self._write({})
         if self._pairs.rounded is None:
-            return Refined(self._initial_error, self._best_error, self._images, self._steps, self._seconds())
+            return Refined(self._initial_error, self._best_error, len(self._held_back), self._steps, self._seconds())
         self._pairs.rounded, least = None, self._best_error
-        return Refined(self._initial_error, self._error(), self._images, self._steps, self._seconds(), self._rounded_before, least)
+        return Refined(self._initial_error, self._error(), len(self._held_back), self._steps, self._seconds(), self._rounded_before, least)
+
+    def _phases(self) -> list[_Phase]:
+        """Each segment by itself, all together, all as int8 rounds them."""
+        rounding_start = 1.0 if self._rounding is None else 1 - self._settings.rounded
+        # one segment by itself is the network, and whole networks bear no large steps
+        joint_start = min(self._settings.apart if self._pairs.count > 1 else 0.0, rounding_start)
+        return [_Phase(0.0, joint_start, apart=True), _Phase(joint_start, rounding_start), _Phase(rounding_start, 1.0, rounds=True)]
 
     def _resume(self) -> dict[str, torch.Tensor]:
         """Restore the checkpoint's state, if there is one, and return its tensors with those of the optimiser."""
@@ -633,8 +652,8 @@ class _RefinementRun:
         self._start -= done.seconds
         return tensors
 
-    def _write(self, optimiser: torch.optim.Optimizer | None) -> None:
-        """Write a checkpoint, if there is one."""
+    def _write(self, phase_tensors: Mapping[str, torch.Tensor]) -> None:
+        """Write a checkpoint, if there is one, with the state of a phase in progress."""
         if self._checkpoint is None:
             return
         tensors = {f"model.{key}": value for key, value in self._model.state_dict().items()}
@@ -643,10 +662,6 @@ class _RefinementRun:
         if (rounded := self._pairs.rounded) is not None:
             tensors |= {"rounding.scales": rounded.scales, "rounding.zeros": rounded.zeros}
             tensors["rounding.before"] = torch.tensor(self._rounded_before, dtype=torch.float64)
-        if optimiser is not None:
-            tensors |= optimizer_tensors(optimiser, self._pairs.parameters)
-            tensors |= {f"average.{number}": average for number, average in enumerate(self._average)}
-            tensors["averaged"] = torch.tensor(self._averaged_steps)
         done = Done(
             version=VERSION,
             identity=self._identity,
@@ -656,7 +671,7 @@ class _RefinementRun:
             looks=self._evaluations,
             least=self._best_error,
         )
-        self._checkpoint.write(done, tensors)
+        self._checkpoint.write(done, tensors | dict(phase_tensors))
 
     def _start_rounding(self, checkpoint_tensors: Mapping[str, torch.Tensor]) -> None:
         """Simulate int8 rounding from now on, with ranges of the current tensors or of a checkpoint."""
@@ -670,73 +685,55 @@ class _RefinementRun:
         else:
             self._rounded_before = self._best_error = self._error()
 
-    def _run_phase(self, checkpoint_tensors: dict[str, torch.Tensor]) -> None:
+    def _run_phase(self, phase: _Phase, checkpoint_tensors: dict[str, torch.Tensor]) -> None:
         """Run the steps of one phase, from the best state so far."""
-        # one segment by itself is the network, and whole networks bear no large steps
-        share = self._settings.apart if self._pairs.count > 1 else 0.0
-        rounding_start = 1.0 if self._rounding is None else 1 - self._settings.rounded
-        start, stop = ((0.0, min(share, rounding_start)), (min(share, rounding_start), rounding_start), (rounding_start, 1.0))[self._phase]
-        if stop <= start:
-            return
-        settings, apart, is_rounding = self._settings, self._phase == 0, self._phase == _PHASES - 1
-        if is_rounding and self._pairs.rounded is None:
+        settings, parameters = self._settings, self._pairs.parameters
+        if phase.rounds and self._pairs.rounded is None:
             self._start_rounding({})
-        self._batch_statistics = apart and self._can_use_batch_statistics
-        rate_factor = _ROUNDED_RATE if is_rounding else _JOINT_RATE if self._can_use_batch_statistics else _NO_NORM_RATE
-        rate = settings.rate * (1.0 if self._batch_statistics else rate_factor)
-        optimiser, set_rate = scheduled_adam(self._pairs.parameters, rate)
+        by_batch = phase.apart and self._can_use_batch_statistics
+        rate_factor = _ROUNDED_RATE if phase.rounds else _JOINT_RATE if self._can_use_batch_statistics else _NO_NORM_RATE
+        rate = settings.rate * (1.0 if by_batch else rate_factor)
+        optimiser, set_rate = scheduled_adam(parameters, rate)
         views = torch.empty(settings.batch, *self._held_back.shape[1:], device=self._device).contiguous(memory_format=torch.channels_last)
-        step = ReplayedStep(lambda: self._step(views, optimiser, apart), self._device, [self._mixing])
-        self._average, self._averaged_steps = [parameter.detach().clone() for parameter in self._pairs.parameters], 0
+        step = ReplayedStep(lambda: self._step(views, optimiser, phase.apart), self._device, [self._mixing])
+        average = _Average(parameters)
         if self._checkpoint is not None:
             with self._checkpoint.errors_as_damaged():
-                load_optimizer(optimiser, self._pairs.parameters, checkpoint_tensors)
-                for name, average in under(checkpoint_tensors, "average.").items():
-                    self._average[int(name)].copy_(average)
-                self._averaged_steps = int(checkpoint_tensors.get("averaged", 0))
+                load_optimizer(optimiser, parameters, checkpoint_tensors)
+                average.load(checkpoint_tensors)
         evaluated = False
         # the first step is taken however short the time is: a slow machine answers like a fast one
-        while (done := self._progress_share()) < stop or not self._steps:
-            phase_share = min((done - start) / (stop - start), 1.0)
+        while (done := self._progress_share()) < phase.stop or not self._steps:
+            phase_share = min((done - phase.start) / (phase.stop - phase.start), 1.0)
             set_rate(rate * min(1.0, (phase_share + _FIRST_RATE) / _WARMUP_SHARE) * 0.5 * (1 + math.cos(math.pi * phase_share)))
             views.copy_(self._views.draw(settings.batch))
-            self._use_batch_statistics(self._batch_statistics)
+            self._use_batch_statistics(by_batch)
             step()
             self._use_batch_statistics(False)
-            decay = min(_EMA_DECAY, (1 + self._averaged_steps) / (10 + self._averaged_steps))
-            get_ema_multi_avg_fn(decay)(self._average, self._pairs.parameters, None)
-            self._averaged_steps += 1
+            average.update()
             self._steps += 1
             evaluated = self._progress_share() * settings.looks >= self._evaluations + 1
             if evaluated:
                 self._evaluations += 1
-                self._evaluate()
+                self._evaluate(average, by_batch)
             if self._checkpoint is not None and self._checkpoint.due:
-                self._write(optimiser)
+                self._write(optimizer_tensors(optimiser, parameters) | average.tensors())
         if not evaluated:
-            self._evaluate()
+            self._evaluate(average, by_batch)
         self._model.load_state_dict(self._best)
 
-    def _evaluate(self) -> None:
+    def _evaluate(self, average: _Average, by_batch: bool) -> None:
         """Evaluate the network with its averaged weights, and keep that if it is the best so far."""
-        current = [parameter.detach().clone() for parameter in self._pairs.parameters]
-        self._set_parameters(self._average)
-        if self._batch_statistics:
-            self._pairs.renew(self._statistics_images, self._micro_batch)
-        error = self._error()
-        if error < self._best_error:
-            self._best, self._best_error = self._state(), error
-        self._set_parameters(current)
+        with average.in_use():
+            if by_batch:
+                self._pairs.renew(self._statistics_images, self._micro_batch)
+            error = self._error()
+            if error < self._best_error:
+                self._best, self._best_error = self._state(), error
         before = self._initial_error if self._pairs.rounded is None else self._rounded_before
         self._progress(
             f"refine, {min(self._progress_share(), 1):.0%} done, error {error:.3f}, best {self._best_error:.3f}, {before:.3f} before"
         )
-
-    @torch.no_grad()
-    def _set_parameters(self, weights: Sequence[torch.Tensor]) -> None:
-        """Write into the parameters, which stay where they are."""
-        for parameter, weight in zip(self._pairs.parameters, weights, strict=True):
-            parameter.copy_(weight)
 
     def _progress_share(self) -> float:
         """Completed share of the work."""

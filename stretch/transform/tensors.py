@@ -1,14 +1,15 @@
-"""Atomic writing of safetensors files, and the state of optimisers as tensors."""
+"""Safetensors files, written atomically, and the state of optimisers as tensors."""
 
 import contextlib
 import errno
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from predictors.errors import StretchError
@@ -18,6 +19,9 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 #: Prefix of the names of an optimiser's tensors.
 _OPTIMIZER = "optimizer."
+
+
+State = TypeVar("State", bound=msgspec.Struct)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> None:
@@ -39,6 +43,37 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Map
             partial.unlink(missing_ok=True)
 
 
+def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """Read the tensors and the metadata of a safetensors file."""
+    with safe_open(path, framework="pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118 - the file is no mapping
+
+
+def write_checkpoint(path: Path, state: msgspec.Struct, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Write tensors with a state in the file's header."""
+    write_tensors(path, tensors, {"state": msgspec.json.encode(state).decode()})
+
+
+def read_state(path: Path, kind: type[State], hint: str) -> State:
+    """Read the state of a checkpoint."""
+    with errors_as_damaged(path, hint), safe_open(path, framework="pt") as file:
+        return msgspec.json.decode((file.metadata() or {})["state"], type=kind)
+
+
+@contextlib.contextmanager
+def errors_as_damaged(path: Path, hint: str) -> Iterator[None]:
+    """Attribute errors in this block to a checkpoint.
+
+    Raises:
+        StretchError: If it is not what it should be.
+    """
+    try:
+        yield
+    # errors of torch, safetensors and msgspec for tensors and text that do not fit
+    except (OSError, SafetensorError, KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
+        raise StretchError(f"{path} is no whole checkpoint: {(str(error).splitlines() or [''])[0]}", hint) from error
+
+
 def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Contiguous tensors without shared memory, as the format requires: bands of rows share weights, others are views."""
     copies: dict[str, torch.Tensor] = {}
@@ -49,6 +84,13 @@ def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         copies[name] = contiguous.clone() if shared else contiguous
         seen.add(contiguous.data_ptr())
     return copies
+
+
+def evenly_spread(rows: torch.Tensor, count: int) -> torch.Tensor:
+    """At most so many rows of a tensor, spread over all."""
+    if len(rows) <= count:
+        return rows
+    return rows[torch.arange(count, device=rows.device) * len(rows) // count]
 
 
 def under(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:

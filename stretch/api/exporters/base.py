@@ -11,7 +11,7 @@ import typer
 from predictors.registry import Registry
 from stretch.report.html.page import Grid, Page, Section
 
-TrustCode = Annotated[bool, typer.Option("--trust-code", help="Execute the Python code that a model's name or a run's recipe names.")]
+TrustCode = Annotated[bool, typer.Option("--trust-code", help="Execute the Python code that a model's name names.")]
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scheduler.progress import Progress
-from stretch.api.exporters.base import Exporter, TrustCode, exporters, written_page
+from stretch.api.exporters.base import Exporter, exporters, written_page
 from stretch.planning.messages import command_line
 from stretch.report.html.page import Page
 
@@ -31,7 +31,6 @@ def write_run(
     design: DesignFile = None,
     bundle: WithBundle = True,
     controls: WithControls = True,
-    trust_code: TrustCode = False,
     progress: Progress,
 ) -> "ExtractAnswer":
     """Extract a design, and write its weights and a bundle."""
@@ -39,7 +38,7 @@ def write_run(
 
     folder = Path(source)
     progress("weights")
-    return extract(folder, out or folder / "extracted", design=design, bundle=bundle, controls=controls, trust_code=trust_code)
+    return extract(folder, out or folder / "extracted", design=design, bundle=bundle, controls=controls)
 
 
 def run_page(answer: "ExtractAnswer") -> Page:

@@ -1,7 +1,7 @@
 """The loss of a network without one of its blocks."""
 
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -9,12 +9,14 @@ import torch
 from scheduler.progress import Progress, silent
 from stretch.network.capture import Captured
 from stretch.planning.design.branch_design import BranchDesign
-from stretch.planning.network.segments import Block, Segment
+from stretch.planning.network.segments import Segment
 from stretch.transform import BranchedModel, build
 from stretch.transform.build import fold_norms
+from stretch.transform.calibrate.blocks import ReducedSegment
 from stretch.transform.calibrate.run import undivided_design
-from stretch.transform.model import BACKBONE, Branch
+from stretch.transform.model import BACKBONE
 from stretch.transform.refine import mean_error
+from stretch.transform.tensors import evenly_spread
 
 #: Images that are looked at, at least and at most, and multiply-accumulates for a block that decide between: a minute or two of two cores.
 FEWEST, IMAGES, MACS = 8, 32, 2e11
@@ -41,50 +43,34 @@ class BlockLosses:
     def __call__(self, design: BranchDesign, segment: Segment) -> dict[int, float]:
         """The loss for the number of each block of a segment of a design that can be left out; infinity where it is no number."""
         units = {number: block for number, block in enumerate(segment.blocks) if block.removable}
-        blocks = [block for block in units.values() if block.ops not in self._known]
-        if blocks:
+        unknown = [number for number, block in units.items() if block.ops not in self._known]
+        if unknown:
             model = build(self.captured, undivided_design(self.captured, design)).to(self.images[0].device)
             fold_norms(model)
-            together = torch.cat(list(self.images))
-            count = min(len(together), IMAGES, max(FEWEST, int(MACS / self.captured.graph.macs)))
-            batches = together[torch.arange(count) * len(together) // count].split(BATCH)
+            count = min(IMAGES, max(FEWEST, int(MACS / self.captured.graph.macs)))
+            batches = evenly_spread(torch.cat(list(self.images)), count).split(BATCH)
             outputs: list[list[Outputs]] = []
             for done, x in enumerate(batches):
                 self.progress(f"blocks of {segment.name}, {done} of {len(batches)}")
-                outputs.append(list(self._outputs(model, segment, blocks, x)))
+                outputs.append(list(self._outputs(model, segment, unknown, x)))
             originals, *others = ([torch.cat(parts) for parts in zip(*some, strict=True)] for some in zip(*outputs, strict=True))
-            for block, changed in zip(blocks, others, strict=True):
+            for number, changed in zip(unknown, others, strict=True):
                 error = float(mean_error(changed, originals))
-                self._known[block.ops] = error if error < float("inf") else float("inf")
+                self._known[units[number].ops] = error if error < float("inf") else float("inf")
         return {number: self._known[block.ops] for number, block in units.items()}
 
-    def _outputs(self, model: BranchedModel, segment: Segment, blocks: Sequence[Block], x: torch.Tensor) -> Iterator[Outputs]:
+    def _outputs(self, model: BranchedModel, segment: Segment, blocks: Sequence[int], x: torch.Tensor) -> Iterator[Outputs]:
         """The network's outputs, then those without each block; all that is before a block is computed once."""
         tensors, parts = model.beginning([x]), list(model.design.segments)
         arriving = tensors.pop(BACKBONE)
         while parts[0].name != segment.name:
             arriving = tensors[parts[0].end] = model.get_submodule(parts[0].name)(arriving)
             parts.pop(0)
-        branch = model.branch(segment.name, "cpu")
-        starts = {segment.start: arriving}
-        whole = _run(branch, starts, 0, {block.start for block in blocks})
-        numbers = {name: number for number, (name, _, _) in enumerate(branch.steps)}
-        without = (_run(branch, {block.end: starts[block.start]}, numbers[block.end] + 1) for block in blocks)
-        for output in itertools.chain([whole], without):
-            later, values = output, {**tensors, segment.end: output}
+        whole = ReducedSegment.of(segment, model.branch(segment.name, "cpu"), [arriving])
+        for reduced in itertools.chain([whole], map(whole.without, blocks)):
+            (later,) = reduced.outputs
+            values = {**tensors, segment.end: later}
             for part in parts[1:]:
                 later = values[part.end] = model.get_submodule(part.name)(later)
             values = model.ending(values)
             yield [values[name] for name in self.captured.graph.outputs]
-
-
-def _run(branch: Branch, starts: dict[str, torch.Tensor], first: int, kept: Collection[str] = ()) -> torch.Tensor:
-    """The output of a branch from a step on, which reads no more than `starts`; tensors to be `kept` are added to these."""
-    values = dict(starts)
-    for name, inputs, done in branch.steps[first:]:
-        values[name] = branch.get_submodule(name)(*[values[i] for i in inputs])
-        if name in kept:
-            starts[name] = values[name]
-        for old in done:
-            del values[old]
-    return values[branch.results[0]]

@@ -41,6 +41,7 @@ from stretch.transform.build import fold_norms
 from stretch.transform.calibrate import MIN_IMAGES, calibrate
 from stretch.transform.calibrate.split import Images
 from stretch.transform.refine import fingerprint
+from stretch.transform.tensors import evenly_spread
 
 # Ways and designs of a space to be measured: some of each segment's, and whole designs at random.
 
@@ -355,8 +356,4 @@ def lowest_prediction(least: float, predicted: float, measured: Agreement) -> fl
 
 def _subset(batches: Sequence[torch.Tensor], count: int) -> list[torch.Tensor]:
     """So many images at most, spread over all, in batches as large as before."""
-    together = torch.cat(list(batches))
-    size = len(batches[0])
-    if len(together) <= count:
-        return list(together.split(size))
-    return list(together[torch.arange(count, device=together.device) * len(together) // count].split(size))
+    return list(evenly_spread(torch.cat(list(batches)), count).split(len(batches[0])))

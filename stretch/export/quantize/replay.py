@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -97,7 +98,7 @@ def with_outputs(model: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProt
     return shown
 
 
-def session_of(model: onnx.ModelProto | str, *, optimised: bool = True) -> Any:
+def session_of(model: onnx.ModelProto | str, *, optimised: bool = True, weights: Path | None = None) -> Any:
     """Open a subgraph in ONNX Runtime, where integers are computed as the real numbers that they represent.
 
     So the result is the same on every machine, whereas integer kernels differ by what their instructions saturate.
@@ -105,6 +106,7 @@ def session_of(model: onnx.ModelProto | str, *, optimised: bool = True) -> Any:
     Args:
         model: The model, or the path of its file.
         optimised: Whether operators may be merged; some versions then lose outputs that other operators read, too.
+        weights: Folder of the weights outside of the model.
 
     Raises:
         StretchError: If ONNX Runtime cannot load it.
@@ -115,6 +117,8 @@ def session_of(model: onnx.ModelProto | str, *, optimised: bool = True) -> Any:
     options.log_severity_level = 3
     options.intra_op_num_threads = 2
     options.add_session_config_entry("session.disable_quant_qdq", "1")
+    if weights is not None:
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights))
     if not optimised:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     name, source = (model, model) if isinstance(model, str) else (f"`{model.graph.name}`", model.SerializeToString())

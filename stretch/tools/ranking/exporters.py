@@ -7,7 +7,7 @@ import typer
 from msgspec.structs import replace
 
 from scheduler.progress import Progress
-from stretch.api.exporters.base import Exporter, TrustCode, exporters
+from stretch.api.exporters.base import Exporter, exporters
 from stretch.api.exporters.run import RUN_FILE, DesignFile, WithBundle, WithControls, run_page, write_run
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ def _write(
         int,
         typer.Option(help="Of a run of a supernet: also evaluate this many designs and write accuracy.json for `stretch branch`.", min=0),
     ] = 0,
-    trust_code: TrustCode = False,
     progress: Progress,
 ) -> "ExtractAnswer":
     from stretch.planning.cost.accuracy import save_accuracy
@@ -36,8 +35,8 @@ def _write(
     folder = Path(source)
     check_rank(folder, rank)
     target = out or folder / "extracted"
-    answer = write_run(source, target, design=design, bundle=bundle, controls=controls, trust_code=trust_code, progress=progress)
-    predictor = rank_designs(folder, rank, progress, trust_code=trust_code).predictor
+    answer = write_run(source, target, design=design, bundle=bundle, controls=controls, progress=progress)
+    predictor = rank_designs(folder, rank, progress).predictor
     save_accuracy(target / "accuracy.json", predictor)
     ranking = RankingAnswer(
         file=target / "accuracy.json",

@@ -48,10 +48,10 @@ def check_rank(folder: Path, count: int) -> None:
         raise StretchError(f"the run in {folder} trained one network, there is nothing to rank", "rank the designs of a supernet")
 
 
-def rank(folder: Path, count: int, progress: Progress = silent, *, trust_code: bool = False) -> FittedRanking:
+def rank(folder: Path, count: int, progress: Progress = silent) -> FittedRanking:
     """Evaluate subnets of a trained supernet and fit an accuracy predictor."""
     check_rank(folder, count)
-    job, weights = open_run(folder, trust_code=trust_code)
+    job, weights = open_run(folder)
     recipe, net = job.recipe, job.recipe.supernet
     assert net is not None
     device = torch.device("cuda" if torch.cuda.is_available() and recipe.data.device != "cpu" else "cpu")

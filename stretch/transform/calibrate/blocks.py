@@ -12,6 +12,7 @@ from stretch.planning.network.segments import Block, Segment
 from stretch.transform.calibrate.layers import Matches, Regression, rows_of, same_structure
 from stretch.transform.calibrate.statistics import Batches
 from stretch.transform.model import Branch
+from stretch.transform.tensors import evenly_spread
 
 #: Number of images for the choice, and approximate maximum number of runs of the segment per branch.
 IMAGES, RUNS = 64, 96
@@ -34,8 +35,7 @@ def choose_blocks(
     left_out = [_dropped_counts(segment, source) for source in sources]
     if not any(left_out):
         return [{} for _ in sources]
-    images = torch.cat(list(original_inputs))
-    chosen = images[torch.arange(min(len(images), IMAGES)) * len(images) // min(len(images), IMAGES)]
+    chosen = evenly_spread(torch.cat(list(original_inputs)), IMAGES)
     whole = ReducedSegment.of(segment, original_branch, chosen.split(len(original_inputs[0])))
     runs = {run for counts in left_out for run in counts}
     alone = {i: whole.without(i).rows for i, block in enumerate(segment.blocks) if block.removable and block.run in runs}

@@ -99,13 +99,13 @@ def calibrate(
             arriving = original_inputs if same else [branched(x) for x in arriving]
             continue
         piece = _segment_for(model, placed, part, family)
-        job = FitTask(captured, part, segment, family, piece, original_branch, arriving, original_inputs, split, ridge)
-        before, after = job.calibrate(layers, choices)
+        task = FitTask(captured, part, segment, family, piece, original_branch, arriving, original_inputs, split, ridge)
+        fitted = task.calibrate(layers, choices)
         if placed is not part:
             model.segment(placed.name).owner.load_state_dict(piece.owner.state_dict())
         if len(part.branches) > 1:
-            errors.append(SegmentError(part.name, before, after))
-        arriving, original_inputs = job.outputs, job.targets
+            errors.append(SegmentError(part.name, fitted.before, fitted.after))
+        arriving, original_inputs = fitted.outputs, fitted.targets
     return errors
 
 

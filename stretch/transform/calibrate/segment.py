@@ -1,8 +1,10 @@
 """Calibration of one segment: several fits, and the choice between them on images that none of them saw."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import nn
@@ -313,11 +315,7 @@ def _columns(source: OpGraph, channels: ChannelGroups, name: str, group: int) ->
     op = source.by_name[name]
     kernel = op.attrs.get("kernel", (1, 1))
     assert isinstance(kernel, tuple)
-    taps = 1
-    for size in kernel:
-        assert isinstance(size, int)
-        taps *= size
-    return _units(channels, op.inputs[0], group, taps)
+    return _units(channels, op.inputs[0], group, math.prod(map(int, kernel)))
 
 
 def _units(channels: ChannelGroups, tensor: str, group: int, taps: int) -> torch.Tensor | None:
@@ -414,14 +412,6 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class BranchOutput:
-    """Facts of a branch that a join and its error need."""
-
-    rows: torch.Tensor  # Pixels before the join of the images that fits look at, (rows, channels).
-    held_back: Batches  # All that is before the join of the images for the choice, in batches.
-
-
-@dataclass(frozen=True)
 class ChoiceSettings:
     """Choices on activations, in addition to those that the design alone suggests."""
 
@@ -433,8 +423,22 @@ class ChoiceSettings:
 ALL_CHOICES = ChoiceSettings()
 
 
-@dataclass(frozen=True, eq=False)
-class Way:
+class BranchOutput(NamedTuple):
+    """Facts of a branch that a join and its error need."""
+
+    rows: torch.Tensor  # Pixels before the join of the images that fits look at, (rows, channels).
+    held_back: Batches  # All that is before the join of the images for the choice, in batches.
+
+
+class OriginalValues(NamedTuple):
+    """Values of the original segment."""
+
+    outputs: list[torch.Tensor]  # Its output, in batches.
+    rows: torch.Tensor  # Pixels of the output for the images that fits look at, (rows, channels).
+    layers: Mapping[LayerTarget, Batches]  # Pixels that layers are fitted to.
+
+
+class Way(NamedTuple):
     """A way to fit all layers of a segment; lists have an item for each branch."""
 
     blocks: list[Matches]  # Blocks of the original that its own reproduce.
@@ -442,37 +446,34 @@ class Way:
     start: list[State]  # Its weights and statistics, from which fits begin.
 
 
-@dataclass(frozen=True)
-class FittedBranch:
-    """One branch, fitted in one way."""
+class Candidate(NamedTuple):
+    """Weights of a segment, and how good they are."""
 
-    state: State  # Its weights and statistics.
-    backbone: BranchOutput  # Its output before the join.
+    error: float  # On the images for the choice.
+    state: State  # Weights and statistics.
+    way: Way | None = None  # The way in which all layers were fitted; None where they were not.
 
 
-@dataclass(frozen=True, eq=False)
-class Candidate:
-    """A segment that was fitted in one way."""
+class FittedSegment(NamedTuple):
+    """Result of the calibration of a segment."""
 
-    error: float  # On the images for the choice; infinite where no fit has a finite one.
-    state: State  # Its weights and statistics.
+    before: float  # Error as it was built.
+    after: float  # Error of the best candidate.
+    outputs: list[torch.Tensor]  # Of the calibrated segment, in batches.
+    targets: list[torch.Tensor]  # Of the original segment.
 
 
 #: Images that fits look at to rank the ways to fit a segment, where there are more than twice as many; the best way is fitted to all.
 RANKED = 64
 
 
-@dataclass
+@dataclass(frozen=True)
 class FitTask:
     """Fit of one segment to the original.
 
     Args:
         part: The segment's design.
         split: Which batches are for fits, which for the choice.
-
-    Attributes:
-        targets: The original's outputs, once `calibrate` is done.
-        outputs: The calibrated segment's outputs.
     """
 
     captured: Captured
@@ -485,94 +486,40 @@ class FitTask:
     original_inputs: Batches
     split: Split
     ridge: float
-    targets: list[torch.Tensor] = field(default_factory=list)
-    outputs: list[torch.Tensor] = field(default_factory=list)
-    _target_rows: torch.Tensor = field(default_factory=lambda: torch.empty(0))
-    #: Pixels of every image that regressions take; a join reads all branches, and no regression has more inputs.
-    _row_count: int = field(init=False)
 
-    def __post_init__(self) -> None:
-        """Count the pixels."""
-        branches = zip(self.family, self._branches(), strict=True)
-        join_inputs = sum(h.branch.graph.by_name[_backbone_name(h, branch)].shape[1] for h, branch in branches)
-        self._row_count = pixels_for(self.split.images, join_inputs)
-
-    def calibrate(self, layers: bool, choices: ChoiceSettings) -> tuple[float, float]:
+    def calibrate(self, layers: bool, choices: ChoiceSettings) -> FittedSegment:
         """Keep the candidate that is best on the images for the choice, including the segment as it was built.
 
         Args:
             layers: Whether layers are fitted, not statistics and joins alone.
-
-        Returns:
-            The errors as built and in the end.
         """
         blocks, way = self._block_candidates(choices) if layers else [], None
         if blocks and self.split.images > 2 * RANKED:
-            way, blocks = self._on_fewer_images()._best_way(blocks, choices), []
-        rows_by_look = self._look_at_original([way.blocks] if way else blocks)
-        before = self._error(self._backbones(self._branches()))
-        if before <= _EXACT_ERROR:
-            self.outputs = [self.segment(x) for x in self.branch_inputs]
-            return before, before
-        candidates = [Candidate(before, _state(self.segment))]
-        if way is not None:
-            candidates.append(self._fit_way(way, rows_by_look, {}))
-        else:
-            others, start = self._fit_statistics()
-            candidates += others
-            if blocks:
-                candidates += self._fit_layers(blocks, start, rows_by_look, choices).values()
-        best = min(candidates, key=lambda candidate: candidate.error)
+            fewer = self._on_fewer_images()
+            ranked = fewer._candidates(fewer._look_at_original(blocks), blocks, choices)
+            way, blocks = min(ranked, key=_error_of).way, []
+        values = self._look_at_original([way.blocks] if way else blocks)
+        built, *fitted = self._candidates(values, blocks, choices, way)
+        if not fitted:
+            return FittedSegment(built.error, built.error, [self.segment(x) for x in self.branch_inputs], values.outputs)
+        best = min((built, *fitted), key=_error_of)
         self.segment.load_state_dict(best.state)
-        self.outputs = rebase_statistics(self.segment, self.branch_inputs)
-        return before, best.error
+        return FittedSegment(built.error, best.error, rebase_statistics(self.segment, self.branch_inputs), values.outputs)
 
-    def _fit_statistics(self) -> tuple[list[Candidate], list[State]]:
-        """Fit the joins alone, and those with new statistics; return also the branches with these, from which fits of layers begin."""
-        branches, candidates = self._branches(), []
-        if self._trunk_branches(self.family):
-            built = [self._backbone([backbone_of(branch, x) for x in self.branch_inputs]) for branch in branches]
-            candidates.append(self._fit_joins(self.family, built))
-        renewed = [self._backbone(renewed_backbone(branch, self.branch_inputs, self.split.fitted)) for branch in branches]
-        start = [_state(branch) for branch in branches]
-        return [*candidates, self._fit_joins(self.family, renewed)], start
-
-    def _look_at_original(self, blocks: Iterable[list[Matches]]) -> dict[LayerTarget, list[torch.Tensor]]:
-        """Run the original, for the targets of the segment and of the layers of its branches."""
-        fits = [
-            self._branch_fit(*branch_and_matches)
-            for some in blocks
-            for branch_and_matches in zip(self.family, self._branches(), some, strict=True)
-        ]
-        looks = {look for fit in fits for look in fit.layer_targets}
-        self.targets, rows_by_look = collect_targets(self.original_branch, self.original_inputs, self.split.fitted, looks)
-        self._target_rows = torch.cat([rows_of(y, self._row_count) for y in self.targets[: self.split.fitted]])
-        return rows_by_look
-
-    def _on_fewer_images(self) -> "FitTask":
-        """The same fit of the same segment on some of the images."""
-        fitted, every = self.split.fitted, self.split.images // RANKED
-
-        def some(batches: Batches) -> list[torch.Tensor]:
-            return list(torch.cat([x[::every] for x in batches]).split(len(batches[0])))
-
-        parts = [[some(batches[:fitted]), some(batches[fitted:])] for batches in (self.branch_inputs, self.original_inputs)]
-        split = Split(len(parts[0][0]), sum(map(len, parts[0][0])))
-        branch_inputs, original_inputs = (first + second for first, second in parts)
-        return replace(self, branch_inputs=branch_inputs, original_inputs=original_inputs, split=split)
-
-    def _best_way(self, blocks: Sequence[list[Matches]], choices: ChoiceSettings) -> Way | None:
-        """The best way to fit all layers; None where others are better. The segment stays as it is."""
-        built = _state(self.segment)
-        rows_by_look = self._look_at_original(blocks)
-        others = [Candidate(self._error(self._backbones(self._branches())), built)]
-        if others[0].error <= _EXACT_ERROR:
-            return None
-        fitted, start = self._fit_statistics()
-        candidates = self._fit_layers(blocks, start, rows_by_look, choices)
-        self.segment.load_state_dict(built)
-        best = min(candidates, key=lambda way: candidates[way].error)
-        return best if candidates[best].error < min(other.error for other in others + fitted) else None
+    def _candidates(
+        self, values: OriginalValues, blocks: Sequence[list[Matches]], choices: ChoiceSettings, way: Way | None = None
+    ) -> list[Candidate]:
+        """The segment as it was built, and fitted in each way: that one if it is known. Without an error there is nothing to fit."""
+        built = Candidate(self._error(self._backbones(values), values), _state(self.segment))
+        if built.error <= _EXACT_ERROR:
+            return [built]
+        if way is not None:
+            fitted = [self._fit_way(way, values)]
+        else:
+            fitted, start = self._fit_statistics(values)
+            fitted += self._fit_layers(blocks, start, values, choices) if blocks else []
+        self.segment.load_state_dict(built.state)
+        return [built, *fitted]
 
     def _block_candidates(self, choices: ChoiceSettings) -> list[list[Matches]]:
         """Return candidates of which original blocks each branch reproduces."""
@@ -583,55 +530,67 @@ class FitTask:
             options.append(choose_blocks(self.part, self.original, sources, self.original_branch, fitted, self.ridge))
         return _distinct(options)
 
-    def _fit_layers(
-        self,
-        blocks: Sequence[list[Matches]],
-        start: Sequence[State],
-        rows_by_look: Mapping[LayerTarget, Batches],
-        choices: ChoiceSettings,
-    ) -> dict[Way, Candidate]:
-        """Fit all layers and the joins for each choice of blocks."""
-        options = [_distinct(some[i] for some in blocks) for i in range(len(self.family))]
-        chosen = (
-            self._choose_channels(options)
-            if choices.channels
-            else [[built] * len(o) for built, o in zip(self.family, options, strict=True)]
-        )
-        numbers = [[o.index(m) for o, m in zip(options, some, strict=True)] for some in blocks]
-        ways = [
-            Way([o[n] for o, n in zip(options, of_way, strict=True)], [c[n] for c, n in zip(chosen, of_way, strict=True)], list(start))
-            for of_way in numbers
-        ]
-        fitted: dict[tuple[int, int, int], FittedBranch] = {}
-        candidates = {way: self._fit_way(way, rows_by_look, fitted) for way in ways}
-        # channels by the norm of their weights, where that is something else, for the best choice of blocks alone
-        if any(h is not built for way in ways for h, built in zip(way.family, self.family, strict=True)):
-            by_norm = Way(min(ways, key=lambda way: candidates[way].error).blocks, self.family, list(start))
-            candidates[by_norm] = self._fit_way(by_norm, rows_by_look, {})
-        return candidates
+    def _on_fewer_images(self) -> "FitTask":
+        """The same fit of the same segment on some of the images."""
+        fitted, every = self.split.fitted, self.split.images // RANKED
 
-    def _fit_way(
-        self,
-        way: Way,
-        rows_by_look: Mapping[LayerTarget, Batches],
-        known: dict[tuple[int, int, int], FittedBranch],
-    ) -> Candidate:
-        """Fit all layers and the joins in one way; branches that other ways have too are fitted once."""
-        fitted = []
-        for i, (inherited, matches) in enumerate(zip(way.family, way.blocks, strict=True)):
-            key = i, id(inherited), id(matches)
-            if key not in known:
-                known[key] = self._fit_branch(i, way.start[i], inherited, matches, rows_by_look)
-            fitted.append(known[key])
-        for branch, one in zip(self._branches(), fitted, strict=True):
-            branch.load_state_dict(one.state)
-        return self._fit_joins(way.family, [one.backbone for one in fitted])
+        def take(batches: Batches) -> list[torch.Tensor]:
+            return list(torch.cat([x[::every] for x in batches]).split(len(batches[0])))
+
+        parts = [[take(batches[:fitted]), take(batches[fitted:])] for batches in (self.branch_inputs, self.original_inputs)]
+        split = Split(len(parts[0][0]), sum(map(len, parts[0][0])))
+        branch_inputs, original_inputs = (first + second for first, second in parts)
+        return replace(self, branch_inputs=branch_inputs, original_inputs=original_inputs, split=split)
+
+    def _look_at_original(self, blocks: Iterable[list[Matches]]) -> OriginalValues:
+        """Run the original, for the targets of the segment and of the layers of its branches."""
+        targets = {
+            target
+            for matches_by_branch in blocks
+            for inherited, branch, matches in zip(self.family, self._branches, matches_by_branch, strict=True)
+            for target in BranchFit(inherited, branch, matches, self.split.images).layer_targets
+        }
+        outputs, layers = collect_targets(self.original_branch, self.original_inputs, self.split.fitted, targets)
+        return OriginalValues(outputs, torch.cat([rows_of(y, self._row_count) for y in outputs[: self.split.fitted]]), layers)
+
+    def _fit_statistics(self, values: OriginalValues) -> tuple[list[Candidate], list[State]]:
+        """Fit the joins alone, and those with new statistics; return also the branches with these, from which fits of layers begin."""
+        candidates = []
+        if self._trunk_branches(self.family, values):
+            built = [self._backbone([backbone_of(branch, x) for x in self.branch_inputs]) for branch in self._branches]
+            candidates.append(self._fit_joins(self.family, built, values))
+        renewed = [self._backbone(renewed_backbone(branch, self.branch_inputs, self.split.fitted)) for branch in self._branches]
+        start = [_state(branch) for branch in self._branches]
+        return [*candidates, self._fit_joins(self.family, renewed, values)], start
+
+    def _fit_layers(
+        self, blocks: Sequence[list[Matches]], start: list[State], values: OriginalValues, choices: ChoiceSettings
+    ) -> list[Candidate]:
+        """Fit all layers and the joins for each choice of blocks; branches that several choices have are fitted once."""
+        options = [_distinct(matches[i] for matches in blocks) for i in range(len(self.family))]
+        narrowed = any(h.branch.kept[g] < units for h in self.family for g, units in h.branch.channels.units.items())
+        if choices.channels and narrowed:
+            channels = self._choose_channels(options)
+        else:
+            channels = [[built] * len(branch_options) for built, branch_options in zip(self.family, options, strict=True)]
+        fitted = [
+            [self._fit_branch(i, start[i], *option, values) for option in zip(channels[i], options[i], strict=True)]
+            for i in range(len(self.family))
+        ]
+        candidates = []
+        for matches_by_branch in blocks:
+            numbers = [branch_options.index(matches) for branch_options, matches in zip(options, matches_by_branch, strict=True)]
+            way = Way(matches_by_branch, [kept[n] for kept, n in zip(channels, numbers, strict=True)], start)
+            candidates.append(self._join_branches(way, [branch_fits[n] for branch_fits, n in zip(fitted, numbers, strict=True)], values))
+        # channels by the norm of their weights, where that is something else, for the best choice of blocks alone
+        if any(inherited is not built for kept, built in zip(channels, self.family, strict=True) for inherited in kept):
+            best = min(candidates, key=_error_of).way
+            assert best is not None
+            candidates.append(self._fit_way(Way(best.blocks, self.family, start), values))
+        return candidates
 
     def _choose_channels(self, options: Sequence[Sequence[Matches]]) -> list[list[InheritedChannels]]:
         """Choose the channels that each branch keeps for each of its candidates, by activations."""
-        narrowed = any(h.branch.kept[g] < units for h in self.family for g, units in h.branch.channels.units.items())
-        if not narrowed:
-            return [[built] * len(branch_options) for built, branch_options in zip(self.family, options, strict=True)]
         original_inputs = self.original_inputs[: self.split.fitted]
         covariances = find_covariances(self.original_branch, self.original.graph, original_inputs, self.split.images)
         choice = ChannelChoice(self.captured, self.part, covariances, self.ridge)
@@ -641,71 +600,93 @@ class FitTask:
             chosen.append([choice.choose(i, built, matches, others) for matches in branch_options])
         return chosen
 
-    def _fit_joins(self, family: Sequence[InheritedChannels], backbones: Sequence[BranchOutput]) -> Candidate:
-        """Fit the join in each way, and return the best segment."""
-        rows, best = [backbone.rows for backbone in backbones], Candidate(float("inf"), {})
-        start_joins(self.segment, self.part, family)  # start of the first fit; behind a trunk every weight is set again
-        for ridge, trunk in [(self.ridge, None), *((ridge, trunk) for trunk in self._trunk_branches(family) for ridge in TRUNK_RIDGES)]:
-            fit_join(self.part, self.segment, rows, self._target_rows, ridge, trunk)
-            error = self._error(backbones)
-            if error < best.error:
-                best = Candidate(error, _state(self.segment))
-        return best
-
-    def _trunk_branches(self, family: Sequence[InheritedChannels]) -> list[int]:
-        """Branches with all channels: one of them may be right as it is, and others be needed for little or nothing."""
-        all_channels = list(range(self._target_rows.shape[1]))
-        return [i for i, inherited in enumerate(family) if join_of(self.part.join).adds and inherited.backbone.tolist() == all_channels]
-
-    def _branch_fit(self, inherited: InheritedChannels, branch: Branch, matches: Matches) -> BranchFit:
-        return BranchFit(inherited, branch, matches, self.split.images)
-
-    def _branches(self) -> list[Branch]:
-        return [branch for branch in self.segment.children() if isinstance(branch, Branch)]
+    def _fit_way(self, way: Way, values: OriginalValues) -> Candidate:
+        """Fit all layers and the joins in one way."""
+        branches = zip(way.start, way.family, way.blocks, strict=True)
+        return self._join_branches(way, [self._fit_branch(i, *branch, values) for i, branch in enumerate(branches)], values)
 
     def _fit_branch(
-        self, index: int, start: State, inherited: InheritedChannels, matches: Matches, rows_by_look: Mapping[LayerTarget, Batches]
-    ) -> FittedBranch:
-        branch, fitted = self._branches()[index], self.split.fitted
+        self, index: int, start: State, inherited: InheritedChannels, matches: Matches, values: OriginalValues
+    ) -> tuple[State, BranchOutput]:
+        """Fit the layers of one branch; return its weights and its output before the join."""
+        branch, fitted = self._branches[index], self.split.fitted
         branch.load_state_dict(start)
         if inherited is not self.family[index]:
             fill_branch(branch, self.captured, inherited, self.part.branches[index], matches)
             # of a start for regressions some batches say enough
-            some = self.branch_inputs[:fitted][:: max(1, self.split.images // RANKED)]
-            renewed_backbone(branch, some, len(some))
+            few = self.branch_inputs[:fitted][:: max(1, self.split.images // RANKED)]
+            renewed_backbone(branch, few, len(few))
         elif matches:
             fill_branch(branch, self.captured, inherited, self.part.branches[index], matches, only=matches)
-        backbone = self._backbone(self._branch_fit(inherited, branch, matches).run(self.branch_inputs, fitted, rows_by_look, self.ridge))
-        return FittedBranch(_state(branch), backbone)
+        fit = BranchFit(inherited, branch, matches, self.split.images)
+        outputs = fit.run(self.branch_inputs, fitted, values.layers, self.ridge)
+        return _state(branch), self._backbone(outputs)
+
+    def _join_branches(self, way: Way, branches: Sequence[tuple[State, BranchOutput]], values: OriginalValues) -> Candidate:
+        """Put fitted branches into the segment, and fit the joins to them."""
+        for branch, (state, _) in zip(self._branches, branches, strict=True):
+            branch.load_state_dict(state)
+        return self._fit_joins(way.family, [backbone for _, backbone in branches], values)._replace(way=way)
+
+    def _fit_joins(self, family: Sequence[InheritedChannels], backbones: Sequence[BranchOutput], values: OriginalValues) -> Candidate:
+        """Fit the join in each way, and return the best segment."""
+        rows, candidates = [backbone.rows for backbone in backbones], []
+        start_joins(self.segment, self.part, family)  # start of the first fit; behind a trunk every weight is set again
+        trunks = [(ridge, trunk) for trunk in self._trunk_branches(family, values) for ridge in TRUNK_RIDGES]
+        for ridge, trunk in [(self.ridge, None), *trunks]:
+            fit_join(self.part, self.segment, rows, values.rows, ridge, trunk)
+            error = self._error(backbones, values)
+            candidates.append(Candidate(error if math.isfinite(error) else math.inf, _state(self.segment)))
+        return min(candidates, key=_error_of)
+
+    def _trunk_branches(self, family: Sequence[InheritedChannels], values: OriginalValues) -> list[int]:
+        """Branches with all channels: one of them may be right as it is, and others be needed for little or nothing."""
+        all_channels = list(range(values.rows.shape[1]))
+        return [i for i, inherited in enumerate(family) if join_of(self.part.join).adds and inherited.backbone.tolist() == all_channels]
+
+    @cached_property
+    def _branches(self) -> list[Branch]:
+        return [branch for branch in self.segment.children() if isinstance(branch, Branch)]
+
+    @cached_property
+    def _row_count(self) -> int:
+        """Pixels of every image that regressions take; a join reads all branches, and no regression has more inputs."""
+        branches = zip(self.family, self._branches, strict=True)
+        join_inputs = sum(h.branch.graph.by_name[_backbone_name(h, branch)].shape[1] for h, branch in branches)
+        return pixels_for(self.split.images, join_inputs)
 
     def _backbone(self, batches: Batches) -> BranchOutput:
         return BranchOutput(torch.cat([rows_of(x, self._row_count) for x in batches[: self.split.fitted]]), batches[self.split.fitted :])
 
-    def _backbones(self, branches: list[Branch]) -> list[BranchOutput]:
+    def _backbones(self, values: OriginalValues) -> list[BranchOutput]:
         """Backbones of the branches as they are; rows only where the error needs them."""
         if join_of(self.part.join).widens:
-            return [self._backbone([backbone_of(branch, x) for x in self.branch_inputs]) for branch in branches]
-        no_rows = torch.empty(0)
-        return [BranchOutput(no_rows, [backbone_of(branch, x) for x in self.branch_inputs[self.split.fitted :]]) for branch in branches]
+            return [self._backbone([backbone_of(branch, x) for x in self.branch_inputs]) for branch in self._branches]
+        no_rows, held_back = values.rows[:0], self.branch_inputs[self.split.fitted :]
+        return [BranchOutput(no_rows, [backbone_of(branch, x) for x in held_back]) for branch in self._branches]
 
-    def _readout(self, backbones: Sequence[BranchOutput]) -> Callable[[torch.Tensor], torch.Tensor]:
+    def _readout(self, backbones: Sequence[BranchOutput], values: OriginalValues) -> Callable[[torch.Tensor], torch.Tensor]:
         """Makes the segment's output comparable with the original's."""
         if not join_of(self.part.join).widens:
             return lambda output: output
-        weight, bias = readout(torch.cat([backbone.rows for backbone in backbones], 1), self._target_rows, self.ridge)
+        weight, bias = readout(torch.cat([backbone.rows for backbone in backbones], 1), values.rows, self.ridge)
         return lambda output: torch.einsum("oc,nc...->no...", weight, output) + bias.reshape(-1, *[1] * (output.dim() - 2))
 
-    def _error(self, backbones: Sequence[BranchOutput]) -> float:
+    def _error(self, backbones: Sequence[BranchOutput], values: OriginalValues) -> float:
         """Squared error over the square of the original's output, for the images of the choice."""
         squared_error = total = 0.0
-        read = self._readout(backbones)
-        joins = [branch.get_submodule(JOIN_CONV) if hasattr(branch, JOIN_CONV) else None for branch in self._branches()]
-        for number, target in enumerate(self.targets[self.split.fitted :]):
+        read = self._readout(backbones, values)
+        joins = [branch.get_submodule(JOIN_CONV) if hasattr(branch, JOIN_CONV) else None for branch in self._branches]
+        for number, target in enumerate(values.outputs[self.split.fitted :]):
             parts = [join(t.held_back[number]) if join else t.held_back[number] for join, t in zip(joins, backbones, strict=True)]
             output = self.segment.join(*parts) if len(parts) > 1 else parts[0]
             squared_error += float((read(output) - target).square().sum(dtype=torch.float64))
             total += float(target.square().sum(dtype=torch.float64))
         return squared_error / total if total > 0 else squared_error
+
+
+def _error_of(candidate: Candidate) -> float:
+    return candidate.error
 
 
 def _backbone_name(inherited: InheritedChannels, branch: Branch) -> str:

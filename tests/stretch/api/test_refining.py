@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from torch import nn
 from torch.nn.utils import prune
 
-import stretch
 from predictors.errors import StretchError, UsageError
 from scheduler.bundle.load import load_bundle
 from scheduler.checks.verify import verify_bundle
@@ -31,7 +30,6 @@ from tests.stretch.cli.commands import tree
 from tests.stretch.designs import cpu_and
 from tests.stretch.interrupts import Interrupt
 from tests.stretch.pictures import folder_of
-from tests.stretch.several import form
 
 ASKED = RefineOptions(steps=3, image_count=32, run_images=2)
 
@@ -160,20 +158,6 @@ def test_int8_files_have_the_ranges_that_the_last_steps_saw(tmp_path, images):
             ranges, scales = read_ranges(onnx.load(file), file), scales_of(onnx.load(lowered.file(sub.file)))
             assert ranges
             assert all(scales[name] == pytest.approx(scale) for name, scale in ranges.items())
-
-
-@pytest.mark.slow
-def test_bundle_of_several_outputs_is_refined_in_all_of_them(tmp_path):
-    module, shape = form("pyramid")
-    loose = {"alpha": 1000.0, "beta": 1000.0, "balance": 0.001, "macs": (0.4, 2.0), "segment_macs": 0.1}
-    stretch.branch(module, "mi9", input_shape=shape, processors=("cpu", "gpu"), out=tmp_path / "bundle", **loose)
-    (tmp_path / "images").mkdir()
-    np.save(tmp_path / "images" / "some.npy", np.random.default_rng(0).standard_normal((96, 3, 16, 16)).astype(np.float32))
-    answer = refine_bundle(tmp_path / "bundle", tmp_path / "images", RefineOptions(steps=20, image_count=96))
-    assert answer.kept == "refined"
-    assert answer.agreement.after is None
-    assert answer.agreement.error_after < answer.agreement.error_before
-    assert verify_bundle(tmp_path / "bundle").ok
 
 
 SHAPE = (1, 3, 8, 8)

@@ -20,7 +20,7 @@ from scheduler.measure.benchmark import Effort, benchmark, judge_speed
 from scheduler.runtime.sequential import TOLERANCES
 from scheduler.runtime.session import Session
 from stretch.export.lowering import LAYER_IMAGES, PrecisionLowering
-from stretch.export.precision import DEFAULT_ACCEPTANCE, Acceptance, export_precision, planned_precision
+from stretch.export.precision import DEFAULT_ACCEPTANCE, Acceptance, export_precision
 from stretch.export.quantize.images import synthetic_images
 from stretch.export.quantize.replay import loss, replay, runner
 from tests.onnx_runtime import output, session
@@ -227,13 +227,6 @@ def test_fp16_beside_int8_keeps_float_edges_and_its_loss_is_recorded(floats, tmp
             assert bundle.manifest.checks["precision"]["subgraphs"][entry.name]["layers"]
     assert {entry.precision for entry in bundle.manifest.subgraphs} == {"fp32", "fp16", "int8"}
     assert verify_bundle(tmp_path / "out").ok
-
-
-def test_planned_precision_is_what_the_plan_says(floats):
-    manifest = load_bundle(floats).manifest
-    plans = {"cpu": "fp32", "dsp": "int8", "gpu": "fp16"}
-    subgraphs = tuple(msgspec.structs.replace(s, planned_precision=plans[s.processor]) for s in manifest.subgraphs)
-    assert planned_precision(msgspec.structs.replace(manifest, subgraphs=subgraphs)) == {"cpu": "fp32", "dsp": "int8", "gpu": "fp16"}
 
 
 @pytest.mark.slow

@@ -194,32 +194,38 @@ def test_places_that_are_whole_numbers_are_given_as_reals(tmp_path):
         np.testing.assert_array_equal(session(x), want)
 
 
-def test_file_of_whole_numbers_says_what_to_give_instead(tmp_path):
+def of_whole_numbers(folder):
     node = helper.make_node("ConvInteger", ["x", "k"], ["y"])
-    path = saved(tmp_path / "net.onnx", node, outputs=("y",), kind=TensorProto.UINT8, stored={"k": np.ones((4, 3, 3, 3), np.uint8)})
-    with pytest.raises(StretchError, match="whole numbers") as caught:
-        load_model(str(path))
-    assert "QuantizeLinear" in caught.value.hint
+    return saved(folder / "net.onnx", node, outputs=("y",), kind=TensorProto.UINT8, stored={"k": np.ones((4, 3, 3, 3), np.uint8)})
 
 
-def test_graph_within_a_graph_says_what_to_do_instead(tmp_path):
+def with_a_condition(folder):
     body = helper.make_graph([helper.make_node("Identity", ["r"], ["inner"])], "body", [], [onnx.ValueInfoProto(name="inner")])
     chosen = helper.make_node("If", ["on"], ["y"], then_branch=body, else_branch=body)
     most = helper.make_node("ReduceMax", ["r"], ["most"], keepdims=0)
     on = helper.make_node("Greater", ["most", "limit"], ["on"])
-    path = saved(tmp_path / "net.onnx", CONV, RELU, most, on, chosen, outputs=("y",), stored={"limit": np.float32(1)})
-    with pytest.raises(StretchError, match="decides by what is computed") as caught:
-        load_model(str(path))
-    assert "without it" in caught.value.hint
+    return saved(folder / "net.onnx", CONV, RELU, most, on, chosen, outputs=("y",), stored={"limit": np.float32(1)})
 
 
-def test_second_subgraph_says_what_to_do_instead(tmp_path):
-    tables = ANY_TFLITE.decode(tflite_file(tmp_path).read_bytes(), allow_unknown=True)
+def of_two_subgraphs(folder):
+    tables = ANY_TFLITE.decode(tflite_file(folder).read_bytes(), allow_unknown=True)
     tables["subgraphs"] *= 2
-    (tmp_path / "two.tflite").write_bytes(bytes(ANY_TFLITE.encode(tables)))
-    with pytest.raises(StretchError, match="2 subgraphs") as caught:
-        load_model(str(tmp_path / "two.tflite"))
-    assert "convert" in caught.value.hint
+    (folder / "two.tflite").write_bytes(bytes(ANY_TFLITE.encode(tables)))
+    return folder / "two.tflite"
+
+
+@pytest.mark.parametrize(
+    ("write", "noun", "hint"),
+    [
+        (of_whole_numbers, "whole numbers", "QuantizeLinear"),
+        (with_a_condition, "decides by what is computed", "without it"),
+        (of_two_subgraphs, "2 subgraphs", "convert"),
+    ],
+)
+def test_file_that_cannot_be_read_says_what_to_give_instead(tmp_path, write, noun, hint):
+    with pytest.raises(StretchError, match=noun) as caught:
+        load_model(str(write(tmp_path)))
+    assert hint in caught.value.hint
 
 
 UP = helper.make_node("ConvTranspose", ["r", "up"], ["y"], "up", strides=[2, 2])

@@ -14,7 +14,6 @@ from stretch.train.distributed import SharedNorm, World, join_world
 from stretch.train.images import synthetic
 from stretch.train.loop import Run
 from stretch.train.recipe import SandwichConfig, TrainConfig
-from stretch.train.sandwich import SandwichStep
 from stretch.train.step import unwrap
 from stretch.train.supernet import Supernet
 from tests.contracts.repository import ROOT
@@ -26,7 +25,7 @@ def work(path: Path, world, what: str) -> None:
     torch.manual_seed(0)
     model = tiny_resnet()
     config = TrainConfig(epochs=1, batch=16, learning_rate=0.05, channels_last=False)
-    make_step = None
+    sandwich = None
     if what == "supernet":
         # Statistics of a supernet are each process's own, so that only one without them can be compared.
         for module in model.modules():
@@ -41,9 +40,8 @@ def work(path: Path, world, what: str) -> None:
             for module in subnet.model.modules():
                 module.training = False
         sandwich = SandwichConfig(random=len(designs))
-        make_step = lambda prepare, device: SandwichStep(model, config, prepare, None, device, sandwich, world)  # noqa: E731
     start = {k: v.detach().clone() for k, v in model.named_parameters()}
-    run = Run(model, synthetic(4, 16, 16), config, world=world, make_step=make_step)
+    run = Run(model, synthetic(4, 16, 16), config, world=world, sandwich=sandwich)
     for _ in run.steps():
         pass
     if world.first:

@@ -125,7 +125,7 @@ def test_folder_of_images_is_read_in_its_two_parts(tmp_path):
         (lambda at: unlabelled_items(at / "none", 0.1), "none has no images"),
         (lambda at: unlabelled_items(at / "one", 0.1), "one has 1 image"),
         (lambda at: unlabelled_items(at / "gone", 0.1), "no folder of images"),
-        (lambda at: unlabelled_items(at / "half", 0.5), "no images in `val`"),
+        (lambda at: load_data(DataConfig(name="images", path=str(at / "half"), labels="none"), 2, 16), "no images in `val`"),
     ],
 )
 def test_images_that_are_not_there_or_are_not_the_models_are_refused(tmp_path, read, noun):

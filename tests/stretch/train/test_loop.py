@@ -12,9 +12,9 @@ from torch import nn
 from predictors.errors import StretchError
 from stretch.network.models.tiny import tiny_resnet
 from stretch.train.images import synthetic
-from stretch.train.loop import learning_rate, train
+from stretch.train.loop import Run, learning_rate
 from stretch.train.recipe import TrainConfig
-from stretch.train.step import MeanWeights, TrainingStep, distill_loss, make_optimizer, weighted_distill_loss, with_teacher
+from stretch.train.step import GraphStep, MeanWeights, TrainingStep, distill_loss, label_loss, make_optimizer, weighted_distill_loss
 
 #: Steps enough that every seed, thread count and instruction set ends far from chance: of 72 runs the worst had a
 #: hundredth of its first epoch's loss left, and none missed an image that it had not seen.
@@ -26,9 +26,15 @@ def fresh(seed=0):
     return tiny_resnet()
 
 
+def train(model, images, config):
+    run = Run(model, images, config)
+    list(run.steps())
+    return run.history
+
+
 @pytest.mark.slow
 def test_network_learns_a_set_that_can_be_learned():
-    history = train(fresh(), *synthetic(4, 16, 320), SHORT)
+    history = train(fresh(), synthetic(4, 16, 320), SHORT)
     assert history.accuracy > 0.6
     assert history.epochs[-1].loss < history.epochs[0].loss / 4
 
@@ -36,14 +42,14 @@ def test_network_learns_a_set_that_can_be_learned():
 def test_equal_seeds_give_equal_weights():
     one, other = fresh(), fresh()
     for model in (one, other):
-        train(model, *synthetic(4, 16, 64), TrainConfig(epochs=1, batch=32))
+        train(model, synthetic(4, 16, 64), TrainConfig(epochs=1, batch=32))
     for key, value in one.state_dict().items():
         assert torch.equal(value, other.state_dict()[key])
 
 
 def test_loss_that_is_no_number_stops_the_run_naming_the_step():
     with pytest.raises(StretchError, match=r"epoch 1 \(step 2\)"):
-        train(fresh(), *synthetic(4, 16, 64), TrainConfig(epochs=3, batch=32, learning_rate=1e30))
+        train(fresh(), synthetic(4, 16, 64), TrainConfig(epochs=3, batch=32, learning_rate=1e30))
 
 
 def test_step_is_plain_sgd_with_momentum_and_decay():
@@ -64,6 +70,19 @@ def test_step_is_plain_sgd_with_momentum_and_decay():
         torch.testing.assert_close(loss, expected.detach())
     for a, b in zip(model.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_recorded_step_trains_as_the_step_itself():
+    """On a CPU, where it is called each time."""
+    trained = []
+    for kind in (TrainingStep, GraphStep):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(12, 4))
+        config = TrainConfig(learning_rate=0.1, channels_last=False, ema=0.9)
+        step = kind(model, config, lambda x, generator: x + torch.rand(x.shape, generator=generator), None, torch.device("cpu"))
+        losses = [float(step(torch.randn(8, 3, 2, 2), torch.randint(4, (8,)))) for _ in range(5)]
+        trained.append((losses, [weight.tolist() for weight in model.parameters()]))
+    assert trained[0] == trained[1]
 
 
 @given(st.integers(1, 1000), st.integers(0, 50), st.floats(1e-3, 10))
@@ -96,11 +115,10 @@ def test_weighted_labels_are_those_of_the_published_formula():
 @pytest.mark.parametrize("kind", ["soft", "weighted"])
 def test_share_of_the_teacher_goes_from_nothing_to_all(kind):
     scores, teacher, labels = torch.randn(6, 4), torch.randn(6, 4), torch.randint(4, (6,))
-    loss = F.cross_entropy(scores, labels)
-    none = with_teacher(loss, scores, teacher, labels, kind=kind, share=0.0, temperature=2.0)
-    torch.testing.assert_close(none, loss)
+    nothing, everything = (TrainConfig(distill_kind=kind, distill=share, temperature=2.0) for share in (0.0, 1.0))
+    torch.testing.assert_close(label_loss(scores, labels, teacher, nothing), F.cross_entropy(scores, labels))
     alone = weighted_distill_loss(scores, teacher, labels, 2.0) if kind == "weighted" else distill_loss(scores, teacher, 2.0)
-    torch.testing.assert_close(with_teacher(loss, scores, teacher, labels, kind=kind, share=1.0, temperature=2.0), alone)
+    torch.testing.assert_close(label_loss(scores, labels, teacher, everything), alone)
 
 
 def test_mean_of_weights_forgets_the_first_ones_and_swaps_back():

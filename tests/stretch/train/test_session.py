@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save
 
 from predictors.errors import StretchError, UsageError
 from scheduler.bundle.load import load_bundle
@@ -21,12 +21,11 @@ from stretch.network.models.tiny import tiny_resnet
 from stretch.stages.design import read_design
 from stretch.train.distributed import World
 from stretch.train.extract import DESIGN, extract, open_run
-from stretch.train.folder import BEST, LAST, Log, RunFolder, load_checkpoint, read_state, save_checkpoint
+from stretch.train.folder import BEST, LAST, ORIGINAL, Log, RunFolder, checkpoint_state, load_checkpoint, save_checkpoint
 from stretch.train.images import ImageSet, synthetic
 from stretch.train.loop import Diverged, Epoch, Run
 from stretch.train.prepare import check_recipe, prepare
 from stretch.train.recipe import KeepConfig, Recipe, SandwichConfig, TrainConfig, load_recipe
-from stretch.train.sandwich import SandwichStep
 from stretch.train.session import RunWriter, kept_weights, make_run, train_recipe
 from stretch.train.supernet import Supernet
 from stretch.transform.model import BranchedModel
@@ -53,7 +52,10 @@ def test_run_leaves_weights_log_designs_and_the_newest_checkpoints(tmp_path):
     done = go(network(tmp_path), tmp_path / "run")
     names = {str(p.relative_to(tmp_path / "run")) for p in (tmp_path / "run").rglob("*") if p.is_file()}
     kept = {f"checkpoints/step-{n:05d}-0000000.safetensors" for n in (2, 3)}
-    assert names == {"recipe.toml", "run.json", "log.csv", "best.safetensors", "last.safetensors", "designs/000.toml"} | kept
+    assert (
+        names
+        == {"recipe.toml", "run.json", "log.csv", "best.safetensors", "last.safetensors", "original.safetensors", "designs/000.toml"} | kept
+    )
     rows = (tmp_path / "run" / "log.csv").read_text().splitlines()
     assert len(rows) == 4
     assert done.metrics["epochs"] == 3
@@ -143,14 +145,23 @@ def test_log_of_a_resumed_run_has_every_epoch_once(tmp_path):
 def test_folder_gives_back_what_the_run_is_and_begun_anew_nothing_of_the_one_before(captured, tmp_path):
     folder, recipe = RunFolder(tmp_path / "run"), Recipe(model="tiny_resnet", device="mi9")
     assert not folder.exists
-    designs = pool(captured("tiny_resnet").graph)
-    folder.start(recipe, designs, {"model": "x"})
-    assert (folder.recipe(), folder.facts()) == (recipe, {"model": "x"})
+    original = captured("tiny_resnet")
+    designs = pool(original.graph)
+    folder.start(recipe, original, designs, {"model": "x"})
+    assert folder.recipe() == recipe
+    restored = folder.original()
+    assert restored.graph == original.graph
+    assert restored.tensors.keys() == original.tensors.keys()
+    assert all(torch.equal(tensor, restored.tensors[name]) for name, tensor in original.tensors.items())
+    name = next(iter(original.tensors))
+    for damaged in (b"x" * 100, save({**restored.tensors, name: torch.zeros(2)}, {"graph": original.graph.to_json().decode()})):
+        (folder.path / ORIGINAL).write_bytes(damaged)
+        with pytest.raises(StretchError, match=ORIGINAL):
+            folder.original()
     assert [p.name for p in folder.designs()] == ["000.toml", "001.toml", "002.toml"]
     Log(folder, False).add(Epoch(1, 1.0, 0.5, 2.0))
-    folder.start(recipe, designs[:1], {"model": "y"})
+    folder.start(recipe, original, designs[:1], {"model": "y"})
     assert [p.name for p in folder.designs()] == ["000.toml"]
-    assert folder.facts() == {"model": "y"}
     assert not (folder.path / "log.csv").exists()
 
 
@@ -180,8 +191,7 @@ def network_run(config):
 def supernet_run(captured):
     torch.manual_seed(0)
     supernet = Supernet(captured("tiny_resnet"), pool(captured("tiny_resnet").graph)[:2])
-    make = lambda prepare, device: SandwichStep(supernet.train(), PLAIN, prepare, None, device, SandwichConfig(random=1), World())  # noqa: E731
-    return Run(supernet, synthetic(4, 16, 32), PLAIN, make_step=make)
+    return Run(supernet.train(), synthetic(4, 16, 32), PLAIN, sandwich=SandwichConfig(random=1))
 
 
 def finish(run):
@@ -229,7 +239,7 @@ def test_damaged_checkpoint_is_named(tmp_path, damage):
     path = tmp_path / "c.safetensors"
     path.write_bytes(damage)
     with pytest.raises(StretchError, match="no whole checkpoint"):
-        read_state(path)
+        checkpoint_state(path)
 
 
 def test_best_weights_are_those_of_the_most_accurate_epoch_and_the_last_those_at_the_end(tmp_path):
@@ -237,7 +247,7 @@ def test_best_weights_are_those_of_the_most_accurate_epoch_and_the_last_those_at
     recipe = load_recipe(path, ("train.epochs=2", "train.amp=none", "train.graph=false"))
     ready = prepare(recipe, path.parent)
     folder = RunFolder(tmp_path / "run")
-    folder.start(recipe, ready.designs, ready.identity)
+    folder.start(recipe, ready.captured, ready.designs, ready.identity)
     run = make_run(ready, ready.images(), World())
     # nothing is as accurate as what was there before
     keeper = RunWriter(folder, run, KeepConfig(tensorboard=False, steps=1), ready.identity, 2.0)

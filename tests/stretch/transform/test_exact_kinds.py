@@ -51,17 +51,6 @@ def same(got, want):
     return np.abs(got - want).max() <= 1e-6 * np.abs(want).max()
 
 
-@pytest.mark.slow
-@given(data=st.data())
-def test_bands_built_and_captured_are_the_scaled_graph_and_the_original(data):
-    result = data.draw(networks())
-    design = data.draw(banded(result.graph))
-    model, x = build(result, design), image(result)
-    assert capture(model, result.graph.input.shape, result.graph.name).graph == scaled_graph(result.graph, design)
-    with torch.inference_mode():
-        assert same(model(x).numpy(), result.module(x).numpy())
-
-
 def test_bands_behind_a_wider_backbone_read_all_of_it(captured):
     """A segment that joins by `concat` changes how many channels arrive."""
     result = captured("tiny_mobilenet")
@@ -88,17 +77,34 @@ def drawn(data):
     return network, captured, data.draw(random_placements(captured.graph))
 
 
+def in_bands(data):
+    result = data.draw(networks())
+    return result.module, result, data.draw(banded(result.graph))
+
+
+def in_channels(data):
+    result = data.draw(networks_in_channels())
+    design = data.draw(divided(result.graph))
+    for part in design.segments:
+        event(part.join)
+    return result.module, result, design
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize(("draw", "slack"), [(in_bands, 1e-6), (drawn, 0.0), (in_channels, 2e-6)])
 @given(data=st.data())
-def test_portions_built_and_captured_are_the_scaled_graph_and_the_original(data):
-    network, result, design = drawn(data)
-    model = build(result, design)
+def test_parts_built_and_captured_are_the_scaled_graph_and_the_original(draw, slack, data):
+    network, result, design = draw(data)
+    model, x = build(result, design), image(result)
     graph = scaled_graph(result.graph, design)
-    assert capture(model, SHAPE, "net").graph == model.graph == graph
+    assert capture(model, result.graph.input.shape, result.graph.name).graph == model.graph == graph
     assert OpGraph.from_json(graph.to_json()) == graph
-    assert (graph.macs, graph.params) == (result.graph.macs, result.graph.params)
     with torch.inference_mode():
-        assert torch.equal(model(image(result)), network(image(result)))
+        got, want = model(x).numpy(), network(x).numpy()
+    assert np.abs(got - want).max() <= slack * np.abs(want).max()
+    if draw is drawn:
+        # no operator is computed twice
+        assert (graph.macs, graph.params) == (result.graph.macs, result.graph.params)
 
 
 @pytest.mark.slow
@@ -205,20 +211,6 @@ def test_portions_have_signatures_of_several_tensors_in_a_tflite_file(skipping):
         assert done.manifest.tflite
         assert verify_bundle(folder / f"{name}_tflite").problems == ()
     assert built
-
-
-@pytest.mark.slow
-@given(data=st.data())
-def test_channels_built_and_captured_are_the_scaled_graph_and_the_original(data):
-    result = data.draw(networks_in_channels())
-    design = data.draw(divided(result.graph))
-    for part in design.segments:
-        event(part.join)
-    model, x = build(result, design), image(result)
-    assert capture(model, result.graph.input.shape, result.graph.name).graph == scaled_graph(result.graph, design)
-    with torch.inference_mode():
-        got, want = model(x).numpy(), result.module(x).numpy()
-    assert np.abs(got - want).max() <= 2e-6 * np.abs(want).max()
 
 
 def test_weights_of_divided_segments_count_once_have_the_gradients_of_the_originals_and_are_seen_by_every_branch():
