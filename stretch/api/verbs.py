@@ -109,19 +109,20 @@ def predict(
     from stretch.stages.predict import predict_latency
 
     readout = options.read(model) if isinstance(model, str) else model
-    graph, said = readout.graph, list(readout.warnings)
+    graph, warnings = readout.graph, list(readout.warnings)
     if readout.refusal is not None:
         opaque, count = sum(op.kind == "opaque" for op in graph.ops), sum(op.kind != "input" for op in graph.ops)
-        said.append(f"{readout.refusal}: it is predicted from {readout.instead}, {opaque} of its {count} operators by their sizes alone")
-    answer = predict_latency(readout.name, graph, profile, names, options.precision, kernels=kernels, warnings=said)
-    if guessed := not_measured(answer.device, ((name, row.origin) for name, row in answer.processors.items())):
-        said.append(guessed)
-    for name, row in answer.processors.items():
-        if row.calibrated and row.by_roofline:
-            said.append(
-                f"{row.by_roofline} of {row.kernel_count} kernels on {name} resemble no measured kernel and are timed by the roofline"
-            )
-    return answer
+        warnings.append(
+            f"{readout.refusal}: it is predicted from {readout.instead}, {opaque} of its {count} operators by their sizes alone"
+        )
+    answer = predict_latency(readout.name, graph, profile, names, options.precision, kernels=kernels, warnings=warnings)
+    guessed = not_measured(answer.device, ((name, row.origin) for name, row in answer.processors.items()))
+    unlike = [
+        f"{row.by_roofline} of {row.kernel_count} kernels on {name} resemble no measured kernel and are timed by the roofline"
+        for name, row in answer.processors.items()
+        if row.calibrated and row.by_roofline
+    ]
+    return msgspec.structs.replace(answer, warnings=[*answer.warnings, *([guessed] if guessed else []), *unlike])
 
 
 def processors_to_predict(

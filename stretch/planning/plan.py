@@ -264,8 +264,8 @@ def _merging_warning(choice: Choice, ms: float) -> str | None:
     merged = _choose_or_none(problem.with_options(merge="always"))
     if merged is None or ms < MIN_GAIN * merged.makespan_ms:
         return None
-    points = f"with {merged.result.n_meet} instead of {result.n_meet} meeting points"
-    return f"`merge=always` would take {merged.makespan_ms:.2f} ms instead of {ms:.2f} ms, {points}, which keeps less accuracy"
+    points = "" if merged.result.n_meet == result.n_meet else f", with {merged.result.n_meet} instead of {result.n_meet} meeting points"
+    return f"`merge=always` would take {merged.makespan_ms:.2f} ms instead of {ms:.2f} ms{points}; merged stages keep less accuracy"
 
 
 def design_of(problem: PlanningProblem, result: SearchResult) -> BranchDesign:
