@@ -86,7 +86,7 @@ def train(
         done = train_recipe(recipe, folder, options, listener=_listener(out, step, epochs))
     if done is None:
         return
-    out.show(done, lambda answer: Page(title="Trained", lead=[], notes=list(_lines(answer, options.trust_code))))
+    out.show(done, lambda answer: Page(title="Trained", lead=[], notes=list(_lines(answer))))
 
 
 def _refine(out: Output, bundle: Path, images: Path, options: RefineOptions, folder: Path | None) -> None:
@@ -167,7 +167,7 @@ def _torchrun(gpus: int, out: Output) -> int:
     return 0
 
 
-def _lines(answer: "TrainAnswer", trusted: bool) -> "Iterator[str]":
+def _lines(answer: "TrainAnswer") -> "Iterator[str]":
     metrics = answer.metrics
     yield f"MACs over the original's: {', '.join(f'{ratio:.3f}' for ratio in metrics['macs_ratio'])}"
     if answer.run is None:
@@ -183,4 +183,4 @@ def _lines(answer: "TrainAnswer", trusted: bool) -> "Iterator[str]":
     )
     if metrics.get("unreadable_images"):
         yield f"{metrics['unreadable_images']} images could not be read"
-    yield f"take it out with: {command_line('export', answer.run, *['--trust-code'] * trusted)}"
+    yield f"take it out with: {command_line('export', answer.run)}"
