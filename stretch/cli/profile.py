@@ -139,7 +139,7 @@ def _data(name: str, done: "ProfileResult", out: Output) -> dict[str, Any]:
     }
     links = {
         family: {key: getattr(crossing.link, key) for key in ("fixed_ms", "to_gbs", "back_gbs")}
-        | {"contention": crossing.contention, "contention_memory": crossing.contention_memory}
+        | {"resume_ms": crossing.resume_ms, "contention": crossing.contention, "contention_memory": crossing.contention_memory}
         for family, crossing in done.crossings.items()
     }
     paths = {"file": done.profile, "measurements": done.measurements}
@@ -162,8 +162,9 @@ def show_profile(console: "Console", data: dict[str, Any]) -> None:
         rows.append((name, str(row["networks"]), str(row["kernels"] or "none timed"), *shares))
     console.print(table(*titles, rows=rows))
     for family, row in data["links"].items():
+        fixed_ms = row["fixed_ms"] + row["resume_ms"]
         console.print(
-            f"{family}: an exchange {row['fixed_ms']:.3f} ms, {row['to_gbs']:.3g} GB/s there, {row['back_gbs']:.3g} GB/s back; side by side "
+            f"{family}: an exchange {fixed_ms:.3f} ms, {row['to_gbs']:.3g} GB/s there, {row['back_gbs']:.3g} GB/s back; side by side "
             f"the cpu takes ×{row['contention'][0]:.2f} and {family} ×{row['contention'][1]:.2f}, moving memory "
             f"×{row['contention_memory'][0]:.2f} and ×{row['contention_memory'][1]:.2f}"
         )
