@@ -379,16 +379,13 @@ class TransferTimes:
     working_ms: tuple[float, ...]  # Behind a kernel: the same, from the moment on when that had ended.
     kernel_ms: float  # Duration of the kernel, ms.
     feeding: float  # Time that the calling thread computed to enqueue the kernel, over the kernel's; it may wait for anything else.
+    resume_ms: float = 0.0  # Time in addition that the CPU's next network takes after the CPU waited for the kernel.
 
-    def spread(self, link: LinkTimes, resume_ms: float = 0.0) -> tuple[float, float]:
-        """Return the ends of the 90 % interval of the factor on a link's time, over the transfers of either state.
-
-        Args:
-            resume_ms: Part of the stated time that these transfers do not contain.
-        """
-        stated = resume_ms + max(link.fixed_ms + self.in_bytes / link.to_gbs / 1e6 + self.out_bytes / link.back_gbs / 1e6, 1e-4)
+    def spread(self, link: LinkTimes) -> tuple[float, float]:
+        """Return the ends of the 90 % interval of the factor on a link's time with the CPU's wake-up, over the transfers of either state."""
+        stated = self.resume_ms + max(link.fixed_ms + self.in_bytes / link.to_gbs / 1e6 + self.out_bytes / link.back_gbs / 1e6, 1e-4)
         states = (self.idle_ms, self.working_ms)
-        ends = [(resume_ms + np.quantile(times, quantile)) / stated for times in states for quantile in (0.05, 0.95)]
+        ends = [(self.resume_ms + np.quantile(times, quantile)) / stated for times in states for quantile in (0.05, 0.95)]
         return max(min(1.0, float(min(ends))), 0.01), max(1.0, float(max(ends)))
 
 

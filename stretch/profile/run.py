@@ -366,14 +366,13 @@ _COMPUTING, _MOVING = (256, 28), (64, 160)
 def measure_crossing(host: ProfiledProcessor, other: ProfiledProcessor, end: float = inf) -> Crossing:
     """Measure the link between the host and another processor, and their contention."""
     with tempfile.TemporaryDirectory() as folder:
-        crossing = Crossing(
+        return Crossing(
             fit_link(_handovers(host, other, Path(folder), end)),
             _run_in_parallel(host, other, compute_bound_network, Path(folder), end),
             _run_in_parallel(host, other, memory_bound_network, Path(folder), end),
             other.runtime,
-            _reads(other, Path(folder), end),
+            _reads(host, other, Path(folder), end),
         )
-        return crossing if crossing.reads is None else replace(crossing, resume_ms=_resume_ms(host, other, Path(folder), end))
 
 
 def _handovers(host: ProfiledProcessor, place: ProfiledProcessor, folder: Path, end: float) -> list[Handover]:
@@ -422,8 +421,8 @@ def sizes(graph: OpGraph) -> tuple[int, int]:
     return read, written
 
 
-def _reads(place: ProfiledProcessor, folder: Path, end: float) -> TransferTimes | None:
-    """Exchanges with an idle queue and behind a kernel; None of a delegate that has no queue."""
+def _reads(host: ProfiledProcessor, place: ProfiledProcessor, folder: Path, end: float) -> TransferTimes | None:
+    """Exchanges with an idle queue and behind a kernel, and the host's wake-up; None of a delegate that has no queue."""
     delegate = place.create()
     try:
         invocations, graph = [], handover_network(*READ_SHAPE)
@@ -434,27 +433,33 @@ def _reads(place: ProfiledProcessor, folder: Path, end: float) -> TransferTimes 
                 return None
             invocations.append(invocation)
         with pinned(place.caller[:1]):
-            return time_reads(invocations[0], invocations[1], sizes(graph), _kernels_ms(delegate, place, graph, file), end=end)
+            reads = time_reads(invocations[0], invocations[1], sizes(graph), _kernels_ms(delegate, place, graph, file), end=end)
+
+        def wait() -> None:
+            with pinned(place.caller[:1]):
+                invocations[1].run()
+
+        # threads of the host's delegate have the cores of the thread that compiles
+        return replace(reads, resume_ms=_resume_ms(host, wait, folder, end))
     finally:
         delegate.close()
 
 
-def _resume_ms(host: ProfiledProcessor, place: ProfiledProcessor, folder: Path, end: float) -> float:
-    """Time beyond its kernels that a small network takes on a host which waited for another processor: its threads sleep by then."""
-    delegates = host.create(), place.create()
-    graph, times = handover_network(*READ_SHAPE), list[float]()
-    file = write_network(graph, folder / f"resume-{graph.name}.onnx", host.precision)
-    small = runner(delegates[0].compile(file), host.caller)
-    wait = runner(_long_network(delegates[1], place, compute_bound_network, folder), place.caller)
-    for number in range(_HANDINGS):
-        if number >= MIN_ROUNDS and monotonic() > end:
-            break
-        wait()
-        times.append(1e3 * timeit(small, number=1))
-    kernels_ms = _kernels_ms(delegates[0], host, graph, file)
-    for delegate in delegates:
+def _resume_ms(host: ProfiledProcessor, wait: Callable[[], object], folder: Path, end: float) -> float:
+    """Time beyond its kernels that a small network takes on a host after a wait for another processor: its threads sleep by then."""
+    delegate = host.create()
+    try:
+        graph, times = handover_network(*READ_SHAPE), list[float]()
+        file = write_network(graph, folder / f"resume-{graph.name}.onnx", host.precision)
+        small = runner(delegate.compile(file), host.caller)
+        for number in range(_HANDINGS):
+            if number >= MIN_ROUNDS and monotonic() > end:
+                break
+            wait()
+            times.append(1e3 * timeit(small, number=1))
+        return max(0.0, median(times) - _kernels_ms(delegate, host, graph, file))
+    finally:
         delegate.close()
-    return max(0.0, median(times) - kernels_ms)
 
 
 def _kernels_ms(delegate: Delegate, place: ProfiledProcessor, graph: OpGraph, file: Path) -> float:

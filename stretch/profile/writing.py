@@ -133,7 +133,11 @@ class Crossing:
     reads: TransferTimes | None = None  # Exchanges with an idle queue and behind a running kernel; None where the processor has no queue.
     #: Time of an exchange while both processors compute over that of one alone; None where that was not measured.
     under_load: float | None = None
-    resume_ms: float = 0.0  # Time in addition that the CPU's next network takes after the CPU waited for the other processor.
+
+    @property
+    def resume_ms(self) -> float:
+        """Return the time in addition that the CPU's next network takes after the CPU waited for the other processor."""
+        return self.reads.resume_ms if self.reads else 0.0
 
 
 def valid_id(name: str) -> bool:
@@ -295,7 +299,7 @@ def _feeder(family: str, crossing: Crossing | None) -> dict[str, Any]:
 
 def _link(family: str, crossing: Crossing) -> dict[str, Any]:
     half, link = crossing.link.fixed_ms / 2, crossing.link
-    ends = crossing.reads.spread(link, crossing.resume_ms) if crossing.reads else None
+    ends = crossing.reads.spread(link) if crossing.reads else None
     if ends is None and crossing.under_load is not None:
         ends = (min(1.0, crossing.under_load), max(1.0, crossing.under_load))
     return {
