@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from experiments.equal_latency.ideas import IDEAS, with_idea
 from experiments.records import Row, write_record
 from predictors.devices import load_device
 from predictors.errors import InfeasibleError
@@ -47,7 +48,9 @@ STEP, APART = 4, 0.26
 MACS = tuple(round(1.8 - 0.01 * number, 2) for number in range(140))
 #: Exchanges may take any share of a segment, as the planner allows where nothing else is faster than one processor.
 ANY = 100.0
-PLANNED = {"branches": {"merge": "always", "alpha": ANY}, "stage-wise": {"merge": "never", "alpha": ANY}}
+PLANNED: dict[str, dict[str, Any]] = {"branches": {"merge": "always", "alpha": ANY}, "stage-wise": {"merge": "never", "alpha": ANY}}
+#: Ideas are tried at one speed: branches that lose blocks alone, and changes of the planner's branches.
+TRIED, WHOLE_WIDTH = 1.5, {"min_width": 1.0, "min_depth": 0.1}
 
 
 @cache
@@ -177,15 +180,16 @@ def rows_of(graph: OpGraph, parent: str, profile: str) -> list[Row]:
     others, single = Plain(start), start.best_single.ms
     rows = [row(graph, (parent, profile, 1.0), "parent", single, single, graph, whole(parent))]
     for speed in SPEEDS:
-        for contender, options in PLANNED.items():
+        ideas = {"whole width": PLANNED["branches"] | WHOLE_WIDTH} if speed == TRIED else {}
+        for contender, options in (PLANNED | ideas).items():
             planned = branched(graph, profile, single / speed, options)
             if planned is None:
                 sys.stderr.write(f"{parent} on {profile}: no {contender} at {speed:g}\n")
                 continue
-            made = scaled_graph(graph, planned.design)
-            rows.append(
-                row(graph, (parent, profile, speed), contender, planned.run.makespan_ms, single, made, written(asdict(planned.design)))
-            )
+            made, built, ms = scaled_graph(graph, planned.design), written(asdict(planned.design)), planned.run.makespan_ms
+            rows.append(row(graph, (parent, profile, speed), contender, ms, single, made, built))
+            if contender == "branches" and speed == TRIED:
+                rows += [row(graph, (parent, profile, speed), idea, ms, single, made, with_idea(built, idea)) for idea in IDEAS]
         for contender, shape in others.contenders((PARENTS[parent],) * len(WIDTHS), speed).items():
             ms, made = others.look(shape["depths"], shape["widths"])
             rows.append(row(graph, (parent, profile, speed), contender, ms, single, made, written(shape)))

@@ -19,7 +19,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.equal_latency.networks import PARENTS, RECORD, TRAINED, WIDTHS, graph_of, plain, whole
+from experiments.equal_latency.networks import IDEAS, PARENTS, RECORD, TRAINED, WIDTHS, graph_of, plain, whole
 from experiments.records import Row, read_record
 
 if TYPE_CHECKING:
@@ -33,7 +33,9 @@ WARMUP, EVALUATE = 0.1, 5
 SEEDS = (0, 1, 2)
 #: Contenders and speeds in the order of importance: of each group all seeds are trained before the next begins.
 ORDER = (
-    (("parent", "branches", "shallower", "narrower"), (1.5, 1.0, 1.25)),
+    (("parent", "branches", "shallower"), (1.5, 1.0, 1.25)),
+    (("whole width", *IDEAS), (1.5,)),
+    (("narrower",), (1.5, 1.25)),
     (("shallower and narrower",), (1.5, 1.25)),
     (("stage-wise", "pruned"), (1.5, 1.25)),
     (("branches", "stage-wise", "shallower", "narrower", "shallower and narrower", "pruned"), (1.8,)),
@@ -86,6 +88,7 @@ def network(job: Job, out: Path) -> "nn.Module":
     """The untrained network of a job; of a pruned one the trained original without some of its channels."""
     import msgspec
 
+    from experiments.equal_latency.ideas import change
     from stretch.network.models.load import load_model
     from stretch.planning.design.branch_design import BranchDesign
     from stretch.train.prepare import initialise
@@ -97,8 +100,9 @@ def network(job: Job, out: Path) -> "nn.Module":
     if job.built == whole(job.parent):
         return initialise(load_model(f"{job.parent}_cifar10", weights="none").module)
     graph = graph_of(job.parent, TRAINED)
-    shaped = "widths" in built
-    return initialise(BranchedModel(graph, plain(graph, **built) if shaped else msgspec.convert(built, BranchDesign)))
+    shaped, idea = "widths" in built, built.pop("idea", None)
+    model = initialise(BranchedModel(graph, plain(graph, **built) if shaped else msgspec.convert(built, BranchDesign)))
+    return change(model, idea) if idea else model
 
 
 def pruned(teacher: Job, widths: tuple[int, ...], out: Path) -> "nn.Module":
@@ -138,7 +142,7 @@ def trained(job: Job, sets: "Sequence[ImageSet]", out: Path) -> Iterator[None]:
     for epoch in run.steps(EVALUATE):
         if epoch is not None:
             done = epoch.epoch == job.epochs
-            if done and job.built == whole(job.parent):
+            if done:
                 half = {name: value.half() if value.is_floating_point() else value for name, value in run.model.state_dict().items()}
                 _write(job.file(out, "pt"), lambda path, half=half: torch.save(half, path))
             result = said | {"done": done, "seconds": time.perf_counter() - start, "log": run.history.rows()}
@@ -187,21 +191,23 @@ def work(number: int, jobs: Sequence[Job], data: Path, out: Path, slots: int, im
     torch.backends.cudnn.benchmark = True
     torch.set_num_threads(1)
     sets = [part.subset(images).to(device) for part in load_arrays(data, 10)]
-    running: list[tuple[Iterator[None], Any]] = []
-    waits, look = True, 0.0
-    while (running or waits) and time.time() < end:
-        if waits and len(running) < slots and time.time() > look:
+    running: list[tuple[Iterator[None], Any, float]] = []
+    # a job begins if it ends in time, should it take as long as the last one
+    waits, look, took = True, 0.0, 0.0
+    while (running or (waits and time.time() + took < end)) and time.time() < end:
+        if waits and len(running) < slots and time.time() > look and time.time() + took < end:
             job, waits = claim(jobs, out)
             look = time.time() + (job is None)
             if job is not None:
                 stream = torch.cuda.Stream() if device.type == "cuda" else None
                 if stream is not None:
                     stream.wait_stream(torch.cuda.current_stream())
-                running.append((trained(job, sets, out), stream))
+                running.append((trained(job, sets, out), stream, time.time()))
         for one in list(running):
             with torch.cuda.stream(one[1]):
                 if next(one[0], running) is running:
                     running.remove(one)
+                    took = time.time() - one[2]
         if not running:
             time.sleep(0.2)
 
