@@ -49,8 +49,9 @@ MACS = tuple(round(1.8 - 0.01 * number, 2) for number in range(140))
 #: Exchanges may take any share of a segment, as the planner allows where nothing else is faster than one processor.
 ANY = 100.0
 PLANNED: dict[str, dict[str, Any]] = {"branches": {"merge": "always", "alpha": ANY}, "stage-wise": {"merge": "never", "alpha": ANY}}
-#: Ideas are tried at one speed: branches that lose blocks alone, and changes of the planner's branches.
-TRIED, WHOLE_WIDTH = 1.5, {"min_width": 1.0, "min_depth": 0.1}
+#: Ideas are tried at one speed: branches that lose blocks alone, and, of the smaller originals, changes of the planner's branches.
+TRIED, CHANGED = 1.5, ("resnet20", "resnet32")
+WHOLE_WIDTH = {"min_width": 1.0, "min_depth": 0.1}
 
 
 @cache
@@ -188,7 +189,7 @@ def rows_of(graph: OpGraph, parent: str, profile: str) -> list[Row]:
                 continue
             made, built, ms = scaled_graph(graph, planned.design), written(asdict(planned.design)), planned.run.makespan_ms
             rows.append(row(graph, (parent, profile, speed), contender, ms, single, made, built))
-            if contender == "branches" and speed == TRIED:
+            if contender == "branches" and speed == TRIED and parent in CHANGED:
                 rows += [row(graph, (parent, profile, speed), idea, ms, single, made, with_idea(built, idea)) for idea in IDEAS]
         for contender, shape in others.contenders((PARENTS[parent],) * len(WIDTHS), speed).items():
             ms, made = others.look(shape["depths"], shape["widths"])

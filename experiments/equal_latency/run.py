@@ -19,7 +19,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.equal_latency.networks import IDEAS, PARENTS, RECORD, TRAINED, WIDTHS, graph_of, plain, whole
+from experiments.equal_latency.ideas import IDEAS, change
+from experiments.equal_latency.networks import PARENTS, RECORD, TRAINED, WIDTHS, graph_of, plain, whole
 from experiments.records import Row, read_record
 
 if TYPE_CHECKING:
@@ -88,7 +89,6 @@ def network(job: Job, out: Path) -> "nn.Module":
     """The untrained network of a job; of a pruned one the trained original without some of its channels."""
     import msgspec
 
-    from experiments.equal_latency.ideas import change
     from stretch.network.models.load import load_model
     from stretch.planning.design.branch_design import BranchDesign
     from stretch.train.prepare import initialise

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from experiments.equal_latency.networks import HERE, PARENTS, PROFILES, RECORD, SPEEDS
+from experiments.equal_latency.ideas import IDEAS
+from experiments.equal_latency.networks import HERE, PARENTS, PROFILES, RECORD, SPEEDS, TRIED
 from experiments.equal_latency.run import SEEDS, Job
 from experiments.gpu import origin
 from experiments.records import About, Facts, Row, read_record, write_record
@@ -19,7 +20,7 @@ from experiments.records import About, Facts, Row, read_record, write_record
 #: Plain networks, of which the best counts, and the networks that are compared with them.
 PLAIN, OTHERS = ("shallower", "narrower", "shallower and narrower"), ("stage-wise", "pruned")
 #: Marks of the networks in the picture: as `experiments.paper.chart` fills points, with a line or without.
-SERIES = {"branches": ("full", "-"), "best plain": ("none", "--"), "stage-wise": ("left", ""), "pruned": ("top", "")}
+SERIES = {"branches": ("full", "-"), "best plain": ("none", "--"), "half resolution": ("left", ""), "pruned": ("top", "")}
 
 
 def interval(*samples: Sequence[float]) -> float | None:
@@ -54,41 +55,81 @@ def accuracy_row(row: Row, values: Sequence[float]) -> Row:
     return {"network": row["network"]} | measured | {key: value for key, value in row.items() if key not in ("network", "built")}
 
 
+def best_plain(values: dict[str, list[float]], start: str) -> tuple[str, list[float]] | None:
+    """The plain network of the highest mean among those with most seeds, and its accuracies; None where none was trained."""
+    plains = {name: values[f"{start} {name}"] for name in PLAIN if f"{start} {name}" in values}
+    return max(plains.items(), key=lambda item: (len(item[1]), float(np.mean(item[1]))), default=None)
+
+
 def difference_row(parent: str, profile: str, speed: float, values: dict[str, list[float]], ms: dict[str, Any]) -> Row | None:
-    """Branches against the best plain network of their latency; None where branches or two plain networks were not trained."""
-
-    def found(contender: str, at: float = speed) -> list[float] | None:
-        return values.get(f"{parent} {profile} {at:g} {contender}")
-
-    plains = {name: found(name) for name in PLAIN}
-    trained = {name: current for name, current in plains.items() if current is not None}
-    branches = found("branches")
-    if branches is None or len(trained) < 2:
+    """Branches against the best plain network of their latency; None where either was not trained."""
+    start = f"{parent} {profile} {speed:g}"
+    branches, plain = values.get(f"{start} branches"), best_plain(values, start)
+    if branches is None or plain is None:
         return None
-    best = max(trained, key=lambda name: float(np.mean(trained[name])))
-    half = interval(branches, trained[best])
-    means = {"parent": found("parent", 1.0), "branches": branches, "best plain": trained[best]} | {name: found(name) for name in OTHERS}
-    row: Row = {"network": f"{parent} {profile} {speed:g}", "seeds": min(len(branches), len(trained[best])), "which plain": best}
+    which, best = plain
+    half = interval(branches, best)
+    means = {"parent": values.get(f"{parent} {profile} 1 parent"), "branches": branches, "best plain": best}
+    means |= {name: values.get(f"{start} {name}") for name in OTHERS}
+    row: Row = {"network": start, "seeds": min(len(branches), len(best)), "which plain": which}
     row |= {f"{name} %": None if some is None else round(float(np.mean(some)), 2) for name, some in means.items()}
-    row |= {"branches − best plain": round(float(np.mean(branches) - np.mean(trained[best])), 2)}
+    row |= {"branches − best plain": round(float(np.mean(branches) - np.mean(best)), 2)}
     row |= {"95 % interval ±": None if half is None else round(half, 2)}
-    return row | {f"{name} ms": ms[f"{parent} {profile} {speed:g} {which}"] for name, which in (("branches", "branches"), ("plain", best))}
+    return row | {"branches ms": ms[f"{start} branches"], "plain ms": ms[f"{start} {which}"]}
 
 
 def mean_rows(values: dict[str, list[float]]) -> list[Row]:
-    """The difference at each speed, over all parents and devices: the mean over seeds of the mean of what each seed shows."""
+    """The difference at each speed, over all parents and devices: the mean over seeds of the mean of what each seed shows.
+
+    A side is ahead in a pair where the difference is larger than its interval.
+    """
     rows: list[Row] = []
     for speed in SPEEDS:
         seeds: list[list[float]] = []
+        ahead = {"branches ahead": 0, "plain ahead": 0}
         for parent, profile in product(PARENTS, PROFILES):
-            one = [values.get(f"{parent} {profile} {speed:g} {name}", []) for name in ("branches", *PLAIN)]
-            if all(len(some) == len(SEEDS) for some in one):
-                seeds.append(list(np.array(one[0]) - np.array(max(one[1:], key=lambda some: float(np.mean(some))))))
+            start = f"{parent} {profile} {speed:g}"
+            branches, plain = values.get(f"{start} branches", []), best_plain(values, start)
+            if plain is not None and len(branches) == len(plain[1]) == len(SEEDS):
+                seeds.append(list(np.array(branches) - np.array(plain[1])))
+                gap = float(np.mean(seeds[-1]))
+                if abs(gap) > (interval(branches, plain[1]) or 0.0):
+                    ahead["branches ahead" if gap > 0 else "plain ahead"] += 1
         if seeds:
             half = interval(list(np.mean(seeds, axis=0)))
             row: Row = {"speed": f"{speed:g}", "pairs": len(seeds), "branches − best plain": round(float(np.mean(seeds)), 2)}
-            rows.append(row | {"95 % interval ±": None if half is None else round(half, 2)})
+            rows.append(row | {"95 % interval ±": None if half is None else round(half, 2)} | ahead)
     return rows
+
+
+def idea_rows(values: dict[str, list[float]]) -> list[Row]:
+    """Each idea against the planner's branches and the best plain network, at the speed at which ideas are tried."""
+    rows: list[Row] = []
+    for parent, profile, idea in product(PARENTS, PROFILES, ("whole width", *IDEAS)):
+        start = f"{parent} {profile} {TRIED:g}"
+        tried, plain = values.get(f"{start} {idea}"), best_plain(values, start)
+        if tried is None or plain is None:
+            continue
+        row: Row = {"network": f"{start} {idea}", "seeds": len(tried), "top-1 %": round(float(np.mean(tried)), 2)}
+        for name, others in (("branches", values[f"{start} branches"]), ("best plain", plain[1])):
+            half = interval(tried, others)
+            row |= {f"− {name}": round(float(np.mean(tried) - np.mean(others)), 2)}
+            row |= {f"± {name}": None if half is None else round(half, 2)}
+        rows.append(row)
+    return rows
+
+
+def idea_means(rows: Sequence[Row]) -> list[Row]:
+    """What each idea gains, the mean over its originals and devices."""
+    means: list[Row] = []
+    for idea in ("whole width", *IDEAS):
+        here = [row for row in rows if str(row["network"]).endswith(f" {TRIED:g} {idea}")]
+        if here:
+            gains: Row = {
+                name: round(float(np.mean([float(row[name] or 0) for row in here])), 2) for name in ("− branches", "− best plain")
+            }
+            means.append({"idea": idea, "pairs": len(here), "fewest seeds": min(int(row["seeds"] or 0) for row in here)} | gains)
+    return means
 
 
 def draw(rows: Sequence[Row], differences: Sequence[Row]) -> str:
@@ -124,7 +165,7 @@ def draw(rows: Sequence[Row], differences: Sequence[Row]) -> str:
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
     legend(figure, [handle(panels[0, 0], "measured", series, filling) for series, (filling, _) in SERIES.items()])
-    words = "Accuracy over predicted latency of branches, plain, stage-wise and pruned networks, with 95 % intervals; the dashed line is the original."
+    words = "Accuracy over predicted latency of branches, plain networks, branches of which one has half the resolution, and pruned ones, with 95 % intervals; the dashed line is the original."
     return as_svg("equal_latency", "Accuracy at equal latency", words, figure)
 
 
@@ -149,6 +190,8 @@ def main() -> int:
     cases = product(PARENTS, PROFILES, SPEEDS)
     differences = [row for case in cases if (row := difference_row(*case, values, ms)) is not None]
     tables = {"accuracy": table, "differences": differences, "means": mean_rows(values)}
+    tables |= {"ideas": idea_rows(values)}
+    tables |= {"idea means": idea_means(tables["ideas"])}
     predicted = Facts(source="predicted")
     about = {
         "accuracy": About(columns=dict.fromkeys(("predicted ms", "over best single"), predicted)),
@@ -166,7 +209,7 @@ def main() -> int:
         notes=[
             f"{epochs.pop()} epochs from scratch, {recipe}, SGD with half-cosine; CIFAR-10 re-encoded as JPEG, accuracy after the last epoch",
             *networks.notes,
-            "best plain: the one of the highest mean among those that were trained of shallower, narrower and both, which favours plain networks",
+            "best plain: of shallower, narrower and both, those trained with most seeds, the one of the highest mean, which favours plain networks",
             "pruned: the trained original, by Torch-Pruning to the shape of the narrower one, and trained for as many epochs again",
         ],
     )
