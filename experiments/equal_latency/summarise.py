@@ -191,7 +191,7 @@ def main() -> int:
     differences = [row for case in cases if (row := difference_row(*case, values, ms)) is not None]
     tables = {"accuracy": table, "differences": differences, "means": mean_rows(values)}
     tables |= {"ideas": idea_rows(values)}
-    tables |= {"idea means": idea_means(tables["ideas"])}
+    tables |= {"gains": idea_means(tables["ideas"])}
     predicted = Facts(source="predicted")
     about = {
         "accuracy": About(columns=dict.fromkeys(("predicted ms", "over best single"), predicted)),
