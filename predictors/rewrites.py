@@ -7,11 +7,13 @@ rewrite is written ``WHAT=BY``, such as ``silu=relu6``.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import prod
 
+from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from predictors.operators import kind_of
 from predictors.registry import Registry
-from predictors.shapes import integer
+from predictors.shapes import Attr, integer
 
 #: Gives a graph whose other operators keep their names, inputs and weights.
 Rewrite = Callable[[OpGraph], OpGraph]
@@ -83,6 +85,33 @@ def _replacement(kind: str, by: str) -> Rewrite:
 for _kind, _others in REPLACEMENTS.items():
     for _by in _others:
         rewrites.register(f"{_kind}={_by}")(_replacement(_kind, _by))
+
+
+# A branch that sees the image at half its resolution, for as much computation with twice the channels.
+
+#: Name of the rewrite, and how many times the original's channels its branches may have.
+HALF_RESOLUTION, HALF_WIDTH = "resolution=half", 2.0
+
+
+@rewrites.register(HALF_RESOLUTION)
+def halve(graph: OpGraph) -> OpGraph:
+    """The graph that reads means of 2×2 pixels; the same graph where its result has rows, or an operator needs their number."""
+    arriving, result = graph.input, graph.by_name[graph.output].shape
+    if len(arriving.shape) != 4 or min(arriving.shape[2:]) < 2 or prod(result[2:]) > 1:
+        return graph
+    name = f"{arriving.name}_half"
+    if name in graph.by_name or any(kind_of(op.kind).stated for op in graph.ops if op.kind != "input"):
+        return graph
+    window: dict[str, Attr] = {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0, 0, 0), "ceil_mode": False, "count_include_pad": True}
+    ops = [arriving, Op(name, "avg_pool", (arriving.name,), window)]
+    ops += [
+        replace(op, inputs=tuple(name if read == arriving.name else read for read in op.inputs)) for op in graph.ops if op is not arriving
+    ]
+    try:
+        halved = OpGraph.build(graph.name, ops, graph.outputs)
+    except StretchError:
+        return graph
+    return halved if halved.by_name[graph.output].shape == result else graph
 
 
 # Grouped convolutions in parts: an ordinary convolution for each group, whose concatenated results are the same.

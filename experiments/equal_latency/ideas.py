@@ -3,9 +3,12 @@
 import json
 from typing import Any
 
+import msgspec
 import torch
 from torch import nn
 
+from predictors.rewrites import HALF_RESOLUTION
+from stretch.planning.design.branch_design import BranchDesign
 from stretch.transform.model import BranchedModel, BranchedSegment
 
 #: Each idea changes the design of the planner's branches, or the network that is built from it.
@@ -49,8 +52,16 @@ def joined(design: dict[str, Any]) -> dict[str, Any]:
     return part
 
 
+def designed(built: str) -> BranchDesign:
+    """The design of branches with or without an idea; dilation and gates are no part of it, and taken to need no time."""
+    design: dict[str, Any] = json.loads(built)
+    if design.pop("idea", None) == "half resolution":
+        joined(design)["branches"][-1]["rewrites"] = [HALF_RESOLUTION]
+    return msgspec.convert(design, BranchDesign)
+
+
 def change(model: BranchedModel, idea: str) -> BranchedModel:
-    """Give a network the idea in its last branched segment: its last branch, or its join, is another one."""
+    """Give a network the idea in its last branched segment, where its design does not have it."""
     part = [part for part in model.design.segments if len(part.branches) > 1][-1]
     segment = model.get_submodule(part.name)
     assert isinstance(segment, BranchedSegment)
@@ -59,8 +70,6 @@ def change(model: BranchedModel, idea: str) -> BranchedModel:
         for layer in last.modules():
             if isinstance(layer, nn.Conv2d) and layer.kernel_size == (3, 3):
                 layer.dilation = layer.padding = (2, 2)
-    elif idea == "half resolution":
-        segment.add_module(segment.order[-1], nn.Sequential(nn.AvgPool2d(2), last))
-    else:
+    elif idea == "gated join":
         segment.join = GatedJoin(segment.join, sum(branch.partition for branch in part.branches))
     return model

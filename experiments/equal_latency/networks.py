@@ -15,12 +15,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from experiments.equal_latency.ideas import IDEAS, with_idea
+from experiments.equal_latency.ideas import IDEAS, designed, with_idea
 from experiments.records import Row, write_record
 from predictors.devices import load_device
 from predictors.errors import InfeasibleError
 from predictors.graph import OpGraph
 from stretch.planning.config import PlanConfig
+from stretch.planning.cost.makespan import timeline
 from stretch.planning.design.branch_design import BranchDesign, BranchDraft, DesignDraft, SegmentDraft
 from stretch.planning.design.scale import resolve_design, scaled_graph
 from stretch.planning.plan import plan
@@ -189,8 +190,11 @@ def rows_of(graph: OpGraph, parent: str, profile: str) -> list[Row]:
                 continue
             made, built, ms = scaled_graph(graph, planned.design), written(asdict(planned.design)), planned.run.makespan_ms
             rows.append(row(graph, (parent, profile, speed), contender, ms, single, made, built))
-            if contender == "branches" and speed == TRIED and parent in CHANGED:
-                rows += [row(graph, (parent, profile, speed), idea, ms, single, made, with_idea(built, idea)) for idea in IDEAS]
+            for idea in IDEAS if contender == "branches" and speed == TRIED and parent in CHANGED else ():
+                changed = with_idea(built, idea)
+                design = designed(changed)
+                made, ms = scaled_graph(graph, design), timeline(graph, design, planned.costs).makespan_ms
+                rows.append(row(graph, (parent, profile, speed), idea, ms, single, made, changed))
         for contender, shape in others.contenders((PARENTS[parent],) * len(WIDTHS), speed).items():
             ms, made = others.look(shape["depths"], shape["widths"])
             rows.append(row(graph, (parent, profile, speed), contender, ms, single, made, written(shape)))

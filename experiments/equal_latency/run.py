@@ -19,7 +19,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.equal_latency.ideas import IDEAS, change
+from experiments.equal_latency.ideas import IDEAS, change, designed
 from experiments.equal_latency.networks import PARENTS, RECORD, TRAINED, WIDTHS, graph_of, plain, whole
 from experiments.records import Row, read_record
 
@@ -87,10 +87,7 @@ def jobs_of(rows: Sequence[Row], epochs: int, batch: int, only: str = "") -> lis
 
 def network(job: Job, out: Path) -> "nn.Module":
     """The untrained network of a job; of a pruned one the trained original without some of its channels."""
-    import msgspec
-
     from stretch.network.models.load import load_model
-    from stretch.planning.design.branch_design import BranchDesign
     from stretch.train.prepare import initialise
     from stretch.transform.model import BranchedModel
 
@@ -100,9 +97,8 @@ def network(job: Job, out: Path) -> "nn.Module":
     if job.built == whole(job.parent):
         return initialise(load_model(f"{job.parent}_cifar10", weights="none").module)
     graph = graph_of(job.parent, TRAINED)
-    shaped, idea = "widths" in built, built.pop("idea", None)
-    model = initialise(BranchedModel(graph, plain(graph, **built) if shaped else msgspec.convert(built, BranchDesign)))
-    return change(model, idea) if idea else model
+    model = initialise(BranchedModel(graph, plain(graph, **built) if "widths" in built else designed(job.built)))
+    return change(model, built["idea"]) if "idea" in built else model
 
 
 def pruned(teacher: Job, widths: tuple[int, ...], out: Path) -> "nn.Module":

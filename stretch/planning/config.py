@@ -43,6 +43,9 @@ UNWEIGHTED_UNITS = {"throughput": "inferences/s", "robust": "ms", "accuracy": ""
 EVOLVED = ("throughput", "robust")
 
 
+#: In a request's rewrites: those of the device's profile.
+PROFILE = "profile"
+
 #: The order of help and docs; options of further constraints follow by name.
 FIRST = ( "processors" , "alpha" , "beta" , "balance" , "min_depth" , "min_width" , "macs" , "segment_macs" , "params" , "n_meet" , "meet" , "merge" , "cuts" , "keep" , "kinds" , "lossless" , "join" , "rewrite" , "strategy" , "objective" , "accuracy" , "min_accuracy" , "min_agreement" , "precision" , "peak_memory" , "latency_budget" , )  # fmt: skip
 
@@ -215,7 +218,8 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
     rewrite: Annotated[
         tuple[str, ...],
         Help(
-            "Replaced operators of stretched branches, such as gpu:silu=relu6,dsp:squeeze_excite=none. Default: those of the profile.",
+            "Replaced operators of stretched branches, such as gpu:silu=relu6,dsp:squeeze_excite=none. gpu:resolution=half lets that branch "
+            "see the image at half its resolution, with up to twice the channels. Default: those of the profile, which `profile` adds to others.",
             example="gpu:silu=relu6",
         ),
     ] = ()
@@ -302,12 +306,12 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
     def rewrites_on(self, processors: Sequence[str], device: DeviceProfile) -> dict[str, tuple[str, ...]]:
         """Rewrites by processor: those asked for, else those of the device's profile; unknown ones and processors are refused."""
         result: dict[str, tuple[str, ...]] = {}
-        if not self.rewrite:
+        if not self.rewrite or PROFILE in self.rewrite:
             result = {processor: device.processor(processor).profile.rewrites for processor in processors}
             for processor, name in ((processor, name) for processor, names in result.items() for name in names if name not in rewrites):
                 problem = f"processor `{processor}` of {device.id} has the unknown rewrite `{name}` in its profile"
                 raise StretchError(problem, nearest(name, rewrites))
-        for item in self.rewrite if self.rewrite != ("none",) else ():
+        for item in (item for item in self.rewrite if self.rewrite != ("none",) and item != PROFILE):
             where, colon, name = item.rpartition(":")
             if not colon:
                 raise UsageError(f"the rewrite `{item}` names no processor", "write `rewrite=gpu:silu=relu6`, or `rewrite=none`")

@@ -14,7 +14,7 @@ from predictors.graph import Op, OpGraph
 from predictors.joins import JoinKind, joins_that
 from predictors.operators import kind_of
 from predictors.order import stable_order
-from predictors.rewrites import apply_rewrites, inexact_rewrites
+from predictors.rewrites import HALF_RESOLUTION, HALF_WIDTH, apply_rewrites, inexact_rewrites
 from predictors.rows import all_rows, height
 from predictors.shapes import ints, width
 
@@ -486,6 +486,11 @@ class Segment:
     def width(self) -> int:
         """Channels it writes."""
         return width(self.graph.by_name[self.end].shape)
+
+    @property
+    def widest(self) -> float:
+        """Most channels that a branch of it may have, over the original's."""
+        return HALF_WIDTH if HALF_RESOLUTION in self.rewrites else 1.0
 
     @cached_property
     def in_width(self) -> int:

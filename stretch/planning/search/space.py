@@ -65,7 +65,7 @@ class Rules:
         allowed = [width for width in legal if self.offers(segment, "width", width)]
         if len(allowed) <= WIDTH_STEPS // 2 + 1:
             return allowed
-        targets = [segment.width * i / WIDTH_STEPS for i in range(1, WIDTH_STEPS + 1)]
+        targets = [segment.width * i / WIDTH_STEPS for i in range(1, int(segment.widest * WIDTH_STEPS) + 1)]
         distances = np.abs(np.subtract.outer([target for target in targets if self.offers(segment, "width", target)], allowed))
         return sorted({allowed[i] for i in distances.argmin(axis=1)} | {allowed[0]})
 
@@ -139,7 +139,7 @@ class LazyOptions:
             return self.fixed_scales
         thinning, depths = self.thinning, self.rules.depths(self.segment)
         rewritten = [(self.costs.rewritten(self.segment, processor), self.costs.align(processor)) for processor in self.subset]
-        each = [(self.rules.widths(segment, legal_widths(segment, align)), depths) for segment, align in rewritten]
+        each = [(self.rules.widths(segment, legal_widths(segment, align, ceiling=segment.widest)), depths) for segment, align in rewritten]
         return tuple(each if thinning is None else [(evenly_spaced(w, thinning[0]), evenly_spaced(d, thinning[1])) for w, d in each])
 
     @property

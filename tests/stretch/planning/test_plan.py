@@ -147,7 +147,8 @@ def rewriting():
 
 
 def test_profile_says_what_scaled_branches_have_unless_the_request_does(rewriting):
-    for request, result in (((), ("silu=relu6",)), (("none",), ()), (("cpu:silu=relu",), ())):
+    added = ("profile", "gpu:resolution=half"), ("silu=relu6", "resolution=half")
+    for request, result in (((), ("silu=relu6",)), (("none",), ()), (("cpu:silu=relu",), ()), added):
         config = PlanConfig(processors=("cpu", "gpu"), rewrite=request)
         assert config.rewrites_on(("cpu", "gpu"), rewriting).get("gpu", ()) == result
 
