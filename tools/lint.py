@@ -61,6 +61,7 @@ SOURCES = {"measured", "simulated", "predicted", "paper"}
 #: Numbers in the rows of a program that are settings of a run or parts of a formula.
 SETTINGS = {
     "experiments/calibration/run.py": [5e-4],
+    "experiments/equal_latency/networks.py": [0.1],
     "experiments/lossless/run.py": [0.5, 2.0],
     "experiments/real_networks/more_images.py": [0.2, 0.2, 0.1],
     "experiments/real_networks/run.py": [0.75, 0.75],

@@ -120,7 +120,7 @@ def idea_rows(values: dict[str, list[float]]) -> list[Row]:
 
 
 def idea_means(rows: Sequence[Row]) -> list[Row]:
-    """What each idea gains, the mean over its originals and devices."""
+    """Gains of each idea, means over its originals and devices."""
     means: list[Row] = []
     for idea in ("whole width", *IDEAS):
         here = [row for row in rows if str(row["network"]).endswith(f" {TRIED:g} {idea}")]

@@ -1,4 +1,4 @@
-"""A branch at half resolution computes what the original computes on means of 2×2 pixels, and may have twice the channels."""
+"""A branch at half resolution equals the original on means of 2×2 pixels, and may have twice the channels."""
 
 import copy
 
