@@ -176,11 +176,11 @@ def row(graph: OpGraph, where: tuple[str, str, float], contender: str, ms: float
     }
 
 
-def rows_of(graph: OpGraph, parent: str, profile: str) -> list[Row]:
-    """All networks of one original on one device."""
+def rows_of(graph: OpGraph, parent: str, profile: str) -> tuple[list[Row], list[Row]]:
+    """All networks of one original on one device, and the recommendations of the planner's branches."""
     start = plan(graph, load_device(profile), PlanConfig(**PLANNED["branches"]))
     others, single = Plain(start), start.best_single.ms
-    rows = [row(graph, (parent, profile, 1.0), "parent", single, single, graph, whole(parent))]
+    rows, recommended = [row(graph, (parent, profile, 1.0), "parent", single, single, graph, whole(parent))], []
     for speed in SPEEDS:
         ideas = {"whole width": PLANNED["branches"] | WHOLE_WIDTH} if speed == TRIED else {}
         for contender, options in (PLANNED | ideas).items():
@@ -190,6 +190,8 @@ def rows_of(graph: OpGraph, parent: str, profile: str) -> list[Row]:
                 continue
             made, built, ms = scaled_graph(graph, planned.design), written(asdict(planned.design)), planned.run.makespan_ms
             rows.append(row(graph, (parent, profile, speed), contender, ms, single, made, built))
+            if contender == "branches":
+                recommended.append({"network": f"{parent} {profile} {speed:g}", "recommended": planned.recommended})
             for idea in IDEAS if contender == "branches" and speed == TRIED and parent in CHANGED else ():
                 changed = with_idea(built, idea)
                 design = designed(changed)
@@ -198,7 +200,7 @@ def rows_of(graph: OpGraph, parent: str, profile: str) -> list[Row]:
         for contender, shape in others.contenders((PARENTS[parent],) * len(WIDTHS), speed).items():
             ms, made = others.look(shape["depths"], shape["widths"])
             rows.append(row(graph, (parent, profile, speed), contender, ms, single, made, written(shape)))
-    return rows
+    return rows, recommended
 
 
 def size_row(parent: str, profile: str, size: int) -> Row:
@@ -215,10 +217,15 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=RECORD)
     options = parser.parse_args()
     load = os.getloadavg()[0]
-    rows = [item for parent in PARENTS for profile in PROFILES for item in rows_of(graph_of(parent, SIZE), parent, profile)]
+    pairs = [rows_of(graph_of(parent, SIZE), parent, profile) for parent in PARENTS for profile in PROFILES]
+    networks, recommended = ([item for rows in side for item in rows] for side in zip(*pairs, strict=True))
     write_record(
         options.out,
-        {"networks": rows, "sizes": [size_row(*case) for case in itertools.product(PARENTS, PROFILES, SIZES)]},
+        {
+            "networks": networks,
+            "recommended": recommended,
+            "sizes": [size_row(*case) for case in itertools.product(PARENTS, PROFILES, SIZES)],
+        },
         source="predicted",
         command="python -m experiments.equal_latency.networks",
         runs=None,

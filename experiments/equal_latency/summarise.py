@@ -16,6 +16,7 @@ from experiments.equal_latency.networks import HERE, PARENTS, PROFILES, RECORD, 
 from experiments.equal_latency.run import SEEDS, Job
 from experiments.gpu import origin
 from experiments.records import About, Facts, Row, read_record, write_record
+from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER
 
 #: Plain networks, of which the best counts, and the networks that are compared with them.
 PLAIN, OTHERS = ("shallower", "narrower", "shallower and narrower"), ("stage-wise", "pruned")
@@ -76,6 +77,17 @@ def difference_row(parent: str, profile: str, speed: float, values: dict[str, li
     row |= {"branches − best plain": round(float(np.mean(branches) - np.mean(best)), 2)}
     row |= {"95 % interval ±": None if half is None else round(half, 2)}
     return row | {"branches ms": ms[f"{start} branches"], "plain ms": ms[f"{start} {which}"]}
+
+
+def agreement(recommended: str, row: Row) -> Row:
+    """The planner's recommendation beside a difference, and whether the measurement leaves it standing.
+
+    A recommended side may not be behind by more than the interval, and where none is recommended, neither may be.
+    """
+    gap, half = float(row["branches − best plain"] or 0), float(row["95 % interval ±"] or 0)
+    plain_ahead, branches_ahead = gap < -half, gap > half
+    wrong = {BRANCHED: plain_ahead, NO_CLEAR_WINNER: plain_ahead or branches_ahead}.get(recommended, branches_ahead)
+    return {"recommended": "branches" if recommended == BRANCHED else recommended.replace("_", " "), "agrees": "no" if wrong else "yes"}
 
 
 def mean_rows(values: dict[str, list[float]]) -> list[Row]:
@@ -189,8 +201,11 @@ def main() -> int:
     table = [accuracy_row(row, values[str(row["network"])]) for row in rows if str(row["network"]) in values]
     cases = product(PARENTS, PROFILES, SPEEDS)
     differences = [row for case in cases if (row := difference_row(*case, values, ms)) is not None]
+    recommended = {str(row["network"]): str(row["recommended"]) for row in networks.tables["recommended"]}
+    differences = [row | agreement(recommended[str(row["network"])], row) for row in differences]
     tables = {"accuracy": table, "differences": differences, "means": mean_rows(values)}
-    tables |= {"ideas": idea_rows(values)}
+    agreeing = sum(row["agrees"] == "yes" for row in differences)
+    tables |= {"ideas": idea_rows(values), "agreement": [{"of": "planner", "pairs": len(differences), "agreeing": agreeing}]}
     tables |= {"gains": idea_means(tables["ideas"])}
     predicted = Facts(source="predicted")
     about = {
