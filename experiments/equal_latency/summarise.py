@@ -80,7 +80,7 @@ def difference_row(parent: str, profile: str, speed: float, values: dict[str, li
 
 
 def agreement(recommended: str, row: Row) -> Row:
-    """The planner's recommendation beside a difference, and whether the measurement leaves it standing.
+    """The planner's recommendation for a pair, and whether the measurement leaves it standing.
 
     A recommended side may not be behind by more than the interval, and where none is recommended, neither may be.
     """
