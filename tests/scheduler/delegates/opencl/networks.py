@@ -40,13 +40,10 @@ def residual_block(path, channels=16, size=9):
     c = channels
     norm = {f"bn.{key}": np.abs(numbers(c, seed=i)) + 0.5 for i, key in enumerate(("s", "b", "m", "v"))}
     weights = {"w1": numbers(c, c, 3, 3, seed=1, scale=0.1), "w2": numbers(c, c, 3, 3, seed=2, scale=0.1), "b2": numbers(c, seed=3), **norm}
+    window = {"pads": [1, 1, 1, 1], "kernel_shape": [3, 3]}
     nodes = [
-        conv("x", "c1", "w1", pads=[1, 1, 1, 1], kernel_shape=[3, 3]),
-        ("BatchNormalization", ["c1", *norm], "n1", {}),
-        ("Relu", ["n1"], "r1", {}),
-        conv("r1", "c2", "w2", "b2", pads=[1, 1, 1, 1], kernel_shape=[3, 3]),
-        ("Add", ["c2", "x"], "a", {}),
-        ("Relu", ["a"], "y", {}),
+        *(conv("x", "c1", "w1", **window), ("BatchNormalization", ["c1", *norm], "n1", {}), ("Relu", ["n1"], "r1", {})),
+        *(conv("r1", "c2", "w2", "b2", **window), ("Add", ["c2", "x"], "a", {}), ("Relu", ["a"], "y", {})),
     ]
     return save(path, nodes, {"x": (1, c, size, size)}, ["y"], weights)
 
