@@ -219,7 +219,7 @@ def test_places_tell_kernel_time_and_what_was_merged(tmp_path):
     assert "kernel" in places["c1"].reason
     assert places["n1"].reason == places["r1"].reason == "merged into `c1`"
     assert places["a"].reason == places["y"].reason == "merged into `c2`"
-    # of a subgraph that is refused, they tell why
+    # of a subgraph that is refused, they say why
     path = networks.save(tmp_path / "m.onnx", [("Cos", ["x"], "y", {})], {"x": (1, 5)}, ["y"], {})
     (place,) = OpenCLDelegate().node_placements(path)
     assert re.search("on the CPU instead.*`y` is a Cos.*no kernel", place.reason)
