@@ -166,8 +166,7 @@ def test_json_of_a_verb_is_one_object_with_its_keys(capsys, bundle, verb):
 
 
 def check_keys(data, verb):
-    assert list(data)[:2] == ["schema", "version"]
-    assert data["schema"] == SCHEMA
+    assert (list(data)[:2], data["schema"]) == (["schema", "version"], SCHEMA)
     for path, keys in KEYS[verb].items():
         outcome = parts(data, path)
         assert outcome, path

@@ -13,9 +13,6 @@ from tests.corpus.pool import Child
 
 pytestmark = pytest.mark.torch
 
-#: How many of each the fast suite looks at.
-SAMPLE = 3
-
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory, tiny_bundle):
@@ -43,7 +40,7 @@ def judged(child, sound, tmp_path, kind, numbers):
 
 @pytest.mark.parametrize("kind", list(COUNTS)[::6])
 def test_some_wrong_files_end_in_one_sentence(child, sound, tmp_path, kind):
-    assert judged(child, sound, tmp_path, kind, range(SAMPLE)) == {}
+    assert judged(child, sound, tmp_path, kind, range(3)) == {}
 
 
 @pytest.mark.slow

@@ -60,8 +60,7 @@ def test_graph_of_several_inputs_and_outputs_names_them_in_order_and_gives_no_si
     other = Op("y", "input", attrs={"shape": (1, 8, 4, 4)})
     graph = OpGraph.build("g", [INPUT, other, Op("s", "add", ("x", "y")), conv(source="s")], ["c", "s"])
     assert ([op.name for op in graph.inputs], graph.outputs) == (["x", "y"], ("c", "s"))
-    assert OpGraph.from_json(graph.to_json()) == graph
-    assert graph.params == 8 * 4 + 4
+    assert (OpGraph.from_json(graph.to_json()), graph.params) == (graph, 8 * 4 + 4)
     for end in ("input", "output"):
         with pytest.raises(StretchError, match=f"`g` has 2 {end}s, and only one is supported here"):
             getattr(graph, end)

@@ -73,14 +73,11 @@ def test_operator_that_a_processor_lacks_costs_what_the_cpu_takes_and_the_exchan
             lacking(processor, kind).predict(small_resnet(), processor)
 
 
-IN_PARTS = LatencyPredictor(stating(specified("mi9"), rewrites=("grouped_conv=parts",)))
-
-
 @given(group=st.sampled_from([4, 8, 16]), processor=st.sampled_from(["cpu", "gpu", "dsp"]))
 def test_network_costs_what_the_runtime_of_the_profile_makes_of_it(group, processor):
     graph = small_regnet(group)
     parts, _ = apply_rewrites(graph, ["grouped_conv=parts"])
-    estimate = IN_PARTS.predict(graph, processor)
+    estimate = LatencyPredictor(stating(MI9.device, rewrites=("grouped_conv=parts",))).predict(graph, processor)
     assert estimate.ms == pytest.approx(MI9.predict(parts, processor).ms)
     assert estimate.ms > MI9.predict(graph, processor).ms
     # kernels of parts are named after the operators of the network

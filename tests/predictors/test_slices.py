@@ -126,8 +126,7 @@ def test_kinds_that_need_the_whole_sum_are_those_that_are_not_linear():
 )
 def test_window_reads_its_halo_and_pads_only_where_the_image_ends(padding, rows, reads, above, below):
     band = window_rows([(1, 4, 9, 9)], {"kernel": (3, 3), "stride": (2, 2), "padding": padding}, rows)
-    assert band.reads == (reads,)
-    assert band.attrs["padding"] == (above, 1, below, 1)
+    assert (band.reads, band.attrs["padding"]) == ((reads,), (above, 1, below, 1))
 
 
 @pytest.mark.parametrize(("kernel", "dilation", "reads", "skip"), [(2, 1, Rows(14, 17), 1), (3, 2, Rows(12, 17), 2)])

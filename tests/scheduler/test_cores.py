@@ -19,8 +19,7 @@ def test_pinned_binds_the_thread_and_gives_its_set_back_after_an_error():
 
     with pytest.raises(KeyError):
         fail()
-    assert inside == [{core}]
-    assert os.sched_getaffinity(0) == before
+    assert (inside, os.sched_getaffinity(0)) == ([{core}], before)
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")

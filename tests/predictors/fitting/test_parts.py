@@ -247,9 +247,6 @@ def phone_networks():
     return {name: graph for name, graph in graphs.items() if name.startswith(("resnet1", "mobilenetv2", "regnetx"))}
 
 
-TRUE = {"dense": 0.7, "depthwise": 2.1, "other": 0.8, "gelu": 0.8}
-
-
 def news_of(base, rows, known, *more):
     """Priors, and those of them that rows of networks make."""
     return calibrate(base, "mi9", rows, lambda row: phone_networks()[row.model], known, "truth", *more)
@@ -273,7 +270,8 @@ def truth(processor="gpu", precision="fp16"):
     base = load_device("mi9")
     name = next(iter(phone_networks()))
     [new] = news_of(base, [NetworkTime(model=name, processor=processor, precision=precision, ms=1.0)], {})[1].values()
-    calibration = Calibration(TRUE, 0.02, 0.7, new.prior.calibration.networks, "truth")
+    factors = {"dense": 0.7, "depthwise": 2.1, "other": 0.8, "gelu": 0.8}
+    calibration = Calibration(factors, 0.02, 0.7, new.prior.calibration.networks, "truth")
     predictor = priors(base, new.prior, calibration=calibration)
     return base, {name: predictor.predict(graph, processor, precision).ms for name, graph in phone_networks().items()}
 

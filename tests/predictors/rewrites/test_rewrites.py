@@ -40,14 +40,13 @@ def test_rewrites_follow_each_other_and_a_graph_without_what_is_rewritten_stays(
 
 
 NAME = "grouped_conv=parts"
-NORM = {"eps": 1e-5, "momentum": 0.1, "affine": True}
 
 
 def grouped_graph(groups, channels, *, read_twice=False):
     ops = [
         Op("x", "input", attrs={"shape": (1, channels, 6, 6)}),
         convolution("conv", "x", 2 * channels, 3, groups=groups),
-        Op("norm", "batch_norm", ("conv",), NORM),
+        Op("norm", "batch_norm", ("conv",), {"eps": 1e-5, "momentum": 0.1, "affine": True}),
         Op("act", "relu", ("norm",)),
         *([Op("both", "add", ("conv", "act"))] if read_twice else []),
     ]

@@ -127,8 +127,7 @@ def test_rules_that_contradict_each_other_are_refused(rules, noun):
 
 
 #: The GPU takes far less power, and both together are the quickest.
-WATTS = {"cpu": 4.0, "gpu": 1.0}
-POWERED = tuple(replace(plan, watts=WATTS) for plan in PLANS)
+POWERED = tuple(replace(plan, watts={"cpu": 4.0, "gpu": 1.0}) for plan in PLANS)
 ENERGY, WITHIN = AdaptationRules(prefer="energy"), AdaptationRules(prefer="deadline", deadline_ms=22.0)
 factors = st.fixed_dictionaries({name: st.floats(1, 12) for name in ("cpu", "gpu")})
 

@@ -150,8 +150,7 @@ def test_interval_holds_its_ratio_and_turns_round_with_the_contestants(pairs):
     a, b = zip(*pairs, strict=True)
     one, other = steady.ratio_interval(a, b), steady.ratio_interval(b, a)
     assert one.low <= one.value <= one.high
-    assert one.low == pytest.approx(1 / other.high, rel=1e-9)
-    assert one.side == -other.side
+    assert (one.low, one.side) == (pytest.approx(1 / other.high, rel=1e-9), -other.side)
 
 
 def test_two_rounds_that_disagree_have_no_interval():

@@ -328,8 +328,7 @@ def test_each_that_waits_gets_its_turn_once_in_the_order_of_deadlines_and_priori
     order, running = [], ("holder", 0)
     while (running := next_turn(machine, running, float(len(order)))) is not None:
         order.append(running)
-    assert sorted(order) == sorted(keys)
-    assert [keys[item] for item in order] == sorted(keys.values())
+    assert (sorted(order), [keys[item] for item in order]) == (sorted(keys), sorted(keys.values()))
 
 
 @given(st.lists(st.integers(1, 20), min_size=20, max_size=80), st.lists(st.integers(1, 20), min_size=20, max_size=80), st.integers(1, 4))

@@ -328,17 +328,12 @@ def test_loads_are_read_as_they_are_written():
     assert list(islice(Arrivals("periodic", 2.5).times(7), 4)) == [0, 2.5, 5, 7.5]
 
 
-shares = st.builds(
-    lambda processor, share, start, length: Load(processor, share, start, start + length),
-    st.sampled_from(["cpu", "gpu"]),
-    st.floats(0, 0.2),
-    st.floats(0, 100),
-    st.floats(0.01, 100),
-)
+LOADS = st.tuples(st.sampled_from(["cpu", "gpu"]), st.floats(0, 0.2), st.floats(0, 100), st.floats(0.01, 100))
 
 
-@given(st.lists(shares, max_size=5))
-def test_free_share_is_what_the_loads_of_the_moment_leave(loads):
+@given(st.lists(LOADS, max_size=5))
+def test_free_share_is_what_the_loads_of_the_moment_leave(drawn):
+    loads = [Load(processor, share, start, start + length) for processor, share, start, length in drawn]
     free, since = FreeShares(loads, ["cpu", "gpu"]), -1.0  # before all loads
     while True:
         for processor, share in free.shares.items():

@@ -115,8 +115,7 @@ def test_bundle_runs_on_a_driver_that_no_loader_finds(tmp_path):
         f"from scheduler.delegates.opencl.device import find_device\nassert find_device().platform.name == 'Oclgrind'"
     )
     on_it, on_the_cpu, problem = told(code, NN_STRETCH_OPENCL_LIBRARY=str(DRIVER)).split()
-    assert float(on_it) == pytest.approx(float(on_the_cpu), rel=1e-5)
-    assert problem == "None"
+    assert (float(on_it), problem) == (pytest.approx(float(on_the_cpu), rel=1e-5), "None")
 
 
 def test_driver_that_fails_does_not_hide_the_others_and_a_library_that_does_not_load_is_told(tmp_path):

@@ -161,16 +161,12 @@ def test_work_group_is_brought_within_limits(grid, local, limit, most):
     assert Launch("k", "n", (), (), grid, "").with_legal_local(limit, most).local is None
 
 
-shapes = st.tuples(*[st.integers(1, 9)] * 4)
-blockings = st.builds(Blocking, st.sampled_from([4, 8, 16]), st.booleans())
-
-
 def element(view, n, c, h, w):
     """Index of an element in memory, as the kernels compute it."""
     return view.offset + np.dot(view.strides, (n, c // view.lanes, h, w)) + c % view.lanes
 
 
-@given(shapes, blockings)
+@given(st.tuples(*[st.integers(1, 9)] * 4), st.builds(Blocking, st.sampled_from([4, 8, 16]), st.booleans()))
 def test_every_element_has_a_place_of_its_own_inside_the_buffer(shape, blocking):
     view = blocking.blocked("t", shape)
     places = {element(view, *index) for index in np.ndindex(*shape)}
@@ -225,12 +221,8 @@ def test_places_tell_kernel_time_and_what_was_merged(tmp_path):
     assert re.search("on the CPU instead.*`y` is a Cos.*no kernel", place.reason)
 
 
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory):
-    return OpenCLDelegate().compile(networks.classifier(tmp_path_factory.mktemp("m") / "m.onnx"))
-
-
-def test_two_invocations_of_one_subgraph_keep_to_their_own_buffers(compiled):
+def test_two_invocations_of_one_subgraph_keep_to_their_own_buffers(tmp_path):
+    compiled = OpenCLDelegate().compile(networks.classifier(tmp_path / "m.onnx"))
     xs = [networks.numbers(2, 3, 30, 30, seed=seed) for seed in (1, 2)]
     ys = [np.zeros((2, 5), np.float32) for _ in xs]
     calls = [compiled.bind([x], [y]) for x, y in zip(xs, ys, strict=True)]

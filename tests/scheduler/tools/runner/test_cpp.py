@@ -22,13 +22,9 @@ pytestmark = [
 PROCESSORS = ("cpu", "gpu", "dsp")
 
 
-def three(path):
-    return two_branches(path, 1, PROCESSORS)
-
-
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory):
-    return exported(tmp_path_factory.mktemp("bundle"), three)
+    return exported(tmp_path_factory.mktemp("bundle"), lambda path: two_branches(path, 1, PROCESSORS))
 
 
 @pytest.fixture(scope="module")
