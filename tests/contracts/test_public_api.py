@@ -42,11 +42,12 @@ PUBLIC = {
 }
 
 
-def test_modules_have_their_public_names_with_docstrings():
+def test_modules_have_their_public_names_with_docstrings_and_the_distribution_installs_the_stretch_command():
     for path, names in PUBLIC.items():
         module = importlib.import_module(path)
         assert module.__doc__, path
         assert not [name for name in names if callable(getattr(module, name)) and not getattr(module, name).__doc__], path
+    assert [point.value for point in entry_points(group="console_scripts", name="stretch")] == ["stretch.cli:app"]
 
 
 @pytest.mark.parametrize("package", SURFACE, ids=lambda package: package.__name__)
@@ -73,7 +74,3 @@ def test_type_checker_knows_the_names_and_refuses_others(tmp_path):
     result = subprocess.run([sys.executable, "-m", "mypy", *words], cwd=tmp_path, capture_output=True, text=True, check=False)
     errors = [line.split("error: ")[1] for line in result.stdout.splitlines() if "probe.py" in line and "error: " in line]
     assert [re.findall('"(\\w+)"', error)[0] for error in errors] == ["brunch", "Sesion"], result.stdout
-
-
-def test_distribution_installs_the_stretch_command():
-    assert [point.value for point in entry_points(group="console_scripts", name="stretch")] == ["stretch.cli:app"]

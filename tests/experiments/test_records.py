@@ -151,13 +151,10 @@ def filled(root, text):
     return fill(f"{{{{ use r = {RECORD}#runs }}}}\n{text}", "t.txt", root)
 
 
-def test_table_has_the_rows_columns_and_titles_that_are_chosen_in_their_order(tmp_path):
+def test_table_has_what_is_chosen_in_its_order_and_its_origin_says_source_commit_machine_load_runs_and_turns(tmp_path):
     text = "{{ table r\nrows: c = The c | a b\ncolumns: network = net | kept | {low:.2f} to {high:.2f} = interval }}"
     lines = ["| net | kept | interval |", "|---|---:|---|", "| The c | – | – to 2 |", "| a b | yes | 0.90 to 1.13 |"]
     assert filled(tmp_path, text).splitlines() == lines
-
-
-def test_origin_tells_source_commit_machine_load_runs_and_turns():
     assert provenance(WRITTEN, "runs") == (
         "*Measured*, 2026-11-22, commit 0123456; P, 2 cores, 4 GiB, Linux x86_64; torch 9; load before the run 0.1; "
         "3 runs, interleaved. Reproduce: `make it`. Shared machine. Noisy."

@@ -10,10 +10,13 @@ from scheduler.memory.plan import plan_flow, plan_greedy, plan_offset
 from tests.effort import examples
 
 
-def test_plan_that_lets_live_tensors_meet_or_leaves_its_arena_is_found_out():
+def test_plan_that_lets_live_tensors_meet_or_leaves_its_arena_is_found_out_and_one_fits_between_longer_lived_ones():
     two = Lifetimes([Lifetime("a", 4, (0, 1)), Lifetime("b", 4, (1, 2))])
     for offset, problem in ((3, "`a` and `b` overlap"), (4, "`b` leaves its arena")):
         assert problem in MemoryPlan({"a": 0, "b": 0}, {"a": 0, "b": offset}, (7,)).problem(two)
+    lifetimes = Lifetimes([Lifetime("a", 8, (0, 3)), Lifetime("b", 4, (0, 1)), Lifetime("c", 3, (2, 3)), Lifetime("d", 1, (1, 3))])
+    plan = plan_offset(lifetimes)
+    assert (plan.problem(lifetimes), plan.total_bytes) == (None, 8 + 4 + 1)
 
 
 @pytest.mark.parametrize(
@@ -37,12 +40,6 @@ def test_tensors_take_over_the_objects_that_the_paper_names(memory_example):
     assert (greedy.arenas["2"], greedy.arenas["4"], greedy.sizes) == (greedy.arenas["0"], greedy.arenas["1"], (32, 64, 8))
     with pytest.raises(ValueError, match="above zero"):
         plan_offset(memory_example, 0)
-
-
-def test_tensor_fits_between_two_that_live_longer():
-    lifetimes = Lifetimes([Lifetime("a", 8, (0, 3)), Lifetime("b", 4, (0, 1)), Lifetime("c", 3, (2, 3)), Lifetime("d", 1, (1, 3))])
-    plan = plan_offset(lifetimes)
-    assert (plan.problem(lifetimes), plan.total_bytes) == (None, 8 + 4 + 1)
 
 
 @st.composite

@@ -71,13 +71,6 @@ cooling_down = 1
 """
 
 
-def test_networks_their_precision_and_the_settings_are_read(tmp_path):
-    result, settings = read_benchncnn(written(tmp_path / "bench.txt", OUTPUT))
-    rows = [("squeezenet", "fp16", 2.66), ("squeezenet", "int8", 2.20), ("resnet18", "fp16", 9.40)]
-    assert [(item.name, item.precision, item.avg_ms) for item in result] == rows
-    assert settings == {"loop_count": 8, "num_threads": 1, "powersave": 2, "gpu_device": -1}
-
-
 @pytest.mark.torch
 def test_every_network_it_is_known_to_measure_is_one_of_ours():
     import torchvision
@@ -105,10 +98,14 @@ CONV_2D, 1.2, 1.25, 50%, 50%, 0, 1, [conv1]:0
 """
 
 
-def test_operators_that_run_are_read_in_order_and_those_that_prepare_are_not(tmp_path):
+def test_operators_that_run_are_read_in_order_and_networks_with_their_precision_and_settings(tmp_path):
     op_profile = read_op_profile(written(tmp_path / "profile.csv", PROFILE))
     rows = [("CONV_2D", "[conv1]:0"), ("DEPTHWISE_CONV_2D", "[conv2]:1"), ("SOFTMAX", "[prob]:2")]
     assert [(item.kind, item.name) for item in op_profile] == rows
+    result, settings = read_benchncnn(written(tmp_path / "bench.txt", OUTPUT))
+    rows = [("squeezenet", "fp16", 2.66), ("squeezenet", "int8", 2.20), ("resnet18", "fp16", 9.40)]
+    assert [(item.name, item.precision, item.avg_ms) for item in result] == rows
+    assert settings == {"loop_count": 8, "num_threads": 1, "powersave": 2, "gpu_device": -1}
 
 
 @pytest.mark.parametrize(

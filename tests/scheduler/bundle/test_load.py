@@ -129,12 +129,6 @@ def test_folder_that_contradicts_its_manifest_is_refused_before_anything_runs(bu
         load_bundle(bundle_dir, check_hashes=change is flipped)
 
 
-def test_link_that_stays_inside_is_followed(bundle_dir):
-    shutil.move(bundle_dir / "stem.onnx", bundle_dir / "real.onnx")
-    (bundle_dir / "stem.onnx").symlink_to("real.onnx")
-    assert load_bundle(bundle_dir, check_hashes=True)
-
-
 def rewrite(folder, name, change):
     """Change an ONNX file of a bundle and state its new size and hash."""
     proto = onnx.load(folder / name)
@@ -156,9 +150,12 @@ def external(bundle_dir, location):
     rewrite(bundle_dir, "stem.onnx", move)
 
 
-def test_weights_in_a_hashed_file_of_the_bundle_are_accepted(bundle_dir):
+def test_weights_in_a_hashed_file_of_the_bundle_are_accepted_and_a_link_that_stays_inside_is_followed(bundle_dir):
     external(bundle_dir, "stem.data")
     mutations.hashed(bundle_dir, "stem.data")
+    assert load_bundle(bundle_dir, check_hashes=True)
+    shutil.move(bundle_dir / "stem.onnx", bundle_dir / "real.onnx")
+    (bundle_dir / "stem.onnx").symlink_to("real.onnx")
     assert load_bundle(bundle_dir, check_hashes=True)
 
 

@@ -172,12 +172,9 @@ def places(manifest):
     return {entry.name: entry.processor for entry in manifest.subgraphs}
 
 
-def test_work_of_a_processor_that_is_left_out_moves_with_its_prediction(manifest):
+def test_work_of_a_processor_that_is_left_out_moves_with_its_prediction_and_what_costs_the_same_stays(manifest):
     moved = placing.choose_processors(manifest, ["gpu"])
     assert {(entry.processor, entry.predicted_ms) for entry in moved.subgraphs} == {("gpu", 1.0)}
-
-
-def test_branches_that_cost_the_same_anywhere_stay_where_they_were_designed(manifest):
     same = with_times(manifest, {"cpu": (1.0, 1.0), "gpu": (1.0, 1.0)})
     assert places(placing.choose_processors(same, priority="latency")) == places(manifest)
 

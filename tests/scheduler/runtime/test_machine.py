@@ -327,11 +327,6 @@ def lines(path):
     return [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]
 
 
-def test_record_of_a_real_run_is_answered_alike_by_a_fresh_machine(recorded):
-    # Eight steps an inference and its input; runs and inferences in flight are a machine each.
-    assert replay(recorded) == Replay(machines=2, events=5 * 9, finished=5)
-
-
 def test_failed_run_is_part_of_the_record(bundle_dir, tmp_path):
     armed = {"s1.gpu": RuntimeError("broken")}
     with Session(bundle_dir, delegates={"cpu": flaky(armed)}, record=tmp_path / "r") as session:
@@ -360,7 +355,9 @@ def test_failed_run_is_part_of_the_record(bundle_dir, tmp_path):
         (lambda result: result.clear(), "it has no line"),
     ],
 )
-def test_tampered_record_is_refused_with_the_line(recorded, change, message):
+def test_record_of_a_real_run_is_answered_alike_by_a_fresh_machine_and_a_tampered_one_refused_with_the_line(recorded, change, message):
+    # Eight steps an inference and its input; runs and inferences in flight are a machine each.
+    assert replay(recorded) == Replay(machines=2, events=5 * 9, finished=5)
     result = lines(recorded)
     change(result)
     recorded.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in result))

@@ -130,16 +130,13 @@ def whole(name, processor, ms):
 WHOLE = whole("a", "cpu", 1.0)
 
 
-def test_rare_urgent_request_waits_for_one_subgraph_and_not_for_a_queue():
+def test_rare_urgent_request_waits_for_one_subgraph_and_not_for_a_queue_and_weights_divide_a_processor():
     long, urgent = whole("long", "cpu", 5.0), whole("urgent", "cpu", 1.0)
     scene = Scene(runs=40, in_flight=4)
     theirs = Scene(runs=100, arrivals=Arrivals("periodic", 20.0), deadline_ms=8.0)
     workloads = [(urgent, theirs), *((long, replace(scene, runs=1000)) for _ in range(3))]
     turns, lined = (max(Clock(long, scene, workloads, sharing=how).run().clients[1].latencies_ms) for how in (TurnTaking(), None))
     assert turns <= 6.0 + 1e-9 < 15 < lined
-
-
-def test_weights_divide_a_processor():
     others = [(whole("b", "cpu", 1.0), Scene(runs=10_000, in_flight=2))]
     ran = Clock(WHOLE, Scene(runs=300, in_flight=2), others, sharing=TurnTaking((3.0,))).run()
     assert len(ran.clients[1].latencies_ms) == pytest.approx(100, abs=3)
