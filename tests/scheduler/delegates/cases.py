@@ -192,7 +192,8 @@ def resize(draw):
 
 
 OPS = {
-    "Add": binary("Add"),
+    **{op: elementwise(op) for op in ("GlobalAveragePool", "GlobalMaxPool", "HardSwish", "Identity", "Mish", "Relu", "Tanh")},
+    **{op: make(op) for make, *ops in ((binary, "Add", "Mul"), (squeezes, "Squeeze", "Unsqueeze"), (gemm, "Gemm", "MatMul")) for op in ops},
     "AveragePool": pool("AveragePool", count_include_pad=st.integers(0, 1)),
     "BatchNormalization": batch_norm(),
     "Clip": clip(),
@@ -201,33 +202,21 @@ OPS = {
     "Elu": elementwise("Elu", alpha=st.sampled_from([0.5, 1.0, 2.0])),
     "Flatten": elementwise("Flatten", axis=st.integers(0, 3)),
     "Gelu": elementwise("Gelu", approximate=st.sampled_from(["none", "tanh"])),
-    "Gemm": gemm("Gemm"),
-    "GlobalAveragePool": elementwise("GlobalAveragePool"),
-    "GlobalMaxPool": elementwise("GlobalMaxPool"),
     "HardSigmoid": elementwise("HardSigmoid", alpha=st.sampled_from([0.2, 1 / 6]), beta=st.just(0.5)),
-    "HardSwish": elementwise("HardSwish"),
-    "Identity": elementwise("Identity"),
     "LayerNormalization": layer_norm(),
     "LeakyRelu": elementwise("LeakyRelu", alpha=st.sampled_from([0.01, 0.2])),
     "LogSoftmax": elementwise("LogSoftmax", axis=st.sampled_from([1, 2, -1])),
-    "MatMul": gemm("MatMul"),
     "MaxPool": pool("MaxPool"),
-    "Mish": elementwise("Mish"),
-    "Mul": binary("Mul"),
     "Pad": pad(),
     "PRelu": prelu(),
     "ReduceMean": reduce_mean(),
-    "Relu": elementwise("Relu"),
     "Reshape": reshape(),
     "Resize": resize(),
     "Sigmoid": elementwise("Sigmoid", scale=30.0),
     "Slice": channel_or_row_slice(),
     "Softmax": elementwise("Softmax", axis=st.sampled_from([1, 2, -1])),
-    "Squeeze": squeezes("Squeeze"),
     "Sum": several("Sum"),
-    "Tanh": elementwise("Tanh"),
     "Transpose": elementwise("Transpose", perm=st.permutations(range(4))),
-    "Unsqueeze": squeezes("Unsqueeze"),
 }
 
 

@@ -68,13 +68,8 @@ def squeeze_excite(path, channels=20, size=6):
 
 def classifier(path, classes=5):
     """Stem, pool, two branches side by side, global mean, linear layer, softmax: a network in small."""
-    weights = {
-        "ws": numbers(16, 3, 5, 5, seed=1, scale=0.2),
-        "wa": numbers(16, 16, 1, 1, seed=2, scale=0.3),
-        "wb": numbers(8, 16, 3, 3, seed=3, scale=0.2),
-        "wl": numbers(classes, 24, seed=4),
-        "bl": numbers(classes, seed=5),
-    }
+    weights = {"ws": numbers(16, 3, 5, 5, seed=1, scale=0.2), "wa": numbers(16, 16, 1, 1, seed=2, scale=0.3)}
+    weights |= {"wb": numbers(8, 16, 3, 3, seed=3, scale=0.2), "wl": numbers(classes, 24, seed=4), "bl": numbers(classes, seed=5)}
     nodes = [
         conv("x", "s", "ws", strides=[2, 2], pads=[2, 2, 2, 2], kernel_shape=[5, 5]),
         ("Relu", ["s"], "r", {}),
