@@ -17,9 +17,7 @@ from tests.warm import WarmPrograms
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch]
 
-DELEGATE = '''"""A delegate of a file."""
-
-from pathlib import Path
+DELEGATE = '''from pathlib import Path
 
 from scheduler.delegates.base import Compiled, CoreDelegate, delegates
 from scheduler.delegates.{inner} import {base}
@@ -35,9 +33,7 @@ class {name}Delegate(CoreDelegate):
         return {base}().compile(model)
 '''
 
-VERB = '''"""`stretch greet`: a verb of a file."""
-
-from stretch.cli.output import Output
+VERB = '''from stretch.cli.output import Output
 
 
 def greet(out: Output) -> None:
@@ -45,23 +41,13 @@ def greet(out: Output) -> None:
     out.emit({"file": __file__}, lambda console: console.print("hello"))
 '''
 
-PLANNER = '''"""A memory planner of a file."""
+PLANNER = """from scheduler.memory.plan import planners, shared_objects
 
-from scheduler.memory.plan import Lifetimes
-from scheduler.memory.plan import MemoryPlan, planners, shared_objects
+planners.register("alone")(lambda lifetimes, alignment=1: shared_objects(lifetimes, [[i] for i in range(len(lifetimes.tensors))]))
+"""
 
-
-def plan_alone(lifetimes: Lifetimes, alignment: int = 1) -> MemoryPlan:
-    """A plan without sharing."""
-    return shared_objects(lifetimes, [[i] for i in range(len(lifetimes.tensors))])
-
-
-planners.register("alone")(plan_alone)
-'''
-
-CONSTRAINT = '''"""A bound of a file: no branch may take longer than a deadline."""
-
-from stretch.planning.constraints import Bound, register
+#: A bound of a file: no branch may take longer than a deadline.
+CONSTRAINT = '''from stretch.planning.constraints import Bound, register
 from stretch.planning.options import Option, Positive
 
 
@@ -79,9 +65,8 @@ class Deadline(Bound):
         return 1.0
 '''
 
-EXPORTER = '''"""A form of export of a file: the names of a bundle's subgraphs."""
-
-from typing import Annotated
+#: A form of export of a file: the names of a bundle's subgraphs.
+EXPORTER = '''from typing import Annotated
 
 import msgspec
 import typer
@@ -107,11 +92,8 @@ def _write(source, out, *, backwards: Annotated[bool, typer.Option("--backwards"
 exporters.register("names")(Exporter("the names of its subgraphs", _write, lambda answer: written_page((), (), answer.names)))
 '''
 
-#: Channels cut out of all: it gains nothing, but is short.
-DIVISION = '''# stretch/planning/divisions/cut_outs.py
-"""Each branch computes all channels and cuts some out of them."""
-
-from itertools import permutations
+#: Each branch computes all channels and cuts some out of them: it gains nothing, but is short.
+DIVISION = '''from itertools import permutations
 
 from predictors.graph import Op, OpGraph
 from stretch.planning.design.division import Division, Piece, check_ranges

@@ -242,19 +242,9 @@ def test_what_a_runtime_would_stop_the_process_for_or_follow_blindly_is_refused(
     assert "\n" not in error.value.message
 
 
-SCHEMA = {
-    "Root": {
-        "name": (0, "string"),
-        "count": (2, "i32"),
-        "rows": (3, "[Row]"),
-        "data": (4, "[u8]"),
-        "kind": (5, "u8"),
-        "more": (6, "kind?More"),
-    },
-    "Row": {"flag": (0, "bool"), "wide": (1, "[i64]"), "ratio": (2, "f32")},
-    "Left": {"x": (0, "i8")},
-    "Right": {"row": (0, "Row")},
-}
+ROOT = {"name": (0, "string"), "count": (2, "i32"), "rows": (3, "[Row]"), "data": (4, "[u8]"), "kind": (5, "u8"), "more": (6, "kind?More")}
+ROW = {"flag": (0, "bool"), "wide": (1, "[i64]"), "ratio": (2, "f32")}
+SCHEMA = {"Root": ROOT, "Row": ROW, "Left": {"x": (0, "i8")}, "Right": {"row": (0, "Row")}}
 FORMAT = Flatbuffer(SCHEMA, {"More": {1: "Left", 2: "Right"}}, "Root", b"TEST")
 
 wide = st.lists(st.integers(-(2**63), 2**63 - 1))
