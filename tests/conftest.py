@@ -38,8 +38,6 @@ os.environ.pop("COLUMNS", None)
 os.environ["NN_STRETCH_DRIVERS"] = "dsp"
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
-HAS_OPENCL = importlib.util.find_spec("pyopencl") is not None
-HAS_QNN = importlib.util.find_spec("onnxruntime_qnn") is not None
 
 
 @pytest.fixture(scope="session")
@@ -116,17 +114,12 @@ LONG = (
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     mark_all_but_representatives(items)
-    reasons = {}
+    packages = {"torch": "torch", "opencl": "pyopencl", "qnn": "onnxruntime_qnn"}
+    reasons = {marker: f"{name} is not installed" for marker, name in packages.items() if importlib.util.find_spec(name) is None}
     if not config.getoption("--runslow"):
         reasons["slow"] = "needs --runslow"
     if system.PLAIN or sys.platform != "linux":
         reasons["linux"] = "needs what only Linux has"
-    if not HAS_TORCH:
-        reasons["torch"] = "torch is not installed"
-    if not HAS_OPENCL:
-        reasons["opencl"] = "pyopencl is not installed"
-    if not HAS_QNN:
-        reasons["qnn"] = "onnxruntime-qnn is not installed"
     for item in items:
         if "openvino" in item.nodeid and item.path.is_relative_to(DELEGATES):
             item.add_marker("openvino")

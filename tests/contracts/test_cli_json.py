@@ -18,10 +18,7 @@ pytestmark = pytest.mark.torch
 KEYS = {
     "web": {
         "": "address bundles profile mean_error warnings",
-        "bundles[]": (
-            "bundle browser threads providers lacks median_ms p90_ms rounds macs_ratio ratios differences right overlap_ms handover_ms "
-            "predicted_ms sentences"
-        ),
+        "bundles[]": "bundle browser threads providers lacks median_ms p90_ms rounds macs_ratio ratios differences right overlap_ms handover_ms predicted_ms sentences",
         "bundles[].ratios[]": "over ratio low high",
     },
     "advise": {
@@ -32,28 +29,17 @@ KEYS = {
         "": "model device calibrated macs params exact halo halo_ms repeated macs_ratio params_ratio n_meet segments sides design operator_split_design predicted objective recommended written withheld weights bundle checks warnings agreement refinement",
         "segments[]": "name start end shape depth kind halo halo_ms repeated branches",
         "segments[].branches[]": "processor depth width entry join rows paths channels macs predicted_ms",
-        "predicted.": (
-            "makespan_ms best_single_ms best_single_processor speedup sequential_same_macs_ms whole_graph_ms operator_split_ms "
-            "ideal_split_ms ideal_fraction efficiency optimal gap source "
-            "expected_ms makespan_low_ms makespan_high_ms probability_faster measure_next links changes crossover energy_mj best_single_energy_mj "
-            "sequential_same_macs_energy_mj energy far_ahead crossover_divided"
-        ),
+        "predicted.": "makespan_ms best_single_ms best_single_processor speedup sequential_same_macs_ms whole_graph_ms operator_split_ms ideal_split_ms ideal_fraction efficiency optimal gap source expected_ms makespan_low_ms makespan_high_ms probability_faster measure_next links changes crossover energy_mj best_single_energy_mj sequential_same_macs_energy_mj energy far_ahead crossover_divided",
         "objective.": "asked value unit strategy",
         "weights.": "source",
     },
     "search": {
-        "": (
-            "model device pareto objective within optimal gap designs best_single_ms sequential_same_macs_ms evaluated space_log10 seconds "
-            "sensitivity source warnings"
-        ),
+        "": "model device pareto objective within optimal gap designs best_single_ms sequential_same_macs_ms evaluated space_log10 seconds sensitivity source warnings",
         "designs[]": "name predicted_ms speedup macs_ratio n_meet exact branches accuracy energy_mj peak_bytes value optimal design file",
     },
     "compare": {
         "": "rows warnings",
-        "rows[]": (
-            "name kind source model device processors ms low_ms high_ms best_single_ms speedup sequential_same_macs_ms speedup_over_sequential "
-            "macs macs_ratio params n_meet exact agreement probability recommended reason"
-        ),
+        "rows[]": "name kind source model device processors ms low_ms high_ms best_single_ms speedup sequential_same_macs_ms speedup_over_sequential macs macs_ratio params n_meet exact agreement probability recommended reason",
     },
     "train": {"": "run checkpoint metrics", "metrics.": "accuracy best_accuracy agreement best_agreement loss epochs"},
     "export RUN": {"": "checkpoint accuracy agreement", "accuracy.": "supernet extracted", "agreement.": "value low high error images"},
@@ -67,11 +53,7 @@ KEYS = {
         "comparisons[]": "name ratio low high",
     },
     "simulate": {
-        "": (
-            "device source runs in_flight arrivals makespan_ms p50_ms p90_ms p99_ms elapsed_ms per_second busy communication_ms deadline_ms "
-            "missed ideal_split_ms ideal_fraction efficiency busy_with_others jitter seed trace warnings "
-            "planned_for plans decisions beside energy_mj heat frequencies shared admission"
-        ),
+        "": "device source runs in_flight arrivals makespan_ms p50_ms p90_ms p99_ms elapsed_ms per_second busy communication_ms deadline_ms missed ideal_split_ms ideal_fraction efficiency busy_with_others jitter seed trace warnings planned_for plans decisions beside energy_mj heat frequencies shared admission",
         "plans[]": "bundle makespan_ms inferences",
         "beside[]": "bundle model arrivals makespan_ms inferences p50_ms p90_ms p99_ms deadline_ms missed",
         "admission.": "holds reason factor busy demands",
@@ -101,16 +83,8 @@ KEYS = {
         "held_out.": "within_10 within_20 mape",
     },
     "list devices": {"": "items", "items[]": "id name soc calibrated processors aliases left_out sources"},
-    "list models": {"": "items"},
-    "list delegates": {"": "items"},
-    "list env": {"": "items"},
+    **{f"list {name}": {"": "items"} for name in ("models", "delegates", "env")},
 }
-
-#: A refinement that takes little time.
-ONE_STEP = ("--steps", 1, "--run-images", 1)
-
-#: Whether the rates of both bundles can be held.
-ADMIT = ("--arrivals", "periodic:9", "--admit")
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +97,10 @@ def bundle(tmp_path_factory, tiny_bundle):
     return out
 
 
+#: A refinement that takes little time, and whether the rates of both bundles can be held.
+ONE_STEP, RATES = ("--steps", 1, "--run-images", 1), ("--arrivals", "periodic:9", "--admit")
+
+
 def words(verb, bundle):
     """The arguments of each key of `KEYS`."""
     if verb == "verify --sign":
@@ -130,6 +108,8 @@ def words(verb, bundle):
         from tests.scheduler.bundle.test_signature import write_keys
 
         return (bundle, "--sign", write_keys(bundle.parent, "mine")[0])
+    if verb == "profile fit":
+        write_world(bundle.parent / "measured")
     if verb == "export --as cpp":
         pytest.importorskip("ai_edge_litert")
         assert perform("export", bundle, "--format", "tflite", "--out", bundle.parent / "tflite").code == 0
@@ -144,13 +124,13 @@ def words(verb, bundle):
         "export": (bundle, "--precision", "cpu=int8", "--out", bundle.parent / "int8"),
         "export --as code": (bundle, "--as", "code", "--out", bundle.parent / "emitted"),
         "run": (bundle, "--repeat", 2, "--warmup", 0),
-        "simulate": (bundle, "--inferences", 20, "--busy", "gpu=0.5@0:5", "--deadline", 9, "--beside", f"{bundle}@periodic:9@9", *ADMIT),
+        "simulate": (bundle, "--inferences", 20, "--busy", "gpu=0.5@0:5", "--deadline", 9, "--beside", f"{bundle}@periodic:9@9", *RATES),
         "evaluate": (bundle, "--images", bundle.parent / "pictures"),
         "train BUNDLE": (bundle, "--images", folder_of(bundle.parent / "many", 24), *ONE_STEP, "--out", bundle.parent / "refined"),
         "predict": ("tiny_resnet", "--device", "pixel6", "--kernels"),
         "explain": (bundle,),
         "verify": (bundle,),
-        "profile fit": (measured(bundle.parent / "measured"), "--device", "pixel4", "--out", bundle.parent / "pixel4.fit.json"),
+        "profile fit": (bundle.parent / "measured", "--device", "pixel4", "--out", bundle.parent / "pixel4.fit.json"),
         "profile tune": (bundle, "--mode", "fast", "--budget", 0.1, "--map", "gpu=opencl"),
         "profile": ("--name", "here", "--processors", "cpu[1core]", "--networks", 12, "--budget", 1, "--out", bundle.parent),
         "list models": ("models", "tiny*"),
@@ -158,12 +138,6 @@ def words(verb, bundle):
         "list delegates": ("delegates",),
         "list env": ("env",),
     }[verb]
-
-
-def measured(folder):
-    if not folder.exists():
-        write_world(folder)
-    return folder
 
 
 def parts(data, path):
@@ -182,22 +156,17 @@ def test_every_verb_has_its_keys_listed():
 #: Verbs that take long, and whose answers other fast tests read.
 LONG = ("profile", "profile fit", "export --as cpp", "advise", "export", "train BUNDLE")
 
-#: Needs a browser: `tests/stretch/cli/test_web.py` checks its keys.
-BROWSER = "web"
 
-
-@pytest.mark.parametrize("verb", [pytest.param(verb, marks=pytest.mark.slow) if verb in LONG else verb for verb in KEYS if verb != BROWSER])
+# `web` needs a browser: `tests/stretch/cli/test_web.py` checks its keys.
+@pytest.mark.parametrize("verb", [pytest.param(verb, marks=pytest.mark.slow) if verb in LONG else verb for verb in KEYS if verb != "web"])
 def test_json_of_a_verb_is_one_object_with_its_keys(capsys, bundle, verb):
     result = call(capsys, *(verb.split() if verb in VERBS else verb.split()[:1]), *words(verb, bundle), "--json", "--quiet")
-    assert result.code == 0, result.out
-    data = json.loads(result.out)
-    check_keys(data, verb)
-    assert result.err == ""
+    assert (result.code, result.err) == (0, ""), result.out
+    check_keys(json.loads(result.out), verb)
 
 
 def check_keys(data, verb):
-    assert list(data)[:2] == ["schema", "version"]
-    assert data["schema"] == SCHEMA
+    assert (list(data)[:2], data["schema"]) == (["schema", "version"], SCHEMA)
     for path, keys in KEYS[verb].items():
         outcome = parts(data, path)
         assert outcome, path

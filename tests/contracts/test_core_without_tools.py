@@ -53,8 +53,7 @@ def stretch(core, *words):
 def test_verbs_and_flags_of_tools_are_missing_and_a_bundle_runs(core, tmp_path):
     assert "  web " not in stretch(core, "--help")
     shown = stretch(core, "run", "--help")
-    assert "--repeat" in shown
-    assert "--adb " not in shown
+    assert ("--repeat" in shown, "--adb " in shown) == (True, False)
     bundle = bundles.two_branches(tmp_path / "bundle")
     assert json.loads(stretch(core, "run", bundle, "--repeat", 2, "--warmup", 0, "--json"))["max_error"] < 1e-5
 

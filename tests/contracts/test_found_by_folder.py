@@ -17,9 +17,7 @@ from tests.warm import WarmPrograms
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch]
 
-DELEGATE = '''"""A delegate of a file."""
-
-from pathlib import Path
+DELEGATE = '''from pathlib import Path
 
 from scheduler.delegates.base import Compiled, CoreDelegate, delegates
 from scheduler.delegates.{inner} import {base}
@@ -35,9 +33,7 @@ class {name}Delegate(CoreDelegate):
         return {base}().compile(model)
 '''
 
-VERB = '''"""`stretch greet`: a verb of a file."""
-
-from stretch.cli.output import Output
+VERB = '''from stretch.cli.output import Output
 
 
 def greet(out: Output) -> None:
@@ -45,23 +41,13 @@ def greet(out: Output) -> None:
     out.emit({"file": __file__}, lambda console: console.print("hello"))
 '''
 
-PLANNER = '''"""A memory planner of a file."""
+PLANNER = """from scheduler.memory.plan import planners, shared_objects
 
-from scheduler.memory.plan import Lifetimes
-from scheduler.memory.plan import MemoryPlan, planners, shared_objects
+planners.register("alone")(lambda lifetimes, alignment=1: shared_objects(lifetimes, [[i] for i in range(len(lifetimes.tensors))]))
+"""
 
-
-def plan_alone(lifetimes: Lifetimes, alignment: int = 1) -> MemoryPlan:
-    """A plan without sharing."""
-    return shared_objects(lifetimes, [[i] for i in range(len(lifetimes.tensors))])
-
-
-planners.register("alone")(plan_alone)
-'''
-
-CONSTRAINT = '''"""A bound of a file: no branch may take longer than a deadline."""
-
-from stretch.planning.constraints import Bound, register
+#: A bound of a file: no branch may take longer than a deadline.
+CONSTRAINT = '''from stretch.planning.constraints import Bound, register
 from stretch.planning.options import Option, Positive
 
 
@@ -79,9 +65,8 @@ class Deadline(Bound):
         return 1.0
 '''
 
-EXPORTER = '''"""A form of export of a file: the names of a bundle's subgraphs."""
-
-from typing import Annotated
+#: A form of export of a file: the names of a bundle's subgraphs.
+EXPORTER = '''from typing import Annotated
 
 import msgspec
 import typer
@@ -107,11 +92,8 @@ def _write(source, out, *, backwards: Annotated[bool, typer.Option("--backwards"
 exporters.register("names")(Exporter("the names of its subgraphs", _write, lambda answer: written_page((), (), answer.names)))
 '''
 
-#: Channels cut out of all: it gains nothing, but is short.
-DIVISION = '''# stretch/planning/divisions/cut_outs.py
-"""Each branch computes all channels and cuts some out of them."""
-
-from itertools import permutations
+#: Each branch computes all channels and cuts some out of them: it gains nothing, but is short.
+DIVISION = '''from itertools import permutations
 
 from predictors.graph import Op, OpGraph
 from stretch.planning.design.division import Division, Piece, check_ranges
@@ -251,8 +233,7 @@ def stretch(python):
 def test_delegate_in_a_new_file_is_listed_and_runs_subgraphs(stretch, python, tmp_path):
     bundle = bundles.two_branches(tmp_path / "bundle")
     items = {item["name"]: item for item in json.loads(stretch("list", "delegates", "--json"))["items"]}
-    assert items["Twice"]["summary"] == "dropped into the folder"
-    assert items["Twice"]["module"] == "scheduler.delegates.Twice"
+    assert (items["Twice"]["summary"], items["Twice"]["module"]) == ("dropped into the folder", "scheduler.delegates.Twice")
     run = json.loads(stretch("run", bundle, "--map", "gpu=Twice", "--repeat", "2", "--warmup", "0", "--json"))
     assert run["processors"]["gpu"]["delegate"] == "Twice"
     assert python("from scheduler.delegates import TwiceDelegate as t; print(t.summary)") == "dropped into the folder\n"
@@ -373,24 +354,16 @@ def test_join_in_two_new_files_is_planned_built_exported_and_run_with_the_right_
     assert [join["kind"] for join in json.loads((bundle / "bundle.json").read_text())["joins"]] == ["max"]
     x = np.random.default_rng(0).normal(size=(1, 3, 32, 32)).astype(np.float32)
     np.save(tmp_path / "x.npy", x)
-    code = (
-        "import numpy as np\n"
-        "from scheduler.bundle.load import load_bundle\n"
-        "from scheduler.runtime.session import Session\n"
-        "with Session(load_bundle('b', check_hashes=True)) as session:\n    np.save('y.npy', session(np.load('x.npy')))\n"
-    )
-    python(code)
+    code = "from scheduler.bundle.load import load_bundle\nfrom scheduler.runtime.session import Session\nimport numpy as np\n"
+    python(f"{code}with Session(load_bundle('b', check_hashes=True)) as session: np.save('y.npy', session(np.load('x.npy')))\n")
     wanted = in_order(bundle, x)
     assert np.abs(np.load(tmp_path / "y.npy") - wanted).max() <= 1e-5 * np.abs(wanted).max()
     assert "the highest branch counts" in stretch("explain", bundle, "--details")
 
 
 def test_memory_planner_in_a_new_file_plans_memory(python):
-    code = (
-        "from scheduler.memory import Lifetime, Lifetimes, plan_memory\n"
-        "print(plan_memory(Lifetimes([Lifetime('a', 3, (0, 1)), Lifetime('b', 4, (2, 3))]), 'alone').total_bytes)"
-    )
-    assert python(code) == "7\n"
+    code = "plan_memory(Lifetimes([Lifetime('a', 3, (0, 1)), Lifetime('b', 4, (2, 3))]), 'alone')"
+    assert python(f"from scheduler.memory import Lifetime, Lifetimes, plan_memory\nprint({code}.total_bytes)") == "7\n"
 
 
 def test_new_files_keep_the_contracts_but_for_a_delegate_that_knows_another(warm):

@@ -16,21 +16,8 @@ from tests.scheduler.bundles import two_branches
 from tests.stretch.cli.commands import LOOSE, perform
 
 #: Wrong files of each kind.
-COUNTS = {
-    "onnx": 500,
-    "manifest": 400,
-    "repeated": 60,
-    "outside": 120,
-    "npy": 110,
-    "design": 60,
-    "profile": 300,
-    "recipe": 300,
-    "weights": 24,
-    "tflite": 180,
-    "model_onnx": 120,
-    "model_tflite": 80,
-    "pipe": 8,
-}
+COUNTS = {"onnx": 500, "manifest": 400, "repeated": 60, "outside": 120, "npy": 110, "design": 60, "profile": 300, "recipe": 300}
+COUNTS |= {"weights": 24, "tflite": 180, "model_onnx": 120, "model_tflite": 80, "pipe": 8}
 
 DESIGN = b"""
 version = 1
@@ -52,11 +39,8 @@ def sound_files(top, tiny):
     lite = perform("export", small, "--format", "tflite", "--out", top / "lite")
     assert lite.code == 0, lite.err
     settings = {"stride_h": 1, "stride_w": 1}
-    operators = [
-        op("CONV_2D", ["x", "a", "b"], ["c"], **settings),
-        op("RELU", ["c"], ["r"]),
-        op("CONV_2D", ["r", "d", "b"], ["y"], **settings),
-    ]
+    operators = [op("CONV_2D", ["x", "a", "b"], ["c"], **settings), op("RELU", ["c"], ["r"])]
+    operators.append(op("CONV_2D", ["r", "d", "b"], ["y"], **settings))
     write(top / "net.tflite", *operators, stored={"a": random((6, 3, 3, 4), 1), "d": random((6, 3, 3, 6), 3), "b": random((6,), 2)})
     return top
 
@@ -71,16 +55,9 @@ def onnx_case(rng, sound, folder):
 
 
 def bundle_words(rng, folder):
-    return rng.choice(
-        [
-            ("verify", folder),
-            ("verify", folder, "--json"),
-            ("explain", folder),
-            ("explain", folder, "--device", "pixel6", "--json"),
-            ("run", folder, "--repeat", "1", "--warmup", "0"),
-            ("run", folder, "--repeat", "1", "--warmup", "0", "--trace", folder / "trace.json"),
-        ]
-    )
+    explain, run = ("explain", folder), ("run", folder, "--repeat", "1", "--warmup", "0")
+    words = [("verify", folder), ("verify", folder, "--json"), explain, (*explain, "--device", "pixel6", "--json"), run]
+    return rng.choice([*words, (*run, "--trace", folder / "trace.json")])
 
 
 def manifest_case(rng, sound, folder):
@@ -159,15 +136,9 @@ def pipe_case(rng, sound, folder):
     else:
         path.symlink_to("/dev/zero")
     branch = ("branch", "tiny_resnet", "--weights", "none", *LOOSE, "--out", folder / "out")
-    return rng.choice(
-        [
-            ("run", sound / "small", "--repeat", "1", "--input", path),
-            (*branch, "--device", "pixel6", "--design", path),
-            (*branch, "--device", path),
-            ("recipe", path),
-            (*branch[:3], path, *branch[4:], "--device", "pixel6"),
-        ]
-    )
+    words = [("run", sound / "small", "--repeat", "1", "--input", path), (*branch, "--device", "pixel6", "--design", path)]
+    words += [(*branch, "--device", path), ("recipe", path), (*branch[:3], path, *branch[4:], "--device", "pixel6")]
+    return rng.choice(words)
 
 
 def repeated_case(rng, sound, folder):
@@ -185,23 +156,16 @@ def outside_case(rng, sound, folder):
     file = folder / "bundle.json"
     manifest = json.loads(file.read_bytes())
     name = rng.choice([name for name in manifest["files"] if name.endswith(".onnx")])
-    options = [
-        f"../{secret.parent.name}/{secret.name}",
-        str(secret),
-        f"x/../../{secret.parent.name}/{secret.name}",
-        "a\\..\\b",
-        "c:/x",
-        "./" + name,
-    ]
+    out = f"../{secret.parent.name}/{secret.name}"
+    options = [out, str(secret), f"x/../{out}", "a\\..\\b", "c:/x", "./" + name]
     what = rng.randrange(5)
     if what == 0:
         # the name, wherever it stands
         file.write_text(json.dumps(manifest).replace(json.dumps(name), json.dumps(rng.choice(options))))
     elif what == 1:
         (folder / name).unlink()
-        (folder / name).symlink_to(
-            rng.choice([secret, Path("../forbidden/secret.onnx"), Path(name), folder, "/dev/zero", "/proc/self/mem"])
-        )
+        target = rng.choice([secret, Path("../forbidden/secret.onnx"), Path(name), folder, "/dev/zero", "/proc/self/mem"])
+        (folder / name).symlink_to(target)
     elif what == 2:
         inner = folder / rng.choice([str(Path(name).parent), "."])
         shutil.rmtree(inner)
@@ -213,8 +177,7 @@ def outside_case(rng, sound, folder):
         manifest["files"][rng.choice(options)] = manifest["files"][name]
         file.write_text(json.dumps(manifest))
     words = bundle_words(rng, folder)
-    out = ("export", folder, "--format", "onnx", "--out", folder.parent / f"{folder.name}.out")
-    return rng.choice([words, words, out])
+    return rng.choice([words, words, ("export", folder, "--format", "onnx", "--out", folder.parent / f"{folder.name}.out")])
 
 
 def model_onnx_case(rng, sound, folder):
@@ -234,14 +197,9 @@ def model_tflite_case(rng, sound, folder):
 
 
 def model_words(rng, path, folder):
-    return rng.choice(
-        [
-            ("predict", path, "--device", "pixel6"),
-            ("predict", path, "--device", "pixel6", "--json"),
-            ("list", "models", path, "--details"),
-            ("branch", path, "--device", "pixel6", *LOOSE, "--set", "controls=false", "--out", folder / "bundle"),
-        ]
-    )
+    predict = ("predict", path, "--device", "pixel6")
+    branch = ("branch", path, "--device", "pixel6", *LOOSE, "--set", "controls=false", "--out", folder / "bundle")
+    return rng.choice([predict, (*predict, "--json"), ("list", "models", path, "--details"), branch])
 
 
 def tree_of(folder):

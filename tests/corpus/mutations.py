@@ -221,9 +221,8 @@ def _kernel(rng, graph, proto):
 
 def hashed(folder, name):
     """State a file's size and hash again in the bundle's description."""
-    path = folder / "bundle.json"
+    path, content = folder / "bundle.json", (folder / name).read_bytes()
     manifest = json.loads(path.read_bytes())
-    content = (folder / name).read_bytes()
     manifest["files"][name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     path.write_text(json.dumps(manifest))
 

@@ -24,18 +24,10 @@ class Child:
         self._process.stdin.write(json.dumps([str(word) for word in words]) + "\n")
         self._process.stdin.flush()
         answer = self._line()
-        if answer is None:
-            self.close()
-            return {"code": None, "out": "", "err": "", "escaped": "it hung"}
         if not answer:
-            code = self._process.wait()
+            escaped = "it hung" if answer is None else f"the process ended with {self._process.wait()}"
             self.close()
-            return {
-                "code": None,
-                "out": "",
-                "err": self._log.read_text(errors="replace")[-2000:],
-                "escaped": f"the process ended with {code}",
-            }
+            return {"code": None, "out": "", "err": self._log.read_text(errors="replace")[-2000:], "escaped": escaped}
         outcome = json.loads(answer)
         # Leftovers of earlier commands (arenas of threads, caches) must not count against a later one: at the limit of its memory
         # the interpreter itself fails in odd ways.
@@ -54,16 +46,10 @@ class Child:
     def _start(self):
         # each arena of a thread would take 64 MiB of address space that nobody uses
         environment = os.environ | {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1", "NN_STRETCH_DRIVERS": "dsp", "COLUMNS": "200"}
+        command, pipe = [sys.executable, str(Path(__file__).with_name("worker.py")), str(self._bundle)], subprocess.PIPE
         with self._log.open("w") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, str(Path(__file__).with_name("worker.py")), str(self._bundle)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env=environment,
-                cwd=Path(__file__).parents[2],
-            )
+            streams = {"stdin": pipe, "stdout": pipe, "stderr": log, "text": True}
+            self._process = subprocess.Popen(command, env=environment, cwd=Path(__file__).parents[2], **streams)
         assert self._process.stdout.readline() == "ready\n", self._log.read_text()
 
     def _line(self):

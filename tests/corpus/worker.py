@@ -21,11 +21,8 @@ def warm():
 
     from stretch.cli import app
 
-    for words in (
-        ["verify", sys.argv[1]],
-        ["predict", "tiny_resnet", "--device", "pixel6"],
-        ["explain", sys.argv[1], "--device", "pixel6"],
-    ):
+    device = ["--device", "pixel6"]
+    for words in (["verify", sys.argv[1]], ["predict", "tiny_resnet", *device], ["explain", sys.argv[1], *device]):
         run(app, words)
     torch.set_num_threads(1)
     return app
@@ -33,9 +30,7 @@ def warm():
 
 def run(app, words):
     """How one command ended: exit code, what it said, and what escaped."""
-    out, err = io.StringIO(), io.StringIO()
-    escaped = ""
-    code = None
+    out, err, escaped, code = io.StringIO(), io.StringIO(), "", None
     # Whatever a package warns of is none of a command's words.
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings(action="ignore"):
         try:

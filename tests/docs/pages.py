@@ -1,8 +1,10 @@
 """Pages of the documentation and the snippets in them."""
 
+import importlib.util
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 from tests.contracts.repository import ROOT, files
 
@@ -19,6 +21,14 @@ class Snippet:
 
 def pages() -> list[Path]:
     return files(".md")
+
+
+def program(name: str) -> ModuleType:
+    """A program of the folder of documentation, as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def snippets(page: Path) -> list[Snippet]:

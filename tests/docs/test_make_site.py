@@ -1,6 +1,5 @@
 """The pages of the repository as a site."""
 
-import importlib.util
 import os
 import re
 import subprocess
@@ -12,23 +11,21 @@ from urllib.parse import unquote, urldefrag
 import pytest
 
 from tests.contracts.repository import ROOT
+from tests.docs.pages import program
 
 pytest.importorskip("mkdocs")
 
 
 @pytest.fixture(scope="module")
 def hooks():
-    spec = importlib.util.spec_from_file_location("make_site", ROOT / "docs" / "make_site.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return program("make_site")
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     command = [str(Path(sys.executable).parent / "mkdocs"), "build", "--strict", "--quiet", "--site-dir", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return folder
 

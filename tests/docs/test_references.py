@@ -1,6 +1,5 @@
 """References of the command line and of Python, the picture of bands and commands on pages agree with the code."""
 
-import importlib.util
 import inspect
 import re
 import shlex
@@ -14,27 +13,15 @@ import scheduler
 import stretch
 from stretch.cli import VERBS, app
 from tests.contracts.repository import ROOT
-from tests.docs.pages import pages, snippets
+from tests.docs.pages import pages, program, snippets
 
 PAGE = ROOT / "docs/reference/python.md"
 NAMES = [f"{package.__name__}.{name}" for package in (stretch, scheduler) for name in package.__all__]
 
 
-def generator():
-    spec = importlib.util.spec_from_file_location("make_python_reference", ROOT / "docs/make_python_reference.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def thing(name):
     package, current = name.split(".")
-    return getattr({"stretch": stretch, "scheduler": scheduler}[package], current)
-
-
-def parts():
-    """Generated parts of the page by their names."""
-    return {m[1]: m[2] for m in re.finditer(r"<!-- name ([\w. ]+) -->\n(.*?)<!-- /name -->", PAGE.read_text(), re.DOTALL)}
+    return getattr(sys.modules[package], current)
 
 
 @pytest.mark.slow
@@ -52,13 +39,12 @@ def test_what_a_program_of_the_documentation_writes_is_up_to_date(program):
 def test_page_that_says_something_else_is_out_of_date(sentence, instead):
     text = PAGE.read_text()
     assert text.count(sentence) == 1
-    changed = text.replace(sentence, instead)
-    assert generator().reference(changed) == text
+    assert program("make_python_reference").reference(text.replace(sentence, instead)) == text
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if not (inspect.isclass(thing(name)) and issubclass(thing(name), Exception))])
 def test_part_of_a_name_has_its_parameters_and_says_something_of_each(name):
-    part = parts()[name]
+    *_, part = re.findall(rf"<!-- name {re.escape(name)} -->\n(.*?)<!-- /name -->", PAGE.read_text(), re.DOTALL)
     signature = part.split("```")[1].split(f"{name}", 1)[1]
     parameters = [p for p in inspect.signature(thing(name)).parameters if p != "self"]
     assert re.findall(r"(?:^\s*|\(|, )\*{0,2}(\w+):", signature, re.MULTILINE) == parameters
@@ -70,11 +56,8 @@ def test_part_of_a_name_has_its_parameters_and_says_something_of_each(name):
 
 def test_examples_use_every_function_that_is_public():
     code = "\n".join(snippet.text for snippet in snippets(PAGE.relative_to(ROOT)) if snippet.language == "python")
-    for name in NAMES:
-        if inspect.isfunction(thing(name)):
-            assert f"{name}(" in code, name
-    for used in ("stretch.PlanConfig(", ".save(", "scheduler.Session(", "except stretch."):
-        assert used in code
+    functions = [f"{name}(" for name in NAMES if inspect.isfunction(thing(name))]
+    assert not [used for used in (*functions, "stretch.PlanConfig(", ".save(", "scheduler.Session(", "except stretch.") if used not in code]
 
 
 def test_reference_page_has_a_section_for_each_verb():
@@ -84,7 +67,7 @@ def test_reference_page_has_a_section_for_each_verb():
 
 #: A copy of the checkout runs the blocks of CONTRIBUTING (`tests/contracts/test_worked_examples.py`).
 RUNNABLE = [
-    page for page in pages() if str(page) != "CONTRIBUTING.md" and any(snippet.language in ("sh", "python") for snippet in snippets(page))
+    page for page in pages() if str(page) != "CONTRIBUTING.md" and {"sh", "python"} & {snippet.language for snippet in snippets(page)}
 ]
 
 
@@ -101,19 +84,13 @@ def test_commands_of_a_page_succeed_in_their_order(page, tmp_path, warm):
             assert result.returncode == 0, f"{snippet.text}\n{result.stderr}"
 
 
-def commands():
-    """Commands in blocks that are only shown, with their page."""
-    for page in pages():
-        for snippet in snippets(page):
-            if snippet.language == "text":
-                for line in snippet.text.splitlines():
-                    yield page, shlex.split(line, comments=True) if "'" not in line else line.split()
-
-
 def test_verbs_in_blocks_that_are_only_shown_exist():
     # the reference is generated from the verbs' own help, whose sentences may begin a line with the program's name
-    shown = [(page, words) for page, words in commands() if str(page) != "docs/reference/cli.md" and len(words) > 1]
-    named = {(str(page), words[1]) for page, words in shown if words[0].endswith("stretch")}
-    assert named
+    blocks = [
+        snippet for page in pages() if str(page) != "docs/reference/cli.md" for snippet in snippets(page) if snippet.language == "text"
+    ]
+    lines = [line for block in blocks for line in block.text.splitlines()]
+    shown = [shlex.split(line, comments=True) if "'" not in line else line.split() for line in lines]
+    named = {words[1] for words in shown if len(words) > 1 and words[0].endswith("stretch")}
     flags = {flag for param in typer.main.get_command(app).params for flag in param.opts}
-    assert {verb for _, verb in named} <= {*VERBS, *flags}
+    assert set() < named <= {*VERBS, *flags}

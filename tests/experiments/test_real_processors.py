@@ -21,12 +21,8 @@ def test_shares_of_a_processor_add_up_to_the_inference():
 
 def test_operator_whose_every_case_is_refused_is_no_failure(tmp_path):
     file = tmp_path / "report.xml"
-    faults = {
-        "ok": "",
-        "refused": "hypothesis.errors.FailedHealthCheck: filtering out",
-        "wrong": "assert False",
-        "crashed": "worker 'gw0' crashed",
-    }
+    faults = {"ok": "", "refused": "hypothesis.errors.FailedHealthCheck: filtering out"}
+    faults |= {"wrong": "assert False", "crashed": "worker 'gw0' crashed"}
     parts = (f'<testcase name="{name}">{fault and f"<failure message={fault!r}/>"}</testcase>' for name, fault in faults.items())
     file.write_text(f"<testsuites><testsuite>{''.join(parts)}</testsuite></testsuites>".replace("'gw0'", "gw0"))
     assert [outcome for _, outcome, _ in cases(file)] == ["passed", "refused", "failed", "failed"]

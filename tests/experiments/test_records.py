@@ -21,11 +21,9 @@ def test_record_is_read_back_with_machine_versions_and_load(tmp_path):
     path = tmp_path / "x" / "results" / "host.json"
     written = write_record(path, TABLES, **FACTS)
     assert read_record(path) == written
-    assert written.experiment == "x"
+    assert (written.experiment, written.load, [p.name for p in path.parent.iterdir()]) == ("x", 0.25, ["host.json"])
     assert written.machine.cores > 0
     assert written.versions["nn-stretch"]
-    assert written.load == 0.25
-    assert [p.name for p in path.parent.iterdir()] == ["host.json"]
 
 
 def test_load_is_that_before_the_run_unless_another_is_stated(tmp_path):
@@ -36,48 +34,33 @@ def test_load_is_that_before_the_run_unless_another_is_stated(tmp_path):
     assert (read_record(path).load, read_record(path).runs) == (0.5, None)
 
 
-def git(root, *words):
-    identity = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
-    return subprocess.run(["git", "-C", str(root), *identity, *words], capture_output=True, text=True, check=True).stdout.strip()
-
-
-@pytest.fixture
-def repository(tmp_path):
-    """A git repository with code and one record in its first commit."""
-    (tmp_path / "experiments" / "x" / "results").mkdir(parents=True)
+def test_changed_code_makes_a_commit_dirty(tmp_path):
+    (tmp_path / "experiments" / "x").mkdir(parents=True)
     (tmp_path / "experiments" / "x" / "run.py").write_text("1\n")
-    (tmp_path / "experiments" / "x" / "results" / "host.json").write_text("{}\n")
-    git(tmp_path, "init", "-q")
-    git(tmp_path, "add", ".")
-    git(tmp_path, "commit", "-q", "-m", "first")
-    return tmp_path
-
-
-def test_changed_code_makes_a_commit_dirty(repository):
-    (repository / "experiments" / "x" / "run.py").write_text("2\n")
-    assert this_commit(repository).dirty
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "first"]):
+        command = ["git", "-C", str(tmp_path), "-c", "user.name=n", "-c", "user.email=e@example.org", *words]
+        subprocess.run(command, capture_output=True, check=True)
+    assert not this_commit(tmp_path).dirty
+    (tmp_path / "experiments" / "x" / "run.py").write_text("2\n")
+    assert this_commit(tmp_path).dirty
 
 
 def test_facts_of_a_cell_are_those_of_the_nearest_level_that_states_them(tmp_path):
-    about = {
-        "phases": About(
-            runs=7, rows={"plan": Facts(interleaved=False)}, columns={"seconds": Facts(source="predicted", runs="not recorded")}
-        )
-    }
-    tables = TABLES | {"other": [{"name": "a", "ms": 1.0}]}
-    record = write_record(tmp_path / "x" / "results" / "host.json", tables, **FACTS, interleaved=True, about=about)
-    assert record.facts("other") == Facts("measured", 3, True)
-    assert record.facts("phases") == Facts("measured", 7, True)
+    columns = {"seconds": Facts(source="predicted", runs="not recorded")}
+    about = {"phases": About(runs=7, rows={"plan": Facts(interleaved=False)}, columns=columns)}
+    tables, path = TABLES | {"other": [{"name": "a", "ms": 1.0}]}, tmp_path / "x" / "results" / "host.json"
+    record = write_record(path, tables, **FACTS, interleaved=True, about=about)
+    assert (record.facts("other"), record.facts("phases")) == (Facts("measured", 3, True), Facts("measured", 7, True))
     assert record.facts("phases", row="plan") == Facts("measured", 7, False)
     assert record.facts("phases", column="seconds") == Facts("predicted", "not recorded", True)
-    assert read_record(tmp_path / "x" / "results" / "host.json") == record
+    assert read_record(path) == record
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"about": {"speed": About()}}, "table `speed`, which it does not have"),
-        ({"about": {"phases": About(columns={"hours": Facts()})}}, "`hours`, which table `phases` does not have"),
+        ({"about": {"speed": About()}}, "table `speed`"),
+        ({"about": {"phases": About(columns={"hours": Facts()})}}, "`hours`"),
         ({"about": {"phases": About(columns={"seconds": Facts(runs=0)})}}, "has 0 runs"),
         ({"runs": None}, "does not say in how many runs"),
     ],
@@ -123,15 +106,12 @@ def root(tmp_path):
 
 
 def test_block_of_a_template_is_filled_and_the_rest_stays(root):
-    page = "before\n\n<!-- block times -->\nold\nolder\n<!-- /block -->\nafter\n"
-    assert render(page, "README.md", root) == "before\n\n<!-- block times -->\nPlanning takes 1.50 s.\n<!-- /block -->\nafter\n"
-
-
-def test_block_of_a_table_is_filled_with_its_origin(root):
+    page = "before\n\n<!-- block times -->\n{}\n<!-- /block -->\nafter\n"
+    assert render(page.format("old\nolder"), "README.md", root) == page.format("Planning takes 1.50 s.")
+    # a table has its origin
     lines = render(f"<!-- block {RECORD}#phases -->\n<!-- /block -->\n", "README.md", root).splitlines()
     assert lines[1:5] == ["| phase | seconds |", "|---|---:|", "| plan | 1.50 |", "| export all | 12.3 |"]
-    assert lines[6].startswith("*Measured*, 20")
-    assert lines[7] == "<!-- /block -->"
+    assert (lines[6][:14], lines[7]) == ("*Measured*, 20", "<!-- /block -->")
 
 
 @pytest.mark.parametrize(
@@ -148,24 +128,16 @@ def test_block_that_cannot_be_filled_is_an_error(root, page, reason):
         render(page, "README.md", root)
 
 
-TABLE = {
-    "runs": [
-        {"network": "a b", "ms": 1.5, "low": 0.9, "high": 1.126, "kept": True},
-        {"network": "c", "ms": 12.346, "low": None, "high": 2, "kept": None},
-    ]
-}
+RUNS = (("a b", 1.5, 0.9, 1.126, True), ("c", 12.346, None, 2, None))
+TABLE = {"runs": [dict(zip(("network", "ms", "low", "high", "kept"), row, strict=True)) for row in RUNS]}
 
 WRITTEN = Record(
     schema=2,
     experiment="x",
-    source="measured",
     date="2026-11-22T01:02:03+00:00",
     commit=Commit("0123456789abcdef", dirty=False),
     recorded_in=None,
-    command="make it",
-    runs=3,
-    interleaved=True,
-    load=0.1,
+    **{"source": "measured", "command": "make it", "runs": 3, "interleaved": True, "load": 0.1},
     machine=Machine("P", 2, 4.0, "Linux x86_64"),
     versions={"torch": "9"},
     tables=TABLE,
@@ -173,29 +145,16 @@ WRITTEN = Record(
 )
 
 
-@pytest.fixture
-def templates_root(tmp_path):
-    """A repository with one record."""
-    save_record(tmp_path / RECORD, WRITTEN)
-    return tmp_path
+def filled(root, text):
+    """A template in which `r` names the table of the one record of a repository."""
+    save_record(root / RECORD, WRITTEN)
+    return fill(f"{{{{ use r = {RECORD}#runs }}}}\n{text}", "t.txt", root)
 
 
-def filled(templates_root, text):
-    """A template in which `r` names the table."""
-    return fill(f"{{{{ use r = {RECORD}#runs }}}}\n{text}", "t.txt", templates_root)
-
-
-def test_table_has_the_rows_columns_and_titles_that_are_chosen_in_their_order(templates_root):
+def test_table_has_what_is_chosen_in_its_order_and_its_origin_says_source_commit_machine_load_runs_and_turns(tmp_path):
     text = "{{ table r\nrows: c = The c | a b\ncolumns: network = net | kept | {low:.2f} to {high:.2f} = interval }}"
-    assert filled(templates_root, text).splitlines() == [
-        "| net | kept | interval |",
-        "|---|---:|---|",
-        "| The c | – | – to 2 |",
-        "| a b | yes | 0.90 to 1.13 |",
-    ]
-
-
-def test_origin_tells_source_commit_machine_load_runs_and_turns():
+    lines = ["| net | kept | interval |", "|---|---:|---|", "| The c | – | – to 2 |", "| a b | yes | 0.90 to 1.13 |"]
+    assert filled(tmp_path, text).splitlines() == lines
     assert provenance(WRITTEN, "runs") == (
         "*Measured*, 2026-11-22, commit 0123456; P, 2 cores, 4 GiB, Linux x86_64; torch 9; load before the run 0.1; "
         "3 runs, interleaved. Reproduce: `make it`. Shared machine. Noisy."
@@ -213,9 +172,9 @@ def test_origin_tells_source_commit_machine_load_runs_and_turns():
         ("{{ origin experiments/y/results/host.json#t }}", "cannot read the record"),
     ],
 )
-def test_template_that_names_nothing_is_an_error(templates_root, text, reason):
+def test_template_that_names_nothing_is_an_error(tmp_path, text, reason):
     with pytest.raises(StretchError, match=reason):
-        filled(templates_root, text)
+        filled(tmp_path, text)
 
 
 @pytest.mark.parametrize(

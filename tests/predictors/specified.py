@@ -32,9 +32,8 @@ def contending(device: DeviceProfile, factors: dict[tuple[str, str], float]) -> 
 
 def stating(device: DeviceProfile, **keys: object) -> DeviceProfile:
     """A profile whose processors all state something else."""
-    return msgspec.structs.replace(
-        device, processors={name: msgspec.structs.replace(profile, **keys) for name, profile in device.processors.items()}
-    )
+    changed = {name: msgspec.structs.replace(profile, **keys) for name, profile in device.processors.items()}
+    return msgspec.structs.replace(device, processors=changed)
 
 
 def with_speed(device: DeviceProfile, family: str, speed: float) -> DeviceProfile:

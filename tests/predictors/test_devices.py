@@ -27,13 +27,6 @@ SECTION = "\n[thermal]\n" + TEXT.split("[power_w]")[0]
 HEAT = SECTION.replace("assumed, for the shape", "rate")
 
 
-def broken(tmp_path, old, new, count=1):
-    assert old in HOST
-    path = tmp_path / "broken.toml"
-    path.write_text(HOST.replace(old, new, count))
-    return path
-
-
 @pytest.mark.representatives(8)
 @pytest.mark.parametrize("device", list_devices())
 def test_every_number_of_a_profile_says_where_it_comes_from(device):
@@ -71,16 +64,15 @@ def test_cpu_with_dot_products_is_planned_in_int8_where_times_of_it_were_measure
 def test_bare_name_means_the_default_core_set():
     profile = load_device("mi9")
     assert profile.processor("cpu").core_set == profile.processor("cpu[3med]").core_set == "3med"
-    assert profile.variants[:2] == ("cpu", "cpu[1large3med]")
-    assert "cpu[3med]" not in profile.variants
+    assert (profile.variants[:2], "cpu[3med]" in profile.variants) == (("cpu", "cpu[1large3med]"), False)
 
 
-@pytest.mark.parametrize("name", ["npu", "cpu[9large]", "cpu[1large", "gpu[]"])
-def test_unknown_processor_hints_at_those_that_exist_and_one_left_out_is_refused_with_the_reason(name):
-    with pytest.raises(UnknownNameError) as caught:
-        load_device("mi9").processor(name)
-    assert caught.value.exit_code == 3
-    assert caught.value.hint
+def test_unknown_processor_hints_at_those_that_exist_and_one_left_out_is_refused_with_the_reason():
+    for name in ("npu", "cpu[9large]", "cpu[1large", "gpu[]"):
+        with pytest.raises(UnknownNameError) as caught:
+            load_device("mi9").processor(name)
+        assert caught.value.exit_code == 3
+        assert caught.value.hint
     profile = next(profile for profile in map(load_device, list_devices()) if profile.left_out)
     for left, reason in profile.left_out.items():
         with pytest.raises(UnknownNameError, match=re.escape(reason)) as caught:
@@ -88,22 +80,11 @@ def test_unknown_processor_hints_at_those_that_exist_and_one_left_out_is_refused
         assert "did you mean" not in caught.value.hint
 
 
-@pytest.mark.parametrize(
-    ("name", "device"),
-    [
-        ("sm8750", "s25"),
-        ("Snapdragon 8 Elite", "s25"),
-        ("SNAPDRAGON-8-ELITE-GEN-5", "sm8850"),
-        ("galaxy s24", "s24"),
-        ("pixel-6", "pixel6"),
-    ],
-)
-def test_device_is_known_by_names_of_its_chip_and_product_in_any_spelling(name, device):
-    assert load_device(name).id == device
-
-
-def test_misspelt_device_hints_at_the_closest_another_number_is_another_device_and_a_chip_of_several_is_asked_back():
-    hints = {"pixle6": "did you mean `pixel6`?", "sm8570": ", is another device", "snapdragon 855": "choose one of mi9, pixel4"}
+def test_device_is_known_by_names_of_its_chip_and_product_in_any_spelling_and_others_are_hinted_at():
+    names = {"sm8750": "s25", "Snapdragon 8 Elite": "s25", "SNAPDRAGON-8-ELITE-GEN-5": "sm8850", "galaxy s24": "s24", "pixel-6": "pixel6"}
+    assert {name: load_device(name).id for name in names} == names
+    # a misspelt name, the number of another device, and a chip that several devices have
+    hints = {"pixle6": "`pixel6`", "sm8570": "another device", "snapdragon 855": "mi9, pixel4"}
     for name, hint in hints.items():
         with pytest.raises(UnknownNameError) as caught:
             load_device(name)
@@ -116,35 +97,36 @@ def test_misspelt_device_hints_at_the_closest_another_number_is_another_device_a
         ('id = "host"', 'id = "host"\nspeed = 3', "`speed` is an unknown key"),
         ("{ value = 16,", "{ value = -1,", r"width_slice.value"),
         ("{ value = 16,", "{ value = 16.5,", "width_slice must be a whole number"),
-        ('source = "simd"', 'source = "hearsay"', "names the source `hearsay`"),
-        (', source = "simd" }', " }", "`processors.cpu.width_slice` lacks the key `source`"),
-        ("conv1x1 = ", "conv2x2 = ", "unknown kernel kind `conv2x2`"),
+        ('source = "simd"', 'source = "hearsay"', "`hearsay`"),
+        (', source = "simd" }', " }", "width_slice.*`source`"),
+        ("conv1x1 = ", "conv2x2 = ", "`conv2x2`"),
         ('default_core_set = "1core"', 'default_core_set = "8cores"', "is none of its core sets"),
-        ('default_precision = "fp32"', 'default_precision = "int8"', "lacks the default precision int8"),
+        ('default_precision = "fp32"', 'default_precision = "int8"', "int8"),
         ('default_precision = "fp32"', 'default_precision = "fp7"', "invalid enum value 'fp7'"),
-        ("[links.gpu]", "[links.cpu]", r"\[links.gpu\] is missing"),
+        ("[links.gpu]", "[links.cpu]", "links.gpu"),
         ('id = "host"', 'id = "../host"', "is not a device profile"),
-        ("contention.gpu = { value = 1.15", "contention.gpu = { value = 0.9", "contention.gpu has the value 0.9, which is not from `low`"),
+        ("contention.gpu = { value = 1.15", "contention.gpu = { value = 0.9", "contention.gpu.*`low`"),
         ("contention.gpu = { value = 1.15", "contention.gpu = { value = 0", "contention.gpu.value"),
-        ("contention.gpu = {", "contention.gpo = {", "contention.gpo is of no other processor"),
-        ("contention.gpu = {", "contention.cpu = {", "contention.cpu is of no other processor"),
+        ("contention.gpu = {", "contention.gpo = {", "contention.gpo"),
+        ("contention.gpu = {", "contention.cpu = {", "contention.cpu"),
         ("contention.gpu = {", "contention = {", "contention"),
-        ("{ value = 16,", "{ value = inf,", r"value` is inf, which is no finite number"),
-        ("{ value = 16,", "{ value = nan,", r"value` is nan, which is no finite number"),
+        ("{ value = 16,", "{ value = inf,", "inf.*finite"),
+        ("{ value = 16,", "{ value = nan,", "nan.*finite"),
         ("{ value = 16,", "{ value = 1e300,", r"width_slice.value"),
         ("processors.cpu", "processors.npu", "no processor `cpu`"),
-        (HOST, HOST + HOST[HOST.index("[links.gpu]") :].replace("links.gpu", "links.npu"), r"\[links.npu\] leads to no processor"),
-        (HOST, HOST + SECTION.replace("assumed, for the shape", "nowhere"), "names the source `nowhere`"),
-        (HOST, HOST + HEAT.replace("speed = 0.6", "speed = 0.9"), r"\[thermal\] does not hold together"),
+        (HOST, HOST + HOST[HOST.index("[links.gpu]") :].replace("links.gpu", "links.npu"), "links.npu"),
+        (HOST, HOST + SECTION.replace("assumed, for the shape", "nowhere"), "`nowhere`"),
+        (HOST, HOST + HEAT.replace("speed = 0.6", "speed = 0.9"), "thermal"),
         (HOST, HOST + HEAT.replace("resistance_c_per_w", "resistance"), "resistance"),
     ],
     ids=lambda text: text[:40].replace("\n", " "),
 )
 def test_bad_profile_is_refused_in_one_sentence(tmp_path, old, new, message):
+    assert old in HOST
+    (tmp_path / "broken.toml").write_text(HOST.replace(old, new, -1 if old == "processors.cpu" else 1))
     with pytest.raises(StretchError, match=message) as caught:
-        load_device(broken(tmp_path, old, new, -1 if old == "processors.cpu" else 1))
-    assert "\n" not in caught.value.message
-    assert caught.value.exit_code == 1
+        load_device(tmp_path / "broken.toml")
+    assert ("\n" in caught.value.message, caught.value.exit_code) == (False, 1)
 
 
 @pytest.mark.parametrize(
@@ -173,5 +155,4 @@ def test_profile_may_state_heat_with_a_source_of_its_own(tmp_path):
     assert load_device("host").thermal is None
     (tmp_path / "host.toml").write_text(HOST + HEAT)
     thermal = load_device(tmp_path / "host.toml").thermal
-    assert thermal is not None
     assert (thermal.source, thermal.throttle[1]) == ("rate", Throttle(55.0, 0.6))

@@ -16,49 +16,43 @@ from predictors.graph import Op, OpGraph
 from predictors.joins import JoinKind, join_of, joins, joins_that, meeting_of, meetings
 from predictors.operators import kind_of, kinds
 from predictors.registry import Registry
-from tests.predictors.networks import efficientnet_b5, resnet50, small_resnet
+from tests.predictors.networks import convolution, efficientnet_b5, resnet50, small_resnet
 from tests.scheduler.delegates.graphs import KIND_NAMES, graphs
 
 INPUT = Op("x", "input", attrs={"shape": (1, 8, 4, 4)})
 
 
-def conv(name="c", source="x", **changed):
-    attrs = {"out_channels": 4, "kernel": (1, 1), "stride": (1, 1), "padding": (0, 0, 0, 0), "groups": 1, "bias": True} | changed
-    return Op(name, "conv", (source,), attrs)
+def conv(source="x", **changed):
+    return Op("c", "conv", (source,), dict(convolution("c", source, 4, bias=True).attrs) | changed)
 
 
 @pytest.mark.parametrize("make", [resnet50, efficientnet_b5, small_resnet])
-def test_graph_survives_the_way_through_json(make):
+def test_graph_survives_the_way_through_json_and_has_its_published_cost(make):
     graph = make()
     assert OpGraph.from_json(graph.to_json()) == graph
-
-
-def test_published_cost_of_resnet50():
-    graph = resnet50()
     # torchvision states 4.09 GFLOPS (multiply-accumulates) and 25 557 032 parameters.
-    assert graph.params == 25_557_032
-    assert round(graph.macs / 1e9, 2) == 4.09
+    assert make is not resnet50 or (graph.params, round(graph.macs / 1e9, 2)) == (25_557_032, 4.09)
 
 
 @pytest.mark.parametrize(
     ("ops", "output", "message"),
     [
-        ([INPUT, INPUT], "x", "operator `x` of `g` is there twice"),
-        ([INPUT, conv(source="y")], "c", "reads `y`, which no earlier operator writes"),
-        ([INPUT, Op("a", "add", ("x",))], "a", "needs 2 inputs, it has 1"),
-        ([INPUT, conv(groups=3)], "c", "`c` (conv) does not fit its input: 3 groups divide neither 8 inputs nor 4 outputs"),
-        ([INPUT, conv(groups=0)], "c", "`c` (conv) lacks or has a wrong attribute"),
-        ([INPUT, conv(kernel=3)], "c", "`c` (conv) lacks or has a wrong attribute"),
+        ([INPUT, INPUT], "x", "`x`.*twice"),
+        ([INPUT, conv(source="y")], "c", "reads `y`"),
+        ([INPUT, Op("a", "add", ("x",))], "a", "2 inputs"),
+        ([INPUT, conv(groups=3)], "c", "`c`.*3 groups"),
+        ([INPUT, conv(groups=0)], "c", "`c`.*wrong attribute"),
+        ([INPUT, conv(kernel=3)], "c", "`c`.*wrong attribute"),
         ([INPUT, Op("c", "conv", ("x",), {})], "c", "lacks or has a wrong attribute"),
         ([INPUT, conv(kernel=(9, 9))], "c", "has the empty output shape"),
-        ([INPUT], "y", "output `y` of `g` is no operator"),
-        ([Op("z", "input", attrs={"shape": (1, 1)})], ["z", "z"], "needs an output, and none twice; it has z, z"),
-        ([INPUT], [], "needs an output, and none twice; it has none"),
+        ([INPUT], "y", "output `y`"),
+        ([Op("z", "input", attrs={"shape": (1, 1)})], ["z", "z"], "none twice.*z, z"),
+        ([INPUT], [], "output.*none"),
         ([], [], "needs an output"),
     ],
 )
 def test_bad_graph_is_refused_by_name(ops, output, message):
-    with pytest.raises(StretchError, match=re.escape(message)):
+    with pytest.raises(StretchError, match=message):
         OpGraph.build("g", ops, output)
 
 
@@ -66,11 +60,12 @@ def test_graph_of_several_inputs_and_outputs_names_them_in_order_and_gives_no_si
     other = Op("y", "input", attrs={"shape": (1, 8, 4, 4)})
     graph = OpGraph.build("g", [INPUT, other, Op("s", "add", ("x", "y")), conv(source="s")], ["c", "s"])
     assert ([op.name for op in graph.inputs], graph.outputs) == (["x", "y"], ("c", "s"))
-    assert OpGraph.from_json(graph.to_json()) == graph
-    assert graph.params == 8 * 4 + 4
+    assert (OpGraph.from_json(graph.to_json()), graph.params) == (graph, 8 * 4 + 4)
     for end in ("input", "output"):
         with pytest.raises(StretchError, match=f"`g` has 2 {end}s, and only one is supported here"):
             getattr(graph, end)
+    with pytest.raises(StretchError, match="4 rows"):
+        graph.op_rows(graph.by_name["s"], 4, 9)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"name": 3, "ops": [], "outputs": ["x"]}', None])
@@ -102,40 +97,34 @@ def test_operator_that_is_scaled_to_its_own_width_is_itself(name, data):
     assert dict(kind_of(name).scaled(op.attrs, same)) == dict(op.attrs)
 
 
-def test_graph_refuses_rows_that_an_operator_does_not_have():
-    graph = OpGraph.build("g", [Op("x", "input", attrs={"shape": (1, 3, 8, 8)}), Op("y", "relu", ("x",))], "y")
-    with pytest.raises(Exception, match="has 8 rows, not rows 4 to 9"):
-        graph.op_rows(graph.by_name["y"], 4, 9)
-
-
 def test_second_object_of_a_name_is_refused():
     registry = Registry("tool")
     registry.register("axe")(len)
-    with pytest.raises(StretchError, match="tool `axe` is registered twice"):
+    with pytest.raises(StretchError, match="axe"):
         registry.register("axe")(max)
     assert registry.get("axe") is len
     with pytest.raises(UnknownNameError) as caught:
         registry.get("eax")
-    assert caught.value.hint == "did you mean `axe`?"
-
-
-class Written(msgspec.Struct):
-    join: JoinKind
+    assert "`axe`" in caught.value.hint
 
 
 def test_joins_that_are_registered_may_be_written_in_files_and_no_others():
     for name in joins:
-        assert msgspec.convert({"join": name}, Written).join == name
-    with pytest.raises(msgspec.ValidationError, match=r"Invalid enum value 'glue' - at `\$.join`"):
-        msgspec.convert({"join": "glue"}, Written)
+        assert msgspec.convert(name, JoinKind) == name
+    with pytest.raises(msgspec.ValidationError, match="'glue'"):
+        msgspec.convert("glue", JoinKind)
 
 
-@pytest.mark.parametrize("name", sorted(meetings))
-def test_meeting_is_an_operator_and_a_kernel_and_a_join_of_its_own_name(name):
-    meeting = meetings.get(name)
-    assert meeting.operator in kinds
-    assert meeting.kernel in KERNEL_KINDS
-    assert meeting_of(name) is meeting
+def test_meeting_is_an_operator_and_a_kernel_and_a_join_of_its_own_name():
+    for name in meetings:
+        meeting = meetings.get(name)
+        assert meeting.operator in kinds
+        assert meeting.kernel in KERNEL_KINDS
+        assert meeting_of(name) is meeting
+    assert "placed" not in joins_that(lambda join: True)
+    assert (join_of("none").meets, join_of("none").convolves) == (None, False)
+    with pytest.raises(ValueError, match="joins nothing"):
+        meeting_of("none")
 
 
 @given(
@@ -155,8 +144,7 @@ def test_parts_that_can_be_joined_have_no_problem_and_are_found_again(sizes, way
     assert np.array_equal(place, joined)
     assert meeting.problem(shapes, joined.shape, layout) is None
     for i, part in enumerate(np.split(joined, np.cumsum(sizes)[:-1], axis)):
-        assert part.shape == shapes[i]
-        assert (part == i).all()
+        assert np.array_equal(part, parts[i])
 
 
 @pytest.mark.parametrize(
@@ -174,10 +162,3 @@ def test_parts_that_can_be_joined_have_no_problem_and_are_found_again(sizes, way
 )
 def test_parts_that_do_not_give_the_whole_are_refused(join, inputs, output, layout, problem):
     assert re.search(problem, meeting_of(join).problem(inputs, output, layout))
-
-
-def test_one_branch_and_portions_meet_nothing():
-    assert "placed" not in joins_that(lambda join: True)
-    assert (join_of("none").meets, join_of("none").convolves) == (None, False)
-    with pytest.raises(ValueError, match="joins nothing"):
-        meeting_of("none")

@@ -1,4 +1,3 @@
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,12 +35,8 @@ def test_estimate_is_the_sum_of_its_kernels_inside_its_interval(device):
     ("make", "processor", "measured_ms"),
     [
         # Sample output of the NN-Stretch release: CPU and DSP int8, GPU fp16, 224×224.
-        (resnet50, "cpu", 28.8),
-        (resnet50, "gpu", 37.4),
-        (resnet50, "dsp", 30.4),
-        (efficientnet_lite4, "cpu", 16.3),
-        (efficientnet_lite4, "gpu", 18.5),
-        (efficientnet_lite4, "dsp", 16.3),
+        *((resnet50, *row) for row in (("cpu", 28.8), ("gpu", 37.4), ("dsp", 30.4))),
+        *((efficientnet_lite4, *row) for row in (("cpu", 16.3), ("gpu", 18.5), ("dsp", 16.3))),
     ],
 )
 def test_uncalibrated_mi9_is_of_the_order_of_published_figures(make, processor, measured_ms):
@@ -51,43 +46,38 @@ def test_uncalibrated_mi9_is_of_the_order_of_published_figures(make, processor, 
     assert estimate.computing_ms == pytest.approx(measured_ms, rel=0.15)
 
 
+def with_family(device, family, **changes):
+    """A device of which one processor states something else."""
+    return structs.replace(device, processors={**device.processors, family: structs.replace(device.processors[family], **changes)})
+
+
 def lacking(processor, *kinds):
-    device = specified("mi9")
-    profile = structs.replace(device.processors[processor], unsupported=kinds)
-    return LatencyPredictor(msgspec.structs.replace(device, processors={**device.processors, processor: profile}))
+    return LatencyPredictor(with_family(specified("mi9"), processor, unsupported=kinds))
 
 
 def test_operator_that_a_processor_lacks_costs_what_the_cpu_takes_and_the_exchange():
     graph = efficientnet_lite4()
-    there, without = MI9, lacking("gpu", "relu6")
+    without = lacking("gpu", "relu6")
     estimate = without.predict(graph, "gpu", "fp16")
     away = [kernel for kernel in estimate.kernels if kernel.kernel.elsewhere]
     assert len(away) == sum(op.kind == "relu6" for op in graph.ops)
-    cpu = LatencyPredictor(specified("mi9"))
     for item in away[:3]:
         cost = item.kernel.cost
-        moved = cpu.links.ms("gpu", "cpu", cost.reads, "fp16") + cpu.links.ms("cpu", "gpu", cost.writes, "fp16")
-        assert item.time.ms == pytest.approx(moved + cpu.kernel_ms(item.kernel._replace(elsewhere=False), "cpu"))
-    assert estimate.ms > there.predict(graph, "gpu", "fp16").ms + len(away) * 0.1
-    assert without.predict(graph, "cpu").ms == there.predict(graph, "cpu").ms
-
-
-@pytest.mark.parametrize(
-    ("processor", "kind", "why"), [("gpu", "relu7", "no kind of operator"), ("cpu", "relu", "computes what others do not")]
-)
-def test_list_of_lacking_operators_that_cannot_be_is_refused(processor, kind, why):
-    with pytest.raises(StretchError, match=why):
-        lacking(processor, kind).predict(small_resnet(), processor)
-
-
-IN_PARTS = LatencyPredictor(stating(specified("mi9"), rewrites=("grouped_conv=parts",)))
+        moved = MI9.links.ms("gpu", "cpu", cost.reads, "fp16") + MI9.links.ms("cpu", "gpu", cost.writes, "fp16")
+        assert item.time.ms == pytest.approx(moved + MI9.kernel_ms(item.kernel._replace(elsewhere=False), "cpu"))
+    assert estimate.ms > MI9.predict(graph, "gpu", "fp16").ms + len(away) * 0.1
+    assert without.predict(graph, "cpu").ms == MI9.predict(graph, "cpu").ms
+    # a list that cannot be is refused
+    for processor, kind, noun in (("gpu", "relu7", "relu7"), ("cpu", "relu", "others")):
+        with pytest.raises(StretchError, match=noun):
+            lacking(processor, kind).predict(small_resnet(), processor)
 
 
 @given(group=st.sampled_from([4, 8, 16]), processor=st.sampled_from(["cpu", "gpu", "dsp"]))
 def test_network_costs_what_the_runtime_of_the_profile_makes_of_it(group, processor):
     graph = small_regnet(group)
     parts, _ = apply_rewrites(graph, ["grouped_conv=parts"])
-    estimate = IN_PARTS.predict(graph, processor)
+    estimate = LatencyPredictor(stating(MI9.device, rewrites=("grouped_conv=parts",))).predict(graph, processor)
     assert estimate.ms == pytest.approx(MI9.predict(parts, processor).ms)
     assert estimate.ms > MI9.predict(graph, processor).ms
     # kernels of parts are named after the operators of the network
@@ -96,16 +86,15 @@ def test_network_costs_what_the_runtime_of_the_profile_makes_of_it(group, proces
 
 
 def test_rewrite_that_makes_another_network_is_none_of_the_runtime():
-    graph, changing = efficientnet_b5(), LatencyPredictor(stating(specified("mi9"), rewrites=("silu=relu6", "squeeze_excite=none")))
+    graph, changing = efficientnet_b5(), LatencyPredictor(stating(MI9.device, rewrites=("silu=relu6", "squeeze_excite=none")))
     assert changing.predict(graph, "cpu").ms == MI9.predict(graph, "cpu").ms
 
 
-MI9_PROFILE = specified("mi9")
-LINKS = LatencyPredictor(MI9_PROFILE).links
+LINKS = MI9.links
 
 
 def test_exchange_is_a_map_and_a_conversion_and_the_way_back_an_unmap_and_a_synchronisation_too():
-    link = MI9_PROFILE.links["gpu"]
+    link = MI9.device.links["gpu"]
     assert LINKS.ms("cpu", "gpu", 10**6, "fp16") == pytest.approx(link.map_ms.value + 2e6 / (link.convert_gbs.value * 1e9) * 1e3)
     assert LINKS.ms("gpu", "cpu", 0, "fp16") == pytest.approx(link.unmap_ms.value + link.sync_ms.value)
     # a tensor stays on its processor free of charge, whatever the core set
@@ -114,7 +103,7 @@ def test_exchange_is_a_map_and_a_conversion_and_the_way_back_an_unmap_and_a_sync
 
 @given(st.floats(0, 100))
 def test_exchange_takes_no_less_than_the_measured_constant_of_an_inference(constant):
-    links = LinkModel(MI9_PROFILE, lambda processor, precision: constant)
+    links = LinkModel(MI9.device, lambda processor, precision: constant)
     exchange = [(LINKS.ms(*ends, 0, "fp16"), links.ms(*ends, 0, "fp16")) for ends in (("cpu", "gpu"), ("gpu", "cpu"))]
     stated = sum(ms for ms, _ in exchange)
     assert sum(ms for _, ms in exchange) == pytest.approx(max(stated, constant))
@@ -128,9 +117,6 @@ def test_two_other_processors_exchange_through_the_cpu(elements, precision):
     assert LINKS.ms("gpu", "dsp", elements, precision) == pytest.approx(through)
 
 
-SLOWING = SlowdownFactors(1.1, 1.5)
-
-
 @pytest.mark.parametrize(
     ("time", "expected"),
     [
@@ -142,7 +128,12 @@ SLOWING = SlowdownFactors(1.1, 1.5)
     ],
 )
 def test_each_part_of_a_kernel_is_slowed_by_its_own_factor(time, expected):
-    assert KernelsTime.of(time).slowed(SLOWING) == pytest.approx(expected)
+    assert KernelsTime.of(time).slowed(SlowdownFactors(1.1, 1.5)) == pytest.approx(expected)
+
+
+def with_power(device, family, **states):
+    """A device that states what a processor takes while it does not compute, W."""
+    return with_family(device, family, **{key: NotNegative(watts, next(iter(device.sources))) for key, watts in states.items()})
 
 
 def test_energy_of_a_run_is_that_of_its_processors_while_they_compute():
@@ -158,21 +149,13 @@ def test_energy_of_a_run_is_that_of_its_processors_while_they_compute():
     assert EnergyModel(idle).plan_mj({"gpu": 10.0}, 12.0) - EnergyModel(device).plan_mj({"gpu": 10.0}, 12.0) == pytest.approx(6.0)
 
 
-def with_power(device, family, **states):
-    """A device that states what a processor takes while it does not compute, W."""
-    stated = {key: NotNegative(watts, next(iter(device.sources))) for key, watts in states.items()}
-    changed = msgspec.structs.replace(device.processors[family], **stated)
-    return msgspec.structs.replace(device, processors={**device.processors, family: changed})
-
-
 @pytest.mark.parametrize(
     ("states", "watts"), [({"idle_w": 0.5}, 0.5), ({"idle_w": 0.5, "waiting_w": 0.75}, 0.75), ({"waiting_w": 0.25}, 0.25)]
 )
 def test_processors_that_wait_take_the_power_that_the_profile_states_for_it(states, watts):
-    device = load_device("mi9")
-    waiting = with_power(device, "gpu", **states)
-    busy = {"gpu": 10.0, "dsp": 4.0}
-    assert EnergyModel(waiting).plan_mj(busy, 12.0) - EnergyModel(device).plan_mj(busy, 12.0) == pytest.approx(2.0 * watts)
+    models = [EnergyModel(device) for device in (load_device("mi9"), with_power(load_device("mi9"), "gpu", **states))]
+    less, more = (model.plan_mj({"gpu": 10.0, "dsp": 4.0}, 12.0) for model in models)
+    assert more - less == pytest.approx(2.0 * watts)
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from predictors.operators import kind_of
 from predictors.rows import Rows, height, window_rows
 from predictors.slices import Additive, Channels, columns, filters, pieces, weight_rows, width
 from tests.effort import examples
+from tests.predictors.networks import convolution
 from tests.scheduler.delegates.graphs import KIND_NAMES, computed, graphs, loaded
 
 
@@ -26,18 +27,11 @@ def test_tied_pieces_have_as_many_units_each_of_its_own_size():
     groups = Groups()
     queries, values, odd = (groups.new(8), 1), (groups.new(12), 1), (groups.new(10), 1)
     assert groups.tie([queries, values], 4)
-    (unit, per), (other, more) = groups.find(queries), groups.find(values)
-    assert (unit, groups.units[unit], per, more) == (other, 4, 2, 3)
+    (unit, per), found = groups.find(queries), groups.find(values)
+    assert (groups.units[unit], per, found) == (4, 2, (unit, 3))
     assert not groups.tie([queries, odd], 4)
     groups.freeze((values,))
     assert groups.frozen[groups.find(queries)[0]]
-
-
-CONV = {"kernel": (1, 1), "stride": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1), "bias": False}
-
-
-def seen(attrs, shape, *inputs):
-    return OperatorView(inputs, attrs, shape)
 
 
 @pytest.mark.parametrize(
@@ -50,23 +44,19 @@ def seen(attrs, shape, *inputs):
     ],
 )
 def test_filters_read_all_channels_or_those_of_whole_groups(groups, wanted, reads, computes):
-    attrs = CONV | {"out_channels": 12, "groups": groups}
-    result = filters(seen(attrs, (1, 12, 4, 4), (1, 6, 4, 4)), wanted)
+    attrs = convolution("y", "x", 12, groups=groups).attrs
+    result = filters(OperatorView(((1, 6, 4, 4),), attrs, (1, 12, 4, 4)), wanted)
     assert (result.reads, result.computes) == ((reads,), computes)
     assert result.attrs["out_channels"] == len(computes)
     assert result.attrs["groups"] == (groups * len(computes) // 12 if groups > 1 else 1)
 
 
-def test_pieces_beside_the_range_are_not_read():
-    result = pieces(seen({}, (1, 9), (1, 4), (1, 3), (1, 2)), Channels(5, 7))
-    assert [len(read) for read in result.reads] == [0, 2, 0]
-    assert result.reads[1] == Channels(1, 3)
-
-
-def test_features_of_more_axes_than_two_are_no_channels():
+def test_pieces_beside_the_range_are_not_read_and_features_of_more_axes_than_two_are_no_channels():
+    result = pieces(OperatorView(((1, 4), (1, 3), (1, 2)), {}, (1, 9)), Channels(5, 7))
+    assert ([len(read) for read in result.reads], result.reads[1]) == ([0, 2, 0], Channels(1, 3))
     attrs = {"out_features": 8, "bias": True}
-    assert columns(seen(attrs, (1, 8), (1, 5)), Channels(2, 4)).attrs["out_features"] == 2
-    assert columns(seen(attrs, (1, 7, 8), (1, 7, 5)), Channels(2, 4)).computes == Channels(0, 7)
+    assert columns(OperatorView(((1, 5),), attrs, (1, 8)), Channels(2, 4)).attrs["out_features"] == 2
+    assert columns(OperatorView(((1, 7, 5),), attrs, (1, 7, 8)), Channels(2, 4)).computes == Channels(0, 7)
 
 
 def by_torch(op, weights, *arrays):
@@ -92,7 +82,7 @@ def test_channels_computed_from_their_slice_are_those_of_the_whole(kind, data):
     assert part.computes.start <= wanted.start < wanted.stop <= part.computes.stop
     parts = [values[name][:, read.start : read.stop] for name, read in zip(op.inputs, part.reads, strict=True) if len(read)]
     rows = {key: weight_rows(part.computes, width(op.shape), len(value)) for key, value in weights.get("y", {}).items()}
-    mapping = {key: value[rows[key].start : rows[key].stop] for key, value in weights.get("y", {}).items()}
+    mapping = {key: weights["y"][key][cut.start : cut.stop] for key, cut in rows.items()}
     enough = len(parts) >= kind_of(kind).min_inputs
     got = by_torch(Op("y", kind, op.inputs, part.attrs), mapping, *parts) if enough else parts[0]
     got = got[:, wanted.start - part.computes.start :][:, : len(wanted)]
@@ -136,8 +126,7 @@ def test_kinds_that_need_the_whole_sum_are_those_that_are_not_linear():
 )
 def test_window_reads_its_halo_and_pads_only_where_the_image_ends(padding, rows, reads, above, below):
     band = window_rows([(1, 4, 9, 9)], {"kernel": (3, 3), "stride": (2, 2), "padding": padding}, rows)
-    assert band.reads == (reads,)
-    assert band.attrs["padding"] == (above, 1, below, 1)
+    assert (band.reads, band.attrs["padding"]) == ((reads,), (above, 1, below, 1))
 
 
 @pytest.mark.parametrize(("kernel", "dilation", "reads", "skip"), [(2, 1, Rows(14, 17), 1), (3, 2, Rows(12, 17), 2)])

@@ -1,6 +1,7 @@
 """Every recipe trains; every design fits its model and device."""
 
 import json
+import re
 import tomllib
 
 import msgspec
@@ -19,38 +20,24 @@ DESIGNS = sorted((ROOT / "recipes/designs").glob("*.toml"))
 FOR_A_DEVICE = [path for path in DESIGNS if load_draft(path).device]
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_file_of_recipes_is_a_recipe_and_no_design(path):
-    assert load_recipe(path).model
-    with pytest.raises(StretchError, match="is not a design"):
-        load_draft(path)
+def test_files_are_recipes_or_designs_one_of_them_for_the_demo_and_nothing_else_lies_among_them():
+    texts = {path for path in (ROOT / "recipes").rglob("*") if path.is_file()}
+    assert texts == {ROOT / "recipes/README.md", *RECIPES, *DESIGNS}
+    named = {"resnet50_mi9", "resnet34_mi9", "regnet_x_1_6gf_mi9", "efficientnet_lite4_mi9", "efficientnet_b5_pixel6"}
+    assert named | {"resnet56_cifar10", "resnet56_cifar10_supernet"} <= {path.stem for path in RECIPES}
+    demo = dict(re.findall(r"^(MODEL|DEVICE) \?= (\w+)$", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert "{MODEL}_{DEVICE}".format(**demo) in [path.stem for path in FOR_A_DEVICE]
 
 
 @pytest.mark.parametrize("path", DESIGNS, ids=lambda path: path.stem)
-def test_file_of_designs_is_a_design_and_no_recipe(path):
-    assert load_draft(path).segments
-    with pytest.raises(StretchError, match="is a design, not a recipe"):
-        load_recipe(path)
-
-
-def test_no_other_file_lies_among_the_recipes():
-    texts = {str(path.relative_to(ROOT / "recipes")) for path in (ROOT / "recipes").rglob("*") if path.is_file()}
-    assert texts == {"README.md"} | {str(path.relative_to(ROOT / "recipes")) for path in (*RECIPES, *DESIGNS)}
-
-
-@pytest.mark.parametrize("path", DESIGNS, ids=lambda path: path.stem)
-def test_design_is_named_after_its_model_and_device(path):
+def test_design_is_named_after_its_model_and_device_uses_its_processors_and_is_no_recipe(path):
     draft = load_draft(path)
     assert path.stem == f"{draft.model}_{draft.device}" if draft.device else path.stem.startswith(f"{draft.model}_")
-
-
-@pytest.mark.parametrize("path", FOR_A_DEVICE, ids=lambda path: path.stem)
-def test_design_uses_processors_of_its_device(path):
-    draft = load_draft(path)
-    device = load_device(draft.device)
-    for segment in draft.segments:
-        for branch in segment.branches:
-            assert device.processor(branch.processor).name == branch.processor
+    assert draft.segments
+    for branch in [branch for segment in draft.segments for branch in segment.branches] if draft.device else ():
+        assert load_device(draft.device).processor(branch.processor).name == branch.processor
+    with pytest.raises(StretchError, match="not a recipe"):
+        load_recipe(path)
 
 
 @pytest.mark.torch
@@ -62,28 +49,18 @@ def test_design_applied_to_its_model_keeps_the_amount_of_computation(path):
     from stretch.planning.design.scale import aligns, resolve_design, scaled_graph
 
     draft = load_draft(path)
-    device = load_device(draft.device)
-    loaded = load_model(draft.model, weights="none")
+    device, loaded = load_device(draft.device), load_model(draft.model, weights="none")
     graph = capture(loaded.module, loaded.input_shape, loaded.name).graph
     scaled = scaled_graph(graph, resolve_design(draft, graph, device.id, aligns(device, device.variants), "cpu"))
     assert 0.97 <= scaled.macs / graph.macs <= 1.03
 
 
-def test_there_is_a_design_for_the_demo():
-    makefile = (ROOT / "Makefile").read_text()
-    assert "MODEL ?= resnet50" in makefile
-    assert "DEVICE ?= pixel6" in makefile
-    assert "resnet50_pixel6" in [path.stem for path in FOR_A_DEVICE]
-
-
-def test_recipes_are_those_of_the_paper_and_of_the_experiments():
-    named = {"resnet50_mi9", "resnet34_mi9", "regnet_x_1_6gf_mi9", "efficientnet_lite4_mi9", "efficientnet_b5_pixel6"}
-    assert named | {"resnet56_cifar10", "resnet56_cifar10_supernet"} <= {path.stem for path in RECIPES}
-
-
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_recipe_states_only_what_differs_from_the_defaults(path):
+def test_recipe_states_only_what_differs_from_the_defaults_and_is_no_design(path):
     recipe = load_recipe(path)
+    assert recipe.model
+    with pytest.raises(StretchError, match="not a design"):
+        load_draft(path)
     assert path.stem.removesuffix("_supernet") in (f"{recipe.model.removeprefix('timm:')}_{recipe.device}", recipe.model)
     plain = msgspec.to_builtins(Recipe(model="", device=""))
     for key, value in tomllib.loads(path.read_text()).items():

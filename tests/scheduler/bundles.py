@@ -58,12 +58,9 @@ class Builder:
         n, c, h, w = self.shapes[read]
         weight = {f"{name}.w": self.rng.normal(0, 0.3, (channels, c, 3, 3)).astype(np.float32)}
         window = {"kernel_shape": [3, 3], "strides": [1, 1], "pads": [1, 1, 1, 1], "dilations": [1, 1], "group": 1}
+        node = helper.make_node("Conv", [read, f"{name}.w"], [f"{name}.c"], name=f"{name}/conv", **window)
         nodes = [
-            stating(
-                "conv",
-                helper.make_node("Conv", [read, f"{name}.w"], [f"{name}.c"], name=f"{name}/conv", **window),
-                CONV | {"out_channels": channels},
-            ),
+            stating("conv", node, CONV | {"out_channels": channels}),
             stating("relu", helper.make_node("Relu", [f"{name}.c"], [write], name=f"{name}/relu")),
         ]
         self._subgraph(name, segment, processor, (read,), {write: (n, channels, h, w)}, nodes, weight, n * channels * h * w * c * 9)
@@ -72,16 +69,12 @@ class Builder:
         """Global mean, flatten, linear."""
         n, c, _, _ = self.shapes[read]
         weight = {f"{name}.w": self.rng.normal(0, 0.5, (classes, c)).astype(np.float32)}
+        pool = helper.make_node("GlobalAveragePool", [read], [f"{name}.p"], name=f"{name}/pool")
+        linear = helper.make_node("Gemm", [f"{name}.f", f"{name}.w"], [write], name=f"{name}/linear", transB=1)
         nodes = [
-            stating(
-                "global_avg_pool", helper.make_node("GlobalAveragePool", [read], [f"{name}.p"], name=f"{name}/pool"), {"keepdims": True}
-            ),
+            stating("global_avg_pool", pool, {"keepdims": True}),
             stating("flatten", helper.make_node("Flatten", [f"{name}.p"], [f"{name}.f"], name=f"{name}/flatten")),
-            stating(
-                "linear",
-                helper.make_node("Gemm", [f"{name}.f", f"{name}.w"], [write], name=f"{name}/linear", transB=1),
-                {"out_features": classes, "bias": False},
-            ),
+            stating("linear", linear, {"out_features": classes, "bias": False}),
         ]
         self._subgraph(name, segment, processor, (read,), {write: (n, classes)}, nodes, weight, n * classes * c)
 
@@ -96,8 +89,7 @@ class Builder:
 
     def join(self, name, segment, kind, reads, write):
         shapes = [self.shapes[r] for r in reads]
-        channels = sum(s[1] for s in shapes) if kind == "concat" else shapes[0][1]
-        self.shapes[write] = (shapes[0][0], channels, *shapes[0][2:])
+        self.shapes[write] = (shapes[0][0], sum(s[1] for s in shapes) if kind == "concat" else shapes[0][1], *shapes[0][2:])
         node = helper.make_node("Concat", reads, [write], axis=1) if kind == "concat" else helper.make_node("Sum", reads, [write])
         self.nodes.append(stating("concat" if kind == "concat" else "add", node))
         self.joins.append(JoinEntry(name, segment, kind, tuple(reads), write))
@@ -123,13 +115,10 @@ class Builder:
         for name in dict.fromkeys(s.segment for s in self.subgraphs):
             parts = [s for s in self.subgraphs if s.segment == name]
             kinds = [j.kind for j in self.joins if j.segment == name]
-            branches = [
-                {"processor": s.processor, "depth": 1, "width": self.shapes[s.outputs[0]][1], "entry": "none", "partition": 0, "align": 1}
-                for s in parts
-            ]
-            segments.append(
-                {"name": name, "start": parts[0].inputs[0], "end": parts[0].outputs[0], "branches": branches, "join": (*kinds, "none")[0]}
-            )
+            usual = {"depth": 1, "entry": "none", "partition": 0, "align": 1}
+            branches = [usual | {"processor": s.processor, "width": self.shapes[s.outputs[0]][1]} for s in parts]
+            ends = {"start": parts[0].inputs[0], "end": parts[0].outputs[0]}
+            segments.append({"name": name, **ends, "branches": branches, "join": (*kinds, "none")[0]})
         return {"model": "tiny", "device": "pixel6", "segments": segments, "version": 1}
 
     def write(self, *outputs):

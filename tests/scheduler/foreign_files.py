@@ -24,12 +24,8 @@ def linear_tflite(path):
     """A linear layer of 5 to 7 numbers."""
     rng = np.random.default_rng(2)
     weights, bias = rng.standard_normal((7, 5)).astype(np.float32), rng.standard_normal(7).astype(np.float32)
-    tensors = [
-        {"name": "x", "shape": [1, 5], "type": 0},
-        {"name": "w", "shape": [7, 5], "type": 0, "buffer": 1},
-        {"name": "b", "shape": [7], "type": 0, "buffer": 2},
-        {"name": "y", "shape": [1, 7], "type": 0},
-    ]
+    ends = (("x", [1, 5], 0), ("w", [7, 5], 1), ("b", [7], 2), ("y", [1, 7], 0))
+    tensors = [{"name": name, "shape": shape, "type": 0, "buffer": buffer} for name, shape, buffer in ends]
     operator = {"inputs": [0, 1, 2], "outputs": [3], "builtin_options_type": 8, "builtin_options": {}}
     graph = {"tensors": tensors, "inputs": [0], "outputs": [3], "operators": [operator]}
     buffers = [{}, {"data": weights.reshape(-1).view(np.uint8)}, {"data": bias.view(np.uint8)}]

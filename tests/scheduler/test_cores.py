@@ -19,21 +19,16 @@ def test_pinned_binds_the_thread_and_gives_its_set_back_after_an_error():
 
     with pytest.raises(KeyError):
         fail()
-    assert inside == [{core}]
-    assert os.sched_getaffinity(0) == before
-
-
-def described(folder, capacities):
-    for core, capacity in zip(sorted(os.sched_getaffinity(0)), capacities, strict=False):
-        (folder / f"cpu{core}").mkdir()
-        (folder / f"cpu{core}" / "cpu_capacity").write_text(f"{capacity}\n")
-    return folder
+    assert (inside, os.sched_getaffinity(0)) == ([{core}], before)
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 def test_little_core_is_the_least_able_one(tmp_path):
     cores = sorted(os.sched_getaffinity(0))
-    assert little_core((), described(tmp_path, [1024, *[250] * (len(cores) - 1)])) == cores[1]
+    for core in cores:
+        (tmp_path / f"cpu{core}").mkdir()
+        (tmp_path / f"cpu{core}" / "cpu_capacity").write_text("1024\n" if core == cores[0] else "250\n")
+    assert little_core((), tmp_path) == cores[1]
 
 
 def test_profile_decides_on_an_arm_machine_that_does_not_tell(tmp_path, monkeypatch):

@@ -9,12 +9,14 @@ from scheduler.memory import Lifetime, Lifetimes, MemoryPlan, plan_memory, plann
 from scheduler.memory.plan import plan_flow, plan_greedy, plan_offset
 from tests.effort import examples
 
-TWO = Lifetimes([Lifetime("a", 4, (0, 1)), Lifetime("b", 4, (1, 2))])
 
-
-def test_plan_that_lets_live_tensors_meet_or_leaves_its_arena_is_found_out():
-    assert "`a` and `b` overlap" in MemoryPlan({"a": 0, "b": 0}, {"a": 0, "b": 3}, (7,)).problem(TWO)
-    assert "`b` leaves its arena" in MemoryPlan({"a": 0, "b": 0}, {"a": 0, "b": 4}, (7,)).problem(TWO)
+def test_plan_that_lets_live_tensors_meet_or_leaves_its_arena_is_found_out_and_one_fits_between_longer_lived_ones():
+    two = Lifetimes([Lifetime("a", 4, (0, 1)), Lifetime("b", 4, (1, 2))])
+    for offset, problem in ((3, "`a` and `b` overlap"), (4, "`b` leaves its arena")):
+        assert problem in MemoryPlan({"a": 0, "b": 0}, {"a": 0, "b": offset}, (7,)).problem(two)
+    lifetimes = Lifetimes([Lifetime("a", 8, (0, 3)), Lifetime("b", 4, (0, 1)), Lifetime("c", 3, (2, 3)), Lifetime("d", 1, (1, 3))])
+    plan = plan_offset(lifetimes)
+    assert (plan.problem(lifetimes), plan.total_bytes) == (None, 8 + 4 + 1)
 
 
 @pytest.mark.parametrize(
@@ -34,22 +36,10 @@ def test_what_is_no_order_is_refused(tensors, after, message):
 
 def test_tensors_take_over_the_objects_that_the_paper_names(memory_example):
     flow, greedy = plan_flow(memory_example), plan_greedy(memory_example)
-    assert flow.arenas["4"] == flow.arenas["0"]
-    assert sorted(flow.sizes) == [4, 8, 8, 64]
-    assert (greedy.arenas["2"], greedy.arenas["4"]) == (greedy.arenas["0"], greedy.arenas["1"])
-    assert greedy.sizes == (32, 64, 8)
+    assert (flow.arenas["4"], sorted(flow.sizes)) == (flow.arenas["0"], [4, 8, 8, 64])
+    assert (greedy.arenas["2"], greedy.arenas["4"], greedy.sizes) == (greedy.arenas["0"], greedy.arenas["1"], (32, 64, 8))
     with pytest.raises(ValueError, match="above zero"):
         plan_offset(memory_example, 0)
-
-
-def test_tensor_fits_between_two_that_live_longer():
-    lifetimes = Lifetimes([Lifetime("a", 8, (0, 3)), Lifetime("b", 4, (0, 1)), Lifetime("c", 3, (2, 3)), Lifetime("d", 1, (1, 3))])
-    plan = plan_offset(lifetimes)
-    assert plan.problem(lifetimes) is None
-    assert plan.total_bytes == 8 + 4 + 1
-
-
-NAMES = list(planners)
 
 
 @st.composite
@@ -66,7 +56,7 @@ def lifetimes(draw, most=9):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", list(planners))
 @settings(max_examples=examples(60))
 @given(made=lifetimes(), alignment=st.sampled_from([1, 4, 16]))
 def test_tensors_that_may_be_alive_together_never_share_a_byte(name, made, alignment):

@@ -5,20 +5,11 @@ import pytest
 from experiments.measurements import boards, npu
 from experiments.measurements.phones import latencies
 from predictors.measurements.networks import load_measurements
-from tests.predictors.networks import Net
 
 
 def board_row(board, threads, powersave, gpu=-1, model="resnet50"):
-    return {
-        "board": board,
-        "num_threads": str(threads),
-        "powersave": str(powersave),
-        "gpu_device": str(gpu),
-        "model": model,
-        "min_ms": "1.5",
-        "max_ms": "9",
-        "avg_ms": "4",
-    }
+    settings = {"board": board, "num_threads": str(threads), "powersave": str(powersave), "gpu_device": str(gpu), "model": model}
+    return settings | {"min_ms": "1.5", "max_ms": "9", "avg_ms": "4"}
 
 
 @pytest.mark.parametrize(
@@ -31,21 +22,12 @@ def board_row(board, threads, powersave, gpu=-1, model="resnet50"):
 )
 def test_board_and_threads_tell_cores_and_precision(row, expected):
     (latency,) = boards.latencies([row])
-    assert (latency.device, latency.core_set, latency.precision) == expected
-    assert latency.ms == 1.5
+    assert (latency.device, latency.core_set, latency.precision, latency.ms) == (*expected, 1.5)
 
 
 def test_only_rows_that_ran_on_the_npu_alone_are_kept():
-    row = {
-        "network": "resnet50",
-        "device": "Samsung Galaxy S24",
-        "precision": "w8a8",
-        "runtime": "tflite",
-        "unit": "NPU",
-        "gpu_layers": "0",
-        "cpu_layers": "0",
-        "ms": "0.58",
-    }
+    row = {"network": "resnet50", "device": "Samsung Galaxy S24", "precision": "w8a8", "runtime": "tflite"}
+    row |= {"unit": "NPU", "gpu_layers": "0", "cpu_layers": "0", "ms": "0.58"}
     (latency,) = npu.latencies([row])
     assert (latency.device, latency.processor, latency.precision, latency.ms) == ("s24", "npu", "int8", 0.58)
     for change in ({"cpu_layers": "3"}, {"unit": "CPU"}, {"device": "SA8775P ADP"}, {"network": "sequencer2d_s"}, {"precision": "w4"}):
@@ -59,32 +41,16 @@ def test_published_multiply_accumulates_of_ncnns_networks():
     assert {name: graphs[name].macs for name in published} == pytest.approx(published, rel=0.02)
 
 
-ROW = {
-    "model": "net",
-    "FLOPS": "1",
-    "pixel4|1large|float|mean": "1500.25",
-    "pixel4|1large|float|std": "10",
-    "pixel4|gpu|float|mean": "2000",
-}
-
-
-def network():
-    net = Net(1, 3, 32, 32)
-    net.conv(8, 3, stride=2)
-    net.conv(8, 3)
-    net.conv(8, 3)
-    net.head(10)
-    return net.graph("net")
-
-
-def row(operation, kernel, **shape):
-    keys = {"Input_shape": "16", "Output_shape": "16", "Input_channel": 8, "Kernel": "3", "Filter": "8"}
-    return {"model": "net", "operation": operation, "feature": str(keys | shape), "s10|gpu|float": "250", "s10|gpu|kernel": kernel}
-
-
 def test_times_become_milliseconds_and_precisions_ours():
-    whole = {**ROW, "pixel4|1large|quant|mean": "700", "pixel4|1large|quant|std": "1", "pixel4|gpu|float|std": "20"}
-    mapping = {(latency.processor, latency.core_set, latency.precision): latency for latency in latencies([whole])}
-    assert mapping["cpu", "1large", "fp32"].ms == 1.50025
-    assert mapping["cpu", "1large", "int8"].ms == 0.7
-    assert (mapping["gpu", "all", "fp16"].ms, mapping["gpu", "all", "fp16"].std_ms) == (2.0, 0.02)
+    row, stated = (
+        {"model": "net", "FLOPS": "1"},
+        {"1large|float": ("1500.25", "10"), "1large|quant": ("700", "1"), "gpu|float": ("2000", "20")},
+    )
+    for name, (mean, std) in stated.items():
+        row |= {f"pixel4|{name}|mean": mean, f"pixel4|{name}|std": std}
+    mapping = {(latency.processor, latency.core_set, latency.precision): (latency.ms, latency.std_ms) for latency in latencies([row])}
+    assert mapping == {
+        ("cpu", "1large", "fp32"): (1.50025, 0.01),
+        ("cpu", "1large", "int8"): (0.7, 0.001),
+        ("gpu", "all", "fp16"): (2.0, 0.02),
+    }

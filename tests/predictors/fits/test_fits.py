@@ -13,46 +13,21 @@ from tests.predictors.networks import small_resnet
 kernel_costs = st.builds(
     KernelCost,
     st.sampled_from(["conv1x1", "conv", "depthwise", "elementwise"]),
-    st.integers(1, 64),
-    st.integers(1, 64),
-    st.integers(1, 8),
-    st.sampled_from([1, 9, 25]),
-    st.integers(1, 5000),
-    st.integers(0, 10**6),
-    st.integers(1, 10**6),
-    st.integers(0, 10**6),
+    *(st.integers(1, 64), st.integers(1, 64), st.integers(1, 8), st.sampled_from([1, 9, 25]), st.integers(1, 5000)),
+    *(st.integers(0, 10**6), st.integers(1, 10**6), st.integers(0, 10**6)),
 )
 
 
 def fit(groups, correction=None, **changes):
-    return Fit(
-        **{
-            "processor": "cpu",
-            "core_set": "1large",
-            "precision": "fp32",
-            "backend": "tflite_cpu",
-            "runtime": "a runtime",
-            "groups": groups,
-            "correction": correction or Correction(),
-            "interval": Interval(0.9, 0.8, 1.3, "chosen for the test"),
-            "held_out": HeldOut(0, 0, 0, 0, 0, 0, 0),
-            "source": "chosen for the test",
-        }
-        | changes
+    interval, held_out = Interval(0.9, 0.8, 1.3, "chosen for the test"), HeldOut(0, 0, 0, 0, 0, 0, 0)
+    made = Fit(
+        "cpu", "1large", "fp32", "tflite_cpu", "a runtime", groups, correction or Correction(), interval, held_out, "chosen for the test"
     )
+    return msgspec.structs.replace(made, **changes)
 
 
-TREES = {
-    "features": ("taps",),
-    "roots": (0,),
-    "feature": (0, 0, 0),
-    "threshold": (1.0, 0.0, 0.0),
-    "left": (1, 1, 2),
-    "right": (2, 1, 2),
-    "value": (0.0, 0.5, -0.25),
-    "base": 0.0,
-    "bound": 1.0,
-}
+TREES = {"features": ("taps",), "roots": (0,), "feature": (0, 0, 0), "threshold": (1.0, 0.0, 0.0), "left": (1, 1, 2), "right": (2, 1, 2)}
+TREES |= {"value": (0.0, 0.5, -0.25), "base": 0.0, "bound": 1.0}
 
 
 GOOD = {
@@ -92,10 +67,8 @@ def test_numbers_that_no_time_could_have_are_refused(kind, value):
 def test_fits_are_read_beside_their_profile_and_used(tmp_path):
     profile = tmp_path / "mi9.toml"
     profile.write_bytes((PROFILE_FOLDER / "mi9.toml").read_bytes())
-    one = fit(
-        {kind: KernelGroup({"launch": 1.0}) for kind in ("conv", "conv1x1", "elementwise", "reduce", "linear", "pool")},
-        Correction(fixed_ms=0.5),
-    )
+    kinds = ("conv", "conv1x1", "elementwise", "reduce", "linear", "pool")
+    one = fit({kind: KernelGroup({"launch": 1.0}) for kind in kinds}, Correction(fixed_ms=0.5))
     write_fits(fit_path(profile), FitFile("mi9", "stretch profile fit here", (one,)))
     assert read_fits(fit_path(profile), "mi9") == {("cpu", "1large", "fp32"): one}
     graph, device = small_resnet(), load_device(profile)
@@ -109,11 +82,8 @@ def test_fits_are_read_beside_their_profile_and_used(tmp_path):
 def test_fits_of_another_device_or_damaged_ones_are_refused(tmp_path):
     profile = tmp_path / "mi9.toml"
     write_fits(fit_path(profile), FitFile("pixel6", "stretch profile fit here", ()))
-    with pytest.raises(StretchError, match="fits of `pixel6`"):
-        read_fits(fit_path(profile), "mi9")
-    fit_path(profile).write_text('{"device": "mi9", "command": "x", "fits": [], "more": 1}')
-    with pytest.raises(StretchError, match="`more` is an unknown key"):
-        read_fits(fit_path(profile), "mi9")
-    fit_path(profile).write_text("{")
-    with pytest.raises(StretchError, match="is not a file of fits"):
-        read_fits(fit_path(profile), "mi9")
+    other, more = fit_path(profile).read_text(), '{"device": "mi9", "command": "x", "fits": [], "more": 1}'
+    for text, noun in ((other, "`pixel6`"), (more, "`more`"), ("{", "file of fits")):
+        fit_path(profile).write_text(text)
+        with pytest.raises(StretchError, match=noun):
+            read_fits(fit_path(profile), "mi9")

@@ -19,34 +19,22 @@ MADE_UP = Source("a world of a test", "", "", "none", "times follow a formula")
 DEVICE = "pixel4"
 
 
-def chain(name: str, seed: int, windows: tuple[int, ...], grouped: bool = False) -> OpGraph:
-    """A network of convolutions with these windows, and widths by the seed."""
-    draw = np.random.default_rng(seed)
-    net = Net(1, 3, 64, 64)
-    for index, window in enumerate(windows):
-        width = int(draw.integers(2, 9)) * 8
-        net.conv(width, window, stride=2 if index % 3 == 0 else 1)
-        if grouped:
-            net.conv(width, 3, groups=width)
-    net.head(10)
-    return net.graph(name)
+KINDS = {"plain": (3, 3, 3), "narrow": (3, 1, 1, 1), "mixed": (3, 1, 3, 1, 3), "mobile": (3, 1, 1), "mobile2": (3, 1, 1, 1)}
 
 
 def networks(count: int = 20) -> tuple[dict[str, OpGraph], dict[str, str]]:
-    """Networks and their families: of 1×1 and 3×3 windows, deep and shallow, with depthwise windows or without."""
-    kinds = {
-        "plain": ((3, 3, 3), False),
-        "narrow": ((3, 1, 1, 1), False),
-        "mixed": ((3, 1, 3, 1, 3), False),
-        "mobile": ((3, 1, 1), True),
-        "mobile2": ((3, 1, 1, 1), True),
-    }
+    """Networks and their families: of 1×1 and 3×3 windows, deep and shallow, with depthwise windows or without; widths by the number."""
     graphs, families = {}, {}
     for number in range(count):
-        family = list(kinds)[number % len(kinds)]
-        windows, grouped = kinds[family]
+        family, draw, net = list(KINDS)[number % len(KINDS)], np.random.default_rng(number), Net(1, 3, 64, 64)
+        for index, window in enumerate(KINDS[family]):
+            width = int(draw.integers(2, 9)) * 8
+            net.conv(width, window, stride=2 if index % 3 == 0 else 1)
+            if family.startswith("mobile"):
+                net.conv(width, 3, groups=width)
+        net.head(10)
         name = f"{family}_{number}"
-        graphs[name], families[name] = chain(name, number, windows, grouped), family
+        graphs[name], families[name] = net.graph(name), family
     return graphs, families
 
 

@@ -44,8 +44,7 @@ def test_both_exporters_of_torch_give_the_kernels_of_the_module(tmp_path, name, 
         warnings.simplefilter("ignore")
         torch.onnx.export(loaded.module.eval(), (torch.zeros(loaded.input_shape),), path, dynamo=dynamo, opset_version=18)
     graph, result = capture(loaded.module, loaded.input_shape).graph, read_onnx(path)
-    assert result.macs == graph.macs
-    assert products(result) == products(graph)
+    assert (result.macs, products(result)) == (graph.macs, products(graph))
     assert result.by_name[result.output].shape == graph.by_name[graph.output].shape
 
 
@@ -53,8 +52,7 @@ def test_node_without_a_family_has_its_size(tmp_path):
     nodes = [helper.make_node("Einsum", ["x", "x"], ["e"], equation="nchw,nchw->nchw")]
     nodes += [helper.make_node("Mish", ["e"], ["m"]), helper.make_node("Relu", ["m"], ["y"])]
     graph = read_onnx(write(tmp_path / "a.onnx", nodes, [1, 3, 8, 8]))
-    assert [op.kind for op in graph.ops] == ["input", "opaque", "mish", "relu"]
-    assert graph.ops[1].attrs["variant"] == "einsum"
+    assert [op.attrs.get("variant", op.kind) for op in graph.ops] == ["input", "einsum", "mish", "relu"]
 
 
 def test_open_batch_is_one_and_another_size_can_be_asked_for(tmp_path):
@@ -90,18 +88,12 @@ def test_quantised_weights_are_weights(tmp_path):
     assert read_onnx(path).macs == 8 * 7 * 7 * 27
 
 
-def test_open_sizes_are_told(tmp_path):
+def test_open_sizes_and_a_model_that_computes_nothing_from_its_input_are_told(tmp_path):
     path = write(tmp_path / "a.onnx", [helper.make_node("Relu", ["x"], ["y"])], [1, 3, "h", "w"])
-    with pytest.raises(StretchError, match="size of the input `x`"):
-        read_onnx(path)
-    with pytest.raises(StretchError, match="has 4 axes"):
-        read_onnx(path, (1, 3, 8))
-
-
-def test_model_that_computes_nothing_from_its_input_is_refused(tmp_path):
-    nodes = [helper.make_node("Relu", ["w"], ["y"])]
-    with pytest.raises(StretchError, match="computes nothing from its input"):
-        read_onnx(write(tmp_path / "a.onnx", nodes, [1, 3], [("w", (1, 3))]))
+    idle = write(tmp_path / "b.onnx", [helper.make_node("Relu", ["w"], ["y"])], [1, 3], [("w", (1, 3))])
+    for *arguments, noun in ((path, "input `x`"), (path, (1, 3, 8), "4 axes"), (idle, "computes nothing")):
+        with pytest.raises(StretchError, match=noun):
+            read_onnx(*arguments)
 
 
 FATAL = {  # the inference of onnx 1.23 reads beyond its memory: usually a signal ends its process, as the bytes there decide

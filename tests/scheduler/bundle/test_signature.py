@@ -1,4 +1,5 @@
 import os
+import re
 import subprocess
 
 import pytest
@@ -16,8 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 
 def write_keys(folder, name, private=None):
     """Files of a new key: the private and the public one."""
-    private = private or ed25519.Ed25519PrivateKey.generate()
-    pem = serialization.Encoding.PEM
+    private, pem = private or ed25519.Ed25519PrivateKey.generate(), serialization.Encoding.PEM
     current, shown = folder / f"{name}.pem", folder / f"{name}.pub"
     current.write_bytes(private.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
     shown.write_bytes(private.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo))
@@ -34,16 +34,16 @@ def test_file_swapped_and_hashed_anew_is_whole_but_not_signed(bundle_dir, keys):
     (bundle_dir / "stem.onnx").write_bytes(mutations.weights_negated((bundle_dir / "stem.onnx").read_bytes()))
     mutations.hashed(bundle_dir, "stem.onnx")
     assert load_bundle(bundle_dir, check_hashes=True).signer is None
-    with pytest.raises(StretchError, match="not signed with a key that is trusted"):
+    with pytest.raises(StretchError, match="not signed"):
         load_bundle(bundle_dir, trust=keys[1])
-    assert "not signed with a key that is trusted" in verify_bundle(bundle_dir, [keys[1]]).problems[0]
+    assert "not signed" in verify_bundle(bundle_dir, [keys[1]]).problems[0]
 
 
 def test_one_of_several_keys_is_enough_and_another_alone_is_not(bundle_dir, keys, tmp_path):
     other = write_keys(tmp_path, "other")
     sign_bundle(bundle_dir, keys[0])
     assert load_bundle(bundle_dir, trust=[other[1], keys[1]]).signer == fingerprint(public_key(keys[1]))
-    with pytest.raises(StretchError, match="not signed with a key that is trusted"):
+    with pytest.raises(StretchError, match="not signed"):
         load_bundle(bundle_dir, trust=other[1])
 
 
@@ -52,29 +52,27 @@ def test_one_of_several_keys_is_enough_and_another_alone_is_not(bundle_dir, keys
 )
 def test_signature_that_is_none_or_not_there_is_one_sentence(bundle_dir, keys, content):
     (bundle_dir / SIGNATURE).write_bytes(content)
-    with pytest.raises(StretchError, match=rf"{SIGNATURE} is damaged"):
+    with pytest.raises(StretchError, match="damaged"):
         load_bundle(bundle_dir, trust=keys[1])
     assert load_bundle(bundle_dir).signer is None
     (bundle_dir / SIGNATURE).unlink()
-    with pytest.raises(StretchError, match=rf"is not signed: it has no {SIGNATURE}"):
+    with pytest.raises(StretchError, match=f"not signed.*{SIGNATURE}"):
         load_bundle(bundle_dir, trust=keys[1])
 
 
 def test_what_is_no_key_is_refused_and_nothing_is_written(bundle_dir, keys, tmp_path):
     rsa_key = write_keys(tmp_path, "rsa", rsa.generate_private_key(65537, 2048))
     before = sorted(os.listdir(bundle_dir))
-    for wrong in (keys[1], rsa_key[0], bundle_dir / "bundle.json", tmp_path / "nowhere"):
-        with pytest.raises(StretchError) as error:
-            sign_bundle(bundle_dir, wrong)
-        assert str(wrong) in error.value.message
-    for wrong in (keys[0], rsa_key[1], bundle_dir / "bundle.json", tmp_path / "nowhere"):
-        with pytest.raises(StretchError) as error:
-            load_bundle(bundle_dir, trust=wrong)
-        assert str(wrong) in error.value.message
+    others = (bundle_dir / "bundle.json", tmp_path / "nowhere")
+    for use, *wrongs in (
+        (sign_bundle, keys[1], rsa_key[0], *others),
+        (lambda folder, key: load_bundle(folder, trust=key), keys[0], rsa_key[1], *others),
+    ):
+        for wrong in wrongs:
+            with pytest.raises(StretchError, match=re.escape(str(wrong))):
+                use(bundle_dir, wrong)
     assert sorted(os.listdir(bundle_dir)) == before
-
-
-def test_damaged_bundle_is_not_signed(bundle_dir, keys):
+    # nor is a damaged bundle signed
     (bundle_dir / "stem.onnx").write_bytes(b"x")
     with pytest.raises(StretchError, match=r"stem\.onnx has 1 bytes"):
         sign_bundle(bundle_dir, keys[0])

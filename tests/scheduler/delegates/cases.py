@@ -90,12 +90,8 @@ def pool(draw, op, **extra):
 def batch_norm(draw):
     shape, seed = draw(images), draw(seeds)
     c = (shape[1],)
-    constants = {
-        "scale": floats(c, seed + 1),
-        "b": floats(c, seed + 2),
-        "mean": floats(c, seed + 3),
-        "var": np.abs(floats(c, seed + 4)) + 0.1,
-    }
+    constants = {name: floats(c, seed + number) for number, name in enumerate(("scale", "b", "mean", "var"), 1)}
+    constants["var"] = np.abs(constants["var"]) + 0.1
     return Case("BatchNormalization", [floats(shape, seed)], {"epsilon": draw(st.sampled_from([1e-5, 1e-3]))}, constants)
 
 
@@ -123,18 +119,15 @@ def several(draw, op, axis=None):
 
 
 @st.composite
-def gemm(draw):
+def gemm(draw, op):
     n, k, m = draw(st.tuples(st.integers(1, 3), st.integers(1, 20), st.integers(1, 12)))
-    turned, seed = draw(st.booleans()), draw(seeds)
-    constants = {"w": floats((m, k) if turned else (k, m), seed + 1)} | ({"b": floats((m,), seed + 2)} if draw(st.booleans()) else {})
-    return Case("Gemm", [floats((n, k), seed)], {"transB": int(turned)}, constants)
-
-
-@st.composite
-def matmul(draw):
-    n, k, m = draw(st.tuples(st.integers(1, 3), st.integers(1, 20), st.integers(1, 12)))
-    seed = draw(seeds)
-    return Case("MatMul", [floats((draw(st.integers(1, 2)), n, k), seed)], {}, {"w": floats((k, m), seed + 1)})
+    turned, seed = op == "Gemm" and draw(st.booleans()), draw(seeds)
+    constants = {"w": floats((m, k) if turned else (k, m), seed + 1)}
+    if op == "MatMul":
+        return Case(op, [floats((draw(st.integers(1, 2)), n, k), seed)], {}, constants)
+    return Case(
+        op, [floats((n, k), seed)], {"transB": int(turned)}, constants | ({"b": floats((m,), seed + 2)} if draw(st.booleans()) else {})
+    )
 
 
 @st.composite
@@ -149,12 +142,8 @@ def channel_or_row_slice(draw):
     shape, axis = draw(images), draw(st.sampled_from([1, 2]))
     start = draw(st.integers(0, shape[axis] - 1))
     stop = draw(st.integers(start + 1, shape[axis]))
-    return Case(
-        "Slice",
-        [floats(shape, draw(seeds))],
-        {},
-        {k: np.array([v], np.int64) for k, v in (("start", start), ("stop", stop), ("axis", axis))},
-    )
+    bounds = {"start": start, "stop": stop, "axis": axis}
+    return Case("Slice", [floats(shape, draw(seeds))], {}, {name: np.array([bound], np.int64) for name, bound in bounds.items()})
 
 
 @st.composite
@@ -168,9 +157,8 @@ def reshape(draw):
 @st.composite
 def reduce_mean(draw):
     axes = draw(st.sampled_from([(2, 3), (-2, -1), (1,), (2,), (0, 1, 2, 3)]))
-    return Case(
-        "ReduceMean", [floats(draw(images), draw(seeds))], {"keepdims": draw(st.integers(0, 1))}, {"axes": np.array(axes, np.int64)}
-    )
+    attrs = {"keepdims": draw(st.integers(0, 1))}
+    return Case("ReduceMean", [floats(draw(images), draw(seeds))], attrs, {"axes": np.array(axes, np.int64)})
 
 
 @st.composite
@@ -204,7 +192,8 @@ def resize(draw):
 
 
 OPS = {
-    "Add": binary("Add"),
+    **{op: elementwise(op) for op in ("GlobalAveragePool", "GlobalMaxPool", "HardSwish", "Identity", "Mish", "Relu", "Tanh")},
+    **{op: make(op) for make, *ops in ((binary, "Add", "Mul"), (squeezes, "Squeeze", "Unsqueeze"), (gemm, "Gemm", "MatMul")) for op in ops},
     "AveragePool": pool("AveragePool", count_include_pad=st.integers(0, 1)),
     "BatchNormalization": batch_norm(),
     "Clip": clip(),
@@ -213,33 +202,21 @@ OPS = {
     "Elu": elementwise("Elu", alpha=st.sampled_from([0.5, 1.0, 2.0])),
     "Flatten": elementwise("Flatten", axis=st.integers(0, 3)),
     "Gelu": elementwise("Gelu", approximate=st.sampled_from(["none", "tanh"])),
-    "Gemm": gemm(),
-    "GlobalAveragePool": elementwise("GlobalAveragePool"),
-    "GlobalMaxPool": elementwise("GlobalMaxPool"),
     "HardSigmoid": elementwise("HardSigmoid", alpha=st.sampled_from([0.2, 1 / 6]), beta=st.just(0.5)),
-    "HardSwish": elementwise("HardSwish"),
-    "Identity": elementwise("Identity"),
     "LayerNormalization": layer_norm(),
     "LeakyRelu": elementwise("LeakyRelu", alpha=st.sampled_from([0.01, 0.2])),
     "LogSoftmax": elementwise("LogSoftmax", axis=st.sampled_from([1, 2, -1])),
-    "MatMul": matmul(),
     "MaxPool": pool("MaxPool"),
-    "Mish": elementwise("Mish"),
-    "Mul": binary("Mul"),
     "Pad": pad(),
     "PRelu": prelu(),
     "ReduceMean": reduce_mean(),
-    "Relu": elementwise("Relu"),
     "Reshape": reshape(),
     "Resize": resize(),
     "Sigmoid": elementwise("Sigmoid", scale=30.0),
     "Slice": channel_or_row_slice(),
     "Softmax": elementwise("Softmax", axis=st.sampled_from([1, 2, -1])),
-    "Squeeze": squeezes("Squeeze"),
     "Sum": several("Sum"),
-    "Tanh": elementwise("Tanh"),
     "Transpose": elementwise("Transpose", perm=st.permutations(range(4))),
-    "Unsqueeze": squeezes("Unsqueeze"),
 }
 
 

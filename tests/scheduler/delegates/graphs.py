@@ -16,11 +16,8 @@ ALL_KIND_NAMES = sorted(name for name in kinds if name != "input" and not kind_o
 KIND_NAMES = [name for name in ALL_KIND_NAMES if not kind_of(name).identity]
 
 #: Kinds that `stretch export` writes in TFLite; it refuses the others by name.
-TFLITE_KIND_NAMES = [
-    name
-    for name in KIND_NAMES
-    if name not in ("attention", "channel_mean", "channels_first", "div", "global_l2_norm", "group_norm", "rearrange", "roll", "subsample")
-]
+NO_TFLITE = ("attention", "channel_mean", "channels_first", "div", "global_l2_norm", "group_norm", "rearrange", "roll", "subsample")
+TFLITE_KIND_NAMES = [name for name in KIND_NAMES if name not in NO_TFLITE]
 
 sizes = st.integers(1, 9)
 
@@ -52,11 +49,8 @@ def windows(draw, kind):
 @st.composite
 def attentions(draw, side):
     heads, (rows, tokens) = draw(st.sampled_from([1, 2, 3, 6])), side
-    added = {
-        name: (draw(st.sampled_from([1, heads])), draw(st.sampled_from([1, rows])), tokens, tokens)
-        for name in ("bias", "mask")
-        if draw(st.booleans())
-    }
+    sizes = st.tuples(st.sampled_from([1, heads]), st.sampled_from([1, rows]), st.just(tokens), st.just(tokens))
+    added = {name: draw(sizes) for name in ("bias", "mask") if draw(st.booleans())}
     return {"heads": heads, "keys": tokens, "scale": draw(st.sampled_from([1.0, 0.4])), **added}
 
 
@@ -119,9 +113,8 @@ def graphs(draw, kind):
         reads = ("x", "key", "value")
     elif kind_of(kind).min_inputs > 1:
         small = kind in ("add", "mul") and draw(st.booleans())
-        ops.append(
-            Op("other", "global_avg_pool", ("x",), {"keepdims": True}) if small else Op("other", "mul_scalar", ("x",), {"value": 0.7})
-        )
+        other = ("global_avg_pool", ("x",), {"keepdims": True}) if small else ("mul_scalar", ("x",), {"value": 0.7})
+        ops.append(Op("other", *other))
         orders = [("x", "other"), ("other", "x")] + ([("x", "other", "x")] if kind in ("add", "concat", "concat_rows") else [])
         reads = draw(st.sampled_from(orders))
     ops.append(Op("y", kind, reads, attrs))

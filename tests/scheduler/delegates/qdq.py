@@ -21,15 +21,8 @@ def weights(seed=0, shape=(4, 3, 3, 3)):
 def save_conv(path, name="s1.dsp", y_scale=Y_SCALE, op="Conv"):
     """Float in, quantised, a 3×3 convolution of int8 weights, re-quantised, float out."""
     w = weights()
-    values = {
-        "x_scale": np.float32(X_SCALE),
-        "x_zero": np.uint8(128),
-        "w_int": w,
-        "w_scale": np.full(len(w), W_SCALE, np.float32),
-        "w_zero": np.zeros(len(w), np.int8),
-        "y_scale": np.float32(y_scale),
-        "y_zero": np.uint8(128),
-    }
+    values = {"x_scale": np.float32(X_SCALE), "x_zero": np.uint8(128), "y_scale": np.float32(y_scale), "y_zero": np.uint8(128)}
+    values |= {"w_int": w, "w_scale": np.full(len(w), W_SCALE, np.float32), "w_zero": np.zeros(len(w), np.int8)}
     nodes = [
         helper.make_node("QuantizeLinear", ["x", "x_scale", "x_zero"], ["x_int"], name="x_q"),
         helper.make_node("DequantizeLinear", ["x_int", "x_scale", "x_zero"], ["x_real"], name="x_dq"),

@@ -60,6 +60,11 @@ def test_bands_and_paths_beside_onnx_runtime_are_the_original(tmp_path, name):
 CHECKS = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much]
 
 
+def near(got, expected, share=1e-4):
+    """Whether numbers are finite and differ by little of the largest one."""
+    return np.isfinite(expected).all() and np.allclose(got, expected, rtol=1e-4, atol=share * max(1.0, float(np.abs(expected).max())))
+
+
 @pytest.mark.representatives(31)
 @pytest.mark.parametrize("op", OPERATORS)
 @pytest.mark.parametrize("name", OF_ONNX)
@@ -76,8 +81,7 @@ def test_delegate_agrees_with_the_reference(cases, tmp_path, name, op, data):
     except StretchError:
         # A delegate must refuse operators that it would compute wrongly; a test whose every case is refused fails.
         reject()
-    assert np.isfinite(expected).all()
-    assert np.allclose(got, expected, rtol=1e-4, atol=1e-4 * max(1.0, float(np.abs(expected).max())))
+    assert near(got, expected)
 
 
 @pytest.mark.representatives(19)
@@ -92,8 +96,7 @@ def test_delegate_agrees_with_the_reference_on_a_kind(tmp_path, name, kind, data
     graphs.save_both(graph, weights, tmp_path)
     expected = graphs.run(ReferenceDelegate(), tmp_path / "op.onnx", graph, x)
     got = graphs.run(delegates.get(name).create(()), tmp_path / "op.tflite", graph, x)
-    assert np.isfinite(expected).all()
-    assert np.allclose(got, expected, rtol=1e-4, atol=1e-4 * max(1.0, float(np.abs(expected).max())))
+    assert near(got, expected)
 
 
 @pytest.mark.parametrize("op", OPERATORS)
@@ -104,21 +107,12 @@ def test_reference_agrees_with_onnx_runtime(cases, tmp_path, op, data):
     shape = case.save(tmp_path / "op.onnx")
     expected = cases.run(made("cpu"), tmp_path / "op.onnx", case, shape)
     got = cases.run(ReferenceDelegate(), tmp_path / "op.onnx", case, shape)
-    assert np.allclose(got, expected, rtol=1e-4, atol=1e-5 * max(1.0, float(np.abs(expected).max())))
+    assert near(got, expected, 1e-5)
 
 
-def model(path, nodes, opset=20):
-    onnx.save(onnx_model(nodes, {"x": (1, 4)}, {"y": (1, 4)}, opset=opset), str(path))
-    return path
-
-
-def test_operator_of_another_domain_is_refused(tmp_path):
-    path = model(tmp_path / "m.onnx", [helper.make_node("Relu", ["x"], ["y"], name="theirs", domain="com.example")])
-    with pytest.raises(StretchError, match="node `theirs`"):
-        ReferenceDelegate().compile(path)
-
-
-def test_opset_whose_operators_are_written_differently_is_refused(tmp_path):
-    path = model(tmp_path / "m.onnx", [helper.make_node("Relu", ["x"], ["y"])], opset=11)
-    with pytest.raises(StretchError, match="opset 11"):
-        ReferenceDelegate().compile(path)
+@pytest.mark.parametrize(("domain", "opset", "noun"), [("com.example", 20, "`theirs`"), ("", 11, "opset 11")])
+def test_operator_of_another_domain_or_opset_whose_operators_are_written_differently_is_refused(tmp_path, domain, opset, noun):
+    node = helper.make_node("Relu", ["x"], ["y"], name="theirs", domain=domain)
+    onnx.save(onnx_model([node], {"x": (1, 4)}, {"y": (1, 4)}, opset=opset), str(tmp_path / "m.onnx"))
+    with pytest.raises(StretchError, match=noun):
+        ReferenceDelegate().compile(tmp_path / "m.onnx")

@@ -31,30 +31,17 @@ def bundle(tmp_path_factory):
     return exported(tmp_path_factory.mktemp("fp32"))
 
 
-@pytest.fixture(scope="module")
-def int8(tmp_path_factory):
-    return exported(tmp_path_factory.mktemp("int8"), {"dsp": "int8"})
-
-
 def whole(bundle, x):
     return Sequential(bundle.file(bundle.manifest.whole)).run(x)
 
 
-@pytest.mark.slow
-def test_branches_run_on_interpreters_of_their_own_and_give_the_models_numbers(bundle):
-    x = random_input(bundle)
-    with Session(bundle, EVERYWHERE) as session:
-        got = session(x)
-        assert {place.queue for place in session.placements.values()} == {"litert:cpu", "litert:dsp"}
-        assert {span.name for span in session.trace.spans} >= {"s1.cpu", "s1.dsp", "s2.cpu", "s2.dsp"}
-    assert max_error(got, whole(bundle, x)) < 1e-5
-
-
-def test_several_inferences_in_flight_do_not_mix(bundle):
+def test_branches_run_on_interpreters_of_their_own_and_several_inferences_in_flight_do_not_mix(bundle):
     inputs = [random_input(bundle, seed) for seed in range(6)]
     with Session(bundle, EVERYWHERE) as session:
-        results = [future.result() for future in [session.submit(x) for x in inputs]]
-    for x, got in zip(inputs, results, strict=True):
+        results = [session(inputs[0]), *(future.result() for future in [session.submit(x) for x in inputs])]
+        assert {place.queue for place in session.placements.values()} == {"litert:cpu", "litert:dsp"}
+        assert {span.name for span in session.trace.spans} >= {"s1.cpu", "s1.dsp", "s2.cpu", "s2.dsp"}
+    for x, got in zip([inputs[0], *inputs], results, strict=True):
         assert max_error(got, whole(bundle, x)) < 1e-5
 
 
@@ -66,21 +53,21 @@ def test_batches_of_several_images_are_turned_one_by_one(tmp_path):
         assert max_error(session(x), whole(bundle, x)) < 1e-5
 
 
-def test_bundle_without_a_tflite_file_says_how_to_write_one(tmp_path):
-    floats = load_bundle(two_branches(tmp_path / "floats", 1, ("cpu", "dsp")))
-    with pytest.raises(StretchError, match="has no TFLite file") as error:
-        Session(floats, {"cpu": "litert"})
-    assert "--format tflite" in error.value.hint
-
-
-def test_file_that_was_changed_is_refused_though_its_size_is_the_same(bundle, tmp_path):
+def test_buffers_of_another_shape_no_file_and_one_that_was_changed_are_refused_though_its_size_is_the_same(bundle, tmp_path):
     copy = load_bundle(shutil.copytree(bundle.path, tmp_path / "copy"))
     file = copy.file(copy.manifest.tflite)
     content = bytearray(file.read_bytes())
     content[-40] ^= 1
     file.write_bytes(content)
-    with pytest.raises(StretchError, match="was changed after the bundle was written"):
+    with pytest.raises(StretchError, match="was changed"):
         LiteRtDelegate().compile_from(copy, "stem")
+    compiled = LiteRtDelegate().compile_from(bundle, "stem")
+    with pytest.raises(StretchError, match="has shape"):
+        compiled.bind([np.zeros((1, 8, 8, 3), np.float32)], [np.zeros((1, 6, 8, 8), np.float32)])
+    floats = load_bundle(two_branches(tmp_path / "floats", 1, ("cpu", "dsp")))
+    with pytest.raises(StretchError, match="TFLite file") as error:
+        Session(floats, {"cpu": "litert"})
+    assert "--format tflite" in error.value.hint
 
 
 def test_explanation_names_every_operator_and_what_the_border_costs(bundle):
@@ -88,12 +75,6 @@ def test_explanation_names_every_operator_and_what_the_border_costs(bundle):
     assert [place.op for place in places] == ["convert", "CONV_2D", "all operators", "convert"]
     assert all(place.ms is not None for place in places if place.op != "CONV_2D")
     assert "XNNPACK" in places[1].reason
-
-
-def test_buffers_of_another_shape_are_refused(bundle):
-    compiled = LiteRtDelegate().compile_from(bundle, "stem")
-    with pytest.raises(StretchError, match="has shape"):
-        compiled.bind([np.zeros((1, 8, 8, 3), np.float32)], [np.zeros((1, 6, 8, 8), np.float32)])
 
 
 @given(st.tuples(st.integers(1, 2), st.integers(1, 130), st.integers(1, 40), st.integers(1, 9)))

@@ -44,9 +44,8 @@ def test_compiled_model_agrees_with_the_reference(tmp_path, case):
 
 @pytest.mark.torch
 def test_branches_run_in_a_process_beside_those_of_onnx_runtime(tmp_path, monkeypatch):
-    (tmp_path / "sitecustomize.py").write_text(
-        "from scheduler.delegates.litert import LiteRtGpuDelegate\nLiteRtGpuDelegate.accelerator = 'CPU'\n"
-    )
+    code = "from scheduler.delegates.litert import LiteRtGpuDelegate\nLiteRtGpuDelegate.accelerator = 'CPU'\n"
+    (tmp_path / "sitecustomize.py").write_text(code)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.setattr(delegates, "_items", {**delegates._items, NAME: OnCpu})
     bundle = exported(tmp_path)

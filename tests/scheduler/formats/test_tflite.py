@@ -22,11 +22,8 @@ KINDS = {kind: number for number, kind in ANY_TYPES.items()}
 
 def small():
     """Tables of a file that adds stored numbers to `x`."""
-    tensors = [
-        {"name": "x", "shape": [1, 4], "type": 0},
-        {"name": "c", "shape": [4], "type": 0, "buffer": 1},
-        {"name": "y", "shape": [1, 4], "type": 0},
-    ]
+    tensors = [{"name": name, "shape": [1, 4], "type": 0} for name in "xcy"]
+    tensors[1] |= {"shape": [4], "buffer": 1}
     graph = {"tensors": tensors, "inputs": [0], "outputs": [2], "operators": [{"inputs": [0, 1], "outputs": [2]}]}
     buffers = [{}, {"data": np.arange(4, dtype=np.float32).view(np.uint8)}]
     return {"version": 3, "operator_codes": [{"deprecated_builtin_code": 0}], "subgraphs": [graph], "buffers": buffers}
@@ -60,6 +57,12 @@ def test_stored_numbers_are_the_reals_that_they_stand_for(tmp_path, kind, stored
     np.testing.assert_allclose(result, np.array(reals, np.float32))
 
 
+def many_tensors_of_one_buffer(model):
+    model["buffers"][1] = {"data": np.zeros(1 << 20, np.uint8)}
+    more = {"name": "c", "shape": [1 << 20], "type": KINDS["int8"], "buffer": 1, "quantization": {"scale": [1.0], "zero_point": [0]}}
+    model["subgraphs"][0]["tensors"][1:2] = [more] * 601
+
+
 def change(**places):
     """A change of the tables: `place__key=value`."""
 
@@ -91,26 +94,20 @@ def change(**places):
 @pytest.mark.parametrize(
     ("changed", "problem"),
     [
-        (change(model__version=2), "its version is 2, not 3"),
-        (change(model__subgraphs=[]), "it has 0 subgraphs, one is taken"),
-        (change(graph__operators=[]), "it has no operators"),
-        (change(graph__inputs=[7]), "it has inputs that are no tensors"),
-        (change(graph__inputs=[1]), "its inputs are stored"),
-        (change(graph__outputs=[-1]), "it has outputs that are no tensors"),
+        (many_tensors_of_one_buffer, r"2\.5 GB of stored numbers"),
+        *((change(model__version=2), "its version is 2, not 3"), (change(model__subgraphs=[]), "it has 0 subgraphs, one is taken")),
+        *((change(graph__operators=[]), "it has no operators"), (change(graph__inputs=[7]), "it has inputs that are no tensors")),
+        *((change(graph__inputs=[1]), "its inputs are stored"), (change(graph__outputs=[-1]), "it has outputs that are no tensors")),
         (change(op__opcode_index=3), "it has an operator without a code"),
         (change(op__inputs=[0, 9]), "it has inputs of ADD that are no tensors"),
-        (change(op__inputs=[2, 1]), "ADD reads `y`, which nothing writes before it"),
-        (change(op__outputs=[0]), "`x` is written twice"),
+        *((change(op__inputs=[2, 1]), "ADD reads `y`, which nothing writes before it"), (change(op__outputs=[0]), "`x` is written twice")),
         (change(op__outputs=[-1]), "it has outputs of ADD that are no tensors"),
-        (change(x__shape=[1 << 20, 1 << 20]), "tensor `x` has the shape"),
-        (change(x__shape=[-3, 4]), "tensor `x` has the shape"),
-        (change(x__shape=[1] * 9), "tensor `x` has the shape"),
-        (change(x__external_buffer=4), "tensor `x` is in another file"),
+        *((change(x__shape=[1 << 20, 1 << 20]), "tensor `x` has the shape"), (change(x__shape=[-3, 4]), "tensor `x` has the shape")),
+        *((change(x__shape=[1] * 9), "tensor `x` has the shape"), (change(x__external_buffer=4), "tensor `x` is in another file")),
         (change(c__buffer=5), "the buffer of tensor `c` is not there"),
         (change(c__shape=[5]), "tensor `c` has 16 bytes, its shape needs 20"),
         (change(c__type=5), "tensor `c` has element type 5, which no network computes with"),
-        (change(c__type=17), "tensor `c` has 16 bytes, its shape needs 2"),
-        (change(c__sparsity={}), "tensor `c` is sparse"),
+        *((change(c__type=17), "tensor `c` has 16 bytes, its shape needs 2"), (change(c__sparsity={}), "tensor `c` is sparse")),
         (change(c__type=2, c__quantization={"scale": [1.0, 2.0], "zero_point": [0, 0]}), "tensor `c` has 2 scales and 2 zero points"),
         (change(c__type=2, c__quantization={"scale": [0.0], "zero_point": [0]}), "tensor `c` has a scale that is none"),
         (change(c__type=2, c__quantization={"scale": [float("inf")], "zero_point": [0]}), "tensor `c` has a scale that is none"),
@@ -122,34 +119,15 @@ def test_what_leads_nowhere_is_refused_in_one_sentence(tmp_path, changed, proble
     with pytest.raises(StretchError, match=problem) as caught:
         open_tflite(save(tmp_path / "m.tflite", model))
     assert "\n" not in caught.value.message
-    assert "m.tflite is no TFLite file that can be read" in caught.value.message
+    assert "m.tflite" in caught.value.message
 
 
-def test_many_tensors_of_one_buffer_do_not_grow(tmp_path):
-    model = small()
-    model["buffers"][1] = {"data": np.zeros(1 << 20, np.uint8)}
-    more = {"name": "c", "shape": [1 << 20], "type": KINDS["int8"], "buffer": 1, "quantization": {"scale": [1.0], "zero_point": [0]}}
-    model["subgraphs"][0]["tensors"][1] = more
-    model["subgraphs"][0]["tensors"] += [more] * 600
-    with pytest.raises(StretchError, match=r"it has 2\.5 GB of stored numbers"):
-        open_tflite(save(tmp_path / "m.tflite", model))
-
-
-@pytest.fixture
-def schema():
-    return pytest.importorskip("ai_edge_litert.schema_py_generated")
-
-
-def test_operators_and_tables_of_settings_have_the_numbers_of_the_schema(schema):
-    assert {name: getattr(schema.BuiltinOperator, name) for name in NAMES.values()} == {name: number for number, name in NAMES.items()}
-    assert {table: getattr(schema.BuiltinOptions, table) for table in ANY_TFLITE.unions["BuiltinOptions"].values()} == {
-        table: n for n, table in ANY_TFLITE.unions["BuiltinOptions"].items()
-    }
+def test_operators_settings_and_fields_are_those_of_the_schema():
+    schema = pytest.importorskip("ai_edge_litert.schema_py_generated")
+    for table, known in (("BuiltinOperator", NAMES), ("BuiltinOptions", ANY_TFLITE.unions["BuiltinOptions"])):
+        assert {number: getattr(getattr(schema, table), name) for number, name in known.items()} == {number: number for number in known}
     assert {name: getattr(schema.TensorType, name.upper()) for name in TYPES} == TYPES
     assert {kind.options for kind in OPERATORS.values()} - {None} == OPTIONS.keys()
-
-
-def test_fields_lie_where_the_schema_has_them(schema):
     names = {"b": "Int8", "B": "Uint8", "i": "Int32", "I": "Uint32", "q": "Int64", "Q": "Uint64", "f": "Float32", "?": "Bool"}
     known = [(getattr(schema, table), fields) for table, fields in ANY_TFLITE.tables.items() if hasattr(schema, table)]
     assert len(known) > 20
@@ -191,11 +169,8 @@ def rounded(tmp_path_factory):
 
 
 def pad_by_a_thousand(model):
-    tensors = model["subgraphs"][0]["tensors"]
-    widths = next(t for t in tensors if t["name"].endswith(".widths"))
-    model["buffers"][widths["buffer"]] = {
-        "data": np.frombuffer(np.array([[0, 0], [1000, 0], [0, 0], [0, 0]], np.int32).tobytes(), np.uint8)
-    }
+    widths = next(t for t in model["subgraphs"][0]["tensors"] if t["name"].endswith(".widths"))
+    model["buffers"][widths["buffer"]] = {"data": np.array([0, 0, 1000, 0, 0, 0, 0, 0], np.int32).view(np.uint8)}
 
 
 DAMAGE = {
@@ -267,35 +242,17 @@ def test_what_a_runtime_would_stop_the_process_for_or_follow_blindly_is_refused(
     assert "\n" not in error.value.message
 
 
-SCHEMA = {
-    "Root": {
-        "name": (0, "string"),
-        "count": (2, "i32"),
-        "rows": (3, "[Row]"),
-        "data": (4, "[u8]"),
-        "kind": (5, "u8"),
-        "more": (6, "kind?More"),
-    },
-    "Row": {"flag": (0, "bool"), "wide": (1, "[i64]"), "ratio": (2, "f32")},
-    "Left": {"x": (0, "i8")},
-    "Right": {"row": (0, "Row")},
-}
+ROOT = {"name": (0, "string"), "count": (2, "i32"), "rows": (3, "[Row]"), "data": (4, "[u8]"), "kind": (5, "u8"), "more": (6, "kind?More")}
+ROW = {"flag": (0, "bool"), "wide": (1, "[i64]"), "ratio": (2, "f32")}
+SCHEMA = {"Root": ROOT, "Row": ROW, "Left": {"x": (0, "i8")}, "Right": {"row": (0, "Row")}}
 FORMAT = Flatbuffer(SCHEMA, {"More": {1: "Left", 2: "Right"}}, "Root", b"TEST")
 
-numbers = st.integers(-(2**31), 2**31 - 1)
-rows = st.fixed_dictionaries(
-    {}, optional={"flag": st.booleans(), "wide": st.lists(st.integers(-(2**63), 2**63 - 1)), "ratio": st.floats(width=32, allow_nan=False)}
-)
-unions = st.one_of(
-    st.just({}),
-    st.builds(lambda x: {"kind": 1, "more": {"x": x}}, st.integers(-128, 127)),
-    st.builds(lambda row: {"kind": 2, "more": {"row": row}}, rows),
-)
-roots = st.builds(
-    lambda fields, union: fields | union,
-    st.fixed_dictionaries({}, optional={"name": st.text(), "count": numbers, "rows": st.lists(rows, max_size=5), "data": st.binary()}),
-    unions,
-)
+wide = st.lists(st.integers(-(2**63), 2**63 - 1))
+rows = st.fixed_dictionaries({}, optional={"flag": st.booleans(), "wide": wide, "ratio": st.floats(width=32, allow_nan=False)})
+unions = st.fixed_dictionaries({"kind": st.just(1), "more": st.fixed_dictionaries({"x": st.integers(-128, 127)})})
+unions |= st.just({}) | st.fixed_dictionaries({"kind": st.just(2), "more": st.fixed_dictionaries({"row": rows})})
+fields = {"name": st.text(), "count": st.integers(-(2**31), 2**31 - 1), "rows": st.lists(rows, max_size=5), "data": st.binary()}
+roots = st.builds(lambda fields, union: fields | union, st.fixed_dictionaries({}, optional=fields), unions)
 
 
 def plain(value):

@@ -22,27 +22,15 @@ def planned(subgraphs, joins=(), inputs=("x",), outputs=("y",), placements=ALL):
     def several(names):
         return (names,) if isinstance(names, str) else tuple(names)
 
-    plan = build_plan(
-        inputs,
-        outputs,
-        [PlannedSubgraph(n, n.split(".")[0], f"{n}.onnx", p, several(i), several(o)) for n, p, i, o in subgraphs],
-        [JoinEntry(n, n.split(".")[0], "concat", tuple(i), o, "cpu") for n, i, o in joins],
-    )
+    steps = [PlannedSubgraph(n, n.split(".")[0], f"{n}.onnx", p, several(i), several(o)) for n, p, i, o in subgraphs]
+    plan = build_plan(inputs, outputs, steps, [JoinEntry(n, n.split(".")[0], "concat", tuple(i), o, "cpu") for n, i, o in joins])
     return plan, {name: placements[s.processor] for name, s in plan.subgraphs.items()}
 
 
 def three_processors():
     """Stem, a branch on each processor, join, head."""
-    return planned(
-        [
-            ("stem", "cpu", "x", "t"),
-            ("s1.cpu", "cpu", "t", "a"),
-            ("s1.gpu", "gpu", "t", "b"),
-            ("s1.dsp", "dsp", "t", "c"),
-            ("head", "cpu", "u", "y"),
-        ],
-        [("s1.join", ("a", "b", "c"), "u")],
-    )
+    branches = [(f"s1.{name}", name, "t", output) for name, output in zip(ALL, "abc", strict=True)]
+    return planned([("stem", "cpu", "x", "t"), *branches, ("head", "cpu", "u", "y")], [("s1.join", ("a", "b", "c"), "u")])
 
 
 @st.composite

@@ -46,13 +46,19 @@ def fill(buffers, names):
 
 
 @pytest.mark.parametrize("processors", [("cpu", "gpu"), ("cpu", "gpu", "dsp")])
-def test_branches_of_a_concat_lie_in_its_output_side_by_side_and_nothing_is_left_to_copy(buffers_of, processors):
+def test_branches_of_a_concat_lie_in_its_output_and_a_sum_adds_all_branches_and_leaves_them_as_they_are(buffers_of, processors):
     buffers = buffers_of(processors=processors)
     names = [f"s1.{p}.y" for p in processors]
     values = fill(buffers, names)
     assert buffers.joins["s1.join"] is None
     assert np.array_equal(buffers.arrays["t1"], np.concatenate(values, axis=1))
     assert all(buffers.arrays[name].flags.c_contiguous for name in names)
+    names = [f"s2.{p}.y" for p in processors]
+    values = fill(buffers, names)
+    for _ in range(2):
+        buffers.joins["s2.join"]()
+    assert np.allclose(buffers.arrays["t2"], sum(values), rtol=1e-6)
+    assert all(np.array_equal(buffers.arrays[n], v) for n, v in zip(names, values, strict=True))
 
 
 @pytest.mark.parametrize(("options", "axis"), [({"batch": 2}, 1), ({"layout": "NHWC"}, 3)])
@@ -85,17 +91,6 @@ def test_pieces_of_a_slice_hold_its_elements_in_order(axes):
         first = int(array.reshape(-1)[0])
         assert [first + i * distance + j for i in range(count) for j in range(length)] == array.reshape(-1).tolist()
     assert pieces is not None or sum(is_cut for *_, is_cut in axes) > 1
-
-
-@pytest.mark.parametrize("processors", [("cpu", "gpu"), ("cpu", "gpu", "dsp")])
-def test_sum_adds_all_branches_and_leaves_them_as_they_are(buffers_of, processors):
-    buffers = buffers_of(processors=processors)
-    names = [f"s2.{p}.y" for p in processors]
-    values = fill(buffers, names)
-    for _ in range(2):
-        buffers.joins["s2.join"]()
-    assert np.allclose(buffers.arrays["t2"], sum(values), rtol=1e-6)
-    assert all(np.array_equal(buffers.arrays[n], v) for n, v in zip(names, values, strict=True))
 
 
 @st.composite
@@ -159,70 +154,48 @@ def test_results_are_those_of_tensors_with_memory_of_their_own_in_any_order_of_s
     assert all(np.array_equal(result[name], value) for name, value in expected.items())
 
 
-def test_every_tensor_that_is_no_slice_starts_at_a_cache_line(buffers_of):
-    buffers = buffers_of()
-    for name in buffers.memory.offsets:
-        assert buffers.arrays[name].ctypes.data % 64 == 0
-
-
-def test_tensor_too_large_for_memory_is_one_error(bundles, tmp_path):
-    manifest = load_bundle(bundles.two_branches(tmp_path / "b")).manifest
-    huge = tuple(msgspec.structs.replace(t, shape=(1, 1 << 60)) if t.name == "t0" else t for t in manifest.tensors)
-    for planner in planners:
-        with pytest.raises(StretchError, match="no memory for the tensor `t0`"):
-            Buffers(make_plan(manifest), huge, planners.get(planner))
-
-
-def test_memory_counts_slices_once_and_sharing_needs_less(bundles, tmp_path):
+def test_memory_counts_slices_once_sharing_needs_less_tensors_start_at_cache_lines_and_a_too_large_one_is_an_error(bundles, tmp_path):
     manifest = load_bundle(bundles.two_branches(tmp_path / "b")).manifest
     plan = make_plan(manifest)
     alone, shared = (Buffers(plan, manifest.tensors, planners.get(name)) for name in ("naive", "offset"))
     assert alone.bytes == sum(a.nbytes for name, a in alone.arrays.items() if name not in ("s1.cpu.y", "s1.gpu.y"))
     assert shared.bytes < alone.bytes
+    assert {shared.arrays[name].ctypes.data % 64 for name in shared.memory.offsets} == {0}
+    huge = tuple(msgspec.structs.replace(t, shape=(1, 1 << 60)) if t.name == "t0" else t for t in manifest.tensors)
+    for planner in planners:
+        with pytest.raises(StretchError, match="`t0`"):
+            Buffers(plan, huge, planners.get(planner))
 
 
-def test_very_many_tensors_each_have_memory_of_their_own():
-    count = MAX_SHARED + 1
-    subgraphs = [PlannedSubgraph(f"s{i}", "s", "", "cpu", (f"t{i}",), (f"t{i + 1}",)) for i in range(count)]
-    tensors = [Tensor(f"t{i}", (1, 16), "", (), layout="NC") for i in range(count + 1)]
-    assert Buffers(build_plan(["t0"], [f"t{count}"], subgraphs, []), tensors).bytes == (count + 1) * 64
-
-
-def one_reader(layout, rows=(2, 5), batch=1):
-    """A subgraph that reads some rows of an image of three channels."""
-    shape = (batch, 3, 8, 4) if layout == "NCHW" else (batch, 8, 4, 3)
-    plan = build_plan(["x"], ["y"], [PlannedSubgraph("s", "s", "", "cpu", ("x",), ("y",), {"x": rows})], [])
-    return plan, Buffers(plan, [Tensor("x", shape, "", (), layout=layout), Tensor("y", (1, 5), "", (), layout="NC")])
-
-
-def test_rows_of_one_image_with_channels_last_are_a_view():
-    plan, buffers = one_reader("NHWC")
+@pytest.mark.parametrize(
+    ("layout", "shape", "rows"),
+    [("NHWC", (1, 8, 4, 3), (1, 3, 4, 3)), ("NCHW", (1, 3, 8, 4), (1, 3, 3, 4)), ("NHWC", (2, 8, 4, 3), (2, 3, 4, 3))],
+    ids=["one piece", "several pieces", "several images"],
+)
+def test_rows_that_are_one_piece_are_a_view_and_others_copied_to_memory_of_their_own(layout, shape, rows):
+    plan = build_plan(["x"], ["y"], [PlannedSubgraph("s", "s", "", "cpu", ("x",), ("y",), {"x": (2, 5)})], [])
+    buffers = Buffers(plan, [Tensor("x", shape, "", (), layout=layout), Tensor("y", (1, 5), "", (), layout="NC")])
     bound, copies = buffers.reads(plan.subgraphs["s"])
-    assert copies == []
-    assert np.shares_memory(bound["x"], buffers.arrays["x"])
-    assert (bound["x"].shape, bound["x"].flags.c_contiguous) == ((1, 3, 4, 3), True)
-    assert sorted(buffers.arrays) == ["x", "y"]
+    assert (bound["x"].shape, bound["x"].flags.c_contiguous) == (rows, True)
+    view = shape == (1, 8, 4, 3)
+    assert np.shares_memory(bound["x"], buffers.arrays["x"]) == view == (copies == []) == (sorted(buffers.arrays) == ["x", "y"])
+    for target, source in copies:
+        assert target is bound["x"]
+        assert np.shares_memory(source, buffers.arrays["x"])
+        assert source.shape == target.shape
 
 
-@pytest.mark.parametrize(("layout", "batch"), [("NCHW", 1), ("NHWC", 2)])
-def test_rows_that_are_no_piece_are_copied_to_memory_of_their_own(layout, batch):
-    plan, buffers = one_reader(layout, batch=batch)
-    bound, ((target, rows),) = buffers.reads(plan.subgraphs["s"])
-    assert target is bound["x"]
-    assert target.flags.c_contiguous
-    assert not np.shares_memory(target, buffers.arrays["x"])
-    assert np.shares_memory(rows, buffers.arrays["x"])
-    assert rows.shape == target.shape == ((1, 3, 3, 4) if layout == "NCHW" else (2, 3, 4, 3))
-
-
-def test_memory_of_rows_is_free_once_their_reader_is_done():
+def test_memory_of_rows_is_free_once_their_reader_is_done_and_very_many_tensors_have_their_own():
     """In a chain, the inputs of a step and of the step after the next are never alive together."""
     subgraphs = [PlannedSubgraph(f"s{i}", "s", "", "cpu", (f"t{i}",), (f"t{i + 1}",), {f"t{i}": (0, 6)}) for i in range(6)]
     tensors = [Tensor(f"t{i}", (1, 4, 8, 8), "", ()) for i in range(7)]
     plan = build_plan(["t0"], ["t6"], subgraphs, [])
-    alone = Buffers(plan, tensors, planners.get("naive"))
-    shared = Buffers(plan, tensors)
+    alone, shared = Buffers(plan, tensors, planners.get("naive")), Buffers(plan, tensors)
     assert shared.bytes <= 3 * 1024 < alone.bytes == 7 * 1024 + 6 * 768
+    count = MAX_SHARED + 1
+    subgraphs = [PlannedSubgraph(f"s{i}", "s", "", "cpu", (f"t{i}",), (f"t{i + 1}",)) for i in range(count)]
+    tensors = [Tensor(f"t{i}", (1, 16), "", (), layout="NC") for i in range(count + 1)]
+    assert Buffers(build_plan(["t0"], [f"t{count}"], subgraphs, []), tensors).bytes == (count + 1) * 64
 
 
 def test_tensor_that_is_called_like_a_copy_of_rows_keeps_its_memory():
@@ -265,7 +238,9 @@ def image():
 
 def test_rows_are_copied_before_every_run_and_told_as_a_conversion():
     x, current, y = image()
-    call = wrap_invocation(Doubled(current, y), [(current, x[:, :, 1:3])])
+    plain = Doubled(current, y)
+    assert wrap_invocation(plain, []) is plain
+    call = wrap_invocation(plain, [(current, x[:, :, 1:3])])
     for _ in range(2):
         call.run()
         assert np.array_equal(y, 2 * x[:, :, 1:3])
@@ -299,14 +274,8 @@ def test_what_is_enqueued_reads_rows_as_they_were_then():
     assert call.times() == (call.conversions()[0][1], 9)
 
 
-def test_nothing_to_copy_leaves_the_invocation_as_it_is():
-    _, current, y = image()
-    call = Doubled(current, y)
-    assert wrap_invocation(call, []) is call
-
-
 @pytest.mark.torch
-def test_torch_tensor_shares_its_memory():
+def test_torch_tensor_shares_its_memory_and_what_cannot_be_read_is_refused_with_the_way_out():
     import torch
 
     tensor = torch.zeros(1, 3, 4, 5)
@@ -314,33 +283,17 @@ def test_torch_tensor_shares_its_memory():
     tensor += 1
     assert isinstance(array, np.ndarray)
     assert (array == 1).all()
+    last, first = np.zeros((1, 4, 5, 3), np.float32), np.zeros((1, 3, 4, 5), np.float32)
+    for read, arguments, hint in ((as_array, (torch.zeros(1, requires_grad=True),), "detach"), (check_input, (last, first), "NHWC")):
+        with pytest.raises(UsageError) as refused:
+            read(*arguments)
+        assert hint in refused.value.hint
 
 
-@pytest.mark.torch
-def test_torch_tensor_that_needs_a_gradient_is_refused_with_the_way_out():
-    import torch
-
-    with pytest.raises(UsageError, match="Tensor, cannot be read") as refused:
-        as_array(torch.zeros(1, requires_grad=True))
-    assert "detach" in refused.value.hint
-
-
-def test_channels_last_is_recognised():
-    with pytest.raises(UsageError, match="has shape") as refused:
-        check_input(np.zeros((1, 4, 5, 3), np.float32), np.zeros((1, 3, 4, 5), np.float32))
-    assert "NHWC" in refused.value.hint
-
-
-def test_fp32_is_judged_by_its_largest_difference_and_less_by_root_mean_square():
+def test_fp32_is_judged_by_its_largest_difference_less_by_root_mean_square_and_what_is_no_number_is_within_no_tolerance():
     want = np.full(100, 2, np.float32)
-    got = want.copy()
+    got, broken = want.copy(), want.copy()
     got[7] += 1
-    assert distance(got, want, "fp32") == pytest.approx(0.5)
-    assert distance(got, want, "int8") == pytest.approx(1 / np.linalg.norm(want))
-
-
-@pytest.mark.parametrize("precision", TOLERANCES)
-def test_what_is_no_number_is_within_no_tolerance(precision):
-    want = np.ones(4, np.float32)
-    got = np.array([1, np.nan, 1, 1], np.float32)
-    assert not distance(got, want, precision) <= TOLERANCES[precision]
+    broken[7] = np.nan
+    assert [distance(got, want, precision) for precision in ("fp32", "int8")] == pytest.approx([0.5, 1 / np.linalg.norm(want)])
+    assert not any(distance(broken, want, precision) <= tolerance for precision, tolerance in TOLERANCES.items())

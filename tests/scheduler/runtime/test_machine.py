@@ -3,76 +3,58 @@ from contextlib import closing
 from dataclasses import replace
 
 import msgspec
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from predictors.errors import StretchError
-from scheduler.bundle.load import load_bundle
 from scheduler.bundle.manifest import JoinEntry
-from scheduler.placement.mapping import place_processors
-from scheduler.placement.place import place_subgraphs
-from scheduler.runtime.machine import (
-    Enqueue,
-    Fail,
-    Finish,
-    InputReady,
-    Join,
-    Machine,
-    Replaced,
-    RunInline,
-    Start,
-    StepDone,
-    StepFailed,
-    StepReturned,
-    Submit,
-    Wait,
-)
-from scheduler.runtime.plan import PlannedSubgraph, build_plan, make_plan
+from scheduler.runtime import machine as m
+from scheduler.runtime.plan import PlannedSubgraph, build_plan
 from scheduler.runtime.record import Recorder, Replay, replay
 from scheduler.runtime.replay import ReplayTable
 from scheduler.runtime.session import Session
-from tests.scheduler.doubles import flaky
+from tests.scheduler.doubles import flaky, numbers
 from tests.scheduler.runtime.plans import CPU, DSP, GPU, blocking, planned, plans, three_processors
 
 
-def after_stem():
-    machine = Machine.of(*three_processors())
-    machine.handle(InputReady(0))
-    machine.handle(StepDone(0, "stem", "cpu0"))
-    return machine
+def answered(machine, *turns):
+    """Assert that a machine gives these answers to these events."""
+    for event, *answer in turns:
+        assert machine.handle(event) == answer
+
+
+def done(step, queue, lane=0):
+    return m.StepDone(lane, step, queue)
 
 
 def test_meeting_point_enqueues_then_submits_then_runs_inline_then_waits_then_joins():
-    machine = Machine.of(*three_processors())
-    assert machine.handle(InputReady(0)) == [RunInline(0, "stem", "cpu0")]
-    assert machine.handle(StepDone(0, "stem", "cpu0")) == [
-        Enqueue(0, "s1.gpu", "gpu"),
-        Submit(0, "s1.dsp", "cpu1"),
-        RunInline(0, "s1.cpu", "cpu0"),
-    ]
-    assert machine.handle(StepDone(0, "s1.cpu", "cpu0")) == [Wait({"gpu": "s1.gpu", "cpu1": "s1.dsp"})]
-    assert machine.handle(StepDone(0, "s1.dsp", "cpu1")) == [Wait({"gpu": "s1.gpu"})]
-    assert machine.handle(StepDone(0, "s1.gpu", "gpu")) == [Join(0, "s1.join", "cpu0")]
-    assert machine.handle(StepDone(0, "s1.join", "cpu0")) == [RunInline(0, "head", "cpu0")]
-    assert machine.handle(StepDone(0, "head", "cpu0")) == [Finish(0)]
+    answered(
+        m.Machine.of(*three_processors()),
+        (m.InputReady(0), m.RunInline(0, "stem", "cpu0")),
+        (done("stem", "cpu0"), m.Enqueue(0, "s1.gpu", "gpu"), m.Submit(0, "s1.dsp", "cpu1"), m.RunInline(0, "s1.cpu", "cpu0")),
+        (done("s1.cpu", "cpu0"), m.Wait({"gpu": "s1.gpu", "cpu1": "s1.dsp"})),
+        (done("s1.dsp", "cpu1"), m.Wait({"gpu": "s1.gpu"})),
+        (done("s1.gpu", "gpu"), m.Join(0, "s1.join", "cpu0")),
+        (done("s1.join", "cpu0"), m.RunInline(0, "head", "cpu0")),
+        (done("head", "cpu0"), m.Finish(0)),
+    )
 
 
 @pytest.mark.parametrize(
     "event",
     [
-        StepDone(0, "head", "cpu0"),
-        StepDone(0, "unknown", "cpu0"),
-        StepDone(0, "stem", "gpu"),
-        StepDone(1, "stem", "cpu0"),
-        StepFailed(0, "s1.cpu", "cpu0", ""),
-        StepReturned(0, "s1.join", "cpu0", GPU),
+        m.StepDone(0, "head", "cpu0"),
+        m.StepDone(0, "unknown", "cpu0"),
+        m.StepDone(0, "stem", "gpu"),
+        m.StepDone(1, "stem", "cpu0"),
+        m.StepFailed(0, "s1.cpu", "cpu0", ""),
+        m.StepReturned(0, "s1.join", "cpu0", GPU),
     ],
 )
 def test_event_of_a_step_that_does_not_run_is_refused(event):
-    machine = Machine.of(*three_processors())
-    machine.handle(InputReady(0))
+    machine = m.Machine.of(*three_processors())
+    machine.handle(m.InputReady(0))
     with pytest.raises(ValueError, match="not running"):
         machine.handle(event)
 
@@ -87,10 +69,12 @@ def test_event_of_a_step_that_does_not_run_is_refused(event):
     ],
 )
 def test_placement_that_does_not_go_with_the_others_is_refused_and_nothing_has_changed(step, place):
-    machine = after_stem()
+    machine = m.Machine.of(*three_processors())
+    for event in (m.InputReady(0), m.StepDone(0, "stem", "cpu0")):
+        machine.handle(event)
     before = machine.key()
     with pytest.raises((StretchError, ValueError)):
-        machine.handle(Replaced(step, place))
+        machine.handle(m.Replaced(step, place))
     assert machine.key() == before
 
 
@@ -103,26 +87,27 @@ def pipeline(lanes, movable=()):
         [("s1.join", ("a", "b"), "u")],
     )
     places = {name: blocking(s.processor, 0 if s.processor == "cpu" else 1) for name, s in plan.subgraphs.items()}
-    return Machine.of(plan, places, lanes, caller=False, movable=movable)
+    return m.Machine.of(plan, places, lanes, caller=False, movable=movable)
 
 
 def test_join_runs_on_the_queue_that_has_just_become_free_and_before_its_subgraphs():
     machine = pipeline(2)
-    for event in (InputReady(0), InputReady(1), StepDone(0, "stem", "cpu0"), StepDone(0, "s1.cpu", "cpu0"), StepDone(1, "stem", "cpu0")):
+    for event in (m.InputReady(0), m.InputReady(1), done("stem", "cpu0"), done("s1.cpu", "cpu0"), done("stem", "cpu0", 1)):
         machine.handle(event)
     assert machine.waiting() == {"cpu0": 0, "cpu1": 1}
-    assert machine.handle(StepDone(0, "s1.gpu", "cpu1")) == [Join(0, "s1.join", "cpu1")]
-    assert machine.handle(StepDone(0, "s1.join", "cpu1")) == [Submit(1, "s1.gpu", "cpu1")]
+    answered(machine, (done("s1.gpu", "cpu1"), m.Join(0, "s1.join", "cpu1")), (done("s1.join", "cpu1"), m.Submit(1, "s1.gpu", "cpu1")))
 
 
 def test_queue_of_the_same_kind_helps_with_the_oldest_inference_once_its_own_work_is_done():
-    machine = pipeline(2, movable=("cpu",))
-    assert machine.handle(InputReady(0)) == [Submit(0, "stem", "cpu0")]
-    assert machine.handle(InputReady(1)) == [Submit(1, "stem", "cpu1")]
-    assert machine.handle(StepDone(1, "stem", "cpu1")) == [Submit(1, "s1.gpu", "cpu1")]
-    assert machine.handle(StepDone(0, "stem", "cpu0")) == [Submit(0, "s1.cpu", "cpu0")]
-    assert machine.handle(StepDone(1, "s1.gpu", "cpu1")) == [Submit(0, "s1.gpu", "cpu1")]
-    assert machine.handle(StepDone(0, "s1.cpu", "cpu0")) == [Submit(1, "s1.cpu", "cpu0")]
+    answered(
+        pipeline(2, movable=("cpu",)),
+        (m.InputReady(0), m.Submit(0, "stem", "cpu0")),
+        (m.InputReady(1), m.Submit(1, "stem", "cpu1")),
+        (done("stem", "cpu1", 1), m.Submit(1, "s1.gpu", "cpu1")),
+        (done("stem", "cpu0"), m.Submit(0, "s1.cpu", "cpu0")),
+        (done("s1.gpu", "cpu1", 1), m.Submit(0, "s1.gpu", "cpu1")),
+        (done("s1.cpu", "cpu0"), m.Submit(1, "s1.cpu", "cpu0")),
+    )
 
 
 def subgraph(name, inputs, outputs):
@@ -131,15 +116,11 @@ def subgraph(name, inputs, outputs):
 
 def test_steps_of_several_tensors_are_ordered_by_all_they_read():
     last = subgraph("last", ("p", "x", "j"), ("y",))
-    plan = build_plan(
-        ["x", "z"], ["y", "q"], [last, subgraph("first", ("z",), ("p", "q"))], [JoinEntry("j", "j", "sum", ("q", "z"), "j", "cpu")]
-    )
-    assert list(plan.subgraphs) == ["first", "last"]
-    assert sorted(plan.order, key=plan.order.get) == ["first", "j", "last"]
-    assert plan.missing == {"first": 1, "j": 2, "last": 3}
-    assert plan.readers["z"] == ("first", "j")
-    assert plan.step("last") == last
-    assert plan.step("j").outputs == ("j",)
+    join = JoinEntry("j", "j", "sum", ("q", "z"), "j", "cpu")
+    plan = build_plan(["x", "z"], ["y", "q"], [last, subgraph("first", ("z",), ("p", "q"))], [join])
+    assert (list(plan.subgraphs), sorted(plan.order, key=plan.order.get)) == (["first", "last"], ["first", "j", "last"])
+    assert (plan.missing, plan.readers["z"]) == ({"first": 1, "j": 2, "last": 3}, ("first", "j"))
+    assert (plan.step("last"), plan.step("j").outputs) == (last, ("j",))
 
 
 @pytest.mark.parametrize(("a", "b", "named"), [(("x", "b"), ("a",), "[ab]"), (("x",), ("lost", "a"), "b")])
@@ -156,34 +137,29 @@ class Play:
     """Plays events in an order that hypothesis draws, and checks every answer."""
 
     def __init__(self, data, plan, places, lanes, caller, movable=()):
-        self.data, self.plan, self.caller = data, plan, caller
-        self.places = dict(places)
-        self.machine = Machine.of(plan, places, lanes, caller=caller, movable=movable)
-        self.movable = movable
-        self.running, self.ran, self.ends = {}, Counter(), {}
-        self.written = {}
-        self.arrived, self.failed = [], {}
+        self.data, self.plan, self.places, self.caller, self.movable = data, plan, dict(places), caller, movable
+        self.machine = m.Machine.of(plan, places, lanes, caller=caller, movable=movable)
+        self.running, self.ran, self.ends, self.written, self.arrived, self.failed = {}, Counter(), {}, {}, [], {}
 
     def tell(self, event):
         answer = self.machine.handle(event)
         for instruction in answer:
             match instruction:
-                case Start():
+                case m.Start():
                     self.started(instruction)
-                case Finish(lane):
+                case m.Finish(lane):
                     assert set(self.plan.outputs) <= self.written[lane]
                     assert all(self.ran[lane, step] for step in self.plan.order)
                     assert lane not in self.failed
                     self.ended(lane, instruction)
-                case Fail(lane, step, error):
+                case m.Fail(lane, step, error):
                     assert (step, error) == self.failed[lane]
                     self.ended(lane, instruction)
-                case Wait(running):
-                    assert self.caller
-                    assert running == {queue: step for queue, (_, step) in self.running.items()}
+                case m.Wait(running):
+                    assert (self.caller, running) == (True, {queue: step for queue, (_, step) in self.running.items()})
                     assert instruction is answer[-1]
         if self.caller:
-            assert all(isinstance(instruction, Enqueue | Submit) for instruction in answer[:-1])
+            assert all(isinstance(instruction, m.Enqueue | m.Submit) for instruction in answer[:-1])
         # No queue is idle while a step that belongs to it could run.
         for lane in self.arrived if not self.failed else ():
             ready = [step for step in self.plan.subgraphs if not self.ran[lane, step] and self.readable(lane, step)]
@@ -198,10 +174,10 @@ class Play:
         self.running[queue] = (lane, step)
         self.ran[lane, step] += 1
         if step in self.plan.joins:
-            assert isinstance(start, Join)
+            assert isinstance(start, m.Join)
             assert queue == self.machine.caller or not self.caller
             return
-        assert type(start) is {"async": Enqueue, "blocking": Submit, "inline": RunInline}[self.places[step].dispatch]
+        assert type(start) is {"async": m.Enqueue, "blocking": m.Submit, "inline": m.RunInline}[self.places[step].dispatch]
         if queue != self.places[step].queue:
             assert self.places[step].delegate in self.movable, "only what may move is run by others"
         # Of the steps that this queue could have run, none is of a lane that came earlier.
@@ -221,23 +197,32 @@ class Play:
     def begin(self, lane):
         self.written[lane] = set(self.plan.inputs)
         self.arrived.append(lane)
-        return self.tell(InputReady(lane))
+        return self.tell(m.InputReady(lane))
 
     def end(self, queue, fail=False, elsewhere=None):
         lane, step = self.running.pop(queue)
         if fail:
             self.failed.setdefault(lane, (step, "broken"))
-            return self.tell(StepFailed(lane, step, queue, "broken"))
+            return self.tell(m.StepFailed(lane, step, queue, "broken"))
         if elsewhere is not None and step in self.plan.subgraphs:
             self.ran[lane, step] -= 1
             self.places[step] = elsewhere
-            return self.tell(StepReturned(lane, step, queue, elsewhere))
+            return self.tell(m.StepReturned(lane, step, queue, elsewhere))
         self.written[lane] |= set(self.plan.step(step).outputs)
-        return self.tell(StepDone(lane, step, queue))
+        return self.tell(m.StepDone(lane, step, queue))
 
     def place(self, step, place):
         self.places[step] = place
-        return self.tell(Replaced(step, place))
+        return self.tell(m.Replaced(step, place))
+
+    def busy(self):
+        """A queue that hypothesis draws."""
+        return self.data.draw(st.sampled_from(sorted(self.running)))
+
+    def finished(self, lanes):
+        """Assert that each step ran once in each lane."""
+        assert self.ends == {lane: m.Finish(lane) for lane in range(lanes)}
+        assert self.ran == Counter({(lane, step): 1 for lane in range(lanes) for step in self.plan.order})
 
 
 def threads(places):
@@ -256,83 +241,70 @@ def played(draw):
 
 @given(played(), st.data())
 def test_each_step_runs_once_in_each_lane_after_what_it_reads_in_any_order_of_completion(case, data):
-    plan, places, lanes, caller, movable = case
-    play = Play(data, plan, places, lanes, caller, movable)
+    lanes, play = case[2], Play(data, *case)
     left = list(range(lanes))
     while left or play.running:
         if left and (not play.running or data.draw(st.booleans())):
             play.begin(left.pop(0))
         else:
-            play.end(data.draw(st.sampled_from(sorted(play.running))))
-    assert play.ends == {lane: Finish(lane) for lane in range(lanes)}
-    assert play.ran == Counter({(lane, step): 1 for lane in range(lanes) for step in plan.order})
+            play.end(play.busy())
+    play.finished(lanes)
     assert play.machine.in_flight() == 0
 
 
 @given(played(), st.data())
 def test_any_failing_steps_wind_its_lane_down_and_lets_the_others_finish(case, data):
-    plan, places, lanes, caller, movable = case
-    play = Play(data, plan, places, lanes, caller, movable)
-    broken = data.draw(st.sets(st.sampled_from(sorted(plan.order)), min_size=1))
+    lanes, play = case[2], Play(data, *case)
+    broken = data.draw(st.sets(st.sampled_from(sorted(play.plan.order)), min_size=1))
     for lane in range(lanes):
         play.begin(lane)
     while play.running:
-        queue = data.draw(st.sampled_from(sorted(play.running)))
+        queue = play.busy()
         lane, step = play.running[queue]
         play.end(queue, fail=lane == 0 and step in broken)
-    assert play.ends == {0: Fail(0, *play.failed[0])} | {lane: Finish(lane) for lane in range(1, lanes)}
+    assert play.ends == {0: m.Fail(0, *play.failed[0])} | {lane: m.Finish(lane) for lane in range(1, lanes)}
 
 
 @given(played(), st.data())
 def test_subgraphs_may_be_placed_elsewhere_between_any_two_steps_and_the_next_start_is_there(case, data):
-    plan, places, lanes, caller, movable = case
-    play = Play(data, plan, places, lanes, caller, movable)
+    plan, _, lanes, caller, _ = case
+    play = Play(data, *case)
     elsewhere = ELSEWHERE if caller else list(threads(dict(enumerate(ELSEWHERE))).values())
     for lane in range(lanes):
         play.begin(lane)
-    for _ in range(data.draw(st.integers(0, 12))):
-        if not play.running:
-            break
-        queue = data.draw(st.sampled_from(sorted(play.running)))
+    left = data.draw(st.integers(0, 12))
+    while play.running and left:
+        left, queue = left - 1, play.busy()
         what = data.draw(st.sampled_from(["end", "place", "return"]))
         if what == "place":
             play.place(data.draw(st.sampled_from(sorted(plan.subgraphs))), data.draw(st.sampled_from(elsewhere)))
         else:
             play.end(queue, elsewhere=data.draw(st.sampled_from(elsewhere)) if what == "return" else None)
     while play.running:
-        play.end(data.draw(st.sampled_from(sorted(play.running))))
-    assert play.ends == {lane: Finish(lane) for lane in range(lanes)}
-    assert play.ran == Counter({(lane, step): 1 for lane in range(lanes) for step in plan.order})
-
-
-@pytest.fixture(scope="module")
-def machine(bundles, tmp_path_factory):
-    """stem, three branches, join, three branches, join, head."""
-    processors = ("cpu", "gpu", "dsp")
-    manifest = load_bundle(bundles.two_branches(tmp_path_factory.mktemp("b"), processors=processors)).manifest
-    return Machine.of(make_plan(manifest), place_subgraphs(manifest.subgraphs, place_processors(processors, cores=(0, 1, 2))))
+        play.end(play.busy())
+    play.finished(lanes)
 
 
 def key(event):
     return getattr(event, "step", "input")
 
 
-def test_second_inference_starts_where_the_first_ended_and_learns_nothing(machine):
-    learned = []
+def test_second_inference_starts_where_the_first_ended_and_learns_nothing():
+    machine, learned = m.Machine.of(*three_processors()), []
     table = ReplayTable(lambda instructions: learned.append(instructions) or tuple(instructions))
 
     def run(node):
-        event = InputReady(0)
+        event = m.InputReady(0)
         while True:
             answer, node = node.answers.get(key(event)) or table.compute(node, event, key(event))
             match answer[-1]:
-                case Finish():
+                case m.Finish():
                     return node
-                case RunInline(_, step, queue) | Join(_, step, queue):
-                    event = StepDone(0, step, queue)
-                case Wait(running):
+                case m.RunInline(_, step, queue) | m.Join(_, step, queue):
+                    event = m.StepDone(0, step, queue)
+                case m.Wait(running):
                     queue, step = next(iter(running.items()))
-                    event = StepDone(0, step, queue)
+                    event = m.StepDone(0, step, queue)
 
     end = run(table.node(machine))
     first = len(learned)
@@ -343,31 +315,25 @@ def test_second_inference_starts_where_the_first_ended_and_learns_nothing(machin
 @pytest.fixture
 def recorded(bundle_dir, tmp_path):
     """The record of two runs and of three inferences in flight."""
-    path, x = tmp_path / "run.jsonl", np.zeros((1, 3, 8, 8), np.float32)
-    with Session(bundle_dir, {"gpu": "reference"}, record=path) as session:
-        session(x)
-        for future in [session.submit(x) for _ in range(3)]:
+    with Session(bundle_dir, {"gpu": "reference"}, record=tmp_path / "run.jsonl") as session:
+        session(numbers())
+        for future in [session.submit(numbers()) for _ in range(3)]:
             future.result(60)
-        session(x)
-    return path
+        session(numbers())
+    return tmp_path / "run.jsonl"
 
 
 def lines(path):
     return [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]
 
 
-def test_record_of_a_real_run_is_answered_alike_by_a_fresh_machine(recorded):
-    # Eight steps an inference and its input; runs and inferences in flight are a machine each.
-    assert replay(recorded) == Replay(machines=2, events=5 * 9, finished=5)
-
-
 def test_failed_run_is_part_of_the_record(bundle_dir, tmp_path):
-    armed, x = {"s1.gpu": RuntimeError("broken")}, np.zeros((1, 3, 8, 8), np.float32)
+    armed = {"s1.gpu": RuntimeError("broken")}
     with Session(bundle_dir, delegates={"cpu": flaky(armed)}, record=tmp_path / "r") as session:
         with pytest.raises(StretchError, match="broken"):
-            session(x)
+            session(numbers())
         armed.clear()
-        session(x)
+        session(numbers())
     assert replay(tmp_path / "r").finished == 1
     assert any("StepFailed" in str(line) for line in lines(tmp_path / "r"))
 
@@ -375,13 +341,13 @@ def test_failed_run_is_part_of_the_record(bundle_dir, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda result: result[2]["instructions"][0].update(step="head"), r"line 3 of .* answers .*head.*, the state machine"),
-        (lambda result: result[2]["instructions"].pop(), "line 3 of .* answers"),
-        (lambda result: result[2]["event"].update(step="s1.cpu"), "line 3 of .* cannot follow what stands before it"),
-        (lambda result: result.pop(2), "line 3 of .* cannot follow"),
-        (lambda result: result.insert(1, result[1]), "line 3 of .* cannot follow what stands before it: lane 0 is not free"),
-        (lambda result: result.pop(0), "which no line before it opens"),
-        (lambda result: result[0].update(schema=9), "has schema 9"),
+        (lambda result: result[2]["instructions"][0].update(step="head"), "line 3 .*head"),
+        (lambda result: result[2]["instructions"].pop(), "line 3 .*answers"),
+        (lambda result: result[2]["event"].update(step="s1.cpu"), "line 3 .*follow"),
+        (lambda result: result.pop(2), "line 3 .*follow"),
+        (lambda result: result.insert(1, result[1]), "line 3 .*lane 0"),
+        (lambda result: result.pop(0), "opens"),
+        (lambda result: result[0].update(schema=9), "schema 9"),
         (lambda result: result[0]["placements"].pop("stem"), "placed nowhere"),
         (lambda result: result[0]["subgraphs"][0].update(inputs=["lost"]), "waits for a tensor that nothing writes"),
         (lambda result: result[0].update(lanes=0), "is no line of a record"),
@@ -389,7 +355,9 @@ def test_failed_run_is_part_of_the_record(bundle_dir, tmp_path):
         (lambda result: result.clear(), "it has no line"),
     ],
 )
-def test_tampered_record_is_refused_with_the_line(recorded, change, message):
+def test_record_of_a_real_run_is_answered_alike_by_a_fresh_machine_and_a_tampered_one_refused_with_the_line(recorded, change, message):
+    # Eight steps an inference and its input; runs and inferences in flight are a machine each.
+    assert replay(recorded) == Replay(machines=2, events=5 * 9, finished=5)
     result = lines(recorded)
     change(result)
     recorded.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in result))
@@ -401,13 +369,13 @@ def test_tampered_record_is_refused_with_the_line(recorded, change, message):
 @given(plans(), st.data())
 def test_any_machine_comes_back_from_its_record(tmp_path_factory, case, data):
     path = tmp_path_factory.mktemp("r") / "run.jsonl"
-    machine = Machine.of(*case)
+    machine = m.Machine.of(*case)
     with closing(Recorder(path)) as recorder:
-        number, running, event = recorder.open(machine), [], InputReady(0)
+        number, running, event = recorder.open(machine), [], m.InputReady(0)
         while event is not None:
             answer = machine.handle(event)
             recorder.write(number, event, answer)
-            running += [instruction for instruction in answer if isinstance(instruction, Start)]
+            running += [instruction for instruction in answer if isinstance(instruction, m.Start)]
             start = running.pop(data.draw(st.integers(0, len(running) - 1))) if running else None
-            event = None if start is None else StepDone(start.lane, start.step, start.queue)
+            event = None if start is None else m.StepDone(start.lane, start.step, start.queue)
     assert replay(path) == Replay(1, 1 + len(case[0].order), 1)

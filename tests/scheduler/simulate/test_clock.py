@@ -27,18 +27,9 @@ from scheduler.runtime.executor import Driver, Executor, Tenant
 from scheduler.runtime.machine import CALLING_THREAD, Finish, Machine, Start, StepDone
 from scheduler.runtime.plan import make_plan
 from scheduler.runtime.threads import QueueThreads
+from scheduler.simulate import networks as nets
 from scheduler.simulate.answer import prepare
 from scheduler.simulate.clock import Clock, TurnTaking
-from scheduler.simulate.networks import (
-    Network,
-    StepTable,
-    StepTime,
-    TableStep,
-    network_of_steps,
-    read_steps,
-    step_times,
-    with_predicted_times,
-)
 from scheduler.simulate.scene import Arrivals, FreeShares, Heat, Load, Power, Scene, parse_arrivals, parse_loads, powers, thermal_of
 from scheduler.simulate.schedule import Job, longest_path, schedule
 from tests.effort import examples
@@ -54,7 +45,7 @@ chains = st.lists(branches, min_size=1, max_size=4).map(chain)
 
 
 def simulated(network, **scene):
-    return Clock(Network("n", *network), Scene(**scene)).run()
+    return Clock(nets.Network("n", *network), Scene(**scene)).run()
 
 
 #: Roots of primes: no two sums of whole numbers and some of them are alike, so that no two steps end at once.
@@ -65,8 +56,8 @@ ROOTS = [0.01 * prime**0.5 for prime in (2, 3, 5, 7, 11, 13, 17, 19, 23)]
 def timed_plans(draw):
     plan, places = draw(plans())
     took = {name: draw(st.integers(1, 20)) + ROOTS[number] for number, name in enumerate(plan.order)}
-    times = {name: StepTime(places[name].processor, (("subgraph", took[name]),)) for name in plan.subgraphs}
-    times |= {name: StepTime("cpu", (("join", took[name]),)) for name in plan.joins}
+    times = {name: nets.StepTime(places[name].processor, (("subgraph", took[name]),)) for name in plan.subgraphs}
+    times |= {name: nets.StepTime("cpu", (("join", took[name]),)) for name in plan.joins}
     return plan, places, times
 
 
@@ -127,35 +118,27 @@ def test_load_slows_what_computes_while_it_lasts(loads, end):
 
 
 def test_requests_wait_for_a_lane_and_their_waiting_counts():
-    result = simulated(single("gpu", 10.0), runs=4, arrivals=Arrivals("periodic", 4.0))
-    assert result.latencies_ms == pytest.approx((10, 16, 22, 28))
-    assert result.elapsed_ms == pytest.approx(40)
-    early = simulated(single("gpu", 10.0), runs=4, arrivals=Arrivals("periodic", 25.0))
-    assert early.latencies_ms == pytest.approx((10, 10, 10, 10))
-    assert early.elapsed_ms == pytest.approx(85)
+    for every, latencies, elapsed in ((4.0, (10, 16, 22, 28), 40), (25.0, (10, 10, 10, 10), 85)):
+        result = simulated(single("gpu", 10.0), runs=4, arrivals=Arrivals("periodic", every))
+        assert (*result.latencies_ms, result.elapsed_ms) == pytest.approx((*latencies, elapsed))
 
 
 def whole(name, processor, ms):
-    return Network(name, *single(processor, ms))
+    return nets.Network(name, *single(processor, ms))
 
 
 WHOLE = whole("a", "cpu", 1.0)
 
 
-def test_rare_urgent_request_waits_for_one_subgraph_and_not_for_a_queue():
+def test_rare_urgent_request_waits_for_one_subgraph_and_not_for_a_queue_and_weights_divide_a_processor():
     long, urgent = whole("long", "cpu", 5.0), whole("urgent", "cpu", 1.0)
     scene = Scene(runs=40, in_flight=4)
     theirs = Scene(runs=100, arrivals=Arrivals("periodic", 20.0), deadline_ms=8.0)
     workloads = [(urgent, theirs), *((long, replace(scene, runs=1000)) for _ in range(3))]
-    turns = Clock(long, scene, workloads, sharing=TurnTaking()).run().clients[1]
-    lined = Clock(long, scene, workloads).run().clients[1]
-    assert max(turns.latencies_ms) <= 6.0 + 1e-9
-    assert max(lined.latencies_ms) > 15
-
-
-def test_weights_divide_a_processor():
-    current, other = whole("a", "cpu", 1.0), whole("b", "cpu", 1.0)
-    ran = Clock(current, Scene(runs=300, in_flight=2), [(other, Scene(runs=10_000, in_flight=2))], sharing=TurnTaking((3.0,))).run()
+    turns, lined = (max(Clock(long, scene, workloads, sharing=how).run().clients[1].latencies_ms) for how in (TurnTaking(), None))
+    assert turns <= 6.0 + 1e-9 < 15 < lined
+    others = [(whole("b", "cpu", 1.0), Scene(runs=10_000, in_flight=2))]
+    ran = Clock(WHOLE, Scene(runs=300, in_flight=2), others, sharing=TurnTaking((3.0,))).run()
     assert len(ran.clients[1].latencies_ms) == pytest.approx(100, abs=3)
 
 
@@ -179,9 +162,7 @@ class Conducted(Driver):
     """Has steps of all clients end in the order of their times."""
 
     def __init__(self, times):
-        self.times, self.clock = times, 0.0
-        self.ends, self.held = {}, {}
-        self.joining = self.finished = 0
+        self.times, self.clock, self.ends, self.held, self.joining, self.finished = times, 0.0, {}, {}, 0, 0
         super().__init__(Machine({}), QueueThreads(), threading.RLock(), now=lambda: self.clock)
         self.changed = threading.Condition(self.lock)
 
@@ -221,12 +202,14 @@ class Conducted(Driver):
                 assert self.changed.wait_for(lambda answer=seen: len(self.events) > answer, PATIENCE)
 
 
+WEIGHTS = st.sampled_from([(2.0, 1.0), (1.0, 1.0)])
+
+
 @st.composite
 def both(draw):
     """Segments of two networks on processors that change, and a time for every subgraph, no two of them alike."""
-    segments = [
-        draw(st.lists(st.lists(st.sampled_from(PROCESSORS), min_size=1, max_size=3, unique=True), min_size=1, max_size=3)) for _ in "01"
-    ]
+    segment = st.lists(st.sampled_from(PROCESSORS), min_size=1, max_size=3, unique=True)
+    segments = [draw(st.lists(segment, min_size=1, max_size=3)) for _ in "01"]
     numbers = iter(draw(st.permutations(range(len(ROOTS)))) * 3)
     times = {
         (user, f"s{number}.{name}"): draw(st.integers(1, 20)) + ROOTS[next(numbers)]
@@ -239,12 +222,9 @@ def both(draw):
 
 @pytest.mark.slow
 @settings(max_examples=examples(20))
-@given(
-    both(), st.integers(1, 2), st.tuples(*(st.sampled_from([None, 125, 250]),) * 2), st.tuples(*(st.integers(-1, 1),) * 2), st.booleans()
-)
-def test_threads_and_simulation_tell_the_same_and_are_answered_the_same(world, lanes, deadlines, priorities, heavier):
+@given(both(), st.integers(1, 2), *(st.tuples(some, some) for some in (st.sampled_from([None, 125, 250]), st.integers(-1, 1))), WEIGHTS)
+def test_threads_and_simulation_tell_the_same_and_are_answered_the_same(world, lanes, deadlines, priorities, weights):
     segments, times = world
-    weights = (2.0, 1.0) if heavier else (1.0, 1.0)
     with TemporaryDirectory() as folder:
         shared = Conducted(times)
         networks, executors = [], []
@@ -253,8 +233,8 @@ def test_threads_and_simulation_tell_the_same_and_are_answered_the_same(world, l
             plan = make_plan(bundle.manifest)
             named = {name: Placement(name, "null", (), name, "blocking", False, "") for name in PROCESSORS}
             places = place_subgraphs(bundle.manifest.subgraphs, named)
-            steps = {name: StepTime(places[name].processor, (("subgraph", times[user, name]),)) for name in plan.subgraphs}
-            networks.append(Network(user, plan, places, steps | {name: StepTime("cpu", (("join", 0.0),)) for name in plan.joins}))
+            steps = {name: nets.StepTime(places[name].processor, (("subgraph", times[user, name]),)) for name in plan.subgraphs}
+            networks.append(nets.Network(user, plan, places, steps | {name: nets.StepTime("cpu", (("join", 0.0),)) for name in plan.joins}))
             # subgraphs end when the conductor says so
             held = Hooked(lambda model, run, outputs, user=user: shared.hold((user, model.stem)), "null")
             code = CompiledSubgraphs(bundle, {"null": held})
@@ -272,16 +252,11 @@ def test_threads_and_simulation_tell_the_same_and_are_answered_the_same(world, l
             for executor in executors:
                 executor.close(wait=False)
             shared.threads.close()
-    scenes = [
-        Scene(runs=lanes, in_flight=lanes, deadline_ms=deadline, priority=priority)
-        for deadline, priority in zip(deadlines, priorities, strict=True)
-    ]
+    asked = zip(deadlines, priorities, strict=True)
+    scenes = [Scene(runs=lanes, in_flight=lanes, deadline_ms=deadline, priority=priority) for deadline, priority in asked]
     clock = Clock(networks[0], scenes[0], [(networks[1], scenes[1])], sharing=TurnTaking(weights))
     clock.run(all_clients=True)
     assert [(event, list(answer)) for event, answer in clock.shared.events] == [(event, list(answer)) for event, answer in events]
-
-
-times = st.integers(1, 10_000).map(lambda n: n / 7)
 
 
 @st.composite
@@ -289,16 +264,14 @@ def some_jobs(draw):
     result = []
     for number in range(draw(st.integers(1, 9))):
         reads = draw(st.sets(st.integers(0, number - 1), max_size=3)) if number else set()
-        result.append(Job(draw(st.sampled_from(["cpu", "gpu", "dsp"])), draw(times), tuple(sorted(reads))))
+        result.append(Job(draw(st.sampled_from(PROCESSORS)), draw(st.integers(1, 10_000)) / 7, tuple(sorted(reads))))
     return result
 
 
 def test_processor_does_not_wait_for_an_earlier_job_while_a_later_one_can_start():
     scheduled = schedule([Job("cpu", 5.0), Job("gpu", 1.0, (0,)), Job("gpu", 2.0), Job("cpu", 1.0, (1, 2))])
-    assert scheduled.starts == (0.0, 5.0, 0.0, 6.0)
-    assert scheduled.ends == (5.0, 6.0, 2.0, 7.0)
+    assert (scheduled.starts, scheduled.ends, scheduled.ms) == ((0.0, 5.0, 0.0, 6.0), (5.0, 6.0, 2.0, 7.0), 7.0)
     assert scheduled.waits == ((), (0, 2), (), (1, 2, 0))
-    assert scheduled.ms == 7.0
     with pytest.raises(ValueError, match="circle"):
         schedule([Job("cpu", 1.0, (1,)), Job("cpu", 1.0, (0,))])
 
@@ -316,68 +289,48 @@ def test_job_starts_when_the_last_that_it_waits_for_has_ended(jobs):
 @pytest.mark.parametrize(
     ("requested", "message"),
     [
-        ({"runs": 0}, "0 inferences cannot be simulated"),
-        ({"runs": 10**9}, "inferences cannot be simulated"),
-        ({"in_flight": 0}, "0 inferences cannot be in flight"),
-        ({"in_flight": 65}, "65 inferences cannot be in flight"),
-        ({"jitter": -0.1}, "a jitter of -0.1 is out of range"),
-        ({"seed": -1}, "-1 is no seed"),
-        ({"deadline_ms": 0.0}, "deadline"),
-        ({"deadline_ms": inf}, "deadline"),
-        ({"priority": 1000}, "priority"),
+        *(({"runs": runs}, "inferences cannot be simulated") for runs in (0, 10**9)),
+        *(({"in_flight": count}, f"{count} inferences cannot be in flight") for count in (0, 65)),
+        *(({"jitter": -0.1}, "jitter of -0.1"), ({"seed": -1}, "-1 is no seed"), ({"priority": 1000}, "priority")),
+        *(({"deadline_ms": ms}, "deadline") for ms in (0.0, inf)),
         (lambda: Clock((WHOLE, whole("b", "cpu", 1.0)), Scene(), sharing=TurnTaking()), "do not take turns"),
         (lambda: Clock(WHOLE, Scene(), sharing=TurnTaking((-1.0,))), "weight"),
         (lambda: Clock(WHOLE, Scene(), sharing=TurnTaking(patience_ms=0.0)), "patience"),
-        ("gpu", "`gpu` is no load"),
-        ("gpu=0.9@50", "`gpu=0.9@50` is no load"),
-        ("gpu=much@0:1", "`gpu=much@0:1` has something in the place of a number"),
-        ("gpu=-0.1@0:1", "takes -0.1 of it, which is no share"),
-        ("gpu=0.5@-1:1", "has -1 ms for a moment"),
-        ("gpu=0.5@nan:1", "has nan ms for a moment"),
-        ("gpu=0.5@0:1e10", "has 1e+10 ms for a moment"),
-        ("", "does not describe arrivals"),
-        ("poisson:many", "in the place of a number"),
+        *((load, f"`{load}` is no load") for load in ("gpu", "gpu=0.9@50")),
+        *(("gpu=much@0:1", "`gpu=much@0:1`"), ("gpu=-0.1@0:1", "-0.1 of it"), ("gpu=0.5@-1:1", "-1 ms"), ("gpu=0.5@nan:1", "nan ms")),
+        *(("gpu=0.5@0:1e10", "1e+10 ms"), ("", "arrivals"), ("poisson:many", "place of a number")),
     ],
 )
 def test_number_out_of_its_range_is_refused_with_a_sentence(requested, message):
     def make():
-        if isinstance(requested, dict):
-            return Scene(**requested)
-        return parse_loads([requested]) if requested.startswith("gpu") else parse_arrivals(requested)
+        if isinstance(requested, str):
+            return parse_loads([requested]) if requested.startswith("gpu") else parse_arrivals(requested)
+        return requested() if callable(requested) else Scene(**requested)
 
     with pytest.raises(UsageError, match=re.escape(message)) as error:
-        requested() if callable(requested) else make()
+        make()
     assert error.value.hint
 
 
 def test_factors_are_log_normal_around_one():
     drawn = np.log(list(islice(Scene(jitter=0.1, seed=5).factors(2), 10_000)))
-    assert drawn.shape == (10_000, 2)
     assert np.abs(drawn.mean(0)).max() < 0.005
     assert drawn.std(0) == pytest.approx([0.1, 0.1], rel=0.05)
     assert abs(np.corrcoef(drawn.T)[0, 1]) < 0.05
 
 
 def test_loads_are_read_as_they_are_written():
-    assert parse_loads(["gpu=0.9@50:155, cpu=0.5@0:1e3", "dsp=1@2.5:3"]) == (
-        Load("gpu", 0.9, 50, 155),
-        Load("cpu", 0.5, 0, 1000),
-        Load("dsp", 1, 2.5, 3),
-    )
+    loads = (Load("gpu", 0.9, 50, 155), Load("cpu", 0.5, 0, 1000), Load("dsp", 1, 2.5, 3))
+    assert parse_loads(["gpu=0.9@50:155, cpu=0.5@0:1e3", "dsp=1@2.5:3"]) == loads
     assert list(islice(Arrivals("periodic", 2.5).times(7), 4)) == [0, 2.5, 5, 7.5]
 
 
-shares = st.builds(
-    lambda processor, share, start, length: Load(processor, share, start, start + length),
-    st.sampled_from(["cpu", "gpu"]),
-    st.floats(0, 0.2),
-    st.floats(0, 100),
-    st.floats(0.01, 100),
-)
+LOADS = st.tuples(st.sampled_from(["cpu", "gpu"]), st.floats(0, 0.2), st.floats(0, 100), st.floats(0.01, 100))
 
 
-@given(st.lists(shares, max_size=5))
-def test_free_share_is_what_the_loads_of_the_moment_leave(loads):
+@given(st.lists(LOADS, max_size=5))
+def test_free_share_is_what_the_loads_of_the_moment_leave(drawn):
+    loads = [Load(processor, share, start, start + length) for processor, share, start, length in drawn]
     free, since = FreeShares(loads, ["cpu", "gpu"]), -1.0  # before all loads
     while True:
         for processor, share in free.shares.items():
@@ -393,11 +346,10 @@ def test_free_share_is_what_the_loads_of_the_moment_leave(loads):
 
 def test_times_are_the_plans_on_its_device_and_the_files_on_another(bundle):
     rows = []
-    here = prepare(bundle, specified("pixel6"), False, rows.append)
-    there = prepare(bundle, specified("host"), False, rows.append)
+    for device, here in (("pixel6", True), ("host", False)):
+        world = prepare(bundle, specified(device), False, rows.append)
+        assert {dict(world.times[name].parts)["subgraph"] == 1.0 for name in world.plan.subgraphs} == {here}
     assert not rows
-    assert all(dict(here.times[name].parts)["subgraph"] == 1.0 for name in here.plan.subgraphs)
-    assert all(dict(there.times[name].parts).get("subgraph", 0) != 1.0 for name in there.plan.subgraphs)
 
 
 PIXEL6 = specified("pixel6")
@@ -406,7 +358,7 @@ PIXEL6 = specified("pixel6")
 def test_subgraph_takes_its_planned_time_and_contention_between_its_exchanges(bundle):
     device = contending(PIXEL6, {("cpu", "gpu"): 1.5, ("gpu", "cpu"): 0.8})
     slowed = [msgspec.structs.replace(entry, predicted_ms=2.0, contended_shares=(0.5, 0.5)) for entry in bundle.manifest.subgraphs]
-    times = step_times(msgspec.structs.replace(bundle.manifest, subgraphs=tuple(slowed)), device)
+    times = nets.step_times(msgspec.structs.replace(bundle.manifest, subgraphs=tuple(slowed)), device)
     links = LatencyPredictor(PIXEL6).links
     # a segment of one branch has no company
     assert times["stem"].parts == (("subgraph", 2.0),)
@@ -415,9 +367,8 @@ def test_subgraph_takes_its_planned_time_and_contention_between_its_exchanges(bu
     together = 2.0 * 0.8
     assert times["s1.gpu"].parts == (("in", into), ("subgraph", pytest.approx(together, rel=1e-12)), ("out", out))
     assert times["s1.cpu"].parts == (("subgraph", pytest.approx(into + together + (2.0 - into - together / 1.5), rel=1e-12)),)
-    ((doing, ms),) = times["s1.join"].parts
-    assert (doing, times["s1.join"].processor) == ("join", "cpu")
-    assert ms == LatencyPredictor(PIXEL6).join_ms("concat", (1, 10, 8, 8), 2, "cpu", "fp32")
+    ms = LatencyPredictor(PIXEL6).join_ms("concat", (1, 10, 8, 8), 2, "cpu", "fp32")
+    assert (times["s1.join"].processor, times["s1.join"].parts) == ("cpu", (("join", ms),))
 
 
 def test_subgraph_without_a_planned_time_is_predicted_from_its_file(bundle):
@@ -425,18 +376,17 @@ def test_subgraph_without_a_planned_time_is_predicted_from_its_file(bundle):
     silent = [msgspec.structs.replace(e, predicted_ms=None) if e.name in ("stem", "s1.gpu") else e for e in manifest.subgraphs]
     bundle = replace(bundle, manifest=msgspec.structs.replace(manifest, subgraphs=tuple(silent)))
     with pytest.raises(ValueError, match="`stem` has no predicted time"):
-        step_times(bundle.manifest, PIXEL6)
-    mapping = {entry.name: entry for entry in with_predicted_times(bundle, PIXEL6).subgraphs}
+        nets.step_times(bundle.manifest, PIXEL6)
+    mapping = {entry.name: entry for entry in nets.with_predicted_times(bundle, PIXEL6).subgraphs}
     for name in ("stem", "s1.gpu"):
         estimate = LatencyPredictor(PIXEL6).predict(open_onnx(bundle.file(f"{name}.onnx")).graph, mapping[name].processor, "fp32")
-        assert mapping[name].predicted_ms == estimate.computing_ms
-        assert mapping[name].contended_shares == tuple(estimate.computing.shares)
+        assert (mapping[name].predicted_ms, mapping[name].contended_shares) == (estimate.computing_ms, tuple(estimate.computing.shares))
         assert 0 < sum(mapping[name].contended_shares) <= 1
     assert [mapping[e.name] for e in silent if e.predicted_ms is not None] == [e for e in silent if e.predicted_ms is not None]
 
 
 def makespan(steps, device=None):
-    network = network_of_steps(StepTable(Path("table.csv"), tuple(steps)), device)
+    network = nets.network_of_steps(nets.StepTable(Path("table.csv"), tuple(steps)), device)
     return Clock(network, Scene()).run().latencies_ms[0]
 
 
@@ -447,7 +397,7 @@ def tables(draw, processors):
     for number in range(draw(st.integers(1, 8))):
         needs = draw(st.sets(st.sampled_from(range(number)))) if number else ()
         processor = draw(st.sampled_from(processors)) if processors else f"p{number}"
-        steps.append(TableStep(f"s{number}", processor, draw(st.integers(1, 50)) / 8, ";".join(f"s{need}" for need in needs)))
+        steps.append(nets.TableStep(f"s{number}", processor, draw(st.integers(1, 50)) / 8, ";".join(f"s{need}" for need in needs)))
     return steps
 
 
@@ -483,7 +433,7 @@ def test_a_processor_takes_the_first_of_the_table_that_is_ready(steps):
 def test_read_back_goes_through_the_queue_of_the_gpu_and_holds_up_its_next_step():
     device = load_device("mi9")
     back = LatencyPredictor(device).links.parts_of_bytes("gpu", "cpu", 4_000_000)["gpu"]
-    steps = [TableStep("a", "gpu", 2.0, bytes=4_000_000), TableStep("b", "gpu", 3.0), TableStep("c", "cpu", 1.0, "a")]
+    steps = [nets.TableStep("a", "gpu", 2.0, bytes=4_000_000), nets.TableStep("b", "gpu", 3.0), nets.TableStep("c", "cpu", 1.0, "a")]
     slower = device.slowdown("gpu", ["cpu"]).arithmetic
     beside = 1.0 * device.slowdown("cpu", ["gpu"]).arithmetic  # the CPU's step runs while the GPU computes from its start to its end
     assert makespan(steps, device) == pytest.approx(2.0 + back + beside + 3.0 - beside / slower, rel=1e-12)
@@ -536,25 +486,20 @@ WRONG = {
 def test_table_that_makes_no_sense_is_refused_with_its_line(rows, words, tmp_path):
     path = tmp_path / "steps.csv"
     path.write_text(f"name,processor,ms,needs,bytes\n{rows}\n")
-    with pytest.raises(StretchError) as refused:
-        read_steps(path)
-    assert words in str(refused.value)
+    with pytest.raises(StretchError, match=re.escape(words)):
+        nets.read_steps(path)
 
 
-STEPS = (Throttle(40.0, 0.8), Throttle(50.0, 0.5))
-CHIP = Thermal("assumed", 10.0, 60.0, 25.0, STEPS, 3.0, 1.0, {"gpu": 4.0, "cpu": 2.0})
+CHIP = Thermal("assumed", 10.0, 60.0, 25.0, (Throttle(40.0, 0.8), Throttle(50.0, 0.5)), 3.0, 1.0, {"gpu": 4.0, "cpu": 2.0})
 GPU = {"gpu": Power(4.0, 0.0)}
 
 
 def test_temperature_follows_the_formula_of_one_body():
-    heat = Heat(Thermal("assumed", 10.0, 60.0, 25.0, (), 3.0, 1.0, {"gpu": 4.0}), GPU)
-    heat.set({"gpu": 1.0})
-    heat.advance(60_000.0)
-    assert heat.temperature_c == pytest.approx(25 + 40 * (1 - exp(-1)))
-    assert heat.processors_mj == pytest.approx(240_000)
-    heat.set({})
-    heat.advance(120_000.0)
-    assert heat.temperature_c == pytest.approx(25 + 40 * (1 - exp(-1)) * exp(-1))
+    heat, risen = Heat(Thermal("assumed", 10.0, 60.0, 25.0, (), 3.0, 1.0, {"gpu": 4.0}), GPU), 40 * (1 - exp(-1))
+    for busy, until, rise in (({"gpu": 1.0}, 60_000.0, risen), ({}, 120_000.0, risen * exp(-1))):
+        heat.set(busy)
+        heat.advance(until)
+        assert (heat.temperature_c, heat.processors_mj) == pytest.approx((25 + rise, 240_000))
     assert (heat.until, heat.changes, heat.speed) == (inf, 0, 1.0)
 
 
@@ -579,14 +524,11 @@ def test_moment_of_a_step_is_when_the_temperature_gets_there_and_agrees_with_sma
 
 
 def test_power_is_the_profiles_else_the_descriptions():
-    mi9 = specified("mi9")
-    stated = mi9.processor("cpu").cores.power_w
-    assert stated is not None
-    assert powers(mi9, CHIP, ["cpu"])["cpu"].computing_w == stated.value
-    pixel6 = specified("pixel6")
-    if pixel6.processor("gpu").cores.power_w is None:
-        assert powers(pixel6, CHIP, ["gpu"])["gpu"].computing_w == 4.0
-    bare = msgspec.structs.replace(mi9, processors={**mi9.processors})
-    assert thermal_of(msgspec.structs.replace(bare, thermal=CHIP)) is CHIP
-    with pytest.raises(UsageError, match="has no heat model"):
+    mi9, change = specified("mi9"), msgspec.structs.replace
+    assert powers(mi9, CHIP, ["gpu"])["gpu"].computing_w == mi9.processor("gpu").cores.power_w.value != CHIP.power_w["gpu"]
+    gpu = mi9.processors["gpu"]
+    silent = change(gpu, core_sets={name: change(cores, power_w=None) for name, cores in gpu.core_sets.items()})
+    assert powers(change(mi9, processors={"gpu": silent}), CHIP, ["gpu"])["gpu"].computing_w == CHIP.power_w["gpu"]
+    assert thermal_of(change(mi9, thermal=CHIP)) is CHIP
+    with pytest.raises(UsageError, match="heat model"):
         thermal_of(mi9)

@@ -40,13 +40,10 @@ def residual_block(path, channels=16, size=9):
     c = channels
     norm = {f"bn.{key}": np.abs(numbers(c, seed=i)) + 0.5 for i, key in enumerate(("s", "b", "m", "v"))}
     weights = {"w1": numbers(c, c, 3, 3, seed=1, scale=0.1), "w2": numbers(c, c, 3, 3, seed=2, scale=0.1), "b2": numbers(c, seed=3), **norm}
+    window = {"pads": [1, 1, 1, 1], "kernel_shape": [3, 3]}
     nodes = [
-        conv("x", "c1", "w1", pads=[1, 1, 1, 1], kernel_shape=[3, 3]),
-        ("BatchNormalization", ["c1", *norm], "n1", {}),
-        ("Relu", ["n1"], "r1", {}),
-        conv("r1", "c2", "w2", "b2", pads=[1, 1, 1, 1], kernel_shape=[3, 3]),
-        ("Add", ["c2", "x"], "a", {}),
-        ("Relu", ["a"], "y", {}),
+        *(conv("x", "c1", "w1", **window), ("BatchNormalization", ["c1", *norm], "n1", {}), ("Relu", ["n1"], "r1", {})),
+        *(conv("r1", "c2", "w2", "b2", **window), ("Add", ["c2", "x"], "a", {}), ("Relu", ["a"], "y", {})),
     ]
     return save(path, nodes, {"x": (1, c, size, size)}, ["y"], weights)
 
@@ -71,13 +68,8 @@ def squeeze_excite(path, channels=20, size=6):
 
 def classifier(path, classes=5):
     """Stem, pool, two branches side by side, global mean, linear layer, softmax: a network in small."""
-    weights = {
-        "ws": numbers(16, 3, 5, 5, seed=1, scale=0.2),
-        "wa": numbers(16, 16, 1, 1, seed=2, scale=0.3),
-        "wb": numbers(8, 16, 3, 3, seed=3, scale=0.2),
-        "wl": numbers(classes, 24, seed=4),
-        "bl": numbers(classes, seed=5),
-    }
+    weights = {"ws": numbers(16, 3, 5, 5, seed=1, scale=0.2), "wa": numbers(16, 16, 1, 1, seed=2, scale=0.3)}
+    weights |= {"wb": numbers(8, 16, 3, 3, seed=3, scale=0.2), "wl": numbers(classes, 24, seed=4), "bl": numbers(classes, seed=5)}
     nodes = [
         conv("x", "s", "ws", strides=[2, 2], pads=[2, 2, 2, 2], kernel_shape=[5, 5]),
         ("Relu", ["s"], "r", {}),

@@ -1,16 +1,19 @@
 """Subgraphs on an OpenCL device: from ONNX nodes to launches of kernels, where tensors lie, and the tiles that read them."""
 
 import os
+import re
 import signal
 from contextlib import closing
 from dataclasses import replace
 from math import prod
 
 import numpy as np
+import onnx
 import pyopencl as cl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from onnx import helper
 
 from predictors.errors import StretchError
 from scheduler.checks.verify import random_input
@@ -27,26 +30,16 @@ from scheduler.delegates.reference import ReferenceDelegate
 from scheduler.faults.policy import FaultPolicy
 from scheduler.memory import MemoryPlan
 from scheduler.runtime.session import Session
-from tests.scheduler.bundles import two_branches
+from tests.scheduler.bundles import onnx_model, two_branches
 from tests.scheduler.delegates.opencl import networks
 
 
-def test_old_opset_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(networks, "OPSET", 12)
-    path = networks.save(tmp_path / "m.onnx", [("Relu", ["x"], "y", {})], {"x": (1, 2)}, ["y"], {})
-    with pytest.raises(StretchError, match="opset 12"):
-        read_graph(path)
-
-
-def test_operator_of_another_domain_is_refused(tmp_path):
-    import onnx
-
-    path = networks.save(tmp_path / "m.onnx", [("Relu", ["x"], "y", {})], {"x": (1, 2)}, ["y"], {})
-    model = onnx.load(str(path))
-    model.graph.node[0].domain = "com.example"
-    onnx.save(model, str(path))
-    with pytest.raises(UnableError, match="does not run"):
-        read_graph(path)
+@pytest.mark.parametrize(("domain", "opset", "noun"), [("", 12, "opset 12"), ("com.example", 20, "does not run")])
+def test_old_opset_and_operator_of_another_domain_are_refused(tmp_path, domain, opset, noun):
+    node = helper.make_node("Relu", ["x"], ["y"], domain=domain)
+    onnx.save(onnx_model([node], {"x": (1, 2)}, {"y": (1, 2)}, opset=opset), str(tmp_path / "m.onnx"))
+    with pytest.raises(StretchError, match=noun):
+        read_graph(tmp_path / "m.onnx")
 
 
 def simplified(path):
@@ -55,77 +48,77 @@ def simplified(path):
     return graph
 
 
-def test_batch_norm_goes_into_the_convolution_before_it(tmp_path):
-    path = networks.residual_block(tmp_path / "m.onnx")
-    assert [node.op for node in simplified(path).nodes] == ["Conv", "Relu", "Conv", "Add", "Relu"]
-    assert networks.error(path) <= 1e-5
+SHAPE, PADS, ONE, THREE = (1, 16, 9, 9), np.array([0, 0, 1, 2, 0, 0, 0, 1]), {"kernel_shape": [1, 1]}, {"kernel_shape": [3, 3]}
+NORM = {key: np.abs(networks.numbers(3, seed=i)) + 0.5 for i, key in enumerate("sbmv")}
+W = networks.numbers(2, 3, 3, 3)
 
 
-def test_batch_norm_elsewhere_becomes_scale_and_shift(tmp_path):
-    norm = {key: np.abs(networks.numbers(3, seed=i)) + 0.5 for i, key in enumerate("sbmv")}
-    path = networks.save(tmp_path / "m.onnx", [("BatchNormalization", ["x", *norm], "y", {})], {"x": (1, 3, 4, 4)}, ["y"], norm)
-    assert [node.op for node in simplified(path).nodes] == ["ScaleShift"]
+@pytest.mark.parametrize(
+    ("nodes", "shape", "weights", "kinds"),
+    [
+        # a batch norm that follows no convolution becomes scale and shift
+        ([("BatchNormalization", ["x", *NORM], "y", {})], (1, 3, 4, 4), NORM, "ScaleShift"),
+        # a pad of zeros goes into the convolution; one of another value, or before a maximum, stays
+        *(
+            ([("Pad", ["x", "p", "v"], "p1", {}), node], (1, 3, 6, 6), {"p": PADS, "v": np.float32(value), "w": W}, kinds)
+            for node, value, kinds in (
+                (networks.conv("p1", "y", "w", pads=[1, 0, 0, 1], **THREE), 0, "Conv"),
+                (networks.conv("p1", "y", "w", **THREE), 1, "Pad Conv"),
+                (("MaxPool", ["p1"], "y", THREE), 0, "Pad MaxPool"),
+            )
+        ),
+        # identities go, and constants are computed once
+        (
+            [
+                *(("Identity", ["x"], "i", {}), ("Identity", ["i"], "j", {}), ("Add", ["one", "one"], "two", {})),
+                *(("Mul", ["j", "two"], "m", {}), ("Identity", ["m"], "y", {})),
+            ],
+            (1, 3),
+            {"one": np.ones(3, np.float32)},
+            "Mul Identity",
+        ),
+        # reshape, transpose, reshape is one shuffle of channels
+        (
+            [
+                *(("Relu", ["x"], "r", {}), ("Reshape", ["r", "split"], "g", {})),
+                *(("Transpose", ["g"], "t", {"perm": [0, 2, 1, 3, 4]}), ("Reshape", ["t", "whole"], "y", {})),
+            ],
+            (2, 12, 5, 5),
+            {"split": np.array([2, 3, 4, 5, 5]), "whole": np.array([2, 12, 5, 5])},
+            "Relu ChannelShuffle",
+        ),
+        # a part that ends inside a block is copied
+        (
+            [networks.conv("x", "a", "w1", **ONE), networks.conv("x", "b", "w2", **ONE), ("Concat", ["a", "b", "x"], "y", {"axis": 1})],
+            (2, 4, 3, 5),
+            {"w1": networks.numbers(3, 4, 1, 1), "w2": networks.numbers(5, 4, 1, 1)},
+            "Conv Conv Concat",
+        ),
+    ],
+)
+def test_graph_is_simplified_and_computes_the_same(tmp_path, nodes, shape, weights, kinds):
+    read = {name: weights[name] for name in weights if any(name in inputs for _, inputs, _, _ in nodes)}
+    path = networks.save(tmp_path / "m.onnx", nodes, {"x": shape}, ["y"], read)
+    assert " ".join(node.op for node in simplified(path).nodes) == kinds
+    # ONNX Runtime 1.31 merges a pad into a maximum and so lets its zeros never win: numpy is the oracle.
+    assert networks.error(path, oracle=ReferenceDelegate) <= 1e-5
 
 
-def padded(path, after, value=0.0, **attrs):
-    pads = np.array([0, 0, 1, 2, 0, 0, 0, 1], np.int64)
-    nodes = [
-        ("Pad", ["x", "pads", "value"], "p", {}),
-        (after, ["p", *(["w"] if after == "Conv" else [])], "y", {"kernel_shape": [3, 3], **attrs}),
-    ]
-    weights = {"pads": pads, "value": np.array(value, np.float32)} | ({"w": networks.numbers(2, 3, 3, 3)} if after == "Conv" else {})
-    return networks.save(path, nodes, {"x": (1, 3, 6, 6)}, ["y"], weights)
-
-
-def test_zero_pad_goes_into_the_convolution(tmp_path):
-    path = padded(tmp_path / "m.onnx", "Conv", pads=[1, 0, 0, 1])
-    graph = simplified(path)
-    assert [(node.op, node.attrs["pads"]) for node in graph.nodes] == [("Conv", (2, 2, 0, 2))]
-    assert graph.nodes[0].merged == ("y", "p")
-    assert networks.error(path) <= 1e-5
-
-
-def test_pad_with_another_value_and_before_a_maximum_stays(tmp_path):
-    assert [n.op for n in simplified(padded(tmp_path / "a.onnx", "Conv", value=1.0)).nodes] == ["Pad", "Conv"]
-    assert [n.op for n in simplified(padded(tmp_path / "b.onnx", "MaxPool")).nodes] == ["Pad", "MaxPool"]
-    # ONNX Runtime 1.31 merges this pad and so lets its zeros never win: numpy is the oracle.
-    assert networks.error(tmp_path / "b.onnx", oracle=ReferenceDelegate) <= 1e-5
-
-
-def test_identities_go_and_constants_are_computed_once(tmp_path):
-    again = [("Identity", ["x"], "i", {}), ("Identity", ["i"], "j", {})]
-    nodes = [*again, ("Add", ["one", "one"], "two", {}), ("Mul", ["j", "two"], "m", {}), ("Identity", ["m"], "y", {})]
-    path = networks.save(tmp_path / "m.onnx", nodes, {"x": (1, 3)}, ["y"], {"one": np.ones(3, np.float32)})
-    graph = simplified(path)
-    assert [node.op for node in graph.nodes] == ["Mul", "Identity"]
-    assert set(graph.removed) == {"i", "j", "two"}
-    assert networks.error(path) <= 1e-6
-
-
-def test_reshape_transpose_reshape_is_one_channel_shuffle(tmp_path):
-    nodes = [
-        ("Relu", ["x"], "r", {}),
-        ("Reshape", ["r", "split"], "g", {}),
-        ("Transpose", ["g"], "t", {"perm": [0, 2, 1, 3, 4]}),
-        ("Reshape", ["t", "whole"], "y", {}),
-    ]
-    weights = {"split": np.array([2, 3, 4, 5, 5]), "whole": np.array([2, 12, 5, 5])}
-    path = networks.save(tmp_path / "m.onnx", nodes, {"x": (2, 12, 5, 5)}, ["y"], weights)
-    assert [node.op for node in simplified(path).nodes] == ["Relu", "ChannelShuffle"]
-    assert networks.error(path) == 0
-
-
-def fused(path):
-    graph = read_graph(path)
-    simplify(graph)
-    fuse(graph)
-    return graph.nodes
+def test_what_is_merged_or_removed_is_named_and_outputs_may_be_inputs_or_be_read_on(tmp_path):
+    assert [node.op for node in simplified(networks.residual_block(tmp_path / "m.onnx")).nodes] == ["Conv", "Relu", "Conv", "Add", "Relu"]
+    nodes = [("Identity", ["x"], "i", {}), ("Pad", ["i", "p"], "p1", {}), networks.conv("p1", "y", "w", pads=[1, 0, 0, 1], **THREE)]
+    graph = simplified(networks.save(tmp_path / "m.onnx", nodes, {"x": (1, 3, 6, 6)}, ["y"], {"p": PADS, "w": W}))
+    assert [(node.merged, node.attrs["pads"]) for node in graph.nodes] == [(("y", "p1"), (2, 2, 0, 2))]
+    assert set(graph.removed) == {"i"}
+    nodes = [("Relu", ["x"], "y", {}), ("Tanh", ["y"], "z", {}), ("Identity", ["x"], "same", {})]
+    assert networks.error(networks.save(tmp_path / "m.onnx", nodes, {"x": (1, 5, 3, 3)}, ["y", "z", "same"], {})) <= 1e-6
 
 
 def test_sigmoid_times_its_input_is_silu_and_the_gate_stays_a_product(tmp_path):
-    nodes = fused(networks.squeeze_excite(tmp_path / "m.onnx"))
-    assert [node.op for node in nodes] == ["Conv", "GlobalAveragePool", "Conv", "Conv", "Binary"]
-    assert [node.attrs["activation"].name for node in nodes if node.op == "Conv"] == ["silu", "relu", "hard_sigmoid"]
+    graph = simplified(networks.squeeze_excite(tmp_path / "m.onnx"))
+    fuse(graph)
+    assert [node.op for node in graph.nodes] == ["Conv", "GlobalAveragePool", "Conv", "Conv", "Binary"]
+    assert [node.attrs["activation"].name for node in graph.nodes if node.op == "Conv"] == ["silu", "relu", "hard_sigmoid"]
 
 
 @pytest.mark.slow
@@ -133,20 +126,6 @@ def test_unfused_graph_computes_the_same(tmp_path):
     path = networks.residual_block(tmp_path / "m.onnx")
     assert len(networks.kernels(path, fuse=False)) > len(networks.kernels(path))
     assert networks.error(path, fuse=False) <= 1e-5
-
-
-def test_output_that_is_read_inside_as_well_and_output_that_is_an_input(tmp_path):
-    nodes = [("Relu", ["x"], "y", {}), ("Tanh", ["y"], "z", {}), ("Identity", ["x"], "same", {})]
-    path = networks.save(tmp_path / "m.onnx", nodes, {"x": (1, 5, 3, 3)}, ["y", "z", "same"], {})
-    assert networks.error(path) <= 1e-6
-
-
-def test_weights_that_are_computed_are_refused(tmp_path):
-    path = networks.save(
-        tmp_path / "m.onnx", [networks.conv("x", "y", "v", kernel_shape=[2, 2])], {"x": (1, 3, 4, 4), "v": (2, 3, 2, 2)}, ["y"], {}
-    )
-    with pytest.raises(UnableError, match="`v` is computed"):
-        networks.launches(path)
 
 
 def test_parts_of_a_concatenation_are_written_in_place(tmp_path):
@@ -160,31 +139,15 @@ def test_parts_of_a_concatenation_are_written_in_place(tmp_path):
 def test_concatenations_of_a_dense_block_copy_nothing_but_results(tmp_path, outputs):
     weights = {"w1": networks.numbers(16, 16, 1, 1), "w2": networks.numbers(16, 32, 1, 1), "w3": networks.numbers(8, 48, 1, 1)}
     nodes = [
-        networks.conv("x", "a", "w1", kernel_shape=[1, 1]),
-        ("Relu", ["a"], "b", {}),
-        networks.conv("b", "c", "w1", kernel_shape=[1, 1]),
-        ("Concat", ["b", "c"], "y", {"axis": 1}),
-        networks.conv("y", "d", "w2", kernel_shape=[1, 1]),
-        ("Concat", ["b", "c", "d"], "v", {"axis": 1}),
-        networks.conv("v", "z", "w3", kernel_shape=[1, 1]),
+        *(networks.conv("x", "a", "w1", **ONE), ("Relu", ["a"], "b", {}), networks.conv("b", "c", "w1", **ONE)),
+        *(("Concat", ["b", "c"], "y", {"axis": 1}), networks.conv("y", "d", "w2", **ONE)),
+        *(("Concat", ["b", "c", "d"], "v", {"axis": 1}), networks.conv("v", "z", "w3", **ONE)),
     ]
     path = networks.save(tmp_path / "m.onnx", nodes, {"x": (2, 16, 3, 5)}, outputs, weights)
     assert networks.error(path) <= 1e-5
     if outputs == ["z"]:
         # the input is brought into blocks, and the output out of them where its kernel does not do that
         assert [launch.kernel for launch in networks.launches(path, winograd="off")].count("move") <= 2
-
-
-@pytest.mark.slow
-def test_part_that_ends_inside_a_block_is_copied(tmp_path):
-    weights = {"w1": networks.numbers(3, 4, 1, 1), "w2": networks.numbers(5, 4, 1, 1)}
-    nodes = [
-        networks.conv("x", "a", "w1", kernel_shape=[1, 1]),
-        networks.conv("x", "b", "w2", kernel_shape=[1, 1]),
-        ("Concat", ["a", "b", "x"], "y", {"axis": 1}),
-    ]
-    path = networks.save(tmp_path / "m.onnx", nodes, {"x": (2, 4, 3, 5)}, ["y"], weights)
-    assert networks.error(path) <= 1e-5
 
 
 sizes = st.tuples(*[st.integers(1, 40)] * 3)
@@ -198,22 +161,16 @@ def test_work_group_is_brought_within_limits(grid, local, limit, most):
     assert Launch("k", "n", (), (), grid, "").with_legal_local(limit, most).local is None
 
 
-shapes = st.tuples(*[st.integers(1, 9)] * 4)
-blockings = st.builds(Blocking, st.sampled_from([4, 8, 16]), st.booleans())
-
-
 def element(view, n, c, h, w):
     """Index of an element in memory, as the kernels compute it."""
-    return (
-        view.offset + n * view.strides[0] + c // view.lanes * view.strides[1] + h * view.strides[2] + w * view.strides[3] + c % view.lanes
-    )
+    return view.offset + np.dot(view.strides, (n, c // view.lanes, h, w)) + c % view.lanes
 
 
-@given(shapes, blockings)
+@given(st.tuples(*[st.integers(1, 9)] * 4), st.builds(Blocking, st.sampled_from([4, 8, 16]), st.booleans()))
 def test_every_element_has_a_place_of_its_own_inside_the_buffer(shape, blocking):
     view = blocking.blocked("t", shape)
     places = {element(view, *index) for index in np.ndindex(*shape)}
-    assert len(places) == int(np.prod(shape))
+    assert len(places) == prod(shape)
     assert max(places) * blocking.item_bytes < view.bytes
 
 
@@ -258,23 +215,14 @@ def test_places_tell_kernel_time_and_what_was_merged(tmp_path):
     assert "kernel" in places["c1"].reason
     assert places["n1"].reason == places["r1"].reason == "merged into `c1`"
     assert places["a"].reason == places["y"].reason == "merged into `c2`"
-
-
-def test_places_tell_why_a_subgraph_is_refused(tmp_path):
+    # of a subgraph that is refused, they say why
     path = networks.save(tmp_path / "m.onnx", [("Cos", ["x"], "y", {})], {"x": (1, 5)}, ["y"], {})
     (place,) = OpenCLDelegate().node_placements(path)
-    assert (
-        place.reason
-        == "on the CPU instead, for the opencl delegate refuses its subgraph: node `y` is a Cos, for which the opencl delegate has no kernel"
-    )
+    assert re.search("on the CPU instead.*`y` is a Cos.*no kernel", place.reason)
 
 
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory):
-    return OpenCLDelegate().compile(networks.classifier(tmp_path_factory.mktemp("m") / "m.onnx"))
-
-
-def test_two_invocations_of_one_subgraph_keep_to_their_own_buffers(compiled):
+def test_two_invocations_of_one_subgraph_keep_to_their_own_buffers(tmp_path):
+    compiled = OpenCLDelegate().compile(networks.classifier(tmp_path / "m.onnx"))
     xs = [networks.numbers(2, 3, 30, 30, seed=seed) for seed in (1, 2)]
     ys = [np.zeros((2, 5), np.float32) for _ in xs]
     calls = [compiled.bind([x], [y]) for x, y in zip(xs, ys, strict=True)]
@@ -293,22 +241,23 @@ def test_memory_that_the_device_does_not_have_is_an_error(tmp_path):
     def huge(tensors, alignment):
         return MemoryPlan({t.name: 0 for t in tensors.tensors}, {t.name: 0 for t in tensors.tensors}, (1 << 60,))
 
-    with pytest.raises(UnableError, match=r"the OpenCL device `.*` has no memory for the subgraph: "):
+    with pytest.raises(UnableError, match="no memory"):
         OpenCLDelegate(planner=huge).compile(networks.residual_block(tmp_path / "m.onnx"))
     # the next one does not inherit memory that is not there
     compiled = OpenCLDelegate().compile(networks.residual_block(tmp_path / "m.onnx"))
-    compiled.run([networks.numbers(1, 16, 9, 9)], [np.zeros((1, 16, 9, 9), np.float32)])
+    compiled.run([networks.numbers(*SHAPE)], [np.zeros(SHAPE, np.float32)])
 
 
 @pytest.fixture
-def bound(tmp_path):
-    compiled = OpenCLDelegate().compile(networks.residual_block(tmp_path / "m.onnx"))
-    x, y = networks.numbers(1, 16, 9, 9), np.zeros((1, 16, 9, 9), np.float32)
-    return compiled.bind([x], [y]), x, y
+def block(tmp_path):
+    """A residual block that is compiled, numbers that it reads and room for its results."""
+    path = networks.residual_block(tmp_path / "m.onnx")
+    return OpenCLDelegate().compile(path), networks.numbers(*SHAPE), np.zeros(SHAPE, np.float32)
 
 
-def test_results_follow_the_callers_arrays(bound):
-    call, x, y = bound
+def test_results_follow_the_callers_arrays(block):
+    compiled, x, y = block
+    call = compiled.bind([x], [y])
     call.run()
     first = y.copy()
     x *= -2
@@ -319,9 +268,9 @@ def test_results_follow_the_callers_arrays(bound):
     assert np.array_equal(y, first)
 
 
-def test_fed_run_computes_the_same_and_launches_take_all_of_its_time(tmp_path):
-    compiled = OpenCLDelegate().compile(networks.residual_block(tmp_path / "m.onnx"))
-    x, y, fed = networks.numbers(1, 16, 9, 9), np.zeros((1, 16, 9, 9), np.float32), np.zeros((1, 16, 9, 9), np.float32)
+def test_fed_run_computes_the_same_and_launches_take_all_of_its_time(block):
+    compiled, x, y = block
+    fed = np.zeros_like(y)
     compiled.run([x], [y])
     assert compiled.bind([x], [fed]).fed_ms() > 0
     assert np.array_equal(y, fed)
@@ -337,10 +286,10 @@ def test_raised_times_have_one_floor_and_sum_to_the_total_where_they_were_less(t
     assert all(level == pytest.approx(min(new)) for level in lifted)
 
 
-def test_device_with_memory_of_its_own_reads_and_writes_slices_of_several_pieces(tmp_path):
-    compiled = OpenCLDelegate().compile(networks.residual_block(tmp_path / "m.onnx"))
+def test_device_with_memory_of_its_own_reads_and_writes_slices_of_several_pieces(block):
+    compiled, _, y = block
     copying = replace(compiled.device, traits=replace(compiled.device.traits, cpu=False))
-    x, y, joined = networks.numbers(1, 16, 12, 9), np.zeros((1, 16, 9, 9), np.float32), np.zeros((1, 20, 11, 9), np.float32)
+    x, joined = networks.numbers(1, 16, 12, 9), np.zeros((1, 20, 11, 9), np.float32)
     (read,), (written,) = compiled.inputs, compiled.outputs
     call = invocations.OpenCLInvocation(copying, compiled.commands, {read: x[:, :, 2:11]}, {written: joined[:, 3:19, 1:10]})
     for _ in range(2):
@@ -352,37 +301,38 @@ def test_device_with_memory_of_its_own_reads_and_writes_slices_of_several_pieces
         x *= -2
 
 
-def test_device_that_refuses_is_an_error_with_a_way_out(bound, monkeypatch):
-    monkeypatch.setattr(invocations, "native_enqueue", lambda: lambda *arguments: cl.status_code.DEVICE_NOT_AVAILABLE)
-    with pytest.raises(StretchError, match="DEVICE_NOT_AVAILABLE") as caught:
-        bound[0].enqueue()
+def test_device_that_refuses_is_an_error_with_a_way_out(block, monkeypatch):
+    compiled, x, y = block
+    call = compiled.bind([x], [y])
+    refuses(monkeypatch)
+    with pytest.raises(StretchError, match=REFUSED) as caught:
+        call.enqueue()
     assert "--map gpu=cpu" in caught.value.hint
 
 
 def test_subgraph_is_opened_run_and_freed_again_and_again(tmp_path):
     """In whatever order its objects are freed; NVIDIA's driver crashed at parts of buffers that were made twice."""
     model = networks.residual_block(tmp_path / "m.onnx")
-    x, ys = networks.numbers(1, 16, 9, 9), []
+    x, ys = networks.numbers(*SHAPE), []
     for _ in range(100):
         compiled = OpenCLDelegate().compile(model)
-        ys.append(np.zeros((1, 16, 9, 9), np.float32))
+        ys.append(np.zeros(SHAPE, np.float32))
         call = compiled.bind([x], [ys[-1]])
         call.run()
         del call, compiled
     assert all(np.array_equal(y, ys[0]) for y in ys)
 
 
-def test_memory_that_a_driver_pins_is_zero_and_computed_on_as_any_other(tmp_path):
+def test_memory_that_a_driver_pins_is_zero_and_computed_on_as_any_other(block):
+    compiled, numbers, alone = block
     device = open_device(())
     raw = pinned_bytes(device, 16 * 81 * 4 * 2)
     assert not raw.any()
     assert not (device.traits.cpu and pinned_is_faster(device))  # a CPU device reads the host's memory as it lies
-    compiled = OpenCLDelegate().compile(networks.residual_block(tmp_path / "m.onnx"))
-    x, y = (part.view(np.float32).reshape(1, 16, 9, 9) for part in np.split(raw, 2))
-    x[:] = networks.numbers(1, 16, 9, 9)
+    x, y = (part.view(np.float32).reshape(SHAPE) for part in np.split(raw, 2))
+    x[:] = numbers
     compiled.run([x], [y])
-    alone = np.zeros_like(y)
-    compiled.run([x.copy()], [alone])
+    compiled.run([numbers], [alone])
     assert np.array_equal(y, alone)
 
 
@@ -453,5 +403,4 @@ def test_gpu_that_vanishes_between_two_runs_is_replaced_and_named(tmp_path, driv
         assert {place.delegate for place in session.replaced.values()} == {"cpu"}
         (decision,) = session.decisions
         assert (decision.what, decision.site.delegate) == ("retired", "process")
-        assert "names a library that does not load" in decision.reason
-        assert all("names a library that does not load" in why for why in session.trace.replaced.values())
+        assert all("library that does not load" in why for why in (decision.reason, *session.trace.replaced.values()))

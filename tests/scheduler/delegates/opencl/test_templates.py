@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from scheduler.delegates.base import UnableError
 from scheduler.delegates.opencl import OpenCLDelegate
 from scheduler.delegates.opencl.device import open_device
 from scheduler.delegates.opencl.tuner import ScheduleTuner, cached_schedules, open_cache, tuned_groups
@@ -55,25 +56,30 @@ def test_winograd_agrees_at_every_border(tmp_path, shape):
     assert networks.error(path, winograd="on") <= 1e-5
 
 
-def test_padded_copy_of_the_input_gives_the_same(tmp_path):
-    path = one_conv(tmp_path / "m.onnx", (1, 10, 9, 9), (12, 10, 3, 3), **THREE)
-    assert networks.kernels(path, winograd="off", borders="pad").count("move") == 2
-    assert networks.error(path, winograd="off", borders="pad") <= 1e-5
-
-
-def test_template_of_paper_004_gives_the_same(tmp_path):
+def test_template_of_paper_004_and_a_padded_copy_of_the_input_give_the_same(tmp_path):
     path = one_conv(tmp_path / "m.onnx", (1, 16, 9, 9), (32, 16, 3, 3), **THREE)
     (launch,) = [launch for launch in networks.launches(path, schedule="tvm") if launch.kernel == "conv"]
     assert dict(launch.defines)["VW"] == "4"
-    assert networks.error(path, schedule="tvm") <= 1e-5
+    path = one_conv(tmp_path / "m.onnx", (1, 10, 9, 9), (12, 10, 3, 3), **THREE)
+    assert networks.kernels(path, winograd="off", borders="pad").count("move") == 2
+    for options in ({"schedule": "tvm"}, {"winograd": "off", "borders": "pad"}):
+        assert networks.error(path, **options) <= 1e-5
 
 
-@pytest.mark.parametrize("constant", [(), (1,), (9, 1, 1), (1, 9, 3, 4), (4,)])
-@pytest.mark.parametrize("op", ["Add", "Mul"])
-def test_constant_operand_of_lower_rank(tmp_path, op, constant):
-    weights = {"k": networks.numbers(*constant, seed=4)}
-    path = networks.save(tmp_path / "m.onnx", [(op, ["k", "x"], "y", {})], {"x": (2, 9, 3, 4)}, ["y"], weights)
-    assert networks.error(path) <= 1e-6
+@pytest.mark.parametrize(
+    ("op", "constant"),
+    [
+        *((op, networks.numbers(*shape, seed=4)) for op in ("Add", "Mul") for shape in ((), (1,), (9, 1, 1), (1, 9, 3, 4), (4,))),
+        # pads add zeros, and cut off where they are negative
+        *(("Pad", np.array([0, 0, *high, 0, 0, *low])) for high, low in (((1, 0), (2, 3)), ((-1, -1), (1, 1)), ((-2, 1), (0, -3)))),
+    ],
+)
+def test_constant_operand_of_lower_rank_and_pads(tmp_path, op, constant):
+    reads = ["r", "k"] if op == "Pad" else ["k", "r"]
+    shape = (2, 9, 11, 9) if op == "Pad" else (2, 9, 3, 4)
+    nodes = [("Relu", ["x"], "r", {}), (op, reads, "y", {})]
+    path = networks.save(tmp_path / "m.onnx", nodes, {"x": shape}, ["y"], {"k": constant})
+    assert networks.error(path) <= 1e-5
 
 
 WINDOWS = {
@@ -102,13 +108,6 @@ def test_rows_that_are_a_view_are_read_by_every_window(tmp_path, window, blocked
     assert networks.error(path) <= 1e-5
 
 
-@pytest.mark.parametrize("pads", [[0, 0, 1, 0, 0, 0, 2, 3], [0, 0, -1, -1, 0, 0, 1, 1], [0, 0, -2, 1, 0, 0, 0, -3]])
-def test_pads_add_zeros_and_cut_off_where_they_are_negative(tmp_path, pads):
-    nodes = [("Relu", ["x"], "r", {}), ("Pad", ["r", "p"], "y", {})]
-    path = networks.save(tmp_path / "m.onnx", nodes, {"x": (2, 8, 11, 9)}, ["y"], {"p": np.array(pads)})
-    assert networks.error(path) <= 1e-5
-
-
 @pytest.mark.parametrize(
     ("nodes", "says"),
     [
@@ -117,33 +116,26 @@ def test_pads_add_zeros_and_cut_off_where_they_are_negative(tmp_path, pads):
         ([("Slice", ["x", "one", "two", "axis"], "y", {})], "slices of channels or rows only"),
         ([("Gemm", ["m", "g"], "y", {"alpha": 2.0})], "transA, alpha or beta"),
         ([("MatMul", ["m", "m2"], "y", {})], "is computed"),
+        ([networks.conv("x", "y", "v", kernel_shape=[2, 2])], "`v` is computed"),
     ],
 )
 def test_setting_that_no_kernel_computes_is_refused_with_the_reason(tmp_path, nodes, says):
-    from scheduler.delegates.base import UnableError
-
-    weights = {
-        "s": np.array([1, 1, 2, 2], np.float32),
-        "one": np.array([1]),
-        "two": np.array([2]),
-        "axis": np.array([3]),
-        "g": networks.numbers(5, 2),
-    }
-    path = networks.save(tmp_path / "m.onnx", nodes, {"x": (1, 3, 4, 4), "m": (2, 5), "m2": (5, 2)}, ["y"], weights)
+    weights = {"s": np.array([1, 1, 2, 2], np.float32), "one": np.array([1]), "two": np.array([2]), "axis": np.array([3])}
+    weights["g"] = networks.numbers(5, 2)
+    path = networks.save(tmp_path / "m.onnx", nodes, {"x": (1, 3, 4, 4), "m": (2, 5), "m2": (5, 2), "v": (2, 3, 2, 2)}, ["y"], weights)
     with pytest.raises(UnableError, match=says):
         networks.launches(path)
 
 
-NATIVE = [
-    ((2, 40, 5, 6), (12, 40, 1, 1), ONE),
-    ((1, 9, 6, 5), (17, 9, 3, 3), THREE | {"strides": [2, 1]}),
-    ((1, 12, 6, 6), (24, 3, 3, 3), THREE | {"group": 4}),
-    ((1, 11, 9, 7), (11, 1, 5, 5), {"kernel_shape": [5, 5], "pads": [2, 2, 2, 2], "strides": [2, 2], "group": 11}),
-]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("shape", "weight", "attrs"), NATIVE)
+@pytest.mark.parametrize(
+    ("shape", "weight", "attrs"),
+    [
+        *(((2, 40, 5, 6), (12, 40, 1, 1), ONE), ((1, 9, 6, 5), (17, 9, 3, 3), THREE | {"strides": [2, 1]})),
+        ((1, 12, 6, 6), (24, 3, 3, 3), THREE | {"group": 4}),
+        ((1, 11, 9, 7), (11, 1, 5, 5), {"kernel_shape": [5, 5], "pads": [2, 2, 2, 2], "strides": [2, 2], "group": 11}),
+    ],
+)
 def test_convolution_computed_with_half_is_within_its_precision(tmp_path, shape, weight, attrs):
     networks.needs_half()
     path = one_conv(tmp_path / "m.onnx", shape, weight, **attrs)

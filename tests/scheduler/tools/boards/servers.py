@@ -69,13 +69,8 @@ class Server:
 
     def host(self, name: str, *lines: str) -> str:
         """Another entry of the ssh configuration; unstated settings are as for boards."""
-        usual = [
-            f"Port {self.port}",
-            "HostName 127.0.0.1",
-            f"UserKnownHostsFile {self.folder / 'known'}",
-            "IdentitiesOnly yes",
-            "StrictHostKeyChecking yes",
-        ]
+        usual = [f"Port {self.port}", "HostName 127.0.0.1", f"UserKnownHostsFile {self.folder / 'known'}"]
+        usual += ["IdentitiesOnly yes", "StrictHostKeyChecking yes"]
         with self.config.open("a") as stream:
             stream.write("\n  ".join([f"Host {name}", *lines, *usual]) + "\n")
         return name
@@ -124,20 +119,9 @@ def server(tmp_path_factory):
     kind, key = host.with_name("host.key.pub").read_text().split()[:2]
     (built.folder / "known").write_text(f"[127.0.0.1]:{built.port} {kind} {key}\n")
     (built.folder / "authorized").touch()
-    settings = {
-        "ListenAddress": "127.0.0.1",
-        "Port": built.port,
-        "HostKey": host,
-        "AuthorizedKeysFile": built.folder / "authorized",
-        "PidFile": "none",
-        "UsePAM": "no",
-        "StrictModes": "no",
-        "PasswordAuthentication": "no",
-        "KbdInteractiveAuthentication": "no",
-        "PermitRootLogin": "yes",
-        "PermitUserEnvironment": "yes",
-        "PrintMotd": "no",
-    }
+    settings = {"ListenAddress": "127.0.0.1", "Port": built.port, "HostKey": host, "AuthorizedKeysFile": built.folder / "authorized"}
+    settings |= {"PidFile": "none", "PermitRootLogin": "yes", "PermitUserEnvironment": "yes"}
+    settings |= dict.fromkeys(("UsePAM", "StrictModes", "PasswordAuthentication", "KbdInteractiveAuthentication", "PrintMotd"), "no")
     (built.folder / "sshd_config").write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
     if os.geteuid() == 0:
         # where it keeps the part that reads what strangers send

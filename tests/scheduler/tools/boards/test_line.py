@@ -16,21 +16,8 @@ import pytest
 from packaging.requirements import Requirement
 
 from predictors.errors import MissingBackendError, StretchError, UnknownNameError
+from scheduler.tools.boards import board
 from scheduler.tools.boards.agent import Agent, Content, facts, unpack
-from scheduler.tools.boards.board import (
-    AgentConnection,
-    BoardArchive,
-    ChunkWriter,
-    RefusedError,
-    boot,
-    connect,
-    files_below,
-    installer,
-    package_archive,
-    package_name,
-    requirements,
-    ssh_words,
-)
 from scheduler.tools.boards.facts import SERIES, check_facts, read_facts
 from stretch.profile.places import ASK_VARIABLE, ask_for_file
 from tests.scheduler.tools.boards.servers import ended, free_port
@@ -40,7 +27,7 @@ SOURCE = files("scheduler.tools.boards").joinpath("agent.py").read_text()
 
 def sent(data, pieces=1):
     stream = io.BytesIO()
-    sending = ChunkWriter(stream.write)
+    sending = board.ChunkWriter(stream.write)
     for at in range(pieces):
         sending.write(data[len(data) * at // pieces : len(data) * (at + 1) // pieces])
     sending.end()
@@ -85,8 +72,7 @@ def test_what_an_agent_that_is_gone_left_unfinished_is_removed_and_what_another_
 
 
 def test_end_that_is_closed_is_one_sentence(monkeypatch, tmp_path):
-    request, questions = os.pipe()
-    answers, arguments = os.pipe()
+    (request, questions), (answers, arguments) = os.pipe(), os.pipe()
     os.close(arguments)
     monkeypatch.setenv(ASK_VARIABLE, f"{questions},{answers}")
     with pytest.raises(StretchError, match="does not answer any more"):
@@ -100,7 +86,7 @@ START = [sys.executable]
 
 @pytest.fixture
 def line(tmp_path):
-    with AgentConnection(["sh", "-c", boot(START)]) as built:
+    with board.AgentConnection(["sh", "-c", board.boot(START)]) as built:
         built.ask("open", folder=str(tmp_path / "root"))
         yield built
 
@@ -113,14 +99,14 @@ def run(line, code, said=None):
 def test_files_are_put_kept_fetched_and_removed(line, tmp_path):
     (tmp_path / "files/deep").mkdir(parents=True)
     (tmp_path / "files/deep/a").write_bytes(b"1" * 3_000_000)
-    archive = BoardArchive("some/thing", files_below(tmp_path / "files"))
+    archive = board.BoardArchive("some/thing", board.files_below(tmp_path / "files"))
     assert line.ask("keeps", name="some/thing", files=None) == {"kept": False}
     assert line.send("put", archive.write, name=archive.name, trial=[], replace=False) == {}
     assert line.ask("keeps", name="some/thing", files=None) == {"kept": True}
     assert line.receive("some/thing/deep/a", 4_000_000) == b"1" * 3_000_000
-    with pytest.raises(RefusedError, match="too large"):
+    with pytest.raises(board.RefusedError, match="too large"):
         line.receive("some/thing/deep/a", 1000)
-    with pytest.raises(RefusedError) as missing:
+    with pytest.raises(board.RefusedError) as missing:
         line.receive("some/thing/b", 1000)
     assert missing.value.name == "ENOENT"
     line.ask("remove", name="some/thing")
@@ -130,13 +116,13 @@ def test_files_are_put_kept_fetched_and_removed(line, tmp_path):
 def test_what_was_put_before_is_replaced_whole_or_stays(line, tmp_path):
     for name, replace in (("a", False), ("b", True), ("c", False)):
         (tmp_path / name).write_text(name)
-        line.send("put", BoardArchive("x", {name: tmp_path / name}).write, name="x", trial=[], replace=replace)
-    assert files_below(tmp_path / "root/x").keys() == {"b"}
+        line.send("put", board.BoardArchive("x", {name: tmp_path / name}).write, name="x", trial=[], replace=replace)
+    assert board.files_below(tmp_path / "root/x").keys() == {"b"}
     assert not list((tmp_path / "root").glob("unfinished/put*"))
 
 
 def test_sender_that_breaks_off_leaves_nothing(tmp_path):
-    line = AgentConnection(["sh", "-c", boot(START)])
+    line = board.AgentConnection(["sh", "-c", board.boot(START)])
     line.ask("open", folder=str(tmp_path / "root"))
     agent = int(line.ask("scratch")["name"].split("-")[1])
 
@@ -153,15 +139,14 @@ def test_sender_that_breaks_off_leaves_nothing(tmp_path):
 def test_program_there_tells_lines_meanwhile_and_its_answer_at_the_end_unless_that_is_too_large(line):
     heard = []
     done = run(line, "import sys; print('a\\nb', file=sys.stderr); print('c'); print('no end', end='', file=sys.stderr)", heard.append)
-    assert heard == ["a", "b", "no end"]
-    assert done == {"code": 0, "answer": "c\n"}
-    with pytest.raises(RefusedError, match="too large"):
+    assert (heard, done) == (["a", "b", "no end"], {"code": 0, "answer": "c\n"})
+    with pytest.raises(board.RefusedError, match="too large"):
         run(line, "import sys; [sys.stdout.write('x' * (1 << 20)) for _ in range(80)]")
     assert run(line, "print(1)")["answer"] == "1\n"
 
 
 def test_program_ends_when_the_line_does_and_leaves_nothing(tmp_path):
-    line = AgentConnection(["sh", "-c", boot(START)])
+    line = board.AgentConnection(["sh", "-c", board.boot(START)])
     line.ask("open", folder=str(tmp_path / "root"))
     rows = []
 
@@ -175,64 +160,49 @@ def test_program_ends_when_the_line_does_and_leaves_nothing(tmp_path):
     assert ended(rows[0])
 
 
-def failure(server, host, kind=StretchError):
-    with pytest.raises(kind) as failed:
-        connect(host, server.config)
-    assert type(failed.value) is kind
-    assert failed.value.hint
-    return failed.value
-
-
 def test_board_answers_with_what_it_is_and_options_never_come_from_the_host(server, loopback):
-    with connect(loopback, server.config) as line:
-        assert line.facts["python"].startswith(SERIES)
-        assert line.facts["system"] == "Linux"
-    words = ssh_words(loopback, server.config)
+    with board.connect(loopback, server.config) as line:
+        assert (line.facts["python"].startswith(SERIES), line.facts["system"]) == (True, "Linux")
+    words = board.ssh_words(loopback, server.config)
     assert (words[:3], words[-2:]) == (["ssh", "-F", str(server.config)], ["--", loopback])
 
 
 def test_command_and_forwardings_of_the_configuration_are_left_out(server, loopback):
     key = server.folder / f"{loopback}.key"
-    server.host(
-        "busy",
-        f"IdentityFile {key}",
-        "RemoteCommand echo other",
-        f"LocalForward {free_port()} 127.0.0.1:{free_port()}",
-        "LogLevel QUIET",
-        "RequestTTY force",
-    )
-    with connect("busy", server.config) as line:
+    forward = f"LocalForward {free_port()} 127.0.0.1:{free_port()}"
+    server.host("busy", f"IdentityFile {key}", "RemoteCommand echo other", forward, "LogLevel QUIET", "RequestTTY force")
+    with board.connect("busy", server.config) as line:
         assert line.facts["system"] == "Linux"
 
 
-def test_host_that_is_not_there_is_told_of(server):
-    with (server.config).open("a") as stream:
-        stream.write(f"Host dead\n  HostName 127.0.0.1\n  Port {free_port()}\n")
-    assert failure(server, "dead").message == "dead refuses connections"
-
-
-@pytest.mark.parametrize(("name", "problem"), [("unknown", "is not known here"), ("changed", "is not the one that is known")])
-def test_host_of_another_key_is_told_of_and_not_trusted(server, loopback, name, problem):
+@pytest.mark.parametrize(
+    ("name", "problem"), [("dead", "refuses connections"), ("unknown", "not known here"), ("changed", "not the one that is known")]
+)
+def test_host_that_is_not_there_or_of_another_key_is_told_of_and_not_trusted(server, loopback, name, problem):
     known = server.folder / f"known-of-{name}"
     kind, key = server.key(f"of-{name}").with_suffix(".key.pub").read_text().split()[:2]
     known.write_text(f"[127.0.0.1]:{server.port} {kind} {key}\n" if name == "changed" else "")
-    before = known.read_text()
-    server.host(name, f"IdentityFile {server.folder / loopback}.key", f"UserKnownHostsFile {known}", "GlobalKnownHostsFile none")
-    assert failure(server, name).message == f"the key of {name} {problem}"
-    assert known.read_text() == before
+    before, port = known.read_text(), [f"Port {free_port()}"] if name == "dead" else []
+    server.host(name, *port, f"IdentityFile {server.folder / loopback}.key", f"UserKnownHostsFile {known}", "GlobalKnownHostsFile none")
+    with pytest.raises(StretchError, match=f"{name}.*{problem}") as failed:
+        board.connect(name, server.config)
+    assert (type(failed.value), bool(failed.value.hint), known.read_text()) == (StretchError, True, before)
 
 
 HERE = read_facts("here", facts())
 ARM = msgspec.structs.replace(HERE, machine="aarch64")
 
 
-def test_extra_that_boards_have_no_use_for_and_folder_without_wheels_are_refused(tmp_path):
+def test_what_is_no_facts_extra_that_boards_have_no_use_for_and_folder_without_wheels_are_refused(tmp_path):
+    for message in (None, [], {}, {**facts(), "cores": "many"}):
+        with pytest.raises(StretchError, match="cannot be read"):
+            read_facts("board", message)
     for extra in ("torch", "dev", "opencI", ""):
         with pytest.raises(UnknownNameError, match="unknown extra for a board"):
-            requirements((extra,), HERE)
+            board.requirements((extra,), HERE)
     for folder in (tmp_path, tmp_path / "missing"):
         with pytest.raises(StretchError, match="is no folder with wheels"):
-            package_name(requirements((), HERE), HERE, folder)
+            board.package_name(board.requirements((), HERE), HERE, folder)
 
 
 @pytest.mark.slow
@@ -245,22 +215,18 @@ def test_one_wheel_of_a_folder_becomes_files_to_import(program, tmp_path, monkey
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pip" else present(name))
     elif present("pip") is None:
         pytest.skip("pip is not installed")
-    assert ("uv" in installer(ARM)[0]) == (program == "uv")
+    assert ("uv" in board.installer(ARM)[0]) == (program == "uv")
     # a wheel for the board's processor, which this machine may not have
-    with zipfile.ZipFile(tmp_path / "tiny-1.0-cp311-cp311-manylinux_2_17_aarch64.whl", "w") as wheel:
+    tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    tag = f"{tag}-{tag}-manylinux_2_17_aarch64"
+    with zipfile.ZipFile(tmp_path / f"tiny-1.0-{tag}.whl", "w") as wheel:
+        contents = {"METADATA": "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n", "RECORD": ""}
+        contents["WHEEL"] = f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: false\nTag: {tag}\n"
+        contents["RECORD"] = "tiny.py,,\n" + "".join(f"tiny-1.0.dist-info/{name},,\n" for name in contents)
         wheel.writestr("tiny.py", "x = 1\n")
-        wheel.writestr("tiny-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
-        tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
-        wheel.writestr(
-            "tiny-1.0.dist-info/WHEEL",
-            f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: false\nTag: {tag}-{tag}-manylinux_2_17_aarch64\n",
-        )
-        wheel.writestr(
-            "tiny-1.0.dist-info/RECORD",
-            "tiny.py,,\ntiny-1.0.dist-info/METADATA,,\ntiny-1.0.dist-info/WHEEL,,\ntiny-1.0.dist-info/RECORD,,\n",
-        )
-    (tmp_path / "tiny-1.0-cp311-cp311-manylinux_2_17_aarch64.whl").rename(tmp_path / f"tiny-1.0-{tag}-{tag}-manylinux_2_17_aarch64.whl")
-    with package_archive("board", ARM, [Requirement("tiny>=1")], "packages/x", tmp_path) as archive:
+        for name, text in contents.items():
+            wheel.writestr(f"tiny-1.0.dist-info/{name}", text)
+    with board.package_archive("board", ARM, [Requirement("tiny>=1")], "packages/x", tmp_path) as archive:
         assert "tiny.py" in archive.files
         folder = archive.files["tiny.py"].parent
     assert not folder.exists()
@@ -282,9 +248,3 @@ def test_board_without_packages_is_refused_with_what_it_lacks(change, message):
     with pytest.raises(MissingBackendError, match=message) as refused:
         check_facts("board", msgspec.structs.replace(HERE, **change))
     assert refused.value.hint
-
-
-@pytest.mark.parametrize("message", [None, [], {}, {**facts(), "cores": "many"}])
-def test_what_is_no_facts_is_one_sentence(message):
-    with pytest.raises(StretchError, match="what board says of itself cannot be read"):
-        read_facts("board", message)

@@ -13,7 +13,7 @@ from scheduler.placement.mapping import place_processors
 from scheduler.runtime.session import Session
 from scheduler.tools.delegates.ncnn import NcnnDelegate, VulkanDelegate
 from tests.scheduler.bundles import onnx_model
-from tests.scheduler.doubles import Hooked
+from tests.scheduler.doubles import Hooked, numbers
 
 if problem := NcnnDelegate.unavailable():
     pytest.skip(problem, allow_module_level=True)
@@ -23,9 +23,19 @@ VULKAN = pytest.param("vulkan", marks=pytest.mark.skipif(bool(reason := VulkanDe
 BOTH = pytest.mark.parametrize("name", ["ncnn", VULKAN])
 
 
+CONV = {"kernel_shape": [3, 3], "pads": [1] * 4, "strides": [1, 1], "dilations": [1, 1], "group": 1}
+
+
 def save(path, nodes, inputs, outputs, weights=()):
     onnx.save(onnx_model(nodes, inputs, outputs, weights), str(path))
     return path
+
+
+def run(name, path, x, shape, cores=()):
+    """Output of a delegate."""
+    output = np.full(shape, np.nan, np.float32)
+    get_delegate(name).create(cores).compile(path).run([x], [output])
+    return output
 
 
 @pytest.mark.torch
@@ -65,8 +75,7 @@ def test_whole_networks_agree_with_torch(tmp_path, name, model):
     x = torch.randn(network.graph.input.shape, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         expected = network.loaded.module(x).numpy()
-    got = np.full_like(expected, np.nan)
-    get_delegate(name).create((CORE,)).compile(path).run([x.numpy()], [got])
+    got = run(name, path, x.numpy(), expected.shape, (CORE,))
     assert np.abs(got - expected).max() < 1e-3 * np.abs(expected).max()
 
 
@@ -75,31 +84,22 @@ def test_outputs_may_be_inputs_be_read_on_and_have_names_with_spaces(tmp_path, n
     shape = (1, 3, 5, 6)
     nodes = [helper.make_node("Relu", ["x"], ["a b"]), helper.make_node("Add", ["a b", "x"], ["y"])]
     path = save(tmp_path / "op.onnx", nodes, {"x": shape}, {"a b": shape, "y": shape, "x": shape})
-    x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    x = numbers(0, shape)
     outputs = [np.full(shape, np.nan, np.float32) for _ in range(3)]
     invocation = get_delegate(name).create(()).compile(path).bind([x], outputs)
     for _ in range(2):
         invocation.run()
-        assert np.allclose(outputs[0], np.maximum(x, 0))
-        assert np.allclose(outputs[1], np.maximum(x, 0) + x)
-        assert np.array_equal(outputs[2], x)
+        assert np.allclose(outputs, [np.maximum(x, 0), np.maximum(x, 0) + x, x])
         x += 1
 
 
 @BOTH
 def test_file_in_halves_is_computed_and_close(tmp_path, name):
-    rng = np.random.default_rng(1)
-    x, weight = (rng.normal(size=shape).astype(np.float32) for shape in ((1, 8, 9, 9), (16, 8, 3, 3)))
-    half = onnx.TensorProto.FLOAT16
-    nodes = [
-        helper.make_node("Cast", ["x"], ["h"], to=half),
-        helper.make_node("Conv", ["h", "w"], ["c"], kernel_shape=[3, 3], pads=[1] * 4, strides=[1, 1], dilations=[1, 1], group=1),
-        helper.make_node("Cast", ["c"], ["y"], to=onnx.TensorProto.FLOAT),
-    ]
+    x, weight = numbers(1, (1, 8, 9, 9)), numbers(2, (16, 8, 3, 3))
+    nodes = [helper.make_node("Cast", ["x"], ["h"], to=onnx.TensorProto.FLOAT16), helper.make_node("Conv", ["h", "w"], ["c"], **CONV)]
+    nodes.append(helper.make_node("Cast", ["c"], ["y"], to=onnx.TensorProto.FLOAT))
     path = save(tmp_path / "op.onnx", nodes, {"x": x.shape}, {"y": (1, 16, 9, 9)}, {"w": weight.astype(np.float16)})
-    got, expected = (np.full((1, 16, 9, 9), np.nan, np.float32) for _ in range(2))
-    get_delegate(name).create(()).compile(path).run([x], [got])
-    get_delegate("cpu").create(()).compile(path).run([x], [expected])
+    got, expected = (run(one, path, x, (1, 16, 9, 9)) for one in (name, "cpu"))
     assert np.abs(got - expected).max() < 0.02 * np.abs(expected).max()
 
 
@@ -118,13 +118,10 @@ def test_what_it_cannot_run_another_delegate_may(tmp_path, nodes, shape, words):
 
 
 def test_several_cores_compute_what_one_does(tmp_path):
-    weight = np.random.default_rng(2).normal(size=(32, 16, 3, 3)).astype(np.float32)
-    node = helper.make_node("Conv", ["x", "w"], ["y"], kernel_shape=[3, 3], pads=[1] * 4, strides=[1, 1], dilations=[1, 1], group=1)
+    weight, node = numbers(2, (32, 16, 3, 3)), helper.make_node("Conv", ["x", "w"], ["y"], **CONV)
     path = save(tmp_path / "op.onnx", [node], {"x": (1, 16, 20, 20)}, {"y": (1, 32, 20, 20)}, {"w": weight})
     x, before = np.ones((1, 16, 20, 20), np.float32), os.sched_getaffinity(0)
-    outputs = [np.full((1, 32, 20, 20), np.nan, np.float32) for _ in range(2)]
-    for cores, output in zip(((CORE,), tuple(sorted(before))), outputs, strict=True):
-        NcnnDelegate.create(cores).compile(path).run([x], [output])
+    outputs = [run("ncnn", path, x, (1, 32, 20, 20), cores) for cores in ((CORE,), tuple(sorted(before)))]
     assert np.allclose(*outputs, rtol=1e-4, atol=1e-4)
     assert os.sched_getaffinity(0) == before
 

@@ -1,12 +1,16 @@
 """Foreign files, each written once."""
 
+import onnx
 import pytest
 
-from tests.scheduler.tools.explain.files import CHAINS, FOREIGN, write_onnx, write_tflite
+from tests.scheduler.tools.explain.files import CHAINS, FOREIGN, write_chain
 
 
 @pytest.fixture(scope="session")
 def foreign(tmp_path_factory):
     """Path of each foreign file by its name."""
     folder = tmp_path_factory.mktemp("foreign")
-    return {name: write_onnx(folder, name) for name in FOREIGN} | {name: write_tflite(folder, name) for name in CHAINS}
+    for name, make in FOREIGN.items():
+        onnx.save(make(), str(folder / f"{name}.onnx"))
+    chains = {name: write_chain(folder, name, **chain) for name, chain in CHAINS.items()}
+    return {name: folder / f"{name}.onnx" for name in FOREIGN} | chains

@@ -3,7 +3,6 @@
 from functools import partial
 
 import numpy as np
-import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from scheduler.formats.tflite import ANY_TFLITE, NAMES
@@ -34,11 +33,8 @@ FOREIGN = {
     # an operator of another library in the middle
     "own_domain": partial(
         model,
-        conv(),
-        node("Swirl", "c", "s", "swirl", domain="com.example"),
-        node("Relu", "s", "y", "relu"),
-        out=(1, 4, 8, 8),
-        domains=("com.example",),
+        *(conv(), node("Swirl", "c", "s", "swirl", domain="com.example"), node("Relu", "s", "y", "relu")),
+        **{"out": (1, 4, 8, 8), "domains": ("com.example",)},
     ),
     # a convolution of doubles, which ONNX Runtime has no kernel for
     "doubles": partial(model, conv(), node("Relu", "c", "y", "relu"), out=(1, 4, 8, 8), kind=TensorProto.DOUBLE),
@@ -47,11 +43,8 @@ FOREIGN = {
     # opset 9, with an operator that later ones lack
     "upsample": partial(
         model,
-        conv(),
-        node("Upsample", "c scales", "y", "up", mode="nearest"),
-        out=(1, 4, 16, 16),
-        opset=9,
-        scales=np.array([1, 1, 2, 2], np.float32),
+        *(conv(), node("Upsample", "c scales", "y", "up", mode="nearest")),
+        **{"out": (1, 4, 16, 16), "opset": 9, "scales": np.array([1, 1, 2, 2], np.float32)},
     ),
     # the best channel of each place
     "best_places": partial(
@@ -65,33 +58,17 @@ FOREIGN = {
     ),
     # a convolution of volumes
     "volumes": partial(
-        model,
-        conv("y", kernel_shape=[3, 3, 3], pads=[1] * 6),
-        shape=(1, 3, 4, 8, 8),
-        out=(1, 4, 4, 8, 8),
-        weight=(4, 3, 3, 3, 3),
+        model, conv("y", kernel_shape=[3] * 3, pads=[1] * 6), shape=(1, 3, 4, 8, 8), out=(1, 4, 4, 8, 8), weight=(4, 3, 3, 3, 3)
     ),
     # shapes that are computed where they are known, as torch's exporter once wrote them
     "foldable": partial(
         model,
-        conv(),
-        node("Shape", "c", "s", "shape"),
-        node("Gather", "s zero", "n", "gather", axis=0),
-        node("Unsqueeze", "n axes", "u", "unsqueeze"),
-        node("Concat", "u rest", "to", "concat", axis=0),
+        *(conv(), node("Shape", "c", "s", "shape"), node("Gather", "s zero", "n", "gather", axis=0)),
+        *(node("Unsqueeze", "n axes", "u", "unsqueeze"), node("Concat", "u rest", "to", "concat", axis=0)),
         node("Reshape", "c to", "y", "reshape"),
-        out=(1, 256),
-        zero=np.array(0),
-        rest=np.array([-1]),
-        axes=np.array([0]),
+        **{"out": (1, 256), "zero": np.array(0), "rest": np.array([-1]), "axes": np.array([0])},
     ),
 }
-
-
-def write_onnx(folder, name):
-    path = folder / f"{name}.onnx"
-    onnx.save(FOREIGN[name](), str(path))
-    return path
 
 
 #: Chains of TFLite: codes of one input or, with a stored second one, two; `kind` is of all tensors, by its number.
@@ -112,21 +89,15 @@ OPTIONS = {"ADD": 11, "MUL": 21}
 _TWO = ("ADD", "MUL", "FLOOR_DIV", "POW", "SUB")
 
 
-def write_tflite(folder, name):
-    return write_chain(folder, name, **CHAINS[name])
-
-
 def write_chain(folder, name, codes, kind=0):
     stored = np.arange(1, 5).astype(np.int64 if kind == 4 else np.float32)
     tensors = [{"name": "t0", "shape": [1, 4], "type": kind}, {"name": "stored", "shape": [4], "type": kind, "buffer": 1}]
     operators, last = [], 0
     for i, code in enumerate(codes):
         tensors.append({"name": f"t{i + 1}", "shape": [1, 4], "type": kind})
-        count = len(tensors) - 1
-        operators.append({"opcode_index": i, "inputs": [last, 1] if code in _TWO else [last], "outputs": [count]})
+        operators.append({"opcode_index": i, "inputs": [last, 1] if code in _TWO else [last], "outputs": [last := len(tensors) - 1]})
         if code in OPTIONS:
             operators[-1] |= {"builtin_options_type": OPTIONS[code], "builtin_options": {}}
-        last = count
     known = [{"deprecated_builtin_code": min(NUMBERS[c], 127), "builtin_code": NUMBERS[c], "version": 1} for c in codes]
     for code, entry in zip(codes, known, strict=True):
         if code == "CUSTOM":

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -15,20 +16,11 @@ from onnx.reference import ReferenceEvaluator
 
 from predictors.errors import StretchError, UsageError
 from scheduler.formats.tflite import open_tflite
-from scheduler.tools.explain.foreign import (
-    NEW_OPSET,
-    check_runtime,
-    explain_file,
-    find_cause,
-    fix_file,
-    in_child,
-    judge,
-    largest_difference,
-    raise_opset,
-    try_fixes,
-)
+from scheduler.tools.explain import foreign as foreign_files
 from scheduler.tools.explain.model import ForeignModel, ForeignOp, Verdict, open_model, tflite_macs
 from scheduler.tools.explain.runtimes import find_mentioned
+from tests import onnx_runtime
+from tests.scheduler.doubles import numbers
 from tests.scheduler.foreign_files import linear_tflite
 from tests.scheduler.tools.explain.files import FOREIGN, conv, model, node
 
@@ -86,7 +78,7 @@ def test_damaged_file_or_one_of_another_kind_is_refused_in_one_sentence(tmp_path
     ],
 )
 def test_cause_is_what_the_words_or_the_operator_tell(foreign, name, place, words, cause):
-    result, change = find_cause(open_model(foreign[name]), place, words, ())
+    result, change = foreign_files.find_cause(open_model(foreign[name]), place, words, ())
     assert result == cause
     assert change
 
@@ -96,15 +88,14 @@ def chain(count):
     return ForeignModel(path=None, kind="TFLite", ops=ops)
 
 
+judged = partial(Verdict, runtime="r 1", device="d", target="T")
+
+
 @given(st.lists(st.sampled_from(["on", "off", "gone"]), min_size=1, max_size=12))
 def test_partitions_copies_and_share_are_those_of_a_chain_walked_by_hand(states):
-    verdict = Verdict(runtime="r 1", device="d", target="T")
-    for i, state in enumerate(states):
-        if state == "on":
-            verdict.taken[i] = "T"
-        elif state == "gone":
-            verdict.removed[i] = "folded"
-    result = judge(chain(len(states)), verdict)
+    taken, removed = ({i: what for i, state in enumerate(states) if state == at} for at, what in (("on", "T"), ("gone", "folded")))
+    verdict = judged(taken=taken, removed=removed)
+    result = foreign_files.judge(chain(len(states)), verdict)
     there = [state for state in states if state != "gone"]
     assert result.partitions == sum(a == "on" and b != "on" for a, b in pairwise([*there, "off"]))
     assert result.copies == sum({a, b} == {"on", "off"} for a, b in pairwise(states))
@@ -122,27 +113,23 @@ def test_work_of_open_sizes_is_unknown_and_constants_are_no_operators(tmp_path):
     for height, work in (("rows", None), (8, 4 * 8 * 8 * 27)):
         path = tmp_path / "m.onnx"
         onnx.save(model(*nodes, shape=(1, 3, height, 8), out=(1, 4, height, 8)), path)
-        told = judge(open_model(path), Verdict(runtime="r 1", device="d", target="T", taken={0: "T", 2: "T"}, removed={1: "folded"}))
+        told = foreign_files.judge(open_model(path), judged(taken={0: "T", 2: "T"}, removed={1: "folded"}))
         assert [(op.name, op.macs, op.partition) for op in told.operators] == [("conv", work, 0), ("scale", 0, 0)]
         assert told.share == (None if work is None else 1)
 
 
 def test_partitions_that_the_runtime_tells_are_kept_and_a_refusal_that_names_no_operator_is_about_the_file():
-    verdict = Verdict(runtime="r 1", device="d", target="T", taken={0: "T", 1: "T"}, parts={0: 7, 1: 4})
-    assert [op.partition for op in judge(chain(2), verdict).operators] == [0, 1]
-    refused = judge(chain(2), Verdict(runtime="r 1", device="d", target="T", refused="too large"))
-    assert refused.obstacles[0].cause == "the file as a whole"
+    verdict = judged(taken={0: "T", 1: "T"}, parts={0: 7, 1: 4})
+    assert [op.partition for op in foreign_files.judge(chain(2), verdict).operators] == [0, 1]
+    assert foreign_files.judge(chain(2), judged(refused="too large")).obstacles[0].cause == "the file as a whole"
 
 
-def test_kind_of_file_that_a_runtime_does_not_read_is_refused_with_others_that_do(foreign):
+def test_kind_of_file_that_a_runtime_does_not_read_is_refused_and_the_last_line_of_a_process_that_ends_is_reported(foreign):
     with pytest.raises(UsageError) as error:
-        check_runtime("litert", open_model(foreign["plain"]))
+        foreign_files.check_runtime("litert", open_model(foreign["plain"]))
     assert "onnxruntime" in error.value.hint
-
-
-def test_process_that_ends_before_it_answers_is_told_with_its_last_line(foreign):
-    with pytest.raises(StretchError, match="ended with code 1: KeyError: 'no such work'"):
-        in_child("no such work", str(foreign["plain"]), "onnxruntime")
+    with pytest.raises(StretchError, match="code 1: KeyError: 'no such work'"):
+        foreign_files.in_child("no such work", str(foreign["plain"]), "onnxruntime")
 
 
 #: Files that its CPU provider does not run: the operator, and what stops it.
@@ -163,11 +150,10 @@ def witness(path):
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("name", FOREIGN)
 def test_first_unsupported_operator_is_the_one_of_its_own_message(foreign, name):
-    result = explain_file(foreign[name], "onnxruntime", "cpu")
+    result = foreign_files.explain_file(foreign[name], "onnxruntime", "cpu")
     said = witness(foreign[name])
     if name not in STOPPED:
-        assert said is None
-        assert not result.obstacles
+        assert (said, list(result.obstacles)) == (None, [])
         assert {op.target for op in result.operators if op.taken} == {"CPUExecutionProvider"}
         return
     first = result.obstacles[0]
@@ -184,25 +170,21 @@ def test_operator_of_a_message_is_found_by_its_name_and_else_by_its_type(foreign
     assert find_mentioned(opened, "it is too large") is None
 
 
-RUNNABLE = [name for name in FOREIGN if name not in ("own_domain", "upsample")]
-
-
-@pytest.mark.parametrize("name", RUNNABLE)
+@pytest.mark.parametrize("name", [name for name in FOREIGN if name not in ("own_domain", "upsample")])
 def test_every_change_computes_what_the_original_does_by_the_definition_of_onnx(name):
     original = FOREIGN[name]()
-    x = np.random.default_rng(1).standard_normal(
-        [1 if d.dim_param else d.dim_value for d in original.graph.input[0].type.tensor_type.shape.dim]
-    )
-    kind = onnx.helper.tensor_dtype_to_np_dtype(original.graph.input[0].type.tensor_type.elem_type)
-    wanted = ReferenceEvaluator(original).run(None, {"x": x.astype(kind)})[0]
+    x = np.random.default_rng(1).standard_normal([d.dim_value or 1 for d in original.graph.input[0].type.tensor_type.shape.dim])
+
+    def computed(model):
+        kind = onnx.helper.tensor_dtype_to_np_dtype(model.graph.input[0].type.tensor_type.elem_type)
+        return ReferenceEvaluator(model).run(None, {"x": x.astype(kind)})[0]
+
     before = original.SerializeToString(deterministic=True)
-    changes = [changed for _, changed in try_fixes(original)]
+    changes = [changed for _, changed in foreign_files.try_fixes(original)]
     assert original.SerializeToString(deterministic=True) == before
     for changed in changes:
         onnx.checker.check_model(changed)
-        takes = onnx.helper.tensor_dtype_to_np_dtype(changed.graph.input[0].type.tensor_type.elem_type)
-        got = ReferenceEvaluator(changed).run(None, {"x": x.astype(takes)})[0]
-        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(computed(changed), computed(original), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -210,38 +192,33 @@ def test_every_change_computes_what_the_original_does_by_the_definition_of_onnx(
 )
 def test_fixed_file_is_not_written_over_another_or_where_it_cannot_be(foreign, tmp_path, name, noun):
     (tmp_path / "mine.onnx").write_text("mine")
-    told = judge(open_model(foreign["foldable"]), Verdict(runtime="r 1", device="d", target="T"))
+    told = foreign_files.judge(open_model(foreign["foldable"]), judged())
     with pytest.raises(UsageError, match=noun):
-        fix_file(told, "onnxruntime", "cpu", tmp_path / name)
+        foreign_files.fix_file(told, "onnxruntime", "cpu", tmp_path / name)
     assert (tmp_path / "mine.onnx").read_text() == "mine"
 
 
 def test_upsample_becomes_resize_in_a_newer_opset_and_computes_the_same():
     original = FOREIGN["upsample"]()
-    changed = raise_opset(original)
-    x = np.random.default_rng(1).standard_normal((1, 3, 8, 8)).astype(np.float32)
-    wanted, got = (
-        onnxruntime.InferenceSession(m.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, {"x": x})
-        for m in (original, changed)
-    )
-    np.testing.assert_allclose(got[0], wanted[0], rtol=1e-5, atol=1e-6)
+    changed = foreign_files.raise_opset(original)
+    wanted, got = (onnx_runtime.output(m.SerializeToString(), numbers()) for m in (original, changed))
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
     assert [node.op_type for node in changed.graph.node if node.op_type in ("Upsample", "Resize")] == ["Resize"]
-    assert changed.opset_import[0].version == NEW_OPSET
-
-
-def save(path, proto):
-    onnx.save(proto, str(path))
-    return path
+    assert changed.opset_import[0].version == foreign_files.NEW_OPSET
 
 
 def test_other_weights_and_shapes_differ_and_other_names_are_refused(tmp_path, foreign):
+    def differing():
+        onnx.save(other, str(tmp_path / "other.onnx"))
+        return foreign_files.largest_difference(foreign["plain"], tmp_path / "other.onnx")
+
     other = FOREIGN["plain"]()
     array = onnx.numpy_helper.to_array(other.graph.initializer[0]) * 1.5
     other.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(array, "w"))
-    assert largest_difference(foreign["plain"], save(tmp_path / "other.onnx", other)) == pytest.approx(0.5, rel=1e-3)
+    assert differing() == pytest.approx(0.5, rel=1e-3)
     other.graph.node[2].CopyFrom(node("Relu", "r", "y", "again"))
     other.graph.output[0].CopyFrom(FOREIGN["own_domain"]().graph.output[0])
-    assert largest_difference(foreign["plain"], save(tmp_path / "other.onnx", other)) == math.inf
+    assert differing() == math.inf
     other.graph.node[2].output[0] = other.graph.output[0].name = "z"
     with pytest.raises(StretchError, match="takes or gives other tensors"):
-        largest_difference(foreign["plain"], save(tmp_path / "other.onnx", other))
+        differing()

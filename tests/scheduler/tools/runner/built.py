@@ -84,11 +84,8 @@ def build(bundle, folder, *options):
 def again(bundle, built, folder, *anew):
     """A runner of another bundle from earlier object files: only files that include plan.h are compiled again, and with an option those of its name."""
     write_runner(bundle, folder / "source")
-    objects = [
-        path
-        for path in (built.program.parent / "CMakeFiles" / "runner.dir").glob("*.o")
-        if path.name.removesuffix(".o") not in ("main.cpp", *anew[1:])
-    ]
+    objects = (built.program.parent / "CMakeFiles" / "runner.dir").glob("*.o")
+    objects = [path for path in objects if path.name.removesuffix(".o") not in ("main.cpp", *anew[1:])]
     library = litert_library()
     command = ["g++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", *anew[:1]]
     command += [*(folder / "source" / name for name in ("main.cpp", *anew[1:])), *objects]

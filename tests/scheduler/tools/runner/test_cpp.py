@@ -22,13 +22,9 @@ pytestmark = [
 PROCESSORS = ("cpu", "gpu", "dsp")
 
 
-def three(path):
-    return two_branches(path, 1, PROCESSORS)
-
-
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory):
-    return exported(tmp_path_factory.mktemp("bundle"), three)
+    return exported(tmp_path_factory.mktemp("bundle"), lambda path: two_branches(path, 1, PROCESSORS))
 
 
 @pytest.fixture(scope="module")
@@ -64,13 +60,16 @@ def same(ran):
         assert np.abs(got - expected).max() <= 1e-6 * max(1.0, float(np.abs(expected).max()))
 
 
-def test_its_outputs_are_those_of_the_session(ran):
+def test_its_outputs_are_those_of_the_session_and_the_state_machine_of_python_answers_its_events_alike(ran):
     same(ran)
+    replayed = replay(ran.folder / "record.jsonl")
+    assert (replayed.machines, replayed.finished, replayed.events) == (1, 1, 1 + len(ran.spans()[0]))
 
 
-def test_int8_gives_the_outputs_of_the_session(built, tmp_path):
-    bundle = exported(tmp_path, three, {"dsp": "int8"})
-    same(run_beside(bundle, again(bundle, built, tmp_path / "int8"), tmp_path))
+@pytest.mark.parametrize(("batch", "precision"), [(1, {"dsp": "int8"}), (3, None)], ids=["int8", "batches"])
+def test_int8_and_batches_give_the_outputs_of_the_session(built, tmp_path, batch, precision):
+    bundle = exported(tmp_path, lambda path: two_branches(path, batch, PROCESSORS), precision)
+    same(run_beside(bundle, again(bundle, built, tmp_path / "other"), tmp_path))
 
 
 @pytest.mark.parametrize("options", [("--copies",), ("--threads", "cpu=2,gpu=2"), ("--cores", "cpu=0,dsp=0")])
@@ -85,17 +84,6 @@ def test_bands_read_their_rows(built, tmp_path, warm):
     bundle = load_bundle(tmp_path / "bundle")
     assert any(sub.rows for sub in bundle.manifest.subgraphs)
     same(run_beside(bundle, again(bundle, built, tmp_path / "bands"), tmp_path))
-
-
-def test_batches_are_turned_image_by_image(built, tmp_path):
-    bundle = exported(tmp_path, lambda path: two_branches(path, 3, PROCESSORS))
-    same(run_beside(bundle, again(bundle, built, tmp_path / "batch"), tmp_path))
-
-
-def test_the_state_machine_of_python_answers_its_events_alike(ran):
-    replayed = replay(ran.folder / "record.jsonl")
-    assert (replayed.machines, replayed.finished) == (1, 1)
-    assert replayed.events == 1 + len(ran.spans()[0])
 
 
 def refused(ran, code, answer):

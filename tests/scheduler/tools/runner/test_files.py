@@ -13,6 +13,7 @@ from scheduler.bundle.tflite_file import bundle_tflite, parse_tflite
 from scheduler.delegates.litert import open_interpreter
 from scheduler.tools.runner.sources import _text, patches, plan_header
 from tests.scheduler.bundles import two_branches
+from tests.scheduler.doubles import numbers
 from tests.scheduler.tools.runner.built import exported, exported_file
 
 pytest.importorskip("ai_edge_litert")
@@ -34,18 +35,14 @@ def test_any_name_is_a_string_of_cpp_that_ends_where_it_should(name):
     text = _text(name)
     assert text.isascii()
     assert text.isprintable()
-    inside = text[1:-1]
-    assert not re.search(r'"|\?|\\(?![0-7]{3})', inside)
-    read = re.sub(rb"\\([0-7]{3})", lambda match: bytes([int(match[1], 8)]), inside.encode())
-    assert read.decode() == name
+    assert not re.search(r'"|\?|\\(?![0-7]{3})', text[1:-1])
+    assert re.sub(rb"\\([0-7]{3})", lambda match: bytes([int(match[1], 8)]), text[1:-1].encode()).decode() == name
 
 
 def test_a_file_that_was_changed_is_refused(tmp_path):
     bundle = exported(tmp_path, two_branches)
     path = bundle.file(bundle.manifest.tflite)
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
     with pytest.raises(StretchError, match="SHA-256 differs"):
         bundle_tflite(bundle)
 
@@ -56,29 +53,20 @@ def file(tmp_path_factory):
     return parse_tflite(path.read_bytes(), path)
 
 
-def patched(file, signature):
-    content = bytearray(file.path.read_bytes())
-    for patch in patches(bytes(content), file, signature):
-        struct.pack_into("<I", content, patch.at, patch.value)
-    return bytes(content)
-
-
-def run(content, threads=1):
-    interpreter = open_interpreter(content, threads, "a signature")
+def run(content):
+    interpreter = open_interpreter(bytes(content), 1, "a signature")
     for number, input_detail in enumerate(interpreter.get_input_details()):
-        interpreter.set_tensor(
-            input_detail["index"], np.random.default_rng(number).standard_normal(input_detail["shape"]).astype(np.float32)
-        )
+        interpreter.set_tensor(input_detail["index"], numbers(number, input_detail["shape"]))
     interpreter.invoke()
     return [interpreter.get_tensor(output_detail["index"]) for output_detail in interpreter.get_output_details()]
 
 
 @pytest.mark.parametrize("signature", ["stem", "s1.cpu", "s1.dsp", "s1.join", "s2.cpu", "s2.dsp", "s2.join", "head"])
 def test_a_patched_file_computes_what_the_signature_written_alone_computes(file, signature):
-    for one, other in zip(run(patched(file, signature)), run(file.single_signature_file(signature)), strict=True):
+    content = bytearray(file.path.read_bytes())
+    for patch in patches(bytes(content), file, signature):
+        struct.pack_into("<I", content, patch.at, patch.value)
+    for one, other in zip(run(content), run(file.single_signature_file(signature)), strict=True):
         assert np.array_equal(one, other)
-
-
-def test_a_signature_that_is_not_there_is_refused(file):
-    with pytest.raises(StretchError, match="no signature `s9`"):
+    with pytest.raises(StretchError, match="`s9`"):
         patches(file.path.read_bytes(), file, "s9")

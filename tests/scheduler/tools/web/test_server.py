@@ -4,6 +4,7 @@ import http.client
 import json
 import ssl
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -34,32 +35,25 @@ def server(bundle_dir, tmp_path):
         yield server
 
 
-def ask(server, path, body=None, token=None, **headers):
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+def ask(server, path, body=None, token=None, connect=http.client.HTTPConnection, **headers):
     content = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-    connection.request("GET" if body is None else "POST", f"/{token or server.token}/{path}", content, headers)
-    response = connection.getresponse()
-    data = response.read()
-    connection.close()
-    return response, data
+    with closing(connect("127.0.0.1", server.port, timeout=20)) as connection:
+        connection.request("GET" if body is None else "POST", f"/{server.token if token is None else token}/{path}", content, headers)
+        response = connection.getresponse()
+        return response, response.read()
 
 
 def test_a_wrong_token_is_refused_whatever_is_asked_for(server):
-    for token in ("x", server.token[:-1], "%2e%2e"):
+    for token in ("x", server.token[:-1], "%2e%2e", ""):
         for path, body in (("", None), ("page.json", None), ("result", {}), ("bundles/b0/files/model.onnx", None)):
             response, data = ask(server, path, body, token)
-            assert response.status == 403
-            assert "token" in json.loads(data)["problem"]
-    with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)) as connection:
-        connection.request("GET", "/")
-        assert connection.getresponse().status == 403
+            assert (response.status, "token" in json.loads(data)["problem"]) == (403, True)
 
 
 def test_every_answer_isolates_the_page_and_forbids_inline_code_and_other_hosts(server):
     for path in ("", "page.js", "worker.js", "page.json", "nothing", "runtime/ort.wasm.min.mjs"):
         headers = ask(server, path)[0].headers
-        assert headers["Cross-Origin-Opener-Policy"] == "same-origin"
-        assert headers["Cross-Origin-Embedder-Policy"] == "require-corp"
+        assert (headers["Cross-Origin-Opener-Policy"], headers["Cross-Origin-Embedder-Policy"]) == ("same-origin", "require-corp")
         policy = dict(part.split(" ", 1) for part in headers["Content-Security-Policy"].split("; "))
         assert policy["default-src"] == "'none'"
         assert not any("unsafe-inline" in sources or "*" in sources or "http" in sources for sources in policy.values())
@@ -69,13 +63,10 @@ def test_only_files_that_the_manifest_lists_are_served(server, bundle_dir):
     listed = next(iter(load_bundle(bundle_dir).manifest.files))
     assert ask(server, f"bundles/b0/files/{listed}")[1] == (bundle_dir / listed).read_bytes()
     (bundle_dir / "private.txt").write_text("mine")
-    for path in ("private.txt", "bundle.json", "../private.txt", "..%2fprivate.txt", ""):
-        assert ask(server, f"bundles/b0/files/{path}")[0].status == 404
-    for path in ("server.py", "../server.py", "runtime/other.mjs", "bundles/b1/files/model.onnx", "networks/x"):
+    files = [f"bundles/b0/files/{path}" for path in ("private.txt", "bundle.json", "../private.txt", "..%2fprivate.txt", "")]
+    for path in (*files, "server.py", "../server.py", "runtime/other.mjs", "bundles/b1/files/model.onnx", "networks/x"):
         assert ask(server, path)[0].status == 404
-
-
-def test_the_runtime_is_served_packed_to_browsers_that_unpack(server):
+    # the runtime is served packed to browsers that unpack
     assert ask(server, "runtime/ort.wasm.min.mjs")[1] == b"plain"
     response, data = ask(server, "runtime/ort.wasm.min.mjs", **{"Accept-Encoding": "gzip, br"})
     assert (response.headers["Content-Encoding"], data) == ("gzip", b"packed")
@@ -95,10 +86,8 @@ def recording(shown):
 def result(server, **changes):
     contestants = ["branches", "original on cpu", "original on gpu", "sequential_same_macs on cpu", "sequential_same_macs on gpu"]
     times = {name: [1.0 + number + 0.01 * turn for turn in range(20)] for number, name in enumerate(contestants)}
-    spans = [
-        {"step": "a", "queue": "cpu", "start_ms": 0, "end_ms": 2, "handover_ms": 0.1},
-        {"step": "b", "queue": "gpu", "start_ms": 1, "end_ms": 3, "handover_ms": 0.3},
-    ]
+    keys, rows = ("step", "queue", "start_ms", "end_ms", "handover_ms"), (("a", "cpu", 0, 2, 0.1), ("b", "gpu", 1, 3, 0.3))
+    spans = [dict(zip(keys, row, strict=True)) for row in rows]
     body = {"bundle": "b0", "device": DEVICE, "threads": 4, "providers": {"cpu": "wasm", "gpu": "webgpu"}, "times_ms": times}
     body |= {"differences": dict.fromkeys(contestants, 1e-7), "spans": spans, "record": recording(server.bundles[0])}
     return msgspec.json.encode(body | changes)
@@ -112,9 +101,7 @@ def test_times_become_ratios_with_intervals_and_the_recording_is_replayed(server
     best = next(ratio for ratio in answer.ratios if ratio.over == "original on cpu")
     assert best.ratio == pytest.approx(2.095 / 1.095)
     assert best.low <= best.ratio <= best.high
-    assert answer.overlap_ms == pytest.approx(1)
-    assert answer.handover_ms == pytest.approx(0.2)
-    assert answer.right
+    assert (answer.overlap_ms, answer.handover_ms, answer.right) == (pytest.approx(1), pytest.approx(0.2), True)
     record = tmp_path / "page.jsonl"
     record.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in server.lines))
     assert replay(record).finished == 1
@@ -123,17 +110,11 @@ def test_times_become_ratios_with_intervals_and_the_recording_is_replayed(server
 @pytest.mark.parametrize(
     "changes",
     [
-        {"times_ms": {"branches": [-1.0]}},
-        {"times_ms": {"branches": [1e30]}},
-        {"times_ms": {"branches": "soon"}},
+        *({"times_ms": {"branches": times}} for times in ([-1.0], [1e30], "soon")),
         {"times_ms": {"branches": [1.0, 2.0], "original on cpu": [1.0]}},
-        {"times_ms": {}},
-        {"bundle": "another"},
-        {"threads": 0},
-        {"device": {"agent": "x" * 5000}},
+        *({"times_ms": {}}, {"bundle": "another"}, {"threads": 0}, {"device": {"agent": "x" * 5000}}, {"more": 1}),
         {"record": [{"event": {"type": "InputReady", "lane": 0}, "instructions": []}]},
         {"record": [{"event": {"type": "StepDone", "lane": 0, "step": "x", "queue": "y"}, "instructions": []}]},
-        {"more": 1},
     ],
     ids=lambda changes: next(iter(changes)),
 )
@@ -141,9 +122,7 @@ def test_what_cannot_have_been_measured_is_refused_in_a_sentence_and_changes_not
     response, data = ask(server, "result", result(server, **changes))
     assert response.status in (400, 409)
     assert "\n" not in json.loads(data)["problem"]
-    assert server.answers == []
-    assert server.lines == []
-    assert len(server.sentences) == 1
+    assert (server.answers, server.lines, len(server.sentences)) == ([], [], 1)
 
 
 def test_a_message_that_is_no_json_or_too_long_is_refused(server):
@@ -158,8 +137,7 @@ def test_a_message_that_is_no_json_or_too_long_is_refused(server):
 def test_a_second_page_waits_until_the_first_is_done_or_has_failed(server):
     assert ask(server, "start", {"device": DEVICE})[0].status == 200
     response, data = ask(server, "start", {"device": DEVICE})
-    assert response.status == 409
-    assert "another page" in json.loads(data)["problem"]
+    assert (response.status, "another page" in json.loads(data)["problem"]) == (409, True)
     assert ask(server, "failure", {"problem": "the device was lost"})[0].status == 200
     assert server.sentences[-1] == "the page gave up: the device was lost"
     assert ask(server, "start", {"device": DEVICE})[0].status == 200
@@ -179,19 +157,15 @@ def test_a_page_for_other_machines_is_served_by_https(bundle_dir, tmp_path):
     pytest.importorskip("cryptography")
     with PageServer([PageBundle("b0", "tiny", load_bundle(bundle_dir))], tmp_path, host="0.0.0.0") as server:
         assert server.address.startswith("https://")
-        context = ssl._create_unverified_context()
-        port = urlsplit(server.address).port
-        with closing(http.client.HTTPSConnection("127.0.0.1", port, timeout=20, context=context)) as connection:
-            connection.request("GET", f"/{server.token}/page.json")
-            assert json.loads(connection.getresponse().read())["bundles"][0]["title"] == "tiny"
+        assert urlsplit(server.address).port == server.port
+        connect = partial(http.client.HTTPSConnection, context=ssl._create_unverified_context())
+        assert json.loads(ask(server, "page.json", connect=connect)[1])["bundles"][0]["title"] == "tiny"
 
 
 def test_another_package_is_refused_and_nothing_is_unpacked(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    package = tmp_path / "package.tgz"
-    package.write_bytes(b"another")
-    with pytest.raises(StretchError, match="is not the package"):
-        runtime_folder(package)
-    with pytest.raises(StretchError, match="cannot read"):
-        runtime_folder(tmp_path / "none.tgz")
+    (tmp_path / "package.tgz").write_bytes(b"another")
+    for name, noun in (("package.tgz", "not the package"), ("none.tgz", "cannot read")):
+        with pytest.raises(StretchError, match=noun):
+            runtime_folder(tmp_path / name)
     assert not any(Path(tmp_path / "cache").rglob("*.mjs"))
