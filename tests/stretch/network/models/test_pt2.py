@@ -230,14 +230,8 @@ def test_damaged_file_is_refused_in_one_sentence_and_nothing_is_printed(tmp_path
     path = save(tmp_path / "m.pt2", trained().eval(), (2, 3, 6, 5))
     with zipfile.ZipFile(tmp_path / "plain.pt2", "w") as plain:
         plain.writestr("m/a", "b")
-    content = path.read_bytes()
-    for broken in (
-        b"",
-        b"text",
-        (tmp_path / "plain.pt2").read_bytes(),
-        content[: len(content) // 2],
-        content.replace(b"graph_module", b"grph_module_"),
-    ):
+    content, other = path.read_bytes(), (tmp_path / "plain.pt2").read_bytes()
+    for broken in (b"", b"text", other, content[: len(content) // 2], content.replace(b"graph_module", b"grph_module_")):
         path.write_bytes(broken)
         with pytest.raises(StretchError, match=r"torch\.export\.load cannot read .*m\.pt2: ") as caught:
             read_module(path)
