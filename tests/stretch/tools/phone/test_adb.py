@@ -84,13 +84,8 @@ def test_what_may_be_left_on_a_phone_that_is_gone_is_told(adb, phone):
 
 def test_a_file_that_was_pulled_is_whole_or_not_there(adb, phone, tmp_path):
     pull = ["-s", "R5CT", "pull", f"{phone.folder}/times.csv", "{here}"]
-    adb.plays(
-        [
-            {"call": pull, "gives": "half", "err": "adb: error: device offline\n", "code": 1},
-            {"call": pull, "gives": "whole"},
-            {"call": pull},
-        ]
-    )
+    gone = {"call": pull, "gives": "half", "err": "adb: error: device offline\n", "code": 1}
+    adb.plays([gone, {"call": pull, "gives": "whole"}, {"call": pull}])
     with pytest.raises(StretchError, match="the device is gone"):
         phone.pull("times.csv", tmp_path / "times.csv")
     assert [path.name for path in tmp_path.iterdir()] == ["adb"]
