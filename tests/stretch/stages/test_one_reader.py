@@ -28,11 +28,9 @@ def conv(reads, writes, filters, **attributes):
 def recurrent(kind, gates, ways=1):
     """A recurrent layer of 6 states."""
     stored = {"w": weight(ways, gates * 6, 4), "r": weight(ways, gates * 6, 6)}
-    options = {"hidden_size": 6, "direction": "forward" if ways == 1 else "bidirectional"} | (
-        {"linear_before_reset": 1} if kind == "GRU" else {}
-    )
-    node = helper.make_node(kind, ["x", *stored], ["y"], **options)
-    return onnx_model([node], {"x": [5, 1, 4]}, {"y": None}, stored)
+    options = {"linear_before_reset": 1} if kind == "GRU" else {}
+    options |= {"hidden_size": 6, "direction": "forward" if ways == 1 else "bidirectional"}
+    return onnx_model([helper.make_node(kind, ["x", *stored], ["y"], **options)], {"x": [5, 1, 4]}, {"y": None}, stored)
 
 
 TURN = helper.make_node("Transpose", ["s"], ["t"], perm=[0, 3, 1, 2])
