@@ -32,7 +32,7 @@ def test_bundle_computes_what_torch_computes_under_the_names_of_what_is_returned
     if result.plan.exact:
         assert_equal(want, original)
     if name == "towers":
-        # a constant is returned and told
+        # a constant is returned, with a warning
         assert any("`output_1_note`" in warning for warning in result.warnings)
         assert want[1]["note"] is None
     assert [key for key, _ in walk_leaves(want)] == [key for key, _ in walk_leaves(original)]

@@ -46,7 +46,7 @@ def exact(request):
 
 
 def head(result, **values):
-    """What a report begins with, of the plan with other values of cached properties."""
+    """Return the beginning and the figures of a report on the plan with other values of cached properties."""
     changed = copy.copy(result)
     vars(changed).update(values)
     return str(plan_page(changed).head), dict(figures(changed))

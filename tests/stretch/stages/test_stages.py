@@ -113,12 +113,10 @@ def test_weights_that_are_no_numbers_are_refused_by_name_and_infinite_masks_are_
     net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))
     net.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
     check_numbers(net, "net")
-    for tensor, noun in (
-        (net[1].running_mean, r"`1.running_mean` of `net` has 1 of 4"),
-        (net[0].weight, r"`0.weight` of `net` has 1 of 12"),
-    ):
-        tensor.detach().view(-1)[0] = torch.inf
-        with pytest.raises(StretchError, match=noun):
+    wrong = {"1.running_mean": (net[1].running_mean, torch.nan), "0.weight": (net[0].weight, torch.inf)}
+    for name, (tensor, number) in wrong.items():
+        tensor.detach().view(-1)[0] = number
+        with pytest.raises(StretchError, match=rf"`{name}` of `net` has 1 of"):
             check_numbers(net, "net")
 
 

@@ -115,7 +115,7 @@ def whole_and_part(x):
     [
         # filters are in another order
         (lambda x: x.view(x.shape[0], 2, 4, 8, 8).transpose(1, 2).reshape(x.shape[0], 8, 8, 8), []),
-        # what is computed whole is not computed in parts too
+        # a tensor that is computed whole is not computed in parts too
         (whole_and_part, ["slice", "slice", "mul", "concat"]),
         # pixels are rearranged once before what reads them
         (lambda x: x.view(x.shape[0], 8, 2, 4, 8).transpose(2, 3).reshape(x.shape[0], 8, 4, 16).relu(), ["rearrange", "relu"]),

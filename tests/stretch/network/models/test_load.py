@@ -109,7 +109,7 @@ def test_file_of_code_is_executed_with_trust_alone(tmp_path):
     assert (model.module.out_channels, model.weights_source) == (8, "given")
 
 
-#: What lies beside is imported when the file is read, or when its function is called.
+#: The other module is imported when the file is read, or when its function is called.
 CODE = [
     f"from torch import nn\n{early}\n\n\ndef net():\n    {late}\n    return nn.Conv2d(3, width, 3)\n"
     for early, late in (("from {0} import width", ""), ("", "from {0} import width"))

@@ -209,12 +209,14 @@ def test_node_with_anything_is_read_or_refused_in_one_sentence(tmp_path_factory,
     ],
 )
 def test_tensor_that_cannot_be_stored_is_refused_before_it_is_made(op, reads, reason):
-    node = helper.make_node(op, [f"r{i}" for i in range(len(reads))], ["y"])
+    def by_bundles():
+        return compute_constant(helper.make_node(op, [f"r{i}" for i in range(len(reads))], ["y"]), reads, {}, 17)
+
+    def by_networks():
+        return by_rule(RULES[op], OnnxSite(reads, op, "known", {}, 1, 20, Builder((1,))))
+
     with pytest.raises(StretchError, match=reason):
-        if op == "AffineGrid":
-            by_rule(RULES[op], OnnxSite(reads, op, "known", {}, 1, 20, Builder((1,))))
-        else:
-            compute_constant(node, reads, {}, 17)
+        (by_networks if op == "AffineGrid" else by_bundles)()
 
 
 @pytest.mark.parametrize(
