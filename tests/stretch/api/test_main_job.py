@@ -75,8 +75,7 @@ def test_module_and_random_numbers_are_left_as_they_were(make, tmp_path):
     module = make()
     before = state_of(module)
     result = branch(module, "pixel6", config=LOOSE, input_shape=(3, 32, 32), out=str(tmp_path / "b"))
-    assert state_of(module) == before
-    assert load_bundle(str(tmp_path / "b")).manifest.weights.source == "given"
+    assert (state_of(module), load_bundle(str(tmp_path / "b")).manifest.weights.source) == (before, "given")
     assert any("float" in warning for warning in result.warnings) == (next(module.parameters()).dtype != torch.float32)
     x = torch.randn(1, 3, 32, 32)
     want = copy.deepcopy(module).float().eval()(x)
@@ -242,8 +241,7 @@ def test_saved_bundle_computes_what_the_trained_network_computes(made, tmp_path,
     made.model.train(mode == "train")
     before, state = snapshot.of_module(made.model), snapshot.of_random_state()
     folder = made.save(tmp_path / "b")
-    assert snapshot.of_module(made.model) == before
-    assert snapshot.of_random_state() == state
+    assert (snapshot.of_module(made.model), snapshot.of_random_state()) == (before, state)
     x = np.random.default_rng(1).standard_normal((1, 3, 32, 32)).astype(np.float32)
     want = expected(made.model, x)
     slack = 1e-4 * np.abs(want).max()
@@ -271,8 +269,7 @@ def test_controls_that_were_left_out_before_can_be_saved(tmp_path):
     assert result.sequential is None
     state = snapshot.of_random_state()
     result.save(tmp_path / "b")
-    assert snapshot.of_random_state() == state
-    assert set(result.manifest.controls) == {"original", "sequential_same_macs"}
+    assert (snapshot.of_random_state(), set(result.manifest.controls)) == (state, {"original", "sequential_same_macs"})
     result.save(tmp_path / "c", controls=False)
     assert result.manifest.controls == {}
 

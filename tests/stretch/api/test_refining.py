@@ -79,8 +79,7 @@ def test_interrupted_call_goes_on_and_writes_what_one_that_never_stopped_writes(
     assert not (bundle.parent / "new").exists()
     answer = refine_bundle(bundle, images, ASKED, out=bundle.parent / "new")
     assert not kept.exists()
-    assert tree(bundle) == before
-    assert answer.kept == whole.kept
+    assert (tree(bundle), answer.kept) == (before, whole.kept)
     assert answer.refinement.steps == whole.refinement.steps == 3
     assert answer.refinement.after == pytest.approx(whole.refinement.after, rel=1e-4)
     assert answer.agreement.error_after == pytest.approx(whole.agreement.error_after, rel=1e-3)

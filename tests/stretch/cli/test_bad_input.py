@@ -56,8 +56,7 @@ def test_earlier_bundle_survives_when_its_successor_cannot_be_written(capsys, tm
     earlier = tree(tmp_path)
     with small_disk():
         result = call(capsys, *BRANCH, "--out", out, "--set", "controls=false", "--set", "seed=2")
-    assert result.code == 1
-    assert tree(tmp_path) == earlier
+    assert (result.code, tree(tmp_path)) == (1, earlier)
 
 
 def interrupting(monkeypatch, begins):

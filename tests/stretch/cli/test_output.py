@@ -38,8 +38,7 @@ def test_result_is_printed_as_one_object_of_its_fields_in_their_order(capsys):
     Output(as_json=True).emit(result, lambda console: console.print("for people"))
     out, err = capsys.readouterr()
     printed = json.loads(out)
-    assert err == ""
-    assert list(printed) == ["schema", "version", "bundle", "ms", "cores", "inner"]
+    assert (err, list(printed)) == ("", ["schema", "version", "bundle", "ms", "cores", "inner"])
     assert (printed["bundle"], printed["ms"], printed["cores"]) == ("runs/x", 1.5, [0, 1])
     assert printed["inner"] == {"bundle": "b", "ms": 0.5, "cores": [], "inner": None}
 
@@ -79,8 +78,7 @@ def test_verb_keeps_stray_prints_out_of_the_json(capsys):
 
     verb_command("shout", shout)(["hello", "--json"], standalone_mode=False)
     out, err = capsys.readouterr()
-    assert json.loads(out)["word"] == "hello"
-    assert err == "stray\n"
+    assert (json.loads(out)["word"], err) == ("hello", "stray\n")
 
 
 def test_warnings_of_our_packages_are_sentences_said_once_and_kept_for_the_result(capsys):
@@ -96,8 +94,7 @@ def test_warnings_of_our_packages_are_sentences_said_once_and_kept_for_the_resul
         warnings.simplefilter("always")
         verb_command("warned", warned)(["--json"], standalone_mode=False)
     out, err = capsys.readouterr()
-    assert json.loads(out)["warnings"] == ["the cache is ignored"]
-    assert err.count("warning: the cache is ignored\n") == 1
+    assert (json.loads(out)["warnings"], err.count("warning: the cache is ignored\n")) == (["the cache is ignored"], 1)
     assert [Path(other.filename).name for other in others] == ["package.py"] * 2
     assert warnings.showwarning is before
 

@@ -72,10 +72,7 @@ REFUSALS = {
         ("--map gpu=null", 2, "nothing to evaluate"),
         ("--classes /nonexistent", 1, "cannot read"),
     ],
-    "explain conv.onnx": [
-        ("--runtime openvin", 3, "did you mean `openvino`?"),
-        ("", 2, "add --runtime"),
-    ],
+    "explain conv.onnx": [("--runtime openvin", 3, "did you mean `openvino`?"), ("", 2, "add --runtime")],
     "export bundle --out new --precision": [("gpu=", 2, "is not understood"), ("gpu=int8,gpu=fp32", 2, "is not understood")],
     "predict resnet50": [
         ("--device pixle6", 3, "did you mean `pixel6`?"),

@@ -283,8 +283,7 @@ def test_table_names_files_beside_it(tmp_path, name, comma, heading):
     rows = [["file", "label"]] * heading + [["x/a.npy", "1"], ["b.npy", "0"]]
     (tmp_path / name).write_text("".join(comma.join(row) + "\n" for row in rows))
     images = find_images(tmp_path / name, 2)
-    assert labels(images, tmp_path) == {"x/a.npy": 1, "b.npy": 0}
-    assert images.labels == "table"
+    assert (labels(images, tmp_path), images.labels) == ({"x/a.npy": 1, "b.npy": 0}, "table")
 
 
 @pytest.mark.parametrize(("names", "labelled"), [(["a.npy", "b.npy"], True), (["x/a.npy", "b.npy"], False)])

@@ -225,8 +225,7 @@ def test_subgraphs_have_every_operator_but_joins_once_and_read_what_others_write
     pieces = {name: subgraph_of(graph, name) for name in subgraph_names(graph)}
     inside = [op.name for piece in pieces.values() for op in piece.ops if op.kind != "input"]
     joins = {op.name for op in graph.ops if op.tags.get("meeting_point") == "true"}
-    assert len(inside) == len(set(inside))
-    assert set(inside) == {op.name for op in graph.ops if op.kind != "input"} - joins
+    assert (len(inside), set(inside)) == (len(set(inside)), {op.name for op in graph.ops if op.kind != "input"} - joins)
     there = {graph.input.name} | joins
     for name, piece in pieces.items():
         assert {op.name for op in piece.inputs} <= there
@@ -313,8 +312,7 @@ def test_new_bundle_computes_with_the_new_weights_and_keeps_all_else(made, tmp_p
         trained(bundle), tmp_path / "new", result, model, agreeing=lambda files: seen.append(files.manifest.files) or AGREEMENT
     )
     again, before = load_bundle(tmp_path / "new", check_hashes=True), bundle.manifest
-    assert msgspec.json.encode(again.manifest) == msgspec.json.encode(manifest)
-    assert seen == [manifest.files]
+    assert (msgspec.json.encode(again.manifest), seen) == (msgspec.json.encode(manifest), [manifest.files])
     assert (manifest.agreement, manifest.weights) == (AGREEMENT, trained(bundle).manifest.weights)
     assert not list(verify_bundle(tmp_path / "new").problems)
     with Session(again) as session:

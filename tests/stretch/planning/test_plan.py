@@ -92,8 +92,7 @@ def test_network_that_nothing_divides_stays_whole_and_says_so():
     net.add("opaque", **stated, variant="linear", shape=(1, 16, 64))
     net.add("opaque", **stated, variant="mean", shape=(1, 16))
     result = plan(net.graph("tokens"), specified("pixel6"), PlanConfig(processors=("cpu", "gpu")))
-    assert result.design.n_meet == 0
-    assert result.run.macs == net.graph("tokens").macs
+    assert (result.design.n_meet, result.run.macs) == (0, net.graph("tokens").macs)
     assert "the network stays whole" in result.warnings[0]
     with pytest.raises(InfeasibleError):
         plan(net.graph("tokens"), specified("pixel6"), PlanConfig(processors=("cpu", "gpu"), lossless=True))
@@ -219,8 +218,7 @@ def test_each_objective_has_the_best_value_of_its_own_among_designs_of_all():
     results = {objective: best_in(objective) for objective in OBJECTIVES}
     latency = {objective: result.run.makespan_ms for objective, result in results.items()}
     energy = {objective: result.energy_mj for objective, result in results.items()}
-    assert min(latency, key=latency.get) == "latency"
-    assert min(energy.values()) == pytest.approx(energy["energy"])
+    assert (min(latency, key=latency.get), min(energy.values())) == ("latency", pytest.approx(energy["energy"]))
     for objective, result in results.items():
         answer = result.objective
         assert (answer.requested, answer.strategy) == (objective, "evolve" if objective in ("throughput", "robust") else "exact")

@@ -121,8 +121,7 @@ def test_nothing_is_begun_once_the_time_is_spent(tmp_path):
 def test_the_cpu_has_a_place_for_one_core_and_for_all():
     places = find_processors(["cpu"])
     assert (places[0].cores, places[0].serial, places[-1].cores) == (available_cores()[:1], True, available_cores())
-    assert {place.family for place in places} == {"cpu"}
-    assert len({place.core_set for place in places}) == len(places)
+    assert ({place.family for place in places}, len({place.core_set for place in places})) == ({"cpu"}, len(places))
 
 
 @pytest.mark.parametrize(
@@ -396,8 +395,7 @@ def test_fits_doubt_kernels_that_they_never_saw_more_than_those_they_did(committ
 def test_networks_of_most_doubt_are_taken_beside_some_as_they_come():
     choice, drawn = Chooser([]).choose(6, lambda graph: float(len(graph.ops))), Chooser([]).draw(18)
     longest, all_drawn = (sorted((len(graph.ops) for graph in some), reverse=True) for some in (choice, drawn))
-    assert len({graph.name for graph in choice}) == 6
-    assert longest[:3] == all_drawn[:3]
+    assert (len({graph.name for graph in choice}), longest[:3]) == (6, all_drawn[:3])
 
 
 @pytest.mark.parametrize(("rate", "sides"), [(1e6, 1), (3e9, 4)])

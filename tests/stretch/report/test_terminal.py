@@ -205,8 +205,7 @@ def test_bars_of_text_are_in_proportion_to_time():
     bars = [Bar("cpu", 0, 3, "computing", "s1"), Bar("gpu", 0, 1, "exchange"), Bar("gpu", 1, 4, "others"), Bar("cpu", 5, 1, "join")]
     cpu, gpu, labels, legend = text_bars(bars, 6, 60)
     assert cpu == f"cpu |{'#' * 30}{'.' * 20}{'~' * 10}|"
-    assert gpu == f"gpu |{'~' * 10}{'o' * 40}{'.' * 10}|"
-    assert labels.strip() == "s1"
+    assert (gpu, labels.strip()) == (f"gpu |{'~' * 10}{'o' * 40}{'.' * 10}|", "s1")
     assert "the whole is 6.00 ms" in legend
     text = page_printed(Page("t", [], sections=[Section("s", "h", (), [timeline("n", "t", "w", {"one": bars, "two": bars}, 6)])]), 80)
     assert [line for line in text.splitlines() if line in ("one", "two")] == ["one", "two"]
@@ -218,8 +217,7 @@ def test_points_are_the_kernels_that_multiply():
     multiplying = [kernel for kernel in estimate.kernels if kernel.kernel.macs]
     peak = phone.processor("gpu").cores.peak_gops["fp32"].value
     for (kind, intensity, rate, share), item in zip(kernel_points(estimate), multiplying, strict=True):
-        assert kind == item.kernel.cost.kind
-        assert rate * item.time.ms * 1e6 == pytest.approx(2 * item.kernel.macs)
+        assert (kind, rate * item.time.ms * 1e6) == (item.kernel.cost.kind, pytest.approx(2 * item.kernel.macs))
         assert 0 < rate <= peak
         assert 0 < share < 1
         assert intensity > 0

@@ -92,8 +92,7 @@ def test_files_have_the_scales_of_training_whatever_images_they_are_exported_wit
     for sub in (sub for sub in bundle.manifest.subgraphs if sub.processor == "cpu"):
         scales = scales_of(onnx.load(bundle.file(sub.file)))
         for tensor, (scale, zero) in module.ranges[sub.name].items():
-            assert scales[tensor][0] == pytest.approx(scale, rel=1e-6)
-            assert scales[tensor][1] == zero
+            assert (scales[tensor][0], scales[tensor][1]) == (pytest.approx(scale, rel=1e-6), zero)
 
 
 def test_channel_of_zeros_and_values_beyond_half_precision_stay_finite():

@@ -181,8 +181,7 @@ def test_unreadable_images_are_skipped_counted_and_limited(tmp_path):
         (tmp_path / "cat" / f"{name}.png").write_bytes(b"no picture")
     items = folder_items(tmp_path)[0]
     stream = ImageStream.of(items, 16, 2, bad_limit=2)
-    assert sum(len(labels) for _, labels in stream.epoch(1, 4, 0)) == 12
-    assert len(stream.bad) == 2
+    assert (sum(len(labels) for _, labels in stream.epoch(1, 4, 0)), len(stream.bad)) == (12, 2)
     with pytest.raises(StretchError, match=r"2 images cannot be read, such as .*1\.png"):
         list(ImageStream.of(items, 16, 2, bad_limit=1).epoch(1, 4, 0))
 
@@ -259,8 +258,7 @@ def pictures(folder, *names):
 @given(st.integers(2, 400), st.floats(0.001, 0.5))
 def test_every_item_is_trained_on_or_held_back_and_both_are_spread_over_all(count, share):
     train, back = split_items(range(count), share, Path("there"))
-    assert sorted(train + back) == list(range(count))
-    assert len(back) == min(max(1, round(count * share)), count - 1)
+    assert (sorted(train + back), len(back)) == (list(range(count)), min(max(1, round(count * share)), count - 1))
     assert max(b - a for a, b in zip([*back, count], [*back[1:], count, count], strict=True)) <= -(-count // len(back))
 
 

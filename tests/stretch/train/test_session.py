@@ -55,8 +55,7 @@ def test_run_leaves_weights_log_designs_and_the_newest_checkpoints(tmp_path):
     }
     files = {str(p.relative_to(run)) for p in run.rglob("*") if p.is_file()}
     assert files == {"recipe.toml", "run.json", "log.csv", "designs/000.toml"} | kept
-    assert len((run / "log.csv").read_text().splitlines()) == 4
-    assert done.metrics["epochs"] == 3
+    assert (len((run / "log.csv").read_text().splitlines()), done.metrics["epochs"]) == (4, 3)
     assert done.metrics["images_per_second"] > 0 < done.metrics["memory_mib"]
     assert any("CPU" in warning for warning in done.warnings) or torch.cuda.is_available()
 
@@ -123,8 +122,7 @@ def test_rotation_keeps_the_newest_and_damaged_ones_are_passed_over(tmp_path):
     for epoch, done in ((1, 0), (2, 0), (2, 5), (10, 0)):
         folder.checkpoint(epoch, done).write_bytes(b"damaged")
     folder.rotate(2)
-    assert folder.checkpoints() == [folder.checkpoint(2, 5), folder.checkpoint(10, 0)]
-    assert folder.newest() is None
+    assert (folder.checkpoints(), folder.newest()) == ([folder.checkpoint(2, 5), folder.checkpoint(10, 0)], None)
 
 
 def test_log_of_a_resumed_run_has_every_epoch_once(tmp_path):
@@ -146,8 +144,7 @@ def test_folder_gives_back_what_the_run_is_and_begun_anew_nothing_of_the_one_bef
     folder.start(recipe, original, designs, {"model": "x"})
     assert folder.recipe() == recipe
     restored = folder.original()
-    assert restored.graph == original.graph
-    assert restored.tensors.keys() == original.tensors.keys()
+    assert (restored.graph, restored.tensors.keys()) == (original.graph, original.tensors.keys())
     assert all(torch.equal(tensor, restored.tensors[name]) for name, tensor in original.tensors.items())
     name = next(iter(original.tensors))
     for damaged in (b"x" * 100, save({**restored.tensors, name: torch.zeros(2)}, {"graph": original.graph.to_json().decode()})):

@@ -53,8 +53,7 @@ def test_network_comes_closer_to_the_original_on_images_it_has_not_seen(captured
     assert refined.after < 0.9 * refined.before
     # the images that calibration holds back
     held = x[::4]
-    assert refined.images == 16
-    assert refined.after == pytest.approx(off(model, result, held), rel=1e-3)
+    assert (refined.images, refined.after) == (16, pytest.approx(off(model, result, held), rel=1e-3))
     assert refined.before == pytest.approx(off(build(result, model.design), result, held), rel=1e-3)
     fresh = images(result, 16, seed=5)
     assert off(model, result, fresh) < 0.9 * off(build(result, model.design), result, fresh)
@@ -168,8 +167,7 @@ def test_errors_are_those_of_every_meeting_point_and_of_what_the_classifier_read
                         layer.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
             here, there = (net.get_submodule(part.name)(value) for net, value in ((model, here), (original, there)))
             expected.append(float((here - there).square().sum() / there.square().sum()))
-    assert expected[0] == 0
-    assert [float(error) for error in errors.meeting] == pytest.approx(expected[1:], rel=1e-4)
+    assert (expected[0], [float(error) for error in errors.meeting]) == (0, pytest.approx(expected[1:], rel=1e-4))
     assert float(errors.features) == pytest.approx(float((read[0] - read[1]).square().sum() / read[1].square().sum()), rel=1e-4)
 
 

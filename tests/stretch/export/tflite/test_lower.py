@@ -126,10 +126,7 @@ CONV = {"kernel": (1, 1), "stride": (1, 1), "padding": (0,) * 4, "dilation": (1,
 
 @pytest.mark.parametrize(
     ("more", "written"),
-    [
-        ([Op("y", "relu6", ("c",))], ["CONV_2D"]),
-        ([Op("r", "relu", ("c",)), Op("y", "add", ("c", "r"))], ["CONV_2D", "RELU", "ADD"]),
-    ],
+    [([Op("y", "relu6", ("c",))], ["CONV_2D"]), ([Op("r", "relu", ("c",)), Op("y", "add", ("c", "r"))], ["CONV_2D", "RELU", "ADD"])],
 )
 def test_activation_is_part_of_the_convolution_that_it_alone_reads(more, written):
     assert [code for code, _ in codes(source_of(chain(Op("c", "conv", ("x",), CONV), *more)))] == written

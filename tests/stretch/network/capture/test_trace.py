@@ -212,8 +212,7 @@ def test_hook_that_looks_is_called_once_and_stays(net, place):
     seen = []
     handle = place(net).register_forward_hook(lambda part, inputs, output: seen.append(output.shape))
     check_hooks(net, SHAPE, "net")
-    assert len(seen) == 1
-    assert [list(hooks) for hooks in hooks_of(net)] == [[handle.id]]
+    assert (len(seen), [list(hooks) for hooks in hooks_of(net)]) == (1, [[handle.id]])
     handle.remove()
     assert hooks_of(net) == []
 
@@ -282,22 +281,6 @@ def within(x, asserting, narrow):
     return asserting(narrow(y))
 
 
-def convolving(function):
-    """A network of a function that is given a convolution, or a network that asserts itself and a convolution."""
-    conv = nn.Conv2d(3, 4, 3, padding=1)
-    return Calling(function, *([Calling(asserts, conv), nn.Conv2d(4, 3, 1)] if function is within else [conv])).eval()
-
-
-@pytest.mark.parametrize("function", [asserts, torch_asserts, raises, unpacks, depends, within])
-def test_network_that_decides_by_shapes_is_captured_and_computes_what_it_computes(function):
-    module = convolving(function)
-    # the exported graph is compared with the network before it is returned
-    captured = capture_any(module, (1, 3, 8, 8))
-    assert captured.graph.by_name[captured.graph.output].shape == tuple(module(torch.zeros(1, 3, 8, 8)).shape)
-    assert captured.graph.params > 0
-    assert not captured.opaque
-
-
 def by_value(x, conv):
     if x.mean() > 0:
         return conv(x)
@@ -312,6 +295,22 @@ def wide(x, conv):
 def silent(x, conv):
     assert x.shape[-1] == 224
     return conv(x)
+
+
+def convolving(function):
+    """A network of a function that is given a convolution, or a network that asserts itself and a convolution."""
+    conv = nn.Conv2d(3, 4, 3, padding=1)
+    return Calling(function, *([Calling(asserts, conv), nn.Conv2d(4, 3, 1)] if function is within else [conv])).eval()
+
+
+@pytest.mark.parametrize("function", [asserts, torch_asserts, raises, unpacks, depends, within])
+def test_network_that_decides_by_shapes_is_captured_and_computes_what_it_computes(function):
+    module = convolving(function)
+    # the exported graph is compared with the network before it is returned
+    captured = capture_any(module, (1, 3, 8, 8))
+    assert captured.graph.by_name[captured.graph.output].shape == tuple(module(torch.zeros(1, 3, 8, 8)).shape)
+    assert captured.graph.params > 0
+    assert not captured.opaque
 
 
 @pytest.mark.parametrize(

@@ -37,13 +37,9 @@ def same(one, other):
     return all(torch.equal(a, b) for a, b in pairs)
 
 
-def test_equal_seeds_give_equal_weights_and_others_do_not():
+def test_equal_seeds_give_equal_weights_others_do_not_and_those_of_an_untrained_model_are_random_with_a_warning():
     one, two, other = (load_model("tiny_resnet", weights="none", seed=s).module for s in (3, 3, 4))
-    assert same(one, two)
-    assert not same(one, other)
-
-
-def test_default_weights_of_an_untrained_model_are_random_with_a_warning():
+    assert (same(one, two), same(one, other)) == (True, False)
     model = load_model("tiny_resnet")
     assert (model.weights_source, ["random" in words for words in model.warnings]) == ("random", [True])
 
@@ -164,8 +160,7 @@ class Net: ...
 
 
 @pytest.mark.parametrize(
-    ("body", "hint"),
-    [(MANY, "FUNCTION`; it has small, Net"), ("def make(): ...\n", "make`"), ("x = 1\n", "FUNCTION`; it has none")],
+    ("body", "hint"), [(MANY, "FUNCTION`; it has small, Net"), ("def make(): ...\n", "make`"), ("x = 1\n", "FUNCTION`; it has none")]
 )
 def test_file_alone_suggests_its_functions_without_running_it(tmp_path, body, hint):
     path = tmp_path / "mymodel.py"
@@ -241,12 +236,12 @@ def test_checkpoint_that_carries_code_is_refused_and_not_run(tmp_path, save):
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("name", ["net.pth", "net.safetensors"])
-def test_truncated_or_missing_file_is_refused(tmp_path, name):
+@pytest.mark.parametrize(("name", "save"), [("net.pth", torch.save), ("net.safetensors", save_file)])
+def test_truncated_or_missing_file_is_refused(tmp_path, name, save):
     path = tmp_path / name
     with pytest.raises(StretchError, match=rf"there is no weights file .*{name}"):
         read_weights(path)
-    (save_file if name.endswith("safetensors") else torch.save)(TENSORS, path)
+    save(TENSORS, path)
     path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(StretchError, match="is no weights file"):
         read_weights(path)

@@ -33,8 +33,7 @@ def test_constraint_can_be_asked_for_and_says_nothing_of_its_own_accord_where_it
 
 def test_every_constraint_is_listed_once_those_that_are_blamed_first_in_front():
     names = [constraint.option.name for constraint in all_constraints()]
-    assert sorted(names) == sorted(constraints)
-    assert names[: len(FIRST)] == list(FIRST)
+    assert (sorted(names), names[: len(FIRST)]) == (sorted(constraints), list(FIRST))
 
 
 @given(st.lists(st.floats(0.01, 100), min_size=1), st.floats(0.01, 10), st.floats(0.1, 50))

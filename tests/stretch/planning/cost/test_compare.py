@@ -166,8 +166,7 @@ def test_slowest_branch_counts_draw_by_draw_and_the_time_that_most_draws_keep_is
     one, other = UncertainFactor("one", 0.5, 2.0), UncertainFactor("other", 0.5, 2.0)
     run = PredictedRun([UncertainStep({one: 1.0}), UncertainStep({other: 1.0})])
     assert list(run.drawn_ms({one: np.array([1.0, 5.0]), other: np.array([2.0, 3.0])})) == [2.0, 5.0]
-    assert run.ms({one: 3.0, other: 2.0}) == 3.0
-    assert compare.quantile_ms(np.arange(101.0)) == pytest.approx(90)
+    assert (run.ms({one: 3.0, other: 2.0}), compare.quantile_ms(np.arange(101.0))) == (3.0, pytest.approx(90))
 
 
 @given(st.floats(0.5, 2.0), st.floats(0.0, 1.0))

@@ -89,8 +89,7 @@ def test_branches_overlap_and_the_join_waits_for_the_last():
     assert gpu.in_ms == COSTS.transfer("cpu", "gpu", elements(s1.start))
     assert gpu.out_ms == COSTS.transfer("gpu", "cpu", elements(s1.end) // 128 * 32)
     assert row.ms == pytest.approx(max(cpu.ms + cpu.contention_ms, gpu.in_ms + gpu.ms + gpu.contention_ms + gpu.out_ms) + row.join_ms)
-    assert row.start_ms == pytest.approx(run.segments[0].ms)
-    assert run.segments[2].branches[0].in_ms == 0
+    assert (row.start_ms, run.segments[2].branches[0].in_ms) == (pytest.approx(run.segments[0].ms), 0)
     assert run.makespan_ms == pytest.approx(sum(r.ms for r in run.segments))
     assert run.efficiency < 1
 

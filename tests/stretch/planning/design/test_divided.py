@@ -156,8 +156,7 @@ def portions(ends):
 
 def test_portion_computes_what_its_ends_need_and_nothing_before_it_does():
     first, second, third = portions([("b",), ("ab", "d"), ("end",)])
-    assert [op.name for op in first.ops] == ["x", "b"]
-    assert [op.name for op in second.ops] == ["x", "b", "a", "ab", "d"]
+    assert ([op.name for op in first.ops], [op.name for op in second.ops]) == (["x", "b"], ["x", "b", "a", "ab", "d"])
     assert [op.name for op in second.inputs] == ["x", "b"]
     assert second.outputs == ("ab", "d")
     assert [op.name for op in third.ops] == ["ab", "d", "c", "cd", "end"]

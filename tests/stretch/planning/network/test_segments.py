@@ -291,8 +291,7 @@ def inverted(*, gate=False, groups=24, relu=False, skip=True):
 def test_hidden_tensor_of_an_inverted_residual_is_what_its_projection_reads():
     graph = inverted()
     hidden = find_hidden(graph)
-    assert graph.by_name[hidden.tensor].shape[1] == 24
-    assert graph.by_name[hidden.projection].shape[1] == 8
+    assert (graph.by_name[hidden.tensor].shape[1], graph.by_name[hidden.projection].shape[1]) == (24, 8)
     assert [graph.by_name[name].kind for name in hidden.tail] == ["batch_norm", "add"]
     assert divided_tensor(graph, hidden=True) == hidden.tensor
 
@@ -302,8 +301,7 @@ def test_of_several_terms_the_one_that_takes_most_work_is_divided():
     body = net.conv(8, 3, act=None, source=net.conv(32, 3))
     graph_of = net.add("add", net.conv(8, act=None, source="input"), body)
     graph = net.graph("block")
-    assert graph_of == graph.output
-    assert graph.by_name[find_hidden(graph).tensor].shape[1] == 32
+    assert (graph_of, graph.by_name[find_hidden(graph).tensor].shape[1]) == (graph.output, 32)
 
 
 def mixed(kind, **attrs):
@@ -350,6 +348,5 @@ def test_what_a_dense_convolution_reads_is_needed_whole():
     graph = inverted()
     need = needed_channels(graph, {graph.output: Channels(2, 5)})
     hidden = find_hidden(graph)
-    assert need[hidden.tensor] == Channels(0, 24)
-    assert need[hidden.projection] == Channels(2, 5)
+    assert (need[hidden.tensor], need[hidden.projection]) == (Channels(0, 24), Channels(2, 5))
     assert need["input"] == Channels(0, 8)

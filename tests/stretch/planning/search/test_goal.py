@@ -19,14 +19,7 @@ from stretch.planning.design.scale import scaled_graph
 from stretch.planning.pareto import non_dominated
 from stretch.planning.plan import plan
 from stretch.planning.search.evolve import score_of
-from stretch.planning.search.exact import (
-    LATENCY,
-    ProcessorPowers,
-    SearchResult,
-    measure_of,
-    restrict_processors,
-    search_exact,
-)
+from stretch.planning.search.exact import LATENCY, ProcessorPowers, SearchResult, measure_of, restrict_processors, search_exact
 from stretch.planning.search.goal import Bounds, loss_of, search_best, tightest_rules_error
 from stretch.planning.search.parts import merge_stages, with_exact_kinds, without_stretched
 from stretch.planning.search.space import Totals
@@ -130,8 +123,7 @@ def test_energy_of_a_design_is_that_of_its_timeline(data):
 
 def test_processor_that_only_waits_takes_no_power_where_it_has_no_work():
     space = spaced("resnet", ("stretch",), ("cpu", "gpu", "dsp"))
-    assert len(goal_of("energy", space).power.groups) == 7
-    assert goal_of("latency", space) == LATENCY
+    assert (len(goal_of("energy", space).power.groups), goal_of("latency", space)) == (7, LATENCY)
     without = make_space(TINY, processors=("cpu", "gpu", "dsp"))
     assert goal_of("energy", without).power.groups == [without.processors]
 
@@ -268,8 +260,7 @@ def test_score_work_and_size_are_those_of_the_timeline(name, kinds):
     assert (run.macs - run.repeated_macs, run.params) == (result.macs, result.params)
     for text, value in expected.items():
         score = score_of(read_objective(text), LATENCY, space)
-        assert score(result.picks) == pytest.approx(value)
-        assert score(result.picks) == score(result.picks)
+        assert (score(result.picks), score(result.picks)) == (pytest.approx(value), score(result.picks))
 
 
 SPACE = merged_space()

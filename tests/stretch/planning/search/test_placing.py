@@ -86,8 +86,7 @@ def simulated(problem, processors, order):
 def test_few_tasks_are_placed_as_fast_as_any_way_to_place_them(problem):
     result = place(problem)
     assert result.optimal
-    assert result.processors[-1] == problem.end
-    assert result.ms == pytest.approx(brute_force(problem))
+    assert (result.processors[-1], result.ms) == (problem.end, pytest.approx(brute_force(problem)))
     assert problem.time(result.processors, result.order) == pytest.approx(result.ms)
 
 

@@ -83,8 +83,7 @@ def test_layers_become_operators_with_their_activations(tmp_path):
     assert kinds == "input conv relu conv leaky_relu add max_pool slice slice concat global_avg_pool linear"
     # ⌈(8 − 3) / 2⌉ + 1 rows: every pixel is in a window
     assert graph.by_name["pool"].shape == (1, 8, 4, 4)
-    assert graph.macs == 64 * 8 * 27 + 64 * 8 * 9 + 40
-    assert graph.params == 216 + 8 + 72 + 8 + 40 + 5
+    assert (graph.macs, graph.params) == (64 * 8 * 27 + 64 * 8 * 9 + 40, 216 + 8 + 72 + 8 + 40 + 5)
     assert OpGraph.from_json(graph.to_json()) == graph
     assert sum(kernel.macs for kernel in fuse(graph, "ncnn")) == graph.macs
 

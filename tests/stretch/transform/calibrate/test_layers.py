@@ -20,21 +20,8 @@ from stretch.transform import build
 from stretch.transform.build import inherited_channels
 from stretch.transform.calibrate import ChoiceSettings, calibrate, undivided_design
 from stretch.transform.calibrate.blocks import ReducedSegment, choose_blocks
-from stretch.transform.calibrate.layers import (
-    BranchFit,
-    Products,
-    Regression,
-    collect_targets,
-    patches,
-    rows_of,
-)
-from stretch.transform.calibrate.segment import (
-    ChannelChoice,
-    Elimination,
-    find_covariances,
-    fit_join,
-    keep_units,
-)
+from stretch.transform.calibrate.layers import BranchFit, Products, Regression, collect_targets, patches, rows_of
+from stretch.transform.calibrate.segment import ChannelChoice, Elimination, find_covariances, fit_join, keep_units
 from stretch.transform.calibrate.statistics import backbone_of
 from tests.effort import examples
 from tests.stretch.designs import cpu_and, identity_design, part_of, random_designs
