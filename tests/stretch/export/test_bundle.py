@@ -267,16 +267,13 @@ def test_identities_leave_no_node_unless_they_are_the_output():
     assert [n.op_type for n in model.graph.node] == ["Conv", "Relu", "Identity"]
 
 
-def test_files_share_one_file_of_weights_in_which_each_is_there_once(exported):
+def test_files_share_one_file_of_weights_in_which_each_is_there_once_and_a_changed_one_is_refused(exported):
     folder, manifest, result, _ = exported
     assert 0 < (folder / "weights.bin").stat().st_size <= sum(4 * weight.numel() for weight in result.module.state_dict().values()) * 1.1
     assert manifest.files["weights.bin"].bytes == (folder / "weights.bin").stat().st_size
     for name in ("model.onnx", "original.onnx"):
         assert (folder / name).stat().st_size < (folder / "weights.bin").stat().st_size
         assert_near(partial(onnx_runtime.output, folder / name), result.module, result.graph.input.shape)
-
-
-def test_changed_weight_beside_the_files_is_refused(exported):
     folder = exported[0]
     content = bytearray((folder / "weights.bin").read_bytes())
     content[-1] ^= 1

@@ -246,16 +246,13 @@ def ingested(folder, text, name, where=WHERE):
     return ingest(folder / "profile.csv", name, where, folder, lambda name: draw("plain", len(name)))
 
 
-def test_an_operator_profile_becomes_the_time_of_its_network(tmp_path):
+def test_operator_profile_and_benchncnn_become_times_of_their_networks(tmp_path):
     for name in ("resnet18", "resnet34"):
         ingested(tmp_path, PROFILE, name)
     table = load_measurements(tmp_path / "myphone.measurements")
     rows = [(row.network, row.processor, row.core_set, row.precision, row.ms) for row in table.latencies]
     assert rows == [(name, "cpu", "1large", "fp32", 2.5) for name in ("resnet18", "resnet34")]
     assert set(table.families.values()) == {"resnet"}
-
-
-def test_networks_of_benchncnn_are_those_of_the_same_architecture(tmp_path):
     rows = ingested(tmp_path, OUTPUT, None)
     assert [(row.network, row.precision) for row in rows] == [("squeezenet1_1", "fp16"), ("squeezenet1_1", "int8"), ("resnet18", "fp16")]
 

@@ -302,14 +302,11 @@ def stages_of(*patterns):
     return stage_abilities(capture(token_patterns.network(*patterns), (1, 3, 8, 8), "net").graph)
 
 
-def test_stage_of_tokens_is_scaled_in_all_ways_and_divided_by_heads_and_hidden_channels():
+def test_stage_of_tokens_is_scaled_and_divided_in_all_ways_and_stem_and_head_stay_whole():
     stage = next(stage for stage in stages_of(*[token_patterns.Fused, token_patterns.Mlp] * 3) if stage.depth > stage.min_depth)
     assert {"depth", "heads", "hidden"} <= set(stage.scaled)
     assert {"hidden", "heads"} <= set(stage.exact)
     assert (stage.heads, stage.opaque, stage.why) == (token_patterns.HEADS, 0, "")
-
-
-def test_stem_and_head_say_that_they_stay_whole():
     stages = {stage.name: stage for stage in stages_of(token_patterns.Mlp)}
     assert stages["head"].why == "the head stays whole"
     assert all(bool(stage.why) == (not stage.scaled) for stage in stages.values())

@@ -189,13 +189,10 @@ def test_loss_is_measured_of_each_layer_that_only_hands_on_its_input():
     assert not any(lost.exceeds(0.999) for lost in layers.values())
 
 
-def test_half_precision_agrees_with_float_within_its_rounding():
+def test_half_precision_agrees_with_float_within_its_rounding_and_a_weight_beyond_its_range_is_named():
     expected, got = compute(network(), X), compute(to_half(network()), X)
     assert got.dtype == np.float32
     assert 0 < np.abs(got - expected).max() < 5e-3 * np.abs(expected).max()
-
-
-def test_weight_beyond_the_range_of_fp16_is_named():
     with pytest.raises(StretchError, match=r"`.*` has values beyond 65504"):
         to_half(network(scale=1e6))
 

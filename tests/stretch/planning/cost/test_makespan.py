@@ -38,20 +38,14 @@ def elements(name):
     return prod(GRAPH.by_name[name].shape)
 
 
-def test_whole_network_on_the_host_takes_what_the_predictor_says():
+def test_network_on_one_processor_takes_what_the_predictor_says_and_moves_once_in_and_once_out():
     run = on("cpu")
     assert (run.makespan_ms, run.efficiency, run.communication_ms) == pytest.approx((MI9.predict(GRAPH, "cpu").ms, 1, 0))
     assert (run.macs, run.params) == (GRAPH.macs, GRAPH.params)
-
-
-def test_tensor_moves_once_in_and_once_out_while_one_processor_holds_it():
     run, estimate = on("gpu"), MI9.predict(GRAPH, "gpu")
     moved = COSTS.transfer("cpu", "gpu", elements("input")) + COSTS.transfer("gpu", "cpu", 10)
     assert run.communication_ms == pytest.approx(moved)
     assert run.makespan_ms == pytest.approx(estimate.computing_ms + moved) == pytest.approx(estimate.ms)
-
-
-def test_processor_that_the_device_lacks_is_refused():
     with pytest.raises(UnknownNameError, match="npu"):
         on("npu")
 

@@ -29,11 +29,8 @@ def two_convolutions():
     return chain(conv("a", "x"), conv("b", "a"))
 
 
-def test_halo_grows_by_a_row_with_each_convolution_of_three_rows():
+def test_halo_grows_by_a_row_with_each_convolution_and_a_band_pads_where_the_image_ends():
     assert bands_of(two_convolutions(), 4, 8)[0] == {"b": Rows(4, 8), "a": Rows(3, 9), "x": Rows(2, 10)}
-
-
-def test_band_pads_where_the_image_ends_and_reads_its_halo_elsewhere():
     top = band_graph(two_convolutions(), "top", 0, 5)
     assert [(op.name, op.kind) for op in top.ops] == [("x", "input"), (ENTRY_ROWS, "slice_rows"), ("a", "conv"), ("b", "conv")]
     assert dict(top.by_name[ENTRY_ROWS].attrs) == {"start": 0, "stop": 7}

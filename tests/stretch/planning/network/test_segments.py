@@ -198,14 +198,11 @@ def tasks_of(graph, backends=BACKENDS):
     return find_tasks(graph, [fuse(graph, backend) for backend in backends])
 
 
-def test_skips_do_not_part_a_chain_of_residual_blocks():
+def test_parallel_chains_are_a_task_each_and_skips_do_not_part_a_chain():
     assert not tasks_of(small_resnet()).parallel
     for graph in (small_resnet(), resnet50()):
         tasks = tasks_of(graph)
         assert len(tasks) < sum(op.kind == "add" for op in graph.ops) * 4
-
-
-def test_parallel_chains_are_a_task_each_and_their_end_another():
     graph = joined(("b", "d"), "concat", conv("a", "x"), conv("b", "a"), conv("c", "x"), conv("d", "c"))
     tasks = tasks_of(graph)
     assert tasks.ops == (("a", "b"), ("c", "d"), ("end",))
@@ -237,14 +234,11 @@ def groups_of(*ops, output=None, channels=8):
     return channel_groups(graph)
 
 
-def test_depthwise_convolution_with_multiplier_has_more_channels_per_unit():
+def test_units_are_coarsened_to_whole_convolution_groups():
     groups = groups_of(convolution("a", "input", 16), convolution("dw", "a", 32, groups=16))
     ((group, per),) = groups.pieces["dw"]
     assert (group, 1) == groups.pieces["a"][0]
     assert per == 2
-
-
-def test_grouped_convolution_coarsens_units_to_whole_convolution_groups():
     groups = groups_of(convolution("a", "input", 24), convolution("g", "a", 12, groups=4))
     ((group, before),) = groups.pieces["a"]
     assert groups.pieces["g"] == ((group, 3),)
@@ -288,15 +282,12 @@ def inverted(*, gate=False, groups=24, relu=False, skip=True):
     return net.graph("block")
 
 
-def test_hidden_tensor_of_an_inverted_residual_is_what_its_projection_reads():
+def test_hidden_tensor_is_what_the_projection_reads_and_of_several_terms_the_one_of_most_work():
     graph = inverted()
     hidden = find_hidden(graph)
     assert (graph.by_name[hidden.tensor].shape[1], graph.by_name[hidden.projection].shape[1]) == (24, 8)
     assert [graph.by_name[name].kind for name in hidden.tail] == ["batch_norm", "add"]
     assert divided_tensor(graph, hidden=True) == hidden.tensor
-
-
-def test_of_several_terms_the_one_that_takes_most_work_is_divided():
     net = Net(1, 8, 10, 10)
     body = net.conv(8, 3, act=None, source=net.conv(32, 3))
     graph_of = net.add("add", net.conv(8, act=None, source="input"), body)

@@ -132,14 +132,11 @@ def names(space):
     return {offer.segment.name for offers in space.offers for offer in offers}
 
 
-def test_segments_begin_and_end_at_every_block_of_their_stage():
+def test_segments_begin_and_end_at_every_block_but_within_stages_that_are_kept():
     _, cut = cut_spaces()
     assert [part.name for part in cut.segments] == ["stem", "s1_1", "s1_2", "s2_1", "s2_2", "s2_3", "head"]
     inner = {"s1_1", "s1_2", "s2_1", "s2_2", "s2_3", "s2_1_to_s2_2", "s2_2_to_s2_3"}
     assert names(cut) == {"stem", "s1", "s2", *inner}
-
-
-def test_stages_that_are_kept_are_in_no_stretched_segment():
     space = make_space(CUTTING_GRAPH, **FREE)
     space = replace(space, kept=frozenset({"s1"}))
     cut = cut_blocks(CUTTING_GRAPH, PlanConfig(), space, merged=True)

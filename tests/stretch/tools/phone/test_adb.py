@@ -65,15 +65,12 @@ def test_words_of_a_command_stay_words_on_the_phone(adb, phone):
     adb.ended()
 
 
-def test_a_folder_on_the_phone_is_removed_after_an_error_and_an_interrupt(adb, phone):
+def test_folder_on_the_phone_is_removed_after_an_error_or_is_named(adb, phone):
     for error in (StretchError("broken"), KeyboardInterrupt()):
         adb.plays([{"call": shell(["mkdir", "{folder}"])}, {"call": shell(["rm", "-rf", "{folder}"])}])
         with pytest.raises(type(error)), workspace(phone):
             raise error
         adb.ended()
-
-
-def test_what_may_be_left_on_a_phone_that_is_gone_is_told(adb, phone):
     gone = {"err": "adb: error: device 'R5CT' not found\n", "code": 1}
     adb.plays([{"call": shell(["mkdir", "{folder}"])}, {"call": shell(["ls"]), **gone}, {"call": shell(["rm", "-rf", "{folder}"]), **gone}])
     with pytest.raises(StretchError, match="the device is gone") as caught, workspace(phone):
