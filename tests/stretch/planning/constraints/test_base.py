@@ -1,5 +1,6 @@
 """Properties of every constraint, and a bound in general."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,12 +18,24 @@ from stretch.planning.constraints import (
     all_constraints,
     constraints,
 )
+from stretch.planning.cost.branch import SegmentOptions
 from stretch.planning.network.segments import split_segments
 from stretch.planning.search.space import Rules
-from tests.predictors.networks import efficientnet_b5, resnet50
+from tests.predictors.networks import efficientnet_b5, resnet50, small_resnet
 from tests.predictors.specified import specified
-from tests.stretch.planning.combinations import SEGMENT, combinations_of
 from tests.stretch.planning.spaces import make_space
+
+SEGMENT = next(segment for segment in split_segments(small_resnet()) if segment.branchable)
+
+
+def combinations_of(branches=2, **figures):
+    """Combinations of branches that have one figure after the other, and nothing else."""
+    count = len(next(iter(figures.values())))
+    result = {name: np.ones(count) for name in ("macs", "params", "slowest_ms", "fastest_ms", "peak_bytes")}
+    result |= {name: np.ones((1, count)) for name in ("ms", "exchange_ms")}
+    for name, values in figures.items():
+        result[name] = np.array(values).reshape(result[name].shape)
+    return SegmentOptions(SEGMENT, "project", ((),) * branches, **result)
 
 
 @pytest.mark.parametrize("constraint", all_constraints(), ids=lambda item: item.option.name)
