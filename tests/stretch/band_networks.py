@@ -21,15 +21,6 @@ from tests.stretch.designs import cut_at_random, whole
 WIDTH = 4
 
 
-class Residual(nn.Module):
-    def __init__(self, body: nn.Module) -> None:
-        super().__init__()
-        self.body = body
-
-    def forward(self, x):
-        return torch.relu(self.body(x) + x)
-
-
 class SideBySide(nn.Module):
     """Two paths of different windows, concatenated and brought back to the width."""
 
@@ -39,6 +30,15 @@ class SideBySide(nn.Module):
 
     def forward(self, x):
         return self.mix(torch.cat([self.left(x), self.right(x)], 1))
+
+
+class Residual(nn.Module):
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+
+    def forward(self, x):
+        return torch.relu(self.body(x) + x)
 
 
 class Squeeze(nn.Module):
@@ -69,16 +69,10 @@ def _any_window(draw: st.DrawFn) -> nn.Module:
 
 
 def _pool(draw: st.DrawFn) -> nn.Module:
-    kernel = draw(st.integers(2, 3))
-    window = {
-        "kernel_size": kernel,
-        "stride": draw(st.integers(1, 2)),
-        "padding": draw(st.integers(0, 1)),
-        "ceil_mode": draw(st.booleans()),
-    }
-    if draw(st.booleans()):
-        return nn.MaxPool2d(**window)
-    return nn.AvgPool2d(**window, count_include_pad=draw(st.booleans()))
+    """A pool of any window, rounded up or not."""
+    window = {"kernel_size": draw(st.integers(2, 3)), "stride": draw(st.integers(1, 2)), "padding": draw(st.integers(0, 1))}
+    window["ceil_mode"] = draw(st.booleans())
+    return nn.MaxPool2d(**window) if draw(st.booleans()) else nn.AvgPool2d(**window, count_include_pad=draw(st.booleans()))
 
 
 BLOCKS = {

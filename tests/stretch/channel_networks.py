@@ -157,41 +157,32 @@ def in_channels(segment: Segment, join: str, bounds: list[int], processors: tupl
     return SegmentDesign(segment.name, segment.start, segment.end, branches, join)
 
 
-class Inverted(nn.Module):
-    def __init__(self, channels: int, hidden: int, out: int, stride: int = 1) -> None:
-        super().__init__()
-        self.body = nn.Sequential(
-            nn.Conv2d(channels, hidden, 1, bias=False),
-            nn.BatchNorm2d(hidden),
-            nn.ReLU6(),
-            nn.Conv2d(hidden, hidden, 3, stride, 1, groups=hidden, bias=False),
-            nn.BatchNorm2d(hidden),
-            nn.ReLU6(),
-            nn.Conv2d(hidden, out, 1, bias=False),
-            nn.BatchNorm2d(out),
-        )
-        self.skips = stride == 1 and channels == out
-
-    def forward(self, x):
-        return self.body(x) + x if self.skips else self.body(x)
-
-
-#: Cut points at which the blocks of `small` end.
-ENDS = ("stem_2", "blocks_0_body_7", "add", "add_1", "last_2", "linear_0")
-
-
 class Small(nn.Module):
     """An inverted-residual network in small, with a large convolution and two linear layers behind it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1, bias=False), nn.BatchNorm2d(8), nn.ReLU6())
-        self.blocks = nn.Sequential(Inverted(8, 24, 12, 2), Inverted(12, 48, 12), Inverted(12, 48, 12))
+        self.blocks = nn.ModuleList([self._block(8, 24, 2), self._block(12, 48), self._block(12, 48)])
         self.last = nn.Sequential(nn.Conv2d(12, 64, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU6())
         self.linear = nn.Sequential(nn.Linear(64, 32), nn.Hardswish(), nn.Linear(32, 10))
 
+    @staticmethod
+    def _block(channels: int, hidden: int, stride: int = 1) -> nn.Module:
+        expand = [nn.Conv2d(channels, hidden, 1, bias=False), nn.BatchNorm2d(hidden), nn.ReLU6()]
+        each = [nn.Conv2d(hidden, hidden, 3, stride, 1, groups=hidden, bias=False), nn.BatchNorm2d(hidden), nn.ReLU6()]
+        return nn.Sequential(*expand, *each, nn.Conv2d(hidden, 12, 1, bias=False), nn.BatchNorm2d(12))
+
     def forward(self, x):
-        return self.linear(self.last(self.blocks(self.stem(x))).mean((2, 3)))
+        first, *others = self.blocks
+        x = first(self.stem(x))
+        for block in others:
+            x = block(x) + x
+        return self.linear(self.last(x).mean((2, 3)))
+
+
+#: Cut points at which the blocks of `small` end.
+ENDS = ("stem_2", "blocks_0_7", "add", "add_1", "last_2", "linear_0")
 
 
 def small(size: int = 24) -> Captured:

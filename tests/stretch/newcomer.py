@@ -13,40 +13,34 @@ import pytest
 
 BIN, ROOT = Path(sys.executable).parent, Path(__file__).parents[2]
 
-#: A residual network for three classes, as a user might have written it.
 MODEL = '''
 """My network."""
 from torch import nn
-from torch.nn import functional as F
+
+
+def conv(before, after, size, stride):
+    return nn.Conv2d(before, after, size, stride, size // 2, bias=False), nn.BatchNorm2d(after)
 
 
 class Block(nn.Module):
     def __init__(self, before, after, stride):
         super().__init__()
-        self.conv1 = nn.Conv2d(before, after, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(after)
-        self.conv2 = nn.Conv2d(after, after, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(after)
-        self.skip = nn.Identity()
-        if stride > 1:
-            self.skip = nn.Sequential(nn.Conv2d(before, after, 1, stride, bias=False), nn.BatchNorm2d(after))
+        self.body = nn.Sequential(*conv(before, after, 3, stride), nn.ReLU(), *conv(after, after, 3, 1))
+        self.skip = nn.Sequential(*conv(before, after, 1, stride)) if stride > 1 else nn.Identity()
 
     def forward(self, x):
-        y = F.relu(self.bn1(self.conv1(x)))
-        return F.relu(self.bn2(self.conv2(y)) + self.skip(x))
+        return (self.body(x) + self.skip(x)).relu()
 
 
 class Net(nn.Module):
     def __init__(self, classes=5):
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 32, 3, 2, 1, bias=False), nn.BatchNorm2d(32), nn.ReLU())
-        self.stage1 = nn.Sequential(Block(32, 32, 1), Block(32, 32, 1))
-        self.stage2 = nn.Sequential(Block(32, 64, 2), Block(64, 64, 1))
-        self.stage3 = nn.Sequential(Block(64, 128, 2), Block(128, 128, 1))
+        self.stem = nn.Sequential(*conv(3, 32, 3, 2), nn.ReLU())
+        self.stages = nn.Sequential(*(Block(*sizes) for sizes in ((32, 32, 1), (32, 32, 1), (32, 64, 2), (64, 64, 1), (64, 128, 2), (128, 128, 1))))
         self.head = nn.Linear(128, classes)
 
     def forward(self, x):
-        return self.head(self.stage3(self.stage2(self.stage1(self.stem(x)))).mean((2, 3)))
+        return self.head(self.stages(self.stem(x)).mean((2, 3)))
 
 
 def make():
@@ -55,6 +49,7 @@ def make():
     net.preprocessing = {"mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25], "crop": 1.0, "interpolation": "bicubic"}
     return net
 '''
+
 
 #: A recipe for the network above and pictures of three classes, where it has five.
 RECIPE = """

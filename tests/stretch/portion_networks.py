@@ -13,17 +13,10 @@ PROCESSORS = ("cpu", "gpu", "dsp")
 
 
 def _layer(draw: st.DrawFn) -> nn.Module:
-    size = draw(st.sampled_from([1, 3]))
-    groups = draw(st.sampled_from([1, 2, WIDTH]))
+    size, groups = draw(st.sampled_from([1, 3])), draw(st.sampled_from([1, 2, WIDTH]))
     conv = nn.Conv2d(WIDTH, WIDTH, size, padding=size // 2, groups=groups, bias=draw(st.booleans()))
-    kind = draw(st.sampled_from(["conv", "norm", "relu", "pool", "skip"]))
-    return {
-        "conv": conv,
-        "norm": nn.Sequential(conv, nn.BatchNorm2d(WIDTH), nn.ReLU()),
-        "relu": nn.Sequential(nn.ReLU(), conv),
-        "pool": nn.MaxPool2d(3, stride=1, padding=1),
-        "skip": nn.Identity(),
-    }[kind]
+    kinds = [conv, nn.Sequential(conv, nn.BatchNorm2d(WIDTH), nn.ReLU()), nn.Sequential(nn.ReLU(), conv)]
+    return draw(st.sampled_from([*kinds, nn.MaxPool2d(3, stride=1, padding=1), nn.Identity()]))
 
 
 class Skipping(nn.Module):

@@ -41,41 +41,32 @@ class Drawn(nn.Module):
                     values.append(self.convs[str(i)](values[a]))
                 case "relu":
                     values.append(values[a].relu())
-                case "add":
-                    values.append(values[a] + values[b])
-                case "mul":
-                    values.append(values[a] * values[b])
+                case _:
+                    values.append(values[a] + values[b] if kind == "add" else values[a] * values[b])
         return {"ends": [values[n] for n in self.ends], "first": (values[self.ends[0]],)}
 
 
-class One(Drawn):
-    def forward(self, a):
-        return self.compute(a)
-
-
-class Two(Drawn):
-    def forward(self, a, b):
-        return self.compute(a, b)
-
-
-class Three(Drawn):
-    def forward(self, a, b, c):
-        return self.compute(a, b, c)
+#: Networks of one to three inputs, whose forwards name them.
+KINDS = {
+    1: type("One", (Drawn,), {"forward": lambda self, a: self.compute(a)}),
+    2: type("Two", (Drawn,), {"forward": lambda self, a, b: self.compute(a, b)}),
+    3: type("Three", (Drawn,), {"forward": lambda self, a, b, c: self.compute(a, b, c)}),
+}
 
 
 def shapes(module):
-    count = {One: 1, Two: 2, Three: 3}[type(module)]
+    count = next(count for count, kind in KINDS.items() if type(module) is kind)
     return SHAPE if count == 1 else [SHAPE] * count
 
 
 @st.composite
 def networks(draw):
     """Drawn networks in evaluation mode, each with a layer that computes with one tensor alone."""
-    kind = draw(st.sampled_from([One, Two, Three]))
+    count = draw(st.sampled_from(sorted(KINDS)))
     number = st.integers(0, 30)
     layers = draw(st.lists(st.tuples(st.sampled_from(["conv", "conv", "relu", "add", "mul"]), number, number), min_size=1, max_size=9))
     layers.insert(draw(st.integers(0, len(layers))), ("conv", draw(number), 0))
-    module = kind({One: 1, Two: 2, Three: 3}[kind], layers, draw(st.lists(number, max_size=2))).eval()
+    module = KINDS[count](count, layers, draw(st.lists(number, max_size=2))).eval()
     assume(module.reads_all)
     return module
 

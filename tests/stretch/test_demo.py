@@ -24,8 +24,7 @@ def commands(model):
 
 def test_demo_branches_the_network_and_runs_what_it_wrote():
     make, run = commands("resnet50")
-    assert make[:2] == ["branch", "resnet50"]
-    assert run == ["run", make[make.index("--out") + 1]]
+    assert (make[:2], run) == (["branch", "resnet50"], ["run", make[make.index("--out") + 1]])
 
 
 @pytest.mark.slow

@@ -60,8 +60,7 @@ def test_own_model_becomes_branches_then_int8_that_agree_with_it(user, branched)
     # three of the five classes that the network separates: the hint says how to name them
     assert "--classes FILE" in user.ask("evaluate", "own_int8", "--images", "pictures/val", code=1)["hint"]
     worth = user.ask("evaluate", "own_int8", "--images", "pictures/val", "--classes", "classes.txt")
-    assert worth["images"]["labels"] == "folders"
-    assert worth["precisions"] == ["fp32", "int8"]
+    assert (worth["images"]["labels"], worth["precisions"]) == ("folders", ["fp32", "int8"])
     read = worth["preprocessing"]
     assert (read["mean"], read["std"], read["crop"], read["interpolation"]) == ([0.5] * 3, [0.25] * 3, 1.0, "bicubic")
     check_share(worth["top1"], 24, 0)

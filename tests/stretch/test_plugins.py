@@ -10,35 +10,26 @@ import pytest
 from stretch.plugins import culprit
 from tests.scheduler.bundles import two_branches
 
-GROUP = "nn_stretch.test_group"
+
+def test_entry_point_is_imported_once_and_a_broken_one_is_left_out_with_a_warning(tmp_path):
+    group = "nn_stretch.test_group"
+    package(tmp_path, group, "good_plugin", "print('imported')\n")
+    package(tmp_path, group, "bad_plugin", "raise RuntimeError('out of order')\n")
+    twice = 2 * f"print(load_plugins({group!r}))\n"
+    code = f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\nfrom stretch.plugins import load_plugins\n{twice}"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines() == ["imported", "('good_plugin',)", "('good_plugin',)"]
+    assert "plug-in `bad_plugin`" in result.stderr
+    assert "out of order" in result.stderr
 
 
-def run(folder, code):
-    """Output of code in a fresh interpreter that finds the packages in `folder`."""
-    return subprocess.run(
-        [sys.executable, "-c", f"import sys\nsys.path.insert(0, {str(folder)!r})\n{code}"], capture_output=True, text=True, check=True
-    )
-
-
-def package(folder, name, body):
-    """Lay a package with one entry point of `GROUP` into a folder."""
+def package(folder, group, name, body):
+    """Lay a package with one entry point of a group into a folder."""
     (folder / f"{name}.py").write_text(body)
     info = folder / f"{name}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[{GROUP}]\n{name} = {name}\n")
-
-
-LOAD = f"from stretch.plugins import load_plugins\nprint(load_plugins({GROUP!r}))\nprint(load_plugins({GROUP!r}))"
-
-
-def test_entry_point_is_imported_once_and_a_broken_one_is_left_out_with_a_warning(tmp_path):
-    package(tmp_path, "good_plugin", "print('imported')\n")
-    package(tmp_path, "bad_plugin", "raise RuntimeError('out of order')\n")
-    result = run(tmp_path, LOAD)
-    assert result.stdout.splitlines() == ["imported", "('good_plugin',)", "('good_plugin',)"]
-    assert "plug-in `bad_plugin`" in result.stderr
-    assert "out of order" in result.stderr
+    (info / "entry_points.txt").write_text(f"[{group}]\n{name} = {name}\n")
 
 
 FAULTY = '''
@@ -132,9 +123,29 @@ def installed(tmp_path_factory):
     return {**os.environ, "PYTHONPATH": str(site)}
 
 
-@pytest.fixture
-def bundle(tmp_path):
-    return two_branches(tmp_path / "bundle")
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("compiling", "compile `s1.gpu`: KeyError: 'subgraphs'"), ("running", "lost its chip"), ("abstract", "lacks `compile`")],
+)
+def test_exception_of_a_delegate_names_its_package_and_entry_point(installed, tmp_path, name, reason):
+    bundle = two_branches(tmp_path / "bundle")
+    code, out, err = stretch(installed, "run", bundle, "--map", f"gpu={name}", "--repeat", 1)
+    assert (code, out) == (1, "")
+    assert [words for words in (reason, "acme-faults", f"acme_faults:{name.title()}") if words not in err] == []
+    assert [words for words in ("fault of nn-stretch", "Traceback") if words in err] == []
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_faults_of_model_families_name_the_package_and_take_no_model_away(installed):
+    pytest.importorskip("torch")
+    code, out, err = stretch(installed, "list", "models", "tiny*")
+    assert (code, "tiny_resnet" in out) == (0, True), err
+    assert [words for words in ("model family `silent`", "package acme-faults") if words not in err] == []
+    code, out, err = stretch(installed, "branch", "acme:net", "--device", "pixel6", "--dry-run")
+    assert code == 1
+    assert [words for words in ("of the package acme-faults", "RuntimeError: out of order") if words not in err] == []
 
 
 def stretch(environment, *words):
@@ -151,46 +162,14 @@ def test_faults_of_plug_ins_take_nothing_from_the_list_of_delegates(installed):
     data = json.loads(out)
     items = {item["name"]: item for item in data["items"]}
     assert {"cpu", "null", "plain", "documented", "unsure"} <= set(items)
-    assert items["plain"]["summary"] == "no summary, from acme_faults"
-    assert items["documented"]["summary"] == "Says what it is here."
-    assert items["plain"]["origin"] == "package acme-faults, entry point acme_faults:Plain"
-    assert items["cpu"]["origin"] is None
+    assert [items[name]["summary"] for name in ("plain", "documented")] == ["no summary, from acme_faults", "Says what it is here."]
+    assert [items[name]["origin"] for name in ("plain", "cpu")] == ["package acme-faults, entry point acme_faults:Plain", None]
     assert items["unsure"]["available"] is False
     for name, reason in {"unsure": "KeyError: 'no such chip'", "abstract": "lacks `compile`"}.items():
         assert reason in data["broken"][name]
         assert "package acme-faults" in data["broken"][name]
         assert f"delegate `{name}` of another package cannot be used" in err
     assert stretch(installed, "list", "delegates")[0] == 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [("compiling", "compile `s1.gpu`: KeyError: 'subgraphs'"), ("running", "lost its chip"), ("abstract", "lacks `compile`")],
-)
-def test_exception_of_a_delegate_names_its_package_and_entry_point(installed, bundle, name, reason):
-    code, out, err = stretch(installed, "run", bundle, "--map", f"gpu={name}", "--repeat", 1)
-    assert (code, out) == (1, "")
-    assert reason in err
-    assert "acme-faults" in err
-    assert f"acme_faults:{name.title()}" in err
-    assert "fault of nn-stretch" not in err
-    assert "Traceback" not in err
-
-
-@pytest.mark.torch
-@pytest.mark.slow
-def test_faults_of_model_families_name_the_package_and_take_no_model_away(installed):
-    pytest.importorskip("torch")
-    code, out, err = stretch(installed, "list", "models", "tiny*")
-    assert code == 0, err
-    assert "tiny_resnet" in out
-    assert "model family `silent`" in err
-    assert "package acme-faults" in err
-    code, out, err = stretch(installed, "branch", "acme:net", "--device", "pixel6", "--dry-run")
-    assert code == 1
-    assert "of the package acme-faults" in err
-    assert "RuntimeError: out of order" in err
 
 
 def test_own_faults_are_not_laid_at_the_door_of_a_plug_in():

@@ -150,9 +150,9 @@ LAST_ZEROS = {
 def test_zeros_around_an_image_take_part_in_max_pooling(name):
     module, (x,) = Around(LAST_ZEROS[name]), given([IMAGE])
     captured = capture(module, IMAGE)
-    session = onnxruntime.InferenceSession(to_onnx(captured.graph, to_numpy(captured.weights)).SerializeToString())
+    model = to_onnx(captured.graph, to_numpy(captured.weights)).SerializeToString()
     with torch.no_grad():
-        compared(session.run(None, {captured.graph.input.name: x.numpy()}), [module(x)])
+        compared(onnxruntime.InferenceSession(model).run(None, {captured.graph.input.name: x.numpy()}), [module(x)])
 
 
 def test_file_with_zeros_before_max_pooling_computes_what_onnx_says(tmp_path):

@@ -75,8 +75,7 @@ def test_module_and_random_numbers_are_left_as_they_were(make, tmp_path):
     module = make()
     before = state_of(module)
     result = branch(module, "pixel6", config=LOOSE, input_shape=(3, 32, 32), out=str(tmp_path / "b"))
-    assert state_of(module) == before
-    assert load_bundle(str(tmp_path / "b")).manifest.weights.source == "given"
+    assert (state_of(module), load_bundle(str(tmp_path / "b")).manifest.weights.source) == (before, "given")
     assert any("float" in warning for warning in result.warnings) == (next(module.parameters()).dtype != torch.float32)
     x = torch.randn(1, 3, 32, 32)
     want = copy.deepcopy(module).float().eval()(x)
@@ -102,25 +101,21 @@ def test_module_and_random_numbers_are_left_as_they_were_after_an_error(argument
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "words"),
+    ("model", "options", "error", "words"),
     [
-        ({"alpah": 0.3}, UnknownNameError, "did you mean `alpha`?"),
-        ({"alpha": -1}, UsageError, "`alpha` is out of range"),
-        ({"merge": "sometimes"}, UsageError, "choose from never, auto, always"),
-        ({"alpha": 1e-6}, InfeasibleError, "`alpha="),
+        ("tiny_resnet", {"alpah": 0.3}, UnknownNameError, "did you mean `alpha`?"),
+        ("tiny_resnet", {"alpha": -1}, UsageError, "`alpha` is out of range"),
+        ("tiny_resnet", {"merge": "sometimes"}, UsageError, "choose from never, auto, always"),
+        ("tiny_resnet", {"alpha": 1e-6}, InfeasibleError, "`alpha="),
+        (torch.nn.Linear, {}, UsageError, "not the class Linear"),
+        (None, {}, UsageError, "not NoneType"),
     ],
 )
-def test_option_that_cannot_be_is_refused_by_its_argument(options, error, words):
+def test_option_or_model_that_cannot_be_is_refused_by_its_argument(model, options, error, words):
     with pytest.raises(error) as caught:
-        branch("tiny_resnet", "pixel6", weights="none", dry_run=True, **options)
+        branch(model, "pixel6", weights="none", dry_run=True, **options)
     assert words in f"{caught.value.message} {caught.value.hint}"
     assert "--" not in f"{caught.value.message} {caught.value.hint}"
-
-
-@pytest.mark.parametrize(("model", "says"), [(torch.nn.Linear, "not the class Linear"), (None, "not NoneType")])
-def test_model_that_is_none_is_refused_in_one_sentence(model, says):
-    with pytest.raises(UsageError, match=f"a model is a name or a torch.nn.Module, {says}"):
-        branch(model, "pixel6")
 
 
 def test_device_of_one_processor_is_refused_before_anything_is_loaded():
@@ -207,6 +202,18 @@ def made():
     return branch("tiny_resnet", "pixel6", config=LOOSE, weights="none")
 
 
+def test_printed_result_and_answer_have_the_plans_figures_and_its_warnings_after_its_own(made):
+    text = str(made)
+    assert len(text.splitlines()) <= 10
+    assert text == repr(made)
+    assert max(map(len, text.splitlines())) < 200
+    for part in ("tiny_resnet on pixel6", f"{made.plan.run.makespan_ms:.2f} ms", f"recommended: {made.plan.recommended}", "not saved"):
+        assert part in text
+    answer, planned = made.to_json(), made.plan.to_json()
+    assert (answer["predicted"], answer["segments"]) == (planned["predicted"], planned["segments"])
+    assert answer["warnings"] == [*made.warnings, *planned["warnings"]] != []
+
+
 def train(model, steps=3):
     """A few real steps, which change every weight and statistic that is not frozen."""
     torch.manual_seed(0)
@@ -225,15 +232,6 @@ def expected(model, x):
         return copy.deepcopy(model).eval()(torch.from_numpy(x)).numpy()
 
 
-def test_printed_result_is_a_summary_of_a_few_lines(made):
-    text = str(made)
-    assert len(text.splitlines()) <= 10
-    assert text == repr(made)
-    assert max(map(len, text.splitlines())) < 200
-    for part in ("tiny_resnet on pixel6", f"{made.plan.run.makespan_ms:.2f} ms", f"recommended: {made.plan.recommended}", "not saved"):
-        assert part in text
-
-
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("mode", ["train", "eval"])
 def test_saved_bundle_computes_what_the_trained_network_computes(made, tmp_path, mode):
@@ -243,8 +241,7 @@ def test_saved_bundle_computes_what_the_trained_network_computes(made, tmp_path,
     made.model.train(mode == "train")
     before, state = snapshot.of_module(made.model), snapshot.of_random_state()
     folder = made.save(tmp_path / "b")
-    assert snapshot.of_module(made.model) == before
-    assert snapshot.of_random_state() == state
+    assert (snapshot.of_module(made.model), snapshot.of_random_state()) == (before, state)
     x = np.random.default_rng(1).standard_normal((1, 3, 32, 32)).astype(np.float32)
     want = expected(made.model, x)
     slack = 1e-4 * np.abs(want).max()
@@ -272,8 +269,7 @@ def test_controls_that_were_left_out_before_can_be_saved(tmp_path):
     assert result.sequential is None
     state = snapshot.of_random_state()
     result.save(tmp_path / "b")
-    assert snapshot.of_random_state() == state
-    assert set(result.manifest.controls) == {"original", "sequential_same_macs"}
+    assert (snapshot.of_random_state(), set(result.manifest.controls)) == (state, {"original", "sequential_same_macs"})
     result.save(tmp_path / "c", controls=False)
     assert result.manifest.controls == {}
 
@@ -296,42 +292,18 @@ def test_network_on_a_gpu_is_saved_and_stays_there(made, tmp_path):
     assert np.abs(onnx_runtime.output(tmp_path / "b/model.onnx", x) - want).max() <= 1e-4 * np.abs(want).max()
 
 
-@pytest.fixture
-def branched_and_graph(captured):
-    """A tiny network in two branches, fresh for every test, and the original's graph."""
-    original = captured("tiny_resnet")
-    return build(original, cpu_and("gpu", original.graph, "project")), original.graph
-
-
-def first_of(model, kind):
-    return next((name, part) for name, part in model.named_modules() if isinstance(part, kind))
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_weight_that_is_not_finite_and_layer_of_another_kind_are_named(branched_and_graph, value):
-    model, graph = branched_and_graph
-    name, conv = first_of(model, nn.Conv2d)
+def test_weight_that_is_not_finite_and_layer_of_another_kind_are_named(captured, value):
+    graph = captured("tiny_resnet").graph
+    model = build(captured("tiny_resnet"), cpu_and("gpu", graph, "project"))
+    conv, relu = (next(name for name, part in model.named_modules() if isinstance(part, kind)) for kind in (nn.Conv2d, nn.ReLU))
     with torch.no_grad():
-        conv.weight[0, 0, 0, 0] = value
-    with pytest.raises(StretchError, match=rf"`{name}.weight` is not finite"):
+        model.get_submodule(conv).weight[0, 0, 0, 0] = value
+    with pytest.raises(StretchError, match=rf"`{conv}.weight` is not finite"):
         materialize(model, graph)
-    name, _ = first_of(model, nn.ReLU)
-    model.set_submodule(name, nn.GELU())
-    with pytest.raises(StretchError, match=rf"`{name}` is GELU, it was ReLU"):
+    model.set_submodule(relu, nn.GELU())
+    with pytest.raises(StretchError, match=rf"`{relu}` is GELU, it was ReLU"):
         materialize(model, graph)
-
-
-@pytest.fixture(scope="module")
-def planned_only():
-    return branch("tiny_resnet", "pixel6", config=LOOSE, weights="none")
-
-
-def test_answer_has_the_plans_figures_and_its_warnings_after_its_own(planned_only):
-    answer, planned = planned_only.to_json(), planned_only.plan.to_json()
-    assert answer["predicted"] == planned["predicted"]
-    assert answer["segments"] == planned["segments"]
-    assert len(answer["warnings"]) == len(planned_only.warnings) + len(planned["warnings"]) > 0
-    assert answer["warnings"][len(planned_only.warnings) :] == [*planned["warnings"]]
 
 
 @pytest.fixture(scope="module")
@@ -360,13 +332,11 @@ def measured(images):
     ],
 )
 def test_requests_that_cannot_be_measured_are_refused_before_any_work(images, tmp_path, options, why):
-    design = tmp_path / "same.toml"
-    design.write_text('version = 1\n\n[[segments]]\nname = "s1"\nbranches = [{ processor = "gpu" }]\n')
-    there = {"images": images, "design": design}
+    there = {"images": images, "design": tmp_path / "same.toml"}
+    there["design"].write_text('version = 1\n\n[[segments]]\nname = "s1"\nbranches = [{ processor = "gpu" }]\n')
+    given = {key: there[key] if value == "there" else value for key, value in options.items()}
     with pytest.raises(UsageError, match=why):
-        branch(
-            "tiny_resnet", "pixel6", weights="none", **{key: there[key] if value == "there" else value for key, value in options.items()}
-        )
+        branch("tiny_resnet", "pixel6", weights="none", **given)
 
 
 @pytest.mark.slow
@@ -397,15 +367,13 @@ def test_repaired_network_agrees_and_its_bundle_says_how_often_until_it_is_train
     request = {"config": LOOSE, "weights": "none", "images": images, "image_count": 48}
     before = branch("tiny_resnet", specified("pixel6"), **request)
     result = branch("tiny_resnet", specified("pixel6"), out=tmp_path / "b", min_agreement=1.0, repair=True, budget_minutes=0.02, **request)
-    assert before.agreement.value < result.agreement.value == 1.0
-    assert result.plan.config.keep or result.plan.exact
-    kept = [s for s in result.plan.run.segments if s.segment.name in result.plan.config.keep]
-    assert all(s.kind != "stretch" for s in kept)
+    assert before.agreement.value < result.agreement.value == result.to_json()["agreement"]["value"] == 1.0
+    keep = result.plan.config.keep
+    assert keep or result.plan.exact
+    assert all(s.kind != "stretch" for s in result.plan.run.segments if s.segment.name in keep)
     assert load_bundle(tmp_path / "b").manifest.agreement == result.agreement
     assert result.agreement.bundle.images == 48  # of 96, those that calibration did not look at
-    assert result.to_json()["agreement"]["value"] == 1.0
     with torch.no_grad():
         next(before.model.parameters()).add_(0.01)
     before.save(tmp_path / "c")
-    assert before.agreement is None
-    assert load_bundle(tmp_path / "c").manifest.agreement is None
+    assert before.agreement is load_bundle(tmp_path / "c").manifest.agreement is None

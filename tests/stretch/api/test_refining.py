@@ -1,5 +1,6 @@
 """Arguments of the Python API, and a bundle refined by one call: whole, in place or as a copy, and from where it was interrupted."""
 
+import contextlib
 import random
 import shutil
 
@@ -78,8 +79,7 @@ def test_interrupted_call_goes_on_and_writes_what_one_that_never_stopped_writes(
     assert not (bundle.parent / "new").exists()
     answer = refine_bundle(bundle, images, ASKED, out=bundle.parent / "new")
     assert not kept.exists()
-    assert tree(bundle) == before
-    assert answer.kept == whole.kept
+    assert (tree(bundle), answer.kept) == (before, whole.kept)
     assert answer.refinement.steps == whole.refinement.steps == 3
     assert answer.refinement.after == pytest.approx(whole.refinement.after, rel=1e-4)
     assert answer.agreement.error_after == pytest.approx(whole.agreement.error_after, rel=1e-3)
@@ -133,10 +133,10 @@ def test_network_whose_outputs_are_no_classes_is_judged_by_their_error(tmp_path,
     assert any(len(part.branches) > 1 for part in design.segments)
     export_bundle(tmp_path / "b", captured, build(captured, design), None, BundleFacts("mi9", False, "random"))
     answer = refine_bundle(tmp_path / "b", images, ASKED)
-    assert (answer.agreement.before, answer.agreement.after, answer.agreement.low) == (None, None, None)
-    assert answer.agreement.error_after <= answer.agreement.error_before
+    agreement = answer.agreement
+    assert (agreement.before, agreement.after, agreement.low) == (None, None, None)
+    assert load_bundle(tmp_path / "b").manifest.agreement.error == agreement.error_after <= agreement.error_before
     assert any("no list of class scores" in warning for warning in answer.warnings)
-    assert load_bundle(tmp_path / "b").manifest.agreement.error == answer.agreement.error_after
 
 
 @pytest.mark.slow
@@ -207,23 +207,23 @@ def test_weights_that_a_hook_computes_are_copied_as_they_are(change):
     assert snapshot.of_module(module) == before
 
 
-def test_hook_that_changes_the_output_is_refused():
+def hooked():
     module = small()
     module[3][0].register_forward_hook(lambda part, inputs, output: output + 1)
-    with pytest.raises(StretchError, match="a hook of `Sequential` changes its output"):
-        copy_module(module, SHAPE)
+    return module
 
 
 @pytest.mark.parametrize(
     ("module", "says"),
     [
+        (hooked, "a hook of `Sequential` changes its output"),
         (lambda: small().to("meta"), r"`Sequential` has no weights: `0.weight` is on the device `meta`"),
         (lambda: nn.Sequential(nn.LazyConv2d(4, 3)), r"`Sequential` has no weights yet: `0.weight`"),
         (lambda: nn.Sequential(nn.Linear(2, 2, dtype=torch.complex64)), r"`Sequential` has complex weights: `0.weight`"),
     ],
-    ids=["meta", "lazy", "complex"],
+    ids=["hook", "meta", "lazy", "complex"],
 )
-def test_weights_that_cannot_be_branched_are_named(module, says):
+def test_module_that_cannot_be_branched_is_refused_by_what_is_in_the_way(module, says):
     with pytest.raises(StretchError, match=says):
         copy_module(module(), SHAPE)
 
@@ -231,8 +231,7 @@ def test_weights_that_cannot_be_branched_are_named(module, says):
 @pytest.mark.parametrize("shape", [[3, 32, 48], torch.Size((1, 3, 32, 48)), np.array([3, 32, 48])])
 def test_shape_may_leave_out_the_batch(shape):
     full = full_shape(shape)
-    assert full == (1, 3, 32, 48)
-    assert all(type(size) is int for size in full)
+    assert (full, {type(size) for size in full}) == ((1, 3, 32, 48), {int})
 
 
 @pytest.mark.parametrize("shape", [(224, 224), (3, 0, 32), (3, 2.5, 32), "3x32x32"])
@@ -247,13 +246,10 @@ def test_random_state_is_what_it_was_even_after_an_error(error):
         return random.random(), np.random.rand(), torch.rand(1).item()  # noqa: NPY002 - the global generator is meant
 
     before = snapshot.of_random_state()
-    try:
-        with preserve_random_state():
-            torch.manual_seed(3)
-            first = draw()
-            if error:
-                raise error
-    except ValueError:
-        pass
+    with contextlib.suppress(ValueError), preserve_random_state():
+        torch.manual_seed(3)
+        first = draw()
+        if error:
+            raise error
     assert snapshot.of_random_state() == before
     assert draw() != first

@@ -134,17 +134,13 @@ def start(bundle_dir, plugin):
 
 def children(process):
     """The delegates' processes of a process; one that has not become another program yet still holds its parent up."""
-    stdout = subprocess.run(
-        ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(process.pid)], capture_output=True, text=True, check=False
-    ).stdout
+    command = ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(process.pid)]
+    stdout = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     return [int(line.split()[0]) for line in stdout.splitlines() if "process import child" in line]
 
 
 def read_until(process, line):
-    for result in process.stderr:
-        if result == line:
-            return
-    raise AssertionError(f"it ended with {process.wait()}")
+    assert line in iter(process.stderr.readline, ""), f"it ended with {process.wait()}"
 
 
 def alive(pid):

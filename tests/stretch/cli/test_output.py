@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 import warnings
@@ -37,8 +38,7 @@ def test_result_is_printed_as_one_object_of_its_fields_in_their_order(capsys):
     Output(as_json=True).emit(result, lambda console: console.print("for people"))
     out, err = capsys.readouterr()
     printed = json.loads(out)
-    assert err == ""
-    assert list(printed) == ["schema", "version", "bundle", "ms", "cores", "inner"]
+    assert (err, list(printed)) == ("", ["schema", "version", "bundle", "ms", "cores", "inner"])
     assert (printed["bundle"], printed["ms"], printed["cores"]) == ("runs/x", 1.5, [0, 1])
     assert printed["inner"] == {"bundle": "b", "ms": 0.5, "cores": [], "inner": None}
 
@@ -56,8 +56,7 @@ def test_control_characters_in_text_and_tables_are_escaped():
     table.add_row("b\x07")
     make_console(stream).print("c\x1b]0;title\x07", table)
     assert all(c.isprintable() or c == "\n" for c in stream.getvalue())
-    for escaped in ("a\\x1b[2J", "b\\x07", "c\\x1b]0;title\\x07"):
-        assert escaped in stream.getvalue()
+    assert all(escaped in stream.getvalue() for escaped in ("a\\x1b[2J", "b\\x07", "c\\x1b]0;title\\x07"))
 
 
 def test_progress_draws_a_bar_on_a_terminal():
@@ -79,8 +78,7 @@ def test_verb_keeps_stray_prints_out_of_the_json(capsys):
 
     verb_command("shout", shout)(["hello", "--json"], standalone_mode=False)
     out, err = capsys.readouterr()
-    assert json.loads(out)["word"] == "hello"
-    assert err == "stray\n"
+    assert (json.loads(out)["word"], err) == ("hello", "stray\n")
 
 
 def test_warnings_of_our_packages_are_sentences_said_once_and_kept_for_the_result(capsys):
@@ -96,8 +94,7 @@ def test_warnings_of_our_packages_are_sentences_said_once_and_kept_for_the_resul
         warnings.simplefilter("always")
         verb_command("warned", warned)(["--json"], standalone_mode=False)
     out, err = capsys.readouterr()
-    assert json.loads(out)["warnings"] == ["the cache is ignored"]
-    assert err.count("warning: the cache is ignored\n") == 1
+    assert (json.loads(out)["warnings"], err.count("warning: the cache is ignored\n")) == (["the cache is ignored"], 1)
     assert [Path(other.filename).name for other in others] == ["package.py"] * 2
     assert warnings.showwarning is before
 
@@ -150,11 +147,8 @@ def test_missing_package_gives_the_install_line(capsys, package, line):
 
 def test_unexpected_exception_is_one_sentence_without_traceback(capsys):
     code, _, err = outcome(capsys, RuntimeError("first line\nsecond line"))
-    assert code == 1
-    assert err.startswith("error: unexpected RuntimeError: first line\n\nhint: ")
-    assert "--debug" in err
-    assert "Traceback" not in err
-    assert "second line" not in err
+    assert (code, err.startswith("error: unexpected RuntimeError: first line\n\nhint: "), "--debug" in err) == (1, True, True)
+    assert not re.search("Traceback|second line", err)
 
 
 def test_of_many_processes_that_fail_alike_the_first_alone_says_so(capsys, monkeypatch, tmp_path):
@@ -170,12 +164,9 @@ TINY = ("tiny_resnet", "--device", "pixel6", "--weights", "none")
 def test_branch_reports_what_its_json_says_and_the_command(capsys, tmp_path):
     page = tmp_path / "a <b> & c.html"
     done = succeed(capsys, "branch", *TINY, *LOOSE, "--dry-run", "--html", page, "--json")
-    data, seen = done.data, checked(page.read_text())
-    assert f"{data['predicted']['makespan_ms']:.2f} ms" in seen.text
-    for warning in data["warnings"]:
-        assert " ".join(warning.split()) in seen.text
-    assert "a <b> & c.html" in seen.text
-    assert "stretch branch tiny_resnet --device pixel6" in seen.text
+    seen = checked(page.read_text()).text
+    said = (f"{done.data['predicted']['makespan_ms']:.2f} ms", "a <b> & c.html", "stretch branch tiny_resnet --device pixel6")
+    assert all(" ".join(words.split()) in seen for words in (*said, *done.data["warnings"]))
     assert f"report: {page}" in done.err
 
 
@@ -184,29 +175,18 @@ def test_refusal_has_a_report_and_keeps_its_exit_code(capsys, tmp_path):
     page = tmp_path / "refused.html"
     done = call(capsys, "branch", *TINY, "--set", "macs=0.97:1.03", "--alpha", "0.000001", "--dry-run", "--html", page)
     assert done.code == 4, done.err
-    seen = checked(page.read_text())
-    assert "no branches" in seen.text
-    assert "run it on" in seen.text
-    assert "alpha 1e-06" in seen.text
+    assert all(words in checked(page.read_text()).text for words in ("no branches", "run it on", "alpha 1e-06"))
 
 
-def test_simulate_reports_latencies_loads_and_the_first_inference(tmp_path, bundle_dir, capsys):
-    page = tmp_path / "s.html"
+def test_simulation_and_run_report_what_their_json_says(tmp_path, bundle_dir, capsys):
+    page = tmp_path / "page.html"
     words = ("--inferences", 40, "--busy", "gpu=0.9@5:60", "--deadline", 8, "--jitter", 0.1, "--beside", bundle_dir)
-    done = succeed(capsys, "simulate", bundle_dir, *words, "--html", page, "--json")
-    data, seen = json.loads(done.out), checked(page.read_text())
-    assert f"{data['missed']} of 40" in seen.text
-    assert f"p99 {data['p99_ms']:.3g} ms" in seen.text
-    assert "90 % of the gpu busy" in seen.text
-    assert "Bundles that shared the processors" in seen.text
-
-
-def test_run_reports_what_was_measured_and_what_was_planned(tmp_path, bundle_dir, capsys):
-    page = tmp_path / "r.html"
-    done = succeed(capsys, "run", bundle_dir, "--repeat", 3, "--warmup", 0, "--html", page, "--json")
-    data, seen = json.loads(done.out), checked(page.read_text())
-    assert f"{data['median_ms']:.2f} ms" in seen.text
-    assert "On this machine branching is" in seen.text
+    data = succeed(capsys, "simulate", bundle_dir, *words, "--html", page, "--json").data
+    said = (f"{data['missed']} of 40", f"p99 {data['p99_ms']:.3g} ms", "90 % of the gpu busy", "Bundles that shared the processors")
+    assert all(words in checked(page.read_text()).text for words in said)
+    data = succeed(capsys, "run", bundle_dir, "--repeat", 3, "--warmup", 0, "--html", page, "--json").data
+    seen = checked(page.read_text())
+    assert all(words in seen.text for words in (f"{data['median_ms']:.2f} ms", "On this machine branching is"))
     assert seen.tags.count("svg") >= 2
 
 

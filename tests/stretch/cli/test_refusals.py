@@ -12,6 +12,25 @@ from tests.stretch.cli.commands import call, tree
 TINY = "tiny_resnet --device pixel6 --weights none --alpha 100 --out new"
 FRONT = f"search tiny_resnet --device {kept('pixel6')} --processors cpu,gpu --alpha 100 --beta 5"
 
+#: The way of one depends on its numbers; the other gives another result each time, so that no graph computes it.
+NETS = """
+import torch
+from torch import nn
+
+
+class Forked(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Conv2d(3, 8, 3))
+
+    def forward(self, x):
+        return super().forward(x) if x.sum() > 0 else x
+
+
+class Odd(Forked):
+    def forward(self, x):
+        return nn.Sequential.forward(self, x) * torch.rand(1)
+"""
+
 #: Words, exit code, and what the sentence or its hint says, by the words that begin the command.
 REFUSALS = {
     "advise no_such_model": [
@@ -33,7 +52,13 @@ REFUSALS = {
         ("--set preprocessing.mean=[1,2]", 2, "Expected `array` of length 3, got 2 - at `$.mean`"),
         ("--set preprocessing.size=31", 2, "resizes pictures to 31, the model reads 32×32"),
     ],
-    "branch tiny_resnt --device pixel6 --out new": [("", 3, "did you mean `tiny_resnet`?")],
+    "branch --device pixel6": [
+        ("nets.py:Forked --input 3x32x32 --trust-code --out new", 1, "Forked"),
+        ("nets.py:Odd --input 3x32x32 --trust-code --out new", 1, "computes something else"),
+        ("nets.py:Forked --out new", 2, "--trust-code"),
+        ("tiny_resnt --out new", 3, "did you mean `tiny_resnet`?"),
+        ("tiny_resnet --weights none --alpha 100 --out images", 1, "holds something else"),
+    ],
     "compare": [
         ("no_such_thing", 2, "is no bundle and no file of a result"),
         ("gone.json --device pixel6 --device mi9", 2, "--device is for models"),
@@ -47,10 +72,7 @@ REFUSALS = {
         ("--map gpu=null", 2, "nothing to evaluate"),
         ("--classes /nonexistent", 1, "cannot read"),
     ],
-    "explain conv.onnx": [
-        ("--runtime openvin", 3, "did you mean `openvino`?"),
-        ("", 2, "add --runtime"),
-    ],
+    "explain conv.onnx": [("--runtime openvin", 3, "did you mean `openvino`?"), ("", 2, "add --runtime")],
     "export bundle --out new --precision": [("gpu=", 2, "is not understood"), ("gpu=int8,gpu=fp32", 2, "is not understood")],
     "predict resnet50": [
         ("--device pixle6", 3, "did you mean `pixel6`?"),
@@ -144,6 +166,7 @@ def folder(bundle_dir, tmp_path, monkeypatch):
     """Where the commands run: a bundle, a file of one convolution, images of five classes, and inputs that do not fit."""
     monkeypatch.chdir(tmp_path)
     conv_onnx(tmp_path / "conv.onnx")
+    (tmp_path / "nets.py").write_text(NETS)
     for name, array in {
         "wide": np.zeros((1, 3, 9, 9), np.float32),
         "double": np.zeros((1, 3, 8, 8)),

@@ -1,6 +1,5 @@
 """Verbs that run a bundle or files, and results side by side: `run`, `explain`, `compare`."""
 
-import functools
 import json
 import os
 
@@ -9,11 +8,7 @@ import onnx
 import pytest
 
 from predictors.errors import StretchError
-from stretch.planning.config import PlanConfig
-from stretch.planning.plan import plan
 from stretch.report.compared import ComparedRow, refused_row, rows_of_file, warnings_of
-from tests.predictors.networks import resnet50
-from tests.predictors.specified import specified
 from tests.scheduler.foreign_files import conv_onnx
 from tests.stretch.cli.commands import LOOSE, call, succeed
 from tests.stretch.report.html.reading import checked
@@ -54,9 +49,8 @@ def test_answer_has_ratios_with_intervals_checked_results_throughput_and_a_trace
 
 
 def test_people_are_told_where_the_gpu_went_and_who_won(succeeds, bundle_dir):
-    words = "run", bundle_dir, "--repeat", 2, "--warmup", 0
     for more in ((), ("--in-flight", 2, "--details")):
-        out, err = succeeds(*words, *more)
+        out, err = succeeds("run", bundle_dir, "--repeat", 2, "--warmup", 0, *more)
         lines = out.splitlines()
         assert "gpu → cpu on core" in err
         assert lines[0].startswith("Results are correct: 7 tensors match model.onnx")
@@ -100,24 +94,18 @@ def test_bundle_without_controls_still_runs_and_a_delegate_that_computes_nothing
 def test_every_operator_has_a_reason_a_convolution_its_time_and_its_activation_is_merged_into_it(succeeds, bundle_dir):
     data, _ = succeeds("explain", bundle_dir, "--json")
     for sub in data["subgraphs"]:
-        names = {node.name for node in onnx.load(bundle_dir / f"{sub['name']}.onnx").graph.node}
         ops = [op for op in data["ops"] if op["subgraph"] == sub["name"]]
-        assert names <= {op["name"] for op in ops}
-        assert all(op["reason"] for op in ops)
-        assert all({"name", "subgraph", "processor", "delegate", "reason", "ms"} <= set(op) for op in ops)
+        assert {node.name for node in onnx.load(bundle_dir / f"{sub['name']}.onnx").graph.node} <= {op["name"] for op in ops}
+        assert all(op["reason"] and {"name", "subgraph", "processor", "delegate", "reason", "ms"} <= set(op) for op in ops)
     ops = {op["name"]: op for op in data["ops"]}
-    assert ops["stem/conv"]["ms"] >= 0
-    assert ops["stem/conv"]["source"] == "measured"
-    assert ops["stem/relu"]["ms"] is None
+    assert (ops["stem/conv"]["ms"] >= 0, ops["stem/conv"]["source"], ops["stem/relu"]["ms"]) == (True, "measured", None)
     assert "merged into `stem/conv`" in ops["stem/relu"]["reason"]
 
 
 def test_device_gives_predicted_times_of_its_kernels(succeeds, bundle_dir):
     data, err = succeeds("explain", bundle_dir, "--device", "pixel6", "--json")
-    assert data["device"] == "pixel6"
     ops = {op["subgraph"] + "/" + op["op"]: op for op in data["ops"]}
-    assert ops["s1.gpu/conv"]["source"] == "predicted"
-    assert ops["s1.gpu/conv"]["ms"] > 0
+    assert (data["device"], ops["s1.gpu/conv"]["source"], ops["s1.gpu/conv"]["ms"] > 0) == ("pixel6", "predicted", True)
     assert "merged into" in ops["s1.gpu/relu"]["reason"]
     assert "not fitted to measurements" in err
     assert all(sub["ms"] > 0 for sub in data["subgraphs"])
@@ -166,8 +154,7 @@ def test_bundle_plan_search_and_run_stand_beside_each_other(capsys, tmp_path, ti
     plan = json.loads(mapping["plan"].out)["predicted"]
     assert rows[0]["ms"] == pytest.approx(plan["makespan_ms"]) == rows[1]["ms"]
     assert [row["ms"] for row in rows[2:-1]] == [design["predicted_ms"] for design in designs]
-    assert rows[-1]["ms"] == json.loads(mapping["measured"].out)["median_ms"]
-    assert rows[-1]["source"] == "measured"
+    assert (rows[-1]["ms"], rows[-1]["source"]) == (json.loads(mapping["measured"].out)["median_ms"], "measured")
     assert "measured on a machine" in done.err
     people = call(capsys, "compare", tiny_bundle, tmp_path / "measured.json")
     assert "recommended" in people.out
@@ -186,16 +173,6 @@ def test_bundle_plan_search_and_run_stand_beside_each_other(capsys, tmp_path, ti
 def test_what_does_not_compare_is_said(other, said):
     warnings = warnings_of([ComparedRow(name="a", kind="plan", model="m", device="d", ms=1.0), other])
     assert warnings == [] if said is None else len(warnings) == 1 and said in warnings[0]
-
-
-@functools.cache
-def planned():
-    return plan(resnet50(), specified("mi9"), PlanConfig(processors=("cpu", "gpu")))
-
-
-@functools.cache
-def data():
-    return json.dumps({"schema": 1, **planned().to_json()})
 
 
 @pytest.mark.parametrize(

@@ -48,8 +48,7 @@ def test_front_by_images_is_saved_as_designs_that_branch_takes_and_a_sensitivity
     words = (*TINY, "--kinds", "stretch,rows", "--weights", "none")
     settings = ("--set", "budget_minutes=0.05", "--set", "synthetic=4")
     answer = succeed(capsys, *words, "--images", images, *settings, "--out", out, "--plot", tmp_path / "front.svg", "--json").data
-    assert answer["pareto"] == ["latency", "agreement"]
-    assert answer["designs"][0]["accuracy"]["agreement"] == 1
+    assert (answer["pareto"], answer["designs"][0]["accuracy"]["agreement"]) == (["latency", "agreement"], 1)
     assert sorted(path.name for path in out.iterdir()) == [*(f"design_{row['name']}.toml" for row in answer["designs"]), "sensitivity.json"]
     assert "<svg" in (tmp_path / "front.svg").read_text()
     last = answer["designs"][-1]
@@ -64,7 +63,6 @@ def test_front_by_images_is_saved_as_designs_that_branch_takes_and_a_sensitivity
     assert [row["predicted_ms"] for row in again["designs"]] == pytest.approx([row["predicted_ms"] for row in answer["designs"]])
 
 
-PAIR = (*TINY, "--with", "tiny_mobilenet")
 PAIR_KEYS = (
     "device processors goal designs makespan_ms pairs_per_second sequential_ms fixed_ms fixed_per_second fixed speedup_over_sequential "
     "speedup_over_fixed candidates seconds source warnings"
@@ -72,14 +70,13 @@ PAIR_KEYS = (
 
 
 def test_pair_of_networks_is_no_worse_than_whole_networks_on_processors_of_their_own(capsys, tmp_path):
-    answer = succeed(capsys, *PAIR, "--set", "pair_goal=throughput", "--top", 2, "--out", tmp_path / "pair", "--json").data
+    words = ("--with", "tiny_mobilenet", "--set", "pair_goal=throughput", "--top", 2, "--out", tmp_path / "pair", "--json")
+    answer = succeed(capsys, *TINY, *words).data
     assert set(PAIR_KEYS.split()) <= set(answer)
-    assert [row["model"] for row in answer["designs"]] == ["tiny_resnet", "tiny_mobilenet"]
-    assert answer["source"] == "simulated"
+    assert ([row["model"] for row in answer["designs"]], answer["source"]) == (["tiny_resnet", "tiny_mobilenet"], "simulated")
     assert answer["speedup_over_fixed"] >= 1
     assert answer["pairs_per_second"] >= answer["fixed_per_second"]
-    for row in answer["designs"]:
-        assert (row["file"] is None) == (row["design"] is None)
+    assert all((row["file"] is None) == (row["design"] is None) for row in answer["designs"])
 
 
 @pytest.mark.slow
@@ -97,10 +94,8 @@ def test_function_answers_what_the_command_prints_with_a_row_and_a_reason_for_ea
 
 def test_unknown_recipe_key_and_value_end_with_their_exit_codes(capsys, tmp_path):
     assert call(capsys, "train", "resnet56_cifar11").code == 3
-    path = network(tmp_path, "[tran]\n")
-    result = call(capsys, "train", path)
-    assert result.code == 2
-    assert "did you mean `train`" in result.hint
+    result = call(capsys, "train", network(tmp_path, "[tran]\n"))
+    assert (result.code, "did you mean `train`" in result.hint) == (2, True)
     assert call(capsys, "train", network(tmp_path), "--set", "train.epochs=0").code == 2
 
 

@@ -81,19 +81,17 @@ def test_segment_alone_is_the_original_with_that_segment_in_its_place(captured, 
 def test_segment_that_hands_on_other_channels_cannot_stand_alone(captured):
     result = captured("tiny_resnet")
     design = cpu_and("gpu", result.graph, "concat")
-    mapping = {segment.segment: segment for segment in compare(build(result, design), result, images(result)).agreement.segments}
-    wider = [part.name for part in design.segments if join_of(part.join).widens]
-    assert wider
-    assert all(mapping[name].error is None and mapping[name].value is None for name in wider)
+    alone = {item.segment: (item.error, item.value) for item in compare(build(result, design), result, images(result)).agreement.segments}
+    assert {alone[part.name] for part in design.segments if join_of(part.join).widens} == {(None, None)}
 
 
 def test_outputs_that_are_no_classes_are_told_by_their_error():
     net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(4, 2, 1)).eval()
     captured = capture(net, (1, 3, 8, 8), "map")
     compared = compare(build(captured, identity_design(captured.graph)), captured, images(captured))
-    assert (compared.agreement.value, compared.agreement.low, compared.agreement.top5_overlap) == (None,) * 3
-    assert (compared.agreement.classes, compared.classes) == (None, {})
-    assert compared.agreement.error < 1e-5
+    agreement = compared.agreement
+    assert (agreement.value, agreement.low, agreement.top5_overlap, agreement.classes, compared.classes) == (*[None] * 4, {})
+    assert agreement.error < 1e-5
 
 
 @pytest.mark.parametrize(("others", "arguments"), [(1, False), (3, True)])
@@ -258,22 +256,24 @@ def labels(result, path):
     return {file.path.relative_to(path).as_posix(): file.label for file in result.files}
 
 
-def test_folders_in_the_order_of_their_names_are_the_outputs(tmp_path):
-    path = folder(tmp_path, ["dog/1.npy", "cat/1.npy", "cat/deep/2.npy", "ape/1.npy"])
-    images = find_images(path, 3)
-    assert labels(images, path) == {"ape/1.npy": 0, "cat/1.npy": 1, "cat/deep/2.npy": 1, "dog/1.npy": 2}
-    assert (images.labels, images.classes) == ("folders", {0: "ape", 1: "cat", 2: "dog"})
-
-
-def test_numbers_are_outputs_whatever_their_order_as_text(tmp_path):
-    path = folder(tmp_path, ["10/a.npy", "9/a.npy", "007/a.npy"])
-    assert labels(find_images(path, 1000), path) == {"10/a.npy": 10, "9/a.npy": 9, "007/a.npy": 7}
-
-
-def test_names_file_says_which_output_a_class_is(tmp_path):
-    path = folder(tmp_path / "images", ["dog/1.npy", "ape/1.npy"])
-    (tmp_path / "names.txt").write_text("cat\ndog\n\n  ape \ncow\n")
-    assert labels(find_images(path, 4, tmp_path / "names.txt"), path) == {"ape/1.npy": 2, "dog/1.npy": 1}
+@pytest.mark.parametrize(
+    ("names", "outputs", "listed", "expected"),
+    [
+        # folders in the order of their names
+        (["dog/1.npy", "cat/1.npy", "cat/deep/2.npy", "ape/1.npy"], 3, None, [2, 1, 1, 0]),
+        # numbers, whatever their order as text
+        (["10/a.npy", "9/a.npy", "007/a.npy"], 1000, None, [10, 9, 7]),
+        # a file of names
+        (["dog/1.npy", "ape/1.npy"], 4, "cat\ndog\n\n  ape \ncow\n", [1, 2]),
+    ],
+    ids=["names", "numbers", "listed"],
+)
+def test_folder_of_an_image_is_its_class(tmp_path, names, outputs, listed, expected):
+    path = folder(tmp_path / "images", names)
+    (tmp_path / "names.txt").write_text(listed or "")
+    images = find_images(path, outputs, *([tmp_path / "names.txt"] if listed else []))
+    assert (labels(images, path), images.labels) == (dict(zip(names, expected, strict=True)), "folders")
+    assert "cat/1.npy" not in names or images.classes == {0: "ape", 1: "cat", 2: "dog"}
 
 
 @pytest.mark.parametrize(("name", "comma"), [("t.csv", ","), ("t.tsv", "\t"), ("T.CSV", ",")])
@@ -283,16 +283,13 @@ def test_table_names_files_beside_it(tmp_path, name, comma, heading):
     rows = [["file", "label"]] * heading + [["x/a.npy", "1"], ["b.npy", "0"]]
     (tmp_path / name).write_text("".join(comma.join(row) + "\n" for row in rows))
     images = find_images(tmp_path / name, 2)
-    assert labels(images, tmp_path) == {"x/a.npy": 1, "b.npy": 0}
-    assert images.labels == "table"
+    assert (labels(images, tmp_path), images.labels) == ({"x/a.npy": 1, "b.npy": 0}, "table")
 
 
-def test_folder_without_folders_has_no_labels_and_neither_has_one_that_is_told_so(tmp_path):
-    flat = find_images(folder(tmp_path / "flat", ["a.npy", "b.npy"]), 10)
-    deep = find_images(folder(tmp_path / "deep", ["x/a.npy", "b.npy"]), 10, labelled=False)
-    for value in (flat, deep):
-        assert value.labels == "none"
-        assert [file.label for file in value.files] == [None, None]
+@pytest.mark.parametrize(("names", "labelled"), [(["a.npy", "b.npy"], True), (["x/a.npy", "b.npy"], False)])
+def test_folder_without_folders_has_no_labels_and_neither_has_one_that_is_told_so(tmp_path, names, labelled):
+    images = find_images(folder(tmp_path, names), 10, labelled=labelled)
+    assert (images.labels, [file.label for file in images.files]) == ("none", [None, None])
 
 
 def test_limit_is_spread_over_the_classes(tmp_path):
@@ -302,32 +299,25 @@ def test_limit_is_spread_over_the_classes(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("names", "outputs", "sentence"),
+    ("names", "outputs", "table", "sentence"),
     [
-        ([], 3, "has no images"),
-        (["a/1.npy", "b/1.npy"], 3, "has 2 classes and the network 3 outputs"),
-        (["1/1.npy", "2/1.npy", "3/1.npy"], 3, "class `3` of .* is no output of the network, which are numbered 0 to 2"),
-        (["a/1.npy", "b.npy"], 2, "b.npy is in no class folder"),
+        ([], 3, None, "has no images"),
+        (["a/1.npy", "b/1.npy"], 3, None, "has 2 classes and the network 3 outputs"),
+        (["1/1.npy", "2/1.npy", "3/1.npy"], 3, None, "class `3` of .* is no output of the network, which are numbered 0 to 2"),
+        (["a/1.npy", "b.npy"], 2, None, "b.npy is in no class folder"),
+        (["a.npy", "b.npy"], 3, "a.npy\n", "row 1 of .* is not a file and a label"),
+        (["a.npy", "b.npy"], 3, "a.npy,0\nb.npy,1,2\n", "row 2 of .* is not a file and a label"),
+        (["a.npy", "b.npy"], 3, "file,label\nnowhere.npy,0\n", "row 1 of .* names .*nowhere.npy, which is no file"),
+        (["a.npy", "b.npy"], 3, "", "has no images"),
+        (["a.npy", "b.npy"], 3, "a.npy,\n", "is not a file and a label"),
     ],
 )
-def test_classes_that_are_not_the_networks_are_one_sentence(tmp_path, names, outputs, sentence):
+def test_classes_and_tables_that_are_not_the_networks_are_one_sentence(tmp_path, names, outputs, table, sentence):
+    path = folder(tmp_path / "images", names)
+    path.mkdir(exist_ok=True)
+    if table is not None:
+        path = path / "t.csv"
+        path.write_text(table)
     with pytest.raises(StretchError, match=sentence) as caught:
-        find_images(folder(tmp_path, names), outputs)
-    assert caught.value.hint
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("a.npy\n", "row 1 of .* is not a file and a label"),
-        ("a.npy,0\nb.npy,1,2\n", "row 2 of .* is not a file and a label"),
-        ("file,label\nnowhere.npy,0\n", "row 1 of .* names .*nowhere.npy, which is no file"),
-        ("", "has no images"),
-        ("a.npy,\n", "is not a file and a label"),
-    ],
-)
-def test_table_that_is_none_is_one_sentence(tmp_path, text, sentence):
-    folder(tmp_path, ["a.npy", "b.npy"])
-    (tmp_path / "t.csv").write_text(text)
-    with pytest.raises(StretchError, match=sentence):
-        find_images(tmp_path / "t.csv", 3)
+        find_images(path, outputs)
+    assert table is not None or caught.value.hint

@@ -46,14 +46,7 @@ from tests.stretch.export.written import assert_near
 from tests.stretch.network.capture.patterns import Calling
 from tests.stretch.planning.spaces import make_space
 
-FACTS = BundleFacts(
-    "pixel6",
-    False,
-    "random",
-    predicted={"makespan_ms": 1.0},
-    branch_times={"s1.cpu": KernelsTime(0.5, 0.25, 0.125)},
-    precision={"gpu": "fp16"},
-)
+FACTS = BundleFacts("pixel6", False, "random", predicted={"makespan_ms": 1.0}, precision={"gpu": "fp16"})
 
 
 @pytest.mark.parametrize("name", ["tiny_resnet", "tiny_mobilenet", pytest.param("tiny_regnet", marks=pytest.mark.slow)])
@@ -71,24 +64,16 @@ def test_bundle_runs_in_the_scheduler_as_the_module_does_in_torch(captured, tmp_
 
 
 @pytest.mark.slow
-def test_manifest_tells_what_the_planner_knew(captured, tmp_path):
+def test_manifest_tells_what_the_planner_knew_and_the_same_model_is_exported_to_the_same_bytes(captured, tmp_path):
     result = captured("tiny_resnet")
-    export_bundle(tmp_path / "b", result, build(result, cpu_and("gpu", result.graph, "sum")), None, FACTS)
-    raw = json.loads((tmp_path / "b" / "bundle.json").read_text())
-    assert raw["weights"]["source"] == "random"
-    assert raw["predicted"] == {"makespan_ms": 1.0}
+    design, facts = cpu_and("gpu", result.graph, "project"), replace(FACTS, branch_times={"s1.cpu": KernelsTime(0.5, 0.25, 0.125)})
+    first, second = (export_bundle(tmp_path / name, result, build(result, design), None, facts) for name in ("a", "b"))
+    assert first.files == second.files
+    raw = json.loads((tmp_path / "a" / "bundle.json").read_text())
     branch = next(s for s in raw["subgraphs"] if s["name"] == "s1.gpu")
     assert (branch["planned_precision"], branch["precision"]) == ("fp16", "fp32")
+    assert (raw["weights"]["source"], raw["predicted"], set(raw["controls"])) == ("random", {"makespan_ms": 1.0}, {"original"})
     assert raw["model"]["original_macs"] == result.graph.macs
-    assert set(raw["controls"]) == {"original"}
-
-
-@pytest.mark.slow
-def test_same_model_is_exported_to_the_same_bytes(captured, tmp_path):
-    result = captured("tiny_resnet")
-    design = cpu_and("gpu", result.graph, "project")
-    first, second = (export_bundle(tmp_path / name, result, build(result, design), None, FACTS) for name in ("a", "b"))
-    assert first.files == second.files
 
 
 def rows_of_two(graph):
@@ -111,26 +96,17 @@ def test_band_reads_the_rows_that_the_manifest_states_and_begins_with_no_cut(cap
     assert {sub.processor for sub in bands} == {"cpu", "gpu"}
     for sub in bands:
         model = onnx.load(tmp_path / "b" / sub.file)
-        (name,) = sub.rows
-        start, stop = sub.rows[name]
+        ((name, (start, stop)),) = sub.rows.items()
         assert 0 <= start < stop <= shapes[name][2]
         (source,) = model.graph.input
-        assert (source.name, [d.dim_value for d in source.type.tensor_type.shape.dim]) == (
-            sub.input,
-            [*shapes[name][:2], stop - start, shapes[name][3]],
-        )
-        assert all(not (node.op_type == "Slice" and node.input[0] == source.name) for node in model.graph.node[:1])
-    assert any(b.rows[b.input][0] < a.rows[a.input][1] for a, b in zip(bands[::2], bands[1::2], strict=True))  # the halo is read twice
-
-
-@pytest.mark.slow
-def test_bands_that_state_other_rows_than_their_files_read_are_refused(captured, tmp_path):
-    result = captured("tiny_resnet")
-    export_bundle(tmp_path / "b", result, build(result, rows_of_two(result.graph)), None, replace(FACTS, controls=False))
+        read = [*shapes[name][:2], stop - start, shapes[name][3]]
+        assert (source.name, [d.dim_value for d in source.type.tensor_type.shape.dim]) == (sub.input, read)
+        assert not (model.graph.node[0].op_type == "Slice" and model.graph.node[0].input[0] == source.name)
+    # the halo is read twice
+    assert any(b.rows[b.input][0] < a.rows[a.input][1] for a, b in zip(bands[::2], bands[1::2], strict=True))
     raw = json.loads((tmp_path / "b" / "bundle.json").read_text())
-    band = next(sub for sub in raw["subgraphs"] if sub["rows"])
-    (name,) = band["rows"]
-    band["rows"][name][1] -= 1
+    rows = next(sub["rows"] for sub in raw["subgraphs"] if sub["rows"])
+    rows[next(iter(rows))][1] -= 1
     (tmp_path / "b" / "bundle.json").write_text(json.dumps(raw))
     with pytest.raises(StretchError, match=r"does not fit the bundle: its input is `.*` \[1, "):
         load_bundle(tmp_path / "b")
@@ -163,16 +139,29 @@ def test_stem_and_runs_of_blocks_in_scaled_copies_run_as_the_module_does_in_torc
 
 @pytest.fixture(scope="module")
 def exported_once(captured, tmp_path_factory):
-    result, folder = captured("tiny_resnet"), tmp_path_factory.mktemp("exported") / "b"
-    model = build(result, identity_design(result.graph))
-    return folder, export_bundle(folder, result, model, model, BundleFacts("pixel6", False, "random")), result, model
+    result, folder = captured("tiny_resnet"), tmp_path_factory.mktemp("exported")
+    model, facts = build(result, identity_design(result.graph)), BundleFacts("mi9", False, "random", ranges={"s1.cpu": {"x": (0.5, 3)}})
+    manifest = export_bundle(folder / "whole", result, model, model, BundleFacts("pixel6", False, "random"))
+    export_bundle(folder / "branched", result, build(result, cpu_and("gpu", result.graph, "project")), model, facts)
+    return folder, manifest, result, model
 
 
 @pytest.fixture
 def exported(exported_once, tmp_path):
     """A bundle that a test may change, its manifest, original and network."""
     folder, *others = exported_once
-    return shutil.copytree(folder, tmp_path / "b"), *others
+    return shutil.copytree(folder / "whole", tmp_path / "b"), *others
+
+
+@pytest.fixture
+def made(exported_once, tmp_path):
+    """A bundle of branches, its original, and a network of its design with other weights."""
+    folder, _, result, _ = exported_once
+    model = build(result, cpu_and("gpu", result.graph, "project"))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.05)
+    return load_bundle(shutil.copytree(folder / "branched", tmp_path / "b"), check_hashes=True), result, model
 
 
 @pytest.mark.slow
@@ -236,18 +225,13 @@ def test_subgraphs_have_every_operator_but_joins_once_and_read_what_others_write
     pieces = {name: subgraph_of(graph, name) for name in subgraph_names(graph)}
     inside = [op.name for piece in pieces.values() for op in piece.ops if op.kind != "input"]
     joins = {op.name for op in graph.ops if op.tags.get("meeting_point") == "true"}
-    assert len(inside) == len(set(inside))
-    assert set(inside) == {op.name for op in graph.ops if op.kind != "input"} - joins
+    assert (len(inside), set(inside)) == (len(set(inside)), {op.name for op in graph.ops if op.kind != "input"} - joins)
     there = {graph.input.name} | joins
     for name, piece in pieces.items():
         assert {op.name for op in piece.inputs} <= there
         there |= set(piece.outputs)
         assert entry_rows(graph, name) is None
     assert graph.output in there
-
-
-def ran(model, x):
-    return onnx_runtime.output(model.SerializeToString(), x)
 
 
 @given(case=st.sampled_from(graphs.ALL_KIND_NAMES).flatmap(graphs.graphs))
@@ -258,7 +242,8 @@ def test_every_operator_computes_what_its_torch_module_computes(case):
     # where a window is smaller than its step, the onnx package infers one more output than it defines
     odd = attrs.get("ceil_mode") and any(k < s for k, s in zip(attrs["kernel"], attrs["stride"], strict=True))
     onnx.checker.check_model(model, full_check=not odd)
-    np.testing.assert_allclose(ran(model, x), want, rtol=1e-4, atol=1e-5 * max(1.0, float(np.abs(want).max())))
+    got = onnx_runtime.output(model.SerializeToString(), x)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5 * max(1.0, float(np.abs(want).max())))
 
 
 def test_every_node_keeps_its_attributes_after_load(captured, tmp_path):
@@ -282,16 +267,13 @@ def test_identities_leave_no_node_unless_they_are_the_output():
     assert [n.op_type for n in model.graph.node] == ["Conv", "Relu", "Identity"]
 
 
-def test_files_share_one_file_of_weights_in_which_each_is_there_once(exported):
+def test_files_share_one_file_of_weights_in_which_each_is_there_once_and_a_changed_one_is_refused(exported):
     folder, manifest, result, _ = exported
     assert 0 < (folder / "weights.bin").stat().st_size <= sum(4 * weight.numel() for weight in result.module.state_dict().values()) * 1.1
     assert manifest.files["weights.bin"].bytes == (folder / "weights.bin").stat().st_size
     for name in ("model.onnx", "original.onnx"):
         assert (folder / name).stat().st_size < (folder / "weights.bin").stat().st_size
         assert_near(partial(onnx_runtime.output, folder / name), result.module, result.graph.input.shape)
-
-
-def test_changed_weight_beside_the_files_is_refused(exported):
     folder = exported[0]
     content = bytearray((folder / "weights.bin").read_bytes())
     content[-1] ^= 1
@@ -301,57 +283,22 @@ def test_changed_weight_beside_the_files_is_refused(exported):
 
 
 def test_graph_of_several_tensors_becomes_a_file_of_several(tmp_path):
-    shape = {"shape": (1, 4, 3, 3)}
-    ops = [
-        Op("a", "input", attrs=shape),
-        Op("b", "input", attrs=shape),
-        Op("s", "add", ("a", "b")),
-        Op("d", "dropout", ("s",)),
-        Op("r", "relu", ("d",)),
-    ]
-    graph = OpGraph.build("g", ops, ["r", "s", "d"])
+    ops = [*(Op(name, "input", attrs={"shape": (1, 4, 3, 3)}) for name in "ab"), Op("s", "add", ("a", "b"))]
+    graph = OpGraph.build("g", [*ops, Op("d", "dropout", ("s",)), Op("r", "relu", ("d",))], ["r", "s", "d"])
     save_onnx(to_onnx(graph, {}), tmp_path / "m.onnx")
     session = onnx_runtime.session(tmp_path / "m.onnx", log_severity_level=3)
     a, b = np.random.default_rng(0).standard_normal((2, 1, 4, 3, 3)).astype(np.float32)
-    rectified, added, passed = session.run(None, {"a": a, "b": b})
-    assert np.array_equal(added, a + b)
-    assert np.array_equal(passed, a + b)
-    assert np.array_equal(rectified, np.maximum(a + b, 0))
+    np.testing.assert_array_equal(session.run(None, {"a": a, "b": b}), [np.maximum(a + b, 0), a + b, a + b])
     back = open_onnx(tmp_path / "m.onnx").graph
-    assert [op.name for op in back.inputs] == ["a", "b"]
-    assert back.outputs == graph.outputs
-
-
-TRAINED = WeightsInfo("trained", "otherwise")
+    assert ([op.name for op in back.inputs], back.outputs) == (["a", "b"], graph.outputs)
 
 
 def trained(bundle):
     """The bundle as one whose manifest states other weights."""
-    return replace(bundle, manifest=msgspec.structs.replace(bundle.manifest, weights=TRAINED))
+    return replace(bundle, manifest=msgspec.structs.replace(bundle.manifest, weights=WeightsInfo("trained", "otherwise")))
 
 
 AGREEMENT = Agreement(value=0.5, low=0.2, high=0.8, top5_overlap=None, error=0.1, images=4)
-
-
-@pytest.fixture(scope="module")
-def made_once(captured, tmp_path_factory):
-    result, folder = captured("tiny_resnet"), tmp_path_factory.mktemp("made") / "b"
-    design = cpu_and("gpu", result.graph, "project")
-    facts = BundleFacts("mi9", False, "random", ranges={"s1.cpu": {"x": (0.5, 3)}})
-    export_bundle(folder, result, build(result, design), build(result, identity_design(result.graph)), facts)
-    return folder, result, design
-
-
-@pytest.fixture
-def made(made_once, tmp_path):
-    """A bundle, its original, and a network of its design with other weights."""
-    folder, result, design = made_once
-    shutil.copytree(folder, tmp_path / "b")
-    model = build(result, design)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(1.05)
-    return load_bundle(tmp_path / "b", check_hashes=True), result, model
 
 
 @pytest.mark.slow
@@ -361,14 +308,12 @@ def test_new_bundle_computes_with_the_new_weights_and_keeps_all_else(made, tmp_p
     manifest = export_reweighed(
         trained(bundle), tmp_path / "new", result, model, agreeing=lambda files: seen.append(files.manifest.files) or AGREEMENT
     )
-    again = load_bundle(tmp_path / "new", check_hashes=True)
-    assert msgspec.json.encode(again.manifest) == msgspec.json.encode(manifest)
-    assert seen == [manifest.files]
-    assert (manifest.agreement, manifest.weights) == (AGREEMENT, TRAINED)
+    again, before = load_bundle(tmp_path / "new", check_hashes=True), bundle.manifest
+    assert (msgspec.json.encode(again.manifest), seen) == (msgspec.json.encode(manifest), [manifest.files])
+    assert (manifest.agreement, manifest.weights) == (AGREEMENT, trained(bundle).manifest.weights)
     assert not list(verify_bundle(tmp_path / "new").problems)
     with Session(again) as session:
         assert_near(session, model, result.graph.input.shape)
-    before = bundle.manifest
     for key in ("design", "predicted", "controls", "control_macs", "tensors", "joins", "subgraphs", "model", "recommended"):
         assert getattr(manifest, key) == getattr(before, key), key
     for control in before.controls.values():
@@ -377,8 +322,7 @@ def test_new_bundle_computes_with_the_new_weights_and_keeps_all_else(made, tmp_p
     assert manifest.checks["max_error"] <= manifest.checks["tolerance"]
     assert manifest.checks["sample"] != before.checks["sample"]
     # int8 was trained with the old weights
-    assert b"stretch.ranges" in bundle.file("s1.cpu.onnx").read_bytes()
-    assert b"stretch.ranges" not in again.file("s1.cpu.onnx").read_bytes()
+    assert [b"stretch.ranges" in one.file("s1.cpu.onnx").read_bytes() for one in (bundle, again)] == [True, False]
 
 
 def test_failure_before_the_end_leaves_what_was_there(made):
@@ -397,12 +341,9 @@ def test_failure_before_the_end_leaves_what_was_there(made):
 def test_files_made_of_the_float_ones_are_left_out(made, tmp_path):
     bundle, result, model = made
     (bundle.path / "model.tflite").write_bytes(b"of the old weights")
-    text = json.loads((bundle.path / "bundle.json").read_text())
-    text["tflite"] = "model.tflite"
+    text = json.loads((bundle.path / "bundle.json").read_text()) | {"tflite": "model.tflite"}
     text["files"]["model.tflite"] = {"bytes": 18, "sha256": "0" * 64}
     text["checks"]["tflite"] = {"max_error": 0.0}
     (bundle.path / "bundle.json").write_text(json.dumps(text))
     manifest = export_reweighed(trained(read_bundle(bundle.path)), tmp_path / "new", result, model, agreeing=lambda files: None)
-    assert manifest.tflite is None
-    assert "tflite" not in manifest.checks
-    assert not (tmp_path / "new" / "model.tflite").exists()
+    assert (manifest.tflite, "tflite" in manifest.checks, (tmp_path / "new" / "model.tflite").exists()) == (None, False, False)

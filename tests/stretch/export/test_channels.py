@@ -21,7 +21,7 @@ from scheduler.runtime.session import Session
 from stretch.export.lowering import TAKEN, is_divided, segment_of_band, segment_of_part, statements
 from stretch.export.onnx import WHOLE_PADDING, weights_of
 from stretch.export.staging import file_entry, write_manifest
-from stretch.export.tflite import FILE, write_tflite
+from stretch.export.tflite import FILE, export_tflite, write_tflite
 from stretch.network.capture import capture
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, undivided
 from stretch.planning.network.segments import cut_segment
@@ -130,18 +130,19 @@ def net_of(*body):
     return nn.Sequential(nn.Conv2d(3, WIDTH, 3, padding=1), *body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(WIDTH, 5))
 
 
-@pytest.mark.representatives(1)
-@pytest.mark.parametrize("counts", [True, False])
-@pytest.mark.parametrize("stride", [1, 2])
-def test_padded_means_of_bands_are_rounded_as_those_of_the_whole(tmp_path, stride, counts):
-    net = net_of(nn.Conv2d(WIDTH, WIDTH, 3, padding=1), nn.AvgPool2d(3, stride, 1, count_include_pad=counts))
-    assert bands_equal_in_int8(tmp_path, *in_bands(net, "2"))
-
-
-@pytest.mark.representatives(1)
-@pytest.mark.parametrize("pool", [nn.AvgPool2d(2, ceil_mode=True), nn.AvgPool2d(2, ceil_mode=True, count_include_pad=False)])
-def test_band_of_a_window_that_the_last_row_cuts_short_is_that_of_the_whole(tmp_path, pool):
-    assert bands_equal_in_int8(tmp_path, *in_bands(net_of(pool, nn.Conv2d(WIDTH, WIDTH, 1)), "2", 17, 1))
+@pytest.mark.representatives(2)
+@pytest.mark.parametrize(
+    ("body", "size"),
+    [
+        # padded means
+        *(([3, nn.AvgPool2d(3, stride, 1, count_include_pad=counts)], (15,)) for stride in (1, 2) for counts in (True, False)),
+        # the last row cuts a window short
+        *(([nn.AvgPool2d(2, ceil_mode=True, count_include_pad=counts), 1], (17, 1)) for counts in (True, False)),
+    ],
+)
+def test_means_of_bands_are_rounded_as_those_of_the_whole(tmp_path, body, size):
+    layers = [nn.Conv2d(WIDTH, WIDTH, part, padding=part // 2) if isinstance(part, int) else part for part in body]
+    assert bands_equal_in_int8(tmp_path, *in_bands(net_of(*layers), "2", *size))
 
 
 def test_pooling_window_larger_than_its_input_is_written_and_read(tmp_path):
@@ -184,7 +185,7 @@ def equal_in_int8(folder, result, design):
     images = images_of(result)
     mine, theirs = parts_and_whole(folder, result, design, images)
     assert all(sub.precision == "int8" for sub in mine.manifest.subgraphs)
-    return all(np.array_equal(a, b) for a, b in zip(results(mine, images), results(theirs, images), strict=True))
+    np.testing.assert_array_equal(results(mine, images), results(theirs, images))
 
 
 def test_what_is_left_of_a_concatenation_is_rounded_as_the_concatenation_is(tmp_path):
@@ -194,7 +195,7 @@ def test_what_is_left_of_a_concatenation_is_rounded_as_the_concatenation_is(tmp_
     captured = capture(net.eval(), (1, 3, 9, 9), "pair")
     parts = [cut_segment(captured.graph, name, *ends) for name, ends in (("a", ("input", "0")), ("b", ("0", "cat")), ("c", ("cat", "3")))]
     segments = (whole(parts[0]), in_channels(parts[1], "channels", [0, 2, 8]), whole(parts[2]))
-    assert equal_in_int8(tmp_path, captured, BranchDesign("pair", "test", segments))
+    equal_in_int8(tmp_path, captured, BranchDesign("pair", "test", segments))
 
 
 @pytest.mark.slow
@@ -204,7 +205,7 @@ def test_output_channels_of_many_networks_in_int8_are_the_whole_to_the_last_bit(
     drawn = data.draw(channel_networks())
     design = data.draw(divided(drawn.graph, joins=("channels",)))
     assume(not clips_what_arrives(drawn, design))
-    assert equal_in_int8(tmp_path_factory.mktemp("int8"), drawn, design)
+    equal_in_int8(tmp_path_factory.mktemp("int8"), drawn, design)
 
 
 @pytest.mark.slow
@@ -227,34 +228,28 @@ def test_whole_segment_is_put_together_again_from_its_branches(tmp_path_factory,
                 assert all(np.array_equal(mine[key], theirs[key]) for key in mine)
 
 
-def hidden(folder, processors=("cpu", "gpu")):
-    """Blocks whose hidden channels are divided, on two processors."""
+def test_partial_sum_on_a_processor_of_integers_is_refused(tmp_path):
+    """Blocks whose hidden channels are divided between the CPU and the DSP."""
     result = small()
     design = small_in_channels(result.graph, ("partial_sums",))
-    parts = tuple(
-        replace(part, branches=tuple(replace(b, processor=p) for p, b in zip(processors, part.branches, strict=False)))
-        for part in design.segments
+    on = [zip(("cpu", "dsp"), part.branches, strict=False) for part in design.segments]
+    parts = (
+        replace(part, branches=tuple(replace(b, processor=p) for p, b in pairs)) for part, pairs in zip(design.segments, on, strict=True)
     )
-    return result, written(folder / "sums", result, replace(design, segments=parts))
-
-
-def test_partial_sum_on_a_processor_of_integers_is_refused(tmp_path):
-    result, bundle = hidden(tmp_path, ("cpu", "dsp"))
+    bundle = written(tmp_path / "sums", result, replace(design, segments=tuple(parts)))
     with pytest.raises(InfeasibleError, match="cannot be quantised: it computes a partial sum") as caught:
         in_int8(bundle, images_of(result))
     assert "--fp32-fallback" in caught.value.hint
-    built = in_int8(bundle, images_of(result), repair=True)
-    moved = [sub for sub in built.manifest.subgraphs if sub.name.endswith(".dsp")]
-    assert moved
-    assert all((sub.processor, sub.precision) == ("cpu", "fp32") for sub in moved)
+    moved = [sub for sub in in_int8(bundle, images_of(result), repair=True).manifest.subgraphs if sub.name.endswith(".dsp")]
+    assert {(sub.processor, sub.precision) for sub in moved} == {("cpu", "fp32")}
 
 
 def test_branches_of_output_channels_state_their_segment_and_others_nothing():
-    result = small()
-    design = small_in_channels(result.graph)
-    stated = statements(result.graph, design)
-    assert {name.split(".")[0] for name in stated} == {part.name for part in design.segments if part.join == "channels"}
-    assert statements(result.graph, undivided(design)) == {}
+    graph = small().graph
+    design = small_in_channels(graph)
+    stated = {name.split(".")[0] for name in statements(graph, design)}
+    assert stated == {part.name for part in design.segments if part.join == "channels"}
+    assert statements(graph, undivided(design)) == {}
 
 
 def test_file_that_does_not_state_what_it_has_is_refused(tmp_path):
@@ -277,9 +272,6 @@ def test_file_that_does_not_state_what_it_has_is_refused(tmp_path):
 @pytest.mark.parametrize("join", ["channels", "partial_sums"])
 def test_channels_in_tflite_are_the_original(tmp_path, join):
     pytest.importorskip("ai_edge_litert")
-    from scheduler.delegates.litert import LiteRtDelegate
-    from stretch.export.tflite import export_tflite
-
     result = small()
     bundle = written(tmp_path / "f", result, small_in_channels(result.graph, (join,)))
     export_tflite(bundle, tmp_path / "t", images_of(result), "random")

@@ -23,6 +23,7 @@ from stretch.export.lowering import LAYER_IMAGES, PrecisionLowering
 from stretch.export.precision import DEFAULT_ACCEPTANCE, Acceptance, export_precision
 from stretch.export.quantize.images import synthetic_images
 from stretch.export.quantize.replay import loss, replay, runner
+from stretch.export.tflite import export_tflite
 from tests.onnx_runtime import output, session
 from tests.scheduler.bundles import edit, file_entry, stating, two_branches
 
@@ -76,16 +77,12 @@ def test_only_the_chosen_processors_subgraphs_change(floats, int8):
 
 def test_bundle_passes_verify_and_records_the_loss_of_each_subgraph_each_layer_and_the_output(int8):
     result = verify_bundle(int8)
-    assert result.ok, result.problems
-    assert result.tolerance is None
-    assert result.max_error > 1e-4
+    assert (result.ok, result.tolerance, result.max_error > 1e-4) == (True, None, True), result.problems
     record = load_bundle(int8).manifest.checks["precision"]
     assert record["subgraphs"].keys() == {"s1.dsp", "s2.dsp"}
     for item in record["subgraphs"].values():
-        assert item["cosine"] >= 0.999
-        assert item["snr_db"] > 30
         assert item["layers"]
-        assert item["input"]["scale"] > 0
+        assert (item["cosine"] >= 0.999, item["snr_db"] > 30, item["input"]["scale"] > 0) == (True, True, True)
     assert record["output"]["top1_agreement"] >= 0.9
     assert record["images"] == {"source": "synthetic", "count": 16, "calibration": 16}
     assert record["joins"].keys() == {"s1.join", "s2.join"}
@@ -176,9 +173,8 @@ def spoilt(floats, tmp_path):
         weight.CopyFrom(numpy_helper.from_array(value, weight.name))
         nodes = model.graph.node
         # The large channel is cut off again, so that only the small ones, rounded to nothing, are left.
-        model.graph.initializer.append(
-            numpy_helper.from_array(np.array([0.0, *[1.0] * (len(value) - 1)], np.float32).reshape(1, -1, 1, 1), "mask")
-        )
+        mask = np.array([0.0, *[1.0] * (len(value) - 1)], np.float32).reshape(1, -1, 1, 1)
+        model.graph.initializer.append(numpy_helper.from_array(mask, "mask"))
         output = nodes[-1].output[0]
         nodes[-1].output[0] = "wide"
         nodes.append(stating("scale", onnx.helper.make_node("Mul", ["wide", "mask"], [output], name="mask")))
@@ -193,24 +189,20 @@ def test_spoilt_subgraph_is_refused_and_repair_keeps_the_others_in_int8(floats, 
     with pytest.raises(InfeasibleError, match=r"subgraph `s1\.dsp`"):
         written(bundle, tmp_path / "out")
     built = written(bundle, tmp_path / "out", acceptance=Acceptance(repair=True))
-    assert built.kept.keys() == {"s1.dsp"}
-    assert {s.name: (s.precision, s.processor) for s in built.manifest.subgraphs if "dsp" in s.name} == {
-        "s1.dsp": ("fp32", "cpu"),
-        "s2.dsp": ("int8", "dsp"),
-    }
+    there = {s.name: (s.precision, s.processor) for s in built.manifest.subgraphs if "dsp" in s.name}
+    assert (set(built.kept), there) == ({"s1.dsp"}, {"s1.dsp": ("fp32", "cpu"), "s2.dsp": ("int8", "dsp")})
 
 
-@pytest.mark.parametrize(
-    ("precision", "sentence"),
-    [({"npu": "int8"}, "does not use"), ({"dsp": "int4"}, "is no precision"), ({"dsp": "fp32"}, "nothing to export")],
-)
-def test_precisions_that_cannot_be_written_are_usage_errors(floats, int8, tmp_path, precision, sentence):
-    with pytest.raises(UsageError, match=sentence):
-        written(floats, tmp_path / "out", precision)
-    with pytest.raises(UsageError, match="cannot replace"):
-        written(floats, floats)
-    with pytest.raises(StretchError, match=r"`s1\.dsp` is in int8 already"):
-        written(int8, tmp_path / "out")
+def test_precisions_that_cannot_be_written_are_refused(floats, int8, tmp_path):
+    for source, out, precision, error, sentence in (
+        (floats, tmp_path / "out", {"npu": "int8"}, UsageError, "does not use"),
+        (floats, tmp_path / "out", {"dsp": "int4"}, UsageError, "is no precision"),
+        (floats, tmp_path / "out", {"dsp": "fp32"}, UsageError, "nothing to export"),
+        (floats, floats, None, UsageError, "cannot replace"),
+        (int8, tmp_path / "out", None, StretchError, r"`s1\.dsp` is in int8 already"),
+    ):
+        with pytest.raises(error, match=sentence):
+            written(source, out, precision)
 
 
 @pytest.mark.slow
@@ -245,22 +237,16 @@ def test_dsp_agrees_with_fp32_beside_the_other_processors(floats, int8, tmp_path
 
 
 def test_tflite_file_of_the_fp32_subgraphs_is_left_out(floats, tmp_path):
-    from stretch.export.tflite import export_tflite
-
     export_tflite(load_bundle(floats), tmp_path / "lite", IMAGES[:2], "synthetic")
     assert load_bundle(tmp_path / "lite").manifest.tflite is not None
     written(tmp_path / "lite", tmp_path / "mixed")
     mixed = load_bundle(tmp_path / "mixed", check_hashes=True).manifest
-    assert mixed.tflite is None
-    assert "tflite" not in mixed.checks
-    assert not list((tmp_path / "mixed").rglob("*.tflite"))
+    assert (mixed.tflite, "tflite" in mixed.checks, list((tmp_path / "mixed").rglob("*.tflite"))) == (None, False, [])
 
 
 def test_agreement_of_the_files_that_were_run_is_not_that_of_the_new_ones(floats, tmp_path):
-    run = BundleAgreement(
-        value=1.0, low=0.9, high=1.0, top5_overlap=None, error=0.0, images=8, precisions={"dsp": ("int8",)}, delegates={"dsp": "cpu"}
-    )
-    agreement = Agreement(value=1.0, low=0.9, high=1.0, top5_overlap=None, error=0.0, images=8, bundle=run)
+    share = {"value": 1.0, "low": 0.9, "high": 1.0, "top5_overlap": None, "error": 0.0, "images": 8}
+    agreement = Agreement(**share, bundle=BundleAgreement(**share, precisions={"dsp": ("int8",)}, delegates={"dsp": "cpu"}))
     bundle = load_bundle(floats)
     bundle = dataclasses.replace(bundle, manifest=msgspec.structs.replace(bundle.manifest, agreement=agreement))
     manifest = export_precision(bundle, tmp_path / "made", {"dsp": "int8"}, IMAGES, "synthetic").manifest

@@ -7,6 +7,7 @@ import torch
 from predictors.errors import StretchError
 from predictors.graph import Op, OpGraph
 from scheduler.delegates.reference import ReferenceDelegate
+from scheduler.formats.tflite import TFLITE
 from stretch.export.onnx import save_onnx, to_onnx
 from stretch.export.tflite import read_source
 from stretch.operators.capturing import UnsupportedNode, pooling_window
@@ -24,6 +25,11 @@ POOL = {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1, 1, 1), "ceil_mode"
 
 def graph_of(*ops, shape=(1, 4, 6, 6)):
     return OpGraph.build("case", [Op("x", "input", attrs={"shape": shape}), *ops], ops[-1].name)
+
+
+def case(*ops, shape=(1, 6, 5, 4), seed=0):
+    graph, random = graph_of(*ops, shape=shape), np.random.default_rng(seed)
+    return graph, graphs.weights_of(graph, random), random.normal(size=shape).astype(np.float32)
 
 
 def reals(graph, folder, x):
@@ -72,28 +78,14 @@ def test_mish_is_its_input_beyond_its_clip():
     assert math.tanh(math.log1p(math.exp(MISH_TOP))) > 1 - np.finfo(np.float32).eps / 2
 
 
-def cut_and_joined():
-    """The lower rows above the upper ones."""
-    ops = (
-        Op("upper", "slice_rows", ("x",), {"start": 0, "stop": 2}),
-        Op("lower", "slice_rows", ("x",), {"start": 2, "stop": 6}),
-        Op("y", "concat_rows", ("lower", "upper")),
-    )
-    return graph_of(*ops)
-
-
 def test_bands_of_one_scale_are_joined_without_rounding_them_again(tmp_path):
-    graph, x = cut_and_joined(), np.random.default_rng(0).standard_normal((1, 4, 6, 6)).astype(np.float32)
+    """The lower rows above the upper ones."""
+    bands = [Op(name, "slice_rows", ("x",), {"start": a, "stop": b}) for name, a, b in (("upper", 0, 2), ("lower", 2, 6))]
+    graph, _, x = case(*bands, Op("y", "concat_rows", ("lower", "upper")), shape=(1, 4, 6, 6))
     source = source_in_int8(graph, dict.fromkeys(("x", "upper", "lower", "y"), x))
     assert [code for code, _ in codes(source)] == ["QUANTIZE", "SLICE", "SLICE", "CONCATENATION", "DEQUANTIZE"]
     step = source.scales["y"].scale
     assert np.abs(run(source, tmp_path, x) - np.concatenate([x[:, :, 2:], x[:, :, :2]], 2)).max() <= step
-
-
-def case(*ops, shape=(1, 6, 5, 4), seed=0):
-    graph = OpGraph.build("case", [Op("x", "input", attrs={"shape": shape}), *ops], ops[-1].name)
-    random = np.random.default_rng(seed)
-    return graph, graphs.weights_of(graph, random), random.normal(size=shape).astype(np.float32)
 
 
 def test_flattened_image_that_leaves_the_subgraph_is_in_the_order_of_nchw(tmp_path):
@@ -114,10 +106,7 @@ def test_matrix_over_the_rows_of_an_image_is_refused():
 
 @pytest.mark.parametrize("padding", [(1, 0, 2, 3), (-1, -1, 1, 1), (-2, 1, 0, -3), (-1, -2, -1, 0)])
 def test_padding_adds_zeros_and_cuts_off_where_it_is_negative(tmp_path, padding):
-    graph, x = (
-        graph_of(Op("y", "pad", ("x",), {"padding": padding})),
-        np.random.default_rng(0).standard_normal((1, 4, 6, 6)).astype(np.float32),
-    )
+    graph, _, x = case(Op("y", "pad", ("x",), {"padding": padding}), shape=(1, 4, 6, 6))
     top, left, bottom, right = padding
     want = torch.nn.functional.pad(torch.from_numpy(x), (left, right, top, bottom)).numpy()
     assert np.array_equal(reals(graph, tmp_path, x)["y"], want)
@@ -152,17 +141,12 @@ def test_pooling_window_larger_than_its_padded_input_has_the_size_of_what_it_cov
         pooling_window((1, 4, 4, 9), 3, 2, 0, True, 2)
 
 
-def opcodes(b):
-    return [list(b.piece.writer._opcodes)[op["opcode_index"]][0] for op in b.piece.operators]
-
-
 def test_half_weights_that_would_overflow_stay_as_they_are():
     b = SubgraphBuilder(SubgraphPiece(Writer("m"), "s"), {})
     b.half = True
-    b.weight("w", np.array([1e6, 1.0], np.float32))
-    assert opcodes(b) == []
-    b.weight("w", np.array([1.0, 2.0], np.float32))
-    assert opcodes(b) == ["DEQUANTIZE"]
+    for weights, codes_there in (([1e6, 1.0], []), ([1.0, 2.0], ["DEQUANTIZE"])):
+        b.weight("w", np.array(weights, np.float32))
+        assert [list(b.piece.writer._opcodes)[op["opcode_index"]][0] for op in b.piece.operators] == codes_there
 
 
 CONV = {"kernel": (3, 3), "stride": (1, 1), "padding": (1,) * 4, "dilation": (1, 1), "bias": True}
@@ -176,15 +160,9 @@ def test_int8_weights_have_a_scale_for_each_output_channel(tmp_path, groups):
     weights["y"]["bias"] *= 10.0 ** -np.arange(6)
     source, values = rounded_source(graph, weights, x, tmp_path)
     assert snr_db(values["y"], run(source, tmp_path, x)) > 30
-    tensor = next(t for t in _tensors(source) if t["name"] == "y.weight")
-    assert len(tensor["quantization"]["scale"]) == 6
-    assert max(tensor["quantization"]["scale"]) > 1e4 * min(tensor["quantization"]["scale"])
-
-
-def _tensors(source):
-    from scheduler.formats.tflite import TFLITE
-
-    return TFLITE.decode(graphs.tflite_bytes(source.graph, source))["subgraphs"][0]["tensors"]
+    tensors = TFLITE.decode(graphs.tflite_bytes(source.graph, source))["subgraphs"][0]["tensors"]
+    (scales,) = (tensor["quantization"]["scale"] for tensor in tensors if tensor["name"] == "y.weight")
+    assert (len(scales), max(scales) > 1e4 * min(scales)) == (6, True)
 
 
 def test_weights_of_more_than_a_file_holds_are_refused(monkeypatch):

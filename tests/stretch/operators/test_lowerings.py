@@ -1,5 +1,7 @@
 """Modules of every kind of operator, and parts of a network that are kept as calls of torch."""
 
+import contextlib
+
 import hypothesis.strategies as st
 import msgspec
 import onnxruntime
@@ -70,25 +72,20 @@ def opaque(**changes):
 
 
 @pytest.mark.parametrize(
-    ("changes", "reads", "reason"),
+    ("op", "reads", "reason"),
     [
-        ({}, [(1, 4)], "not"),
-        ({"shape": (1, 2)}, [(1, 3)], "give"),
-        ({"constant_0": (4,)}, [(1, 3)], "constants of other shapes"),
-        ({CALLS: "{}"}, [(1, 3)], "cannot be read"),
-        ({CALLS: CALLED.text().replace("sub.Tensor", "sub_.Tensor")}, [(1, 3)], "more than compute"),
+        (opaque(), [(1, 4)], "not"),
+        (opaque(shape=(1, 2)), [(1, 3)], "give"),
+        (opaque(constant_0=(4,)), [(1, 3)], "constants of other shapes"),
+        (opaque(**{CALLS: "{}"}), [(1, 3)], "cannot be read"),
+        (opaque(**{CALLS: CALLED.text().replace("sub.Tensor", "sub_.Tensor")}), [(1, 3)], "more than compute"),
+        (Op("op", "opaque", ("x",), {**STATED, "shape": (1, 1)}), [(1, 3)], "for predictions"),
+        (Op("op", "view", ("x", "y"), {"shape": (1, 3)}), [(1, 3), (1, 3)], "for predictions"),
     ],
 )
-def test_operator_that_contradicts_itself_is_refused(changes, reads, reason):
+def test_operator_that_contradicts_itself_or_is_for_predictions_is_refused(op, reads, reason):
     with pytest.raises(StretchError, match=reason):
-        make_module(opaque(**changes), reads)
-
-
-def test_operator_for_predictions_is_not_computed():
-    with pytest.raises(StretchError, match="for predictions"):
-        make_module(Op("op", "opaque", ("x",), {**STATED, "shape": (1, 1)}), [(1, 3)])
-    with pytest.raises(StretchError, match="for predictions"):
-        make_module(Op("op", "view", ("x", "y"), {"shape": (1, 3)}), [(1, 3), (1, 3)])
+        make_module(op, reads)
 
 
 def test_modules_tell_what_they_compute():
@@ -125,11 +122,16 @@ def test_modules_tell_what_they_compute():
         (lambda x: F.relu(x.permute(0, 2, 3, 1)), "cannot (be captured|capture node)"),
         (lambda x: torch.cat([x.permute(0, 2, 3, 1), x.permute(0, 2, 3, 1)], 1), "permuted"),
         (lambda x: torch.cumsum(x, 1), "function `cumsum`"),
+        (nn.BatchNorm2d(4, track_running_stats=False), "running statistics"),
+        (nn.BatchNorm2d(4, momentum=None), "cumulative"),
+        (nn.MaxPool2d(2, return_indices=True), "indices"),
+        (nn.AvgPool2d(2, divisor_override=5), "own divisor"),
     ],
 )
-def test_function_that_is_not_supported_is_refused_with_the_reason(function, reason):
+def test_function_or_setting_that_is_not_supported_is_refused_with_the_reason(function, reason):
+    module = Calling(lambda x, module: module(x), function) if isinstance(function, nn.Module) else Calling(function)
     with pytest.raises(StretchError, match=reason):
-        capture(Calling(function), (1, 4, 8, 8))
+        capture(module.eval(), (1, 4, 8, 8))
 
 
 @pytest.mark.parametrize(("size", "kind"), [(1, "global_avg_pool"), (4, "avg_pool"), (8, "identity")])
@@ -155,30 +157,9 @@ def test_timm_same_padding_and_norm_act_are_understood():
     assert lower_module(timm.layers.activations.GELU(), (1, 4, 8, 8)) == [("", "gelu", {"approximate": "none"}, {})]
 
 
-@pytest.mark.parametrize(
-    ("module", "noun"),
-    [
-        (nn.BatchNorm2d(4, track_running_stats=False), "running statistics"),
-        (nn.BatchNorm2d(4, momentum=None), "cumulative"),
-        (nn.MaxPool2d(2, return_indices=True), "indices"),
-        (nn.AvgPool2d(2, divisor_override=5), "own divisor"),
-    ],
-)
-def test_setting_that_is_not_supported_is_refused(module, noun):
-    with pytest.raises(UnsupportedNode, match=noun):
-        lower_module(module, (1, 4, 8, 8))
-
-
-def test_module_of_another_package_with_a_known_name_is_not_lowered():
-    class Conv2d(nn.Module):
-        def forward(self, x):
-            return x
-
-    assert class_name(Conv2d()) is None
-
-
-def test_module_of_another_package_that_is_named_like_ours_is_captured_as_it_is():
+def test_module_of_another_package_that_is_named_like_torchs_or_ours_is_captured_as_it_is():
     timm = pytest.importorskip("timm")
+    assert class_name(type("Conv2d", (nn.Module,), {})()) is None
     with pytest.raises(UnsupportedNode, match="attention of another package"):
         lower_module(timm.layers.Attention(8, 2), (1, 8, 4, 4))
 
@@ -190,14 +171,9 @@ ROLL = Calls((X,), (), (Call("roll.default", ({"read": 0}, (1,), (1,))),))
 
 
 def test_calls_are_computed_one_after_the_other_with_what_they_read():
+    made = Call("add.Tensor", ({"read": 0}, {"constant": 0})), Call("max.dim", ({"call": 0}, 1), {}, 1)
     calls = Calls(
-        (X,),
-        (CallTensor("float32", (3,), True),),
-        (
-            Call("add.Tensor", ({"read": 0}, {"constant": 0})),
-            Call("max.dim", ({"call": 0}, 1), {}, 1),
-            Call("_to_copy.default", ({"call": 1},), {"dtype": {"dtype": "float32"}}),
-        ),
+        (X,), (CallTensor("float32", (3,), True),), (*made, Call("_to_copy.default", ({"call": 1},), {"dtype": {"dtype": "float32"}}))
     )
     x, c = torch.randn(2, 3), torch.randn(3)
     assert torch.equal(CheckedCalls(calls, (2,))([x], [c]), (x + c).max(1).indices.float())
@@ -217,20 +193,10 @@ def test_several_times_the_batch_is_several_results_one_behind_the_other(times):
     assert torch.equal(got, torch.cat([torch.roll(part, 1, 1) for part in x.split(2)]))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "from_file.default",
-        "add_.Tensor",
-        "add.out",
-        "rand_like.default",
-        "empty_like.default",
-        "as_strided.default",
-        "no_such_operator.default",
-        "__class__.default",
-        "item.default",
-    ],
-)
+NOT_FOUND = ["from_file.default", "add_.Tensor", "add.out", "rand_like.default", "empty_like.default", "as_strided.default"]
+
+
+@pytest.mark.parametrize("name", [*NOT_FOUND, "no_such_operator.default", "__class__.default", "item.default"])
 def test_operator_that_does_more_than_compute_tensors_is_not_found(name):
     with pytest.raises(StretchError):
         find_operator(name)
@@ -259,42 +225,33 @@ def test_text_that_is_no_calls_is_refused(text):
         read_calls(text)
 
 
-@given(
-    st.recursive(
-        st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=3),
-        lambda x: st.lists(x) | st.dictionaries(st.text(max_size=8), x),
-    )
-)
+ANYTHING = st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=3)
+
+
+@given(st.recursive(ANYTHING, lambda x: st.lists(x) | st.dictionaries(st.text(max_size=8), x)))
 @settings(deadline=None)
 def test_arguments_of_any_form_are_computed_or_refused(argument):
-    text = msgspec.json.encode(
-        {"reads": [X], "constants": [], "calls": [{"operator": "roll.default", "arguments": [{"read": 0}, argument]}]}
-    )
-    try:
+    call = {"operator": "roll.default", "arguments": [{"read": 0}, argument]}
+    text = msgspec.json.encode({"reads": [X], "constants": [], "calls": [call]})
+    with contextlib.suppress(StretchError):
         CheckedCalls(read_calls(text.decode()), (2, 3))
-    except StretchError:
-        return
 
 
 SNIPPETS_X = CallTensor("float32", (1, 6, 4))
 READ = {"read": 0}
 
+
+def of(shape, *calls, reads=1, constants=()):
+    """Calls on so many tensors and constants, and the shape that they give."""
+    return Calls((SNIPPETS_X,) * reads, tuple(CallTensor(*constant) for constant in constants), calls), shape
+
+
 CASES = [
-    (Calls((SNIPPETS_X,), (), (Call("roll.default", (READ, (2,), (1,))),)), (1, 6, 4)),
-    (Calls((SNIPPETS_X,), (), (Call("max.dim", (READ, 1), {}, 0),)), (1, 4)),
-    (
-        Calls((SNIPPETS_X, SNIPPETS_X), (), (Call("transpose.int", ({"read": 1}, 1, 2)), Call("matmul.default", (READ, {"call": 0})))),
-        (1, 6, 6),
-    ),
-    (Calls((SNIPPETS_X,), (CallTensor("int64", (3,)),), (Call("index.Tensor", (READ, (None, {"constant": 0}))),)), (1, 3, 4)),
-    (
-        Calls(
-            (SNIPPETS_X,),
-            (CallTensor("float32", (4,)),),
-            (Call("layer_norm.default", (READ, (4,), {"constant": 0}, {"constant": 0}, 1e-5)),),
-        ),
-        (1, 6, 4),
-    ),
+    of((1, 6, 4), Call("roll.default", (READ, (2,), (1,)))),
+    of((1, 4), Call("max.dim", (READ, 1), {}, 0)),
+    of((1, 6, 6), Call("transpose.int", ({"read": 1}, 1, 2)), Call("matmul.default", (READ, {"call": 0})), reads=2),
+    of((1, 3, 4), Call("index.Tensor", (READ, (None, {"constant": 0}))), constants=[("int64", (3,))]),
+    of((1, 6, 4), Call("layer_norm.default", (READ, (4,), *[{"constant": 0}] * 2, 1e-5)), constants=[("float32", (4,))]),
 ]
 
 

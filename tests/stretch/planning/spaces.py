@@ -30,61 +30,36 @@ def as_design(graph, segments):
 
 
 def fastest_by_brute_force(space, low, high, n_meet):
-    """Fastest design by following every sequence of options, merged or not, on the timeline's own arithmetic."""
-    elements = int(np.prod(space.segments[-1].graph.by_name[space.segments[-1].end].shape))
-    best, count = np.inf, 0
-    open_paths = [(0, space.holders.index(space.costs.host), 0, 0, 0.0)]
+    """Time of the fastest design, and how many there are."""
+    times = [ms for _, ms, _ in every_design(space, low, high, n_meet, loads=False)]
+    return min(times, default=np.inf), len(times)
+
+
+def every_design(space, low, high, n_meet, loads=True):
+    """Picks, makespan and computing time by processor of every design, on the timeline's own arithmetic."""
+    host, elements = space.costs.host, int(np.prod(space.segments[-1].graph.by_name[space.segments[-1].end].shape))
+    open_paths = [(0, host, 0, 0, 0.0, {}, ())]
     while open_paths:
-        at, holder, macs, met, ms = open_paths.pop()
+        at, holder, macs, met, ms, busy, picks = open_paths.pop()
         if macs > high:
             continue
         if at == len(space.segments):
-            count += 1
             if macs >= low and met >= n_meet:
-                out_ms = space.costs.transfer(space.holders[holder], space.costs.host, elements)
-                best = min(best, ms + out_ms + space.costs.handover(space.costs.host).ms)
+                yield picks, ms + space.costs.transfer(holder, host, elements) + space.costs.handover(host).ms, busy
             continue
+        row = space.holders.index(holder)
         for options in space.options[at]:
-            branched = len(options.candidates) > 1
-            after = space.holders.index(space.costs.host if branched else options.processors[0])
-            open_paths += [
-                (at + options.span, after, macs + int(options.macs[i]), met + branched, ms + float(options.ms[holder, i]))
-                for i in np.flatnonzero(options.allowed[holder])
-            ]
-    return best, count
+            current = {name: np.broadcast_to(item, options.ms.shape)[row] for name, item in options.busy().items()} if loads else {}
+            for i in np.flatnonzero(options.allowed[row] & np.isfinite(options.ms[row])):
+                now = busy | {name: busy.get(name, 0.0) + float(item[i]) for name, item in current.items()}
+                then = at + options.span, options.holder(host), macs + int(options.macs[i]), met + options.branched
+                open_paths.append((*then, ms + float(options.ms[row, i]), now, (*picks, (options, int(i)))))
 
 
 def waiting(device="mi9", watts=None):
     """A profile whose processors take power while they wait, W by name, and half of it while they idle."""
-    profile = specified(device)
+    profile, change = specified(device), msgspec.structs.replace
     waits = {"cpu": 0.4, "gpu": 0.3, "dsp": 0.2} if watts is None else watts
-    result = {
-        name: msgspec.structs.replace(processor, waiting_w=NotNegative(waits[name], "x"), idle_w=NotNegative(waits[name] / 2, "x"))
-        if waits.get(name)
-        else processor
-        for name, processor in profile.processors.items()
-    }
-    return msgspec.structs.replace(profile, processors=result)
-
-
-def every_design(space, low, high, n_meet):
-    """Picks, makespan and computing time by processor of every design, on the timeline's own arithmetic."""
-    open_paths = [(0, 0, 0, 0.0, {}, ())]
-    while open_paths:
-        at, macs, met, ms, busy, picks = open_paths.pop()
-        holder = picks[-1][0].holder(space.costs.host) if picks else space.costs.host
-        if macs > high:
-            continue
-        if at == len(space.segments):
-            if macs >= low and met >= n_meet:
-                yield picks, ms + space.finish_ms(holder), busy
-            continue
-        row = space.holders.index(holder)
-        for options in space.options[at]:
-            current = {name: np.broadcast_to(item, options.ms.shape)[row] for name, item in options.busy().items()}
-            for i in np.flatnonzero(options.allowed[row] & np.isfinite(options.ms[row])):
-                now = {name: busy.get(name, 0.0) + float(current[name][i] if name in current else 0.0) for name in {**busy, **current}}
-                more = ms + float(options.ms[row, i])
-                open_paths.append(
-                    (at + options.span, macs + int(options.macs[i]), met + options.branched, more, now, (*picks, (options, int(i))))
-                )
+    power = {n: {"waiting_w": NotNegative(w, "x"), "idle_w": NotNegative(w / 2, "x")} for n, w in waits.items() if w}
+    processors = {name: change(processor, **power.get(name, {})) for name, processor in profile.processors.items()}
+    return change(profile, processors=processors)

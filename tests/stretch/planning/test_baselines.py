@@ -45,16 +45,11 @@ def exact(request):
     return plan(request.param(), specified("mi9"), PlanConfig(processors=("cpu", "gpu"), lossless=True))
 
 
-def head(result):
-    """Return what a report begins with."""
-    return str(plan_page(result).head)
-
-
-def with_values(result, **values):
-    """The plan with other values of cached properties."""
+def head(result, **values):
+    """Return the beginning and the figures of a report on the plan with other values of cached properties."""
     changed = copy.copy(result)
     vars(changed).update(values)
-    return changed
+    return str(plan_page(changed).head), dict(figures(changed))
 
 
 def test_design_with_parts_beside_its_backbone_is_never_said_to_be_proved(sided):
@@ -73,13 +68,13 @@ def test_probability_of_being_faster_than_all_is_at_most_that_of_each(sided, exa
 
 def test_faster_split_of_operators_is_told_and_makes_the_design_unlikely_to_be_fastest(sided):
     predicted = msgspec.structs.replace(sided.predicted, operator_split_ms=0.9 * sided.predicted.makespan_ms, best_single_ms=1e6)
-    changed = with_values(sided, predicted=predicted, recommended="branched")
-    assert dict(figures(changed))["operators split"].endswith("faster than the design")
-    assert "operators split" in head(changed)
+    begins, told = head(sided, predicted=predicted, recommended="branched")
+    assert told["operators split"].endswith("faster than the design")
+    assert "operators split" in begins
     # neither one that is as fast, nor one processor alone, which is a control of its own
     for other in ({"operator_split_ms": predicted.makespan_ms}, {"best_single_ms": predicted.operator_split_ms}):
-        again = with_values(changed, predicted=msgspec.structs.replace(predicted, **other))
-        assert "operators split" not in head(again)
+        again = msgspec.structs.replace(predicted, **other)
+        assert "operators split" not in head(sided, predicted=again, recommended="branched")[0]
 
 
 SPANS = st.lists(st.tuples(st.sampled_from(["cpu", "gpu", "dsp"]), st.integers(0, 30), st.integers(0, 10)), max_size=8)
@@ -100,14 +95,12 @@ def test_bars_of_a_report_compute_at_once_as_long_as_the_run_does(sided, exact):
 def test_gain_without_work_side_by_side_is_called_a_hand_over(exact):
     """The same design with nothing to compute for one of two branches."""
     assert parallel_ms(computing_spans(exact.run)) > HANDOVER_SHARE * exact.run.makespan_ms
-    assert "one after the other" not in head(exact)
+    assert "one after the other" not in head(exact)[0]
     assert "side by side" not in _gain(EXACT, _PlannedKind(exact))
-
-    def idle(branch):
-        return replace(branch, ms=0.0, contention_ms=0.0)
-
-    segments = tuple(replace(s, branches=(s.branches[0], *map(idle, s.branches[1:]))) for s in exact.run.segments)
-    assert "parts run one after the other, each where it is fast" in head(with_values(exact, run=replace(exact.run, segments=segments)))
+    idle = [tuple(replace(branch, ms=0.0, contention_ms=0.0) for branch in s.branches[1:]) for s in exact.run.segments]
+    segments = tuple(replace(s, branches=(s.branches[0], *rest)) for s, rest in zip(exact.run.segments, idle, strict=True))
+    changed = head(exact, run=replace(exact.run, segments=segments))[0]
+    assert "parts run one after the other, each where it is fast" in changed
 
 
 def rowless():

@@ -179,8 +179,7 @@ def test_plan_without_stretched_segments_or_slower_than_the_original_has_no_netw
 
 def test_network_with_fewer_blocks_is_recommended_where_it_keeps_as_much_and_never_for_its_time():
     result = planned("merged")
-    assert result.shortened.kept is None
-    assert result.recommended == result.fastest
+    assert (result.shortened.kept, result.recommended) == (None, result.fastest)
     for branched, shortened in ((0.9, 0.8), (0.8, 0.8), (0.8, 0.9)):
         kept = Kept(basis="measured", branched=branched, shortened=shortened, images=10)
         changed = replace(result, shortened=msgspec.structs.replace(result.shortened, kept=kept))

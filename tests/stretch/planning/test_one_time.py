@@ -73,11 +73,9 @@ def test_network_on_one_processor_takes_one_time(graph, name, random):
     parts = tuple(SegmentDesign(s.name, s.start, s.end, (BranchScale(processor, s.depth, s.width),)) for s in split_segments(graph))
     assert predict_latency("chain", graph, device, (processor,), precision).processors[processor].latency_ms == estimate.ms
     assert timeline(graph, BranchDesign(graph.name, device.id, parts), alone).makespan_ms == expected
-    single = next(
-        row for row in ranked_singles(graph, costs, tuple(device.processors)) if (row.processor, row.precision) == (processor, precision)
-    )
-    assert single.ms == estimate.ms
-    assert single_run(single, device).ms() == expected
+    ranked = {(row.processor, row.precision): row for row in ranked_singles(graph, costs, tuple(device.processors))}
+    single = ranked[processor, precision]
+    assert (single.ms, single_run(single, device).ms()) == (estimate.ms, expected)
     # simulated, as a bundle and as one of several networks
     bundle = whole_bundle(graph, device, processor, precision, estimate.computing_ms)
     assert predicted_trace(bundle, device).makespan_ms == pytest.approx(estimate.ms, abs=2e-6)
@@ -113,11 +111,10 @@ def test_plan_advice_and_search_name_the_time_that_is_predicted(name):
     # rules so loose that any network has branches
     result = plan(graph, device, PlanConfig(alpha=100, beta=100, balance=0.01))
     searched = front(graph, device, PlanConfig(alpha=100, beta=100, balance=0.01), ("latency", "macs"), 2)
-    for single, precision, ms in (
-        (result.best_single.processor, result.best_single.precision, result.best_single.ms),
-        (searched.best_single_processor, searched.best_single_precision, searched.best_single_ms),
-    ):
-        assert ms == LatencyPredictor(device).predict(graph, single, precision).ms
+    single = result.best_single
+    found = searched.best_single_processor, searched.best_single_precision, searched.best_single_ms
+    for processor, precision, ms in ((single.processor, single.precision, single.ms), found):
+        assert ms == LatencyPredictor(device).predict(graph, processor, precision).ms
     at = result.config.precision
     whole = min(LatencyPredictor(device).predict(graph, processor, precision).ms for processor, precision in at.items())
     assert result.operator_split.makespan_ms <= whole * (1 + 1e-9)

@@ -62,12 +62,8 @@ def small_criteria():
     goals = {"latency": LATENCY, "macs": MACS, "loss": Measure(made_losses)}
     goals["energy"] = measure_of(read_objective("energy"), waiting(), space.processors)
     low, high = round(0.9 * RESNET.macs), round(1.9 * RESNET.macs)
-    criteria = Criteria(space, Totals(low, high, 0), goals)
-    every = [
-        SearchResult(picks, ms, sum(int(o.macs[i]) for o, i in picks), True, 0.0, 0)
-        for picks, ms, _ in spaces.every_design(space, low, high, 0)
-    ]
-    return criteria, every
+    designs = [(picks, ms, sum(int(o.macs[i]) for o, i in picks)) for picks, ms, _ in spaces.every_design(space, low, high, 0)]
+    return Criteria(space, Totals(low, high, 0), goals), [SearchResult(*design, True, 0.0, 0) for design in designs]
 
 
 def made_losses(options):
@@ -86,11 +82,10 @@ def test_front_of_two_things_in_full_is_that_of_brute_force(names):
     criteria, every = small_criteria()
     rows = tuple("loss" if name == "agreement" else name for name in CRITERIA if name in names)
     pair = criteria.trace_pair(rows, None)
-    kept = [
-        tuple(round(v, 6) for v in weigh(criteria, rows, pair[i])) for i in non_dominated(pair, [weigh(criteria, rows, e) for e in pair])
-    ]
+    values = [weigh(criteria, rows, item) for item in pair]
+    kept = sorted(tuple(round(v, 6) for v in values[i]) for i in non_dominated(pair, values))
     expected = brute_force({tuple(round(v, 6) for v in weigh(criteria, rows, item)) for item in every})
-    assert np.array(sorted(kept)) == pytest.approx(np.array(expected), rel=1e-5)
+    assert np.array(kept) == pytest.approx(np.array(expected), rel=1e-5)
 
 
 @pytest.mark.representatives(1)
@@ -118,11 +113,8 @@ def test_front_of_a_request_tells_every_thing_of_each_design(weighed):
 
 
 def test_front_of_one_design_is_the_best_in_what_is_made_least():
-    one = front(RESNET, MI9, PlanConfig(**SMALL), ("latency", "energy"), 1).designs
-    assert len(one) == 1
-    assert one[0].predicted_ms == min(
-        item.predicted_ms for item in front(RESNET, MI9, PlanConfig(**SMALL), ("latency", "energy"), 5).designs
-    )
+    (one,), several = (front(RESNET, MI9, PlanConfig(**SMALL), ("latency", "energy"), count).designs for count in (1, 5))
+    assert one.predicted_ms == min(item.predicted_ms for item in several)
 
 
 def beats(one, other):

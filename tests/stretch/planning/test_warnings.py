@@ -65,26 +65,26 @@ GRAPH = small_resnet()
 
 
 def asked(device=MI9, **changes):
-    """The config, the choice and its warnings."""
+    """The problem, the choice and its warnings of processors that it leaves out."""
     problem = PlanningProblem.of(GRAPH, device, PlanConfig(**({"processors": ("cpu", "gpu", "dsp")} | LOOSE | changes)))
     choice = choose(problem)
     used = {name for options, _ in choice.result.picks for name in options.processors}
-    return problem, choice, used, unused_processors(choice, sorted(used), choice.makespan_ms)
-
-
-def makespan_ms(problem, result):
-    """Time of a design that was searched for, transfers included."""
-    return timeline(GRAPH, design_of(problem, result), problem.costs).makespan_ms
+    return problem, choice, unused_processors(choice, sorted(used), choice.makespan_ms)
 
 
 def test_merged_stages_do_not_pass_for_a_use():
-    problem, choice, _, answer = asked(slow_start(30), merge="always")
+    problem, choice, answer = asked(slow_start(30), merge="always")
     assert choice.space.longest_span > 1
     assert any(options.span > 1 for options, _ in choice.result.picks)
     for item in answer:
-        assert item.ms > item.best_ms == makespan_ms(problem, choice.result)
+        # transfers included
+        assert item.ms > item.best_ms == timeline(GRAPH, design_of(problem, choice.result), problem.costs).makespan_ms
         assert f"the fastest design that uses it is predicted to take {item.ms:.2f} ms" in item.reason
     assert "dsp" in [item.processor for item in answer]
+
+
+def slower(quantity, factor):
+    return msgspec.structs.replace(quantity, value=quantity.value * factor)
 
 
 def slow_link(factor):
@@ -97,13 +97,8 @@ def slow_link(factor):
 def slow_start(factor):
     """The device with launches of the dsp so many times slower."""
     dsp = MI9.processors["dsp"]
-    return msgspec.structs.replace(
-        MI9, processors=MI9.processors | {"dsp": msgspec.structs.replace(dsp, launch_us=slower(dsp.launch_us, factor))}
-    )
-
-
-def slower(quantity, factor):
-    return msgspec.structs.replace(quantity, value=quantity.value * factor)
+    slow = msgspec.structs.replace(dsp, launch_us=slower(dsp.launch_us, factor))
+    return msgspec.structs.replace(MI9, processors=MI9.processors | {"dsp": slow})
 
 
 @pytest.mark.parametrize(
@@ -114,7 +109,7 @@ def slower(quantity, factor):
     ],
 )
 def test_rule_that_keeps_it_out_is_named_with_the_nearest_value(device, flag, measure):
-    _, choice, _, answer = asked(device)
+    _, choice, answer = asked(device)
     first = next(item for item in answer if item.processor == "dsp")
     groups = [o for options in choice.space.options for o in options if "dsp" in o.processors and len(o.candidates) > 1]
     nearest = min(measure(group, choice.space.alone_ms(group)) for group in groups)

@@ -37,10 +37,6 @@ def data():
     return plan(small_resnet(128), specified("mi9"), PlanConfig(processors=("cpu", "dsp")))
 
 
-def printed(answer, width=120):
-    return page_printed(plan_page(answer), width)
-
-
 #: Where a reader finds the answer of each verb: a part of its first three lines at 80 columns.
 ANSWERS = {
     ("branch", "resnet34", "--device", "a03s", "--dry-run"): "Branching is recommended: resnet34 on a03s",
@@ -75,24 +71,18 @@ def test_figures_name_the_makespan_and_every_control(data):
     assert text["makespan"].startswith(f"{data.predicted.makespan_ms:.2f} ms")
     assert "(predicted)" in text["makespan"]
     assert text["best single processor"] == f"{data.predicted.best_single_ms:.2f} ms on cpu (int8)"
-    assert text["recommended"] == "branched"
-    assert text["search"].startswith("no design within the constraints is faster, of 10^")
+    assert (text["recommended"], text["search"].partition(",")[0]) == ("branched", "no design within the constraints is faster")
     assert {"sequential, same MACs", "branched net as one graph", "operators split", "lower bound"} <= text.keys()
 
 
-def words(plan):
-    """Every name and number of the table."""
-    for segment in plan.run.segments:
-        yield segment.segment.name
-        yield "×".join(str(n) for n in segment.shape[1:])
-        for branch in segment.branches:
-            yield f"{branch.scale.processor} {plan.config.precision[branch.scale.processor]}"
-            yield f"{branch.scale.depth}/{segment.segment.depth}"
-            yield f"{branch.scale.width}/{segment.segment.width}"
-            yield f"{branch.macs / 1e6:.1f}"
-            yield f"{branch.ms + branch.contention_ms:.2f}"
-            for kind in (branch.scale.entry, segment.design.join):
-                yield "" if kind == "none" else kind
+def page_printed(page, width):
+    stream = io.StringIO()
+    print_page(Console(file=stream, width=width, color_system=None, markup=False, emoji=False), page)
+    return stream.getvalue()
+
+
+def printed(answer, width=120):
+    return page_printed(plan_page(answer), width)
 
 
 def test_long_processor_names_stand_whole_in_stacked_rows_and_shorter_bars():
@@ -110,10 +100,8 @@ def test_rows_of_bands_and_what_is_computed_twice_are_shown():
         text = printed(answer, width)
         assert all(f"{branch.scale.rows[0]}:{branch.scale.rows[1]}" in text for branch in segment.branches)
     reply = dict(figures(answer))
-    assert (
-        reply["computes"]
-        == f"what the original computes, exact in fp32; fp16 rounds, {answer.repeated:.1%} of its MACs twice, halos {answer.run.halo_ms:.2f} ms of its branches together"
-    )
+    said = ("exact in fp32; fp16 rounds", f"{answer.repeated:.1%} of its MACs twice", f"halos {answer.run.halo_ms:.2f} ms")
+    assert all(words in reply["computes"] for words in said)
     assert "to be trained" in reply["sequential, same MACs"]
 
 
@@ -174,43 +162,24 @@ def test_table_has_every_design_with_its_numbers_and_nothing_cut(answer, width):
     assert "64 images" in text
 
 
-def rows(count, name="s2_to_s6_gpu_features_7_block_2_fc1_conv"):
-    return [
-        PlacedOperator(
-            name=f"{name}_{i}",
-            op="GlobalAveragePool",
-            subgraph="s2_to_s6.gpu" if i < count // 2 else "head",
-            processor="gpu",
-            delegate="tflite_gpu",
-            ms=12.345 + i,
-            reason=f"merged into `{name}_0` by tflite_gpu",
-        )
-        for i in range(count)
-    ]
-
-
-def page_printed(page, width):
-    stream = io.StringIO()
-    print_page(Console(file=stream, width=width, color_system=None, markup=False, emoji=False), page)
-    return stream.getvalue()
-
-
 @pytest.mark.parametrize("width", [40, 70, 200])
 def test_every_name_kind_and_number_of_an_explanation_stands_whole_at_any_width(width):
+    name, stated = "s2_to_s6_gpu_features_7_block_2_fc1_conv", {"op": "GlobalAveragePool", "processor": "gpu", "delegate": "tflite_gpu"}
+    placed = {f"{name}_{i}": ("s2_to_s6.gpu" if i < 3 else "head", 12.345 + i) for i in range(6)}
+    why = f"merged into `{name}_0` by tflite_gpu"
+    ops = [PlacedOperator(name=key, subgraph=subgraph, ms=ms, reason=why, **stated) for key, (subgraph, ms) in placed.items()]
     subgraphs = [
         PlacedSubgraph(name="s2_to_s6.cpu", segment="s2", processor="cpu[1large3med]", macs=12_345_678_901, planned_ms=117.79, ms=None),
         PlacedSubgraph(name="head", segment="head", processor="gpu", macs=5, planned_ms=None, ms=0.5),
     ]
-    explanation = Explanation(bundle=Path("b"), device="this machine", processors={}, subgraphs=subgraphs, ops=rows(6), warnings=[])
+    explanation = Explanation(bundle=Path("b"), device="this machine", processors={}, subgraphs=subgraphs, ops=ops, warnings=[])
     text = page_printed(explanation_page(explanation), width)
     assert "…" not in text
     assert all(len(line) <= width for line in text.splitlines())
     whole = "".join(text.split())
-    for row in rows(6):
-        for word in (row.name, row.op, row.subgraph, f"{row.ms:.3f}", *row.reason.split()):
-            assert word in whole
-    for word in ("s2_to_s6.cpu", "cpu[1large3med]", "12,345,678,901", "117.79", "0.50", "plannedms"):
-        assert word in whole
+    told = [word for row in ops for word in (row.name, row.op, row.subgraph, f"{row.ms:.3f}", *row.reason.split())]
+    told += ["s2_to_s6.cpu", "cpu[1large3med]", "12,345,678,901", "117.79", "0.50", "plannedms"]
+    assert [word for word in told if word not in whole] == []
 
 
 cells_of_a_table = st.lists(st.lists(st.text("abcdefgh._/", min_size=1, max_size=60), min_size=3, max_size=3), min_size=1, max_size=4)
@@ -236,28 +205,22 @@ def test_bars_of_text_are_in_proportion_to_time():
     bars = [Bar("cpu", 0, 3, "computing", "s1"), Bar("gpu", 0, 1, "exchange"), Bar("gpu", 1, 4, "others"), Bar("cpu", 5, 1, "join")]
     cpu, gpu, labels, legend = text_bars(bars, 6, 60)
     assert cpu == f"cpu |{'#' * 30}{'.' * 20}{'~' * 10}|"
-    assert gpu == f"gpu |{'~' * 10}{'o' * 40}{'.' * 10}|"
-    assert labels.strip() == "s1"
+    assert (gpu, labels.strip()) == (f"gpu |{'~' * 10}{'o' * 40}{'.' * 10}|", "s1")
     assert "the whole is 6.00 ms" in legend
     text = page_printed(Page("t", [], sections=[Section("s", "h", (), [timeline("n", "t", "w", {"one": bars, "two": bars}, 6)])]), 80)
     assert [line for line in text.splitlines() if line in ("one", "two")] == ["one", "two"]
 
 
-PHONE = specified("mi9")
-
-
 def test_points_are_the_kernels_that_multiply():
-    estimate = LatencyPredictor(PHONE).predict(small_resnet(), "gpu", "fp32")
-    points = kernel_points(estimate)
+    phone = specified("mi9")
+    estimate = LatencyPredictor(phone).predict(small_resnet(), "gpu", "fp32")
     multiplying = [kernel for kernel in estimate.kernels if kernel.kernel.macs]
-    assert len(points) == len(multiplying)
-    peak = PHONE.processor("gpu").cores.peak_gops["fp32"].value
-    for (kind, intensity, rate, share), item in zip(points, multiplying, strict=True):
-        assert kind == item.kernel.cost.kind
-        assert rate * item.time.ms * 1e6 == pytest.approx(2 * item.kernel.macs)
+    peak = phone.processor("gpu").cores.peak_gops["fp32"].value
+    for (kind, intensity, rate, share), item in zip(kernel_points(estimate), multiplying, strict=True):
+        assert (kind, rate * item.time.ms * 1e6) == (item.kernel.cost.kind, pytest.approx(2 * item.kernel.macs))
         assert 0 < rate <= peak
-        assert intensity > 0
         assert 0 < share < 1
+        assert intensity > 0
 
 
 @pytest.mark.slow

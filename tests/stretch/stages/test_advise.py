@@ -34,8 +34,7 @@ def test_answers_are_those_of_plans_made_by_themselves_the_fastest_first():
                 continue
             result = plan(GRAPH, device, PlanConfig(precision=precisions_at(device, None), **options))
             single = next(rival for rival in result.recommendation.rivals if rival.name.startswith("single:"))
-            assert branches.recommended == result.recommended
-            assert branches.ms == pytest.approx(result.run.makespan_ms)
+            assert (branches.recommended, branches.ms) == (result.recommended, pytest.approx(result.run.makespan_ms))
             assert (branches.speedup, branches.low, branches.high) == pytest.approx((single.ratio, single.low, single.high))
             best = answer.best_single
             assert (best.ms, best.low_ms, best.high_ms) == pytest.approx((result.best_single.ms, single.low_ms, single.high_ms))

@@ -28,11 +28,9 @@ def conv(reads, writes, filters, **attributes):
 def recurrent(kind, gates, ways=1):
     """A recurrent layer of 6 states."""
     stored = {"w": weight(ways, gates * 6, 4), "r": weight(ways, gates * 6, 6)}
-    options = {"hidden_size": 6, "direction": "forward" if ways == 1 else "bidirectional"} | (
-        {"linear_before_reset": 1} if kind == "GRU" else {}
-    )
-    node = helper.make_node(kind, ["x", *stored], ["y"], **options)
-    return onnx_model([node], {"x": [5, 1, 4]}, {"y": None}, stored)
+    options = {"linear_before_reset": 1} if kind == "GRU" else {}
+    options |= {"hidden_size": 6, "direction": "forward" if ways == 1 else "bidirectional"}
+    return onnx_model([helper.make_node(kind, ["x", *stored], ["y"], **options)], {"x": [5, 1, 4]}, {"y": None}, stored)
 
 
 TURN = helper.make_node("Transpose", ["s"], ["t"], perm=[0, 3, 1, 2])
@@ -148,8 +146,7 @@ REFUSED = {
 def test_file_that_nothing_reads_is_refused_as_branch_refuses_it(capsys, tmp_path, name):
     model = onnx_model(REFUSED[name], {"x": [1, 3, 8, 8]}, {"y": None}, FIRST)
     ended = [call(capsys, verb, written(tmp_path, model), "--device", "mi9") for verb in ("predict", "branch")]
-    assert [one.code for one in ended] == [1, 1]
-    assert ended[0].message == ended[1].message
+    assert ([one.code for one in ended], ended[0].message) == ([1, 1], ended[1].message)
 
 
 def test_network_that_branch_refuses_is_predicted_and_the_reason_is_told(capsys, tmp_path):

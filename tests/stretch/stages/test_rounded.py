@@ -17,13 +17,13 @@ from stretch.export.lowering import RANGES, read_ranges, scales_of, stated_range
 from stretch.export.precision import Acceptance, export_precision
 from stretch.export.quantize.replay import replay, runner
 from stretch.network.capture import capture
-from stretch.planning.design.branch_design import BranchDesign
+from stretch.planning.design.branch_design import BranchScale
 from stretch.stages.rounded import RoundedModel, _half, _per_channel
 from stretch.train.extract import extract
 from stretch.train.recipe import load_recipe
 from stretch.train.session import train_recipe
 from stretch.transform import build
-from tests.stretch.designs import cpu_and, identity_design
+from tests.stretch.designs import branchable, cpu_and, divided, identity_design, part_of
 from tests.stretch.train.recipes import network
 
 PRECISION = {"cpu": "int8", "gpu": "fp16"}
@@ -92,8 +92,7 @@ def test_files_have_the_scales_of_training_whatever_images_they_are_exported_wit
     for sub in (sub for sub in bundle.manifest.subgraphs if sub.processor == "cpu"):
         scales = scales_of(onnx.load(bundle.file(sub.file)))
         for tensor, (scale, zero) in module.ranges[sub.name].items():
-            assert scales[tensor][0] == pytest.approx(scale, rel=1e-6)
-            assert scales[tensor][1] == zero
+            assert (scales[tensor][0], scales[tensor][1]) == (pytest.approx(scale, rel=1e-6), zero)
 
 
 def test_channel_of_zeros_and_values_beyond_half_precision_stay_finite():
@@ -123,16 +122,11 @@ def test_processor_in_fp32_computes_as_it_does(captured):
 
 
 def test_parts_of_a_segment_are_refused(captured):
-    import msgspec
-
     result = captured("tiny_resnet")
-    design = msgspec.to_builtins(identity_design(result.graph))
-    part = next(p for p in design["segments"] if p["name"] == "s1")
-    scale = part["branches"][0]
-    part["branches"] = [scale | {"processor": p, "rows": rows} for p, rows in (("cpu", (0, 16)), ("gpu", (16, 32)))]
-    part["join"] = "rows"
+    segment = branchable(result.graph)[0]
+    bands = [BranchScale(p, segment.depth, segment.width, rows=rows) for p, rows in (("cpu", (0, 16)), ("gpu", (16, 32)))]
     with pytest.raises(StretchError, match="computes a part of its segment"):
-        rounded(result, msgspec.convert(design, BranchDesign))
+        rounded(result, divided(result.graph, part_of(segment, "rows", bands)))
 
 
 @pytest.mark.parametrize("text", ['{"a": [0, 3]}', '{"a": [1.0, 300]}', '{"a": 1}', "nothing"])
@@ -172,19 +166,17 @@ def test_recipes_that_cannot_be_rounded_are_refused(tmp_path, changes, why):
 
 @pytest.mark.slow
 def test_rounded_run_starts_from_trained_weights_resumes_and_exports_what_it_trained(tmp_path):
-    path = network(tmp_path)
-    train_recipe(load_recipe(path, ("train.epochs=1",)), tmp_path, tmp_path / "first")
+    train_recipe(load_recipe(network(tmp_path), ("train.epochs=1",)), tmp_path, tmp_path / "first")
     extract(tmp_path / "first", tmp_path / "taken", bundle=False)
-    path = network(tmp_path, "[rounding]\nimages = 16\n")
-    changes = ("start=trained", f"trained={tmp_path / 'taken' / 'model.safetensors'}", "train.learning_rate=0.01")
-    done = train_recipe(load_recipe(path, (*changes, "train.epochs=2")), tmp_path, tmp_path / "run")
-    again = train_recipe(load_recipe(path, (*changes, "train.epochs=2")), tmp_path, tmp_path / "run", resume=True)
+    weights = f"trained={tmp_path / 'taken' / 'model.safetensors'}"
+    recipe = load_recipe(
+        network(tmp_path, "[rounding]\nimages = 16\n"), ("start=trained", weights, "train.learning_rate=0.01", "train.epochs=2")
+    )
+    done, again = (train_recipe(recipe, tmp_path, tmp_path / "run", resume=resume) for resume in (False, True))
     assert again.metrics["accuracy"] == done.metrics["accuracy"]
     taken = extract(tmp_path / "run", tmp_path / "out", controls=False)
     assert taken.accuracy.extracted == pytest.approx(done.metrics["best_accuracy"])
     assert taken.agreement.bundle.precisions == {"cpu": ("int8",), "gpu": ("fp16",)}
-    stated = {
-        sub.name: onnx.load(taken.bundle / sub.file) for sub in load_bundle(taken.bundle).manifest.subgraphs if sub.processor == "cpu"
-    }
-    assert all(read_ranges(model, tmp_path) for model in stated.values())
-    assert {sub.processor: sub.planned_precision for sub in load_bundle(taken.bundle).manifest.subgraphs} == PRECISION
+    subgraphs = load_bundle(taken.bundle).manifest.subgraphs
+    assert all(read_ranges(onnx.load(taken.bundle / sub.file), tmp_path) for sub in subgraphs if sub.processor == "cpu")
+    assert {sub.processor: sub.planned_precision for sub in subgraphs} == PRECISION

@@ -35,19 +35,16 @@ def work(path: Path, world, what: str) -> None:
         designs = pool(captured.graph)
         model = Supernet(captured, designs)
         for subnet in model.subnets:
-            subnet.model.train = lambda mode=True, value=subnet.model: value
-            subnet.model.eval()
-            for module in subnet.model.modules():
-                module.training = False
+            subnet.model.eval().train = lambda mode=True, value=subnet.model: value
         sandwich = SandwichConfig(random=len(designs))
     start = {k: v.detach().clone() for k, v in model.named_parameters()}
     run = Run(model, synthetic(4, 16, 16), config, world=world, sandwich=sandwich)
     for _ in run.steps():
         pass
     if world.first:
-        weights = {k: v.clone() for k, v in unwrap(run.model).state_dict().items()}
-        name = next(iter(start))
-        save_file(weights | {"start": start[name], "moved": dict(unwrap(run.model).named_parameters())[name].detach().clone()}, path)
+        trained = unwrap(run.model)
+        weights, (name, moved) = {k: v.clone() for k, v in trained.state_dict().items()}, next(trained.named_parameters())
+        save_file(weights | {"start": start[name], "moved": moved.detach().clone()}, path)
     world.barrier()
 
 

@@ -1,5 +1,6 @@
 """The training loop and its parts: step, rate, augmentation, distillation, means of weights."""
 
+import copy
 import itertools
 
 import pytest
@@ -55,8 +56,7 @@ def test_loss_that_is_no_number_stops_the_run_naming_the_step():
 def test_step_is_plain_sgd_with_momentum_and_decay():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(12, 4))
-    twin = nn.Sequential(nn.Flatten(), nn.Linear(12, 4))
-    twin.load_state_dict(model.state_dict())
+    twin = copy.deepcopy(model)
     config = TrainConfig(learning_rate=0.1, weight_decay=0.01, channels_last=False)
     step = TrainingStep(model, config, lambda x, generator: x.float(), None, torch.device("cpu"))
     reference = torch.optim.SGD(twin.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01)
@@ -133,8 +133,7 @@ def test_mean_of_weights_forgets_the_first_ones_and_swaps_back():
     mean.swap()
     assert model.weight.item() == pytest.approx(expected)
     mean.swap()
-    assert model.weight.item() == 11.0
-    assert int(mean.updates) == 11
+    assert (model.weight.item(), int(mean.updates)) == (11.0, 11)
 
 
 def test_tensor_that_several_parts_share_has_one_mean_and_comes_back():

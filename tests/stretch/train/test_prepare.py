@@ -14,10 +14,20 @@ from tests.stretch.train.recipes import network, supernet
 MINE = "from stretch.network.models.tiny import tiny_resnet\n\n\ndef make():\n    return tiny_resnet()\n"
 
 
-def unnamed(recipe):
-    """Let the design in a recipe's folder fit any model."""
-    design = recipe.with_name("d.toml")
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["mine.py:make", "stretch.network.models.tiny:tiny_resnet"])
+def test_python_code_of_a_recipe_runs_only_where_it_is_trusted(tmp_path, model):
+    (tmp_path / "mine.py").write_text(f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).touch()\n{MINE}")
+    path, design = network(tmp_path), tmp_path / "d.toml"
+    # the design fits any model
     design.write_text(design.read_text().replace('model = "tiny_resnet"\n', ""))
+    path.write_text(path.read_text().replace("tiny_resnet", model, 1))
+    with pytest.raises(UsageError, match="would be executed") as error:
+        ready(path)
+    assert "--trust-code" in error.value.hint
+    assert not (tmp_path / "ran").exists()
+    built = prepare(load_recipe(path), path.parent, trust_code=True)
+    assert built.captured.graph.by_name[built.captured.graph.output].shape == (1, 10)
 
 
 def ready(path, *changes):
@@ -30,21 +40,17 @@ def test_identity_tells_recipes_designs_and_weights_apart_but_not_where_files_ar
     one = ready(path).identity
     assert ready(path, "data.workers=3", "keep.last=9", "data.path=elsewhere").identity == one
     other = ready(path, "train.seed=5").identity
-    assert other["recipe"] != one["recipe"]
-    assert other["model"] != one["model"]
-    assert other["design"] == one["design"]
+    assert {key: other[key] == one[key] for key in ("recipe", "model", "design")} == {"recipe": False, "model": False, "design": True}
 
 
 @pytest.mark.slow
 def test_calibrated_start_differs_from_the_inherited_one_and_scratch_from_both(tmp_path):
-    path = network(tmp_path)
-    weights = []
+    path, weights = network(tmp_path), []
     for start in ("inherit", "calibrate", "scratch"):
         built = ready(path, f"start={start}")
         net = built.network(torch.device("cpu"), built.images()[0])
         weights.append(net.branch("s2", "cpu").get_submodule("join_conv").weight)
-    assert not torch.equal(weights[0], weights[1])
-    assert not torch.equal(weights[0], weights[2])
+    assert not any(torch.equal(weights[0], other) for other in weights[1:])
 
 
 def test_pool_of_a_supernet_is_that_of_its_design_files_and_within_its_range(tmp_path):
@@ -79,29 +85,12 @@ def test_new_head_is_the_same_whatever_was_drawn_before(tmp_path):
     assert ready(path, "classes=7", "train.seed=9").identity["model"] != rows[0].identity["model"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("model", ["mine.py:make", "stretch.network.models.tiny:tiny_resnet"])
-def test_python_code_of_a_recipe_runs_only_where_it_is_trusted(tmp_path, model):
-    (tmp_path / "mine.py").write_text(f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).touch()\n{MINE}")
-    path = network(tmp_path)
-    unnamed(path)
-    path.write_text(path.read_text().replace("tiny_resnet", model, 1))
-    with pytest.raises(UsageError, match="would be executed") as error:
-        ready(path)
-    assert "--trust-code" in error.value.hint
-    assert not (tmp_path / "ran").exists()
-    built = prepare(load_recipe(path), path.parent, trust_code=True)
-    assert built.captured.graph.by_name[built.captured.graph.output].shape == (1, 10)
-
-
 class AuxiliaryLast(nn.Module):
     """Its head is registered first; the last linear layer computes something on the way."""
 
     def __init__(self):
         super().__init__()
-        self.classify = nn.Linear(4, 10)
-        self.stem = nn.Conv2d(3, 4, 3)
-        self.gate = nn.Linear(4, 4)
+        self.classify, self.stem, self.gate = nn.Linear(4, 10), nn.Conv2d(3, 4, 3), nn.Linear(4, 4)
 
     def forward(self, x):
         x = self.stem(x).mean((2, 3))
@@ -116,8 +105,7 @@ def test_layer_that_makes_the_result_is_changed_whatever_was_registered_last_and
     module, before = AuxiliaryLast(), torch.random.get_rng_state()
     module = changed(module)
     assert torch.equal(torch.random.get_rng_state(), before)
-    assert module.classify.out_features == 7
-    assert module.gate.out_features == 4
+    assert (module.classify.out_features, module.gate.out_features) == (7, 4)
     assert module.eval()(torch.rand(2, 3, 8, 8)).shape == (2, 7)
 
 

@@ -49,18 +49,14 @@ def model_of(run, extracted):
 
 
 def test_run_leaves_weights_log_designs_and_the_newest_checkpoints(tmp_path):
-    done = go(network(tmp_path), tmp_path / "run")
-    names = {str(p.relative_to(tmp_path / "run")) for p in (tmp_path / "run").rglob("*") if p.is_file()}
-    kept = {f"checkpoints/step-{n:05d}-0000000.safetensors" for n in (2, 3)}
-    assert (
-        names
-        == {"recipe.toml", "run.json", "log.csv", "best.safetensors", "last.safetensors", "original.safetensors", "designs/000.toml"} | kept
-    )
-    rows = (tmp_path / "run" / "log.csv").read_text().splitlines()
-    assert len(rows) == 4
-    assert done.metrics["epochs"] == 3
-    assert done.metrics["images_per_second"] > 0
-    assert done.metrics["memory_mib"] > 0
+    done, run = go(network(tmp_path), tmp_path / "run"), tmp_path / "run"
+    kept = {f"checkpoints/step-{n:05d}-0000000.safetensors" for n in (2, 3)} | {
+        f"{name}.safetensors" for name in ("best", "last", "original")
+    }
+    files = {str(p.relative_to(run)) for p in run.rglob("*") if p.is_file()}
+    assert files == {"recipe.toml", "run.json", "log.csv", "designs/000.toml"} | kept
+    assert (len((run / "log.csv").read_text().splitlines()), done.metrics["epochs"]) == (4, 3)
+    assert done.metrics["images_per_second"] > 0 < done.metrics["memory_mib"]
     assert any("CPU" in warning for warning in done.warnings) or torch.cuda.is_available()
 
 
@@ -77,19 +73,20 @@ def test_diverged_run_stops_with_the_step_and_keeps_its_last_good_checkpoint(tmp
 
 @pytest.mark.slow
 def test_run_is_neither_overwritten_nor_mixed_with_another(tmp_path):
-    path = network(tmp_path)
+    path, design = network(tmp_path), tmp_path / "d.toml"
     go(path, tmp_path / "run", "train.epochs=1")
-    with pytest.raises(StretchError, match="there is a run"):
-        go(path, tmp_path / "run")
-    with pytest.raises(StretchError, match="another recipe"):
-        go(path, tmp_path / "run", "train.epochs=2", resume=True)
-    (tmp_path / "d.toml").write_text((tmp_path / "d.toml").read_text().replace("depth = 2", "depth = 3"))
-    with pytest.raises(StretchError, match="another design"):
-        go(path, tmp_path / "run", "train.epochs=1", resume=True)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "mine.txt").write_text("x")
-    with pytest.raises(StretchError, match="holds something else"):
-        go(path, tmp_path / "other")
+    other = design.read_text().replace("depth = 2", "depth = 3")
+    for text, folder, epochs, resume, noun in (
+        (design.read_text(), "run", 1, False, "there is a run"),
+        (design.read_text(), "run", 2, True, "another recipe"),
+        (other, "run", 1, True, "another design"),
+        (other, "other", 1, False, "holds something else"),
+    ):
+        design.write_text(text)
+        with pytest.raises(StretchError, match=noun):
+            go(path, tmp_path / folder, f"train.epochs={epochs}", resume=resume)
 
 
 @pytest.mark.slow
@@ -125,17 +122,14 @@ def test_rotation_keeps_the_newest_and_damaged_ones_are_passed_over(tmp_path):
     for epoch, done in ((1, 0), (2, 0), (2, 5), (10, 0)):
         folder.checkpoint(epoch, done).write_bytes(b"damaged")
     folder.rotate(2)
-    assert folder.checkpoints() == [folder.checkpoint(2, 5), folder.checkpoint(10, 0)]
-    assert folder.newest() is None
+    assert (folder.checkpoints(), folder.newest()) == ([folder.checkpoint(2, 5), folder.checkpoint(10, 0)], None)
 
 
 def test_log_of_a_resumed_run_has_every_epoch_once(tmp_path):
-    folder = RunFolder(tmp_path)
     rows = [Epoch(n, 1.0 / n, 0.5, 2.0) for n in (1, 2, 3)]
-    log = Log(folder, False)
+    log, again = (Log(RunFolder(tmp_path), False) for _ in range(2))
     for row in rows:
         log.add(row, rate=0.1)
-    again = Log(folder, False)
     again.restart(rows[:2])
     again.add(rows[2], rate=0.1)
     with (tmp_path / "log.csv").open(newline="") as file:
@@ -150,8 +144,7 @@ def test_folder_gives_back_what_the_run_is_and_begun_anew_nothing_of_the_one_bef
     folder.start(recipe, original, designs, {"model": "x"})
     assert folder.recipe() == recipe
     restored = folder.original()
-    assert restored.graph == original.graph
-    assert restored.tensors.keys() == original.tensors.keys()
+    assert (restored.graph, restored.tensors.keys()) == (original.graph, original.tensors.keys())
     assert all(torch.equal(tensor, restored.tensors[name]) for name, tensor in original.tensors.items())
     name = next(iter(original.tensors))
     for damaged in (b"x" * 100, save({**restored.tensors, name: torch.zeros(2)}, {"graph": original.graph.to_json().decode()})):
@@ -222,9 +215,8 @@ def test_run_that_goes_on_ends_bit_for_bit_as_one_that_never_stopped(captured, t
         assert torch.equal(value, weights[name]), name
 
 
-def test_checkpoint_of_another_recipe_design_or_number_of_processes_is_refused(tmp_path):
-    run = network_run(PLAIN)
-    path = tmp_path / "c.safetensors"
+def test_checkpoint_of_another_recipe_design_or_number_of_processes_and_a_damaged_one_are_refused(tmp_path):
+    run, path = network_run(PLAIN), tmp_path / "c.safetensors"
     save_checkpoint(path, run, OWN, None)
     for what in OWN:
         with pytest.raises(StretchError, match=f"another {what}"):
@@ -232,14 +224,10 @@ def test_checkpoint_of_another_recipe_design_or_number_of_processes_is_refused(t
     run.world = World(0, 2)
     with pytest.raises(StretchError, match="1 processes, this one has 2"):
         load_checkpoint(path, run, OWN)
-
-
-@pytest.mark.parametrize("damage", [b"", b"x" * 100])
-def test_damaged_checkpoint_is_named(tmp_path, damage):
-    path = tmp_path / "c.safetensors"
-    path.write_bytes(damage)
-    with pytest.raises(StretchError, match="no whole checkpoint"):
-        checkpoint_state(path)
+    for damage in (b"", b"x" * 100):
+        path.write_bytes(damage)
+        with pytest.raises(StretchError, match="no whole checkpoint"):
+            checkpoint_state(path)
 
 
 def test_best_weights_are_those_of_the_most_accurate_epoch_and_the_last_those_at_the_end(tmp_path):

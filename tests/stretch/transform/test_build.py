@@ -107,6 +107,13 @@ def test_branch_without_squeeze_and_excitation_is_the_parent_whose_gates_are_one
     torch.testing.assert_close(model(image(result)), parent(image(result)))
 
 
+def _load(module, weights):
+    with torch.no_grad():
+        for name, current in weights.items():
+            module.get_submodule(name).load_state_dict(current, strict=False)
+    return module.eval()
+
+
 @pytest.mark.representatives(3)
 @pytest.mark.parametrize("name", TINY)
 @settings(max_examples=examples(8))
@@ -122,76 +129,41 @@ def test_sliced_branch_equals_the_parent_with_removed_channels_masked(captured, 
     part = SegmentDesign(segment.name, segment.start, segment.end, (scale,), "concat" if width != segment.width else "none")
     branch = scale_branch(segment, part, 0, segment.in_width)
     chosen = choose_units(branch, importance(branch.source, branch.channels, result.weights), 0, sliced=entry == "slice")
+    arriving = None if entry == "slice" else InputChannels.of(torch.arange(segment.in_width))
+    sliced = _load(Branch(branch.graph), inherit(branch, result, chosen, arriving))
+    parent = _load(Branch(segment.graph), {op.name: result.weights[op.name] for op in segment.graph.ops if op.name in result.weights})
 
-    arriving = None if entry == "slice" else _all(segment.in_width)
-    sliced = _branch_module(result, branch, scale, chosen)
-    x = torch.randn(1, segment.in_width, *segment.graph.input.shape[2:], generator=torch.Generator().manual_seed(2))
-    masked = _masked_parent(result, segment, branch, chosen, arriving, x)
-    keep = kept_channels(branch.channels, branch.source, segment.end, chosen, arriving).index
-    with torch.inference_mode():
-        got = sliced(x)
-    assert (got - masked[:, keep]).abs().max() <= 1e-6 * max(1.0, float(masked.abs().max()))
-
-
-def _all(channels):
-    return InputChannels.of(torch.arange(channels))
-
-
-def _branch_module(result, branch, scale, chosen):
-    module = Branch(branch.graph).eval()
-    bare = None if scale.entry == "slice" else _all(branch.source.input.shape[1])
-    with torch.no_grad():
-        for name, weights in inherit(branch, result, chosen, bare).items():
-            module.get_submodule(name).load_state_dict(weights, strict=False)
-    return module
-
-
-def _masked_parent(outcome, segment, branch, chosen, arriving, x):
-    parent = Branch(segment.graph).eval()
-    with torch.no_grad():
-        for op in segment.graph.ops:
-            if op.kind != "input" and op.name in outcome.weights:
-                parent.get_submodule(op.name).load_state_dict(outcome.weights[op.name], strict=False)
-
-    def masking(name):
-        keep = kept_channels(branch.channels, branch.source, name, chosen, arriving).index
-
-        def mask(module, inputs, output):
-            result = torch.zeros_like(output)
-            result[:, keep] = output[:, keep]
-            return result
-
+    def masked(name, tensor):
+        kept = kept_channels(branch.channels, branch.source, name, chosen, arriving).index
+        mask = torch.zeros_like(tensor)
+        mask[:, kept] = tensor[:, kept]
         return mask
 
     for op in segment.graph.ops:
         if op.kind != "input":
-            parent.get_submodule(op.name).register_forward_hook(masking(op.name))
-    kept = kept_channels(branch.channels, branch.source, segment.start, chosen, arriving).index
-    start = torch.zeros_like(x)
-    start[:, kept] = x[:, kept]
+            parent.get_submodule(op.name).register_forward_hook(lambda module, inputs, output, name=op.name: masked(name, output))
+    x = torch.randn(1, segment.in_width, *segment.graph.input.shape[2:], generator=torch.Generator().manual_seed(2))
+    keep = kept_channels(branch.channels, branch.source, segment.end, chosen, arriving).index
     with torch.inference_mode():
-        return parent(start)
+        got, want = sliced(x), parent(masked(segment.start, x))
+    assert (got - want[:, keep]).abs().max() <= 1e-6 * max(1.0, float(want.abs().max()))
 
 
-def same_as_the_parent(result, *parts):
-    """Assert that segments divided in some way hand on what the parent computes, up to rounding."""
-    x = image(result)
+def wider(segment):
+    """A control of half as many channels again."""
+    return part_of(segment, "concat", [BranchScale("cpu", segment.depth, segment.width * 3 // 2, align=1)])
+
+
+KEPT = {join: lambda s, join=join: pair(s, join, (s.depth, s.depth)) for join in ("project", "sum", "concat")} | {"wider": wider}
+
+
+@pytest.mark.parametrize("kept", KEPT)
+def test_segment_that_keeps_everything_hands_on_what_the_parent_computes(captured, kept):
+    result = captured("tiny_resnet")
+    x, part = image(result), KEPT[kept](branchable(result.graph)[1])
     with torch.inference_mode():
-        got, want = build(result, divided(result.graph, *parts))(x), result.module(x)
+        got, want = build(result, divided(result.graph, part))(x), result.module(x)
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5 * float(want.abs().max()))
-
-
-@pytest.mark.parametrize("join", ["project", "sum", "concat"])
-def test_branches_that_keep_everything_hand_on_what_the_parent_computes(captured, join):
-    result = captured("tiny_resnet")
-    middle = branchable(result.graph)[1]
-    same_as_the_parent(result, pair(middle, join, (middle.depth, middle.depth)))
-
-
-def test_wider_control_computes_what_the_parent_computes(captured):
-    result = captured("tiny_resnet")
-    s2 = next(s for s in split_segments(result.graph) if s.name == "s2")
-    same_as_the_parent(result, part_of(s2, "concat", [BranchScale("cpu", s2.depth, s2.width * 3 // 2, align=1)]))
 
 
 def test_kept_channels_are_those_with_the_largest_norm(captured):

@@ -38,7 +38,7 @@ from tests.stretch.band_networks import banded, networks
 from tests.stretch.channel_networks import divided, small, small_in_channels, small_segments
 from tests.stretch.channel_networks import networks as networks_in_channels
 from tests.stretch.designs import divided as in_parts
-from tests.stretch.designs import pair, part_of, whole
+from tests.stretch.designs import pair, part_of
 from tests.stretch.export.written import FACTS, written
 from tests.stretch.portion_networks import WIDTH, Skipping, random_placements, skipping_networks
 
@@ -127,23 +127,19 @@ def test_portions_exported_and_run_by_the_scheduler_give_the_original(tmp_path_f
 def planned(tmp_path_factory):
     """Modules whose tensors skip over their ends, planned and written as a bundle."""
     torch.manual_seed(0)
-    width, count = 128, 3
-    layers, reads = [], []
-    for i in range(count):
-        first, second, third = (nn.Conv2d(width, width, 3, padding=1) for _ in range(3))
-        layers.append([first, nn.Sequential(second, third)])
-        reads.append([i, max(0, i - 1)])
-    network = Skipping(layers, reads, [True] * count).eval()
-    device = specified("mi9")
+    width, count, device = 128, 3, specified("mi9")
+    convs = [[nn.Conv2d(width, width, 3, padding=1) for _ in range(3)] for _ in range(count)]
+    layers = [[first, nn.Sequential(*others)] for first, *others in convs]
+    network = Skipping(layers, [[i, max(0, i - 1)] for i in range(count)], [True] * count).eval()
     captured = capture(network, (1, width, 28, 28), "net")
     result = plan(captured.graph, device, PlanConfig(processors=("cpu", "gpu"), kinds=("graph",)))
     folder = tmp_path_factory.mktemp("planned") / "bundle"
     export_bundle(folder, captured, build(captured, result.design), None, BundleFacts.of(result, "random"))
-    return result, device, load_bundle(folder), network, captured
+    return result, device, load_bundle(folder)
 
 
 def test_state_machine_ends_when_the_plan_says(planned):
-    result, device, bundle, _, _ = planned
+    result, device, bundle = planned
     assert any(part.join == "placed" for part in result.design.segments)
     trace = predicted_trace(bundle.manifest, device)
     assert trace.makespan_ms == pytest.approx(result.run.makespan_ms, rel=1e-6)
@@ -156,8 +152,7 @@ def test_state_machine_ends_when_the_plan_says(planned):
 
 @pytest.mark.parametrize("priority", ["latency", "energy"])
 def test_priority_places_many_portions_without_trying_all_ways(planned, priority):
-    _, _, bundle, _, _ = planned
-    manifest = bundle.manifest
+    manifest = planned[2].manifest
     if priority == "energy" and any(way.mj is None for entry in manifest.subgraphs for way in entry.alternatives.values()):
         pytest.skip("the profile states no power")
     chosen = choose_processors(manifest, priority=priority)
@@ -170,47 +165,36 @@ def test_priority_places_many_portions_without_trying_all_ways(planned, priority
 
 @pytest.fixture(scope="module")
 def skipping(tmp_path_factory):
-    """A network that skips over its nodes, whole and in portions, in float and in int8."""
+    """A network that skips over its nodes, in portions: the folder of its bundles in float and int8, and images."""
     torch.manual_seed(1)
-
-    def layer():
-        return nn.Sequential(nn.Conv2d(WIDTH, WIDTH, 3, padding=1), nn.ReLU())
-
-    network = Skipping([[layer(), layer()] for _ in range(3)], [[0, 0], [1, 0], [2, 1]], [True] * 3).eval()
-    captured = capture(network, SHAPE, "net")
+    layers = [[nn.Sequential(nn.Conv2d(WIDTH, WIDTH, 3, padding=1), nn.ReLU()) for _ in range(2)] for _ in range(3)]
+    captured = capture(Skipping(layers, [[0, 0], [1, 0], [2, 1]], [True] * 3).eval(), SHAPE, "net")
     segment = cut_segment(captured.graph, "s1", captured.graph.input.name, captured.graph.output)
-    adds = [op.name for op in segment.graph.ops if op.kind == "add"]
-    firsts = [op.inputs for op in segment.graph.ops if op.kind == "add"]
-    relus = [segment.graph.consumers[name][0] for name in adds]
-    ends = [("cpu", (firsts[0][0],)), ("gpu", (relus[0], firsts[1][1])), ("cpu", (relus[1],)), ("gpu", (segment.end,))]
+    adds = [op for op in segment.graph.ops if op.kind == "add"]
+    relus = [segment.graph.consumers[op.name][0] for op in adds]
+    ends = [("cpu", (adds[0].inputs[0],)), ("gpu", (relus[0], adds[1].inputs[1])), ("cpu", (relus[1],)), ("gpu", (segment.end,))]
     scales = tuple(BranchScale(name, segment.depth, segment.width, ends=current) for name, current in ends)
     parted = BranchDesign("net", "test", (SegmentDesign("s1", segment.start, segment.end, scales, "placed"),))
     folder = tmp_path_factory.mktemp("skipping")
     images = [np.random.default_rng(i).standard_normal(SHAPE).astype(np.float32) for i in range(16)]
-    built = {}
-    for name, design in (("whole", BranchDesign("net", "test", (whole(segment),))), ("portions", parted)):
-        bundle = written(folder / name, captured, design)
-        export_precision(bundle, folder / f"{name}_int8", {s.processor: "int8" for s in bundle.manifest.subgraphs}, images, "random")
-        built[name] = load_bundle(folder / f"{name}_int8")
-    return built, images, folder
+    bundle = written(folder / "portions", captured, parted)
+    export_precision(bundle, folder / "portions_int8", {s.processor: "int8" for s in bundle.manifest.subgraphs}, images, "random")
+    return images, folder
 
 
 def test_portions_in_half_precision_are_near_the_floats(skipping):
-    _, images, folder = skipping
-    bundle = load_bundle(folder / "portions")
-    built = export_precision(bundle, folder / "portions_fp16", {"gpu": "fp16"}, images, "random")
+    images, folder = skipping
+    built = export_precision(load_bundle(folder / "portions"), folder / "portions_fp16", {"gpu": "fp16"}, images, "random")
     assert {sub.processor for sub in built.manifest.subgraphs if sub.precision == "fp16"} == {"gpu"}
     assert all(loss.cosine > 0.9999 for loss in built.losses.values())
 
 
-def test_portions_have_signatures_of_several_tensors_in_a_tflite_file(skipping):
+@pytest.mark.parametrize("name", ["portions", "portions_int8"])
+def test_portions_have_signatures_of_several_tensors_in_a_tflite_file(skipping, name):
     pytest.importorskip("ai_edge_litert")
-    built, images, folder = skipping
-    for name in ("portions", "portions_int8"):
-        done = export_tflite(load_bundle(folder / name), folder / f"{name}_tflite", images[:4], "random")
-        assert done.manifest.tflite
-        assert verify_bundle(folder / f"{name}_tflite").problems == ()
-    assert built
+    images, folder = skipping
+    assert export_tflite(load_bundle(folder / name), folder / f"{name}_tflite", images[:4], "random").manifest.tflite
+    assert verify_bundle(folder / f"{name}_tflite").problems == ()
 
 
 def test_weights_of_divided_segments_count_once_have_the_gradients_of_the_originals_and_are_seen_by_every_branch():
@@ -268,15 +252,14 @@ class ResNeXt(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
+        sizes = ((16, 32, 1, 1), (32, 32, 3, 8), (32, 16, 1, 1))
         self.stem = nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU())
-        self.blocks = nn.ModuleList(self._block() for _ in range(2))
+        self.blocks = nn.ModuleList()
+        for _ in range(2):
+            convs = [nn.Conv2d(a, b, size, padding=size // 2, groups=groups, bias=False) for a, b, size, groups in sizes]
+            layers = [layer for conv in convs for layer in (conv, nn.BatchNorm2d(conv.out_channels), nn.ReLU())]
+            self.blocks.append(nn.Sequential(*layers[:-1]))
         self.head = nn.Linear(16, 5)
-
-    @staticmethod
-    def _block() -> nn.Sequential:
-        first = [nn.Conv2d(16, 32, 1, bias=False), nn.BatchNorm2d(32), nn.ReLU()]
-        grouped = [nn.Conv2d(32, 32, 3, 1, 1, groups=8, bias=False), nn.BatchNorm2d(32), nn.ReLU()]
-        return nn.Sequential(*first, *grouped, nn.Conv2d(32, 16, 1, bias=False), nn.BatchNorm2d(16))
 
     def forward(self, x):
         x = self.stem(x)

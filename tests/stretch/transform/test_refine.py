@@ -53,8 +53,7 @@ def test_network_comes_closer_to_the_original_on_images_it_has_not_seen(captured
     assert refined.after < 0.9 * refined.before
     # the images that calibration holds back
     held = x[::4]
-    assert refined.images == 16
-    assert refined.after == pytest.approx(off(model, result, held), rel=1e-3)
+    assert (refined.images, refined.after) == (16, pytest.approx(off(model, result, held), rel=1e-3))
     assert refined.before == pytest.approx(off(build(result, model.design), result, held), rel=1e-3)
     fresh = images(result, 16, seed=5)
     assert off(model, result, fresh) < 0.9 * off(build(result, model.design), result, fresh)
@@ -91,18 +90,15 @@ def test_exact_branches_are_refined_in_fp32_which_is_said(captured):
     branches = [BranchScale(name, segment.depth, segment.width, rows=band) for name, band in bands]
     model = build(result, divided(result.graph, part_of(segment, "rows", branches)))
     rounding, said = int8_rounding(model, INT8, [images(result, 4)])
-    assert rounding is None
-    assert said == [said[0]]
+    assert (rounding, len(said)) == (None, 1)
     assert "refined in fp32 alone, without int8's rounding: branch `s1.cpu` computes a part of its segment" in said[0]
 
 
-def test_too_few_images_or_no_end_are_refused(captured):
+@pytest.mark.parametrize(("count", "how", "noun"), [(9, Refinement(steps=3), "9 images are too few"), (64, Refinement(), "without end")])
+def test_too_few_images_or_no_end_are_refused(captured, count, how, noun):
     result = captured("tiny_resnet")
-    model = build(result, cpu_and("gpu", result.graph, "sum"))
-    with pytest.raises(StretchError, match="9 images are too few to refine with"):
-        refine(model, result, Images([images(result, 9)]), Refinement(steps=3))
-    with pytest.raises(StretchError, match="without end"):
-        refine(model, result, Images([images(result)]), Refinement())
+    with pytest.raises(StretchError, match=noun):
+        refine(build(result, cpu_and("gpu", result.graph, "sum")), result, Images([images(result, count)]), how)
 
 
 @pytest.fixture(scope="module")
@@ -171,37 +167,34 @@ def test_errors_are_those_of_every_meeting_point_and_of_what_the_classifier_read
                         layer.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
             here, there = (net.get_submodule(part.name)(value) for net, value in ((model, here), (original, there)))
             expected.append(float((here - there).square().sum() / there.square().sum()))
-    assert expected[0] == 0
-    assert [float(error) for error in errors.meeting] == pytest.approx(expected[1:], rel=1e-4)
+    assert (expected[0], [float(error) for error in errors.meeting]) == (0, pytest.approx(expected[1:], rel=1e-4))
     assert float(errors.features) == pytest.approx(float((read[0] - read[1]).square().sum() / read[1].square().sum()), rel=1e-4)
 
 
-@pytest.mark.parametrize("apart", [True, False])
-def test_apart_no_error_reaches_the_segments_before(captured, apart):
+@pytest.mark.parametrize(
+    ("join", "apart", "reached"),
+    [
+        ("sum", True, {"head"}),
+        ("sum", False, {"s1", "s2", "s3", "head"}),
+        # concatenated backbones answer with the next segment that can be compared
+        ("concat", True, {"s1", "s2", "s3", "head"}),
+    ],
+)
+def test_apart_no_error_reaches_the_segments_before(captured, join, apart, reached):
     result = captured("tiny_resnet")
-    model = build(result, cpu_and("gpu", result.graph, "sum"))
-    *_, output = SegmentPairs(model, result).errors(images(result, 4), apart, generator()).meeting
+    model = build(result, cpu_and("gpu", result.graph, join))
+    errors = SegmentPairs(model, result).errors(images(result, 4), apart, generator())
+    *others, output = errors.meeting
+    assert join == "sum" or (others, errors.features) == ([], None)
     output.backward()
-    reached = {name.split(".")[0] for name, parameter in model.named_parameters() if parameter.grad is not None}
-    assert reached == ({"head"} if apart else {"s1", "s2", "s3", "head"})
-
-
-def test_apart_concatenated_backbones_answer_with_the_next_segment_that_can_be_compared(captured):
-    result = captured("tiny_resnet")
-    model = build(result, cpu_and("gpu", result.graph, "concat"))
-    errors = SegmentPairs(model, result).errors(images(result, 4), True, generator())
-    (output,) = errors.meeting
-    assert errors.features is None
-    output.backward()
-    assert {name.split(".")[0] for name, parameter in model.named_parameters() if parameter.grad is not None} == {"s1", "s2", "s3", "head"}
+    assert {name.split(".")[0] for name, parameter in model.named_parameters() if parameter.grad is not None} == reached
 
 
 def test_identity_has_nothing_to_refine_and_no_error(captured):
     result = captured("tiny_mobilenet")
-    pair = SegmentPairs(build(result, identity_design(result.graph)), result)
-    assert pair.parameters == []
-    x = images(result, 4)
+    pair, x = SegmentPairs(build(result, identity_design(result.graph)), result), images(result, 4)
     (output,) = pair.outputs(x, 3, original=False)
+    assert pair.parameters == []
     torch.testing.assert_close(output, result.module(x).detach())
 
 
@@ -272,34 +265,28 @@ def test_same_seed_draws_the_same_views_and_leaves_the_global_generator_alone():
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
-DONE = Done(version=VERSION, identity={"images": "a", "settings": "b"}, phase=1, steps=3, seconds=0.5, looks=2, least=0.25)
+DONE = {"version": VERSION, "identity": {"images": "a", "settings": "b"}, "phase": 1, "steps": 3, "seconds": 0.5, "looks": 2, "least": 0.25}
 TENSORS = {"model.w": torch.arange(3.0)}
 
 
-def done(**changes):
-    return Done(**{key: getattr(DONE, key) for key in DONE.__struct_fields__} | changes)
-
-
-def test_what_is_read_is_what_was_written_last(tmp_path):
+def test_what_is_read_is_what_was_written_last_and_files_of_others_stay(tmp_path):
     checkpoint = Checkpoint(tmp_path / "new" / "folder")
     assert checkpoint.read({}) is None
     for steps in (1, 2):
-        checkpoint.write(done(steps=steps), TENSORS)
+        checkpoint.write(Done(**DONE | {"steps": steps}), TENSORS)
     state, tensors = checkpoint.read({"images": "a"})
     assert state.steps == 2
     assert torch.equal(tensors["model.w"], TENSORS["model.w"])
     assert [path.name for path in checkpoint.file.parent.iterdir()] == [FILE]
     checkpoint.remove()
     assert not checkpoint.file.parent.exists()
-
-
-def test_folder_with_files_of_others_stays(tmp_path):
     (tmp_path / "note.txt").write_text("mine")
     checkpoint = Checkpoint(tmp_path)
-    checkpoint.write(DONE, TENSORS)
+    checkpoint.write(Done(**DONE), TENSORS)
     checkpoint.remove()
     checkpoint.remove()
-    assert [path.name for path in tmp_path.iterdir()] == ["note.txt"]
+    assert (tmp_path / "note.txt").read_text() == "mine"
+    assert not (tmp_path / FILE).exists()
 
 
 @pytest.mark.parametrize("damage", [b"", b"x" * 100, b"\xff" * 16])
@@ -312,7 +299,7 @@ def test_damaged_file_is_named(tmp_path, damage):
 
 @pytest.mark.parametrize(("key", "value"), [("steps", -1), ("least", None), ("phase", "one"), ("more", 1), ("seconds", -0.5)])
 def test_header_that_states_nonsense_is_refused(tmp_path, key, value):
-    Checkpoint(tmp_path).write(DONE, TENSORS)
+    Checkpoint(tmp_path).write(Done(**DONE), TENSORS)
     with safe_open(tmp_path / FILE, framework="pt") as file:
         state = json.loads(file.metadata()["state"])
     save_file(TENSORS, tmp_path / FILE, {"state": json.dumps(state | {key: value})})
@@ -320,14 +307,17 @@ def test_header_that_states_nonsense_is_refused(tmp_path, key, value):
         Checkpoint(tmp_path).read({})
 
 
-def test_checkpoint_of_another_refinement_or_version_is_refused_by_what_differs(tmp_path):
-    Checkpoint(tmp_path).write(DONE, TENSORS)
-    for what in DONE.identity:
-        with pytest.raises(StretchError, match=f"a refinement with other {what}"):
-            Checkpoint(tmp_path).read(DONE.identity | {what: "else"})
-    Checkpoint(tmp_path).write(done(version=VERSION + 1), TENSORS)
-    with pytest.raises(StretchError, match=f"version {VERSION + 1}"):
-        Checkpoint(tmp_path).read({})
+@pytest.mark.parametrize(
+    ("change", "noun"),
+    [
+        *(({"identity": DONE["identity"] | {what: "else"}}, f"a refinement with other {what}") for what in DONE["identity"]),
+        ({"version": VERSION + 1}, f"version {VERSION + 1}"),
+    ],
+)
+def test_checkpoint_of_another_refinement_or_version_is_refused_by_what_differs(tmp_path, change, noun):
+    Checkpoint(tmp_path).write(Done(**DONE | change), TENSORS)
+    with pytest.raises(StretchError, match=noun):
+        Checkpoint(tmp_path).read(DONE["identity"])
 
 
 def test_tensors_that_do_not_fit_the_network_are_told_as_a_damaged_checkpoint(captured, tmp_path):

@@ -18,8 +18,7 @@ def test_full_disk_leaves_the_old_file_and_no_rest(tmp_path):
             write_tensors(path, {"a": torch.zeros(1000)})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert path.read_bytes() == content
-    assert list(tmp_path.iterdir()) == [path]
+    assert (path.read_bytes(), list(tmp_path.iterdir())) == (content, [path])
     with pytest.raises(StretchError, match=r"cannot write .*safetensors/model\.safetensors"):
         write_tensors(path / "model.safetensors", {"a": torch.zeros(1)})
 

@@ -29,17 +29,6 @@ def arrays(count, seed=0):
     return np.random.default_rng(seed).normal(size=(count, *SHAPE[1:])).astype(np.float32)
 
 
-def test_arrays_of_one_and_of_many_images_are_read_in_the_order_of_names(tmp_path):
-    many = arrays(9)
-    np.save(tmp_path / "a.npy", many[0])
-    np.save(tmp_path / "b.npy", many[1:5])
-    (tmp_path / "c").mkdir()
-    np.savez(tmp_path / "c" / "d.npz", x=many[5:])
-    images = load_images(tmp_path, SHAPE, 100)
-    assert np.array_equal(np.concatenate(images), many)
-    assert all(image.shape == SHAPE for image in images)
-
-
 @pytest.mark.parametrize(
     ("name", "content", "noun"),
     [
@@ -85,20 +74,27 @@ def test_pictures_go_through_what_torchvision_does(tmp_path, size, crop):
     assert np.abs(got - expected).max() < 1e-5
 
 
+def test_arrays_are_read_in_the_order_of_names_and_many_files_from_all_over_the_folder(tmp_path):
+    many = arrays(30)
+    (tmp_path / "c").mkdir()
+    np.save(tmp_path / "a.npy", many[0])
+    np.save(tmp_path / "b.npy", many[1:5])
+    np.savez(tmp_path / "c" / "d.npz", x=many[5:9])
+    images = load_images(tmp_path, SHAPE, 100)
+    assert np.array_equal(np.concatenate(images), many[:9])
+    assert all(image.shape == SHAPE for image in images)
+    for i, image in enumerate(many):
+        (tmp_path / "many").mkdir(exist_ok=True)
+        np.save(tmp_path / "many" / f"{i:02}.npy", image)
+    assert np.array_equal(np.concatenate(load_images(tmp_path / "many", SHAPE, 10)), many[::3])
+
+
 def test_picture_of_less_or_of_other_channels_than_the_model_reads_is_refused(tmp_path):
-    image = pytest.importorskip("PIL.Image")
-    image.new("RGB", (50, 70)).save(tmp_path / "a.png")
+    pytest.importorskip("PIL.Image").new("RGB", (50, 70)).save(tmp_path / "a.png")
     with pytest.raises(StretchError, match="is smaller than what the model reads, 32×32"):
         read_images(tmp_path / "a.png", (1, 3, 32, 32), Preprocessing((0, 0, 0), (1, 1, 1), 1.0, 20))
     with pytest.raises(StretchError, match="reads 1 channels"):
         load_images(tmp_path, (1, 1, 8, 8), 100)
-
-
-def test_many_files_are_taken_from_all_over_the_folder(tmp_path):
-    for i, image in enumerate(arrays(30)):
-        np.save(tmp_path / f"{i:02}.npy", image)
-    images = load_images(tmp_path, SHAPE, 10)
-    assert np.array_equal(np.concatenate(images), arrays(30)[::3])
 
 
 def test_pictures_are_turned_as_their_camera_says(tmp_path):

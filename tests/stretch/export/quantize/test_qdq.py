@@ -57,12 +57,19 @@ def test_weights_are_int8_with_a_scale_for_each_output_channel(int8):
     assert (constants[weight.input[2]] == 0).all()
 
 
-def test_model_that_cannot_be_computed_is_one_sentence(model):
+@pytest.mark.parametrize(
+    ("spoil", "use", "sentence"),
+    [
+        (lambda graph: graph.node[0].input.__setitem__(0, "nowhere"), lambda model: quantise(model, samples()), "cannot be quantised"),
+        (lambda graph: graph.output.append(onnx.ValueInfoProto(name="nowhere")), runner, "^ONNX Runtime cannot load `.+`: "),
+    ],
+)
+def test_model_that_cannot_be_computed_or_loaded_is_one_sentence(model, spoil, use, sentence):
     broken = onnx.ModelProto()
     broken.CopyFrom(model)
-    broken.graph.node[0].input[0] = "nowhere"
-    with pytest.raises(StretchError, match="cannot be quantised") as error:
-        quantise(broken, samples())
+    spoil(broken.graph)
+    with pytest.raises(StretchError, match=sentence) as error:
+        use(broken)
     assert "\n" not in error.value.message
 
 
@@ -96,15 +103,15 @@ def compute(model, x):
     return onnx_runtime.output(model.SerializeToString(), x)
 
 
-def same(model, folded, shape):
-    onnx.checker.check_model(folded)
+def folded(net, shape, out_shape):
+    """Kinds of the nodes that are left of a network with its norms folded, which computes the same."""
+    model = net.model(list(shape), "y", out_shape)
+    result = fold_batch_norms(model)
+    onnx.checker.check_model(result)
     x = np.random.default_rng(9).normal(size=shape).astype(np.float32)
     expected = compute(model, x)
-    return np.allclose(compute(folded, x), expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
-
-
-def kinds(model):
-    return [node.op_type for node in model.graph.node]
+    np.testing.assert_allclose(compute(result, x), expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+    return [node.op_type for node in result.graph.node]
 
 
 @given(st.integers(0, 1000), st.sampled_from([1, 2, 4]), st.booleans(), st.sampled_from([1, 3]))
@@ -112,10 +119,7 @@ def test_folded_convolution_computes_the_same(seed, group, bias, kernel):
     net = Net(seed)
     net.conv("x", "a", 8, 4, kernel, group, bias)
     net.norm("a", "y", 8)
-    model = net.model([1, 4, 5, 5], "y", [1, 8, 5, 5])
-    folded = fold_batch_norms(model)
-    assert kinds(folded) == ["Conv"]
-    assert same(model, folded, (1, 4, 5, 5))
+    assert folded(net, (1, 4, 5, 5), [1, 8, 5, 5]) == ["Conv"]
 
 
 def test_convolution_that_others_read_too_keeps_its_value():
@@ -123,10 +127,7 @@ def test_convolution_that_others_read_too_keeps_its_value():
     net.conv("x", "a", 4, 4)
     net.norm("a", "b", 4)
     net.nodes.append(helper.make_node("Add", ["a", "b"], ["y"], name="add"))
-    model = net.model([1, 4, 5, 5], "y", [1, 4, 5, 5])
-    folded = fold_batch_norms(model)
-    assert kinds(folded) == ["Conv", "Conv", "Add"]
-    assert same(model, folded, (1, 4, 5, 5))
+    assert folded(net, (1, 4, 5, 5), [1, 4, 5, 5]) == ["Conv", "Conv", "Add"]
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -135,10 +136,7 @@ def test_norm_after_a_matrix_goes_into_it(bias):
     reads = ["x", net.weight("w", net.random.normal(size=(5, 7)))] + ([net.weight("b", net.random.normal(size=5))] if bias else [])
     net.nodes.append(helper.make_node("Gemm", reads, ["a"], name="fc", transB=1))
     net.norm("a", "y", 5)
-    model = net.model([2, 7], "y", [2, 5])
-    folded = fold_batch_norms(model)
-    assert kinds(folded) == ["Gemm"]
-    assert same(model, folded, (2, 7))
+    assert folded(net, (2, 7), [2, 5]) == ["Gemm"]
 
 
 X = np.random.default_rng(0).standard_normal((1, 3, 6, 6)).astype(np.float32)
@@ -191,22 +189,10 @@ def test_loss_is_measured_of_each_layer_that_only_hands_on_its_input():
     assert not any(lost.exceeds(0.999) for lost in layers.values())
 
 
-def test_model_that_the_runtime_cannot_load_is_one_sentence(model):
-    broken = onnx.ModelProto()
-    broken.CopyFrom(model)
-    broken.graph.output.append(onnx.ValueInfoProto(name="nowhere"))
-    with pytest.raises(StretchError, match=f"^ONNX Runtime cannot load `{model.graph.name}`: ") as error:
-        runner(broken)
-    assert "\n" not in error.value.message
-
-
-def test_half_precision_agrees_with_float_within_its_rounding():
+def test_half_precision_agrees_with_float_within_its_rounding_and_a_weight_beyond_its_range_is_named():
     expected, got = compute(network(), X), compute(to_half(network()), X)
     assert got.dtype == np.float32
     assert 0 < np.abs(got - expected).max() < 5e-3 * np.abs(expected).max()
-
-
-def test_weight_beyond_the_range_of_fp16_is_named():
     with pytest.raises(StretchError, match=r"`.*` has values beyond 65504"):
         to_half(network(scale=1e6))
 

@@ -4,6 +4,7 @@ import numpy as np
 
 from scheduler.delegates.reference import ReferenceDelegate
 from scheduler.formats.int8_edges import Quant
+from scheduler.formats.tflite import OPERATORS, TFLITE, TYPES
 from stretch.export.onnx import save_onnx, to_onnx
 from stretch.export.tflite import read_source
 from tests.scheduler.delegates import graphs
@@ -40,8 +41,6 @@ def run(source, folder, x):
 
 def codes(source):
     """Names of the operators that a source becomes, in order, with the type of what each writes."""
-    from scheduler.formats.tflite import OPERATORS, TFLITE, TYPES
-
     model = TFLITE.decode(graphs.tflite_bytes(source.graph, source))
     names = {kind.number: name for name, kind in OPERATORS.items()}
     types = {number: name for name, number in TYPES.items()}

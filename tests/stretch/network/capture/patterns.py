@@ -21,124 +21,124 @@ class Calling(nn.Module):
         return self.function(x, *[getattr(self, name) for name in self.names])
 
 
-class Attention(nn.Module):
+def parted(base, method, parts, *arguments):
+    """Make a class of modules out of a function of a tensor and of parts by name, which is what `method` of `base` computes.
+
+    Args:
+        base: The class.
+        method: Name of its method.
+        parts: Sizes of linear layers, shapes of parameters as lists, or calls that give modules and buffers.
+        arguments: Of the constructor of `base`.
+    """
+
+    def decorate(function):
+        def __init__(self):
+            base.__init__(self, *arguments)
+            for name, part in parts.items():
+                made = part() if callable(part) else nn.Linear(*part) if isinstance(part, tuple) else nn.Parameter(torch.randn(part))
+                self.register_buffer(name, made) if type(made) is torch.Tensor else setattr(self, name, made)
+
+        def compute(self, x):
+            return function(x, *(getattr(self, name) for name in parts))
+
+        return type(function.__name__, (base,), {"__init__": __init__, method: compute, "__doc__": function.__doc__})
+
+    return decorate
+
+
+def pattern(**parts):
+    """Make a module of a function of a map and of parts."""
+    return parted(nn.Module, "forward", parts)
+
+
+@pattern(
+    norm=lambda: nn.LayerNorm(CHANNELS),
+    qkv=(CHANNELS, 3 * CHANNELS),
+    proj=(CHANNELS, CHANNELS),
+    first=[1, 1, CHANNELS],
+    table=[5, 2],
+    places=lambda: torch.arange(65 * 65).reshape(65, 65) % 5,
+)
+def Attention(x, norm, qkv, proj, first, table, places):
     """Tokens with a class token, two heads, a relative position bias, and back to a map."""
-
-    def __init__(self):
-        super().__init__()
-        self.norm, self.qkv, self.proj = nn.LayerNorm(CHANNELS), nn.Linear(CHANNELS, 3 * CHANNELS), nn.Linear(CHANNELS, CHANNELS)
-        self.first = nn.Parameter(torch.randn(1, 1, CHANNELS))
-        self.table = nn.Parameter(torch.randn(5, 2))
-        self.register_buffer("places", torch.arange(65 * 65).reshape(65, 65) % 5)
-
-    def forward(self, x):
-        n, c, h, w = x.shape
-        tokens = torch.cat([self.first.expand(n, -1, -1), x.flatten(2).transpose(1, 2)], dim=1)
-        q, k, v = self.qkv(self.norm(tokens)).reshape(n, h * w + 1, 3, 2, c // 2).permute(2, 0, 3, 1, 4).unbind(0)
-        bias = self.table[self.places].permute(2, 0, 1).unsqueeze(0)
-        tokens = tokens + self.proj(F.scaled_dot_product_attention(q, k, v, attn_mask=bias).transpose(1, 2).reshape(n, -1, c))
-        return tokens[:, 1:].transpose(1, 2).reshape(n, c, h, w)
+    n, c, h, w = x.shape
+    tokens = torch.cat([first.expand(n, -1, -1), x.flatten(2).transpose(1, 2)], dim=1)
+    q, k, v = qkv(norm(tokens)).reshape(n, h * w + 1, 3, 2, c // 2).permute(2, 0, 3, 1, 4).unbind(0)
+    bias = table[places].permute(2, 0, 1).unsqueeze(0)
+    tokens = tokens + proj(F.scaled_dot_product_attention(q, k, v, attn_mask=bias).transpose(1, 2).reshape(n, -1, c))
+    return tokens[:, 1:].transpose(1, 2).reshape(n, c, h, w)
 
 
-class Windows(nn.Module):
+@pattern()
+def Windows(x):
     """Shifted windows, each with products of its own."""
-
-    def forward(self, x):
-        n, c, h, w = x.shape
-        windows = torch.roll(x, (-2, -2), (2, 3)).view(n, c, 2, h // 2, 2, w // 2).permute(0, 2, 4, 3, 5, 1).reshape(-1, h * w // 4, c)
-        mixed = (windows @ windows.transpose(-2, -1) / c).softmax(-1) @ windows
-        back = mixed.view(n, 2, 2, h // 2, w // 2, c).permute(0, 5, 1, 3, 2, 4).reshape(n, c, h, w)
-        return torch.roll(back, (2, 2), (2, 3))
+    n, c, h, w = x.shape
+    windows = torch.roll(x, (-2, -2), (2, 3)).view(n, c, 2, h // 2, 2, w // 2).permute(0, 2, 4, 3, 5, 1).reshape(-1, h * w // 4, c)
+    mixed = (windows @ windows.transpose(-2, -1) / c).softmax(-1) @ windows
+    back = mixed.view(n, 2, 2, h // 2, w // 2, c).permute(0, 5, 1, 3, 2, 4).reshape(n, c, h, w)
+    return torch.roll(back, (2, 2), (2, 3))
 
 
-class Last(nn.Module):
+@pattern(wide=(CHANNELS, 4 * CHANNELS), narrow=(2 * CHANNELS, CHANNELS), gamma=[CHANNELS])
+def Last(x, wide, narrow, gamma):
     """Channels last: a norm of the response (ConvNeXt V2), a gate that is split off, a scale a layer."""
-
-    def __init__(self):
-        super().__init__()
-        self.wide, self.narrow = nn.Linear(CHANNELS, 4 * CHANNELS), nn.Linear(2 * CHANNELS, CHANNELS)
-        self.gamma = nn.Parameter(torch.randn(CHANNELS))
-
-    def forward(self, x):
-        a, b = self.wide(x.permute(0, 2, 3, 1)).chunk(2, dim=-1)
-        spread = a.norm(p=2, dim=(1, 2), keepdim=True)
-        gated = a * (spread / (spread.mean(-1, keepdim=True) + 1e-6)) * torch.sigmoid(b)
-        return x + (self.gamma * self.narrow(gated)).permute(0, 3, 1, 2)
+    a, b = wide(x.permute(0, 2, 3, 1)).chunk(2, dim=-1)
+    spread = a.norm(p=2, dim=(1, 2), keepdim=True)
+    gated = a * (spread / (spread.mean(-1, keepdim=True) + 1e-6)) * torch.sigmoid(b)
+    return x + (gamma * narrow(gated)).permute(0, 3, 1, 2)
 
 
-class Selected(nn.Module):
+@pattern(a=lambda: nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1), b=lambda: nn.Conv2d(CHANNELS, CHANNELS, 1))
+def Selected(x, a, b):
     """Kernels that are selected by a softmax over stacked branches (SKNet), and a subtraction."""
-
-    def __init__(self):
-        super().__init__()
-        self.a, self.b = nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1), nn.Conv2d(CHANNELS, CHANNELS, 1)
-
-    def forward(self, x):
-        both = torch.stack([self.a(x), self.b(x)], dim=1)
-        weight = both.sum(1).mean((2, 3), keepdim=True).unsqueeze(1).mul(both.mean((3, 4), keepdim=True)).softmax(1)
-        return (both * weight).sum(1) - x
+    both = torch.stack([a(x), b(x)], dim=1)
+    weight = both.sum(1).mean((2, 3), keepdim=True).unsqueeze(1).mul(both.mean((3, 4), keepdim=True)).softmax(1)
+    return (both * weight).sum(1) - x
 
 
-class Resized(nn.Module):
+@pattern(norm=lambda: nn.GroupNorm(2, CHANNELS))
+def Resized(x, norm):
     """Interpolation, reflected borders, a group norm, and a change in place."""
-
-    def __init__(self):
-        super().__init__()
-        self.norm = nn.GroupNorm(2, CHANNELS)
-
-    def forward(self, x):
-        y = F.interpolate(x, scale_factor=1.5, mode="bilinear", align_corners=False)
-        y = F.avg_pool2d(F.pad(y, (2, 2, 2, 2), mode="reflect"), 2)
-        y = self.norm(y)
-        y.add_(1.0).mul_(0.5)
-        return y
+    y = F.interpolate(x, scale_factor=1.5, mode="bilinear", align_corners=False)
+    y = norm(F.avg_pool2d(F.pad(y, (2, 2, 2, 2), mode="reflect"), 2))
+    y.add_(1.0).mul_(0.5)
+    return y
 
 
-class Recurrent(nn.Module):
+@pattern(cells=lambda: nn.LSTM(CHANNELS, CHANNELS, batch_first=True))
+def Recurrent(x, cells):
     """A recurrent layer along the rows, and a part without gradients, which has none anyway."""
-
-    def __init__(self):
-        super().__init__()
-        self.cells = nn.LSTM(CHANNELS, CHANNELS, batch_first=True)
-
-    def forward(self, x):
-        n, c, h, w = x.shape
-        rows, _ = self.cells(x.permute(0, 2, 3, 1).reshape(n * h, w, c))
-        with torch.no_grad():
-            scale = 1 + x.sign().mean((1, 2, 3), keepdim=True)
-        return rows.reshape(n, h, w, c).permute(0, 3, 1, 2) * scale
+    n, c, h, w = x.shape
+    rows, _ = cells(x.permute(0, 2, 3, 1).reshape(n * h, w, c))
+    with torch.no_grad():
+        scale = 1 + x.sign().mean((1, 2, 3), keepdim=True)
+    return rows.reshape(n, h, w, c).permute(0, 3, 1, 2) * scale
 
 
-class Decided(nn.Module):
+@pattern(mix=[CHANNELS, CHANNELS])
+def Decided(x, mix):
     """Control flow by shapes, values and places of maxima, an equation, and a cast."""
-
-    def __init__(self):
-        super().__init__()
-        self.mix = nn.Parameter(torch.randn(CHANNELS, CHANNELS))
-
-    def forward(self, x):
-        if x.shape[2] > 4:
-            x = torch.einsum("nchw,cd->ndhw", x, self.mix)
-        values, places = x.max(dim=1, keepdim=True)
-        return torch.where(x > 0, x, values) + places.to(x.dtype) / 10
+    if x.shape[2] > 4:
+        x = torch.einsum("nchw,cd->ndhw", x, mix)
+    values, places = x.max(dim=1, keepdim=True)
+    return torch.where(x > 0, x, values) + places.to(x.dtype) / 10
 
 
-class Prefixed(nn.Module):
+@pattern()
+def Prefixed(x):
     """Tokens with a prefix that has none: cut off, and put before the others again."""
-
-    def forward(self, x):
-        tokens = x.flatten(2).transpose(1, 2)
-        prefix, rest = tokens.split([0, tokens.shape[1]], dim=1)
-        joined = torch.cat([tokens[:, :0], rest.softmax(2), prefix], dim=1)
-        return joined.transpose(1, 2).reshape(x.shape)
+    tokens = x.flatten(2).transpose(1, 2)
+    prefix, rest = tokens.split([0, tokens.shape[1]], dim=1)
+    joined = torch.cat([tokens[:, :0], rest.softmax(2), prefix], dim=1)
+    return joined.transpose(1, 2).reshape(x.shape)
 
 
 PATTERNS = (Attention, Windows, Last, Selected, Resized, Recurrent, Decided, Prefixed)
 
 
-def network(*patterns):
+def network(*patterns, channels=CHANNELS):
     """A network of a convolution, the patterns one after the other, and a classifier; its weights are drawn again."""
     torch.manual_seed(0)
-    stem = nn.Sequential(nn.Conv2d(3, CHANNELS, 3, padding=1, bias=False), nn.BatchNorm2d(CHANNELS), nn.ReLU())
-    head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(CHANNELS, 5))
+    stem = nn.Sequential(nn.Conv2d(3, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels), nn.ReLU())
+    head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 5))
     return nn.Sequential(stem, *[pattern() for pattern in patterns], head).eval()

@@ -73,11 +73,8 @@ def test_reshaped_permuted_and_cut_axes_say_where_each_element_lies(data):
 
 
 def test_cut_within_a_head_or_of_pixels_is_none():
-    axes = map_axes((1, 12, 2, 2)).reshape((1, 12, 4))
-    assert axes is not None
-    assert axes.cut(2, 0, 2) is None
     heads = Axes(((Factor("channel", 3, 1), Factor("channel", 2, 6)),))
-    assert heads.cut(0, 1, 3) is None
+    assert map_axes((1, 12, 2, 2)).reshape((1, 12, 4)).cut(2, 0, 2) is heads.cut(0, 1, 3) is None
 
 
 @given(st.permutations(range(3)), st.sampled_from([(2, 3, 4), (5, 1, 2), (3, 3, 3)]))
@@ -108,24 +105,25 @@ def kinds(function):
 CHAIN = ["conv", "batch_norm", "relu"]
 
 
-def test_channels_in_another_order_are_filters_in_another_order():
-    assert kinds(lambda x: x.view(x.shape[0], 2, 4, 8, 8).transpose(1, 2).reshape(x.shape[0], 8, 8, 8)) == CHAIN
+def whole_and_part(x):
+    a, b = x.view(x.shape[0], 2, 4, 8, 8).unbind(1)
+    return torch.cat([x, a * b], 1)
 
 
-def test_what_is_computed_whole_is_not_computed_in_parts_too():
-    def whole_and_part(x):
-        a, b = x.view(x.shape[0], 2, 4, 8, 8).unbind(1)
-        return torch.cat([x, a * b], 1)
-
-    assert sorted(kinds(whole_and_part)) == sorted([*CHAIN, "slice", "slice", "mul", "concat"])
-
-
-def test_pixels_in_another_order_are_rearranged_once_before_what_reads_them():
-    def turned(x):
-        windows = x.view(x.shape[0], 8, 2, 4, 8).transpose(2, 3)
-        return windows.reshape(x.shape[0], 8, 4, 16).relu()
-
-    assert kinds(turned) == ["rearrange", *CHAIN, "relu"] or kinds(turned).count("rearrange") == 1
+@pytest.mark.parametrize(
+    ("function", "more"),
+    [
+        # filters are in another order
+        (lambda x: x.view(x.shape[0], 2, 4, 8, 8).transpose(1, 2).reshape(x.shape[0], 8, 8, 8), []),
+        # a tensor that is computed whole is not computed in parts too
+        (whole_and_part, ["slice", "slice", "mul", "concat"]),
+        # pixels are rearranged once before what reads them
+        (lambda x: x.view(x.shape[0], 8, 2, 4, 8).transpose(2, 3).reshape(x.shape[0], 8, 4, 16).relu(), ["rearrange", "relu"]),
+    ],
+    ids=["channels", "parts", "pixels"],
+)
+def test_another_order_of_a_map_takes_the_fewest_operators(function, more):
+    assert sorted(kinds(function)) == sorted([*CHAIN, *more])
 
 
 class Written(Tokens):
@@ -313,15 +311,22 @@ def test_input_that_is_returned_stays_in_the_structure():
     assert "unchanged input" in captured.warnings[0]
 
 
-def test_network_of_whole_numbers_is_refused_in_one_sentence():
-    with pytest.raises(UsageError, match="`Calling` takes whole numbers") as refused:
-        capture(Calling(lambda x, table: table(x).sum(1), nn.Embedding(10, 4)), (1, 6))
-    assert "embedding" in refused.value.hint
+RING = []
+RING.append(RING)
 
 
-def test_network_without_a_result_is_refused():
-    with pytest.raises(StretchError, match="returns no tensor"):
-        capture(Net(lambda a, b: {"none": None}), (1, 3, 8, 8))
+@pytest.mark.parametrize(
+    ("call", "error", "noun"),
+    [
+        (lambda: capture(Calling(lambda x, table: table(x).sum(1), nn.Embedding(10, 4)), (1, 6)), UsageError, "takes whole numbers"),
+        (lambda: capture(Net(lambda a, b: {"none": None}), (1, 3, 8, 8)), StretchError, "returns no tensor"),
+        (lambda: tensors(RING), StretchError, "nested"),
+    ],
+)
+def test_whole_numbers_no_result_and_a_structure_that_holds_itself_are_refused(call, error, noun):
+    with pytest.raises(error, match=noun) as refused:
+        call()
+    assert error is not UsageError or "embedding" in refused.value.hint
 
 
 def containers(inner):
@@ -340,10 +345,3 @@ def test_a_structure_of_its_own_leaves_is_equal_and_of_the_same_kinds(structure)
     again = rebuild(structure, iter([leaf for _, leaf in leaves(structure)]))
     assert again == structure
     assert type(again) is type(structure)
-
-
-def test_structure_that_holds_itself_is_refused():
-    ring = []
-    ring.append(ring)
-    with pytest.raises(StretchError, match="nested"):
-        tensors(ring)

@@ -37,16 +37,11 @@ def same(one, other):
     return all(torch.equal(a, b) for a, b in pairs)
 
 
-def test_equal_seeds_give_equal_weights_and_others_do_not():
+def test_equal_seeds_give_equal_weights_others_do_not_and_those_of_an_untrained_model_are_random_with_a_warning():
     one, two, other = (load_model("tiny_resnet", weights="none", seed=s).module for s in (3, 3, 4))
-    assert same(one, two)
-    assert not same(one, other)
-
-
-def test_default_weights_of_an_untrained_model_are_random_with_a_warning():
+    assert (same(one, two), same(one, other)) == (True, False)
     model = load_model("tiny_resnet")
-    assert model.weights_source == "random"
-    assert model.warnings == ["`tiny_resnet` has random weights: nobody published trained ones"]
+    assert (model.weights_source, ["random" in words for words in model.warnings]) == ("random", [True])
 
 
 def test_file_of_weights_is_loaded(tmp_path):
@@ -100,23 +95,24 @@ def test_current_folder_is_not_searched_for_modules(tmp_path):
 
 
 def test_file_of_code_is_executed_with_trust_alone(tmp_path):
-    (tmp_path / "mynet.py").write_text(
-        f"from pathlib import Path\nfrom torch import nn\nPath({str(tmp_path)!r}, 'ran').touch()\n\n\ndef net():\n    return nn.Conv2d(3, 8, 3)\n"
-    )
+    code = f"from pathlib import Path\nPath({str(tmp_path)!r}, 'ran').touch()\n" + CODE[0].replace("from {0} import width", "width = 8")
+    (tmp_path / "mynet.py").write_text(code)
     with pytest.raises(UsageError) as caught:
         load_model(f"{tmp_path}/mynet.py:net")
     assert "--trust-code" in caught.value.hint
     assert not (tmp_path / "ran").exists()
     model = load_model(f"{tmp_path}/mynet.py:net", trust_code=True)
-    assert model.module.out_channels == 8
-    assert model.weights_source == "given"
+    assert (model.module.out_channels, model.weights_source) == (8, "given")
 
 
-LATE = "from torch import nn\n\n\ndef net():\n    from {0} import width\n    return nn.Conv2d(3, width, 3)\n"
-EARLY = "from torch import nn\nfrom {0} import width\n\n\ndef net():\n    return nn.Conv2d(3, width, 3)\n"
+#: The other module is imported when the file is read, or when its function is called.
+CODE = [
+    f"from torch import nn\n{early}\n\n\ndef net():\n    {late}\n    return nn.Conv2d(3, width, 3)\n"
+    for early, late in (("from {0} import width", ""), ("", "from {0} import width"))
+]
 
 
-@pytest.mark.parametrize("code", [EARLY, LATE], ids=["when it is read", "when it is called"])
+@pytest.mark.parametrize("code", CODE, ids=["when it is read", "when it is called"])
 @pytest.mark.parametrize("beside", ["near_by", "near_package.parts"])
 def test_file_of_code_imports_what_lies_beside_it_and_nothing_of_another_folder(tmp_path, code, beside):
     before = list(sys.path)
@@ -164,20 +160,14 @@ class Net: ...
 
 
 @pytest.mark.parametrize(
-    ("body", "hint"),
-    [
-        (MANY, "mymodel.py:FUNCTION`; it has small, Net"),
-        ("def make(): ...\n", "mymodel.py:make`"),
-        ("x = 1\n", "mymodel.py:FUNCTION`; it has none"),
-    ],
+    ("body", "hint"), [(MANY, "FUNCTION`; it has small, Net"), ("def make(): ...\n", "make`"), ("x = 1\n", "FUNCTION`; it has none")]
 )
 def test_file_alone_suggests_its_functions_without_running_it(tmp_path, body, hint):
     path = tmp_path / "mymodel.py"
     path.write_text(body.replace("{marker!r}", repr(str(tmp_path / "ran"))))
     with pytest.raises(UsageError, match="name the function or class") as caught:
         load_model(str(path))
-    assert hint in caught.value.hint
-    assert "write `" in caught.value.hint
+    assert f"mymodel.py:{hint}" in caught.value.hint.partition("write `")[2]
     assert not (tmp_path / "ran").exists()
 
 
@@ -193,27 +183,19 @@ def test_file_that_is_none_or_no_code_is_refused(tmp_path, content, reason):
 CONTENT = b"weights" * 1000
 
 
-@pytest.fixture
-def served(tmp_path):
-    """A file whose name carries its content's hash, as torchvision's do; an address that leads to it needs no network."""
-    file = tmp_path / f"net-{hashlib.sha256(CONTENT).hexdigest()[:8]}.pth"
-    file.write_bytes(CONTENT)
-    return file
-
-
-def test_file_is_fetched_once_and_then_found(served, tmp_path):
-    path = trained_weights_file(served.as_uri(), tmp_path / "hub")
-    assert path.read_bytes() == CONTENT
-    served.unlink()
-    assert trained_weights_file(served.as_uri(), tmp_path / "hub") == path
-
-
-def test_file_with_another_hash_or_none_is_refused_and_nothing_is_left(served, tmp_path):
-    served.write_bytes(CONTENT + b"!")
-    for file, reason in ((served, "wrong hash"), (tmp_path / "absent.pth", "cannot be fetched")):
+def test_file_is_fetched_once_and_then_found_and_nothing_is_left_of_another(tmp_path):
+    """A name carries the hash of the content, as torchvision's do; an address of a file needs no network."""
+    file, hub = tmp_path / f"net-{hashlib.sha256(CONTENT).hexdigest()[:8]}.pth", tmp_path / "hub"
+    file.write_bytes(CONTENT + b"!")
+    for wrong, reason in ((file, "wrong hash"), (tmp_path / "absent.pth", "cannot be fetched")):
         with pytest.raises(OSError, match=reason):
-            trained_weights_file(file.as_uri(), tmp_path / "hub")
-        assert list((tmp_path / "hub").iterdir()) == []
+            trained_weights_file(wrong.as_uri(), hub)
+        assert list(hub.iterdir()) == []
+    file.write_bytes(CONTENT)
+    path = trained_weights_file(file.as_uri(), hub)
+    assert path.read_bytes() == CONTENT
+    file.unlink()
+    assert trained_weights_file(file.as_uri(), hub) == path
 
 
 def test_host_that_does_not_resolve_is_an_os_error(monkeypatch):
@@ -254,12 +236,12 @@ def test_checkpoint_that_carries_code_is_refused_and_not_run(tmp_path, save):
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("name", ["net.pth", "net.safetensors"])
-def test_truncated_or_missing_file_is_refused(tmp_path, name):
+@pytest.mark.parametrize(("name", "save"), [("net.pth", torch.save), ("net.safetensors", save_file)])
+def test_truncated_or_missing_file_is_refused(tmp_path, name, save):
     path = tmp_path / name
     with pytest.raises(StretchError, match=rf"there is no weights file .*{name}"):
         read_weights(path)
-    (save_file if name.endswith("safetensors") else torch.save)(TENSORS, path)
+    save(TENSORS, path)
     path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(StretchError, match="is no weights file"):
         read_weights(path)
@@ -467,16 +449,14 @@ def test_module_has_the_weights_that_are_published(name):
 
 
 def test_input_and_preprocessing_are_those_of_the_default_weights():
-    family = SegmentationFamily()
-    assert family.input_shape("fcn_resnet50") == (1, 3, 520, 520)
-    assert family.preprocessing("fcn_resnet50").mean == (0.485, 0.456, 0.406)
+    family, name = SegmentationFamily(), "fcn_resnet50"
+    assert (family.input_shape(name), family.preprocessing(name).mean) == ((1, 3, 520, 520), (0.485, 0.456, 0.406))
 
 
 def test_prefixed_name_builds_timms_model_with_its_input_size():
     model = load_model("timm:test_resnet", weights="none")
     assert type(model.module).__module__.startswith("timm.")
-    assert model.input_shape == (1, 3, 160, 160)
-    assert model.weights_source == "random"
+    assert (model.input_shape, model.weights_source) == ((1, 3, 160, 160), "random")
 
 
 def test_model_without_published_weights_has_no_default_weights():
@@ -518,12 +498,8 @@ def test_names_never_hide_what_torch_needs(name):
 SHAPE = (1, 3, 7, 6)
 
 
-def window(x, before=(0, 0), behind=(0, 0)):
-    return Window(x, (3, 3), (1, 1), (1, 1), before, behind)
-
-
 def test_padding_by_another_number_stays():
-    b = Builder(SHAPE)
+    b, window = Builder(SHAPE), lambda x, before=(0, 0), behind=(0, 0): Window(x, (3, 3), (1, 1), (1, 1), before, behind)
     x = window(b.input, (1, 1), (1, 1)).pad(b, 2.0)
     assert window(x).merge_padding(0.0) == window(x)
     low = window(b.input, (1, 0), (0, 2)).pad(b, -3.4e38)
@@ -532,26 +508,19 @@ def test_padding_by_another_number_stays():
 
 def test_input_is_not_below_zero_only_where_that_is_said():
     b = Builder(SHAPE)
-    assert nonnegative(b.input, b, of_input=True)
-    assert not nonnegative(b.input, b, of_input=False)
-    assert nonnegative(b.call(torch.relu, b.input), b, of_input=False)
-    assert not nonnegative(b.call(torch.cat, [b.input, b.call(torch.relu, b.input)], 1), b, of_input=False)
-    assert not nonnegative(b.add_tensor(np.ones(3, np.float32), "one"), b, of_input=True)
-
-
-def too_large(b):
-    return b.method("repeat", b.input, 1 << 10, 1 << 10, 1 << 10, 1)
-
-
-def grouped(b):
-    return RULES["Conv"](OnnxSite([b.input, np.zeros((4, 3, 1, 1), np.float32)], "Conv", "c", {"group": 2}, 1, 22, b))
+    relu, one = b.call(torch.relu, b.input), b.add_tensor(np.ones(3, np.float32), "one")
+    cases = [(b.input, True), (b.input, False), (relu, False), (b.call(torch.cat, [b.input, relu], 1), False), (one, True)]
+    assert [nonnegative(x, b, of_input=of_input) for x, of_input in cases] == [True, False, True, False, False]
 
 
 @pytest.mark.parametrize(
     ("make", "noun"),
     [
-        (too_large, "elements, 1 to"),
-        (grouped, "its 2 groups of weights"),
+        (lambda b: b.method("repeat", b.input, 1 << 10, 1 << 10, 1 << 10, 1), "elements, 1 to"),
+        (
+            lambda b: RULES["Conv"](OnnxSite([b.input, np.zeros((4, 3, 1, 1), np.float32)], "Conv", "c", {"group": 2}, 1, 22, b)),
+            "its 2 groups of weights",
+        ),
     ],
 )
 def test_what_cannot_be_built_is_refused_before_it_is_made(make, noun):

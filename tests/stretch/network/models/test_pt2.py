@@ -189,13 +189,10 @@ def test_tensors_within_a_container_and_numbers_are_inputs_and_constants(tmp_pat
     assert_equal(result(*pair.values()), Net()(pair, 3))
 
 
-def test_input_of_words_is_refused_as_that_of_a_module_is(tmp_path):
+def test_whole_numbers_are_refused_unless_they_become_reals_at_once(tmp_path):
     torch.export.save(torch.export.export(nn.Embedding(5, 3), (torch.zeros(1, 4, dtype=torch.int64),)), tmp_path / "m.pt2")
     with pytest.raises(UsageError, match="takes whole numbers as its input `input`, and inputs are real numbers here"):
         read_module(tmp_path / "m.pt2")
-
-
-def test_whole_numbers_that_become_reals_at_once_are_reals(tmp_path):
     picture = Calling(lambda x: (x.float() / 255).relu())
     module = read_module(save(tmp_path / "m.pt2", picture, (1, 3, 4, 4), dtype=torch.uint8))
     assert any("is of type uint8 and becomes reals at once" in sentence for sentence in module.warnings)
@@ -230,14 +227,8 @@ def test_damaged_file_is_refused_in_one_sentence_and_nothing_is_printed(tmp_path
     path = save(tmp_path / "m.pt2", trained().eval(), (2, 3, 6, 5))
     with zipfile.ZipFile(tmp_path / "plain.pt2", "w") as plain:
         plain.writestr("m/a", "b")
-    content = path.read_bytes()
-    for broken in (
-        b"",
-        b"text",
-        (tmp_path / "plain.pt2").read_bytes(),
-        content[: len(content) // 2],
-        content.replace(b"graph_module", b"grph_module_"),
-    ):
+    content, other = path.read_bytes(), (tmp_path / "plain.pt2").read_bytes()
+    for broken in (b"", b"text", other, content[: len(content) // 2], content.replace(b"graph_module", b"grph_module_")):
         path.write_bytes(broken)
         with pytest.raises(StretchError, match=r"torch\.export\.load cannot read .*m\.pt2: ") as caught:
             read_module(path)

@@ -1,5 +1,6 @@
 """Properties of every constraint, and a bound in general."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,12 +18,24 @@ from stretch.planning.constraints import (
     all_constraints,
     constraints,
 )
+from stretch.planning.cost.branch import SegmentOptions
 from stretch.planning.network.segments import split_segments
 from stretch.planning.search.space import Rules
-from tests.predictors.networks import efficientnet_b5, resnet50
+from tests.predictors.networks import efficientnet_b5, resnet50, small_resnet
 from tests.predictors.specified import specified
-from tests.stretch.planning.combinations import SEGMENT, combinations_of
 from tests.stretch.planning.spaces import make_space
+
+SEGMENT = next(segment for segment in split_segments(small_resnet()) if segment.branchable)
+
+
+def combinations_of(branches=2, **figures):
+    """Combinations of branches that have one figure after the other, and nothing else."""
+    count = len(next(iter(figures.values())))
+    result = {name: np.ones(count) for name in ("macs", "params", "slowest_ms", "fastest_ms", "peak_bytes")}
+    result |= {name: np.ones((1, count)) for name in ("ms", "exchange_ms")}
+    for name, values in figures.items():
+        result[name] = np.array(values).reshape(result[name].shape)
+    return SegmentOptions(SEGMENT, "project", ((),) * branches, **result)
 
 
 @pytest.mark.parametrize("constraint", all_constraints(), ids=lambda item: item.option.name)
@@ -33,8 +46,7 @@ def test_constraint_can_be_asked_for_and_says_nothing_of_its_own_accord_where_it
 
 def test_every_constraint_is_listed_once_those_that_are_blamed_first_in_front():
     names = [constraint.option.name for constraint in all_constraints()]
-    assert sorted(names) == sorted(constraints)
-    assert names[: len(FIRST)] == list(FIRST)
+    assert (sorted(names), names[: len(FIRST)]) == (sorted(constraints), list(FIRST))
 
 
 @given(st.lists(st.floats(0.01, 100), min_size=1), st.floats(0.01, 10), st.floats(0.1, 50))
@@ -78,31 +90,21 @@ S4 = next(s for s in split_segments(resnet50()) if s.name == "s4")
 B5 = next(s for s in split_segments(efficientnet_b5()) if s.name == "s5")
 
 
-@pytest.mark.parametrize(("floor", "depths"), [(0.5, [4, 5, 6, 7]), (4 / 7, [4, 5, 6, 7]), (0.58, [5, 6, 7]), (1.0, [7])])
-def test_depths_start_at_the_floor(floor, depths):
-    rules = Rules.of(PlanConfig(min_depth=floor).resolve(specified("pixel6")))
-    assert rules.depths(B5) == depths
+@pytest.mark.parametrize(
+    ("segment", "floor", "depths"),
+    [(B5, 0.5, [4, 5, 6, 7]), (B5, 4 / 7, [4, 5, 6, 7]), (B5, 0.58, [5, 6, 7]), (B5, 1.0, [7]), (S4, 0.01, [1, 2, 3])],
+)
+def test_depths_start_at_the_floor_and_the_entry_block_is_never_removed(segment, floor, depths):
+    assert Rules.of(PlanConfig(min_depth=floor).resolve(specified("pixel6"))).depths(segment) == depths
 
 
-def test_entry_block_is_never_removed_whatever_the_floor():
-    rules = Rules.of(PlanConfig(min_depth=0.01).resolve(specified("pixel6")))
-    assert rules.depths(S4)[0] == S4.min_depth >= 1
-
-
-PIXEL6 = specified("pixel6")
-
-
-def test_memory_is_bounded_only_on_request():
+def test_memory_is_bounded_only_on_request_and_a_segment_that_stays_whole_must_fit_too():
+    assert "peak_memory" not in Rules.of(PlanConfig().resolve(specified("pixel6"))).values
     result = combinations_of(peak_bytes=[10, 20, 30])
-    assert "peak_memory" not in Rules.of(PlanConfig().resolve(PIXEL6)).values
-    assert Rules({}).allowed(result, 1.0).tolist() == [[True, True, True]]
-    assert Rules({"peak_memory": 20}).allowed(result, 1.0).tolist() == [[True, True, False]]
-
-
-def test_segment_that_stays_whole_must_fit_too():
-    assert Rules({"peak_memory": 20, "alpha": 1e-6}).allowed(combinations_of(branches=1, peak_bytes=[20, 21]), 1.0).tolist() == [
-        [True, False]
-    ]
+    for rules, allowed in (({}, [True, True, True]), ({"peak_memory": 20}, [True, True, False])):
+        assert Rules(rules).allowed(result, 1.0).tolist() == [allowed]
+    whole = combinations_of(branches=1, peak_bytes=[20, 21])
+    assert Rules({"peak_memory": 20, "alpha": 1e-6}).allowed(whole, 1.0).tolist() == [[True, False]]
 
 
 @pytest.mark.parametrize("floor", [0.25, 0.375, 0.5, 1 / 3])

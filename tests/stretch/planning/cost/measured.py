@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from stretch.evaluation.sensitivity.fit import RECOVERY, fit
+from stretch.evaluation.sensitivity.fit import fit
 from stretch.evaluation.sensitivity.source import trials
 from stretch.planning.cost.accuracy import SEEN_FEATURES, ChangedSegment, Measured, MeasuredOn, option_features
 from stretch.planning.search.parts import merge_stages
@@ -47,6 +47,3 @@ def made(space=None, **changes):
     """A sensitivity that is fitted to such measurements."""
     space = space or merged_space()
     return fit(GRAPH.name, "project", space.segments, alone(space, **changes), [], ON)
-
-
-__all__ = ["GRAPH", "ON", "RECOVERY", "agreement", "alone", "made", "merged_space", "true_loss"]

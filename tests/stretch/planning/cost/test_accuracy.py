@@ -19,6 +19,7 @@ from stretch.planning.cost.accuracy import FEATURES, SEEN_FEATURES, AccuracyPred
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.search.exact import search_exact
 from stretch.planning.search.space import Totals
+from tests.stretch.designs import whole
 from tests.stretch.planning.cost.measured import GRAPH as MEASURED_GRAPH
 from tests.stretch.planning.cost.measured import ON, agreement, alone, made, merged_space
 from tests.stretch.planning.spaces import make_space, small_resnet
@@ -39,18 +40,27 @@ def test_range_of_losses_holds_all_that_were_measured():
     assert fitted.range[0] < min(logs) < max(logs) < fitted.range[1]
 
 
-def test_unknown_segment_is_refused():
-    current = predictor(weights={"s9": (0.0,) * len(FEATURES)})
-    branched = next(o for group in make_space(GRAPH).options for o in group if len(o.candidates) > 1)
-    with pytest.raises(UsageError, match="does not know the segment"):
-        current.losses(branched)
+def branched_option(graph=None, **changes):
+    return next(o for group in make_space(graph or MEASURED_GRAPH, **changes).options for o in group if o.branched)
+
+
+@pytest.mark.parametrize(
+    ("losses", "noun"),
+    [
+        (lambda: predictor(weights={"s9": (0.0,) * len(FEATURES)}).losses(branched_option(GRAPH)), "does not know the segment"),
+        (lambda: sensitivity_of().losses(branched_option(join="sum")), "says nothing of `sum`"),
+        (lambda: replace(sensitivity_of(), stages=sensitivity_of().stages[:1]).losses(branched_option()), "where its stages do"),
+    ],
+)
+def test_unknown_segment_other_join_and_other_meeting_points_are_refused(losses, noun):
+    with pytest.raises(UsageError, match=noun):
+        losses()
 
 
 def test_loss_that_is_bounded_gives_back_the_accuracy():
     current = predictor()
     assert current.value(current.max_loss(0.7)) == pytest.approx(0.7)
-    assert current.prediction(0.2).top1 == pytest.approx(current.base - 0.2)
-    assert current.prediction(0.2).agreement is None
+    assert (current.prediction(0.2).top1, current.prediction(0.2).agreement) == (pytest.approx(current.base - 0.2), None)
 
 
 def test_written_predictor_is_read_back(tmp_path):
@@ -99,13 +109,12 @@ def test_losses_of_options_add_up_to_that_of_the_design_and_whole_segments_lose_
 
 
 def test_what_is_divided_exactly_loses_nothing_and_agrees_always():
-    sensitivity = sensitivity_of()
-    stage = make_space(MEASURED_GRAPH).segments[1]
+    sensitivity, segments = sensitivity_of(), make_space(MEASURED_GRAPH).segments
+    stage = segments[1]
     bands = tuple(BranchScale(p, stage.depth, stage.width, rows=rows) for p, rows in (("cpu", (0, 40)), ("gpu", (40, 96))))
-    others = [SegmentDesign(s.name, s.start, s.end, (BranchScale("cpu", s.depth, s.width),)) for s in make_space(MEASURED_GRAPH).segments]
-    others[1] = SegmentDesign(stage.name, stage.start, stage.end, bands, "rows")
-    design = BranchDesign(MEASURED_GRAPH.name, "mi9", tuple(others))
-    answer = sensitivity.prediction(sensitivity.loss(MEASURED_GRAPH, design))
+    parts = [whole(s) for s in segments]
+    parts[1] = SegmentDesign(stage.name, stage.start, stage.end, bands, "rows")
+    answer = sensitivity.prediction(sensitivity.loss(MEASURED_GRAPH, BranchDesign(MEASURED_GRAPH.name, "mi9", tuple(parts))))
     assert (answer.agreement, answer.low, answer.high, answer.basis, answer.source) == (1.0, 1.0, 1.0, "sensitivity", "predicted")
 
 
@@ -120,35 +129,16 @@ def test_more_depth_width_or_macs_never_loses_more(row, which, more):
     assert 0 < less <= same
 
 
-def test_agreement_of_one_allows_no_loss():
+def test_agreement_of_one_allows_no_loss_and_the_interval_widens_with_the_spread():
     sensitivity = sensitivity_of()
-    assert sensitivity.max_loss(1.0) == 0
-    assert sensitivity.value(0.0) == 1
-
-
-def test_interval_holds_the_prediction_and_widens_with_the_spread():
-    sensitivity = sensitivity_of()
-    narrow, wide = replace(sensitivity, spread=0.1).prediction(0.3), replace(sensitivity, spread=1.0).prediction(0.3)
+    assert (sensitivity.max_loss(1.0), sensitivity.value(0.0)) == (0, 1)
+    narrow, wide = (replace(sensitivity, spread=spread).prediction(0.3) for spread in (0.1, 1.0))
     assert wide.low < narrow.low < narrow.agreement < narrow.high < wide.high
 
 
 def test_segment_early_in_the_network_counts_less_than_a_late_one():
-    sensitivity = sensitivity_of()
-    names = [stage.name for stage in sensitivity.stages]
-    shares = [sensitivity.counts((name,)) for name in names]
-    assert shares == sorted(shares)
-    assert shares[-1] == 1
-
-
-def test_other_join_and_other_meeting_points_are_refused():
-    sensitivity = sensitivity_of()
-    branched = next(o for group in make_space(MEASURED_GRAPH, join="sum").options for o in group if o.branched)
-    with pytest.raises(UsageError, match="says nothing of `sum`"):
-        sensitivity.losses(branched)
-    with pytest.raises(UsageError, match="begin and end where its stages do"):
-        replace(sensitivity, stages=sensitivity.stages[:1]).losses(
-            next(o for group in make_space(MEASURED_GRAPH).options for o in group if o.branched)
-        )
+    shares = [sensitivity_of().counts((stage.name,)) for stage in sensitivity_of().stages]
+    assert (shares, shares[-1]) == (sorted(shares), 1)
 
 
 SPACE = merged_space()
@@ -222,6 +212,5 @@ def test_way_has_the_features_of_the_design_that_it_makes():
         assert row == pytest.approx(segment_options[name], abs=1e-12)
     row = dict(zip(names, accuracy.features(np.array([[0.5], [1.0]]), np.array([[1.0], [0.25]]), np.array([0.9]), names)[0], strict=True))
     assert row["log_deepest"] == row["log_widest"] == 0
-    assert row["log_mean_depth"] == pytest.approx(np.log(0.5) / 2)
-    assert row["log_largest"] == pytest.approx(np.log(0.5))
+    assert (row["log_mean_depth"], row["log_largest"]) == (pytest.approx(np.log(0.5) / 2), pytest.approx(np.log(0.5)))
     assert row["log_branches"] == pytest.approx(np.log(2))

@@ -30,24 +30,24 @@ def design(*parts):
     return BranchDesign(GRAPH.name, "mi9", parts)
 
 
+def on(processor, costs=COSTS):
+    return timeline(GRAPH, design(*(whole(s, processor) for s in SEGMENTS)), costs)
+
+
 def elements(name):
     return prod(GRAPH.by_name[name].shape)
 
 
-def test_whole_network_on_the_host_takes_what_the_predictor_says():
-    run = timeline(GRAPH, design(*(whole(s, "cpu") for s in SEGMENTS)), COSTS)
-    assert run.makespan_ms == pytest.approx(MI9.predict(GRAPH, "cpu").ms)
-    assert run.efficiency == pytest.approx(1)
-    assert run.communication_ms == pytest.approx(0)
+def test_network_on_one_processor_takes_what_the_predictor_says_and_moves_once_in_and_once_out():
+    run = on("cpu")
+    assert (run.makespan_ms, run.efficiency, run.communication_ms) == pytest.approx((MI9.predict(GRAPH, "cpu").ms, 1, 0))
     assert (run.macs, run.params) == (GRAPH.macs, GRAPH.params)
-
-
-def test_tensor_moves_once_in_and_once_out_while_one_processor_holds_it():
-    run = timeline(GRAPH, design(*(whole(s, "gpu") for s in SEGMENTS)), COSTS)
+    run, estimate = on("gpu"), MI9.predict(GRAPH, "gpu")
     moved = COSTS.transfer("cpu", "gpu", elements("input")) + COSTS.transfer("gpu", "cpu", 10)
     assert run.communication_ms == pytest.approx(moved)
-    assert run.makespan_ms == pytest.approx(MI9.predict(GRAPH, "gpu").computing_ms + moved)
-    assert run.makespan_ms == pytest.approx(MI9.predict(GRAPH, "gpu").ms)
+    assert run.makespan_ms == pytest.approx(estimate.computing_ms + moved) == pytest.approx(estimate.ms)
+    with pytest.raises(UnknownNameError, match="npu"):
+        on("npu")
 
 
 def test_planner_timeline_and_baseline_have_the_rewrites_of_the_profile_where_no_design_asks_for_them():
@@ -67,29 +67,30 @@ def test_planner_timeline_and_baseline_have_the_rewrites_of_the_profile_where_no
         assert cost.ms > plain.branch(segment, processor, scale.depth, scale.width).ms
 
 
-def test_branches_overlap_and_the_join_waits_for_the_last():
+def divided_run(branches, costs):
+    """The timeline of a design with one branched segment, the others whole on the host."""
     stem, s1, s2, head = SEGMENTS
-    branches = (BranchScale("cpu", 2, 96, partition=96, align=8), BranchScale("gpu", 1, 32, partition=32, align=4))
-    part = SegmentDesign("s1", s1.start, s1.end, branches, "project")
-    run = timeline(GRAPH, design(whole(stem, "cpu"), part, whole(s2, "cpu"), whole(head, "cpu")), COSTS)
+    part = SegmentDesign("s1", s1.start, s1.end, tuple(branches), "project")
+    return timeline(GRAPH, design(whole(stem, "cpu"), part, whole(s2, "cpu"), whole(head, "cpu")), costs)
+
+
+def test_branches_overlap_and_the_join_waits_for_the_last():
+    s1 = SEGMENTS[1]
+    run = divided_run((BranchScale("cpu", 2, 96, partition=96, align=8), BranchScale("gpu", 1, 32, partition=32, align=4)), COSTS)
     row = run.segments[1]
     cpu, gpu = row.branches
     assert (cpu.in_ms, cpu.out_ms) == (0, 0)
     assert gpu.in_ms == COSTS.transfer("cpu", "gpu", elements(s1.start))
     assert gpu.out_ms == COSTS.transfer("gpu", "cpu", elements(s1.end) // 128 * 32)
     assert row.ms == pytest.approx(max(cpu.ms + cpu.contention_ms, gpu.in_ms + gpu.ms + gpu.contention_ms + gpu.out_ms) + row.join_ms)
-    assert row.start_ms == pytest.approx(run.segments[0].ms)
-    assert run.segments[2].branches[0].in_ms == 0
+    assert (row.start_ms, run.segments[2].branches[0].in_ms) == (pytest.approx(run.segments[0].ms), 0)
     assert run.makespan_ms == pytest.approx(sum(r.ms for r in run.segments))
     assert run.efficiency < 1
 
 
 def test_contention_counts_against_efficiency():
     host = Costs(LatencyPredictor(load_device("host")), {"cpu": "fp32", "gpu": "fp32"})
-    stem, s1, s2, head = SEGMENTS
-    branches = tuple(BranchScale(p, 3, 64, partition=64, align=16) for p in ("cpu", "gpu"))
-    part = SegmentDesign("s1", s1.start, s1.end, branches, "project")
-    run = timeline(GRAPH, design(whole(stem, "cpu"), part, whole(s2, "cpu"), whole(head, "cpu")), host)
+    run = divided_run((BranchScale(p, 3, 64, partition=64, align=16) for p in ("cpu", "gpu")), host)
     branch, other = run.segments[1].branches
     # starting kernels takes no longer, and nothing does before the other branch has what it reads
     launching = sum(kernel.time.launch_ms for kernel in branch.estimate.kernels)
@@ -101,11 +102,6 @@ def test_contention_counts_against_efficiency():
 def test_ideal_split_is_the_harmonic_sum():
     times = [MI9.predict(GRAPH, p, COSTS.precision[p]).computing_ms for p in ("cpu", "gpu")]
     assert ideal_split_ms(GRAPH, ("cpu", "gpu"), MI9, COSTS.precision) == pytest.approx(times[0] * times[1] / sum(times))
-
-
-def test_processor_that_the_device_lacks_is_refused():
-    with pytest.raises(UnknownNameError, match="npu"):
-        timeline(GRAPH, design(*(whole(s, "npu") for s in SEGMENTS)), COSTS)
 
 
 @pytest.mark.slow

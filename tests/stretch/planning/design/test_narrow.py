@@ -14,12 +14,7 @@ from stretch.network.capture.exported import capture_runnable  # noqa: E402
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign  # noqa: E402
 from stretch.planning.design.scale import ScaledBranch, narrowed_ops  # noqa: E402
 from stretch.planning.divisions.channels import channel_step, divided_tensor, needed_channels  # noqa: E402
-from stretch.planning.network.segments import (  # noqa: E402
-    channel_groups,
-    cut_points,
-    divide,
-    split_segments,
-)
+from stretch.planning.network.segments import channel_groups, cut_points, divide, split_segments  # noqa: E402
 from stretch.transform import build  # noqa: E402
 from stretch.transform.build import load_weights  # noqa: E402
 from stretch.transform.model import Branch  # noqa: E402

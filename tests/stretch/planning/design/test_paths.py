@@ -41,8 +41,7 @@ def test_any_division_of_paths_has_each_operator_once(depths, data):
     cut = data.draw(st.integers(1, len(depths) - 1))
     parts = [path_graph(graph, "s", 0, cut), path_graph(graph, "s", cut, len(depths))]
     convolutions = [op.name for part in parts for op in part.ops if op.kind == "conv"]
-    assert sorted(convolutions) == sorted(op.name for op in ops)
-    assert sum(part.macs for part in parts) == graph.macs
+    assert (sorted(convolutions), sum(part.macs for part in parts)) == (sorted(op.name for op in ops), graph.macs)
     assert sum(part.by_name[part.output].shape[1] for part in parts) == graph.by_name["end"].shape[1]
 
 
@@ -82,8 +81,7 @@ def test_branches_of_paths_compute_what_the_network_computes(captured, model, ki
     with torch.inference_mode():
         want, got = result.module(x), built(x)
     assert (got - want).abs().max() <= 1e-6 * want.abs().max()
-    assert built.graph.macs == graph.macs
-    assert capture(built, graph.input.shape, graph.name).graph == built.graph
+    assert (built.graph.macs, capture(built, graph.input.shape, graph.name).graph) == (graph.macs, built.graph)
 
 
 def stretches(graph, kind):

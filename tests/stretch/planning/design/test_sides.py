@@ -31,29 +31,20 @@ def test_design_with_sides_is_read_as_it_was_written(graph, tmp_path):
     assert resolve_design(load_draft(file), graph, "mi9", ALIGN, "gpu") == design
 
 
-def test_design_without_its_sides_is_refused(graph):
-    with pytest.raises(StretchError, match="places none outside the backbone"):
-        scaled_graph(graph, replace(design_of(graph), sides=()))
-
-
-@pytest.mark.parametrize(("side", "says"), [(SideDraft("side99", "cpu"), "side99"), (SideDraft("side1", "npu"), "npu")])
-def test_side_or_processor_that_does_not_exist_is_refused(graph, side, says):
-    with pytest.raises(UnknownNameError, match=says):
-        design_of(graph, sides=[side])
+LONG = SegmentDraft([BranchDraft("cpu")], start="stages_0_0_2", end="stages_1_2_2", name="long")
+WIDE = SegmentDraft([BranchDraft(name, width=8) for name in ("cpu", "gpu")], "s1", "stages_0_0_2", "stages_0_2_2", "concat")
 
 
 @pytest.mark.parametrize(
-    ("draft", "noun"),
+    ("call", "error", "noun"),
     [
-        (SegmentDraft([BranchDraft("cpu")], start="stages_0_0_2", end="stages_1_2_2", name="long"), "beyond `stages_0_2_2`"),
-        (
-            SegmentDraft(
-                [BranchDraft(name, width=8) for name in ("cpu", "gpu")], end="stages_0_2_2", start="stages_0_0_2", name="s1", join="concat"
-            ),
-            "channels after its meeting point",
-        ),
+        (lambda graph: scaled_graph(graph, replace(design_of(graph), sides=())), StretchError, "places none outside the backbone"),
+        (lambda graph: design_of(graph, sides=[SideDraft("side99", "cpu")]), UnknownNameError, "side99"),
+        (lambda graph: design_of(graph, sides=[SideDraft("side1", "npu")]), UnknownNameError, "npu"),
+        (lambda graph: design_of(graph, segments=[LONG]), StretchError, "beyond `stages_0_2_2`"),
+        (lambda graph: design_of(graph, segments=[WIDE]), StretchError, "channels after its meeting point"),
     ],
 )
-def test_segment_that_reaches_beyond_a_tap_or_widens_it_is_refused(graph, draft, noun):
-    with pytest.raises(StretchError, match=noun):
-        design_of(graph, segments=[draft])
+def test_sides_and_segments_that_do_not_fit_are_refused(graph, call, error, noun):
+    with pytest.raises(error, match=noun):
+        call(graph)

@@ -55,18 +55,46 @@ def test_cut_points_are_exactly_the_operators_whose_removal_separates_output_fro
     assert cut_points(graph) == separating
 
 
+def named(graph, name):
+    return next(s for s in split_segments(graph) if s.name == name)
+
+
+OWN_ENDS = [
+    ("stem", "input", "maxpool"),
+    ("s1", "maxpool", "layer2_1_relu_1"),
+    ("s2", "layer2_1_relu_1", "avgpool"),
+    ("head", "avgpool", "fc"),
+]
+
+
 @pytest.mark.torch
-def test_first_block_stays_where_the_stage_starts_with_an_identity_skip(captured):
-    segment = next(s for s in split_segments(captured("resnet18").graph) if s.name == "s1")
-    assert [b.removable for b in find_blocks(segment.graph)] == [False, True]
+@pytest.mark.parametrize(
+    ("model", "seen", "expected"),
+    [
+        # a stage that starts with an identity skip keeps its first block
+        ("resnet18", lambda graph: [b.removable for b in find_blocks(named(graph, "s1").graph)], [False, True]),
+        # a boundary is pushed past activation and pooling
+        ("resnet18", find_meeting_points, ["layer1_1_relu_1", "layer2_1_relu_1", "layer3_1_relu_1", "avgpool"]),
+        ("resnet18", find_stem_end, "maxpool"),
+        # a resolution without a run takes its last narrowest cut
+        ("efficientnet_b0", lambda graph: find_meeting_points(graph)[0], "features_1_0_block_2_1"),
+        ("resnet18", lambda graph: [(s.name, s.start, s.end) for s in split_segments(graph, ["layer2_1_relu_1", "avgpool"])], OWN_ENDS),
+        # an entry is needed only behind an identity skip
+        ("resnet18", lambda graph: [named(graph, "s1").entries(width) for width in (32, 64)], [("project", "slice"), ("none",)]),
+        ("resnet18", lambda graph: named(graph, "s2").entries(64), ("none",)),
+    ],
+)
+def test_stages_of_real_networks_meet_where_they_should(captured, model, seen, expected):
+    assert seen(captured(model).graph) == expected
 
 
 @pytest.mark.torch
 def test_convolution_chains_are_units_where_there_are_no_skips(captured):
-    segment = next(s for s in split_segments(captured("tiny_vgg").graph) if s.branchable)
-    blocks = find_blocks(segment.graph)
-    assert all(segment.graph.by_name[b.start].shape == segment.graph.by_name[b.end].shape for b in blocks if b.removable)
-    assert any(b.removable for s in split_segments(captured("tiny_vgg").graph) for b in find_blocks(s.graph))
+    segments = split_segments(captured("tiny_vgg").graph)
+    shapes = next(s for s in segments if s.branchable).graph.by_name
+    blocks = find_blocks(next(s for s in segments if s.branchable).graph)
+    assert all(shapes[b.start].shape == shapes[b.end].shape for b in blocks if b.removable)
+    assert any(b.removable for s in segments for b in find_blocks(s.graph))
 
 
 STATED = {"kernel": "copy", "variant": "permute", "in_channels": 1, "out_channels": 1, "groups": 1, "taps": 1, "pixels": 1, "weights": 0}
@@ -87,25 +115,6 @@ def test_tensor_whose_axes_may_mean_anything_is_no_feature_map():
     assert feature_maps(graph) == {"input", "a", "b", "sum", "relu", "both", "conv"}
 
 
-def stages(graph):
-    return [(s.depth, s.width) for s in split_segments(graph) if s.name not in ("stem", "head")]
-
-
-@pytest.mark.torch
-def test_boundary_is_pushed_past_activation_and_pooling(captured):
-    assert find_meeting_points(captured("resnet18").graph) == ["layer1_1_relu_1", "layer2_1_relu_1", "layer3_1_relu_1", "avgpool"]
-
-
-@pytest.mark.torch
-def test_stem_of_a_resnet_ends_behind_its_pooling(captured):
-    assert find_stem_end(captured("resnet18").graph) == "maxpool"
-
-
-@pytest.mark.torch
-def test_resolution_without_a_run_takes_its_last_narrowest_cut(captured):
-    assert find_meeting_points(captured("efficientnet_b0").graph)[0] == "features_1_0_block_2_1"
-
-
 def isotropic(blocks):
     ops = [Op("input", "input", attrs={"shape": (1, 3, 8, 8)}), convolution("stem", "input", 8, 3)]
     last = "stem"
@@ -115,11 +124,8 @@ def isotropic(blocks):
     return OpGraph.build("isotropic", ops, last)
 
 
-def test_net_of_one_long_run_is_divided_into_parts_of_equal_cost():
+def test_net_of_one_long_run_is_divided_into_parts_of_equal_cost_and_one_without_weights_is_not():
     assert [s.depth for s in split_segments(isotropic(12)) if s.branchable] == [3, 3, 3, 3]
-
-
-def test_net_without_weights_has_no_meeting_point():
     graph = OpGraph.build("none", [Op("input", "input", attrs={"shape": (1, 3, 8, 8)}), Op("r", "relu", ("input",))], "r")
     assert find_meeting_points(graph) == []
 
@@ -135,38 +141,18 @@ def test_segments_cover_every_operator_once(captured, name):
 
 
 @pytest.mark.torch
-def test_own_meeting_points_bound_the_segments(captured):
-    segments = split_segments(captured("resnet18").graph, ["layer2_1_relu_1", "avgpool"])
-    ends = [
-        ("stem", "input", "maxpool"),
-        ("s1", "maxpool", "layer2_1_relu_1"),
-        ("s2", "layer2_1_relu_1", "avgpool"),
-        ("head", "avgpool", "fc"),
-    ]
-    assert [(s.name, s.start, s.end) for s in segments] == ends
-
-
-@pytest.mark.torch
-def test_meeting_point_inside_a_block_is_refused_with_the_closest_cut_point(captured):
-    with pytest.raises(UnknownNameError, match="unknown cut point `layer1_0_bn1`") as caught:
-        split_segments(captured("resnet18").graph, ["layer1_0_bn1"])
-    assert "layer1" in caught.value.hint
-
-
-def test_points_out_of_order_are_refused(captured):
-    graph = captured("resnet18").graph
-    with pytest.raises(StretchError, match="order"):
-        split_segments(graph, ["avgpool", "layer2_1_relu_1"])
-    with pytest.raises(StretchError, match="not after its start"):
-        cut_segment(graph, "s", "avgpool", "maxpool")
-
-
-@pytest.mark.torch
-def test_entry_is_needed_only_behind_an_identity_skip(captured):
-    segments = {s.name: s for s in split_segments(captured("resnet18").graph)}
-    assert segments["s1"].entries(32) == ("project", "slice")
-    assert segments["s1"].entries(64) == ("none",)
-    assert segments["s2"].entries(64) == ("none",)
+@pytest.mark.parametrize(
+    ("split", "error", "noun"),
+    [
+        (lambda graph: split_segments(graph, ["layer1_0_bn1"]), UnknownNameError, "unknown cut point `layer1_0_bn1`"),
+        (lambda graph: split_segments(graph, ["avgpool", "layer2_1_relu_1"]), StretchError, "order"),
+        (lambda graph: cut_segment(graph, "s", "avgpool", "maxpool"), StretchError, "not after its start"),
+    ],
+)
+def test_meeting_point_inside_a_block_or_out_of_order_is_refused(captured, split, error, noun):
+    with pytest.raises(error, match=noun) as caught:
+        split(captured("resnet18").graph)
+    assert error is StretchError or "layer1" in caught.value.hint
 
 
 def test_branch_behind_a_grouped_convolution_that_multiplies_channels_needs_as_many_as_it_reads():
@@ -174,15 +160,12 @@ def test_branch_behind_a_grouped_convolution_that_multiplies_channels_needs_as_m
     net = Net(1, 3, 8, 8)
     start = net.conv(8, 3)
     one = net.conv(16, 3, groups=8, act=None)
-    two = net.conv(16, groups=8, act=None, source=start)
-    net.add("add", one, two)
+    net.add("add", one, net.conv(16, groups=8, act=None, source=start))
     end = net.add("relu")
     net.head(10)
-    segment = next(split_segment for split_segment in split_segments(net.graph("g"), [start, end]) if split_segment.end == end)
-    assert (segment.width, segment.in_width) == (16, 8)
-    assert segment.entry_width(16) == 8
-    assert segment.entry_width(8) == 4
-    assert segment.entries(16) == ("none",)
+    segment = next(s for s in split_segments(net.graph("g"), [start, end]) if s.end == end)
+    assert (segment.width, segment.in_width, segment.entries(16)) == (16, 8, ("none",))
+    assert [segment.entry_width(width) for width in (16, 8)] == [8, 4]
 
 
 MI9 = LatencyPredictor(specified("mi9"))
@@ -215,14 +198,11 @@ def tasks_of(graph, backends=BACKENDS):
     return find_tasks(graph, [fuse(graph, backend) for backend in backends])
 
 
-def test_skips_do_not_part_a_chain_of_residual_blocks():
+def test_parallel_chains_are_a_task_each_and_skips_do_not_part_a_chain():
     assert not tasks_of(small_resnet()).parallel
     for graph in (small_resnet(), resnet50()):
         tasks = tasks_of(graph)
         assert len(tasks) < sum(op.kind == "add" for op in graph.ops) * 4
-
-
-def test_parallel_chains_are_a_task_each_and_their_end_another():
     graph = joined(("b", "d"), "concat", conv("a", "x"), conv("b", "a"), conv("c", "x"), conv("d", "c"))
     tasks = tasks_of(graph)
     assert tasks.ops == (("a", "b"), ("c", "d"), ("end",))
@@ -254,35 +234,35 @@ def groups_of(*ops, output=None, channels=8):
     return channel_groups(graph)
 
 
-def test_depthwise_convolution_with_multiplier_has_more_channels_per_unit():
+def test_units_are_coarsened_to_whole_convolution_groups():
     groups = groups_of(convolution("a", "input", 16), convolution("dw", "a", 32, groups=16))
     ((group, per),) = groups.pieces["dw"]
     assert (group, 1) == groups.pieces["a"][0]
     assert per == 2
-
-
-def test_grouped_convolution_coarsens_units_to_whole_convolution_groups():
     groups = groups_of(convolution("a", "input", 24), convolution("g", "a", 12, groups=4))
     ((group, before),) = groups.pieces["a"]
     assert groups.pieces["g"] == ((group, 3),)
     assert (groups.units[group], before) == (4, 6)
 
 
-def test_slice_through_the_middle_of_a_group_freezes_it():
-    groups = groups_of(convolution("a", "input", 16), Op("cut", "slice", ("a",), {"start": 3, "stop": 9}))
-    assert groups.pieces["a"][0][0] in groups.frozen
-    assert groups.pieces["cut"][0][0] in groups.frozen
-
-
-def test_addition_of_differently_divided_tensors_freezes_both():
-    groups = groups_of(
-        convolution("a", "input", 8),
-        convolution("b", "input", 8),
-        Op("cat", "concat", ("a", "b")),
-        convolution("c", "input", 16),
-        Op("sum", "add", ("cat", "c")),
-    )
-    assert all(group in groups.frozen for name in ("a", "b", "c") for group, _ in groups.pieces[name])
+@pytest.mark.parametrize(
+    ("ops", "frozen"),
+    [
+        ([convolution("a", "input", 16), Op("cut", "slice", ("a",), {"start": 3, "stop": 9})], ("a", "cut")),
+        (
+            [
+                *(convolution(name, "input", 8) for name in "ab"),
+                Op("cat", "concat", ("a", "b")),
+                convolution("c", "input", 16),
+                Op("sum", "add", ("cat", "c")),
+            ],
+            ("a", "b", "c"),
+        ),
+    ],
+)
+def test_slice_through_a_group_and_addition_of_differently_divided_tensors_freeze_what_they_read(ops, frozen):
+    groups = groups_of(*ops)
+    assert all(group in groups.frozen for name in frozen for group, _ in groups.pieces[name])
 
 
 def inverted(*, gate=False, groups=24, relu=False, skip=True):
@@ -302,38 +282,29 @@ def inverted(*, gate=False, groups=24, relu=False, skip=True):
     return net.graph("block")
 
 
-def test_hidden_tensor_of_an_inverted_residual_is_what_its_projection_reads():
+def test_hidden_tensor_is_what_the_projection_reads_and_of_several_terms_the_one_of_most_work():
     graph = inverted()
     hidden = find_hidden(graph)
-    assert graph.by_name[hidden.tensor].shape[1] == 24
-    assert graph.by_name[hidden.projection].shape[1] == 8
+    assert (graph.by_name[hidden.tensor].shape[1], graph.by_name[hidden.projection].shape[1]) == (24, 8)
     assert [graph.by_name[name].kind for name in hidden.tail] == ["batch_norm", "add"]
     assert divided_tensor(graph, hidden=True) == hidden.tensor
-
-
-def test_of_several_terms_the_one_that_takes_most_work_is_divided():
     net = Net(1, 8, 10, 10)
     body = net.conv(8, 3, act=None, source=net.conv(32, 3))
     graph_of = net.add("add", net.conv(8, act=None, source="input"), body)
     graph = net.graph("block")
-    assert graph_of == graph.output
-    assert graph.by_name[find_hidden(graph).tensor].shape[1] == 32
+    assert (graph_of, graph.by_name[find_hidden(graph).tensor].shape[1]) == (graph.output, 32)
 
 
 def mixed(kind, **attrs):
     net = Net(1, 8, 10, 10)
-    net.conv(12)
-    net.add(kind, **attrs)
-    return net.graph("mixed")
-
-
-def gated():
-    net = Net(1, 8, 10, 10)
     start = net.conv(12)
-    net.add("global_avg_pool", keepdims=True)
-    net.conv(12, act="sigmoid")
-    net.add("mul", start, net.last)
-    return net.graph("gated")
+    if kind == "gate":
+        net.add("global_avg_pool", keepdims=True)
+        net.conv(12, act="sigmoid")
+        net.add("mul", start, net.last)
+    else:
+        net.add(kind, **attrs)
+    return net.graph("mixed")
 
 
 def read_twice(*between):
@@ -353,7 +324,7 @@ def read_twice(*between):
         (mixed("softmax"), False, r"\(softmax\) mixes the channels of `softmax"),
         (mixed("layer_norm", eps=1e-6, affine=True), False, r"\(layer_norm\) mixes the channels of `layer_norm"),
         (mixed("channel_shuffle", groups=3), False, r"\(channel_shuffle\) mixes the channels of `channel_shuffle"),
-        (gated(), False, r"`conv_5` \(conv\) mixes the channels of `mul_\d+`"),
+        (mixed("gate"), False, r"`conv_5` \(conv\) mixes the channels of `mul_\d+`"),
         (read_twice("relu"), True, "is read before its sum is complete"),
         (read_twice(), True, "is read before its sum is complete"),
     ],
@@ -368,6 +339,5 @@ def test_what_a_dense_convolution_reads_is_needed_whole():
     graph = inverted()
     need = needed_channels(graph, {graph.output: Channels(2, 5)})
     hidden = find_hidden(graph)
-    assert need[hidden.tensor] == Channels(0, 24)
-    assert need[hidden.projection] == Channels(2, 5)
+    assert (need[hidden.tensor], need[hidden.projection]) == (Channels(0, 24), Channels(2, 5))
     assert need["input"] == Channels(0, 8)

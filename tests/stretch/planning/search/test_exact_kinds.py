@@ -77,9 +77,8 @@ def test_band_on_the_processor_that_holds_its_input_copies_its_rows_where_they_a
     graph, space = mixed("graph", stretched=False)
     gpu = space.holders.index("gpu")
     at, segment_options = next((i, o) for i, options in enumerate(space.options) for o in options if o.division == "rows" and i > 0)
-    wholes = [next(o for o in options if o.processors == ("gpu",)) for options in space.options]
-    parts = [o.design(0, space.costs) for o in wholes[:at]]
-    parts += [segment_options.design(0, space.costs), *(o.design(0, space.costs) for o in wholes[at + segment_options.span :])]
+    parts = [next(o for o in options if o.processors == ("gpu",)).design(0, space.costs) for options in space.options]
+    parts[at : at + segment_options.span] = [segment_options.design(0, space.costs)]
     assert timeline(graph, as_design(graph, parts), space.costs).segments[at].ms == pytest.approx(segment_options.ms[gpu, 0])
     assert segment_options.candidates[1][0].cut.ms > 0
 
@@ -157,8 +156,7 @@ def test_sum_before_a_rectifier_is_followed_by_it_on_the_host():
     segments = search_result.segments(space.costs)
     assert len(segments) > len(search_result.picks)
     run = timeline(graph, as_design(graph, segments), space.costs)
-    assert run.makespan_ms == pytest.approx(search_result.ms)
-    assert run.macs - run.repeated_macs == graph.macs
+    assert (run.makespan_ms, run.macs - run.repeated_macs) == (pytest.approx(search_result.ms), graph.macs)
     gone = space_of(graph, processors=("gpu", "dsp"), kinds=("graph", "rows", "channels"))
     assert not any(segment_options.tail for options in gone.options for segment_options in options)
 
@@ -183,15 +181,11 @@ def test_squeeze_and_excitation_keeps_a_block_in_one_piece():
     assert not any(tensor.join == "partial_sums" for part in gated for tensor in _tensors(GATED, part))
 
 
-def setup(device, processors=()):
+def split(graph, device, processors=()):
     profile = specified(device)
     config = PlanConfig(processors=processors).resolve(profile)
-    return config.processors, Costs(LatencyPredictor(profile), config.precision)
-
-
-def split(graph, device, processors=()):
-    processors, costs = setup(device, processors)
-    return operator_split(graph, split_segments(graph), costs, processors), processors, costs
+    costs = Costs(LatencyPredictor(profile), config.precision)
+    return operator_split(graph, split_segments(graph), costs, config.processors), config.processors, costs
 
 
 @pytest.mark.slow
@@ -208,8 +202,7 @@ def test_design_is_exact_and_takes_the_time_that_is_stated(processors):
     graph = small_resnet(64)
     result, _, costs = split(graph, "mi9", processors)
     run = timeline(graph, result.design, costs)
-    assert run.makespan_ms == pytest.approx(result.makespan_ms)
-    assert run.macs - run.halo_macs == graph.macs
+    assert (run.makespan_ms, run.macs - run.halo_macs) == (pytest.approx(result.makespan_ms), graph.macs)
     assert run.params == graph.params
     assert {part.join for part in result.design.segments} <= {"none", "rows"}
 
@@ -246,14 +239,13 @@ def test_best_place_is_found_where_times_are_straight_lines(rows, lines):
 
 def test_each_of_three_processors_may_lie_in_the_middle():
     names = ("cpu", "gpu", "dsp")
-    assert [order for order in permutations(names[:2]) if is_distinct_order(order, names, upright=True)] == [("cpu", "gpu")]
-    three = [order for order in permutations(names) if is_distinct_order(order, names, upright=True)]
-    assert (
-        {order[1] for order in three}
-        == {order[0] for order in permutations(names) if is_distinct_order(order, names, upright=False)}
-        == set(names)
-    )
-    assert len(three) == 3
+
+    def orders(count, upright):
+        return [order for order in permutations(names[:count]) if is_distinct_order(order, names, upright=upright)]
+
+    assert orders(2, True) == [("cpu", "gpu")]
+    assert {order[1] for order in orders(3, True)} == {order[0] for order in orders(3, False)} == set(names)
+    assert len(orders(3, True)) == 3
 
 
 SEAMS_GRAPH = small_resnet()

@@ -19,14 +19,7 @@ from stretch.planning.design.scale import scaled_graph
 from stretch.planning.pareto import non_dominated
 from stretch.planning.plan import plan
 from stretch.planning.search.evolve import score_of
-from stretch.planning.search.exact import (
-    LATENCY,
-    ProcessorPowers,
-    SearchResult,
-    measure_of,
-    restrict_processors,
-    search_exact,
-)
+from stretch.planning.search.exact import LATENCY, ProcessorPowers, SearchResult, measure_of, restrict_processors, search_exact
 from stretch.planning.search.goal import Bounds, loss_of, search_best, tightest_rules_error
 from stretch.planning.search.parts import merge_stages, with_exact_kinds, without_stretched
 from stretch.planning.search.space import Totals
@@ -34,7 +27,6 @@ from tests.effort import examples
 from tests.predictors.networks import Net, small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.planning.cost.measured import GRAPH as MEASURED
-from tests.stretch.planning.cost.measured import GRAPH as MEASURED_GRAPH
 from tests.stretch.planning.cost.measured import made, merged_space
 from tests.stretch.planning.cost.test_accuracy import predictor
 from tests.stretch.planning.search.test_exact_kinds import small_network
@@ -71,9 +63,8 @@ def goal_of(text, space):
 
 
 def value(text, space, ms, busy):
-    objective = read_objective(text)
-    weights = objective.weights.get("latency", 0.0), objective.weights.get("energy", 0.0)
-    return weights[0] * ms + (weights[1] * energy_of(space, busy, ms) if weights[1] else 0.0)
+    weights = read_objective(text).weights
+    return weights.get("latency", 0.0) * ms + (weights["energy"] * energy_of(space, busy, ms) if weights.get("energy") else 0.0)
 
 
 @pytest.mark.representatives(8)
@@ -132,8 +123,7 @@ def test_energy_of_a_design_is_that_of_its_timeline(data):
 
 def test_processor_that_only_waits_takes_no_power_where_it_has_no_work():
     space = spaced("resnet", ("stretch",), ("cpu", "gpu", "dsp"))
-    assert len(goal_of("energy", space).power.groups) == 7
-    assert goal_of("latency", space) == LATENCY
+    assert (len(goal_of("energy", space).power.groups), goal_of("latency", space)) == (7, LATENCY)
     without = make_space(TINY, processors=("cpu", "gpu", "dsp"))
     assert goal_of("energy", without).power.groups == [without.processors]
 
@@ -157,14 +147,9 @@ def bounds(**request):
     return Bounds(GRAPH, space, PlanConfig(**request), Totals(*MACS, 1)), search_exact(space, Totals(*MACS, 1))
 
 
-def test_floor_that_the_fastest_design_meets_changes_nothing():
-    built, fastest = bounds(min_accuracy=0.01)
-    assert built.satisfy_accuracy(fastest, predictor()) is fastest
-
-
-def test_more_budget_never_gives_less_accuracy():
-    current = predictor()
-    _, fastest = bounds()
+def test_floor_that_the_fastest_design_meets_changes_nothing_and_more_budget_never_gives_less_accuracy():
+    current, (built, fastest) = predictor(), bounds(min_accuracy=0.01)
+    assert built.satisfy_accuracy(fastest, current) is fastest
     accuracies = []
     for slack in (1.0, 1.05, 1.3, 2.0):
         built, fastest = bounds(objective="accuracy", accuracy="x", latency_budget=fastest.ms * slack)
@@ -189,7 +174,6 @@ def test_agreement_beyond_reach_names_the_highest_there_is_and_that_exact_segmen
 
 
 MEASURES_GRAPH = small_resnet(blocks=(1, 1))
-LOW, HIGH = round(0.9 * MEASURES_GRAPH.macs), round(1.6 * MEASURES_GRAPH.macs)
 
 
 def test_space_kept_to_some_processors_gives_work_to_no_other():
@@ -200,17 +184,13 @@ def test_space_kept_to_some_processors_gives_work_to_no_other():
 
 
 def test_profile_without_the_power_of_a_processor_is_refused_by_its_name():
-    device = specified("mi9")
+    device, change = specified("mi9"), msgspec.structs.replace
     gpu = device.processors["gpu"]
-    bare = msgspec.structs.replace(device, processors={**device.processors, "gpu": without_power(gpu)})
+    cores = {name: change(core_set, power_w=None) for name, core_set in gpu.core_sets.items()}
+    bare = change(device, processors={**device.processors, "gpu": change(gpu, core_sets=cores)})
     with pytest.raises(UsageError, match="states no power of the gpu"):
         ProcessorPowers(bare, ("cpu", "gpu"))
     assert ProcessorPowers(bare, ("cpu", "dsp")).groups == [("cpu", "dsp")]
-
-
-def without_power(processor):
-    cores = {name: msgspec.structs.replace(core_set, power_w=None) for name, core_set in processor.core_sets.items()}
-    return msgspec.structs.replace(processor, core_sets=cores)
 
 
 NAMES = ("latency", "energy", "macs", "memory", "loss")
@@ -280,8 +260,7 @@ def test_score_work_and_size_are_those_of_the_timeline(name, kinds):
     assert (run.macs - run.repeated_macs, run.params) == (result.macs, result.params)
     for text, value in expected.items():
         score = score_of(read_objective(text), LATENCY, space)
-        assert score(result.picks) == pytest.approx(value)
-        assert score(result.picks) == score(result.picks)
+        assert (score(result.picks), score(result.picks)) == (pytest.approx(value), score(result.picks))
 
 
 SPACE = merged_space()
@@ -297,17 +276,17 @@ def test_trials_keep_to_the_rules_and_compute_about_as_much_as_their_segment():
 
 
 def test_random_designs_branch_fit_the_network_differ_and_are_the_same_for_a_seed():
-    designs = random_designs(SPACE, MEASURED_GRAPH.name, "mi9", 12, (0.9, 1.1), 3)
-    assert designs == random_designs(SPACE, MEASURED_GRAPH.name, "mi9", 12, (0.9, 1.1), 3)
+    designs = random_designs(SPACE, MEASURED.name, "mi9", 12, (0.9, 1.1), 3)
+    assert designs == random_designs(SPACE, MEASURED.name, "mi9", 12, (0.9, 1.1), 3)
     assert len(set(designs)) == len(designs) == 12
     for design in designs:
         assert design.n_meet >= 1
-        assert 0.9 <= scaled_graph(MEASURED_GRAPH, design).macs / MEASURED_GRAPH.macs <= 1.1
+        assert 0.9 <= scaled_graph(MEASURED, design).macs / MEASURED.macs <= 1.1
     assert len({tuple(part.name for part in design.segments if not part.whole) for design in designs}) == 4
 
 
 def test_space_without_designs_in_the_range_gives_fewer():
-    assert random_designs(SPACE, MEASURED_GRAPH.name, "mi9", 2, (0.01, 0.02), 0) == []
+    assert random_designs(SPACE, MEASURED.name, "mi9", 2, (0.01, 0.02), 0) == []
 
 
 PIXEL6 = specified("pixel6")
@@ -344,24 +323,21 @@ def test_named_value_is_feasible_when_used(request_, rule):
     assert result.design.n_meet >= 1
 
 
-def test_network_without_stages_to_branch_is_refused():
+def toy():
     net = Net(1, 3, 8, 8)
     net.conv(8, 3)
     net.head(10)
-    error = refusal(net.graph("toy"), kinds=("stretch",))
-    assert "no segment that can branch" in error.message
+    return net.graph("toy")
 
 
-def test_segments_too_short_for_their_communication_name_alpha():
-    error = refusal(small_resnet(), kinds=("stretch",))
-    assert "alpha=0.2" in error.message
-
-
-ALPHA, RANGE = TightRule("alpha", 0.2, 0.676), TightRule("macs", (3.0, 4.0), (1.503, 4.0))
+@pytest.mark.parametrize(("make", "noun"), [(toy, "no segment that can branch"), (small_resnet, "alpha=0.2")])
+def test_network_without_stages_to_branch_or_with_too_short_ones_is_refused(make, noun):
+    assert noun in refusal(make(), kinds=("stretch",)).message
 
 
 def test_tightest_rules_are_named_with_their_nearest_values():
-    error = tightest_rules_error("net", [ALPHA, RANGE])
+    rules = TightRule("alpha", 0.2, 0.676), TightRule("macs", (3.0, 4.0), (1.503, 4.0))
+    error = tightest_rules_error("net", list(rules))
     assert error.message.endswith("the tightest are `alpha=0.2` and `macs=3:4`")
     assert error.hint.endswith("`alpha=0.676` with `macs=1.503:4`")
-    assert (error.rules, error.exit_code) == ((ALPHA, RANGE), 4)
+    assert (error.rules, error.exit_code) == (rules, 4)

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 import stretch.planning.search.exact as pruning
 import stretch.planning.search.space as design_space
 from stretch.planning.search import layers as search
-from stretch.planning.search.exact import search_coarse, search_exact
-from stretch.planning.search.exact import search_pruned as search_pruned
+from stretch.planning.search.exact import search_coarse, search_exact, search_pruned
 from stretch.planning.search.layers import Layer, remove_dominated, shortest_path
 from stretch.planning.search.parts import merge_stages
 from stretch.planning.search.space import Totals
@@ -74,29 +73,34 @@ def test_shortest_path_equals_brute_force_and_is_what_its_options_add_up_to(prob
     assert loss <= most + 1e-9
 
 
-def random_layers(seed, count, options):
-    rng = np.random.default_rng(seed)
-    built = []
+def random_layers(seed, count, options, bounded):
+    rng, built = np.random.default_rng(seed), []
     for _ in range(count):
         macs = rng.integers(10**6, 10**7, options)
-        zeros = np.zeros(options, np.int64)
-        built.append(Layer.lossless(zeros, zeros, macs, macs / 1e6 * rng.uniform(0.5, 1.5, options), np.arange(options)))
+        ms, zeros = macs / 1e6 * rng.uniform(0.5, 1.5, options), np.zeros(options, np.int64)
+        # what is slow loses little
+        loss = np.exp(-ms / 4) * rng.uniform(0.5, 1.5, options) if bounded else np.zeros(options)
+        built.append(Layer(zeros, zeros, macs, ms, np.arange(options), loss, zeros + 1))
     return built
 
 
-def test_search_that_is_cut_off_states_a_gap_that_holds(monkeypatch):
-    layers = random_layers(3, 4, 40)
-    low, high = 22 * 10**6, 22 * 10**6 + 100_000
-    exact = shortest_path(layers, 0, np.zeros(1), low, high)
+@pytest.mark.parametrize(
+    ("options", "low", "high", "most", "beam"),
+    [(40, 22 * 10**6, 22 * 10**6 + 100_000, np.inf, 3), (18, 20 * 10**6, 24 * 10**6, 0.8, 2)],
+    ids=["free", "bounded"],
+)
+def test_search_that_is_cut_off_states_a_gap_that_holds(monkeypatch, options, low, high, most, beam):
+    layers = random_layers(3, 4, options, most < np.inf)
+    exact = shortest_path(layers, 0, np.zeros(1), low, high, most)
     assert exact.optimal
     monkeypatch.setattr(search, "MAX_LABELS", 0)
-    monkeypatch.setattr(search, "BEAM", 3)
-    monkeypatch.setattr(search, "BUCKETS", 50)
-    cut = shortest_path(layers, 0, np.zeros(1), low, high)
-    assert not cut.optimal
-    assert cut.ms >= exact.ms
-    assert cut.bound <= exact.ms <= cut.ms
-    assert cut.gap == pytest.approx(cut.ms / cut.bound - 1)
+    monkeypatch.setattr(search, "BEAM", beam)
+    if most == np.inf:
+        monkeypatch.setattr(search, "BUCKETS", 50)
+    cut = shortest_path(layers, 0, np.zeros(1), low, high, most)
+    assert not cut.optimal or most < np.inf
+    assert cut.bound - 1e-9 <= exact.ms <= cut.ms
+    assert cut.optimal or cut.gap == pytest.approx(cut.ms / cut.bound - 1)
 
 
 @given(problems())
@@ -108,40 +112,10 @@ def test_bound_that_nothing_reaches_changes_nothing(problem):
         assert result.ms == pytest.approx(free.ms)
 
 
-def bounded_layers(seed, count, options):
-    rng = np.random.default_rng(seed)
-    built = []
-    for _ in range(count):
-        macs = rng.integers(10**6, 10**7, options)
-        ms, zeros = macs / 1e6 * rng.uniform(0.5, 1.5, options), np.zeros(options, np.int64)
-        # what is slow loses little
-        built.append(Layer(zeros, zeros, macs, ms, np.arange(options), np.exp(-ms / 4) * rng.uniform(0.5, 1.5, options), zeros + 1))
-    return built
-
-
-def test_search_within_a_bound_that_is_cut_off_states_a_gap_that_holds(monkeypatch):
-    layers = bounded_layers(3, 4, 18)
-    low, high, most = 20 * 10**6, 24 * 10**6, 0.8
-    best = shortest_path(layers, 0, np.zeros(1), low, high, most)
-    monkeypatch.setattr(search, "MAX_LABELS", 0)
-    monkeypatch.setattr(search, "BEAM", 2)
-    cut = shortest_path(layers, 0, np.zeros(1), low, high, most)
-    assert cut.ms >= best.ms
-    assert cut.bound <= best.ms + 1e-9
-    assert cut.optimal or cut.gap == pytest.approx(cut.ms / cut.bound - 1)
-
-
 def test_undominated_keeps_what_is_faster_or_loses_less():
-    same = np.zeros(5, int)
-    layer = Layer(
-        same,
-        same,
-        np.array([5, 5, 5, 5, 6]),
-        np.array([1.0, 2.0, 3.0, 2.0, 9.0]),
-        np.arange(5),
-        np.array([3.0, 1.0, 2.0, 1.0, 9.0]),
-        same + 1,
-    )
+    same, macs = np.zeros(5, int), np.array([5, 5, 5, 5, 6])
+    ms, loss = np.array([1.0, 2.0, 3.0, 2.0, 9.0]), np.array([3.0, 1.0, 2.0, 1.0, 9.0])
+    layer = Layer(same, same, macs, ms, np.arange(5), loss, same + 1)
     assert sorted(remove_dominated(layer).option.tolist()) == [0, 1, 4]
 
 
@@ -190,18 +164,11 @@ def test_too_many_options_within_the_slack_leave_a_gap_that_is_told(monkeypatch)
 
 def test_links_that_take_endless_time_are_not_used():
     graph, space, _ = spaces("bottleneck", "mi9", ("cpu", "gpu"), None)
-    device = space.costs.predictor.device
-    slow = {name: replace_link(link) for name, link in device.links.items()}
-    far = make_space(graph, msgspec.structs.replace(device, links=slow), min_width=0.5)
+    device, change = space.costs.predictor.device, msgspec.structs.replace
+    slow = {name: change(link, map_ms=change(link.map_ms, value=1e9)) for name, link in device.links.items()}
+    far = make_space(graph, change(device, links=slow), min_width=0.5)
     low, high = round(0.9 * graph.macs), round(1.1 * graph.macs)
     assert search_pruned(far, Totals(low, high, 0))[0].ms == pytest.approx(search_exact(far, Totals(low, high, 0)).ms)
-
-
-def replace_link(link):
-    """A link on which nothing arrives in any time that matters."""
-    import msgspec
-
-    return msgspec.structs.replace(link, map_ms=msgspec.structs.replace(link.map_ms, value=1e9))
 
 
 @pytest.mark.parametrize("macs", [(0.97, 1.03), (2.0, 2.1), (9.0, 9.1)])

@@ -48,8 +48,7 @@ def test_report_loads_offline_fits_and_is_accessible(browser, bundle_dir, tmp_pa
         page.on("pageerror", lambda error, said=said: said.append(str(error)))
         page.on("request", lambda request, entry=rows: entry.append(request.url))
         page.goto(page_file.as_uri())
-        assert said == []
-        assert [url for url in rows if not url.startswith("data:")] == [page_file.as_uri()]
+        assert (said, [url for url in rows if not url.startswith("data:")]) == ([], [page_file.as_uri()])
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         result = axe.Axe().run(page).response["violations"]
         assert [(item["id"], [node["target"] for node in item["nodes"]]) for item in result] == []

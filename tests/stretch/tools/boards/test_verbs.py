@@ -16,8 +16,7 @@ from stretch.tools.boards.verbs import flags, profile_there
 def test_flags_become_words_and_what_was_not_said_none():
     mapping = {"map": ["gpu=cpu1", "cpu=cpu0"], "time_limit": 2.5, "trust_code": True, "in_flight": None, "off": False, "processors": "-x"}
     words = ["--map=gpu=cpu1", "--map=cpu=cpu0", "--time-limit=2.5", "--trust-code", "--processors=-x"]
-    assert flags(False, **mapping) == words
-    assert flags(True) == ["--quiet"]
+    assert (flags(False, **mapping), flags(True)) == (words, ["--quiet"])
 
 
 def test_extras_of_the_verb_and_of_the_user_are_named_once():

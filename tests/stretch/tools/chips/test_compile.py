@@ -116,10 +116,8 @@ def test_plan_of_the_file_travels_with_the_code(model, tmp_path):
 
 
 def test_damaged_file_is_an_error_that_leaves_nothing(model, tmp_path):
-    broken = tmp_path / "broken.tflite"
-    content = bytearray(model.read_bytes())
-    content[4:8] = b"XXXX"
-    broken.write_bytes(content)
+    broken, content = tmp_path / "broken.tflite", model.read_bytes()
+    broken.write_bytes(content[:4] + b"XXXX" + content[8:])
     with pytest.raises(StretchError, match=r"LiteRT's tool cannot compile broken.tflite for sm8450: \S"):
         compile_signatures(broken, ["s1.dsp"], "sm8450", tmp_path / "out.tflite")
     assert [path.name for path in tmp_path.iterdir()] == ["broken.tflite"]
@@ -143,20 +141,16 @@ def test_tool_that_ends_without_a_word_or_does_not_start_is_an_error(model, tmp_
             compiler._apply(replace(find_toolchain(), tool=tool), tmp_path, model, [2], "sm8450", tmp_path / "out.tflite")
 
 
-def last(x):
-    return np.ascontiguousarray(x.transpose(0, 2, 3, 1))
-
-
 @pytest.mark.slow
 def test_code_computes_what_the_int8_subgraphs_compute(int8, model, tmp_path):
-    names = ["s1.dsp", "s2.dsp"]
-    code = compile_signatures(model, names, "sm8450", tmp_path / "out.tflite")
+    code = compile_signatures(model, ["s1.dsp", "s2.dsp"], "sm8450", tmp_path / "out.tflite")
     tensors = replay(int8.manifest, {s.name: runner(str(int8.file(s.file))) for s in int8.manifest.subgraphs}, random_input(int8))
-    ends = {name: (last(tensors[int8.subgraph(name).input]), last(tensors[int8.subgraph(name).output])) for name in names}
+    last = {name: np.ascontiguousarray(x.transpose(0, 2, 3, 1)) for name, x in tensors.items() if x.ndim == 4}
+    ends = {name: (last[int8.subgraph(name).input], last[int8.subgraph(name).output]) for name in code}
     got = simulate({name: Case(code[name], x, y.shape) for name, (x, y) in ends.items()}, "sm8450")
     for name, (_, y) in ends.items():
         assert np.abs(got[name] - y).max() < 0.02 * np.abs(y).max()
-    # Another input gives another result: the numbers come from the code.
+    # another input gives another result: the numbers come from the code
     x, y = ends["s1.dsp"]
     assert np.abs(simulate({"s1.dsp": Case(code["s1.dsp"], -x, y.shape)}, "sm8450")["s1.dsp"] - y).max() > 0.2 * np.abs(y).max()
 

@@ -65,9 +65,14 @@ def test_class_of_every_operator_computes_what_its_torch_module_computes(case):
 
 
 def test_input_that_nothing_reads_is_still_taken():
-    ops = [Op("a", "input", attrs={"shape": (1, 2)}), Op("b", "input", attrs={"shape": (1, 2)}), Op("r", "relu", ("b",))]
+    ops = [*(Op(name, "input", attrs={"shape": (1, 2)}) for name in "ab"), Op("r", "relu", ("b",))]
     net = made(write_class("Net", OpGraph.build("net", ops, "r"), "One of two."))
     assert net(torch.ones(1, 2), -torch.ones(1, 2)).tolist() == [[0.0, 0.0]]
+
+
+def error_of(folder, sources, module):
+    """How far the code that is written of a module is from it."""
+    return write_package(folder / "net", sources, module, "A network.")[1]
 
 
 @pytest.mark.representatives(1)
@@ -76,25 +81,23 @@ def test_branches_of_every_kind_compute_as_code_what_they_compute_as_a_model(tmp
     result, design = NETWORKS[name]()
     model = build(result, design)
     sources = branched_sources(result.graph, model)
-    _, error = write_package(tmp_path / "net", sources, model, "A network.")
-    assert error <= 1e-4
+    assert error_of(tmp_path, sources, model) <= 1e-4
     classes = sum(text.count("\nclass Branch") for text in sources.modules.values())
     assert classes == sum(len(part.branches) for part in design.segments)
 
 
-@pytest.mark.representatives(6)
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_network_of_every_pattern_computes_as_code_what_it_computes(tmp_path, pattern):
-    captured = capture(network(pattern), (1, 3, 8, 8), "net")
-    _, error = write_package(tmp_path / "net", captured_sources(captured), captured.module, "A network.")
-    assert error <= 1e-4
+@pytest.mark.representatives(6 + len(FORMS))
+@pytest.mark.parametrize("case", [*PATTERNS, *FORMS])
+def test_network_of_every_pattern_and_of_several_ends_is_as_code_what_it_is(tmp_path, case):
+    module, shapes = form(case) if case in FORMS else (network(case), (1, 3, 8, 8))
+    assert error_of(tmp_path, captured_sources(capture(module, shapes, "net")), module) <= 1e-4
 
 
 def test_code_has_the_names_of_the_parent_and_its_tensors_are_told_apart_by_branch(captured):
     result = captured("tiny_resnet")
     model = build(result, cpu_and("gpu", result.graph, "sum"))
-    sources = branched_sources(result.graph, model)
-    assert set(sources.tensors) == {key for key in model.state_dict() if not key.endswith("num_batches_tracked")}
+    keys = {key for key in model.state_dict() if not key.endswith("num_batches_tracked")}
+    assert set(branched_sources(result.graph, model).tensors) == keys
 
 
 def test_names_of_a_network_cannot_leave_their_strings(captured):
@@ -105,14 +108,6 @@ def test_names_of_a_network_cannot_leave_their_strings(captured):
         assert "import os" not in text.split("class ")[0].replace("import os_", "")
         compile(text, "network.py", "exec")
         assert "\nimport os" not in text
-
-
-@pytest.mark.parametrize("name", FORMS)
-def test_network_of_several_inputs_and_outputs_takes_and_returns_as_code_what_it_does(tmp_path, name):
-    module, shapes = form(name)
-    captured = capture(module, shapes, name)
-    _, error = write_package(tmp_path / "net", captured_sources(captured), module, "A network.")
-    assert error <= 1e-4
 
 
 Pair = namedtuple("Pair", "one other")
@@ -145,14 +140,13 @@ def test_calls_are_calls_of_torch_and_others_are_not_written():
     graph = capture(Calling(lambda x, conv: torch.cumsum(conv(x), 3), nn.Conv2d(3, 4, 1)), (1, 3, 8, 8), "net").graph
     op = next(op for op in graph.ops if op.kind == "opaque")
     assert "torch.ops.aten.cumsum.default({0}, 3)" in code_of(op, graph.input_shapes(op)).expression
-    attrs = {**op.attrs, "calls": op.attrs["calls"].replace("cumsum.default", "nothing.default")}
-    with pytest.raises(StretchError, match="no operator"):
-        code_of(Op(op.name, "opaque", op.inputs, attrs), graph.input_shapes(op))
-    words = {**op.attrs, "calls": op.attrs["calls"].replace('[{"read":0},3]', '[{"read":0},"x\'); print(1"]')}
-    assert words != op.attrs
-    with pytest.raises(StretchError, match="cannot be written as Python code"):
-        code_of(Op(op.name, "opaque", op.inputs, words), graph.input_shapes(op))
-    assert isinstance(graph, OpGraph)
+    for old, new, noun in (
+        ("cumsum.default", "nothing.default", "no operator"),
+        ('[{"read":0},3]', '[{"read":0},"x\'); print(1"]', "cannot be written as Python code"),
+    ):
+        assert old in op.attrs["calls"]
+        with pytest.raises(StretchError, match=noun):
+            code_of(Op(op.name, "opaque", op.inputs, op.attrs | {"calls": op.attrs["calls"].replace(old, new)}), graph.input_shapes(op))
 
 
 def test_folder_with_something_in_it_is_left_alone(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictors.errors import StretchError, UsageError
+from predictors.errors import StretchError
 from predictors.fusion import fuse
 from predictors.graph import OpGraph
 from stretch.stages.network import read_graph
@@ -26,38 +26,13 @@ Concat           cat   2 1 e f g 0=0
 Pooling          mean  1 1 g h 0=1 4=1
 InnerProduct     fc    1 1 h out -23330=4,1,5,1,1 0=5 1=1 2=40
 """
+OPEN = "7767517\n2 2\nInput x 0 1 x\nReLU r 1 1 x y\n"
 
 
-def write(tmp_path, text, name="net.param"):
-    path = tmp_path / name
-    path.write_text(text)
+def write(tmp_path, text):
+    path = tmp_path / "net.param"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return path
-
-
-def test_layers_become_operators_with_their_activations(tmp_path):
-    graph = read_ncnn(write(tmp_path, NETWORK))
-    kinds = " ".join(op.kind for op in graph.ops)
-    assert kinds == "input conv relu conv leaky_relu add max_pool slice slice concat global_avg_pool linear"
-    # ⌈(8 − 3) / 2⌉ + 1 rows: every pixel is in a window
-    assert graph.by_name["pool"].shape == (1, 8, 4, 4)
-    assert graph.macs == 64 * 8 * 27 + 64 * 8 * 9 + 40
-    assert graph.params == 216 + 8 + 72 + 8 + 40 + 5
-    assert OpGraph.from_json(graph.to_json()) == graph
-    assert sum(kernel.macs for kernel in fuse(graph, "ncnn")) == graph.macs
-
-
-def test_attention_is_its_projections_and_products(tmp_path):
-    text = "7767517\n4 5\nInput x 0 1 x 0=8 1=8 2=3\nReshape r 1 1 x t 0=6 1=32\nMultiHeadAttention m 1 1 t y 0=6 1=2 2=36\nGemm g 1 1 y z 3=1 5=1 6=1 8=9 9=6 10=4\n"
-    graph = read_ncnn(write(tmp_path, text))
-    assert graph.macs == 4 * 32 * 36 + 2 * 32 * 32 * 6 + 32 * 6 * 9
-    assert sum(op.kind == "opaque" and op.attrs["kernel"] == "matmul" for op in graph.ops) == 2
-
-
-def test_unknown_layer_is_opaque_and_several_outputs_are_read_together(tmp_path):
-    text = "7767517\n3 3\nInput x 0 1 x 0=8 1=8 2=3\nWarp w 1 1 x y -23330=4,3,4,4,3\nReLU r 1 1 x z\n"
-    graph = read_ncnn(write(tmp_path, text))
-    assert (graph.by_name["w"].kind, graph.by_name["w"].attrs["variant"], graph.by_name["w"].shape) == ("opaque", "warp", (1, 3, 4, 4))
-    assert graph.by_name[graph.output].inputs == ("w", "r")
 
 
 @pytest.mark.parametrize(
@@ -78,25 +53,53 @@ def test_layer_that_does_not_fit_is_refused_with_its_line(tmp_path, line, words)
         read_ncnn(write(tmp_path, f"7767517\n2 2\nInput x 0 1 x 0=8 1=8 2=3\n{line}\n"))
 
 
-def test_input_without_a_size_needs_one(tmp_path):
-    path = write(tmp_path, "7767517\n2 2\nInput x 0 1 x\nReLU r 1 1 x y\n")
-    with pytest.raises(StretchError, match="states no size"):
-        read_ncnn(path)
+@pytest.mark.parametrize(
+    ("text", "shapes", "words"),
+    [
+        (OPEN, None, "states no size"),
+        (NETWORK, {"x": (1, 3, 9, 9)}, "whose one input has no name"),
+        (NETWORK, [(1, 3, 9, 9)], "whose one input has no name"),
+        (b"\xff\xfe\x00", None, "it is no text"),
+        (None, None, "cannot read"),
+    ],
+)
+def test_file_that_is_no_text_or_not_there_and_other_shapes_are_refused(tmp_path, text, shapes, words):
+    path = write(tmp_path, text) if text else tmp_path / "other.param"
+    with pytest.raises(StretchError, match=words):
+        read_ncnn(path, shapes)
+
+
+def test_size_that_is_left_open_is_given_and_a_network_is_read_for_a_prediction(tmp_path):
+    path = write(tmp_path, OPEN)
     assert read_ncnn(path, (1, 3, 9, 9)).by_name["r"].shape == (1, 3, 9, 9)
+    write(tmp_path, "7767517\n2 2\nInput x 0 1 x 0=8 1=8 2=3\nConvolution c 1 1 x y 0=4 1=1 5=1 6=12\n")
+    read = read_graph(str(path))
+    assert (read.graph.macs, read.refusal) == (64 * 12, None)
 
 
-@pytest.mark.parametrize("shapes", [{"x": (1, 3, 9, 9)}, [(1, 3, 9, 9)]])
-def test_shape_by_name_or_of_several_inputs_is_refused(tmp_path, shapes):
-    with pytest.raises(UsageError, match="whose one input has no name"):
-        read_ncnn(write(tmp_path, NETWORK), shapes)
+def test_layers_become_operators_with_their_activations(tmp_path):
+    graph = read_ncnn(write(tmp_path, NETWORK))
+    kinds = " ".join(op.kind for op in graph.ops)
+    assert kinds == "input conv relu conv leaky_relu add max_pool slice slice concat global_avg_pool linear"
+    # ⌈(8 − 3) / 2⌉ + 1 rows: every pixel is in a window
+    assert graph.by_name["pool"].shape == (1, 8, 4, 4)
+    assert (graph.macs, graph.params) == (64 * 8 * 27 + 64 * 8 * 9 + 40, 216 + 8 + 72 + 8 + 40 + 5)
+    assert OpGraph.from_json(graph.to_json()) == graph
+    assert sum(kernel.macs for kernel in fuse(graph, "ncnn")) == graph.macs
 
 
-def test_file_that_is_no_text_or_not_there_is_refused(tmp_path):
-    (tmp_path / "net.param").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(StretchError, match="it is no text"):
-        read_ncnn(tmp_path / "net.param")
-    with pytest.raises(StretchError, match="cannot read"):
-        read_ncnn(tmp_path / "other.param")
+def test_attention_is_its_projections_and_products(tmp_path):
+    text = "7767517\n4 5\nInput x 0 1 x 0=8 1=8 2=3\nReshape r 1 1 x t 0=6 1=32\nMultiHeadAttention m 1 1 t y 0=6 1=2 2=36\nGemm g 1 1 y z 3=1 5=1 6=1 8=9 9=6 10=4\n"
+    graph = read_ncnn(write(tmp_path, text))
+    assert graph.macs == 4 * 32 * 36 + 2 * 32 * 32 * 6 + 32 * 6 * 9
+    assert sum(op.kind == "opaque" and op.attrs["kernel"] == "matmul" for op in graph.ops) == 2
+
+
+def test_unknown_layer_is_opaque_and_several_outputs_are_read_together(tmp_path):
+    text = "7767517\n3 3\nInput x 0 1 x 0=8 1=8 2=3\nWarp w 1 1 x y -23330=4,3,4,4,3\nReLU r 1 1 x z\n"
+    graph = read_ncnn(write(tmp_path, text))
+    assert (graph.by_name["w"].kind, graph.by_name["w"].attrs["variant"], graph.by_name["w"].shape) == ("opaque", "warp", (1, 3, 4, 4))
+    assert graph.by_name[graph.output].inputs == ("w", "r")
 
 
 HEAD = "7767517\n2 2\n"
@@ -138,10 +141,3 @@ def test_any_text_is_the_stated_number_of_layers_or_refused(text):
         layers = parse_layers(HEAD + text, "f")
         assert len(layers) == 2
         assert all(len(layer.shapes) in (0, len(layer.outputs)) for layer in layers)
-
-
-def test_ncnn_network_is_read_for_a_prediction(tmp_path):
-    path = tmp_path / "net.param"
-    path.write_text("7767517\n2 2\nInput x 0 1 x 0=8 1=8 2=3\nConvolution c 1 1 x y 0=4 1=1 5=1 6=12\n")
-    read = read_graph(str(path))
-    assert (read.graph.macs, read.refusal) == (64 * 12, None)

@@ -65,15 +65,12 @@ def test_words_of_a_command_stay_words_on_the_phone(adb, phone):
     adb.ended()
 
 
-def test_a_folder_on_the_phone_is_removed_after_an_error_and_an_interrupt(adb, phone):
+def test_folder_on_the_phone_is_removed_after_an_error_or_is_named(adb, phone):
     for error in (StretchError("broken"), KeyboardInterrupt()):
         adb.plays([{"call": shell(["mkdir", "{folder}"])}, {"call": shell(["rm", "-rf", "{folder}"])}])
         with pytest.raises(type(error)), workspace(phone):
             raise error
         adb.ended()
-
-
-def test_what_may_be_left_on_a_phone_that_is_gone_is_told(adb, phone):
     gone = {"err": "adb: error: device 'R5CT' not found\n", "code": 1}
     adb.plays([{"call": shell(["mkdir", "{folder}"])}, {"call": shell(["ls"]), **gone}, {"call": shell(["rm", "-rf", "{folder}"]), **gone}])
     with pytest.raises(StretchError, match="the device is gone") as caught, workspace(phone):
@@ -84,13 +81,8 @@ def test_what_may_be_left_on_a_phone_that_is_gone_is_told(adb, phone):
 
 def test_a_file_that_was_pulled_is_whole_or_not_there(adb, phone, tmp_path):
     pull = ["-s", "R5CT", "pull", f"{phone.folder}/times.csv", "{here}"]
-    adb.plays(
-        [
-            {"call": pull, "gives": "half", "err": "adb: error: device offline\n", "code": 1},
-            {"call": pull, "gives": "whole"},
-            {"call": pull},
-        ]
-    )
+    gone = {"call": pull, "gives": "half", "err": "adb: error: device offline\n", "code": 1}
+    adb.plays([gone, {"call": pull, "gives": "whole"}, {"call": pull}])
     with pytest.raises(StretchError, match="the device is gone"):
         phone.pull("times.csv", tmp_path / "times.csv")
     assert [path.name for path in tmp_path.iterdir()] == ["adb"]

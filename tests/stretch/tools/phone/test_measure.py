@@ -3,7 +3,6 @@
 import base64
 import dataclasses
 import json
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -32,7 +31,7 @@ from stretch.tools.phone.measure import (
     phone_processors,
     signature_tasks,
 )
-from tests.scheduler.bundles import edit, two_branches
+from tests.scheduler.bundles import Builder, edit, two_branches
 from tests.stretch.cli.commands import call
 from tests.stretch.tools.phone.adb import Player, shell
 from tests.stretch.tools.phone.bundles import BENCHMARK, END, SERIAL, START, command, made, ms_of, timed
@@ -109,8 +108,7 @@ def test_every_signature_is_timed_on_cpu_and_gpu_and_kept_as_measurements(bundle
     table = load_measurements(folder)
     assert {row.device for row in table.latencies} == {"Pixel-6"}
     assert {(row.processor, row.precision) for row in table.latencies} == {("cpu", "fp32"), ("gpu", "fp16")}
-    assert len(table.graphs) == len(bundle.manifest.subgraphs)
-    assert len(set(table.families.values())) == 7
+    assert (len(table.graphs), len(set(table.families.values()))) == (len(bundle.manifest.subgraphs), 7)
     assert len(table.kernels) == len(answer.signatures)
 
 
@@ -156,8 +154,6 @@ def test_a_name_that_a_shell_would_obey_is_one_word_on_the_phone(adb, phone_requ
     evil = "s1;reboot"
 
     def make(path):
-        from tests.scheduler.bundles import Builder
-
         b = Builder(path)
         b.conv("stem", "stem", "cpu", "x", "t0", 6)
         b.conv(evil, "s1", "cpu", "t0", "t1", 6)
@@ -167,8 +163,7 @@ def test_a_name_that_a_shell_would_obey_is_one_word_on_the_phone(adb, phone_requ
     bundle = made(tmp_path / "evil", make)
     first = bundle.manifest.subgraphs[0]
     calls = [*START, *BENCHMARK, *timed(first, CPU, THREADS, CPU_SPEED), *timed(first, GPU, 1, GPU_SPEED, delegate="GPU")]
-    gone = {"call": command(evil, CPU, THREADS), "err": "adb: error: closed\n", "code": 1}
-    adb.plays([*calls, gone, *END])
+    adb.plays([*calls, {"call": command(evil, CPU, THREADS), "err": "adb: error: closed\n", "code": 1}, *END])
     with pytest.raises(StretchError, match="the device is gone"):
         measure(bundle, phone_request, x_of(bundle))
     adb.ended()
@@ -190,13 +185,8 @@ def left(whole_bundle, tmp_path_factory):
     x = np.random.default_rng(0).standard_normal(whole_bundle.manifest.model.input_shape).astype(np.float32)
     with Session(whole_bundle, dict.fromkeys(("cpu", "gpu", "dsp"), "litert"), record=folder / "record.jsonl") as session:
         np.save(folder / "output_0.npy", session(x))
-    times = {
-        "sha256": whole_bundle.manifest.files["model.tflite"].sha256,
-        "median_ms": 1.25,
-        "runs": 50,
-        "on_cpu": ["s1.gpu"],
-        "steps": {},
-    }
+    sha256 = whole_bundle.manifest.files["model.tflite"].sha256
+    times = {"sha256": sha256, "median_ms": 1.25, "runs": 50, "on_cpu": ["s1.gpu"], "steps": {}}
     (folder / "times.json").write_text(json.dumps(times))
     (folder / "trace.json").write_text(TRACE)
     return x, {path.name: path.read_bytes() for path in folder.iterdir()}
@@ -235,11 +225,9 @@ def test_branches_run_at_once_and_their_output_is_compared_with_the_whole_model(
     adb.plays(calls(files))
     answer = measure(whole_bundle, runner_request, x)
     adb.ended()
-    assert answer.signatures == []
-    assert answer.measurements is None
-    assert (answer.runner.median_ms, answer.runner.runs) == (1.25, 50)
-    assert answer.runner.on_cpu == ["s1.gpu"]
-    assert answer.runner.max_error < 1e-5
+    runner = answer.runner
+    assert (answer.signatures, answer.measurements, runner.median_ms, runner.runs, runner.on_cpu) == ([], None, 1.25, 50, ["s1.gpu"])
+    assert runner.max_error < 1e-5
     assert runner_request.trace.read_text() == TRACE
     assert not runner_request.measurements.exists()
 
@@ -324,16 +312,6 @@ ORDER = ["a", "b", "s", "g", "y"]
 KERNELS = fuse(GRAPH, "tflite_cpu")
 
 
-def read(folder: Path, text):
-    path = folder / "profile.csv"
-    path.write_text(text)
-    return read_op_profile(path)
-
-
-def times(result):
-    return {kernel.name: ms for kernel, ms in result}
-
-
 def test_operators_of_the_runtime_are_known_by_the_tensors_they_write(tmp_path):
     rows = [
         ("CONV_2D", 1.0, "[r]:0"),
@@ -342,7 +320,9 @@ def test_operators_of_the_runtime_are_known_by_the_tensors_they_write(tmp_path):
         ("MEAN", 0.25, "[g]:3"),
         ("FULLY_CONNECTED", 0.125, "[y]:4"),
     ]
-    assert times(pair(read(tmp_path, profile(rows)), KERNELS, ORDER)) == {"a": 1.0, "b": 2.0, "s": 0.5, "g": 0.25, "y": 0.125}
+    (tmp_path / "profile.csv").write_text(profile(rows))
+    result = pair(read_op_profile(tmp_path / "profile.csv"), KERNELS, ORDER)
+    assert {kernel.name: ms for kernel, ms in result} == {"a": 1.0, "b": 2.0, "s": 0.5, "g": 0.25, "y": 0.125}
 
 
 @given(st.lists(st.sampled_from(["conv", "depthwise", "linear", "pool", "elementwise"]), max_size=8))
@@ -355,15 +335,10 @@ def test_times_are_given_to_all_kernels_that_multiply_or_to_none(kinds):
     assert (len(result) == 3) == (multiplying in (["conv", "depthwise", "linear"], ["conv", "depthwise", "conv"]))
 
 
-@pytest.fixture
-def three_ways(tmp_path):
+def test_each_signature_is_measured_on_what_computes_its_precision(tmp_path):
     path = two_branches(tmp_path / "bundle", 1, ("cpu", "gpu", "dsp"))
     edit(path, lambda data: [sub.update(precision="int8") for sub in data["subgraphs"] if sub["processor"] == "dsp"])
-    return load_bundle(path)
-
-
-def test_each_signature_is_measured_on_what_computes_its_precision(three_ways):
-    result = signature_tasks(three_ways, phone_processors(load_device("mi9"), None, npu=True))
+    result = signature_tasks(load_bundle(path), phone_processors(load_device("mi9"), None, npu=True))
     pairs = {(work.signature, work.place.family, work.precision) for work in result}
     assert {item for item in pairs if item[0] == "s1.cpu"} == {("s1.cpu", "cpu", "fp32"), ("s1.cpu", "gpu", "fp16")}
     assert {item for item in pairs if item[0] == "s1.dsp"} == {("s1.dsp", "cpu", "int8"), ("s1.dsp", "dsp", "int8")}
@@ -377,26 +352,12 @@ def test_ranges_of_cores_are_masks_and_no_cores_are_none():
             mask_of(text)
 
 
-@pytest.fixture
-def small_bundle(tmp_path):
-    return load_bundle(two_branches(tmp_path / "bundle"))
-
-
-@pytest.fixture
-def program(tmp_path):
-    path = tmp_path / "benchmark_model"
-    path.write_text("one release")
-    return path
-
-
-def work(signature="stem"):
-    return SignatureWork(signature, "stem", f"tiny:{signature}", "fp32", PhoneProcessor("cpu", "cpu", "3med", 3))
-
-
-def test_times_are_kept_with_the_release_that_took_them(small_bundle, program, tmp_path):
-    open_table(tmp_path / "m", "Pixel-6", program, [work()]).add(small_bundle, work(), BenchmarkOutput(1.5, 0.1, None), [])
-    program.write_text("another release")
-    open_table(tmp_path / "m", "Pixel-6", program, [work()]).add(small_bundle, work(), BenchmarkOutput(1.2, None, None), [])
+def test_times_are_kept_with_the_release_that_took_them(tmp_path):
+    bundle, program = load_bundle(two_branches(tmp_path / "bundle")), tmp_path / "benchmark_model"
+    work = SignatureWork("stem", "stem", "tiny:stem", "fp32", PhoneProcessor("cpu", "cpu", "3med", 3))
+    for release, times in (("one", (1.5, 0.1)), ("another", (1.2, None))):
+        program.write_text(f"{release} release")
+        open_table(tmp_path / "m", "Pixel-6", program, [work]).add(bundle, work, BenchmarkOutput(*times, None), [])
     rows = load_measurements(tmp_path / "m").latencies
     assert [(row.ms, row.std_ms) for row in rows] == [(1.5, 0.1), (1.2, None)]
     assert len({row.runtime for row in rows}) == 2

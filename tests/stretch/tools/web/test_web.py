@@ -112,8 +112,7 @@ class TestBundles:
             assert [(item["id"], [node["target"] for node in item["nodes"]]) for item in violations] == []
             visit.page.close()
         lines = record.read_text().splitlines()
-        assert sum('"type":"Opening"' in line for line in lines) == 2
-        assert replay(record).finished == 2
+        assert (sum('"type":"Opening"' in line for line in lines), replay(record).finished) == (2, 2)
 
     def test_outputs_of_the_page_are_those_of_torch(self, browser, folders):
         from tests.stretch.exact_bundles import original

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
-from hypothesis import given as drawn
 from hypothesis import strategies as st
 from torch import nn
 
@@ -21,21 +20,8 @@ from stretch.transform import build
 from stretch.transform.build import inherited_channels
 from stretch.transform.calibrate import ChoiceSettings, calibrate, undivided_design
 from stretch.transform.calibrate.blocks import ReducedSegment, choose_blocks
-from stretch.transform.calibrate.layers import (
-    BranchFit,
-    Products,
-    Regression,
-    collect_targets,
-    patches,
-    rows_of,
-)
-from stretch.transform.calibrate.segment import (
-    ChannelChoice,
-    Elimination,
-    find_covariances,
-    fit_join,
-    keep_units,
-)
+from stretch.transform.calibrate.layers import BranchFit, Products, Regression, collect_targets, patches, rows_of
+from stretch.transform.calibrate.segment import ChannelChoice, Elimination, find_covariances, fit_join, keep_units
 from stretch.transform.calibrate.statistics import backbone_of
 from tests.effort import examples
 from tests.stretch.designs import cpu_and, identity_design, part_of, random_designs
@@ -128,7 +114,7 @@ def test_calibration_comes_closer_with_channels_that_were_chosen(halves):
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("name", ["tiny_regnet", "tiny_efficientnet"])
 @settings(max_examples=examples(4))
-@drawn(data=st.data())
+@given(data=st.data())
 def test_chosen_channels_fit_together_whatever_the_design(captured, name, data):
     """Grouped convolutions and gates: as many units of each group as the design says, each once, and weights of the branch's shapes."""
     result = captured(name)
@@ -136,9 +122,8 @@ def test_chosen_channels_fit_together_whatever_the_design(captured, name, data):
     design = data.draw(random_designs(result.graph))
     original = build(result, undivided_design(result, design))
     there = x
-    for part, segment, family in zip(
-        design.segments, design_segments(result.graph, design), inherited_channels(result, design), strict=True
-    ):
+    rows = zip(design.segments, design_segments(result.graph, design), inherited_channels(result, design), strict=True)
+    for part, segment, family in rows:
         module = original.branch(part.name, "cpu")
         with torch.no_grad():
             choice = ChannelChoice(result, part, find_covariances(module, segment.graph, [there], 8), 1e-4)
@@ -149,8 +134,11 @@ def test_chosen_channels_fit_together_whatever_the_design(captured, name, data):
                 assert len(units) == len(built.chosen[group])
                 if len(units) < built.branch.channels.units[group]:
                     assert units.tolist() == sorted(set(units.tolist()))
-            shapes = {key: {k: v.shape for k, v in current.items()} for key, current in inherited.weights(result).items()}
-            assert shapes == {key: {k: v.shape for k, v in current.items()} for key, current in built.weights(result).items()}
+            mine, theirs = (
+                {(key, k): v.shape for key, current in each.weights(result).items() for k, v in current.items()}
+                for each in (inherited, built)
+            )
+            assert mine == theirs
 
 
 #: Blocks of a stage; of each, by how much the last batch norm is scaled: those with little add little.
@@ -252,7 +240,7 @@ def left(x, y, kept):
 
 
 @settings(max_examples=examples(15))
-@drawn(units=st.integers(2, 5), per=st.integers(1, 3), outputs=st.integers(1, 4), seed=st.integers(0, 999))
+@given(units=st.integers(2, 5), per=st.integers(1, 3), outputs=st.integers(1, 4), seed=st.integers(0, 999))
 def test_cost_of_a_unit_is_the_error_that_least_squares_on_the_others_leaves(units, per, outputs, seed):
     x = rows(units * per, seed)
     weight = torch.randn(outputs, units * per, generator=torch.Generator().manual_seed(seed + 1), dtype=torch.float64)
@@ -274,7 +262,7 @@ def test_cost_of_a_unit_is_the_error_that_least_squares_on_the_others_leaves(uni
 
 
 @settings(max_examples=examples(10))
-@drawn(seed=st.integers(0, 999))
+@given(seed=st.integers(0, 999))
 def test_choice_is_close_to_the_best_of_all_subsets_for_two_readers(seed):
     x = rows(6, seed)
     weights = [torch.randn(3, 6, generator=torch.Generator().manual_seed(seed + i), dtype=torch.float64) for i in range(2)]
@@ -360,18 +348,16 @@ def test_layer_with_more_inputs_than_rows_stays_as_it_was():
     torch.manual_seed(0)
     x = [numbers(20, 3, 1, 1)]
     branch, whole, _ = fitted(Residual(), [x[0] + 0.1], x)
-    # 27 and 72 inputs, 20 rows.
-    for name in ("first", "second"):
-        assert torch.equal(branch.get_submodule(name).weight, whole.get_submodule(name).weight)
+    # 27 and 72 inputs, 20 rows
+    assert all(torch.equal(branch.get_submodule(name).weight, whole.get_submodule(name).weight) for name in ("first", "second"))
 
 
 def test_batches_that_are_held_back_are_computed_but_do_not_change_the_fit():
     torch.manual_seed(2)
     x = [numbers(16, 3, 8, 8), numbers(9, 3, 8, 8, seed=1)]
     captured = capture(Residual().eval(), (1, 3, 8, 8), "residual")
-    design = BranchDesign(
-        "residual", "test", (SegmentDesign("s1", captured.graph.input.name, captured.graph.output, (BranchScale("cpu", 1, 8),)),)
-    )
+    part = SegmentDesign("s1", captured.graph.input.name, captured.graph.output, (BranchScale("cpu", 1, 8),))
+    design = BranchDesign("residual", "test", (part,))
     outputs = []
     for spoil in (0.0, 1.0):
         branch, whole = (build(captured, design).branch("s1", "cpu") for _ in range(2))

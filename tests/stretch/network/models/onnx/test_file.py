@@ -53,6 +53,16 @@ def test_weights_beside_the_file_are_read(tmp_path):
         read_module(path)
 
 
+def kept_elsewhere(location):
+    """The small network, whose weight is in another file."""
+    model = small()
+    weight = model.graph.initializer[0]
+    weight.ClearField("raw_data")
+    weight.data_location = TensorProto.EXTERNAL
+    weight.external_data.add(key="location", value=location)
+    return model
+
+
 @pytest.mark.parametrize("location", ["../w.bin", "{outside}", "link.bin", "", "missing.bin", "sub/../../w.bin", "."])
 def test_weights_outside_of_the_folder_are_not_read(tmp_path, location):
     outside = tmp_path / "w.bin"
@@ -60,59 +70,42 @@ def test_weights_outside_of_the_folder_are_not_read(tmp_path, location):
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / "link.bin").symlink_to(outside)
-    model = small()
-    weight = model.graph.initializer[0]
-    weight.ClearField("raw_data")
-    weight.data_location = TensorProto.EXTERNAL
-    weight.external_data.add(key="location", value=location.format(outside=outside))
     with pytest.raises(StretchError, match="no file in the model's folder"):
-        read_module(save(folder / "m.onnx", model))
+        read_module(save(folder / "m.onnx", kept_elsewhere(location.format(outside=outside))))
 
 
 def test_more_than_the_format_holds_beside_the_file_is_refused_before_it_is_read(tmp_path):
-    model = small()
     (tmp_path / "w.bin").write_bytes(b"")
-    weight = model.graph.initializer[0]
-    weight.ClearField("raw_data")
-    weight.dims[:] = [1 << 20, 1 << 10]
-    weight.data_location = TensorProto.EXTERNAL
-    weight.external_data.add(key="location", value="w.bin")
+    model = kept_elsewhere("w.bin")
+    model.graph.initializer[0].dims[:] = [1 << 20, 1 << 10]
     with pytest.raises(StretchError, match=r"has 4\.3 GB of weights in other files, 2\.1 GB are read"):
         read_module(save(tmp_path / "m.onnx", model))
 
 
-def without_input():
+def changed(change):
+    """The small network after a change."""
     model = small()
-    # a weight that is listed among the inputs is none
-    model.graph.input[0].CopyFrom(helper.make_tensor_value_info("w", TensorProto.FLOAT, WEIGHT.shape))
+    change(model)
     return model
 
 
-def with_function():
-    model = small()
-    model.functions.append(helper.make_function("d", "f", ["a"], ["b"], [helper.make_node("Relu", ["a"], ["b"])], model.opset_import))
-    return model
+def with_function(model):
+    relu = helper.make_node("Relu", ["a"], ["b"])
+    model.functions.append(helper.make_function("d", "f", ["a"], ["b"], [relu], model.opset_import))
 
 
-def lying():
-    model = small()
-    model.graph.initializer[0].dims[0] = 1 << 40
-    return model
-
-
-def doubled():
-    model = small()
-    model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(WEIGHT.astype(np.float64), "w"))
-    return model
+#: A weight that is listed among the inputs is none.
+ONLY_WEIGHT = helper.make_tensor_value_info("w", TensorProto.FLOAT, WEIGHT.shape)
+DOUBLE = onnx.numpy_helper.from_array(WEIGHT.astype(np.float64), "w")
 
 
 @pytest.mark.parametrize(
     ("model", "problem"),
     [
-        (without_input(), "has no input"),
-        (with_function(), "defines functions of its own"),
-        (lying(), "`w` has 864 bytes, its shape"),
-        (doubled(), "element type 11"),
+        (changed(lambda model: model.graph.input[0].CopyFrom(ONLY_WEIGHT)), "has no input"),
+        (changed(with_function), "defines functions of its own"),
+        (changed(lambda model: model.graph.initializer[0].dims.__setitem__(0, 1 << 40)), "`w` has 864 bytes, its shape"),
+        (changed(lambda model: model.graph.initializer[0].CopyFrom(DOUBLE)), "element type 11"),
         (small(kind=TensorProto.INT64), "takes whole numbers as its input `x`, and inputs are real numbers here"),
         (small(kind=TensorProto.DOUBLE), "element type 11"),
         (small(opset=7), "has opset 7, those from 9 to"),
@@ -202,27 +195,28 @@ def test_node_with_anything_is_read_or_refused_in_one_sentence(tmp_path_factory,
         read_module(path)
 
 
-def made(op, *reads, opset=17, **attrs):
-    """Output of a node for stored tensors."""
-    node = helper.make_node(op, ["" if x is None else f"r{i}" for i, x in enumerate(reads)], ["y"], **attrs)
-    return compute_constant(node, list(reads), attrs, opset)
-
-
 @pytest.mark.parametrize(
-    ("op", "reads", "attrs", "reason"),
+    ("op", "reads", "reason"),
     [
-        ("ConstantOfShape", [whole(MAX_KNOWN, 2)], {}, "a stored tensor too large"),
-        ("Expand", [np.ones(1, np.float32), whole(MAX_KNOWN + 1)], {}, "a stored tensor too large"),
-        ("Range", [np.array(0), np.array(2**40), np.array(1)], {}, "a stored tensor too large"),
-        ("NonZero", [np.ones(3, np.float32)], {}, "is not computed from what the file stores"),
-        ("Reshape", [np.ones(3, np.float32), whole(2)], {}, "it makes"),
-        ("Gather", [np.ones(3, np.float32), whole(*[9] * 20)], {}, "cannot be computed"),
-        ("Add", [np.ones(3), np.ones(3)], {}, "numbers of type float64"),
+        ("ConstantOfShape", [whole(MAX_KNOWN, 2)], "a stored tensor too large"),
+        ("Expand", [np.ones(1, np.float32), whole(MAX_KNOWN + 1)], "a stored tensor too large"),
+        ("Range", [np.array(0), np.array(2**40), np.array(1)], "a stored tensor too large"),
+        ("NonZero", [np.ones(3, np.float32)], "is not computed from what the file stores"),
+        ("Reshape", [np.ones(3, np.float32), whole(2)], "it makes"),
+        ("Gather", [np.ones(3, np.float32), whole(*[9] * 20)], "cannot be computed"),
+        ("Add", [np.ones(3), np.ones(3)], "numbers of type float64"),
+        ("AffineGrid", [random((1, 2, 3)), whole(1, 1, 1 << 13, 1 << 13)], "a stored tensor too large"),
     ],
 )
-def test_tensor_that_cannot_be_stored_is_refused_before_it_is_made(op, reads, attrs, reason):
+def test_tensor_that_cannot_be_stored_is_refused_before_it_is_made(op, reads, reason):
+    def by_bundles():
+        return compute_constant(helper.make_node(op, [f"r{i}" for i in range(len(reads))], ["y"]), reads, {}, 17)
+
+    def by_networks():
+        return by_rule(RULES[op], OnnxSite(reads, op, "known", {}, 1, 20, Builder((1,))))
+
     with pytest.raises(StretchError, match=reason):
-        made(op, *reads, **attrs)
+        (by_networks if op == "AffineGrid" else by_bundles)()
 
 
 @pytest.mark.parametrize(
@@ -241,22 +235,10 @@ def test_what_bundles_do_not_hold_is_computed_by_its_own_rule(case):
     np.testing.assert_allclose(by_rule(RULES[case.op], result)[0], case.computed()[0], atol=1e-6)
 
 
-def test_stored_tensor_that_would_be_too_large_is_not_computed():
-    grid = OnnxSite([random((1, 2, 3)), whole(1, 1, 1 << 13, 1 << 13)], "AffineGrid", "known", {}, 1, 20, Builder((1,)))
-    with pytest.raises(StretchError, match="a stored tensor too large"):
-        by_rule(RULES["AffineGrid"], grid)
-
-
-def site(builder, *inputs, **attrs):
-    return OnnxSite(inputs, "Op", "name", attrs, 1, 17, builder)
-
-
 def test_site_tells_what_is_stored_from_what_is_computed():
     b = Builder((1, 3))
-    seen = site(b, b.input, np.array([4, 5]), None, axes=[1])
-    assert seen.int_list("sizes", 1) == [4, 5]
-    assert seen.int_list("axes", 2) == [1]
-    assert seen.int_list("pads", 3) is None
+    seen = OnnxSite([b.input, np.array([4, 5]), None], "Op", "name", {"axes": [1]}, 1, 17, b)
+    assert (seen.int_list("sizes", 1), seen.int_list("axes", 2), seen.int_list("pads", 3)) == ([4, 5], [1], None)
     assert seen.optional_stored(2, "bias") is None
     with pytest.raises(StretchError, match="its weight depends on the network's inputs"):
         seen.require_stored(0, "weight")

@@ -57,32 +57,20 @@ def canonical(graph):
     return result
 
 
-def check_same(module, shape, path):
-    """Assert that a file is the graph of a module, and computes what the runtime does."""
-    result = read_module(path)
-    assert canonical(capture(result, shape).graph) == canonical(capture(module, shape).graph)
-    x = random(shape)
-    check_numbers(result, torch.from_numpy(ran(path, x)), torch.from_numpy(x))
-
-
-def loaded_model(name):
-    """A network with random weights; no bias is zero, which an exporter would leave out."""
-    loaded = load_model(name, weights="none")
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for key, parameter in loaded.module.named_parameters():
-            if key.endswith("bias"):
-                parameter.add_(torch.rand(parameter.shape, generator=generator) / 50 + 0.01)
-    return loaded
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("dynamo", [False, True])
 @pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "efficientnet_b0", "mobilenet_v3_small", "regnet_x_400mf"])
 def test_both_exporters_give_the_graph_of_the_module(tmp_path, name, dynamo):
-    loaded = loaded_model(name)
-    shape = (1, 3, 64, 64)
-    check_same(loaded.module, shape, export(loaded.module, shape, tmp_path / "m.onnx", dynamo))
+    module, shape = load_model(name, weights="none").module, (1, 3, 64, 64)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for key, parameter in module.named_parameters():
+            if key.endswith("bias"):  # an exporter would leave out one that is zero
+                parameter.add_(torch.rand(parameter.shape, generator=generator) / 50 + 0.01)
+    path = export(module, shape, tmp_path / "m.onnx", dynamo)
+    result, x = read_module(path), random(shape)
+    assert canonical(capture(result, shape).graph) == canonical(capture(module, shape).graph)
+    check_numbers(result, torch.from_numpy(ran(path, x)), torch.from_numpy(x))
 
 
 def test_file_of_int8_becomes_a_network_of_reals_and_says_what_it_left_out(tmp_path):
@@ -95,9 +83,8 @@ def test_file_of_int8_becomes_a_network_of_reals_and_says_what_it_left_out(tmp_p
         def get_next(self):
             return self.left.pop() if self.left else None
 
-    loaded = load_model("tiny_resnet", weights="none")
     shape = (1, 3, 64, 64)
-    path = export(loaded.module, shape, tmp_path / "m.onnx", False)
+    path = export(load_model("tiny_resnet", weights="none").module, shape, tmp_path / "m.onnx", False)
     name = onnx.load(str(path)).graph.input[0].name
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -135,22 +122,18 @@ def test_stored_tensors_are_computed_by_the_rules_of_networks_where_bundles_know
     np.testing.assert_array_equal(computed(tmp_path / "m.onnx", x), ran(model, x))
 
 
-def node(op, reads, writes, **attrs):
-    return helper.make_node(op, reads, [writes], **attrs)
-
-
 def of_tensorflow(normalised):
     """Channels last outside, first within: a convolution between two transpositions, a rectifier, another one, a mean."""
-    nodes = [node("Sub", ["x", "mean"], "c")] if normalised else []
-    nodes += [
-        node("Transpose", ["c" if normalised else "x"], "a", perm=[0, 3, 1, 2]),
-        node("Conv", ["a", "w"], "b", kernel_shape=[3, 3], strides=[2, 2], auto_pad="SAME_UPPER"),
-        node("Transpose", ["b"], "t", perm=[0, 2, 3, 1]),
-        node("Relu", ["t"], "r"),
-        node("Transpose", ["r"], "u", perm=[0, 3, 1, 2]),
-        node("Conv", ["u", "v"], "d", kernel_shape=[1, 1]),
-        node("GlobalAveragePool", ["d"], "p"),
-        node("Squeeze", ["p", "axes"], "y"),
+    nodes = [
+        *([helper.make_node("Sub", ["x", "mean"], ["c"])] if normalised else []),
+        helper.make_node("Transpose", ["c" if normalised else "x"], ["a"], perm=[0, 3, 1, 2]),
+        helper.make_node("Conv", ["a", "w"], ["b"], kernel_shape=[3, 3], strides=[2, 2], auto_pad="SAME_UPPER"),
+        helper.make_node("Transpose", ["b"], ["t"], perm=[0, 2, 3, 1]),
+        helper.make_node("Relu", ["t"], ["r"]),
+        helper.make_node("Transpose", ["r"], ["u"], perm=[0, 3, 1, 2]),
+        helper.make_node("Conv", ["u", "v"], ["d"], kernel_shape=[1, 1]),
+        helper.make_node("GlobalAveragePool", ["d"], ["p"]),
+        helper.make_node("Squeeze", ["p", "axes"], ["y"]),
     ]
     mean = np.array([0.1, 0.2, 0.3], np.float32)
     stored = {"w": random((6, 3, 3, 3), 1), "v": random((5, 6, 1, 1), 2), "mean": mean, "axes": np.array([2, 3])}

@@ -75,13 +75,8 @@ def write(path, *operators, **more):
     return path
 
 
-def ran(path, x):
-    """Results of LiteRT's own kernels for a file; `x` as the file has it."""
-    return next(iter(ran_by_name(path, [x]).values()))
-
-
-def ran_by_name(path, inputs):
-    """Results of LiteRT's own kernels for a file of several inputs and outputs; `inputs` in order, as the file has them."""
+def ran(path, *inputs):
+    """The first result of LiteRT's own kernels for a file; `inputs` in order, as the file has them."""
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
     runtime = Interpreter(str(path), experimental_op_resolver_type=OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES)
@@ -89,7 +84,7 @@ def ran_by_name(path, inputs):
     for detail, x in zip(runtime.get_input_details(), inputs, strict=True):
         runtime.set_tensor(detail["index"], x)
     runtime.invoke()
-    return {detail["name"]: runtime.get_tensor(detail["index"]) for detail in runtime.get_output_details()}
+    return runtime.get_tensor(runtime.get_output_details()[0]["index"])
 
 
 def to_first(x):
