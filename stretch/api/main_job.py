@@ -183,7 +183,7 @@ class BranchOptions(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         typer.Option(
             "--repair",
-            help="Until --min-agreement holds, divide segments exactly and leave the stages with the largest loss unchanged.",
+            help="Divide segments exactly and leave out blocks that matter little, as far as --min-agreement allows.",
             rich_help_panel=CALIBRATION,
         ),
     ] = False
@@ -418,7 +418,8 @@ class _Job:
                 seen = compare(model, self.network.captured, self.fitted.for_planning.held_back, each=False).agreement
             if seen.value is None:
                 break
-            if latest.agrees(least) and seen.value >= least:
+            self.phases.progress(f"agrees in {seen.value:.1%} of images, {predicted.agreement:.1%} were predicted")
+            if latest.agrees(least):
                 best = latest
             # a network that loses nothing says nothing of how others are predicted
             bound = lowest_plausible(source, least) if predicted.agreement >= 1 else lowest_prediction(least, predicted.agreement, seen)

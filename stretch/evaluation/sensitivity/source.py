@@ -209,7 +209,7 @@ def measure(
     original = _Original(captured, space, fitted, held_back)
     blocks: dict[str, Measured] = {}
     for _, n, at in least:
-        if time.monotonic() - start > BLOCKS * budget_s:
+        if len(blocks) >= FEWEST and time.monotonic() - start > BLOCKS * budget_s:
             break
         progress(f"block {len(blocks) + 1} of {len(least)}, {_left_s(start, budget_s)}")
         stage = space.segments[at]
