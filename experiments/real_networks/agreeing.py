@@ -76,6 +76,7 @@ def main() -> None:
         notes=[
             f"`branch --min-agreement {LEAST:g} --repair` on all processors of the device. Agreement on photographs that neither planning nor calibration saw, with its 95 % interval; float32; one seed.",
             "`left_out`: blocks that the branched network does without. `shortened`: the original without its least important blocks on the best single processor, as fast, calibrated and compared on the same photographs. Seconds are of one processor, user time, on a busy machine.",
+            "Losses were measured for at least 0.5 to 2 minutes. EfficientNet-Lite0 ran some commits earlier, when a network also had to agree often enough on the images of the planning.",
         ],
         **origin(runs),
     )
