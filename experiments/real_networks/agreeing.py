@@ -21,7 +21,7 @@ LEAST = 0.9
 
 
 def measured(name: str, device: str, weights: Path, images: Path, options: dict[str, Any]) -> Row:
-    """What `stretch branch --images --min-agreement --repair` finds."""
+    """Run `stretch branch --images --min-agreement --repair`, and describe the network that it finds."""
     import stretch
     from predictors.devices import load_device
     from stretch.planning.config import PlanConfig
