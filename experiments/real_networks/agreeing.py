@@ -62,7 +62,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.what == "measure":
         asked = {"image_count": options.image_count, "budget_minutes": options.budget_minutes}
-        row = measured(*options.names, options.weights, options.images, asked)
+        network, device = options.names
+        row = measured(network, device, options.weights, options.images, asked)
         options.out.write_text(json.dumps(facts() | {"rows": [row]}))
         return
     runs = [json.loads(Path(name).read_text()) for name in options.names]
