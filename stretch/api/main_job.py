@@ -183,7 +183,7 @@ class BranchOptions(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         typer.Option(
             "--repair",
-            help="Until --min-agreement holds, divide segments exactly and leave the stages with the largest loss unchanged.",
+            help="Divide segments exactly and leave out blocks that matter little, as far as --min-agreement allows.",
             rich_help_panel=CALIBRATION,
         ),
     ] = False
@@ -263,8 +263,8 @@ def branch(
         )
         own = _compare_with_file(network, phases)
         read, fitted = _read_images(network, options, phases)
-        source = None if draft else _measure_sensitivity(network, profile, config, fitted, options.budget_minutes, phases)
         losses = None if fitted is None else BlockLosses(network.captured, fitted.fitted, phases.progress)
+        source = None if draft else _measure_sensitivity(network, profile, config, fitted, options.budget_minutes, phases, losses)
         job = _Job(network, profile, draft, options, own, read, fitted, source, losses, phases)
         result = job.run(config)
         job.compare_shortened(result)
@@ -298,7 +298,13 @@ def _read_images(network: "CapturedNetwork", options: BranchOptions, phases: "Ph
 
 
 def _measure_sensitivity(
-    network: "CapturedNetwork", profile: DeviceProfile, config: PlanConfig, fitted: "Images | None", minutes: float, phases: "Phases"
+    network: "CapturedNetwork",
+    profile: DeviceProfile,
+    config: PlanConfig,
+    fitted: "Images | None",
+    minutes: float,
+    phases: "Phases",
+    losses: "BlockLosses | None",
 ) -> "Sensitivity | None":
     """Loss of each segment on images, where a plan has to agree with the original and nothing else predicts how often it does."""
     from stretch.evaluation.sensitivity.source import plannable, sensitivity_of
@@ -307,7 +313,7 @@ def _measure_sensitivity(
         return None
     # where no stage may be stretched, a replacement of the request is planned, and measured once it is built
     with phases("sensitivity"), suppress(InfeasibleError):
-        return sensitivity_of(network.captured, profile, config, fitted, minutes * 60)
+        return sensitivity_of(network.captured, profile, config, fitted.for_planning, minutes * 60, losses=losses)
     return None
 
 
@@ -329,13 +335,13 @@ class _Job:
     def run(self, request: PlanConfig) -> Branched:
         """The network of a request, which agrees with the original as often as the request asks for."""
         repair, least = self.options.repair, request.min_agreement
+        mixed = with_exact_kinds(request) if repair and self.source is not None else request
         try:
-            result = self.make(request)
-        except InfeasibleError as error:
-            exact = with_exact_kinds(request)
-            if not repair or exact == request or not any(rule.rule == "min_agreement" for rule in error.rules):
+            result = self.make(mixed)
+        except InfeasibleError:
+            if mixed == request:
                 raise
-            result = self.make(exact)
+            result = self.make(request)
         if least is None or self.options.dry_run:
             return result
         return self.keep_segments(self.approach(result, least) if repair else result, least)
@@ -396,30 +402,37 @@ class _Job:
         return result
 
     def approach(self, result: Branched, least: float) -> Branched:
-        """The fastest of a few networks that agrees often enough, or the last; the measured agreement of each corrects the next one's prediction."""
-        from stretch.evaluation.sensitivity.source import lowest_prediction
+        """The fastest of a few networks that agrees often enough, or the last.
 
-        request, latest, best, seen = with_exact_kinds(result.plan.config), result, result if result.agrees(least) else None, None
-        for _ in range(APPROACHES):
-            accuracy, agreement = latest.plan.accuracy, latest.agreement
-            if self.source is None or latest.withheld or accuracy is None or accuracy.agreement is None:
+        The agreement of each, on images that no fit looks at and that the network is not judged by, corrects the next one's prediction.
+        """
+        from stretch.evaluation.agreement import compare
+        from stretch.evaluation.sensitivity.source import lowest_plausible, lowest_prediction
+
+        request, latest, best, designs = with_exact_kinds(result.plan.config), result, None, []
+        for left in reversed(range(APPROACHES + 1)):
+            predicted, source, model = latest.plan.accuracy, self.source, latest.model
+            if source is None or self.fitted is None or predicted is None or predicted.agreement is None or model is None:
                 break
-            if agreement is None or agreement.value is None:
+            with self.phases("compare"):
+                seen = compare(model, self.network.captured, self.fitted.for_planning.held_back, each=False).agreement
+            if seen.value is None:
                 break
+            self.phases.progress(f"agrees in {seen.value:.1%} of images, {predicted.agreement:.1%} were predicted")
+            if latest.agrees(least):
+                best = latest
             # a network that loses nothing says nothing of how others are predicted
-            seen = seen if accuracy.agreement >= 1 else (accuracy.agreement, agreement)
-            if seen is None:
-                break
+            bound = lowest_plausible(source, least) if predicted.agreement >= 1 else lowest_prediction(least, predicted.agreement, seen)
+            designs.append(latest.plan.design)
             try:
-                planned = self._plan(replace(request, min_agreement=lowest_prediction(least, *seen)))
+                planned = self._plan(replace(request, min_agreement=1.0 if left == 1 and best is None else bound))
             except InfeasibleError:
                 break
             slower = best is not None and planned.run.makespan_ms * MIN_GAIN > best.plan.run.makespan_ms
-            if slower or planned.design == latest.plan.design:
+            if not left or slower or planned.design in designs:
                 break
             config = replace(planned.config, min_agreement=least)
             latest = self.make(config, dataclasses.replace(planned, config=config))
-            best = latest if latest.agrees(least) else best
         return best or latest
 
     def _plan(self, request: PlanConfig) -> PlanResult:

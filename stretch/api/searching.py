@@ -123,7 +123,7 @@ def search(
     progress("designs")
     began = time.perf_counter()
     if differ:
-        answer = diverse_front(network.graph, profile, request, options.top or TOP, options.within or MAX_VALUE_FACTOR, source)
+        answer = diverse_front(network.graph, profile, request, options.top or TOP, options.within or MAX_VALUE_FACTOR, source, losses)
     else:
         with keep_freed_memory():
             answer = front(network.graph, profile, request, weighed or ("latency", usual), options.top or TOP, source, losses)
@@ -158,9 +158,10 @@ def _accuracy_source(
     divided = divide_images(images, network.captured, options.image_count, read, synthetic=synthetic, progress=progress)
     if not divided.held_back:
         raise StretchError(f"{images} has too few images for a held-back set", "give at least some dozens")
+    losses = BlockLosses(network.captured, divided.fitted, progress)
     with keep_freed_memory():
-        source = sensitivity_of(network.captured, profile, request, divided, options.budget_minutes * 60, progress)
-    return source, BlockLosses(network.captured, divided.fitted, progress), [*network.loaded.warnings, *divided.warnings]
+        source = sensitivity_of(network.captured, profile, request, divided, options.budget_minutes * 60, progress, losses)
+    return source, losses, [*network.loaded.warnings, *divided.warnings]
 
 
 def search_pair(

@@ -79,7 +79,7 @@ def shorten(planned: PlanResult, losses: Losses | None = None) -> Shortened | No
         None where nothing is stretched, the original is as fast, or no blocks that can be left out make it so.
     """
     single, limit = planned.best_single, max(planned.config.latency_budget or 0.0, planned.run.makespan_ms)
-    if single.ms <= limit or planned.exact:
+    if single.ms <= limit or (planned.exact and planned.config.min_agreement is None):
         return None
     graph, costs = planned.graph, planned.costs.replace_precision(single.processor, single.precision)
     segments = [row.segment for row in planned.run.segments]

@@ -375,15 +375,25 @@ def trace_diverse(problem: PlanningProblem, count: int, within: float) -> tuple[
 
 
 def diverse_front(
-    graph: OpGraph, device: DeviceProfile, config: PlanConfig, count: int, within: float, accuracy_source: AccuracySource | None = None
+    graph: OpGraph,
+    device: DeviceProfile,
+    config: PlanConfig,
+    count: int,
+    within: float,
+    accuracy_source: AccuracySource | None = None,
+    losses: Losses | None = None,
 ) -> FrontAnswer:
-    """The best design and others that differ from it: in the segments that branch, the processors, or the kinds of segments."""
+    """The best design and others that differ from it: in the segments that branch, the processors, or the kinds of segments.
+
+    Args:
+        losses: As of `front`.
+    """
     problem = PlanningProblem.of(graph, device, config, accuracy_source)
     choice, result = trace_diverse(problem, count, within)
     space, best = choice.space, choice.result
     proof: dict[str, Any] = {"optimal": best.optimal, "gap": None if isnan(best.gap) else best.gap, "evaluated": best.evaluated}
     values, objective = [problem.goal.value(space, item.picks) for item in result], problem.config.objective
-    return _answer(problem, result, values, objective=objective, within=within, space_log10=space.size_log10, **proof)
+    return _answer(problem, result, values, losses, objective=objective, within=within, space_log10=space.size_log10, **proof)
 
 
 def _answer(
@@ -415,7 +425,7 @@ def _answer(
                 macs_ratio=run.macs / graph.macs,
                 params=run.params,
                 n_meet=design.n_meet,
-                exact=all(o.exact or not o.branched for o, _ in result.picks),
+                exact=all(o.same for o, _ in result.picks),
                 branches=[describe_segment(part) for part in design.segments if not part.whole],
                 accuracy=accuracy,
                 energy_mj=run_mj(run, problem.device),

@@ -176,7 +176,7 @@ def plan(
     choice, note = _plan_attempts(PlanningProblem.of(graph, device, request, accuracy_source), request)
     notes = [note] if note else []
     result = predict(choice.problem, choice.design, choice, losses)
-    if losses is not None and not result.exact:
+    if losses is not None and _stretched_blocks(result):
         choice, result = _choose_meeting_points(choice, result, losses)
     problem = choice.problem
     unused = unused_processors(choice, result.design.processors, result.run.makespan_ms)
@@ -436,7 +436,7 @@ def _warnings(problem: PlanningProblem, result: PlanResult) -> tuple[str, ...]:
     warnings.append(not_measured(result.device.id, unmeasured))
     low, high = (bound + problem.graph.macs - problem.backbone.macs for bound in problem.totals[:2])
     macs = result.run.macs - result.run.repeated_macs
-    if not low <= macs <= high:
+    if not (low <= macs <= high or any(part.whole and part.branches[0].dropped for part in result.design.segments)):
         lowest, highest = result.config.macs
         ratio = macs / result.graph.macs
         warnings.append(f"the design has {ratio:.3f} of the original's multiply-accumulates, outside {lowest:g} to {highest:g}")
@@ -545,7 +545,8 @@ def _search_spaces(problem: PlanningProblem, *, loss_known: bool) -> list[Search
 
     With `loss_known` the losses of merged stages are known, so that these need not be kept for the last.
     """
-    graph, config, stretched = problem.backbone, problem.config, STRETCH in problem.config.planned_kinds
+    graph, config, source = problem.backbone, problem.config, problem.accuracy_source
+    stretched = STRETCH in config.planned_kinds
     for attempt in _stage_spaces(problem, loss_known=loss_known):
         stages, space, merged, totals = attempt
         found = _search(problem, space, totals) if stretched else None
@@ -554,7 +555,7 @@ def _search_spaces(problem: PlanningProblem, *, loss_known: bool) -> list[Search
     if set(config.planned_kinds) == {STRETCH}:
         return [SearchedSpace(space, totals, found)]
     if config.exact or config.cuts == "stages":
-        mixed = with_exact_kinds(graph, config, stages)
+        mixed = with_exact_kinds(graph, config, stages, source.blocks if isinstance(source, Sensitivity) else ())
     else:
         mixed = cut_blocks(graph, config, stages, config.planned_kinds, merged=merged)
     result = [SearchedSpace(mixed, totals, _search(problem, mixed, totals))]

@@ -1,7 +1,8 @@
 """Fit a `Sensitivity` to what was measured: losses by ridge regression, agreement by one curve."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import msgspec
 import numpy as np
@@ -37,13 +38,20 @@ def loss(error: float) -> float:
 
 
 def fit(
-    model: str, join: JoinKind, stages: Sequence[Segment], alone: Sequence[Measured], designs: Sequence[Measured], on: MeasuredOn
+    model: str,
+    join: JoinKind,
+    stages: Sequence[Segment],
+    alone: Sequence[Measured],
+    designs: Sequence[Measured],
+    on: MeasuredOn,
+    blocks: Mapping[str, Measured] = MappingProxyType({}),
 ) -> Sensitivity:
     """The predictor that explains what was measured.
 
     Args:
         stages: The network's stages, in order.
         alone: Networks with one segment changed, at least one.
+        blocks: Networks without one block, by the tensor that it writes.
     """
     names = [stage.name for stage in stages]
     table = _Table(names, [item.segments[0] for item in alone])
@@ -69,15 +77,18 @@ def fit(
         designs=tuple(designs),
         on=on,
     )
+    without = {end: sensitivity.counts(item.segments[0].stages) * loss(item.error) for end, item in blocks.items()}
     if len(designs) >= ENOUGH:
         points, logs = list(designs), np.log([loss_of_design(sensitivity, design.segments) for design in designs])
     else:
         points, logs = list(alone), held_out
+    points += blocks.values()
+    logs = np.append(logs, [np.log(loss(item.error)) for item in blocks.values()])
     shares = np.array([point.agreement for point in points])
     curve = _curve(logs, shares, on.held_back)
     wrong = logit(shares, on.held_back) - (curve[0] - curve[1] * logs)
     spread = float(np.sqrt(np.square(wrong).sum() / max(1, len(wrong) - 2)))
-    return msgspec.structs.replace(sensitivity, curve=curve, spread=spread, rank_correlation=spearman(shares, -logs))
+    return msgspec.structs.replace(sensitivity, curve=curve, blocks=without, spread=spread, rank_correlation=spearman(shares, -logs))
 
 
 def loss_of_design(predictor: Sensitivity, segments: Sequence[ChangedSegment]) -> float:

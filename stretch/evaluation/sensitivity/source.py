@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import prod
 
@@ -19,10 +19,13 @@ from scheduler.progress import Progress, silent
 from stretch import __version__
 from stretch.evaluation.agreement import compare
 from stretch.evaluation.measure import MAX_CLASS_SHARE, AgreementSums, most_frequent, one_sided_reason, ranks
+from stretch.evaluation.sensitivity.blocks import BlockLosses
 from stretch.evaluation.sensitivity.fit import fit, logit
 from stretch.network.capture import Captured
+from stretch.planning.blocks import Losses
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import (
+    NORMAL_QUANTILE_95,
     SEEN_FEATURES,
     SEGMENT_FEATURES,
     ChangedSegment,
@@ -38,7 +41,8 @@ from stretch.planning.plan import PlanningProblem
 from stretch.planning.search.space import DesignSpace
 from stretch.transform import BranchedModel, build
 from stretch.transform.build import fold_norms
-from stretch.transform.calibrate import MIN_IMAGES, calibrate
+from stretch.transform.calibrate import MIN_IMAGES, ChoiceSettings, calibrate, undivided_design
+from stretch.transform.calibrate.segment import ALL_CHOICES
 from stretch.transform.calibrate.split import Images
 from stretch.transform.refine import fingerprint
 from stretch.transform.tensors import evenly_spread
@@ -157,10 +161,12 @@ Batches = Sequence[torch.Tensor]
 EACH = 4
 #: Whole designs that are tried, and multiply-accumulates of those over the original's.
 DESIGNS, MACS = 8, (0.9, 1.1)
-#: Part of the time that is for single segments.
-ALONE = 0.65
+#: Parts of the time until which single blocks are left out, and single segments replaced.
+BLOCKS, ALONE = 0.4, 0.75
 #: Fewer measurements than this say nothing of a network.
 FEWEST = 4
+#: Choices on activations take as long again as the fits, and change little: more segments are measured without them.
+QUICK = ChoiceSettings(channels=False, blocks=False)
 
 
 @dataclass(frozen=True)
@@ -171,6 +177,8 @@ class SensitivityMeasurements:
     designs: tuple[Measured, ...]  # Whole designs.
     seconds: float  # How long that took.
     complete: bool  # Whether the time was enough for all that was planned.
+    #: The original without one block, and the rest of its stage calibrated, by the tensor that the block writes.
+    blocks: dict[str, Measured] = field(default_factory=dict)
 
 
 @torch.no_grad()
@@ -181,22 +189,35 @@ def measure(
     held_back: Batches,
     budget_s: float,
     progress: Progress = silent,
+    losses: Losses | None = None,
 ) -> SensitivityMeasurements:
-    """Measure single segments, one way of each first, then whole designs, as long as the time lasts.
+    """Measure single blocks that are left out, the least important first, single segments, then whole designs, as long as the time lasts.
 
     Args:
         fitted: Batches of unlabelled images to calibrate with, (n, channels, height, width), where computing is to be done.
         held_back: Batches of others to compare on, at least one image.
         budget_s: Seconds after which nothing more is begun.
+        losses: Losses without single blocks, before anything is calibrated; measured on the images if None.
     """
+    losses = losses or BlockLosses(captured, fitted, progress)
+    whole_design = undivided_design(captured)
+    least = sorted((lost, n, at) for at, stage in enumerate(space.segments) for n, lost in losses(whole_design, stage).items())
     start = time.monotonic()
     planned = trials(space, EACH)
     if not planned:
         raise InfeasibleError(f"no segment of `{captured.graph.name}` may be stretched under these rules, so there is nothing to measure")
     original = _Original(captured, space, fitted, held_back)
+    blocks: dict[str, Measured] = {}
+    for _, n, at in least:
+        if len(blocks) >= FEWEST and time.monotonic() - start > BLOCKS * budget_s:
+            break
+        progress(f"block {len(blocks) + 1} of {len(least)}, {_left_s(start, budget_s)}")
+        stage = space.segments[at]
+        without = space.undivided(stage, space.processors[0], stage.in_width, (n,))
+        blocks[stage.blocks[n].end] = original.replace_segment(Trial(without, 0, at))
     alone: list[Measured] = []
     for number, trial in enumerate(planned):
-        if len(alone) >= FEWEST and time.monotonic() - start > ALONE * budget_s:
+        if alone and len(blocks) + len(alone) >= FEWEST and time.monotonic() - start > ALONE * budget_s:
             break
         progress(f"segment {number + 1} of {len(planned)}, {_left_s(start, budget_s)}")
         alone.append(original.replace_segment(trial))
@@ -206,9 +227,9 @@ def measure(
         if time.monotonic() - start > budget_s:
             break
         progress(f"design {number + 1} of {len(whole)}, {_left_s(start, budget_s)}")
-        together.append(measure_design(captured, design, fitted, held_back, space))
-    complete = len(alone) == len(planned) and len(together) == len(whole)
-    return SensitivityMeasurements(tuple(alone), tuple(together), time.monotonic() - start, complete)
+        together.append(measure_design(captured, design, fitted, held_back, space, QUICK))
+    complete = (len(blocks), len(alone), len(together)) == (len(least), len(planned), len(whole))
+    return SensitivityMeasurements(tuple(alone), tuple(together), time.monotonic() - start, complete, blocks)
 
 
 def _left_s(start: float, budget_s: float) -> str:
@@ -216,14 +237,22 @@ def _left_s(start: float, budget_s: float) -> str:
 
 
 @torch.no_grad()
-def measure_design(captured: Captured, design: BranchDesign, fitted: Batches, held_back: Batches, space: DesignSpace) -> Measured:
+def measure_design(
+    captured: Captured,
+    design: BranchDesign,
+    fitted: Batches,
+    held_back: Batches,
+    space: DesignSpace,
+    choices: ChoiceSettings = ALL_CHOICES,
+) -> Measured:
     """A whole design, built, calibrated and compared.
 
     Args:
         fitted: Batches to calibrate with, where computing is to be done.
+        choices: As of `calibrate`.
     """
     model = build(captured, design).to(fitted[0].device)
-    calibrate(model, captured, fitted)
+    calibrate(model, captured, fitted, choices=choices)
     agreement = compare(model, captured, held_back, each=False).agreement
     if agreement.value is None:
         raise _no_classes(captured)
@@ -266,7 +295,7 @@ class _Original:
         piece = Captured(segment.graph, weights, self.captured.module)
         part = trial.options.design(trial.index, self.space.costs)
         model: BranchedModel = build(piece, BranchDesign(segment.graph.name, "", (part,))).to(self.fitted[0][0].device)
-        calibrate(model, piece, self.fitted[trial.first])
+        calibrate(model, piece, self.fitted[trial.first], choices=QUICK)
         sums = AgreementSums()
         for x, scores in zip(self.held[trial.first], self.held[-1], strict=True):
             output = model(x)
@@ -305,6 +334,7 @@ def sensitivity_of(
     images: Images,
     budget_s: float = BUDGET_S,
     progress: Progress = silent,
+    losses: Losses | None = None,
 ) -> Sensitivity:
     """Measure the loss of a network for single replaced segments, and fit a predictor to it.
 
@@ -312,6 +342,7 @@ def sensitivity_of(
 
     Args:
         images: Images to calibrate with and to compare on; synthetic ones fill the former up to `FITTED`.
+        losses: As of `measure`.
     """
     if len(captured.graph.inputs) > 1 or len(captured.graph.outputs) > 1:
         raise UsageError(
@@ -328,7 +359,7 @@ def sensitivity_of(
     fitted, held_back = _subset(images.fitted, min(FITTED, most)), _subset(images.held_back, min(HELD_BACK, most))
     missing = min(FITTED, most) - sum(map(len, fitted))
     fitted += _subset(images.synthetic, missing) if images.synthetic and missing else []
-    measurement = measure(captured, space, fitted, held_back, budget_s, progress)
+    measurement = measure(captured, space, fitted, held_back, budget_s, progress, losses)
     on = MeasuredOn(
         weights=fingerprint(captured.tensors),
         images=sum(map(len, fitted)),
@@ -341,7 +372,7 @@ def sensitivity_of(
         seconds=round(measurement.seconds, 1),
         complete=measurement.complete,
     )
-    return fit(captured.graph.name, checked.resolved_join, request.stages, measurement.alone, measurement.designs, on)
+    return fit(captured.graph.name, checked.resolved_join, request.stages, measurement.alone, measurement.designs, on, measurement.blocks)
 
 
 def lowest_prediction(least: float, predicted: float, measured: Agreement) -> float:
@@ -352,6 +383,12 @@ def lowest_prediction(least: float, predicted: float, measured: Agreement) -> fl
     assert measured.value is not None
     wanted, expected, seen = logit(np.array([least, predicted, measured.value]), measured.images)
     return float(1 / (1 + np.exp(seen - expected - wanted)))
+
+
+def lowest_plausible(sensitivity: Sensitivity, least: float) -> float:
+    """The lowest prediction whose 95 % interval reaches an agreement."""
+    odds = least / max(1 - least, 1e-9) * np.exp(-NORMAL_QUANTILE_95 * sensitivity.spread)
+    return float(odds / (1 + odds))
 
 
 def _subset(batches: Sequence[torch.Tensor], count: int) -> list[torch.Tensor]:

@@ -223,6 +223,7 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     spread: Annotated[float, msgspec.Meta(ge=0, le=1e6)]
     #: Spearman's, between measured agreement and that predicted for networks left out; None for too few.
     rank_correlation: Annotated[float, msgspec.Meta(ge=-1, le=1)] | None
+    blocks: dict[str, _Number] = {}  # Loss that a design gains without single blocks, by the tensors that they write.
     alone: tuple[Measured, ...]  # Networks with one segment changed, and calibrated alone.
     designs: tuple[Measured, ...]  # Networks with a whole design, calibrated as designs are.
     on: MeasuredOn  # Subject and images of the measurement.
@@ -256,8 +257,9 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     def losses(self, options: SegmentOptions) -> Floats:
         """Return the loss that each option adds to a design; zero for a segment that stays whole or is split exactly."""
-        if not options.branched or options.exact:
-            return np.zeros(len(options.macs))
+        if options.exact or not options.branched:
+            dropped = () if options.exact else options.candidates[0][0].dropped
+            return np.full(len(options.macs), self._loss_without(options.segment, dropped))
         self._check_join(options.join)
         stages = self._stages(options.segment)
         return self.counts(stages) * self.loss_of(stages, option_features(options, SEEN_FEATURES))
@@ -267,8 +269,17 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         for part in design.segments:
             if not part.whole and not join_of(part.join).exact:
                 self._check_join(part.join)
-        changed = [(self._stages(segment), row) for segment, row in changed_segments(graph, design, SEEN_FEATURES)]
-        return sum(self.counts(stages) * float(self.loss_of(stages, row[None])[0]) for stages, row in changed)
+        without = {
+            part.name: self._loss_without(s, dropped)
+            for part, s in zip(design.segments, design_segments(graph, design), strict=True)
+            if (dropped := part.branches[0].dropped) and part.whole and (self.blocks or self.stages_of(s.start, s.end) is None)
+        }
+        changed = [(self._stages(s), row) for s, row in changed_segments(graph, design, SEEN_FEATURES) if s.name not in without]
+        return sum(self.counts(stages) * float(self.loss_of(stages, row[None])[0]) for stages, row in changed) + sum(without.values())
+
+    def _loss_without(self, segment: Segment, blocks: Sequence[int]) -> float:
+        """Loss that a design gains without some blocks of a segment; for one that was not measured, the largest of all."""
+        return sum(self.blocks.get(segment.blocks[n].end, float(np.exp(self.range[1]))) for n in blocks)
 
     def value(self, loss: float) -> float:
         """Agreement of a design of such a loss; 1 where nothing is lost."""

@@ -437,6 +437,11 @@ class SegmentOptions:
         """Whether branches together compute exactly what the original segment does."""
         return bool(self.division)
 
+    @property
+    def same(self) -> bool:
+        """Whether it computes what the original segment does: exactly divided, or undivided with all of its blocks."""
+        return self.exact or not (self.branched or self.candidates[0][0].dropped)
+
     def processors_used(self, host: str) -> set[str]:
         """Processors that compute something: those of the branches, and the host where it computes the tail."""
         return {*self.processors, *((host,) if self.tail is not None else ())}

@@ -50,8 +50,8 @@ class PartSpace:
         self.stage = [i for i, parts in enumerate(self.by_stage) for _ in parts]
         self.undivided = [[space.undivided(part, p, part.in_width) for p in space.processors] for part in self.parts]
 
-    def mixed(self, kinds: Collection[str] = ("rows",)) -> DesignSpace:
-        """The designs of the space and those whose segments are divided."""
+    def mixed(self, kinds: Collection[str] = ("rows",), droppable: Collection[str] = ()) -> DesignSpace:
+        """The designs of the space and those whose segments are divided, or lack blocks that are `droppable`, by the tensors that they write."""
         first_part = [self.stage.index(i) for i in range(len(self.by_stage))] + [len(self.parts)]
         options: list[list[SegmentOptions]] = [list(undivided) for undivided in self.undivided]
         offers: list[list[LazyOptions]] = [[] for _ in self.parts]
@@ -62,6 +62,14 @@ class PartSpace:
         for division in of_kinds(kinds):
             for first, segment_options in division.candidates(self):
                 options[first].append(segment_options)
+        for first, last in combinations(range(len(self.parts)), 2) if droppable else ():
+            if self.stage[first] == self.stage[last] and self.space.segments[self.stage[first]].name not in self.space.kept:
+                segment = self.segment(first, last)
+                dropped = tuple(n for n, block in enumerate(segment.blocks) if block.removable)
+                # shorter runs lack fewer
+                if dropped and all(segment.blocks[n].end in droppable for n in dropped):
+                    without = (self.space.undivided(segment, p, segment.in_width, dropped) for p in self.space.processors)
+                    options[first] += [replace(o, span=last - first + 1) for o in without]
         arriving = tuple(part.in_width for part in self.parts)
         return replace(self.space, segments=tuple(self.parts), arriving=arriving, built=options, offers=offers)
 
@@ -101,11 +109,11 @@ class PartSpace:
         return "_to_".join(dict.fromkeys(ends))
 
 
-def with_exact_kinds(graph: OpGraph, config: PlanConfig, space: DesignSpace) -> DesignSpace:
-    """The designs of a space, and those in which parts and runs of them are divided exactly; named meeting points are the only ones."""
+def with_exact_kinds(graph: OpGraph, config: PlanConfig, space: DesignSpace, droppable: Collection[str] = ()) -> DesignSpace:
+    """The designs of a space, and those in which parts and runs of them are divided exactly or lack blocks; named meeting points are the only ones."""
     vectors, single = any(division.vectors for division in of_kinds(config.planned_kinds)), config.strategy == OPERATOR_SPLIT
     parts = PartSpace(graph, space, divided=not config.meet, merged=config.merge != "never", single=single, vectors=vectors)
-    mixed = parts.mixed(config.planned_kinds)
+    mixed = parts.mixed(config.planned_kinds, droppable)
     if config.exact and config.n_meet and not any(any(mixed.offers) or o.branched for options in mixed.built for o in options):
         hint = "plan for other processors, or another model"
         kinds = " or ".join(config.planned_kinds)
@@ -116,7 +124,7 @@ def with_exact_kinds(graph: OpGraph, config: PlanConfig, space: DesignSpace) -> 
 
 def without_stretched(space: DesignSpace) -> DesignSpace:
     """The designs of a space that compute what the original computes."""
-    return space.replace_options([[o for o in options if o.exact or not o.branched] for options in space.built], thinned=False)
+    return space.replace_options([[o for o in options if o.same] for options in space.built], thinned=False)
 
 
 def structure(graph: OpGraph) -> Structure:
@@ -230,7 +238,10 @@ def merge_neighbours(
         stage = next((stage for stage in stages if (stage.start, stage.end) == (run[0].start, run[-1].end)), None)
         name = stage.name if stage else f"{run[0].name}_to_{run[-1].name}"
         segment = cut_segment(graph, name, run[0].start, run[-1].end)
-        branch = replace(run[0].branches[0], depth=segment.depth, width=segment.width)
+        pieces = [(part.branches[0].dropped, cut_segment(graph, part.name, part.start, part.end)) for part in run]
+        absent = {piece.blocks[n].end for numbers, piece in pieces for n in numbers}
+        dropped = tuple(n for n, block in enumerate(segment.blocks) if block.end in absent)
+        branch = replace(run[0].branches[0], depth=segment.depth - len(dropped), width=segment.width, dropped=dropped)
         result.append(SegmentDesign(name, segment.start, segment.end, (branch,), run[0].join))
     return tuple(result)
 

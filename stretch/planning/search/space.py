@@ -375,12 +375,14 @@ class DesignSpace:
         """Transfer of the output, plus the host's constant that every design has once, ms."""
         return sum(self.output_moves(holder).values()) + self.costs.handover(self.costs.host).ms
 
-    def undivided(self, segment: Segment, processor: str, arriving: int) -> SegmentOptions:
-        """Return a segment undivided on one processor, with `arriving` input channels."""
-        cost = self.costs.branch(segment, processor, segment.depth, segment.width, arriving)
+    def undivided(self, segment: Segment, processor: str, arriving: int, dropped: tuple[int, ...] = ()) -> SegmentOptions:
+        """Return a segment undivided on one processor, with `arriving` input channels and without some blocks, which count as computed."""
+        cost = self.costs.branch(segment, processor, segment.depth - len(dropped), segment.width, arriving, dropped)
+        # the range of multiply-accumulates is for networks that are trained; these are bounded by what they lose
+        cost_macs = segment.graph.macs if dropped else cost.macs
         elements = pixels(segment.graph.input.shape) * arriving
         entering = np.array([[self.costs.transfer(h, processor, elements)] for h in self.holders])
-        macs, params, ms, peak = (np.array([value]) for value in (cost.macs, cost.params, cost.ms, cost.peak_bytes))
+        macs, params, ms, peak = (np.array([value]) for value in (cost_macs, cost.params, cost.ms, cost.peak_bytes))
         times = entering + ms, entering, ms, ms
         return self.apply_rules(SegmentOptions(segment, "none", ((cost,),), macs, params, *times, peak, busy=lambda: {processor: ms}))
 

@@ -1,7 +1,8 @@
 """Which images fits look at, and which are held back from them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -61,6 +62,13 @@ class Images:
     repeated: int = 0  # Images of the folder that were left out because they are the same as others.
     fingerprints: tuple[str, ...] = ()  # Of the images that calibration looks at.
     synthetic: list[torch.Tensor] = field(default_factory=list)  # Batches made from the network itself, which it is fitted to besides.
+
+    @cached_property
+    def for_planning(self) -> "Images":
+        """Those that calibration looks at, divided as it divides them: plans are chosen on none that the network is compared on."""
+        images, size = torch.cat(self.fitted), len(self.fitted[0])
+        chosen = held_back(len(images))
+        return replace(self, fitted=list(images[~chosen].split(size)), held_back=list(images[chosen].split(size)))
 
     @property
     def warnings(self) -> list[str]:

@@ -13,6 +13,7 @@ from stretch.planning.cost.makespan import timeline
 from stretch.planning.design.branch_design import BranchDraft, DesignDraft, SegmentDraft
 from stretch.planning.design.scale import dropped_blocks, resolve_design
 from stretch.planning.network.segments import cut_segment, split_segments
+from stretch.planning.pareto import diverse_front, front
 from stretch.planning.plan import evaluate, plan
 from stretch.planning.result import Kept
 from tests.effort import examples
@@ -196,3 +197,27 @@ def test_plan_that_is_told_what_is_lost_takes_the_time_it_may_and_says_what_its_
     assert result.warnings[: len(said)] == tuple(said)
     assert before.run.makespan_ms < result.run.makespan_ms <= before.config.latency_budget
     assert (before.optimal, result.optimal, result.gap) == (True, False, None)
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        lambda *request, **losses: front(*request, ("latency", "macs"), 3, **losses),
+        lambda *request, **losses: diverse_front(*request, 3, 1.5, **losses),
+    ],
+)
+def test_fronts_and_alternatives_keep_the_blocks_that_matter_as_a_plan_does(search):
+    before, lost = planned("merged"), {}
+
+    def losses(_, segment):
+        # those that an even choice leaves out first matter most
+        return lost.setdefault(segment.name, {n: 1 - 0.5**n for n in units(segment)})
+
+    request = before.graph, before.device, before.config
+    evenly, chosen = (search(*request, **options).designs for options in ({}, {"losses": losses}))
+    assert lost
+    keeps = [
+        [kept_worth(evaluate(*request[:2], one.design, before.config), one.design, losses) for one in rows] for rows in (evenly, chosen)
+    ]
+    assert all(old <= new for old, new in zip(*keeps, strict=True))
+    assert sum(keeps[1]) > sum(keeps[0])

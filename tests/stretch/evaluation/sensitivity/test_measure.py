@@ -7,16 +7,24 @@ from msgspec.structs import replace
 from predictors.errors import InfeasibleError, UsageError
 from stretch.evaluation.agreement import compare
 from stretch.evaluation.sensitivity import source
-from stretch.evaluation.sensitivity.source import lowest_prediction, measure, measure_design, random_designs, sensitivity_of
+from stretch.evaluation.sensitivity.source import (
+    lowest_plausible,
+    lowest_prediction,
+    measure,
+    measure_design,
+    random_designs,
+    sensitivity_of,
+)
 from stretch.planning.config import PlanConfig
 from stretch.planning.cost.accuracy import load_accuracy, save_accuracy
 from stretch.planning.plan import PlanningProblem, plan
 from stretch.stages.network import read_network
 from stretch.transform import build
 from stretch.transform.calibrate import calibrate, undivided_design
-from stretch.transform.calibrate.split import Images
+from stretch.transform.calibrate.split import Images, divide
 from tests.predictors.specified import specified
 from tests.stretch.pictures import coloured
+from tests.stretch.planning.cost.measured import made
 
 
 @pytest.fixture(scope="module")
@@ -84,3 +92,19 @@ def test_next_prediction_is_corrected_by_what_the_last_network_was_measured_to_d
     lowest = lowest_prediction(0.75, predicted, agreement)
     assert (lowest < 0.75) == looser
     assert lowest_prediction(0.7, predicted, agreement) < lowest
+
+
+@pytest.mark.parametrize("least", [0.5, 0.9, 0.99])
+def test_interval_of_the_lowest_plausible_prediction_ends_at_the_bound(least):
+    sensitivity = replace(made(noise=0.5), spread=0.4)
+    bound = lowest_plausible(sensitivity, least)
+    assert sensitivity.prediction(sensitivity.max_loss(bound)).high == pytest.approx(least)
+    assert lowest_plausible(sensitivity, 1.0) == pytest.approx(1.0)
+
+
+def test_images_of_a_plan_are_those_of_calibration_divided_as_it_divides_them():
+    given = Images(list(torch.cat(images(40, 0)).split(16)), images(12, 1))
+    parts, split = divide(given.fitted, 1 << 20)
+    planning = given.for_planning
+    assert torch.equal(torch.cat(planning.fitted), torch.cat(parts[: split.fitted]))
+    assert torch.equal(torch.cat(planning.held_back), torch.cat(parts[split.fitted :]))

@@ -1,0 +1,87 @@
+"""The fastest network that agrees with the original as often as asked for, next to exact branches and to the original without blocks.
+
+`python -m experiments.real_networks.agreeing measure NETWORK DEVICE --weights FOLDER --images FOLDER --out FILE` writes one row, on the CPU;
+`python -m experiments.real_networks.agreeing record FILE…` makes rows a record.
+"""
+
+import argparse
+import json
+import resource
+import sys
+from pathlib import Path
+from typing import Any
+
+from experiments.gpu import facts, origin
+from experiments.real_networks.more_images import ALL
+from experiments.records import About, Facts, Row, write_record
+
+HERE = Path(__file__).parent
+#: Agreement that is asked for.
+LEAST = 0.9
+
+
+def measured(name: str, device: str, weights: Path, images: Path, options: dict[str, Any]) -> Row:
+    """Run `stretch branch --images --min-agreement --repair`, and describe the network that it finds."""
+    import stretch
+    from predictors.devices import load_device
+    from stretch.planning.config import PlanConfig
+    from stretch.planning.design.division import exact_kinds
+    from stretch.planning.plan import plan
+
+    real = ALL[name]
+    asked = {"weights": str(weights / real.weights), "preprocessing": real.preprocessing or None, "images": str(images)} | options
+    result = stretch.branch(
+        real.name, device, min_agreement=LEAST, repair=True, progress=lambda text: sys.stderr.write(f"{text}\n"), **asked
+    )
+    planned, agreement, shortened = result.plan, result.agreement, result.plan.shortened
+    exact = plan(planned.graph, load_device(device), PlanConfig(kinds=exact_kinds(), precision=planned.config.precision))
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    single = planned.best_single.ms
+    row: Row = {"case": f"{name}, {device}", "images": options["image_count"], "left_out": 0, "seconds": round(usage.ru_utime)}
+    row["left_out"] = sum(len(part.branches[0].dropped) for part in planned.design.segments if part.whole)
+    row["branched"] = "; ".join(f"{part.name}: {part.join}" for part in planned.design.segments if not part.whole)
+    row |= {"speedup": round(single / planned.run.makespan_ms, 3), "exact_speedup": round(single / exact.run.makespan_ms, 3)}
+    assert agreement is not None
+    row |= {"compared_on": agreement.images} | {f"agreement_{key}": getattr(agreement, key) for key in ("value", "low", "high")}
+    kept = None if shortened is None else shortened.kept
+    row["shortened"] = kept.shortened if kept is not None and kept.basis == "measured" else None
+    row["shortened_speedup"] = None if shortened is None else round(single / shortened.ms, 3)
+    return row
+
+
+def main() -> None:
+    """Measure, or make a record."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["measure", "record"])
+    parser.add_argument("names", nargs="*", help="for measure: network and device; for record: files that measure wrote")
+    parser.add_argument("--weights", type=Path, help="folder of weights")
+    parser.add_argument("--images", type=Path, help="folder of photographs")
+    parser.add_argument("--image-count", type=int, default=400, help="photographs for calibration")
+    parser.add_argument("--budget-minutes", type=float, default=1.5, help="minutes for measuring losses")
+    parser.add_argument("--out", type=Path, help="for measure: file of the row")
+    options = parser.parse_args()
+    if options.what == "measure":
+        asked = {"image_count": options.image_count, "budget_minutes": options.budget_minutes}
+        network, device = options.names
+        row = measured(network, device, options.weights, options.images, asked)
+        options.out.write_text(json.dumps(facts() | {"rows": [row]}))
+        return
+    runs = [json.loads(Path(name).read_text()) for name in options.names]
+    write_record(
+        HERE / "results" / "agreeing.json",
+        {"cases": [row for run in runs for row in run["rows"]]},
+        source="measured",
+        command="python -m experiments.real_networks.agreeing measure",
+        runs=1,
+        about={"cases": About(columns={name: Facts(source="predicted") for name in ("speedup", "exact_speedup", "shortened_speedup")})},
+        notes=[
+            f"`branch --min-agreement {LEAST:g} --repair` on all processors of the device. Agreement on photographs that neither planning nor calibration saw, with its 95 % interval; float32; one seed.",
+            "`left_out`: blocks that the branched network does without. `shortened`: the original without its least important blocks on the best single processor, as fast, calibrated and compared on the same photographs. Seconds are of one processor, user time, on a busy machine.",
+            "Losses were measured for at least 0.5 to 2 minutes. EfficientNet-Lite0 ran some commits earlier, when a network also had to agree often enough on the images of the planning.",
+        ],
+        **origin(runs),
+    )
+
+
+if __name__ == "__main__":
+    main()
