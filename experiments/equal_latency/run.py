@@ -9,9 +9,7 @@ import itertools
 import json
 import multiprocessing
 import os
-import statistics
 import sys
-import tarfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.equal_latency.ideas import IDEAS, change, designed
-from experiments.equal_latency.networks import PARENTS, RECORD, TRAINED, WIDTHS, graph_of, plain, whole
+from experiments.equal_latency.networks import RECORD, TRAINED, WIDTHS, graph_of, plain, whole
 from experiments.records import Row, read_record
 
 if TYPE_CHECKING:
@@ -171,8 +169,8 @@ def claim(jobs: Sequence[Job], out: Path) -> tuple[Job | None, bool]:
     return None, waits
 
 
-def work(number: int, jobs: Sequence[Job], data: Path, out: Path, slots: int, images: int, end: float) -> None:
-    """Take jobs and train several at once, a step of each in turn on streams of their own, until none is left or the time is over.
+def work(number: int, jobs: Sequence[Job], data: Path, out: Path, images: int, end: float) -> None:
+    """Take jobs until none is left or the time is over; a job begins if it ends in time, should it take as long as the last one.
 
     Args:
         number: Of the worker; workers divide the GPUs.
@@ -187,25 +185,19 @@ def work(number: int, jobs: Sequence[Job], data: Path, out: Path, slots: int, im
     torch.backends.cudnn.benchmark = True
     torch.set_num_threads(1)
     sets = [part.subset(images).to(device) for part in load_arrays(data, 10)]
-    running: list[tuple[Iterator[None], Any, float]] = []
-    # a job begins if it ends in time, should it take as long as the last one
-    waits, look, took = True, 0.0, 0.0
-    while (running or (waits and time.time() + took < end)) and time.time() < end:
-        if waits and len(running) < slots and time.time() > look and time.time() + took < end:
-            job, waits = claim(jobs, out)
-            look = time.time() + (job is None)
-            if job is not None:
-                stream = torch.cuda.Stream() if device.type == "cuda" else None
-                if stream is not None:
-                    stream.wait_stream(torch.cuda.current_stream())
-                running.append((trained(job, sets, out), stream, time.time()))
-        for one in list(running):
-            with torch.cuda.stream(one[1]):
-                if next(one[0], running) is running:
-                    running.remove(one)
-                    took = time.time() - one[2]
-        if not running:
-            time.sleep(0.2)
+    took = 0.0
+    while time.time() + took < end:
+        job, waits = claim(jobs, out)
+        start = time.time()
+        if job is not None:
+            for _ in trained(job, sets, out):
+                if time.time() > end:
+                    return
+            took = time.time() - start
+        elif waits:
+            time.sleep(1)
+        else:
+            return
 
 
 def main() -> int:
@@ -219,40 +211,24 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--images", type=int, default=1 << 20, help="images of each set, at most")
     parser.add_argument("--workers", type=int, default=8, help="processes, on all GPUs together")
-    parser.add_argument("--slots", type=int, default=1, help="jobs that a process trains at once")
     parser.add_argument("--seconds", type=float, default=1e9, help="jobs that still run then are broken off")
-    parser.add_argument("--most", type=int, default=1 << 20, help="jobs, at most")
-    parser.add_argument("--tar", type=Path, help="where to pack the results")
     options = parser.parse_args()
     start = time.time()
     options.out.mkdir(parents=True, exist_ok=True)
     for stale in options.out.glob("*.claim"):
         stale.unlink()
-    jobs = jobs_of(read_record(options.networks).tables["networks"], options.epochs, options.batch, options.only)[: options.most]
+    jobs = jobs_of(read_record(options.networks).tables["networks"], options.epochs, options.batch, options.only)
     waiting = [job for job in jobs if not job.finished(options.out)]
     context = multiprocessing.get_context("spawn")
-    words = (waiting, options.data, options.out, options.slots, options.images, start + options.seconds)
+    words = (waiting, options.data, options.out, options.images, start + options.seconds)
     workers = [context.Process(target=work, args=(number, *words)) for number in range(min(options.workers, len(waiting)))]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
     done = [job for job in waiting if job.finished(options.out)]
-    if options.tar:
-        with tarfile.open(options.tar, "w") as archive:
-            for file in sorted([*options.out.glob("*.json"), *options.out.glob("*.pt")]):
-                archive.add(file, file.name)
     failed = sum(worker.exitcode != 0 for worker in workers)
     sys.stderr.write(f"{len(done)} of {len(waiting)} jobs in {time.time() - start:.0f} s, {failed} workers failed\n")
-    for parent in PARENTS:
-        logs = [
-            json.loads(job.file(options.out).read_text())["log"]
-            for job in waiting
-            if job.parent == parent and job.file(options.out).exists()
-        ]
-        if seconds := [epoch["seconds"] for log in logs for epoch in log[1:]]:
-            each = statistics.median(seconds) / options.workers / options.slots
-            sys.stderr.write(f"{parent}: {len(logs)} jobs, {each:.3f} s of the GPU an epoch\n")
     return 1 if failed else 0
 
 
