@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 RATE, DECAY = 0.2 / 256, 5e-4
 WARMUP, EVALUATE = 0.1, 5
 SEEDS = (0, 1, 2)
+#: The record of finished runs, which are not made again.
+RESULTS = RECORD.with_name("h200.json")
 #: Contenders and speeds in the order of importance: of each group all seeds are trained before the next begins.
 ORDER = (
     (("parent", "branches", "shallower"), (1.5, 1.0, 1.25)),
@@ -218,7 +220,15 @@ def main() -> int:
     for stale in options.out.glob("*.claim"):
         stale.unlink()
     jobs = jobs_of(read_record(options.networks).tables["networks"], options.epochs, options.batch, options.only)
-    waiting = [job for job in jobs if not job.finished(options.out)]
+    recorded = read_record(RESULTS) if RESULTS.exists() else None
+    known = (
+        {(row["run"], row["seed"]) for row in recorded.tables["runs"]}
+        if recorded and f"{options.epochs} epochs" in recorded.notes[0]
+        else set()
+    )
+    # originals are trained again, as pruned networks start from their weights
+    wanted = (job for job in jobs if (job.key, job.seed) not in known or job.built == whole(job.parent))
+    waiting = [job for job in wanted if not job.finished(options.out)]
     context = multiprocessing.get_context("spawn")
     words = (waiting, options.data, options.out, options.images, start + options.seconds)
     workers = [context.Process(target=work, args=(number, *words)) for number in range(min(options.workers, len(waiting)))]

@@ -195,9 +195,17 @@ def main() -> int:
             f"error: {options.folder} has finished runs of {sorted(epochs) or 'no'} epochs, a record has those of one number\n"
         )
         return 2
+    # each run is in the record, so that later ones add to it
+    before = read_record(options.out) if options.out.exists() else None
+    new = {(run["key"], run["seed"]): round(100 * run["accuracy"], 2) for run in runs}
+    same = before is not None and f"{next(iter(epochs))} epochs" in before.notes[0]
+    known = (
+        {(str(row["run"]), int(row["seed"] or 0)): float(row["top-1 %"] or 0) for row in before.tables["runs"]} if before and same else {}
+    )
+    every = [{"key": key, "seed": seed, "accuracy": value / 100} for (key, seed), value in sorted((known | new).items())]
     networks = read_record(options.networks)
     rows = networks.tables["networks"]
-    values, ms = accuracies(rows, runs), {str(row["network"]): row["predicted ms"] for row in rows}
+    values, ms = accuracies(rows, every), {str(row["network"]): row["predicted ms"] for row in rows}
     table = [accuracy_row(row, values[str(row["network"])]) for row in rows if str(row["network"]) in values]
     cases = product(PARENTS, PROFILES, SPEEDS)
     differences = [row for case in cases if (row := difference_row(*case, values, ms)) is not None]
@@ -206,6 +214,7 @@ def main() -> int:
     tables = {"accuracy": table, "differences": differences, "means": mean_rows(values)}
     agreeing = sum(row["agrees"] == "yes" for row in differences)
     tables |= {"ideas": idea_rows(values), "agreement": [{"of": "planner", "pairs": len(differences), "agreeing": agreeing}]}
+    tables |= {"runs": [{"run": run["key"], "seed": run["seed"], "top-1 %": round(100 * run["accuracy"], 2)} for run in every]}
     tables |= {"gains": idea_means(tables["ideas"])}
     predicted = Facts(source="predicted")
     about = {
