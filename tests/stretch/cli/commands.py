@@ -81,8 +81,9 @@ def spawn(code: str, *words: object, cwd: Path | None = None) -> Outcome:
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder, hidden ones included, and every empty folder."""
-    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else b"" for path in sorted(folder.rglob("*"))}
+    """Every file below a folder, hidden ones included, and every empty folder; none of the modules that Python compiles as it reads them."""
+    paths = (path for path in sorted(folder.rglob("*")) if "__pycache__" not in path.parts)
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else b"" for path in paths}
 
 
 #: Words of a printed command in place of a value of the user's.
