@@ -85,6 +85,19 @@ def jobs_of(rows: Sequence[Row], epochs: int, batch: int, only: str = "") -> lis
     return list(result)
 
 
+def recorded(path: Path, epochs: int, batch: int) -> dict[tuple[str, int], float]:
+    """Top-1 % of the runs in a record by network and seed; none where it has another number of epochs or another batch."""
+    record = read_record(path) if path.exists() else None
+    if record is None or not record.notes[0].startswith(recipe_note(epochs, batch)):
+        return {}
+    return {(str(row["run"]), int(row["seed"] or 0)): float(row["top-1 %"] or 0) for row in record.tables["runs"]}
+
+
+def recipe_note(epochs: int, batch: int) -> str:
+    """The beginning of the first note of a record, which says how its networks were trained."""
+    return f"{epochs} epochs from scratch, batch {batch}, "
+
+
 def network(job: Job, out: Path) -> "nn.Module":
     """The untrained network of a job; of a pruned one the trained original without some of its channels."""
     from stretch.network.models.load import load_model
@@ -138,7 +151,7 @@ def trained(job: Job, sets: "Sequence[ImageSet]", out: Path) -> Iterator[None]:
     for epoch in run.steps(EVALUATE):
         if epoch is not None:
             done = epoch.epoch == job.epochs
-            if done:
+            if done and job.built == whole(job.parent):
                 half = {name: value.half() if value.is_floating_point() else value for name, value in run.model.state_dict().items()}
                 _write(job.file(out, "pt"), lambda path, half=half: torch.save(half, path))
             result = said | {"done": done, "seconds": time.perf_counter() - start, "log": run.history.rows()}
@@ -220,12 +233,7 @@ def main() -> int:
     for stale in options.out.glob("*.claim"):
         stale.unlink()
     jobs = jobs_of(read_record(options.networks).tables["networks"], options.epochs, options.batch, options.only)
-    recorded = read_record(RESULTS) if RESULTS.exists() else None
-    known = (
-        {(row["run"], row["seed"]) for row in recorded.tables["runs"]}
-        if recorded and f"{options.epochs} epochs" in recorded.notes[0]
-        else set()
-    )
+    known = recorded(RESULTS, options.epochs, options.batch)
     # originals are trained again, as pruned networks start from their weights
     wanted = (job for job in jobs if (job.key, job.seed) not in known or job.built == whole(job.parent))
     waiting = [job for job in wanted if not job.finished(options.out)]

@@ -3,7 +3,7 @@
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,8 @@ import numpy as np
 from scipy import stats
 
 from experiments.equal_latency.ideas import IDEAS
-from experiments.equal_latency.networks import HERE, PARENTS, PROFILES, RECORD, SPEEDS, TRIED
-from experiments.equal_latency.run import SEEDS, Job
+from experiments.equal_latency.networks import PARENTS, PROFILES, RECORD, SPEEDS, TRIED
+from experiments.equal_latency.run import RESULTS, SEEDS, Job, recipe_note, recorded
 from experiments.gpu import origin
 from experiments.records import About, Facts, Row, read_record, write_record
 from stretch.planning.cost.compare import BRANCHED, NO_CLEAR_WINNER
@@ -36,11 +36,11 @@ def interval(*samples: Sequence[float]) -> float | None:
     return float(stats.t.ppf(0.975, freedom)) * variance**0.5
 
 
-def accuracies(rows: Sequence[Row], runs: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
+def accuracies(rows: Sequence[Row], runs: Mapping[tuple[str, int], float]) -> dict[str, list[float]]:
     """Top-1 % of every seed by the network's name; networks without a finished run are left out."""
     known: dict[str, list[float]] = {}
-    for run in runs:
-        known.setdefault(run["key"], []).append(100 * run["accuracy"])
+    for (key, _), accuracy in runs.items():
+        known.setdefault(key, []).append(accuracy)
     keys = {str(row["network"]): Job(str(row["parent"]), str(row["built"]), 0, 0).key for row in rows}
     return {name: known[key] for name, key in keys.items() if key in known}
 
@@ -186,7 +186,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--networks", type=Path, default=RECORD)
-    parser.add_argument("--out", type=Path, default=HERE / "results" / "h200.json")
+    parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     runs = [run for file in sorted(options.folder.glob("*.json")) if (run := json.loads(file.read_text()))["done"]]
     epochs = {run["epochs"] for run in runs}
@@ -196,13 +196,9 @@ def main() -> int:
         )
         return 2
     # each run is in the record, so that later ones add to it
-    before = read_record(options.out) if options.out.exists() else None
-    new = {(run["key"], run["seed"]): round(100 * run["accuracy"], 2) for run in runs}
-    same = before is not None and f"{next(iter(epochs))} epochs" in before.notes[0]
-    known = (
-        {(str(row["run"]), int(row["seed"] or 0)): float(row["top-1 %"] or 0) for row in before.tables["runs"]} if before and same else {}
-    )
-    every = [{"key": key, "seed": seed, "accuracy": value / 100} for (key, seed), value in sorted((known | new).items())]
+    (trained_for,), recipe = epochs, runs[0]["recipe"]
+    known = recorded(options.out, trained_for, recipe["batch"])
+    every = dict(sorted((known | {(run["key"], run["seed"]): round(100 * run["accuracy"], 2) for run in runs}).items()))
     networks = read_record(options.networks)
     rows = networks.tables["networks"]
     values, ms = accuracies(rows, every), {str(row["network"]): row["predicted ms"] for row in rows}
@@ -214,14 +210,14 @@ def main() -> int:
     tables = {"accuracy": table, "differences": differences, "means": mean_rows(values)}
     agreeing = sum(row["agrees"] == "yes" for row in differences)
     tables |= {"ideas": idea_rows(values), "agreement": [{"of": "planner", "pairs": len(differences), "agreeing": agreeing}]}
-    tables |= {"runs": [{"run": run["key"], "seed": run["seed"], "top-1 %": round(100 * run["accuracy"], 2)} for run in every]}
+    tables |= {"runs": [{"run": key, "seed": seed, "top-1 %": accuracy} for (key, seed), accuracy in every.items()]}
     tables |= {"gains": idea_means(tables["ideas"])}
     predicted = Facts(source="predicted")
     about = {
         "accuracy": About(columns=dict.fromkeys(("predicted ms", "over best single"), predicted)),
         "differences": About(columns=dict.fromkeys(("branches ms", "plain ms"), predicted)),
     }
-    recipe = ", ".join(f"{key} {value:g}" for key, value in runs[0]["recipe"].items())
+    numbers = ", ".join(f"{key} {value:g}" for key, value in recipe.items() if key != "batch")
     write_record(
         options.out,
         {name: current for name, current in tables.items() if current},
@@ -231,7 +227,7 @@ def main() -> int:
         about={name: item for name, item in about.items() if tables[name]},
         **origin(runs),
         notes=[
-            f"{epochs.pop()} epochs from scratch, {recipe}, SGD with half-cosine; CIFAR-10 re-encoded as JPEG, accuracy after the last epoch",
+            f"{recipe_note(trained_for, recipe['batch'])}{numbers}, SGD with half-cosine; CIFAR-10 re-encoded as JPEG, accuracy after the last epoch",
             *networks.notes,
             "best plain: of shallower, narrower and both, those trained with most seeds, the one of the highest mean, which favours plain networks",
             "pruned: the trained original, by Torch-Pruning to the shape of the narrower one, and trained for as many epochs again",
