@@ -38,7 +38,7 @@ def measured(name: str, device: str, weights: Path, images: Path, options: dict[
     usage = resource.getrusage(resource.RUSAGE_SELF)
     single = planned.best_single.ms
     row: Row = {"case": f"{name}, {device}", "images": options["image_count"], "left_out": 0, "seconds": round(usage.ru_utime)}
-    row["left_out"] = sum(len(part.branches[0].dropped) for part in planned.design.segments if part.whole)
+    row["left_out"] = sum(len(part.missing) for part in planned.design.segments)
     row["branched"] = "; ".join(f"{part.name}: {part.join}" for part in planned.design.segments if not part.whole)
     row |= {"speedup": round(single / planned.run.makespan_ms, 3), "exact_speedup": round(single / exact.run.makespan_ms, 3)}
     assert agreement is not None

@@ -436,7 +436,7 @@ def _warnings(problem: PlanningProblem, result: PlanResult) -> tuple[str, ...]:
     warnings.append(not_measured(result.device.id, unmeasured))
     low, high = (bound + problem.graph.macs - problem.backbone.macs for bound in problem.totals[:2])
     macs = result.run.macs - result.run.repeated_macs
-    if not (low <= macs <= high or any(part.whole and part.branches[0].dropped for part in result.design.segments)):
+    if not (low <= macs <= high or any(part.missing for part in result.design.segments)):
         lowest, highest = result.config.macs
         ratio = macs / result.graph.macs
         warnings.append(f"the design has {ratio:.3f} of the original's multiply-accumulates, outside {lowest:g} to {highest:g}")

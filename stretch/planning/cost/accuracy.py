@@ -270,9 +270,9 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             if not part.whole and not join_of(part.join).exact:
                 self._check_join(part.join)
         without = {
-            part.name: self._loss_without(s, dropped)
+            part.name: self._loss_without(s, part.missing)
             for part, s in zip(design.segments, design_segments(graph, design), strict=True)
-            if (dropped := part.branches[0].dropped) and part.whole and (self.blocks or self.stages_of(s.start, s.end) is None)
+            if part.missing and (self.blocks or self.stages_of(s.start, s.end) is None)
         }
         changed = [(self._stages(s), row) for s, row in changed_segments(graph, design, SEEN_FEATURES) if s.name not in without]
         return sum(self.counts(stages) * float(self.loss_of(stages, row[None])[0]) for stages, row in changed) + sum(without.values())

@@ -63,6 +63,11 @@ class SegmentDesign:
         return len(self.branches) == 1
 
     @property
+    def missing(self) -> tuple[int, ...]:
+        """Numbers of the blocks that it does without on one processor, where it otherwise stays as it is."""
+        return self.branches[0].dropped if self.whole else ()
+
+    @property
     def division(self) -> Division | None:
         """The way in which it is divided exactly; None where it is whole, or its branches are scaled copies."""
         return division_of(self)

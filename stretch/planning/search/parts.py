@@ -238,7 +238,7 @@ def merge_neighbours(
         stage = next((stage for stage in stages if (stage.start, stage.end) == (run[0].start, run[-1].end)), None)
         name = stage.name if stage else f"{run[0].name}_to_{run[-1].name}"
         segment = cut_segment(graph, name, run[0].start, run[-1].end)
-        pieces = [(part.branches[0].dropped, cut_segment(graph, part.name, part.start, part.end)) for part in run]
+        pieces = [(part.missing, cut_segment(graph, part.name, part.start, part.end)) for part in run]
         absent = {piece.blocks[n].end for numbers, piece in pieces for n in numbers}
         dropped = tuple(n for n, block in enumerate(segment.blocks) if block.end in absent)
         branch = replace(run[0].branches[0], depth=segment.depth - len(dropped), width=segment.width, dropped=dropped)
