@@ -11,13 +11,14 @@ WORKERS ?= 2
 unexport PYTHONDONTWRITEBYTECODE
 BUNDLE := runs/$(MODEL)_$(DEVICE)
 
-.PHONY: help install demo test slow plain explore lint docs site lock release clean
+.PHONY: help install demo test slow timing plain explore lint docs site lock release clean
 
 help:
 	@echo "make install  create .venv with pinned packages and this project, 6 GB; EXTRAS=base: 0.3 GB, without PyTorch"
 	@echo "make demo     branch $(MODEL) for $(DEVICE), then run the bundle on this machine"
 	@echo "make test     lint, types, import contracts, fast tests"
 	@echo "make slow     the tests that take longer"
+	@echo "make timing   the tests that time this machine, which should be quiet"
 	@echo "make plain    tests of what only Linux has, with the form that every system has"
 	@echo "make explore  the tests of invariants with many random examples, in random order"
 	@echo "make docs     write the references of the command line and of Python and the result tables anew"
@@ -68,7 +69,11 @@ test: lint
 
 slow: install
 	$(PYTEST) --runslow -m "slow and openvino" tests/scheduler/delegates tests/scheduler/tools/delegates
-	$(PYTEST) --runslow -m "slow and not openvino" $(SHARED)
+	$(PYTEST) --runslow -m "slow and not openvino and not timing" $(SHARED)
+
+# one after the other: another test beside it would slow the machine down
+timing: install
+	$(PYTEST) --runslow -m timing
 
 # a failure prints the example, and the seed of the order, that reproduce it
 explore: install

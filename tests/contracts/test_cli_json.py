@@ -132,7 +132,6 @@ def words(verb, bundle):
         "verify": (bundle,),
         "profile fit": (bundle.parent / "measured", "--device", "pixel4", "--out", bundle.parent / "pixel4.fit.json"),
         "profile tune": (bundle, "--mode", "fast", "--budget", 0.1, "--map", "gpu=opencl"),
-        "profile": ("--name", "here", "--processors", "cpu[1core]", "--networks", 12, "--budget", 1, "--out", bundle.parent),
         "list models": ("models", "tiny*"),
         "list devices": ("devices",),
         "list delegates": ("delegates",),
@@ -154,11 +153,16 @@ def test_every_verb_has_its_keys_listed():
 
 
 #: Verbs that take long, and whose answers other fast tests read.
-LONG = ("profile", "profile fit", "export --as cpp", "advise", "export", "train BUNDLE")
+LONG = ("profile fit", "export --as cpp", "advise", "export", "train BUNDLE")
 
 
-# `web` needs a browser: `tests/stretch/cli/test_web.py` checks its keys.
-@pytest.mark.parametrize("verb", [pytest.param(verb, marks=pytest.mark.slow) if verb in LONG else verb for verb in KEYS if verb != "web"])
+#: Verbs whose own tests check their keys: a browser runs `web`, and `profile` measures, beside which no other test may run.
+ELSEWHERE = ("web", "profile")
+
+
+@pytest.mark.parametrize(
+    "verb", [pytest.param(verb, marks=pytest.mark.slow) if verb in LONG else verb for verb in KEYS if verb not in ELSEWHERE]
+)
 def test_json_of_a_verb_is_one_object_with_its_keys(capsys, bundle, verb):
     result = call(capsys, *(verb.split() if verb in VERBS else verb.split()[:1]), *words(verb, bundle), "--json", "--quiet")
     assert (result.code, result.err) == (0, ""), result.out
