@@ -57,11 +57,10 @@ def main() -> None:
     parser.add_argument("--weights", type=Path, help="folder of weights")
     parser.add_argument("--images", type=Path, help="folder of photographs")
     parser.add_argument("--image-count", type=int, default=400, help="photographs for calibration")
-    parser.add_argument("--budget-minutes", type=float, default=1.5, help="minutes for measuring losses")
     parser.add_argument("--out", type=Path, help="for measure: file of the row")
     options = parser.parse_args()
     if options.what == "measure":
-        asked = {"image_count": options.image_count, "budget_minutes": options.budget_minutes}
+        asked = {"image_count": options.image_count}
         network, device = options.names
         row = measured(network, device, options.weights, options.images, asked)
         options.out.write_text(json.dumps(facts() | {"rows": [row]}))

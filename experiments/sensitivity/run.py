@@ -52,7 +52,7 @@ FRONTS = (
 TOP = 8
 
 
-def measure(network: str, weights: Path, images: Path, budget_s: float, until_s: float, earlier: dict[str, Any]) -> dict[str, Any]:
+def measure(network: str, weights: Path, images: Path, count: int, until_s: float, earlier: dict[str, Any]) -> dict[str, Any]:
     """Sensitivity of one network, random designs and designs of fronts; earlier measurements are used as they are."""
     import torch
 
@@ -82,7 +82,7 @@ def measure(network: str, weights: Path, images: Path, budget_s: float, until_s:
         alone, designs = _read(earlier["alone"]), _read(earlier["designs"])
         sensitivity = SensitivityMeasurements(tuple(alone), tuple(designs), earlier["seconds"]["sensitivity"], complete=False)
     else:
-        sensitivity = measure_sensitivity(net.captured, space, fitted, held, budget_s, progress=tell)
+        sensitivity = measure_sensitivity(net.captured, space, fitted, held, count, progress=tell)
     source = predictor(network, net.graph, sensitivity.alone, sensitivity.designs)
     fronts = []
     for row, design in fronts_of(net.graph, source, earlier.get("front", [])):
@@ -193,7 +193,7 @@ def run_all(options: argparse.Namespace) -> None:
         running = []
         for network in NETWORKS:
             out = Path(folder) / f"{network}.json"
-            words = ["one", "--network", network, "--out", str(out), "--seconds", str(options.seconds), "--until", str(options.until)]
+            words = ["one", "--network", network, "--out", str(out), "--blocks", str(options.blocks), "--until", str(options.until)]
             words += ["--weights", str(options.weights), "--images", str(options.images)]
             words += ["--more", str(options.more)] if options.more else []
             running.append((network, out, subprocess.Popen([sys.executable, "-m", "experiments.sensitivity.run", *words])))
@@ -295,7 +295,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--weights", type=Path, help="folder of weights")
     parser.add_argument("--images", type=Path, help="folder of photographs")
     parser.add_argument("--network", choices=list(NETWORKS), help="for one: which")
-    parser.add_argument("--seconds", type=float, default=200.0, help="for the sensitivity of a network")
+    parser.add_argument("--blocks", type=int, default=60, help="blocks of a network that are measured, and a third as many segments")
     parser.add_argument("--until", type=float, default=460.0, help="seconds after which no further design is measured")
     parser.add_argument("--more", type=Path, help="what an earlier measure wrote")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "agreement.json")
@@ -305,7 +305,7 @@ def main(words: Sequence[str] | None = None) -> None:
     elif options.what == "one":
         more = json.loads(options.more.read_text())["networks"] if options.more else []
         earlier = next((item for item in more if item["network"] == options.network), {})
-        measurement = measure(options.network, options.weights, options.images, options.seconds, options.until, earlier)
+        measurement = measure(options.network, options.weights, options.images, options.blocks, options.until, earlier)
         options.out.write_text(json.dumps(measurement))
     else:
         run_all(options)

@@ -25,6 +25,7 @@ from stretch.api.parameters import (
     PANEL,
     AdvancedOption,
     InputShape,
+    MeasuredBlocks,
     Parsed,
     PreprocessingOption,
     TrustCode,
@@ -206,9 +207,7 @@ class BranchOptions(msgspec.Struct, frozen=True, kw_only=True):
         AdvancedOption("Delegate that replaces a processor in that run, such as dsp=dsp (its simulator) or gpu=opencl. Default: the CPU."),
         Parsed(dict[str, str], dict),
     ] = NO_PLACES
-    budget_minutes: Annotated[
-        float, Meta(ge=0.05, le=1e4), AdvancedOption("Minutes for measuring the loss of single segments, which `min_agreement` plans with.")
-    ] = 1.5
+    measured_blocks: MeasuredBlocks = None
     preprocessing: PreprocessingOption = None
     controls: Annotated[bool, AdvancedOption("Whether the bundle has the sequential controls, which it is compared with.")] = True
 
@@ -264,7 +263,7 @@ def branch(
         own = _compare_with_file(network, phases)
         read, fitted = _read_images(network, options, phases)
         losses = None if fitted is None else BlockLosses(network.captured, fitted.fitted, phases.progress)
-        source = None if draft else _measure_sensitivity(network, profile, config, fitted, options.budget_minutes, phases, losses)
+        source = None if draft else _measure_sensitivity(network, profile, config, fitted, options.measured_blocks, phases, losses)
         job = _Job(network, profile, draft, options, own, read, fitted, source, losses, phases)
         result = job.run(config)
         job.compare_shortened(result)
@@ -302,7 +301,7 @@ def _measure_sensitivity(
     profile: DeviceProfile,
     config: PlanConfig,
     fitted: "Images | None",
-    minutes: float,
+    count: int | None,
     phases: "Phases",
     losses: "BlockLosses | None",
 ) -> "Sensitivity | None":
@@ -313,7 +312,7 @@ def _measure_sensitivity(
         return None
     # where no stage may be stretched, a replacement of the request is planned, and measured once it is built
     with phases("sensitivity"), suppress(InfeasibleError):
-        return sensitivity_of(network.captured, profile, config, fitted.for_planning, minutes * 60, losses=losses)
+        return sensitivity_of(network.captured, profile, config, fitted.for_planning, count, phases.progress, losses)
     return None
 
 

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
+from msgspec import Meta
 
 from predictors.errors import UsageError
 from predictors.shapes import InputShapes
@@ -146,4 +147,11 @@ PreprocessingOption = Annotated[
         "Preprocessing of pictures in place of the model's, such as preprocessing.crop=0.9 or preprocessing.mean=[0.5,0.5,0.5]."
     ),
     Parsed(dict[str, Any] | None, dict),
+]
+MeasuredBlocks = Annotated[
+    Annotated[int, Meta(ge=4, le=1000)] | None,
+    AdvancedOption(
+        "Number of blocks whose loss is measured to predict agreement, next to a third as many segments and an eighth as many designs. "
+        "Default: by the network's size, for some minutes of two cores."
+    ),
 ]

@@ -14,7 +14,7 @@ from predictors.devices import DeviceProfile, load_device
 from predictors.errors import StretchError, UsageError
 from predictors.system import keep_freed_memory
 from scheduler.progress import Progress, silent
-from stretch.api.parameters import AdvancedOption, InputShape, Parsed, PreprocessingOption, TrustCode, Weights, read_names
+from stretch.api.parameters import AdvancedOption, InputShape, MeasuredBlocks, Parsed, PreprocessingOption, TrustCode, Weights, read_names
 from stretch.planning.config import PlanConfig
 
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 #: Factor of the best design's value that alternatives may have.
 MAX_VALUE_FACTOR = 1.2
+
+#: Factor on the number of measured blocks: a front has designs of every agreement, and needs the losses of more segments.
+FRONT_FACTOR = 3
 
 #: Number of designs; for a pair of networks per set of processors.
 TOP, PAIR_TOP = 10, 3
@@ -61,9 +64,7 @@ class SearchOptions(msgspec.Struct, frozen=True, kw_only=True):
     trust_code: TrustCode = False
     image_count: Annotated[int, Meta(ge=16), AdvancedOption("Maximum number of calibration images.")] = 96
     synthetic: Annotated[int, Meta(ge=0), AdvancedOption("Number of additional calibration images made from the network itself.")] = 0
-    budget_minutes: Annotated[
-        float, Meta(ge=0.05, le=1e4), AdvancedOption("Minutes for measurements; a measurement in progress is completed.")
-    ] = 5.0
+    measured_blocks: MeasuredBlocks = None
     preprocessing: PreprocessingOption = None
     seed: Annotated[int, AdvancedOption("Seed of random weights.")] = 0
 
@@ -144,7 +145,7 @@ def _accuracy_source(
         return None, None, ["how often these designs agree with the original is not known: give `images` or `accuracy`"]
     from scheduler.bundle.preprocessing import requested_preprocessing
     from stretch.evaluation.sensitivity.blocks import BlockLosses
-    from stretch.evaluation.sensitivity.source import plannable, sensitivity_of
+    from stretch.evaluation.sensitivity.source import default_count, plannable, sensitivity_of
     from stretch.stages.build import divide_images
 
     if not plannable(request):
@@ -159,8 +160,9 @@ def _accuracy_source(
     if not divided.held_back:
         raise StretchError(f"{images} has too few images for a held-back set", "give at least some dozens")
     losses = BlockLosses(network.captured, divided.fitted, progress)
+    count = options.measured_blocks or FRONT_FACTOR * default_count(network.graph)
     with keep_freed_memory():
-        source = sensitivity_of(network.captured, profile, request, divided, options.budget_minutes * 60, progress, losses)
+        source = sensitivity_of(network.captured, profile, request, divided, count, progress, losses)
     return source, losses, [*network.loaded.warnings, *divided.warnings]
 
 

@@ -135,7 +135,7 @@ def _grace_s(words: Sequence[str]) -> float:
 
 
 #: Settings that were flags of another name.
-SETTINGS = {"budget": "budget_minutes", "map": "mapping"}
+SETTINGS = {"map": "mapping"}
 
 
 def _usage_hint(error: typer.TyperException, words: Sequence[str]) -> str:

@@ -156,7 +156,7 @@ def test_every_verb_has_its_keys_listed():
 LONG = ("profile fit", "export --as cpp", "advise", "export", "train BUNDLE")
 
 
-#: Verbs whose own tests check their keys: a browser runs `web`, and `profile` measures, beside which no other test may run.
+#: Verbs whose own tests check their keys: a browser runs `web`, and `profile` needs the machine for itself.
 ELSEWHERE = ("web", "profile")
 
 

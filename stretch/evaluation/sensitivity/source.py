@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from predictors.devices import DeviceProfile
 from predictors.errors import InfeasibleError, StretchError, UsageError
+from predictors.graph import OpGraph
 from scheduler.bundle.agreement import Agreement
 from scheduler.progress import Progress, silent
 from stretch import __version__
@@ -159,12 +160,15 @@ Batches = Sequence[torch.Tensor]
 
 #: Ways of each segment that are tried, at most.
 EACH = 4
-#: Whole designs that are tried, and multiply-accumulates of those over the original's.
+#: Whole designs that are tried, at most, and multiply-accumulates of those over the original's.
 DESIGNS, MACS = 8, (0.9, 1.1)
-#: Parts of the time until which single blocks are left out, and single segments replaced.
-BLOCKS, ALONE = 0.4, 0.75
+#: Measured blocks for each replaced segment and for each whole design: a segment takes about as long as six blocks, a design as ten.
+BLOCKS_PER_SEGMENT, BLOCKS_PER_DESIGN = 3, 8
 #: Fewer measurements than this say nothing of a network.
 FEWEST = 4
+#: Multiply-accumulates of a network times the blocks of it that are measured by default, and their least and greatest number: a minute or two
+#: of two cores. They are counted, not timed, so that fast and slow machines find the same plan.
+BLOCK_MACS, LEAST_BLOCKS, MOST_BLOCKS = 8e9, 6, 24
 #: Choices on activations take as long again as the fits, and change little: more segments are measured without them.
 QUICK = ChoiceSettings(channels=False, blocks=False)
 
@@ -176,7 +180,7 @@ class SensitivityMeasurements:
     alone: tuple[Measured, ...]  # The original with one segment replaced, and that calibrated.
     designs: tuple[Measured, ...]  # Whole designs.
     seconds: float  # How long that took.
-    complete: bool  # Whether the time was enough for all that was planned.
+    complete: bool  # Whether all blocks and all ways of segments were measured.
     #: The original without one block, and the rest of its stage calibrated, by the tensor that the block writes.
     blocks: dict[str, Measured] = field(default_factory=dict)
 
@@ -187,16 +191,16 @@ def measure(
     space: DesignSpace,
     fitted: Batches,
     held_back: Batches,
-    budget_s: float,
+    count: int,
     progress: Progress = silent,
     losses: Losses | None = None,
 ) -> SensitivityMeasurements:
-    """Measure single blocks that are left out, the least important first, single segments, then whole designs, as long as the time lasts.
+    """Measure single blocks that are left out, the least important first, single segments, then whole designs.
 
     Args:
         fitted: Batches of unlabelled images to calibrate with, (n, channels, height, width), where computing is to be done.
         held_back: Batches of others to compare on, at least one image.
-        budget_s: Seconds after which nothing more is begun.
+        count: Number of blocks, at most; those of segments and designs follow from it (`BLOCKS_PER_SEGMENT`, `BLOCKS_PER_DESIGN`).
         losses: Losses without single blocks, before anything is calibrated; measured on the images if None.
     """
     losses = losses or BlockLosses(captured, fitted, progress)
@@ -208,32 +212,28 @@ def measure(
         raise InfeasibleError(f"no segment of `{captured.graph.name}` may be stretched under these rules, so there is nothing to measure")
     original = _Original(captured, space, fitted, held_back)
     blocks: dict[str, Measured] = {}
-    for _, n, at in least:
-        if len(blocks) >= FEWEST and time.monotonic() - start > BLOCKS * budget_s:
-            break
-        progress(f"block {len(blocks) + 1} of {len(least)}, {_left_s(start, budget_s)}")
+    for _, n, at in least[:count]:
+        progress(f"block {len(blocks) + 1} of {min(count, len(least))}")
         stage = space.segments[at]
         without = space.undivided(stage, space.processors[0], stage.in_width, (n,))
         blocks[stage.blocks[n].end] = original.replace_segment(Trial(without, 0, at))
     alone: list[Measured] = []
-    for number, trial in enumerate(planned):
-        if alone and len(blocks) + len(alone) >= FEWEST and time.monotonic() - start > ALONE * budget_s:
-            break
-        progress(f"segment {number + 1} of {len(planned)}, {_left_s(start, budget_s)}")
+    chosen = planned[: max(count // BLOCKS_PER_SEGMENT, FEWEST - len(blocks), 1)]
+    for number, trial in enumerate(chosen, 1):
+        progress(f"segment {number} of {len(chosen)}")
         alone.append(original.replace_segment(trial))
-    whole = random_designs(space, captured.graph.name, space.costs.predictor.device.id, DESIGNS, MACS, 0)
+    whole = random_designs(space, captured.graph.name, space.costs.predictor.device.id, min(count // BLOCKS_PER_DESIGN, DESIGNS), MACS, 0)
     together: list[Measured] = []
-    for number, design in enumerate(whole):
-        if time.monotonic() - start > budget_s:
-            break
-        progress(f"design {number + 1} of {len(whole)}, {_left_s(start, budget_s)}")
+    for number, design in enumerate(whole, 1):
+        progress(f"design {number} of {len(whole)}")
         together.append(measure_design(captured, design, fitted, held_back, space, QUICK))
-    complete = (len(blocks), len(alone), len(together)) == (len(least), len(planned), len(whole))
+    complete = (len(blocks), len(alone)) == (len(least), len(planned))
     return SensitivityMeasurements(tuple(alone), tuple(together), time.monotonic() - start, complete, blocks)
 
 
-def _left_s(start: float, budget_s: float) -> str:
-    return f"{max(0.0, budget_s - (time.monotonic() - start)):.0f} s left"
+def default_count(graph: OpGraph) -> int:
+    """Number of blocks that are measured of a network: fewer of one that computes more."""
+    return int(min(max(BLOCK_MACS / graph.macs, LEAST_BLOCKS), MOST_BLOCKS))
 
 
 @torch.no_grad()
@@ -318,8 +318,6 @@ def _no_classes(captured: Captured) -> UsageError:
 FITTED, HELD_BACK = 64, 128
 #: Bytes that all images may take at the ends of the stages.
 MOST_BYTES = 1 << 30
-#: Seconds of measuring by default.
-BUDGET_S = 300.0
 
 
 def plannable(config: PlanConfig) -> bool:
@@ -332,7 +330,7 @@ def sensitivity_of(
     device: DeviceProfile,
     config: PlanConfig,
     images: Images,
-    budget_s: float = BUDGET_S,
+    count: int | None = None,
     progress: Progress = silent,
     losses: Losses | None = None,
 ) -> Sensitivity:
@@ -342,6 +340,7 @@ def sensitivity_of(
 
     Args:
         images: Images to calibrate with and to compare on; synthetic ones fill the former up to `FITTED`.
+        count: As of `measure`; `default_count` if None.
         losses: As of `measure`.
     """
     if len(captured.graph.inputs) > 1 or len(captured.graph.outputs) > 1:
@@ -359,7 +358,7 @@ def sensitivity_of(
     fitted, held_back = _subset(images.fitted, min(FITTED, most)), _subset(images.held_back, min(HELD_BACK, most))
     missing = min(FITTED, most) - sum(map(len, fitted))
     fitted += _subset(images.synthetic, missing) if images.synthetic and missing else []
-    measurement = measure(captured, space, fitted, held_back, budget_s, progress, losses)
+    measurement = measure(captured, space, fitted, held_back, count or default_count(captured.graph), progress, losses)
     on = MeasuredOn(
         weights=fingerprint(captured.tensors),
         images=sum(map(len, fitted)),

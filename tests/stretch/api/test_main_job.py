@@ -316,7 +316,7 @@ def measured(images):
     """Losses of a tiny network segment by segment."""
     network = read_network("tiny_resnet", weights="none")
     result = divide_images(images, network.captured, 24)
-    return sensitivity_of(network.captured, specified("pixel6"), LOOSE, result, 1.0)
+    return sensitivity_of(network.captured, specified("pixel6"), LOOSE, result, 4)
 
 
 @pytest.mark.parametrize(
@@ -366,7 +366,7 @@ def test_branches_that_are_not_recommended_are_neither_built_nor_compared_if_onl
 def test_repaired_network_agrees_and_its_bundle_says_how_often_until_it_is_trained_on(images, tmp_path):
     request = {"config": LOOSE, "weights": "none", "images": images, "image_count": 48}
     before = branch("tiny_resnet", specified("pixel6"), **request)
-    result = branch("tiny_resnet", specified("pixel6"), out=tmp_path / "b", min_agreement=1.0, repair=True, budget_minutes=0.02, **request)
+    result = branch("tiny_resnet", specified("pixel6"), out=tmp_path / "b", min_agreement=1.0, repair=True, measured_blocks=4, **request)
     assert before.agreement.value < result.agreement.value == result.to_json()["agreement"]["value"] == 1.0
     keep = result.plan.config.keep
     assert keep or result.plan.exact

@@ -89,7 +89,6 @@ def test_setting_that_cannot_be_used_is_named_with_what_is_near(words, message, 
     [
         (("branch", "--macs", "1:2"), "give it as --set macs=VALUE"),
         (("branch", "--no-controls"), "give it as --set controls=false"),
-        (("search", "--budget", "3"), "give it as --set budget_minutes=VALUE"),
         (("evaluate", "--crop", "1"), "give it as --set preprocessing.crop=VALUE"),
     ],
 )

@@ -46,7 +46,7 @@ def test_best_design_in_the_objective_and_others_that_differ_are_told_with_their
 def test_front_by_images_is_saved_as_designs_that_branch_takes_and_a_sensitivity_that_is_read_again(capsys, images, tmp_path):
     out = tmp_path / "front"
     words = (*TINY, "--kinds", "stretch,rows", "--weights", "none")
-    settings = ("--set", "budget_minutes=0.05", "--set", "synthetic=4")
+    settings = ("--set", "measured_blocks=4", "--set", "synthetic=4")
     answer = succeed(capsys, *words, "--images", images, *settings, "--out", out, "--plot", tmp_path / "front.svg", "--json").data
     assert (answer["pareto"], answer["designs"][0]["accuracy"]["agreement"]) == (["latency", "agreement"], 1)
     assert sorted(path.name for path in out.iterdir()) == [*(f"design_{row['name']}.toml" for row in answer["designs"]), "sensitivity.json"]

@@ -47,10 +47,10 @@ def images(count, seed):
 def test_images_answered_alike_and_a_network_of_which_nothing_may_be_stretched_are_refused(network, space):
     alike = [images(1, 0)[0].expand(12, -1, -1, -1)]
     with pytest.raises(UsageError, match="the original answers one class for 12 images"):
-        measure(network.captured, space, images(16, 0), alike, 0.0)
+        measure(network.captured, space, images(16, 0), alike, 4)
     request = PlanningProblem.of(network.graph, specified("pixel6"), PlanConfig(processors=("cpu", "gpu"), alpha=1e-6))
     with pytest.raises(InfeasibleError, match="nothing to measure"):
-        measure(network.captured, request.stage_space(merged=True), images(16, 0), images(12, 1), 1.0)
+        measure(network.captured, request.stage_space(merged=True), images(16, 0), images(12, 1), 4)
 
 
 @pytest.mark.slow
@@ -74,7 +74,7 @@ def test_measured_sensitivity_says_what_it_was_measured_on_and_a_planner_plans_w
     monkeypatch.setattr(source, "HELD_BACK", 8)
     network = read_network("tiny_resnet", weights="none")
     divided = Images(images(10, 0), images(12, 1), synthetic=images(20, 2))
-    sensitivity = sensitivity_of(network.captured, specified("pixel6"), PlanConfig(**LOOSE), divided, 0.0)
+    sensitivity = sensitivity_of(network.captured, specified("pixel6"), PlanConfig(**LOOSE), divided, 4)
     assert (sensitivity.model, sensitivity.join) == ("tiny_resnet", "project")
     assert (sensitivity.on.images, sensitivity.on.held_back, sensitivity.on.device) == (16, 8, specified("pixel6").id)
     assert not sensitivity.on.complete
