@@ -1,7 +1,7 @@
 """Regression of a branch's layers, in order, from their inputs to the original's activations."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -268,9 +268,12 @@ class BranchFit:
 
     Args:
         matches: Operators that reproduce another than the one they are named after.
+        among: Names of the layers that may be fitted; all if None.
     """
 
-    def __init__(self, inherited: InheritedChannels, branch: Branch, matches: Matches, images: int) -> None:
+    def __init__(
+        self, inherited: InheritedChannels, branch: Branch, matches: Matches, images: int, among: Collection[str] | None = None
+    ) -> None:
         self.heritage, self.branch = inherited, branch
         graph, source = inherited.branch.graph, inherited.branch.source
         # An entry passes on what arrives at the original segment.
@@ -279,7 +282,11 @@ class BranchFit:
         self._goals: dict[str, _LayerGoal] = {}
         for name, layer in branch.named_children():
             shape = graph.by_name[name].shape
-            if name == JOIN_CONV or not (isinstance(layer, nn.Conv2d) or (isinstance(layer, nn.Linear) and len(shape) == 2)):
+            if (
+                name == JOIN_CONV
+                or (among is not None and name not in among)
+                or not (isinstance(layer, nn.Conv2d) or (isinstance(layer, nn.Linear) and len(shape) == 2))
+            ):
                 continue
             inputs = layer.weight[0].numel()
             count = pixels_for(images, inputs, layer.groups if isinstance(layer, nn.Conv2d) else 1)

@@ -54,7 +54,8 @@ def calibrate(
     original's output. A segment that computes the same already is left alone; else
     the best of these is kept: as built; with new batch-norm statistics and joins;
     with every layer and the joins fitted, once for each way to divide the original's
-    blocks among the branches. All fits are ridge regressions.
+    blocks among the branches. All fits are ridge regressions. Where segments only lack
+    blocks, the layers behind them in the same run alone are fitted.
 
     About six activations of all images are held on the model's device, and sums of products.
 
@@ -79,6 +80,8 @@ def calibrate(
     arriving, split = divide([batch.to(device) for batch in images], _largest_tensor(captured), synthesised)
     original_inputs = arriving
     errors = []
+    # Where segments only lack blocks, fits of others shrink their outputs towards the mean: the network agrees less often.
+    stretched = False
     # Bands of rows and branches of channels share their weights: the segment in one piece is fitted.
     pieces = undivided(model.design)
     for placed, part, family, segment in zip(
@@ -88,18 +91,17 @@ def calibrate(
         design_segments(captured.graph, model.design),
         strict=True,
     ):
-        original_branch = original.branch(part.name, "cpu")
-        if arriving is original_inputs and [(b.depth, b.width, b.entry) for b in part.branches] == [(segment.depth, segment.width, "none")]:
-            # The original's segment, behind nothing but the original's segments.
-            arriving = original_inputs = [original_branch(x) for x in original_inputs]
-            continue
-        if join_of(placed.join).exact and placed is part:  # the original's weights, whatever arrives
-            branched, same = model.get_submodule(part.name), arriving is original_inputs
+        original_branch, branched = original.branch(part.name, "cpu"), model.get_submodule(placed.name)
+        scales = [(branch.depth, branch.width, branch.entry, branch.rewrites) for branch in part.branches]
+        near = not stretched and scales == [(segment.depth - len(part.missing), segment.width, "none", ())]
+        if (near and not part.missing) or (join_of(placed.join).exact and placed is part):
+            same = arriving is original_inputs
             original_inputs = [original_branch(x) for x in original_inputs]
             arriving = original_inputs if same else [branched(x) for x in arriving]
             continue
+        stretched |= not near
         piece = _segment_for(model, placed, part, family)
-        task = FitTask(captured, part, segment, family, piece, original_branch, arriving, original_inputs, split, ridge)
+        task = FitTask(captured, part, segment, family, piece, original_branch, arriving, original_inputs, split, ridge, near)
         fitted = task.calibrate(layers, choices)
         if placed is not part:
             model.segment(placed.name).owner.load_state_dict(piece.owner.state_dict())

@@ -474,6 +474,7 @@ class FitTask:
     Args:
         part: The segment's design.
         split: Which batches are for fits, which for the choice.
+        near: Whether it and all before it are the original's but for blocks that they do without.
     """
 
     captured: Captured
@@ -486,6 +487,7 @@ class FitTask:
     original_inputs: Batches
     split: Split
     ridge: float
+    near: bool = False
 
     def calibrate(self, layers: bool, choices: ChoiceSettings) -> FittedSegment:
         """Keep the candidate that is best on the images for the choice, including the segment as it was built.
@@ -494,7 +496,7 @@ class FitTask:
             layers: Whether layers are fitted, not statistics and joins alone.
         """
         blocks, way = self._block_candidates(choices) if layers else [], None
-        if blocks and self.split.images > 2 * RANKED:
+        if blocks and not self.near and self.split.images > 2 * RANKED:
             fewer = self._on_fewer_images()
             ranked = fewer._candidates(fewer._look_at_original(blocks), blocks, choices)
             way, blocks = min(ranked, key=_error_of).way, []
@@ -523,6 +525,8 @@ class FitTask:
 
     def _block_candidates(self, choices: ChoiceSettings) -> list[list[Matches]]:
         """Return candidates of which original blocks each branch reproduces."""
+        if self.near:
+            return [[{}]]
         sources = [h.branch.source for h in self.family]
         options = candidate_matches(self.original, sources)
         if choices.blocks:
@@ -548,13 +552,15 @@ class FitTask:
             target
             for matches_by_branch in blocks
             for inherited, branch, matches in zip(self.family, self._branches, matches_by_branch, strict=True)
-            for target in BranchFit(inherited, branch, matches, self.split.images).layer_targets
+            for target in self._branch_fit(inherited, branch, matches).layer_targets
         }
         outputs, layers = collect_targets(self.original_branch, self.original_inputs, self.split.fitted, targets)
         return OriginalValues(outputs, torch.cat([rows_of(y, self._row_count) for y in outputs[: self.split.fitted]]), layers)
 
     def _fit_statistics(self, values: OriginalValues) -> tuple[list[Candidate], list[State]]:
         """Fit the joins alone, and those with new statistics; return also the branches with these, from which fits of layers begin."""
+        if self.near:
+            return [], [_state(branch) for branch in self._branches]
         candidates = []
         if self._trunk_branches(self.family, values):
             built = [self._backbone([backbone_of(branch, x) for x in self.branch_inputs]) for branch in self._branches]
@@ -618,9 +624,21 @@ class FitTask:
             renewed_backbone(branch, few, len(few))
         elif matches:
             fill_branch(branch, self.captured, inherited, self.part.branches[index], matches, only=matches)
-        fit = BranchFit(inherited, branch, matches, self.split.images)
-        outputs = fit.run(self.branch_inputs, fitted, values.layers, self.ridge)
+        outputs = self._branch_fit(inherited, branch, matches).run(self.branch_inputs, fitted, values.layers, self.ridge)
         return _state(branch), self._backbone(outputs)
+
+    def _branch_fit(self, inherited: InheritedChannels, branch: Branch, matches: Matches) -> BranchFit:
+        return BranchFit(inherited, branch, matches, self.split.images, self._fitted_ops)
+
+    @cached_property
+    def _fitted_ops(self) -> frozenset[str] | None:
+        """Operators whose layers are fitted: all if None, else those of the blocks behind the first that is missing in their run."""
+        if not self.near:
+            return None
+        blocks = self.original.blocks
+        first = {blocks[number].run: number for number in reversed(self.part.missing)}
+        later = (block for number, block in enumerate(blocks) if number > first.get(block.run, len(blocks)))
+        return frozenset(op for block in later for op in block.ops)
 
     def _join_branches(self, way: Way, branches: Sequence[tuple[State, BranchOutput]], values: OriginalValues) -> Candidate:
         """Put fitted branches into the segment, and fit the joins to them."""

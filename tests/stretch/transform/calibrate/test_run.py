@@ -104,6 +104,19 @@ def test_joins_alone_leave_convolutions_as_they_were(captured):
     assert all(name.endswith("join_conv") for name in changed)
 
 
+def test_network_that_only_lacks_a_block_has_other_layers_of_its_run_fitted_and_no_others(captured):
+    result = captured("resnet20_cifar10")
+    stage = branchable(result.graph)[1]
+    scale = BranchScale("cpu", stage.depth - 1, stage.width, dropped=(1,))
+    model = build(result, divided(result.graph, part_of(stage, "none", [scale])))
+    before, weights = off(model, result), {name: value.clone() for name, value in model.state_dict().items() if value.dim() == 4}
+    calibrate(model, result, images(result))
+    assert off(model, result) < before
+    changed = {name for name, value in model.state_dict().items() if name in weights and not torch.equal(value, weights[name])}
+    last = [op for op in stage.blocks[2].ops if result.graph.by_name[op].kind == "conv"]
+    assert changed == {f"{stage.name}.on_cpu.{op}.weight" for op in last}
+
+
 @pytest.mark.slow
 def test_concatenated_backbones_are_calibrated_and_have_an_error(captured):
     result = captured("tiny_resnet")
