@@ -31,7 +31,7 @@ def rounded_value(site: OnnxSite, x: fx.Node, steps: Steps) -> RoundedTensor:
     if zero.size != 1 or zero.item() != limits.min or nonnegative(x, site.builder, of_input=True):
         return RoundedTensor(x, steps)
     top = float(steps.scale.ravel()[0]) * (limits.max - limits.min)
-    return RoundedTensor(site.builder.call(F.relu6 if abs(top - 6) < _SIX else torch.relu, x), steps)
+    return RoundedTensor(site.call(F.relu6 if abs(top - 6) < _SIX else torch.relu, x), steps)
 
 
 @rule("QuantizeLinear", rounding=True)
@@ -47,7 +47,7 @@ def _real(site: OnnxSite) -> fx.Node:
     if current is None:
         steps = stated_steps(site, 1, 2, np.int32)
         need(not steps.zero.any(), "its zero point is not zero, for whole numbers that are no bytes")
-        axis, scale = int(site.attrs.get("axis", 1)) % len(site.shape), steps.scale
+        axis, scale = site.integer("axis", 1) % len(site.shape), steps.scale
         behind = len(site.shape) - 1 - axis
         return times(site, site.x, scale if scale.size == 1 else scale.reshape(-1, *(1,) * behind))
     return reread(site.builder, site.x, current, stated_steps(site, 1, 2, current.zero.dtype.type))

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import torch
 from onnx import helper, numpy_helper
-from torch import fx
+from torch import fx, nn
 
 from predictors.errors import StretchError, first_line, need, on_one_line
 from predictors.formats.onnx import MAX_BYTES, TO_FIRST, TO_LAST, Readers, decode
@@ -26,8 +26,8 @@ from stretch.network.models.builder import (
     MAX_KNOWN,
     Builder,
     End,
-    OperatorInputs,
     OwnNetwork,
+    Site,
     Size,
     by_name,
     finish_network,
@@ -37,6 +37,7 @@ from stretch.network.models.builder import (
     reading,
     resolve_input_shapes,
     shape_of,
+    with_weights,
 )
 
 #: Operators that move or choose bytes, or compare them, whatever they represent.
@@ -153,15 +154,10 @@ Value = fx.Node | np.ndarray | None
 
 
 @dataclass(frozen=True)
-class OnnxSite(OperatorInputs[fx.Node]):
-    """One node with what it reads."""
+class OnnxSite(Site[fx.Node]):
+    """One node, as its rule sees it."""
 
-    op: str  # Its operator.
-    name: str  # Its own, or that of what it writes.
-    attrs: Mapping[str, Any]  # Its attributes; words are strings.
-    results: int  # How many tensors it writes.
-    opset: int  # Of its file.
-    builder: Builder  # Builder that its rule writes into.
+    opset: int = 0  # Of its file.
     steps: Sequence[Steps | None] = ()  # For each input that is rounded to bytes in the file, the meaning of the bytes.
 
     @property
@@ -173,7 +169,19 @@ class OnnxSite(OperatorInputs[fx.Node]):
         """Input `i` as a tensor of the network, a stored one among its parameters."""
         if (value := self.value(i)) is None:
             raise StretchError(f"it has no input {i}")
-        return value if isinstance(value, fx.Node) else self.builder.add_tensor(value, f"{self.name}_{i}")
+        return value if isinstance(value, fx.Node) else self.add_tensor(value, i)
+
+    def method(self, name: str, x: fx.Node, *args: Any) -> fx.Node:
+        """A call of a method of a tensor."""
+        return self.builder.method(name, x, *args)
+
+    def module(self, module: nn.Module, x: fx.Node | None = None, /, **numbers: np.ndarray | None) -> fx.Node:
+        """A module with these weights that reads a tensor, the first input unless another is given."""
+        return self.builder.module(with_weights(module, **numbers), self.x if x is None else x, self.name)
+
+    def word(self, name: str, usual: str) -> str:
+        """An attribute that is a word."""
+        return str(self.attrs.get(name, usual))
 
     def steps_of(self, i: int) -> Steps | None:
         """Return the scale of the bytes of input `i`; None if they are no bytes that the network computes."""
@@ -525,7 +533,7 @@ class _Lowering:
         if len(stored) == len(reads):
             if function is None or not reads or op in SHAPES or op in ROUNDING:
                 return compute_constant(node, stored, attrs, self._opset)
-            constant = by_rule(function, OnnxSite(stored, op, "known", words, len(node.output), self._opset, Builder((1,))))
+            constant = by_rule(function, OnnxSite(stored, op, "known", words, len(node.output), Builder((1,)), self._opset))
             self._check_unread(node, words)
             return constant
         if function is None:
@@ -538,7 +546,7 @@ class _Lowering:
             reads = [
                 shared.dequantize(read) if isinstance(read, np.ndarray) and read.dtype == shared.zero.dtype else read for read in reads
             ]
-        built = function(OnnxSite(reads, op, name, words, len(node.output), self._opset, self._builder, steps))
+        built = function(OnnxSite(reads, op, name, words, len(node.output), self._builder, self._opset, steps))
         self._check_unread(node, words)
         results = built if isinstance(built, Sequence) else [built]
         if shared is not None:

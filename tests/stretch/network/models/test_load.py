@@ -518,7 +518,7 @@ def test_input_is_not_below_zero_only_where_that_is_said():
     [
         (lambda b: b.method("repeat", b.input, 1 << 10, 1 << 10, 1 << 10, 1), "elements, 1 to"),
         (
-            lambda b: RULES["Conv"](OnnxSite([b.input, np.zeros((4, 3, 1, 1), np.float32)], "Conv", "c", {"group": 2}, 1, 22, b)),
+            lambda b: RULES["Conv"](OnnxSite([b.input, np.zeros((4, 3, 1, 1), np.float32)], "Conv", "c", {"group": 2}, 1, b, 22)),
             "its 2 groups of weights",
         ),
     ],
