@@ -14,7 +14,7 @@ from torch import nn
 
 from predictors.graph import Op
 from predictors.shapes import Attrs, Shape, integer, ints
-from stretch.operators.capturing import Chain, Lowered, TracedCall, UnsupportedNode, calls, modules, pair, require_supported
+from stretch.operators.capturing import Step, TracedCall, UnsupportedNode, calls, modules, pair, require_supported
 from stretch.operators.formats.onnx import OnnxWriter
 from stretch.operators.formats.tflite import SubgraphBuilder, SubgraphSource, Value, pad, to_nhwc
 from stretch.operators.lowerings import OnnxRule, computed, no_tflite, onnx_node, register
@@ -55,63 +55,63 @@ LOWEST = "lowest"
 
 
 calls(classes=("ChannelShuffle",), fields=("groups",), aten=("channel_shuffle",))(
-    lambda call, x, groups: ([x], "channel_shuffle", {"groups": int(groups)})
+    lambda call, x, groups: Step("channel_shuffle", {"groups": int(groups)}, (x,))
 )
 
 
 @calls(torch.cat, torch.concat)
-def _concat(call: TracedCall, tensors: Any, dim: int = 0, axis: int | None = None) -> Chain:
+def _concat(call: TracedCall, tensors: Any, dim: int = 0, axis: int | None = None) -> Step:
     dim = axis if axis is not None else dim
     require_supported(dim % len(call.out) == 1, f"concatenation along dimension {dim} is not supported, only along channels")
-    return list(tensors), "concat" if len(tensors) > 1 else "identity", {}
+    return Step("concat" if len(tensors) > 1 else "identity", {}, tuple(tensors))
 
 
 @calls(torch.flatten, methods=("flatten",), classes=("Flatten",), fields=("start_dim", "end_dim"))
-def _flatten(call: TracedCall, x: Any, start_dim: int = 0, end_dim: int = -1) -> Chain:
+def _flatten(call: TracedCall, x: Any, start_dim: int = 0, end_dim: int = -1) -> Step:
     rank = len(call.shapes[x])
     require_supported(
         start_dim % rank == 1 and end_dim % rank == rank - 1, f"flattening dimensions {start_dim} to {end_dim} is not supported"
     )
-    return [x], "flatten", {}
+    return Step("flatten", {}, (x,))
 
 
 @calls(torch.reshape, methods=("view", "reshape"))
-def _reshape(call: TracedCall, x: Any, *size: Any) -> Chain:
+def _reshape(call: TracedCall, x: Any, *size: Any) -> Step:
     before = call.shapes[x]
     if before == call.out:
-        return [x], "identity", {}
+        return Step("identity", {}, (x,))
     if len(call.out) == 2 and call.out == (before[0], prod(before[1:])):
-        return [x], "flatten", {}
+        return Step("flatten", {}, (x,))
     raise UnsupportedNode(f"reshaping {before} to {call.out} is not supported")
 
 
 @calls(torch.squeeze, methods=("squeeze",))
-def _squeeze(call: TracedCall, x: Any, *dims: Any, dim: Any = None) -> Chain:
+def _squeeze(call: TracedCall, x: Any, *dims: Any, dim: Any = None) -> Step:
     before = call.shapes[x]
     if len(call.out) == 2 and call.out == (before[0], prod(before[1:])):
-        return [x], "flatten", {}
+        return Step("flatten", {}, (x,))
     raise UnsupportedNode(f"squeezing {before} to {call.out} is not supported")
 
 
 @modules("Unflatten")
-def _unflatten_module(m: nn.Unflatten, shape: Shape) -> list[Lowered]:
+def _unflatten_module(m: nn.Unflatten, shape: Shape) -> Step:
     sizes = tuple(m.unflattened_size)
     if len(shape) != 2 or m.dim not in (1, -1) or sizes not in ((shape[1], 1, 1), (-1, 1, 1)):
         raise UnsupportedNode(f"reshaping dimension {m.dim} to {sizes} is not supported")
-    return [("", "unflatten", {}, {})]
+    return Step("unflatten")
 
 
 @calls(F.pad, classes=("ZeroPad2d",), fields=("padding",))
-def _pad(call: TracedCall, x: Any, pad: Any = (), mode: str = "constant", value: float | None = None, padding: Any = ()) -> Chain:
+def _pad(call: TracedCall, x: Any, pad: Any = (), mode: str = "constant", value: float | None = None, padding: Any = ()) -> Step:
     pad = pad or padding
     if mode != "constant" or value not in (None, 0, 0.0, -inf) or len(pad) not in (2, 4):
         raise UnsupportedNode(f"padding {tuple(pad)} with mode `{mode}` and value {value} is not supported")
     left, right, top, bottom = (*pad, 0, 0)[:4]
-    return [x], "pad", {"padding": (top, left, bottom, right), **({LOWEST: True} if value == -inf else {})}
+    return Step("pad", {"padding": (top, left, bottom, right), **({LOWEST: True} if value == -inf else {})}, (x,))
 
 
 @calls(F.interpolate, classes=("Upsample", "UpsamplingNearest2d"), fields=("size", "scale_factor", "mode"))
-def _interpolate(call: TracedCall, x: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest", **_: Any) -> Chain:
+def _interpolate(call: TracedCall, x: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest", **_: Any) -> Step:
     """An enlargement by whole factors, nearest neighbour."""
     shape = call.shapes[x]
     require_supported(
@@ -123,7 +123,7 @@ def _interpolate(call: TracedCall, x: Any, size: Any = None, scale_factor: Any =
         factors = list(scale_factor) if isinstance(scale_factor, tuple | list) else [scale_factor, scale_factor]
     if any(factor != int(factor) or factor < 1 for factor in factors):
         raise UnsupportedNode(f"resizing by {factors[0]:g}×{factors[1]:g} is not supported, only by whole factors")
-    return [x], "upsample", {"scale": (int(factors[0]), int(factors[1]))}
+    return Step("upsample", {"scale": (int(factors[0]), int(factors[1]))}, (x,))
 
 
 def _pads(a: Attrs) -> dict[str, list[int]]:

@@ -11,7 +11,7 @@ from torch import nn
 from predictors.errors import StretchError
 from predictors.graph import Op
 from predictors.shapes import Attr, Attrs, Shape, ints, window_shape
-from stretch.operators.capturing import Chain, FunctionRule, TracedCall, calls, pair, pooling_window, require_supported
+from stretch.operators.capturing import FunctionRule, Step, TracedCall, calls, pair, pooling_window, require_supported
 from stretch.operators.formats.onnx import OnnxWriter
 from stretch.operators.formats.tflite import (
     Array,
@@ -70,10 +70,10 @@ def _max(
     dilation: Any = 1,
     ceil_mode: bool = False,
     return_indices: bool = False,
-) -> Chain:
+) -> Step:
     require_supported(not return_indices, "pooling that returns indices is not supported")
     window = pooling_window(call.shapes[x], kernel_size, stride, padding, ceil_mode, dilation)
-    return [x], "max_pool", window | {"dilation": pair(dilation)}
+    return Step("max_pool", window | {"dilation": pair(dilation)}, (x,))
 
 
 @calls(F.avg_pool2d, classes=("AvgPool2d",), fields=(*_SETTINGS, "count_include_pad", "divisor_override"), aten=("avg_pool2d",))
@@ -86,10 +86,10 @@ def _mean(
     ceil_mode: bool = False,
     count_include_pad: bool = True,
     divisor_override: int | None = None,
-) -> Chain:
+) -> Step:
     require_supported(divisor_override is None, "average pooling with its own divisor is not supported")
     window = pooling_window(call.shapes[x], kernel_size, stride, padding, ceil_mode)
-    return [x], "avg_pool", window | {"count_include_pad": bool(count_include_pad)}
+    return Step("avg_pool", window | {"count_include_pad": bool(count_include_pad)}, (x,))
 
 
 def adaptive_pool(function: str, shape: Shape, size: Any) -> tuple[str, dict[str, Attr]]:
@@ -107,9 +107,9 @@ def adaptive_pool(function: str, shape: Shape, size: Any) -> tuple[str, dict[str
 
 
 def _adaptive(function: str) -> FunctionRule:
-    def rule(call: TracedCall, x: Any, output_size: Any, return_indices: bool = False) -> Chain:
+    def rule(call: TracedCall, x: Any, output_size: Any, return_indices: bool = False) -> Step:
         require_supported(not return_indices, "pooling that returns indices is not supported")
-        return [x], *adaptive_pool(function, call.shapes[x], output_size)
+        return Step(*adaptive_pool(function, call.shapes[x], output_size), (x,))
 
     return rule
 
@@ -122,11 +122,11 @@ calls(F.adaptive_max_pool2d, classes=("AdaptiveMaxPool2d",), fields=("output_siz
 
 
 @calls(torch.mean, methods=("mean",))
-def _mean_over_image(call: TracedCall, x: Any, dim: Any = None, keepdim: bool = False) -> Chain:
+def _mean_over_image(call: TracedCall, x: Any, dim: Any = None, keepdim: bool = False) -> Step:
     rank = len(call.shapes[x])
     dims = sorted(d % rank for d in ((dim,) if isinstance(dim, int) else dim or ()))
     require_supported(rank == 4 and dims == [2, 3], f"a mean over dimensions {dim} is not supported, only over height and width")
-    return [x], "global_avg_pool", {"keepdims": bool(keepdim)}
+    return Step("global_avg_pool", {"keepdims": bool(keepdim)}, (x,))
 
 
 def _is_one_sided(a: Attrs) -> bool:

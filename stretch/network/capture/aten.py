@@ -11,6 +11,7 @@ from torch import fx
 
 from predictors.operators.opaque import CALLS, FIXED, attributes
 from predictors.shapes import Attr, Shape
+from stretch.operators.capturing import Step
 from stretch.operators.opaque.calls import Call, Calls, CallTensor, to_builtins
 
 # A tensor seen as axes over the channels and pixels of a feature map.
@@ -206,7 +207,7 @@ class AtenValue:
     op: str  # Name of the operator that computes it; empty where it depends on weights alone.
     shape: Shape  # As it is seen.
     base: Shape = ()  # As its operator gives it, with the same elements.
-    piece: "AtenStep | None" = None  # Step that cuts it out of another tensor where it is used.
+    piece: Step | None = None  # Step that cuts it out of another tensor where it is used.
     dtype: torch.dtype | None = None  # Of its elements, where it is known.
     #: The tensor itself, where it depends on weights alone and they are looked at.
     tensor: torch.Tensor | None = field(default=None, compare=False, repr=False)
@@ -216,17 +217,6 @@ class AtenValue:
     def reshape(self, shape: Shape) -> "AtenValue":
         """The same elements in another shape."""
         return replace(self, shape=shape, base=self.base or self.shape)
-
-
-@dataclass(frozen=True)
-class AtenStep:
-    """One operator of a chain."""
-
-    kind: str  # Its kind.
-    attrs: Mapping[str, Attr]  # Attributes of the kind.
-    reads: tuple[AtenValue, ...] = ()  # The tensors that it reads; each operator but the first also reads, before them, the one before it.
-    #: Its weights by name; None where no operator of its kind computes the call, so that it is its cost alone.
-    weights: Mapping[str, torch.Tensor] | None = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -293,7 +283,7 @@ class AtenCall:
 
 
 #: A chain of operators, the tensor itself in another shape, or its pieces; None if the call must be opaque.
-LoweringResult = list[AtenStep] | AtenValue | tuple[AtenValue, ...] | None
+LoweringResult = list[Step] | AtenValue | tuple[AtenValue, ...] | None
 AtenRule = Callable[[AtenCall], LoweringResult]
 
 
@@ -334,23 +324,23 @@ def over_elements(shape: Shape, kernel: str, variant: str) -> dict[str, Attr]:
     return attributes(shape, kernel, variant, elements(shape))
 
 
-def opaque_step(call: AtenCall, kernel: str, work: _Work, variant: str = "") -> AtenStep:
+def opaque_step(call: AtenCall, kernel: str, work: _Work, variant: str = "") -> Step:
     """The operator of a call with this work; it reads all tensors of the call."""
-    return AtenStep("opaque", attributes(call.out, kernel, variant or call.operator, work, call.constants), tuple(call.tensors))
+    return Step("opaque", attributes(call.out, kernel, variant or call.operator, work, call.constants), tuple(call.tensors))
 
 
-def product_step(call: AtenCall, inner: int, right: int, groups: int, left: int) -> AtenStep:
+def product_step(call: AtenCall, inner: int, right: int, groups: int, left: int) -> Step:
     """`groups` products of a `left` × `inner` and an `inner` × `right` matrix."""
     return opaque_step(call, "matmul", (inner, right, groups, 1, left), "matmul")
 
 
-def reduction_step(call: AtenCall) -> AtenStep:
+def reduction_step(call: AtenCall) -> Step:
     """One that sums up or picks: each element of its result is of as many as it reads."""
     read, batch, built = max(prod(tensor.shape) for tensor in call.tensors), call.out[0] if call.out else 1, prod(call.out)
     return opaque_step(call, "reduce", (1, 1, max(1, built // batch), max(1, read // built), batch))
 
 
-def opaque_node(call: AtenCall) -> AtenStep:
+def opaque_node(call: AtenCall) -> Step:
     """The operator of a call that no rule takes."""
     name = call.operator
     if name in REDUCTIONS:
@@ -384,7 +374,7 @@ class CallRecorder:
             index = len(tensors) - 1
         return {key: index}
 
-    def step(self, attrs: Mapping[str, Attr], calls: Sequence[Call], result: torch.dtype = torch.float32) -> AtenStep:
+    def step(self, attrs: Mapping[str, Attr], calls: Sequence[Call], result: torch.dtype = torch.float32) -> Step:
         """An opaque operator that is computed by some calls with what was collected.
 
         Tensors between operators are real (`held`): calls that compute with whole numbers stand between conversions.
@@ -415,7 +405,7 @@ class CallRecorder:
         shapes: dict[str, Attr] = {key: tuple(tensor.shape) for key, tensor in weights.items()}
         text, count = Calls(reads, constants, tuple(calls)).text(), sum(tensor.numel() for tensor in tensors)
         fixed: dict[str, Attr] = {FIXED: sum(prod(spec.shape) for spec in constants if not spec.learned)}
-        return AtenStep(
+        return Step(
             "opaque", {**attrs, CALLS: text, "weights": count, **(fixed if fixed[FIXED] else {}), **shapes}, tuple(self._reads), weights
         )
 

@@ -23,14 +23,14 @@ from predictors.errors import StretchError, UsageError, first_line, need
 from predictors.graph import Op, OpGraph, unique_name
 from predictors.operators import kind_of
 from predictors.shapes import Shape, ints
-from stretch.network.capture.aten import AtenCall, AtenStep, AtenValue, Unsupported
+from stretch.network.capture.aten import AtenCall, AtenValue, Unsupported
 from stretch.network.capture.axes import applied, chain_of, written_out
 from stretch.network.capture.inputs import Inputs, InputShapes
 from stretch.network.capture.maps import Maps
 from stretch.network.capture.results import Captured, check_inputs_used, leaves, name_outputs, named_outputs, reachable, unused_inputs
 from stretch.network.capture.rules import call_step, cost_of, steps_of
 from stretch.network.capture.trace import check_input, evaluation_mode, fold_infinite_padding, is_close
-from stretch.operators.capturing import UnsupportedNode, require_supported
+from stretch.operators.capturing import Step, UnsupportedNode, require_supported
 from stretch.operators.lowerings import make_module
 
 # The network as ATen operators.
@@ -357,7 +357,7 @@ class ExportedLowering:
             raise StretchError(f"cannot capture node `{node.name}` of `{self._name}`: a piece of shape {part.shape} does not fit")
         return replace(value, dtype=part.dtype)
 
-    def _emit(self, call: AtenCall, steps: Sequence[AtenStep]) -> AtenValue | None:
+    def _emit(self, call: AtenCall, steps: Sequence[Step]) -> AtenValue | None:
         """Operators in a chain: each but the first reads, before what it states, the one before; None if one does not fit."""
         emitted: list[Op] = []
         weights: dict[str, dict[str, torch.Tensor]] = {}
@@ -440,7 +440,7 @@ class ExportedLowering:
 def _result_of(whole: AtenValue, call: AtenCall, numbers: Sequence[int], number: int) -> AtenValue:
     """One of the results that lie behind each other in a row; nobody reads one that does not."""
     shape, start = call.shapes[number], sum(prod(call.shapes[earlier]) for earlier in numbers if earlier < number)
-    piece = AtenStep("slice", {"start": start, "stop": start + prod(shape)}, (whole,))
+    piece = Step("slice", {"start": start, "stop": start + prod(shape)}, (whole,))
     return AtenValue(whole.op, shape, piece=piece) if number in numbers else AtenValue("", shape)
 
 
