@@ -136,11 +136,6 @@ def _make_pad(ins: list[Shape], a: Attrs) -> nn.Module:
     return nn.ZeroPad2d((left, right, top, bottom))
 
 
-def _make_upsample(ins: list[Shape], a: Attrs) -> nn.Module:
-    down, across = ints(a, "scale")
-    return nn.Upsample(scale_factor=(float(down), float(across)), mode="nearest")
-
-
 def _shuffle_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
     groups = integer(op.attrs, "groups")
     n, c, height, width = op.shape
@@ -171,11 +166,6 @@ def _flatten_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: lis
     return b.add_reshape(op.name, x, (x.shape[0], prod(x.shape[1:])))
 
 
-def _unflatten_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
-    """One pixel for each row."""
-    return b.add_reshape(op.name, ins[0], to_nhwc(op.shape))
-
-
 def _pad_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
     """Zeros around an image."""
     top, left, bottom, right = ints(op.attrs, "padding")
@@ -203,9 +193,14 @@ computed("concat", lambda a, *tensors: torch.cat(tensors, dim=1), onnx_node("Con
 computed("slice", lambda a, x: x[:, integer(a, "start") : integer(a, "stop")], slice_onnx(1), slice_tflite(-1))
 register("pad", _make_pad, onnx_node("Pad", indices=_pads), _pad_tflite)
 register("channel_shuffle", lambda ins, a: nn.ChannelShuffle(integer(a, "groups")), _shuffle_onnx, _shuffle_tflite)
-register("upsample", _make_upsample, _upsample_onnx, _upsample_tflite)
+register("upsample", lambda ins, a: nn.Upsample(scale_factor=tuple(map(float, ints(a, "scale")))), _upsample_onnx, _upsample_tflite)
 register("flatten", lambda ins, a: nn.Flatten(), onnx_node("Flatten", axis=1), _flatten_tflite)
-computed("unflatten", lambda a, x: x[:, :, None, None], onnx_node("Unsqueeze", indices=lambda a: {"axes": [2, 3]}), _unflatten_tflite)
+computed(
+    "unflatten",
+    lambda a, x: x[:, :, None, None],
+    onnx_node("Unsqueeze", indices=lambda a: {"axes": [2, 3]}),
+    lambda b, source, op, ins: b.add_reshape(op.name, ins[0], to_nhwc(op.shape)),
+)
 
 
 computed("slice_rows", lambda a, x: x[:, :, integer(a, "start") : integer(a, "stop")], slice_onnx(2), slice_tflite(1))

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from predictors.graph import Op
-from predictors.shapes import Attr, Attrs, Shape, integer, number
+from predictors.shapes import Attr, Shape, integer, number
 from stretch.operators.capturing import (
     MODULES,
     FunctionRule,
@@ -112,11 +112,6 @@ for _kind, _class, _functions in (
     calls(*_functions, methods=(_kind,), classes=(_class,), fields=("dim",), aten=(_kind, f"_{_kind}"))(_softmax(_kind))
 
 
-def _make_batch_norm(ins: list[Shape], a: Attrs) -> nn.Module:
-    norm = nn.BatchNorm1d if len(ins[0]) == 2 else nn.BatchNorm2d
-    return norm(ins[0][1], eps=number(a, "eps"), momentum=number(a, "momentum"), affine=bool(a["affine"]))
-
-
 def _onnx_batch_norm(w: OnnxWriter, op: Op, ins: list[str]) -> None:
     affine = [w.weight(op, "weight", 1.0), w.weight(op, "bias", 0.0)]
     statistics = [w.weight(op, "running_mean"), w.weight(op, "running_var")]
@@ -177,7 +172,9 @@ def _tflite_layer_norm(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: 
 
 register(
     "batch_norm",
-    _make_batch_norm,
+    lambda ins, a: {2: nn.BatchNorm1d, 4: nn.BatchNorm2d}[len(ins[0])](
+        ins[0][1], number(a, "eps"), number(a, "momentum"), bool(a["affine"])
+    ),
     _onnx_batch_norm,
     _tflite_batch_norm,
     stored=("weight", "bias", "running_mean", "running_var"),

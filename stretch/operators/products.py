@@ -9,6 +9,7 @@ from torch import nn
 from predictors.errors import StretchError
 from predictors.graph import Op
 from predictors.shapes import Attr, Attrs, Shape, integer, ints, same_padding
+from scheduler.formats.onnx.file import WINDOW_ATTRIBUTES
 from stretch.operators.capturing import (
     Step,
     TracedCall,
@@ -93,10 +94,6 @@ def _make(ins: list[Shape], a: Attrs) -> nn.Module:
     return PaddedConv2d(**common, pads=(top, left, bottom, right))
 
 
-#: Attributes of ONNX's windows by their names here.
-_WINDOW = {"kernel_shape": "kernel", "strides": "stride", "pads": "padding", "dilations": "dilation", "group": "groups"}
-
-
 def _tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
     """Depthwise where every channel is a group, grouped otherwise."""
     a = op.attrs
@@ -122,7 +119,7 @@ def _tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]
     return b.write("CONV_2D", op.name, inputs, to_nhwc(op.shape), b.scale(op), version=version, **settings)
 
 
-register("conv", _make, onnx_node("Conv", _WINDOW, ("weight", "bias")), _tflite, stored=("weight", "bias"), activates=True)
+register("conv", _make, onnx_node("Conv", WINDOW_ATTRIBUTES, ("weight", "bias")), _tflite, stored=("weight", "bias"), activates=True)
 
 
 @calls(F.linear, classes=("Linear",), fields=("weight", "bias"), last=True)
