@@ -174,7 +174,6 @@ class ExportedLowering:
         self._moved: dict[fx.Node, fx.Node] = {}
         self._ops: dict[str, Op] = {}
         self.weights: dict[str, dict[str, torch.Tensor]] = {}
-        self._views: dict[tuple[str, Shape], str] = {}
         self._maps = Maps(
             self._ops, self.weights, self._free_name, self._compute, self.reading, lambda call: self._operator_name(call.node)
         )
@@ -182,7 +181,7 @@ class ExportedLowering:
         self._chains: dict[fx.Node, list[fx.Node]] = {}
         self._waiting: set[fx.Node] = set()
 
-    def graph(self, names: Mapping[str, str], returned: Sequence[str]) -> OpGraph:
+    def graph(self, names: Mapping[str, str], returned: Sequence[str | None]) -> OpGraph:
         """The operator graph."""
         for node in self._exported.nodes:
             if node.op == "placeholder" and node.name in names:
@@ -203,7 +202,7 @@ class ExportedLowering:
             return AtenValue("", self._shape(node, node.meta.get("val")))
         return AtenValue("", tuple(tensor.shape), dtype=tensor.dtype, tensor=tensor, learned=isinstance(tensor, nn.Parameter))
 
-    def _finish(self, returned: Sequence[str]) -> OpGraph:
+    def _finish(self, returned: Sequence[str | None]) -> OpGraph:
         """The operators that lead to the outputs; the only remaining part of an operator has its name."""
         inputs = [op.name for op in self._ops.values() if op.kind == "input"]
         ends = list(dict.fromkeys(name for name in map(self.result, returned) if name is not None))
@@ -234,8 +233,10 @@ class ExportedLowering:
             if not twice:
                 return fold_infinite_padding(kept)
 
-    def result(self, node: str) -> str | None:
-        """The operator, or the input, whose tensor a node's is; None of one that depends on weights alone."""
+    def result(self, node: str | None) -> str | None:
+        """The operator, or the input, whose tensor a node's is; None of one that depends on weights alone, or of no tensor."""
+        if node is None:
+            return None
         if node not in self._returned:
             value = self._values.get(self._source(self._named[node]))
             self._returned[node] = self.reading(value) if isinstance(value, AtenValue) and value.op else None
@@ -303,20 +304,21 @@ class ExportedLowering:
         """Values that depend on weights or shapes alone, and are computed before the network runs."""
         target: Any = call.node.target
         learned = not call.tensors and any(value.learned for value in call.values)
-        args, kwargs = fx.node.map_aggregate((call.node.args, call.node.kwargs), self._stored_tensor)
+
+        def stored(argument: Any) -> Any:
+            value = self._to_values(argument)
+            if not isinstance(value, AtenValue):
+                return value
+            # of one that is computed only the shape counts
+            return torch.zeros(value.shape, dtype=value.dtype) if value.op else value.tensor
+
+        args, kwargs = fx.node.map_aggregate((call.node.args, call.node.kwargs), stored)
         with torch.no_grad():
             result = target(*args, **kwargs)
         return tuple(
             AtenValue("", tuple(item.shape), dtype=item.dtype, tensor=item, learned=learned and item.is_floating_point())
             for item in (result if isinstance(result, tuple | list) else [result])
         )
-
-    def _stored_tensor(self, argument: Any) -> Any:
-        """An argument with the stored tensor in place of its node; zeros for one that is computed, of which only the shape counts."""
-        value = self._to_values(argument)
-        if not isinstance(value, AtenValue):
-            return value
-        return torch.zeros(value.shape, dtype=value.dtype) if value.op else value.tensor
 
     def _in_order(self, argument: Any) -> Any:
         if isinstance(argument, list | tuple):
@@ -385,11 +387,7 @@ class ExportedLowering:
             return op.name
         if value.shape == op.shape[:2] and op.shape[2:] == (1, 1) and not kind_of(op.kind).stated:
             return self._maps.add(f"{op.name}_vector", "flatten", (op.name,), {})
-        view = self._views.get((op.name, value.shape))
-        if view is None:
-            view = self._views[op.name, value.shape] = self._free_name(f"{op.name}_view")
-            self._ops[view] = Op(view, "view", (op.name,), {"shape": value.shape}, value.shape)
-        return view
+        return self._maps.add(f"{op.name}_view", "view", (op.name,), {"shape": value.shape})
 
     def _arguments(self, node: fx.Node) -> dict[str, Any]:
         """The node's arguments by name, those left out at their defaults, values in place of nodes."""
@@ -402,8 +400,11 @@ class ExportedLowering:
                 default = argument.default_value if argument.has_default_value() else None
                 named[argument.name] = node.args[i] if i < len(node.args) else node.kwargs.get(argument.name, default)
         mapped = {key: fx.node.map_aggregate(item, self._to_values) for key, item in named.items()}
-        # joined to others, a tensor without elements adds nothing
-        return {key: _drop_empty_lists(item) if isinstance(item, list) else item for key, item in mapped.items()}
+        for key, item in mapped.items():
+            if isinstance(item, list):
+                # joined to others, a tensor without elements adds nothing
+                mapped[key] = [value for value in item if not (isinstance(value, AtenValue) and 0 in value.shape)] or item
+        return mapped
 
     def _to_values(self, item: Any) -> Any:
         return self._values.get(self._source(item)) if isinstance(item, fx.Node) else item
@@ -449,11 +450,6 @@ def _empty_value(shape: Shape) -> AtenValue:
     return AtenValue("", shape, tensor=torch.empty(shape))
 
 
-def _drop_empty_lists(item: list[Any]) -> list[Any]:
-    """A list without tensors that have no elements, unless there are no others."""
-    return [value for value in item if not (isinstance(value, AtenValue) and 0 in value.shape)] or item
-
-
 def _tensors(program: torch.export.ExportedProgram) -> dict[str, torch.Tensor]:
     """Parameters, buffers and constants by the names of their nodes."""
     signature = program.graph_signature
@@ -472,8 +468,8 @@ def capture_exported(module: nn.Module, input_shape: InputShapes | Inputs = (1, 
     name, arguments = name or type(module).__name__, Inputs.of(input_shape, module)
     with evaluation_mode(module):
         program = export(module, arguments, name)
-        outputs = [output for output in returned_nodes(program) if output is not None]
-        return ExportedLowering(program, name, strict=False).graph(input_placeholders(program, arguments, name), outputs)
+        placeholders = input_placeholders(program, arguments, name)
+        return ExportedLowering(program, name, strict=False).graph(placeholders, returned_nodes(program))
 
 
 def capture_runnable(module: nn.Module, input_shape: InputShapes | Inputs, name: str, refusal: str = "") -> Captured:
@@ -481,9 +477,8 @@ def capture_runnable(module: nn.Module, input_shape: InputShapes | Inputs, name:
     arguments = Inputs.of(input_shape, module)
     with evaluation_mode(module):
         program = export(module, arguments, name)
-        lowering = ExportedLowering(program, name)
-        outputs = returned_nodes(program)
-        graph = lowering.graph(input_placeholders(program, arguments, name), [output for output in outputs if output is not None])
+        lowering, outputs = ExportedLowering(program, name), returned_nodes(program)
+        graph = lowering.graph(input_placeholders(program, arguments, name), outputs)
         weights = {op.name: lowering.weights[op.name] for op in graph.ops if op.name in lowering.weights}
         with torch.no_grad():
             want = arguments.call(module, arguments.random())
@@ -492,7 +487,7 @@ def capture_runnable(module: nn.Module, input_shape: InputShapes | Inputs, name:
             f"`{name}` returns a {type(want).__name__} that torch.export sees in another form",
             "let its forward return tensors in tuples, lists and dictionaries",
         )
-        returned = name_outputs(want, [None if output is None else lowering.result(output) for output in outputs])
+        returned = name_outputs(want, list(map(lowering.result, outputs)))
         warnings = unused_inputs(returned, [op.name for op in graph.inputs])
         captured = Captured(graph, weights, module, refusal, returned, tuple(warnings))
         _check(captured, arguments, want)

@@ -60,12 +60,12 @@ class InPlaceProxy(fx.Proxy):
     """
 
 
-def _in_place(function: Callable[..., Any]) -> Callable[[fx.Proxy, Any], fx.Proxy]:
-    return lambda self, other: self.tracer.create_proxy("call_function", function, (self, other), {})
-
-
-for _name in ("iadd", "isub", "imul", "itruediv"):
-    setattr(InPlaceProxy, f"__{_name}__", _in_place(getattr(operator, _name)))
+for _function in (operator.iadd, operator.isub, operator.imul, operator.itruediv):
+    setattr(
+        InPlaceProxy,
+        f"__{_function.__name__}__",
+        lambda self, other, function=_function: self.tracer.create_proxy("call_function", function, (self, other), {}),
+    )
 
 
 class Tracer(fx.Tracer):
@@ -622,8 +622,10 @@ def _trace(module: nn.Module, inputs: Inputs, name: str) -> fx.GraphModule:
             return fx.GraphModule(tracer.root, graph)
     except Exception as error:
         check_input(module, inputs, name)
+        # the last line of what the module's own code raises says why
+        reason = str(error).strip().rpartition("\n")[2] or type(error).__name__
         raise TraceFailure(
-            f"`{name}` cannot be traced by torch.fx: {_last_line(error)}{source_line(error)}",
+            f"`{name}` cannot be traced by torch.fx: {reason}{source_line(error)}",
             "its forward must not branch on tensor values; give a factory of the traceable part as `module:factory`",
         ) from error
 
@@ -655,11 +657,6 @@ def _input_error(error: Exception, module: nn.Module, inputs: Inputs, name: str)
         f"`{name}` rejects {size} {inputs}: {reason}{source_line(error)}",
         f"choose another size with --input: an image as 3x224x224, anything else by its name with all axes, as {first}=1x16x32",
     )
-
-
-def _last_line(error: Exception) -> str:
-    """Fx raises whatever the module's own code raises; the last line of it says why."""
-    return str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
 
 
 def _run(module: nn.Module, traced: fx.GraphModule, inputs: Inputs, name: str) -> tuple[Values, bool]:

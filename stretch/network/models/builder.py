@@ -232,6 +232,10 @@ class Site(Generic[View]):
         return self.builder.add_tensor(x, f"{self.name}_{noun}")
 
 
+#: Batch norms of torch by the axes of what they read.
+BATCH_NORMS = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
+
+
 # Inputs and results of a file that is a model: names that Python can hold, shapes that are asked for, results by name.
 
 

@@ -55,9 +55,6 @@ HARMLESS = (
     "keep_num_dims",
 )
 
-#: Position of each axis of N×H×W×C in N×C×H×W.
-CHANNELS_FIRST = {0: 0, 1: 2, 2: 3, 3: 1}
-
 
 @dataclass(frozen=True)
 class TfliteView:
@@ -72,8 +69,7 @@ class TfliteView:
     @property
     def shape(self) -> tuple[int, ...]:
         """Its shape in the file."""
-        current = shape_of(self.node)
-        return (current[0], current[2], current[3], current[1]) if self.form == "image" else current
+        return permute_shape(shape_of(self.node), TO_LAST if self.form == "image" else ())
 
     def like(self, node: fx.Node) -> "TfliteView":
         """Another tensor in the same order."""
@@ -285,7 +281,7 @@ def _reduction(op: str, site: TfliteSite) -> TfliteView:
     if view.form == "image" and op == "ReduceMean" and axes == [1, 2] and not keep:
         return flatten_image(site.builder, site.onnx(op, [view.node], axes=[2, 3]))
     if view.form == "image" and keep:
-        return view.like(site.onnx(op, [view.node], axes=[CHANNELS_FIRST[axis] for axis in axes]))
+        return view.like(site.onnx(op, [view.node], axes=[TO_LAST[axis] for axis in axes]))
     return TfliteView(site.onnx(op, [site.in_file_order()], axes=axes, keepdims=int(keep)))
 
 
@@ -363,7 +359,7 @@ def _matmul(site: TfliteSite) -> TfliteView:
 def _axis(order: TfliteView, axis: int) -> int:
     """An axis of the file in a tensor's own order."""
     counted = axis % len(order.shape)
-    return CHANNELS_FIRST[counted] if order.form == "image" else counted
+    return TO_LAST[counted] if order.form == "image" else counted
 
 
 def _in_known_order(site: TfliteSite, i: int = 0) -> TfliteView:

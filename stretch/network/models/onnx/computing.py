@@ -14,7 +14,7 @@ from torch import fx, nn
 
 from predictors.errors import StretchError, need
 from scheduler.formats.onnx.shapes.node import BOOL, FLOAT, FLOAT16, INT32, INT64, normalise_axis, require
-from stretch.network.models.builder import combine, layer_norm, shape_of, with_weights
+from stretch.network.models.builder import BATCH_NORMS, combine, layer_norm, shape_of, with_weights
 from stretch.network.models.onnx.moving import pooled_to_one
 from stretch.network.models.onnx.network import RULES, OnnxSite, Rule, Value, rule
 
@@ -299,13 +299,10 @@ RULES.update(
 # Normalisations and reductions of ONNX as torch's modules and functions.
 
 
-_BATCH_NORMS = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
-
-
 @rule("BatchNormalization")
 def _batch_norm(site: OnnxSite) -> fx.Node:
     need(not site.flag("training_mode"), "it is in training mode")
-    module = _BATCH_NORMS[len(site.shape)](site.shape[1], eps=site.real("epsilon", 1e-5))
+    module = BATCH_NORMS[len(site.shape)](site.shape[1], eps=site.real("epsilon", 1e-5))
     names = ("weight", "bias", "running_mean", "running_var")
     return site.module(module, **{name: site.require_stored(i, name) for i, name in enumerate(names, 1)})
 
