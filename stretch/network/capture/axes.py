@@ -16,6 +16,14 @@ from stretch.network.capture.aten import AtenCall, AtenValue, Axes, Axis, Factor
 from stretch.network.capture.maps import Maps, broadcast_over
 from stretch.operators.products import pointwise as pointwise_attrs
 
+Result = AtenValue | tuple[AtenValue, ...]
+Rule = Callable[[Maps, AtenCall], Result]
+
+#: By name of the ATen operator without its overload; `Unsupported` is raised where the call is not understood down to single channels.
+RULES: RuleTable[Rule] = RuleTable()
+
+_rule = RULES.add
+
 #: Products of two tensors.
 PRODUCTS = frozenset({"matmul", "bmm", "einsum"})
 #: Functions that may be between the first product and the second.
@@ -163,7 +171,8 @@ def _split_scale(maps: Maps, name: str) -> tuple[str, float]:
     return (op.inputs[0], number(op.attrs, "value")) if op.kind == "mul_scalar" else (name, 1.0)
 
 
-def attention(maps: Maps, call: AtenCall) -> AtenValue:
+@_rule("scaled_dot_product_attention")
+def _own_attention(maps: Maps, call: AtenCall) -> Result:
     """Torch's own attention."""
     arguments, mask = call.arguments, call.arguments.get("attn_mask")
     named = [arguments[name] for name in ("query", "key", "value")]
@@ -305,16 +314,7 @@ def _second_product(maps: Maps, call: AtenCall, sides: tuple[_AttentionOperand, 
     return maps.value(op, again.permute(product.result_order(at)).merge(), value)
 
 
-# Effects of ATen operators on tensors whose axes are known: views that cost nothing, and operators on feature maps.
-
-
-Result = AtenValue | tuple[AtenValue, ...]
-Rule = Callable[[Maps, AtenCall], Result]
-
-#: By name of the ATen operator without its overload; `Unmapped` is raised where the call is not understood down to single channels.
-RULES: RuleTable[Rule] = RuleTable()
-
-_rule = RULES.add
+# Views that cost nothing, and operators on feature maps.
 
 
 @_rule("view", "reshape", "_unsafe_view", "unflatten", "flatten", "unsqueeze", "squeeze", "view_as", "_reshape_alias", "reshape_as")
@@ -469,7 +469,8 @@ def _addmm(maps: Maps, call: AtenCall) -> Result:
     return _projected(maps, call, "mat1", require(weight.tensor).t(), bias.tensor)
 
 
-def projected_by_matrix(maps: Maps, call: AtenCall) -> Result:
+@_rule(*PRODUCTS, "mm")
+def _projected_by_matrix(maps: Maps, call: AtenCall) -> Result:
     """A product with a constant matrix."""
     weight = require(call.constant("mat2") or call.constant("other"))
     require_that(len(weight.shape) == 2)
@@ -584,18 +585,12 @@ def _on_maps(maps: Maps, call: AtenCall, operands: Mapping[int, str | AtenValue]
     return value.op
 
 
-# Which rule takes a call of an ATen operator on tensors whose axes are known.
-
 #: Computed element by element, though torch does not say so.
 _POINTWISE = frozenset({"hardswish", "hardsigmoid", "hardtanh", "relu6", "selu", "celu", "softplus", "log_sigmoid", "elu", "mish"})
 
 
 def applied(maps: Maps, call: AtenCall) -> Result:
-    """Map a call of tensors with known axes; raise `Unmapped` if it is none of these, or reorders elements in another way."""
-    if call.operator == "scaled_dot_product_attention":
-        return attention(maps, call)
-    if call.operator in PRODUCTS | {"mm"}:
-        return projected_by_matrix(maps, call)
+    """Map a call of tensors with known axes; raise `Unsupported` if it is none of these, or reorders elements in another way."""
     rule = RULES.get(call.operator)
     if rule is not None:
         return rule(maps, call)

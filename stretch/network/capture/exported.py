@@ -9,7 +9,7 @@ import io
 import logging
 import warnings
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from math import prod
@@ -20,7 +20,7 @@ from torch import fx, nn
 from torch.export.graph_signature import OutputKind, TensorArgument
 
 from predictors.errors import StretchError, UsageError, first_line, need
-from predictors.graph import Op, OpGraph, unique_name
+from predictors.graph import Op, OpGraph
 from predictors.operators import kind_of
 from predictors.shapes import Shape, ints
 from stretch.network.capture.aten import AtenCall, AtenValue, Unsupported
@@ -172,11 +172,8 @@ class ExportedLowering:
         self._returned: dict[str, str | None] = {}
         #: Nodes and their replacements, since they were changed in place.
         self._moved: dict[fx.Node, fx.Node] = {}
-        self._ops: dict[str, Op] = {}
-        self.weights: dict[str, dict[str, torch.Tensor]] = {}
-        self._maps = Maps(
-            self._ops, self.weights, self._free_name, self._compute, self.reading, lambda call: self._operator_name(call.node)
-        )
+        self._maps = Maps(self._compute)
+        self._ops, self.weights = self._maps.ops, self._maps.weights
         #: Products with a softmax between, by the second product, and nodes before it, which wait for it.
         self._chains: dict[fx.Node, list[fx.Node]] = {}
         self._waiting: set[fx.Node] = set()
@@ -239,7 +236,7 @@ class ExportedLowering:
             return None
         if node not in self._returned:
             value = self._values.get(self._source(self._named[node]))
-            self._returned[node] = self.reading(value) if isinstance(value, AtenValue) and value.op else None
+            self._returned[node] = self._maps.reading(value) if isinstance(value, AtenValue) and value.op else None
         return self._returned[node]
 
     def _lower(self, node: fx.Node) -> None:
@@ -364,13 +361,13 @@ class ExportedLowering:
         emitted: list[Op] = []
         weights: dict[str, dict[str, torch.Tensor]] = {}
         for step in steps:
-            reads = [*(op.name for op in emitted[-1:]), *map(self.reading, step.reads)]
+            reads = [*(op.name for op in emitted[-1:]), *map(self._maps.reading, step.reads)]
             shapes = [self._ops[read].shape if read in self._ops else emitted[-1].shape for read in reads]
             try:
                 shape = kind_of(step.kind).shape(shapes, step.attrs)
             except (ValueError, KeyError, TypeError, IndexError):
                 return None
-            name = self._operator_name(call.node, {op.name for op in emitted})
+            name = self._maps.name_of(call, {op.name for op in emitted})
             emitted.append(Op(name, step.kind, tuple(reads), step.attrs, shape))
             weights[name] = dict(step.weights or {})
         if prod(emitted[-1].shape) != prod(call.shapes[0]):
@@ -378,16 +375,6 @@ class ExportedLowering:
         self._ops |= {op.name: op for op in emitted}
         self.weights |= {name: weight for name, weight in weights.items() if weight}
         return AtenValue(emitted[-1].name, call.shapes[0], base=emitted[-1].shape)
-
-    def reading(self, value: AtenValue) -> str:
-        """Name of the operator whose tensor has the value's shape, its elements in their order: a view of another, where its own differs."""
-        value = self._maps.in_order(value)
-        op = self._ops[value.op]
-        if op.shape == value.shape:
-            return op.name
-        if value.shape == op.shape[:2] and op.shape[2:] == (1, 1) and not kind_of(op.kind).stated:
-            return self._maps.add(f"{op.name}_vector", "flatten", (op.name,), {})
-        return self._maps.add(f"{op.name}_view", "view", (op.name,), {"shape": value.shape})
 
     def _arguments(self, node: fx.Node) -> dict[str, Any]:
         """The node's arguments by name, those left out at their defaults, values in place of nodes."""
@@ -423,19 +410,6 @@ class ExportedLowering:
             "give the part before it as `module:factory`",
         )
         return tuple(value.shape)
-
-    def _operator_name(self, node: fx.Node, taken: Container[str] = ()) -> str:
-        """Path of the module that the node is part of; its own name where that is taken."""
-        stack = node.meta.get("nn_module_stack") or {}
-        path = next(reversed(stack.values()))[0] if stack else ""
-        path = path.replace("L['self'].", "").replace("L['self']", "").replace(".", "_")
-        preferred = path if path and path not in self._ops and path not in taken else f"{path}_{node.name}".strip("_")
-        return self._free_name(preferred, taken)
-
-    def _free_name(self, preferred: str, taken: Container[str] = ()) -> str:
-        if hasattr(nn.Module, preferred):
-            preferred = f"{preferred}_"
-        return unique_name(preferred, lambda name: name in self._ops or name in taken)
 
 
 def _result_of(whole: AtenValue, call: AtenCall, numbers: Sequence[int], number: int) -> AtenValue:
