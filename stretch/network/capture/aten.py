@@ -334,19 +334,15 @@ def product_step(call: AtenCall, inner: int, right: int, groups: int, left: int)
     return opaque_step(call, "matmul", (inner, right, groups, 1, left), "matmul")
 
 
-def reduction_step(call: AtenCall) -> Step:
-    """One that sums up or picks: each element of its result is of as many as it reads."""
-    read, batch, built = max(prod(tensor.shape) for tensor in call.tensors), call.out[0] if call.out else 1, prod(call.out)
-    return opaque_step(call, "reduce", (1, 1, max(1, built // batch), max(1, read // built), batch))
-
-
 def opaque_node(call: AtenCall) -> Step:
     """The operator of a call that no rule takes."""
-    name = call.operator
+    name, built = call.operator, prod(call.out)
     if name in REDUCTIONS:
-        return reduction_step(call)
+        # each element of the result is of as many as are read
+        read, batch = max(prod(tensor.shape) for tensor in call.tensors), call.out[0] if call.out else 1
+        return opaque_step(call, "reduce", (1, 1, max(1, built // batch), max(1, read // built), batch))
     if "avg_pool" in name or "max_pool" in name:
-        return opaque_step(call, "pool", elements(call.out, max(1, prod(call.tensors[0].shape) // prod(call.out))))
+        return opaque_step(call, "pool", elements(call.out, max(1, prod(call.tensors[0].shape) // built)))
     return opaque_step(call, "copy" if name in COPIES or name.startswith("upsample") else "elementwise", elements(call.out))
 
 
@@ -377,7 +373,7 @@ class CallRecorder:
     def step(self, attrs: Mapping[str, Attr], calls: Sequence[Call], result: torch.dtype = torch.float32) -> Step:
         """An opaque operator that is computed by some calls with what was collected.
 
-        Tensors between operators are real (`held`): calls that compute with whole numbers stand between conversions.
+        Tensors between operators are real (`storage_dtype`): calls that compute with whole numbers stand between conversions.
 
         Args:
             attrs: Its other attributes.
@@ -418,11 +414,6 @@ def conversion(tensor: dict[str, int], dtype: torch.dtype | None) -> Call:
 def storage_dtype(dtype: torch.dtype | None) -> torch.dtype:
     """Return the type in which operators exchange a tensor: float32 for integers, booleans and short floats."""
     return torch.float32 if dtype is None or dtype.itemsize < 4 or not (dtype.is_floating_point or dtype.is_complex) else dtype
-
-
-def with_storage_dtype(value: AtenValue) -> AtenValue:
-    """Return a tensor in the type in which operators exchange it, for operators that only move elements."""
-    return replace(value, dtype=storage_dtype(value.dtype))
 
 
 def _replace_infinities(tensor: torch.Tensor) -> torch.Tensor:

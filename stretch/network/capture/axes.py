@@ -572,12 +572,10 @@ def _on_maps(maps: Maps, call: AtenCall, operands: Mapping[int, str | AtenValue]
     def placed(argument: Any) -> Any:
         if isinstance(argument, list | tuple):
             return [placed(item) for item in argument]
-        operand = operands.get(id(argument), argument)
-        return (
-            AtenValue(operand, maps.ops[operand].shape, dtype=argument.dtype)
-            if isinstance(operand, str) and operand != argument
-            else operand
-        )
+        operand = operands.get(id(argument))
+        if isinstance(operand, str):
+            return AtenValue(operand, maps.ops[operand].shape, dtype=argument.dtype)
+        return argument if operand is None else operand
 
     on_maps = {name: placed(argument) for name, argument in call.arguments.items()}
     value = maps.compute(AtenCall(call.node, on_maps, [maps.ops[op].shape]))[0]

@@ -26,9 +26,7 @@ from stretch.network.capture.aten import (
     opaque_step,
     over_elements,
     product_step,
-    reduction_step,
     storage_dtype,
-    with_storage_dtype,
 )
 from stretch.operators.capturing import ATEN, FUNCTIONS, FunctionRule, Step, UnsupportedNode, module_chain, pair, require_supported
 from stretch.operators.elementwise import clamp
@@ -146,8 +144,9 @@ def _functional(call: AtenCall) -> str:
 def _call_operator(variant: str, kernel: str, out: Shape, operator: str, *arguments: Any, **options: Any) -> Step:
     """An opaque operator of one call that the network does not have as such; without a `dtype` it moves elements, whatever they are."""
     recorder, to = CallRecorder(), options.get("dtype", torch.float32)
-    stored = [with_storage_dtype(argument) if isinstance(argument, AtenValue) and not options else argument for argument in arguments]
-    call = Call(operator, tuple(map(recorder, stored)), {key: recorder(option) for key, option in options.items()})
+    if not options:
+        arguments = tuple(replace(item, dtype=storage_dtype(item.dtype)) if isinstance(item, AtenValue) else item for item in arguments)
+    call = Call(operator, tuple(map(recorder, arguments)), {key: recorder(option) for key, option in options.items()})
     return recorder.step(over_elements(out, kernel, variant), [call], to)
 
 
@@ -486,7 +485,7 @@ def _reduce(call: AtenCall) -> LoweringResult:
     if len(x.shape) == 4 and over == [2, 3] and call.operator in ("mean", "amax"):
         kind = "global_avg_pool" if call.operator == "mean" else "global_max_pool"
         return [Step(kind, {"keepdims": bool(call.arguments["keepdim"])}, (x,))]
-    return [reduction_step(call)]
+    return None
 
 
 # Operators that keep every element's place.
