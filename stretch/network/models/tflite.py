@@ -519,11 +519,6 @@ def _blocks(site: TfliteSite) -> TfliteView:
     return TfliteView(site.onnx(op, [site.image()], blocksize=site.integer("block_size")), "image")
 
 
-def _squared_difference(site: TfliteSite) -> TfliteView:
-    values, order = align_operands(site, (0, 1))
-    return order.like(site.call(torch.square, site.onnx("Sub", values)))
-
-
 RULES.update(
     {
         "BROADCAST_TO": lambda site: TfliteView(site.builder.method("expand", site.in_file_order(), *site.numbers(1, "shape"))),
@@ -532,7 +527,7 @@ RULES.update(
         "PACK": lambda site: TfliteView(
             site.call(torch.stack, list(map(site.in_file_order, range(len(site.inputs)))), site.integer("axis"))
         ),
-        "SQUARED_DIFFERENCE": _squared_difference,
+        "SQUARED_DIFFERENCE": lambda site: (view := _elementwise("Sub", site)).like(site.call(torch.square, view.node)),
         "TILE": lambda site: TfliteView(site.builder.method("repeat", site.in_file_order(), *site.numbers(1, "repeats"))),
         "UNPACK": lambda site: [
             TfliteView(site.call(torch.select, site.in_file_order(), site.integer("axis"), i)) for i in range(site.results)
@@ -725,9 +720,8 @@ class _TfliteLowering:
         return self._network.tensors[operator.outputs[0]].name.partition(";")[0] if operator.outputs else operator.code
 
     def _lower(self, operator: TfliteOperator) -> None:
-        reads = [None if i is None else self._values[i] for i in operator.inputs]
         kinds = [self._network.tensors[i].kind for i in operator.outputs]
-        results = self._results(operator, reads, kinds)
+        results = self._results(operator, [None if i is None else self._values[i] for i in operator.inputs], kinds)
         need(len(results) == len(kinds), f"it writes {len(kinds)} tensors, {len(results)} are known")
         self._values |= dict(zip(operator.outputs, results, strict=True))
 

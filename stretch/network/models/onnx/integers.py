@@ -172,16 +172,12 @@ def _product(site: OnnxSite) -> fx.Node:
     return computed
 
 
-def _weight(site: OnnxSite, i: int, scale: int, zero: int) -> np.ndarray:
-    """A stored weight whose columns may have scales of their own."""
-    weight = site.require_stored(i, "weight")
-    return stated_steps(site, scale, zero, weight.dtype.type).dequantize(weight, -1)
-
-
 @rule(f"{_MS}.DynamicQuantizeMatMul", rounding=True)
 def _rounded_product(site: OnnxSite) -> fx.Node:
-    """A product of reals, rounded by their own range on the way, and of a stored weight."""
-    return _with_bias(site, 4, _run_on_reals(site, "MatMul", [site.x, _weight(site, 1, 2, 3)]))
+    """A product of reals, rounded by their own range on the way, and of a stored weight whose columns may have scales of their own."""
+    weight = site.require_stored(1, "weight")
+    reals = stated_steps(site, 2, 3, weight.dtype.type).dequantize(weight, -1)
+    return _with_bias(site, 4, _run_on_reals(site, "MatMul", [site.x, reals]))
 
 
 @rule(f"{_MS}.MatMulIntegerToFloat", rounding=True)

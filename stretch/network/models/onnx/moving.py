@@ -332,16 +332,21 @@ def _reshape_node(site: OnnxSite, x: fx.Node, shape: Sequence[int]) -> fx.Node:
     return x if shape_of(x) == tuple(shape) else site.call(torch.reshape, x, tuple(shape))
 
 
+def _select(site: OnnxSite, x: fx.Node, axis: int, indices: fx.Node | np.ndarray) -> fx.Node:
+    """The parts of a tensor along an axis that indices point at, in the shape of these."""
+    sizes, shape = _sizes_of(indices), shape_of(x)
+    flat = indices.reshape(-1) if isinstance(indices, np.ndarray) else _reshape_node(site, indices, (prod(sizes),))
+    selected = site.call(torch.index_select, x, axis, _as_tensor(site, flat))
+    return _reshape_node(site, selected, (*shape[:axis], *sizes, *shape[axis + 1 :]))
+
+
 @rule("Gather")
 def _gather(site: OnnxSite) -> fx.Node:
     axis, shape = _axis(site), site.shape
     indices = _indices(site, shape[axis : axis + 1])
     if isinstance(indices, np.ndarray) and indices.ndim == 0:
         return site.call(torch.select, site.x, axis, int(indices))
-    sizes = _sizes_of(indices)
-    flat = indices.reshape(-1) if isinstance(indices, np.ndarray) else _reshape_node(site, indices, (prod(sizes),))
-    called = site.call(torch.index_select, site.x, axis, _as_tensor(site, flat))
-    return _reshape_node(site, called, (*shape[:axis], *sizes, *shape[axis + 1 :]))
+    return _select(site, site.x, axis, indices)
 
 
 @rule("GatherElements")
@@ -394,11 +399,7 @@ def _gather_nd(site: OnnxSite) -> fx.Node:
     """All axes that are pointed into are one, into which single numbers point."""
     shape = site.shape
     indices, last = _flat(site, site.integer("batch_dims"))
-    sizes = _sizes_of(indices)
-    flat = indices.reshape(-1) if isinstance(indices, np.ndarray) else _reshape_node(site, indices, (prod(sizes),))
-    rows = _reshape_node(site, site.x, (prod(shape[:last]), *shape[last:]))
-    called = site.call(torch.index_select, rows, 0, _as_tensor(site, flat))
-    return _reshape_node(site, called, (*sizes, *shape[last:]))
+    return _select(site, _reshape_node(site, site.x, (prod(shape[:last]), *shape[last:])), 0, indices)
 
 
 @rule("ScatterND")
@@ -650,7 +651,7 @@ RULES.update({"GlobalAveragePool": pooled_to_one, "GlobalMaxPool": partial(poole
 
 
 def nonnegative(x: fx.Node, builder: Builder, *, of_input: bool) -> bool:
-    """Whether no number of a tensor is below zero for sure; `given` says whether none of the network's input is."""
+    """Whether no number of a tensor is below zero for sure; `of_input` says whether none of the network's input is."""
     waiting, seen = [x], set()
     while waiting:
         node = waiting.pop()
