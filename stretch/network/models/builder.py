@@ -52,11 +52,6 @@ class Builder:
             self.inputs[name] = self._graph.placeholder(name)
             self.inputs[name].meta["val"] = torch.empty(tuple(shape), device="meta")
 
-    @property
-    def input(self) -> fx.Node:
-        """Return the node of the first input."""
-        return next(iter(self.inputs.values()))
-
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Node:
         """A call of a function of torch."""
         return self._record(self._graph.call_function(function, args, kwargs), lambda *a, **k: function(*a, **k))

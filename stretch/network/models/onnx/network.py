@@ -117,15 +117,12 @@ def common_quantisation(op: str, quants: Sequence[Quantisation | None]) -> Quant
 
 
 class Attributes(Mapping[str, Any]):
-    """Attributes of an operator by name, which remember which of them a rule asked for.
+    """Attributes of an operator by name, which remember which of them a rule asked for."""
 
-    Args:
-        read: Names that were read, of attributes that there are or not.
-    """
-
-    def __init__(self, values: Mapping[str, Any], read: set[str] | None = None) -> None:
+    def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = dict(values)
-        self.read: set[str] = set() if read is None else read
+        #: Names that were read, of attributes that there are or not.
+        self.read: set[str] = set()
 
     def __getitem__(self, name: str) -> Any:
         """The value of an attribute."""
@@ -139,10 +136,6 @@ class Attributes(Mapping[str, Any]):
     def __len__(self) -> int:
         """How many there are."""
         return len(self._values)
-
-    def map_values(self, function: Callable[[Any], Any]) -> "Attributes":
-        """The same attributes with other values; asking for those is asking for these."""
-        return Attributes({name: function(value) for name, value in self._values.items()}, self.read)
 
     def check(self, usual: Callable[[str], Any], harmless: Collection[str]) -> None:
         """Refuse attributes that no rule read: they may change the result, unless they are as `usual` or `harmless`."""
@@ -252,7 +245,7 @@ def compute_constant(node: Any, reads: list[np.ndarray | None], attrs: Mapping[s
 
     if node.op_type not in _CUTTING:
         need(node.op_type in SHAPES and node.domain in _OWN, "it is not computed from what the file stores")
-        cost = cost_of(node.op_type, reads, attrs, len(node.output))
+        cost = cost_of(node.op_type, reads, {name: _to_constant(value) for name, value in attrs.items()}, len(node.output))
         fits = max(result.size for result in cost.results) <= MAX_KNOWN and cost.work <= 64 * MAX_KNOWN
         need(fits, "it makes a stored tensor too large")
     spoken = max(opset, _RESIZE_OPSET) if node.op_type in ("QuantizeLinear", "DequantizeLinear") else opset
@@ -284,10 +277,7 @@ def by_rule(rule: Rule, site: OnnxSite) -> list[np.ndarray]:
 
 def cost_of(op: str, inputs: Sequence[Value], attrs: Mapping[str, Any], results: int) -> Cost:
     """Return the cost of a node by the rules of the bundle checks."""
-    seen = (attrs if isinstance(attrs, Attributes) else Attributes(attrs)).map_values(
-        lambda value: value.encode() if isinstance(value, str) else _to_constant(value)
-    )
-    return SHAPES[op](ShapeNode(tuple(map(_to_constant, inputs)), seen, results))
+    return SHAPES[op](ShapeNode(tuple(map(_to_constant, inputs)), attrs, results))
 
 
 def _to_constant(x: Any) -> Any:

@@ -237,7 +237,7 @@ def test_what_bundles_do_not_hold_is_computed_by_its_own_rule(case):
 
 def test_site_tells_what_is_stored_from_what_is_computed():
     b = Builder((1, 3))
-    seen = OnnxSite([b.input, np.array([4, 5]), None], "Op", "name", {"axes": [1]}, 1, b, 17)
+    seen = OnnxSite([b.inputs["x"], np.array([4, 5]), None], "Op", "name", {"axes": [1]}, 1, b, 17)
     assert (seen.int_list("sizes", 1), seen.int_list("axes", 2), seen.int_list("pads", 3)) == ([4, 5], [1], None)
     assert seen.optional_stored(2, "bias") is None
     with pytest.raises(StretchError, match="its weight depends on the network's inputs"):

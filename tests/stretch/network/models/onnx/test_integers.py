@@ -309,8 +309,8 @@ BUILDER = Builder((2, 3))
     ("call", "noun"),
     [
         (lambda: steps([0.1] * 3, [0] * 3).dequantize(np.zeros((2, 4), np.uint8), 1), "3 scales for the shape"),
-        (lambda: requantise(BUILDER, BUILDER.input, steps([0.1] * 3, 0), steps(0.1, 0)), "other scales"),
-        (lambda: requantise(BUILDER, BUILDER.input, steps(0.0, 0), steps(0.1, 0)), "other scales"),
+        (lambda: requantise(BUILDER, BUILDER.inputs["x"], steps([0.1] * 3, 0), steps(0.1, 0)), "other scales"),
+        (lambda: requantise(BUILDER, BUILDER.inputs["x"], steps(0.0, 0), steps(0.1, 0)), "other scales"),
         (lambda: common_quantisation("Tanh", [steps(0.1, 3)]), "computes with bytes"),
         (lambda: common_quantisation("Concat", [steps(0.1, 3), steps(0.2, 3)]), "several scales"),
     ],
