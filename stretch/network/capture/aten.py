@@ -287,6 +287,16 @@ LoweringResult = list[Step] | AtenValue | tuple[AtenValue, ...] | None
 AtenRule = Callable[[AtenCall], LoweringResult]
 
 
+def named_arguments(node: fx.Node) -> dict[str, Any]:
+    """Return the arguments of a call by name, those that are left out at their defaults."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return {str(i): argument for i, argument in enumerate(node.args)} | dict(node.kwargs)
+    given = dict(zip([argument.name for argument in schema.arguments], node.args, strict=False)) | dict(node.kwargs)
+    defaults = {argument.name: argument.default_value if argument.has_default_value() else None for argument in schema.arguments}
+    return {name: given.get(name, default) for name, default in defaults.items()}
+
+
 def _flatten_values(arguments: Any) -> Iterator[AtenValue]:
     if isinstance(arguments, AtenValue):
         yield arguments
@@ -327,11 +337,6 @@ def over_elements(shape: Shape, kernel: str, variant: str) -> dict[str, Attr]:
 def opaque_step(call: AtenCall, kernel: str, work: _Work, variant: str = "") -> Step:
     """The operator of a call with this work; it reads all tensors of the call."""
     return Step("opaque", attributes(call.out, kernel, variant or call.operator, work, call.constants), tuple(call.tensors))
-
-
-def product_step(call: AtenCall, inner: int, right: int, groups: int, left: int) -> Step:
-    """`groups` products of a `left` × `inner` and an `inner` × `right` matrix."""
-    return opaque_step(call, "matmul", (inner, right, groups, 1, left), "matmul")
 
 
 def opaque_node(call: AtenCall) -> Step:

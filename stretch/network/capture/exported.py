@@ -23,7 +23,7 @@ from predictors.errors import StretchError, UsageError, first_line, need
 from predictors.graph import Op, OpGraph
 from predictors.operators import kind_of
 from predictors.shapes import Shape, ints
-from stretch.network.capture.aten import AtenCall, AtenValue, Unsupported
+from stretch.network.capture.aten import AtenCall, AtenValue, Unsupported, named_arguments
 from stretch.network.capture.axes import applied, chain_of, written_out
 from stretch.network.capture.inputs import Inputs, InputShapes
 from stretch.network.capture.maps import Maps
@@ -378,15 +378,7 @@ class ExportedLowering:
 
     def _arguments(self, node: fx.Node) -> dict[str, Any]:
         """The node's arguments by name, those left out at their defaults, values in place of nodes."""
-        schema = getattr(node.target, "_schema", None)
-        named: dict[str, Any] = {}
-        if schema is None:
-            named = {str(i): arg for i, arg in enumerate(node.args)} | dict(node.kwargs)
-        else:
-            for i, argument in enumerate(schema.arguments):
-                default = argument.default_value if argument.has_default_value() else None
-                named[argument.name] = node.args[i] if i < len(node.args) else node.kwargs.get(argument.name, default)
-        mapped = {key: fx.node.map_aggregate(item, self._to_values) for key, item in named.items()}
+        mapped = {key: fx.node.map_aggregate(item, self._to_values) for key, item in named_arguments(node).items()}
         for key, item in mapped.items():
             if isinstance(item, list):
                 # joined to others, a tensor without elements adds nothing

@@ -22,10 +22,10 @@ from stretch.network.capture.aten import (
     LoweringResult,
     conversion,
     elements,
+    named_arguments,
     opaque_node,
     opaque_step,
     over_elements,
-    product_step,
     storage_dtype,
 )
 from stretch.operators.capturing import ATEN, FUNCTIONS, FunctionRule, Step, UnsupportedNode, module_chain, pair, require_supported
@@ -315,9 +315,9 @@ def _is_padded_pool(call: AtenCall, pads: Sequence[int]) -> bool:
     for node in call.node.users:
         if AtenCall(node, {}).operator != "max_pool2d":
             return False
-        settings = dict(zip(("window", "stride", "padding", "dilation", "ceil_mode"), node.args[1:], strict=False))
-        half, earlier = min(pair(settings["window"])) // 2, max(pair(settings.get("padding") or 0))
-        if settings.get("ceil_mode") or max(pads) + earlier > half:
+        settings = named_arguments(node)
+        half, earlier = min(pair(settings["kernel_size"])) // 2, max(pair(settings["padding"]))
+        if settings["ceil_mode"] or max(pads) + earlier > half:
             return False
     return True
 
@@ -372,7 +372,8 @@ def _matmul(call: AtenCall) -> LoweringResult:
     inner = a.shape[-1]
     right = b.shape[-1] if len(b.shape) > 1 else 1
     left = a.shape[-2] if len(a.shape) > 1 else 1
-    return [product_step(call, inner, right, max(1, prod(call.out) // (left * right)), left)]
+    # products of a left × inner and an inner × right matrix
+    return [opaque_step(call, "matmul", (inner, right, max(1, prod(call.out) // (left * right)), 1, left), "matmul")]
 
 
 def _matrix(call: AtenCall, x: AtenValue, columns: int, weight: torch.Tensor | None, bias: AtenValue | None) -> Step:
@@ -394,7 +395,8 @@ def _einsum(call: AtenCall) -> LoweringResult:
     inner = prod(size[letter] for letter in size if letter not in out)
     batch = prod(size[letter] for letter in out if letter in first and letter in second)
     right = prod(size[letter] for letter in out if letter not in first)
-    return [product_step(call, inner, right, batch, prod(size[letter] for letter in out if letter not in second))]
+    left = prod(size[letter] for letter in out if letter not in second)
+    return [opaque_step(call, "matmul", (inner, right, batch, 1, left), "matmul")]
 
 
 @_add("scaled_dot_product_attention")

@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from predictors.errors import StretchError, first_line, need
 from scheduler.bundle.manifest import SourceFile, SourceTensor
+from stretch.network.capture.aten import named_arguments
 from stretch.network.capture.inputs import InputShapes
 from stretch.network.capture.results import walk_leaves
 from stretch.network.models.builder import BATCH_NORMS, End, OwnNetwork, Size, finish_network, named_ends, resolve_input_shapes
@@ -148,8 +149,7 @@ def _as_layer(network: fx.GraphModule, node: fx.Node) -> None:
     schema = getattr(node.target, "_schema", None)
     if schema is None:
         return
-    values: dict[str, Any] = {argument.name: argument.default_value for argument in schema.arguments if argument.has_default_value()}
-    values |= dict(zip([argument.name for argument in schema.arguments], node.args, strict=False)) | node.kwargs
+    values = named_arguments(node)
     stored = {key: item for key, item in values.items() if isinstance(item, fx.Node) and item.op == "get_attr"}
     homes = {str(item.target).rpartition(".") for item in stored.values()}
     home = next(iter(homes))[0] if homes else ""
