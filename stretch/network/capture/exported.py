@@ -23,9 +23,10 @@ from predictors.errors import StretchError, UsageError, first_line, need
 from predictors.graph import Op, OpGraph
 from predictors.operators import kind_of
 from predictors.shapes import Shape, ints
-from stretch.network.capture.aten import AtenCall, AtenValue, Unsupported, named_arguments
-from stretch.network.capture.axes import applied, chain_of, written_out
+from stretch.network.capture.aten import AtenCall, AtenValue, named_arguments
+from stretch.network.capture.axes import Unsupported
 from stretch.network.capture.inputs import Inputs, InputShapes
+from stretch.network.capture.map_rules import applied, chain_of, written_out
 from stretch.network.capture.maps import Maps
 from stretch.network.capture.results import Captured, check_inputs_used, leaves, name_outputs, named_outputs, reachable, unused_inputs
 from stretch.network.capture.rules import call_step, cost_of, steps_of

@@ -13,21 +13,17 @@ from predictors.graph import Op, unique_name
 from predictors.operators import kind_of
 from predictors.shapes import Attr, Shape, ints
 from predictors.slices import same_slice
-from stretch.network.capture.aten import (
-    AtenCall,
-    AtenValue,
+from stretch.network.capture.aten import AtenCall, AtenValue, CallRecorder, over_elements, storage_dtype
+from stretch.network.capture.axes import (
     Axes,
-    CallRecorder,
     Factor,
     FactorKind,
     Unsupported,
     common_factors,
     map_axes,
-    over_elements,
     rearrangement,
     require,
     require_that,
-    storage_dtype,
 )
 from stretch.operators.opaque.calls import Call
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from predictors.errors import StretchError, UsageError
 from stretch.network.capture import capture
-from stretch.network.capture.aten import Axes, Factor, Unsupported, map_axes, rearrangement
+from stretch.network.capture.axes import Axes, Factor, Unsupported, map_axes, rearrangement
 from stretch.network.capture.exported import capture_runnable
 from stretch.network.capture.maps import broadcast_over
 from stretch.network.capture.results import leaves, named_outputs, rebuild, tensors, walk_leaves
