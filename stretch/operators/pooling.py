@@ -112,8 +112,7 @@ def _adaptive(function: str) -> FunctionRule:
     return rule
 
 
-for _name in ("avg", "max"):
-    _aten = (f"adaptive_{_name}_pool2d", f"_adaptive_{_name}_pool2d")
+for _name, _aten in (("avg", ("adaptive_avg_pool2d", "_adaptive_avg_pool2d")), ("max", ("adaptive_max_pool2d",))):
     _fields = ("output_size", "return_indices")
     calls(getattr(F, _aten[0]), classes=(f"Adaptive{_name.title()}Pool2d",), fields=_fields, aten=_aten)(_adaptive(_name))
 

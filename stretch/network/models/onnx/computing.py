@@ -522,11 +522,11 @@ def _rotary_table(site: OnnxSite, i: int, noun: str, sizes: Sequence[int]) -> fx
 @rule("RotaryEmbedding")
 def _rotary(site: OnnxSite) -> fx.Node:
     """Pairs of channels turned by an angle that grows with the token's place (Su et al., RoFormer, section 3.2)."""
-    builder, shape, x, axis = site.builder, site.shape, site.x, 1
+    shape, x, axis = site.shape, site.x, 1
     if len(shape) == 3:
         heads = site.integer("num_heads")
         need(heads >= 1 and not shape[2] % heads, f"its {shape[2]} channels are not of {heads} heads")
-        x, axis = builder.call(torch.reshape, x, (*shape[:2], heads, shape[2] // heads)), 2
+        x, axis = site.call(torch.reshape, x, (*shape[:2], heads, shape[2] // heads)), 2
     channels, tokens = shape_of(x)[-1], shape_of(x)[3 - axis]
     turning = site.integer("rotary_embedding_dim") or channels
     need(0 < turning <= channels and not turning % 2, f"it turns {turning} of {channels} channels")
@@ -534,15 +534,15 @@ def _rotary(site: OnnxSite) -> fx.Node:
     cos, sin = _rotary_table(site, 1, "cosines", sizes), _rotary_table(site, 2, "sines", sizes)
     woven = site.flag("interleaved")
     halves = (slice(0, turning, 2), slice(1, turning, 2)) if woven else (slice(0, turning // 2), slice(turning // 2, turning))
-    first, second = (builder.call(operator.getitem, x, (..., halve)) for halve in halves)
-    left, right, back, front = (builder.call(operator.mul, a, b) for a, b in ((first, cos), (second, sin), (first, sin), (second, cos)))
-    pair = [builder.call(operator.sub, left, right), builder.call(operator.add, back, front)]
+    first, second = (site.call(operator.getitem, x, (..., halve)) for halve in halves)
+    left, right, back, front = (site.call(operator.mul, a, b) for a, b in ((first, cos), (second, sin), (first, sin), (second, cos)))
+    pair = [site.call(operator.sub, left, right), site.call(operator.add, back, front)]
     if woven:
-        rotated = builder.call(torch.reshape, builder.call(torch.stack, pair, -1), (*shape_of(x)[:-1], turning))
+        rotated = site.call(torch.reshape, site.call(torch.stack, pair, -1), (*shape_of(x)[:-1], turning))
         pair = [rotated]
-    rest = [] if turning == channels else [builder.call(operator.getitem, x, (..., slice(turning, channels)))]
-    rotated = builder.call(torch.cat, [*pair, *rest], -1) if len(pair) + len(rest) > 1 else pair[0]
-    return rotated if axis == 1 else builder.call(torch.reshape, rotated, shape)
+    rest = [] if turning == channels else [site.call(operator.getitem, x, (..., slice(turning, channels)))]
+    rotated = site.call(torch.cat, [*pair, *rest], -1) if len(pair) + len(rest) > 1 else pair[0]
+    return rotated if axis == 1 else site.call(torch.reshape, rotated, shape)
 
 
 #: Where torch's gates stand among ONNX's: input, output, forget, cell there, input, forget, cell, output here; update,
@@ -588,15 +588,14 @@ def _recurrent(site: OnnxSite) -> list[fx.Node]:
     _check_layer(site, directions)
     steps, batch = site.shape[:2]
     states = [_state(site, i, (directions, batch, size)) for i in (5, 6)[: 2 if site.op == "LSTM" else 1]]
-    builder = site.builder
-    x = builder.call(torch.flip, site.x, [0]) if direction == "reverse" else site.x
+    x = site.call(torch.flip, site.x, [0]) if direction == "reverse" else site.x
     state: Any = tuple(states) if site.op == "LSTM" else states[0]
     parameters = _parameters(site, directions, size)
-    results_node = builder.call(_FUNCTIONS[site.op], x, state, parameters, True, 1, 0.0, False, directions == 2, False)
-    results = [builder.call(operator.getitem, results_node, i) for i in range(min(site.results, 1 + len(states)))]
-    sequence = builder.call(torch.reshape, results[0], (steps, batch, directions, size))
-    sequence = builder.call(torch.permute, sequence, (0, 2, 1, 3))
-    return [builder.call(torch.flip, sequence, [0]) if direction == "reverse" else sequence, *results[1:]]
+    results_node = site.call(_FUNCTIONS[site.op], x, state, parameters, True, 1, 0.0, False, directions == 2, False)
+    results = [site.call(operator.getitem, results_node, i) for i in range(min(site.results, 1 + len(states)))]
+    sequence = site.call(torch.reshape, results[0], (steps, batch, directions, size))
+    sequence = site.call(torch.permute, sequence, (0, 2, 1, 3))
+    return [site.call(torch.flip, sequence, [0]) if direction == "reverse" else sequence, *results[1:]]
 
 
 def _state(site: OnnxSite, i: int, shape: tuple[int, ...]) -> fx.Node:
