@@ -217,11 +217,6 @@ def _rearrange(a: Attrs, x: torch.Tensor) -> torch.Tensor:
     return axes.reshape(n, c, *ints(a, "pixels"))
 
 
-def _subsample_module(a: Attrs, x: torch.Tensor) -> torch.Tensor:
-    down, across = (slice(*bounds) for bounds in zip(ints(a, "start"), ints(a, "stop"), ints(a, "step"), strict=True))
-    return x[:, :, down, across]
-
-
 def _channels_first(a: Attrs, x: torch.Tensor) -> torch.Tensor:
     """Tokens N·G×T×C as the pixels of a map N×C×G×T."""
     return torch.unflatten(x, 0, (-1, integer(a, "rows"))).permute(0, 3, 1, 2)
@@ -266,7 +261,9 @@ def _channels_first_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
 computed("channels_first", _channels_first, _channels_first_onnx, no_tflite)
 computed("rearrange", _rearrange, _rearrange_onnx, no_tflite)
 computed("roll", lambda a, x: torch.roll(x, ints(a, "shift"), (2, 3)), _roll_onnx, no_tflite)
-_strided = onnx_node(
-    "Slice", indices=lambda a: {key: [2, 3] if key == "axes" else ints(a, key) for key in ("start", "stop", "axes", "step")}
+computed(
+    "subsample",
+    lambda a, x: x[:, :, *map(slice, ints(a, "start"), ints(a, "stop"), ints(a, "step"))],
+    onnx_node("Slice", indices=lambda a: {key: [2, 3] if key == "axes" else ints(a, key) for key in ("start", "stop", "axes", "step")}),
+    no_tflite,
 )
-computed("subsample", _subsample_module, _strided, no_tflite)

@@ -16,7 +16,7 @@ from torch import fx, nn
 
 from predictors.errors import StretchError, UsageError, first_line, need
 from predictors.graph import Op, OpGraph, unique_name
-from predictors.shapes import ints
+from predictors.shapes import Shape, ints
 from stretch.network.capture.inputs import SINGLE_INPUT, Inputs, InputShapes, check_hooks, whole_numbers_error
 from stretch.network.capture.results import (
     Captured,
@@ -177,8 +177,6 @@ class Values(fx.Interpreter):
 # *view* of an operator's tensor until something gives it a meaning: a channel
 # shuffle, a slice, or operators on channels that lie last. Anything else that
 # reads a view is refused.
-
-Shape = tuple[int, ...]
 
 #: Kinds that compute the same on channels that lie last.
 ANY_ORDER = frozenset(name for name in lowerings if lowerings.get(name).any_order)
