@@ -51,33 +51,30 @@ class Flatbuffer:
         """
         if bytes(data[4:8]) != self._identifier:
             raise StretchError("it does not begin like one")
-        return _Reader(self.tables, self.unions, memoryview(data), allow_unknown).root(self._root)
+        reader = _Reader(self, memoryview(data), allow_unknown)
+        return reader.table(self._root, reader.offset(0))
 
     def encode(self, value: Mapping[str, Any]) -> bytearray:
         """A file with `value` as its root table; fields that are left out have their default."""
-        writer = _Writer(self.tables, self.unions)
+        writer = _Writer(self)
         writer.data += struct.pack("<I", 0) + self._identifier
         writer.refer(0, writer.table(self._root, value))
         return writer.data
 
 
 class _Reader:
-    def __init__(self, tables: Tables, unions: Unions, data: memoryview, allow_unknown: bool) -> None:
-        self._tables = tables
-        self._unions = unions
+    def __init__(self, schema: Flatbuffer, data: memoryview, allow_unknown: bool) -> None:
+        self._schema = schema
         self._data = data
         self._allow_unknown = allow_unknown
         self._remaining = MAX_PARTS
-
-    def root(self, name: str) -> dict[str, Any]:
-        return self._table(name, self._offset(0))
 
     def _number(self, code: str, offset: int) -> Any:
         if offset < 0 or offset + struct.calcsize(code) > len(self._data):
             raise StretchError(f"an offset leads out of it, to {offset}")
         return struct.unpack_from(f"<{code}", self._data, offset)[0]
 
-    def _offset(self, offset: int) -> int:
+    def offset(self, offset: int) -> int:
         return offset + int(self._number("I", offset))
 
     def _spend(self, parts: int) -> None:
@@ -85,9 +82,9 @@ class _Reader:
         if self._remaining < 0:
             raise StretchError(f"it has more than {MAX_PARTS} parts")
 
-    def _table(self, name: str, start: int) -> dict[str, Any]:
+    def table(self, name: str, start: int) -> dict[str, Any]:
         self._spend(1)
-        fields = self._tables[name]
+        fields = self._schema.tables[name]
         index = start - int(self._number("i", start))
         size, length = self._number("H", index), self._number("H", index + 2)
         if size < 4 or size % 2 or length < 4 or start + length > len(self._data):
@@ -110,12 +107,12 @@ class _Reader:
     def _is_read(self, kind: str, fields: Mapping[str, Any]) -> bool:
         """Whether a field is to be read: not if it is a table of a union that may be any, and the schema does not name it."""
         chooser, _, union = kind.partition("?")
-        return not (union and self._allow_unknown) or fields.get(chooser, 0) in self._unions[union]
+        return not (union and self._allow_unknown) or fields.get(chooser, 0) in self._schema.unions[union]
 
     def _field(self, name: str, kind: str, offset: int, fields: Mapping[str, Any]) -> Any:
         if kind in SCALARS:
             return self._number(SCALARS[kind], offset)
-        start = self._offset(offset)
+        start = self.offset(offset)
         if kind == "string":
             return self._string(start)
         if kind.startswith("["):
@@ -123,10 +120,10 @@ class _Reader:
         if "?" in kind:
             chooser, _, union = kind.partition("?")
             number = fields.get(chooser, 0)
-            if number not in self._unions[union]:
+            if number not in self._schema.unions[union]:
                 raise StretchError(f"a {name} in it has {union} number {number}, which nn-stretch does not write")
-            kind = self._unions[union][number]
-        return self._table(kind, start)
+            kind = self._schema.unions[union][number]
+        return self.table(kind, start)
 
     def _count(self, offset: int, width: int) -> int:
         count = int(self._number("I", offset))
@@ -149,16 +146,15 @@ class _Reader:
             self._spend(1)
             return np.frombuffer(self._data, np.dtype(f"<{SCALARS[kind]}"), count, offset + 4)
         count = self._count(offset, 4)
-        return [self._table(kind, self._offset(offset + 4 + 4 * i)) for i in range(count)]
+        return [self.table(kind, self.offset(offset + 4 + 4 * i)) for i in range(count)]
 
 
 class _Writer:
     """Writes parents before what they refer to, since offsets point forward."""
 
-    def __init__(self, tables: Tables, unions: Unions) -> None:
+    def __init__(self, schema: Flatbuffer) -> None:
         self.data = bytearray()
-        self._tables = tables
-        self._unions = unions
+        self._schema = schema
 
     def refer(self, offset: int, target: int) -> None:
         struct.pack_into("<I", self.data, offset, target - offset)
@@ -168,7 +164,7 @@ class _Writer:
         self.data += bytes(-(len(self.data) + after) % alignment)
 
     def table(self, name: str, value: Mapping[str, Any]) -> int:
-        fields = self._tables[name]
+        fields = self._schema.tables[name]
         present = [(slot, kind, value[field]) for field, (slot, kind) in fields.items() if field in value]
         # The widest first: nothing but the last byte needs filling.
         present.sort(key=lambda entry: -struct.calcsize(SCALARS.get(entry[1], "I")))
@@ -207,7 +203,7 @@ class _Writer:
             return offset
         if "?" in kind:
             chooser, _, union = kind.partition("?")
-            kind = self._unions[union][siblings[chooser]]
+            kind = self._schema.unions[union][siblings[chooser]]
         return self.table(kind, content)
 
     def _list(self, count: int, content: bytes | memoryview, alignment: int) -> int:

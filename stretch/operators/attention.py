@@ -6,7 +6,7 @@ from torch import nn
 from predictors.graph import Op
 from predictors.operators.attention import ADDED
 from predictors.shapes import Attr, Attrs, Shape, integer, ints, number
-from stretch.operators.capturing import Lowered, UnsupportedNode, modules
+from stretch.operators.capturing import Step, UnsupportedNode, modules
 from stretch.operators.formats.onnx import OnnxWriter
 from stretch.operators.lowerings import no_tflite, register
 
@@ -41,12 +41,12 @@ class Attention(nn.Module):
 
 
 @modules("Attention")
-def _module(m: nn.Module, shape: Shape) -> list[Lowered]:
+def _module(m: nn.Module, shape: Shape) -> Step:
     if not isinstance(m, Attention):
         raise UnsupportedNode("it is the attention of another package")
     added = {key: tensor for key in ADDED if (tensor := getattr(m, key)) is not None}
     shapes: dict[str, Attr] = {key: tuple(tensor.shape) for key, tensor in added.items()}
-    return [("", "attention", {"heads": m.heads, "keys": m.keys, "scale": m.scale, **shapes}, added)]
+    return Step("attention", {"heads": m.heads, "keys": m.keys, "scale": m.scale, **shapes}, weights=added)
 
 
 def _make(ins: list[Shape], a: Attrs) -> nn.Module:

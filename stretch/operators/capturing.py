@@ -1,7 +1,7 @@
 """Which torch modules, functions, methods and ATen operators become operators, and how torch's settings are attributes: every family adds its own."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
@@ -50,10 +50,23 @@ def pooling_window(shape: Shape, kernel_size: Any, stride: Any, padding: Any, ce
 
 
 Own = dict[str, torch.Tensor]
-#: (suffix of the operator's name, kind, attributes, weights)
-Lowered = tuple[str, str, dict[str, Attr], Own]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operator of a chain."""
+
+    kind: str  # Its kind.
+    attrs: Mapping[str, Attr] = field(default_factory=dict)  # Attributes of the kind.
+    reads: tuple[Any, ...] = ()  # The tensors that it reads; each operator but the first also reads, before them, the one before it.
+    #: Its weights by name; None where no operator of its kind computes the call, so that it is its cost alone.
+    weights: Mapping[str, torch.Tensor] | None = field(default_factory=dict, compare=False, repr=False)
+    suffix: str = ""  # Of its name in a chain; its number if empty.
+
+
+Chain = Step | list[Step]
 #: A module and the shape of what it reads to a chain of operators.
-ModuleRule = Callable[[Any, Shape], list[Lowered]]
+ModuleRule = Callable[[Any, Shape], Chain]
 
 
 @dataclass(frozen=True)
@@ -64,8 +77,6 @@ class TracedCall:
     out: Shape  # Shape of its result; of a module, of what it reads.
 
 
-#: (tensors that are read, kind, attributes[, weights]); a list of them is a chain, each but the first reads the one before.
-Chain = tuple[Any, ...] | list[tuple[Any, ...]]
 #: A `TracedCall` and the arguments as they are written to a chain of operators.
 FunctionRule = Callable[..., Chain]
 Rule = TypeVar("Rule", bound=FunctionRule)
@@ -126,24 +137,21 @@ def calls(
     return add
 
 
-def module_chain(rule: FunctionRule, shape: Shape, **arguments: Any) -> list[Lowered]:
+def module_chain(rule: FunctionRule, shape: Shape, **arguments: Any) -> list[Step]:
     """The operators of a module that computes what a function does with these arguments."""
-    return lower_chain(rule(TracedCall({"input": shape}, shape), "input", **arguments))[1]
+    return as_chain(rule(TracedCall({"input": shape}, shape), "input", **arguments))
 
 
-def lower_chain(result: Chain) -> tuple[list[Any], list[Lowered]]:
-    """The tensors that a chain of operators reads, and its operators."""
-    chain = result if isinstance(result, list) else [result]
-    suffixes = ("", *map(str, range(1, len(chain))))
-    lowered = [(suffix, kind, attrs, rest[0] if rest else {}) for suffix, (_, kind, attrs, *rest) in zip(suffixes, chain, strict=True)]
-    return list(chain[0][0]), lowered
+def as_chain(result: Chain) -> list[Step]:
+    """The operators that a rule gives."""
+    return result if isinstance(result, list) else [result]
 
 
 def unary(kind: str) -> FunctionRule:
     """The rule of a function of one tensor that is one operator without attributes."""
 
     def rule(call: TracedCall, x: Any, inplace: bool = False) -> Chain:
-        return [x], kind, {}
+        return Step(kind, {}, (x,))
 
     return rule
 
@@ -166,7 +174,7 @@ def class_name(module: nn.Module) -> str | None:
     return None
 
 
-def lower_module(module: nn.Module, shape: Shape, channels_last: bool = False) -> list[Lowered]:
+def lower_module(module: nn.Module, shape: Shape, channels_last: bool = False) -> list[Step]:
     """Operators of one module that reads a tensor of this shape, in a chain.
 
     Args:
@@ -178,4 +186,4 @@ def lower_module(module: nn.Module, shape: Shape, channels_last: bool = False) -
         raise UnsupportedNode(f"the module `{type(module).__name__}` is not supported")
     if name in ON_LAST and len(shape) > 2 and not channels_last:
         raise UnsupportedNode(f"the module `{name}` over the last dimension of a feature map is not supported, only over channels")
-    return MODULES[name](module, shape)
+    return as_chain(MODULES[name](module, shape))

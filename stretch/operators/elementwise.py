@@ -15,7 +15,7 @@ from predictors.shapes import Attr, Attrs, Shape, number
 from scheduler.formats.int8_edges import Quant
 from stretch.operators.capturing import (
     Chain,
-    Lowered,
+    Step,
     TracedCall,
     UnsupportedNode,
     calls,
@@ -49,23 +49,23 @@ class StochasticDepth(nn.Module):
         return x * (keep / (1 - self.p) if self.p < 1 else keep)
 
 
-modules("Dropout", "Dropout2d")(lambda m, shape: [("", "dropout", {"p": float(m.p)}, {})])
+modules("Dropout", "Dropout2d")(lambda m, shape: Step("dropout", {"p": float(m.p)}))
 
 
 @calls(F.dropout, F.dropout2d)
-def _dropout(call: TracedCall, x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Chain:
+def _dropout(call: TracedCall, x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Step:
     require_supported(not training or p <= 0, "it drops at random in evaluation too: pass training=self.training")
-    return [x], "dropout", {"p": float(p)}
+    return Step("dropout", {"p": float(p)}, (x,))
 
 
 @modules("StochasticDepth", "DropPath")
-def _stochastic_depth(m: Any, shape: Shape) -> list[Lowered]:
+def _stochastic_depth(m: Any, shape: Shape) -> Step:
     if hasattr(m, "mode"):
-        return [("", "stochastic_depth", {"p": float(m.p), "mode": m.mode}, {})]
-    return [("", "stochastic_depth", {"p": float(m.drop_prob or 0.0), "mode": "row"}, {})]
+        return Step("stochastic_depth", {"p": float(m.p), "mode": m.mode})
+    return Step("stochastic_depth", {"p": float(m.drop_prob or 0.0), "mode": "row"})
 
 
-calls(methods=("contiguous", "clone"), classes=("Identity",))(lambda call, x, *_, **__: ([x], "identity", {}))
+calls(methods=("contiguous", "clone"), classes=("Identity",))(lambda call, x, *_, **__: Step("identity", {}, (x,)))
 register("dropout", lambda ins, a: nn.Dropout(number(a, "p")), any_order=True)
 register("stochastic_depth", lambda ins, a: StochasticDepth(number(a, "p"), str(a["mode"])), any_order=True)
 register("identity", lambda ins, a: nn.Identity(), any_order=True)
@@ -113,12 +113,12 @@ LOWEST, HIGHEST = float(np.finfo(np.float32).min), float(np.finfo(np.float32).ma
 
 
 @calls(F.hardtanh, classes=("Hardtanh",), fields=("min_val", "max_val"))
-def _hardtanh(call: TracedCall, x: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Chain:
+def _hardtanh(call: TracedCall, x: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Step:
     return clamp(call, x, min_val, max_val)
 
 
 @calls(torch.clamp, torch.clip, methods=("clamp", "clamp_", "clip", "clip_"))
-def clamp(call: TracedCall, x: Any, min: Any = None, max: Any = None) -> Chain:
+def clamp(call: TracedCall, x: Any, min: Any = None, max: Any = None) -> Step:
     """Return the clip to two bounds; an absent bound cuts nothing off."""
     require_supported(all(isinstance(bound, int | float | None) for bound in (min, max)), "it clamps to tensors, not to numbers")
     bounds = (LOWEST if min is None else min, HIGHEST if max is None else max)
@@ -126,7 +126,7 @@ def clamp(call: TracedCall, x: Any, min: Any = None, max: Any = None) -> Chain:
     low, high = (float(np.clip(bound, LOWEST, HIGHEST)) for bound in bounds)
     function = {(0.0, 6.0): "relu6", (0.0, HIGHEST): "relu"}.get((low, high))
     attrs: dict[str, Attr] = {} if function else {"low": low, "high": high}
-    return [x], function or "clamp", attrs
+    return Step(function or "clamp", attrs, (x,))
 
 
 def _clamp_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
@@ -203,19 +203,19 @@ def _elu_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Va
 
 
 @calls(F.gelu, classes=("GELU",), fields=("approximate",), aten=("gelu",))
-def _gelu(call: TracedCall, x: Any, approximate: str = "none") -> Chain:
-    return [x], "gelu", {"approximate": approximate}
+def _gelu(call: TracedCall, x: Any, approximate: str = "none") -> Step:
+    return Step("gelu", {"approximate": approximate}, (x,))
 
 
 @calls(F.elu, classes=("ELU",), fields=("alpha",), aten=("elu",))
-def _elu(call: TracedCall, x: Any, alpha: float = 1.0, inplace: bool = False, scale: float = 1, input_scale: float = 1) -> Chain:
+def _elu(call: TracedCall, x: Any, alpha: float = 1.0, inplace: bool = False, scale: float = 1, input_scale: float = 1) -> Step:
     require_supported(scale == 1 and input_scale == 1, "it scales what it reads or gives")
-    return [x], "elu", {"alpha": float(alpha)}
+    return Step("elu", {"alpha": float(alpha)}, (x,))
 
 
 @calls(F.leaky_relu, classes=("LeakyReLU",), fields=("negative_slope",), aten=("leaky_relu",))
-def _leaky(call: TracedCall, x: Any, negative_slope: float = 0.01, inplace: bool = False) -> Chain:
-    return [x], "leaky_relu", {"slope": float(negative_slope)}
+def _leaky(call: TracedCall, x: Any, negative_slope: float = 0.01, inplace: bool = False) -> Step:
+    return Step("leaky_relu", {"slope": float(negative_slope)}, (x,))
 
 
 _gelu_op = tflite_op("GELU", settings=lambda a: {"approximate": a["approximate"] == "tanh"})
@@ -229,9 +229,9 @@ register(
 
 
 @calls(F.prelu, torch.prelu, classes=("PReLU",), fields=("weight",), aten=("prelu",))
-def _prelu(call: TracedCall, x: Any, weight: Any) -> Chain:
+def _prelu(call: TracedCall, x: Any, weight: Any) -> Step:
     """One slope for all channels is one for each."""
-    return [x], "prelu", {}, {"weight": constants(weight=weight)["weight"].expand(call.shapes[x][1])}
+    return Step("prelu", {}, (x,), {"weight": constants(weight=weight)["weight"].expand(call.shapes[x][1])})
 
 
 def _prelu_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
@@ -272,37 +272,37 @@ class ChannelShift(nn.Module):
         return x + self.bias.reshape(-1, *[1] * (x.dim() - 2))
 
 
-modules("ChannelScale")(lambda m, shape: [("", "scale", {}, {"weight": m.weight})])
-modules("ChannelShift")(lambda m, shape: [("", "shift", {}, {"bias": m.bias})])
+modules("ChannelScale")(lambda m, shape: Step("scale", weights={"weight": m.weight}))
+modules("ChannelShift")(lambda m, shape: Step("shift", weights={"bias": m.bias}))
 
 
-def _binary(kind: str) -> Callable[..., tuple[Any, ...]]:
-    def rule(call: TracedCall, a: Any, b: Any, *, alpha: int = 1) -> tuple[Any, ...]:
+def _binary(kind: str) -> Callable[..., Step]:
+    def rule(call: TracedCall, a: Any, b: Any, *, alpha: int = 1) -> Step:
         require_supported(alpha == 1, "it scales one side")
         for side, other in ((a, b), (b, a)):
             if isinstance(side, bool) or not isinstance(side, int | float | torch.Tensor | fx.Node):
                 raise UnsupportedNode(f"it combines a tensor with {side!r}")
             if isinstance(side, int | float):
                 if side == (0 if kind == "add" else 1):
-                    return [other], "identity", {}
-                return [other], f"{kind}_scalar", {"value": float(side)}
+                    return Step("identity", {}, (other,))
+                return Step(f"{kind}_scalar", {"value": float(side)}, (other,))
             if isinstance(side, torch.Tensor):
                 return _with_constant(kind, other, side, call.out)
             require_supported(len(call.shapes[side]) == len(call.out), "it broadcasts over missing dimensions")
-        return [a, b], kind, {}
+        return Step(kind, {}, (a, b))
 
     return rule
 
 
-def _with_constant(kind: str, x: Any, constant: torch.Tensor, out: Shape) -> tuple[Any, ...]:
+def _with_constant(kind: str, x: Any, constant: torch.Tensor, out: Shape) -> Step:
     """A tensor with one that does not depend on the input: a number, or a learned number per channel."""
     if constant.numel() == 1 and not constant.requires_grad:
-        return [x], f"{kind}_scalar", {"value": float(constant)}
+        return Step(f"{kind}_scalar", {"value": float(constant)}, (x,))
     sizes = (*[1] * (len(out) - constant.dim()), *constant.shape)
     if len(sizes) != len(out) or constant.numel() not in (1, out[1]) or sizes[1] != constant.numel():
         raise UnsupportedNode(f"it combines a tensor with parameters of shape {tuple(constant.shape)}, not with one number per channel")
     per_channel = constant.reshape(-1).expand(out[1])
-    return ([x], "scale", {}, {"weight": per_channel}) if kind == "mul" else ([x], "shift", {}, {"bias": per_channel})
+    return Step("scale", {}, (x,), {"weight": per_channel}) if kind == "mul" else Step("shift", {}, (x,), {"bias": per_channel})
 
 
 _add = calls(operator.add, operator.iadd, torch.add, methods=("add", "add_"))(_binary("add"))
@@ -314,17 +314,17 @@ def _subtract(call: TracedCall, a: Any, b: Any) -> Chain:
     if not isinstance(b, fx.Node):
         return _add(call, a, -b)
     require_supported(not isinstance(a, fx.Node), "it subtracts one tensor from another")
-    return [([b], "mul_scalar", {"value": -1.0}), _add(call, b, a)]
+    return [Step("mul_scalar", {"value": -1.0}, (b,)), _add(call, b, a)]
 
 
 @calls(operator.truediv, operator.itruediv, torch.div, methods=("div",))
-def _divide(call: TracedCall, a: Any, b: Any) -> Chain:
+def _divide(call: TracedCall, a: Any, b: Any) -> Step:
     if not isinstance(a, fx.Node) or isinstance(b, fx.Node) or not torch.all(torch.as_tensor(b) != 0):
         raise UnsupportedNode("it divides by something else than a number")
     return _mul(call, a, 1 / b)
 
 
-calls(operator.neg, torch.neg, methods=("neg",))(lambda call, x: ([x], "mul_scalar", {"value": -1.0}))
+calls(operator.neg, torch.neg, methods=("neg",))(lambda call, x: Step("mul_scalar", {"value": -1.0}, (x,)))
 
 
 def _add_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:

@@ -13,7 +13,7 @@ from predictors.graph import Op
 from predictors.registry import Registry
 from predictors.shapes import Attrs, Shape, number
 from scheduler.formats.int8_edges import Quant
-from stretch.operators.capturing import modules
+from stretch.operators.capturing import Step, modules
 from stretch.operators.formats.onnx import OnnxWriter
 from stretch.operators.formats.tflite import UNIT, SubgraphBuilder, SubgraphSource, Value
 
@@ -71,7 +71,7 @@ class ComputedModule(nn.Module):
         return self.function(self.attrs, *tensors)
 
 
-modules("ComputedModule")(lambda m, shape: [("", m.kind, dict(m.attrs), {})])
+modules("ComputedModule")(lambda m, shape: Step(m.kind, dict(m.attrs)))
 
 
 def computed(

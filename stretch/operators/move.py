@@ -14,7 +14,7 @@ from torch import nn
 
 from predictors.graph import Op
 from predictors.shapes import Attrs, Shape, integer, ints
-from stretch.operators.capturing import Chain, Lowered, TracedCall, UnsupportedNode, calls, modules, pair, require_supported
+from stretch.operators.capturing import Step, TracedCall, UnsupportedNode, calls, modules, pair, require_supported
 from stretch.operators.formats.onnx import OnnxWriter
 from stretch.operators.formats.tflite import SubgraphBuilder, SubgraphSource, Value, pad, to_nhwc
 from stretch.operators.lowerings import OnnxRule, computed, no_tflite, onnx_node, register
@@ -55,63 +55,63 @@ LOWEST = "lowest"
 
 
 calls(classes=("ChannelShuffle",), fields=("groups",), aten=("channel_shuffle",))(
-    lambda call, x, groups: ([x], "channel_shuffle", {"groups": int(groups)})
+    lambda call, x, groups: Step("channel_shuffle", {"groups": int(groups)}, (x,))
 )
 
 
 @calls(torch.cat, torch.concat)
-def _concat(call: TracedCall, tensors: Any, dim: int = 0, axis: int | None = None) -> Chain:
+def _concat(call: TracedCall, tensors: Any, dim: int = 0, axis: int | None = None) -> Step:
     dim = axis if axis is not None else dim
     require_supported(dim % len(call.out) == 1, f"concatenation along dimension {dim} is not supported, only along channels")
-    return list(tensors), "concat" if len(tensors) > 1 else "identity", {}
+    return Step("concat" if len(tensors) > 1 else "identity", {}, tuple(tensors))
 
 
 @calls(torch.flatten, methods=("flatten",), classes=("Flatten",), fields=("start_dim", "end_dim"))
-def _flatten(call: TracedCall, x: Any, start_dim: int = 0, end_dim: int = -1) -> Chain:
+def _flatten(call: TracedCall, x: Any, start_dim: int = 0, end_dim: int = -1) -> Step:
     rank = len(call.shapes[x])
     require_supported(
         start_dim % rank == 1 and end_dim % rank == rank - 1, f"flattening dimensions {start_dim} to {end_dim} is not supported"
     )
-    return [x], "flatten", {}
+    return Step("flatten", {}, (x,))
 
 
 @calls(torch.reshape, methods=("view", "reshape"))
-def _reshape(call: TracedCall, x: Any, *size: Any) -> Chain:
+def _reshape(call: TracedCall, x: Any, *size: Any) -> Step:
     before = call.shapes[x]
     if before == call.out:
-        return [x], "identity", {}
+        return Step("identity", {}, (x,))
     if len(call.out) == 2 and call.out == (before[0], prod(before[1:])):
-        return [x], "flatten", {}
+        return Step("flatten", {}, (x,))
     raise UnsupportedNode(f"reshaping {before} to {call.out} is not supported")
 
 
 @calls(torch.squeeze, methods=("squeeze",))
-def _squeeze(call: TracedCall, x: Any, *dims: Any, dim: Any = None) -> Chain:
+def _squeeze(call: TracedCall, x: Any, *dims: Any, dim: Any = None) -> Step:
     before = call.shapes[x]
     if len(call.out) == 2 and call.out == (before[0], prod(before[1:])):
-        return [x], "flatten", {}
+        return Step("flatten", {}, (x,))
     raise UnsupportedNode(f"squeezing {before} to {call.out} is not supported")
 
 
 @modules("Unflatten")
-def _unflatten_module(m: nn.Unflatten, shape: Shape) -> list[Lowered]:
+def _unflatten_module(m: nn.Unflatten, shape: Shape) -> Step:
     sizes = tuple(m.unflattened_size)
     if len(shape) != 2 or m.dim not in (1, -1) or sizes not in ((shape[1], 1, 1), (-1, 1, 1)):
         raise UnsupportedNode(f"reshaping dimension {m.dim} to {sizes} is not supported")
-    return [("", "unflatten", {}, {})]
+    return Step("unflatten")
 
 
 @calls(F.pad, classes=("ZeroPad2d",), fields=("padding",))
-def _pad(call: TracedCall, x: Any, pad: Any = (), mode: str = "constant", value: float | None = None, padding: Any = ()) -> Chain:
+def _pad(call: TracedCall, x: Any, pad: Any = (), mode: str = "constant", value: float | None = None, padding: Any = ()) -> Step:
     pad = pad or padding
     if mode != "constant" or value not in (None, 0, 0.0, -inf) or len(pad) not in (2, 4):
         raise UnsupportedNode(f"padding {tuple(pad)} with mode `{mode}` and value {value} is not supported")
     left, right, top, bottom = (*pad, 0, 0)[:4]
-    return [x], "pad", {"padding": (top, left, bottom, right), **({LOWEST: True} if value == -inf else {})}
+    return Step("pad", {"padding": (top, left, bottom, right), **({LOWEST: True} if value == -inf else {})}, (x,))
 
 
 @calls(F.interpolate, classes=("Upsample", "UpsamplingNearest2d"), fields=("size", "scale_factor", "mode"))
-def _interpolate(call: TracedCall, x: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest", **_: Any) -> Chain:
+def _interpolate(call: TracedCall, x: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest", **_: Any) -> Step:
     """An enlargement by whole factors, nearest neighbour."""
     shape = call.shapes[x]
     require_supported(
@@ -123,7 +123,7 @@ def _interpolate(call: TracedCall, x: Any, size: Any = None, scale_factor: Any =
         factors = list(scale_factor) if isinstance(scale_factor, tuple | list) else [scale_factor, scale_factor]
     if any(factor != int(factor) or factor < 1 for factor in factors):
         raise UnsupportedNode(f"resizing by {factors[0]:g}×{factors[1]:g} is not supported, only by whole factors")
-    return [x], "upsample", {"scale": (int(factors[0]), int(factors[1]))}
+    return Step("upsample", {"scale": (int(factors[0]), int(factors[1]))}, (x,))
 
 
 def _pads(a: Attrs) -> dict[str, list[int]]:
@@ -134,11 +134,6 @@ def _pads(a: Attrs) -> dict[str, list[int]]:
 def _make_pad(ins: list[Shape], a: Attrs) -> nn.Module:
     top, left, bottom, right = ints(a, "padding")
     return nn.ZeroPad2d((left, right, top, bottom))
-
-
-def _make_upsample(ins: list[Shape], a: Attrs) -> nn.Module:
-    down, across = ints(a, "scale")
-    return nn.Upsample(scale_factor=(float(down), float(across)), mode="nearest")
 
 
 def _shuffle_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
@@ -171,11 +166,6 @@ def _flatten_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: lis
     return b.add_reshape(op.name, x, (x.shape[0], prod(x.shape[1:])))
 
 
-def _unflatten_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
-    """One pixel for each row."""
-    return b.add_reshape(op.name, ins[0], to_nhwc(op.shape))
-
-
 def _pad_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
     """Zeros around an image."""
     top, left, bottom, right = ints(op.attrs, "padding")
@@ -203,9 +193,14 @@ computed("concat", lambda a, *tensors: torch.cat(tensors, dim=1), onnx_node("Con
 computed("slice", lambda a, x: x[:, integer(a, "start") : integer(a, "stop")], slice_onnx(1), slice_tflite(-1))
 register("pad", _make_pad, onnx_node("Pad", indices=_pads), _pad_tflite)
 register("channel_shuffle", lambda ins, a: nn.ChannelShuffle(integer(a, "groups")), _shuffle_onnx, _shuffle_tflite)
-register("upsample", _make_upsample, _upsample_onnx, _upsample_tflite)
+register("upsample", lambda ins, a: nn.Upsample(scale_factor=tuple(map(float, ints(a, "scale")))), _upsample_onnx, _upsample_tflite)
 register("flatten", lambda ins, a: nn.Flatten(), onnx_node("Flatten", axis=1), _flatten_tflite)
-computed("unflatten", lambda a, x: x[:, :, None, None], onnx_node("Unsqueeze", indices=lambda a: {"axes": [2, 3]}), _unflatten_tflite)
+computed(
+    "unflatten",
+    lambda a, x: x[:, :, None, None],
+    onnx_node("Unsqueeze", indices=lambda a: {"axes": [2, 3]}),
+    lambda b, source, op, ins: b.add_reshape(op.name, ins[0], to_nhwc(op.shape)),
+)
 
 
 computed("slice_rows", lambda a, x: x[:, :, integer(a, "start") : integer(a, "stop")], slice_onnx(2), slice_tflite(1))
@@ -220,11 +215,6 @@ def _rearrange(a: Attrs, x: torch.Tensor) -> torch.Tensor:
     n, c = x.shape[:2]
     axes = x.reshape(n, c, *ints(a, "split")).permute(0, 1, *[axis + 2 for axis in ints(a, "order")])
     return axes.reshape(n, c, *ints(a, "pixels"))
-
-
-def _subsample_module(a: Attrs, x: torch.Tensor) -> torch.Tensor:
-    down, across = (slice(*bounds) for bounds in zip(ints(a, "start"), ints(a, "stop"), ints(a, "step"), strict=True))
-    return x[:, :, down, across]
 
 
 def _channels_first(a: Attrs, x: torch.Tensor) -> torch.Tensor:
@@ -271,7 +261,9 @@ def _channels_first_onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:
 computed("channels_first", _channels_first, _channels_first_onnx, no_tflite)
 computed("rearrange", _rearrange, _rearrange_onnx, no_tflite)
 computed("roll", lambda a, x: torch.roll(x, ints(a, "shift"), (2, 3)), _roll_onnx, no_tflite)
-_strided = onnx_node(
-    "Slice", indices=lambda a: {key: [2, 3] if key == "axes" else ints(a, key) for key in ("start", "stop", "axes", "step")}
+computed(
+    "subsample",
+    lambda a, x: x[:, :, *map(slice, ints(a, "start"), ints(a, "stop"), ints(a, "step"))],
+    onnx_node("Slice", indices=lambda a: {key: [2, 3] if key == "axes" else ints(a, key) for key in ("start", "stop", "axes", "step")}),
+    no_tflite,
 )
-computed("subsample", _subsample_module, _strided, no_tflite)

@@ -1,5 +1,6 @@
 """Normalisations in torch, ONNX and TFLite."""
 
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -9,15 +10,15 @@ import torch.nn.functional as F
 from torch import nn
 
 from predictors.graph import Op
-from predictors.shapes import Attr, Attrs, Shape, integer, number
+from predictors.shapes import Attr, Shape, integer, number
 from stretch.operators.capturing import (
     MODULES,
-    Chain,
     FunctionRule,
-    Lowered,
     Own,
+    Step,
     TracedCall,
     UnsupportedNode,
+    as_chain,
     calls,
     constants,
     lower_module,
@@ -51,23 +52,23 @@ class ChannelNorm(nn.Module):
 
 
 @calls(classes=("BatchNorm1d", "BatchNorm2d"), fields=("weight", "bias", "running_mean", "running_var", "momentum", "eps"))
-def _batch_norm(call: TracedCall, x: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: Any, eps: float) -> Chain:
+def _batch_norm(call: TracedCall, x: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: Any, eps: float) -> Step:
     require_supported(running_mean is not None, "batch normalisation without running statistics is not supported")
     require_supported(momentum is not None, "batch normalisation with a cumulative average (momentum None) is not supported")
     require_supported(len(call.shapes[x]) != 3, "batch normalisation over 3 dimensions is not supported")
     weights = constants(weight=weight, bias=bias, running_mean=running_mean, running_var=running_var)
-    return [x], "batch_norm", {"eps": float(eps), "momentum": float(momentum), "affine": weight is not None}, weights
+    return Step("batch_norm", {"eps": float(eps), "momentum": float(momentum), "affine": weight is not None}, (x,), weights)
 
 
 @modules("BatchNormAct2d")
-def _norm_act(m: Any, shape: Shape) -> list[Lowered]:
+def _norm_act(m: Any, shape: Shape) -> list[Step]:
     """Timm's batch-norm that carries its activation."""
-    lowered = MODULES["BatchNorm2d"](m, shape)
-    for suffix in ("drop", "act"):
-        part = getattr(m, suffix)
+    chain = as_chain(MODULES["BatchNorm2d"](m, shape))
+    for name in ("drop", "act"):
+        part = getattr(m, name)
         if not isinstance(part, nn.Identity):
-            lowered += [(suffix, kind, attrs, weights) for _, kind, attrs, weights in lower_module(part, shape)]
-    return lowered
+            chain += [replace(step, suffix=name) for step in lower_module(part, shape)]
+    return chain
 
 
 def _affine(noun: str, weight: Any, bias: Any) -> Own:
@@ -77,29 +78,29 @@ def _affine(noun: str, weight: Any, bias: Any) -> Own:
 
 
 @modules("ChannelNorm")
-def _channel_norm(m: ChannelNorm, shape: Shape) -> list[Lowered]:
+def _channel_norm(m: ChannelNorm, shape: Shape) -> list[Step]:
     return module_chain(_layer_norm, shape, normalized_shape=(m.channels,), weight=m.weight, bias=m.bias, eps=m.eps)
 
 
 @calls(F.layer_norm, classes=("LayerNorm",), fields=("normalized_shape", "weight", "bias", "eps"), last=True)
-def _layer_norm(call: TracedCall, x: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Chain:
+def _layer_norm(call: TracedCall, x: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Step:
     if tuple(normalized_shape) != (call.out[1],):
         raise UnsupportedNode(f"layer normalisation over {tuple(normalized_shape)} is not supported, only over channels")
-    return [x], "layer_norm", {"eps": float(eps), "affine": weight is not None}, _affine("layer", weight, bias)
+    return Step("layer_norm", {"eps": float(eps), "affine": weight is not None}, (x,), _affine("layer", weight, bias))
 
 
 @calls(F.group_norm, classes=("GroupNorm",), fields=("num_groups", "weight", "bias", "eps"))
-def _group_norm(call: TracedCall, x: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Chain:
+def _group_norm(call: TracedCall, x: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Step:
     attrs: dict[str, Attr] = {"groups": int(num_groups), "eps": float(eps), "affine": weight is not None}
-    return [x], "group_norm", attrs, _affine("group", weight, bias)
+    return Step("group_norm", attrs, (x,), _affine("group", weight, bias))
 
 
 def _softmax(kind: str) -> FunctionRule:
-    def rule(call: TracedCall, x: Any, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Chain:
+    def rule(call: TracedCall, x: Any, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Step:
         require_supported(dtype is None, "it changes the type of its input")
         if (dim is None and len(call.out) != 2) or (dim is not None and dim % len(call.out) != 1):
             raise UnsupportedNode(f"a softmax over dimension {dim} is not supported, only over channels")
-        return [x], kind, {}
+        return Step(kind, {}, (x,))
 
     return rule
 
@@ -109,11 +110,6 @@ for _kind, _class, _functions in (
     ("log_softmax", "LogSoftmax", (F.log_softmax, torch.log_softmax)),
 ):
     calls(*_functions, methods=(_kind,), classes=(_class,), fields=("dim",), aten=(_kind, f"_{_kind}"))(_softmax(_kind))
-
-
-def _make_batch_norm(ins: list[Shape], a: Attrs) -> nn.Module:
-    norm = nn.BatchNorm1d if len(ins[0]) == 2 else nn.BatchNorm2d
-    return norm(ins[0][1], eps=number(a, "eps"), momentum=number(a, "momentum"), affine=bool(a["affine"]))
 
 
 def _onnx_batch_norm(w: OnnxWriter, op: Op, ins: list[str]) -> None:
@@ -176,7 +172,9 @@ def _tflite_layer_norm(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: 
 
 register(
     "batch_norm",
-    _make_batch_norm,
+    lambda ins, a: {2: nn.BatchNorm1d, 4: nn.BatchNorm2d}[len(ins[0])](
+        ins[0][1], number(a, "eps"), number(a, "momentum"), bool(a["affine"])
+    ),
     _onnx_batch_norm,
     _tflite_batch_norm,
     stored=("weight", "bias", "running_mean", "running_var"),

@@ -11,7 +11,9 @@ from torch import nn
 from predictors.errors import StretchError
 from predictors.graph import Op
 from predictors.shapes import Attr, Attrs, Shape, ints, window_shape
-from stretch.operators.capturing import Chain, FunctionRule, TracedCall, calls, pair, pooling_window, require_supported
+from scheduler.formats.onnx.file import WINDOW_ATTRIBUTES
+from stretch.operators.capturing import FunctionRule, Step, TracedCall, calls, pair, pooling_window, require_supported
+from stretch.operators.elementwise import LOWEST
 from stretch.operators.formats.onnx import OnnxWriter
 from stretch.operators.formats.tflite import (
     Array,
@@ -26,9 +28,6 @@ from stretch.operators.formats.tflite import (
     within_same,
 )
 from stretch.operators.lowerings import ComputedModule, OnnxRule, TfliteRule, computed, no_tflite, onnx_node, register
-
-#: Below every finite number: padding that never wins a maximum.
-LOWEST = float(np.finfo(np.float32).min)
 
 
 def padded_pool(kind: str, attrs: Attrs) -> ComputedModule:
@@ -70,10 +69,10 @@ def _max(
     dilation: Any = 1,
     ceil_mode: bool = False,
     return_indices: bool = False,
-) -> Chain:
+) -> Step:
     require_supported(not return_indices, "pooling that returns indices is not supported")
     window = pooling_window(call.shapes[x], kernel_size, stride, padding, ceil_mode, dilation)
-    return [x], "max_pool", window | {"dilation": pair(dilation)}
+    return Step("max_pool", window | {"dilation": pair(dilation)}, (x,))
 
 
 @calls(F.avg_pool2d, classes=("AvgPool2d",), fields=(*_SETTINGS, "count_include_pad", "divisor_override"), aten=("avg_pool2d",))
@@ -86,47 +85,44 @@ def _mean(
     ceil_mode: bool = False,
     count_include_pad: bool = True,
     divisor_override: int | None = None,
-) -> Chain:
+) -> Step:
     require_supported(divisor_override is None, "average pooling with its own divisor is not supported")
     window = pooling_window(call.shapes[x], kernel_size, stride, padding, ceil_mode)
-    return [x], "avg_pool", window | {"count_include_pad": bool(count_include_pad)}
-
-
-def adaptive_pool(function: str, shape: Shape, size: Any) -> tuple[str, dict[str, Attr]]:
-    """Adaptive pooling as plain pooling, where the windows are equal."""
-    sizes = (size, size) if isinstance(size, int) or size is None else tuple(size)
-    h, w = (n if target is None else int(target) for n, target in zip(shape[2:], sizes, strict=True))
-    if (h, w) == (1, 1):
-        return f"global_{function}_pool", {"keepdims": True}
-    require_supported(not shape[2] % h and not shape[3] % w, f"adaptive pooling of {shape[2]}×{shape[3]} to {h}×{w} has unequal windows")
-    kernel = (shape[2] // h, shape[3] // w)
-    if kernel == (1, 1):
-        return "identity", {}
-    attrs: dict[str, Attr] = {"kernel": kernel, "stride": kernel, "padding": (0, 0, 0, 0), "ceil_mode": False}
-    return f"{function}_pool", attrs | ({"count_include_pad": True} if function == "avg" else {"dilation": (1, 1)})
+    return Step("avg_pool", window | {"count_include_pad": bool(count_include_pad)}, (x,))
 
 
 def _adaptive(function: str) -> FunctionRule:
-    def rule(call: TracedCall, x: Any, output_size: Any, return_indices: bool = False) -> Chain:
+    """Adaptive pooling as plain pooling, where the windows are equal."""
+
+    def rule(call: TracedCall, x: Any, output_size: Any, return_indices: bool = False) -> Step:
         require_supported(not return_indices, "pooling that returns indices is not supported")
-        return [x], *adaptive_pool(function, call.shapes[x], output_size)
+        rows, columns = call.shapes[x][2:]
+        sizes = (output_size, output_size) if isinstance(output_size, int | None) else output_size
+        h, w = (n if size is None else int(size) for n, size in zip((rows, columns), sizes, strict=True))
+        if (h, w) == (1, 1):
+            return Step(f"global_{function}_pool", {"keepdims": True}, (x,))
+        require_supported(not rows % h and not columns % w, f"adaptive pooling of {rows}×{columns} to {h}×{w} has unequal windows")
+        kernel = (rows // h, columns // w)
+        if kernel == (1, 1):
+            return Step("identity", {}, (x,))
+        attrs: dict[str, Attr] = {"kernel": kernel, "stride": kernel, "padding": (0, 0, 0, 0), "ceil_mode": False}
+        more: dict[str, Attr] = {"count_include_pad": True} if function == "avg" else {"dilation": (1, 1)}
+        return Step(f"{function}_pool", attrs | more, (x,))
 
     return rule
 
 
-_MEANS = ("adaptive_avg_pool2d", "_adaptive_avg_pool2d")
-calls(F.adaptive_avg_pool2d, classes=("AdaptiveAvgPool2d",), fields=("output_size",), aten=_MEANS)(_adaptive("avg"))
-calls(F.adaptive_max_pool2d, classes=("AdaptiveMaxPool2d",), fields=("output_size", "return_indices"), aten=("adaptive_max_pool2d",))(
-    _adaptive("max")
-)
+for _name, _aten in (("avg", ("adaptive_avg_pool2d", "_adaptive_avg_pool2d")), ("max", ("adaptive_max_pool2d",))):
+    _fields = ("output_size", "return_indices")
+    calls(getattr(F, _aten[0]), classes=(f"Adaptive{_name.title()}Pool2d",), fields=_fields, aten=_aten)(_adaptive(_name))
 
 
 @calls(torch.mean, methods=("mean",))
-def _mean_over_image(call: TracedCall, x: Any, dim: Any = None, keepdim: bool = False) -> Chain:
+def _mean_over_image(call: TracedCall, x: Any, dim: Any = None, keepdim: bool = False) -> Step:
     rank = len(call.shapes[x])
     dims = sorted(d % rank for d in ((dim,) if isinstance(dim, int) else dim or ()))
     require_supported(rank == 4 and dims == [2, 3], f"a mean over dimensions {dim} is not supported, only over height and width")
-    return [x], "global_avg_pool", {"keepdims": bool(keepdim)}
+    return Step("global_avg_pool", {"keepdims": bool(keepdim)}, (x,))
 
 
 def _is_one_sided(a: Attrs) -> bool:
@@ -152,8 +148,7 @@ def _make_mean(ins: list[Shape], a: Attrs) -> nn.Module:
     )
 
 
-#: Attributes of ONNX's windows by their names here.
-_WINDOW = {"kernel_shape": "kernel", "strides": "stride", "pads": "padding", "ceil_mode": "ceil_mode"}
+_WINDOW = {key: WINDOW_ATTRIBUTES[key] for key in ("kernel_shape", "strides", "pads")} | {"ceil_mode": "ceil_mode"}
 
 
 def _global_onnx(kind: str) -> OnnxRule:
@@ -269,7 +264,7 @@ def _global_tflite(code: str) -> TfliteRule:
     return lower
 
 
-register("max_pool", _make_max, onnx_node("MaxPool", _WINDOW | {"dilations": "dilation"}), _max_tflite)
+register("max_pool", _make_max, onnx_node("MaxPool", {**_WINDOW, "dilations": "dilation"}), _max_tflite)
 register("avg_pool", _make_mean, onnx_node("AveragePool", _WINDOW | {"count_include_pad": "count_include_pad"}), _mean_tflite)
 
 

@@ -9,9 +9,9 @@ from torch import nn
 from predictors.errors import StretchError
 from predictors.graph import Op
 from predictors.shapes import Attr, Attrs, Shape, integer, ints, same_padding
+from scheduler.formats.onnx.file import WINDOW_ATTRIBUTES
 from stretch.operators.capturing import (
-    Chain,
-    Lowered,
+    Step,
     TracedCall,
     calls,
     constants,
@@ -45,7 +45,7 @@ def pointwise(out: int, bias: bool) -> dict[str, Attr]:
 
 
 @modules("Conv2d", "Conv2dSame", "PaddedConv2d")
-def _module(m: nn.Conv2d, shape: Shape) -> list[Lowered]:
+def _module(m: nn.Conv2d, shape: Shape) -> list[Step]:
     require_supported(m.padding_mode == "zeros", f"padding mode `{m.padding_mode}` is not supported")
     padding = getattr(m, "pads", m.padding)
     if type(m).__name__ == "Conv2dSame":
@@ -57,7 +57,7 @@ def _module(m: nn.Conv2d, shape: Shape) -> list[Lowered]:
 @calls(F.conv2d, torch.conv2d)
 def convolution(
     call: TracedCall, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
-) -> Chain:
+) -> Step:
     """A convolution; `padding` is torch's, or one of four sides: top, left, bottom, right."""
     weights = constants(weight=weight, bias=bias)
     out, _, *kernel = (int(n) for n in weights["weight"].shape)
@@ -75,7 +75,7 @@ def convolution(
         "groups": int(groups),
         "bias": bias is not None,
     }
-    return [x], "conv", attrs, weights
+    return Step("conv", attrs, (x,), weights)
 
 
 def _make(ins: list[Shape], a: Attrs) -> nn.Module:
@@ -92,10 +92,6 @@ def _make(ins: list[Shape], a: Attrs) -> nn.Module:
     if (top, left) == (bottom, right):
         return nn.Conv2d(**common, padding=(top, left))
     return PaddedConv2d(**common, pads=(top, left, bottom, right))
-
-
-#: Attributes of ONNX's windows by their names here.
-_WINDOW = {"kernel_shape": "kernel", "strides": "stride", "pads": "padding", "dilations": "dilation", "group": "groups"}
 
 
 def _tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:
@@ -123,18 +119,18 @@ def _tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]
     return b.write("CONV_2D", op.name, inputs, to_nhwc(op.shape), b.scale(op), version=version, **settings)
 
 
-register("conv", _make, onnx_node("Conv", _WINDOW, ("weight", "bias")), _tflite, stored=("weight", "bias"), activates=True)
+register("conv", _make, onnx_node("Conv", WINDOW_ATTRIBUTES, ("weight", "bias")), _tflite, stored=("weight", "bias"), activates=True)
 
 
 @calls(F.linear, classes=("Linear",), fields=("weight", "bias"), last=True)
-def _linear(call: TracedCall, x: Any, weight: Any, bias: Any = None) -> Chain:
+def _linear(call: TracedCall, x: Any, weight: Any, bias: Any = None) -> Step:
     weights, rank = constants(weight=weight, bias=bias), len(call.shapes[x])
     out = int(weights["weight"].shape[0])
     if rank == 4:
         # Only channels that lie last come here with four dimensions.
-        return [x], "conv", pointwise(out, bias is not None), {**weights, "weight": weights["weight"][:, :, None, None]}
+        return Step("conv", pointwise(out, bias is not None), (x,), {**weights, "weight": weights["weight"][:, :, None, None]})
     require_supported(rank == 2, f"a linear layer over {rank} dimensions is not supported")
-    return [x], "linear", {"out_features": out, "bias": bias is not None}, weights
+    return Step("linear", {"out_features": out, "bias": bias is not None}, (x,), weights)
 
 
 def _matrix_tflite(b: SubgraphBuilder, source: SubgraphSource, op: Op, ins: list[Value]) -> Value:

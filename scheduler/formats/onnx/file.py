@@ -226,8 +226,8 @@ KIND, ATTRIBUTES, INPUTS = "stretch.kind", "stretch.attributes", "stretch.inputs
 #: Node attribute: the weights that its operator has in common with others (`predictors.graph.SHARED`).
 SHARING = "stretch.shared"
 
-#: Attributes of ONNX nodes that operators have under another name.
-_ATTRIBUTE_NAMES = {"kernel_shape": "kernel", "strides": "stride", "pads": "padding", "dilations": "dilation", "group": "groups"}
+#: Attributes of ONNX's windows by their names in operators.
+WINDOW_ATTRIBUTES = {"kernel_shape": "kernel", "strides": "stride", "pads": "padding", "dilations": "dilation", "group": "groups"}
 
 
 def state_operator(node: Any, kind: str, attrs: Attrs, inputs: Sequence[str] = ()) -> None:
@@ -354,7 +354,7 @@ def _check_operator(graph: OpGraph, part: OperatorNodes, shapes: Mapping[str, Sh
         counts[_squeezed(shape)] -= 1
     for attribute in (attribute for member in part.nodes for attribute in member.attribute):
         # the kernel of an opaque operator is a word
-        key = "" if op.kind == _OPAQUE else _ATTRIBUTE_NAMES.get(attribute.name, "")
+        key = "" if op.kind == _OPAQUE else WINDOW_ATTRIBUTES.get(attribute.name, "")
         value = tuple(attribute.ints) if attribute.ints else attribute.i
         if key in op.attrs and op.attrs[key] != value:
             raise StretchError(f"{statement} with {key} {op.attrs[key]}, its node {node.op_type} has {value}")

@@ -9,7 +9,7 @@ import io
 import logging
 import warnings
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from math import prod
@@ -20,17 +20,18 @@ from torch import fx, nn
 from torch.export.graph_signature import OutputKind, TensorArgument
 
 from predictors.errors import StretchError, UsageError, first_line, need
-from predictors.graph import Op, OpGraph, unique_name
+from predictors.graph import Op, OpGraph
 from predictors.operators import kind_of
 from predictors.shapes import Shape, ints
-from stretch.network.capture.aten import AtenCall, AtenStep, AtenValue, Unsupported
-from stretch.network.capture.axes import applied, chain_of, written_out
+from stretch.network.capture.aten import AtenCall, AtenValue, named_arguments
+from stretch.network.capture.axes import Unsupported
 from stretch.network.capture.inputs import Inputs, InputShapes
+from stretch.network.capture.map_rules import applied, chain_of, written_out
 from stretch.network.capture.maps import Maps
 from stretch.network.capture.results import Captured, check_inputs_used, leaves, name_outputs, named_outputs, reachable, unused_inputs
 from stretch.network.capture.rules import call_step, cost_of, steps_of
 from stretch.network.capture.trace import check_input, evaluation_mode, fold_infinite_padding, is_close
-from stretch.operators.capturing import UnsupportedNode, require_supported
+from stretch.operators.capturing import Step, UnsupportedNode, require_supported
 from stretch.operators.lowerings import make_module
 
 # The network as ATen operators.
@@ -172,17 +173,13 @@ class ExportedLowering:
         self._returned: dict[str, str | None] = {}
         #: Nodes and their replacements, since they were changed in place.
         self._moved: dict[fx.Node, fx.Node] = {}
-        self._ops: dict[str, Op] = {}
-        self.weights: dict[str, dict[str, torch.Tensor]] = {}
-        self._views: dict[tuple[str, Shape], str] = {}
-        self._maps = Maps(
-            self._ops, self.weights, self._free_name, self._compute, self.reading, lambda call: self._operator_name(call.node)
-        )
+        self._maps = Maps(self._compute)
+        self._ops, self.weights = self._maps.ops, self._maps.weights
         #: Products with a softmax between, by the second product, and nodes before it, which wait for it.
         self._chains: dict[fx.Node, list[fx.Node]] = {}
         self._waiting: set[fx.Node] = set()
 
-    def graph(self, names: Mapping[str, str], returned: Sequence[str]) -> OpGraph:
+    def graph(self, names: Mapping[str, str], returned: Sequence[str | None]) -> OpGraph:
         """The operator graph."""
         for node in self._exported.nodes:
             if node.op == "placeholder" and node.name in names:
@@ -203,7 +200,7 @@ class ExportedLowering:
             return AtenValue("", self._shape(node, node.meta.get("val")))
         return AtenValue("", tuple(tensor.shape), dtype=tensor.dtype, tensor=tensor, learned=isinstance(tensor, nn.Parameter))
 
-    def _finish(self, returned: Sequence[str]) -> OpGraph:
+    def _finish(self, returned: Sequence[str | None]) -> OpGraph:
         """The operators that lead to the outputs; the only remaining part of an operator has its name."""
         inputs = [op.name for op in self._ops.values() if op.kind == "input"]
         ends = list(dict.fromkeys(name for name in map(self.result, returned) if name is not None))
@@ -234,11 +231,13 @@ class ExportedLowering:
             if not twice:
                 return fold_infinite_padding(kept)
 
-    def result(self, node: str) -> str | None:
-        """The operator, or the input, whose tensor a node's is; None of one that depends on weights alone."""
+    def result(self, node: str | None) -> str | None:
+        """The operator, or the input, whose tensor a node's is; None of one that depends on weights alone, or of no tensor."""
+        if node is None:
+            return None
         if node not in self._returned:
             value = self._values.get(self._source(self._named[node]))
-            self._returned[node] = self.reading(value) if isinstance(value, AtenValue) and value.op else None
+            self._returned[node] = self._maps.reading(value) if isinstance(value, AtenValue) and value.op else None
         return self._returned[node]
 
     def _lower(self, node: fx.Node) -> None:
@@ -303,20 +302,21 @@ class ExportedLowering:
         """Values that depend on weights or shapes alone, and are computed before the network runs."""
         target: Any = call.node.target
         learned = not call.tensors and any(value.learned for value in call.values)
-        args, kwargs = fx.node.map_aggregate((call.node.args, call.node.kwargs), self._stored_tensor)
+
+        def stored(argument: Any) -> Any:
+            value = self._to_values(argument)
+            if not isinstance(value, AtenValue):
+                return value
+            # of one that is computed only the shape counts
+            return torch.zeros(value.shape, dtype=value.dtype) if value.op else value.tensor
+
+        args, kwargs = fx.node.map_aggregate((call.node.args, call.node.kwargs), stored)
         with torch.no_grad():
             result = target(*args, **kwargs)
         return tuple(
             AtenValue("", tuple(item.shape), dtype=item.dtype, tensor=item, learned=learned and item.is_floating_point())
             for item in (result if isinstance(result, tuple | list) else [result])
         )
-
-    def _stored_tensor(self, argument: Any) -> Any:
-        """An argument with the stored tensor in place of its node; zeros for one that is computed, of which only the shape counts."""
-        value = self._to_values(argument)
-        if not isinstance(value, AtenValue):
-            return value
-        return torch.zeros(value.shape, dtype=value.dtype) if value.op else value.tensor
 
     def _in_order(self, argument: Any) -> Any:
         if isinstance(argument, list | tuple):
@@ -357,18 +357,18 @@ class ExportedLowering:
             raise StretchError(f"cannot capture node `{node.name}` of `{self._name}`: a piece of shape {part.shape} does not fit")
         return replace(value, dtype=part.dtype)
 
-    def _emit(self, call: AtenCall, steps: Sequence[AtenStep]) -> AtenValue | None:
+    def _emit(self, call: AtenCall, steps: Sequence[Step]) -> AtenValue | None:
         """Operators in a chain: each but the first reads, before what it states, the one before; None if one does not fit."""
         emitted: list[Op] = []
         weights: dict[str, dict[str, torch.Tensor]] = {}
         for step in steps:
-            reads = [*(op.name for op in emitted[-1:]), *map(self.reading, step.reads)]
+            reads = [*(op.name for op in emitted[-1:]), *map(self._maps.reading, step.reads)]
             shapes = [self._ops[read].shape if read in self._ops else emitted[-1].shape for read in reads]
             try:
                 shape = kind_of(step.kind).shape(shapes, step.attrs)
             except (ValueError, KeyError, TypeError, IndexError):
                 return None
-            name = self._operator_name(call.node, {op.name for op in emitted})
+            name = self._maps.name_of(call, {op.name for op in emitted})
             emitted.append(Op(name, step.kind, tuple(reads), step.attrs, shape))
             weights[name] = dict(step.weights or {})
         if prod(emitted[-1].shape) != prod(call.shapes[0]):
@@ -377,33 +377,14 @@ class ExportedLowering:
         self.weights |= {name: weight for name, weight in weights.items() if weight}
         return AtenValue(emitted[-1].name, call.shapes[0], base=emitted[-1].shape)
 
-    def reading(self, value: AtenValue) -> str:
-        """Name of the operator whose tensor has the value's shape, its elements in their order: a view of another, where its own differs."""
-        value = self._maps.in_order(value)
-        op = self._ops[value.op]
-        if op.shape == value.shape:
-            return op.name
-        if value.shape == op.shape[:2] and op.shape[2:] == (1, 1) and not kind_of(op.kind).stated:
-            return self._maps.add(f"{op.name}_vector", "flatten", (op.name,), {})
-        view = self._views.get((op.name, value.shape))
-        if view is None:
-            view = self._views[op.name, value.shape] = self._free_name(f"{op.name}_view")
-            self._ops[view] = Op(view, "view", (op.name,), {"shape": value.shape}, value.shape)
-        return view
-
     def _arguments(self, node: fx.Node) -> dict[str, Any]:
         """The node's arguments by name, those left out at their defaults, values in place of nodes."""
-        schema = getattr(node.target, "_schema", None)
-        named: dict[str, Any] = {}
-        if schema is None:
-            named = {str(i): arg for i, arg in enumerate(node.args)} | dict(node.kwargs)
-        else:
-            for i, argument in enumerate(schema.arguments):
-                default = argument.default_value if argument.has_default_value() else None
-                named[argument.name] = node.args[i] if i < len(node.args) else node.kwargs.get(argument.name, default)
-        mapped = {key: fx.node.map_aggregate(item, self._to_values) for key, item in named.items()}
-        # joined to others, a tensor without elements adds nothing
-        return {key: _drop_empty_lists(item) if isinstance(item, list) else item for key, item in mapped.items()}
+        mapped = {key: fx.node.map_aggregate(item, self._to_values) for key, item in named_arguments(node).items()}
+        for key, item in mapped.items():
+            if isinstance(item, list):
+                # joined to others, a tensor without elements adds nothing
+                mapped[key] = [value for value in item if not (isinstance(value, AtenValue) and 0 in value.shape)] or item
+        return mapped
 
     def _to_values(self, item: Any) -> Any:
         return self._values.get(self._source(item)) if isinstance(item, fx.Node) else item
@@ -423,35 +404,17 @@ class ExportedLowering:
         )
         return tuple(value.shape)
 
-    def _operator_name(self, node: fx.Node, taken: Container[str] = ()) -> str:
-        """Path of the module that the node is part of; its own name where that is taken."""
-        stack = node.meta.get("nn_module_stack") or {}
-        path = next(reversed(stack.values()))[0] if stack else ""
-        path = path.replace("L['self'].", "").replace("L['self']", "").replace(".", "_")
-        preferred = path if path and path not in self._ops and path not in taken else f"{path}_{node.name}".strip("_")
-        return self._free_name(preferred, taken)
-
-    def _free_name(self, preferred: str, taken: Container[str] = ()) -> str:
-        if hasattr(nn.Module, preferred):
-            preferred = f"{preferred}_"
-        return unique_name(preferred, lambda name: name in self._ops or name in taken)
-
 
 def _result_of(whole: AtenValue, call: AtenCall, numbers: Sequence[int], number: int) -> AtenValue:
     """One of the results that lie behind each other in a row; nobody reads one that does not."""
     shape, start = call.shapes[number], sum(prod(call.shapes[earlier]) for earlier in numbers if earlier < number)
-    piece = AtenStep("slice", {"start": start, "stop": start + prod(shape)}, (whole,))
+    piece = Step("slice", {"start": start, "stop": start + prod(shape)}, (whole,))
     return AtenValue(whole.op, shape, piece=piece) if number in numbers else AtenValue("", shape)
 
 
 def _empty_value(shape: Shape) -> AtenValue:
     """A tensor without elements, which no operator need compute."""
     return AtenValue("", shape, tensor=torch.empty(shape))
-
-
-def _drop_empty_lists(item: list[Any]) -> list[Any]:
-    """A list without tensors that have no elements, unless there are no others."""
-    return [value for value in item if not (isinstance(value, AtenValue) and 0 in value.shape)] or item
 
 
 def _tensors(program: torch.export.ExportedProgram) -> dict[str, torch.Tensor]:
@@ -472,8 +435,8 @@ def capture_exported(module: nn.Module, input_shape: InputShapes | Inputs = (1, 
     name, arguments = name or type(module).__name__, Inputs.of(input_shape, module)
     with evaluation_mode(module):
         program = export(module, arguments, name)
-        outputs = [output for output in returned_nodes(program) if output is not None]
-        return ExportedLowering(program, name, strict=False).graph(input_placeholders(program, arguments, name), outputs)
+        placeholders = input_placeholders(program, arguments, name)
+        return ExportedLowering(program, name, strict=False).graph(placeholders, returned_nodes(program))
 
 
 def capture_runnable(module: nn.Module, input_shape: InputShapes | Inputs, name: str, refusal: str = "") -> Captured:
@@ -481,9 +444,8 @@ def capture_runnable(module: nn.Module, input_shape: InputShapes | Inputs, name:
     arguments = Inputs.of(input_shape, module)
     with evaluation_mode(module):
         program = export(module, arguments, name)
-        lowering = ExportedLowering(program, name)
-        outputs = returned_nodes(program)
-        graph = lowering.graph(input_placeholders(program, arguments, name), [output for output in outputs if output is not None])
+        lowering, outputs = ExportedLowering(program, name), returned_nodes(program)
+        graph = lowering.graph(input_placeholders(program, arguments, name), outputs)
         weights = {op.name: lowering.weights[op.name] for op in graph.ops if op.name in lowering.weights}
         with torch.no_grad():
             want = arguments.call(module, arguments.random())
@@ -492,7 +454,7 @@ def capture_runnable(module: nn.Module, input_shape: InputShapes | Inputs, name:
             f"`{name}` returns a {type(want).__name__} that torch.export sees in another form",
             "let its forward return tensors in tuples, lists and dictionaries",
         )
-        returned = name_outputs(want, [None if output is None else lowering.result(output) for output in outputs])
+        returned = name_outputs(want, list(map(lowering.result, outputs)))
         warnings = unused_inputs(returned, [op.name for op in graph.inputs])
         captured = Captured(graph, weights, module, refusal, returned, tuple(warnings))
         _check(captured, arguments, want)

@@ -1,32 +1,29 @@
 """Feature maps behind tensors of an exported network: operators on channels and pixels, however the network has ordered its axes."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
 
 import torch
+from torch import nn
 
-from predictors.graph import Op
+from predictors.graph import Op, unique_name
 from predictors.operators import kind_of
 from predictors.shapes import Attr, Shape, ints
 from predictors.slices import same_slice
-from stretch.network.capture.aten import (
-    AtenCall,
-    AtenValue,
+from stretch.network.capture.aten import AtenCall, AtenValue, CallRecorder, over_elements, storage_dtype
+from stretch.network.capture.axes import (
     Axes,
-    CallRecorder,
     Factor,
     FactorKind,
     Unsupported,
     common_factors,
     map_axes,
-    over_elements,
     rearrangement,
     require,
     require_that,
-    storage_dtype,
 )
 from stretch.operators.opaque.calls import Call
 
@@ -66,19 +63,29 @@ Weights = Mapping[str, torch.Tensor]
 
 @dataclass
 class Maps:
-    """Operators that the lowering of a network adds for tensors whose axes are known."""
+    """Operators of a network that is lowered, and the feature maps among them whose axes are known."""
 
-    ops: dict[str, Op]  # Operators so far, by name, with their shapes.
-    weights: dict[str, dict[str, torch.Tensor]]  # Theirs.
-    free_name: Callable[[str], str]  # A name that no operator has, close to the one that is wished for.
     compute: Callable[[AtenCall], tuple[AtenValue, ...]]  # Lowers a call whose tensors are feature maps as they are.
-    reading: Callable[[AtenValue], str]  # Name of the operator whose tensor has a value's shape.
-    name_of: Callable[[AtenCall], str]  # Name for the operator of a call.
+    ops: dict[str, Op] = field(default_factory=dict)  # Operators so far, by name, with their shapes.
+    weights: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)  # Theirs.
     #: Operators that compute a part of another, or compute it in another order: that other one, and how its result gives theirs.
     instead: dict[str, tuple[str, Op]] = field(default_factory=dict)
     _known: dict[tuple[object, ...], str] = field(default_factory=dict)
     #: Tensors that were moved out of a map, with its operator and their axes there.
     _moved: dict[str, tuple[str, Axes]] = field(default_factory=dict)
+
+    def name_of(self, call: AtenCall, taken: Container[str] = ()) -> str:
+        """Name for the operator of a call: the path of the module that it is part of; its own name where that is taken."""
+        stack = call.node.meta.get("nn_module_stack") or {}
+        path = next(reversed(stack.values()))[0] if stack else ""
+        path = path.replace("L['self'].", "").replace("L['self']", "").replace(".", "_")
+        return self._free_name(
+            path if path and path not in self.ops and path not in taken else f"{path}_{call.node.name}".strip("_"), taken
+        )
+
+    def _free_name(self, preferred: str, taken: Container[str] = ()) -> str:
+        preferred = f"{preferred}_" if hasattr(nn.Module, preferred) else preferred
+        return unique_name(preferred, lambda name: name in self.ops or name in taken)
 
     def add(self, stem: str, kind: str, reads: Sequence[str], attrs: Mapping[str, Attr], weights: Weights | None = None) -> str:
         """Name of an operator on maps, new unless one without weights is there already."""
@@ -86,7 +93,7 @@ class Maps:
         if not weights and key in self._known:
             return self._known[key]
         shape = kind_of(kind).shape([self.ops[read].shape for read in reads], attrs)
-        name = self.free_name(stem)
+        name = self._free_name(stem)
         self.ops[name] = Op(name, kind, tuple(reads), dict(attrs), shape)
         if weights:
             self.weights[name] = dict(weights)
@@ -225,6 +232,16 @@ class Maps:
         )
         last = require(map_axes(self.ops[op].shape).permute((0, 2, 3, 1)).reshape(shape))
         return AtenValue(op, shape, base=self.ops[op].shape, dtype=value.dtype, axes=last)
+
+    def reading(self, value: AtenValue) -> str:
+        """Name of the operator whose tensor has the value's shape, its elements in their order: a view of another, where its own differs."""
+        value = self.in_order(value)
+        op = self.ops[value.op]
+        if op.shape == value.shape:
+            return op.name
+        if value.shape == op.shape[:2] and op.shape[2:] == (1, 1) and not kind_of(op.kind).stated:
+            return self.add(f"{op.name}_vector", "flatten", (op.name,), {})
+        return self.add(f"{op.name}_view", "view", (op.name,), {"shape": value.shape})
 
     def in_order(self, value: AtenValue) -> AtenValue:
         """A tensor as an operator gives it, its elements in their order."""

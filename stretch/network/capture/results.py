@@ -72,7 +72,7 @@ def leaves(structure: Any, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, 
 def _container_items(structure: Any) -> list[tuple[str, Any]] | None:
     """Return the items of a container by name; None for anything else."""
     if isinstance(structure, dict):
-        return [(_key_name(key), value) for key, value in structure.items()]
+        return [("".join(c if c.isalnum() else "_" for c in str(key)) or "_", value) for key, value in structure.items()]
     if isinstance(structure, list | tuple):
         words = getattr(structure, "_fields", None) or range(len(structure))
         return [(str(word), value) for word, value in zip(words, structure, strict=True)]
@@ -120,11 +120,6 @@ def rebuild(structure: Any, built: Iterator[Any]) -> Any:
         for (name, _), part in zip(held, parts, strict=True):
             object.__setattr__(copied, name, part)
     return copied
-
-
-def _key_name(key: Any) -> str:
-    """A key as a part of a name."""
-    return "".join(c if c.isalnum() else "_" for c in str(key)) or "_"
 
 
 Weights = dict[str, dict[str, torch.Tensor]]

@@ -1,6 +1,7 @@
 """Rules of ATen operators: operators of known kinds with their weights, tensors in another shape, or the cost of an opaque operator."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from math import inf, prod
@@ -16,21 +17,18 @@ from stretch.network.capture.aten import (
     REDUCTIONS,
     AtenCall,
     AtenRule,
-    AtenStep,
     AtenValue,
     CallRecorder,
     LoweringResult,
     conversion,
     elements,
+    named_arguments,
     opaque_node,
     opaque_step,
     over_elements,
-    product_step,
-    reduction_step,
     storage_dtype,
-    with_storage_dtype,
 )
-from stretch.operators.capturing import ATEN, FUNCTIONS, FunctionRule, UnsupportedNode, module_chain, pair, require_supported
+from stretch.operators.capturing import ATEN, FUNCTIONS, FunctionRule, Step, UnsupportedNode, module_chain, pair, require_supported
 from stretch.operators.elementwise import clamp
 from stretch.operators.move import LOWEST
 from stretch.operators.opaque.calls import Call, computes
@@ -65,7 +63,7 @@ def steps_of(call: AtenCall) -> LoweringResult:
     return built if built is not None and all(_is_computed(call, step) for step in built) else [call_step(call, built)]
 
 
-def _is_computed(call: AtenCall, step: AtenStep) -> bool:
+def _is_computed(call: AtenCall, step: Step) -> bool:
     """Whether a step computes its call; an operator of a family does on 32-bit reals with channels."""
     if step.kind == "opaque":
         return CALLS in step.attrs
@@ -87,7 +85,7 @@ def _result_type(call: AtenCall, number: int = 0) -> torch.dtype:
     return dtype
 
 
-def cost_of(call: AtenCall, steps: Sequence[AtenStep] | None) -> AtenStep:
+def cost_of(call: AtenCall, steps: Sequence[Step] | None) -> Step:
     """Return the opaque operator of a call without its computation, at the cost of the kernel that its rule has for it."""
     step = steps[0] if steps is not None and len(steps) == 1 else None
     if step is None or (step.kind != "opaque" and not call.out):
@@ -98,7 +96,7 @@ def cost_of(call: AtenCall, steps: Sequence[AtenStep] | None) -> AtenStep:
     return opaque_step(call, work.kind, (work.in_channels, work.out_channels, work.groups, work.taps, work.pixels))
 
 
-def call_step(call: AtenCall, steps: Sequence[AtenStep] | None, numbers: Sequence[int] = (0,)) -> AtenStep:
+def call_step(call: AtenCall, steps: Sequence[Step] | None, numbers: Sequence[int] = (0,)) -> Step:
     """Return the opaque operator that computes a call by torch.
 
     Args:
@@ -143,16 +141,17 @@ def _functional(call: AtenCall) -> str:
     return f"{packet}.{overload}"
 
 
-def _call_operator(variant: str, kernel: str, out: Shape, operator: str, *arguments: Any, **options: Any) -> AtenStep:
+def _call_operator(variant: str, kernel: str, out: Shape, operator: str, *arguments: Any, **options: Any) -> Step:
     """An opaque operator of one call that the network does not have as such; without a `dtype` it moves elements, whatever they are."""
     recorder, to = CallRecorder(), options.get("dtype", torch.float32)
-    stored = [with_storage_dtype(argument) if isinstance(argument, AtenValue) and not options else argument for argument in arguments]
-    call = Call(operator, tuple(map(recorder, stored)), {key: recorder(option) for key, option in options.items()})
+    if not options:
+        arguments = tuple(replace(item, dtype=storage_dtype(item.dtype)) if isinstance(item, AtenValue) else item for item in arguments)
+    call = Call(operator, tuple(map(recorder, arguments)), {key: recorder(option) for key, option in options.items()})
     return recorder.step(over_elements(out, kernel, variant), [call], to)
 
 
-def _copy(x: AtenValue, shape: Shape, variant: str) -> list[AtenStep]:
-    return [AtenStep("opaque", over_elements(shape, "copy", variant), (x,))]
+def _copy(x: AtenValue, shape: Shape, variant: str) -> list[Step]:
+    return [Step("opaque", over_elements(shape, "copy", variant), (x,))]
 
 
 def _constant(value: Any) -> torch.Tensor | None:
@@ -179,7 +178,7 @@ def call_family_rule(call: AtenCall, rule: FunctionRule, *ignored: str) -> Lower
         chain = module_chain(rule, x.shape, **settings)
     except UnsupportedNode:
         return None
-    steps = [AtenStep(kind, attrs, () if i else (x,), weights) for i, (_, kind, attrs, weights) in enumerate(chain)]
+    steps = [replace(step, reads=() if i else (x,)) for i, step in enumerate(chain)]
     return x if [step.kind for step in steps] == ["identity"] else steps
 
 
@@ -213,7 +212,7 @@ def _dropout(call: AtenCall) -> LoweringResult:
     """One that drops while the network is trained."""
     x, p = call.tensors[0], float(call.arguments["p"])
     alone = len(x.shape) in (2, 4) and x.shape == (x.base or x.shape)
-    return [AtenStep("dropout", {"p": p}, (x,))] if p and alone and _is_floating_point(call) else _identity(call)
+    return [Step("dropout", {"p": p}, (x,))] if p and alone and _is_floating_point(call) else _identity(call)
 
 
 @_add("view", "reshape", "_unsafe_view", "flatten", "unflatten", "unsqueeze", "squeeze", "view_as", "_reshape_alias", "reshape_as")
@@ -224,9 +223,9 @@ def _view(call: AtenCall) -> LoweringResult:
         return None
     if x.shape == (x.base or x.shape):
         if len(x.shape) == 2 and call.out == (*x.shape, 1, 1):
-            return [AtenStep("unflatten", {}, (x,))]
+            return [Step("unflatten", {}, (x,))]
         if len(x.shape) == 4 and call.out == (x.shape[0], prod(x.shape[1:])):
-            return [AtenStep("flatten", {}, (x,))]
+            return [Step("flatten", {}, (x,))]
     return x.reshape(call.out)
 
 
@@ -256,7 +255,7 @@ def _slice(call: AtenCall) -> LoweringResult:
         return _copy(x, call.out, "slice")
     start = int(call.arguments.get("start") or 0)
     start += x.shape[dim] if start < 0 else 0
-    return [AtenStep("slice", {"start": start, "stop": start + call.out[1]}, (x,))]
+    return [Step("slice", {"start": start, "stop": start + call.out[1]}, (x,))]
 
 
 @_add("select")
@@ -278,11 +277,11 @@ def _split(call: AtenCall) -> LoweringResult:
     return tuple(result)
 
 
-def _piece(x: AtenValue, dim: int, start: int, shape: Shape) -> AtenStep:
+def _piece(x: AtenValue, dim: int, start: int, shape: Shape) -> Step:
     if len(shape) < len(x.shape):
         return _call_operator("slice", "copy", shape, "select.int", x, dim, start)
     if dim == 1 and len(shape) in (2, 4):
-        return AtenStep("slice", {"start": start, "stop": start + shape[1]}, (x,))
+        return Step("slice", {"start": start, "stop": start + shape[1]}, (x,))
     return _call_operator("slice", "copy", shape, "slice.Tensor", x, dim, start, start + shape[dim], 1)
 
 
@@ -292,7 +291,7 @@ def _concat(call: AtenCall) -> LoweringResult:
     if not call.constants and len(parts) == 1:
         return parts[0]
     if not call.constants and call.axis == 1:
-        return [AtenStep("concat", {}, tuple(parts))]
+        return [Step("concat", {}, tuple(parts))]
     return [opaque_step(call, "copy", elements(call.out), "concat")]
 
 
@@ -308,7 +307,7 @@ def _pad(call: AtenCall) -> LoweringResult:
     if len(x.shape) != 4 or call.arguments.get("mode", "constant") != "constant" or not (zero or lowest):
         return _copy(x, call.out, "pad")
     left, right, top, bottom = [*pads, 0, 0][:4]
-    return [AtenStep("pad", {"padding": (top, left, bottom, right), **({LOWEST: True} if lowest else {})}, (x,))]
+    return [Step("pad", {"padding": (top, left, bottom, right), **({LOWEST: True} if lowest else {})}, (x,))]
 
 
 def _is_padded_pool(call: AtenCall, pads: Sequence[int]) -> bool:
@@ -316,9 +315,9 @@ def _is_padded_pool(call: AtenCall, pads: Sequence[int]) -> bool:
     for node in call.node.users:
         if AtenCall(node, {}).operator != "max_pool2d":
             return False
-        settings = dict(zip(("window", "stride", "padding", "dilation", "ceil_mode"), node.args[1:], strict=False))
-        half, earlier = min(pair(settings["window"])) // 2, max(pair(settings.get("padding") or 0))
-        if settings.get("ceil_mode") or max(pads) + earlier > half:
+        settings = named_arguments(node)
+        half, earlier = min(pair(settings["kernel_size"])) // 2, max(pair(settings["padding"]))
+        if settings["ceil_mode"] or max(pads) + earlier > half:
             return False
     return True
 
@@ -333,7 +332,7 @@ def _upsample(call: AtenCall) -> LoweringResult:
         return None
     if not all(item in (None, factor) for item, factor in zip(stated, scale, strict=True)):
         return None
-    return [AtenStep("upsample", {"scale": scale}, (x,))]
+    return [Step("upsample", {"scale": scale}, (x,))]
 
 
 # Products.
@@ -373,15 +372,16 @@ def _matmul(call: AtenCall) -> LoweringResult:
     inner = a.shape[-1]
     right = b.shape[-1] if len(b.shape) > 1 else 1
     left = a.shape[-2] if len(a.shape) > 1 else 1
-    return [product_step(call, inner, right, max(1, prod(call.out) // (left * right)), left)]
+    # products of a left × inner and an inner × right matrix
+    return [opaque_step(call, "matmul", (inner, right, max(1, prod(call.out) // (left * right)), 1, left), "matmul")]
 
 
-def _matrix(call: AtenCall, x: AtenValue, columns: int, weight: torch.Tensor | None, bias: AtenValue | None) -> AtenStep:
+def _matrix(call: AtenCall, x: AtenValue, columns: int, weight: torch.Tensor | None, bias: AtenValue | None) -> Step:
     """A linear layer; its cost alone where its input is no vector."""
     known = len(call.out) == 2 and weight is not None and (bias is None or bias.tensor is not None)
     known = known and all(call.arguments.get(factor, 1) == 1 for factor in ("alpha", "beta"))
     weights = _drop_none(weight=weight, bias=_constant(bias)) if known else None
-    return AtenStep("linear", {"out_features": columns, "bias": bias is not None}, (x,), weights)
+    return Step("linear", {"out_features": columns, "bias": bias is not None}, (x,), weights)
 
 
 @_add("einsum")
@@ -395,7 +395,8 @@ def _einsum(call: AtenCall) -> LoweringResult:
     inner = prod(size[letter] for letter in size if letter not in out)
     batch = prod(size[letter] for letter in out if letter in first and letter in second)
     right = prod(size[letter] for letter in out if letter not in first)
-    return [product_step(call, inner, right, batch, prod(size[letter] for letter in out if letter not in second))]
+    left = prod(size[letter] for letter in out if letter not in second)
+    return [opaque_step(call, "matmul", (inner, right, batch, 1, left), "matmul")]
 
 
 @_add("scaled_dot_product_attention")
@@ -424,12 +425,12 @@ def _attention(call: AtenCall) -> LoweringResult:
     return [*steps, _following_step(scores, second, "matmul.default", value)]
 
 
-def _following_step(reads: Shape, attrs: Mapping[str, Attr], operator: str, argument: Any) -> AtenStep:
+def _following_step(reads: Shape, attrs: Mapping[str, Attr], operator: str, argument: Any) -> Step:
     """An opaque operator of one call that reads, before anything else, the one before it in a chain."""
     recorder = CallRecorder()
     before = recorder(AtenValue("-", reads, dtype=torch.float32))
     step = recorder.step(attrs, [Call(operator, (before, recorder(argument)))])
-    return AtenStep(step.kind, step.attrs, step.reads[1:], step.weights)
+    return Step(step.kind, step.attrs, step.reads[1:], step.weights)
 
 
 @_add(*_RECURRENT)
@@ -458,7 +459,7 @@ def _batch_norm(call: AtenCall) -> LoweringResult:
     bias = torch.zeros_like(weight) if weight is not None and bias is None else bias
     weights = _drop_none(weight=weight, bias=bias, running_mean=mean, running_var=variance) if known else None
     numbers: dict[str, Attr] = {key: float(call.arguments[key]) for key in ("eps", "momentum")}
-    return [AtenStep("batch_norm", {**numbers, "affine": call.arguments["weight"] is not None}, (x,), weights)]
+    return [Step("batch_norm", {**numbers, "affine": call.arguments["weight"] is not None}, (x,), weights)]
 
 
 @_add("softmax", "log_softmax", "_softmax", "_log_softmax", "_safe_softmax")
@@ -485,8 +486,8 @@ def _reduce(call: AtenCall) -> LoweringResult:
     over = sorted(d % len(x.shape) for d in ([dims] if isinstance(dims, int) else dims or ()))
     if len(x.shape) == 4 and over == [2, 3] and call.operator in ("mean", "amax"):
         kind = "global_avg_pool" if call.operator == "mean" else "global_max_pool"
-        return [AtenStep(kind, {"keepdims": bool(call.arguments["keepdim"])}, (x,))]
-    return [reduction_step(call)]
+        return [Step(kind, {"keepdims": bool(call.arguments["keepdim"])}, (x,))]
+    return None
 
 
 # Operators that keep every element's place.
@@ -502,7 +503,7 @@ def _clamp(call: AtenCall) -> LoweringResult:
 
 
 def _with_number(x: AtenValue, kind: str, value: float, neutral: float) -> LoweringResult:
-    return x if value == neutral else [AtenStep(kind, {"value": float(value)}, (x,))]
+    return x if value == neutral else [Step(kind, {"value": float(value)}, (x,))]
 
 
 @_add("neg")
@@ -527,7 +528,7 @@ def _arithmetic(call: AtenCall) -> LoweringResult:
     sizes = (*[1] * (len(call.out) - len(constant.shape)), *constant.shape)
     if name in ("add", "mul") and x.shape == call.out and len(sizes) in (2, 4) and sizes[1] == call.out[1] == prod(sizes):
         kind, key = ("scale", "weight") if name == "mul" else ("shift", "bias")
-        return [AtenStep(kind, {}, (x,), None if constant.tensor is None else {key: constant.tensor.reshape(-1)})]
+        return [Step(kind, {}, (x,), None if constant.tensor is None else {key: constant.tensor.reshape(-1)})]
     return None
 
 
@@ -537,9 +538,9 @@ def _of_two_tensors(call: AtenCall, a: AtenValue, b: AtenValue) -> LoweringResul
         return None
     if call.operator == "sub":
         computed = _is_floating_point(call) and a.shape[0] == b.shape[0]
-        return [AtenStep("mul_scalar", {"value": -1.0}, (b,)), AtenStep("add", {}, (a,))] if computed else None
+        return [Step("mul_scalar", {"value": -1.0}, (b,)), Step("add", {}, (a,))] if computed else None
     # one that repeats an image for others is no operator of a family
-    return [AtenStep(call.operator, {}, (a, b), {} if a.shape[:1] == b.shape[:1] else None)]
+    return [Step(call.operator, {}, (a, b), {} if a.shape[:1] == b.shape[:1] else None)]
 
 
 @_add("addcmul")
@@ -552,6 +553,6 @@ def _with_product(call: AtenCall) -> LoweringResult:
     if call.arguments.get("value", 1) != 1 or not x.op or x.shape != call.out or not fits:
         return None
     return [
-        AtenStep("scale", {}, (x,), {"weight": factor.tensor.reshape(-1)}),
-        AtenStep("shift", {}, (), {"bias": offset.tensor.reshape(-1)}),
+        Step("scale", {}, (x,), {"weight": factor.tensor.reshape(-1)}),
+        Step("shift", {}, (), {"bias": offset.tensor.reshape(-1)}),
     ]

@@ -16,7 +16,7 @@ from torch import fx, nn
 
 from predictors.errors import StretchError, UsageError, first_line, need
 from predictors.graph import Op, OpGraph, unique_name
-from predictors.shapes import Attr, ints
+from predictors.shapes import Shape, ints
 from stretch.network.capture.inputs import SINGLE_INPUT, Inputs, InputShapes, check_hooks, whole_numbers_error
 from stretch.network.capture.results import (
     Captured,
@@ -33,12 +33,11 @@ from stretch.operators.capturing import (
     FUNCTIONS,
     METHODS,
     ON_LAST,
-    Lowered,
-    Own,
+    Step,
     TracedCall,
     UnsupportedNode,
+    as_chain,
     class_name,
-    lower_chain,
     lower_module,
     require_supported,
 )
@@ -61,12 +60,12 @@ class InPlaceProxy(fx.Proxy):
     """
 
 
-def _in_place(function: Callable[..., Any]) -> Callable[[fx.Proxy, Any], fx.Proxy]:
-    return lambda self, other: self.tracer.create_proxy("call_function", function, (self, other), {})
-
-
-for _name in ("iadd", "isub", "imul", "itruediv"):
-    setattr(InPlaceProxy, f"__{_name}__", _in_place(getattr(operator, _name)))
+for _function in (operator.iadd, operator.isub, operator.imul, operator.itruediv):
+    setattr(
+        InPlaceProxy,
+        f"__{_function.__name__}__",
+        lambda self, other, function=_function: self.tracer.create_proxy("call_function", function, (self, other), {}),
+    )
 
 
 class Tracer(fx.Tracer):
@@ -179,8 +178,6 @@ class Values(fx.Interpreter):
 # shuffle, a slice, or operators on channels that lie last. Anything else that
 # reads a view is refused.
 
-Shape = tuple[int, ...]
-
 #: Kinds that compute the same on channels that lie last.
 ANY_ORDER = frozenset(name for name in lowerings if lowerings.get(name).any_order)
 
@@ -213,8 +210,8 @@ _FORM_NAMES = {
     "expanded": "expanded",
 }
 
-#: A view, or (kind, attributes) of an operator that reads the view's tensor.
-Effect = View | tuple[str, dict[str, Attr]]
+#: A view, or an operator that reads the view's tensor.
+Effect = View | Step
 
 
 def _with_form(view: View, form: str, *detail: Any) -> View:
@@ -250,9 +247,9 @@ def _reshape(view: View, before: Shape, out: Shape, *size: Any) -> Effect | None
     if view.form == "grouped" and out == shape:
         return _with_form(view, "plain")
     if view.form == "swapped" and out == shape:
-        return "channel_shuffle", {"groups": view.detail[0]}
+        return Step("channel_shuffle", {"groups": view.detail[0]})
     if view.form == "plain" and len(before) == 2 and out == (*before, 1, 1):
-        return "unflatten", {}
+        return Step("unflatten")
     return None
 
 
@@ -269,7 +266,7 @@ def _split(view: View, before: Shape, out: Any, sizes: Any, dim: int = 0) -> Eff
 def _cut(view: View, start: int, stop: int) -> Effect:
     if (start, stop) == (0, view.shape[1]):
         return view if view.form == "plain" else _with_form(view, "plain")
-    return "slice", {"start": start, "stop": stop}
+    return Step("slice", {"start": start, "stop": stop})
 
 
 def _getitem(view: View, before: Shape, out: Any, index: Any) -> Effect:
@@ -281,7 +278,7 @@ def _getitem(view: View, before: Shape, out: Any, index: Any) -> Effect:
     items = index if isinstance(index, tuple) else (index,)
     full = slice(None)
     if len(before) == 2 and len(items) == 4 and items == (full, full, None, None):
-        return "unflatten", {}
+        return Step("unflatten")
     if Ellipsis in items:
         position = items.index(Ellipsis)
         items = (*items[:position], *[full] * (len(before) - len(items) + 1), *items[position + 1 :])
@@ -303,7 +300,7 @@ def _unsqueeze(view: View, before: Shape, out: Shape, dim: int) -> Effect:
     if view.form == "plain" and len(before) == 2 and position == 2:
         return _with_form(view, "tall")
     if view.form == "tall" and position >= 2:
-        return "unflatten", {}
+        return Step("unflatten")
     raise UnsupportedNode(f"a new dimension {dim} of a tensor of shape {before} is not supported")
 
 
@@ -373,7 +370,7 @@ class TraceLowering:
         self._views: dict[fx.Node, View] = {}
         self._used: set[str] = set()
         self._ops: list[Op] = []
-        self.weights: dict[str, Own] = {}
+        self.weights: dict[str, dict[str, torch.Tensor]] = {}
 
     def graph(self) -> OpGraph:
         """The operator graph."""
@@ -459,7 +456,7 @@ class TraceLowering:
             if isinstance(seen, View):
                 return seen
             if seen is not None:
-                return self._emit(node, [("", *seen, {})], [view], node.name, "plain")
+                return self._emit(node, [seen], [view], node.name, "plain")
         require_supported(node not in self._values.parts, f"it gives several tensors, and `{target}` is not supported")
         table: dict[Any, Any] = FUNCTIONS if node.op == "call_function" else METHODS
         rule = table.get(node.target)
@@ -473,19 +470,19 @@ class TraceLowering:
             shape = _channels_first(shape)
             if target not in ON_LAST:
                 args = [_permuted(a) for a in args]
-        reads, steps = lower_chain(rule(TracedCall(shapes, shape), *args, **kwargs))
-        sources, over_last = [self._view(node, n) for n in reads], target in ON_LAST and len(shape) == 4
+        steps = as_chain(rule(TracedCall(shapes, shape), *args, **kwargs))
+        sources, over_last = [self._view(node, n) for n in steps[0].reads], target in ON_LAST and len(shape) == 4
         require_supported(
             last or not over_last, f"`{target}` over the last dimension of a feature map is not supported, only over channels"
         )
         return self._emit(node, steps, sources, node.name, "last" if over_last else self._form(steps, sources))
 
-    def _form(self, steps: list[Lowered], sources: list[View]) -> str:
+    def _form(self, steps: list[Step], sources: list[View]) -> str:
         """How the result of `steps` lies, which read `sources`."""
         forms = {view.form for view in sources}
         if forms == {"plain"}:
             return "plain"
-        kinds = {kind for _, kind, *_ in steps}
+        kinds = {step.kind for step in steps}
         if forms == {"last"} and kinds <= ANY_ORDER:
             return "last"
         if forms == {"plain", "expanded"} and kinds <= {"add", "mul"}:
@@ -493,17 +490,17 @@ class TraceLowering:
         next(view for view in sources if view.form != "plain").require_unchanged()
         raise UnsupportedNode("it reads tensors whose dimensions lie in different orders")
 
-    def _emit(self, node: fx.Node, steps: list[Lowered], sources: list[View], base: str, form: str) -> View:
+    def _emit(self, node: fx.Node, steps: list[Step], sources: list[View], base: str, form: str) -> View:
         reads = tuple(view.op for view in sources)
         name = ""
-        for suffix, kind, attrs, current in steps:
-            if not name:
+        for i, step in enumerate(steps):
+            if i == 0:
                 name = base = _unique(base, node.name, self._used)
             else:
-                name = _unique(f"{base}_{suffix}", f"{base}_{suffix}", self._used)
-            self._ops.append(Op(name, kind, reads, attrs))
-            if current:
-                self.weights[name] = current
+                name = _unique(f"{base}_{step.suffix or i}", f"{base}_{step.suffix or i}", self._used)
+            self._ops.append(Op(name, step.kind, reads, step.attrs))
+            if step.weights:
+                self.weights[name] = dict(step.weights)
             reads = (name,)
         shape = self._values.shapes[node]
         return View(name, _channels_first(shape) if form == "last" else shape, form)
@@ -623,8 +620,10 @@ def _trace(module: nn.Module, inputs: Inputs, name: str) -> fx.GraphModule:
             return fx.GraphModule(tracer.root, graph)
     except Exception as error:
         check_input(module, inputs, name)
+        # the last line of what the module's own code raises says why
+        reason = str(error).strip().rpartition("\n")[2] or type(error).__name__
         raise TraceFailure(
-            f"`{name}` cannot be traced by torch.fx: {_last_line(error)}{source_line(error)}",
+            f"`{name}` cannot be traced by torch.fx: {reason}{source_line(error)}",
             "its forward must not branch on tensor values; give a factory of the traceable part as `module:factory`",
         ) from error
 
@@ -656,11 +655,6 @@ def _input_error(error: Exception, module: nn.Module, inputs: Inputs, name: str)
         f"`{name}` rejects {size} {inputs}: {reason}{source_line(error)}",
         f"choose another size with --input: an image as 3x224x224, anything else by its name with all axes, as {first}=1x16x32",
     )
-
-
-def _last_line(error: Exception) -> str:
-    """Fx raises whatever the module's own code raises; the last line of it says why."""
-    return str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
 
 
 def _run(module: nn.Module, traced: fx.GraphModule, inputs: Inputs, name: str) -> tuple[Values, bool]:

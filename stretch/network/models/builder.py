@@ -28,36 +28,6 @@ from scheduler.formats.onnx.file import MAX_LIVE_ELEMENTS
 from scheduler.runtime.own import SourceFileRunner
 from stretch.network.capture.inputs import InputShapes, check_shape, is_shape, whole_numbers_error
 
-#: How a format's rules see a tensor of the running network.
-View = TypeVar("View")
-
-
-@dataclass(frozen=True)
-class OperatorInputs(Generic[View]):
-    """Input of one operator."""
-
-    inputs: Sequence[View | np.ndarray | None]  # In the order of the file: tensors of the network, stored ones, None where one is left out.
-
-    def value(self, i: int) -> View | np.ndarray | None:
-        """Input `i`, or None where it is left out."""
-        return self.inputs[i] if i < len(self.inputs) else None
-
-    def require_stored(self, i: int, noun: str) -> np.ndarray:
-        """Return input `i`, which the file must store."""
-        value = self.value(i)
-        if not isinstance(value, np.ndarray):
-            raise StretchError(f"its {noun} depends on the network's inputs, or is left out")
-        return value
-
-    def numbers(self, i: int, noun: str) -> list[int]:
-        """Whole numbers of input `i`, which the file must store."""
-        return [int(n) for n in self.require_stored(i, noun).ravel()]
-
-    def optional_stored(self, i: int, noun: str) -> np.ndarray | None:
-        """Input `i`, which the file stores if it is there."""
-        return None if self.value(i) is None else self.require_stored(i, noun)
-
-
 #: Elements that a tensor of stored ones alone may have.
 MAX_KNOWN = 1 << 26
 
@@ -81,11 +51,6 @@ class Builder:
         for name, shape in (shapes if isinstance(shapes, Mapping) else {"x": shapes}).items():
             self.inputs[name] = self._graph.placeholder(name)
             self.inputs[name].meta["val"] = torch.empty(tuple(shape), device="meta")
-
-    @property
-    def input(self) -> fx.Node:
-        """Return the node of the first input."""
-        return next(iter(self.inputs.values()))
 
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Node:
         """A call of a function of torch."""
@@ -205,6 +170,65 @@ def with_weights(module: nn.Module, **numbers: np.ndarray | None) -> nn.Module:
             value = torch.from_numpy(number.copy())
             setattr(module, name, nn.Parameter(value) if isinstance(current, nn.Parameter) else value)
     return module
+
+
+#: How a format's rules see a tensor of the running network.
+View = TypeVar("View")
+
+
+@dataclass(frozen=True)
+class Site(Generic[View]):
+    """One operator of a file, as its rule sees it."""
+
+    inputs: Sequence[View | np.ndarray | None]  # In the order of the file: tensors of the network, stored ones, None where one is left out.
+    op: str  # Its operator.
+    name: str  # Its own, or that of what it writes.
+    attrs: Mapping[str, Any]  # Its attributes; words are strings.
+    results: int  # How many tensors it writes.
+    builder: Builder  # Builder that its rule writes into.
+
+    def value(self, i: int) -> View | np.ndarray | None:
+        """Input `i`, or None where it is left out."""
+        return self.inputs[i] if i < len(self.inputs) else None
+
+    def require_stored(self, i: int, noun: str) -> np.ndarray:
+        """Return input `i`, which the file must store."""
+        value = self.value(i)
+        if not isinstance(value, np.ndarray):
+            raise StretchError(f"its {noun} depends on the network's inputs, or is left out")
+        return value
+
+    def numbers(self, i: int, noun: str) -> list[int]:
+        """Whole numbers of input `i`, which the file must store."""
+        return [int(n) for n in self.require_stored(i, noun).ravel()]
+
+    def optional_stored(self, i: int, noun: str) -> np.ndarray | None:
+        """Input `i`, which the file stores if it is there."""
+        return None if self.value(i) is None else self.require_stored(i, noun)
+
+    def integer(self, name: str, usual: int = 0) -> int:
+        """An attribute that is a whole number."""
+        return int(self.attrs.get(name, usual))
+
+    def real(self, name: str, usual: float = 0.0) -> float:
+        """An attribute that is a real number."""
+        return float(self.attrs.get(name, usual))
+
+    def flag(self, name: str, usual: bool = False) -> bool:
+        """An attribute that is true or false."""
+        return bool(self.attrs.get(name, usual))
+
+    def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Node:
+        """A call of a function of torch."""
+        return self.builder.call(function, *args, **kwargs)
+
+    def add_tensor(self, x: np.ndarray, noun: object) -> fx.Node:
+        """A stored tensor that is named after the operator."""
+        return self.builder.add_tensor(x, f"{self.name}_{noun}")
+
+
+#: Batch norms of torch by the axes of what they read.
+BATCH_NORMS = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
 
 
 # Inputs and results of a file that is a model: names that Python can hold, shapes that are asked for, results by name.

@@ -142,18 +142,13 @@ CIFAR_CLASSES = {"cifar10": 10, "cifar100": 100}
 _REGISTERED = re.compile(r"^@register_model\b.*\n(?:@.*\n|[ )].*\n)*def (\w+)\(", re.MULTILINE)
 
 
-def cifar_names() -> list[str]:
-    """``resnet<layers>_<dataset>``."""
-    return sorted(f"resnet{depth}_{data}" for depth in CIFAR_DEPTHS for data in CIFAR_CLASSES)
-
-
 def quick_names(start: str = "") -> list[str]:
     """Names of this package's and torchvision's models, and of timm's where its prefix is asked for.
 
     Those of the last two are read from their source, which takes milliseconds where importing takes seconds.
     """
     prefix = "timm:"
-    names = [*TINY, *cifar_names(), *_registered_models("torchvision")]
+    names = [*TINY, *(f"resnet{depth}_{data}" for depth in CIFAR_DEPTHS for data in CIFAR_CLASSES), *_registered_models("torchvision")]
     names += [prefix + name for name in _registered_models("timm")] if start.startswith(prefix) else [prefix]
     return sorted(name for name in names if name.startswith(start))
 

@@ -15,17 +15,16 @@ from torch.utils import _pytree as pytree
 
 from predictors.errors import StretchError, first_line, need
 from scheduler.bundle.manifest import SourceFile, SourceTensor
+from stretch.network.capture.aten import named_arguments
 from stretch.network.capture.inputs import InputShapes
 from stretch.network.capture.results import walk_leaves
-from stretch.network.models.builder import End, OwnNetwork, Size, finish_network, named_ends, resolve_input_shapes
+from stretch.network.models.builder import BATCH_NORMS, End, OwnNetwork, Size, finish_network, named_ends, resolve_input_shapes
 
 #: Types of half precision, which is computed in single.
 HALF = (torch.float16, torch.bfloat16)
 
 #: Arguments of calls that are true while a network is trained.
 _TRAINING = ("train", "training")
-
-_BATCH_NORMS = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
 
 
 def read_module(path: str | Path, input_shape: InputShapes | None = None) -> fx.GraphModule:
@@ -83,17 +82,12 @@ class _Archive(OwnNetwork):
 
         @torch.inference_mode()
         def run(inputs: Mapping[str, Any]) -> dict[str, Any]:
-            ends = iter(self.own.inputs)
-            flat = [_to_own_type(next(ends), inputs) if number is None else number for number in self.numbers]
+            tensors = (torch.from_numpy(inputs[end.tensor].copy()).to(getattr(torch, end.dtype)) for end in self.own.inputs)
+            flat = [next(tensors) if number is None else number for number in self.numbers]
             args, kwargs = pytree.tree_unflatten(flat, spec)
             return {key: tensor.float().numpy() for key, tensor in walk_leaves(module(*args, **kwargs))}
 
         return run
-
-
-def _to_own_type(end: SourceTensor, inputs: Mapping[str, Any]) -> torch.Tensor:
-    """An input of an archive, in its own type."""
-    return torch.from_numpy(inputs[end.tensor].copy()).to(getattr(torch, end.dtype))
 
 
 class _Reason(logging.Filter):
@@ -155,8 +149,7 @@ def _as_layer(network: fx.GraphModule, node: fx.Node) -> None:
     schema = getattr(node.target, "_schema", None)
     if schema is None:
         return
-    values: dict[str, Any] = {argument.name: argument.default_value for argument in schema.arguments if argument.has_default_value()}
-    values |= dict(zip([argument.name for argument in schema.arguments], node.args, strict=False)) | node.kwargs
+    values = named_arguments(node)
     stored = {key: item for key, item in values.items() if isinstance(item, fx.Node) and item.op == "get_attr"}
     homes = {str(item.target).rpartition(".") for item in stored.values()}
     home = next(iter(homes))[0] if homes else ""
@@ -193,7 +186,7 @@ def _layer(name: str, values: dict[str, Any], weight: torch.Tensor) -> nn.Module
             return nn.Linear(weight.shape[1], weight.shape[0], bias, device="meta")
         case "batch_norm" if bias and values["running_mean"] is not None:
             rank = values["input"].meta["val"].dim()
-            return _BATCH_NORMS[rank](len(weight), float(values["eps"]), float(values["momentum"]))
+            return BATCH_NORMS[rank](len(weight), float(values["eps"]), float(values["momentum"]))
         case "layer_norm":
             return nn.LayerNorm(list(values["normalized_shape"]), float(values["eps"]), bias=bias, device="meta")
         case "group_norm" if bias:

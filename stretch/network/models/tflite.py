@@ -3,7 +3,7 @@
 Operators are those of ONNX that compute the same, once axes are in their order, and those that ONNX has not.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import prod
@@ -28,8 +28,8 @@ from stretch.network.capture.results import walk_leaves
 from stretch.network.models.builder import (
     Builder,
     End,
-    OperatorInputs,
     OwnNetwork,
+    Site,
     Size,
     by_name,
     finish_network,
@@ -55,9 +55,6 @@ HARMLESS = (
     "keep_num_dims",
 )
 
-#: Position of each axis of N×H×W×C in N×C×H×W.
-CHANNELS_FIRST = {0: 0, 1: 2, 2: 3, 3: 1}
-
 
 @dataclass(frozen=True)
 class TfliteView:
@@ -72,8 +69,7 @@ class TfliteView:
     @property
     def shape(self) -> tuple[int, ...]:
         """Its shape in the file."""
-        current = shape_of(self.node)
-        return (current[0], current[2], current[3], current[1]) if self.form == "image" else current
+        return permute_shape(shape_of(self.node), TO_LAST if self.form == "image" else ())
 
     def like(self, node: fx.Node) -> "TfliteView":
         """Another tensor in the same order."""
@@ -85,21 +81,16 @@ Value = TfliteView | np.ndarray | None
 
 
 @dataclass(frozen=True)
-class TfliteSite(OperatorInputs[TfliteView]):
-    """One operator with what it reads."""
+class TfliteSite(Site[TfliteView]):
+    """One operator, as its rule sees it; settings that are left out are zero."""
 
-    code: str  # Its name.
-    name: str  # Of what it writes.
-    settings: Mapping[str, Any]  # Its settings; those that are left out are zero.
-    results: int  # How many tensors it writes.
-    builder: Builder  # Builder that its rule writes into.
     kinds: Sequence[str] = field(default_factory=list)  # Element types of what it writes, by numpy's names.
 
     def view(self, i: int) -> TfliteView:
         """Input `i` as a tensor of the network, a stored one among its parameters."""
         if (value := self.value(i)) is None:
             raise StretchError(f"it has no input {i}")
-        return value if isinstance(value, TfliteView) else TfliteView(self.builder.add_tensor(value, f"{self.name}_{i}"))
+        return value if isinstance(value, TfliteView) else TfliteView(self.add_tensor(value, i))
 
     def shape(self, i: int = 0) -> tuple[int, ...]:
         """Of an input, in the file."""
@@ -114,30 +105,26 @@ class TfliteSite(OperatorInputs[TfliteView]):
         """Input `i`, N×H×W×C in the file, as N×C×H×W."""
         need(len(self.shape(i)) == 4, f"it reads a tensor of shape {list(self.shape(i))}, which is no image")
         value = _as_image(self, i)
-        return value if isinstance(value, fx.Node) else self.builder.add_tensor(value, f"{self.name}_{i}")
-
-    def setting(self, name: str) -> int:
-        """A setting that is a whole number."""
-        return int(self.settings.get(name, 0))
+        return value if isinstance(value, fx.Node) else self.add_tensor(value, i)
 
     def onnx(self, op: str, inputs: Sequence[fx.Node | np.ndarray | None], results: int = 1, **attrs: Any) -> Any:
         """Return the result of an ONNX operator for these."""
-        return ONNX[op](OnnxSite(inputs, op, self.name, attrs, results, _OPSET, self.builder))
+        return ONNX[op](OnnxSite(inputs, op, self.name, attrs, results, self.builder, _OPSET))
 
     def operands(self, values: Sequence[fx.Node | np.ndarray]) -> list[Any]:
         """Operands as functions of torch combine them: a single stored number is a number."""
         arrays = {i: value for i, value in enumerate(values) if isinstance(value, np.ndarray)}
-        stored = {i: x.item() if x.size == 1 else self.builder.add_tensor(x, f"{self.name}_{i}") for i, x in arrays.items()}
+        stored = {i: x.item() if x.size == 1 else self.add_tensor(x, i) for i, x in arrays.items()}
         return [stored.get(i, value) for i, value in enumerate(values)]
 
     def apply_activation(self, node: fx.Node) -> fx.Node:
         """Apply the activation that is part of the operator to a result."""
-        number = self.setting("fused_activation_function")
+        number = self.integer("fused_activation_function")
         if not number:
             return node
         need(number in ACTIVATIONS, f"its activation is number {number}, which torch has not")
         function, *options = ACTIVATIONS[number]
-        return self.builder.call(function, node, *options)
+        return self.call(function, node, *options)
 
 
 #: Activations by their number in the format: a function of torch and its arguments.
@@ -191,7 +178,7 @@ def _as_image(site: TfliteSite, i: int) -> Any:
     if site.view(i).form == "image":
         return site.view(i).node
     x = site.in_file_order(i)
-    return permute_axes(site.builder, x if padded == shape else site.builder.call(torch.reshape, x, padded), TO_FIRST)
+    return permute_axes(site.builder, x if padded == shape else site.call(torch.reshape, x, padded), TO_FIRST)
 
 
 #: Writes what an operator computes, and gives its results.
@@ -229,8 +216,8 @@ _TYPES = {("float32" if name == "float" else name): number for number, name in T
 #: ONNX's attributes for operators that have settings; half precision is computed in single.
 _ATTRIBUTES: dict[str, Callable[[TfliteSite], dict[str, Any]]] = {
     "CAST": lambda site: {"to": require(_TYPES.get(site.kinds[0]), f"it casts to {site.kinds[0]}")},
-    "GELU": lambda site: {"approximate": "tanh" if site.settings.get("approximate") else "none"},
-    "LEAKY_RELU": lambda site: {"alpha": float(site.settings.get("alpha", 0.0))},
+    "GELU": lambda site: {"approximate": "tanh" if site.flag("approximate") else "none"},
+    "LEAKY_RELU": lambda site: {"alpha": site.real("alpha")},
     "RELU6": lambda site: {"min": 0.0, "max": 6.0},
     "RELU_0_TO_1": lambda site: {"min": 0.0, "max": 1.0},
     "RELU_N1_TO_1": lambda site: {"min": -1.0, "max": 1.0},
@@ -248,14 +235,14 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def _elementwise(op: str, site: TfliteSite) -> TfliteView:
-    attrs = _ATTRIBUTES[site.code](site) if site.code in _ATTRIBUTES else {}
+    attrs = _ATTRIBUTES[site.op](site) if site.op in _ATTRIBUTES else {}
     values, order = align_operands(site, range(len(site.inputs)))
     return order.like(site.apply_activation(site.onnx(op, values, **attrs)))
 
 
 def _call_function(function: Callable[..., Any], site: TfliteSite) -> TfliteView:
     values, order = align_operands(site, range(len(site.inputs)))
-    return order.like(site.builder.call(function, *site.operands(values)))
+    return order.like(site.call(function, *site.operands(values)))
 
 
 RULES.update({code: partial(_elementwise, op) for code, op in _ELEMENTWISE.items()})
@@ -270,8 +257,8 @@ def _limit(site: TfliteSite) -> TfliteView:
     if isinstance(a, int | float):
         a, b = b, a
     if not isinstance(b, int | float):
-        return order.like(site.builder.call(torch.maximum if site.code == "MAXIMUM" else torch.minimum, a, b))
-    low, high = (float(b), None) if site.code == "MAXIMUM" else (None, float(b))
+        return order.like(site.call(torch.maximum if site.op == "MAXIMUM" else torch.minimum, a, b))
+    low, high = (float(b), None) if site.op == "MAXIMUM" else (None, float(b))
     if a.op == "call_function" and a.target is torch.clamp and len(a.args) == 3:
         earlier, before, behind = a.args
         if (before if low is not None else behind) is None and (low is None or behind is None or low <= behind):
@@ -288,13 +275,13 @@ def _axes(site: TfliteSite) -> list[int]:
 
 def _reduction(op: str, site: TfliteSite) -> TfliteView:
     """Over some axes of the file; an image stays one if no axis of it goes, and its mean over all pixels is what torch calls a pool."""
-    axes, keep, view = _axes(site), bool(site.settings.get("keep_dims")), site.view(0)
+    axes, keep, view = _axes(site), site.flag("keep_dims"), site.view(0)
     if not axes:
         return view
     if view.form == "image" and op == "ReduceMean" and axes == [1, 2] and not keep:
         return flatten_image(site.builder, site.onnx(op, [view.node], axes=[2, 3]))
     if view.form == "image" and keep:
-        return view.like(site.onnx(op, [view.node], axes=[CHANNELS_FIRST[axis] for axis in axes]))
+        return view.like(site.onnx(op, [view.node], axes=[TO_LAST[axis] for axis in axes]))
     return TfliteView(site.onnx(op, [site.in_file_order()], axes=axes, keepdims=int(keep)))
 
 
@@ -305,20 +292,20 @@ for _code, _op in (("MEAN", "Mean"), ("SUM", "Sum"), ("REDUCE_MAX", "Max"), ("RE
 @rule("ARG_MAX", "ARG_MIN")
 def _arg_reduction(site: TfliteSite) -> TfliteView:
     (axis,) = _axes(site)
-    return TfliteView(site.onnx("ArgMax" if site.code == "ARG_MAX" else "ArgMin", [site.in_file_order()], axis=axis, keepdims=0))
+    return TfliteView(site.onnx("ArgMax" if site.op == "ARG_MAX" else "ArgMin", [site.in_file_order()], axis=axis, keepdims=0))
 
 
 @rule("CUMSUM")
 def _cum_sum(site: TfliteSite) -> TfliteView:
-    flags = {name: int(bool(site.settings.get(name))) for name in ("exclusive", "reverse")}
+    flags = {name: int(site.flag(name)) for name in ("exclusive", "reverse")}
     return TfliteView(site.onnx("CumSum", [site.in_file_order(), np.array(_axes(site))], **flags))
 
 
 def _along_last_axis(op: str, site: TfliteSite) -> TfliteView:
     """A function along the last axis, of what is multiplied by a number first."""
     order = _in_known_order(site)
-    factor = float(site.settings.get("beta", 0.0)) if site.code == "SOFTMAX" else 1.0
-    x = order.node if factor == 1 else site.builder.call(torch.mul, order.node, factor)
+    factor = site.real("beta") if site.op == "SOFTMAX" else 1.0
+    x = order.node if factor == 1 else site.call(torch.mul, order.node, factor)
     return order.like(site.apply_activation(site.onnx(op, [x], axis=_axis(order, -1))))
 
 
@@ -329,23 +316,23 @@ for _code, _op in (("SOFTMAX", "Softmax"), ("LOG_SOFTMAX", "LogSoftmax"), ("L2_N
 @rule("LOCAL_RESPONSE_NORMALIZATION")
 def _local_response(site: TfliteSite) -> TfliteView:
     """The sum of squares is not divided by their number, as torch does."""
-    size = 2 * site.setting("radius") + 1
-    alpha, beta, bias = (float(site.settings.get(name, 0.0)) for name in ("alpha", "beta", "bias"))
+    size = 2 * site.integer("radius") + 1
+    alpha, beta, bias = (site.real(name) for name in ("alpha", "beta", "bias"))
     return TfliteView(site.onnx("LRN", [site.image()], size=size, alpha=alpha * size, beta=beta, bias=bias), "image")
 
 
 @rule("FULLY_CONNECTED")
 def _fully_connected(site: TfliteSite) -> TfliteView:
     """A matrix on the last axis, or on rows as long as it reads; columns are put into the order of a flattened image."""
-    need(not site.setting("weights_format"), "its weights are shuffled for one runtime")
+    need(not site.integer("weights_format"), "its weights are shuffled for one runtime")
     bias = site.optional_stored(2, "bias")
     weight = site.value(1)
     if not isinstance(weight, np.ndarray):
-        x = site.builder.call(torch.matmul, site.in_file_order(), site.builder.call(torch.transpose, site.in_file_order(1), 0, 1))
-        x = x if bias is None else site.builder.call(torch.add, x, site.view(2).node)
+        x = site.call(torch.matmul, site.in_file_order(), site.call(torch.transpose, site.in_file_order(1), 0, 1))
+        x = x if bias is None else site.call(torch.add, x, site.view(2).node)
         return TfliteView(site.apply_activation(x))
     need(weight.ndim == 2 and weight.dtype == np.float32, f"its weight has the shape {list(weight.shape)} and type {weight.dtype}")
-    view, keep = site.view(0), bool(site.settings.get("keep_num_dims"))
+    view, keep = site.view(0), site.flag("keep_num_dims")
     if not keep and view.form == "image" and np.prod(view.shape[1:]) == weight.shape[1]:
         view = flatten_image(site.builder, view.node)
     if view.form == "row" and view.shape[1] == weight.shape[1]:
@@ -355,7 +342,7 @@ def _fully_connected(site: TfliteSite) -> TfliteView:
     else:
         x = in_file_order(site.builder, view)
         if not keep and shape_of(x) != (shape_of(x)[0], weight.shape[1]):
-            x = site.builder.call(torch.reshape, x, (-1, weight.shape[1]))
+            x = site.call(torch.reshape, x, (-1, weight.shape[1]))
     return TfliteView(site.apply_activation(site.builder.module(linear(weight, bias), x, site.name)))
 
 
@@ -363,8 +350,8 @@ def _fully_connected(site: TfliteSite) -> TfliteView:
 def _matmul(site: TfliteSite) -> TfliteView:
     sides = [site.in_file_order(i) for i in (0, 1)]
     for i, name in enumerate(("adj_x", "adj_y")):
-        if site.settings.get(name):
-            sides[i] = site.builder.call(torch.transpose, sides[i], -2, -1)
+        if site.flag(name):
+            sides[i] = site.call(torch.transpose, sides[i], -2, -1)
     return TfliteView(site.onnx("MatMul", sides))
 
 
@@ -372,7 +359,7 @@ def _matmul(site: TfliteSite) -> TfliteView:
 def _axis(order: TfliteView, axis: int) -> int:
     """An axis of the file in a tensor's own order."""
     counted = axis % len(order.shape)
-    return CHANNELS_FIRST[counted] if order.form == "image" else counted
+    return TO_LAST[counted] if order.form == "image" else counted
 
 
 def _in_known_order(site: TfliteSite, i: int = 0) -> TfliteView:
@@ -404,14 +391,14 @@ def _reshape_view(builder: Builder, view: TfliteView, shape: list[int]) -> Tflit
 @rule("RESHAPE")
 def _reshape(site: TfliteSite) -> TfliteView:
     value = site.value(1)
-    shape = site.numbers(1, "shape") if value is not None else [int(n) for n in site.settings.get("new_shape", ())]
+    shape = site.numbers(1, "shape") if value is not None else [int(n) for n in site.attrs.get("new_shape", ())]
     return _reshape_view(site.builder, site.view(0), shape)
 
 
 @rule("SQUEEZE")
 def _squeeze(site: TfliteSite) -> TfliteView:
     shape = site.shape()
-    axes = {int(axis) % len(shape) for axis in site.settings.get("squeeze_dims", ())} or {i for i, n in enumerate(shape) if n == 1}
+    axes = {int(axis) % len(shape) for axis in site.attrs.get("squeeze_dims", ())} or {i for i, n in enumerate(shape) if n == 1}
     return _reshape_view(site.builder, site.view(0), [n for i, n in enumerate(shape) if i not in axes])
 
 
@@ -441,16 +428,16 @@ def _concat(site: TfliteSite) -> TfliteView:
     image = any(item.form == "image" for item in view) and all(len(item.shape) == 4 for item in view)
     parts = [site.image(i) if image else site.in_file_order(i) for i in range(len(view))]
     order = TfliteView(parts[0], "image" if image else "file")
-    return order.like(site.apply_activation(site.onnx("Concat", parts, axis=_axis(order, site.setting("axis")))))
+    return order.like(site.apply_activation(site.onnx("Concat", parts, axis=_axis(order, site.integer("axis")))))
 
 
 @rule("SPLIT", "SPLIT_V")
 def _split(site: TfliteSite) -> list[TfliteView]:
-    axis_input, which = (1, 0) if site.code == "SPLIT" else (0, 2)
+    axis_input, which = (1, 0) if site.op == "SPLIT" else (0, 2)
     order = _in_known_order(site, axis_input)
     axis = _axis(order, site.numbers(which, "axis")[0])
     size = shape_of(order.node)[axis]
-    if site.code == "SPLIT":
+    if site.op == "SPLIT":
         need(not size % site.results, f"it splits {size} into {site.results}")
         sizes = [size // site.results] * site.results
     else:
@@ -481,8 +468,8 @@ def _strided_slice(site: TfliteSite) -> TfliteView:
     begins, ends, strides = (site.numbers(i, noun) for i, noun in ((1, "begin"), (2, "end"), (3, "strides")))
     shape = site.shape()
     # read even where no axis asks for them
-    at_first, at_last, shrinks = (site.setting(f"{name}_mask") for name in ("begin", "end", "shrink_axis"))
-    need(not site.setting("ellipsis_mask") and not site.setting("new_axis_mask"), "it slices with an ellipsis or new axes")
+    at_first, at_last, shrinks = (site.integer(f"{name}_mask") for name in ("begin", "end", "shrink_axis"))
+    need(not site.integer("ellipsis_mask") and not site.integer("new_axis_mask"), "it slices with an ellipsis or new axes")
     need(len(begins) == len(ends) == len(strides) <= len(shape), f"it slices {list(shape)} by {begins}, {ends} and {strides}")
     ranges, removed = [slice(0, size, 1) for size in shape], []
     for axis, (begin, end, step) in enumerate(zip(begins, ends, strides, strict=True)):
@@ -492,7 +479,7 @@ def _strided_slice(site: TfliteSite) -> TfliteView:
             removed.append(axis)
             ranges[axis] = slice(begin % shape[axis], begin % shape[axis] + 1, 1)
             continue
-        end = begin + end if site.settings.get("offset") else end
+        end = begin + end if site.flag("offset") else end
         first = None if at_first >> axis & 1 else begin
         last = None if at_last >> axis & 1 else end
         ranges[axis] = slice(*slice(first, last, step).indices(shape[axis]))
@@ -502,39 +489,34 @@ def _strided_slice(site: TfliteSite) -> TfliteView:
 
 @rule("GATHER")
 def _gather(site: TfliteSite) -> TfliteView:
-    need(not site.setting("batch_dims"), "it gathers in batches")
+    need(not site.integer("batch_dims"), "it gathers in batches")
     indices = site.require_stored(1, "indices")
     need(not (indices < 0).any(), "it counts places from the end")
-    return TfliteView(site.onnx("Gather", [site.in_file_order(), indices], axis=site.setting("axis")))
+    return TfliteView(site.onnx("Gather", [site.in_file_order(), indices], axis=site.integer("axis")))
 
 
 @rule("REVERSE_V2")
 def _reverse(site: TfliteSite) -> TfliteView:
     order = _in_known_order(site)
-    return order.like(site.builder.call(torch.flip, order.node, [_axis(order, axis) for axis in site.numbers(1, "axes")]))
+    return order.like(site.call(torch.flip, order.node, [_axis(order, axis) for axis in site.numbers(1, "axes")]))
 
 
 @rule("PAD", "PADV2", "MIRROR_PAD")
 def _pad(site: TfliteSite) -> TfliteView:
     order, widths = _in_known_order(site), site.require_stored(1, "widths")
     need(widths.shape == (len(order.shape), 2) and not (widths < 0).any(), f"it pads {list(order.shape)} by {widths.tolist()}")
-    need(site.code != "MIRROR_PAD" or not site.setting("mode"), "it repeats the border too, which torch's padding does not")
+    need(site.op != "MIRROR_PAD" or not site.integer("mode"), "it repeats the border too, which torch's padding does not")
     pads = np.zeros((2, len(widths)), np.int64)
     pads[:, [_axis(order, axis) for axis in range(len(widths))]] = widths.T
-    mode = "reflect" if site.code == "MIRROR_PAD" else "constant"
+    mode = "reflect" if site.op == "MIRROR_PAD" else "constant"
     return order.like(site.onnx("Pad", [order.node, None, site.optional_stored(2, "value")], pads=pads.ravel().tolist(), mode=mode))
 
 
 @rule("DEPTH_TO_SPACE", "SPACE_TO_DEPTH")
 def _blocks(site: TfliteSite) -> TfliteView:
     """Channels count the columns of a block last, as in TensorFlow."""
-    op = "DepthToSpace" if site.code == "DEPTH_TO_SPACE" else "SpaceToDepth"
-    return TfliteView(site.onnx(op, [site.image()], blocksize=site.setting("block_size")), "image")
-
-
-def _squared_difference(site: TfliteSite) -> TfliteView:
-    values, order = align_operands(site, (0, 1))
-    return order.like(site.builder.call(torch.square, site.onnx("Sub", values)))
+    op = "DepthToSpace" if site.op == "DEPTH_TO_SPACE" else "SpaceToDepth"
+    return TfliteView(site.onnx(op, [site.image()], blocksize=site.integer("block_size")), "image")
 
 
 RULES.update(
@@ -543,12 +525,12 @@ RULES.update(
         # their inputs: the scales of activations are found again
         **dict.fromkeys(("DEQUANTIZE", "QUANTIZE"), lambda site: site.view(0)),
         "PACK": lambda site: TfliteView(
-            site.builder.call(torch.stack, list(map(site.in_file_order, range(len(site.inputs)))), site.setting("axis"))
+            site.call(torch.stack, list(map(site.in_file_order, range(len(site.inputs)))), site.integer("axis"))
         ),
-        "SQUARED_DIFFERENCE": _squared_difference,
+        "SQUARED_DIFFERENCE": lambda site: (view := _elementwise("Sub", site)).like(site.call(torch.square, view.node)),
         "TILE": lambda site: TfliteView(site.builder.method("repeat", site.in_file_order(), *site.numbers(1, "repeats"))),
         "UNPACK": lambda site: [
-            TfliteView(site.builder.call(torch.select, site.in_file_order(), site.setting("axis"), i)) for i in range(site.results)
+            TfliteView(site.call(torch.select, site.in_file_order(), site.integer("axis"), i)) for i in range(site.results)
         ],
     }
 )
@@ -561,19 +543,19 @@ _SAME, _VALID = 0, 1
 
 def _padding(site: TfliteSite) -> str:
     """SAME leaves as many windows as strides fit into the image, the odd row of padding behind."""
-    need(site.setting("padding") in (_SAME, _VALID), f"its padding is number {site.setting('padding')}")
-    return "SAME_UPPER" if site.setting("padding") == _SAME else "VALID"
+    need(site.integer("padding") in (_SAME, _VALID), f"its padding is number {site.integer('padding')}")
+    return "SAME_UPPER" if site.integer("padding") == _SAME else "VALID"
 
 
 def _steps(site: TfliteSite, *names: str) -> list[int]:
     """Two settings that a window moves by, rows first."""
-    settings = [site.setting(name) for name in names]
+    settings = [site.integer(name) for name in names]
     need(min(settings) >= 1 and max(settings) <= 1 << 16, f"its {names[0].removesuffix('_h')} is {settings}")
     return settings
 
 
 def _weights(site: TfliteSite, i: int) -> tuple[np.ndarray, np.ndarray | None]:
-    weight, bias = site.require_stored(i, "weight"), site.optional_stored(i + 1 if site.code != "TRANSPOSE_CONV" else 3, "bias")
+    weight, bias = site.require_stored(i, "weight"), site.optional_stored(i + 1 if site.op != "TRANSPOSE_CONV" else 3, "bias")
     if weight.ndim != 4 or weight.dtype != np.float32 or (bias is not None and bias.dtype != np.float32):
         raise StretchError(f"its weights have the shape {list(weight.shape)} and type {weight.dtype}")
     return weight, None if bias is None else bias.reshape(-1)
@@ -584,7 +566,7 @@ def _convolution(site: TfliteSite) -> TfliteView:
     """Weights are out × height × width × in; those of depthwise ones 1 × height × width × out."""
     x = site.image()
     weight, bias = _weights(site, 1)
-    deep = site.code == "DEPTHWISE_CONV_2D"
+    deep = site.op == "DEPTHWISE_CONV_2D"
     weight = weight.transpose(3, 0, 1, 2) if deep else weight.transpose(TO_FIRST)
     channels = shape_of(x)[1]
     need(bool(weight.shape[1] and not channels % weight.shape[1]), f"its weight reads {weight.shape[1]} channels of {channels}")
@@ -601,9 +583,9 @@ def _pool(site: TfliteSite) -> TfliteView:
     covers_image = tuple(kernel) == shape_of(x)[2:] and (
         _padding(site) == "VALID" or all(s >= k for s, k in zip(stride, kernel, strict=True))
     )
-    if site.code == "AVERAGE_POOL_2D" and covers_image:
+    if site.op == "AVERAGE_POOL_2D" and covers_image:
         return TfliteView(site.apply_activation(site.onnx("GlobalAveragePool", [x])), "image")
-    op = "MaxPool" if site.code == "MAX_POOL_2D" else "AveragePool"
+    op = "MaxPool" if site.op == "MAX_POOL_2D" else "AveragePool"
     return TfliteView(site.apply_activation(site.onnx(op, [x], kernel_shape=kernel, strides=stride, auto_pad=_padding(site))), "image")
 
 
@@ -618,7 +600,7 @@ def _transposed_convolution(site: TfliteSite) -> TfliteView:
         raise StretchError(f"its weight of shape {list(weight.shape)} does not make {result_shape} of {list(shape_of(x))}")
     full_sizes = [(size - 1) * s + k for size, s, k in zip(shape_of(x)[2:], stride, kernel, strict=True)]
     total = [have - size for have, size in zip(full_sizes, result_shape[1:3], strict=True)]
-    before = [max(0, n) // 2 if site.setting("padding") == _SAME else 0 for n in total]
+    before = [max(0, n) // 2 if site.integer("padding") == _SAME else 0 for n in total]
     missing = [max(0, -n) for n in total]
     if any(m >= s for m, s in zip(missing, stride, strict=True) if m):
         raise StretchError(f"it makes {result_shape} of {list(shape_of(x))}, more than its windows reach")
@@ -626,7 +608,7 @@ def _transposed_convolution(site: TfliteSite) -> TfliteView:
     pads = before * 2 if even else [0] * 4
     result = site.onnx("ConvTranspose", [x, weight, bias], strides=stride, pads=pads, output_padding=missing)
     for axis in () if even else (0, 1):
-        result = site.builder.call(torch.narrow, result, 2 + axis, before[axis], result_shape[1 + axis])
+        result = site.call(torch.narrow, result, 2 + axis, before[axis], result_shape[1 + axis])
     return TfliteView(site.apply_activation(result), "image")
 
 
@@ -634,8 +616,8 @@ def _transposed_convolution(site: TfliteSite) -> TfliteView:
 def _resize(site: TfliteSite) -> TfliteView:
     x, sizes = site.image(), site.numbers(1, "size")
     need(len(sizes) == 2 and min(sizes) >= 1 and max(sizes) <= 1 << 16, f"it resizes to {sizes}")
-    aligned, half = bool(site.settings.get("align_corners")), bool(site.settings.get("half_pixel_centers"))
-    if site.code == "RESIZE_NEAREST_NEIGHBOR":
+    aligned, half = site.flag("align_corners"), site.flag("half_pixel_centers")
+    if site.op == "RESIZE_NEAREST_NEIGHBOR":
         pixels = [_nearest_pixels(new, old, aligned, half) for new, old in zip(sizes, shape_of(x)[2:], strict=True)]
         return TfliteView(select_at(site.builder, x, pixels, site.name), "image")
     need(not (aligned and half), "it aligns both the corners and the centres of pixels")
@@ -738,9 +720,8 @@ class _TfliteLowering:
         return self._network.tensors[operator.outputs[0]].name.partition(";")[0] if operator.outputs else operator.code
 
     def _lower(self, operator: TfliteOperator) -> None:
-        reads = [None if i is None else self._values[i] for i in operator.inputs]
         kinds = [self._network.tensors[i].kind for i in operator.outputs]
-        results = self._results(operator, reads, kinds)
+        results = self._results(operator, [None if i is None else self._values[i] for i in operator.inputs], kinds)
         need(len(results) == len(kinds), f"it writes {len(kinds)} tensors, {len(results)} are known")
         self._values |= dict(zip(operator.outputs, results, strict=True))
 

@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 import timm
+from huggingface_hub import try_to_load_from_cache
 from torch import Tensor, nn
 
 from scheduler.bundle.preprocessing import IMAGENET, Preprocessing
@@ -40,7 +41,8 @@ class TimmFamily:
         config = timm.get_pretrained_cfg(name)
         if not timm.is_model_pretrained(name) or config is None:
             return None
-        if config.hf_hub_id and not _is_cached(config.hf_hub_id):
+        files = ("model.safetensors", "pytorch_model.bin")
+        if config.hf_hub_id and not any(isinstance(try_to_load_from_cache(config.hf_hub_id, file), str) for file in files):
             check_host("huggingface.co")
         model = timm.create_model(name, pretrained=True)
         return model.state_dict(), f"timm {name}.{config.tag}" if config.tag else f"timm {name}"
@@ -48,10 +50,3 @@ class TimmFamily:
     def checked(self) -> frozenset[str]:
         """None so far: a model that cannot be branched is refused with its reason."""
         return frozenset()
-
-
-def _is_cached(repository: str) -> bool:
-    from huggingface_hub import try_to_load_from_cache
-
-    files = ("model.safetensors", "pytorch_model.bin")
-    return any(isinstance(try_to_load_from_cache(repository, file), str) for file in files)

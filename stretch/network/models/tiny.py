@@ -1,5 +1,6 @@
 """Small networks of the well-known structures, with which a test takes a second, and the ResNets for CIFAR."""
 
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import ClassVar
 
@@ -7,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from scheduler.bundle.preprocessing import IMAGENET, Preprocessing
-from stretch.network.models.families import CIFAR_CLASSES, cifar_names, families
+from stretch.network.models.families import CIFAR_CLASSES, CIFAR_DEPTHS, families
 
 
 class BasicBlock(nn.Module):
@@ -184,38 +185,40 @@ def tiny_regnet() -> nn.Module:
     return network
 
 
-_MODELS = {
-    "tiny_bottleneck": (tiny_bottleneck, 32),
-    "tiny_efficientnet": (tiny_efficientnet, 64),
-    "tiny_mobilenet": (tiny_mobilenet, 64),
-    "tiny_regnet": (tiny_regnet, 64),
-    "tiny_resnet": (tiny_resnet, 32),
-    "tiny_vgg": (tiny_vgg, 32),
-}
+#: A network: its factory, the side of its pictures, and how they are normalised.
+Model = tuple[Callable[[], nn.Module], int, Preprocessing]
 
 
 @families.register("tiny")
 class TinyFamily:
-    """The small networks of this file; none has trained weights."""
+    """The small networks of this file, initialised from torch's global generator; none has trained weights."""
 
     prefix: ClassVar[str] = ""
+    models: ClassVar[Mapping[str, Model]] = {
+        "tiny_bottleneck": (tiny_bottleneck, 32, IMAGENET),
+        "tiny_efficientnet": (tiny_efficientnet, 64, IMAGENET),
+        "tiny_mobilenet": (tiny_mobilenet, 64, IMAGENET),
+        "tiny_regnet": (tiny_regnet, 64, IMAGENET),
+        "tiny_resnet": (tiny_resnet, 32, IMAGENET),
+        "tiny_vgg": (tiny_vgg, 32, IMAGENET),
+    }
 
     def names(self) -> list[str]:
         """Names of the small networks."""
-        return sorted(_MODELS)
+        return sorted(self.models)
 
     def build(self, name: str) -> nn.Module:
-        """One small network, initialised from torch's global generator."""
-        return _MODELS[name][0]()
+        """One small network."""
+        return self.models[name][0]()
 
     def input_shape(self, name: str) -> tuple[int, ...]:
         """1 × 3 × size × size."""
-        size = _MODELS[name][1]
+        size = self.models[name][1]
         return (1, 3, size, size)
 
     def preprocessing(self, name: str) -> Preprocessing:
-        """Return ImageNet's: nobody trained them on other pictures."""
-        return IMAGENET
+        """Return that of the pictures that a network is meant for."""
+        return self.models[name][2]
 
     def default_weights(self, name: str) -> None:
         """None: nobody published trained ones under these names."""
@@ -223,10 +226,10 @@ class TinyFamily:
 
     def checked(self) -> frozenset[str]:
         """All of them."""
-        return frozenset(_MODELS)
+        return frozenset(self.models)
 
 
-#: Mean and deviation of the 50 000 training images' colours.
+#: Whole pictures, normalised by the mean and deviation of the 50 000 training images' colours.
 CIFAR_MOMENTS = {
     "cifar10": Preprocessing((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), 1.0),
     "cifar100": Preprocessing((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762), 1.0),
@@ -241,23 +244,12 @@ class CifarFamily(TinyFamily):
     has no channels to scale.
     """
 
-    def names(self) -> list[str]:
-        """``resnet<layers>_<dataset>``."""
-        return cifar_names()
-
-    def build(self, name: str) -> nn.Module:
-        """One ResNet, initialised from torch's global generator."""
-        depth, data = name.removeprefix("resnet").split("_")
+    models: ClassVar[Mapping[str, Model]] = {
         # 6 · n + 2 layers have n blocks in each of three stages
-        return SmallResNet(BasicBlock, (16, 32, 64), (int(depth) - 2) // 6, CIFAR_CLASSES[data])
-
-    def input_shape(self, name: str) -> tuple[int, ...]:
-        """1 × 3 × 32 × 32."""
-        return (1, 3, 32, 32)
-
-    def preprocessing(self, name: str) -> Preprocessing:
-        """Whole pictures, normalised by the moments of the training images."""
-        return CIFAR_MOMENTS[name.partition("_")[2]]
+        f"resnet{depth}_{data}": (partial(SmallResNet, BasicBlock, (16, 32, 64), (depth - 2) // 6, classes), 32, CIFAR_MOMENTS[data])
+        for depth in CIFAR_DEPTHS
+        for data, classes in CIFAR_CLASSES.items()
+    }
 
     def checked(self) -> frozenset[str]:
         """The two that recipes use."""

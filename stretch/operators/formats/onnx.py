@@ -39,20 +39,16 @@ class OnnxWriter:
         if value is None and fill is not None:
             value = np.full(op.shape[1], fill, np.float32)
         assert value is not None, f"{op.name}.{key}"
-        return self.constant(f"{op.name}.{key}", np.ascontiguousarray(value, dtype=np.float32))
+        return self.constant(f"{op.name}.{key}", np.asarray(value, np.float32))
 
     def per_channel(self, op: Op, key: str) -> str:
         """Name of a weight that has one number a channel, shaped so that it meets the channels of the operator's result."""
-        values = np.asarray(self.weights[op.name][key], np.float32).reshape(-1, *[1] * (len(op.shape) - 2))
-        return self.constant(f"{op.name}.{key}", np.ascontiguousarray(values))
+        values = np.asarray(self.weights[op.name][key], np.float32)
+        return self.constant(f"{op.name}.{key}", values.reshape(-1, *[1] * (len(op.shape) - 2)))
 
     def typed_weight(self, op: Op, key: str, dtype: str) -> str:
         """Name of a weight in the type that its operator's calls read."""
-        from onnx import numpy_helper
-
-        value = np.ascontiguousarray(self.weights[op.name][key]).astype(dtype).reshape(np.shape(self.weights[op.name][key]))
-        self.initialisers.append(numpy_helper.from_array(value, f"{op.name}.{key}"))
-        return self.initialisers[-1].name
+        return self.constant(f"{op.name}.{key}", np.asarray(self.weights[op.name][key]).astype(dtype))
 
     def number(self, op: Op, key: str, value: float) -> str:
         """Name of a single real number, called after the operator."""
@@ -63,11 +59,10 @@ class OnnxWriter:
         return self.constant(f"{op.name}.{key}", np.array(list(values), np.int64))
 
     def constant(self, name: str, value: NDArray[Any]) -> str:
-        """Add an initialiser of int64 or float32; gives its name."""
-        from onnx import TensorProto, helper
+        """Add an initialiser; gives its name."""
+        from onnx import numpy_helper
 
-        dtype = TensorProto.INT64 if value.dtype == np.int64 else TensorProto.FLOAT
-        self.initialisers.append(helper.make_tensor(name, dtype, value.shape, value.tobytes(), raw=True))
+        self.initialisers.append(numpy_helper.from_array(value, name))
         return name
 
     def node(self, kind: str, op: Op, inputs: Iterable[str], output: str | None = None, **attributes: Any) -> None:

@@ -10,7 +10,7 @@ from predictors.graph import Op
 from predictors.operators.opaque import constants
 from predictors.shapes import Attrs, Shape, ints
 from stretch.operators.formats.onnx import OnnxWriter
-from stretch.operators.lowerings import no_tflite, onnx_node, register
+from stretch.operators.lowerings import ComputedModule, no_tflite, onnx_node, register
 from stretch.operators.opaque.calls import Calls, CheckedCalls, calls_of, type_of
 
 
@@ -42,22 +42,6 @@ class Opaque(nn.Module):
         return self._replay.batched(tensors, [getattr(self, name) for name in self._names])
 
 
-class Reshape(nn.Module):
-    """Its input in another shape, whatever the batch."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.shape = shape
-
-    def extra_repr(self) -> str:
-        """The shape."""
-        return str(self.shape)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """See the elements in the shape."""
-        return x.reshape(-1, *self.shape[1:]) if self.shape else x.reshape(())
-
-
 def _make(ins: list[Shape], a: Attrs) -> nn.Module:
     calls = calls_of(a)
     if [spec.shape for spec in calls.reads] != [tuple(shape) for shape in ins]:
@@ -69,7 +53,8 @@ def _make(ins: list[Shape], a: Attrs) -> nn.Module:
 def _make_view(ins: list[Shape], a: Attrs) -> nn.Module:
     shape = ints(a, "shape")
     need(len(ins) == 1 and prod(ins[0]) == prod(shape), f"a view of {ins} as {shape} is for predictions only")
-    return Reshape(shape)
+    # whatever the batch
+    return ComputedModule("view", a, lambda a, x: x.reshape(-1, *shape[1:]) if shape else x.reshape(()))
 
 
 def _onnx(w: OnnxWriter, op: Op, ins: list[str]) -> None:

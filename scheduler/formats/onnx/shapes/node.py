@@ -7,10 +7,9 @@ from typing import Any, TypeVar
 
 from predictors.errors import StretchError, need
 from predictors.registry import RuleTable
+from predictors.shapes import Shape as Shape
 
 _T = TypeVar("_T")
-
-Shape = tuple[int, ...]
 
 #: Strides, dilations and padding are at most this.
 MAX_STEP = 1 << 12
@@ -132,9 +131,9 @@ class ShapeNode:
 
     def string(self, name: str, default: str) -> str:
         """A word among the attributes."""
-        value = self.attrs.get(name, default.encode())
-        need(isinstance(value, bytes), f"its {name} is no word")
-        return bytes(value).decode(errors="replace")
+        value = self.attrs.get(name, default)
+        need(isinstance(value, bytes | str), f"its {name} is no word")
+        return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
     def axis(self, name: str, default: int, rank: int) -> int:
         """An axis among the attributes, counted from the first."""

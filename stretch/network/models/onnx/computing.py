@@ -14,7 +14,7 @@ from torch import fx, nn
 
 from predictors.errors import StretchError, need
 from scheduler.formats.onnx.shapes.node import BOOL, FLOAT, FLOAT16, INT32, INT64, normalise_axis, require
-from stretch.network.models.builder import combine, layer_norm, shape_of, with_weights
+from stretch.network.models.builder import BATCH_NORMS, combine, layer_norm, shape_of, with_weights
 from stretch.network.models.onnx.moving import pooled_to_one
 from stretch.network.models.onnx.network import RULES, OnnxSite, Rule, Value, rule
 
@@ -29,22 +29,22 @@ def linear(weight: np.ndarray, bias: np.ndarray | None) -> nn.Module:
 def _gemm(site: OnnxSite) -> fx.Node:
     """Alpha · A · B + beta · C (ONNX Gemm)."""
     weight, bias = site.require_stored(1, "weight"), site.optional_stored(2, "bias")
-    need(not site.attrs.get("transA", 0) and weight.ndim == 2 and len(site.shape) == 2, "it turns what it reads, or reads no matrix")
-    weight = (weight if site.attrs.get("transB", 0) else weight.T) * np.float32(site.attrs.get("alpha", 1.0))
+    need(not site.flag("transA") and weight.ndim == 2 and len(site.shape) == 2, "it turns what it reads, or reads no matrix")
+    weight = (weight if site.flag("transB") else weight.T) * np.float32(site.attrs.get("alpha", 1.0))
     if bias is not None:
         bias = bias * np.float32(site.attrs.get("beta", 1.0))
         if bias.size not in (1, weight.shape[0]) or bias.shape[-1:] not in ((), (1,), (weight.shape[0],)):
             raise StretchError(f"its bias has the shape {list(bias.shape)}, not one number a column")
         bias = bias.reshape(-1)
-    return site.builder.module(linear(weight, bias), site.x, site.name)
+    return site.module(linear(weight, bias))
 
 
 @rule("MatMul")
 def _matmul(site: OnnxSite) -> fx.Node:
     right = site.value(1)
     if isinstance(right, np.ndarray) and right.ndim == 2 and isinstance(site.value(0), fx.Node):
-        return site.builder.module(linear(right.T, None), site.x, site.name)
-    return site.builder.call(torch.matmul, site.tensor(0), site.tensor(1))
+        return site.module(linear(right.T, None))
+    return site.call(torch.matmul, site.tensor(0), site.tensor(1))
 
 
 #: Says of a node that it is a product of weights that are still in steps: what follows scales it.
@@ -93,7 +93,7 @@ def times(site: OnnxSite, x: fx.Node, factor: np.ndarray) -> fx.Node:
     result = fold_constant(site, x, factor, scales=True)
     if result is not None:
         return result
-    return site.builder.call(operator.mul, x, factor.item() if factor.size == 1 else site.builder.add_tensor(factor, f"{site.name}_scale"))
+    return site.call(operator.mul, x, factor.item() if factor.size == 1 else site.add_tensor(factor, "scale"))
 
 
 #: Operators that are a function of torch, most by the same name.
@@ -128,7 +128,7 @@ _TYPES = {FLOAT: torch.float32, FLOAT16: torch.float32, INT32: torch.int32, INT6
 
 def _function_rule(function: Any, *numbers: tuple[str, float]) -> Rule:
     """The rule of a function of a tensor and of attributes that are numbers, which have defaults."""
-    return lambda site: site.builder.call(function, site.x, *(float(site.attrs.get(name, usual)) for name, usual in numbers))
+    return lambda site: site.call(function, site.x, *(site.real(name, usual) for name, usual in numbers))
 
 
 RULES.update({name: _function_rule(function) for name, function in _UNARY.items()})
@@ -136,14 +136,12 @@ RULES.update(
     {
         "Celu": _function_rule(F.celu, ("alpha", 1.0)),
         "Det": _function_rule(torch.det),
-        "Einsum": lambda site: site.builder.call(
-            torch.einsum, str(site.attrs.get("equation", "")), *map(site.tensor, range(len(site.inputs)))
-        ),
+        "Einsum": lambda site: site.call(torch.einsum, site.word("equation", ""), *map(site.tensor, range(len(site.inputs)))),
         "Elu": _function_rule(F.elu, ("alpha", 1.0)),
-        "Gelu": lambda site: site.builder.call(F.gelu, site.x, approximate=site.attrs.get("approximate", "none")),
+        "Gelu": lambda site: site.call(F.gelu, site.x, approximate=site.attrs.get("approximate", "none")),
         "LeakyRelu": _function_rule(F.leaky_relu, ("alpha", 0.01)),
-        "ThresholdedRelu": lambda site: site.builder.call(F.threshold, site.x, float(site.attrs.get("alpha", 1.0)), 0.0),
-        "Where": lambda site: site.builder.call(torch.where, *map(site.tensor, range(3))),
+        "ThresholdedRelu": lambda site: site.call(F.threshold, site.x, site.real("alpha", 1.0), 0.0),
+        "Where": lambda site: site.call(torch.where, *map(site.tensor, range(3))),
     }
 )
 
@@ -165,7 +163,7 @@ RULES.update({name: partial(_pair, function=function) for name, function in _PAI
 
 def _reduce_inputs(site: OnnxSite, function: Any, read: Any = OnnxSite.tensor) -> fx.Node:
     """Apply a function to all inputs, one after the other."""
-    return reduce(lambda x, i: site.builder.call(function, x, read(site, i)), range(1, len(site.inputs)), site.tensor(0))
+    return reduce(lambda x, i: site.call(function, x, read(site, i)), range(1, len(site.inputs)), site.tensor(0))
 
 
 @rule("Div")
@@ -173,16 +171,16 @@ def _quotient(site: OnnxSite) -> fx.Node:
     """A quotient; of whole numbers the whole one towards zero, as in C."""
     if _type_of(site, 0).is_floating_point:
         return _pair(site, operator.truediv)
-    return site.builder.call(torch.div, operand(site, 0), operand(site, 1), rounding_mode="trunc")
+    return site.call(torch.div, operand(site, 0), operand(site, 1), rounding_mode="trunc")
 
 
 @rule("Selu")
 def _selu(site: OnnxSite) -> fx.Node:
     """Gamma · elu(x, alpha); torch's own has the numbers of its paper, as ONNX where it leaves them out."""
-    alpha, gamma = float(site.attrs.get("alpha", _SELU[0])), float(site.attrs.get("gamma", _SELU[1]))
+    alpha, gamma = site.real("alpha", _SELU[0]), site.real("gamma", _SELU[1])
     if abs(alpha - _SELU[0]) < 1e-6 and abs(gamma - _SELU[1]) < 1e-6:
-        return site.builder.call(F.selu, site.x)
-    return site.builder.call(operator.mul, site.builder.call(F.elu, site.x, alpha), gamma)
+        return site.call(F.selu, site.x)
+    return site.call(operator.mul, site.call(F.elu, site.x, alpha), gamma)
 
 
 @rule("Add", "Mul")
@@ -200,30 +198,30 @@ def _sum_or_product(site: OnnxSite) -> fx.Node:
 @rule("Swish")
 def _swish(site: OnnxSite) -> fx.Node:
     """X · sigmoid(alpha · x); torch's own has alpha 1."""
-    alpha = float(site.attrs.get("alpha", 1.0))
+    alpha = site.real("alpha", 1.0)
     if alpha == 1:
-        return site.builder.call(F.silu, site.x)
-    gate = site.builder.call(torch.sigmoid, site.builder.call(operator.mul, site.x, alpha))
-    return site.builder.call(operator.mul, site.x, gate)
+        return site.call(F.silu, site.x)
+    gate = site.call(torch.sigmoid, site.call(operator.mul, site.x, alpha))
+    return site.call(operator.mul, site.x, gate)
 
 
 @rule("Shrink")
 def _shrink(site: OnnxSite) -> fx.Node:
     """Nothing between −lambd and lambd, and what is beyond moved towards zero."""
-    bound, bias = float(site.attrs.get("lambd", 0.5)), float(site.attrs.get("bias", 0.0))
+    bound, bias = site.real("lambd", 0.5), site.real("bias", 0.0)
     need(bound >= 0, f"its lambd is {bound}")
     if bias == bound:
-        return site.builder.call(F.softshrink, site.x, bound)
-    shrunk = site.builder.call(F.hardshrink, site.x, bound)
-    moved = site.builder.call(operator.mul, site.builder.call(torch.sign, shrunk), bias) if bias else None
-    return shrunk if moved is None else site.builder.call(operator.sub, shrunk, moved)
+        return site.call(F.softshrink, site.x, bound)
+    shrunk = site.call(F.hardshrink, site.x, bound)
+    moved = site.call(operator.mul, site.call(torch.sign, shrunk), bias) if bias else None
+    return shrunk if moved is None else site.call(operator.sub, shrunk, moved)
 
 
 @rule("IsInf")
 def _is_infinite(site: OnnxSite) -> fx.Node:
-    sides = [inf * sign for sign, name in ((1, "detect_positive"), (-1, "detect_negative")) if site.attrs.get(name, 1)]
+    sides = [inf * sign for sign, name in ((1, "detect_positive"), (-1, "detect_negative")) if site.flag(name, True)]
     need(bool(sides), "it looks for no infinity")
-    return site.builder.call(torch.isinf, site.x) if len(sides) == 2 else site.builder.call(torch.eq, site.x, sides[0])
+    return site.call(torch.isinf, site.x) if len(sides) == 2 else site.call(torch.eq, site.x, sides[0])
 
 
 @rule("Clip")
@@ -234,7 +232,7 @@ def _clip(site: OnnxSite) -> fx.Node:
         bounds.append(float(stored) if stored is not None and stored.size == 1 else site.attrs.get(name))
     if bounds == [None, None]:
         return site.x
-    return site.builder.call(F.relu6, site.x) if bounds == [0, 6] else site.builder.call(torch.clamp, site.x, *bounds)
+    return site.call(F.relu6, site.x) if bounds == [0, 6] else site.call(torch.clamp, site.x, *bounds)
 
 
 @rule("HardSigmoid")
@@ -242,9 +240,9 @@ def _hard_sigmoid(site: OnnxSite) -> fx.Node:
     """max(0, min(1, alpha · x + beta)); torch's own has alpha 1/6."""
     alpha, beta = site.attrs.get("alpha", 0.2), site.attrs.get("beta", 0.5)
     if abs(alpha - 1 / 6) < 1e-6 and beta == 0.5:
-        return site.builder.call(F.hardsigmoid, site.x)
-    line = site.builder.call(operator.add, site.builder.call(operator.mul, site.x, float(alpha)), float(beta))
-    return site.builder.call(torch.clamp, line, 0.0, 1.0)
+        return site.call(F.hardsigmoid, site.x)
+    line = site.call(operator.add, site.call(operator.mul, site.x, float(alpha)), float(beta))
+    return site.call(torch.clamp, line, 0.0, 1.0)
 
 
 @rule("PRelu")
@@ -254,10 +252,10 @@ def _prelu(site: OnnxSite) -> fx.Node:
     if isinstance(slope, np.ndarray) and len(shape) > 1:
         sizes = (1,) * (len(shape) - slope.ndim) + slope.shape
         if slope.size == 1 or (slope.size == sizes[1] == shape[1]):
-            return site.builder.module(with_weights(nn.PReLU(slope.size), weight=slope.reshape(-1)), site.x, site.name)
+            return site.module(nn.PReLU(slope.size), weight=slope.reshape(-1))
     slopes = site.tensor(1)
-    negative = site.builder.call(operator.mul, site.builder.call(torch.clamp, site.x, None, 0.0), slopes)
-    result = site.builder.call(operator.add, site.builder.call(torch.relu, site.x), negative)
+    negative = site.call(operator.mul, site.call(torch.clamp, site.x, None, 0.0), slopes)
+    result = site.call(operator.add, site.call(torch.relu, site.x), negative)
     need(shape_of(result) == shape, f"its slopes have the shape {list(shape_of(slopes))} for {list(shape)}")
     return result
 
@@ -269,7 +267,7 @@ def _type_of(site: OnnxSite, i: int) -> torch.dtype:
 
 
 def _as_type(site: OnnxSite, kind: torch.dtype) -> fx.Node:
-    return site.x if site.x.meta["val"].dtype == kind else site.builder.method("to", site.x, kind)
+    return site.x if site.x.meta["val"].dtype == kind else site.method("to", site.x, kind)
 
 
 def _dropout(site: OnnxSite) -> fx.Node:
@@ -287,13 +285,13 @@ RULES.update(
         "Dropout": _dropout,
         "Identity": lambda site: site.x,
         "Max": partial(_reduce_inputs, function=torch.maximum),
-        "Mean": lambda site: site.builder.call(operator.truediv, RULES["Sum"](site), float(len(site.inputs))),
+        "Mean": lambda site: site.call(operator.truediv, RULES["Sum"](site), float(len(site.inputs))),
         "Min": partial(_reduce_inputs, function=torch.minimum),
         # with the sign of what is divided, or of what divides
-        "Mod": lambda site: _pair(site, torch.fmod if site.attrs.get("fmod", 0) else torch.remainder),
+        "Mod": lambda site: _pair(site, torch.fmod if site.flag("fmod") else torch.remainder),
         "Sum": partial(_reduce_inputs, function=operator.add, read=operand),
         # Swish of one tensor times another.
-        "SwiGLU": lambda site: site.builder.call(operator.mul, _swish(site), site.tensor(1)),
+        "SwiGLU": lambda site: site.call(operator.mul, _swish(site), site.tensor(1)),
     }
 )
 
@@ -301,86 +299,81 @@ RULES.update(
 # Normalisations and reductions of ONNX as torch's modules and functions.
 
 
-_BATCH_NORMS = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
-
-
 @rule("BatchNormalization")
 def _batch_norm(site: OnnxSite) -> fx.Node:
-    need(not site.attrs.get("training_mode", 0), "it is in training mode")
-    module = _BATCH_NORMS[len(site.shape)](site.shape[1], eps=float(site.attrs.get("epsilon", 1e-5)))
+    need(not site.flag("training_mode"), "it is in training mode")
+    module = BATCH_NORMS[len(site.shape)](site.shape[1], eps=site.real("epsilon", 1e-5))
     names = ("weight", "bias", "running_mean", "running_var")
-    return site.builder.module(
-        with_weights(module, **{name: site.require_stored(i, name) for i, name in enumerate(names, 1)}), site.x, site.name
-    )
+    return site.module(module, **{name: site.require_stored(i, name) for i, name in enumerate(names, 1)})
 
 
 @rule("LayerNormalization")
 def _layer_norm(site: OnnxSite) -> fx.Node:
     need(site.results <= 1, "it gives its means and deviations too")
-    axis = int(site.attrs.get("axis", -1)) % len(site.shape)
+    axis = site.integer("axis", -1) % len(site.shape)
     weight, bias = site.require_stored(1, "scale"), site.optional_stored(2, "bias")
-    module = nn.LayerNorm(site.shape[axis:], eps=float(site.attrs.get("epsilon", 1e-5)), bias=bias is not None)
-    return site.builder.module(with_weights(module, weight=weight, bias=bias), site.x, site.name)
+    module = nn.LayerNorm(site.shape[axis:], eps=site.real("epsilon", 1e-5), bias=bias is not None)
+    return site.module(module, weight=weight, bias=bias)
 
 
 @rule("RMSNormalization")
 def _rms_norm(site: OnnxSite) -> fx.Node:
     """X over the root of its mean square, times a weight (Zhang and Sennrich, RMSNorm, section 4)."""
     rank = len(site.shape)
-    axes = list(range(normalise_axis(int(site.attrs.get("axis", -1)), rank), rank))
-    mean = site.builder.call(torch.mean, site.builder.call(torch.square, site.x), axes, True)
-    root = site.builder.call(torch.rsqrt, site.builder.call(operator.add, mean, float(site.attrs.get("epsilon", 1e-5))))
-    return site.builder.call(operator.mul, site.builder.call(operator.mul, site.x, root), site.tensor(1))
+    axes = list(range(normalise_axis(site.integer("axis", -1), rank), rank))
+    mean = site.call(torch.mean, site.call(torch.square, site.x), axes, True)
+    root = site.call(torch.rsqrt, site.call(operator.add, mean, site.real("epsilon", 1e-5)))
+    return site.call(operator.mul, site.call(operator.mul, site.x, root), site.tensor(1))
 
 
 @rule("MeanVarianceNormalization")
 def _mean_variance_normalization(site: OnnxSite) -> fx.Node:
     """Subtract the mean of x and divide by its deviation; the number that keeps this from zero is the standard's."""
     axes = [normalise_axis(int(axis), len(site.shape)) for axis in site.attrs.get("axes", (0, 2, 3))]
-    centred = site.builder.call(operator.sub, site.x, site.builder.call(torch.mean, site.x, axes, True))
-    variance = site.builder.call(torch.mean, site.builder.call(torch.square, centred), axes, True)
-    deviation = site.builder.call(operator.add, site.builder.call(torch.sqrt, variance), 1e-9)
-    return site.builder.call(operator.truediv, centred, deviation)
+    centred = site.call(operator.sub, site.x, site.call(torch.mean, site.x, axes, True))
+    variance = site.call(torch.mean, site.call(torch.square, centred), axes, True)
+    deviation = site.call(operator.add, site.call(torch.sqrt, variance), 1e-9)
+    return site.call(operator.truediv, centred, deviation)
 
 
 @rule("InstanceNormalization")
 def _instance_norm(site: OnnxSite) -> fx.Node:
     weight, bias = site.tensor(1), site.tensor(2)
-    eps = float(site.attrs.get("epsilon", 1e-5))
-    return site.builder.call(F.instance_norm, site.x, None, None, weight, bias, True, 0.1, eps)
+    eps = site.real("epsilon", 1e-5)
+    return site.call(F.instance_norm, site.x, None, None, weight, bias, True, 0.1, eps)
 
 
 @rule("GroupNormalization")
 def _group_norm(site: OnnxSite) -> fx.Node:
     """Before opset 21 it has a weight a group, which all channels of the group share."""
-    groups, weights = int(site.attrs.get("num_groups", 1)), [site.require_stored(1, "scale"), site.require_stored(2, "bias")]
+    groups, weights = site.integer("num_groups", 1), [site.require_stored(1, "scale"), site.require_stored(2, "bias")]
     if site.opset < 21:
         weights = [np.repeat(weight, site.shape[1] // groups) for weight in weights]
-    module = nn.GroupNorm(groups, site.shape[1], eps=float(site.attrs.get("epsilon", 1e-5)))
-    return site.builder.module(with_weights(module, weight=weights[0], bias=weights[1]), site.x, site.name)
+    module = nn.GroupNorm(groups, site.shape[1], eps=site.real("epsilon", 1e-5))
+    return site.module(module, weight=weights[0], bias=weights[1])
 
 
 @rule("LRN")
 def _local_response(site: OnnxSite) -> fx.Node:
-    numbers = [float(site.attrs.get(name, usual)) for name, usual in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))]
-    return site.builder.call(F.local_response_norm, site.x, int(site.attrs["size"]), *numbers)
+    numbers = [site.real(name, usual) for name, usual in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))]
+    return site.call(F.local_response_norm, site.x, int(site.attrs["size"]), *numbers)
 
 
 def _soft(site: OnnxSite, function: Any) -> fx.Node:
     """Before opset 13 all axes from the stated one on are one."""
     rank = len(site.shape)
-    axis = int(site.attrs.get("axis", -1 if site.opset >= 13 else 1)) % rank
+    axis = site.integer("axis", -1 if site.opset >= 13 else 1) % rank
     if site.opset >= 13 or axis == rank - 1:
-        return site.builder.call(function, site.x, axis)
-    flat = site.builder.call(torch.flatten, site.x, axis)
-    return site.builder.call(torch.reshape, site.builder.call(function, flat, axis), site.shape)
+        return site.call(function, site.x, axis)
+    flat = site.call(torch.flatten, site.x, axis)
+    return site.call(torch.reshape, site.call(function, flat, axis), site.shape)
 
 
 def _axes(site: OnnxSite) -> tuple[list[int], bool]:
     """Axes that are reduced, counted from the first, and whether they are kept as 1."""
     axes, rank = site.int_list("axes", 1), len(site.shape)
-    need(bool(axes or not site.attrs.get("noop_with_empty_axes", 0)), "it reduces nothing")
-    return sorted(axis % rank for axis in axes or range(rank)), bool(site.attrs.get("keepdims", 1))
+    need(bool(axes) or not site.flag("noop_with_empty_axes"), "it reduces nothing")
+    return sorted(axis % rank for axis in axes or range(rank)), site.flag("keepdims", True)
 
 
 @rule("ReduceMean")
@@ -389,15 +382,15 @@ def _mean(site: OnnxSite) -> fx.Node:
     axes, keep = _axes(site)
     if axes == [2, 3] and len(site.shape) == 4 and keep:
         return pooled_to_one(site)
-    return site.builder.call(torch.mean, site.x, axes, keep)
+    return site.call(torch.mean, site.x, axes, keep)
 
 
 def _reduction(site: OnnxSite, function: Any, before: Any = None, after: Any = None, **options: Any) -> fx.Node:
     """A reduction of what a function makes of each element before, and what another makes of its result."""
     axes, keep = _axes(site)
-    x = site.x if before is None else site.builder.call(before, site.x)
-    total = site.builder.call(function, x, dim=axes, keepdim=keep, **options)
-    return total if after is None else site.builder.call(after, total)
+    x = site.x if before is None else site.call(before, site.x)
+    total = site.call(function, x, dim=axes, keepdim=keep, **options)
+    return total if after is None else site.call(after, total)
 
 
 @rule("ReduceProd")
@@ -405,33 +398,33 @@ def _product(site: OnnxSite) -> fx.Node:
     axes, keep = _axes(site)
     x = site.x
     for axis in reversed(axes):
-        x = site.builder.call(torch.prod, x, axis, keep)
+        x = site.call(torch.prod, x, axis, keep)
     return x
 
 
 @rule("TopK")
 def _largest(site: OnnxSite) -> list[fx.Node]:
     """The largest or smallest elements, in order, and their positions."""
-    count, axis = int(site.require_stored(1, "number").ravel()[0]), int(site.attrs.get("axis", -1))
-    result = site.builder.call(torch.topk, site.x, count, axis, bool(site.attrs.get("largest", 1)), True)
-    return [site.builder.call(operator.getitem, result, i) for i in range(site.results)]
+    count, axis = int(site.require_stored(1, "number").ravel()[0]), site.integer("axis", -1)
+    result = site.call(torch.topk, site.x, count, axis, site.flag("largest", True), True)
+    return [site.call(operator.getitem, result, i) for i in range(site.results)]
 
 
 def _arg_reduction(site: OnnxSite, function: Any) -> fx.Node:
-    return site.builder.call(function, site.x, int(site.attrs.get("axis", 0)), bool(site.attrs.get("keepdims", 1)))
+    return site.call(function, site.x, site.integer("axis"), site.flag("keepdims", True))
 
 
 def _cumulative(site: OnnxSite, function: Any, neutral: float) -> fx.Node:
     """Up to each element, or to before it (`exclusive`), or from behind (`reverse`)."""
     axis, x = normalise_axis(int(site.require_stored(1, "axis").item()), len(site.shape)), site.x
-    back = bool(site.attrs.get("reverse", 0))
-    x = site.builder.call(torch.flip, x, [axis]) if back else x
-    if site.attrs.get("exclusive", 0):
+    back = site.flag("reverse")
+    x = site.call(torch.flip, x, [axis]) if back else x
+    if site.flag("exclusive"):
         widths = [0, 0] * (len(site.shape) - 1 - axis) + [1, 0]
-        later = site.builder.call(F.pad, x, widths, "constant", neutral)
-        x = site.builder.call(torch.narrow, later, axis, 0, site.shape[axis])
-    result = site.builder.call(function, x, axis)
-    return site.builder.call(torch.flip, result, [axis]) if back else result
+        later = site.call(F.pad, x, widths, "constant", neutral)
+        x = site.call(torch.narrow, later, axis, 0, site.shape[axis])
+    result = site.call(function, x, axis)
+    return site.call(torch.flip, result, [axis]) if back else result
 
 
 RULES.update(
@@ -441,9 +434,7 @@ RULES.update(
         "CumProd": partial(_cumulative, function=torch.cumprod, neutral=1.0),
         "CumSum": partial(_cumulative, function=torch.cumsum, neutral=0.0),
         "LogSoftmax": partial(_soft, function=torch.log_softmax),
-        "LpNormalization": lambda site: site.builder.call(
-            F.normalize, site.x, float(site.attrs.get("p", 2)), int(site.attrs.get("axis", -1))
-        ),
+        "LpNormalization": lambda site: site.call(F.normalize, site.x, site.real("p", 2), site.integer("axis", -1)),
         "ReduceL1": partial(_reduction, function=torch.linalg.vector_norm, ord=1),
         "ReduceL2": partial(_reduction, function=torch.linalg.vector_norm, ord=2),
         "ReduceLogSum": partial(_reduction, function=torch.sum, after=torch.log),
@@ -461,12 +452,12 @@ RULES.update(
 def _hard_max(site: OnnxSite) -> fx.Node:
     """1 where the largest element is, the first of several."""
     rank = len(site.shape)
-    axis = normalise_axis(int(site.attrs.get("axis", -1 if site.opset >= 13 else 1)), rank)
+    axis = normalise_axis(site.integer("axis", -1 if site.opset >= 13 else 1), rank)
     need(site.opset >= 13 or axis == rank - 1, "before opset 13 several axes are one for it")
     numbers = np.arange(site.shape[axis]).reshape(-1, *(1,) * (rank - 1 - axis))
-    largest = site.builder.call(torch.argmax, site.x, axis, True)
-    equal = site.builder.call(torch.eq, largest, site.builder.add_tensor(numbers, f"{site.name}_numbers"))
-    return site.builder.method("to", equal, torch.float32)
+    largest = site.call(torch.argmax, site.x, axis, True)
+    equal = site.call(torch.eq, largest, site.add_tensor(numbers, "numbers"))
+    return site.method("to", equal, torch.float32)
 
 
 # Attention, the embedding of positions before it, and recurrent layers of ONNX, as torch's functions.
@@ -474,16 +465,16 @@ def _split_heads(site: OnnxSite, x: fx.Node, heads: int) -> fx.Node:
     """Batch × tokens × channels as batch × heads × tokens × channels of each."""
     batch, tokens, channels = shape_of(x)
     need(heads >= 1 and not channels % heads, f"its {channels} channels are not of {heads} heads")
-    parted = site.builder.call(torch.reshape, x, (batch, tokens, heads, channels // heads))
-    return site.builder.call(torch.permute, parted, (0, 2, 1, 3))
+    parted = site.call(torch.reshape, x, (batch, tokens, heads, channels // heads))
+    return site.call(torch.permute, parted, (0, 2, 1, 3))
 
 
 def _check_attention(site: OnnxSite) -> None:
     """Refuse what torch's attention does not compute."""
     need(all(site.value(i) is None for i in (4, 5, 6)), "it reads what was computed before, or how many tokens count")
-    if site.attrs.get("softcap", 0) or any(site.attrs.get(name, -1) != -1 for name in ("left_window_size", "right_window_size")):
+    if site.flag("softcap") or any(site.attrs.get(name, -1) != -1 for name in ("left_window_size", "right_window_size")):
         raise StretchError("it bounds its scores, or the tokens that one sees")
-    need(not site.attrs.get("is_causal", 0) or site.value(3) is None, "it has a mask, and sees no later tokens besides")
+    need(not site.flag("is_causal") or site.value(3) is None, "it has a mask, and sees no later tokens besides")
 
 
 @rule("Attention")
@@ -493,19 +484,19 @@ def _attention(site: OnnxSite) -> fx.Node:
     parts = [site.tensor(i) for i in range(3)]
     flat = len(shape_of(parts[0])) == 3
     if flat:
-        q, kv = (int(site.attrs.get(name, 0)) for name in ("q_num_heads", "kv_num_heads"))
+        q, kv = (site.integer(name) for name in ("q_num_heads", "kv_num_heads"))
         parts = [_split_heads(site, x, heads) for x, heads in zip(parts, (q, kv, kv), strict=True)]
-    options: dict[str, Any] = {"is_causal": True} if site.attrs.get("is_causal", 0) else {}
+    options: dict[str, Any] = {"is_causal": True} if site.flag("is_causal") else {}
     if shape_of(parts[0])[1] != shape_of(parts[1])[1]:
         options["enable_gqa"] = True
     scale = site.attrs.get("scale")
     mask = None if site.value(3) is None else site.tensor(3)
-    result = site.builder.call(F.scaled_dot_product_attention, *parts, mask, 0.0, scale=None if scale is None else float(scale), **options)
+    result = site.call(F.scaled_dot_product_attention, *parts, mask, 0.0, scale=None if scale is None else float(scale), **options)
     if not flat:
         return result
     batch, heads, tokens, channels = shape_of(result)
-    turned = site.builder.call(torch.permute, result, (0, 2, 1, 3))
-    return site.builder.call(torch.reshape, turned, (batch, tokens, heads * channels))
+    turned = site.call(torch.permute, result, (0, 2, 1, 3))
+    return site.call(torch.reshape, turned, (batch, tokens, heads * channels))
 
 
 def _rotary_table(site: OnnxSite, i: int, noun: str, sizes: Sequence[int]) -> fx.Node:
@@ -525,33 +516,33 @@ def _rotary_table(site: OnnxSite, i: int, noun: str, sizes: Sequence[int]) -> fx
         table = table[positions]
     if table.shape not in ((batch, tokens, half), (1, tokens, half)):
         raise StretchError(f"its {noun} have the shape {list(table.shape)}, not {[batch, tokens, half]}")
-    return site.builder.add_tensor(np.expand_dims(table, axis), f"{site.name}_{noun}")
+    return site.add_tensor(np.expand_dims(table, axis), f"{noun}")
 
 
 @rule("RotaryEmbedding")
 def _rotary(site: OnnxSite) -> fx.Node:
     """Pairs of channels turned by an angle that grows with the token's place (Su et al., RoFormer, section 3.2)."""
-    builder, shape, x, axis = site.builder, site.shape, site.x, 1
+    shape, x, axis = site.shape, site.x, 1
     if len(shape) == 3:
-        heads = int(site.attrs.get("num_heads", 0))
+        heads = site.integer("num_heads")
         need(heads >= 1 and not shape[2] % heads, f"its {shape[2]} channels are not of {heads} heads")
-        x, axis = builder.call(torch.reshape, x, (*shape[:2], heads, shape[2] // heads)), 2
+        x, axis = site.call(torch.reshape, x, (*shape[:2], heads, shape[2] // heads)), 2
     channels, tokens = shape_of(x)[-1], shape_of(x)[3 - axis]
-    turning = int(site.attrs.get("rotary_embedding_dim", 0)) or channels
+    turning = site.integer("rotary_embedding_dim") or channels
     need(0 < turning <= channels and not turning % 2, f"it turns {turning} of {channels} channels")
     sizes = (shape[0], tokens, turning // 2, axis)
     cos, sin = _rotary_table(site, 1, "cosines", sizes), _rotary_table(site, 2, "sines", sizes)
-    woven = bool(site.attrs.get("interleaved", 0))
+    woven = site.flag("interleaved")
     halves = (slice(0, turning, 2), slice(1, turning, 2)) if woven else (slice(0, turning // 2), slice(turning // 2, turning))
-    first, second = (builder.call(operator.getitem, x, (..., halve)) for halve in halves)
-    left, right, back, front = (builder.call(operator.mul, a, b) for a, b in ((first, cos), (second, sin), (first, sin), (second, cos)))
-    pair = [builder.call(operator.sub, left, right), builder.call(operator.add, back, front)]
+    first, second = (site.call(operator.getitem, x, (..., halve)) for halve in halves)
+    left, right, back, front = (site.call(operator.mul, a, b) for a, b in ((first, cos), (second, sin), (first, sin), (second, cos)))
+    pair = [site.call(operator.sub, left, right), site.call(operator.add, back, front)]
     if woven:
-        rotated = builder.call(torch.reshape, builder.call(torch.stack, pair, -1), (*shape_of(x)[:-1], turning))
+        rotated = site.call(torch.reshape, site.call(torch.stack, pair, -1), (*shape_of(x)[:-1], turning))
         pair = [rotated]
-    rest = [] if turning == channels else [builder.call(operator.getitem, x, (..., slice(turning, channels)))]
-    rotated = builder.call(torch.cat, [*pair, *rest], -1) if len(pair) + len(rest) > 1 else pair[0]
-    return rotated if axis == 1 else builder.call(torch.reshape, rotated, shape)
+    rest = [] if turning == channels else [site.call(operator.getitem, x, (..., slice(turning, channels)))]
+    rotated = site.call(torch.cat, [*pair, *rest], -1) if len(pair) + len(rest) > 1 else pair[0]
+    return rotated if axis == 1 else site.call(torch.reshape, rotated, shape)
 
 
 #: Where torch's gates stand among ONNX's: input, output, forget, cell there, input, forget, cell, output here; update,
@@ -567,9 +558,9 @@ def _check_layer(site: OnnxSite, directions: int) -> None:
     """Refuse what torch's layers do not compute."""
     words = [value.decode(errors="replace") if isinstance(value, bytes) else str(value) for value in site.attrs.get("activations", ())]
     need(words in ([], _DEFAULT_ACTIVATIONS[site.op] * directions), f"its activations are {words}")
-    if site.attrs.get("clip") or site.attrs.get("layout", 0) or site.attrs.get("input_forget", 0):
+    if site.attrs.get("clip") or site.flag("layout") or site.flag("input_forget"):
         raise StretchError("it clips, couples its gates, or has its batch first")
-    need(bool(site.op != "GRU" or site.attrs.get("linear_before_reset", 0)), "it resets before its product, and torch's behind it")
+    need(bool(site.op != "GRU" or site.flag("linear_before_reset")), "it resets before its product, and torch's behind it")
     need(site.value(4) is None or not (site.require_stored(4, "lengths") != site.shape[0]).any(), "its sequences have lengths of their own")
     need(site.value(7) is None or not site.require_stored(7, "peepholes").any(), "it has peepholes")
 
@@ -585,31 +576,26 @@ def _parameters(site: OnnxSite, directions: int, size: int) -> list[fx.Node]:
     order, (first, second) = list(_GATES[site.op]), np.split(bias, 2, axis=1)
     parts = {"weight": weight, "recurrent": recurrent, "bias": first, "recurrent_bias": second}
     ordered = {name: part.reshape(directions, len(order), -1)[:, order].reshape(part.shape) for name, part in parts.items()}
-    return [
-        site.builder.add_tensor(part[direction], f"{site.name}_{name}_{direction}")
-        for direction in range(directions)
-        for name, part in ordered.items()
-    ]
+    return [site.add_tensor(part[direction], f"{name}_{direction}") for direction in range(directions) for name, part in ordered.items()]
 
 
 @rule("LSTM", "GRU", "RNN")
 def _recurrent(site: OnnxSite) -> list[fx.Node]:
-    direction = str(site.attrs.get("direction", "forward"))
+    direction = site.word("direction", "forward")
     if direction not in ("forward", "reverse", "bidirectional") or len(site.shape) != 3:
         raise StretchError(f"its direction is `{direction[:20]}`, and it reads {list(site.shape)}")
-    directions, size = 2 if direction == "bidirectional" else 1, int(site.attrs.get("hidden_size", 0))
+    directions, size = 2 if direction == "bidirectional" else 1, site.integer("hidden_size")
     _check_layer(site, directions)
     steps, batch = site.shape[:2]
     states = [_state(site, i, (directions, batch, size)) for i in (5, 6)[: 2 if site.op == "LSTM" else 1]]
-    builder = site.builder
-    x = builder.call(torch.flip, site.x, [0]) if direction == "reverse" else site.x
+    x = site.call(torch.flip, site.x, [0]) if direction == "reverse" else site.x
     state: Any = tuple(states) if site.op == "LSTM" else states[0]
     parameters = _parameters(site, directions, size)
-    results_node = builder.call(_FUNCTIONS[site.op], x, state, parameters, True, 1, 0.0, False, directions == 2, False)
-    results = [builder.call(operator.getitem, results_node, i) for i in range(min(site.results, 1 + len(states)))]
-    sequence = builder.call(torch.reshape, results[0], (steps, batch, directions, size))
-    sequence = builder.call(torch.permute, sequence, (0, 2, 1, 3))
-    return [builder.call(torch.flip, sequence, [0]) if direction == "reverse" else sequence, *results[1:]]
+    results_node = site.call(_FUNCTIONS[site.op], x, state, parameters, True, 1, 0.0, False, directions == 2, False)
+    results = [site.call(operator.getitem, results_node, i) for i in range(min(site.results, 1 + len(states)))]
+    sequence = site.call(torch.reshape, results[0], (steps, batch, directions, size))
+    sequence = site.call(torch.permute, sequence, (0, 2, 1, 3))
+    return [site.call(torch.flip, sequence, [0]) if direction == "reverse" else sequence, *results[1:]]
 
 
 def _state(site: OnnxSite, i: int, shape: tuple[int, ...]) -> fx.Node:

@@ -13,51 +13,51 @@ from predictors.errors import need
 from scheduler.formats.onnx.shapes.node import require
 from stretch.network.models.onnx.computing import UNSCALED, times
 from stretch.network.models.onnx.moving import nonnegative
-from stretch.network.models.onnx.network import RULES, OnnxSite, Result, RoundedTensor, Rule, Steps, Value, reread, rule
+from stretch.network.models.onnx.network import RULES, OnnxSite, Quantisation, QuantisedTensor, Result, Rule, Value, requantise, rule
 
 #: The widest range that a byte has for ReLU6, whose scale was rounded.
 _SIX = 0.02
 
 
-def stated_steps(site: OnnxSite, scale: int, zero: int, kind: type[np.generic] = np.uint8) -> Steps:
-    """The steps that inputs `scale` and `zero` of a node state; bytes are of `kind` where the zero point is left out."""
+def stated_quantisation(site: OnnxSite, scale: int, zero: int, kind: type[np.generic] = np.uint8) -> Quantisation:
+    """The quantisation that inputs `scale` and `zero` of a node state; bytes are of `kind` where the zero point is left out."""
     optional = site.optional_stored(zero, "zero point")
-    return Steps(site.require_stored(scale, "scale"), np.zeros((), kind) if optional is None else optional)
+    return Quantisation(site.require_stored(scale, "scale"), np.zeros((), kind) if optional is None else optional)
 
 
-def rounded_value(site: OnnxSite, x: fx.Node, steps: Steps) -> RoundedTensor:
+def quantised_value(site: OnnxSite, x: fx.Node, quant: Quantisation) -> QuantisedTensor:
     """Return the rounded value in a file, or its positive part: quantisers leave out a rectifier whose range does the same."""
-    limits, zero = np.iinfo(steps.zero.dtype), steps.zero
+    limits, zero = np.iinfo(quant.zero_point.dtype), quant.zero_point
     if zero.size != 1 or zero.item() != limits.min or nonnegative(x, site.builder, of_input=True):
-        return RoundedTensor(x, steps)
-    top = float(steps.scale.ravel()[0]) * (limits.max - limits.min)
-    return RoundedTensor(site.builder.call(F.relu6 if abs(top - 6) < _SIX else torch.relu, x), steps)
+        return QuantisedTensor(x, quant)
+    top = float(quant.scale.ravel()[0]) * (limits.max - limits.min)
+    return QuantisedTensor(site.call(F.relu6 if abs(top - 6) < _SIX else torch.relu, x), quant)
 
 
-@rule("QuantizeLinear", rounding=True)
-def _round(site: OnnxSite) -> RoundedTensor:
-    need(site.steps_of(0) is None, "it rounds what is rounded already")
-    return rounded_value(site, site.x, stated_steps(site, 1, 2))
+@rule("QuantizeLinear", quantising=True)
+def _quantise(site: OnnxSite) -> QuantisedTensor:
+    need(site.quantisation_of(0) is None, "it rounds what is rounded already")
+    return quantised_value(site, site.x, stated_quantisation(site, 1, 2))
 
 
-@rule("DequantizeLinear", rounding=True)
-def _real(site: OnnxSite) -> fx.Node:
+@rule("DequantizeLinear", quantising=True)
+def _dequantise(site: OnnxSite) -> fx.Node:
     """Its input: the scales of activations are calibrated again. Whole numbers from a product are scaled."""
-    current = site.steps_of(0)
+    current = site.quantisation_of(0)
     if current is None:
-        steps = stated_steps(site, 1, 2, np.int32)
-        need(not steps.zero.any(), "its zero point is not zero, for whole numbers that are no bytes")
-        axis, scale = int(site.attrs.get("axis", 1)) % len(site.shape), steps.scale
+        quant = stated_quantisation(site, 1, 2, np.int32)
+        need(not quant.zero_point.any(), "its zero point is not zero, for whole numbers that are no bytes")
+        axis, scale = site.integer("axis", 1) % len(site.shape), quant.scale
         behind = len(site.shape) - 1 - axis
         return times(site, site.x, scale if scale.size == 1 else scale.reshape(-1, *(1,) * behind))
-    return reread(site.builder, site.x, current, stated_steps(site, 1, 2, current.zero.dtype.type))
+    return requantise(site.builder, site.x, current, stated_quantisation(site, 1, 2, current.zero_point.dtype.type))
 
 
-@rule("DynamicQuantizeLinear", rounding=True)
-def _round_by_range(site: OnnxSite) -> list[RoundedTensor | np.ndarray]:
-    """Its input, in steps of 1: each product of it is multiplied by its scale."""
-    steps = Steps(np.ones((), np.float32), np.zeros((), np.uint8))
-    return [RoundedTensor(site.x, steps), steps.scale, steps.zero]
+@rule("DynamicQuantizeLinear", quantising=True)
+def _quantise_by_range(site: OnnxSite) -> list[QuantisedTensor | np.ndarray]:
+    """Its input, with scale 1: each product of it is multiplied by its scale."""
+    quant = Quantisation(np.ones((), np.float32), np.zeros((), np.uint8))
+    return [QuantisedTensor(site.x, quant), quant.scale, quant.zero_point]
 
 
 _MS = "com.microsoft"
@@ -70,7 +70,7 @@ class _ByteInputs:
     op: str  # The operator on reals.
     bytes: Sequence[int]  # Of each input of that, the bytes; their scale and zero point follow.
     gives: int  # The scale of the result; its zero point follows.
-    bias: int | None = None  # Whole numbers in steps of the product of both scales.
+    bias: int | None = None  # Whole numbers whose scale is the product of both.
 
 
 _FORMS = {
@@ -94,20 +94,23 @@ def _weight_axis(op: str, attrs: Mapping[str, Any]) -> int:
     return 0 if op == "Conv" or (op == "Gemm" and attrs.get("transB", 0)) else -1
 
 
-def _dequantize(site: OnnxSite, i: int, steps: Steps, axis: int) -> Value:
+def _input_as_reals(site: OnnxSite, i: int, quant: Quantisation, axis: int) -> Value:
     """The numbers that the bytes of input `i` represent."""
     value = site.value(i)
     if isinstance(value, np.ndarray):
-        need(value.dtype == steps.zero.dtype, f"its input {i} is of type {value.dtype}, and its zero point of type {steps.zero.dtype}")
-        return steps.dequantize(value, axis)
-    current = require(site.steps_of(i), f"its input {i} is not rounded to bytes")
-    return reread(site.builder, site.tensor(i), current, steps)
+        need(
+            value.dtype == quant.zero_point.dtype,
+            f"its input {i} is of type {value.dtype}, and its zero point of type {quant.zero_point.dtype}",
+        )
+        return quant.dequantize(value, axis)
+    current = require(site.quantisation_of(i), f"its input {i} is not rounded to bytes")
+    return requantise(site.builder, site.tensor(i), current, quant)
 
 
 def _run_on_reals(site: OnnxSite, op: str, inputs: Sequence[Value]) -> fx.Node:
     """Output of the operator on reals for these."""
     need(not site.attrs.get("channels_last", 0), "its channels are last")
-    built = RULES[op](replace(site, op=op, inputs=inputs, opset=int(site.attrs.get("opset", site.opset)), steps=()))
+    built = RULES[op](replace(site, op=op, inputs=inputs, opset=int(site.attrs.get("opset", site.opset)), quants=()))
     assert isinstance(built, fx.Node)
     return built
 
@@ -115,79 +118,75 @@ def _run_on_reals(site: OnnxSite, op: str, inputs: Sequence[Value]) -> fx.Node:
 def _integer_rule(form: _ByteInputs) -> Rule:
     def lower(site: OnnxSite) -> Result:
         axis = _weight_axis(form.op, site.attrs)
-        steps = [stated_steps(site, i + 1, i + 2) for i in form.bytes]
-        inputs = [_dequantize(site, i, step, axis) for i, step in zip(form.bytes, steps, strict=True)]
+        quants = [stated_quantisation(site, i + 1, i + 2) for i in form.bytes]
+        inputs = [_input_as_reals(site, i, quant, axis) for i, quant in zip(form.bytes, quants, strict=True)]
         if form.bias is not None:
-            inputs.append(_bias(site, form, steps))
+            inputs.append(_bias(site, form, quants))
         computed = _run_on_reals(site, form.op, inputs)
         if form.op == "Gemm" and site.value(form.gives) is None:
             return computed
-        return rounded_value(site, computed, stated_steps(site, form.gives, form.gives + 1))
+        return quantised_value(site, computed, stated_quantisation(site, form.gives, form.gives + 1))
 
     return lower
 
 
-def _bias(site: OnnxSite, form: _ByteInputs, steps: Sequence[Steps]) -> np.ndarray | None:
+def _bias(site: OnnxSite, form: _ByteInputs, quants: Sequence[Quantisation]) -> np.ndarray | None:
     """A bias in reals: the scale of a product of bytes is that of both."""
     bias = None if form.bias is None else site.optional_stored(form.bias, "bias")
     if bias is None:
         return None
-    scale = np.prod(np.broadcast_arrays(*(step.scale.reshape(-1) for step in steps)), axis=0)
+    scale = np.prod(np.broadcast_arrays(*(quant.scale.reshape(-1) for quant in quants)), axis=0)
     need(bias.shape[-1:] == scale.shape or scale.size <= 1, f"its bias has the shape {list(bias.shape)} for {scale.size} scales")
     return np.asarray(bias.astype(np.float32) * scale.astype(np.float32) * np.float32(site.attrs.get("alpha", 1.0)))
 
 
 for _name, _form in _FORMS.items():
-    rule(_name, rounding=True)(_integer_rule(_form))
+    rule(_name, quantising=True)(_integer_rule(_form))
 
 
-@rule(f"{_MS}.QLinearConcat", rounding=True)
-def _concat(site: OnnxSite) -> RoundedTensor:
-    parts = [_dequantize(site, i, stated_steps(site, i + 1, i + 2), 0) for i in range(2, len(site.inputs), 3)]
-    return rounded_value(site, _run_on_reals(site, "Concat", parts), stated_steps(site, 0, 1))
+@rule(f"{_MS}.QLinearConcat", quantising=True)
+def _concat(site: OnnxSite) -> QuantisedTensor:
+    parts = [_input_as_reals(site, i, stated_quantisation(site, i + 1, i + 2), 0) for i in range(2, len(site.inputs), 3)]
+    return quantised_value(site, _run_on_reals(site, "Concat", parts), stated_quantisation(site, 0, 1))
 
 
-@rule(f"{_MS}.QLinearWhere", rounding=True)
-def _quantized_where(site: OnnxSite) -> RoundedTensor:
-    parts = [_dequantize(site, i, stated_steps(site, i + 1, i + 2), 0) for i in (1, 4)]
-    return rounded_value(site, _run_on_reals(site, "Where", [site.value(0), *parts]), stated_steps(site, 7, 8))
+@rule(f"{_MS}.QLinearWhere", quantising=True)
+def _quantized_where(site: OnnxSite) -> QuantisedTensor:
+    parts = [_input_as_reals(site, i, stated_quantisation(site, i + 1, i + 2), 0) for i in (1, 4)]
+    return quantised_value(site, _run_on_reals(site, "Where", [site.value(0), *parts]), stated_quantisation(site, 7, 8))
 
 
-def _in_steps_of_one(site: OnnxSite, i: int, zero: int, axis: int) -> Value:
+def _without_zero_point(site: OnnxSite, i: int, zero: int, axis: int) -> Value:
     """The bytes of input `i` without their zero point, as reals."""
     value, point = site.value(i), site.optional_stored(zero, "zero point")
-    steps = site.steps_of(i)
-    kind = value.dtype if isinstance(value, np.ndarray) else np.uint8 if steps is None else steps.zero.dtype
+    quant = site.quantisation_of(i)
+    kind = value.dtype if isinstance(value, np.ndarray) else np.uint8 if quant is None else quant.zero_point.dtype
     point = np.zeros((), kind) if point is None else point
-    return _dequantize(site, i, Steps(np.ones(point.shape, np.float32), point), axis)
+    return _input_as_reals(site, i, Quantisation(np.ones(point.shape, np.float32), point), axis)
 
 
-@rule("MatMulInteger", "ConvInteger", rounding=True)
+@rule("MatMulInteger", "ConvInteger", quantising=True)
 def _product(site: OnnxSite) -> fx.Node:
     """A product of whole numbers, as reals; the scales that it is multiplied by become part of its weights."""
     op = site.op.removesuffix("Integer")
-    computed = _run_on_reals(site, op, [_in_steps_of_one(site, i, i + 2, _weight_axis(op, site.attrs)) for i in (0, 1)])
+    computed = _run_on_reals(site, op, [_without_zero_point(site, i, i + 2, _weight_axis(op, site.attrs)) for i in (0, 1)])
     if site.builder.module_of(computed) is not None:
         computed.meta[UNSCALED] = True
     return computed
 
 
-def _weight(site: OnnxSite, i: int, scale: int, zero: int) -> np.ndarray:
-    """A stored weight whose columns may have scales of their own."""
-    weight = site.require_stored(i, "weight")
-    return stated_steps(site, scale, zero, weight.dtype.type).dequantize(weight, -1)
-
-
-@rule(f"{_MS}.DynamicQuantizeMatMul", rounding=True)
+@rule(f"{_MS}.DynamicQuantizeMatMul", quantising=True)
 def _rounded_product(site: OnnxSite) -> fx.Node:
-    """A product of reals, rounded by their own range on the way, and of a stored weight."""
-    return _with_bias(site, 4, _run_on_reals(site, "MatMul", [site.x, _weight(site, 1, 2, 3)]))
+    """A product of reals, rounded by their own range on the way, and of a stored weight whose columns may have scales of their own."""
+    weight = site.require_stored(1, "weight")
+    reals = stated_quantisation(site, 2, 3, weight.dtype.type).dequantize(weight, -1)
+    return _with_bias(site, 4, _run_on_reals(site, "MatMul", [site.x, reals]))
 
 
-@rule(f"{_MS}.MatMulIntegerToFloat", rounding=True)
+@rule(f"{_MS}.MatMulIntegerToFloat", quantising=True)
 def _product_of_reals(site: OnnxSite) -> fx.Node:
     """A product of bytes, scaled."""
-    parts = [_dequantize(site, i, stated_steps(site, i + 2, i + 4), -1) for i in (0, 1)]
+    parts = [_input_as_reals(site, i, stated_quantisation(site, i + 2, i + 4), -1) for i in (0, 1)]
     return _with_bias(site, 6, _run_on_reals(site, "MatMul", parts))
 
 
@@ -195,16 +194,18 @@ def _with_bias(site: OnnxSite, i: int, product: fx.Node) -> fx.Node:
     return product if site.value(i) is None else _run_on_reals(site, "Add", [product, site.value(i)])
 
 
-@rule(f"{_MS}.DynamicQuantizeLSTM", rounding=True)
+@rule(f"{_MS}.DynamicQuantizeLSTM", quantising=True)
 def _lstm(site: OnnxSite) -> Result | Sequence[Result]:
     """An LSTM whose weights lie turned: inputs × gates of each direction."""
     weights = []
     for i, (scale, zero) in ((1, (8, 9)), (2, (10, 11))):
-        weight, steps = site.require_stored(i, "weight"), stated_steps(site, scale, zero, np.uint8)
+        weight, quant = site.require_stored(i, "weight"), stated_quantisation(site, scale, zero, np.uint8)
         need(weight.ndim == 3, f"its weights have the shape {list(weight.shape)}")
-        if steps.scale.ndim == 2:
-            wide = (steps.scale.shape[0], 1, steps.scale.shape[1])
-            steps = Steps(steps.scale.reshape(wide), steps.zero if steps.zero.size == 1 else steps.zero.reshape(wide))
-        weights.append(steps.dequantize(weight, 0).transpose(0, 2, 1))
+        if quant.scale.ndim == 2:
+            wide = (quant.scale.shape[0], 1, quant.scale.shape[1])
+            quant = Quantisation(
+                quant.scale.reshape(wide), quant.zero_point if quant.zero_point.size == 1 else quant.zero_point.reshape(wide)
+            )
+        weights.append(quant.dequantize(weight, 0).transpose(0, 2, 1))
     inputs = [site.value(0), *weights, *(site.value(i) for i in range(3, 8))]
-    return RULES["LSTM"](replace(site, op="LSTM", inputs=inputs, steps=()))
+    return RULES["LSTM"](replace(site, op="LSTM", inputs=inputs, quants=()))

@@ -16,7 +16,7 @@ from torch import fx, nn
 from predictors.errors import StretchError, need
 from predictors.shapes import same_padding
 from scheduler.formats.onnx.shapes.node import FLOAT, INT32, INT64, normalise_axis, require
-from stretch.network.models.builder import MAX_KNOWN, Builder, permute_axes, rearrange, select_at, shape_of, with_weights
+from stretch.network.models.builder import MAX_KNOWN, Builder, permute_axes, rearrange, select_at, shape_of
 from stretch.network.models.onnx.network import RULES, OnnxSite, Value, cost_of, rule
 from stretch.operators.pooling import padded_pool
 from stretch.operators.products import PaddedConv2d
@@ -36,8 +36,8 @@ def _reshape_to(site: OnnxSite) -> fx.Node:
     if before == after:
         return site.x
     if len(before) > 2 and after == (before[0], prod(before[1:])):
-        return site.builder.call(torch.flatten, site.x, 1)
-    return site.builder.call(torch.reshape, site.x, after)
+        return site.call(torch.flatten, site.x, 1)
+    return site.call(torch.reshape, site.x, after)
 
 
 @rule("Transpose")
@@ -49,15 +49,15 @@ def _transpose(site: OnnxSite) -> fx.Node:
 @rule("Concat")
 def _concat(site: OnnxSite) -> fx.Node:
     parts = [site.tensor(i) for i in range(len(site.inputs))]
-    return site.builder.call(torch.cat, parts, int(site.attrs.get("axis", 1)))
+    return site.call(torch.cat, parts, site.integer("axis", 1))
 
 
 @rule("Split")
 def _split(site: OnnxSite) -> list[fx.Node]:
-    axis = int(site.attrs.get("axis", 0))
+    axis = site.integer("axis")
     sizes = [result.shape[axis] for result in cost_of(site.op, site.inputs, site.attrs, site.results).results]
-    parts = site.builder.call(torch.split, site.x, sizes, axis)
-    return [site.builder.call(operator.getitem, parts, i) for i in range(site.results)]
+    parts = site.call(torch.split, site.x, sizes, axis)
+    return [site.call(operator.getitem, parts, i) for i in range(site.results)]
 
 
 @rule("Slice")
@@ -76,23 +76,23 @@ def _slice(site: OnnxSite) -> fx.Node:
             first, last = size - 1 - first, size - 1 - last
         if (first, last, abs(step)) != (0, size, 1):
             items[axis] = slice(first, last, abs(step) if abs(step) != 1 else None)
-    x = site.builder.call(torch.flip, site.x, turned) if turned else site.x
-    return x if items == [slice(None)] * len(items) else site.builder.call(operator.getitem, x, tuple(items))
+    x = site.call(torch.flip, site.x, turned) if turned else site.x
+    return x if items == [slice(None)] * len(items) else site.call(operator.getitem, x, tuple(items))
 
 
 @rule("Trilu")
 def _triangle(site: OnnxSite) -> fx.Node:
     shift = site.optional_stored(1, "diagonal")
-    function = torch.triu if site.attrs.get("upper", 1) else torch.tril
-    return site.builder.call(function, site.x, 0 if shift is None else int(shift.ravel()[0]))
+    function = torch.triu if site.flag("upper", True) else torch.tril
+    return site.call(function, site.x, 0 if shift is None else int(shift.ravel()[0]))
 
 
 RULES.update(
     {
-        "Expand": lambda site: site.builder.method("expand", site.x, *_output_shape(site)),
+        "Expand": lambda site: site.method("expand", site.x, *_output_shape(site)),
         "Shape": lambda site: np.array(site.shape[site.attrs.get("start", 0) : site.attrs.get("end", len(site.shape))], np.int64),
         "Size": lambda site: np.array(prod(site.shape), np.int64),
-        "Tile": lambda site: site.builder.method("repeat", site.x, *site.numbers(1, "repeats")),
+        "Tile": lambda site: site.method("repeat", site.x, *site.numbers(1, "repeats")),
     }
 )
 
@@ -103,7 +103,7 @@ def _pad_axes(site: OnnxSite, pairs: Sequence[tuple[int, int]], mode: str = "con
     flat = [side for pair in reversed(pairs) for side in pair]
     if not flat:
         return site.x
-    return site.builder.call(F.pad, site.x, flat, *(("constant", value) if mode == "constant" else (_MODES[mode],)))
+    return site.call(F.pad, site.x, flat, *(("constant", value) if mode == "constant" else (_MODES[mode],)))
 
 
 @rule("Pad")
@@ -112,7 +112,7 @@ def _pad(site: OnnxSite) -> fx.Node:
     if widths is None or len(widths) != 2 * rank or site.value(3) is not None:
         raise StretchError(f"it pads by {widths} for {rank} axes")
     stored = site.optional_stored(2, "value")
-    value = float(site.attrs.get("value", 0.0)) if stored is None else float(stored.ravel()[0]) if stored.size else 0.0
+    value = site.real("value", 0.0) if stored is None else float(stored.ravel()[0]) if stored.size else 0.0
     return _pad_axes(site, list(zip(widths[:rank], widths[rank:], strict=True)), site.attrs.get("mode", "constant"), value)
 
 
@@ -136,17 +136,17 @@ def _image_of_columns(site: OnnxSite) -> fx.Node:
     steps, gaps = ([int(n) for n in site.attrs.get(name, [1, 1])] for name in ("strides", "dilations"))
     pads = [int(n) for n in site.attrs.get("pads", [0] * 4)]
     need(pads[:2] == pads[2:], "its padding differs between sides")
-    return site.builder.call(F.fold, site.x, size, block, dilation=gaps, padding=pads[:2], stride=steps)
+    return site.call(F.fold, site.x, size, block, dilation=gaps, padding=pads[:2], stride=steps)
 
 
 @rule("EyeLike")
 def _eye(site: OnnxSite) -> np.ndarray:
     """1 along a diagonal, which only the shape decides."""
     need(len(site.shape) == 2, f"it reads a tensor of shape {list(site.shape)}, no matrix")
-    kind = int(site.attrs.get("dtype", FLOAT))
+    kind = site.integer("dtype", FLOAT)
     need(kind in (FLOAT, INT32, INT64), f"it makes type {kind}")
     rows, columns = site.shape
-    ones: np.ndarray = np.eye(rows, columns, int(site.attrs.get("k", 0)), helper.tensor_dtype_to_np_dtype(kind))
+    ones: np.ndarray = np.eye(rows, columns, site.integer("k"), helper.tensor_dtype_to_np_dtype(kind))
     return ones
 
 
@@ -158,7 +158,7 @@ def _blocks(site: OnnxSite) -> fx.Node:
     if site.op == "SpaceToDepth":
         return rearrange(site.builder, site.x, (n, c, h // block, block, w // block, block), (0, 3, 5, 1, 2, 4), result)
     if site.attrs.get("mode", "DCR") == "CRD":
-        return site.builder.call(F.pixel_shuffle, site.x, block)
+        return site.call(F.pixel_shuffle, site.x, block)
     split = (n, block, block, c // block**2, h, w)
     return rearrange(site.builder, site.x, split, (0, 3, 4, 1, 5, 2), result)
 
@@ -201,7 +201,7 @@ def _resize(site: OnnxSite) -> fx.Node:
     need(len(size) == 4 and size[:2] == site.shape[:2] and "axes" not in site.attrs, f"it resizes {list(site.shape)} to {list(size)}")
     if size == site.shape:
         # Runtimes copy it then, even where its scale is a little more than 1.
-        return site.builder.method("clone", site.x)
+        return site.method("clone", site.x)
     target, factors = list(size[2:]), scales[2:]
     if mode == "nearest":
         rounding = site.attrs.get("nearest_mode", "floor" if site.opset < 11 else "round_prefer_floor")
@@ -209,15 +209,15 @@ def _resize(site: OnnxSite) -> fx.Node:
         pairs = zip(_resize_coordinates(site, coordinates, target, factors), site.shape[2:], strict=True)
         nearest = [np.clip(_ROUNDING_MODES[rounding](at), 0, old - 1).astype(np.int64) for at, old in pairs]
         return select_at(site.builder, site.x, nearest, site.name)
-    smooth, aligned = bool(site.attrs.get("antialias", 0)), coordinates == "align_corners"
+    smooth, aligned = site.flag("antialias"), coordinates == "align_corners"
     current = aligned or coordinates == "half_pixel" or (coordinates == "pytorch_half_pixel" and all(n > 1 for n in target))
     exact = all(abs(factor * old - new) < 1e-3 for factor, old, new in zip(factors, site.shape[2:], target, strict=True))
-    cubic, outside = float(site.attrs.get("cubic_coeff_a", -0.75)), not site.attrs.get("exclude_outside", 0)
+    cubic, outside = site.real("cubic_coeff_a", -0.75), not site.flag("exclude_outside")
     outside = outside or (mode == "linear" and not smooth)
     usual = mode == "linear" or (abs(cubic + 0.75) <= 1e-6 and outside)
     if current and (aligned or exact) and usual and not smooth:
         named = {"linear": "bilinear", "cubic": "bicubic"}[mode]
-        return site.builder.call(F.interpolate, site.x, size=target, mode=named, align_corners=aligned, antialias=False)
+        return site.call(F.interpolate, site.x, size=target, mode=named, align_corners=aligned, antialias=False)
     positions = _resize_coordinates(site, coordinates, target, factors)
     function = partial(_cubic, a=cubic) if mode == "cubic" else _tent
     need(mode in ("linear", "cubic") and not (smooth and aligned), f"it resizes by `{mode[:20]}` with coordinates `{coordinates}`")
@@ -227,8 +227,8 @@ def _resize(site: OnnxSite) -> fx.Node:
         _shares(at, old, max(1.0, 1 / factor) if smooth else 1.0, function, outside=outside)
         for at, old, factor in zip(positions, site.shape[2:], factors, strict=True)
     )
-    mixed = site.builder.call(torch.matmul, site.builder.add_tensor(rows, f"{site.name}_rows"), site.x)
-    return site.builder.call(torch.matmul, mixed, site.builder.add_tensor(columns.T, f"{site.name}_columns"))
+    mixed = site.call(torch.matmul, site.add_tensor(rows, "rows"), site.x)
+    return site.call(torch.matmul, mixed, site.add_tensor(columns.T, "columns"))
 
 
 def _tent(x: np.ndarray) -> np.ndarray:
@@ -301,7 +301,7 @@ _SAMPLING_MODES = {"linear": "bilinear", "cubic": "bicubic"}
 
 
 def _axis(site: OnnxSite, usual: int = 0) -> int:
-    return normalise_axis(int(site.attrs.get("axis", usual)), len(site.shape))
+    return normalise_axis(site.integer("axis", usual), len(site.shape))
 
 
 def _sizes_of(value: Value) -> tuple[int, ...]:
@@ -319,17 +319,25 @@ def _indices(site: OnnxSite, sizes: Sequence[int]) -> fx.Node | np.ndarray:
     x = site.tensor(1)
     kind = x.meta["val"].dtype
     need(kind in (torch.int32, torch.int64), "its indices are no whole numbers")
-    x = x if kind == torch.int64 else site.builder.method("to", x, torch.int64)
-    by = sizes[0] if len(sizes) == 1 else site.builder.add_tensor(bound, f"{site.name}_sizes")
-    return site.builder.call(torch.remainder, x, by)
+    x = x if kind == torch.int64 else site.method("to", x, torch.int64)
+    by = sizes[0] if len(sizes) == 1 else site.add_tensor(bound, "sizes")
+    return site.call(torch.remainder, x, by)
 
 
 def _as_tensor(site: OnnxSite, indices: fx.Node | np.ndarray) -> fx.Node:
-    return indices if isinstance(indices, fx.Node) else site.builder.add_tensor(indices, f"{site.name}_indices")
+    return indices if isinstance(indices, fx.Node) else site.add_tensor(indices, "indices")
 
 
 def _reshape_node(site: OnnxSite, x: fx.Node, shape: Sequence[int]) -> fx.Node:
-    return x if shape_of(x) == tuple(shape) else site.builder.call(torch.reshape, x, tuple(shape))
+    return x if shape_of(x) == tuple(shape) else site.call(torch.reshape, x, tuple(shape))
+
+
+def _select(site: OnnxSite, x: fx.Node, axis: int, indices: fx.Node | np.ndarray) -> fx.Node:
+    """The parts of a tensor along an axis that indices point at, in the shape of these."""
+    sizes, shape = _sizes_of(indices), shape_of(x)
+    flat = indices.reshape(-1) if isinstance(indices, np.ndarray) else _reshape_node(site, indices, (prod(sizes),))
+    selected = site.call(torch.index_select, x, axis, _as_tensor(site, flat))
+    return _reshape_node(site, selected, (*shape[:axis], *sizes, *shape[axis + 1 :]))
 
 
 @rule("Gather")
@@ -337,22 +345,19 @@ def _gather(site: OnnxSite) -> fx.Node:
     axis, shape = _axis(site), site.shape
     indices = _indices(site, shape[axis : axis + 1])
     if isinstance(indices, np.ndarray) and indices.ndim == 0:
-        return site.builder.call(torch.select, site.x, axis, int(indices))
-    sizes = _sizes_of(indices)
-    flat = indices.reshape(-1) if isinstance(indices, np.ndarray) else _reshape_node(site, indices, (prod(sizes),))
-    called = site.builder.call(torch.index_select, site.x, axis, _as_tensor(site, flat))
-    return _reshape_node(site, called, (*shape[:axis], *sizes, *shape[axis + 1 :]))
+        return site.call(torch.select, site.x, axis, int(indices))
+    return _select(site, site.x, axis, indices)
 
 
 @rule("GatherElements")
 def _gather_elements(site: OnnxSite) -> fx.Node:
     axis = _axis(site)
-    return site.builder.call(torch.gather, site.x, axis, _as_tensor(site, _indices(site, site.shape[axis : axis + 1])))
+    return site.call(torch.gather, site.x, axis, _as_tensor(site, _indices(site, site.shape[axis : axis + 1])))
 
 
 def _reduction(site: OnnxSite) -> str | None:
     """Combination of a written number with the present one, by torch's name; None for none."""
-    how = str(site.attrs.get("reduction", "none"))
+    how = site.word("reduction", "none")
     need(how == "none" or how in _REDUCTIONS, f"its reduction is `{how[:20]}`")
     return _REDUCTIONS.get(how)
 
@@ -360,8 +365,8 @@ def _reduction(site: OnnxSite) -> str | None:
 def _scatter(site: OnnxSite, x: fx.Node, axis: int, indices: fx.Node, written: fx.Node, reduction: str | None) -> fx.Node:
     """A tensor with numbers written into it, or combined with those that are there."""
     if reduction is None:
-        return site.builder.call(torch.scatter, x, axis, indices, written)
-    return site.builder.call(torch.scatter_reduce, x, axis, indices, written, reduction)
+        return site.call(torch.scatter, x, axis, indices, written)
+    return site.call(torch.scatter_reduce, x, axis, indices, written, reduction)
 
 
 @rule("ScatterElements", "Scatter")
@@ -384,21 +389,17 @@ def _flat(site: OnnxSite, batch: int) -> tuple[fx.Node | np.ndarray, int]:
     before = np.arange(prod(shape[:batch])).reshape(*shape[:batch], *(1,) * (len(sizes) - 1 - batch)) * prod(shape[batch:last])
     if isinstance(indices, np.ndarray):
         return (indices * strides).sum(-1) + before, last
-    scaled = site.builder.call(operator.mul, indices, site.builder.add_tensor(strides, f"{site.name}_strides"))
-    total = site.builder.call(torch.sum, scaled, -1)
-    return (total if not batch else site.builder.call(operator.add, total, site.builder.add_tensor(before, f"{site.name}_batches"))), last
+    scaled = site.call(operator.mul, indices, site.add_tensor(strides, "strides"))
+    total = site.call(torch.sum, scaled, -1)
+    return (total if not batch else site.call(operator.add, total, site.add_tensor(before, "batches"))), last
 
 
 @rule("GatherND")
 def _gather_nd(site: OnnxSite) -> fx.Node:
     """All axes that are pointed into are one, into which single numbers point."""
     shape = site.shape
-    indices, last = _flat(site, int(site.attrs.get("batch_dims", 0)))
-    sizes = _sizes_of(indices)
-    flat = indices.reshape(-1) if isinstance(indices, np.ndarray) else _reshape_node(site, indices, (prod(sizes),))
-    rows = _reshape_node(site, site.x, (prod(shape[:last]), *shape[last:]))
-    called = site.builder.call(torch.index_select, rows, 0, _as_tensor(site, flat))
-    return _reshape_node(site, called, (*sizes, *shape[last:]))
+    indices, last = _flat(site, site.integer("batch_dims"))
+    return _select(site, _reshape_node(site, site.x, (prod(shape[:last]), *shape[last:])), 0, indices)
 
 
 @rule("ScatterND")
@@ -412,7 +413,7 @@ def _scatter_nd(site: OnnxSite) -> fx.Node:
     rows = _reshape_node(site, site.x, (prod(shape[:last]), width))
     written = _reshape_node(site, site.tensor(2), (prod(sizes), width))
     column = _reshape_node(site, _as_tensor(site, indices), (prod(sizes), 1))
-    wide = column if width == 1 else site.builder.method("expand", column, prod(sizes), width)
+    wide = column if width == 1 else site.method("expand", column, prod(sizes), width)
     return _reshape_node(site, _scatter(site, rows, 0, wide, written, reduction), shape)
 
 
@@ -421,30 +422,30 @@ def _one_hot(site: OnnxSite) -> fx.Node:
     """Where a place has the number that the tensor says, counted from the first or the last."""
     values, depth = site.require_stored(2, "values").reshape(-1), int(site.require_stored(1, "depth").reshape(-1)[0])
     rank = len(site.shape)
-    axis = normalise_axis(int(site.attrs.get("axis", -1)), rank + 1)
+    axis = normalise_axis(site.integer("axis", -1), rank + 1)
     need(values.shape == (2,) and 0 < depth <= MAX_KNOWN, f"it has {values.size} values and the depth {depth}")
-    called = site.builder.call(torch.unsqueeze, site.x, axis)
+    called = site.call(torch.unsqueeze, site.x, axis)
     numbers = [np.arange(n, n + depth).reshape(-1, *(1,) * (rank - axis)) for n in (0, -depth)]
-    equal = [site.builder.call(torch.eq, called, site.builder.add_tensor(number, f"{site.name}_numbers")) for number in numbers]
-    mask = site.builder.call(torch.logical_or, *equal)
+    equal = [site.call(torch.eq, called, site.add_tensor(number, "numbers")) for number in numbers]
+    mask = site.call(torch.logical_or, *equal)
     off, on = (value.item() for value in values)
-    method = site.builder.method("to", mask, torch.from_numpy(values.copy()).dtype)
-    method = method if on - off == 1 else site.builder.call(operator.mul, method, on - off)
-    return site.builder.call(operator.add, method, off) if off else method
+    method = site.method("to", mask, torch.from_numpy(values.copy()).dtype)
+    method = method if on - off == 1 else site.call(operator.mul, method, on - off)
+    return site.call(operator.add, method, off) if off else method
 
 
 @rule("GridSample")
 def _grid_sample(site: OnnxSite) -> fx.Node:
-    mode = str(site.attrs.get("mode", "bilinear" if site.opset < 20 else "linear"))
-    options = {"padding_mode": str(site.attrs.get("padding_mode", "zeros")), "align_corners": bool(site.attrs.get("align_corners", 0))}
-    return site.builder.call(F.grid_sample, site.x, site.tensor(1), mode=_SAMPLING_MODES.get(mode, mode), **options)
+    mode = site.word("mode", "bilinear" if site.opset < 20 else "linear")
+    options = {"padding_mode": site.word("padding_mode", "zeros"), "align_corners": site.flag("align_corners")}
+    return site.call(F.grid_sample, site.x, site.tensor(1), mode=_SAMPLING_MODES.get(mode, mode), **options)
 
 
 @rule("AffineGrid")
 def _affine_grid(site: OnnxSite) -> fx.Node:
     """Places of an image of this size after an affine map."""
     size = site.numbers(1, "size")
-    return site.builder.call(F.affine_grid, site.x, size, bool(site.attrs.get("align_corners", 0)))
+    return site.call(F.affine_grid, site.x, size, site.flag("align_corners"))
 
 
 # Convolutions and pools of ONNX as torch's modules, the padding before them part of their windows.
@@ -542,7 +543,7 @@ def _conv_weights(site: OnnxSite) -> tuple[np.ndarray, np.ndarray | None]:
 @rule("Conv")
 def _conv(site: OnnxSite) -> fx.Node:
     weight, bias = _conv_weights(site)
-    groups = int(site.attrs.get("group", 1))
+    groups = site.integer("group", 1)
     if groups < 1 or weight.shape[0] % groups or weight.shape[1] * groups != site.shape[1]:
         raise StretchError(f"its {groups} groups of weights of the shape {list(weight.shape)} do not fit {list(site.shape)}")
     window = Window.from_site(site, weight.shape[2:]).merge_padding(0.0).symmetrize()
@@ -553,7 +554,7 @@ def _conv(site: OnnxSite) -> fx.Node:
     else:
         module = _CONVOLUTIONS[weight.ndim](*shape, padding=window.before if window.is_symmetric else 0, **options)
     x = window.x if window.is_symmetric or weight.ndim == 4 else window.pad(site.builder)
-    return site.builder.module(with_weights(module, weight=weight, bias=bias), x, site.name)
+    return site.module(module, x, weight=weight, bias=bias)
 
 
 @rule("ConvTranspose")
@@ -562,7 +563,7 @@ def _conv_transpose(site: OnnxSite) -> fx.Node:
     need("output_shape" not in site.attrs and site.attrs.get("auto_pad", "NOTSET") == "NOTSET", "it leaves its padding to the runtime")
     window = Window.from_site(site, weight.shape[2:])
     need(bool(window.is_symmetric), "its padding differs between sides")
-    groups = int(site.attrs.get("group", 1))
+    groups = site.integer("group", 1)
     module = _TRANSPOSED[weight.ndim](
         weight.shape[0],
         weight.shape[1] * groups,
@@ -575,14 +576,14 @@ def _conv_transpose(site: OnnxSite) -> fx.Node:
         site.pair("dilations"),
         device="meta",
     )
-    return site.builder.module(with_weights(module, weight=weight, bias=bias), site.x, site.name)
+    return site.module(module, weight=weight, bias=bias)
 
 
 @rule("MaxPool")
 def _max_pool(site: OnnxSite) -> fx.Node:
     """The largest of each window; padding never is."""
-    need(site.results <= 1 and not site.attrs.get("storage_order", 0), "it gives the places of the largest elements too")
-    window, up = Window.from_site(site, site.pair("kernel_shape")), bool(site.attrs.get("ceil_mode", 0))
+    need(site.results <= 1 and not site.flag("storage_order"), "it gives the places of the largest elements too")
+    window, up = Window.from_site(site, site.pair("kernel_shape")), site.flag("ceil_mode")
     earlier = site.x.args[0] if site.x.op == "call_function" and site.x.target is F.pad else site.x
     # Where nothing is below zero, zeros are never larger than the largest either.
     floor = isinstance(earlier, fx.Node) and nonnegative(earlier, site.builder, of_input=False)
@@ -594,20 +595,20 @@ def _pool_window(site: OnnxSite, window: Window, kind: str, fill: float, **optio
     """A pool of torch, or one of ours where its sides are padded differently; of a row or a volume the image is padded before it."""
     make, sizes = _POOLS[kind][len(site.shape)], {"kernel": window.kernel, "stride": window.stride}
     if window.fits_torch_pool:
-        return site.builder.module(make(*sizes.values(), window.before, **options), window.x, site.name)
+        return site.module(make(*sizes.values(), window.before, **options), window.x)
     if len(window.kernel) == 2:
         module = padded_pool(kind, {**sizes, "padding": (*window.before, *window.behind), **options})
-        return site.builder.module(module, window.x, site.name)
+        return site.module(module, window.x)
     if options["ceil_mode"] or not options.get("count_include_pad", True):
         sides = f"its padding {list(window.before)} and {list(window.behind)} differs between sides"
         raise StretchError(f"{sides}, and it rounds up or leaves padding out of its means")
-    return site.builder.module(make(*sizes.values(), 0, **options), window.pad(site.builder, fill), site.name)
+    return site.module(make(*sizes.values(), 0, **options), window.pad(site.builder, fill))
 
 
 @rule("AveragePool")
 def _average_pool(site: OnnxSite) -> fx.Node:
     need(all(n == 1 for n in site.pair("dilations")), "its window has gaps")
-    return _mean(site, site.x, counted=bool(site.attrs.get("count_include_pad", 0)), up=bool(site.attrs.get("ceil_mode", 0)))
+    return _mean(site, site.x, counted=site.flag("count_include_pad"), up=site.flag("ceil_mode"))
 
 
 def _mean(site: OnnxSite, x: fx.Node, *, counted: bool, up: bool) -> fx.Node:
@@ -624,33 +625,33 @@ def _mean(site: OnnxSite, x: fx.Node, *, counted: bool, up: bool) -> fx.Node:
 @rule("LpPool")
 def _norm_pool(site: OnnxSite) -> fx.Node:
     """The p-norm of each window: the mean of powers, times how many they are."""
-    kernel, p = site.pair("kernel_shape"), int(site.attrs.get("p", 2))
-    if p < 1 or site.attrs.get("ceil_mode", 0) or any(n != 1 for n in site.pair("dilations")):
+    kernel, p = site.pair("kernel_shape"), site.integer("p", 2)
+    if p < 1 or site.flag("ceil_mode") or any(n != 1 for n in site.pair("dilations")):
         raise StretchError("its window has gaps or overhangs, or it is of no norm")
-    power = site.builder.call(torch.abs, site.x)
-    power = power if p == 1 else site.builder.call(torch.pow, power, p)
-    total = site.builder.call(operator.mul, _mean(site, power, counted=True, up=False), prod(kernel))
-    return total if p == 1 else site.builder.call(torch.pow, total, 1 / p)
+    power = site.call(torch.abs, site.x)
+    power = power if p == 1 else site.call(torch.pow, power, p)
+    total = site.call(operator.mul, _mean(site, power, counted=True, up=False), prod(kernel))
+    return total if p == 1 else site.call(torch.pow, total, 1 / p)
 
 
 @rule("GlobalLpPool")
 def _norm_of_image(site: OnnxSite) -> fx.Node:
-    p = int(site.attrs.get("p", 2))
+    p = site.integer("p", 2)
     need(p >= 1 and len(site.shape) >= 3, f"it is of the norm {p}, of a tensor of shape {list(site.shape)}")
-    return site.builder.call(torch.linalg.vector_norm, site.x, p, list(range(2, len(site.shape))), True)
+    return site.call(torch.linalg.vector_norm, site.x, p, list(range(2, len(site.shape))), True)
 
 
 def pooled_to_one(site: OnnxSite, layer: Any = nn.AdaptiveAvgPool2d) -> fx.Node:
     """The mean of each channel of an image, or what another layer takes of it, as an image of one pixel."""
     need(len(site.shape) == 4, f"it pools a tensor of shape {list(site.shape)}, which is no image")
-    return site.builder.module(layer(1), site.x, site.name)
+    return site.module(layer(1))
 
 
 RULES.update({"GlobalAveragePool": pooled_to_one, "GlobalMaxPool": partial(pooled_to_one, layer=nn.AdaptiveMaxPool2d)})
 
 
 def nonnegative(x: fx.Node, builder: Builder, *, of_input: bool) -> bool:
-    """Whether no number of a tensor is below zero for sure; `given` says whether none of the network's input is."""
+    """Whether no number of a tensor is below zero for sure; `of_input` says whether none of the network's input is."""
     waiting, seen = [x], set()
     while waiting:
         node = waiting.pop()

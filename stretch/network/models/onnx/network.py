@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import torch
 from onnx import helper, numpy_helper
-from torch import fx
+from torch import fx, nn
 
 from predictors.errors import StretchError, first_line, need, on_one_line
 from predictors.formats.onnx import MAX_BYTES, TO_FIRST, TO_LAST, Readers, decode
@@ -26,8 +26,8 @@ from stretch.network.models.builder import (
     MAX_KNOWN,
     Builder,
     End,
-    OperatorInputs,
     OwnNetwork,
+    Site,
     Size,
     by_name,
     finish_network,
@@ -37,6 +37,7 @@ from stretch.network.models.builder import (
     reading,
     resolve_input_shapes,
     shape_of,
+    with_weights,
 )
 
 #: Operators that move or choose bytes, or compare them, whatever they represent.
@@ -50,25 +51,27 @@ MOVING = frozenset(
 
 
 @dataclass(frozen=True, eq=False)
-class Steps:
-    """Real numbers that bytes represent: (byte − zero) · scale."""
+class Quantisation:
+    """Real numbers that bytes represent: (byte − zero point) · scale."""
 
     scale: np.ndarray  # One number, or one for each place along an axis.
-    zero: np.ndarray  # The byte that represents zero, of the element type of the bytes.
+    zero_point: np.ndarray  # The byte that represents zero, of the element type of the bytes.
 
     def __post_init__(self) -> None:
-        """Refuse numbers that are no steps."""
+        """Refuse numbers that are no quantisation."""
         need(bool(self.scale.dtype == np.float32 and np.isfinite(self.scale).all()), "its scale is no real number")
-        if self.zero.dtype.kind not in "iu" or self.zero.size not in (1, self.scale.size):
-            raise StretchError(f"its zero point has {self.zero.size} numbers of type {self.zero.dtype} for {self.scale.size} scales")
+        if self.zero_point.dtype.kind not in "iu" or self.zero_point.size not in (1, self.scale.size):
+            raise StretchError(
+                f"its zero point has {self.zero_point.size} numbers of type {self.zero_point.dtype} for {self.scale.size} scales"
+            )
 
-    def equals(self, other: "Steps") -> bool:
+    def equals(self, other: "Quantisation") -> bool:
         """Return whether bytes encode the same numbers in both."""
-        return np.array_equal(self.scale.ravel(), other.scale.ravel()) and np.array_equal(self.zero.ravel(), other.zero.ravel())
+        return np.array_equal(self.scale.ravel(), other.scale.ravel()) and np.array_equal(self.zero_point.ravel(), other.zero_point.ravel())
 
     def dequantize(self, stored: np.ndarray, axis: int = 0) -> np.ndarray:
         """Return the values that stored bytes encode; `axis` is the one along which scales differ."""
-        zero, scale = self._along(self.zero, stored, axis), self._along(self.scale, stored, axis)
+        zero, scale = self._along(self.zero_point, stored, axis), self._along(self.scale, stored, axis)
         return np.asarray((stored.astype(np.float32) - zero) * scale, np.float32)
 
     @staticmethod
@@ -84,28 +87,28 @@ class Steps:
 
 
 @dataclass(frozen=True)
-class RoundedTensor:
-    """Output of a rule where the file has bytes: their reals, and the steps between these."""
+class QuantisedTensor:
+    """Output of a rule where the file has bytes: their reals, and how bytes represent these."""
 
     node: fx.Node
-    steps: Steps
+    quant: Quantisation
 
 
-def reread(builder: Builder, x: fx.Node, old: Steps, new: Steps) -> fx.Node:
-    """Reals whose bytes, made with `old` steps, are read with `new` ones."""
+def requantise(builder: Builder, x: fx.Node, old: Quantisation, new: Quantisation) -> fx.Node:
+    """Reals whose bytes, made with one quantisation, are read with another."""
     if old.equals(new):
         return x
-    if max(old.scale.size, new.scale.size, old.zero.size, new.zero.size) > 1 or old.scale.item() <= 0:
+    if max(old.scale.size, new.scale.size, old.zero_point.size, new.zero_point.size) > 1 or old.scale.item() <= 0:
         raise StretchError("its bytes were rounded with other scales than it states")
     factor = new.scale.item() / old.scale.item()
-    shift = (int(old.zero.item()) - int(new.zero.item())) * new.scale.item()
+    shift = (int(old.zero_point.item()) - int(new.zero_point.item())) * new.scale.item()
     x = builder.call(torch.mul, x, factor) if factor != 1 else x
     return builder.call(torch.add, x, shift) if shift else x
 
 
-def common(op: str, steps: Sequence[Steps | None]) -> Steps | None:
-    """The steps of what an operator makes that knows nothing of them; None if it reads no bytes."""
-    result = [step for step in steps if step is not None]
+def common_quantisation(op: str, quants: Sequence[Quantisation | None]) -> Quantisation | None:
+    """The quantisation of what an operator makes that knows nothing of them; None if it reads no bytes."""
+    result = [quant for quant in quants if quant is not None]
     if not result:
         return None
     need(op in MOVING, "it computes with bytes, not with the numbers that they encode")
@@ -114,15 +117,12 @@ def common(op: str, steps: Sequence[Steps | None]) -> Steps | None:
 
 
 class Attributes(Mapping[str, Any]):
-    """Attributes of an operator by name, which remember which of them a rule asked for.
+    """Attributes of an operator by name, which remember which of them a rule asked for."""
 
-    Args:
-        read: Names that were read, of attributes that there are or not.
-    """
-
-    def __init__(self, values: Mapping[str, Any], read: set[str] | None = None) -> None:
+    def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = dict(values)
-        self.read: set[str] = set() if read is None else read
+        #: Names that were read, of attributes that there are or not.
+        self.read: set[str] = set()
 
     def __getitem__(self, name: str) -> Any:
         """The value of an attribute."""
@@ -137,10 +137,6 @@ class Attributes(Mapping[str, Any]):
         """How many there are."""
         return len(self._values)
 
-    def map_values(self, function: Callable[[Any], Any]) -> "Attributes":
-        """The same attributes with other values; asking for those is asking for these."""
-        return Attributes({name: function(value) for name, value in self._values.items()}, self.read)
-
     def check(self, usual: Callable[[str], Any], harmless: Collection[str]) -> None:
         """Refuse attributes that no rule read: they may change the result, unless they are as `usual` or `harmless`."""
         for name, value in self._values.items():
@@ -153,16 +149,11 @@ Value = fx.Node | np.ndarray | None
 
 
 @dataclass(frozen=True)
-class OnnxSite(OperatorInputs[fx.Node]):
-    """One node with what it reads."""
+class OnnxSite(Site[fx.Node]):
+    """One node, as its rule sees it."""
 
-    op: str  # Its operator.
-    name: str  # Its own, or that of what it writes.
-    attrs: Mapping[str, Any]  # Its attributes; words are strings.
-    results: int  # How many tensors it writes.
-    opset: int  # Of its file.
-    builder: Builder  # Builder that its rule writes into.
-    steps: Sequence[Steps | None] = ()  # For each input that is rounded to bytes in the file, the meaning of the bytes.
+    opset: int = 0  # Of its file.
+    quants: Sequence[Quantisation | None] = ()  # For each input that is rounded to bytes in the file, the meaning of the bytes.
 
     @property
     def x(self) -> fx.Node:
@@ -173,11 +164,23 @@ class OnnxSite(OperatorInputs[fx.Node]):
         """Input `i` as a tensor of the network, a stored one among its parameters."""
         if (value := self.value(i)) is None:
             raise StretchError(f"it has no input {i}")
-        return value if isinstance(value, fx.Node) else self.builder.add_tensor(value, f"{self.name}_{i}")
+        return value if isinstance(value, fx.Node) else self.add_tensor(value, i)
 
-    def steps_of(self, i: int) -> Steps | None:
+    def method(self, name: str, x: fx.Node, *args: Any) -> fx.Node:
+        """A call of a method of a tensor."""
+        return self.builder.method(name, x, *args)
+
+    def module(self, module: nn.Module, x: fx.Node | None = None, /, **numbers: np.ndarray | None) -> fx.Node:
+        """A module with these weights that reads a tensor, the first input unless another is given."""
+        return self.builder.module(with_weights(module, **numbers), self.x if x is None else x, self.name)
+
+    def word(self, name: str, usual: str) -> str:
+        """An attribute that is a word."""
+        return str(self.attrs.get(name, usual))
+
+    def quantisation_of(self, i: int) -> Quantisation | None:
         """Return the scale of the bytes of input `i`; None if they are no bytes that the network computes."""
-        return self.steps[i] if i < len(self.steps) else None
+        return self.quants[i] if i < len(self.quants) else None
 
     def int_list(self, name: str, i: int) -> list[int] | None:
         """Whole numbers that are an attribute, or a stored input in later opsets; None where both are left out."""
@@ -199,7 +202,7 @@ class OnnxSite(OperatorInputs[fx.Node]):
 
 
 #: One result of a node: computed, rounded in the file besides, or known already.
-Result = fx.Node | RoundedTensor | np.ndarray
+Result = fx.Node | QuantisedTensor | np.ndarray
 
 #: Writes what a node computes, and gives its results.
 Rule = Callable[[OnnxSite], Result | Sequence[Result]]
@@ -209,13 +212,13 @@ Rule = Callable[[OnnxSite], Result | Sequence[Result]]
 RULES: RuleTable[Rule] = RuleTable()
 
 #: Operators whose rules state the meaning of the bytes in their outputs; of all others `MOVING` names those that may read any.
-ROUNDING: set[str] = set()
+QUANTISING: set[str] = set()
 
 
-def rule(*names: str, rounding: bool = False) -> Callable[[Rule], Rule]:
-    """Register the rule of operators of these names; `rounding` if it defines the scale of bytes."""
-    if rounding:
-        ROUNDING.update(names)
+def rule(*names: str, quantising: bool = False) -> Callable[[Rule], Rule]:
+    """Register the rule of operators of these names; `quantising` if it defines the scale of bytes."""
+    if quantising:
+        QUANTISING.update(names)
     return RULES.add(*names)
 
 
@@ -242,7 +245,7 @@ def compute_constant(node: Any, reads: list[np.ndarray | None], attrs: Mapping[s
 
     if node.op_type not in _CUTTING:
         need(node.op_type in SHAPES and node.domain in _OWN, "it is not computed from what the file stores")
-        cost = cost_of(node.op_type, reads, attrs, len(node.output))
+        cost = cost_of(node.op_type, reads, {name: _to_constant(value) for name, value in attrs.items()}, len(node.output))
         fits = max(result.size for result in cost.results) <= MAX_KNOWN and cost.work <= 64 * MAX_KNOWN
         need(fits, "it makes a stored tensor too large")
     spoken = max(opset, _RESIZE_OPSET) if node.op_type in ("QuantizeLinear", "DequantizeLinear") else opset
@@ -274,10 +277,7 @@ def by_rule(rule: Rule, site: OnnxSite) -> list[np.ndarray]:
 
 def cost_of(op: str, inputs: Sequence[Value], attrs: Mapping[str, Any], results: int) -> Cost:
     """Return the cost of a node by the rules of the bundle checks."""
-    seen = (attrs if isinstance(attrs, Attributes) else Attributes(attrs)).map_values(
-        lambda value: value.encode() if isinstance(value, str) else _to_constant(value)
-    )
-    return SHAPES[op](ShapeNode(tuple(map(_to_constant, inputs)), seen, results))
+    return SHAPES[op](ShapeNode(tuple(map(_to_constant, inputs)), attrs, results))
 
 
 def _to_constant(x: Any) -> Any:
@@ -428,7 +428,7 @@ class _Lowering:
         for end in self._ends:
             x = self._builder.inputs[end.argument]
             self._values[end.name] = permute_axes(self._builder, x, TO_LAST) if end in self._last else x
-        self._steps: dict[str, Steps] = {}
+        self._quants: dict[str, Quantisation] = {}
         self._rounded = 0
 
     def network(self) -> fx.GraphModule:
@@ -451,7 +451,7 @@ class _Lowering:
 
     def _output_nodes(self, node: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
         """Values of a node's results in the network; none of those that the file rounds."""
-        values = {name: self._values.get(name) for name in node.output if name and name not in self._steps}
+        values = {name: self._values.get(name) for name in node.output if name and name not in self._quants}
         return {name: (value.name, ()) for name, value in values.items() if isinstance(value, fx.Node)}
 
     def _own_file(self, keys: Sequence[str]) -> SourceFile:
@@ -497,9 +497,9 @@ class _Lowering:
         for name, result in zip(node.output, results, strict=False):
             need(name not in self._values, f"`{name[:80]}` is written twice")
             if name:
-                self._values[name] = result.node if isinstance(result, RoundedTensor) else result
-                if isinstance(result, RoundedTensor):
-                    self._steps[name] = result.steps
+                self._values[name] = result.node if isinstance(result, QuantisedTensor) else result
+                if isinstance(result, QuantisedTensor):
+                    self._quants[name] = result.quant
 
     def _decide(self, node: Any) -> None:
         """Lower the one branch of an `If` that these sizes take, as exporters leave them where a number of axes decides."""
@@ -508,13 +508,13 @@ class _Lowering:
             raise StretchError("it decides by what is computed from the inputs")
         graph = {item.name: item.g for item in node.attribute}["then_branch" if condition.all() else "else_branch"]
         # the names within a branch are its own
-        values, steps = dict(self._values), dict(self._steps)
+        values, quants = dict(self._values), dict(self._quants)
         self._values |= _initializers(self._path, graph)
         for inner in graph.node:
             self._lower(inner)
         results = list(zip(node.output, [value.name for value in graph.output], strict=True))
         self._values = values | {name: self._values[inner] for name, inner in results}
-        self._steps = steps | {name: self._steps[inner] for name, inner in results if inner in self._steps}
+        self._quants = quants | {name: self._quants[inner] for name, inner in results if inner in self._quants}
 
     def _results(self, node: Any, reads: list[Value]) -> Sequence[Result]:
         attrs = self._attributes(node)
@@ -523,30 +523,31 @@ class _Lowering:
         words = Attributes({key: _to_str(value) for key, value in attrs.items()})
         stored = [read for read in reads if not isinstance(read, fx.Node)]
         if len(stored) == len(reads):
-            if function is None or not reads or op in SHAPES or op in ROUNDING:
+            if function is None or not reads or op in SHAPES or op in QUANTISING:
                 return compute_constant(node, stored, attrs, self._opset)
-            constant = by_rule(function, OnnxSite(stored, op, "known", words, len(node.output), self._opset, Builder((1,))))
+            constant = by_rule(function, OnnxSite(stored, op, "known", words, len(node.output), Builder((1,)), self._opset))
             self._check_unread(node, words)
             return constant
         if function is None:
             domain = "" if node.domain in _OWN else f" of the domain `{_RUNTIME}`"
             raise StretchError(REASONS.get(op, f"there is no rule for this operator{domain}"))
         name = _short_name(node.name, node.op_type) or node.output[0]
-        steps = [self._steps.get(item) for item in node.input]
-        shared = None if op in ROUNDING else common(op, steps)
+        quants = [self._quants.get(item) for item in node.input]
+        shared = None if op in QUANTISING else common_quantisation(op, quants)
         if shared is not None:
             reads = [
-                shared.dequantize(read) if isinstance(read, np.ndarray) and read.dtype == shared.zero.dtype else read for read in reads
+                shared.dequantize(read) if isinstance(read, np.ndarray) and read.dtype == shared.zero_point.dtype else read
+                for read in reads
             ]
-        built = function(OnnxSite(reads, op, name, words, len(node.output), self._opset, self._builder, steps))
+        built = function(OnnxSite(reads, op, name, words, len(node.output), self._builder, self._opset, quants))
         self._check_unread(node, words)
         results = built if isinstance(built, Sequence) else [built]
         if shared is not None:
             return [
-                RoundedTensor(result, shared) if isinstance(result, fx.Node) and result.meta["val"].is_floating_point() else result
+                QuantisedTensor(result, shared) if isinstance(result, fx.Node) and result.meta["val"].is_floating_point() else result
                 for result in results
             ]
-        self._rounded += "DynamicQuantize" in op or any(isinstance(result, RoundedTensor) for result in results)
+        self._rounded += "DynamicQuantize" in op or any(isinstance(result, QuantisedTensor) for result in results)
         return results
 
     def _check_unread(self, node: Any, attrs: Attributes) -> None:

@@ -489,7 +489,7 @@ def test_default_weights_in_the_hub_folder_are_used_without_a_network(tmp_path, 
 @pytest.mark.parametrize("name", ["graph", "train", "forward", ".", "0.0", "x." * 99 + "y", "offset", 'a").b', "a\n.b", "-"])
 def test_names_never_hide_what_torch_needs(name):
     b = Builder((1, 3))
-    x = b.call(torch.add, b.input, b.add_tensor(np.ones(3, np.float32), "offset"))
+    x = b.call(torch.add, b.inputs["x"], b.add_tensor(np.ones(3, np.float32), "offset"))
     finish = b.finish(b.module(nn.Linear(3, 2), x, name), "Net")
     assert finish(torch.zeros(1, 3)).shape == (1, 2)
     assert finish.train().eval().graph is not None
@@ -500,25 +500,31 @@ SHAPE = (1, 3, 7, 6)
 
 def test_padding_by_another_number_stays():
     b, window = Builder(SHAPE), lambda x, before=(0, 0), behind=(0, 0): Window(x, (3, 3), (1, 1), (1, 1), before, behind)
-    x = window(b.input, (1, 1), (1, 1)).pad(b, 2.0)
+    x = window(b.inputs["x"], (1, 1), (1, 1)).pad(b, 2.0)
     assert window(x).merge_padding(0.0) == window(x)
-    low = window(b.input, (1, 0), (0, 2)).pad(b, -3.4e38)
-    assert window(low, behind=(1, 0)).merge_padding(-inf) == window(b.input, (1, 0), (1, 2))
+    low = window(b.inputs["x"], (1, 0), (0, 2)).pad(b, -3.4e38)
+    assert window(low, behind=(1, 0)).merge_padding(-inf) == window(b.inputs["x"], (1, 0), (1, 2))
 
 
 def test_input_is_not_below_zero_only_where_that_is_said():
     b = Builder(SHAPE)
-    relu, one = b.call(torch.relu, b.input), b.add_tensor(np.ones(3, np.float32), "one")
-    cases = [(b.input, True), (b.input, False), (relu, False), (b.call(torch.cat, [b.input, relu], 1), False), (one, True)]
+    relu, one = b.call(torch.relu, b.inputs["x"]), b.add_tensor(np.ones(3, np.float32), "one")
+    cases = [
+        (b.inputs["x"], True),
+        (b.inputs["x"], False),
+        (relu, False),
+        (b.call(torch.cat, [b.inputs["x"], relu], 1), False),
+        (one, True),
+    ]
     assert [nonnegative(x, b, of_input=of_input) for x, of_input in cases] == [True, False, True, False, False]
 
 
 @pytest.mark.parametrize(
     ("make", "noun"),
     [
-        (lambda b: b.method("repeat", b.input, 1 << 10, 1 << 10, 1 << 10, 1), "elements, 1 to"),
+        (lambda b: b.method("repeat", b.inputs["x"], 1 << 10, 1 << 10, 1 << 10, 1), "elements, 1 to"),
         (
-            lambda b: RULES["Conv"](OnnxSite([b.input, np.zeros((4, 3, 1, 1), np.float32)], "Conv", "c", {"group": 2}, 1, 22, b)),
+            lambda b: RULES["Conv"](OnnxSite([b.inputs["x"], np.zeros((4, 3, 1, 1), np.float32)], "Conv", "c", {"group": 2}, 1, b, 22)),
             "its 2 groups of weights",
         ),
     ],

@@ -213,7 +213,7 @@ def test_tensor_that_cannot_be_stored_is_refused_before_it_is_made(op, reads, re
         return compute_constant(helper.make_node(op, [f"r{i}" for i in range(len(reads))], ["y"]), reads, {}, 17)
 
     def by_networks():
-        return by_rule(RULES[op], OnnxSite(reads, op, "known", {}, 1, 20, Builder((1,))))
+        return by_rule(RULES[op], OnnxSite(reads, op, "known", {}, 1, Builder((1,)), 20))
 
     with pytest.raises(StretchError, match=reason):
         (by_networks if op == "AffineGrid" else by_bundles)()
@@ -231,13 +231,13 @@ def test_tensor_that_cannot_be_stored_is_refused_before_it_is_made(op, reads, re
     ids=lambda case: case.op,
 )
 def test_what_bundles_do_not_hold_is_computed_by_its_own_rule(case):
-    result = OnnxSite(case.inputs, case.op, "known", case.attrs, 1, case.opset, Builder((1,)))
+    result = OnnxSite(case.inputs, case.op, "known", case.attrs, 1, Builder((1,)), case.opset)
     np.testing.assert_allclose(by_rule(RULES[case.op], result)[0], case.computed()[0], atol=1e-6)
 
 
 def test_site_tells_what_is_stored_from_what_is_computed():
     b = Builder((1, 3))
-    seen = OnnxSite([b.input, np.array([4, 5]), None], "Op", "name", {"axes": [1]}, 1, 17, b)
+    seen = OnnxSite([b.inputs["x"], np.array([4, 5]), None], "Op", "name", {"axes": [1]}, 1, b, 17)
     assert (seen.int_list("sizes", 1), seen.int_list("axes", 2), seen.int_list("pads", 3)) == ([4, 5], [1], None)
     assert seen.optional_stored(2, "bias") is None
     with pytest.raises(StretchError, match="its weight depends on the network's inputs"):

@@ -9,7 +9,7 @@ from onnx import helper
 from predictors.errors import StretchError
 from stretch.network.models.builder import Builder
 from stretch.network.models.onnx import read_module
-from stretch.network.models.onnx.network import Steps, common, reread
+from stretch.network.models.onnx.network import Quantisation, common_quantisation, requantise
 from tests.effort import examples
 from tests.stretch.network.models.onnx.oracle import computed, functions, net, ran, random
 
@@ -293,13 +293,13 @@ def test_operator_on_bytes_that_cannot_be_read_is_refused(tmp_path, node, stored
 
 
 def steps(scale, zero, kind=np.uint8):
-    return Steps(np.asarray(scale, np.float32), np.asarray(zero, kind))
+    return Quantisation(np.asarray(scale, np.float32), np.asarray(zero, kind))
 
 
 def test_only_what_moves_bytes_keeps_their_steps():
     current = steps(0.1, 3)
-    assert common("Concat", [current, None, steps(0.1, 3)]) is current
-    assert common("Tanh", [None]) is None
+    assert common_quantisation("Concat", [current, None, steps(0.1, 3)]) is current
+    assert common_quantisation("Tanh", [None]) is None
 
 
 BUILDER = Builder((2, 3))
@@ -309,10 +309,10 @@ BUILDER = Builder((2, 3))
     ("call", "noun"),
     [
         (lambda: steps([0.1] * 3, [0] * 3).dequantize(np.zeros((2, 4), np.uint8), 1), "3 scales for the shape"),
-        (lambda: reread(BUILDER, BUILDER.input, steps([0.1] * 3, 0), steps(0.1, 0)), "other scales"),
-        (lambda: reread(BUILDER, BUILDER.input, steps(0.0, 0), steps(0.1, 0)), "other scales"),
-        (lambda: common("Tanh", [steps(0.1, 3)]), "computes with bytes"),
-        (lambda: common("Concat", [steps(0.1, 3), steps(0.2, 3)]), "several scales"),
+        (lambda: requantise(BUILDER, BUILDER.inputs["x"], steps([0.1] * 3, 0), steps(0.1, 0)), "other scales"),
+        (lambda: requantise(BUILDER, BUILDER.inputs["x"], steps(0.0, 0), steps(0.1, 0)), "other scales"),
+        (lambda: common_quantisation("Tanh", [steps(0.1, 3)]), "computes with bytes"),
+        (lambda: common_quantisation("Concat", [steps(0.1, 3), steps(0.2, 3)]), "several scales"),
     ],
 )
 def test_steps_that_fit_no_axis_or_no_operator_are_refused(call, noun):

@@ -317,10 +317,10 @@ def site(*inputs, **settings):
 @pytest.mark.parametrize(
     ("call", "noun"),
     [
-        (lambda: site(TfliteView(B.input), None).view(1), "no input 1"),
-        (lambda: site(TfliteView(B.input)).image(), "which is no image"),
-        (lambda: site(TfliteView(B.input)).require_stored(0, "weight"), "its weight depends on the network's inputs"),
-        (lambda: site(fused_activation_function=9).apply_activation(B.input), "activation is number 9"),
+        (lambda: site(TfliteView(B.inputs["x"]), None).view(1), "no input 1"),
+        (lambda: site(TfliteView(B.inputs["x"])).image(), "which is no image"),
+        (lambda: site(TfliteView(B.inputs["x"])).require_stored(0, "weight"), "its weight depends on the network's inputs"),
+        (lambda: site(fused_activation_function=9).apply_activation(B.inputs["x"]), "activation is number 9"),
         (lambda: align_operands(site(np.zeros(3, np.float32)), (0,)), "no tensor of the network"),
     ],
 )
