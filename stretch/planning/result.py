@@ -170,7 +170,7 @@ def operator_split(graph: OpGraph, stages: Sequence[Segment], costs: Costs, proc
     """
     whole = DesignSpace.of(stages, processors, costs, Rules({}), kept=[stage.name for stage in stages])
     backbone = backbone_of(graph).graph
-    search_result = search_exact(PartSpace(backbone, whole, single=True).mixed(("rows",)), Totals(0, backbone.macs, 0))
+    search_result = search_exact(PartSpace(backbone, whole, single=True).mixed(), Totals(0, backbone.macs, 0))
     assert search_result is not None  # every part may stay whole
     design = BranchDesign(graph.name, costs.predictor.device.id, merge_neighbours(backbone, stages, search_result.segments(costs)))
     divided = timeline(graph, place_sides(graph, design, costs, processors), costs)
@@ -209,7 +209,7 @@ def place_sides(graph: OpGraph, design: BranchDesign, costs: Costs, processors: 
     for _ in range(SIDE_ROUNDS):
         before = best_ms
         for i, processor in product(order, processors):
-            moved = (*best[:i], replace(best[i], processor=processor), *best[i + 1 :])
+            moved = (*best[:i], SideDesign(best[i].name, processor), *best[i + 1 :])
             if (ms := times.timeline(moved).makespan_ms) < best_ms - TIE:
                 best, best_ms = moved, ms
         if best_ms >= before - TIE:
