@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import ceil, floor, inf, isnan, log10, nan
+from operator import attrgetter
 
 import msgspec
 
@@ -49,18 +50,14 @@ def best_result(found: Sequence[exact.SearchResult | None]) -> exact.SearchResul
     search_results = [search_result for search_result in found if search_result is not None]
     if not search_results:
         return None
-    best = min(search_results, key=_value)
+    best = min(search_results, key=attrgetter("value"))
     evaluated = max(search_result.evaluated for search_result in search_results)
     if any(isnan(search_result.gap) for search_result in search_results):
         return replace(best, optimal=False, gap=nan, evaluated=evaluated)
     # a search that was cut short may have missed a design as good as its bound
-    bound = min(_value(search_result) / (1 + search_result.gap) for search_result in search_results)
-    optimal = best.optimal and bound >= _value(best)
-    return replace(best, optimal=optimal, gap=0.0 if optimal else _value(best) / bound - 1, evaluated=evaluated)
-
-
-def _value(search_result: exact.SearchResult) -> float:
-    return search_result.ms if search_result.value is None else search_result.value
+    bound = min(search_result.value / (1 + search_result.gap) for search_result in search_results)
+    optimal = best.optimal and bound >= best.value
+    return replace(best, optimal=optimal, gap=0.0 if optimal else best.value / bound - 1, evaluated=evaluated)
 
 
 def loss_of(search_result: exact.SearchResult, accuracy_source: AccuracySource) -> float:
