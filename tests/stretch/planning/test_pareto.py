@@ -10,7 +10,7 @@ from predictors.devices import load_device
 from predictors.errors import InfeasibleError, UsageError
 from stretch.planning.config import PlanConfig, read_objective
 from stretch.planning.cost.makespan import timeline
-from stretch.planning.pareto import CRITERIA, Criteria, front, non_dominated, trace_diverse, trace_front
+from stretch.planning.pareto import CRITERIA, Criteria, front, trace_diverse, trace_front
 from stretch.planning.plan import PlanningProblem, design_of
 from stretch.planning.search.exact import LATENCY, MACS, Measure, SearchResult, measure_of
 from stretch.planning.search.space import Totals
