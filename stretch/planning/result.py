@@ -40,14 +40,9 @@ def variants(costs: Costs, processors: Sequence[str]) -> list[tuple[str, str]]:
     """Every core set of the allowed processors at every precision as wide as the narrowest planned: a control must not win by being less accurate."""
     device = costs.predictor.device
     least = min(ITEM_BYTES[costs.precision[p]] for p in processors)
-    result: list[tuple[str, str]] = []
-    for name in processors:
-        family = device.processor(name).family
-        for variant in device.variants:
-            processor = device.processor(variant)
-            if processor.family == family:
-                result += [(variant, precision) for precision in processor.precisions if ITEM_BYTES[precision] >= least]
-    return result
+    of_family = [(device.processor(name).family, device.processor(variant)) for name in processors for variant in device.variants]
+    core_sets = [core_set for family, core_set in of_family if core_set.family == family]
+    return [(core_set.name, at) for core_set in core_sets for at in core_set.precisions if ITEM_BYTES[at] >= least]
 
 
 def ranked_singles(graph: OpGraph, costs: Costs, processors: Sequence[str]) -> list[Estimate]:

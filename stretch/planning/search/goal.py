@@ -169,8 +169,7 @@ def explain_infeasible(
     def feasible(changed: PlanConfig) -> bool:
         rules = Rules.of(changed)
         changed_space = space.replace_rules(rules) if rules.floors == Rules.of(config).floors else build(changed)
-        low, high = changed.macs
-        return search_exact(changed_space, Totals(ceil(low * graph.macs), floor(high * graph.macs), changed.n_meet)) is not None
+        return search_exact(changed_space, Totals.of(changed, graph)) is not None
 
     branchable = space.max_meetings
     if 0 < branchable < config.n_meet and feasible(msgspec.structs.replace(config, n_meet=branchable)):

@@ -8,13 +8,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
 from itertools import combinations
-from math import log10, prod
+from math import ceil, floor, log10, prod
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from predictors.devices import SlowdownFactors
+from predictors.graph import OpGraph
 from predictors.joins import DEFAULT, JoinKind, join_of
 from predictors.predictor import KernelsTime
 from predictors.shapes import pixels
@@ -86,6 +87,12 @@ class Totals(NamedTuple):
     low: int  # Fewest multiply-accumulates.
     high: int  # Most multiply-accumulates.
     n_meet: int  # Branched segments, at least.
+
+    @classmethod
+    def of(cls, request: PlanConfig, graph: OpGraph) -> "Totals":
+        """Return the limits that a request states for designs of a graph."""
+        low, high = request.macs
+        return cls(ceil(low * graph.macs), floor(high * graph.macs), request.n_meet)
 
     def value(self, multiplier: float) -> float:
         """Return the value of the range of multiply-accumulates in a Lagrangian relaxation, ms."""
