@@ -110,7 +110,6 @@ class Joins:
     """Costs of what ends the branches, per combination of widths: 1×1 convolutions, transfers, the join."""
 
     macs: Ints  # Multiply-accumulates (branches × combinations).
-    params: Ints  # Learned numbers, as `macs`.
     ms: Floats  # Time while other branches compute, as `macs`.
     out_ms: Floats  # Transfer to the host, as `macs`.
     join_ms: Floats  # Time of the join.
@@ -203,8 +202,7 @@ class LazyOptions:
         shape = [len(w) for w in widths]
         combos = np.stack([np.array(w)[at] for w, at in zip(widths, np.indices(shape).reshape(len(shape), -1), strict=True)])
         parts = self._channel_shares(combos)
-        macs, params = np.zeros(combos.shape, np.int64), np.zeros(combos.shape, np.int64)
-        ms, out_ms = np.zeros(combos.shape), np.zeros(combos.shape)
+        macs, ms, out_ms = np.zeros(combos.shape, np.int64), np.zeros(combos.shape), np.zeros(combos.shape)
         positions = pixels(self.segment.graph.by_name[self.segment.end].shape)
         widens = join_of(self.join).widens
         for i, processor in enumerate(self.subset):
@@ -214,11 +212,11 @@ class LazyOptions:
                 ends, inverse = np.unique(combos[i] * step + parts[i], return_inverse=True)
                 pairs = zip((ends // step).tolist(), (ends % step).tolist(), strict=True)
                 values = np.array(self.costs.join_convs(self.segment, processor, list(pairs), self.slowing(i)), float)
-                macs[i], ms[i], params[i] = values.reshape(-1, 3)[inverse].T
+                macs[i], ms[i] = values.reshape(-1, 2)[inverse].T
             out_ms[i] = _evaluate_distinct(positions * parts[i], partial(self.costs.transfer, processor, self.costs.host))
         channels = combos.sum(axis=0) if widens else np.full(combos.shape[1], self.segment.width)
         join_ms = _evaluate_distinct(channels, lambda count: self.costs.join(self.segment, self.join, count, len(self.subset)))
-        return Joins(macs, params, ms, out_ms, join_ms)
+        return Joins(macs, ms, out_ms, join_ms)
 
     def _channel_shares(self, widths: Ints) -> Ints:
         """Channels each branch hands to the join (branches × combinations)."""
@@ -252,7 +250,6 @@ class LazyOptions:
             self.join,
             self.candidates,
             macs=total("macs", joins.macs.sum(axis=0)[width]),
-            params=total("params", joins.params.sum(axis=0)[width]),
             ms=ms,
             exchange_ms=exchange,
             slowest_ms=reduce(np.maximum, computed),
@@ -389,9 +386,9 @@ class DesignSpace:
         cost_macs = segment.graph.macs if dropped else cost.macs
         elements = pixels(segment.graph.input.shape) * arriving
         entering = np.array([[self.costs.transfer(h, processor, elements)] for h in self.holders])
-        macs, params, ms, peak = (np.array([value]) for value in (cost_macs, cost.params, cost.ms, cost.peak_bytes))
+        macs, ms, peak = (np.array([value]) for value in (cost_macs, cost.ms, cost.peak_bytes))
         times = entering + ms, entering, ms, ms
-        return self.apply_rules(SegmentOptions(segment, "none", ((cost,),), macs, params, *times, peak, busy=lambda: {processor: ms}))
+        return self.apply_rules(SegmentOptions(segment, "none", ((cost,),), macs, *times, peak, busy=lambda: {processor: ms}))
 
     def stretched_offers(self, segment: Segment, first: int, span: int) -> list[LazyOptions]:
         """Return a segment in scaled copies, on every subset of the processors."""
