@@ -70,7 +70,7 @@ def keep_blocks(planned: PlanResult, losses: Losses) -> tuple[BranchDesign, list
     return design, notes
 
 
-def shorten(planned: PlanResult, losses: Losses | None = None) -> Shortened | None:
+def shorten(planned: PlanResult, losses: Losses | None) -> Shortened | None:
     """The original without its least important blocks on the best single processor, as fast there as the plan is or its request allows.
 
     Where no losses are known blocks are taken evenly, as plans take them.
