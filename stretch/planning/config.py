@@ -17,7 +17,7 @@ from predictors.rewrites import rewrites
 from stretch.planning.constraints import all_constraints
 from stretch.planning.design.division import exact_kinds
 from stretch.planning.messages import format_value
-from stretch.planning.options import Help, Option, Positive, Ratio
+from stretch.planning.options import Help, Option, Positive, Range, Ratio
 
 if TYPE_CHECKING:
     from stretch.planning.cost.accuracy import AccuracySource
@@ -45,7 +45,7 @@ EVOLVED = ("throughput", "robust")
 PROFILE = "profile"
 
 #: The order of help and docs; options of further constraints follow by name.
-FIRST = ( "processors" , "alpha" , "beta" , "balance" , "min_depth" , "min_width" , "macs" , "segment_macs" , "n_meet" , "meet" , "merge" , "cuts" , "keep" , "kinds" , "lossless" , "join" , "rewrite" , "strategy" , "objective" , "accuracy" , "min_accuracy" , "min_agreement" , "precision" , "peak_memory" , "latency_budget" , )  # fmt: skip
+FIRST = ( "processors" , "alpha" , "beta" , "balance" , "min_depth" , "min_width" , "macs" , "segment_macs" , "params" , "n_meet" , "meet" , "merge" , "cuts" , "keep" , "kinds" , "lossless" , "join" , "rewrite" , "strategy" , "objective" , "accuracy" , "min_accuracy" , "min_agreement" , "precision" , "peak_memory" , "latency_budget" , )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -146,6 +146,7 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
     """Constraints, objective and strategy of one planning run."""
 
     processors: Annotated[tuple[str, ...], Help("Processors to use, such as cpu,gpu; all of the device's by default.")] = ()
+    params: Annotated[Range | None, Help("Range of parameters relative to the original's.", example="0.97:1.03")] = None
     meet: Annotated[
         tuple[str, ...], Help("Names of meeting points, separated by commas; the ends of the network's stages by default.")
     ] = ()
@@ -347,22 +348,26 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
         return next(named, "objective" if self.objective == "accuracy" else None)
 
     def _check_combinations(self) -> None:
-        low, high = self.macs
-        if low > high:
-            raise UsageError(f"the MACs range {low:g}:{high:g} is empty", "write the smaller ratio first")
+        for problem, name in (("MACs", "macs"), ("parameter", "params")):
+            bounds = getattr(self, name)
+            if bounds is not None and bounds[0] > bounds[1]:
+                raise UsageError(f"the {problem} range {bounds[0]:g}:{bounds[1]:g} is empty", "write the smaller ratio first")
         self._check_kinds()
-        if self.widens and self.strategy != "exact":
-            raise UsageError(f"`{self.join}` joins are planned without `strategy`", f"leave it out, or use `join={DEFAULT}`")
+        if self.widens and (self.strategy != "exact" or self.params is not None):
+            problem = f"`{self.join}` joins are planned without `strategy` and `params`"
+            raise UsageError(problem, f"leave them out, or use `join={DEFAULT}`")
         unsearched = self.strategy in (GRID, OPERATOR_SPLIT)
         if not self.parsed_objective.only_latency and self.objective != "accuracy":
             problem = f"the objective `{self.objective}` is not planned for"
-            self._refuse("objective", problem, join=self.widens, strategy=unsearched)
+            self._refuse("objective", problem, join=self.widens, params=self.params is not None, strategy=unsearched)
         if self.cuts != "stages":
             self._refuse("cuts", f"segments are not cut at {self.cuts}", meet=bool(self.meet), join=self.widens, strategy=unsearched)
         about = self._accuracy_option
         if about in ("min_accuracy", "objective") and not self.accuracy:
             hint = "give the file that `stretch export --rank` makes, as `accuracy`"
             raise UsageError("planning for accuracy needs a predictor", hint)
+        if self.params is not None and about is not None:
+            raise UsageError("parameters and accuracy cannot be bounded at once", _leave_out_hint("params", about))
         if self.objective == "accuracy" and self.latency_budget is None:
             raise UsageError("the objective `accuracy` needs a bound on latency", "give `latency_budget`, ms")
 

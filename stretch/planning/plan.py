@@ -455,7 +455,7 @@ def unused_processors(choice: Choice, used: Sequence[str], best_ms: float) -> tu
     problem = choice.problem
     config, result = problem.config, []
     # Other searches choose from other designs: theirs cannot be compared with the fastest of these.
-    only_latency = config.min_accuracy is None and config.min_agreement is None and config.objective == "latency"
+    only_latency = config.params is None and config.min_accuracy is None and config.min_agreement is None and config.objective == "latency"
     comparable = config.strategy == "exact" and not config.widens and only_latency
     for name in (name for name in config.processors if name not in used):
 
@@ -506,6 +506,8 @@ def choose(problem: PlanningProblem, *, explain: bool = True) -> Choice:
     if best is None:
         raise _infeasible_error(problem, space)
     bounds = Bounds(problem.backbone, space, config, totals, goal)
+    if config.params is not None:
+        best = bounds.satisfy_params(best)
     if source is not None and getattr(config, source.option) is not None:
         best = bounds.satisfy_accuracy(best, source)
     if source is not None and config.objective == "accuracy":
@@ -532,7 +534,7 @@ def search_request(problem: PlanningProblem, *, explain: bool = True) -> list[Se
         searched = _search_spaces(problem, loss_known=source is not None and source.merges)
     except InfeasibleError as error:
         raise _suggest_other_kinds(problem, error) if explain else error from None
-    if source is None:
+    if source is None and problem.config.params is None:
         searched += _search_fewer_processors(problem)
     return searched
 

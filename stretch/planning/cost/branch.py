@@ -1,8 +1,9 @@
-"""Cost of one branch of one segment: multiply-accumulates, time, memory; and ways to run a segment, as arrays of such costs.
+"""Cost of one branch of one segment: multiply-accumulates, time, parameters, memory; and ways to run a segment, as arrays of such costs.
 
 A branch at full depth is built once per width; shallower ones leave out the kernels of dropped units, which share none.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -45,6 +46,7 @@ class BuiltBranch:
     """Operators of a branch as they are launched."""
 
     kernels: tuple[Kernel, ...]  # Called as the operators that they are parts of; where blocks are alike, as those of one of them.
+    params: int  # Learned numbers.
     rewrites: tuple[str, ...] = ()  # Exact rewrites that were done.
 
 
@@ -109,6 +111,7 @@ class BranchCost(NamedTuple):
     width: int  # Channels of its backbone, likewise.
     entry: EntryKind  # How it begins.
     macs: int  # Multiply-accumulates.
+    params: int  # Learned numbers.
     ms: float  # Time alone on its processor, without communication.
     arithmetic_ms: float  # The part of it that other branches change as they change multiplying.
     memory_ms: float  # The part that they change as they change moving memory.
@@ -133,6 +136,7 @@ class _Sums(NamedTuple):
     """Time of the kernels of one block of a branch, or the addition for other arriving channels."""
 
     macs: int
+    params: int
     ms: float
     arithmetic_ms: float
     memory_ms: float
@@ -206,15 +210,15 @@ class Costs:
         channels = segment.in_width if in_channels is None else in_channels
         if channels != segment.in_width and segment.rewires:
             base, change = self.branch(segment, processor, depth, width, None, dropped), self._change(segment, processor, width, channels)
-            sums = {name: getattr(base, name) + getattr(change, name) for name in ("macs", *KernelsTime._fields)}
+            sums = {name: getattr(base, name) + getattr(change, name) for name in ("macs", "params", *KernelsTime._fields)}
             return base._replace(**sums, peak_bytes=max(base.peak_bytes, change.peak_bytes))
         entry = segment.entry(width, channels) if channels == segment.in_width else "none"
         whole = self._full_depth(segment, processor, width, channels, entry)
         removed = missing_blocks(segment, depth, dropped)
         # a branch may launch nothing
-        parts = [_Sums(0, 0.0, 0.0, 0.0, 0), *(part for block, part in self._sums(whole, processor) if block not in removed)]
-        macs, *times, peaks = zip(*parts, strict=True)
-        totals, rewrites = (sum(macs), *KernelsTime(*map(sum, times)), max(peaks)), (*segment.rewrites, *whole.rewrites)
+        parts = [_Sums(0, 0, 0.0, 0.0, 0.0, 0), *(part for block, part in self._sums(whole, processor) if block not in removed)]
+        macs, params, *times, peaks = zip(*parts, strict=True)
+        totals, rewrites = (sum(macs), sum(params), *KernelsTime(*map(sum, times)), max(peaks)), (*segment.rewrites, *whole.rewrites)
         return BranchCost(processor, depth, width, entry, *totals, rewrites=rewrites, dropped=dropped)
 
     @memoised
@@ -225,7 +229,7 @@ class Costs:
     @memoised
     def _block(self, built: BuiltBranch, processor: str) -> _Sums:
         time, macs = self.kernels_time(built.kernels, processor), sum([kernel.macs for kernel in built.kernels])
-        return _Sums(macs, *time, self.peak_bytes(built.kernels, processor))
+        return _Sums(macs, built.params, *time, self.peak_bytes(built.kernels, processor))
 
     def whole(self, segment: Segment, processor: str) -> BranchCost:
         """Cost of the original segment on one processor."""
@@ -237,14 +241,14 @@ class Costs:
 
     def join_convs(
         self, segment: Segment, processor: str, ends: Sequence[tuple[int, int]], slowing: SlowdownFactors
-    ) -> list[tuple[int, float]]:
-        """Return MACs of 1×1 convolutions that end branches, and ms while other branches compute."""
+    ) -> list[tuple[int, float, int]]:
+        """Return MACs, ms while other branches compute, and parameters of 1×1 convolutions that end branches."""
         shape = segment.graph.by_name[segment.end].shape
         positions = pixels(shape)
         costs = (KernelCost("conv1x1", w, out, 1, 1, positions, positions * w, positions * out, w * out + out) for w, out in ends)
         kernels = [Kernel("join_conv", ("join_conv",), cost, positions * cost.in_channels * cost.out_channels) for cost in costs]
         times = self.each_kernels_time(kernels, processor)
-        return [(kernel.macs, time.slowed(slowing)) for kernel, time in zip(kernels, times, strict=True)]
+        return [(kernel.macs, time.slowed(slowing), kernel.cost.weights) for kernel, time in zip(kernels, times, strict=True)]
 
     def join(self, segment: Segment, kind: JoinKind, channels: int, branches: int) -> float:
         """Time of the join of several branches on the host, ms."""
@@ -320,11 +324,15 @@ class Costs:
         graph = scale_branch(segment, design, 0, in_channels).graph
         blocks = {name: i for i, block in enumerate(segment.blocks) for name in block.ops}
         kernels: dict[int, list[Kernel]] = {}
+        params = Counter[int]()
+        for op in graph.ops:
+            params[blocks.get(op.name, NO_BLOCK)] += graph.op_facts(op).params
         all_kernels, applied = self._launch(graph, scale.processor, names)
         for kernel in all_kernels:
             kernels.setdefault(blocks.get(kernel.name, NO_BLOCK), []).append(kernel)
-        built = tuple((number, BuiltBranch(tuple(kernels[number]))) for number in sorted(kernels))
-        return FullDepth(built, applied, len(built))
+        order = sorted({*kernels, *params})
+        built = tuple((number, BuiltBranch(tuple(kernels.get(number, ())), params[number])) for number in order)
+        return FullDepth(built, applied, len(order))
 
     def _launch(self, graph: OpGraph, processor: str, names: Sequence[str]) -> tuple[list[Kernel], tuple[str, ...]]:
         """Kernels of a graph, and the exact rewrites that were done."""
@@ -347,7 +355,7 @@ class Costs:
             ops.append(Op(built.name, built.kind, inputs, built.attrs, tags=built.tags))
         graph = OpGraph.build(segment.name, ops, piece.ops[-1].name)
         kernels, done = self._launch(graph, scale.processor, names)
-        return BuiltBranch(tuple(kernels), done)
+        return BuiltBranch(tuple(kernels), sum(graph.op_facts(op).params for op in graph.ops), done)
 
     def _divided(self, segment: Segment, scale: BranchScale, backend: tuple[object, ...], names: tuple[str, ...]) -> list[_BlockPiece]:
         """The blocks of a segment; none where they launch other kernels by themselves than in the segment."""
@@ -372,7 +380,7 @@ class Costs:
         weights = [new.cost.weights - old.cost.weights for old, new in zip(before, after, strict=True)]
         now, then = self.kernels_time(after, processor), self.kernels_time(before, processor)
         macs = sum(more * kernel.cost.pixels for more, kernel in zip(weights, after, strict=True))
-        return _Sums(macs, *KernelsTime(*(a - b for a, b in zip(now, then, strict=True))), self.peak_bytes(after, processor))
+        return _Sums(macs, sum(weights), *KernelsTime(*(a - b for a, b in zip(now, then, strict=True))), self.peak_bytes(after, processor))
 
 
 def _rewired(kernel: Kernel, segment: Segment, channels: int) -> Kernel:
@@ -396,6 +404,7 @@ class SegmentOptions:
     join: JoinKind  # How branches meet; ``none`` for one branch.
     candidates: tuple[tuple[BranchCost, ...], ...]  # Per branch, its possible scales.
     macs: Ints  # Multiply-accumulates, joins included.
+    params: Ints  # Learned numbers.
     ms: Floats  # Time per processor that holds the tensor at the start (rows).
     exchange_ms: Floats  # Communication per holder, as `ms`.
     slowest_ms: Floats  # Computation of the slowest branch, contention included.

@@ -331,7 +331,8 @@ class _DividedPart(Divisible):
             current = options.busy()
             return {**current, host: current.get(host, np.zeros(len(options.macs))) + tail.ms}
 
-        return replace(options, tail=self.tensor.tail, ms=options.ms + tail.ms, macs=options.macs + tail.macs, busy=busy)
+        ms, macs, params = options.ms + tail.ms, options.macs + tail.macs, options.params + tail.params
+        return replace(options, tail=self.tensor.tail, ms=ms, macs=macs, params=params, busy=busy)
 
 
 class _ChannelCandidates(RangeCandidates):

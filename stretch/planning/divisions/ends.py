@@ -486,13 +486,15 @@ def _candidates(
             ms[i, 0] = np.inf
     timed = list(zip(runs[0], peaks, strict=True))
     branches = (
-        BranchCost(run.scale.processor, 0, 0, "none", run.macs, *run.estimate.computing, peak, _ends(run.scale)) for run, peak in timed
+        BranchCost(run.scale.processor, 0, 0, "none", run.macs, run.params, *run.estimate.computing, peak, _ends(run.scale))
+        for run, peak in timed
     )
     return SegmentOptions(
         segment,
         "placed",
         tuple((branch,) for branch in branches),
         macs=np.array([segment.graph.macs]),
+        params=np.array([segment.graph.params]),
         ms=ms,
         exchange_ms=np.array([[max(0.0, float(row[0]) - max(item.values()))] for row, item in zip(ms, busy, strict=True)]),
         slowest_ms=np.array([max(busy[0].values())]),

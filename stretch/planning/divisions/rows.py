@@ -215,7 +215,7 @@ class BandCosts:
             times, peak = zip(*[known[processor, step, False] for step in band.steps], strict=True)
             whole = known[processor, band.steps[-1], True][0] if cuts else times[-1]
             cut = KernelsTime(*(a - b for a, b in zip(whole, times[-1], strict=True)))
-            sums = band.macs, *KernelsTime.total(times), max(peak)
+            sums = band.macs, 0, *KernelsTime.total(times), max(peak)
             costs[processor, band] = BranchCost(processor, 0, 0, "none", *sums, band.rows, band.reads, band.writes, cut)
         return [costs[processor, band] for band in bands]
 

@@ -87,8 +87,8 @@ class Measure:
 
 #: The makespan, ms.
 LATENCY = Measure(lambda options: options.ms, lambda space, holder: space.finish_ms(holder))
-#: Multiply-accumulates.
-MACS = Measure(lambda options: options.macs.astype(float))
+#: Multiply-accumulates, and parameters.
+MACS, PARAMS = Measure(lambda options: options.macs.astype(float)), Measure(lambda options: options.params.astype(float))
 
 
 def weighted_sum(*parts: tuple[float, Measure]) -> Measure:
@@ -186,6 +186,11 @@ class SearchResult:
     def n_meet(self) -> int:
         """Meeting points where branches join."""
         return sum(options.branched for options, _ in self.picks)
+
+    @property
+    def params(self) -> int:
+        """Learned numbers."""
+        return sum(int(options.params[index]) for options, index in self.picks)
 
     @property
     def peak_bytes(self) -> int:

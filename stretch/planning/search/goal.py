@@ -1,4 +1,7 @@
-"""Goal of a search: the least of something that adds up, on whichever processors that is, within bounds on whole designs."""
+"""Goal of a search: the least of something that adds up, on whichever processors that is, within bounds on whole designs.
+
+Bounds on accuracy, time and energy are kept by the exact search; for one on parameters it is run at prices until its designs keep it.
+"""
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -64,13 +67,33 @@ def loss_of(search_result: exact.SearchResult, accuracy_source: AccuracySource) 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Bounds on the designs of one space."""
+    """Bounds on the designs of one space; those of parameters are kept by prices, so that a better design may lie between two."""
 
     graph: OpGraph  # The original network.
     space: DesignSpace  # Its designs.
     config: PlanConfig  # The request, checked.
     totals: Totals  # Limits on a whole design.
     goal: exact.Measure = exact.LATENCY  # Criterion of designs.
+
+    def satisfy_params(self, fastest: exact.SearchResult) -> exact.SearchResult:
+        """The fastest design whose parameters are at the end of the range that the fastest of all exceeds, or within the range."""
+        assert self.config.params is not None
+        if self.config.strategy != "exact":
+            raise UsageError("parameters can be bounded with the exact strategy only", "leave out `params` or `strategy`")
+        low, high = (ratio * self.graph.params for ratio in self.config.params)
+        if low <= fastest.params <= high:
+            return fastest
+        sign, limit = (1.0, high) if fastest.params > high else (-1.0, -low)
+        counted = exact.weighted_sum((sign, exact.PARAMS))
+        search_result = exact.search_exact(self.space, self.totals, loss_bound=(counted, limit))
+        if search_result is not None and low <= search_result.params <= high:
+            return search_result
+        nearest = search_result or exact.search_exact(self.space, self.totals, counted) or fastest
+        ratio = nearest.params / self.graph.params
+        first, last = self.config.params
+        bounds = (first, ceil(ratio * 1000) / 1000) if nearest.params > high else (floor(ratio * 1000) / 1000, last)
+        problem = f"no design of `{self.graph.name}` has between {first:g} and {last:g} of its parameters"
+        raise infeasible_error(problem, [TightRule("params", self.config.params, bounds)])
 
     def satisfy_accuracy(self, fastest: exact.SearchResult, accuracy_source: AccuracySource) -> exact.SearchResult:
         """The fastest design whose predicted accuracy reaches the floor."""

@@ -148,7 +148,7 @@ def part_costs(space: DesignSpace, processor: str, graphs: Mapping[K, OpGraph], 
     costs.kernels_time([kernel for kernels in launched.values() for kernel in kernels], processor)
     for key, kernels in launched.items():
         graph, time, peak = graphs[key], costs.kernels_time(kernels, processor), costs.peak_bytes(kernels, processor)
-        sums = sum(kernel.macs for kernel in kernels), *time, peak
+        sums = sum(kernel.macs for kernel in kernels), graph.params, *time, peak
         ends = prod(graph.input.shape), prod(graph.by_name[graph.output].shape)
         result[key] = BranchCost(processor, 0, 0, "none", *sums, shares[key], *ends)
     return result
@@ -190,6 +190,7 @@ def part_options(
         kind,
         tuple(zip(*rows, strict=True)),
         macs=np.full(len(rows), segment.graph.macs),
+        params=np.full(len(rows), segment.graph.params),
         ms=(computed + moved).max(axis=1) + join,
         exchange_ms=moved.max(axis=1) + join,
         slowest_ms=computed.max(axis=(0, 1)),

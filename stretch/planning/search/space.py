@@ -110,6 +110,7 @@ class Joins:
     """Costs of what ends the branches, per combination of widths: 1×1 convolutions, transfers, the join."""
 
     macs: Ints  # Multiply-accumulates (branches × combinations).
+    params: Ints  # Learned numbers, as `macs`.
     ms: Floats  # Time while other branches compute, as `macs`.
     out_ms: Floats  # Transfer to the host, as `macs`.
     join_ms: Floats  # Time of the join.
@@ -205,7 +206,8 @@ class LazyOptions:
         join, width = join_of(self.join), self.segment.width
         align = max(self.costs.align(processor) for processor in self.subset)
         parts = combos if join.widens else each_partitions(width, combos, align) if join.divides else np.full_like(combos, width)
-        macs, ms, out_ms = np.zeros(combos.shape, np.int64), np.zeros(combos.shape), np.zeros(combos.shape)
+        macs, params = np.zeros(combos.shape, np.int64), np.zeros(combos.shape, np.int64)
+        ms, out_ms = np.zeros(combos.shape), np.zeros(combos.shape)
         positions = pixels(self.segment.graph.by_name[self.segment.end].shape)
         for i, processor in enumerate(self.subset):
             if not join.widens:
@@ -214,11 +216,11 @@ class LazyOptions:
                 ends, inverse = np.unique(combos[i] * step + parts[i], return_inverse=True)
                 pairs = zip((ends // step).tolist(), (ends % step).tolist(), strict=True)
                 values = np.array(self.costs.join_convs(self.segment, processor, list(pairs), self.slowing(i)), float)
-                macs[i], ms[i] = values.reshape(-1, 2)[inverse].T
+                macs[i], ms[i], params[i] = values.reshape(-1, 3)[inverse].T
             out_ms[i] = _evaluate_distinct(positions * parts[i], partial(self.costs.transfer, processor, self.costs.host))
         channels = combos.sum(axis=0) if join.widens else np.full(combos.shape[1], width)
         join_ms = _evaluate_distinct(channels, lambda count: self.costs.join(self.segment, self.join, count, len(self.subset)))
-        return Joins(macs, ms, out_ms, join_ms)
+        return Joins(macs, params, ms, out_ms, join_ms)
 
     def options(self, holders: Sequence[str], numbers: Ints | None = None) -> SegmentOptions:
         """The ways to run the segment, or those of some numbers, every rule met or not."""
@@ -244,6 +246,7 @@ class LazyOptions:
             self.join,
             self.candidates,
             macs=total("macs", joins.macs.sum(axis=0)[width]),
+            params=total("params", joins.params.sum(axis=0)[width]),
             ms=ms,
             exchange_ms=exchange,
             slowest_ms=reduce(np.maximum, computed),
@@ -380,9 +383,9 @@ class DesignSpace:
         cost_macs = segment.graph.macs if dropped else cost.macs
         elements = pixels(segment.graph.input.shape) * arriving
         entering = np.array([[self.costs.transfer(h, processor, elements)] for h in self.holders])
-        macs, ms, peak = (np.array([value]) for value in (cost_macs, cost.ms, cost.peak_bytes))
+        macs, params, ms, peak = (np.array([value]) for value in (cost_macs, cost.params, cost.ms, cost.peak_bytes))
         times = entering + ms, entering, ms, ms
-        return self.apply_rules(SegmentOptions(segment, "none", ((cost,),), macs, *times, peak, busy=lambda: {processor: ms}))
+        return self.apply_rules(SegmentOptions(segment, "none", ((cost,),), macs, params, *times, peak, busy=lambda: {processor: ms}))
 
     def stretched_offers(self, segment: Segment, first: int, span: int) -> list[LazyOptions]:
         """Return a segment in scaled copies, on every subset of the processors."""

@@ -111,7 +111,7 @@ def test_one_branch_keeps_what_matters_most_of_all_that_time_and_work_allow(loss
 
 @pytest.mark.parametrize(
     "changes",
-    [{"objective": "energy"}, {"objective": "0.5*latency+0.5*energy"}, {"kinds": ("rows",)}, {"min_depth": 1.0}],
+    [{"objective": "energy"}, {"objective": "0.5*latency+0.5*energy"}, {"kinds": ("rows",)}, {"params": (0.3, 1.5)}, {"min_depth": 1.0}],
 )
 def test_plan_of_another_objective_or_without_scaled_branches_that_lack_blocks_stays_as_it_is(changes):
     before = planned("merged", **changes) if "kinds" in changes or "min_depth" in changes else planned("merged")

@@ -25,6 +25,7 @@ def test_defaults_are_those_of_the_paper_as_far_as_it_states_them():
         ({"strategy": "random"}, "random"),
         ({"n_meet": 0}, "n_meet"),
         ({"macs": (1.1, 1.0)}, "the MACs range 1.1:1 is empty"),
+        ({"params": (1.1, 1.0)}, "the parameter range 1.1:1 is empty"),
         ({"objective": "0*latency"}, "all weights of the objective are 0"),
         *(
             ({"objective": "energy", "strategy": name}, "the objective `energy` is not planned for with")
@@ -32,9 +33,11 @@ def test_defaults_are_those_of_the_paper_as_far_as_it_states_them():
         ),
         ({"kinds": ("rows",), "strategy": "grid"}, "segments of the kind `rows` are not planned with `strategy=grid`"),
         ({"objective": "throughput", "join": "concat"}, "the objective `throughput` is not planned for with"),
+        ({"objective": "robust", "params": (0.9, 1.1)}, "the objective `robust` is not planned for with"),
         ({"objective": "accuracy"}, "needs a predictor"),
         ({"min_accuracy": 0.9}, "needs a predictor"),
         ({"objective": "accuracy", "accuracy": "a.json"}, "needs a bound on latency"),
+        ({"min_accuracy": 0.9, "accuracy": "a.json", "params": (0.9, 1.0)}, "cannot be bounded at once"),
         ({"processors": ("cpu",)}, "at least two processors"),
         ({"processors": ("cpu", "cpu[3med]")}, "share cores"),
         ({"processors": ("gpu", "gpu")}, "share cores"),

@@ -77,6 +77,15 @@ def test_design_on_one_processor_is_evaluated_and_said_to_run_nothing_side_by_si
     assert any("nothing runs side by side" in w for w in result.warnings)
 
 
+@pytest.mark.slow
+def test_parameters_in_a_bounded_range_cost_time_and_the_design_is_proved(plans):
+    free = plans(resnet50, "pixel6", ("cpu", "gpu"))
+    bounded = plan(free.graph, free.device, PlanConfig(params=(0.5, 0.9)))
+    assert bounded.run.params / free.graph.params <= 0.9 < free.run.params / free.graph.params
+    assert bounded.run.makespan_ms > free.run.makespan_ms
+    assert bounded.optimal
+
+
 def test_network_that_nothing_divides_stays_whole_and_says_so():
     net = Net(1, 3, 32, 32)
     stated = {"kernel": "linear", "in_channels": 768, "out_channels": 64, "groups": 1, "taps": 1, "pixels": 16, "weights": 0}
@@ -177,10 +186,11 @@ REFUSED = [
     ("pixel6", SHORT | {"keep": ("s9",)}, UnknownNameError, "unknown stage to keep `s9`"),
     ("pixel6", SHORT | {"merge": "never"}, InfeasibleError, "let stages merge with `merge=auto`"),
     ("pixel6", SHORT | {"n_meet": 2}, InfeasibleError, "the nearest value with a design is `n_meet=1`, or split the network as it is with"),
-    ("pixel6", {"join": "concat", "strategy": "evolve"}, UsageError, "without `strategy`"),
+    ("pixel6", {"join": "concat", "strategy": "evolve"}, UsageError, "without `strategy` and `params`"),
     ("mi9", {"processors": ("cpu", "gpu"), "rewrite": ("silu=relu6",)}, UsageError, "names no processor"),
     ("mi9", {"processors": ("cpu", "gpu"), "rewrite": ("dsp:silu=relu6",)}, UsageError, "`dsp`, which is not among the processors"),
     ("mi9", {"processors": ("cpu", "gpu"), "rewrite": ("gpu:silu=no",)}, UnknownNameError, "unknown rewrite `silu=no`"),
+    ("pixel6", LOOSE | {"strategy": "evolve", "params": (0.9, 1.1)}, UsageError, "exact strategy only"),
     ("pixel6", LOOSE | {"join": "concat", "macs": (0.99999, 1.00001)}, InfeasibleError, "use `join=project`"),
     # a rule that was asked for is never given up
     *(("pixel6", asked, InfeasibleError, "") for asked in ({"kinds": ("stretch",)}, {"alpha": 0.19}, {"macs": (0.98, 1.02), "beta": 0.1})),

@@ -32,7 +32,7 @@ recipes = st.builds(
     plan=st.builds(
         PlanConfig,
         processors=st.lists(words, max_size=3).map(tuple),
-        macs=st.tuples(ratios, ratios),
+        params=st.none() | st.tuples(ratios, ratios),
         precision=st.dictionaries(words, words, max_size=3),
         latency_budget=st.none() | ratios,
     ),

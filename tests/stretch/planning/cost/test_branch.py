@@ -36,7 +36,7 @@ def test_branch_costs_what_its_built_operators_cost_whatever_channels_arrive(dat
     depth = segment.depth if channels else data.draw(st.integers(segment.min_depth, segment.depth))
     cost = COSTS.branch(segment, processor, depth, width, *([channels] if channels else []))
     graph = built(segment, processor, depth, width, cost.entry, channels or segment.in_width)
-    assert cost.macs == graph.macs
+    assert (cost.macs, cost.params) == (graph.macs, graph.params)
     assert cost.time == pytest.approx(MI9.predict(graph, processor).computing)
 
 
@@ -46,8 +46,8 @@ def test_join_convolution_costs_what_its_built_operator_costs(processor):
     graph = built(segment, processor, 4, 512, "none", segment.in_width, "project", 256)
     branch = COSTS.branch(segment, processor, 4, 512)
     slowing = SlowdownFactors(1.25, 1.5)
-    ((macs, ms),) = COSTS.join_convs(segment, processor, [(512, 256)], slowing)
-    assert branch.macs + macs == graph.macs
+    ((macs, ms, params),) = COSTS.join_convs(segment, processor, [(512, 256)], slowing)
+    assert (branch.macs + macs, branch.params + params) == (graph.macs, graph.params)
     assert branch.time.slowed(slowing) + ms == pytest.approx(MI9.predict(graph, processor).computing.slowed(slowing))
 
 

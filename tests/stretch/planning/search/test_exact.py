@@ -165,7 +165,7 @@ def test_predicted_makespan_of_cut_segments_is_that_of_the_design():
     parts = merge_neighbours(CUTTING_GRAPH, space.segments, search_result.segments(cut.costs))
     run = timeline(CUTTING_GRAPH, as_design(CUTTING_GRAPH, parts), cut.costs)
     assert run.makespan_ms == pytest.approx(search_result.ms)
-    assert run.macs == search_result.macs
+    assert (run.macs, run.params) == (search_result.macs, search_result.params)
 
 
 @pytest.mark.representatives(1)
@@ -182,6 +182,7 @@ def test_found_design_costs_at_its_own_widths_what_the_timeline_says(device):
     run = timeline(graph, as_design(graph, concat.segments(space.costs)), space.costs)
     assert run.makespan_ms == pytest.approx(concat.ms)
     assert low <= run.macs == concat.macs <= high
+    assert run.params == concat.params
     assert any(len(p.branches) > 1 and p.join == "concat" for p in run.design.segments)
     assert not concat.optimal
 
@@ -201,6 +202,7 @@ def test_option_costs_what_the_timeline_of_its_design_says(data, join):
     run = timeline(SPACE_GRAPH, as_design(SPACE_GRAPH, parts), space.costs)
     row = run.segments[at]
     assert sum(b.macs for b in row.branches) == options.macs[index]
+    assert sum(b.params for b in row.branches) == options.params[index]
     assert row.ms == pytest.approx(options.ms[space.holders.index("cpu"), index])
     if len(row.branches) > 1:
         assert row.design.join == join

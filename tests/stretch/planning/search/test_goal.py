@@ -257,7 +257,7 @@ def test_score_work_and_size_are_those_of_the_timeline(name, kinds):
         "throughput": busiest_ms(run, space.costs.host),
         "robust": quantile_ms(robust.drawn_ms(draw_factors(robust.unknowns))),
     }
-    assert run.macs - run.repeated_macs == result.macs
+    assert (run.macs - run.repeated_macs, run.params) == (result.macs, result.params)
     for text, value in expected.items():
         score = score_of(read_objective(text), LATENCY, space)
         assert (score(result.picks), score(result.picks)) == (pytest.approx(value), score(result.picks))
@@ -307,6 +307,7 @@ def refusal(graph, **request):
         pytest.param({"macs": (1.6, 1.7)}, "macs", marks=pytest.mark.slow),
         pytest.param({"n_meet": 5}, "n_meet", marks=pytest.mark.slow),
         pytest.param({"latency_budget": 1.0}, "latency_budget", marks=pytest.mark.slow),
+        pytest.param({"params": (0.5, 0.6)}, "params", marks=pytest.mark.slow),
         pytest.param({"peak_memory": 10_000}, "peak_memory", marks=pytest.mark.slow),
         pytest.param({"min_depth": 1.0, "min_width": 1.0}, "min_", marks=pytest.mark.slow),
     ],
