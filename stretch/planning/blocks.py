@@ -17,7 +17,7 @@ from stretch.planning.cost.makespan import timeline
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.design.scale import legal_widths, missing_blocks
 from stretch.planning.network.segments import Segment, backbone_of
-from stretch.planning.result import Kept, PlanResult, Shortened
+from stretch.planning.result import Kept, PlanResult, Shortened, sides_on
 from stretch.planning.search.space import LazyOptions, Rules, evenly_spaced
 
 #: Loss of the outputs, squared error over square, without each single block of a segment of a design, by the block's number: of all that can be left out.
@@ -70,7 +70,7 @@ def keep_blocks(planned: PlanResult, losses: Losses) -> tuple[BranchDesign, list
     return design, notes
 
 
-def shorten(planned: PlanResult, losses: Losses | None = None) -> Shortened | None:
+def shorten(planned: PlanResult, losses: Losses | None) -> Shortened | None:
     """The original without its least important blocks on the best single processor, as fast there as the plan is or its request allows.
 
     Where no losses are known blocks are taken evenly, as plans take them.
@@ -83,7 +83,6 @@ def shorten(planned: PlanResult, losses: Losses | None = None) -> Shortened | No
         return None
     graph, costs = planned.graph, planned.costs.replace_precision(single.processor, single.precision)
     segments = [row.segment for row in planned.run.segments]
-    sides = tuple(replace(side, processor=single.processor) for side in planned.design.sides)
     options: list[_ShortenedOption] = [(0.0, 0.0, ())]
     for segment in segments:
         of_segment = _shortened_options(segment, losses and losses(planned.design, segment), single.processor, costs)
@@ -95,7 +94,7 @@ def shorten(planned: PlanResult, losses: Losses | None = None) -> Shortened | No
             depth, align = segment.depth - len(dropped), costs.align(single.processor)
             branch = BranchScale(single.processor, depth, segment.width, align=align, dropped=dropped)
             parts.append(SegmentDesign(segment.name, segment.start, segment.end, (branch,)))
-        design = replace(planned.design, segments=tuple(parts), sides=sides)
+        design = replace(planned.design, segments=tuple(parts), sides=sides_on(graph, single.processor))
         run = timeline(graph, design, costs)
         if run.makespan_ms > limit * (1 + 1e-9):
             continue

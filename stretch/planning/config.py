@@ -27,10 +27,8 @@ OPERATOR_SPLIT = "operator_split"
 #: The paper's strategy: a processor has the same depth and width ratio in every segment that branches.
 GRID = "grid"
 
-#: Kinds of a segment in addition to its exact divisions (`stretch.planning.design.division`): scaled copies.
+#: Kind of a segment in addition to its exact divisions (`stretch.planning.design.division`): scaled copies.
 STRETCH = "stretch"
-#: Kinds that a segment may always keep; a request may name them with others.
-WHOLE = "whole"
 
 #: How branches may meet: the joins of several branches, or what suits the planner.
 JOINS = ("auto", *joins_that(lambda join: not join.exact))
@@ -238,10 +236,8 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
     @property
     def planned_kinds(self) -> tuple[str, ...]:
         """Return the allowed kinds of segments, with defaults filled in."""
-        named = tuple(kind for kind in self.kinds if kind != WHOLE)
-        if named or self.strategy == OPERATOR_SPLIT:
-            return named or ("rows",)
-        return exact_kinds() if self.lossless else (STRETCH,)
+        usual = ("rows",) if self.strategy == OPERATOR_SPLIT else exact_kinds() if self.lossless else (STRETCH,)
+        return self.kinds or usual
 
     @property
     def parsed_objective(self) -> Objective:
@@ -382,21 +378,17 @@ class PlanConfig(_ConstraintFields, frozen=True, forbid_unknown_fields=True, kw_
 
     def _check_kinds(self) -> None:
         """Refuse kinds of segments that there are not, or that another option rules out."""
-        known = (STRETCH, *exact_kinds(), WHOLE)
+        known = (STRETCH, *exact_kinds())
         for kind in self.kinds:
             if kind not in known:
                 raise UnknownNameError.among("kind of segment", kind, known)
-        if set(self.kinds) == {WHOLE}:
-            hint = f"name one more, such as `kinds=rows,{WHOLE}`"
-            raise UsageError("segments that all stay whole leave nothing to plan", hint)
         if self.lossless and STRETCH in self.kinds:
             problem = f"segments of the kind `{STRETCH}` make another network, which a lossless design is not"
             raise UsageError(problem, _leave_out_hint("lossless", "kinds"))
         if self.strategy == OPERATOR_SPLIT and STRETCH in self.kinds:
             problem = f"the strategy `{self.strategy}` divides a network exactly, and `{STRETCH}` segments make another one"
             raise UsageError(problem, _leave_out_hint("strategy", "kinds"))
-        if set(self.planned_kinds) != {STRETCH}:
-            exact = next(kind for kind in self.planned_kinds if kind != STRETCH)
+        if exact := next((kind for kind in self.planned_kinds if kind != STRETCH), None):
             self._refuse("kinds", f"segments of the kind `{exact}` are not planned", join=self.widens, strategy=self.strategy == GRID)
 
 

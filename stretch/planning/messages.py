@@ -22,9 +22,7 @@ def format_value(value: Any) -> str:
         return ",".join(f"{name}={item}" for name, item in value.items())
     if isinstance(value, tuple):
         return (":" if any(isinstance(item, float) for item in value) else ",").join(map(format_value, value))
-    return format_number(value) if isinstance(value, int | float) else str(value)
-
-
-def format_number(value: float) -> str:
-    """A number as it is read, in at most six digits where it is no large whole one."""
-    return f"{value:.6g}" if abs(value) < 1e6 else str(round(value))
+    if isinstance(value, int | float):
+        # in at most six digits where it is no large whole one
+        return f"{value:.6g}" if abs(value) < 1e6 else str(round(value))
+    return str(value)

@@ -36,8 +36,6 @@ from stretch.planning.search.space import DesignSpace, Rules, Totals, evenly_spa
 CRITERIA = ("latency", "energy", "macs", "agreement", "accuracy", "memory")
 #: Of these, what is bounded without a label of its own in the search.
 BOUNDED_WITHOUT_LABEL = ("macs", "memory")
-#: Most designs of a front that is asked for in full.
-MAX_DESIGNS = 1000
 #: Weights, over the spans of both, at which one of three things that add up counts relative to another.
 WEIGHTS = (0.25, 1.0, 4.0)
 
@@ -156,8 +154,8 @@ class Criteria:
         least = within(peak)
         return None if least is None else replace(least, value=peak)
 
-    def trace_pair(self, names: Sequence[str], count: int | None) -> list[exact.SearchResult]:
-        """Designs of a front of two things: both ends and between, or all of them; the first thing is made least."""
+    def trace_pair(self, names: Sequence[str], count: int) -> list[exact.SearchResult]:
+        """Designs of a front of two things: both ends and between; the first thing is made least."""
         first, second = names
         best = self.minimize_weighted((first, second), {})
         if best is None:
@@ -165,16 +163,6 @@ class Criteria:
         if count == 1:
             return [best]
         end = self._end(second, first)
-        if count is None:
-            # from the one end on, each time the best design that has less of the other thing
-            every, last = [best], self.value(second, end)
-            design: exact.SearchResult | None = best
-            while len(every) < MAX_DESIGNS and design is not None and (value := self.value(second, design)) > last + 2 * TIE:
-                # the search takes bounds with a tolerance, which a whole number is not to lie within
-                less = value - 1 if second in BOUNDED_WITHOUT_LABEL else value - max(10 * TIE, 1e-10 * abs(value))
-                design = self.minimize_weighted((first, second), {second: less})
-                every += [] if design is None else [design]
-            return [*every, end]
         bounds = self._bounds(second, self.value(second, end), self.value(second, best), count)
         between = [self.minimize_weighted((first, second), {second: most}) for most in bounds]
         return [end, *(item for item in between if item is not None), best]
@@ -289,7 +277,7 @@ def front(
     device: DeviceProfile,
     config: PlanConfig,
     weighed: Sequence[str],
-    count: int | None,
+    count: int,
     accuracy_source: AccuracySource | None = None,
     losses: Losses | None = None,
 ) -> FrontAnswer:
@@ -301,7 +289,7 @@ def front(
 
     Args:
         weighed: Two or three of `CRITERIA`.
-        count: Designs, at most; None for every design of a front of two things.
+        count: Designs, at most.
         accuracy_source: Source of the accuracy of designs; the file that `config` names if None.
         losses: Losses without single blocks: designs then keep those that matter most, as those of `plan` do.
     """
@@ -311,10 +299,10 @@ def front(
     return _answer(problem, best, losses=losses, pareto=list(weighed), optimal=optimal, evaluated=evaluated, space_log10=size)
 
 
-def trace_front(problem: PlanningProblem, weighed: Sequence[str], count: int | None) -> tuple[list[exact.SearchResult], int, float]:
+def trace_front(problem: PlanningProblem, weighed: Sequence[str], count: int) -> tuple[list[exact.SearchResult], int, float]:
     """Return the designs of `front`, how many options were evaluated, and the logarithm of the number of designs."""
     names, source, checked = check_criteria(weighed), problem.accuracy_source, problem.config
-    _check(names, checked, source, count)
+    _check(names, checked, source)
     goals = {"latency": exact.LATENCY, "macs": exact.MACS} | ({} if source is None else {"loss": exact.Measure(source.losses)})
     if "energy" in names:
         goals["energy"] = exact.measure_of(read_objective("energy"), problem.device, checked.processors)
@@ -325,14 +313,14 @@ def trace_front(problem: PlanningProblem, weighed: Sequence[str], count: int | N
     for part in parts:
         if part.result is not None:
             criteria = Criteria(part.space, part.totals, goals, source)
-            traced = criteria.trace_grid(current, count or MAX_DESIGNS) if len(current) == 3 else criteria.trace_pair(current, count)
+            traced = (criteria.trace_grid if len(current) == 3 else criteria.trace_pair)(current, count)
             result += traced
             values += [[criteria.value(name, item) for name in current] for item in traced]
     if not result:
         # the planner's own refusal names the tightest rule
         choose(unbounded)
         raise InfeasibleError(f"no design of `{problem.graph.name}` meets the constraints")
-    kept = evenly_spaced(non_dominated(result, values), count or MAX_DESIGNS)
+    kept = evenly_spaced(non_dominated(result, values), count)
     best = sorted((result[i] for i in kept), key=lambda item: (item.ms, item.macs), reverse=True)
     return best, max(item.evaluated for item in result), parts[0].space.size_log10
 
@@ -348,13 +336,11 @@ def check_criteria(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _check(weighed: Sequence[str], config: PlanConfig, source: AccuracySource | None, count: int | None) -> None:
+def _check(weighed: Sequence[str], config: PlanConfig, source: AccuracySource | None) -> None:
     for name, option, measure in (("agreement", "min_agreement", "agreement"), ("accuracy", "min_accuracy", "top-1")):
         if name in weighed and (source is None or source.option != option):
             hint = "give `images` or `accuracy`, or ask for `pareto=latency,macs`"
             raise UsageError(f"nothing predicts the {measure} of designs", hint)
-    if count is None and len(weighed) != 2:
-        raise UsageError("only fronts of two things are searched in full", "weigh two, or say how many designs there may be")
     if config.strategy != "exact" or config.widens or config.params is not None:
         reason = "fronts are searched by the exact search, without bounds on parameters and without joins that widen the backbone"
         raise UsageError(reason, "leave out `strategy`, `join` and `params`")

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
-from math import ceil, floor, isnan
+from math import ceil, isnan
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +78,7 @@ class PlanningProblem:
     @property
     def totals(self) -> Totals:
         """Return the limits on a whole design of the backbone."""
-        low, high = self.config.macs
-        return Totals(ceil(low * self.backbone.macs), floor(high * self.backbone.macs), self.config.n_meet)
+        return Totals.of(self.config, self.backbone)
 
     @property
     def goal(self) -> Measure:
@@ -570,9 +569,8 @@ def _search_spaces(problem: PlanningProblem, *, loss_known: bool) -> list[Search
 def _stage_spaces(problem: PlanningProblem, *, loss_known: bool) -> Iterator[tuple[DesignSpace, DesignSpace, bool, Totals]]:
     """Return the attempts in order: designs of stages, those searched (cut at blocks or not), whether stages merge, and limits."""
     graph, config, stretched = problem.backbone, problem.config, STRETCH in problem.config.planned_kinds
-    stages = problem.stage_space()
     for merged, max_meetings in stage_attempts(config, loss_known=loss_known):
-        space = merge_stages(graph, stages) if merged and stretched else stages
+        space = problem.stage_space(merged=merged)
         searched = cut_blocks(graph, config, space, merged=merged) if stretched and config.cuts == "blocks" else space
         first = max(space.max_meetings, config.n_meet) if max_meetings else config.n_meet
         for n_meet in range(first, config.n_meet - 1, -1):

@@ -40,14 +40,9 @@ def variants(costs: Costs, processors: Sequence[str]) -> list[tuple[str, str]]:
     """Every core set of the allowed processors at every precision as wide as the narrowest planned: a control must not win by being less accurate."""
     device = costs.predictor.device
     least = min(ITEM_BYTES[costs.precision[p]] for p in processors)
-    result: list[tuple[str, str]] = []
-    for name in processors:
-        family = device.processor(name).family
-        for variant in device.variants:
-            processor = device.processor(variant)
-            if processor.family == family:
-                result += [(variant, precision) for precision in processor.precisions if ITEM_BYTES[precision] >= least]
-    return result
+    of_family = [(device.processor(name).family, device.processor(variant)) for name in processors for variant in device.variants]
+    core_sets = [core_set for family, core_set in of_family if core_set.family == family]
+    return [(core_set.name, at) for core_set in core_sets for at in core_set.precisions if ITEM_BYTES[at] >= least]
 
 
 def ranked_singles(graph: OpGraph, costs: Costs, processors: Sequence[str]) -> list[Estimate]:
@@ -170,7 +165,7 @@ def operator_split(graph: OpGraph, stages: Sequence[Segment], costs: Costs, proc
     """
     whole = DesignSpace.of(stages, processors, costs, Rules({}), kept=[stage.name for stage in stages])
     backbone = backbone_of(graph).graph
-    search_result = search_exact(PartSpace(backbone, whole, single=True).mixed(("rows",)), Totals(0, backbone.macs, 0))
+    search_result = search_exact(PartSpace(backbone, whole, single=True).mixed(), Totals(0, backbone.macs, 0))
     assert search_result is not None  # every part may stay whole
     design = BranchDesign(graph.name, costs.predictor.device.id, merge_neighbours(backbone, stages, search_result.segments(costs)))
     divided = timeline(graph, place_sides(graph, design, costs, processors), costs)
@@ -209,7 +204,7 @@ def place_sides(graph: OpGraph, design: BranchDesign, costs: Costs, processors: 
     for _ in range(SIDE_ROUNDS):
         before = best_ms
         for i, processor in product(order, processors):
-            moved = (*best[:i], replace(best[i], processor=processor), *best[i + 1 :])
+            moved = (*best[:i], SideDesign(best[i].name, processor), *best[i + 1 :])
             if (ms := times.timeline(moved).makespan_ms) < best_ms - TIE:
                 best, best_ms = moved, ms
         if best_ms >= before - TIE:

@@ -526,7 +526,7 @@ def _branched_segment(stage: Segment, scales: Sequence[tuple[str, int, int, int]
     if join_of(join).divides:
         shares = list(partitions(stage.width, [width for _, _, width, _ in scales], max(align for *_, align in scales)))
     branches = tuple(
-        BranchScale(processor, depth, width, "project" if stage.entry_width(width) not in (None, stage.in_width) else "none", share, align)
+        BranchScale(processor, depth, width, stage.entry(width, stage.in_width), share, align)
         for (processor, depth, width, align), share in zip(scales, shares, strict=True)
     )
     return SegmentDesign(stage.name, stage.start, stage.end, branches, join)

@@ -90,7 +90,7 @@ def random_designs(draw: st.DrawFn, graph: OpGraph, processors: tuple[str, ...] 
                 align = draw(st.sampled_from((1, 4, 8)))
                 width = draw(st.sampled_from(legal_widths(segment, align)))
                 depth = draw(st.integers(segment.min_depth, segment.depth))
-                entry = draw(st.sampled_from(segment.entries(width))) if segment.entry_width(width) not in (None, arriving) else "none"
+                entry = draw(st.sampled_from(("project", "slice"))) if segment.entry(width, arriving) == "project" else "none"
                 scales.append(BranchScale(processor, depth, width, entry, 0, align))
             shares = partitions(segment.width, [b.width for b in scales], 4) if join == "project" else [0] * count
             branches = tuple(BranchScale(b.processor, b.depth, b.width, b.entry, s, b.align) for b, s in zip(scales, shares, strict=True))

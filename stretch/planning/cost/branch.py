@@ -195,7 +195,7 @@ class Costs:
         self._prepared |= new
         for *_, width, count in sorted(new, key=lambda item: item[2:]):
             if count == usual or not segment.rewires:
-                whole = self._full_depth(segment, processor, width, count, segment.entries(width)[0] if count == usual else "none")
+                whole = self._full_depth(segment, processor, width, count, segment.entry(width, usual) if count == usual else "none")
                 kernels.update({built: built.kernels for _, built in whole.blocks})
             else:
                 readers = self._full_depth(segment, processor, width, usual, "none").readers(segment.graph.consumers[segment.start])
@@ -212,7 +212,7 @@ class Costs:
             base, change = self.branch(segment, processor, depth, width, None, dropped), self._change(segment, processor, width, channels)
             sums = {name: getattr(base, name) + getattr(change, name) for name in ("macs", "params", *KernelsTime._fields)}
             return base._replace(**sums, peak_bytes=max(base.peak_bytes, change.peak_bytes))
-        entry = segment.entries(width)[0] if channels == segment.in_width else "none"
+        entry = segment.entry(width, channels) if channels == segment.in_width else "none"
         whole = self._full_depth(segment, processor, width, channels, entry)
         removed = missing_blocks(segment, depth, dropped)
         # a branch may launch nothing

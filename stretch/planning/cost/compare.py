@@ -132,14 +132,14 @@ def _ms(parts: Mapping[UncertainFactor, float], factors: Factors) -> Any:
     return sum((part * factors.get(key, 1.0) for key, part in parts.items()), 0.0)
 
 
-def draw_factors(unknowns: Iterable[UncertainFactor], draws: int = DRAWS, seed: int = 0) -> dict[UncertainFactor, Floats]:
+def draw_factors(unknowns: Iterable[UncertainFactor], draws: int = DRAWS) -> dict[UncertainFactor, Floats]:
     """Draw independent factors for each number, log-normal with its interval; other numbers do not change its draws."""
-    return {unknown: _draw_factor(unknown, draws, seed) for unknown in set(unknowns)}
+    return {unknown: _draw_factor(unknown, draws) for unknown in set(unknowns)}
 
 
 @lru_cache(maxsize=1024)
-def _draw_factor(unknown: UncertainFactor, draws: int, seed: int) -> Floats:
-    generator = np.random.default_rng([seed, crc32(unknown.what.encode())])
+def _draw_factor(unknown: UncertainFactor, draws: int) -> Floats:
+    generator = np.random.default_rng([0, crc32(unknown.what.encode())])
     middle, width = (log(unknown.low) + log(unknown.high)) / 2, (log(unknown.high) - log(unknown.low)) / 2 / _DEVIATIONS
     return np.exp(middle + width * generator.standard_normal(draws))
 

@@ -1,6 +1,6 @@
 """The design: where branches meet and how each is scaled (paper 003, table 2)."""
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -94,8 +94,7 @@ class SegmentDesign:
         return tuple(result)
 
 
-@dataclass(frozen=True)
-class SideDesign:
+class SideDesign(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """Where a part other than the backbone runs (`stretch.planning.network.segments`)."""
 
     name: str  # ``side1``, ``side2``, …
@@ -153,13 +152,6 @@ class SegmentDraft(msgspec.Struct, forbid_unknown_fields=True):
     join: JoinKind | None = None
 
 
-class SideDraft(msgspec.Struct, forbid_unknown_fields=True):
-    """A part other than the backbone as a person writes it."""
-
-    name: str
-    processor: str
-
-
 class DesignDraft(msgspec.Struct, forbid_unknown_fields=True):
     """A design file; `resolve_design` turns it into a `BranchDesign`."""
 
@@ -167,7 +159,7 @@ class DesignDraft(msgspec.Struct, forbid_unknown_fields=True):
     model: str | None = None
     device: str | None = None
     version: int = DESIGN_VERSION
-    sides: list[SideDraft] = []
+    sides: list[SideDesign] = []
 
 
 def load_draft(path: Path) -> DesignDraft:
@@ -184,7 +176,7 @@ def load_draft(path: Path) -> DesignDraft:
 
 def design_to_toml(design: BranchDesign) -> str:
     """The design as a TOML file that `load_draft` reads back."""
-    table: dict[str, Any] = asdict(design)
+    table: dict[str, Any] = msgspec.to_builtins(design)
     for branch in (branch for segment in table["segments"] for branch in segment["branches"]):
         for word in DIVISION_NAMES:
             if branch[word] is None:

@@ -577,7 +577,7 @@ def _resolve_branch(segment: Segment, draft: BranchDraft, in_channels: int, alig
     for key, value in scale.items():
         if value < 1:
             raise StretchError(f"branch `{segment.name}.{draft.processor}` has {key} {value}", f"{key} is a whole number from 1")
-    entry = draft.entry or ("project" if segment.entry_width(scale["width"]) not in (None, in_channels) else "none")
+    entry = draft.entry or segment.entry(scale["width"], in_channels)
     if draft.dropped and draft.depth is None:
         scale["depth"] = max(segment.depth - len(set(draft.dropped)), 1)
     how = BranchScale(draft.processor, entry=entry, partition=draft.partition or 0, rewrites=draft.rewrites, **(scale | shares_of(draft)))

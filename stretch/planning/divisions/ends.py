@@ -142,7 +142,6 @@ class Placement:
     processors: tuple[int, ...]  # Number of the processor of each task.
     order: tuple[int, ...]  # Tasks in the order in which processors prefer them.
     ms: float  # Until the last has ended.
-    optimal: bool = False  # Whether no placement is faster.
 
 
 class PlacementProblem:
@@ -286,7 +285,7 @@ def _place_exactly(problem: PlacementProblem, known: Placement) -> Placement:
         best_order = _best_order(jobs, best.ms)
         if best_order is not None:
             best = Placement(processors, *best_order)
-    return Placement(best.processors, best.order, best.ms, optimal=True)
+    return best
 
 
 def _best_order(jobs: Sequence[Job], limit: float) -> tuple[tuple[int, ...], float] | None:

@@ -53,14 +53,12 @@ def bands_of(graph: OpGraph, start: int, stop: int) -> tuple[dict[str, Rows], di
     return need, bands
 
 
-def band_graph(graph: OpGraph, name: str, start: int, stop: int, *, handed: bool = False) -> OpGraph:
+def band_graph(graph: OpGraph, name: str, start: int, stop: int) -> OpGraph:
     """The graph that computes rows `start` up to `stop` of a graph's output; rows that are not needed are cut off."""
     need, bands = bands_of(graph, start, stop)
     source = graph.input
-    arguments = need[source.name] if handed else Rows(0, height(source.shape))
-    shape = (*source.shape[:2], len(arguments), *source.shape[3:]) if len(source.shape) == 4 else source.shape
-    ops = [Op(source.name, "input", (), {**source.attrs, "shape": shape}, tags=source.tags)]
-    reads = {source.name: source.name if handed else _cut(ops, ENTRY_ROWS, source.name, len(arguments), need[source.name])}
+    ops = [source]
+    reads = {source.name: _cut(ops, ENTRY_ROWS, source.name, height(source.shape), need[source.name])}
     for op in graph.ops:
         band = bands.get(op.name)
         if band is None:
@@ -121,14 +119,12 @@ def cuts_itself(holder: str, processor: str, predictor: LatencyPredictor) -> boo
 class _Step:
     """A band of one part, and all bands that cost the same."""
 
-    whole: OpGraph  # The part.
-    rows: tuple[int, int]  # First row, and the one behind the last.
-    graph: OpGraph  # As it runs when it is handed the rows that it reads.
+    cutting: OpGraph  # As it runs when it cuts the rows that it reads out itself.
 
     @cached_property
-    def cutting(self) -> OpGraph:
-        """As it runs when it cuts these rows out itself."""
-        return band_graph(self.whole, self.graph.name, *self.rows)
+    def graph(self) -> OpGraph:
+        """As it runs when it is handed these rows."""
+        return handed_over_graph(self.cutting)
 
 
 class _BandedPart:
@@ -150,8 +146,7 @@ class _BandedPart:
             sizes = [(len(need[op.name]), band.skip, band.attrs.get("padding")) for op, band in computed]
             place = tuple(zip(sizes, reads, strict=True))
             if place not in self._steps:
-                graph = band_graph(self.graph, self.graph.name, start, stop, handed=True)
-                self._steps[place] = _Step(self.graph, (start, stop), graph)
+                self._steps[place] = _Step(band_graph(self.graph, self.graph.name, start, stop))
         except StretchError:
             return None
         arriving = need[self.graph.input.name]

@@ -534,20 +534,13 @@ class Segment:
         readers = (self.graph.by_name[name] for name in self.graph.consumers[self.start])
         return all(op.kind == "conv" and op.attrs["groups"] == 1 for op in readers) and not self.passes_input
 
-    def entries(self, width: int) -> tuple[EntryKind, ...]:
-        """How a branch of this output width may begin."""
-        arriving = self.entry_width(width)
-        if arriving is None or arriving == self.in_width:
-            return ("none",)
-        return ("project", "slice") if arriving < self.in_width else ("project",)
-
-    def entry_width(self, width: int) -> int | None:
-        """Channels that must arrive for a branch of this width without an entry; None where any number may."""
+    def entry(self, width: int, arriving: int) -> EntryKind:
+        """How a branch of this output width begins where so many channels arrive."""
         if not self.passes_input:
-            return None
+            return "none"
         # a grouped convolution may write several channels for each that arrives
         ((_, written),), ((_, read), *_) = self.channels.pieces[self.graph.output], self.channels.pieces[self.graph.input.name]
-        return width * read // written
+        return "none" if width * read // written == arriving else "project"
 
 
 def split_segments(graph: OpGraph, meeting: Sequence[str] | None = None) -> list[Segment]:

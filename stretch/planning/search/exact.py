@@ -69,13 +69,11 @@ class Measure:
     energy: float = 0.0  # Weight of the energy, mJ, which depends on which processors have work.
     power: "ProcessorPowers | None" = None  # Of the processors; needed where energy has a weight.
 
+    @memoised
     def of(self, processors: tuple[str, ...]) -> "Measure":
         """Return the measure of designs that give work to each of these processors."""
-        return self if self.power is None else self._with_energy(processors)
-
-    @memoised
-    def _with_energy(self, processors: tuple[str, ...]) -> "Measure":
-        assert self.power is not None
+        if self.power is None:
+            return self
         return weighted_sum((1.0, replace(self, energy=0.0, power=None)), (self.energy, self.power.energy(processors)))
 
     def value(self, space: DesignSpace, picks: Picks) -> float:
@@ -176,13 +174,13 @@ class SearchResult:
     optimal: bool  # Whether no design of the space is better in what was searched for.
     gap: float  # How much better one might be, as a fraction.
     evaluated: int  # Options whose cost was computed.
-    value: float | None = None  # Value of the objective; None where that is the makespan, or was not computed.
+    value: float  # Value of the objective.
 
     @classmethod
     def unproved(cls, space: DesignSpace, picks: Picks, evaluated: int, value: float | None = None) -> "SearchResult":
-        """Return a design that another search found."""
-        macs = sum(int(options.macs[index]) for options, index in picks)
-        return cls(tuple(picks), LATENCY.value(space, picks), macs, False, float("nan"), evaluated, value)
+        """Return a design that another search found; without another value that of its makespan."""
+        macs, ms = sum(int(options.macs[index]) for options, index in picks), LATENCY.value(space, picks)
+        return cls(tuple(picks), ms, macs, False, nan, evaluated, ms if value is None else value)
 
     @property
     def n_meet(self) -> int:

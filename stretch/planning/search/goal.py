@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import ceil, floor, inf, isnan, log10, nan
+from operator import attrgetter
 
 import msgspec
 
@@ -49,18 +50,14 @@ def best_result(found: Sequence[exact.SearchResult | None]) -> exact.SearchResul
     search_results = [search_result for search_result in found if search_result is not None]
     if not search_results:
         return None
-    best = min(search_results, key=_value)
+    best = min(search_results, key=attrgetter("value"))
     evaluated = max(search_result.evaluated for search_result in search_results)
     if any(isnan(search_result.gap) for search_result in search_results):
         return replace(best, optimal=False, gap=nan, evaluated=evaluated)
     # a search that was cut short may have missed a design as good as its bound
-    bound = min(_value(search_result) / (1 + search_result.gap) for search_result in search_results)
-    optimal = best.optimal and bound >= _value(best)
-    return replace(best, optimal=optimal, gap=0.0 if optimal else _value(best) / bound - 1, evaluated=evaluated)
-
-
-def _value(search_result: exact.SearchResult) -> float:
-    return search_result.ms if search_result.value is None else search_result.value
+    bound = min(search_result.value / (1 + search_result.gap) for search_result in search_results)
+    optimal = best.optimal and bound >= best.value
+    return replace(best, optimal=optimal, gap=0.0 if optimal else best.value / bound - 1, evaluated=evaluated)
 
 
 def loss_of(search_result: exact.SearchResult, accuracy_source: AccuracySource) -> float:
@@ -172,8 +169,7 @@ def explain_infeasible(
     def feasible(changed: PlanConfig) -> bool:
         rules = Rules.of(changed)
         changed_space = space.replace_rules(rules) if rules.floors == Rules.of(config).floors else build(changed)
-        low, high = changed.macs
-        return search_exact(changed_space, Totals(ceil(low * graph.macs), floor(high * graph.macs), changed.n_meet)) is not None
+        return search_exact(changed_space, Totals.of(changed, graph)) is not None
 
     branchable = space.max_meetings
     if 0 < branchable < config.n_meet and feasible(msgspec.structs.replace(config, n_meet=branchable)):

@@ -141,12 +141,11 @@ def shortest_path(layers: Sequence[Layer], start: int, final_ms: Floats, low: in
         least_lossy = shortest_path(losses, start, np.where(np.isfinite(final_ms), 0.0, np.inf), low, high)
         if least_lossy is None or (least_lossy.optimal and least_lossy.ms > max_loss + TIE):
             return None
-    upper_bound = np.inf if best is None else best[1]
-    if best is not None and upper_bound <= lower_bound + TIE:
-        return Path(best[0], best[2], upper_bound, lower_bound, True)
-    result, complete = problem.search(problem.layers, latency_bound, multiplier, upper_bound, None)
-    best = result if result is not None else best
-    return None if best is None else Path(best[0], best[2], best[1], best[1] if complete else lower_bound, complete)
+    if best is not None and best.ms <= lower_bound + TIE:
+        return replace(best, bound=lower_bound, optimal=True)
+    result, complete = problem.search(problem.layers, latency_bound, multiplier, np.inf if best is None else best.ms, None)
+    best = result or best
+    return None if best is None else replace(best, bound=best.ms if complete else lower_bound, optimal=complete)
 
 
 class Completion:
@@ -248,8 +247,8 @@ class _Problem:
 
     def search(
         self, layers: Sequence[Layer], latency_bound: Completion, multiplier: float, upper_bound: float, beam: int | None
-    ) -> tuple[tuple[tuple[int, ...], float, int] | None, bool]:
-        """Return the best path through some layers faster than `upper_bound`, and whether the search was complete.
+    ) -> tuple[Path | None, bool]:
+        """Return the best path through some layers faster than `upper_bound`, not yet proved, and whether the search was complete.
 
         With a `multiplier` of the loss, the penalised cost of completing a path bounds it, too.
         """
@@ -302,7 +301,7 @@ class _Problem:
             label = history[place].take(np.array([at]))
             place, at = int(label.place[0]), int(label.parent[0])
             options.append(int(label.option[0]))
-        return (tuple(reversed(options)), float(finish[winner]), int(labels.macs[winner])), complete
+        return Path(tuple(reversed(options)), int(labels.macs[winner]), float(finish[winner]), -np.inf, False), complete
 
 
 def _merge_labels(arriving: Sequence[_Labels]) -> _Labels:

@@ -34,23 +34,30 @@ Structure = tuple[tuple[str, tuple[int, ...], tuple[tuple[str, Attr], ...], Shap
 
 
 class PartSpace:
-    """Parts of a space of stages, or of segments that meet where a request says, and the ways to run them.
+    """Parts of a space of stages, or of segments that meet where a request says, and the `kinds` of ways to run them.
 
-    Where they are `single`, parts are as small as kernels let them be, and each is divided by itself; with `vectors` linear layers one
-    after the other are parts of their own.
+    Where they are `single`, parts are as small as kernels let them be, and each is divided by itself.
     """
 
     def __init__(
-        self, graph: OpGraph, space: DesignSpace, *, divided: bool = True, merged: bool = True, single: bool = False, vectors: bool = False
+        self,
+        graph: OpGraph,
+        space: DesignSpace,
+        kinds: Collection[str] = ("rows",),
+        *,
+        divided: bool = True,
+        merged: bool = True,
+        single: bool = False,
     ) -> None:
-        self.graph, self.space, self.merged, self.single = graph, space, merged, single
+        self.graph, self.space, self.merged, self.single, self.divisions = graph, space, merged, single, of_kinds(kinds)
         clean = clean_cuts(graph, [space.costs.predictor.kernels(graph, name) for name in space.processors])
+        vectors = any(division.vectors for division in self.divisions)
         self.by_stage = [divide(graph, stage, clean, single, vectors) if divided else [stage] for stage in space.segments]
         self.parts: list[Segment] = [part for parts in self.by_stage for part in parts]
         self.stage = [i for i, parts in enumerate(self.by_stage) for _ in parts]
         self.undivided = [[space.undivided(part, p, part.in_width) for p in space.processors] for part in self.parts]
 
-    def mixed(self, kinds: Collection[str] = ("rows",), droppable: Collection[str] = ()) -> DesignSpace:
+    def mixed(self, droppable: Collection[str] = ()) -> DesignSpace:
         """The designs of the space and those whose segments are divided, or lack blocks that are `droppable`, by the tensors that they write."""
         first_part = [self.stage.index(i) for i in range(len(self.by_stage))] + [len(self.parts)]
         options: list[list[SegmentOptions]] = [list(undivided) for undivided in self.undivided]
@@ -59,7 +66,7 @@ class PartSpace:
             at = first_part[stage]
             options[at] += [replace(o, span=first_part[stage + o.span] - at) for o in group if o.branched]
             offers[at] += [replace(offer, span=first_part[stage + offer.span] - at) for offer in offered]
-        for division in of_kinds(kinds):
+        for division in self.divisions:
             for first, segment_options in division.candidates(self):
                 options[first].append(segment_options)
         for first, last in combinations(range(len(self.parts)), 2) if droppable else ():
@@ -111,14 +118,13 @@ class PartSpace:
 
 def with_exact_kinds(graph: OpGraph, config: PlanConfig, space: DesignSpace, droppable: Collection[str] = ()) -> DesignSpace:
     """The designs of a space, and those in which parts and runs of them are divided exactly or lack blocks; named meeting points are the only ones."""
-    vectors, single = any(division.vectors for division in of_kinds(config.planned_kinds)), config.strategy == OPERATOR_SPLIT
-    parts = PartSpace(graph, space, divided=not config.meet, merged=config.merge != "never", single=single, vectors=vectors)
-    mixed = parts.mixed(config.planned_kinds, droppable)
-    if config.exact and config.n_meet and not any(any(mixed.offers) or o.branched for options in mixed.built for o in options):
-        hint = "plan for other processors, or another model"
-        kinds = " or ".join(config.planned_kinds)
-        reason = next((f": {obstacle}" for division in of_kinds(config.planned_kinds) if (obstacle := division.obstacle(graph))), "")
-        raise InfeasibleError(f"`{graph.name}` has no segment whose division by {kinds} might pay on these processors{reason}", hint)
+    kinds, single = config.planned_kinds, config.strategy == OPERATOR_SPLIT
+    parts = PartSpace(graph, space, kinds, divided=not config.meet, merged=config.merge != "never", single=single)
+    mixed = parts.mixed(droppable)
+    if config.exact and config.n_meet and not any(o.branched for options in mixed.built for o in options):
+        reason = next((f": {obstacle}" for division in parts.divisions if (obstacle := division.obstacle(graph))), "")
+        problem = f"`{graph.name}` has no segment whose division by {' or '.join(kinds)} might pay on these processors{reason}"
+        raise InfeasibleError(problem, "plan for other processors, or another model")
     return mixed
 
 
@@ -256,8 +262,8 @@ ROUNDING = 1.001
 
 def cut_blocks(graph: OpGraph, config: PlanConfig, space: DesignSpace, kinds: Collection[str] = (), *, merged: bool) -> DesignSpace:
     """The designs of a space of stages, and those whose stretched segments begin and end at any block."""
-    banded = PartSpace(graph, space, merged=config.merge != "never", vectors=any(division.vectors for division in of_kinds(kinds)))
-    fine, stages = banded.mixed(kinds), space.segments
+    banded = PartSpace(graph, space, kinds, merged=config.merge != "never")
+    fine, stages = banded.mixed(), space.segments
     offers: list[list[LazyOptions]] = [[] for _ in banded.parts]
     for first, stage in enumerate(banded.stage):
         for last in range(first, len(banded.parts)):

@@ -8,13 +8,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
 from itertools import combinations
-from math import log10, prod
+from math import ceil, floor, log10, prod
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from predictors.devices import SlowdownFactors
+from predictors.graph import OpGraph
 from predictors.joins import DEFAULT, JoinKind, join_of
 from predictors.predictor import KernelsTime
 from predictors.shapes import pixels
@@ -86,6 +87,12 @@ class Totals(NamedTuple):
     low: int  # Fewest multiply-accumulates.
     high: int  # Most multiply-accumulates.
     n_meet: int  # Branched segments, at least.
+
+    @classmethod
+    def of(cls, request: PlanConfig, graph: OpGraph) -> "Totals":
+        """Return the limits that a request states for designs of a graph."""
+        low, high = request.macs
+        return cls(ceil(low * graph.macs), floor(high * graph.macs), request.n_meet)
 
     def value(self, multiplier: float) -> float:
         """Return the value of the range of multiply-accumulates in a Lagrangian relaxation, ms."""
@@ -195,13 +202,15 @@ class LazyOptions:
         widths = [widths_of_branch for widths_of_branch, _ in self.scales]
         shape = [len(w) for w in widths]
         combos = np.stack([np.array(w)[at] for w, at in zip(widths, np.indices(shape).reshape(len(shape), -1), strict=True)])
-        parts = self._channel_shares(combos)
+        # channels that each branch hands to the join
+        join, width = join_of(self.join), self.segment.width
+        align = max(self.costs.align(processor) for processor in self.subset)
+        parts = combos if join.widens else each_partitions(width, combos, align) if join.divides else np.full_like(combos, width)
         macs, params = np.zeros(combos.shape, np.int64), np.zeros(combos.shape, np.int64)
         ms, out_ms = np.zeros(combos.shape), np.zeros(combos.shape)
         positions = pixels(self.segment.graph.by_name[self.segment.end].shape)
-        widens = join_of(self.join).widens
         for i, processor in enumerate(self.subset):
-            if not widens:
+            if not join.widens:
                 # one number for a pair of channels: pairs themselves take long to sort
                 step = int(parts[i].max()) + 1
                 ends, inverse = np.unique(combos[i] * step + parts[i], return_inverse=True)
@@ -209,17 +218,9 @@ class LazyOptions:
                 values = np.array(self.costs.join_convs(self.segment, processor, list(pairs), self.slowing(i)), float)
                 macs[i], ms[i], params[i] = values.reshape(-1, 3)[inverse].T
             out_ms[i] = _evaluate_distinct(positions * parts[i], partial(self.costs.transfer, processor, self.costs.host))
-        channels = combos.sum(axis=0) if widens else np.full(combos.shape[1], self.segment.width)
+        channels = combos.sum(axis=0) if join.widens else np.full(combos.shape[1], width)
         join_ms = _evaluate_distinct(channels, lambda count: self.costs.join(self.segment, self.join, count, len(self.subset)))
         return Joins(macs, params, ms, out_ms, join_ms)
-
-    def _channel_shares(self, widths: Ints) -> Ints:
-        """Channels each branch hands to the join (branches × combinations)."""
-        if join_of(self.join).widens:
-            return widths
-        align = max(self.costs.align(p) for p in self.subset)
-        width = self.segment.width
-        return each_partitions(width, widths, align) if join_of(self.join).divides else np.full_like(widths, width)
 
     def options(self, holders: Sequence[str], numbers: Ints | None = None) -> SegmentOptions:
         """The ways to run the segment, or those of some numbers, every rule met or not."""

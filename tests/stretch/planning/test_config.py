@@ -45,7 +45,6 @@ def test_defaults_are_those_of_the_paper_as_far_as_it_states_them():
         ({"processors": ("cpu", "gpu"), "precision": {"dsp": "int8"}}, "which is not among the processors"),
         ({"lossless": True, "kinds": ("rows", "stretch")}, "segments of the kind `stretch` make another network"),
         ({"lossless": True, "join": "concat"}, "segments of the kind `rows` are not planned with `join=concat`"),
-        ({"kinds": ("whole",)}, "leave nothing to plan"),
         ({"strategy": "operator_split", "kinds": ("stretch", "rows")}, "divides a network exactly"),
     ],
 )
@@ -53,11 +52,6 @@ def test_request_that_makes_no_sense_is_a_usage_error(changes, message):
     with pytest.raises(UsageError, match=message) as caught:
         PlanConfig(**changes).resolve(MI9)
     assert caught.value.exit_code == 2
-
-
-def test_any_segment_may_stay_whole_whether_a_request_says_so_or_not():
-    assert PlanConfig(kinds=("rows", "whole")).resolve(MI9).planned_kinds == ("rows",)
-    assert PlanConfig(lossless=True, kinds=("graph", "whole")).resolve(MI9).exact
 
 
 @pytest.mark.parametrize(

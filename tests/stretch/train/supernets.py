@@ -10,7 +10,7 @@ from tests.stretch.designs import branchable, divided, part_of
 def part(segment: Segment, cpu: tuple[int, int], gpu: tuple[int, int], join: str) -> SegmentDesign:
     shares = partitions(segment.width, [cpu[1], gpu[1]], 8) if join == "project" else [0, 0]
     scales = [
-        BranchScale(name, depth, width, "project" if segment.entry_width(width) not in (None, segment.in_width) else "none", share)
+        BranchScale(name, depth, width, segment.entry(width, segment.in_width), share)
         for name, (depth, width), share in zip(("cpu", "gpu"), (cpu, gpu), shares, strict=True)
     ]
     return part_of(segment, join, scales)

@@ -25,7 +25,7 @@ from scheduler.simulate.clock import Clock  # noqa: E402
 from scheduler.simulate.networks import Network, device_placements, step_times  # noqa: E402
 from scheduler.simulate.scene import Scene  # noqa: E402
 from stretch.network.capture.trace import capture_traced  # noqa: E402
-from stretch.planning.design.branch_design import DesignDraft, SideDraft  # noqa: E402
+from stretch.planning.design.branch_design import DesignDraft, SideDesign  # noqa: E402
 from stretch.planning.design.scale import resolve_design  # noqa: E402
 from stretch.planning.network.segments import backbone_of  # noqa: E402
 from tests.effort import examples  # noqa: E402
@@ -74,7 +74,7 @@ ALIGN = {"cpu": 4, "gpu": 4}
 
 
 def run_of(graph, places):
-    sides = [SideDraft(side.name, places[i % len(places)]) for i, side in enumerate(backbone_of(graph).sides)]
+    sides = [SideDesign(side.name, places[i % len(places)]) for i, side in enumerate(backbone_of(graph).sides)]
     return timeline(graph, resolve_design(DesignDraft([], sides=sides), graph, "mi9", ALIGN, "cpu"), COSTS)
 
 

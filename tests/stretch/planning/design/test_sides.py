@@ -6,7 +6,7 @@ pytest.importorskip("torch")
 
 from predictors.errors import StretchError, UnknownNameError
 from stretch.network.capture.trace import capture_traced
-from stretch.planning.design.branch_design import BranchDraft, DesignDraft, SegmentDraft, SideDraft, design_to_toml, load_draft
+from stretch.planning.design.branch_design import BranchDraft, DesignDraft, SegmentDraft, SideDesign, design_to_toml, load_draft
 from stretch.planning.design.scale import resolve_design, scaled_graph
 from tests.stretch.several import form
 
@@ -25,7 +25,7 @@ def design_of(graph, **draft):
 
 
 def test_design_with_sides_is_read_as_it_was_written(graph, tmp_path):
-    design = design_of(graph, sides=[SideDraft("side1", "gpu")])
+    design = design_of(graph, sides=[SideDesign("side1", "gpu")])
     file = tmp_path / "design.toml"
     file.write_text(design_to_toml(design))
     assert resolve_design(load_draft(file), graph, "mi9", ALIGN, "gpu") == design
@@ -39,8 +39,8 @@ WIDE = SegmentDraft([BranchDraft(name, width=8) for name in ("cpu", "gpu")], "s1
     ("call", "error", "noun"),
     [
         (lambda graph: scaled_graph(graph, replace(design_of(graph), sides=())), StretchError, "places none outside the backbone"),
-        (lambda graph: design_of(graph, sides=[SideDraft("side99", "cpu")]), UnknownNameError, "side99"),
-        (lambda graph: design_of(graph, sides=[SideDraft("side1", "npu")]), UnknownNameError, "npu"),
+        (lambda graph: design_of(graph, sides=[SideDesign("side99", "cpu")]), UnknownNameError, "side99"),
+        (lambda graph: design_of(graph, sides=[SideDesign("side1", "npu")]), UnknownNameError, "npu"),
         (lambda graph: design_of(graph, segments=[LONG]), StretchError, "beyond `stages_0_2_2`"),
         (lambda graph: design_of(graph, segments=[WIDE]), StretchError, "channels after its meeting point"),
     ],

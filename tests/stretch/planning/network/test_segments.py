@@ -80,8 +80,8 @@ OWN_ENDS = [
         ("efficientnet_b0", lambda graph: find_meeting_points(graph)[0], "features_1_0_block_2_1"),
         ("resnet18", lambda graph: [(s.name, s.start, s.end) for s in split_segments(graph, ["layer2_1_relu_1", "avgpool"])], OWN_ENDS),
         # an entry is needed only behind an identity skip
-        ("resnet18", lambda graph: [named(graph, "s1").entries(width) for width in (32, 64)], [("project", "slice"), ("none",)]),
-        ("resnet18", lambda graph: named(graph, "s2").entries(64), ("none",)),
+        ("resnet18", lambda graph: [named(graph, "s1").entry(width, 64) for width in (32, 64)], ["project", "none"]),
+        ("resnet18", lambda graph: named(graph, "s2").entry(64, 64), "none"),
     ],
 )
 def test_stages_of_real_networks_meet_where_they_should(captured, model, seen, expected):
@@ -164,8 +164,8 @@ def test_branch_behind_a_grouped_convolution_that_multiplies_channels_needs_as_m
     end = net.add("relu")
     net.head(10)
     segment = next(s for s in split_segments(net.graph("g"), [start, end]) if s.end == end)
-    assert (segment.width, segment.in_width, segment.entries(16)) == (16, 8, ("none",))
-    assert [segment.entry_width(width) for width in (16, 8)] == [8, 4]
+    assert (segment.width, segment.in_width) == (16, 8)
+    assert [segment.entry(*widths) for widths in ((16, 8), (8, 4), (16, 4), (8, 8))] == ["none", "none", "project", "project"]
 
 
 MI9 = LatencyPredictor(specified("mi9"))

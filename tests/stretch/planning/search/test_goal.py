@@ -110,7 +110,7 @@ def test_energy_of_a_design_is_that_of_its_timeline(data):
         picks.append(data.draw(st.sampled_from(able)))
         at += picks[-1][0].span
         holder = picks[-1][0].holder(space.costs.host)
-    search_result = SearchResult(tuple(picks), LATENCY.value(space, picks), 0, False, 0.0, 0)
+    search_result = SearchResult(tuple(picks), LATENCY.value(space, picks), 0, False, 0.0, 0, 0.0)
     run = timeline(graph, as_design(graph, search_result.segments(space.costs)), space.costs)
     busy = {}
     for segment in run.segments:

@@ -85,7 +85,6 @@ def simulated(problem, processors, order):
 @given(problems())
 def test_few_tasks_are_placed_as_fast_as_any_way_to_place_them(problem):
     result = place(problem)
-    assert result.optimal
     assert (result.processors[-1], result.ms) == (problem.end, pytest.approx(brute_force(problem)))
     assert problem.time(result.processors, result.order) == pytest.approx(result.ms)
 
@@ -100,7 +99,7 @@ def test_rank_of_a_task_is_above_that_of_what_reads_it(problem):
 def test_list_scheduling_balances_tasks_that_share_nothing():
     tasks = TaskGraph(tuple((f"t{i}",) for i in range(5)), (*[((ARRIVING, "x"),)] * 4, tuple((i, f"t{i}") for i in range(4))))
     placed = place(PlacementProblem(tasks, np.array([[1.0, 1.0]] * 4 + [[0.5, 0.5]]), lambda tensor, a, b: 0.0, 0, 0))
-    assert (placed.ms, placed.optimal) == (pytest.approx(2.5), True)
+    assert placed.ms == pytest.approx(2.5)
 
 
 def test_tensor_that_several_of_a_group_read_crosses_once():
