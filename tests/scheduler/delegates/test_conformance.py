@@ -59,7 +59,7 @@ def near(got, expected, share=1e-4):
     return np.isfinite(expected).all() and np.allclose(got, expected, rtol=1e-4, atol=share * max(1.0, float(np.abs(expected).max())))
 
 
-#: What no kernel of a delegate computes, so that it refuses every case.
+#: Kinds that a delegate has no kernel for, so that it refuses every case.
 LACKS = {"opencl": {"attention", "div", "global_l2_norm", "subsample"}, "ncnn": {"global_l2_norm"}, "vulkan": {"global_l2_norm"}}
 
 

@@ -57,12 +57,8 @@ def test_model_becomes_a_package_of_one_class_and_its_options_are_none_of_a_bund
         emit(str(tiny_bundle), tmp_path / "other", (1, 3, 64, 64))
 
 
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory):
-    return load_bundle(two_branches(tmp_path_factory.mktemp("explain") / "b"))
-
-
-def test_subgraph_with_another_reason_than_its_processors_first_adds_it(bundle):
+def test_subgraph_with_another_reason_than_its_processors_first_adds_it(tmp_path):
+    bundle = load_bundle(two_branches(tmp_path / "b"))
     on_gpu = {"planned_precision": "fp16"}
     mixed = [msgspec.structs.replace(e, **on_gpu) if e.processor == "gpu" else e for e in bundle.manifest.subgraphs]
     first, *_, last = (i for i, entry in enumerate(mixed) if entry.processor == "gpu")
@@ -141,11 +137,6 @@ def network():
     return read_network("tiny_resnet", weights="none")
 
 
-@pytest.fixture(scope="module")
-def planned(network):
-    return plan(network.graph, specified("pixel6"), PlanConfig(alpha=1000.0, beta=1000.0, macs=(0.7, 1.4)))
-
-
 @given(st.integers(20, 60), st.integers(1, 30), st.integers(0, 3))
 @settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_image_that_is_there_twice_is_taken_once_and_it_is_said(network, tmp_path, there, copies, seed):
@@ -167,7 +158,8 @@ def test_images_that_are_all_alike_give_no_agreement(network):
     assert "the original answers one class for 8 images" in compare_with_original(whole, network.captured, same)[1][0]
 
 
-def test_network_that_lost_the_original_s_classes_is_said_to_need_training(network, planned):
+def test_network_that_lost_the_original_s_classes_is_said_to_need_training(network):
+    planned = plan(network.graph, specified("pixel6"), PlanConfig(alpha=1000.0, beta=1000.0, macs=(0.7, 1.4)))
     model = build(network.captured, planned.design)
     with torch.no_grad():
         for value in model.parameters():
