@@ -260,6 +260,7 @@ def gpu_rows(times, names, **more):
 THREE = ("resnet10", "mobilenetv2_w3d4", "regnetx006")
 
 
+@functools.cache
 def truth(processor="gpu", precision="fp16"):
     """A Mi 9 whose processor differs from the profile by known factors, and the times of all networks on it."""
     base = load_device("mi9")

@@ -24,11 +24,6 @@ def folder(tmp_path):
     assert tree(place) == {}
 
 
-def branch(capsys, folder, *options):
-    """`stretch branch` of the tiny network into `folder`, with further or other options."""
-    return call(capsys, *BRANCH, "--out", folder / "bundle", *options)
-
-
 @contextlib.contextmanager
 def small_disk():
     """No file may become larger than a few kilobytes."""

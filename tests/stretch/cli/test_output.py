@@ -179,7 +179,7 @@ def test_refusal_has_a_report_and_keeps_its_exit_code(capsys, tmp_path):
 
 
 def report_of(capsys, page, *words):
-    """What a verb answers, and its page."""
+    """Answer of a verb, and its page."""
     data = succeed(capsys, *words, "--html", page, "--json").data
     return data, checked(page.read_text())
 
@@ -190,6 +190,7 @@ BUSY = ("--busy", "gpu=0.9@100:600", "--deadline", 8, "--jitter", 0.1)
 @pytest.mark.parametrize(
     ("more", "said"),
     [
+        (("--inferences", 1), "Confidence: simulated"),
         (("--inferences", 40, "--beside"), "Bundles that shared the processors"),
         pytest.param(("--inferences", 5000), "One in 3 inferences is drawn", marks=pytest.mark.slow),
     ],
@@ -197,7 +198,7 @@ BUSY = ("--busy", "gpu=0.9@100:600", "--deadline", 8, "--jitter", 0.1)
 def test_simulation_reports_what_its_json_says(tmp_path, bundle_dir, capsys, more, said):
     words = (*more, bundle_dir) if more[-1] == "--beside" else more
     data, seen = report_of(capsys, tmp_path / "page.html", "simulate", bundle_dir, *BUSY, *words)
-    told = (f"{data['missed']} of {more[1]}", f"p99 {data['p99_ms']:.3g} ms", "90 % of the gpu busy", "Confidence: simulated")
+    told = (f"{data['missed']} of {more[1]}", f"p99 {data['p99_ms']:.3g} ms", "90 % of the gpu busy")
     assert [words for words in (*told, said) if words not in seen.text] == []
     assert ("One in 3" in seen.text) == (more[1] == 5000)
 

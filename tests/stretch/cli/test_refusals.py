@@ -110,6 +110,9 @@ REFUSALS = {
         ("--on board --there 'a\nb'", 2, "--there is no name of a folder"),
         ("--on board --priority speed", 2, "--priority speed is not known"),
         ("--on board --ssh-config missing", 1, "there is no ssh configuration missing"),
+        ("--adb --map gpu=cpu1", 2, "--map does not go with --adb"),
+        ("--serial R5CT", 2, "--serial does not go with a run without --adb"),
+        ("--adb", 2, "--adb needs something to run on the phone"),
     ],
     FRONT: [
         ("--pareto latency,beauty", 3, "unknown objective `beauty`"),

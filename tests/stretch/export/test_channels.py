@@ -16,7 +16,7 @@ from predictors.errors import InfeasibleError, StretchError
 from scheduler.bundle.load import Bundle, load_bundle
 from scheduler.delegates.cpu import CpuDelegate
 from scheduler.delegates.litert import LiteRtDelegate
-from scheduler.formats.onnx import OnnxFile, open_onnx
+from scheduler.formats.onnx import OnnxFile
 from scheduler.runtime.session import Session
 from stretch.export.lowering import TAKEN, is_divided, segment_of_band, segment_of_part, statements
 from stretch.export.onnx import WHOLE_PADDING, weights_of
@@ -207,7 +207,7 @@ def test_whole_segment_is_put_together_again_from_any_of_its_branches(tmp_path_f
     parts, one_piece = written(folder / "parts", drawn, design), written(folder / "whole", drawn, undivided(design))
     shapes = {tensor.name: tensor.shape for tensor in parts.manifest.tensors}
     for part, one in zip(design.segments, one_piece.manifest.subgraphs, strict=True):
-        wanted = open_onnx(one_piece.file(one.file))
+        wanted = OnnxFile(one_piece.file(one.file), onnx.load(one_piece.file(one.file)))
         for sub in parts.manifest.subgraphs:
             if sub.segment != part.name or part.whole or (draw is in_output_channels and not is_divided(parts.manifest, sub)):
                 continue

@@ -40,7 +40,7 @@ from stretch.transform.calibrate.split import Images
 from tests.corpus.mutations import VALUES, swapped
 from tests.effort import examples
 from tests.predictors.specified import specified, stating
-from tests.scheduler.bundles import two_branches
+from tests.scheduler.bundles import edit, file_entry, two_branches
 from tests.stretch import exact_bundles
 from tests.stretch.channel_networks import small, small_in_channels
 from tests.stretch.conftest import _captured
@@ -196,13 +196,13 @@ def test_images_that_are_alike_or_of_a_network_that_reads_several_at_once_are_re
         divide_images(tmp_path, captured, 16)
 
 
-def written(folder, result, design, *, controls=True):
+def written(folder, result, design):
     model = build(result, design)
     with torch.no_grad():
         for number, parameter in enumerate(model.parameters()):
             # no longer the original's
             parameter.mul_(1 + 0.01 * (number % 3))
-    export_bundle(folder, result, model, None, BundleFacts("mi9", False, "random", controls=controls))
+    export_bundle(folder, result, model, None, BundleFacts("mi9", False, "random"))
     return load_bundle(folder, check_hashes=True), model.eval()
 
 
@@ -241,31 +241,37 @@ def whole(captured, tmp_path_factory):
     return written(tmp_path_factory.mktemp("whole") / "b", result, cpu_and("gpu", result.graph, "sum"))[0].path
 
 
-def test_bundle_without_the_original_is_refused(captured, tmp_path):
-    result = captured("tiny_resnet")
-    bundle, _ = written(tmp_path / "b", result, cpu_and("gpu", result.graph, "sum"), controls=False)
-    with pytest.raises(StretchError, match="without controls"):
-        load_bundle_model(bundle)
+def without_original(folder):
+    edit(folder, lambda m: m.update(controls={}, control_macs={}))
 
 
-@pytest.mark.slow
-def test_bundle_in_another_precision_is_refused_by_the_subgraph(whole, tmp_path):
-    bundle = load_bundle(whole)
-    export_precision(bundle, tmp_path / "half", {"gpu": "fp16"}, synthetic_images(bundle.manifest.model.input_shape, 8), "made up")
-    with pytest.raises(StretchError, match=r"in fp16, and weights can be changed in fp32 alone"):
-        load_bundle_model(load_bundle(tmp_path / "half"))
+def in_half(folder):
+    bundle, half = load_bundle(folder), folder.parent / "half"
+    export_precision(bundle, half, {"gpu": "fp16"}, synthetic_images(bundle.manifest.model.input_shape, 8), "made up")
+    return half
 
 
-def test_file_that_computes_something_else_is_refused(whole, tmp_path):
-    """The branched network's whole file is changed; its hash is not looked at here."""
-    bundle = load_bundle(shutil.copytree(whole, tmp_path / "b"))
-    model = onnx.load(str(bundle.file("model.onnx")))
+def doubled(folder):
+    model = onnx.load(str(folder / "model.onnx"))
     for tensor in model.graph.initializer:
         if len(tensor.dims) == 4:
             tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor) * 2, tensor.name))
-    onnx.save(model, str(bundle.file("model.onnx")))
-    with pytest.raises(StretchError, match="differs from torch"):
-        load_bundle_model(bundle)
+    onnx.save(model, str(folder / "model.onnx"))
+    edit(folder, lambda m: m["files"].update({"model.onnx": file_entry(folder / "model.onnx")}))
+
+
+@pytest.mark.parametrize(
+    ("change", "noun"),
+    [
+        (without_original, "without controls"),
+        (doubled, "differs from torch"),
+        (in_half, "in fp16, and weights can be changed in fp32 alone"),
+    ],
+)
+def test_bundle_whose_network_cannot_be_had_again_is_refused(whole, tmp_path, change, noun):
+    folder = shutil.copytree(whole, tmp_path / "b")
+    with pytest.raises(StretchError, match=noun):
+        load_bundle_model(load_bundle(change(folder) or folder))
 
 
 @settings(max_examples=examples(30), suppress_health_check=[HealthCheck.function_scoped_fixture])
