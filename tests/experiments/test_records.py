@@ -109,20 +109,6 @@ def test_block_of_a_template_is_filled_and_the_rest_stays(root):
     assert (lines[6][:14], lines[7]) == ("*Measured*, 20", "<!-- /block -->")
 
 
-@pytest.mark.parametrize(
-    ("page", "reason"),
-    [
-        ("<!-- block times -->\n", "no part of a block"),
-        ("<!-- block times -->\n<!-- block times -->\n<!-- /block -->\n", "no part of a block"),
-        ("<!-- block absent -->\n<!-- /block -->\n", "README.md has the block `absent`"),
-        (f"<!-- block {RECORD}#speed -->\n<!-- /block -->\n", "README.md shows the table `speed`"),
-    ],
-)
-def test_block_that_cannot_be_filled_is_an_error(root, page, reason):
-    with pytest.raises(StretchError, match=reason):
-        render(page, "README.md", root)
-
-
 RUNS = (("a b", 1.5, 0.9, 1.126, True), ("c", 12.346, None, 2, None))
 TABLE = {"runs": [dict(zip(("network", "ms", "low", "high", "kept"), row, strict=True)) for row in RUNS]}
 
@@ -159,6 +145,10 @@ def test_table_has_what_is_chosen_in_its_order_and_its_origin_says_source_commit
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
+        ("<!-- block times -->\n", "no part of a block"),
+        ("<!-- block times -->\n<!-- block times -->\n<!-- /block -->\n", "no part of a block"),
+        ("<!-- block absent -->\n<!-- /block -->\n", "t.txt has the block `absent`"),
+        (f"<!-- block {RECORD}#speed -->\n<!-- /block -->\n", "t.txt shows the table `speed`"),
         ("{{ r/train/ms }}", "t.txt shows the row `train`"),
         ("{{ r/c/hours }}", "t.txt shows the column `hours`"),
         ("{{ r/c }}", "no TABLE/ROW/COLUMN"),
@@ -167,9 +157,9 @@ def test_table_has_what_is_chosen_in_its_order_and_its_origin_says_source_commit
         ("{{ origin experiments/y/results/host.json#t }}", "cannot read the record"),
     ],
 )
-def test_template_that_names_nothing_is_an_error(tmp_path, text, reason):
+def test_page_or_template_that_names_nothing_is_an_error(root, text, reason):
     with pytest.raises(StretchError, match=reason):
-        filled(tmp_path, text)
+        render(text, "t.txt", root) if text.startswith("<!--") else filled(root, text)
 
 
 @pytest.mark.parametrize(
