@@ -265,7 +265,7 @@ def doubled(folder):
     [
         (without_original, "without controls"),
         (doubled, "differs from torch"),
-        (in_half, "in fp16, and weights can be changed in fp32 alone"),
+        pytest.param(in_half, "in fp16, and weights can be changed in fp32 alone", marks=pytest.mark.slow),
     ],
 )
 def test_bundle_whose_network_cannot_be_had_again_is_refused(whole, tmp_path, change, noun):
