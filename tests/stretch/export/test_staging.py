@@ -73,8 +73,10 @@ def test_folder_of_something_else_is_refused_and_kept(tmp_path, name, text):
 def test_first_file_or_folder_that_the_manifest_does_not_list_is_named_and_everything_is_kept(tmp_path, name):
     out = two_branches(tmp_path / "bundle")
     path = out / name
-    path.mkdir(parents=True) if name.endswith("/") else path.parent.mkdir(exist_ok=True)
-    if not path.is_dir():
+    if name.endswith("/"):
+        path.mkdir()
+    else:
+        path.parent.mkdir(exist_ok=True)
         path.write_text("mine")
     with pytest.raises(StretchError, match=re.escape(f"`{Path(name).parts[0] if name.startswith('.git') else name.rstrip('/')}`")):
         write(out, bundle_of(tmp_path / "new"))
