@@ -168,7 +168,7 @@ def file_entry(file):
 
 @cache
 def _two_branches(batch, processors, seed):
-    """Its files: many tests want one of their own, and to build it takes longer than to write it."""
+    """Its files: many tests need one of their own, and to build it takes longer than to write it."""
     with TemporaryDirectory() as folder:
         b = Builder(Path(folder), batch, seed)
         b.conv("stem", "stem", processors[0], "x", "t0", 6)
