@@ -128,6 +128,7 @@ FOREIGN = [
 ]
 
 
+@pytest.mark.representatives(8)
 @pytest.mark.parametrize(("op", "shape", "constants", "attrs"), FOREIGN)
 def test_forms_of_other_exporters_are_computed_as_onnx_runtime_does_or_refused(tmp_path, op, shape, constants, attrs):
     path, x, refused = tmp_path / "op.onnx", numbers(*shape), set()
