@@ -38,13 +38,20 @@ try:
     stretch.cli.app(["--help"])
 except SystemExit:
     print("loaded:", *[name for name in {HEAVY!r} if name in sys.modules])
+for words in ("--device pixle6", "--device pixel6 --processor gpuu", "--device pixel6 --plot a.svg", "--device * --kernels"):
+    try:
+        stretch.cli.app(["predict", "resnet50", *words.split()])
+    except SystemExit as end:
+        print("code", end.code)
+print("torch:", "torch" in sys.modules)
 """
 
 
 def test_start_of_the_command_line_its_help_and_names_of_models_import_nothing_heavy():
     text, _, loaded = fresh(START).rpartition("loaded:")
     assert "verify" in text
-    assert loaded.split() == []
+    # nor do requests that are refused import torch
+    assert loaded.split() == ["code", "3", "code", "3", "code", "2", "code", "2", "torch:", "False"]
 
 
 LACKING = """

@@ -145,64 +145,57 @@ def _wires(rng, graph, proto):
     node = rng.choice(graph.node)
     names = [*graph.node[0].input, *(n for item in graph.node for n in item.output), "nowhere", ""]
     wires = rng.choice([node.input, node.output])
-    what = rng.randrange(4)
-    if what == 0:
-        wires.append(rng.choice(names))
-    elif what == 1 and wires:
-        wires.pop()
-    elif wires:
-        wires[rng.randrange(len(wires))] = rng.choice(names)
+    at = rng.randrange(len(wires) + 1)
+    wires[at : at + rng.randrange(2)] = rng.choice([[], [rng.choice(names)]])
 
 
 def _ends(rng, graph, proto):
     ends = rng.choice([graph.input, graph.output])
-    what = rng.randrange(4)
-    if what == 0:
-        ends.append(rng.choice(ends))
-    elif what == 1:
-        ends.pop()
-    elif what == 2:
-        ends[0].type.tensor_type.elem_type = rng.choice([0, 2, 7, 8, 9, 10, 11, 14, 99])
-    else:
-        dims = ends[0].type.tensor_type.shape.dim
-        dims[rng.randrange(len(dims))].dim_value = rng.choice(SIZES)
+    tensor = ends[0].type.tensor_type
+    changes = [
+        lambda: ends.append(rng.choice(ends)),
+        ends.pop,
+        lambda: setattr(tensor, "elem_type", rng.choice([0, 2, 7, 8, 9, 10, 11, 14, 99])),
+        lambda: setattr(rng.choice(tensor.shape.dim), "dim_value", rng.choice(SIZES)),
+    ]
+    rng.choice(changes)()
 
 
 def _weight(rng, graph, proto):
     if not graph.initializer:
         return
     tensor = rng.choice(graph.initializer)
-    what = rng.randrange(7)
-    if what == 0 and tensor.dims:
-        tensor.dims[rng.randrange(len(tensor.dims))] = rng.choice(SIZES)
-    elif what == 1:
-        tensor.data_type = rng.choice([0, 2, 3, 6, 7, 8, 9, 10, 11, 14, 16, 99])
-    elif what == 2:
-        tensor.raw_data = tensor.raw_data[: rng.randrange(len(tensor.raw_data) + 1)]
-    elif what == 3:
-        tensor.raw_data = rng.randbytes(len(tensor.raw_data))
-    elif what == 4:
-        graph.initializer.append(tensor)
-    elif what == 5:
-        tensor.data_location = TensorProto.EXTERNAL
+    changes = [
+        lambda: setattr(tensor, "data_type", rng.choice([0, 2, 3, 6, 7, 8, 9, 10, 11, 14, 16, 99])),
+        lambda: setattr(tensor, "raw_data", tensor.raw_data[: rng.randrange(len(tensor.raw_data) + 1)]),
+        lambda: setattr(tensor, "raw_data", rng.randbytes(len(tensor.raw_data))),
+        lambda: graph.initializer.append(tensor),
+        lambda: elsewhere(tensor, location=rng.choice(["/dev/zero", "../x", "bundle.json", "model.onnx", ""])),
+        lambda: graph.initializer.remove(tensor),
+    ]
+    if tensor.dims:
+        changes.append(lambda: tensor.dims.__setitem__(rng.randrange(len(tensor.dims)), rng.choice(SIZES)))
+    rng.choice(changes)()
+
+
+def elsewhere(tensor, **stated):
+    """State that a tensor's numbers are in another file."""
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in stated.items():
         entry = tensor.external_data.add()
-        entry.key, entry.value = "location", rng.choice(["/dev/zero", "../x", "bundle.json", "model.onnx", ""])
-    else:
-        graph.initializer.remove(tensor)
+        entry.key, entry.value = key, str(value)
 
 
 def _model(rng, graph, proto):
-    what = rng.randrange(5)
-    if what == 0:
-        proto.opset_import[0].version = rng.choice([0, 1, 7, 99, 2**62])
-    elif what == 1:
-        proto.ir_version = rng.choice([0, 1, 99, 2**62])
-    elif what == 2:
-        graph.node.insert(0, graph.node.pop())
-    elif what == 3:
-        proto.functions.append(helper.make_function("d", "f", ["a"], ["b"], [helper.make_node("Relu", ["a"], ["b"])], []))
-    else:
-        graph.node.extend(list(graph.node) * rng.choice([1, 50]))
+    inner = [helper.make_node("Relu", ["a"], ["b"])]
+    changes = [
+        lambda: setattr(proto.opset_import[0], "version", rng.choice([0, 1, 7, 99, 2**62])),
+        lambda: setattr(proto, "ir_version", rng.choice([0, 1, 99, 2**62])),
+        lambda: graph.node.insert(0, graph.node.pop()),
+        lambda: proto.functions.append(helper.make_function("d", "f", ["a"], ["b"], inner, [])),
+        lambda: graph.node.extend(list(graph.node) * rng.choice([1, 50])),
+    ]
+    rng.choice(changes)()
 
 
 def _kernel(rng, graph, proto):
@@ -258,10 +251,7 @@ def kept_elsewhere(rng, content, names):
     for tensor in proto.graph.initializer[: rng.choice([1, 3])]:
         size = len(tensor.raw_data)
         tensor.ClearField("raw_data")
-        tensor.data_location = TensorProto.EXTERNAL
-        for key, value in (("location", rng.choice(names)), ("offset", rng.choice(SIZES)), ("length", rng.choice([size, *SIZES]))):
-            entry = tensor.external_data.add()
-            entry.key, entry.value = key, str(value)
+        elsewhere(tensor, location=rng.choice(names), offset=rng.choice(SIZES), length=rng.choice([size, *SIZES]))
     return proto.SerializeToString()
 
 

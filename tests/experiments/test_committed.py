@@ -1,7 +1,8 @@
-"""Figures in committed records are those of the functions that compute them, and say how they were found."""
+"""Figures in committed records and screenshots are those of the code of today, and say how they were found."""
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from experiments.predictor_pooled.run import HERE
 from experiments.records import read_record
@@ -11,6 +12,7 @@ pytest.importorskip("torch")
 
 from experiments.main_job.run import DEVICES, MODELS, predicted_row
 from experiments.paper.run import RECORDS, published
+from experiments.reports.run import PICTURES, REPORTS, report, shown
 from stretch.planning.cost.compare import MIN_GAIN
 
 MATRIX = ROOT / "experiments" / "main_job" / "results" / "predicted.json"
@@ -51,3 +53,14 @@ def test_every_place_of_the_record_is_counted_in_its_networks():
 def test_published_numbers_are_those_of_the_file():
     record = read_record(RECORDS / "published.json")
     assert (record.source, record.tables) == ("paper", {"stretch": published()})
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.parametrize("name", REPORTS)
+def test_screenshot_shows_the_words_of_todays_report(tmp_path, name):
+    # the page states the command, and with it the file's name
+    path = tmp_path / f"{name}.html"
+    report(REPORTS[name], path)
+    with Image.open(PICTURES / f"{name}.png") as picture:
+        assert picture.info.get("report") == shown(path), "draw it with python -m experiments.reports.run"

@@ -1,7 +1,10 @@
-"""Files that people write, and the sentences about what is wrong with them; the form that every system has."""
+"""Files that people write, and the sentences about what is wrong with them; the form that every system has, and its memory."""
 
 import os
+import platform
 import socket
+import subprocess
+import sys
 from typing import Annotated, Literal
 
 import msgspec
@@ -145,3 +148,30 @@ def test_attribute_of_the_wrong_type_and_tensor_of_another_rank_are_refused(read
 def test_nothing_of_linux_is_left():
     assert system.fcntl is system.resource is system.affinity() is system.load_average() is None
     assert available_cores() == tuple(range(os.cpu_count()))
+
+
+#: Pages that the system fetches for large arrays, made and freed in turn: before, within and after the block.
+COUNT = """
+import resource
+import numpy as np
+from predictors.system import keep_freed_memory
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(8):
+        np.ones(8 << 20)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+usual = faults()
+with keep_freed_memory():
+    np.ones(8 << 20)
+    kept = faults()
+print(usual, kept, faults())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc" or system.PLAIN, reason="other C libraries have no settings for freed memory")
+def test_freed_memory_is_used_again_within_the_block_only():
+    printed = subprocess.run([sys.executable, "-c", COUNT], capture_output=True, text=True, check=True).stdout
+    usual, kept, after = map(int, printed.split())
+    assert kept < usual / 4 < usual / 2 < after

@@ -2,7 +2,9 @@
 
 import hashlib
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import msgspec
 import numpy as np
@@ -164,18 +166,28 @@ def file_entry(file):
     return FileEntry(len(data), hashlib.sha256(data).hexdigest())
 
 
+@cache
+def _two_branches(batch, processors, seed):
+    """Its files: many tests need one of their own, and to build it takes longer than to write it."""
+    with TemporaryDirectory() as folder:
+        b = Builder(Path(folder), batch, seed)
+        b.conv("stem", "stem", processors[0], "x", "t0", 6)
+        for i, p in enumerate(processors):
+            b.conv(f"s1.{p}", "s1", p, "t0", f"s1.{p}.y", 4 + 2 * i)
+        b.join("s1.join", "s1", "concat", [f"s1.{p}.y" for p in processors], "t1")
+        for p in processors:
+            b.conv(f"s2.{p}", "s2", p, "t1", f"s2.{p}.y", 8)
+        b.join("s2.join", "s2", "sum", [f"s2.{p}.y" for p in processors], "t2")
+        b.head("head", "head", processors[0], "t2", "y", 5)
+        return {file.relative_to(folder): file.read_bytes() for file in b.write("y").rglob("*.*")}
+
+
 def two_branches(path, batch=1, processors=("cpu", "gpu"), seed=0):
     """stem → branches on each processor → concat → branches → sum → head."""
-    b = Builder(path, batch, seed)
-    b.conv("stem", "stem", processors[0], "x", "t0", 6)
-    for i, p in enumerate(processors):
-        b.conv(f"s1.{p}", "s1", p, "t0", f"s1.{p}.y", 4 + 2 * i)
-    b.join("s1.join", "s1", "concat", [f"s1.{p}.y" for p in processors], "t1")
-    for p in processors:
-        b.conv(f"s2.{p}", "s2", p, "t1", f"s2.{p}.y", 8)
-    b.join("s2.join", "s2", "sum", [f"s2.{p}.y" for p in processors], "t2")
-    b.head("head", "head", processors[0], "t2", "y", 5)
-    return b.write("y")
+    (path / "controls").mkdir(parents=True, exist_ok=True)
+    for name, content in _two_branches(batch, processors, seed).items():
+        (path / name).write_bytes(content)
+    return path
 
 
 def one_after_the_other(path):

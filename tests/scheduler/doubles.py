@@ -95,12 +95,15 @@ class Gate(Hooked):
 
 
 def flaky(armed, *inner):
-    """A delegate of which subgraphs raise the errors in a dictionary by their names; `begun` has all that were begun."""
+    """A delegate of which subgraphs raise the errors, or first call the functions, in a dictionary by their names; `begun` has all that were begun."""
 
     def hook(model, run, outputs):
         delegate.begun.append(model.stem)
-        if model.stem in armed:
-            raise armed[model.stem]
+        first = armed.get(model.stem)
+        if isinstance(first, BaseException):
+            raise first
+        if first is not None:
+            first()
         run()
 
     delegate = Hooked(hook, *inner)

@@ -4,12 +4,10 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from predictors.devices import PROFILE_FOLDER, load_device
+from predictors.devices import load_device
 from predictors.errors import StretchError, UnknownNameError
-from predictors.fits import FitFile, fit_path, write_fits
 from predictors.fitting.fit import fit_device
 from predictors.fitting.networks import family_coverage, interval_ends
-from predictors.predictor import LatencyPredictor
 from tests.predictors.fitting.worlds import DEVICE, kernel_world, nothing_borrowed, whole_world
 
 
@@ -19,13 +17,8 @@ def alone():
         yield
 
 
-@pytest.fixture(scope="module")
-def judged():
-    return fit_device(whole_world(noise=0.02), load_device(DEVICE))
-
-
-def test_held_out_figures_are_those_of_the_predictions(judged):
-    for item in judged:
+def test_held_out_figures_are_those_of_the_predictions():
+    for item in fit_device(whole_world(noise=0.02), load_device(DEVICE)):
         assert item.predicted.keys() == item.measured.keys()
         errors, held_out = np.array([abs(item.predicted[name] / ms - 1) for name, ms in item.measured.items()]), item.fit.held_out
         assert (held_out.within_10, held_out.mape) == pytest.approx((np.mean(errors <= 0.1), errors.mean()), rel=1e-4)
@@ -43,19 +36,6 @@ def test_family_that_is_left_out_has_no_part_in_its_predictions():
     for one, two in zip(plain, other, strict=True):
         predicted = [name for name in one.predicted if world.families[name] == "mobile"]
         assert [two.predicted[name] for name in predicted] == pytest.approx([one.predicted[name] for name in predicted], rel=1e-9)
-
-
-def test_fit_beside_a_profile_predicts_as_it_was_judged(tmp_path, judged):
-    profile = tmp_path / f"{DEVICE}.toml"
-    profile.write_bytes((PROFILE_FOLDER / profile.name).read_bytes())
-    write_fits(fit_path(profile), FitFile(DEVICE, "a test", tuple(item.fit for item in judged)))
-    world = whole_world(noise=0.02)
-    predictor = LatencyPredictor(load_device(profile))
-    for name in ("plain_0", "mobile_3"):
-        estimate = predictor.predict(world.graphs[name], "cpu[1large]", "fp32")
-        measured = next(row.ms for row in world.latencies if (row.device, row.core_set, row.network) == (DEVICE, "1large", name))
-        assert (estimate.calibrated, estimate.ms) == (True, pytest.approx(measured, rel=0.1))
-        assert estimate.low_ms <= estimate.ms <= estimate.high_ms
 
 
 def test_kernels_are_fitted_where_they_were_measured():

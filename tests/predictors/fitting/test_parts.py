@@ -161,21 +161,16 @@ def test_trees_learn_what_they_are_given_and_are_the_same_when_grown_again(grown
     assert fitting.grow(costs, targets(costs) * (1 + 1e-15), np.ones(len(costs))) == trees
 
 
-@pytest.fixture(scope="module")
-def fitted():
+def test_measured_kernels_take_their_times_by_terms_that_are_never_negative_and_hardly_a_kernel_is_left_to_the_roofline():
     rows = [fitting.TimedKernel(row.network, row.cost, row.ms) for row in kernel_world().kernels]
-    grain = parts.processor_grain(processor("gpu"), "fp16")
-    return rows, fitting.fit_kernels(rows, parts.load_formula("tflite_gpu_adreno"), grain), grain
-
-
-def test_measured_kernels_take_their_times_by_terms_that_are_never_negative_and_hardly_a_kernel_is_left_to_the_roofline(fitted):
-    rows, groups, grain = fitted
+    formula, grain = parts.load_formula("tflite_gpu_adreno"), parts.processor_grain(processor("gpu"), "fp16")
+    groups = fitting.fit_kernels(rows, formula, grain)
     known = [row for row in rows if row.cost.kind in ("conv", "conv1x1", "depthwise")]
     result = fitting.time_kernels(groups, [row.cost for row in known], grain)
     assert np.median(np.abs(result / np.array([row.ms for row in known]) - 1)) < 0.02
     assert all(size > 0 for group in groups.values() for size in group.terms.values())
     assert groups["depthwise"].kernels == sum(row.cost.kind == "depthwise" for row in rows)
-    few = fitting.fit_kernels(rows[:2], parts.load_formula("tflite_gpu_adreno"), grain)
+    few = fitting.fit_kernels(rows[:2], formula, grain)
     assert few == {}
     assert np.isnan(fitting.time_kernels(few, [rows[0].cost], grain)).all()
 
@@ -265,6 +260,7 @@ def gpu_rows(times, names, **more):
 THREE = ("resnet10", "mobilenetv2_w3d4", "regnetx006")
 
 
+@functools.cache
 def truth(processor="gpu", precision="fp16"):
     """A Mi 9 whose processor differs from the profile by known factors, and the times of all networks on it."""
     base = load_device("mi9")

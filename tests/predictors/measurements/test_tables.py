@@ -54,6 +54,10 @@ def test_damaged_networks_and_measurements_that_are_not_there_are_refused(folder
         (folder / NETWORKS).write_bytes(content)
         with pytest.raises(StretchError, match=message):
             load_measurements(folder)
+    write_networks(folder / NETWORKS, [("net", "resnet", small_resnet())])
+    (folder / SOURCE).write_text('titel = "t"\n')
+    with pytest.raises(StretchError, match="does not say where measurements come from"):
+        load_measurements(folder)
     for name, error in (("nobody", UnknownNameError), (folder / "none", StretchError)):
         with pytest.raises(error, match="measurements"):
             load_measurements(name)

@@ -11,7 +11,7 @@ from scheduler.adapt.policy import AdaptationRules, Alternative, InferenceMeasur
 from scheduler.simulate.clock import Clock
 from scheduler.simulate.networks import Network, alternative_of
 from scheduler.simulate.scene import Scene
-from tests.scheduler.simulate.plans import PROCESSORS
+from tests.scheduler.runtime.plans import PROCESSORS
 from tests.scheduler.simulate.test_clock import chains
 
 BOTH = Alternative("both", (PlannedWork("c", "cpu", "cpu", 10.0, 0.0, ()), PlannedWork("g", "gpu", "gpu", 10.0, 1.0, ())))

@@ -1,15 +1,18 @@
-"""Operator graphs of one kind with random shapes, their weights, and a TFLite file of them."""
+"""Operator graphs of one kind with random shapes, their weights, and files of them; files of one node as other exporters write it."""
 
 import math
 
 import msgspec
 import numpy as np
+import onnx
 from hypothesis import strategies as st
+from onnx import helper, shape_inference
 
 from predictors.graph import Op, OpGraph
 from predictors.operators import kind_of, kinds
 from scheduler.bundle.manifest import SubgraphEntry, Tensor, TflitePlan
 from scheduler.bundle.tflite_file import METADATA, SCHEMA, nhwc
+from tests.scheduler.bundles import onnx_model
 
 #: Every kind, and those that compute something.
 ALL_KIND_NAMES = sorted(name for name in kinds if name != "input" and not kind_of(name).stated)
@@ -154,20 +157,41 @@ def tflite_bytes(graph, source, plan=None, half=False):
     return bytes(writer.finish())
 
 
-def save_both(graph, weights, folder, half=False):
-    """Write ``op.onnx`` and ``op.tflite``."""
+def save_onnx_file(graph, weights, folder):
+    """Write ``op.onnx``."""
     from stretch.export.onnx import save_onnx, to_onnx
-    from stretch.export.tflite import read_source
 
     save_onnx(to_onnx(graph, weights), folder / "op.onnx")
+
+
+def save_both(graph, weights, folder, half=False):
+    """Write ``op.onnx`` and ``op.tflite``."""
+    from stretch.export.tflite import read_source
+
+    save_onnx_file(graph, weights, folder)
     (folder / "op.tflite").write_bytes(tflite_bytes(graph, read_source(folder / "op.onnx"), half=half))
 
 
 def run(delegate, path, graph, x):
+    return output_of(delegate, path, graph.by_name[graph.output].shape, x)
+
+
+def output_of(delegate, path, shape, x):
     # NaN, so that an element which is not written shows.
-    output = np.full(graph.by_name[graph.output].shape, np.nan, np.float32)
+    output = np.full(shape, np.nan, np.float32)
     delegate.compile(path).run([x], [output])
     return output
+
+
+def save_node(path, op, shape, *constants, **attrs):
+    """Write a model of one node, called ``node``, that reads an input and constants; returns the shape of its output."""
+    stored = {f"c{number}": np.asarray(array) for number, array in enumerate(constants) if array is not None}
+    reads = ["x", *("" if array is None else f"c{number}" for number, array in enumerate(constants))]
+    # Before opset 22 the inference counts pooling windows that start in the padding; no runtime computes them.
+    model = onnx_model([helper.make_node(op, reads, ["y"], name="node", **attrs)], {"x": shape}, {"y": None}, stored, 22)
+    inferred = shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+    onnx.save(helper.make_model(inferred.graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), str(path))
+    return tuple(d.dim_value for d in inferred.graph.output[0].type.tensor_type.shape.dim)
 
 
 def loaded(module, weights):

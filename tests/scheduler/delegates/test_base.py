@@ -16,7 +16,7 @@ from onnx import helper
 
 from predictors.errors import StretchError, UnknownNameError
 from scheduler.bundle.load import load_bundle
-from scheduler.delegates import CpuDelegate, Delegate, delegates, get_delegate, load_plugins
+from scheduler.delegates import CpuDelegate, Delegate, delegates
 from scheduler.delegates.cpu import place_kernels
 from scheduler.delegates.null import NullDelegate
 from scheduler.delegates.process import ChildEndedError, ChildProcess, ProcessDelegate, Server, serve
@@ -26,31 +26,7 @@ from tests import onnx_runtime
 from tests.scheduler.bundles import onnx_model
 from tests.scheduler.doubles import numbers, whole
 
-
-def installed(tmp_path, monkeypatch, name, target, code=""):
-    """An installed package with one entry point in our group."""
-    info = tmp_path / f"{name}-1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
-    (info / "entry_points.txt").write_text(f"[nn_stretch.delegates]\n{name} = {target}\n")
-    (tmp_path / f"{name}_module.py").write_text(code)
-    monkeypatch.syspath_prepend(tmp_path)
-
-
 X = numbers()
-THEIRS = """
-from scheduler.delegates.null import NullDelegate
-
-class Theirs(NullDelegate):
-    summary = "from another package"
-"""
-
-
-def test_delegate_of_another_package_is_found_by_its_entry_point(tmp_path, monkeypatch):
-    monkeypatch.setattr(delegates, "_items", dict(delegates._items))
-    installed(tmp_path, monkeypatch, "theirs_ok", "theirs_ok_module:Theirs", THEIRS)
-    assert (get_delegate("theirs_ok").summary, load_plugins()) == ("from another package", {})
-    assert "theirs_ok" in delegates
 
 
 @pytest.mark.representatives(9)

@@ -18,7 +18,6 @@ from scheduler.runtime.session import Session
 from tests.effort import examples
 from tests.scheduler.bundles import onnx_model
 from tests.scheduler.delegates import graphs
-from tests.scheduler.delegates.cases import OPS
 
 load_plugins()
 ELSEWHERE = () if sys.platform == "darwin" else ("coreml", "coreml:GPU")
@@ -27,11 +26,6 @@ COMPUTING = [
     for name in delegates
     if name not in ("reference", "cpu", *ELSEWHERE) and delegates.get(name).computes and "fp32" in delegates.get(name).precisions
 ]
-#: Those that read single ONNX operators; the others read kinds of operators as `stretch export` writes them.
-OF_ONNX = [name for name in COMPUTING if delegates.get(name).form == "onnx"]
-OF_TFLITE = [name for name in COMPUTING if delegates.get(name).form == "tflite"]
-#: Every operator that the exporter writes; `Constant` is read as a weight.
-OPERATORS = sorted(OPS)
 
 
 @cache
@@ -65,49 +59,91 @@ def near(got, expected, share=1e-4):
     return np.isfinite(expected).all() and np.allclose(got, expected, rtol=1e-4, atol=share * max(1.0, float(np.abs(expected).max())))
 
 
-@pytest.mark.representatives(31)
-@pytest.mark.parametrize("op", OPERATORS)
-@pytest.mark.parametrize("name", OF_ONNX)
+#: Kinds that a delegate has no kernel for, so that it refuses every case.
+LACKS = {"opencl": {"attention", "div", "global_l2_norm", "subsample"}, "ncnn": {"global_l2_norm"}, "vulkan": {"global_l2_norm"}}
+
+
+def kinds_of(name):
+    """Kinds that a delegate computes in files of the form that it reads."""
+    return graphs.TFLITE_KIND_NAMES if delegates.get(name).form == "tflite" else graphs.KIND_NAMES
+
+
+@pytest.mark.representatives(50)
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("name", "kind"), [(name, kind) for name in COMPUTING for kind in kinds_of(name) if kind not in LACKS.get(name, ())]
+)
 @settings(max_examples=examples(4), suppress_health_check=CHECKS)
 @given(data=st.data())
-def test_delegate_agrees_with_the_reference(cases, tmp_path, name, op, data):
+def test_delegate_agrees_with_the_reference(tmp_path, name, kind, data):
     if problem := delegates.get(name).unavailable():
         pytest.skip(problem)
-    case = data.draw(cases.OPS[op])
-    shape = case.save(tmp_path / "op.onnx")
-    expected = cases.run(ReferenceDelegate(), tmp_path / "op.onnx", case, shape)
+    graph, weights, x = data.draw(graphs.graphs(kind))
+    form = delegates.get(name).form
+    graphs.save_onnx_file(graph, weights, tmp_path) if form == "onnx" else graphs.save_both(graph, weights, tmp_path)
+    expected = graphs.run(ReferenceDelegate(), tmp_path / "op.onnx", graph, x)
     try:
-        got = cases.run(made(name), tmp_path / "op.onnx", case, shape)
+        got = graphs.run(made(name), tmp_path / f"op.{form}", graph, x)
     except StretchError:
         # A delegate must refuse operators that it would compute wrongly; a test whose every case is refused fails.
         reject()
     assert near(got, expected)
 
 
-@pytest.mark.representatives(19)
-@pytest.mark.parametrize("kind", graphs.TFLITE_KIND_NAMES)
-@pytest.mark.parametrize("name", OF_TFLITE)
-@settings(max_examples=examples(4), suppress_health_check=CHECKS)
+@pytest.mark.torch
+@pytest.mark.parametrize("kind", graphs.KIND_NAMES)
+@settings(max_examples=examples(15), suppress_health_check=CHECKS)
 @given(data=st.data())
-def test_delegate_agrees_with_the_reference_on_a_kind(tmp_path, name, kind, data):
-    if problem := delegates.get(name).unavailable():
-        pytest.skip(problem)
+def test_reference_agrees_with_onnx_runtime(tmp_path, kind, data):
     graph, weights, x = data.draw(graphs.graphs(kind))
-    graphs.save_both(graph, weights, tmp_path)
-    expected = graphs.run(ReferenceDelegate(), tmp_path / "op.onnx", graph, x)
-    got = graphs.run(delegates.get(name).create(()), tmp_path / "op.tflite", graph, x)
-    assert near(got, expected)
+    graphs.save_onnx_file(graph, weights, tmp_path)
+    expected = graphs.run(made("cpu"), tmp_path / "op.onnx", graph, x)
+    assert near(graphs.run(ReferenceDelegate(), tmp_path / "op.onnx", graph, x), expected, 1e-5)
 
 
-@pytest.mark.parametrize("op", OPERATORS)
-@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(data=st.data())
-def test_reference_agrees_with_onnx_runtime(cases, tmp_path, op, data):
-    case = data.draw(cases.OPS[op])
-    shape = case.save(tmp_path / "op.onnx")
-    expected = cases.run(made("cpu"), tmp_path / "op.onnx", case, shape)
-    got = cases.run(ReferenceDelegate(), tmp_path / "op.onnx", case, shape)
-    assert near(got, expected, 1e-5)
+def numbers(*shape):
+    return np.random.default_rng(0).normal(size=shape).astype(np.float32)
+
+
+SHAPE = (2, 4, 3, 5)
+#: Operator, shape of its input, constants and attributes as the exporter does not write them, but others do.
+FOREIGN = [
+    ("Clip", SHAPE, [None, np.float32(0.5)], {}),
+    ("Flatten", SHAPE, [], {"axis": 0}),
+    ("Flatten", SHAPE, [], {"axis": 3}),
+    ("Gemm", (3, 5), [numbers(5, 7)], {}),
+    ("HardSigmoid", SHAPE, [], {"alpha": 0.2, "beta": 0.5}),
+    ("LogSoftmax", SHAPE, [], {"axis": -1}),
+    ("MatMul", (2, 3, 5), [numbers(5, 7)], {}),
+    ("Pad", SHAPE, [np.array([0, 0, 1, 0, 0, 0, 2, 3]), np.float32(-2)], {}),
+    ("ReduceMean", SHAPE, [np.array([1])], {"keepdims": 0}),
+    ("ReduceMean", SHAPE, [np.array([-2, -1])], {"keepdims": 1}),
+    ("ReduceMean", SHAPE, [np.array([0, 1, 2, 3])], {"keepdims": 1}),
+    ("Reshape", SHAPE, [np.array([2, -1])], {}),
+    ("Reshape", SHAPE, [np.array([0, 0, 15])], {}),
+    ("Reshape", SHAPE, [np.array([3, 2, 5, 4])], {}),
+    ("Softmax", SHAPE, [], {"axis": 2}),
+    ("Squeeze", (3, 4, 1, 1), [np.array([2, 3])], {}),
+    ("Transpose", SHAPE, [], {"perm": [3, 1, 0, 2]}),
+]
+
+
+@pytest.mark.representatives(8)
+@pytest.mark.parametrize(("op", "shape", "constants", "attrs"), FOREIGN)
+def test_forms_of_other_exporters_are_computed_as_onnx_runtime_does_or_refused(tmp_path, op, shape, constants, attrs):
+    path, x, refused = tmp_path / "op.onnx", numbers(*shape), set()
+    written = graphs.save_node(path, op, shape, *constants, **attrs)
+    expected = graphs.output_of(made("cpu"), path, written, x)
+    for name in ("reference", *COMPUTING):
+        if delegates.get(name).form != "onnx" or delegates.get(name).unavailable():
+            continue
+        try:
+            got = graphs.output_of(made(name), path, written, x)
+        except StretchError:
+            refused.add(name)
+        else:
+            assert near(got, expected), name
+    assert "reference" not in refused
 
 
 @pytest.mark.parametrize(("domain", "opset", "noun"), [("com.example", 20, "`theirs`"), ("", 11, "opset 11")])

@@ -6,7 +6,6 @@ import numpy as np
 import onnx
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from predictors.errors import StretchError
@@ -14,7 +13,7 @@ from scheduler.delegates.dsp import INSTALL, DspDelegate, check_int8, compile_co
 from scheduler.delegates.reference import ReferenceDelegate
 from stretch.export.quantize.qdq import quantise
 from tests.effort import examples
-from tests.scheduler.delegates import qdq
+from tests.scheduler.delegates import graphs, qdq
 
 X = np.random.default_rng(1).uniform(-3, 3, (1, 3, 6, 6)).astype(np.float32)
 
@@ -45,33 +44,32 @@ def test_convolution_is_the_integer_one_within_a_step_of_the_output_scale(dsp, t
     assert np.abs(run(dsp, tmp_path / "m.onnx") - exact()).max() <= qdq.Y_SCALE
 
 
-#: Operators of one input that subgraphs of networks have; those of several are in the networks that other tests run.
-OPERATORS = ("AveragePool", "BatchNormalization", "Clip", "Conv", "Gemm", "GlobalAveragePool")
-OPERATORS += ("HardSwish", "MaxPool", "Relu", "Sigmoid", "Tanh")
+#: Kinds of one input that subgraphs of networks have; those of several are in the networks that other tests run.
+KINDS = ("avg_pool", "batch_norm", "clamp", "conv", "linear", "global_avg_pool", "hard_swish", "max_pool", "relu", "sigmoid", "tanh")
 
 
 def has_zero_in_range(case):
-    """Whether zero survives a Clip, as it does in networks; the scale of an integer always spans zero."""
-    return case.op != "Clip" or (case.constants["high"] >= 0 and (case.constants["low"] is None or case.constants["low"] <= 0))
+    """Whether zero survives a clamp, as it does in networks; the scale of an integer always spans zero."""
+    return case[0].by_name["y"].attrs.get("low", 0) <= 0
 
 
 @pytest.mark.slow
 @pytest.mark.qnn
-@pytest.mark.parametrize("op", OPERATORS)
-def test_operator_in_int8_agrees_with_the_reference_or_is_refused(cases, dsp, tmp_path, op):
+@pytest.mark.parametrize("kind", KINDS)
+def test_operator_in_int8_agrees_with_the_reference_or_is_refused(dsp, tmp_path, kind):
     computed = []
 
     # Not shrunk: a failing case takes a compilation for each step.
     @settings(max_examples=examples(5), phases=[Phase.generate], derandomize=True, database=None, suppress_health_check=list(HealthCheck))
-    @given(data=st.data())
-    def check(data):
-        case = data.draw(cases.OPS[op].filter(has_zero_in_range))
+    @given(case=graphs.graphs(kind).filter(has_zero_in_range))
+    def check(case):
+        graph, weights, x = case
         file = tmp_path / "op.onnx"
-        shape = case.save(file)
-        expected = cases.run(ReferenceDelegate(), file, case, shape)
-        onnx.save(quantise(onnx.load(file), case.inputs * 8), file)
+        graphs.save_onnx_file(graph, weights, tmp_path)
+        expected = graphs.run(ReferenceDelegate(), file, graph, x)
+        onnx.save(quantise(onnx.load(file), [x] * 8), file)
         try:
-            got = cases.run(dsp, file, case, shape)
+            got = graphs.run(dsp, file, graph, x)
         except StretchError:
             return
         computed.append(case)
@@ -83,10 +81,10 @@ def test_operator_in_int8_agrees_with_the_reference_or_is_refused(cases, dsp, tm
 
 @pytest.mark.qnn
 @pytest.mark.parametrize(("kernel", "ceil", "include"), [(2, 1, 0), (3, 1, 0), (2, 0, 1)])
-def test_average_pool_that_qnn_computes_wrongly_is_refused(cases, dsp, tmp_path, kernel, ceil, include):
+def test_average_pool_that_qnn_computes_wrongly_is_refused(dsp, tmp_path, kernel, ceil, include):
     attrs = {"kernel_shape": (kernel, kernel), "strides": (2, 2), "pads": (include,) * 4, "ceil_mode": ceil, "count_include_pad": include}
     x = np.random.default_rng(0).normal(size=(1, 4, 8, 8)).astype(np.float32)
-    cases.Case("AveragePool", [x], attrs).save(tmp_path / "op.onnx")
+    graphs.save_node(tmp_path / "op.onnx", "AveragePool", x.shape, **attrs)
     onnx.save(quantise(onnx.load(tmp_path / "op.onnx"), [x] * 8), tmp_path / "op.onnx")
     with pytest.raises(StretchError, match="computes its operator `node` wrongly"):
         dsp.compile(tmp_path / "op.onnx")

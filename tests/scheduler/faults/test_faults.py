@@ -10,8 +10,7 @@ import pytest
 from predictors.errors import StretchError, UsageError
 from scheduler.delegates.base import UnableError
 from scheduler.faults.policy import FaultPolicy, FaultTracker, InferenceEnded, Site, SiteFailed, SiteReturned
-from scheduler.placement.place import Placement, fallback_placement
-from scheduler.runtime.session import Recovery, Session
+from scheduler.runtime.session import Session
 from tests.scheduler.doubles import Hooked, numbers, whole
 
 GPU = Site("opencl", ())
@@ -65,9 +64,6 @@ def test_numbers_that_make_no_sense_are_refused(numbers):
         FaultPolicy(**numbers)
 
 
-GPU_PLACE = Placement("gpu", "opencl", (), "gpu", "async", True, "")
-
-
 def test_many_threads_that_see_the_same_fault_decide_once():
     keeper = FaultTracker(FaultPolicy())
     with ThreadPoolExecutor(16) as threads:
@@ -75,73 +71,16 @@ def test_many_threads_that_see_the_same_fault_decide_once():
     assert len(keeper.decisions) == 1
 
 
-CPU_PLACE = Placement("cpu", "cpu", (0,), "cpu0", "inline", False, "")
-HOME = {"a": GPU_PLACE, "b": GPU_PLACE, "c": CPU_PLACE}
-
-
-class Code:
-    """Compiles all but the subgraphs that it has to refuse."""
-
-    def __init__(self, *refused):
-        self.refused, self.forgotten = refused, []
-
-    def compile_stand_in(self, name, place, error, queues):
-        if name in self.refused:
-            raise error
-        return fallback_placement(place, "cpu", str(error), queues)
-
-    def drop_site(self, site):
-        self.forgotten.append(site)
-
-
-class Runner:
-    """Reports where it had to run what; refuses the subgraphs that it has to refuse."""
-
-    def __init__(self, placements, *refused):
-        self.placements, self.refused, self.forgotten = dict(placements), refused, []
-
-    def replace(self, name, place):
-        if name in self.refused:
-            raise StretchError("it does not compile")
-        self.placements[name] = place
-
-    def drop_site(self, site):
-        self.forgotten.append(site)
-
-
-def recovery(code, runner=None):
-    """Decisions about two places, one of which has failed where there is a runner."""
-    result = Recovery(HOME, FaultTracker(FaultPolicy(back_off=1, trial=1)), code)
-    if runner is not None:
-        result.fault_tracker.handle(failed(Site.of(GPU_PLACE)))
-        result.apply_decisions(runner)
-    return result
-
-
-def test_everything_on_a_retired_site_leaves_and_comes_back_made_anew():
-    code, runner = Code(), Runner(HOME)
-    result = recovery(code, runner)
-    assert ({name: place.delegate for name, place in runner.placements.items()}, code.forgotten) == (dict.fromkeys("abc", "cpu"), [])
-    result.fault_tracker.handle(InferenceEnded())
-    result.apply_decisions(runner)
-    assert (runner.placements, code.forgotten, runner.forgotten) == (HOME, [Site.of(GPU_PLACE)], [Site.of(GPU_PLACE)])
-    # what nothing else can run stays
-    recovery(Code("b"), runner := Runner(HOME))
-    assert {name: place.delegate for name, place in runner.placements.items()} == {"a": "cpu", "b": "opencl", "c": "cpu"}
-
-
-def test_site_that_hangs_is_left_by_all_or_said_to_be_needed():
-    assert {place.delegate for place in recovery(Code()).placements_without(Site.of(GPU_PLACE), "it hangs", HOME).values()} == {"cpu"}
-    with pytest.raises(StretchError, match="it hangs"):
-        recovery(Code("a")).placements_without(Site.of(GPU_PLACE), "it hangs", HOME)
-
-
 class Broken(Hooked):
     """ONNX Runtime, in which the runs of a list go wrong: by an exception, NaN, other numbers or by never ending."""
 
     def __init__(self, *wrong):
         super().__init__(self.go_wrong)
-        self.wrong, self.runs, self.release = list(wrong), 0, threading.Event()
+        self.wrong, self.runs, self.compiled, self.release = list(wrong), 0, [], threading.Event()
+
+    def compile(self, model):
+        self.compiled.append(model.stem)
+        return super().compile(model)
 
     def go_wrong(self, model, run, outputs):
         self.runs += 1
@@ -182,6 +121,8 @@ def test_delegate_that_fails_is_retired_its_work_is_done_elsewhere_and_it_comes_
         assert (session.decisions[0].site.delegate, "s1.gpu" in session.decisions[0].reason) == ("null", True)
         assert session.subgraph_placements["s1.gpu"].delegate == "null"
         assert broken.runs > 8
+        # compiled again when it comes back
+        assert sorted(broken.compiled) == ["s1.gpu", "s1.gpu", "s2.gpu", "s2.gpu"]
 
 
 def test_wrong_numbers_are_found_by_spot_checks(bundle_dir):
@@ -204,3 +145,35 @@ def test_call_that_hangs_is_left_behind_for_good_and_the_inference_is_done(bundl
         # what it writes now, it writes into memory that nobody reads any more
         time.sleep(0.1)
         assert right(bundle_dir, session, 1)
+
+
+class Refusing(Hooked):
+    """ONNX Runtime, which takes over all subgraphs but one."""
+
+    def __init__(self, refused):
+        super().__init__(lambda model, run, outputs: run())
+        self.refused = refused
+
+    def compile(self, model):
+        if model.stem == self.refused:
+            raise UnableError("no kernel")
+        return super().compile(model)
+
+
+def test_subgraph_that_nothing_else_can_run_stays_where_it_failed_and_is_an_error_where_it_hangs(bundle_dir):
+    for fault, refused in ((UnableError("the device is lost"), "s2.gpu"), ("hang", "s1.gpu")):
+        broken = Broken(None, None, fault)
+        others = dict.fromkeys(("cpu", "reference"), Refusing(refused))
+        options = {"delegates": {"null": broken, **others}, "faults": FaultPolicy(back_off=99), "time_limit": 1.0}
+        with Session(bundle_dir, {"gpu": "null"}, **options) as session:
+            assert right(bundle_dir, session, 1)
+            if fault == "hang":
+                with pytest.raises(StretchError, match="did not end"):
+                    session(numbers())
+                broken.release.set()
+            else:
+                assert right(bundle_dir, session, 2)
+                assert {name: session.subgraph_placements[name].delegate for name in ("s1.gpu", "s2.gpu")} == {
+                    "s1.gpu": "cpu",
+                    "s2.gpu": "null",
+                }

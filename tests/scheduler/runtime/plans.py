@@ -1,15 +1,17 @@
-"""Plans and placements for the tests of the state machine, drawn by hypothesis or written by hand."""
+"""Plans, placements and times for the tests of the state machine and of the simulation, drawn by hypothesis or written by hand."""
 
 from hypothesis import strategies as st
 
 from scheduler.bundle.manifest import JoinEntry
 from scheduler.placement.place import Placement
 from scheduler.runtime.plan import PlannedSubgraph, build_plan
+from scheduler.simulate.networks import StepTime
 
 CPU = Placement("cpu", "cpu", (0,), "cpu0", "inline", False, "")
 GPU = Placement("gpu", "gpu", (), "gpu", "async", False, "")
 DSP = Placement("dsp", "dsp", (1,), "cpu1", "blocking", False, "")
 ALL = {"cpu": CPU, "gpu": GPU, "dsp": DSP}
+PROCESSORS = tuple(ALL)
 
 
 def blocking(processor, core):
@@ -65,3 +67,23 @@ def placements_of(draw):
         "gpu": draw(st.sampled_from([GPU, blocking("gpu", 1), CPU])),
         "dsp": draw(st.sampled_from([DSP, blocking("dsp", 2), CPU])),
     }
+
+
+def chain(segments):
+    """Segments one after the other, each with a branch on some processors and a join: the order on every queue is fixed."""
+    subgraphs, joins, times, arriving = [], [], {}, "x"
+    for number, branches in enumerate(segments):
+        current = []
+        for processor, (into, computing, out) in branches.items():
+            name = f"s{number}.{processor}"
+            subgraphs.append((name, processor, arriving, f"{name}.y"))
+            current.append(f"{name}.y")
+            times[name] = StepTime(processor, (("in", into), ("subgraph", computing), ("out", out)))
+        joins.append((f"s{number}.join", current, f"y{number}"))
+        times[f"s{number}.join"] = StepTime("cpu", (("join", 0.25),))
+        arriving = f"y{number}"
+    return *planned(subgraphs, joins, outputs=(arriving,)), times
+
+
+def single(processor, ms):
+    return *planned([("s", processor, "x", "y")]), {"s": StepTime(processor, (("subgraph", ms),))}

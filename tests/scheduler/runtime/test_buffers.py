@@ -236,42 +236,27 @@ def image():
     return x, np.zeros((1, 3, 2, 2)), np.zeros((1, 3, 2, 2))
 
 
-def test_rows_are_copied_before_every_run_and_told_as_a_conversion():
+@pytest.mark.parametrize("kind", [Doubled, DoubledLater])
+def test_rows_are_copied_before_every_run_outputs_after_it_and_both_are_told_as_conversions(kind):
     x, current, y = image()
-    plain = Doubled(current, y)
+    joined, later = np.zeros((1, 3, 4, 2)), kind is DoubledLater
+    plain = kind(current, y)
     assert wrap_invocation(plain, []) is plain
-    call = wrap_invocation(plain, [(current, x[:, :, 1:3])])
+    call = wrap_invocation(plain, [(current, x[:, :, 1:3])], [(joined[:, :, 2:], y)])
+    assert isinstance(call, AsyncInvocation) == later
     for _ in range(2):
-        call.run()
-        assert np.array_equal(y, 2 * x[:, :, 1:3])
+        before = x[:, :, 1:3].copy()
+        call.enqueue() if later else call.run()
+        # an enqueued run reads the rows of that moment
         x += 1
-    (rows, start, end), inner = call.conversions()
-    assert (rows, inner) == ("rows", ("to NHWC", 1, 2))
-    assert 0 < start <= end
-
-
-def test_outputs_are_copied_after_every_run_and_told_as_a_conversion():
-    _, current, y = image()
-    joined = np.zeros((1, 3, 4, 2))
-    for call in (wrap_invocation(kind(current, y), [], [(joined[:, :, 2:], y)]) for kind in (Doubled, DoubledLater)):
-        current += 1
-        call.run()
-        assert np.array_equal(joined[:, :, 2:], 2 * current)
+        if later:
+            call.wait()
+        assert np.array_equal(joined[:, :, 2:], 2 * before)
         assert not joined[:, :, :2].any()
-        assert call.conversions()[-1][0] == "join"
-    assert call.times() == (5, call.conversions()[-1][2])
-
-
-def test_what_is_enqueued_reads_rows_as_they_were_then():
-    x, current, y = image()
-    call = wrap_invocation(DoubledLater(current, y), [(current, x[:, :, 1:3])])
-    assert isinstance(call, AsyncInvocation)
-    before = x[:, :, 1:3].copy()
-    call.enqueue()
-    x += 1
-    call.wait()
-    assert np.array_equal(y, 2 * before)
-    assert call.times() == (call.conversions()[0][1], 9)
+    (rows, start, end), *inner, (join, begun, ended) = call.conversions()
+    assert (rows, inner, join) == ("rows", [] if later else [("to NHWC", 1, 2)], "join")
+    assert 0 < start <= end <= begun <= ended
+    assert not later or call.times() == (start, ended)
 
 
 @pytest.mark.torch

@@ -64,16 +64,11 @@ REFERENCE = {"cpu": "reference", "gpu": "reference"}
 X = numbers()
 
 
-@pytest.fixture
-def executor(bundle_dir):
-    built = executor_of(bundle_dir, ReferenceDelegate(), REFERENCE)
-    yield built
-    built.close()
-
-
-def test_trace_has_every_step_once_with_no_step_before_its_inputs(executor):
+def test_trace_has_every_step_once_with_no_step_before_its_inputs(bundle_dir):
+    executor = executor_of(bundle_dir, ReferenceDelegate(), REFERENCE)
     executor.buffers.arrays["x"][...] = 1
     trace = executor.run()
+    executor.close()
     ends, starts = ({span.name: getattr(span, at) for span in trace.spans} for at in ("end_ns", "start_ns"))
     assert sorted(ends) == sorted([*executor.plan.subgraphs, *executor.plan.joins])
     for name, subgraph in executor.plan.subgraphs.items():
@@ -255,16 +250,8 @@ def test_queue_goes_on_with_its_next_step_while_the_calling_thread_is_at_work(tm
     builder.join("s1.join", "s1", "sum", ["c", "b", "a"], "y")
     path = builder.write("y")
     begun = threading.Event()
-
-    def wait(model, run, outputs):
-        """One subgraph does not end before another one has begun."""
-        if model.stem == "s2.gpu":
-            begun.set()
-        if model.stem == "s1.cpu":
-            assert begun.wait(60)
-        run()
-
-    delegates = {"reference": Hooked(wait, "reference")}
+    # one subgraph does not end before another one has begun
+    delegates = {"reference": flaky({"s2.gpu": begun.set, "s1.cpu": lambda: begun.wait(60)}, "reference")}
     with Session(path, {"cpu": f"reference{available_cores()[0]}", "gpu": "reference"}, delegates=delegates) as session:
         for number in range(3):
             begun.clear()
@@ -321,17 +308,10 @@ def test_main_thread_is_interrupted_where_it_waits():
         threading.Event().wait(60)
 
 
-class Stuck(Hooked):
-    """Waits for an event in each call of the subgraphs it names, after something else is done."""
-
-    def __init__(self, names, first=lambda: None):
-        super().__init__(self.wait, "null")
-        self.names, self.first, self.free = names, first, threading.Event()
-
-    def wait(self, model, run, outputs):
-        if model.stem in self.names:
-            self.first()
-            self.free.wait(120)
+def stuck(*names, first=lambda: None):
+    """A delegate that waits for an event in each call of some subgraphs, after something else is done; and the event."""
+    free = threading.Event()
+    return flaky(dict.fromkeys(names, lambda: (first(), free.wait(120))), "null"), free
 
 
 @pytest.mark.representatives(1)
@@ -339,15 +319,15 @@ class Stuck(Hooked):
     "mapping", [{"gpu": "null"}, {"gpu": "cpu", "cpu": f"null{available_cores()[0]}"}], ids=["on a thread", "on the calling thread"]
 )
 def test_call_that_takes_longer_than_it_may_ends_the_run_and_the_session(bundle_dir, mapping):
-    stuck = Stuck({"s1.gpu", "s1.cpu"})
-    with Session(bundle_dir, mapping, delegates={"null": stuck}, time_limit=1) as session:
+    delegate, free = stuck("s1.gpu", "s1.cpu")
+    with Session(bundle_dir, mapping, delegates={"null": delegate}, time_limit=1) as session:
         for _ in range(2):
             with pytest.raises(StretchError, match=r"`s1\..pu` did not end within 1 s .* \(delegate `null`\)") as error:
                 session(X)
             assert {"--map", "--time-limit"} <= set(re.findall(r"--[\w-]+", error.value.hint))
         with pytest.raises(StretchError, match="did not end"):
             session.time_alone("s1.gpu")
-    stuck.free.set()
+    free.set()
 
 
 def press():
@@ -358,16 +338,16 @@ def press():
 
 
 def test_interrupt_that_wakes_nobody_is_not_lost(bundle_dir):
-    stuck = Stuck({"s1.gpu"}, press)
-    with pytest.raises(KeyboardInterrupt), Session(bundle_dir, {"gpu": "null"}, delegates={"null": stuck}, time_limit=1000) as session:
+    delegate, free = stuck("s1.gpu", first=press)
+    with pytest.raises(KeyboardInterrupt), Session(bundle_dir, {"gpu": "null"}, delegates={"null": delegate}, time_limit=1000) as session:
         session(X)
-    assert not stuck.free.is_set()
-    stuck.free.set()
+    assert not free.is_set()
+    free.set()
 
 
 def test_hang_of_one_inference_in_flight_ends_all_of_them_and_refuses_more(bundle_dir):
-    stuck = Stuck({"s1.gpu"})
-    with Session(bundle_dir, {"gpu": "null"}, delegates={"null": stuck}, time_limit=1, in_flight=2) as session:
+    delegate, free = stuck("s1.gpu")
+    with Session(bundle_dir, {"gpu": "null"}, delegates={"null": delegate}, time_limit=1, in_flight=2) as session:
         futures = [session.submit(X) for _ in range(2)]
         for future in futures:
             with pytest.raises(StretchError, match=r"`s1\.gpu` did not end within 1 s"):
@@ -375,4 +355,4 @@ def test_hang_of_one_inference_in_flight_ends_all_of_them_and_refuses_more(bundl
         for call in (session.submit, session):
             with pytest.raises(StretchError, match="did not end"):
                 call(X)
-    stuck.free.set()
+    free.set()

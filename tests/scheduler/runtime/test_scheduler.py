@@ -1,5 +1,4 @@
 from dataclasses import replace
-from heapq import heappop, heappush
 from math import inf, isfinite, nan
 
 import numpy as np
@@ -11,7 +10,7 @@ from predictors.errors import StretchError, UnknownNameError, UsageError
 from scheduler import FaultPolicy, Scheduler
 from scheduler.runtime import machine as m
 from tests.scheduler.doubles import Gate, numbers, threads, whole
-from tests.scheduler.runtime.plans import blocking, planned, plans
+from tests.scheduler.runtime.plans import blocking, planned
 
 
 @pytest.mark.parametrize("mapping", [None, {"gpu": "reference"}])
@@ -185,89 +184,6 @@ def test_client_that_is_gone_holds_a_queue_until_it_is_left_and_may_come_back():
     assert started(machine.handle(m.QueueReleased("gpu", 4.0))) == [("b", 0, "one")]
     assert started(machine.handle(m.StepDone(0, "one", "gpu", "b", 5.0))) == [("b", 0, "two")]
     assert started(machine.handle(m.StepDone(0, "two", "gpu", "b", 6.0))) == [("a", 0, "one")]
-
-
-@st.composite
-def worlds(draw):
-    """Clients with plans of their own, and inferences of (client, arrival, deadline, priority, seed of its times)."""
-    clients = {
-        name: m.Client(*draw(plans()), draw(st.integers(1, 3)), draw(st.sampled_from([1.0, 2.0])))
-        for name in ("a", "b", "c")[: draw(st.integers(1, 3))]
-    }
-    request = st.tuples(st.sampled_from([*clients]), st.integers(0, 60), st.just(inf) | st.integers(1, 80), st.integers(-3, 3))
-    drawn = sorted(draw(st.lists(request, min_size=1, max_size=12)), key=lambda item: item[1])
-    return clients, drawn, draw(st.lists(st.integers(0, 9), min_size=8, max_size=8))
-
-
-def play(clients, request, lengths, machine):
-    """Run all of it on a clock that is a number; gives events, answers and the results of each inference."""
-    free = {name: list(range(item.lanes)) for name, item in clients.items()}
-    pending, ends, log, count = list(request), [], [], 0
-
-    def tell(event, now):
-        nonlocal count
-        answer = machine.handle(event)
-        log.append((event, answer))
-        for instruction in answer:
-            if isinstance(instruction, m.Start):
-                count += 1
-                ms = lengths[(len(instruction.step) + instruction.lane + count) % len(lengths)]
-                heappush(ends, (now + ms, count, instruction))
-            elif isinstance(instruction, m.Finish):
-                free[instruction.client].append(instruction.lane)
-
-    now = 0.0
-    while pending or ends:
-        for item in [item for item in pending if item[1] <= now and free[item[0]]]:
-            if free[item[0]]:
-                pending.remove(item)
-                name, at, deadline, priority = item
-                tell(m.InputReady(free[name].pop(0), name, now, at + deadline if isfinite(deadline) else None, priority), now)
-        coming = [item[1] for item in pending if item[1] > now]
-        if not ends:
-            now = min(coming) if coming else now
-            continue
-        if coming and min(coming) < ends[0][0]:
-            now = min(coming)
-            continue
-        now, _, start = heappop(ends)
-        tell(m.StepDone(start.lane, start.step, start.queue, start.client, now), now)
-    return log
-
-
-@pytest.mark.slow
-@given(worlds())
-def test_nothing_is_lost_steps_come_in_order_and_the_same_events_have_the_same_answers(world):
-    clients, request, lengths = world
-    log = play(clients, request, lengths, m.Machine(clients))
-    begun = [event for event, _ in log if isinstance(event, m.InputReady)]
-    finished = [end for _, answer in log for end in answer if isinstance(end, m.Finish)]
-    assert len(begun) == len(finished) == len(request)
-    _check_steps(clients, log)
-    again = m.Machine(clients)
-    assert [again.handle(event) for event, _ in log] == [answer for _, answer in log]
-
-
-def _check_steps(clients, log):
-    """Each step runs once an inference, after what it reads, on a queue that runs nothing else."""
-    running, there, done = {}, {}, {}
-    for event, answer in log:
-        if isinstance(event, m.InputReady):
-            there[event.client, event.lane] = set(clients[event.client].plan.inputs)
-            done[event.client, event.lane] = set()
-        else:
-            assert running.pop(event.queue) == (event.client, event.lane, event.step)
-            there[event.client, event.lane] |= set(clients[event.client].plan.step(event.step).outputs)
-            done[event.client, event.lane].add(event.step)
-        for start in answer:
-            plan, key = clients[start.client].plan, (start.client, start.lane)
-            if isinstance(start, m.Finish):
-                assert done[key] == set(plan.order)
-                continue
-            assert set(plan.step(start.step).inputs) <= there[key]
-            assert start.step not in done[key]
-            assert start.queue not in running
-            running[start.queue] = (*key, start.step)
 
 
 def shared(*clients, patience_ms=1e9, **weights):

@@ -36,8 +36,7 @@ from tests.effort import examples
 from tests.predictors.specified import contending, specified
 from tests.scheduler.bundles import Builder
 from tests.scheduler.doubles import Hooked
-from tests.scheduler.runtime.plans import plans
-from tests.scheduler.simulate.plans import PROCESSORS, chain, single
+from tests.scheduler.runtime.plans import PROCESSORS, chain, plans, single
 
 ms = st.floats(0.5, 20)
 branches = st.dictionaries(st.sampled_from(PROCESSORS), st.tuples(ms, ms, ms), min_size=2)
@@ -100,6 +99,30 @@ def test_nothing_runs_two_steps_at_once_and_no_work_is_lost(network, in_flight, 
     assert result.latencies_ms == pytest.approx([trace.makespan_ms for trace in result.traces], abs=1e-5)
     running = [sum(a.start_ns <= t.start_ns < a.end_ns for a in result.traces) for t in result.traces]
     assert arrivals is not None or max(running) <= in_flight
+
+
+WEIGHTS = st.sampled_from([(2.0, 1.0), (1.0, 1.0)])
+
+
+@pytest.mark.slow
+@given(timed_plans(), timed_plans(), st.integers(1, 3), WEIGHTS)
+def test_two_who_take_turns_lose_nothing_and_run_one_step_at_a_time_after_what_it_reads(one, other, lanes, weights):
+    scene = Scene(runs=6, in_flight=lanes, traced=6)
+    networks = [nets.Network(name, *network) for name, network in (("one", one), ("other", other))]
+    result = Clock(networks[0], scene, [(networks[1], scene)], sharing=TurnTaking(weights)).run(all_clients=True)
+    spans = []
+    for client, (plan, _, _) in zip(result.clients, (one, other), strict=True):
+        assert len(client.traces) == 6
+        for trace in client.traces:
+            ends, starts = ({span.name: getattr(span, at) for span in trace.spans} for at in ("end_ns", "start_ns"))
+            assert sorted(span.name for span in trace.spans) == sorted(plan.order)
+            writers = {tensor: step for step in plan.order for tensor in plan.step(step).outputs}
+            read = [(writers[tensor], step) for step in plan.order for tensor in plan.step(step).inputs if tensor in writers]
+            assert all(ends[writer] <= starts[step] + 1 for writer, step in read)
+            spans += trace.spans
+    for queue in {span.queue for span in spans}:
+        mine = sorted((span.start_ns, span.end_ns) for span in spans if span.queue == queue)
+        assert all(end <= start + 1 for (_, end), (start, _) in pairwise(mine))
 
 
 @pytest.mark.parametrize(
@@ -200,9 +223,6 @@ class Conducted(Driver):
                 self.held.pop(key).set()
                 seen = len(self.events)
                 assert self.changed.wait_for(lambda answer=seen: len(self.events) > answer, PATIENCE)
-
-
-WEIGHTS = st.sampled_from([(2.0, 1.0), (1.0, 1.0)])
 
 
 @st.composite

@@ -30,12 +30,6 @@ from tests.scheduler.simulate.test_clock import whole as whole_network
 
 
 @pytest.fixture
-def session(bundle_dir):
-    with Session(bundle_dir) as result:
-        yield result
-
-
-@pytest.fixture
 def held(bundle_dir):
     """A delegate that waits, and a session with room for one inference at a time."""
     delegate = Gate()
@@ -44,13 +38,13 @@ def held(bundle_dir):
         delegate.open.set()
 
 
-def test_requests_get_their_outputs_and_an_event_loop_goes_on_meanwhile(bundle_dir, session):
+def test_requests_get_their_outputs_and_an_event_loop_goes_on_meanwhile(bundle_dir):
     xs = numbers(shape=(20, 1, 3, 8, 8))
 
     async def ask(service):
         return await asyncio.gather(*(service.infer(x) for x in xs))
 
-    with Service(session) as service:
+    with Session(bundle_dir) as session, Service(session) as service:
         service.warm_up()
         futures = [service.submit(x, deadline_ms=60_000) for x in xs]
         for x, future, output in zip(xs, futures, asyncio.run(ask(service)), strict=True):

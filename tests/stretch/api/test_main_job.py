@@ -106,24 +106,35 @@ def test_module_and_random_numbers_are_left_as_they_were_after_an_error(argument
         ("tiny_resnet", {"alpah": 0.3}, UnknownNameError, "did you mean `alpha`?"),
         ("tiny_resnet", {"alpha": -1}, UsageError, "`alpha` is out of range"),
         ("tiny_resnet", {"merge": "sometimes"}, UsageError, "choose from never, auto, always"),
-        ("tiny_resnet", {"alpha": 1e-6}, InfeasibleError, "`alpha="),
+        ("tiny_resnet", {"alpha": 1e-6, "dry_run": True}, InfeasibleError, "`alpha="),
         (torch.nn.Linear, {}, UsageError, "not the class Linear"),
         (None, {}, UsageError, "not NoneType"),
+        # before anything is loaded
+        ("no_such_network", {"device": "raspberrypi5"}, UsageError, "at least two processors"),
+        ("no_such_network", {"min_agreement": 0.9}, UsageError, "measured on images, and there are none"),
+        ("no_such_network", {"min_agreement": 1.2, "images": "there"}, UsageError, "out of range"),
+        ("no_such_network", {"min_agreement": 0.9, "images": "there", "dry_run": True}, UsageError, "dry run"),
+        ("no_such_network", {"repair": True, "images": "there"}, UsageError, "nothing to repair"),
+        ("no_such_network", {"run_images": -1, "images": "there"}, UsageError, "no number of images"),
+        ("no_such_network", {"mapping": {"gpu": "cpu"}}, UsageError, "there are no images"),
+        (
+            "no_such_network",
+            {"min_agreement": 0.9, "images": "there", "repair": True, "design": "there"},
+            UsageError,
+            "a design that is given is not changed",
+        ),
     ],
 )
-def test_option_or_model_that_cannot_be_is_refused_by_its_argument(model, options, error, words):
+def test_request_that_cannot_be_is_refused_by_its_argument(images, tmp_path, model, options, error, words):
+    there, phases = {"images": images, "design": tmp_path / "same.toml"}, []
+    there["design"].write_text('version = 1\n\n[[segments]]\nname = "s1"\nbranches = [{ processor = "gpu" }]\n')
+    given = {key: there[key] if value == "there" else value for key, value in options.items()}
     with pytest.raises(error) as caught:
-        branch(model, "pixel6", weights="none", dry_run=True, **options)
-    assert words in f"{caught.value.message} {caught.value.hint}"
-    assert "--" not in f"{caught.value.message} {caught.value.hint}"
-
-
-def test_device_of_one_processor_is_refused_before_anything_is_loaded():
-    phases = []
-    with pytest.raises(UsageError, match="at least two processors") as caught:
-        branch("no_such_network", "raspberrypi5", progress=phases.append)
-    assert phases == []
-    assert "`stretch predict` with --device raspberrypi5 " in caught.value.hint
+        branch(model, given.pop("device", "pixel6"), weights="none", progress=phases.append, **given)
+    said = f"{caught.value.message} {caught.value.hint}"
+    assert words in said
+    assert model != "no_such_network" or phases == []
+    assert ("--" in said) == ("device" in options)
 
 
 @pytest.mark.slow
@@ -317,26 +328,6 @@ def measured(images):
     network = read_network("tiny_resnet", weights="none")
     result = divide_images(images, network.captured, 24)
     return sensitivity_of(network.captured, specified("pixel6"), LOOSE, result, 4)
-
-
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        ({"min_agreement": 0.9}, "measured on images, and there are none"),
-        ({"min_agreement": 1.2, "images": "there"}, "out of range"),
-        ({"min_agreement": 0.9, "images": "there", "dry_run": True}, "dry run"),
-        ({"repair": True, "images": "there"}, "nothing to repair"),
-        ({"run_images": -1, "images": "there"}, "no number of images"),
-        ({"mapping": {"gpu": "cpu"}}, "there are no images"),
-        ({"min_agreement": 0.9, "images": "there", "repair": True, "design": "there"}, "a design that is given is not changed"),
-    ],
-)
-def test_requests_that_cannot_be_measured_are_refused_before_any_work(images, tmp_path, options, why):
-    there = {"images": images, "design": tmp_path / "same.toml"}
-    there["design"].write_text('version = 1\n\n[[segments]]\nname = "s1"\nbranches = [{ processor = "gpu" }]\n')
-    given = {key: there[key] if value == "there" else value for key, value in options.items()}
-    with pytest.raises(UsageError, match=why):
-        branch("tiny_resnet", "pixel6", weights="none", **given)
 
 
 @pytest.mark.slow

@@ -228,16 +228,16 @@ def test_module_that_cannot_be_branched_is_refused_by_what_is_in_the_way(module,
         copy_module(module(), SHAPE)
 
 
-@pytest.mark.parametrize("shape", [[3, 32, 48], torch.Size((1, 3, 32, 48)), np.array([3, 32, 48])])
-def test_shape_may_leave_out_the_batch(shape):
-    full = full_shape(shape)
-    assert (full, {type(size) for size in full}) == ((1, 3, 32, 48), {int})
-
-
-@pytest.mark.parametrize("shape", [(224, 224), (3, 0, 32), (3, 2.5, 32), "3x32x32"])
-def test_shape_that_is_none_is_refused(shape):
-    with pytest.raises(UsageError, match="is no shape of one image"):
-        full_shape(shape)
+@pytest.mark.parametrize(
+    "shape", [[3, 32, 48], torch.Size((1, 3, 32, 48)), np.array([3, 32, 48]), (224, 224), (3, 0, 32), (3, 2.5, 32), "3x32x32"]
+)
+def test_shape_may_leave_out_the_batch_and_one_that_is_none_is_refused(shape):
+    if any(size == 48 for size in shape):
+        full = full_shape(shape)
+        assert (full, {type(size) for size in full}) == ((1, 3, 32, 48), {int})
+    else:
+        with pytest.raises(UsageError, match="is no shape of one image"):
+            full_shape(shape)
 
 
 @pytest.mark.parametrize("error", [None, ValueError])

@@ -14,7 +14,6 @@ from predictors.devices import list_devices, load_device
 from stretch.cli import VERBS
 from stretch.cli.help import COMMON, EXAMPLES, HEADINGS
 from stretch.profile.environment import OTHERS, version
-from tests.scheduler.delegates.test_base import installed
 from tests.stretch.cli.commands import call, succeed
 
 
@@ -69,12 +68,8 @@ def test_reader_that_stops_early_gets_no_traceback():
     assert subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True).stderr == ""
 
 
-def test_every_delegate_is_listed_beside_a_broken_one_of_another_package(succeeds, tmp_path, monkeypatch):
-    installed(tmp_path, monkeypatch, "theirs", "no_such_module:Delegate")
-    data, err = succeeds("list", "delegates", "--json")
-    assert "theirs" in data["broken"]
-    assert "theirs" in err
-    items = {item["name"]: item for item in data["items"]}
+def test_every_delegate_is_listed(succeeds):
+    items = {item["name"]: item for item in succeeds("list", "delegates", "--json")[0]["items"]}
     assert (items["reference"]["available"], items["null"]["computes"]) == (True, False)
     assert items["cpu"]["module"] == "scheduler.delegates.cpu"
 

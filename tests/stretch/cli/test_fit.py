@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from predictors.devices import PROFILE_FOLDER, load_device
-from predictors.measurements.networks import LATENCIES, SOURCE, load_measurements
+from predictors.measurements.networks import load_measurements
 from predictors.predictor import LatencyPredictor
 from tests.predictors.fitting.worlds import DEVICE, nothing_borrowed, write_world
 from tests.predictors.measurements.test_tables import PROFILE
@@ -30,23 +30,6 @@ def test_fits_are_written_beside_a_profile_and_used(capsys, folder):
     written = json.loads((folder.parent / f"{DEVICE}.fit.json").read_text())
     assert written["command"] == f"stretch profile fit {folder} --device {DEVICE}"
     assert not list(folder.parent.glob(".*"))
-
-
-@pytest.mark.parametrize(
-    ("file", "old", "new", "message", "code"),
-    [
-        (LATENCIES, "precision,runtime,ms", "precision,runtime,us", "`us` is no column", 1),
-        (LATENCIES, ",r,", ",r,nan", "`ms` is wrong", 1),
-        (SOURCE, "title", "titel", "does not say where measurements come from", 1),
-    ],
-)
-def test_bad_measurements_are_refused_and_nothing_is_written(capsys, folder, file, old, new, message, code):
-    path = folder / file
-    path.write_text(path.read_text().replace(old, new))
-    result = call(capsys, "profile", "fit", folder, "--device", DEVICE, "--out", folder.parent / "made.json")
-    assert result.code == code
-    assert message in result.message
-    assert not (folder.parent / "made.json").exists()
 
 
 def networks(folder, *rows):
@@ -82,11 +65,9 @@ def test_defaults_stay_and_a_processor_that_was_not_timed_is_named(capsys, tmp_p
     ("rows", "out", "message"),
     [
         (["resnet18,gpu,0"], "mine", "line 2: `ms` is wrong"),
-        (["resnet18,gpu,0.0002"], "mine", "times less than predicted"),
         (["resnet18,npu,2"], "mine", "unknown processor of pixel6 `npu`"),
         (["resnet18,cpu[9large],20"], "mine", "unknown processor of pixel6 `cpu[9large]`"),
         (["resnet18,cpu,20,fp16"], "mine", "`cpu` does not run `fp16`"),
-        (["resnet18,gpu,20,fp16,3.6"], "mine", "it is not the network measured"),
         (["resnet18,gpu,20"], "mi9", "cannot be the id of a new profile"),
         (["resnet18,gpu,20"], "nowhere/mine", "there is no folder"),
     ],

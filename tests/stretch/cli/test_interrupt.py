@@ -18,17 +18,12 @@ import sys
 import threading
 
 from scheduler.delegates.base import AsyncInvocation, Invocation
-from scheduler.delegates.null import NullCompiled, NullDelegate
-
-libc = ctypes.CDLL(None)
+from scheduler.delegates.null import NullDelegate
 
 
-def native():
-    """Lock a mutex that is locked: no signal ends that."""
-    mutex = ctypes.create_string_buffer(64)
-    libc.pthread_mutex_lock(mutex)
-    threading.Thread(target=tell, args=(mutex,), daemon=True).start()
-    libc.pthread_mutex_lock(mutex)
+def say():
+    sys.stderr.write("hanging\\n")
+    sys.stderr.flush()
 
 
 def tell(mutex):
@@ -38,58 +33,35 @@ def tell(mutex):
     say()
 
 
-def say():
-    sys.stderr.write("hanging\\n")
-    sys.stderr.flush()
-
-
-def hang(call):
-    if call is not native:
-        say()
-    call()
-
-
 class Blocking(Invocation):
     def run(self):
-        hang(native)
+        """Lock a mutex that is locked: no signal ends that."""
+        libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+        libc.pthread_mutex_lock(mutex)
+        threading.Thread(target=tell, args=(mutex,), daemon=True).start()
+        libc.pthread_mutex_lock(mutex)
 
 
 class Waiting(AsyncInvocation):
-    def __init__(self, call):
-        self.call = call
-
     def enqueue(self):
         pass
 
     def wait(self):
-        hang(self.call)
+        say()
+        threading.Event().wait()
 
 
-class Compiled(NullCompiled):
-    def bind(self, inputs, outputs):
-        return self.made()
-
-
-class Delegate(NullDelegate):
-    summary = "never returns"
+class Native(NullDelegate):
+    summary, made = "never returns", Blocking
 
     def compile(self, model):
-        found = super().compile(model)
-        made = Compiled(found.inputs, found.outputs, 0.0)
-        made.made = self.made
-        return made
+        compiled = super().compile(model)
+        compiled.bind = lambda inputs, outputs: self.made()
+        return compiled
 
 
-class Native(Delegate):
-    def made(self):
-        return Blocking()
-
-
-class Async(Delegate):
-    asynchronous = True
-
-    def made(self):
-        return Waiting(threading.Event().wait)
+class Async(Native):
+    asynchronous, made = True, Waiting
 '''
 
 KINDS = {"hang": "Native", "hang_async": "Async"}

@@ -16,7 +16,6 @@ from stretch.cli.options import verb_command
 from stretch.cli.output import Output
 from stretch.cli.planner import FLAGS, Plan
 from stretch.planning.config import PLAN_OPTIONS, PlanConfig
-from tests.stretch.cli.commands import call
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,19 +81,6 @@ def test_setting_that_cannot_be_used_is_named_with_what_is_near(words, message, 
     assert isinstance(error, StretchError)
     assert message in error.message
     assert hint is None or error.hint == hint
-
-
-@pytest.mark.parametrize(
-    ("words", "hint"),
-    [
-        (("branch", "--macs", "1:2"), "give it as --set macs=VALUE"),
-        (("branch", "--no-controls"), "give it as --set controls=false"),
-        (("evaluate", "--crop", "1"), "give it as --set preprocessing.crop=VALUE"),
-    ],
-)
-def test_flag_that_became_a_setting_is_told(capsys, words, hint):
-    result = call(capsys, *words)
-    assert (result.code, result.hint) == (2, hint)
 
 
 @pytest.mark.parametrize(

@@ -178,15 +178,36 @@ def test_refusal_has_a_report_and_keeps_its_exit_code(capsys, tmp_path):
     assert all(words in checked(page.read_text()).text for words in ("no branches", "run it on", "alpha 1e-06"))
 
 
-def test_simulation_and_run_report_what_their_json_says(tmp_path, bundle_dir, capsys):
-    page = tmp_path / "page.html"
-    words = ("--inferences", 40, "--busy", "gpu=0.9@5:60", "--deadline", 8, "--jitter", 0.1, "--beside", bundle_dir)
-    data = succeed(capsys, "simulate", bundle_dir, *words, "--html", page, "--json").data
-    said = (f"{data['missed']} of 40", f"p99 {data['p99_ms']:.3g} ms", "90 % of the gpu busy", "Bundles that shared the processors")
-    assert all(words in checked(page.read_text()).text for words in said)
-    data = succeed(capsys, "run", bundle_dir, "--repeat", 3, "--warmup", 0, "--html", page, "--json").data
-    seen = checked(page.read_text())
-    assert all(words in seen.text for words in (f"{data['median_ms']:.2f} ms", "On this machine branching is"))
+def report_of(capsys, page, *words):
+    """Answer of a verb, and its page."""
+    data = succeed(capsys, *words, "--html", page, "--json").data
+    return data, checked(page.read_text())
+
+
+BUSY = ("--busy", "gpu=0.9@100:600", "--deadline", 8, "--jitter", 0.1)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--inferences", 1), "Confidence: simulated"),
+        (("--inferences", 40, "--beside"), "Bundles that shared the processors"),
+        pytest.param(("--inferences", 5000), "One in 3 inferences is drawn", marks=pytest.mark.slow),
+    ],
+)
+def test_simulation_reports_what_its_json_says(tmp_path, bundle_dir, capsys, more, said):
+    words = (*more, bundle_dir) if more[-1] == "--beside" else more
+    data, seen = report_of(capsys, tmp_path / "page.html", "simulate", bundle_dir, *BUSY, *words)
+    told = (f"{data['missed']} of {more[1]}", f"p99 {data['p99_ms']:.3g} ms", "90 % of the gpu busy")
+    assert [words for words in (*told, said) if words not in seen.text] == []
+    assert ("One in 3" in seen.text) == (more[1] == 5000)
+
+
+def test_run_reports_what_its_json_says_apart_from_the_prediction(tmp_path, bundle_dir, capsys):
+    data, seen = report_of(capsys, tmp_path / "page.html", "run", bundle_dir, "--repeat", 3, "--warmup", 0)
+    said = (f"{data['median_ms']:.2f} ms", "On this machine branching is", "The inference with the median time, measured here")
+    said += ("measured, one timeline predicted", "It does not apply to this machine.", *data["subgraphs_alone_ms"])
+    assert [words for words in said if words not in seen.text] == []
     assert seen.tags.count("svg") >= 2
 
 

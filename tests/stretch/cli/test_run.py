@@ -1,4 +1,4 @@
-"""Verbs that run a bundle or files, and results side by side: `run`, `explain`, `compare`."""
+"""Verbs that run a bundle or files, and results side by side: `run`, `explain`, `compare`, `verify`, `profile tune`."""
 
 import json
 import os
@@ -8,6 +8,7 @@ import onnx
 import pytest
 
 from predictors.errors import StretchError
+from scheduler.delegates import OpenCLDelegate
 from stretch.report.compared import ComparedRow, refused_row, rows_of_file, warnings_of
 from tests.scheduler.foreign_files import conv_onnx
 from tests.stretch.cli.commands import LOOSE, call, succeed
@@ -192,3 +193,48 @@ def test_what_is_no_result_is_refused_in_a_sentence(tmp_path, text):
     assert str(path) in error.value.message
     assert "\n" not in error.value.message
     assert error.value.hint or text is None
+
+
+def test_problems_are_listed_and_the_exit_code_is_one(stretch, bundle_dir):
+    (bundle_dir / "head.onnx").unlink()
+    (bundle_dir / "stem.onnx").write_bytes(b"x")
+    code, data, _ = stretch("verify", bundle_dir, "--json")
+    assert (code, data["ok"], len(data["problems"])) == (1, False, 2)
+    code, out, _ = stretch("verify", bundle_dir)
+    assert (code, out.count("problem: ")) == (1, 2)
+
+
+def test_what_is_signed_verifies_and_runs_for_who_trusts_the_key_and_for_nobody_else(stretch, bundle_dir, tmp_path):
+    pytest.importorskip("cryptography")
+    from tests.scheduler.bundle.test_signature import write_keys
+
+    (current, shown), (_, other) = write_keys(tmp_path, "mine"), write_keys(tmp_path, "other")
+    code, data, _ = stretch("verify", bundle_dir, "--sign", current, "--json")
+    assert (code, data["ok"], data["problems"]) == (0, True, [])
+    assert data["max_error"] <= data["tolerance"]
+    code, result, _ = stretch("verify", bundle_dir, "--trust", shown, "--json")
+    assert (code, result["ok"], result["signer"]) == (0, True, data["signer"])
+    assert data["signer"] in stretch("verify", bundle_dir, "--trust", shown)[1]
+    run = ("run", bundle_dir, "--repeat", 1, "--warmup", 0, "--trust")
+    assert stretch(*run, shown)[0] == 0
+    code, data, _ = stretch("verify", bundle_dir, "--trust", other, "--json")
+    assert (code, data["ok"], data["signer"]) == (1, False, None)
+    code, _, err = stretch(*run, other)
+    assert (code, "not signed with a key that is trusted" in err) == (1, True)
+
+
+def test_rows_suffice_to_fit_a_profile(stretch, bundle_dir, tmp_path, monkeypatch):
+    """ms ≈ a + b·macs + c·bytes over all launches, convolutions and the rest."""
+    if problem := OpenCLDelegate.unavailable():
+        pytest.skip(problem)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    rows = stretch("profile", "tune", bundle_dir, "--mode", "fast", "--budget", 0.1, "--map", "gpu=opencl", "--json")[1]["kernels"]
+    measured = [row for row in rows if row["after_ms"] is not None]
+    assert {row["kernel"] for row in measured} > {"conv"}
+    assert all(row["bytes"] > 0 and row["shape"] for row in measured)
+    features = np.array([[1.0, row["macs"] / 1e6, row["bytes"] / 1e6] for row in measured])
+    ms = np.array([row["after_ms"] for row in measured])
+    line, _, rank, _ = np.linalg.lstsq(features, ms, rcond=None)
+    assert rank == 3, "macs and bytes vary by themselves, so that both their costs are determined"
+    assert np.isfinite(line).all()
+    assert ((features @ line - ms) ** 2).sum() < ((ms - ms.mean()) ** 2).sum()

@@ -4,6 +4,7 @@ import shutil
 import pytest
 
 from scheduler.bundle.load import load_bundle
+from tests.stretch.report.html.reading import checked
 
 DESIGNS = {
     "concat": ("tiny_resnet", "--alpha", 100, "--beta", 5, "--set", "join=concat"),
@@ -80,7 +81,10 @@ def other(bundles, bundle_dir, tmp_path):
 
 def test_other_plans_are_run_while_a_processor_is_contended_and_why_is_told(stretch, succeeds, bundle_dir, other, tmp_path):
     words = ("simulate", bundle_dir, "--or", other, "--inferences", 200, "--busy", "gpu=0.9@100:600", "--trace", tmp_path / "t.json")
-    data, _ = succeeds(*words, "--json")
+    data, _ = succeeds(*words, "--html", tmp_path / "page.html", "--json")
+    first = data["decisions"][0]
+    told = f"{first['inference']} {first['at_ms']:.1f} move {other} {first['reason']}"
+    assert told in checked((tmp_path / "page.html").read_text()).text
     assert [plan["bundle"] for plan in data["plans"]] == [str(bundle_dir), str(other)]
     assert sum(plan["inferences"] for plan in data["plans"]) == 200
     assert data["plans"][1]["inferences"] > 10

@@ -16,7 +16,7 @@ from predictors.errors import InfeasibleError, StretchError
 from scheduler.bundle.load import Bundle, load_bundle
 from scheduler.delegates.cpu import CpuDelegate
 from scheduler.delegates.litert import LiteRtDelegate
-from scheduler.formats.onnx import OnnxFile, open_onnx
+from scheduler.formats.onnx import OnnxFile
 from scheduler.runtime.session import Session
 from stretch.export.lowering import TAKEN, is_divided, segment_of_band, segment_of_part, statements
 from stretch.export.onnx import WHOLE_PADDING, weights_of
@@ -44,40 +44,21 @@ def as_tflite(bundle):
 
 
 def ends(bundle: Bundle):
-    """Output of each segment, joined where branches meet."""
+    """Output of each segment, joined where branches meet: behind a pooling over the image a step of a scale would not show."""
     joined = {join.segment: join.output for join in bundle.manifest.joins}
     return list({sub.segment: joined.get(sub.segment, sub.outputs[0]) for sub in bundle.manifest.subgraphs}.values())
 
 
-def segment_ends(bundle: Bundle, delegate, images):
-    """The end of every segment for each image: behind a pooling over the image a step of a scale would not show."""
+def results(bundle, images, delegate=CpuDelegate, names=None):
+    """Tensors of these names, by default the outputs, for each image."""
     used = {sub.processor for sub in bundle.manifest.subgraphs}
-    with Session(bundle, dict.fromkeys(used, "cpu"), delegates=dict.fromkeys(used, delegate)) as session:
-        return [[tensors[name] for name in ends(bundle)] for tensors in map(session.tensors, images)]
+    with Session(bundle, dict.fromkeys(used, "cpu"), delegates=dict.fromkeys(used, delegate())) as session:
+        return [[tensors[name].copy() for name in names or bundle.manifest.outputs] for tensors in map(session.tensors, images)]
 
 
 def same_bits(bands, whole, delegate, images):
-    pairs = zip(segment_ends(bands, delegate(), images), segment_ends(whole, delegate(), images), strict=True)
-    return all(np.array_equal(a, b) for mine, theirs in pairs for a, b in zip(mine, theirs, strict=True))
-
-
-@pytest.mark.slow
-@settings(max_examples=examples(6))
-@given(data=st.data())
-def test_whole_segment_is_put_together_again_from_any_of_its_bands(tmp_path_factory, data):
-    drawn = data.draw(networks())
-    design = data.draw(banded(drawn.graph))
-    folder = tmp_path_factory.mktemp("whole")
-    bands, whole = written(folder / "bands", drawn, design), written(folder / "whole", drawn, undivided(design))
-    shapes = {tensor.name: tensor.shape for tensor in bands.manifest.tensors}
-    for part, one in zip(design.segments, whole.manifest.subgraphs, strict=True):
-        wanted = open_onnx(whole.file(one.file)).graph
-        for sub in bands.manifest.subgraphs:
-            if sub.segment == part.name and not part.whole:
-                file = bands.file(sub.file)
-                graph = OnnxFile(file, segment_of_band(onnx.load(file), shapes[sub.input], bands.path)).graph
-                # operators that nothing reads are in no band
-                assert [(op.kind, op.attrs, op.shape) for op in graph.ops] == [(op.kind, op.attrs, op.shape) for op in wanted.ops]
+    mine, theirs = (results(bundle, images, delegate, ends(bundle)) for bundle in (bands, whole))
+    return all(np.array_equal(a, b) for pair in zip(mine, theirs, strict=True) for a, b in zip(*pair, strict=True))
 
 
 def bands_equal_in_int8(folder, result, design):
@@ -167,12 +148,6 @@ def test_padding_that_is_none_is_refused(tmp_path):
         segment_of_band(model, (1, WIDTH, 16, 16), bundle.path / band.file)
 
 
-def results(bundle, images, delegate=CpuDelegate):
-    used = {sub.processor for sub in bundle.manifest.subgraphs}
-    with Session(bundle, dict.fromkeys(used, "cpu"), delegates=dict.fromkeys(used, delegate())) as session:
-        return [session(x) for x in images]
-
-
 def clips_what_arrives(result, design):
     """Whether a divided segment begins with a ReLU: ONNX Runtime merges the two roundings around it where no cut lies between them."""
     starts = {part.start for part in design.segments if not part.whole}
@@ -208,22 +183,41 @@ def test_output_channels_of_many_networks_in_int8_are_the_whole_to_the_last_bit(
     equal_in_int8(tmp_path_factory.mktemp("int8"), drawn, design)
 
 
+def in_rows(data):
+    drawn = data.draw(networks())
+    return drawn, data.draw(banded(drawn.graph))
+
+
+def in_output_channels(data):
+    drawn = data.draw(channel_networks())
+    return drawn, data.draw(divided(drawn.graph, joins=("channels",)))
+
+
+def operators_of(graph):
+    return [(op.kind, op.attrs, op.shape) for op in graph.ops]
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("draw", [in_rows, in_output_channels])
 @settings(max_examples=examples(8), phases=UNSHRUNK)
 @given(data=st.data())
-def test_whole_segment_is_put_together_again_from_its_branches(tmp_path_factory, data):
-    drawn = data.draw(channel_networks())
-    design = data.draw(divided(drawn.graph, joins=("channels",)))
+def test_whole_segment_is_put_together_again_from_any_of_its_branches(tmp_path_factory, draw, data):
+    drawn, design = draw(data)
     folder = tmp_path_factory.mktemp("whole")
     parts, one_piece = written(folder / "parts", drawn, design), written(folder / "whole", drawn, undivided(design))
+    shapes = {tensor.name: tensor.shape for tensor in parts.manifest.tensors}
     for part, one in zip(design.segments, one_piece.manifest.subgraphs, strict=True):
-        file = OnnxFile(one_piece.file(one.file), onnx.load(one_piece.file(one.file)))
+        wanted = OnnxFile(one_piece.file(one.file), onnx.load(one_piece.file(one.file)))
         for sub in parts.manifest.subgraphs:
-            if sub.segment != part.name or not is_divided(parts.manifest, sub):
+            if sub.segment != part.name or part.whole or (draw is in_output_channels and not is_divided(parts.manifest, sub)):
                 continue
-            onnx_file = OnnxFile(parts.path, segment_of_part(parts, sub))
-            assert [(op.kind, op.attrs, op.shape) for op in onnx_file.graph.ops] == [(op.kind, op.attrs, op.shape) for op in file.graph.ops]
-            for mine, theirs in zip(weights_of(onnx_file).values(), weights_of(file).values(), strict=True):
+            file = parts.file(sub.file)
+            band = draw is in_rows
+            model = segment_of_band(onnx.load(file), shapes[sub.input], parts.path) if band else segment_of_part(parts, sub)
+            again = OnnxFile(file, model)
+            # operators that nothing reads are in no band
+            assert operators_of(again.graph) == operators_of(wanted.graph)
+            for mine, theirs in zip(weights_of(again).values(), weights_of(wanted).values(), strict=True):
                 assert mine.keys() == theirs.keys()
                 assert all(np.array_equal(mine[key], theirs[key]) for key in mine)
 
@@ -275,7 +269,7 @@ def test_channels_in_tflite_are_the_original(tmp_path, join):
     result = small()
     bundle = written(tmp_path / "f", result, small_in_channels(result.graph, (join,)))
     export_tflite(bundle, tmp_path / "t", images_of(result), "random")
-    for x, got in zip(images_of(result), results(load_bundle(tmp_path / "t"), images_of(result), LiteRtDelegate), strict=True):
+    for x, (got,) in zip(images_of(result), results(load_bundle(tmp_path / "t"), images_of(result), LiteRtDelegate), strict=True):
         with torch.inference_mode():
             want = result.module(torch.from_numpy(x)).numpy()
         assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()

@@ -31,12 +31,6 @@ from tests.stretch.planning.cost.measured import GRAPH, made
 from tests.stretch.planning.test_pareto import MI9, REQUEST
 from tests.stretch.stages.test_together import PROCESSORS, both  # noqa: F401
 
-
-@pytest.fixture(scope="module")
-def data():
-    return plan(small_resnet(128), specified("mi9"), PlanConfig(processors=("cpu", "dsp")))
-
-
 #: Where a reader finds the answer of each verb: a part of its first three lines at 80 columns.
 ANSWERS = {
     ("branch", "resnet34", "--device", "a03s", "--dry-run"): "Branching is recommended: resnet34 on a03s",
@@ -66,7 +60,8 @@ def test_answer_is_in_the_first_three_lines_of_at_most_twelve_and_names_no_inter
     assert max((len(line.split()) for line in warnings), default=0) <= 26
 
 
-def test_figures_name_the_makespan_and_every_control(data):
+def test_figures_name_the_makespan_and_every_control():
+    data = plan(small_resnet(128), specified("mi9"), PlanConfig(processors=("cpu", "dsp")))
     text = dict(figures(data))
     assert text["makespan"].startswith(f"{data.predicted.makespan_ms:.2f} ms")
     assert "(predicted)" in text["makespan"]

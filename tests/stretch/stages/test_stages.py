@@ -40,7 +40,7 @@ from stretch.transform.calibrate.split import Images
 from tests.corpus.mutations import VALUES, swapped
 from tests.effort import examples
 from tests.predictors.specified import specified, stating
-from tests.scheduler.bundles import two_branches
+from tests.scheduler.bundles import edit, file_entry, two_branches
 from tests.stretch import exact_bundles
 from tests.stretch.channel_networks import small, small_in_channels
 from tests.stretch.conftest import _captured
@@ -57,12 +57,8 @@ def test_model_becomes_a_package_of_one_class_and_its_options_are_none_of_a_bund
         emit(str(tiny_bundle), tmp_path / "other", (1, 3, 64, 64))
 
 
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory):
-    return load_bundle(two_branches(tmp_path_factory.mktemp("explain") / "b"))
-
-
-def test_subgraph_with_another_reason_than_its_processors_first_adds_it(bundle):
+def test_subgraph_with_another_reason_than_its_processors_first_adds_it(tmp_path):
+    bundle = load_bundle(two_branches(tmp_path / "b"))
     on_gpu = {"planned_precision": "fp16"}
     mixed = [msgspec.structs.replace(e, **on_gpu) if e.processor == "gpu" else e for e in bundle.manifest.subgraphs]
     first, *_, last = (i for i, entry in enumerate(mixed) if entry.processor == "gpu")
@@ -141,11 +137,6 @@ def network():
     return read_network("tiny_resnet", weights="none")
 
 
-@pytest.fixture(scope="module")
-def planned(network):
-    return plan(network.graph, specified("pixel6"), PlanConfig(alpha=1000.0, beta=1000.0, macs=(0.7, 1.4)))
-
-
 @given(st.integers(20, 60), st.integers(1, 30), st.integers(0, 3))
 @settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_image_that_is_there_twice_is_taken_once_and_it_is_said(network, tmp_path, there, copies, seed):
@@ -167,7 +158,8 @@ def test_images_that_are_all_alike_give_no_agreement(network):
     assert "the original answers one class for 8 images" in compare_with_original(whole, network.captured, same)[1][0]
 
 
-def test_network_that_lost_the_original_s_classes_is_said_to_need_training(network, planned):
+def test_network_that_lost_the_original_s_classes_is_said_to_need_training(network):
+    planned = plan(network.graph, specified("pixel6"), PlanConfig(alpha=1000.0, beta=1000.0, macs=(0.7, 1.4)))
     model = build(network.captured, planned.design)
     with torch.no_grad():
         for value in model.parameters():
@@ -204,13 +196,13 @@ def test_images_that_are_alike_or_of_a_network_that_reads_several_at_once_are_re
         divide_images(tmp_path, captured, 16)
 
 
-def written(folder, result, design, *, controls=True):
+def written(folder, result, design):
     model = build(result, design)
     with torch.no_grad():
         for number, parameter in enumerate(model.parameters()):
             # no longer the original's
             parameter.mul_(1 + 0.01 * (number % 3))
-    export_bundle(folder, result, model, None, BundleFacts("mi9", False, "random", controls=controls))
+    export_bundle(folder, result, model, None, BundleFacts("mi9", False, "random"))
     return load_bundle(folder, check_hashes=True), model.eval()
 
 
@@ -249,31 +241,37 @@ def whole(captured, tmp_path_factory):
     return written(tmp_path_factory.mktemp("whole") / "b", result, cpu_and("gpu", result.graph, "sum"))[0].path
 
 
-def test_bundle_without_the_original_is_refused(captured, tmp_path):
-    result = captured("tiny_resnet")
-    bundle, _ = written(tmp_path / "b", result, cpu_and("gpu", result.graph, "sum"), controls=False)
-    with pytest.raises(StretchError, match="without controls"):
-        load_bundle_model(bundle)
+def without_original(folder):
+    edit(folder, lambda m: m.update(controls={}, control_macs={}))
 
 
-@pytest.mark.slow
-def test_bundle_in_another_precision_is_refused_by_the_subgraph(whole, tmp_path):
-    bundle = load_bundle(whole)
-    export_precision(bundle, tmp_path / "half", {"gpu": "fp16"}, synthetic_images(bundle.manifest.model.input_shape, 8), "made up")
-    with pytest.raises(StretchError, match=r"in fp16, and weights can be changed in fp32 alone"):
-        load_bundle_model(load_bundle(tmp_path / "half"))
+def in_half(folder):
+    bundle, half = load_bundle(folder), folder.parent / "half"
+    export_precision(bundle, half, {"gpu": "fp16"}, synthetic_images(bundle.manifest.model.input_shape, 8), "made up")
+    return half
 
 
-def test_file_that_computes_something_else_is_refused(whole, tmp_path):
-    """The branched network's whole file is changed; its hash is not looked at here."""
-    bundle = load_bundle(shutil.copytree(whole, tmp_path / "b"))
-    model = onnx.load(str(bundle.file("model.onnx")))
+def doubled(folder):
+    model = onnx.load(str(folder / "model.onnx"))
     for tensor in model.graph.initializer:
         if len(tensor.dims) == 4:
             tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor) * 2, tensor.name))
-    onnx.save(model, str(bundle.file("model.onnx")))
-    with pytest.raises(StretchError, match="differs from torch"):
-        load_bundle_model(bundle)
+    onnx.save(model, str(folder / "model.onnx"))
+    edit(folder, lambda m: m["files"].update({"model.onnx": file_entry(folder / "model.onnx")}))
+
+
+@pytest.mark.parametrize(
+    ("change", "noun"),
+    [
+        (without_original, "without controls"),
+        (doubled, "differs from torch"),
+        pytest.param(in_half, "in fp16, and weights can be changed in fp32 alone", marks=pytest.mark.slow),
+    ],
+)
+def test_bundle_whose_network_cannot_be_had_again_is_refused(whole, tmp_path, change, noun):
+    folder = shutil.copytree(whole, tmp_path / "b")
+    with pytest.raises(StretchError, match=noun):
+        load_bundle_model(load_bundle(change(folder) or folder))
 
 
 @settings(max_examples=examples(30), suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -28,14 +28,6 @@ from stretch.train.images import (
 from stretch.train.recipe import DataConfig
 
 
-def test_moments_are_those_of_numpy():
-    images = synthetic(4, 16, 50)[0]
-    mean, deviation = images.moments()
-    values = images.images.numpy().astype(np.float64)
-    np.testing.assert_allclose(mean, values.mean((0, 2, 3)), rtol=1e-5)
-    np.testing.assert_allclose(deviation, values.std((0, 2, 3)), rtol=1e-5)
-
-
 def test_shuffled_batches_are_full_and_hold_no_image_twice():
     data = ImageSet(torch.arange(10, dtype=torch.uint8)[:, None, None, None].expand(10, 3, 2, 2), torch.arange(10))
     seen = torch.cat([labels for _, labels in data.epoch(1, 3, 0)])
@@ -73,29 +65,17 @@ def test_arrays_are_read_as_channels_first(tmp_path):
         ({"train_images": np.array([{"a": 1}])}, "damaged or no plain arrays"),
         ({"train_labels": np.array([0.5, 1, 2, 3])}, "float64"),
         ({"train_labels": None}, "has no `train_labels`"),
+        *((damage, r"a\.npz") for damage in (lambda whole: b"no archive", lambda whole: whole[:40])),
+        (lambda whole: whole[:60] + b"?" * 40 + whole[100:], r"a\.npz"),
     ],
 )
 def test_file_that_is_no_image_set_is_refused(tmp_path, changes, reason):
-    with pytest.raises(StretchError, match=reason):
-        load_arrays(save(tmp_path / "a.npz", **changes), 10)
-
-
-@pytest.mark.parametrize(
-    "damage", [lambda whole: b"no archive", lambda whole: whole[:40], lambda whole: whole[:60] + b"?" * 40 + whole[100:]]
-)
-def test_damaged_file_is_refused_in_a_sentence_of_ours(tmp_path, damage):
-    path = save(tmp_path / "a.npz")
-    path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(StretchError, match=r"a\.npz") as error:
+    path = save(tmp_path / "a.npz", **({} if callable(changes) else changes))
+    if callable(changes):
+        path.write_bytes(changes(path.read_bytes()))
+    with pytest.raises(StretchError, match=reason) as error:
         load_arrays(path, 10)
-    assert "allow_pickle" not in error.value.message
-    assert "train_images" in error.value.hint
-
-
-@pytest.mark.parametrize(("classes", "size", "count"), [(10, 2048, 2048), (65536, 224, 16), (10, 32, 10**9)])
-def test_made_up_images_that_fit_no_memory_are_refused_before_any_is_drawn(classes, size, count):
-    with pytest.raises(StretchError, match="are allowed"):
-        synthetic(classes, size, count)
+    assert not callable(changes) or ("allow_pickle" not in error.value.message and "train_images" in error.value.hint)
 
 
 def test_folder_of_images_is_read_in_its_two_parts(tmp_path):
@@ -125,6 +105,8 @@ def test_folder_of_images_is_read_in_its_two_parts(tmp_path):
         (lambda at: unlabelled_items(at / "one", 0.1), "one has 1 image"),
         (lambda at: unlabelled_items(at / "gone", 0.1), "no folder of images"),
         (lambda at: load_data(DataConfig(name="images", path=str(at / "half"), labels="none"), 2, 16), "no images in `val`"),
+        # made-up images that fit no memory, before any is drawn
+        *((lambda at, size=size: synthetic(*size), "are allowed") for size in ((10, 2048, 2048), (65536, 224, 16), (10, 32, 10**9))),
     ],
 )
 def test_images_that_are_not_there_or_are_not_the_models_are_refused(tmp_path, read, noun):
@@ -239,12 +221,13 @@ def test_every_image_is_one_of_its_own_shifts_or_mirrored_shifts_which_all_occur
     assert len(torch.unique(crop_and_flip(image, 1), dim=0)) == 18
 
 
-def test_normalised_images_have_mean_zero_and_deviation_one():
-    images = torch.randint(0, 256, (50, 3, 8, 8), dtype=torch.uint8)
-    mean, deviation = images.float().mean((0, 2, 3)), images.float().std((0, 2, 3), correction=0)
-    out = Normalise(mean, deviation, torch.device("cpu"))(images)
-    torch.testing.assert_close(out.mean((0, 2, 3)), torch.zeros(3), atol=1e-5, rtol=0)
-    torch.testing.assert_close(out.std((0, 2, 3), correction=0), torch.ones(3), atol=1e-5, rtol=0)
+def test_images_normalised_by_their_moments_have_mean_zero_and_deviation_one():
+    images = synthetic(4, 16, 50)[0]
+    mean, deviation = images.moments()
+    torch.testing.assert_close(mean, images.images.float().mean((0, 2, 3)))
+    out = Normalise(mean, deviation, torch.device("cpu"))(images.images)
+    torch.testing.assert_close(out.mean((0, 2, 3)), torch.zeros(3), atol=1e-4, rtol=0)
+    torch.testing.assert_close(out.std((0, 2, 3), correction=0), torch.ones(3), atol=1e-4, rtol=0)
 
 
 def pictures(folder, *names):

@@ -1,4 +1,3 @@
-import os
 import tomllib
 from pathlib import Path
 
@@ -111,14 +110,6 @@ def test_recipe_is_found_by_name_and_a_wrong_name_names_the_closest():
     with pytest.raises(UnknownNameError) as error:
         find_recipe("resnet56_cifar11")
     assert "resnet56_cifar10" in error.value.hint
-
-
-@pytest.mark.parametrize("kind", ["pipe", "device"])
-def test_recipe_that_is_no_file_is_refused_without_waiting(tmp_path, kind):
-    path = tmp_path / "r.toml"
-    os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
-    with pytest.raises(StretchError, match="cannot read the recipe"):
-        load_recipe(path)
 
 
 RECIPE = """

@@ -289,22 +289,24 @@ def test_what_is_read_is_what_was_written_last_and_files_of_others_stay(tmp_path
     assert not (tmp_path / FILE).exists()
 
 
-@pytest.mark.parametrize("damage", [b"", b"x" * 100, b"\xff" * 16])
-def test_damaged_file_is_named(tmp_path, damage):
-    (tmp_path / FILE).write_bytes(damage)
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *(b"", b"x" * 100, b"\xff" * 16),
+        *({"steps": -1}, {"least": None}, {"phase": "one"}, {"more": 1}, {"seconds": -0.5}),
+    ],
+)
+def test_damaged_file_or_header_that_states_nonsense_is_named(tmp_path, damage):
+    Checkpoint(tmp_path).write(Done(**DONE), TENSORS)
+    if isinstance(damage, bytes):
+        (tmp_path / FILE).write_bytes(damage)
+    else:
+        with safe_open(tmp_path / FILE, framework="pt") as file:
+            state = json.loads(file.metadata()["state"])
+        save_file(TENSORS, tmp_path / FILE, {"state": json.dumps(state | damage)})
     with pytest.raises(StretchError, match=rf"{FILE} is no whole checkpoint") as error:
         Checkpoint(tmp_path).read({})
     assert "remove" in error.value.hint
-
-
-@pytest.mark.parametrize(("key", "value"), [("steps", -1), ("least", None), ("phase", "one"), ("more", 1), ("seconds", -0.5)])
-def test_header_that_states_nonsense_is_refused(tmp_path, key, value):
-    Checkpoint(tmp_path).write(Done(**DONE), TENSORS)
-    with safe_open(tmp_path / FILE, framework="pt") as file:
-        state = json.loads(file.metadata()["state"])
-    save_file(TENSORS, tmp_path / FILE, {"state": json.dumps(state | {key: value})})
-    with pytest.raises(StretchError, match="no whole checkpoint"):
-        Checkpoint(tmp_path).read({})
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,10 @@ from scheduler.delegates.opencl.device import open_device
 from scheduler.delegates.opencl.launch import Ints, Launch, TensorArgument
 from scheduler.delegates.opencl.schedule import Options, Schedules
 from scheduler.delegates.opencl.templates import lower
+from stretch.export.onnx import to_onnx
+from tests.predictors.networks import Net, convolution
 from tests.scheduler.bundles import onnx_model
+from tests.scheduler.delegates import graphs
 
 OPSET = 20
 
@@ -35,54 +38,50 @@ def conv(x, out, weight, bias="", **attrs):
     return ("Conv", [x, weight, *([bias] if bias else [])], out, attrs)
 
 
+def exported(path, net):
+    """Write a network of graphs with drawn weights."""
+    graph = net.graph("net")
+    weights = graphs.weights_of(graph, np.random.default_rng(1))
+    for op in graph.ops:
+        if op.kind in ("conv", "linear"):
+            weights[op.name]["weight"] /= np.sqrt(weights[op.name]["weight"][0].size)
+    onnx.save(to_onnx(graph, weights), str(path))
+    return path
+
+
 def residual_block(path, channels=16, size=9):
     """Convolution with batch-norm and ReLU, another, and the block's input added before the last ReLU."""
-    c = channels
-    norm = {f"bn.{key}": np.abs(numbers(c, seed=i)) + 0.5 for i, key in enumerate(("s", "b", "m", "v"))}
-    weights = {"w1": numbers(c, c, 3, 3, seed=1, scale=0.1), "w2": numbers(c, c, 3, 3, seed=2, scale=0.1), "b2": numbers(c, seed=3), **norm}
-    window = {"pads": [1, 1, 1, 1], "kernel_shape": [3, 3]}
-    nodes = [
-        *(conv("x", "c1", "w1", **window), ("BatchNormalization", ["c1", *norm], "n1", {}), ("Relu", ["n1"], "r1", {})),
-        *(conv("r1", "c2", "w2", "b2", **window), ("Add", ["c2", "x"], "a", {}), ("Relu", ["a"], "y", {})),
-    ]
-    return save(path, nodes, {"x": (1, c, size, size)}, ["y"], weights)
+    net = Net(1, channels, size, size)
+    net.conv(channels, 3)
+    net.add("conv", **convolution("", "", channels, 3, bias=True).attrs)
+    net.add("add", net.last, "input")
+    net.add("relu")
+    return exported(path, net)
 
 
 def squeeze_excite(path, channels=20, size=6):
     """Depthwise convolution with SiLU, a gate from its mean, and their product."""
-    c = channels
-    weights = {"w": numbers(c, 1, 3, 3, seed=1), "w1": numbers(8, c, 1, 1, seed=2), "w2": numbers(c, 8, 1, 1, seed=3)}
-    nodes = [
-        conv("x", "d", "w", group=c, pads=[1, 1, 1, 1], kernel_shape=[3, 3]),
-        ("Sigmoid", ["d"], "s", {}),
-        ("Mul", ["d", "s"], "silu", {}),
-        ("GlobalAveragePool", ["silu"], "mean", {}),
-        conv("mean", "g1", "w1", kernel_shape=[1, 1]),
-        ("Relu", ["g1"], "g2", {}),
-        conv("g2", "g3", "w2", kernel_shape=[1, 1]),
-        ("HardSigmoid", ["g3"], "gate", {"alpha": 1 / 6, "beta": 0.5}),
-        ("Mul", ["silu", "gate"], "y", {}),
-    ]
-    return save(path, nodes, {"x": (2, c, size, size)}, ["y"], weights)
+    net = Net(2, channels, size, size)
+    net.add("conv", **convolution("", "", channels, 3, groups=channels).attrs)
+    scaled = net.add("silu")
+    net.add("global_avg_pool", keepdims=True)
+    for width, gate in ((8, "relu"), (channels, "hard_sigmoid")):
+        net.add("conv", **convolution("", "", width).attrs)
+        net.add(gate)
+    net.add("mul", scaled, net.last)
+    return exported(path, net)
 
 
 def classifier(path, classes=5):
     """Stem, pool, two branches side by side, global mean, linear layer, softmax: a network in small."""
-    weights = {"ws": numbers(16, 3, 5, 5, seed=1, scale=0.2), "wa": numbers(16, 16, 1, 1, seed=2, scale=0.3)}
-    weights |= {"wb": numbers(8, 16, 3, 3, seed=3, scale=0.2), "wl": numbers(classes, 24, seed=4), "bl": numbers(classes, seed=5)}
-    nodes = [
-        conv("x", "s", "ws", strides=[2, 2], pads=[2, 2, 2, 2], kernel_shape=[5, 5]),
-        ("Relu", ["s"], "r", {}),
-        ("MaxPool", ["r"], "p", {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}),
-        conv("p", "a", "wa", kernel_shape=[1, 1]),
-        conv("p", "b", "wb", kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
-        ("Concat", ["a", "b"], "c", {"axis": 1}),
-        ("GlobalAveragePool", ["c"], "g", {}),
-        ("Flatten", ["g"], "f", {"axis": 1}),
-        ("Gemm", ["f", "wl", "bl"], "l", {"transB": 1}),
-        ("Softmax", ["l"], "y", {"axis": 1}),
-    ]
-    return save(path, nodes, {"x": (2, 3, 30, 30)}, ["y"], weights)
+    net = Net(2, 3, 30, 30)
+    net.add("conv", **convolution("", "", 16, 5, 2).attrs)
+    net.add("relu")
+    pooled = net.add("max_pool", kernel=(3, 3), stride=(2, 2), padding=(1, 1, 1, 1), dilation=(1, 1), ceil_mode=False)
+    net.add("concat", *(net.add("conv", pooled, **convolution("", "", width, kernel).attrs) for width, kernel in ((16, 1), (8, 3))))
+    net.head(classes)
+    net.add("softmax")
+    return exported(path, net)
 
 
 def run(delegate, path, seed=9):

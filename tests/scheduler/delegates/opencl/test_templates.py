@@ -20,8 +20,8 @@ def one_conv(path, shape, weight, bias=True, **attrs):
     return networks.save(path, [networks.conv("x", "y", "w", "b" if bias else "", **attrs)], {"x": shape}, ["y"], weights)
 
 
-@pytest.mark.representatives(4)
-@pytest.mark.parametrize(
+#: Kernel, shapes of input and weights, and attributes.
+CONVOLUTIONS = pytest.mark.parametrize(
     ("kernel", "shape", "weight", "attrs"),
     [
         ("conv", (2, 20, 7, 9), (12, 20, 1, 1), ONE),
@@ -38,6 +38,10 @@ def one_conv(path, shape, weight, bias=True, **attrs):
         ("depthwise", (1, 8, 7, 7), (8, 1, 3, 3), {"kernel_shape": [3, 3], "pads": [2, 2, 2, 2], "dilations": [2, 2], "group": 8}),
     ],
 )
+
+
+@pytest.mark.representatives(4)
+@CONVOLUTIONS
 def test_convolution_takes_its_kernel_and_agrees(tmp_path, kernel, shape, weight, attrs):
     path = one_conv(tmp_path / "m.onnx", shape, weight, **attrs)
     assert kernel in networks.kernels(path, winograd="off")
@@ -128,15 +132,8 @@ def test_setting_that_no_kernel_computes_is_refused_with_the_reason(tmp_path, no
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("shape", "weight", "attrs"),
-    [
-        *(((2, 40, 5, 6), (12, 40, 1, 1), ONE), ((1, 9, 6, 5), (17, 9, 3, 3), THREE | {"strides": [2, 1]})),
-        ((1, 12, 6, 6), (24, 3, 3, 3), THREE | {"group": 4}),
-        ((1, 11, 9, 7), (11, 1, 5, 5), {"kernel_shape": [5, 5], "pads": [2, 2, 2, 2], "strides": [2, 2], "group": 11}),
-    ],
-)
-def test_convolution_computed_with_half_is_within_its_precision(tmp_path, shape, weight, attrs):
+@CONVOLUTIONS
+def test_convolution_computed_with_half_is_within_its_precision(tmp_path, kernel, shape, weight, attrs):
     networks.needs_half()
     path = one_conv(tmp_path / "m.onnx", shape, weight, **attrs)
     for launch in networks.launches(path, half=True, arithmetic="half"):
@@ -158,16 +155,7 @@ def test_half_sums_join_floats_before_they_lose_what_is_added(tmp_path):
 
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("half", [False, True])
-@pytest.mark.parametrize(
-    ("kernel", "shape", "weight", "attrs"),
-    [
-        ("conv", (2, 21, 7, 9), (13, 21, 3, 3), THREE),
-        ("conv", (1, 9, 6, 5), (17, 9, 1, 1), ONE),
-        ("conv", (1, 12, 6, 6), (24, 3, 3, 3), THREE | {"group": 4}),
-        ("depthwise", (2, 11, 9, 10), (11, 1, 3, 3), THREE | {"group": 11}),
-        ("stem", (2, 3, 21, 19), (10, 3, 7, 7), {"kernel_shape": [7, 7], "strides": [2, 2], "pads": [3, 3, 3, 3]}),
-    ],
-)
+@CONVOLUTIONS
 def test_convolution_that_reads_images_agrees(tmp_path, kernel, shape, weight, attrs, half):
     path = one_conv(tmp_path / "m.onnx", shape, weight, **attrs)
     results, result = networks.as_gpu(path, half=half, images=(1 << 8, 1 << 8, 1 << 16), winograd="off")

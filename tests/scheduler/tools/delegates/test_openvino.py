@@ -13,7 +13,8 @@ from scheduler.tools.delegates.coreml import planned
 from scheduler.tools.delegates.openvino import DeviceDelegate, OpenVinoDelegate
 from stretch.profile.places import write_network
 from stretch.profile.styles import draw
-from tests.scheduler.delegates.cases import Case, floats
+from tests.scheduler.delegates.graphs import save_node
+from tests.scheduler.doubles import numbers
 
 if problem := OpenVinoDelegate.unavailable():
     pytest.skip(problem, allow_module_level=True)
@@ -32,20 +33,19 @@ def test_device_beside_the_cpu_runs_requests_of_its_own_and_names_what_is_missin
     assert OnCpu.unavailable() is None
     missing = type("Missing", (OnCpu,), {"device": "NPU"}).unavailable()
     assert missing is None or "driver is missing" in missing
-    case = Case("Relu", [floats((1, 3, 8, 8), 0)])
-    case.save(tmp_path / "op.onnx")
-    output = np.full((1, 3, 8, 8), np.nan, np.float32)
-    call = OnCpu.create(()).compile(tmp_path / "op.onnx").bind(case.inputs, [output])
+    x, output = numbers(), np.full((1, 3, 8, 8), np.nan, np.float32)
+    save_node(tmp_path / "op.onnx", "Relu", x.shape)
+    call = OnCpu.create(()).compile(tmp_path / "op.onnx").bind([x], [output])
     for _ in range(2):
         call.enqueue()
         call.wait()
-        assert np.array_equal(output, np.maximum(case.inputs[0], 0))
-        case.inputs[0] -= 0.5
+        assert np.array_equal(output, np.maximum(x, 0))
+        x -= 0.5
 
 
 def test_operator_that_the_device_computes_wrongly_may_run_elsewhere(tmp_path):
     attrs = {"kernel_shape": (2, 2), "strides": (2, 2), "pads": (1, 1, 1, 1), "ceil_mode": 1, "count_include_pad": 1}
-    Case("AveragePool", [floats((1, 1, 5, 5), 0)], attrs).save(tmp_path / "op.onnx")
+    save_node(tmp_path / "op.onnx", "AveragePool", (1, 1, 5, 5), **attrs)
     with pytest.raises(UnableError, match="wrongly"):
         OnCpu.create(()).compile(tmp_path / "op.onnx")
 
@@ -58,7 +58,7 @@ def test_half_precision_of_a_cpu_is_bfloat16_and_close_to_the_float_network(tmp_
     for name, precision in (("openvino:half", "fp16"), ("cpu", "fp32")):
         compiled = get_delegate(name).create((0,)).compile(write_network(network, tmp_path / f"{precision}.onnx", precision))
         outputs.append(np.zeros(next(iter(compiled.outputs.values())), np.float32))
-        compiled.run([floats(network.input.shape, 0)], outputs[-1:])
+        compiled.run([numbers(shape=network.input.shape)], outputs[-1:])
     off = np.abs(outputs[0] - outputs[1]).max() / np.abs(outputs[1]).max()
     assert 1e-5 < off < 0.1
 
@@ -88,7 +88,7 @@ PLAN = """2026-01-02 03:04:05.678 python[42:99] Operation: const, Device Usage: 
 def test_provider_is_told_what_it_documents_and_keeps_programs_by_content(tmp_path, name):
     kept = []
     for slope in (0.1, 0.2):
-        Case("LeakyRelu", [floats((1, 3, 8, 8), 0)], {"alpha": slope}).save(tmp_path / "op.onnx")
+        save_node(tmp_path / "op.onnx", "LeakyRelu", (1, 3, 8, 8), alpha=slope)
         options = get_delegate(name).options(tmp_path / "op.onnx")
         kept.append(options.pop("ModelCacheDirectory"))
         assert all(value in DOCUMENTED.get(option, ("0", "1")) for option, value in options.items())

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from onnx import external_data_helper
 from onnx.reference import ReferenceEvaluator
 
-from predictors.errors import StretchError, UsageError
+from predictors.errors import StretchError, UnknownNameError, UsageError
+from scheduler.delegates import CpuDelegate, LiteRtDelegate, OpenCLDelegate
 from scheduler.formats.tflite import open_tflite
 from scheduler.tools.explain import foreign as foreign_files
 from scheduler.tools.explain.model import ForeignModel, ForeignOp, Verdict, open_model, tflite_macs
@@ -22,7 +23,7 @@ from scheduler.tools.explain.runtimes import find_mentioned
 from tests import onnx_runtime
 from tests.scheduler.doubles import numbers
 from tests.scheduler.foreign_files import linear_tflite
-from tests.scheduler.tools.explain.files import FOREIGN, conv, model, node
+from tests.scheduler.tools.explain.files import CHAINS, FOREIGN, conv, model, node, write_chain
 
 
 @pytest.mark.parametrize(
@@ -124,7 +125,9 @@ def test_partitions_that_the_runtime_tells_are_kept_and_a_refusal_that_names_no_
     assert foreign_files.judge(chain(2), judged(refused="too large")).obstacles[0].cause == "the file as a whole"
 
 
-def test_kind_of_file_that_a_runtime_does_not_read_is_refused_and_the_last_line_of_a_process_that_ends_is_reported(foreign):
+def test_file_or_device_that_a_runtime_does_not_have_is_refused_and_the_last_line_of_a_process_that_ends_is_reported(foreign):
+    with pytest.raises(UnknownNameError, match="`gpu`"):
+        foreign_files.explain_file(foreign["add"], "litert", "gpu")
     with pytest.raises(UsageError) as error:
         foreign_files.check_runtime("litert", open_model(foreign["plain"]))
     assert "onnxruntime" in error.value.hint
@@ -132,11 +135,34 @@ def test_kind_of_file_that_a_runtime_does_not_read_is_refused_and_the_last_line_
         foreign_files.in_child("no such work", str(foreign["plain"]), "onnxruntime")
 
 
-#: Files that its CPU provider does not run: the operator, and what stops it.
-STOPPED = {"own_domain": ("swirl", "domain com.example"), "doubles": ("conv", "type double")}
+#: First operator that each runtime leaves, and what stops it; a file that is not named is taken whole.
+FIRST = {
+    "onnxruntime": {"own_domain": ("swirl", "domain com.example"), "doubles": ("conv", "type double")},
+    "opencl": {
+        "own_domain": ("swirl", "domain com.example"),
+        # checks before anything is read take no doubles; the file can be written in single precision
+        "doubles": ("conv", "the file as a whole"),
+        "open_batch": ("conv", "shape [?, 3, 8, 8]"),
+        "upsample": ("conv", "opset 9"),
+        "best_places": ("best", "operator ArgMax"),
+        "determinant": ("det", "operator Det"),
+        "two_results": ("top", "operator TopK"),
+        "volumes": ("conv", "shape [1, 3, 4, 8, 8]"),
+        "foldable": ("shape", "operator Shape"),
+    },
+    "litert": {
+        "whole_numbers": ("ADD_0", "type int64"),
+        "divided": ("FLOOR_DIV_1", "operator FLOOR_DIV"),
+        "power": ("POW_0", "operator POW"),
+        "own": ("Swirl_1", "operator Swirl"),
+        "reversed": ("SIGN_2", "operator SIGN"),
+        "two_parts": ("SIGN_2", "operator SIGN"),
+        "floors": ("FLOOR_DIV_0", "operator FLOOR_DIV"),
+    },
+}
 
 
-def witness(path):
+def refused_by_onnxruntime(path):
     """Its own words on a file that it refuses."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
@@ -147,20 +173,77 @@ def witness(path):
     return None
 
 
-@pytest.mark.representatives(1)
-@pytest.mark.parametrize("name", FOREIGN)
-def test_first_unsupported_operator_is_the_one_of_its_own_message(foreign, name):
-    result = foreign_files.explain_file(foreign[name], "onnxruntime", "cpu")
-    said = witness(foreign[name])
-    if name not in STOPPED:
-        assert (said, list(result.obstacles)) == (None, [])
+def refused_by_opencl(path):
+    """Its own words when it builds a file."""
+    try:
+        OpenCLDelegate().compile(path)
+    except StretchError as error:
+        return error.message
+    return None
+
+
+def taken_alone(code, folder):
+    """Whether XNNPACK replaces an operator that is a file by itself, in the interpreter's own list."""
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(model_path=str(write_chain(folder, code, [code])))
+    interpreter.allocate_tensors()
+    return any(step["op_name"] == "DELEGATE" for step in interpreter._get_ops_details())
+
+
+@pytest.mark.representatives(6)
+@pytest.mark.parametrize(
+    ("runtime", "name"),
+    [
+        *(("onnxruntime", name) for name in FOREIGN),
+        *(pytest.param("opencl", name, marks=pytest.mark.opencl) for name in FOREIGN),
+        *(("litert", name) for name in CHAINS),
+    ],
+)
+def test_first_unsupported_operator_is_the_one_that_the_runtime_itself_refuses(foreign, tmp_path, runtime, name):
+    if problem := {"opencl": OpenCLDelegate, "litert": LiteRtDelegate}.get(runtime, CpuDelegate).unavailable():
+        pytest.skip(problem)
+    result = foreign_files.explain_file(foreign[name], runtime, "cpu" if runtime == "onnxruntime" else None)
+    first = result.obstacles[0] if result.obstacles else None
+    assert (first and (first.operator, first.cause)) == FIRST[runtime].get(name)
+    if runtime == "opencl":
+        assert (refused_by_opencl(foreign[name]) is None) == (first is None)
+    elif runtime == "litert" and name == "own":
+        assert "Swirl" in first.words
+    elif runtime == "litert":
+        taken = [taken_alone(code, tmp_path) for code in CHAINS[name]["codes"]] if "kind" not in CHAINS[name] else [False]
+        assert [op.taken for op in result.operators] == taken
+        assert result.partitions == sum(a and not b for a, b in pairwise([*taken, False]))
+    elif first is None:
+        assert refused_by_onnxruntime(foreign[name]) is None
         assert {op.target for op in result.operators if op.taken} == {"CPUExecutionProvider"}
-        return
-    first = result.obstacles[0]
-    assert (first.operator, first.cause) == STOPPED[name]
-    assert first.op in said
-    assert first.words.split()[-1] in said
-    assert result.partitions == 0
+    else:
+        said = refused_by_onnxruntime(foreign[name])
+        assert (first.op in said, first.words.split()[-1] in said, result.partitions) == (True, True, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("runtime", "name"),
+    [
+        *(pytest.param("opencl", name, marks=pytest.mark.opencl) for name in ("open_batch", "upsample", "foldable")),
+        ("onnxruntime", "doubles"),
+    ],
+)
+def test_fixed_file_is_supported_and_equivalent(foreign, tmp_path, runtime, name):
+    if runtime == "opencl" and (problem := OpenCLDelegate.unavailable()):
+        pytest.skip(problem)
+    device = "cpu" if runtime == "onnxruntime" else None
+    before, out = foreign[name].read_bytes(), tmp_path / "fixed.onnx"
+    result = foreign_files.fix_file(foreign_files.explain_file(foreign[name], runtime, device), runtime, device, out)
+    assert (result.fix.file, result.fix.max_error < 1e-5) == (out, True)
+    after = foreign_files.explain_file(out, runtime, device)
+    assert result.fix.operators == (result.off, after.off)
+    assert after.off < result.off
+    assert runtime == "opencl" or (after.off, result.fix.steps) == (0, ("write doubles in single precision",))
+    onnx.checker.check_model(onnx.load(str(out)))
+    assert foreign[name].read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["fixed.onnx"]
 
 
 def test_operator_of_a_message_is_found_by_its_name_and_else_by_its_type(foreign):

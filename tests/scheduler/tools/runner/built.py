@@ -22,11 +22,6 @@ def exported(folder, make, precision=None):
     return load_bundle(folder / "bundle", check_hashes=True)
 
 
-def exported_file(folder, make, precision=None):
-    """The TFLite file of such a bundle: a path that stays when the bundle is gone."""
-    return folder / "bundle" / exported(folder, make, precision).manifest.tflite
-
-
 #: Options of every test: few runs, no long waits.
 QUICK = ("--repeat", "3", "--warmup", "1", "--time-limit", "120")
 

@@ -1,6 +1,7 @@
 """The header and the files that the C++ runner is built from."""
 
 import re
+import shutil
 import struct
 
 import numpy as np
@@ -9,24 +10,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.errors import StretchError
+from scheduler.bundle.load import load_bundle
 from scheduler.bundle.tflite_file import bundle_tflite, parse_tflite
 from scheduler.delegates.litert import open_interpreter
 from scheduler.tools.runner.sources import _text, patches, plan_header
 from tests.scheduler.bundles import two_branches
 from tests.scheduler.doubles import numbers
-from tests.scheduler.tools.runner.built import exported, exported_file
+from tests.scheduler.tools.runner.built import exported
 
 pytest.importorskip("ai_edge_litert")
 pytestmark = pytest.mark.torch
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    return exported_file(tmp_path_factory.mktemp("header"), lambda path: two_branches(path, 1, ("cpu", "gpu", "dsp")))
+def bundle(tmp_path_factory):
+    return exported(tmp_path_factory.mktemp("header"), lambda path: two_branches(path, 1, ("cpu", "gpu", "dsp")))
 
 
-def test_processors_stand_in_the_order_in_which_they_are_set_to_work(path):
-    text = plan_header(path.read_bytes(), path)
+@pytest.fixture(scope="module")
+def file(bundle):
+    path = bundle.file(bundle.manifest.tflite)
+    return parse_tflite(path.read_bytes(), path)
+
+
+def test_processors_stand_in_the_order_in_which_they_are_set_to_work(file):
+    text = plan_header(file.path.read_bytes(), file.path)
     assert re.findall(r'\{"(\w+)", Dispatch::(\w+)\}', text) == [("gpu", "kAsync"), ("dsp", "kBlocking"), ("cpu", "kInline")]
 
 
@@ -39,18 +47,12 @@ def test_any_name_is_a_string_of_cpp_that_ends_where_it_should(name):
     assert re.sub(rb"\\([0-7]{3})", lambda match: bytes([int(match[1], 8)]), text[1:-1].encode()).decode() == name
 
 
-def test_a_file_that_was_changed_is_refused(tmp_path):
-    bundle = exported(tmp_path, two_branches)
-    path = bundle.file(bundle.manifest.tflite)
+def test_a_file_that_was_changed_is_refused(bundle, tmp_path):
+    changed = load_bundle(shutil.copytree(bundle.path, tmp_path / "changed"))
+    path = changed.file(changed.manifest.tflite)
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     with pytest.raises(StretchError, match="SHA-256 differs"):
-        bundle_tflite(bundle)
-
-
-@pytest.fixture(scope="module")
-def file(tmp_path_factory):
-    path = exported_file(tmp_path_factory.mktemp("alone"), lambda path: two_branches(path, 1, ("cpu", "dsp")))
-    return parse_tflite(path.read_bytes(), path)
+        bundle_tflite(changed)
 
 
 def run(content):
@@ -61,7 +63,7 @@ def run(content):
     return [interpreter.get_tensor(output_detail["index"]) for output_detail in interpreter.get_output_details()]
 
 
-@pytest.mark.parametrize("signature", ["stem", "s1.cpu", "s1.dsp", "s1.join", "s2.cpu", "s2.dsp", "s2.join", "head"])
+@pytest.mark.parametrize("signature", ["stem", "s1.cpu", "s1.dsp", "s1.join", "s2.gpu", "s2.dsp", "s2.join", "head"])
 def test_a_patched_file_computes_what_the_signature_written_alone_computes(file, signature):
     content = bytearray(file.path.read_bytes())
     for patch in patches(bytes(content), file, signature):

@@ -1,9 +1,12 @@
-"""The server of the page: its token, its headers, what it serves and what it does not believe."""
+"""The server of the page: its token, its headers, what it serves and what it does not believe; the page's state machine."""
 
 import http.client
 import json
+import shutil
 import ssl
+import subprocess
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -11,13 +14,16 @@ from urllib.parse import urlsplit
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from predictors.errors import StretchError
 from scheduler.bundle.load import load_bundle
-from scheduler.runtime.machine import InputReady, StepDone
+from scheduler.runtime.machine import InputReady, Machine, StepDone, StepFailed
 from scheduler.runtime.record import replay
-from scheduler.tools.web.server import MAX_BYTES, RUNTIME_FILES, PageBundle, PageServer, runtime_folder
+from scheduler.tools.web.server import MAX_BYTES, PAGE, RUNTIME_FILES, PageBundle, PageServer, runtime_folder
 from tests.scheduler.doubles import whole
+from tests.scheduler.runtime.plans import plans
 
 DEVICE = {"agent": "a browser", "cores": 8, "isolated": True, "webgpu": True, "fp16": True, "webnn": False, "lacks": []}
 
@@ -169,3 +175,59 @@ def test_another_package_is_refused_and_nothing_is_unpacked(tmp_path, monkeypatc
         with pytest.raises(StretchError, match=noun):
             runtime_folder(tmp_path / name)
     assert not any(Path(tmp_path / "cache").rglob("*.mjs"))
+
+
+#: Reads a plan and events line by line, and writes what the machine answers.
+DRIVER = """
+import { createInterface } from "node:readline";
+import { Machine } from "./machine.js";
+let machine;
+for await (const line of createInterface({ input: process.stdin })) {
+  const { plan, queues, event } = JSON.parse(line);
+  if (plan) machine = new Machine(plan, queues);
+  process.stdout.write(JSON.stringify(event ? machine.handle(event) : []) + "\\n");
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def page_machine(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("page")
+    shutil.copy(PAGE / "machine.js", folder)
+    (folder / "package.json").write_text('{"type": "module"}')
+    (folder / "driver.js").write_text(DRIVER)
+    process = subprocess.Popen(["node", folder / "driver.js"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def asked(**message):
+        process.stdin.write(msgspec.json.encode(message) + b"\n")
+        process.stdin.flush()
+        return json.loads(process.stdout.readline())
+
+    yield asked
+    process.stdin.close()
+    process.wait(timeout=20)
+    process.stdout.close()
+
+
+@pytest.mark.hypothesis
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no node here")
+@given(plans(), st.data())
+def test_page_and_scheduler_answer_alike(page_machine, planned, data):
+    plan, placements = planned
+    # a worker for each processor: every queue but the calling thread blocks
+    places = {name: replace(place, queue=plan.subgraphs[name].processor, dispatch="blocking") for name, place in placements.items()}
+    machine = Machine.of(plan, places)
+    stated = {"inputs": plan.inputs, "outputs": plan.outputs, "order": list(plan.order)}
+    stated |= {"subgraphs": list(plan.subgraphs.values()), "joins": list(plan.joins.values())}
+    page_machine(plan=stated, queues={name: place.queue for name, place in places.items()})
+    running, event = {}, InputReady(0)
+    while True:
+        instructions = machine.handle(event)
+        assert page_machine(event=event) == msgspec.to_builtins(instructions)
+        running |= {item.queue: item.step for item in instructions if type(item).__name__ in ("Submit", "Join")}
+        if not running:
+            break
+        queue = data.draw(st.sampled_from(sorted(running)))
+        step = running.pop(queue)
+        failed = data.draw(st.integers(0, 19)) == 0
+        event = StepFailed(0, step, queue, "lost") if failed else StepDone(0, step, queue)

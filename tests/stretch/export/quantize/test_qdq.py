@@ -3,14 +3,18 @@ import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 
 from predictors.errors import StretchError
+from predictors.graph import OpGraph
 from scheduler.formats.int8_edges import edges
+from stretch.export.onnx import to_onnx
 from stretch.export.quantize.qdq import fold_batch_norms, layer_losses, quantise, to_half
 from stretch.export.quantize.replay import loss, runner
 from tests import onnx_runtime
-from tests.scheduler.bundles import onnx_model, two_branches
+from tests.predictors.networks import Net, convolution
+from tests.scheduler.bundles import two_branches
+from tests.scheduler.delegates import graphs
 
 SHAPE = (1, 6, 8, 8)
 
@@ -73,119 +77,95 @@ def test_model_that_cannot_be_computed_or_loaded_is_one_sentence(model, spoil, u
     assert "\n" not in error.value.message
 
 
-class Net:
-    """Nodes and weights of a small network, input x."""
-
-    def __init__(self, seed=0):
-        self.random = np.random.default_rng(seed)
-        self.nodes, self.weights = [], {}
-
-    def weight(self, name, value):
-        self.weights[name] = np.asarray(value, np.float32)
-        return name
-
-    def conv(self, read, write, out, channels, kernel=3, group=1, bias=True):
-        reads = [read, self.weight(f"{write}.w", self.random.normal(size=(out, channels // group, kernel, kernel)))]
-        reads += [self.weight(f"{write}.b", self.random.normal(size=out))] if bias else []
-        self.nodes.append(helper.make_node("Conv", reads, [write], name=f"{write}/conv", group=group, pads=[kernel // 2] * 4))
-
-    def norm(self, read, write, channels, epsilon=1e-3):
-        values = {"scale": self.random.normal(size=channels), "shift": self.random.normal(size=channels)}
-        values |= {"mean": self.random.normal(size=channels), "var": self.random.uniform(0.2, 3, channels)}
-        names = [self.weight(f"{write}.{key}", value) for key, value in values.items()]
-        self.nodes.append(helper.make_node("BatchNormalization", [read, *names], [write], name=f"{write}/bn", epsilon=epsilon))
-
-    def model(self, shape, output, out_shape):
-        return onnx_model(self.nodes, {"x": shape}, {output: out_shape}, self.weights)
+def exported(net, output=None, seed=1):
+    """A network with drawn weights as a file."""
+    graph = OpGraph.build("net", net.ops, output or net.last)
+    return to_onnx(graph, graphs.weights_of(graph, np.random.default_rng(seed)))
 
 
 def compute(model, x):
     return onnx_runtime.output(model.SerializeToString(), x)
 
 
-def folded(net, shape, out_shape):
+def folded(net, seed=1):
     """Kinds of the nodes that are left of a network with its norms folded, which computes the same."""
-    model = net.model(list(shape), "y", out_shape)
+    model = exported(net, seed=seed)
     result = fold_batch_norms(model)
     onnx.checker.check_model(result)
-    x = np.random.default_rng(9).normal(size=shape).astype(np.float32)
+    x = np.random.default_rng(9).normal(size=net.ops[0].attrs["shape"]).astype(np.float32)
     expected = compute(model, x)
     np.testing.assert_allclose(compute(result, x), expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
     return [node.op_type for node in result.graph.node]
 
 
+def convolving(channels, kernel=3, groups=1, bias=True):
+    """A convolution of four channels with a batch norm."""
+    net = Net(1, 4, 5, 5)
+    net.add("conv", **convolution("", "", channels, kernel, groups=groups, bias=bias).attrs)
+    net.add("batch_norm", affine=True, eps=1e-3)
+    return net
+
+
 @given(st.integers(0, 1000), st.sampled_from([1, 2, 4]), st.booleans(), st.sampled_from([1, 3]))
-def test_folded_convolution_computes_the_same(seed, group, bias, kernel):
-    net = Net(seed)
-    net.conv("x", "a", 8, 4, kernel, group, bias)
-    net.norm("a", "y", 8)
-    assert folded(net, (1, 4, 5, 5), [1, 8, 5, 5]) == ["Conv"]
+def test_folded_convolution_computes_the_same(seed, groups, bias, kernel):
+    assert folded(convolving(8, kernel, groups, bias), seed) == ["Conv"]
 
 
 def test_convolution_that_others_read_too_keeps_its_value():
-    net = Net()
-    net.conv("x", "a", 4, 4)
-    net.norm("a", "b", 4)
-    net.nodes.append(helper.make_node("Add", ["a", "b"], ["y"], name="add"))
-    assert folded(net, (1, 4, 5, 5), [1, 4, 5, 5]) == ["Conv", "Conv", "Add"]
+    net = convolving(4)
+    net.add("add", "conv_1", "batch_norm_2")
+    assert folded(net) == ["Conv", "Conv", "Add"]
 
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_norm_after_a_matrix_goes_into_it(bias):
-    net = Net()
-    reads = ["x", net.weight("w", net.random.normal(size=(5, 7)))] + ([net.weight("b", net.random.normal(size=5))] if bias else [])
-    net.nodes.append(helper.make_node("Gemm", reads, ["a"], name="fc", transB=1))
-    net.norm("a", "y", 5)
-    assert folded(net, (2, 7), [2, 5]) == ["Gemm"]
+    net = Net(2, 7, 2, 2)
+    net.add("global_avg_pool", keepdims=False)
+    net.add("linear", out_features=5, bias=bias)
+    net.add("batch_norm", affine=True, eps=1e-3)
+    assert folded(net)[2:] == ["Gemm"]
 
 
 X = np.random.default_rng(0).standard_normal((1, 3, 6, 6)).astype(np.float32)
 
 
 def network(scale=1.0):
-    """Convolution, batch norm with a tiny variance, ReLU6, resize, padding."""
-    rng = np.random.default_rng(1)
-    weights = {
-        "w": rng.normal(0, 0.3 * scale, (4, 3, 3, 3)).astype(np.float32),
-        "g": np.ones(4, np.float32),
-        "b": np.zeros(4, np.float32),
-        "m": rng.normal(size=4).astype(np.float32),
-        "v": np.full(4, 1e-9, np.float32),
-        "lo": np.float32(0),
-        "hi": np.float32(6),
-        "s": np.array([1, 1, 2, 2], np.float32),
-        "p": np.array([0, 0, 1, 1, 0, 0, 1, 1], np.int64),
-    }
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["c"], name="conv", kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
-        helper.make_node("BatchNormalization", ["c", "g", "b", "m", "v"], ["n"], name="norm", epsilon=1e-3),
-        helper.make_node("Clip", ["n", "lo", "hi"], ["r"], name="relu6"),
-        helper.make_node("Resize", ["r", "", "s"], ["u"], name="up", mode="nearest"),
-        helper.make_node("Pad", ["u", "p"], ["y"], name="pad"),
-    ]
-    return onnx_model(nodes, {"x": X.shape}, {"y": (1, 4, 14, 14)}, weights)
+    """Convolution, batch norm with a tiny variance, ReLU6, upsampling, padding."""
+    net = Net(*X.shape)
+    net.conv(4, 3, act="relu6")
+    net.add("upsample", scale=(2, 2))
+    net.add("pad", padding=(1, 1, 1, 1))
+    graph = net.graph("net")
+    weights = graphs.weights_of(graph, np.random.default_rng(1))
+    weights["conv_1"]["weight"] *= np.float32(0.3 * scale)
+    weights["batch_norm_2"]["running_var"][:] = 1e-9
+    return to_onnx(graph, weights)
+
+
+def handing_on(kind):
+    """A convolution of six channels and an operator that may only hand on its input."""
+    net = Net(*SHAPE)
+    net.add("conv", **convolution("", "", 6, 3, bias=True).attrs)
+    net.add(kind)
+    return net
 
 
 @pytest.mark.parametrize("kind", ["Relu", "Identity"])
 def test_output_that_an_operator_reads_too_survives_what_the_runtime_merges(kind):
-    net = Net()
-    net.conv("x", "a", 6, 6)
-    net.nodes.append(helper.make_node(kind, ["a"], ["b"], name="b"))
-    net.conv("b", "c", 6, 6)
-    model = onnx_model(net.nodes, {"x": SHAPE}, {"a": SHAPE, "c": SHAPE}, net.weights)
+    net = handing_on("relu")
+    net.add("conv", **convolution("", "", 6, 3, bias=True).attrs)
+    model = exported(net, ["conv_1", "conv_3"])
+    model.graph.node[1].op_type = kind
     int8 = quantise(model, samples())
     assert not {value.name for value in int8.graph.output} & {name for node in int8.graph.node for name in node.input}
     assert [written.shape for written in runner(int8)(samples(1)[0])] == [SHAPE, SHAPE]
-    assert set(edges(int8)[1]) == {"a", "c"}
+    assert set(edges(int8)[1]) == {"conv_1", "conv_3"}
 
 
 def test_loss_is_measured_of_each_layer_that_only_hands_on_its_input():
-    net = Net()
-    net.conv("x", "a", 6, 6)
-    net.nodes.append(helper.make_node("Identity", ["a"], ["b"], name="b"))
-    model = net.model(SHAPE, "b", SHAPE)
+    model = exported(handing_on("identity"))
     layers = layer_losses(model, quantise(model, samples()), samples(2))
-    assert set(layers) == {"a", "b"}
+    assert set(layers) == {"conv_1", "identity_2"}
     assert not any(lost.exceeds(0.999) for lost in layers.values())
 
 

@@ -5,27 +5,16 @@ import itertools
 import re
 
 import pytest
-from msgspec.structs import replace
 
 from predictors.errors import InfeasibleError, TightRule, UsageError
 from predictors.predictor import LatencyPredictor
-from scheduler.answer import run_answer
-from scheduler.bundle.agreement import Agreement, SegmentAgreement
-from scheduler.bundle.load import load_bundle
-from scheduler.checks.verify import compare_with_reference, random_input
-from scheduler.measure.benchmark import Effort, benchmark
-from scheduler.measure.energy import measure_energy
-from scheduler.runtime.session import Session
 from scheduler.runtime.trace import Span, Trace
-from scheduler.simulate.answer import DecisionAnswer, SimulatedPlan, SimulationRequest, simulate
-from scheduler.simulate.clock import predicted_trace
-from scheduler.simulate.scene import Load, Scene
 from stretch.planning.config import PlanConfig
 from stretch.planning.messages import format_probability
 from stretch.planning.plan import plan
 from stretch.report.compared import CompareAnswer, ComparedRow
 from stretch.report.comparison import comparison_page
-from stretch.report.execution import run_page, simulation_page, trace_bars
+from stretch.report.execution import trace_bars
 from stretch.report.html.page import (
     KINDS,
     Bar,
@@ -47,7 +36,6 @@ from stretch.report.html.page import (
 )
 from stretch.report.plan import plan_bars, plan_page
 from stretch.report.prediction import prediction_page, refusal_page, roofline_figure
-from stretch.stages.branched import Branched
 from stretch.stages.predict import predict_latency
 from tests.predictors.networks import resnet50, small_resnet
 from tests.predictors.specified import specified
@@ -195,14 +183,6 @@ def test_how_fast_how_sure_and_what_to_measure_next_stand_on_it():
     assert text.count("Branching is recommended: ") == 1
 
 
-def test_measured_agreement_is_told_whole_and_by_segment():
-    alone = (SegmentAgreement(segment="s3", value=0.95, error=0.1),)
-    outcome = Agreement(value=0.9, low=0.85, high=0.94, top5_overlap=0.8, error=0.25, images=200, segments=alone)
-    text = text_of(planned(), Branched(planned(), "random", "", [], agreement=outcome))
-    assert "200 held-out images: the original's class in 90.0% (85.0% to 94.0%)" in text
-    assert "s3 alone changed: the original's class in 95.0%" in text
-
-
 def test_timeline_is_the_plan():
     answer = planned()
     bars = plan_bars(answer)
@@ -243,44 +223,3 @@ def test_refusal_names_the_limits_and_the_best_processor():
     ms = f"{LatencyPredictor(device).predict(resnet50(), best).ms:.2f} ms"
     said = ("No design keeps <all> limits. Widen one.", "min_width 0.9 0.5", "alpha 0.01 none found", f"run it on {best}", ms)
     assert [words for words in said if words not in text] == []
-
-
-def test_measured_and_predicted_stand_apart(bundle_dir):
-    bundle = load_bundle(bundle_dir)
-    x = random_input(bundle)
-    with Session(bundle) as session:
-        right, result = compare_with_reference(session, x), benchmark(session, x, Effort(3, 0))
-        answer = replace(run_answer(session, result, right, None, measure_energy(lambda: session.run(x))), warnings=["<mind>"])
-    predicted = predicted_trace(bundle.manifest, specified("pixel6"))
-    both, alone = (checked(render(run_page(answer, result.traces, trace))).text for trace in (predicted, None))
-    said = (
-        "The inference with the median time, measured here",
-        f"expects on {answer.device}: {predicted.makespan_ms:.2f} ms. It does not apply to this machine.",
-        "measured, one timeline predicted",
-        "<mind>",
-    )
-    assert [words for words in said if words not in both] == []
-    assert "expects on" not in alone
-    assert all(name in alone for name in answer.subgraphs_alone_ms)
-
-
-@pytest.mark.representatives(1)
-@pytest.mark.parametrize("runs", [1, 3, 5000])
-def test_every_number_of_inferences_has_a_page(bundle_dir, runs):
-    scene = Scene(runs=runs, traced=1, jitter=0.2, seed=1, loads=(Load("gpu", 0.9, 0, 40),))
-    answer, result = simulate(load_bundle(bundle_dir), specified("pixel6"), scene, SimulationRequest(deadline_ms=9.0))
-    seen = checked(render(simulation_page(answer, result.latencies_ms, result.traces[0])))
-    assert "Confidence: simulated" in seen.text
-    assert f"{answer.missed} of {runs}" in seen.text
-    assert f"p99 {answer.p99_ms:.3g} ms" in seen.text
-    assert ("One in 3 inferences is drawn" in seen.text) == (runs == 5000)
-
-
-def test_other_plans_and_their_reasons_are_listed(bundle_dir):
-    answer, result = simulate(load_bundle(bundle_dir), specified("pixel6"), Scene(runs=2, traced=1), SimulationRequest())
-    plans = tuple(SimulatedPlan(bundle=name, makespan_ms=5.0, inferences=1) for name in ("a", "<b>"))
-    decision = DecisionAnswer(
-        inference=1, at_ms=7.5, kind="move", before="a", after="<b>", reason="gpu takes 3 times as long", factors={"gpu": 3.0}
-    )
-    seen = checked(render(simulation_page(replace(answer, plans=plans, decisions=(decision,)), result.latencies_ms, result.traces[0])))
-    assert "1 7.5 move <b> gpu takes 3 times as long" in seen.text

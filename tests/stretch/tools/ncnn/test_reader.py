@@ -35,38 +35,54 @@ def write(tmp_path, text):
     return path
 
 
+HEAD = "7767517\n2 2\n"
+INPUT = "Input data 0 1 data 0=8 1=8 2=3\n"
+
+
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("text", "words"),
     [
-        ("ReLU r 1 1 nowhere y", "line 4.*reads `nowhere`"),
-        ("Convolution c 1 1 x y 0=4 1=9", "line 4.*does not fit"),
-        ("Convolution c 1 1 x y 0=4 1=3 3=0", "line 4.*does not fit"),
-        ("Convolution c 1 1 x y -23330=4,3,8,8,4 0=4 1=3", r"states the output \(1, 4, 8, 8\)"),
-        ("Convolution c 1 1 x y 0=4 1=3 9=77", "activation 77"),
-        ("Slice s 1 2 x y z -23300=2,5,-233 1=0", "line 4.*does not fit"),
-        ("Reshape r 1 1 x y 0=5 1=-1", "cannot be seen"),
-        ("Input b 0 1 b 0=8 1=8 2=3", "second input"),
+        # layers that do not fit
+        (HEAD + INPUT + "ReLU r 1 1 nowhere y", "line 4.*reads `nowhere`"),
+        (HEAD + INPUT + "Convolution c 1 1 data y 0=4 1=9", "line 4.*does not fit"),
+        (HEAD + INPUT + "Convolution c 1 1 data y 0=4 1=3 3=0", "line 4.*does not fit"),
+        (HEAD + INPUT + "Convolution c 1 1 data y -23330=4,3,8,8,4 0=4 1=3", r"states the output \(1, 4, 8, 8\)"),
+        (HEAD + INPUT + "Convolution c 1 1 data y 0=4 1=3 9=77", "activation 77"),
+        (HEAD + INPUT + "Slice s 1 2 data y z -23300=2,5,-233 1=0", "line 4.*does not fit"),
+        (HEAD + INPUT + "Reshape r 1 1 data y 0=5 1=-1", "cannot be seen"),
+        (HEAD + INPUT + "Input b 0 1 b 0=8 1=8 2=3", "second input"),
+        # texts that are damaged
+        ("", "first line is not 7767517"),
+        ("7767518\n1 1\n" + INPUT, "first line is not 7767517"),
+        ("7767517\n1\n" + INPUT, "line 2 is not"),
+        ("7767517\n-1 1\n" + INPUT, "line 2 is not"),
+        ("7767517\n99999999 1\n" + INPUT, "the limit is"),
+        (HEAD + INPUT, "has 1 layers, line 2 states 2"),
+        (HEAD + INPUT + "Conv\n", "line 4 is no layer"),
+        (HEAD + INPUT + "Conv c 1 1 data\n", "states 1 and 1 blobs and has 1"),
+        (HEAD + INPUT + "Conv c 1 1 data out x=1\n", "line 4 is no layer"),
+        (HEAD + INPUT + "Conv c 1 1 data out 0=nan\n", "line 4 is no layer"),
+        (HEAD + INPUT + "Conv c 1 1 data out 0=1e99\n", "no finite number"),
+        (HEAD + INPUT + "Conv c 1 1 data out -23300=3,1,2\n", "states 3 items and has 2"),
+        (b"\xff\xfe\x00", "it is no text"),
+        (None, "cannot read"),
     ],
 )
-def test_layer_that_does_not_fit_is_refused_with_its_line(tmp_path, line, words):
+def test_file_that_is_none_is_refused_with_its_line(tmp_path, text, words):
     with pytest.raises(StretchError, match=words):
-        read_ncnn(write(tmp_path, f"7767517\n2 2\nInput x 0 1 x 0=8 1=8 2=3\n{line}\n"))
+        read_ncnn(tmp_path / "other.param" if text is None else write(tmp_path, text))
 
 
 @pytest.mark.parametrize(
     ("text", "shapes", "words"),
     [
         (OPEN, None, "states no size"),
-        (NETWORK, {"x": (1, 3, 9, 9)}, "whose one input has no name"),
-        (NETWORK, [(1, 3, 9, 9)], "whose one input has no name"),
-        (b"\xff\xfe\x00", None, "it is no text"),
-        (None, None, "cannot read"),
+        *((NETWORK, shapes, "whose one input has no name") for shapes in ({"x": (1, 3, 9, 9)}, [(1, 3, 9, 9)])),
     ],
 )
-def test_file_that_is_no_text_or_not_there_and_other_shapes_are_refused(tmp_path, text, shapes, words):
-    path = write(tmp_path, text) if text else tmp_path / "other.param"
+def test_size_that_is_missing_and_other_shapes_are_refused(tmp_path, text, shapes, words):
     with pytest.raises(StretchError, match=words):
-        read_ncnn(path, shapes)
+        read_ncnn(write(tmp_path, text), shapes)
 
 
 def test_size_that_is_left_open_is_given_and_a_network_is_read_for_a_prediction(tmp_path):
@@ -102,37 +118,11 @@ def test_unknown_layer_is_opaque_and_several_outputs_are_read_together(tmp_path)
     assert graph.by_name[graph.output].inputs == ("w", "r")
 
 
-HEAD = "7767517\n2 2\n"
-INPUT = "Input data 0 1 data 0=8 1=8 2=3\n"
-
-
 def test_parameters_and_lists_are_read_by_their_numbers():
     _, layer = parse_layers(HEAD + INPUT + "Slice s 1 1 data out -23330=4,3,8,8,3 -23300=2,-233,5 1=0 2=1.5e+00\n", "f")
     assert (layer.kind, layer.name, layer.inputs, layer.outputs) == ("Slice", "s", ("data",), ("out",))
     assert (layer.params, layer.shapes, layer.line) == ({0: (-233, 5), 1: 0, 2: 1.5}, ((1, 3, 8, 8),), 4)
     assert (layer.integers(0), layer.integer(1, 7), layer.integer(9, 7)) == ((-233, 5), 0, 7)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", "first line is not 7767517"),
-        ("7767518\n1 1\n" + INPUT, "first line is not 7767517"),
-        ("7767517\n1\n" + INPUT, "line 2 is not"),
-        ("7767517\n-1 1\n" + INPUT, "line 2 is not"),
-        ("7767517\n99999999 1\n" + INPUT, "the limit is"),
-        (HEAD + INPUT, "has 1 layers, line 2 states 2"),
-        (HEAD + INPUT + "Conv\n", "line 4 is no layer"),
-        (HEAD + INPUT + "Conv c 1 1 data\n", "states 1 and 1 blobs and has 1"),
-        (HEAD + INPUT + "Conv c 1 1 data out x=1\n", "line 4 is no layer"),
-        (HEAD + INPUT + "Conv c 1 1 data out 0=nan\n", "line 4 is no layer"),
-        (HEAD + INPUT + "Conv c 1 1 data out 0=1e99\n", "no finite number"),
-        (HEAD + INPUT + "Conv c 1 1 data out -23300=3,1,2\n", "states 3 items and has 2"),
-    ],
-)
-def test_damaged_text_is_refused_with_its_line(text, words):
-    with pytest.raises(StretchError, match=words):
-        parse_layers(text, "f")
 
 
 @given(st.text(alphabet="Iab 0123=,.-e\n", max_size=60))

@@ -1,9 +1,84 @@
-"""Bundles for a phone, and what it would say of them."""
+"""Bundles for a phone, what it would say of them, and output of LiteRT's `benchmark_model`, as its sources format it."""
 
-from tests.scheduler.bundles import Builder, edit
+from tests.scheduler.bundles import edit, two_branches
 from tests.scheduler.tools.runner.built import exported
 from tests.stretch.tools.phone.adb import shell
-from tests.stretch.tools.phone.samples import profile, spoken, xnnpack
+
+#: Stands in names where they have a comma; in types commas stay.
+TAB = "\t"
+
+HEADER = "node type, first, avg_ms, %, cdf%, mem KB, times called, name"
+
+
+def spoken(ms, std_ms=0.05, runs=50, delegate=None, partly=False):
+    """Its log of one signature."""
+    us, std = ms * 1e3, std_ms * 1e3
+    applied = ""
+    if delegate is not None:
+        how = "partially executed by the delegate w/ 2 delegate kernels" if partly else "completely executed by the delegate"
+        applied = f"INFO: Explicitly applied {delegate} delegate, and the model graph will be {how}.\n"
+    return (
+        "INFO: STARTING!\nINFO: Log parameter values verbosely: [0]\nINFO: Min num runs: [50]\nINFO: Min runs duration (seconds): [0]\n"
+        f"INFO: Loaded model model.tflite\n{applied}INFO: The input model file size (MB): 0.89589\n"
+        "INFO: Initialized session in 3.1ms.\nINFO: Running benchmark for at least 5 iterations and at least 0 seconds but terminate if exceeding 150 seconds.\n"
+        f"INFO: count=5 first={us * 3:.0f} curr={us:.0f} min={us * 0.9:.0f} max={us * 3:.0f} avg={us * 1.4:.6g} std={std * 9:.4g}\n\n"
+        f"INFO: Running benchmark for at least {runs} iterations and at least 0 seconds but terminate if exceeding 150 seconds.\n"
+        f"INFO: count={runs} first={us:.0f} curr={us:.0f} min={us * 0.9:.0f} max={us * 1.2:.0f} avg={us:.6g} std={std:.4g} p5={us:.0f} median={us:.0f} p95={us:.0f}\n\n"
+        f"INFO: Inference timings in us: Init: 3100, First inference: {us * 3:.0f}, Warmup (avg): {us * 1.4:.6g}, Inference (avg): {us:.6g}\n"
+        "INFO: Note: as the benchmark tool itself affects memory footprint, the following is only APPROXIMATE to the actual memory footprint of the model at runtime. Take the information at your discretion.\n"
+        "INFO: Memory footprint delta from the start of the tool (MB): init=3.2 overall=4.1\n"
+    )
+
+
+def profile(rows, subgraph=None, inside=()):
+    """The operators' times as CSV.
+
+    Args:
+        rows: Type, ms and name of each operator.
+        subgraph: Number and name of the subgraph that the signature has, where it is not the first: its own block follows
+            that of the first one, in which a delegate's operators stand.
+        inside: Operators that are listed a second time, under the delegate's operator.
+    """
+    first = [] if subgraph and not any(name.startswith("Delegate/") for _, _, name in rows) else rows
+    text = "Profiling Info for Benchmark Initialization:\n" + block([("ModifyGraphWithDelegate", 1.5, "ModifyGraphWithDelegate/0")])
+    text += "\nOperator-wise Profiling Info for Regular Benchmark Runs:\n"
+    text += ("Primary graph (name: stem) profile:\n" if subgraph else "") + block(first)
+    if subgraph:
+        text += f"Subgraph (index: {subgraph[0]}, name: {subgraph[1]}) profile:\n" + block([] if first else rows)
+    if inside:
+        text += "Delegate internal: \n" + block([("DelegateOpInvoke", ms, name) for _, ms, name in inside])
+    return text
+
+
+def block(rows):
+    """The blocks of one subgraph: in the order of running, by time, and summed up."""
+    total = sum(ms for _, ms, _ in rows) or 1.0
+    lines = [
+        f"{kind}, {ms:.6g}, {ms:.6g}, {100 * ms / total:.6g}%, {100 * ms / total:.6g}%, 0, 1, {name.replace(',', TAB)}"
+        for kind, ms, name in rows
+    ]
+    listed = "\n".join(lines) + "\n" if lines else ""
+    title = "============================== {} =============================="
+    return (
+        f"{title.format('Run Order')}\n{HEADER}\n{listed}\n{title.format('Top by Computation Time')}\n{HEADER}\n{listed}\n"
+        f"Number of nodes executed: {len(rows)}\n{title.format('Summary by node type')}\n[Node type], count, avg_ms, avg %, cdf %, mem KB, times called\n\n"
+        "Timings (microseconds): count=50 curr=1 min=1 max=1 avg=1 std=0\nMemory (bytes): count=0\n1 nodes observed\n\n"
+    )
+
+
+def xnnpack(kernels):
+    """Lines of XNNPACK for kernels, given as kind and ms."""
+    words = {
+        "conv": "Convolution (NHWC, F32) IGEMM",
+        "conv1x1": "Convolution (NHWC, F32) GEMM",
+        "depthwise": "Convolution (NHWC, F32) DWConv",
+        "linear": "Fully Connected (NC, F32) GEMM",
+        "elementwise": "Add (ND, F32)",
+        "pool": "Global Average Pooling (NWC, F32)",
+    }
+    lines = [words[kind] for kind, _ in kernels]
+    return [(word, ms, f"Delegate/{word}:{number}") for number, (word, (_, ms)) in enumerate(zip(lines, kernels, strict=True))]
+
 
 SERIAL = "R5CT"
 
@@ -21,24 +96,12 @@ BENCHMARK = [
 END = [{"call": shell(["rm", "-rf", "{folder}"])}]
 
 
-def long(path):
-    """Five segments of three branches each, between a stem and a head: seventeen subgraphs of seven segments."""
-    b = Builder(path)
-    b.conv("stem", "stem", "cpu", "x", "t0", 8)
-    for number in range(1, 6):
-        for turn, processor in enumerate(("cpu", "gpu", "dsp")):
-            b.conv(f"s{number}.{processor}", f"s{number}", processor, f"t{number - 1}", f"s{number}.{processor}.y", 4 * number + 8 * turn)
-        b.join(f"s{number}.join", f"s{number}", "concat", [f"s{number}.{p}.y" for p in ("cpu", "gpu", "dsp")], f"t{number}")
-    b.head("head", "head", "cpu", "t5", "y", 5)
-    return b.write("y")
-
-
-def made(folder, make=long, precision=None):
+def made(folder, make=lambda path: two_branches(path, 1, ("cpu", "gpu", "dsp"))):
     def on_mi9(path):
         edit(make(path), lambda data: data.update(device="mi9"))
         return path
 
-    return exported(folder, on_mi9, precision)
+    return exported(folder, on_mi9)
 
 
 def command(signature, flags, threads, *, profiled=False, runs=50, warmup=5, mask=()):

@@ -1,4 +1,4 @@
-"""A bundle measured on a phone: finding the phone, signature by signature, what its program says, and as a whole."""
+"""A bundle measured on a phone: adb, finding the phone, signature by signature, what its program says, and as a whole."""
 
 import base64
 import dataclasses
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.devices import PROFILE_FOLDER, load_device
-from predictors.errors import StretchError, UsageError
+from predictors.errors import MissingBackendError, StretchError, UsageError
 from predictors.fusion import fuse
 from predictors.graph import Op, OpGraph
 from predictors.measurements.litert import ProfiledOperator, read_op_profile
@@ -21,8 +21,10 @@ from scheduler.runtime.session import Session
 from stretch.tools.phone import PhoneRequest
 from stretch.tools.phone.measure import (
     BenchmarkOutput,
+    Phone,
     PhoneProcessor,
     SignatureWork,
+    find_phone,
     mask_of,
     measure,
     open_table,
@@ -30,12 +32,12 @@ from stretch.tools.phone.measure import (
     parse_benchmark_output,
     phone_processors,
     signature_tasks,
+    workspace,
 )
 from tests.scheduler.bundles import Builder, edit, two_branches
 from tests.stretch.cli.commands import call
 from tests.stretch.tools.phone.adb import Player, shell
-from tests.stretch.tools.phone.bundles import BENCHMARK, END, SERIAL, START, command, made, ms_of, timed
-from tests.stretch.tools.phone.samples import profile, spoken, xnnpack
+from tests.stretch.tools.phone.bundles import BENCHMARK, END, SERIAL, START, command, made, ms_of, profile, spoken, timed, xnnpack
 
 pytest.importorskip("ai_edge_litert")
 
@@ -61,13 +63,9 @@ def adb(monkeypatch, tmp_path):
 
 @pytest.fixture
 def phone_request(tmp_path):
-    return request_of(tmp_path)
-
-
-def request_of(folder):
-    program = folder / "benchmark_model"
+    program = tmp_path / "benchmark_model"
     program.write_text("benchmark_model of a release")
-    return PhoneRequest(None, program, None, None, folder / "phone.measurements", None, None, None, 50, 5, 60.0, None)
+    return PhoneRequest(None, program, None, None, tmp_path / "phone.measurements", None, None, None, 50, 5, 60.0, None)
 
 
 def x_of(bundle):
@@ -83,21 +81,11 @@ def everything(bundle):
     return [*calls, *END]
 
 
-@pytest.fixture(scope="module")
-def measured(bundle, tmp_path_factory):
-    """Answers of a phone on which all goes well, and the folder that it was kept in."""
-    folder = tmp_path_factory.mktemp("measured")
-    with pytest.MonkeyPatch.context() as patch:
-        adb = Player(patch, folder / "adb")
-        adb.plays(everything(bundle))
-        answer = measure(bundle, request_of(folder), x_of(bundle))
-        adb.ended()
-    return answer, folder / "phone.measurements"
-
-
 @pytest.mark.slow
-def test_every_signature_is_timed_on_cpu_and_gpu_and_kept_as_measurements(bundle, measured):
-    answer, folder = measured
+def test_every_signature_is_timed_on_cpu_and_gpu_and_kept_as_measurements(bundle, adb, phone_request):
+    adb.plays(everything(bundle))
+    answer = measure(bundle, phone_request, x_of(bundle))
+    adb.ended()
     assert (answer.phone, answer.system, answer.serial, answer.tested) == ("Pixel-6", "Android 16", "R5CT", False)
     assert len(answer.signatures) == 2 * len(bundle.manifest.subgraphs)
     macs = {sub.name: sub.macs for sub in bundle.manifest.subgraphs}
@@ -105,15 +93,14 @@ def test_every_signature_is_timed_on_cpu_and_gpu_and_kept_as_measurements(bundle
         speed = CPU_SPEED if row.processor.startswith("cpu") else GPU_SPEED
         assert row.ms == pytest.approx(ms_of(macs[row.signature], speed), rel=1e-4)
         assert (row.kernels, row.reason) == (1, None)
-    table = load_measurements(folder)
+    table = load_measurements(phone_request.measurements)
     assert {row.device for row in table.latencies} == {"Pixel-6"}
     assert {(row.processor, row.precision) for row in table.latencies} == {("cpu", "fp32"), ("gpu", "fp16")}
-    assert (len(table.graphs), len(set(table.families.values()))) == (len(bundle.manifest.subgraphs), 7)
+    assert (len(table.graphs), len(set(table.families.values()))) == (len(bundle.manifest.subgraphs), 4)
     assert len(table.kernels) == len(answer.signatures)
 
 
-def test_what_does_not_run_as_a_whole_is_told_and_not_kept(adb, phone_request, tmp_path):
-    bundle = made(tmp_path / "small", lambda path: two_branches(path, 1, ("cpu", "gpu")))
+def test_what_does_not_run_as_a_whole_is_told_and_not_kept(bundle, adb, phone_request):
     calls = [*START, *BENCHMARK]
     for number, sub in enumerate(bundle.manifest.subgraphs):
         calls += timed(sub, CPU, THREADS, CPU_SPEED)
@@ -174,18 +161,13 @@ TRACE = '{"traceEvents":[]}\n'
 
 
 @pytest.fixture(scope="module")
-def whole_bundle(tmp_path_factory):
-    return made(tmp_path_factory.mktemp("runner"), lambda path: two_branches(path, 1, ("cpu", "gpu", "dsp")))
-
-
-@pytest.fixture(scope="module")
-def left(whole_bundle, tmp_path_factory):
+def left(bundle, tmp_path_factory):
     """Files of a runner: here a session's own record and output."""
     folder = tmp_path_factory.mktemp("left")
-    x = np.random.default_rng(0).standard_normal(whole_bundle.manifest.model.input_shape).astype(np.float32)
-    with Session(whole_bundle, dict.fromkeys(("cpu", "gpu", "dsp"), "litert"), record=folder / "record.jsonl") as session:
+    x = np.random.default_rng(0).standard_normal(bundle.manifest.model.input_shape).astype(np.float32)
+    with Session(bundle, dict.fromkeys(("cpu", "gpu", "dsp"), "litert"), record=folder / "record.jsonl") as session:
         np.save(folder / "output_0.npy", session(x))
-    sha256 = whole_bundle.manifest.files["model.tflite"].sha256
+    sha256 = bundle.manifest.files["model.tflite"].sha256
     times = {"sha256": sha256, "median_ms": 1.25, "runs": 50, "on_cpu": ["s1.gpu"], "steps": {}}
     (folder / "times.json").write_text(json.dumps(times))
     (folder / "trace.json").write_text(TRACE)
@@ -220,10 +202,10 @@ def calls(files, *options, libraries=(), ended=None):
 
 
 @pytest.mark.slow
-def test_branches_run_at_once_and_their_output_is_compared_with_the_whole_model(whole_bundle, left, adb, runner_request):
+def test_branches_run_at_once_and_their_output_is_compared_with_the_whole_model(bundle, left, adb, runner_request):
     x, files = left
     adb.plays(calls(files))
-    answer = measure(whole_bundle, runner_request, x)
+    answer = measure(bundle, runner_request, x)
     adb.ended()
     runner = answer.runner
     assert (answer.signatures, answer.measurements, runner.median_ms, runner.runs, runner.on_cpu) == ([], None, 1.25, 50, ["s1.gpu"])
@@ -232,28 +214,28 @@ def test_branches_run_at_once_and_their_output_is_compared_with_the_whole_model(
     assert not runner_request.measurements.exists()
 
 
-def test_accelerators_are_chosen_by_the_libraries_that_are_there(whole_bundle, left, adb, runner_request, tmp_path):
+def test_accelerators_are_chosen_by_the_libraries_that_are_there(bundle, left, adb, runner_request, tmp_path):
     folder = tmp_path / "libraries"
     folder.mkdir()
     names = ("libLiteRt.so", "libLiteRtClGlAccelerator.so", "libLiteRtDispatch_Qualcomm.so")
     for name in names:
         (folder / name).write_text("library")
     adb.plays(calls(left[1], "--accelerator=dsp=npu,gpu=gpu", "--dispatch-folder={folder}", libraries=names))
-    measure(whole_bundle, dataclasses.replace(runner_request, libraries=folder), left[0])
+    measure(bundle, dataclasses.replace(runner_request, libraries=folder), left[0])
     adb.ended()
 
 
 @pytest.mark.parametrize("ends", [{"inputs": ("x", "y")}, {"outputs": ("x", "y")}])
-def test_runner_of_a_network_of_several_inputs_or_outputs_is_refused_before_the_phone_is_asked(whole_bundle, adb, runner_request, ends):
-    several = dataclasses.replace(whole_bundle, manifest=msgspec.structs.replace(whole_bundle.manifest, **ends))
+def test_runner_of_a_network_of_several_inputs_or_outputs_is_refused_before_the_phone_is_asked(bundle, adb, runner_request, ends):
+    several = dataclasses.replace(bundle, manifest=msgspec.structs.replace(bundle.manifest, **ends))
     adb.plays([])
     with pytest.raises(UsageError, match="one input and one output"):
         measure(several, runner_request, np.zeros(1))
 
 
-def test_other_numbers_are_told_as_a_difference(whole_bundle, left, adb, runner_request):
+def test_other_numbers_are_told_as_a_difference(bundle, left, adb, runner_request):
     adb.plays(calls(left[1]))
-    assert measure(whole_bundle, runner_request, np.ones_like(left[0])).runner.max_error > 1e-3
+    assert measure(bundle, runner_request, np.ones_like(left[0])).runner.max_error > 1e-3
 
 
 @pytest.mark.parametrize(
@@ -266,12 +248,12 @@ def test_other_numbers_are_told_as_a_difference(whole_bundle, left, adb, runner_
         (lambda files: files.update({"output_0.npy": b"no array"}), "output"),
     ],
 )
-def test_what_cannot_be_a_result_is_refused_and_leaves_nothing(whole_bundle, left, adb, runner_request, change, sentence):
+def test_what_cannot_be_a_result_is_refused_and_leaves_nothing(bundle, left, adb, runner_request, change, sentence):
     files = dict(left[1])
     change(files)
     adb.plays(calls(files))
     with pytest.raises(StretchError, match=sentence):
-        measure(whole_bundle, runner_request, left[0])
+        measure(bundle, runner_request, left[0])
     assert not runner_request.trace.exists()
     assert adb.log[-1][-1].startswith("rm -rf ")
 
@@ -363,44 +345,112 @@ def test_times_are_kept_with_the_release_that_took_them(tmp_path):
     assert len({row.runtime for row in rows}) == 2
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory):
-    return made(tmp_path_factory.mktemp("small"), lambda path: two_branches(path, 1, ("cpu", "gpu")))
-
-
 @pytest.mark.slow
-def test_people_are_told_that_it_is_untested_and_how_to_fit(capsys, small, adb, phone_request, tmp_path):
-    adb.plays(everything(small))
+def test_people_are_told_that_it_is_untested_and_how_to_fit(capsys, bundle, adb, phone_request, tmp_path):
+    adb.plays(everything(bundle))
     words = ("--serial", "R5CT", "--benchmark-model", phone_request.benchmark, "--measurements", tmp_path / "mine")
-    ran = call(capsys, "run", small.path, "--adb", *words)
+    ran = call(capsys, "run", bundle.path, "--adb", *words)
     assert "not tried on a phone yet" in ran.err
     assert "s1.gpu" in ran.out
     assert "stretch profile fit" in ran.out
 
 
+def test_a_profile_of_ones_own_names_the_times(capsys, bundle, adb, phone_request, tmp_path):
+    text = (PROFILE_FOLDER / "mi9.toml").read_text().replace('id = "mi9"', 'id = "mine"').replace('"3med"', '"1large"')
+    (tmp_path / "mine.toml").write_text(text)
+    first = bundle.manifest.subgraphs[0]
+    adb.plays([*START, *BENCHMARK, {"call": command(first.name, CPU, 1), "err": "adb: error: closed\n", "code": 1}, *END])
+    words = ("run", bundle.path, "--adb", "--benchmark-model", phone_request.benchmark, "--profile")
+    assert "cpu[1large]" in call(capsys, *words, tmp_path / "mine.toml", "--measurements", tmp_path / "m").message
+    adb.ended()
+    assert call(capsys, *words, "mine9").code == 3
+    assert "`-x` is no serial of a device" in call(capsys, *words, "mi9", "--serial=-x").message
+
+
+@pytest.fixture
+def phone(adb):
+    return Phone(str(adb.folder / "adb"), "R5CT", 60.0)
+
+
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("transcript", "error", "sentence"),
     [
-        (("--adb", "--map", "gpu=cpu1"), "--map does not go with --adb"),
-        (("--serial", "R5CT"), "--serial does not go with a run without --adb"),
-        (("--adb",), "--adb needs something to run on the phone"),
-        (("--adb", "--benchmark-model", "{program}", "--serial=-x"), "`-x` is no serial of a device"),
+        ("none.json", StretchError, "adb sees no device"),
+        ("several.json", UsageError, "adb sees 2 devices: R5CT, emulator-5554"),
+        ("unauthorized.json", StretchError, "`R5CT` does not trust this computer yet"),
+        ("offline.json", StretchError, "`R5CT` is offline"),
+        ("no_permissions.json", StretchError, "may not be opened by this user"),
+        ("no_server.json", StretchError, "cannot list devices: failed to check server version: cannot connect to daemon"),
     ],
 )
-def test_options_that_do_not_go_together_are_refused(capsys, small, adb, phone_request, words, sentence):
+def test_why_no_phone_is_ready_is_told_in_one_sentence(adb, transcript, error, sentence):
+    adb.plays(transcript)
+    with pytest.raises(error, match=sentence) as caught:
+        find_phone(None, 60)
+    assert "\n" not in caught.value.message
+    adb.ended()
+
+
+def test_the_only_device_or_the_one_that_was_named_is_taken(adb):
+    adb.plays([{"call": ["devices"], "out": "List of devices attached\nR5CT\tdevice\nemulator-5554\toffline\n\n", "often": True}])
+    assert find_phone("R5CT", 60).serial == "R5CT"
+    with pytest.raises(StretchError, match="`emulator-5554` is offline"):
+        find_phone("emulator-5554", 60)
+    with pytest.raises(StretchError, match="sees no device `other`"):
+        find_phone("other", 60)
+
+
+@pytest.mark.parametrize("serial", ["-d", "a;reboot", "a\nb"])
+def test_a_serial_that_cannot_be_one_never_reaches_adb(adb, serial):
     adb.plays([])
-    failed = call(capsys, "run", small.path, *(word.format(program=phone_request.benchmark) for word in words))
-    assert (failed.code, sentence in failed.message) == (2, True), failed.err
+    with pytest.raises(UsageError, match="is no serial of a device"):
+        find_phone(serial, 60)
     assert adb.log == []
 
 
-def test_a_profile_of_ones_own_names_the_times(capsys, small, adb, phone_request, tmp_path):
-    text = (PROFILE_FOLDER / "mi9.toml").read_text().replace('id = "mi9"', 'id = "mine"').replace('"3med"', '"1large"')
-    (tmp_path / "mine.toml").write_text(text)
-    first = small.manifest.subgraphs[0]
-    adb.plays([*START, *BENCHMARK, {"call": command(first.name, CPU, 1), "err": "adb: error: closed\n", "code": 1}, *END])
-    words = ("run", small.path, "--adb", "--benchmark-model", phone_request.benchmark, "--profile")
-    assert "cpu[1large]" in call(capsys, *words, tmp_path / "mine.toml", "--measurements", tmp_path / "m").message
+def test_without_adb_the_package_to_install_is_named(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MissingBackendError, match="no program `adb`") as caught:
+        find_phone(None, 60)
+    assert caught.value.exit_code == 5
+    assert "platform tools" in caught.value.hint
+
+
+def test_words_of_a_command_stay_words_on_the_phone(adb, phone):
+    adb.plays([{"call": ["-s", "R5CT", "shell", "echo 'a b' ';rm -rf x' '$HOME'"], "out": "said\n"}])
+    assert phone.shell(["echo", "a b", ";rm -rf x", "$HOME"]) == "said\n"
     adb.ended()
-    unknown = call(capsys, *words, "mine9")
-    assert unknown.code == 3
+
+
+def test_folder_on_the_phone_is_removed_after_an_error_or_is_named(adb, phone):
+    for error in (StretchError("broken"), KeyboardInterrupt()):
+        adb.plays([{"call": shell(["mkdir", "{folder}"])}, {"call": shell(["rm", "-rf", "{folder}"])}])
+        with pytest.raises(type(error)), workspace(phone):
+            raise error
+        adb.ended()
+    gone = {"err": "adb: error: device 'R5CT' not found\n", "code": 1}
+    adb.plays([{"call": shell(["mkdir", "{folder}"])}, {"call": shell(["ls"]), **gone}, {"call": shell(["rm", "-rf", "{folder}"]), **gone}])
+    with pytest.raises(StretchError, match="the device is gone") as caught, workspace(phone):
+        phone.shell(["ls"])
+    assert phone.folder in caught.value.hint
+    adb.ended()
+
+
+def test_a_file_that_was_pulled_is_whole_or_not_there(adb, phone, tmp_path):
+    pull = ["-s", "R5CT", "pull", f"{phone.folder}/times.csv", "{here}"]
+    gone = {"call": pull, "gives": "half", "err": "adb: error: device offline\n", "code": 1}
+    adb.plays([gone, {"call": pull, "gives": "whole"}, {"call": pull}])
+    with pytest.raises(StretchError, match="the device is gone"):
+        phone.pull("times.csv", tmp_path / "times.csv")
+    assert [path.name for path in tmp_path.iterdir()] == ["adb"]
+    phone.pull("times.csv", tmp_path / "times.csv")
+    assert (tmp_path / "times.csv").read_text() == "whole"
+    with pytest.raises(StretchError, match="it is not here"):
+        phone.pull("times.csv", tmp_path / "other.csv")
+    adb.ended()
+
+
+def test_a_call_that_does_not_end_is_ended(adb, phone):
+    adb.plays([{"call": shell(["ls"]), "hangs": True}])
+    with pytest.raises(StretchError, match="did not end within 2 s"):
+        phone.shell(["ls"], limit=2.0)
