@@ -119,7 +119,7 @@ REFUSALS = {
         ("--pareto agreement", 2, "`pareto=agreement` does not name two or three different things to weigh"),
         ("--pareto latency,agreement", 2, "nothing predicts the agreement of designs"),
         ("--images no/such", 1, "there is no folder no/such with images"),
-        ("--budget 3", 2, "give it as --set budget_minutes=VALUE"),
+        ("--measured-blocks 9", 2, "give it as --set measured_blocks=VALUE"),
         ("--images . --set accuracy=a.json", 2, "`images` and `accuracy` both predict the accuracy of designs"),
         ("--images . --pareto latency,macs", 2, "images say nothing of latency,macs"),
         ("--set latency_budget=5", 2, "`latency_budget` does not limit the search of a front"),
