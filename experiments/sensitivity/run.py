@@ -295,7 +295,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--weights", type=Path, help="folder of weights")
     parser.add_argument("--images", type=Path, help="folder of photographs")
     parser.add_argument("--network", choices=list(NETWORKS), help="for one: which")
-    parser.add_argument("--blocks", type=int, default=60, help="blocks of a network that are measured, and a third as many segments")
+    parser.add_argument("--blocks", type=int, default=60, help="blocks of a network that are measured, and a quarter as many segments")
     parser.add_argument("--until", type=float, default=460.0, help="seconds after which no further design is measured")
     parser.add_argument("--more", type=Path, help="what an earlier measure wrote")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "agreement.json")

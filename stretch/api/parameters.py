@@ -151,7 +151,7 @@ PreprocessingOption = Annotated[
 MeasuredBlocks = Annotated[
     Annotated[int, Meta(ge=4, le=1000)] | None,
     AdvancedOption(
-        "Number of blocks whose loss is measured to predict agreement, next to a third as many segments and an eighth as many designs. "
+        "Number of blocks whose loss is measured to predict agreement, next to a quarter as many segments and a few designs. "
         "Default: by the network's size, for some minutes of two cores."
     ),
 ]

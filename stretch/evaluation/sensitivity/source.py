@@ -162,8 +162,8 @@ Batches = Sequence[torch.Tensor]
 EACH = 4
 #: Whole designs that are tried, at most, and multiply-accumulates of those over the original's.
 DESIGNS, MACS = 8, (0.9, 1.1)
-#: Measured blocks for each replaced segment and for each whole design: a segment takes about as long as six blocks, a design as ten.
-BLOCKS_PER_SEGMENT, BLOCKS_PER_DESIGN = 3, 8
+#: Measured blocks for each replaced segment and for each whole design: a segment takes as long as six to ten blocks, a design as ten to forty.
+BLOCKS_PER_SEGMENT, BLOCKS_PER_DESIGN = 4, 24
 #: Fewer measurements than this say nothing of a network.
 FEWEST = 4
 #: Multiply-accumulates of a network times the blocks of it that are measured by default, and their least and greatest number: a minute or two
