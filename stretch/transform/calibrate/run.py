@@ -12,10 +12,10 @@ from predictors.joins import join_of
 from stretch.network.capture import Captured
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, SideDesign, undivided
 from stretch.planning.design.scale import design_segments
-from stretch.planning.network.segments import split_segments
+from stretch.planning.network.segments import Segment, split_segments
 from stretch.transform.build import build, fold_norms, inherited_channels
 from stretch.transform.calibrate.segment import ALL_CHOICES, ChoiceSettings, FitTask
-from stretch.transform.calibrate.split import divide
+from stretch.transform.calibrate.split import Split, divide
 from stretch.transform.model import BranchedModel, BranchedSegment
 from stretch.transform.width import InheritedChannels
 
@@ -54,8 +54,9 @@ def calibrate(
     original's output. A segment that computes the same already is left alone; else
     the best of these is kept: as built; with new batch-norm statistics and joins;
     with every layer and the joins fitted, once for each way to divide the original's
-    blocks among the branches. All fits are ridge regressions. Where segments only lack
-    blocks, the layers behind them in the same run alone are fitted.
+    blocks among the branches. All fits are ridge regressions. A network that only lacks
+    blocks is fitted in two ways, in one of them only in the runs of blocks that lack one;
+    that with the smaller error at the end is kept.
 
     About six activations of all images are held on the model's device, and sums of products.
 
@@ -78,37 +79,87 @@ def calibrate(
     model.eval()
     synthesised = [torch.cat(list(synthetic))[:room].to(device)] if synthetic else []
     arriving, split = divide([batch.to(device) for batch in images], _largest_tensor(captured), synthesised)
-    original_inputs = arriving
-    errors = []
-    # Where segments only lack blocks, fits of others shrink their outputs towards the mean: the network agrees less often.
-    stretched = False
-    # Bands of rows and branches of channels share their weights: the segment in one piece is fitted.
-    pieces = undivided(model.design)
-    for placed, part, family, segment in zip(
-        model.design.segments,
-        pieces.segments,
-        inherited_channels(captured, pieces),
-        design_segments(captured.graph, model.design),
-        strict=True,
-    ):
-        original_branch, branched = original.branch(part.name, "cpu"), model.get_submodule(placed.name)
-        scales = [(branch.depth, branch.width, branch.entry, branch.rewrites) for branch in part.branches]
-        near = not stretched and scales == [(segment.depth - len(part.missing), segment.width, "none", ())]
-        if (near and not part.missing) or (join_of(placed.join).exact and placed is part):
-            same = arriving is original_inputs
-            original_inputs = [original_branch(x) for x in original_inputs]
-            arriving = original_inputs if same else [branched(x) for x in arriving]
-            continue
-        stretched |= not near
-        piece = _segment_for(model, placed, part, family)
-        task = FitTask(captured, part, segment, family, piece, original_branch, arriving, original_inputs, split, ridge, near)
-        fitted = task.calibrate(layers, choices)
-        if placed is not part:
-            model.segment(placed.name).owner.load_state_dict(piece.owner.state_dict())
-        if len(part.branches) > 1:
-            errors.append(SegmentError(part.name, fitted.before, fitted.after))
-        arriving, original_inputs = fitted.outputs, fitted.targets
+    calibration = NetworkFit(model, captured, original, arriving, split, ridge, layers, choices)
+    # Fits shrink outputs towards the mean: few missing blocks do less harm without most of them.
+    if not calibration.lacks_blocks_alone:
+        return calibration.fit_segments(near=False)[0]
+    built = {name: value.clone() for name, value in model.state_dict().items()}
+    errors, least = calibration.fit_segments(near=True)
+    near = {name: value.clone() for name, value in model.state_dict().items()}
+    model.load_state_dict(built)
+    others, error = calibration.fit_segments(near=False)
+    if error < least:
+        return others
+    model.load_state_dict(near)
     return errors
+
+
+@dataclass(frozen=True)
+class NetworkFit:
+    """A network to be fitted, its original, and the images for that."""
+
+    model: BranchedModel
+    captured: Captured
+    original: BranchedModel
+    arriving: list[torch.Tensor]  # Batches of the input.
+    split: Split
+    ridge: float
+    layers: bool
+    choices: ChoiceSettings
+
+    @property
+    def lacks_blocks_alone(self) -> bool:
+        """Whether the network is the original but for blocks that it does without."""
+        pieces, segments = undivided(self.model.design).segments, design_segments(self.captured.graph, self.model.design)
+        parts = list(zip(self.model.design.segments, pieces, segments, strict=True))
+        return any(part.missing for _, part, _ in parts) and all(
+            _is_original(part, segment, part.missing) or _computes_the_same(placed, part) for placed, part, segment in parts
+        )
+
+    def fit_segments(self, near: bool) -> tuple[list[SegmentError], float]:
+        """Fit segment after segment; return the errors of the branched ones, and that of the network on the images for the choice.
+
+        Args:
+            near: Whether only layers of runs of blocks that lack one are fitted.
+        """
+        model, captured, arriving, errors = self.model, self.captured, self.arriving, []
+        original_inputs = arriving
+        # Bands of rows and branches of channels share their weights: the segment in one piece is fitted.
+        pieces = undivided(model.design)
+        for placed, part, family, segment in zip(
+            model.design.segments,
+            pieces.segments,
+            inherited_channels(captured, pieces),
+            design_segments(captured.graph, model.design),
+            strict=True,
+        ):
+            original_branch, branched = self.original.branch(part.name, "cpu"), model.get_submodule(placed.name)
+            same = arriving is original_inputs
+            if ((near or same) and _is_original(part, segment)) or _computes_the_same(placed, part):
+                original_inputs = [original_branch(x) for x in original_inputs]
+                arriving = original_inputs if same else [branched(x) for x in arriving]
+                continue
+            piece = _segment_for(model, placed, part, family)
+            task = FitTask(captured, part, segment, family, piece, original_branch, arriving, original_inputs, self.split, self.ridge, near)
+            fitted = task.calibrate(self.layers, self.choices)
+            if placed is not part:
+                model.segment(placed.name).owner.load_state_dict(piece.owner.state_dict())
+            if len(part.branches) > 1:
+                errors.append(SegmentError(part.name, fitted.before, fitted.after))
+            arriving, original_inputs = fitted.outputs, fitted.targets
+        held_back = zip(arriving[self.split.fitted :], original_inputs[self.split.fitted :], strict=True)
+        return errors, sum(float((x - y).square().sum(dtype=torch.float64)) for x, y in held_back)
+
+
+def _is_original(part: SegmentDesign, segment: Segment, missing: Sequence[int] = ()) -> bool:
+    """Whether a segment in one piece is the original's, but for some blocks."""
+    scales = [(branch.depth, branch.width, branch.entry, branch.rewrites) for branch in part.branches]
+    return scales == [(segment.depth - len(missing), segment.width, "none", ())]
+
+
+def _computes_the_same(placed: SegmentDesign, part: SegmentDesign) -> bool:
+    """Whether a segment that is in several parts computes with the original's weights, whatever arrives."""
+    return join_of(placed.join).exact and placed is part
 
 
 def _segment_for(model: BranchedModel, placed: SegmentDesign, part: SegmentDesign, family: list[InheritedChannels]) -> BranchedSegment:

@@ -474,7 +474,7 @@ class FitTask:
     Args:
         part: The segment's design.
         split: Which batches are for fits, which for the choice.
-        near: Whether it and all before it are the original's but for blocks that they do without.
+        near: Whether only layers of runs of blocks that lack one are fitted.
     """
 
     captured: Captured
@@ -632,13 +632,10 @@ class FitTask:
 
     @cached_property
     def _fitted_ops(self) -> frozenset[str] | None:
-        """Operators whose layers are fitted: all if None, else those of the blocks behind the first that is missing in their run."""
-        if not self.near:
-            return None
+        """Operators whose layers are fitted: all if None, else those of the runs of blocks that lack one."""
         blocks = self.original.blocks
-        first = {blocks[number].run: number for number in reversed(self.part.missing)}
-        later = (block for number, block in enumerate(blocks) if number > first.get(block.run, len(blocks)))
-        return frozenset(op for block in later for op in block.ops)
+        runs = {blocks[number].run for number in self.part.missing}
+        return frozenset(op for block in blocks if block.run in runs for op in block.ops) if self.near else None
 
     def _join_branches(self, way: Way, branches: Sequence[tuple[State, BranchOutput]], values: OriginalValues) -> Candidate:
         """Put fitted branches into the segment, and fit the joins to them."""

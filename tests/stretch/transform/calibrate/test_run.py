@@ -15,8 +15,9 @@ from predictors.errors import StretchError
 from stretch.planning.design.branch_design import BranchScale
 from stretch.planning.design.scale import design_segments, partitions
 from stretch.transform import build
-from stretch.transform.build import inherited_channels
+from stretch.transform.build import fold_norms, inherited_channels
 from stretch.transform.calibrate import calibrate, undivided_design
+from stretch.transform.calibrate.run import NetworkFit
 from stretch.transform.calibrate.segment import ChoiceSettings, FitTask
 from stretch.transform.calibrate.split import Split, divide
 from stretch.transform.calibrate.statistics import Moments, rebase_statistics, renew_statistics
@@ -104,17 +105,31 @@ def test_joins_alone_leave_convolutions_as_they_were(captured):
     assert all(name.endswith("join_conv") for name in changed)
 
 
-def test_network_that_only_lacks_a_block_has_other_layers_of_its_run_fitted_and_no_others(captured):
+@torch.no_grad()
+def test_network_that_only_lacks_a_block_is_fitted_near_it_or_whole_and_the_better_one_is_kept(captured):
     result = captured("resnet20_cifar10")
     stage = branchable(result.graph)[1]
     scale = BranchScale("cpu", stage.depth - 1, stage.width, dropped=(1,))
-    model = build(result, divided(result.graph, part_of(stage, "none", [scale])))
-    before, weights = off(model, result), {name: value.clone() for name, value in model.state_dict().items() if value.dim() == 4}
-    calibrate(model, result, images(result))
-    assert off(model, result) < before
-    changed = {name for name, value in model.state_dict().items() if name in weights and not torch.equal(value, weights[name])}
-    last = [op for op in stage.blocks[2].ops if result.graph.by_name[op].kind == "conv"]
-    assert changed == {f"{stage.name}.on_cpu.{op}.weight" for op in last}
+    design = divided(result.graph, part_of(stage, "none", [scale]))
+    original = build(result, undivided_design(result, design))
+    fold_norms(original)
+    arriving, split = divide(images(result), 4 * max(prod(op.shape) for op in result.graph.ops))
+    errors, states = [], []
+    for near in (True, False):
+        model = build(result, design).eval()
+        built = {name: value.clone() for name, value in model.state_dict().items()}
+        fit = NetworkFit(model, result, original, arriving, split, 1e-4, layers=True, choices=ChoiceSettings())
+        assert fit.lacks_blocks_alone
+        errors.append(fit.fit_segments(near)[1])
+        states.append(model.state_dict())
+        changed = {name for name, value in states[-1].items() if value.dim() == 4 and not torch.equal(value, built[name])}
+        behind = {f"{stage.name}.on_cpu.{op}.weight" for op in stage.blocks[2].ops if result.graph.by_name[op].kind == "conv"}
+        assert changed >= behind
+        assert all(name.startswith(f"{stage.name}.") for name in changed) == near
+    kept = build(result, design)
+    calibrate(kept, result, images(result))
+    best = states[errors.index(min(errors))]
+    assert all(torch.equal(value, best[name]) for name, value in kept.state_dict().items())
 
 
 @pytest.mark.slow
