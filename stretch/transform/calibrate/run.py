@@ -14,7 +14,7 @@ from stretch.planning.design.branch_design import BranchDesign, BranchScale, Seg
 from stretch.planning.design.scale import design_segments
 from stretch.planning.network.segments import Segment, split_segments
 from stretch.transform.build import build, fold_norms, inherited_channels
-from stretch.transform.calibrate.segment import ALL_CHOICES, ChoiceSettings, FitTask
+from stretch.transform.calibrate.segment import ALL_CHOICES, ChoiceSettings, FitTask, state_of
 from stretch.transform.calibrate.split import Split, divide
 from stretch.transform.model import BranchedModel, BranchedSegment
 from stretch.transform.width import InheritedChannels
@@ -83,9 +83,9 @@ def calibrate(
     # Fits shrink outputs towards the mean: few missing blocks do less harm without most of them.
     if not calibration.lacks_blocks_alone:
         return calibration.fit_segments(near=False)[0]
-    built = {name: value.clone() for name, value in model.state_dict().items()}
+    built = state_of(model)
     errors, least = calibration.fit_segments(near=True)
-    near = {name: value.clone() for name, value in model.state_dict().items()}
+    near = state_of(model)
     model.load_state_dict(built)
     others, error = calibration.fit_segments(near=False)
     if error < least:

@@ -512,7 +512,7 @@ class FitTask:
         self, values: OriginalValues, blocks: Sequence[list[Matches]], choices: ChoiceSettings, way: Way | None = None
     ) -> list[Candidate]:
         """The segment as it was built, and fitted in each way: that one if it is known. Without an error there is nothing to fit."""
-        built = Candidate(self._error(self._backbones(values), values), _state(self.segment))
+        built = Candidate(self._error(self._backbones(values), values), state_of(self.segment))
         if built.error <= _EXACT_ERROR:
             return [built]
         if way is not None:
@@ -560,13 +560,13 @@ class FitTask:
     def _fit_statistics(self, values: OriginalValues) -> tuple[list[Candidate], list[State]]:
         """Fit the joins alone, and those with new statistics; return also the branches with these, from which fits of layers begin."""
         if self.near:
-            return [], [_state(branch) for branch in self._branches]
+            return [], [state_of(branch) for branch in self._branches]
         candidates = []
         if self._trunk_branches(self.family, values):
             built = [self._backbone([backbone_of(branch, x) for x in self.branch_inputs]) for branch in self._branches]
             candidates.append(self._fit_joins(self.family, built, values))
         renewed = [self._backbone(renewed_backbone(branch, self.branch_inputs, self.split.fitted)) for branch in self._branches]
-        start = [_state(branch) for branch in self._branches]
+        start = [state_of(branch) for branch in self._branches]
         return [*candidates, self._fit_joins(self.family, renewed, values)], start
 
     def _fit_layers(
@@ -625,7 +625,7 @@ class FitTask:
         elif matches:
             fill_branch(branch, self.captured, inherited, self.part.branches[index], matches, only=matches)
         outputs = self._branch_fit(inherited, branch, matches).run(self.branch_inputs, fitted, values.layers, self.ridge)
-        return _state(branch), self._backbone(outputs)
+        return state_of(branch), self._backbone(outputs)
 
     def _branch_fit(self, inherited: InheritedChannels, branch: Branch, matches: Matches) -> BranchFit:
         return BranchFit(inherited, branch, matches, self.split.images, self._fitted_ops)
@@ -651,7 +651,7 @@ class FitTask:
         for ridge, trunk in [(self.ridge, None), *trunks]:
             fit_join(self.part, self.segment, rows, values.rows, ridge, trunk)
             error = self._error(backbones, values)
-            candidates.append(Candidate(error if math.isfinite(error) else math.inf, _state(self.segment)))
+            candidates.append(Candidate(error if math.isfinite(error) else math.inf, state_of(self.segment)))
         return min(candidates, key=_error_of)
 
     def _trunk_branches(self, family: Sequence[InheritedChannels], values: OriginalValues) -> list[int]:
@@ -718,5 +718,6 @@ def _distinct(options: Iterable[_T]) -> list[_T]:
     return distinct
 
 
-def _state(module: torch.nn.Module) -> State:
+def state_of(module: torch.nn.Module) -> State:
+    """Copies of the weights and statistics of a module, by name."""
     return {key: value.clone() for key, value in module.state_dict().items()}
