@@ -443,7 +443,12 @@ def test_device_lost_loses_no_inference_one_at_a_time_or_in_flight(bundle_dir, t
         with pytest.warns(UserWarning, match="runs on the CPU: the device was lost"):
             trace = traced(range(8) if in_flight else [2])
         assert trace.replaced == dict.fromkeys(("s1.gpu", "s2.gpu"), "the null_async delegate cannot run it: the device was lost")
-        assert {span.queue for span in trace.spans if span.name == "s1.gpu"} == {session.subgraph_placements["s1.gpu"].queue}
+        # several in flight: an idle queue of as many cores does the work of another
+        allowed = (
+            {place.queue for place in session.subgraph_placements.values()} if in_flight else {session.subgraph_placements["s1.gpu"].queue}
+        )
+        [queue] = {span.queue for span in trace.spans if span.name == "s1.gpu"}
+        assert queue in allowed
         traced(range(3))
     assert replay(tmp_path / "run.jsonl").finished == (12 if in_flight else 5)
 
