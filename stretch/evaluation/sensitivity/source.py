@@ -170,7 +170,7 @@ FEWEST = 4
 #: of two cores. They are counted, not timed, so that fast and slow machines find the same plan.
 BLOCK_MACS, LEAST_BLOCKS, MOST_BLOCKS = 8e9, 6, 24
 #: Choices on activations take as long again as the fits, and change little: more segments are measured without them.
-QUICK = ChoiceSettings(channels=False, blocks=False)
+QUICK = ChoiceSettings(channels=False, blocks=False, extent=False)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 import torch
@@ -85,6 +86,8 @@ def calibrate(
         return calibration.fit_segments(near=False)[0]
     built = state_of(model)
     errors, least = calibration.fit_segments(near=True)
+    if not choices.extent:
+        return errors
     near = state_of(model)
     model.load_state_dict(built)
     others, error = calibration.fit_segments(near=False)
@@ -107,13 +110,20 @@ class NetworkFit:
     layers: bool
     choices: ChoiceSettings
 
+    @cached_property
+    def _parts(self) -> list[tuple[SegmentDesign, SegmentDesign, Segment]]:
+        """Each segment of the design, the same in one piece, and the original's.
+
+        Bands of rows and branches of channels share their weights: the segment in one piece is fitted.
+        """
+        pieces, segments = undivided(self.model.design).segments, design_segments(self.captured.graph, self.model.design)
+        return list(zip(self.model.design.segments, pieces, segments, strict=True))
+
     @property
     def lacks_blocks_alone(self) -> bool:
         """Whether the network is the original but for blocks that it does without."""
-        pieces, segments = undivided(self.model.design).segments, design_segments(self.captured.graph, self.model.design)
-        parts = list(zip(self.model.design.segments, pieces, segments, strict=True))
-        return any(part.missing for _, part, _ in parts) and all(
-            _is_original(part, segment, part.missing) or _computes_the_same(placed, part) for placed, part, segment in parts
+        return any(part.missing for _, part, _ in self._parts) and all(
+            _is_original(part, segment, part.missing) or _computes_the_same(placed, part) for placed, part, segment in self._parts
         )
 
     def fit_segments(self, near: bool) -> tuple[list[SegmentError], float]:
@@ -124,15 +134,8 @@ class NetworkFit:
         """
         model, captured, arriving, errors = self.model, self.captured, self.arriving, []
         original_inputs = arriving
-        # Bands of rows and branches of channels share their weights: the segment in one piece is fitted.
-        pieces = undivided(model.design)
-        for placed, part, family, segment in zip(
-            model.design.segments,
-            pieces.segments,
-            inherited_channels(captured, pieces),
-            design_segments(captured.graph, model.design),
-            strict=True,
-        ):
+        families = inherited_channels(captured, undivided(model.design))
+        for (placed, part, segment), family in zip(self._parts, families, strict=True):
             original_branch, branched = self.original.branch(part.name, "cpu"), model.get_submodule(placed.name)
             same = arriving is original_inputs
             if ((near or same) and _is_original(part, segment)) or _computes_the_same(placed, part):

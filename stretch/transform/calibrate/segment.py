@@ -417,6 +417,7 @@ class ChoiceSettings:
 
     channels: bool = True  # Which channels a branch keeps (`ChannelChoice`).
     blocks: bool = True  # Which blocks it reproduces (`choose_blocks`).
+    extent: bool = True  # Whether a network that only lacks blocks is fitted whole; if not chosen, only near them.
 
 
 #: Whatever can be chosen so.
@@ -529,7 +530,7 @@ class FitTask:
             return [[{}]]
         sources = [h.branch.source for h in self.family]
         options = candidate_matches(self.original, sources)
-        if choices.blocks:
+        if choices.blocks and not self.part.missing:  # else those of least loss are missing already
             fitted = self.original_inputs[: self.split.fitted]
             options.append(choose_blocks(self.part, self.original, sources, self.original_branch, fitted, self.ridge))
         return _distinct(options)
