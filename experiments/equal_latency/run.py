@@ -118,11 +118,12 @@ def pruned(teacher: Job, widths: tuple[int, ...], out: Path) -> "nn.Module":
     """A trained original pruned by Torch-Pruning to so many channels in each stage, those of the smallest norms first."""
     import torch
     import torch_pruning
+    from safetensors.torch import load_file
 
     from stretch.network.models.load import load_model
 
     module: Any = load_model(f"{teacher.parent}_cifar10", weights="none").module
-    weights = torch.load(teacher.file(out, "pt"), map_location="cpu")
+    weights = load_file(teacher.file(out, "safetensors"))
     module.load_state_dict({name: value.float() if value.is_floating_point() else value for name, value in weights.items()})
     shares = [1 - width / all_of_it for width, all_of_it in zip(widths, WIDTHS, strict=True)]
     stages = ((module.conv1, shares[0]), *zip(module.stages, shares, strict=True))
@@ -137,6 +138,7 @@ def pruned(teacher: Job, widths: tuple[int, ...], out: Path) -> "nn.Module":
 def trained(job: Job, sets: "Sequence[ImageSet]", out: Path) -> Iterator[None]:
     """Train one network, yielding after every step, and write what comes out after every epoch."""
     import torch
+    from safetensors.torch import save_file
 
     from experiments.gpu import facts
     from stretch.train.loop import Run
@@ -152,8 +154,9 @@ def trained(job: Job, sets: "Sequence[ImageSet]", out: Path) -> Iterator[None]:
         if epoch is not None:
             done = epoch.epoch == job.epochs
             if done and job.built == whole(job.parent):
-                half = {name: value.half() if value.is_floating_point() else value for name, value in run.model.state_dict().items()}
-                _write(job.file(out, "pt"), lambda path, half=half: torch.save(half, path))
+                state = run.model.state_dict().items()
+                half = {name: (value.half() if value.is_floating_point() else value).contiguous() for name, value in state}
+                _write(job.file(out, "safetensors"), lambda path, half=half: save_file(half, path))
             result = said | {"done": done, "seconds": time.perf_counter() - start, "log": run.history.rows()}
             result |= {"accuracy": run.history.accuracy} if done else {}
             _write(job.file(out), lambda path, result=result: path.write_text(json.dumps(result)))
@@ -173,7 +176,7 @@ def claim(jobs: Sequence[Job], out: Path) -> tuple[Job | None, bool]:
     for job in jobs:
         if job.file(out, "claim").exists():
             continue
-        if job.teacher is not None and not job.teacher.file(out, "pt").exists():
+        if job.teacher is not None and not job.teacher.file(out, "safetensors").exists():
             waits = waits or job.teacher in jobs
             continue
         try:

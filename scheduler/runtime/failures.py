@@ -39,13 +39,15 @@ def _timeout_text(limit_s: float) -> str:
 
 
 def step_failure(step: str, place: Placement | None, cause: BaseException | None, text: str = "") -> StretchError:
-    """An error that names the step, where it ran and why it failed."""
+    """An error that names the step, where it ran and why it failed; it has the hint of its cause."""
     words = (str(cause) if cause is not None else text).strip() or text.strip()
     reason = words.splitlines()[0] if words else type(cause).__name__
     if place is None:
         return StretchError(f"join `{step}` failed: {reason}")
+    hint = cause.hint if isinstance(cause, StretchError) else None
     return StretchError(
-        f"subgraph `{step}` failed on processor `{place.processor}` (delegate `{place.delegate}`): {reason}", _authors(place.delegate)
+        f"subgraph `{step}` failed on processor `{place.processor}` (delegate `{place.delegate}`): {reason}",
+        hint or _authors(place.delegate),
     )
 
 

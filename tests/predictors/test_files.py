@@ -1,4 +1,4 @@
-"""Files that people write, and the sentences about what is wrong with them; the form that every system has, and its memory."""
+"""Reading files and refusing faulty ones; facts of the operating system and its memory."""
 
 import os
 import platform

@@ -34,7 +34,7 @@ def test_claimed_job_is_given_to_nobody_else_and_pruned_one_waits_for_its_origin
     assert claim([pruned], tmp_path) == (None, False)
     assert claim([pruned, pruned.teacher], tmp_path) == (pruned.teacher, True)
     assert claim([pruned, pruned.teacher], tmp_path) == (None, True)
-    pruned.teacher.file(tmp_path, "pt").touch()
+    pruned.teacher.file(tmp_path, "safetensors").touch()
     assert claim([pruned, pruned.teacher], tmp_path) == (pruned, True)
     assert claim([pruned, pruned.teacher], tmp_path) == (None, False)
 

@@ -129,12 +129,13 @@ def test_asynchronous_processor_overlaps_without_a_thread(bundle_dir):
 def test_failing_command_queue_is_one_error(bundle_dir, at):
     def fail(when, model, run, outputs):
         if when == at:
-            raise RuntimeError(f"lost at {at}")
+            raise StretchError(f"lost at {at}", "take it elsewhere")
 
     with Session(bundle_dir, {"gpu": "null_async"}, delegates={"null_async": HookedQueue(fail, "null")}) as session:
         for _ in range(2):
-            with pytest.raises(StretchError, match=f"subgraph `s1.gpu` failed on processor `gpu` .* lost at {at}"):
+            with pytest.raises(StretchError, match=f"subgraph `s1.gpu` failed on processor `gpu` .* lost at {at}") as error:
                 session(numbers())
+            assert error.value.hint == "take it elsewhere"
 
 
 def test_subgraph_alone_runs_where_it_is_placed(bundle_dir):

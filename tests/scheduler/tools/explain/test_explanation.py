@@ -135,7 +135,7 @@ def test_file_or_device_that_a_runtime_does_not_have_is_refused_and_the_last_lin
         foreign_files.in_child("no such work", str(foreign["plain"]), "onnxruntime")
 
 
-#: First operator that each runtime leaves, and what stops it; a file that is not named is taken whole.
+#: The first operator of a file that a runtime leaves out, and the reason; runtimes take files that are not listed whole.
 FIRST = {
     "onnxruntime": {"own_domain": ("swirl", "domain com.example"), "doubles": ("conv", "type double")},
     "opencl": {
