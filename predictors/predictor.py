@@ -123,7 +123,7 @@ class KernelsTime(NamedTuple):
 class Handover(NamedTuple):
     """Time of one inference in addition to its kernels: the call, and the transfers of its input and of its output."""
 
-    processor: str  # Which.
+    processor: str  # Name of the processor.
     precision: Precision  # In which precision.
     ms: float  # The time.
     #: Ends of its interval, as factors on it, where it was measured with whole networks; None where links say it.

@@ -47,7 +47,7 @@ def worst_slowdown(device: DeviceProfile, processor: str, others: Iterable[str])
 class ProcessorWork:
     """Work of one processor without a pause."""
 
-    processor: str  # Which.
+    processor: str  # Name of the processor.
     start_ms: float  # When it begins.
     ms: float  # How long it takes alone.
     contention: ContentionFactors = field(default_factory=dict)  # Factors on that while others compute.

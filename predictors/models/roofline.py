@@ -75,7 +75,7 @@ class KernelModel(Protocol):
         ...
 
     def inference_ms(self, elements: int = 0) -> float:
-        """Return the time of an inference in addition to its kernels, ms, with so many elements in its inputs and outputs."""
+        """Return the time of an inference in addition to its kernels, ms; `elements` counts those of its inputs and outputs."""
         ...
 
     def interval(self) -> tuple[float, float]:

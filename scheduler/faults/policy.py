@@ -1,7 +1,7 @@
 """The policy that retires a site after failures of its delegate and tries it again: a pure function of events, without a clock.
 
-A *site* is a delegate on its cores. One that fails is *retired* for a number of inferences; then it is *on trial*, and
-*restored* when enough inferences in a row went well. One that fails on trial is retired for twice as long. Counting
+A *site* is a delegate on its cores. A site that fails is *retired* for a number of inferences; then it is *on trial*, and
+*restored* after enough inferences in a row without a failure. A site that fails on trial is retired for twice as long. Counting
 inferences instead of seconds makes a list of events always come to the same decisions.
 """
 
@@ -38,16 +38,16 @@ class Site(NamedTuple):
 class SiteFailed(msgspec.Struct, frozen=True, tag=True):
     """A site failed to run a subgraph."""
 
-    site: Site  # Which.
-    step: str  # The subgraph that it was to run.
-    reason: str  # Why not, in words.
-    for_good: bool = False  # Whether it can never be used again, because a call of it hangs.
+    site: Site  # The delegate and its cores.
+    step: str  # The subgraph that did not run.
+    reason: str  # The cause, as a sentence.
+    for_good: bool = False  # Whether the site can never be used again, because a call of it hangs.
 
 
 class SiteReturned(msgspec.Struct, frozen=True, tag=True):
     """A site on trial runs its subgraphs again; inferences count towards its trial from now on."""
 
-    site: Site  # Which.
+    site: Site  # The delegate and its cores.
 
 
 class InferenceEnded(msgspec.Struct, frozen=True, tag=True):
@@ -60,11 +60,11 @@ Event = SiteFailed | SiteReturned | InferenceEnded
 class FaultDecision(msgspec.Struct, frozen=True, kw_only=True):
     """A decision about a site, with its reason."""
 
-    inference: int  # How many inferences had ended.
-    site: Site  # Which.
-    what: DecisionKind  # ``retired``: others do its work; ``on trial``: it is given its work again; ``restored``: it has done it well.
-    reason: str  # In words.
-    inferences: int | None = None  # For how many it is retired; None for good, or where it is not.
+    inference: int  # Number of inferences that had ended.
+    site: Site  # The delegate and its cores.
+    what: DecisionKind  # ``retired``: other sites run its subgraphs; ``on trial``: it runs them again; ``restored``: the trial has ended well.
+    reason: str  # The cause, as a sentence.
+    inferences: int | None = None  # Length of the retirement in inferences; None for good, or for other decisions.
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,9 @@ class FaultPolicy:
     """Policy for delegates that fail.
 
     Args:
-        back_off: Inferences for which a site is left alone when it fails first; twice as many each time that it fails on trial.
-        longest: For how many at most.
-        trial: Inferences in a row that have to go well before a site is trusted as before.
+        back_off: Inferences for which a site is retired after its first failure; doubled with each failure on trial.
+        longest: Maximum number of these inferences.
+        trial: Inferences in a row without a failure that restore a site.
         finite: Whether NaN and infinity in a delegate's output, where another computes numbers, count as a failure.
         spot_every: Number of runs of a subgraph after which one is compared with another delegate's result; 0 for never.
 
@@ -104,13 +104,13 @@ class FaultPolicy:
 class _Record:
     """State of a site that has failed."""
 
-    back_off: int  # Inferences for which it is retired, this time.
-    until: int | None  # When it is tried again; None for never.
+    back_off: int  # Inferences for which it is retired this time.
+    until: int | None  # Number of ended inferences at which its trial begins; None for never.
     trial: bool = False  # Whether it is on trial.
-    passed: int | None = None  # Inferences that went well on trial; None as long as it does not have its work again.
+    passed: int | None = None  # Inferences without a failure on trial; None until it runs its subgraphs again.
 
 
-#: Delegates that do the work of one that failed, the first that can: any machine has them.
+#: Delegates that replace a failed one, in the order of preference: every machine has them.
 FALLBACK_DELEGATES = ("cpu", "reference")
 
 

@@ -40,7 +40,7 @@ CONTROLS = "fp32"
 class Timing:
     """Time of one variant."""
 
-    name: str  # Which.
+    name: str  # Name of the variant.
     median_ms: float  # Median over the rounds.
     p90_ms: float  # Ninth decile of the rounds.
 

@@ -22,7 +22,7 @@ import numpy as np
 class Job:
     """Work that occupies one processor."""
 
-    processor: str  # Which.
+    processor: str  # Name of the processor.
     ms: float  # Duration, transfers of its inputs included.
     reads: tuple[int, ...] = ()  # Numbers of the jobs that write its inputs.
 

@@ -245,7 +245,7 @@ class _BlockSearch:
 
 
 def block_sets(segment: Segment, loss: Mapping[int, float]) -> list[tuple[int, ...]]:
-    """Sets of blocks to leave out: of every run of equal blocks so many, those that matter least; at most `MAX_SETS` of them."""
+    """Sets of blocks to leave out: the least important ones of every run of equal blocks; at most `MAX_SETS` sets."""
     runs: dict[int, list[int]] = {}
     for number in sorted(loss, key=lambda n: (loss[n], -n)):
         runs.setdefault(segment.blocks[number].run, []).append(number)

@@ -258,7 +258,7 @@ class FrontAnswer(Answer, frozen=True, kw_only=True):
     rounding: list[str]  # Of these, the ones that round beyond fp32: ``int8``, ``fp16``.
     designs: list[FrontDesign]  # From the slowest to the fastest.
     best_single_ms: float  # The original on the best single processor.
-    best_single_processor: str  # Which.
+    best_single_processor: str  # Name of that processor.
     best_single_precision: str  # In which precision.
     sequential_same_macs_ms: float | None  # The sequential model scaled to the range of MACs; None where there is none.
     sequential_same_macs_processor: str | None  # Where.

@@ -141,7 +141,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
 class Shortened(msgspec.Struct, frozen=True, kw_only=True):
     """The original without its least important blocks on the best single processor, as fast as branches are, or as was asked for."""
 
-    processor: str  # Which.
+    processor: str  # Name of the processor.
     precision: str  # At what precision.
     ms: float  # Its time.
     macs_ratio: float  # Multiply-accumulates over the original's.
@@ -220,7 +220,7 @@ class Predicted(compare.Certainty, frozen=True, kw_only=True):
 
     makespan_ms: float  # Of the branched network.
     best_single_ms: float  # Of the original on the best single processor.
-    best_single_processor: str  # Which.
+    best_single_processor: str  # Name of that processor.
     best_single_precision: str  # In which precision.
     sequential_same_macs_ms: float | None  # Of the sequential model scaled to the same multiply-accumulates.
     sequential_same_macs_processor: str | None  # Where.
@@ -228,7 +228,7 @@ class Predicted(compare.Certainty, frozen=True, kw_only=True):
     shortened: Shortened | None  # The original without some blocks, as fast on one processor.
     speedup: float  # Best single processor over the makespan.
     whole_graph_ms: float  # Of the branched network as one graph on one processor.
-    whole_graph_processor: str  # Which.
+    whole_graph_processor: str  # Name of that processor.
     #: Of the original with every kernel-sized part on one processor or its rows over several, whichever is faster: the design
     #: `operator_split_design`.
     operator_split_ms: float
@@ -267,7 +267,7 @@ class ObjectiveAnswer(msgspec.Struct, frozen=True, kw_only=True):
 class UnusedProcessor(msgspec.Struct, frozen=True, kw_only=True):
     """A processor that a design leaves without work."""
 
-    processor: str  # Which.
+    processor: str  # Name of the processor.
     ms: float | None  # The fastest design within the constraints that uses it, ms; None if there is none, or it was not searched for.
     best_ms: float  # The design that was chosen, ms.
     rule: str | None  # The rule that no branch on it meets, with the nearest any comes to it; None if some branch meets them all.
@@ -405,7 +405,7 @@ class PlanResult:
         return compare.certainty(self.recommendation, self.predicted_run, self._controls, single, split)
 
     def at_links(self, factor: float) -> compare.LinkFigure:
-        """The design and the best single processor if every transfer took so many times what is stated."""
+        """The design and the best single processor if every transfer took `factor` times its time in the profile."""
         return compare.at_links(self.predicted_run, self._controls[f"single:{self.best_single.processor}"], lambda _: factor)
 
     @cached_property

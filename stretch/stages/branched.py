@@ -56,7 +56,7 @@ class Branched:
         withheld: Whether nothing was built because `only_if_faster` was asked for and branches are not recommended.
         preprocessing: Preparation of a picture before the model reads it; None: ImageNet's.
         images: Images for calibration, and others; None without images.
-        run_images: Of the others, so many are run through the bundle's files when they are written; 0 for none.
+        run_images: Number of held-out images that are run through the bundle's files when they are written; 0 for none.
         mapping: Where processors run here for that.
         original: The original network, a copy of it if a module was given; None after a dry run.
         built: Fingerprint of `model` as it was built; None after a dry run.

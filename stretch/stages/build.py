@@ -31,16 +31,16 @@ from stretch.transform.synthetic import Synthesis, synthesise
 #: Batch size.
 BATCH = 32
 
-#: Images that are held back to compare with, at most: a share of so many is known to a few hundredths.
+#: Maximum number of images that are held back to compare with: enough to know a share to a few hundredths.
 HELD_BACK = 200
 
-#: Of these, so many are run through a bundle's files by default, one at a time.
+#: Number of these that are run through a bundle's files by default, one at a time.
 RUN_IMAGES = 64
 
 #: A network that agrees less often gets the remark that it needs training.
 MIN_AGREEMENT = 0.95
 
-#: Where a folder has no others, one of so many is held back from calibration.
+#: Where a folder has no further images, one image of this number is held back from calibration.
 HELD_BACK_EVERY = 4
 
 

@@ -136,7 +136,7 @@ class BestPair:
 
 
 def candidates(graph: OpGraph, device: DeviceProfile, config: PlanConfig, top: int, within: float) -> list[Candidate]:
-    """Return ways to run a network while another runs.
+    """Return designs for a network while another runs.
 
     Of each set of processors there are the `top` designs that take no longer than `within` times the best one.
     """

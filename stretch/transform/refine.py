@@ -406,7 +406,7 @@ class Views:
         self._deviation = float(images.std())
 
     def draw(self, count: int) -> torch.Tensor:
-        """So many views, (count, channels, height, width)."""
+        """Random views, (count, channels, height, width)."""
         crops = self.images[self._to_device(torch.randint(len(self.images), (count,), generator=self.random))]
         if self._synthetic is not None:
             half = count // 2

@@ -87,7 +87,7 @@ def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def evenly_spread(rows: torch.Tensor, count: int) -> torch.Tensor:
-    """At most so many rows of a tensor, spread over all."""
+    """At most `count` rows of a tensor, spread over all."""
     if len(rows) <= count:
         return rows
     return rows[torch.arange(count, device=rows.device) * len(rows) // count]

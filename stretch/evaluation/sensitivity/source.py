@@ -48,13 +48,13 @@ from stretch.transform.calibrate.split import Images
 from stretch.transform.refine import fingerprint
 from stretch.transform.tensors import evenly_spread
 
-# Ways and designs of a space to be measured: some of each segment's, and whole designs at random.
+# Options and designs to be measured: some options of each segment, and whole designs at random.
 
 Floats = NDArray[np.float64]
 
-#: Multiply-accumulates over the segment's of ways that designs are made of: the whole design must come near the original's.
+#: Range of multiply-accumulates of an option over the segment's: whole designs must come near the original's.
 NEAR = (0.85, 1.15)
-#: Times the fastest way of its segment that a way may take to be measured: slower ones are seldom chosen.
+#: Maximum time of a measured option over the fastest option of its segment: slower ones are seldom chosen.
 FAST = 1.5
 #: Attempts at a random design before the space is taken to have no more.
 ATTEMPTS = 200
@@ -62,10 +62,10 @@ ATTEMPTS = 200
 
 @dataclass(frozen=True)
 class Trial:
-    """One way to run one segment."""
+    """One option of one segment, to be measured."""
 
-    options: SegmentOptions  # The ways it is one of.
-    index: int  # Which.
+    options: SegmentOptions  # All options of the segment.
+    index: int  # Its number among these.
     first: int  # Number of the first stage that the segment consists of.
 
     def stages(self, space: DesignSpace) -> tuple[str, ...]:
@@ -74,7 +74,7 @@ class Trial:
 
 
 def trials(space: DesignSpace, number: int) -> list[Trial]:
-    """Ways to run every segment that may be stretched, merged stages too: of each the fastest, then those least like the ones before."""
+    """Options of every segment that may be stretched, merged stages too: of each the fastest, then the ones least like those before."""
     rounds: list[list[Trial]] = [[] for _ in range(number)]
     for first, groups in sorted(_stretched_options(space), key=lambda one: one[1][0].span):
         for place, trial in enumerate(_different(space, first, groups, number)):
@@ -83,7 +83,7 @@ def trials(space: DesignSpace, number: int) -> list[Trial]:
 
 
 def _stretched_options(space: DesignSpace) -> Iterator[tuple[int, list[SegmentOptions]]]:
-    """The ways of every run of stages that may be stretched, with the number of its first stage."""
+    """The options of every run of stages that may be stretched, with the number of its first stage."""
     for first, options in enumerate(space.options):
         scaled = [group for group in options if group.branched and not group.exact]
         for span in sorted({group.span for group in scaled}):
@@ -91,7 +91,7 @@ def _stretched_options(space: DesignSpace) -> Iterator[tuple[int, list[SegmentOp
 
 
 def _different(space: DesignSpace, first: int, groups: Sequence[SegmentOptions], count: int) -> list[Trial]:
-    """Ways that are fast and unlike each other."""
+    """Options that are fast and unlike each other."""
     options = [(group, index) for group in groups for index in _takeable(group)]
     if not options:
         return []
@@ -158,9 +158,9 @@ def _random(space: DesignSpace, rng: np.random.Generator) -> tuple[tuple[Segment
 
 Batches = Sequence[torch.Tensor]
 
-#: Ways of each segment that are tried, at most.
+#: Maximum number of measured options of each segment.
 EACH = 4
-#: Whole designs that are tried, at most, and multiply-accumulates of those over the original's.
+#: Maximum number of measured whole designs, and the range of their multiply-accumulates over the original's.
 DESIGNS, MACS = 8, (0.9, 1.1)
 #: Measured blocks for each replaced segment and for each whole design: a segment takes as long as six to ten blocks, a design as ten to forty.
 BLOCKS_PER_SEGMENT, BLOCKS_PER_DESIGN = 4, 24
@@ -180,7 +180,7 @@ class SensitivityMeasurements:
     alone: tuple[Measured, ...]  # The original with one segment replaced, and that calibrated.
     designs: tuple[Measured, ...]  # Whole designs.
     seconds: float  # How long that took.
-    complete: bool  # Whether all blocks and all ways of segments were measured.
+    complete: bool  # Whether all blocks and all options of segments were measured.
     #: The original without one block, and the rest of its stage calibrated, by the tensor that the block writes.
     blocks: dict[str, Measured] = field(default_factory=dict)
 
@@ -266,7 +266,7 @@ def measure_design(
 
 
 class _Original:
-    """The original, cut at the ends of its stages, with what arrives at each of them."""
+    """The original, cut at the ends of its stages, with the tensors that arrive at each of them."""
 
     def __init__(self, captured: Captured, space: DesignSpace, fitted: Batches, held_back: Batches) -> None:
         self.captured, self.space = captured, space
@@ -289,7 +289,7 @@ class _Original:
             raise UsageError(one_sided_reason(classes), "give images of several classes, or plan without images")
 
     def replace_segment(self, trial: Trial) -> Measured:
-        """The original with one segment in the way of a trial, and that calibrated on what arrives there."""
+        """The original with one segment replaced by a trial's option, calibrated on the tensors that arrive there."""
         segment, last = trial.options.segment, trial.first + trial.options.span
         weights = {op.name: self.captured.weights[op.name] for op in segment.graph.ops if op.name in self.captured.weights}
         piece = Captured(segment.graph, weights, self.captured.module)
@@ -314,7 +314,7 @@ def _no_classes(captured: Captured) -> UsageError:
     )
 
 
-#: Images that segments are calibrated on and compared on, at most: every way of every segment looks at all of them.
+#: Maximum numbers of images that segments are calibrated on and compared on: every option of every segment looks at all of them.
 FITTED, HELD_BACK = 64, 128
 #: Bytes that all images may take at the ends of the stages.
 MOST_BYTES = 1 << 30
@@ -391,5 +391,5 @@ def lowest_plausible(sensitivity: Sensitivity, least: float) -> float:
 
 
 def _subset(batches: Sequence[torch.Tensor], count: int) -> list[torch.Tensor]:
-    """So many images at most, spread over all, in batches as large as before."""
+    """At most `count` images, spread over all, in batches as large as before."""
     return list(evenly_spread(torch.cat(list(batches)), count).split(len(batches[0])))

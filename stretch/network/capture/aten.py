@@ -90,7 +90,7 @@ class AtenCall:
         return int(self.arguments["dim"]) % len(self.tensors[0].shape)
 
     def order(self, rank: int) -> tuple[int, ...]:
-        """Return where each of so many axes comes in its result, computed by torch itself."""
+        """Return the place of each axis in its result, computed by torch itself."""
         target: Any = self.node.target
         dims = torch.empty([2 + i for i in range(rank)], device="meta")
         settings = [self.arguments[argument.name] for argument in target._schema.arguments[1:]]

@@ -62,7 +62,7 @@ class Constraint(ABC):
     exact: ClassVar[bool] = True
 
     def offers_scale(self, value: Any, segment: "Segment", what: str, count: float) -> bool:
-        """Whether a branch of a segment may keep so many blocks (``depth``), or channels (``width``)."""
+        """Whether a branch of a segment may keep this number of blocks (``depth``), or channels (``width``)."""
         return True
 
     def mask(self, value: Any, options: "SegmentOptions", segment_ms: float) -> "NDArray[np.bool_] | None":
@@ -74,7 +74,7 @@ class Constraint(ABC):
         """The numbers that a refusal may blame."""
 
     def explain_miss(self, value: Any, options: "Sequence[SegmentOptions]", segment_ms: Sequence[float]) -> str | None:
-        """Why none of some ways keeps to it, as the end of a sentence; None if one does."""
+        """The reason why no option keeps to the rule, as the end of a sentence; None if one does."""
         return None
 
 

@@ -183,7 +183,7 @@ class MeasuredOn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     images: Annotated[int, msgspec.Meta(ge=1)]  # Images that segments were calibrated on.
     held_back: Annotated[int, msgspec.Meta(ge=1)]  # Images that networks were compared on.
     pictures: str  # SHA-256 of all images as the network reads them.
-    device: str  # Profile whose ways were tried.
+    device: str  # Profile whose options were tried.
     processors: tuple[str, ...]  # Its processors that branches used.
     version: str  # Of nn-stretch.
     date: str  # When, ISO 8601.
@@ -241,7 +241,7 @@ class Sensitivity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         return tuple(stage.name for stage in self.stages[first : last + 1])
 
     def loss_of(self, stages: tuple[str, ...], rows: Floats) -> Floats:
-        """Losses of ways to run the segment that some stages make, alone in the original."""
+        """Losses of options of the segment that some stages make, each alone in the original."""
         known = {stage.name: stage.loss for stage in self.stages}
         parts = [part for name in stages if (part := known[name]) is not None]
         of_stages = float(np.mean(parts)) if parts else 0.0

@@ -1,4 +1,4 @@
-"""Cost of one branch of one segment: multiply-accumulates, time, parameters, memory; and ways to run a segment, as arrays of such costs.
+"""Cost of one branch of one segment: multiply-accumulates, time, parameters, memory; and options of a segment, as arrays of such costs.
 
 A branch at full depth is built once per width; shallower ones leave out the kernels of dropped units, which share none.
 """

@@ -1,8 +1,8 @@
-"""Ways to divide a segment among branches that together compute exactly what it computes.
+"""Divisions of a segment among branches that together compute exactly the segment's output.
 
-A way is a file of `stretch.planning.divisions`. Its name is the word by which a design file says what of
-its segment a branch computes, as ``rows = [0, 14]``; its `DIVISION` is a `Division`. Design files, the
-search, the timeline, torch modules and reports ask that object and know no way by name.
+Each kind of division is a file of `stretch.planning.divisions`. The file's name is also the key of a branch's share in
+design files, as ``rows = [0, 14]``; its `DIVISION` is a `Division`. Design files, the search, the timeline,
+torch modules and reports ask that object and know no division by name.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -24,17 +24,17 @@ from stretch.planning.network.segments import Segment
 T = TypeVar("T")
 
 _FOLDER = Path(__file__).parent.parent / "divisions"
-#: The order in which ways are tried; others follow by name.
+#: The order in which divisions are tried; others follow by name.
 _FIRST = ("rows", "channels", "paths", "ends")
 
-#: Words of all ways: the files of their folder.
+#: Names of all divisions: the files of their folder.
 _FOUND = [module.name for module in iter_modules([str(_FOLDER)])]
 DIVISION_NAMES = tuple(sorted(_FOUND, key=lambda name: (name not in _FIRST, (*_FIRST, name).index(name), name)))
 
 #: Numbers of a design are at most this: more than any network has.
 MAX_COUNT = 1 << 24
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
-#: Part of a segment that a branch computes: of most ways the first of a range and the one behind its last.
+#: Part of a segment that a branch computes: for most divisions the first of a range and the one behind its last.
 Share = tuple[Count | str, ...]
 
 
@@ -48,7 +48,7 @@ class Taken:
     zeros: tuple[str, ...] = ()  # Weights that are zero, since another branch has them.
 
     def rows(self, count: int) -> Channels:
-        """Its rows of a weight that has so many in the whole operator."""
+        """Its rows of a weight that has `count` rows in the whole operator."""
         return weight_rows(self.channels, self.width, count)
 
 
@@ -57,21 +57,21 @@ class Piece:
     """One branch's part of a segment."""
 
     graph: OpGraph  # Its operators, called as the segment's.
-    taken: Mapping[str, Taken] = field(default_factory=dict)  # Where it has slices of weights, what of each operator's, by name.
+    taken: Mapping[str, Taken] = field(default_factory=dict)  # Its slices of weights, by the operator's name; empty without slices.
 
 
 class Division:
-    """A way to divide a segment; its methods are given segments whose branches all say their shares."""
+    """A kind of division; its methods are given segments whose branches all have shares."""
 
     word: str  # Its name: that of its file.
-    kind: ClassVar[str]  # Word of the request's `kinds` that asks for it; several ways may have the same.
+    kind: ClassVar[str]  # Item of the request's `kinds` that asks for it; several divisions may have the same.
     joins: ClassVar[tuple[str, ...]]  # Exact joins that its branches may meet by.
-    what: ClassVar[str]  # Part that one branch computes, in a sentence.
-    example: ClassVar[str] = "[first, behind the last]"  # A share, as a person writes it.
-    #: Whose the weights of a branch are: each has the ``same``, all of the segment's; ``slices`` of them (`Piece.taken`); or its ``own``,
+    what: ClassVar[str]  # Part that one branch computes, as an object in sentences.
+    example: ClassVar[str] = "[first, behind the last]"  # A share, as in design files.
+    #: Weights of a branch: the ``same`` as all others, which are all of the segment's; ``slices`` of them (`Piece.taken`); or its ``own``,
     #: those of operators that no other branch computes.
     weights: ClassVar[Literal["same", "slices", "own"]] = "own"
-    vectors: ClassVar[bool] = False  # Whether it divides vectors, too, so that linear layers are parts of their own.
+    vectors: ClassVar[bool] = False  # Whether it also divides vectors, so that linear layers are parts of their own.
     halo: ClassVar[bool] = False  # Whether its repeated elements are rows at the borders of branches.
 
     # a design
@@ -81,7 +81,7 @@ class Division:
         return self.joins[0]
 
     def check(self, segment: Segment, design: Any, shares: Sequence[Share]) -> None:
-        """Refuse shares that are not the whole segment once; the sentence names the segment and says what would be right."""
+        """Refuse shares that do not make up the whole segment exactly once; the error names the segment and the right shares."""
         raise NotImplementedError
 
     def pieces(self, graph: OpGraph, names: Sequence[str], shares: Sequence[Share], join: str) -> list[Piece]:
@@ -99,31 +99,31 @@ class Division:
         return graph
 
     def repeated_ms(self, whole: OpGraph, pieces: Sequence[tuple[OpGraph, Estimate, float]]) -> float:
-        """Time that branches spend on what the segment in one piece computes once, ms; of each its graph, estimate, and contention factor are given."""
+        """Time of computations that several branches repeat, ms; `pieces` has the graph, estimate and contention factor of each branch."""
         return 0.0
 
     # the search
 
     def candidates(self, parts: Any) -> Iterable[tuple[int, Any]]:
-        """Ways (`SegmentOptions`) to run parts of a `stretch.planning.search.parts.PartSpace`, and runs of them, each by its first part."""
+        """Options (`SegmentOptions`) of parts of a `stretch.planning.search.parts.PartSpace`, and of runs of parts, each by its first part."""
         raise NotImplementedError
 
     def divisible_tensors(self, graph: OpGraph) -> Collection[str]:
-        """Return how branches may divide a part in this way, in words of `stretch list models --details`."""
+        """Return the tensors by which branches may divide a part, as `stretch list models --details` prints them."""
         return ()
 
     def obstacle(self, graph: OpGraph) -> str | None:
-        """Why a network, or a part of one, cannot be divided so, if a single reason can be named."""
+        """The reason why a network, or a part of one, cannot be divided; None if there is no single reason."""
         return None
 
     def remark(self, stages: Sequence[Segment]) -> str | None:
-        """Return a note for people about stages that cannot be divided so."""
+        """Return a note about stages that cannot be divided, for reports; None for no note."""
         return None
 
 
 @cache
 def divisions() -> dict[str, Division]:
-    """Every way, by its word; files are imported when they are first asked for."""
+    """Every division, by its name; the files are imported at the first call."""
     result: dict[str, Division] = {}
     for word in DIVISION_NAMES:
         result[word] = import_module(f"stretch.planning.divisions.{word}").DIVISION
@@ -132,17 +132,17 @@ def divisions() -> dict[str, Division]:
 
 
 def exact_kinds() -> tuple[str, ...]:
-    """Return the words of a request's `kinds` for the ways in this folder."""
+    """Return the items of a request's `kinds` that ask for divisions."""
     return tuple(dict.fromkeys(division.kind for division in divisions().values()))
 
 
 def of_kinds(kinds: Collection[str]) -> list[Division]:
-    """The ways that a request asks for."""
+    """The divisions that a request asks for."""
     return [division for division in divisions().values() if division.kind in kinds]
 
 
 def with_shares(branch: type[T]) -> type[T]:
-    """A class of branches with a field for each way, as files have them; of these at most one is not None."""
+    """A class of branches with a field for the share of each division; at most one of these fields is not None."""
     name, namespace = branch.__name__, {"__doc__": branch.__doc__, "__module__": branch.__module__}
     if issubclass(branch, msgspec.Struct):
         fields = [(word, Share | None, None) for word in DIVISION_NAMES]
@@ -153,18 +153,18 @@ def with_shares(branch: type[T]) -> type[T]:
 
 
 def shares_of(branch: object) -> dict[str, Share]:
-    """Return a branch's share, by the word of the way."""
+    """Return a branch's share, by the name of its division."""
     return {word: share for word in DIVISION_NAMES if (share := getattr(branch, word)) is not None}
 
 
 def range_of(share: Share) -> tuple[int, int]:
-    """A share that is a range, as of a segment that was checked."""
+    """The bounds of a share that is a range, of a segment that was checked."""
     start, stop = map(int, share)
     return start, stop
 
 
 def division_of(design: Any) -> Division | None:
-    """The way in which a segment is divided; None where it is whole, or its branches are scaled copies."""
+    """The division of a segment; None where it is whole, or its branches are scaled copies."""
     words = {word for branch in design.branches for word in shares_of(branch)}
     named = [division for word, division in divisions().items() if word in words] if words else []
     eligible = [division for division in (named or divisions().values()) if design.join in division.joins]
@@ -172,7 +172,7 @@ def division_of(design: Any) -> Division | None:
 
 
 def check_division(segment: Segment, design: Any, division: Division) -> None:
-    """Refuse a segment whose branches do not compute all of it once, each a share and nothing else."""
+    """Refuse a segment unless each branch has one share and the shares make up the segment exactly once."""
     where, word = f"segment `{segment.name}`", division.word
     if design.join not in division.joins:
         raise StretchError(f"{where} has branches of some {word}, which `{design.join}` does not join", 'leave out its "join"')
@@ -200,7 +200,7 @@ def check_division(segment: Segment, design: Any, division: Division) -> None:
 def check_ranges(
     where: str, division: Division, names: Sequence[str], shares: Sequence[Share], count: int, what: str, of: str
 ) -> list[tuple[int, int]]:
-    """The shares as ranges that follow each other from 0 to a count of something, none of them empty."""
+    """The shares as ranges that follow each other from 0 to `count`, none of them empty."""
     at, ranges = 0, []
     for name, share in zip(names, shares, strict=True):
         if len(share) != 2 or not all(isinstance(bound, int) for bound in share):

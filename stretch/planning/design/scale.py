@@ -315,7 +315,7 @@ def scale_branch(segment: Segment, design: SegmentDesign, index: int, in_channel
 
 
 def whole_branch(segment: Segment, design: SegmentDesign, in_channels: int) -> ScaledBranch:
-    """The whole of a segment that is divided exactly, where so many channels arrive."""
+    """A segment in one piece that is divided exactly, for a number of arriving channels."""
     if in_channels != segment.in_width:
         return scale_branch(segment, design.undivided, 0, in_channels)
     return ScaledBranch(segment.graph, segment.graph, segment.channels, dict(segment.channels.units), 0)

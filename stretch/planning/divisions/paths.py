@@ -55,7 +55,7 @@ def path_graph(graph: OpGraph, name: str, first: int, stop: int) -> OpGraph:
     return OpGraph.build(name, ops, last.name if len(ends) > 1 else ends[0])
 
 
-#: More paths than this are not divided: there would be too many ways.
+#: More paths than this are not divided: there would be too many divisions.
 MAX_PATHS = 16
 
 

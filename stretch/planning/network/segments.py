@@ -535,7 +535,7 @@ class Segment:
         return all(op.kind == "conv" and op.attrs["groups"] == 1 for op in readers) and not self.passes_input
 
     def entry(self, width: int, arriving: int) -> EntryKind:
-        """How a branch of this output width begins where so many channels arrive."""
+        """Entry of a branch of this output width for a number of arriving channels."""
         if not self.passes_input:
             return "none"
         # a grouped convolution may write several channels for each that arrives

@@ -201,7 +201,7 @@ class _Search:
         return result
 
     def _random_options(self, at: int, max_span: int) -> SegmentOptions:
-        """Random options of a segment that cover no more than so many."""
+        """Random options of a segment of at most `max_span` stages."""
         candidates = [options for options in self.space.options[at] if options.span <= max_span and len(self._indices(options))]
         return candidates[int(self.rng.integers(len(candidates)))]
 

@@ -1,6 +1,6 @@
 """The layers of a search whose segments may be divided exactly: parts of stages, and every way to run them.
 
-A stage in scaled copies spans the parts of the stage; ways to divide parts, and runs of them, are added by `stretch.planning.divisions`.
+A stage in scaled copies spans the parts of the stage; divisions of parts, and of runs of parts, are added by `stretch.planning.divisions`.
 """
 
 from abc import ABC, abstractmethod
@@ -34,7 +34,7 @@ Structure = tuple[tuple[str, tuple[int, ...], tuple[tuple[str, Attr], ...], Shap
 
 
 class PartSpace:
-    """Parts of a space of stages, or of segments that meet where a request says, and the `kinds` of ways to run them.
+    """Parts of a space of stages, or of segments that meet at a request's meeting points, and the `kinds` of options for them.
 
     Where they are `single`, parts are as small as kernels let them be, and each is divided by itself.
     """
@@ -303,7 +303,7 @@ def _can_pay(banded: PartSpace, first: int, last: int, offer: LazyOptions) -> bo
 #: Rows behind which the bands end, the last one left out.
 Split = tuple[int, ...]
 
-#: Every place is offered up to so many rows, by the number of bands; with more bands, none but a grid.
+#: Maximum number of rows that are tried as borders at every place, by the number of bands; with more bands, only a grid is tried.
 MAX_ENUMERATED_ROWS = {2: 17, 3: 8}
 #: Places of the grid, by the number of bands, and for more bands.
 GRID_SIZES, SMALLEST_GRID = {2: 8, 3: 5}, 4

@@ -58,7 +58,7 @@ class Rules:
         return [depth for depth in range(max(1, segment.min_depth), segment.depth + 1) if self.offers(segment, "depth", depth)]
 
     def offers(self, segment: Segment, dimension: str, count: float) -> bool:
-        """Whether a branch may have so many blocks (``depth``), or channels (``width``)."""
+        """Whether a branch may have this number of blocks (``depth``), or channels (``width``)."""
         return all(item.offers_scale(value, segment, dimension, count) for item, value in self.active)
 
     def widths(self, segment: Segment, legal: Sequence[int]) -> list[int]:
@@ -223,7 +223,7 @@ class LazyOptions:
         return Joins(macs, params, ms, out_ms, join_ms)
 
     def options(self, holders: Sequence[str], numbers: Ints | None = None) -> SegmentOptions:
-        """The ways to run the segment, or those of some numbers, every rule met or not."""
+        """All options of the segment, or those of the given numbers, whether they meet the rules or not."""
         joins, branches = self.joins, range(len(self.subset))
         sizes = [(len(widths), len(depths)) for widths, depths in self.scales]
         combinations = np.arange(self.count) if numbers is None else numbers

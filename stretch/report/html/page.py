@@ -216,7 +216,7 @@ def _figure(height: float) -> "tuple[Figure, Axes]":
 
 # Diagram of a network before and after branching: each segment as a chain of blocks, with its branches next to it.
 
-#: So many segments in a row that stay whole on one processor are drawn as one.
+#: Segments in a row that stay whole on one processor are drawn as one from this number on.
 LONG = 4
 
 #: Height of a block in pixels, and of the highest chain of them.

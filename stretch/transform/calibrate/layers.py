@@ -250,7 +250,7 @@ def tail_of(graph: OpGraph, layer: str) -> Tail:
 
 @dataclass(frozen=True)
 class _LayerGoal:
-    """Target of one layer: an operator of the branch, less a skip, at so many pixels of every image."""
+    """Target of one layer: an operator of the branch, less a skip, at a number of pixels of every image."""
 
     name: str
     skip: str | None

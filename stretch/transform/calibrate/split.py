@@ -7,9 +7,9 @@ from functools import cached_property
 import torch
 import torch.nn.functional as F
 
-#: One image of so many is held back from the fits …
+#: One image of this number is held back from the fits …
 HELD_BACK_EVERY = 5
-#: … and of few one of so many, as long as it is no more than `MAX_HELD_BACK`: fits to few images are chosen by these worst of all.
+#: … and of few images one of this number, at most `MAX_HELD_BACK`: fits to few images are chosen by these worst of all.
 HELD_BACK_EVERY_OF_FEW, MAX_HELD_BACK = 4, 16
 
 #: Bytes of one batch's largest activation: what a processor's caches, or a GPU, work through best.
@@ -25,7 +25,7 @@ class Split:
 
 
 def held_back(count: int) -> torch.Tensor:
-    """Which of so many images no fit looks at, (images,) bool, spread over all, since folders are often sorted; `count` is 4 or more."""
+    """Mark the images that no fit looks at, (count,) bool, spread over all, since folders are often sorted; `count` is 4 or more."""
     chosen = torch.zeros(count, dtype=torch.bool)
     held_back_count = max(count // HELD_BACK_EVERY, min(count // HELD_BACK_EVERY_OF_FEW, MAX_HELD_BACK))
     chosen[torch.arange(held_back_count) * count // held_back_count] = True

@@ -118,7 +118,7 @@ def _pad(site: OnnxSite) -> fx.Node:
 
 @rule("CenterCropPad")
 def _center_crop_pad(site: OnnxSite) -> fx.Node:
-    """So many elements around the middle of each axis, zeros where there are fewer."""
+    """The given number of elements around the middle of each axis, with zeros where there are fewer."""
     shape, target = site.shape, site.numbers(1, "shape")
     axes = [normalise_axis(int(axis), len(shape)) for axis in site.attrs.get("axes", range(len(shape)))]
     pairs = [(0, 0)] * len(shape)
