@@ -150,7 +150,7 @@ class ProcessorProfile(_Part, frozen=True):
     relatives: tuple[str, ...] = ()
     #: Replacements, in scaled branches, of operators that the processor lacks or is slow at; its runtime applies exact ones to all (`predictors.rewrites`).
     rewrites: tuple[str, ...] = ()
-    #: The delegate that it was measured with and that runs what is planned for it; empty for the usual one of `stretch run`.
+    #: The delegate of its measurements, which also runs its subgraphs; empty for the usual one of `stretch run`.
     delegate: str = ""
     unsupported: tuple[str, ...] = ()  # Kinds of operators that its runtime does not compute: the CPU does, and tensors go there and back.
 

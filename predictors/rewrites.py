@@ -202,7 +202,7 @@ _GATES = frozenset({"sigmoid", "hard_sigmoid"})
 
 @rewrites.register("squeeze_excite=none")
 def remove(graph: OpGraph) -> OpGraph:
-    """The graph without factors of channels that are worked out of the mean of what they scale."""
+    """The graph without factors of channels that are computed from the mean of the channels."""
     removed: set[str] = set()
     passed: dict[str, str] = {}
     for op in graph.ops:

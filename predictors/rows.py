@@ -29,7 +29,7 @@ class Band:
 
     reads: tuple[Rows, ...]  # The rows that are needed of each input.
     attrs: Attrs = field(default_factory=dict)  # Attributes with which the operator reads them: it pads only where the image ends.
-    skip: int = 0  # Rows of what it then computes that lie before the band.
+    skip: int = 0  # Computed rows that lie before the band.
 
 
 #: Rule that gives the band of input rows from input shapes, attributes and rows of the output.

@@ -25,7 +25,7 @@ def tool_modules(part: str) -> dict[str, str]:
 
 @functools.cache
 def load_tools(part: str) -> None:
-    """Import the module of this name of each tool, so that it registers what it adds."""
+    """Import the module of this name of each tool, so that it registers its additions."""
     for module in tool_modules(part).values():
         import_module(module)
 

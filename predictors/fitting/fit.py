@@ -600,7 +600,7 @@ def _evaluate(task: _Task, fit: Fit, measured: Predictions, predicted: Predictio
 
 
 def _from_pool(task: _Task, without_fold: int | None, times: Mapping[str, Predictions]) -> dict[str, Fit]:
-    """Fits that share what they know with all devices and precisions."""
+    """Fits that share parameters with all devices and precisions."""
     pool = task.pool
     sizes = pool.sizes() if without_fold is None else pool.left_out[without_fold]
     matrix = pool.designs[task.precision]

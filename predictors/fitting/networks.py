@@ -184,7 +184,7 @@ def design(networks: Networks, formula: Formula, grain: Grain, precision: str) -
     return Design(tuple(networks.costs), parameters, groups, units)
 
 
-# Least squares without negative terms, and intervals of what they predict.
+# Least squares without negative terms, and intervals of their predictions.
 
 
 #: Digits of a stored number: more than any table has, and fewer than two machines round alike.

@@ -380,7 +380,7 @@ def calibrate(
         rewrites: Exact rewrites that the networks had on every processor, in addition to those of the profile.
 
     Returns:
-        All priors, and by processor, core set and precision what is new.
+        All priors, and the new ones by processor, core set and precision.
 
     Raises:
         UsageError: If a row names a precision that its processor does not run, or a rewrite makes another network.

@@ -66,7 +66,7 @@ def without_weights(model: Any) -> Any:
 
 
 def _answer(content: bytes) -> tuple[bool, bytes]:
-    """Whether inference went well, and the model with its shapes, or what is wrong with them."""
+    """Whether inference went well, and the model with its shapes, or the error in them."""
     import onnx
 
     try:

@@ -135,7 +135,7 @@ _NEAR_BYTES = 8 * 2**20
 def block_positions(cost: Any, grain: Grain) -> Any:
     """Output positions in whole blocks, of which a tensor processor keeps 2 KiB of 32 channels each: 8 × 8 of an image in int8.
 
-    Items of two bytes, and what is no image, come in rows of as many as fill a block.
+    Items of two bytes, and tensors that are no images, come in rows of as many as fill a block.
     """
     side = np.round(np.sqrt(cost.pixels))
     is_image = (side**2 == cost.pixels) & (grain.item_bytes == 1)

@@ -34,7 +34,7 @@ def attributes(shape: Shape, kernel: str, variant: str, work: Sequence[int], wei
 
     Args:
         work: Of `predictors.kinds.KernelWork`, without its kind: channels of a group in and out, groups, taps, pixels.
-        weights: Elements of what it reads that does not depend on the network's input.
+        weights: Elements of its inputs that do not depend on the network's input.
     """
     return {"shape": shape, "kernel": kernel, "variant": variant, **dict(zip(_COUNTS, work, strict=True)), "weights": weights}
 

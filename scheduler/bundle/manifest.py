@@ -31,7 +31,7 @@ class Tensor(_ManifestStruct, frozen=True):
     producer: str  # Subgraph or join that writes it; ``input`` for an input of the model.
     consumers: tuple[str, ...]  # Subgraphs and joins that read it; ``output`` if it is a result.
     dtype: Literal["float32", "float16", "int8", "uint8"] = "float32"  # Element type.
-    #: Axis order; ``plain`` for what is neither images nor vectors, such as tokens.
+    #: Axis order; ``plain`` for tensors that are neither images nor vectors, such as tokens.
     layout: Literal["NCHW", "NHWC", "PHWC4", "NC", "plain"] = "NCHW"
     scale: float | None = None  # Quantisation scale, or None.
     zero_point: int | None = None  # Quantisation zero point, or None.

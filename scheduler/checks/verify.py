@@ -122,7 +122,7 @@ class Verification(msgspec.Struct, frozen=True):
 
 
 def verify_bundle(path: Path, trust: Sequence[Path] = (), progress: Progress = silent) -> Verification:
-    """Check schema, files, hashes, graph and what is stated of them, then run the bundle against its whole model.
+    """Check schema, files, hashes, graph and the manifest's statements about them, then run the bundle against its whole model.
 
     A TFLite file in it is checked too, and its signatures run where LiteRT is installed.
     Nothing is run as long as anything else is wrong.

@@ -14,7 +14,7 @@ from scheduler.delegates.base import CoreDelegate, NodePlacement, delegates, loa
 from scheduler.delegates.ort_session import SessionCompiled, open_session
 from scheduler.formats.onnx import open_onnx
 
-#: ONNX Runtime marks kernels that the optimiser made by changing the name of what they replace.
+#: ONNX Runtime marks kernels that the optimiser made by changing the name of the replaced node.
 _MARKS = ("fused ", "_nchwc", "/QuickGeluFusion/")
 
 #: Mark of a normalisation that ONNX Runtime computes as a separate convolution.

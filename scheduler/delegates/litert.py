@@ -104,7 +104,7 @@ class LiteRtInvocation(Invocation):
             to_nhwc(array, view())
 
     def compute(self) -> None:
-        """Run the interpreter on what is in it."""
+        """Run the interpreter on the tensors in it."""
         self._interpreter.invoke()
 
     def leave(self) -> None:

@@ -35,7 +35,7 @@ class Window:
 
         Args:
             x: N×C×H×W.
-            fill: Value of what is outside.
+            fill: Value of elements outside the tensor.
             padded: Whether `x` has its pads already.
         """
         widths, counts, reach = [(0, 0), (0, 0)], [], [d * (k - 1) + 1 for d, k in zip(self.dilations, self.kernel, strict=True)]

@@ -1,4 +1,4 @@
-"""Flatbuffers as dictionaries: read with every offset checked, and written, by a table of what they may hold.
+"""Flatbuffers as dictionaries: read with every offset checked, and written, by a table of their fields.
 
 Runtimes follow a file's offsets unchecked. A file that was read here has none
 that leads out of it, and no field that the schema does not name.
@@ -150,7 +150,7 @@ class _Reader:
 
 
 class _Writer:
-    """Writes parents before what they refer to, since offsets point forward."""
+    """Writes parents before their children, since offsets point forward."""
 
     def __init__(self, schema: Flatbuffer) -> None:
         self.data = bytearray()

@@ -88,7 +88,7 @@ def build_plan(
 def _topological_order(
     start: tuple[str, ...], steps: Mapping[str, PlannedSubgraph | JoinEntry], writers: Mapping[str, str]
 ) -> dict[str, int]:
-    """The steps as they were given, each moved behind what it waits for."""
+    """The steps in the given order, each moved behind the steps that it waits for."""
     try:
         # a step that reads what nothing writes waits for itself
         order = stable_order({name: {writers.get(x, name) for x in step.inputs if x not in start} for name, step in steps.items()})

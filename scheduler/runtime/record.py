@@ -140,7 +140,7 @@ class Replay:
 
 
 def replay(path: Path) -> Replay:
-    """Feed the events of a record to fresh machines, and compare what they answer."""
+    """Feed the events of a record to fresh machines, and compare their answers."""
     machines: dict[int, Machine] = {}
     events = finished = 0
     for number, line in _lines(path):

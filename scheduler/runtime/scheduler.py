@@ -168,7 +168,7 @@ class Scheduler:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        """Close it; after Ctrl-C without waiting for what is in flight."""
+        """Close it; after Ctrl-C without waiting for inferences in flight."""
         for session in self._sessions.values():
             session.__exit__(kind, error, traceback)
         self._driver.threads.close(lambda: kind is not KeyboardInterrupt)

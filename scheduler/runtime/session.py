@@ -400,7 +400,7 @@ class Session:
         return self._require_open().bytes
 
     def close(self) -> None:
-        """End the session's threads, after what is in flight, and its processes, and let go of its memory; may be called twice.
+        """End the session's threads, after the inferences in flight, and its processes, and free its memory; may be called twice.
 
         Hanging calls are not waited for.
         """
@@ -424,7 +424,7 @@ class Session:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        """Close it; after Ctrl-C without waiting for what is in flight."""
+        """Close it; after Ctrl-C without waiting for inferences in flight."""
         self._close(wait=kind is not KeyboardInterrupt)
 
     def _require_open(self) -> Executor:

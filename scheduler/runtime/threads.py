@@ -37,7 +37,7 @@ class QueueThread(threading.Thread):
         pin_thread(self.cores)
         while not self.replaced and (job := self.inbox.get()) is not None:
             job()
-            job = None  # what it holds must not outlive it in this frame
+            job = None  # its tensors must not outlive it in this frame
 
 
 class QueueThreads:

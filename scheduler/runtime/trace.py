@@ -16,7 +16,7 @@ from predictors.files import write_whole
 class Span:
     """A span of time in which one step ran."""
 
-    name: str  # Subgraph or join, or what is converted or moved for it.
+    name: str  # Subgraph or join, or the tensor that is converted or moved for it.
     processor: str  # Processor of the device it was planned for.
     queue: str  # Where it ran on this machine.
     #: Kind of a span; where a run is simulated, a load is the share that others take of a processor, and a plan the one that is run.

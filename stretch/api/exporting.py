@@ -29,7 +29,7 @@ ExportSource = Annotated[
 ]
 ExportFolder = Annotated[
     str | Path | None,
-    typer.Option("--out", "-o", help="Folder of what is written; new for code and cpp. Default: RUN/extracted for a run."),
+    typer.Option("--out", "-o", help="Folder of the written files; new for code and cpp. Default: RUN/extracted for a run."),
 ]
 ExportForm = Annotated[
     str,

@@ -44,7 +44,7 @@ class RefineAnswer(msgspec.Struct, frozen=True, kw_only=True):
     bundle: Path  # Its folder.
     model: str  # The network.
     kept: str  # ``refined``, or ``start`` where refining made nothing better and the weights stayed.
-    refinement: "Refined"  # Error of the outputs before and after, on images that no step looked at, and what it took.
+    refinement: "Refined"  # Error of the outputs before and after, on images that no step looked at, its steps and its time.
     agreement: AgreementChange | None  # Before and after; None where there were too few images to hold any back.
     measured: Agreement | None  # Agreement as the bundle states it, by segment and of its files; None where there were too few images.
     checks: dict[str, Any]  # Comparisons from the writing of the bundle.

@@ -1,4 +1,4 @@
-"""`stretch compare`: compare bundles, plans, searches and runs by what they state."""
+"""`stretch compare`: compare bundles, plans, searches and runs by their figures."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated

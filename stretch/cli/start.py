@@ -23,7 +23,7 @@ def started() -> None:
 
 
 def _end(*_: object) -> None:
-    # an exception could be caught, or become another one, in what is imported
+    # an exception could be caught, or become another one, in an imported module
     from stretch import __version__
 
     if "--json" in sys.argv:

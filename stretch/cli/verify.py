@@ -1,4 +1,4 @@
-"""`stretch verify`: is a bundle whole, and does it compute what it should?"""
+"""`stretch verify`: is a bundle whole, and are its results right?"""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""Accuracy and agreement of a bundle on images, and what is answered of them."""
+"""Accuracy and agreement of a bundle on images, and the answer with both."""
 
 import csv
 import math
@@ -146,7 +146,7 @@ class _CorrectAnswers:
 
 @dataclass
 class Evaluation:
-    """Sums over images; its properties are what they come to."""
+    """Sums over images; its properties are the results."""
 
     outputs: int  # Outputs of the network.
     compared: bool  # Whether there is an original to compare with.

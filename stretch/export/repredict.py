@@ -142,7 +142,7 @@ def _figures(
 
 
 def _recommended(manifest: Manifest, fastest: str) -> str:
-    """Return the recommendation by time, or the shortened network that the bundle recommends for what it keeps."""
+    """Return the recommendation by time, or the shortened network that the bundle recommends for its agreement."""
     return manifest.recommended if manifest.recommended.startswith("shortened") and fastest in (BRANCHED, NO_CLEAR_WINNER) else fastest
 
 

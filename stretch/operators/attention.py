@@ -16,8 +16,8 @@ class Attention(nn.Module):
 
     Args:
         keys: Number of keys, which files state.
-        bias: Shape of what is learned and added to the scores, heads×G×T×T of rows, queries and keys; None for nothing.
-        mask: Shape of what is added and not learned.
+        bias: Shape of a learned tensor that is added to the scores, heads×G×T×T of rows, queries and keys; None for nothing.
+        mask: Shape of a tensor that is added and not learned.
     """
 
     mask: torch.Tensor | None

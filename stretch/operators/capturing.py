@@ -35,7 +35,7 @@ def window_padding(value: Any) -> tuple[int, int, int, int]:
 def pooling_window(shape: Shape, kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool, dilation: Any = 1) -> dict[str, Attr]:
     """Attributes of a pooling window from torch's own settings.
 
-    With `ceil_mode`, torch computes one window that is larger than its padded input, which ONNX refuses: it gets the size of what it covers.
+    With `ceil_mode`, torch computes one window that is larger than its padded input, which ONNX refuses: it gets the size of the part that it covers.
 
     Args:
         stride: None or empty for the kernel's size.
@@ -65,7 +65,7 @@ class Step:
 
 
 Chain = Step | list[Step]
-#: A module and the shape of what it reads to a chain of operators.
+#: A module and the shape of its input to a chain of operators.
 ModuleRule = Callable[[Any, Shape], Chain]
 
 
@@ -74,7 +74,7 @@ class TracedCall:
     """A call of a function, a method or a module in a captured network."""
 
     shapes: Mapping[Any, Shape]  # Of the tensors that it reads, N×C×H×W or N×C.
-    out: Shape  # Shape of its result; of a module, of what it reads.
+    out: Shape  # Shape of its result; for a module, of its input.
 
 
 #: A `TracedCall` and the arguments as they are written to a chain of operators.

@@ -50,7 +50,7 @@ def _pool_padded(a: Attrs, pool: Any, x: torch.Tensor, value: float, shape: Sequ
     top, left, bottom, right = ints(a, "padding")
     padded = F.pad(x, (left, right, top, bottom), value=value)
     pooled: torch.Tensor = pool(padded, ints(a, "kernel"), ints(a, "stride"), 0, ceil_mode=bool(a["ceil_mode"]), **options)
-    # what is padded beforehand counts as image: torch then keeps windows that begin behind it
+    # padding of an earlier operator counts as image: torch then keeps windows that begin behind it
     rows, columns = window_shape(tuple(shape), a, shape[1])[2:]
     return pooled[..., :rows, :columns]
 

@@ -112,7 +112,7 @@ def shorten(planned: PlanResult, losses: Losses | None) -> Shortened | None:
     return None
 
 
-#: Time of a segment without some blocks, what is lost without them, and their numbers; of several segments the numbers of each.
+#: Time of a segment without some blocks, the loss without them, and their numbers; of several segments the numbers of each.
 _ShortenedOption = tuple[float, float, tuple[Any, ...]]
 
 
@@ -139,7 +139,7 @@ def _undominated(options: Iterable[_ShortenedOption]) -> list[_ShortenedOption]:
 
 
 def worths(segment: Segment, loss: Mapping[int, float]) -> Floats:
-    """The worth of each block: what is lost without it, everything for one that cannot be left out."""
+    """The worth of each block: the loss without it, `FULL_SLACK` for a block that cannot be left out."""
     return np.array([min(loss.get(n, FULL_SLACK), FULL_SLACK) for n in range(segment.depth)])
 
 
@@ -162,7 +162,7 @@ def kept_worth(planned: PlanResult, design: BranchDesign, losses: Losses) -> flo
 class _BlockSearch:
     """The best blocks of one stretched segment of a design.
 
-    A block is worth what is lost without it, and worth adds up: the sum ranks calibrated networks better than what is lost without several blocks
+    A block is worth the loss without it, and worth adds up: the sum ranks calibrated networks better than the loss without several blocks
     at once. A branch is worth its blocks, times its width over the segment's.
 
     Args:
@@ -216,7 +216,7 @@ class _BlockSearch:
             options = self._offer.options((costs.host,), np.ravel_multi_index(tuple(combinations_of_pair), sizes))
             allowed = self._rules.allowed(options, self._alone_ms)[0] & (options.ms[0] <= limit + 1e-9)
             allowed &= (options.macs >= self._macs[0]) & (options.macs <= self._macs[1])
-            # of equal ones the faster; what is there may break a rule by rounding
+            # of equal ones the faster; the present one may break a rule by rounding
             score = np.where(allowed, worth - 1e-6 * options.ms[0] / limit, -np.inf)
             at = int(score.argmax())
             before = float(worth[np.ravel_multi_index([best[i] for i in pair], [sizes[i] for i in pair])])

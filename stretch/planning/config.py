@@ -37,7 +37,7 @@ JOINS = ("auto", *joins_that(lambda join: not join.exact))
 ADDITIVE_UNITS = {"latency": "ms", "energy": "mJ"}
 #: Quantities that do not, or have a rule of their own; with their units.
 UNWEIGHTED_UNITS = {"throughput": "inferences/s", "robust": "ms", "accuracy": ""}
-#: Of those, what is looked for by trying designs.
+#: Those that are found by trying designs.
 EVOLVED = ("throughput", "robust")
 
 

@@ -1,4 +1,4 @@
-"""The front of a network on a device, designs none of which another beats in all of what is weighed; or its best design and others that differ."""
+"""The front of a network on a device, designs none of which another beats in all objectives; or its best design and others that differ."""
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ from stretch.planning.search.space import DesignSpace, Rules, Totals, evenly_spa
 
 #: Criteria, in the order in which designs are searched for: the first of those asked for is minimised, the others are bounded.
 CRITERIA = ("latency", "energy", "macs", "agreement", "accuracy", "memory")
-#: Of these, what is bounded without a label of its own in the search.
+#: Those objectives that are bounded without a label of their own in the search.
 BOUNDED_WITHOUT_LABEL = ("macs", "memory")
 #: Weights, over the spans of both, at which one of three things that add up counts relative to another.
 WEIGHTS = (0.25, 1.0, 4.0)
@@ -51,7 +51,7 @@ def diverse_designs(
     """Designs that differ in the segments that branch, the processors or the kinds of segments, the best one first.
 
     Each differs from all earlier ones in at least one segment, and of all such designs that are good enough it
-    shares as few segments with them as can be. Both searches for it are exact: what is shared adds up over segments.
+    shares as few segments with them as can be. Both searches for it are exact: shared work adds up over segments.
     """
     result, max_value = [best], factor * goal.value(space, best.picks)
     seen = dict.fromkeys((signature(options) for options, _ in best.picks), 1)
@@ -265,7 +265,7 @@ class FrontAnswer(Answer, frozen=True, kw_only=True):
     sequential_same_macs_ratio: float | None  # Its multiply-accumulates over the original's.
     evaluated: int  # Ways whose cost was computed.
     space_log10: float  # Decimal logarithm of the number of designs.
-    seconds: dict[str, float] = msgspec.field(default_factory=dict)  # Wall time by what it went into.
+    seconds: dict[str, float] = msgspec.field(default_factory=dict)  # Wall time by phase.
     sensitivity: MeasuredOn | None  # Images of the measured sensitivity, where designs were weighed by it.
     sensitivity_file: str | None = None  # Where it was written.
     source: str = "predicted"  # Where the numbers come from.
@@ -281,7 +281,7 @@ def front(
     accuracy_source: AccuracySource | None = None,
     losses: Losses | None = None,
 ) -> FrontAnswer:
-    """Designs that differ in what is weighed, none of which another beats in all of it.
+    """Designs that differ in their objectives, none of which another beats in all of them.
 
     Of two things each design has least of the one within a bound on the other, by the exact search; the bounds
     lie evenly between the ends. Of three, bounds on two of them form a grid. A design that may lose nothing need

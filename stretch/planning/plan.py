@@ -168,7 +168,7 @@ def plan(
     Args:
         config: The request; defaults if None.
         accuracy_source: Source of the accuracy of designs; the file that `config` names if None.
-        losses: Tells what is lost without single blocks: of designs with the same meeting points that take as long, or up to the latency
+        losses: Measures the loss without single blocks: of designs with the same meeting points that take as long, or up to the latency
             budget, the one that keeps most of it.
     """
     request = config or PlanConfig()

@@ -32,7 +32,7 @@ from stretch.planning.search.space import DesignSpace, Rules, Totals
 
 #: Largest width ratio of the sequential control: fewer, wider blocks.
 MAX_WIDTH_RATIO = 1.5
-#: Rescaling gains up to about a third, so what is slower by more than this cannot catch up.
+#: Rescaling gains up to about a third, so a design that is slower by more than this cannot catch up.
 MAX_CATCH_UP = 1.35
 
 

@@ -53,7 +53,7 @@ class ProfiledProcessor:
 
     @property
     def runs_on(self) -> str:
-        """The delegate that what is planned by its times runs on; empty for the usual one of a CPU."""
+        """The delegate that runs plans made with its times; empty for the usual one of a CPU."""
         return "" if self.delegate == HOST else self.delegate
 
     def create(self) -> Delegate:

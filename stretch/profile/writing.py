@@ -119,7 +119,7 @@ class MeasuredProcessor(Protocol):
 
     @property
     def runs_on(self) -> str:
-        """The delegate that what is planned by its times runs on; empty for the usual one."""
+        """The delegate that runs plans made with its times; empty for the usual one."""
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,7 @@ def kept_text(kept: "Kept") -> str:
 
 
 def shortened_text(shortened: "Shortened") -> str:
-    """The network without some blocks that is as fast on one processor, and what is known of its accuracy."""
+    """The network without some blocks that is as fast on one processor, and the facts of its accuracy."""
     kept = "loss unknown without images" if shortened.kept is None else kept_text(shortened.kept)
     return f"{shortened.summary}; {kept}"
 
@@ -321,7 +321,7 @@ def front_brief(answer: "FrontAnswer") -> Brief:
 
 
 def explanation_brief(explanation: "Explanation") -> Brief:
-    """The answer of `stretch explain` for a bundle: where each processor's work runs, and what it costs."""
+    """The answer of `stretch explain` for a bundle: where each processor's work runs, and its cost."""
     rows = []
     for name, place in explanation.processors.items():
         own = [sub for sub in explanation.subgraphs if sub.processor == name]

@@ -62,7 +62,7 @@ def comparison_page(answer: CompareAnswer) -> Page:
 
 
 def _times(title: str, rows: Sequence[ChartInterval]) -> list[Section]:
-    """The times of what is compared, the least one drawn strongly."""
+    """The times of the compared networks, the shortest one highlighted."""
     if not rows:
         return []
     least = min(rows, key=lambda row: row.value)

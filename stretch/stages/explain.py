@@ -1,4 +1,4 @@
-"""Where each operator of a bundle runs, why, and what it costs: on this machine or, predicted, on a device."""
+"""The processor of each operator of a bundle, the reason, and the cost: on this machine or, predicted, on a device."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

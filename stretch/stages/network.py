@@ -1,4 +1,4 @@
-"""First stage: a model by name, or as a module, and what it computes as data."""
+"""First stage: a model by name, or as a module, and its computations as data."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext

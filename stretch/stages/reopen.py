@@ -25,7 +25,7 @@ from stretch.transform.model import weights_of_wholes
 
 Weights = dict[str, dict[str, torch.Tensor]]
 
-#: No depth, width or row of a network is more; arithmetic holds what is made of it.
+#: No depth, width or row of a network is more; products of such numbers do not overflow.
 MAX_NUMBER = 1 << 31
 
 _WRITE_AGAIN_HINT = "write the bundle again with `stretch branch`"

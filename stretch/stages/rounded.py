@@ -151,7 +151,7 @@ class _RoundedBranch:
             for read in inputs:
                 readers.setdefault(read, []).append(name)
         modules = dict(branch.named_children())
-        #: For each layer, the batch norm that is folded into it: the only reader of what it writes.
+        #: For each layer, the batch norm that is folded into it: the only reader of its output.
         self.folded: dict[str, nn.modules.batchnorm._BatchNorm] = {}
         for name, module in modules.items():
             after = modules.get(readers[name][0]) if len(readers.get(name, ())) == 1 and name not in branch.results else None
@@ -250,7 +250,7 @@ def _prefix(subgraph: str) -> str:
 
 @torch.no_grad()
 def _find_ranges(model: BranchedModel, subgraphs: Sequence[str], images: Sequence[torch.Tensor]) -> Ranges:
-    """Scales and zero points that the exporter's quantiser finds, of what is read and of what operators give."""
+    """Scales and zero points that the exporter's quantiser finds, of inputs and of operators' results."""
     reads: dict[str, list[Any]] = {name: [] for name in subgraphs}
     training = model.training
     handles = []

@@ -235,7 +235,7 @@ class TogetherAnswer(Answer, frozen=True, kw_only=True):
     speedup_over_sequential: float  # In the objective of the pair.
     speedup_over_fixed: float  # Likewise.
     candidates: list[int]  # How many of each network there were; every pair of them was simulated.
-    seconds: dict[str, float]  # Wall time by what it went into.
+    seconds: dict[str, float]  # Wall time by phase.
     source: str = "simulated"  # Where the numbers come from.
     warnings: list[str] = msgspec.field(default_factory=list)  # Warnings for the user.
 

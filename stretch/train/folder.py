@@ -247,7 +247,7 @@ class Log:
                         self._events.add_scalar(name, value, row.epoch)
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the rest."""
         if self._events is not None:
             with _telling(self.path):
                 self._events.close()

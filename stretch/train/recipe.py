@@ -210,7 +210,7 @@ def load_recipe(path: Path, changes: tuple[str, ...] = ()) -> Recipe:
     that a change names to where the command runs. In the result they are absolute.
 
     Args:
-        changes: ``key=value`` pairs that replace what it says, such as ``train.epochs=5``;
+        changes: ``key=value`` pairs that replace its settings, such as ``train.epochs=5``;
             values are TOML, and words may stand without quotes.
     """
     raw = read_toml(path, "recipe")

@@ -78,7 +78,7 @@ class SandwichStep(TrainingStep):
         prepare: uint8 images to what the networks read.
 
     Attributes:
-        count: Steps done, which with the seed decides what is drawn.
+        count: Steps done, which decides the random subnets together with the seed.
     """
 
     def __init__(

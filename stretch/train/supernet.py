@@ -333,7 +333,7 @@ class Supernet(nn.Module):
     def calibrate(self, batches: Sequence[torch.Tensor]) -> None:
         """Measure the batch-norm statistics of every subnet again.
 
-        Weights stay: the largest subnet has the original's, and what is fitted to one
+        Weights stay: the largest subnet has the original's, and values that are fitted to one
         design would be wrong for the others that share it.
         """
         for subnet in self.subnets:

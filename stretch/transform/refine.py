@@ -243,7 +243,7 @@ class SegmentPairs:
     """The segments of a branched network that differ from the original's, or come after one that does, and the rest of the network.
 
     Attributes:
-        parameters: Weights of those segments, and of the parts that read what they write.
+        parameters: Weights of those segments, and of the parts that read their outputs.
         count: How many of them have several branches.
         norms: Their batch-norms, but for those of segments in bands or channels, whose branches see parts of an image.
         rounded: Modules that compute the branched network's segments, all of them; itself, those that differ alone, if None.
@@ -381,14 +381,14 @@ MAX_ASPECT = 4 / 3
 BLEND_PROBABILITY = 0.5
 #: Share of the views that have a rectangle of another one in them, and its sides, over the view's (Yun et al. 2019, "CutMix").
 PASTE_PROBABILITY, MIN_SIDE, MAX_SIDE = 0.5, 0.3, 0.8
-#: Standard deviation of what is added to each colour, and half the range of contrasts, over the deviation of the images.
+#: Standard deviation of the number that is added to each colour, and half the range of contrasts, over the deviation of the images.
 LIGHT_CHANGE = 0.2
 
 
 class Views:
     """Random crops of unlabelled images, mirrored half of the time, some with others blended or pasted in, in other light.
 
-    They need not look natural: the original is asked what it computes for each of them (Beyer et al. 2022,
+    They need not look natural: the original computes the target for each of them (Beyer et al. 2022,
     "Knowledge distillation: a good teacher is patient and consistent"). No more is held than the images and one batch.
 
     Args:
@@ -461,7 +461,7 @@ class Refinement:
     steps: int | None = None  # Steps at most; None for as many as the time allows.
     batch: int = 64  # Views of a step.
     #: Largest learning rate of Adam; a quarter of it where all are refined together, a tenth for networks without batch-norms, a twentieth where
-    #: int8 rounds. It rises at first and falls to zero with the cosine of what is done, in each phase.
+    #: int8 rounds. It rises at first and falls to zero with the cosine of the share that is done, in each phase.
     rate: float = 1e-3
     apart: float = 0.3  # Share of it in which each segment is refined by itself (block reconstruction: Li et al. 2021, BRECQ).
     rounded: float = 0.2  # Share of it, the last, in which processors in int8 round, where there are any.
@@ -501,7 +501,7 @@ def refine(
 ) -> Refined:
     """Bring a network closer to its original by gradients, without labels.
 
-    Views of the images are drawn as they are needed (`Views`), and the original is asked what it computes for each.
+    Views of the images are drawn as they are needed (`Views`), and the original computes the target for each.
     The images that calibration held back are held back here too; of all states that are judged on them the best is kept, the
     first among them, so that the network is never worse on them than it was. While each segment is refined by itself,
     batch-norms normalise by the present batch, so that large steps suit all layers, and have the statistics of the images

@@ -65,7 +65,7 @@ def errors_as_damaged(path: Path, hint: str) -> Iterator[None]:
     """Attribute errors in this block to a checkpoint.
 
     Raises:
-        StretchError: If it is not what it should be.
+        StretchError: If it is damaged, or of another kind.
     """
     try:
         yield

@@ -127,7 +127,7 @@ def inherit(
             cache[pieces] = kept_channels(channels, source, name, chosen, arriving)
         return cache[pieces]
 
-    # a branch that computes a part of the segment lacks operators of the rest, and may read what they write
+    # a branch that computes a part of the segment lacks operators of the rest, and may read their outputs
     computed = {op.name for op in branch.graph.ops if op.kind != "input"}
     for op in source.ops:
         if op.name not in computed or op.name not in captured.weights:

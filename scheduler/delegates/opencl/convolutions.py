@@ -284,7 +284,7 @@ def _stem_preference(state: KernelLowering, width: int, tile: Parameters) -> tup
     return wasted, state.traits.cpu and (tile["VW"], tile["VC"]) != (2, 4)
 
 
-#: Output pixels of a tile in each direction, and what it reads.
+#: Output pixels of a tile in each direction, and its input pixels.
 TILE, SPAN = 4, 6
 POINTS = SPAN * SPAN
 

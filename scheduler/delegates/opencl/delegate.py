@@ -162,7 +162,7 @@ class OpenCLDelegate(Delegate):
 
     @classmethod
     def create(cls, cores: tuple[int, ...]) -> Self:
-        """A delegate whose CPU device computes on `cores`; what it refuses falls back on the CPU."""
+        """A delegate whose CPU device computes on `cores`; subgraphs that it refuses fall back on the CPU."""
         return cls(cores, fallback=True)
 
     @classmethod
@@ -271,7 +271,7 @@ class OpenCLDelegate(Delegate):
         return OpenCLCompiled(open_device(self._cores), graph, launches, half=self._half, planner=self._planner)
 
     def tune_groups(self, model: Path, mode: Mode, budget_s: float, progress: Progress = silent) -> list[TunedGroup]:
-        """Choose the work-group of every launch of a subgraph by FAST or EXHAUSTIVE, and keep what is better than the templates' own.
+        """Choose the work-group of every launch of a subgraph by FAST or EXHAUSTIVE, and keep those that are better than the templates' own.
 
         Choices found before an interruption are kept as well.
         """

@@ -442,7 +442,7 @@ class Programs:
                 # A driver's remarks on a kernel that it did compile.
                 warnings.simplefilter("ignore", pyopencl.CompilerWarning)
                 if (binary := read_binary(cached_path)) is not None:
-                    # A driver may refuse what it compiled itself, for instance for a device that looked the same.
+                    # A driver may refuse a program of its own compiler, for instance for a device that looked the same.
                     with suppress(pyopencl.Error):
                         return pyopencl.Program(device.context, device.context.devices, [binary]).build()
                 program = pyopencl.Program(device.context, source(name)).build(options)

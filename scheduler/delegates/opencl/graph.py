@@ -239,7 +239,7 @@ def recognise_shuffles(graph: KernelGraph) -> None:
 
 
 def merge(graph: KernelGraph, into: KernelNode, node: KernelNode, *, inputs: tuple[str, ...], **attrs: object) -> KernelNode:
-    """Put what `node` does into `into`, the node that writes what it reads; the merged node stands where `node` stood.
+    """Merge `node` into `into`, the node that writes its input; the merged node stands where `node` stood.
 
     Args:
         node: The later node; its output becomes that of the merged node.
@@ -296,7 +296,7 @@ RESIDUAL = ("Conv",)
 
 
 def fuse(graph: KernelGraph, residual: bool = True, activations: bool = True) -> None:
-    """Merge activations and additions into convolutions; what is left becomes `Unary` and `Binary` nodes."""
+    """Merge activations and additions into convolutions; the others become `Unary` and `Binary` nodes."""
     for node in list(graph.nodes):
         activation = activation_of(graph, node)
         if activation is not None and node.op != "Mul":

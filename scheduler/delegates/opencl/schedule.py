@@ -27,7 +27,7 @@ class Options:
     #: `regions` checks bounds where a tile meets the border alone; `check` everywhere; `pad` copies the input into a padded image.
     borders: str = "regions"
     loads: str = "merged"  # `merged` shares loads between neighbouring pixels of a depthwise convolution; `single` loads each for itself.
-    #: How inputs of a convolution are loaded: `vector`, `scalar`, or `auto`, which takes what is quicker on the device.
+    #: How inputs of a convolution are loaded: `vector`, `scalar`, or `auto`, which takes the faster one on the device.
     access: str = "auto"
     unroll: bool = True  # Whether loops over lanes and columns of a window are unrolled.
     schedule: str = "best"  # `best` ranks tiles; `tvm` takes the template that paper 004 gives as its example, VH 1, VW 4, VC 4.

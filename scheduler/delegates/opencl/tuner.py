@@ -181,7 +181,7 @@ class ScheduleTuner:
         Args:
             graph: One convolution, from `single_node_graph`.
             key: Kernel and shape that the candidates are for.
-            candidates: Parameters, what they replace first; that one is measured in every round.
+            candidates: Parameters, the present one first; it is measured in every round.
         """
         trials: list[tuple[Parameters, OpenCLCompiled]] = []
         for candidate in candidates:

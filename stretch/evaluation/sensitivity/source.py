@@ -321,7 +321,7 @@ MOST_BYTES = 1 << 30
 
 
 def plannable(config: PlanConfig) -> bool:
-    """Whether designs for a request can be chosen by what they lose: by the exact search, among scaled copies that keep the backbone's width."""
+    """Whether designs for a request can be chosen by their loss: by the exact search, among scaled copies that keep the backbone's width."""
     return config.strategy == "exact" and not config.widens and "stretch" in config.planned_kinds
 
 

@@ -235,7 +235,7 @@ def _with_input_identity(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _rounded_once(quantised: onnx.ModelProto) -> None:
-    """Let the model round what it reads in the scale behind the ``Identity`` of `_with_input_identity`, where an activation became that scale.
+    """Let the model round its input in the scale behind the ``Identity`` of `_with_input_identity`, where an activation became that scale.
 
     Rounded in the input's own scale first, it would lose a bit; and runtimes merge the two
     roundings where nothing stands between them, so that a band of rows, which cuts rows
@@ -377,7 +377,7 @@ def _dequantized_names(int8: onnx.ModelProto) -> dict[str, str]:
     integers = {node.output[0]: node.input[0] for node in int8.graph.node if node.op_type == "QuantizeLinear"}
     outputs = {value.name for value in int8.graph.output}
     reals = [node for node in int8.graph.node if node.op_type == "DequantizeLinear" and node.input[0] in integers]
-    # The quantiser renames what it rounds to an output.
+    # The quantiser renames tensors that it rounds to an output.
     return {node.output[0] if node.output[0] in outputs else integers[node.input[0]]: node.output[0] for node in reals}
 
 

@@ -34,7 +34,7 @@ class Loss:
         return not (self.cosine >= min_cosine and self.snr_db >= least_snr_db(min_cosine))
 
     def to_json(self) -> dict[str, float]:
-        """Both numbers, rounded to what they mean."""
+        """Both numbers, rounded to their meaningful digits."""
         return {"cosine": round(self.cosine, 6), "snr_db": round(self.snr_db, 2)}
 
 

@@ -13,7 +13,7 @@ __all__ = ["Captured", "capture"]
 def capture(module: nn.Module, input_shape: InputShapes | Inputs = (1, 3, 224, 224), name: str | None = None) -> Captured:
     """Capture a network in evaluation mode.
 
-    Tracing comes first: what it understands, it understands down to single channels. A
+    Tracing comes first: it follows operators down to single channels. A
     network that it refuses is captured by `torch.export`, where an operator of no family is opaque.
 
     Args:

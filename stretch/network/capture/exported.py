@@ -87,7 +87,7 @@ def input_placeholders(program: torch.export.ExportedProgram, inputs: Inputs, na
 
 
 def returned_nodes(program: torch.export.ExportedProgram) -> list[str | None]:
-    """Names of the nodes that are returned, in order; None in place of what is no tensor."""
+    """Names of the nodes that are returned, in order; None in place of results that are no tensors."""
     user = [spec.arg for spec in program.graph_signature.output_specs if spec.kind == OutputKind.USER_OUTPUT]
     return [arg.name if isinstance(arg, TensorArgument) else None for arg in user]
 
@@ -149,7 +149,7 @@ def _export_error(module: nn.Module, inputs: Inputs, device: torch.device | str,
 # Its operators.
 
 
-#: Make tensors of a given shape, whatever the elements of what they read.
+#: Make tensors of a given shape, whatever the elements of their inputs.
 _FILL_OPERATORS = frozenset({"zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"})
 
 

@@ -106,7 +106,7 @@ class _AttentionOperand:
 
     @property
     def leading(self) -> tuple[tuple[Factor, ...], ...]:
-        """Axes of images, heads and what is looked at apart."""
+        """Axes of images, heads and further groups."""
         return self.axes.axes[:-2]
 
     @property
@@ -260,7 +260,7 @@ def written_out(maps: Maps, chain: Sequence[AtenCall]) -> AtenValue:
 
 
 def _follow_call(scores: Scores, call: AtenCall, before: fx.Node) -> None:
-    """Change scores by what is done to them."""
+    """Change scores by the operation on them."""
     name, arguments = call.operator, call.arguments
     if name in _VIEWS:
         scores.axes = require(scores.axes.reshape(call.out))

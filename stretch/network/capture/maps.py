@@ -34,7 +34,7 @@ def broadcast_over(tensor: torch.Tensor, axes: Axes, over: Sequence[FactorKind])
     """A tensor that is broadcast to one of known axes, with an axis for each of what these run over.
 
     Returns:
-        A tensor whose axes are of one element where it is the same for all; it must not differ in what is not listed.
+        A tensor whose axes are of one element where it is the same for all; it must not differ along other axes.
     """
     sizes = (*[1] * (len(axes.axes) - tensor.dim()), *tensor.shape)
     parts, result = [], []

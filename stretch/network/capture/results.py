@@ -1,4 +1,4 @@
-"""A captured network, what it returns (tensors within tuples, lists, dictionaries and dataclasses), and which operators these are."""
+"""A captured network, its result (tensors within tuples, lists, dictionaries and dataclasses), and the operators of these tensors."""
 
 import copy
 import dataclasses
@@ -139,7 +139,7 @@ class Captured:
     warnings: tuple[str, ...] = ()  # Warnings about its capture.
 
     def __post_init__(self) -> None:
-        """Say what is returned where nobody did."""
+        """Take the graph's output as the result where none was given."""
         if self.returned is None:
             object.__setattr__(self, "returned", output_structure(self.graph))
 

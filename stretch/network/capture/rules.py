@@ -163,7 +163,7 @@ def _drop_none(**weights: torch.Tensor | None) -> dict[str, torch.Tensor]:
     return {key: value for key, value in weights.items() if value is not None}
 
 
-#: Arguments that say nothing of what is computed.
+#: Arguments that do not change the result.
 _IGNORED_ARGUMENTS = frozenset({"cudnn_enabled", "cudnn_enable", "half_to_float"})
 
 

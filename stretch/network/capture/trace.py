@@ -107,7 +107,7 @@ class Values(fx.Interpreter):
         constants: Values of nodes that are no tensors.
         parts: Values of nodes that are several tensors.
         parameters: Tensors that do not depend on the input: parameters,
-            buffers, and what is computed of them alone.
+            buffers, and tensors computed from these alone.
         given_back: Its result.
         returned: Results of the network itself for the same inputs.
     """
@@ -125,11 +125,11 @@ class Values(fx.Interpreter):
         self._moved: dict[tuple[fx.Node, fx.Node], fx.Node | None] = {}
 
     def run_node(self, n: fx.Node) -> Any:
-        """Run one node and note what it read and wrote."""
+        """Run one node and note its inputs and outputs."""
         for source in n.all_input_nodes:
             value = self.env[source]
             if isinstance(value, torch.Tensor) and value._version != self._versions[source]:
-                # Somebody changed it since: if through this very tensor, his result is what is read.
+                # Another node changed it since: if through this very tensor, that node's result is read.
                 writer, version = self._latest[id(value)]
                 self._moved[n, source] = writer if version == value._version else None
         fixed = n.op in ("get_attr", "call_function", "call_method") and all(
@@ -395,7 +395,7 @@ class TraceLowering:
         return graph
 
     def _outputs(self) -> list[str]:
-        """Names of the operators that the network returns; notes what it returns."""
+        """Names of the operators that the network returns; notes the structure of its result."""
         try:
             content = [leaf for _, leaf in leaves(self._values.given_back)]
             expected = [leaf for _, leaf in leaves(self._values.returned)]
@@ -436,7 +436,7 @@ class TraceLowering:
         last = sources[0].form == "last"
         module = self._traced.get_submodule(str(node.target))
         steps = lower_module(module, sources[0].shape, last)
-        # one that is defined on the last dimension gives what it reads
+        # an operator that is defined on the last dimension returns its input
         form = "last" if last and class_name(module) in ON_LAST else self._form(steps, sources)
         return self._emit(node, steps, sources, str(node.target).replace(".", "_"), form)
 
@@ -506,7 +506,7 @@ class TraceLowering:
         return View(name, _channels_first(shape) if form == "last" else shape, form)
 
     def _to_constants(self, args: Any) -> Any:
-        """Arguments with what is known in their place: numbers and parameters."""
+        """Arguments with their known values: numbers and parameters."""
         values = self._values
 
         def known(node: fx.Node) -> Any:

@@ -1,4 +1,4 @@
-"""A torch network while it is written from a file: calls of torch whose shapes are worked out without data, its inputs and results, and what is found in it."""
+"""A torch network while it is written from a file: calls of torch whose shapes are worked out without data, its inputs and results, and remarks on it."""
 
 import contextlib
 import hashlib
@@ -182,7 +182,7 @@ class Site(Generic[View]):
 
     inputs: Sequence[View | np.ndarray | None]  # In the order of the file: tensors of the network, stored ones, None where one is left out.
     op: str  # Its operator.
-    name: str  # Its own, or that of what it writes.
+    name: str  # Its own, or that of its output.
     attrs: Mapping[str, Any]  # Its attributes; words are strings.
     results: int  # How many tensors it writes.
     builder: Builder  # Builder that its rule writes into.
@@ -227,7 +227,7 @@ class Site(Generic[View]):
         return self.builder.add_tensor(x, f"{self.name}_{noun}")
 
 
-#: Batch norms of torch by the axes of what they read.
+#: Batch norms of torch by the axes of their input.
 BATCH_NORMS = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
 
 
@@ -242,7 +242,7 @@ _NAMES_IN_CODE = frozenset({"self", "torch", "device", "inf", "nan", "NoneType",
 class OwnNetwork:
     """Facts of the file that a network was read from."""
 
-    own: SourceFile  # Its ends; those of the network are called by the forward's arguments and the keys of what it returns.
+    own: SourceFile  # Its ends; those of the network are called by the forward's arguments and the keys of its result.
     #: For each operator in order: what a sentence calls it, and the tensors that it writes by their names in the file, each with
     #: the node of the network that gives it, and the order of its axes in the file.
     operators: Sequence[tuple[str, Mapping[str, tuple[str, tuple[int, ...]]]]] = ()
@@ -564,7 +564,7 @@ def layer_norm(builder: Builder, x: Any, bias: Any, name: str) -> fx.Node | None
 
 
 def _activations(function: Any, a: Any, b: Any) -> Iterator[tuple[Callable[..., Any], fx.Node, dict[str, Any]]]:
-    """The activation that a product or quotient is, with what it reads and its options."""
+    """The activation that a product or quotient is, with its input and its options."""
     factor, core = _factor_of(function, a, b)
     if core is not None and _near(factor, 1 / 6) and (found := _match(_SHIFTED, core, {})):
         yield F.hardsigmoid, found["x"], {}

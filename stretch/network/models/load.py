@@ -1,4 +1,4 @@
-"""A model by name, with weights whose origin is known, and what it says of the pictures that it reads."""
+"""A model by name, with weights whose origin is known, and its preprocessing of pictures."""
 
 import ast
 import importlib

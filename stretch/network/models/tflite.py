@@ -84,7 +84,7 @@ Value = TfliteView | np.ndarray | None
 class TfliteSite(Site[TfliteView]):
     """One operator, as its rule sees it; settings that are left out are zero."""
 
-    kinds: Sequence[str] = field(default_factory=list)  # Element types of what it writes, by numpy's names.
+    kinds: Sequence[str] = field(default_factory=list)  # Element types of its outputs, by numpy's names.
 
     def view(self, i: int) -> TfliteView:
         """Input `i` as a tensor of the network, a stored one among its parameters."""
@@ -302,7 +302,7 @@ def _cum_sum(site: TfliteSite) -> TfliteView:
 
 
 def _along_last_axis(op: str, site: TfliteSite) -> TfliteView:
-    """A function along the last axis, of what is multiplied by a number first."""
+    """A function along the last axis, after a multiplication by a number."""
     order = _in_known_order(site)
     factor = site.real("beta") if site.op == "SOFTMAX" else 1.0
     x = order.node if factor == 1 else site.call(torch.mul, order.node, factor)
@@ -716,7 +716,7 @@ class _TfliteLowering:
         return self._builder.add_tensor(np.asarray(value, np.float32), "")
 
     def _name(self, operator: TfliteOperator) -> str:
-        """That of what it writes, without the names that converters join to it."""
+        """The name of its output, without the names that converters join to it."""
         return self._network.tensors[operator.outputs[0]].name.partition(";")[0] if operator.outputs else operator.code
 
     def _lower(self, operator: TfliteOperator) -> None:
@@ -770,7 +770,7 @@ class _TfliteLowering:
     def _input_end(self, tensor: int, image: bool) -> End:
         """The file's statement of an input; an image keeps its channels."""
         start = self._network.tensors[tensor]
-        # converters write 1 for a length that is open; a batch of 1 is what is meant
+        # converters write 1 for an open length; they mean a batch of 1
         sizes = [Size(0 if axis in start.opened and n == 1 and axis else n) for axis, n in enumerate(start.shape)]
         if image:
             sizes = [sizes[0], Size(start.shape[3], fixed=3 not in start.opened), *sizes[1:3]]

@@ -144,13 +144,13 @@ _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 @torch.no_grad()
 def settle(module: nn.Module, input_shape: InputShapes, generator: torch.Generator) -> None:
-    """Give every batch-norm the statistics of what it reads, and a scale and shift of its own.
+    """Give every batch-norm the statistics of its input, and a scale and shift of its own.
 
     Scales are drawn from 0.8 to 1.2 and shifts from −0.1 to 0.1: with the
     usual 1 and 0 (or 0 and 0 at the end of a residual block) mistakes in them
     would not be seen in any output. So it is with layers whose weights are all
     0, as the classifiers of some transformers are: they get weights of deviation
-    1 over the root of what they read. The module is left in evaluation mode.
+    1 over the root of the elements of their input. The module is left in evaluation mode.
     """
     module.eval()
     for layer in module.modules():

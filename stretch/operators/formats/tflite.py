@@ -293,7 +293,7 @@ class SubgraphBuilder:
         return self.add_move("RESHAPE", name, value, shape, [self.indices(f"{name}.shape", shape)], new_shape=list(shape))
 
     def add_move(self, code: str, name: str, value: Value, shape: Shape, extra: Sequence[int] = (), **settings: Any) -> Value:
-        """Write an operator that only moves or selects elements, whose result has the scale of what it reads."""
+        """Write an operator that only moves or selects elements, whose result has the scale of its input."""
         result = self.apply(code, name, [value], shape, value.quant, extra, **settings)
         result.nonnegative = value.nonnegative
         return result
@@ -396,7 +396,7 @@ def within_same(attrs: Attrs, image: Shape, result: Shape, axis: int) -> SameWin
     """
     size, result_size = image[axis + 2], result[axis + 2]
     kernel, stride, padding = (ints(attrs, key)[axis] for key in ("kernel", "stride", "padding"))
-    # what is added where a window overhangs would count
+    # padding where a window overhangs would count
     paddings = range(kernel + stride)
     ends_inside = (result_size - 1) * stride - padding + kernel <= size
     for before in paddings if padding == 0 else (0,):

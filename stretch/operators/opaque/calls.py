@@ -88,7 +88,7 @@ class CheckedCalls:
         self.dtype = _without_data(self, shape)
 
     def __call__(self, reads: Sequence[torch.Tensor], constants: Sequence[torch.Tensor]) -> torch.Tensor:
-        """The result, for what it reads at the batch size of the graph."""
+        """The result, for inputs at the batch size of the graph."""
         results: list[Any] = []
         values = {"read": reads, "constant": constants, "call": results, "result": [call.result for call in self.calls.calls]}
         for call, operator in zip(self.calls.calls, self._operators, strict=True):

@@ -27,7 +27,7 @@ from stretch.operators.opaque.calls import Calls, CheckedCalls, type_of
 class Snippet:
     """Nodes that compute one result."""
 
-    inputs: tuple[str, ...]  # Names of what they read, in the order of the calls: reads, then constants.
+    inputs: tuple[str, ...]  # Names of their inputs, in the order of the calls: reads, then constants.
     nodes: tuple[onnx.NodeProto, ...]  # In order.
     constants: tuple[onnx.TensorProto, ...]  # Initialisers that they read.
     output: str  # Name of the result.
@@ -38,7 +38,7 @@ _CACHE: dict[str, Snippet] = {}
 
 
 def prepare(requests: Iterable[tuple[Calls, Shape]]) -> None:
-    """Export what is not known yet, all of it at once."""
+    """Export all calls that are not known yet, at once."""
     new = {calls.text(): (calls, shape) for calls, shape in requests if calls.text() not in _CACHE}
     if not new:
         return

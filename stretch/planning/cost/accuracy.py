@@ -73,7 +73,7 @@ FEATURES = ("log_macs", "log_mean_width", "log_widest")
 
 
 class PredictedAccuracy(msgspec.Struct, frozen=True, kw_only=True):
-    """Predicted accuracy of a design, with what is known of the predictor."""
+    """Predicted accuracy of a design, with the facts of its predictor."""
 
     top1: float | None = None  # Top-1 accuracy; None where agreement is predicted.
     agreement: float | None = None  # Share of images with the same best class as the original; None where top-1 is predicted.
@@ -101,7 +101,7 @@ class AccuracyPredictor(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     rmse: float  # Of the same predictions.
     schema: int = SCHEMA  # Of the file.
 
-    option: ClassVar[str] = "min_accuracy"  # The planner's option that bounds what it predicts.
+    option: ClassVar[str] = "min_accuracy"  # The planner's option that bounds its prediction.
     merges: ClassVar[bool] = False  # Whether it knows what merged stages lose: designs of a supernet share its stages.
 
     def value(self, loss: float) -> float:

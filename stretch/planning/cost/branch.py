@@ -37,7 +37,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
-#: In place of the number of a block: what is in none.
+#: In place of the number of a block: operators outside of all blocks.
 NO_BLOCK = -1
 
 
@@ -54,7 +54,7 @@ class BuiltBranch:
 class FullDepth:
     """A branch at full depth: what each block launches, by its number."""
 
-    blocks: tuple[tuple[int, BuiltBranch], ...]  # Blocks and what is outside of them, in order.
+    blocks: tuple[tuple[int, BuiltBranch], ...]  # Blocks and the operators outside of them, in order.
     rewrites: tuple[str, ...]  # Exact rewrites that were done.
     named: int  # How many of them, from the first on, have kernels that are called as their own operators.
 
@@ -65,7 +65,7 @@ class FullDepth:
 
 @dataclass(frozen=True)
 class _BlockPiece:
-    """A block of a segment, or what is behind the last one."""
+    """A block of a segment, or the operators behind the last one."""
 
     block: int  # Its number.
     start: str  # Tensor it reads.

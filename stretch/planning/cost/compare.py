@@ -39,7 +39,7 @@ _DEVIATIONS = 1.645
 LINK = "the link to"
 #: Numbers that depend on each other, and their names.
 LINKS, CONTENTION = "all links", "contention"
-#: A link takes these times of what is stated where its profile says no other: public runs of one chip with several runtimes differ so.
+#: Factors on a link's stated time where its profile has no interval: public runs of one chip with several runtimes differ so.
 LINK_SPREAD = (0.5, 2.0)
 #: Times as fast as every control that branches must be predicted to be: one processor is less to build and to keep.
 MIN_GAIN = 1.03
@@ -47,7 +47,7 @@ MIN_GAIN = 1.03
 MIN_CONFIDENCE = 0.7
 #: Criterion of a robust design: the 90th percentile of the drawn times.
 ROBUST_QUANTILE = 0.9
-#: Factors on times that hang together, for what is recommended then.
+#: Factors on times that vary together, for the recommendation under them.
 FACTORS = (0.5, 2.0)
 #: No processor of a device is faster by more than this factor.
 MAX_SPEED_FACTOR = 64.0
@@ -390,7 +390,7 @@ def certainty(
     single: str | None,
     others: Mapping[str, PredictedRun] = MappingProxyType({}),
 ) -> Certainty:
-    """How sure a recommendation is, and what it hangs on.
+    """Confidence of a recommendation, and the measurements that it depends on.
 
     Args:
         single: Names the control that is the best single processor.

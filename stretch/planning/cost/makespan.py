@@ -253,7 +253,7 @@ def busy_ms(run: Timeline) -> dict[str, float]:
     return computed_ms([*(branch for row in run.segments for branch in row.branches), *(side.time for side in run.sides)])
 
 
-#: Of a run's time the share below which computing at once is not what it gains by.
+#: Share of a run's time; with less overlap than this, the gain does not come from computing at once.
 HANDOVER_SHARE = 0.02
 
 
@@ -423,7 +423,7 @@ def segment_time(
     meets = join_of(part.join).meets is not None and joined
     holder = costs.host if meets else part.branches[-1].processor
     if home is not None and not meets:
-        # the last branch also moves what it writes
+        # the last branch also moves its output
         last, moved = times[-1], costs.moves(holder, home, prod(segment.graph.by_name[part.end].shape))
         links = sum_by_key([*last.links.items(), *moved.items()])
         times = (*times[:-1], replace(last, links=links, out_ms=last.out_ms + sum(moved.values())))

@@ -455,7 +455,7 @@ def host_processor(design: BranchDesign) -> str:
 
 
 def _rename_branch(segment: str, name: str, processor: str, branch: OpGraph, handed: Mapping[str, str]) -> tuple[list[Op], dict[str, str]]:
-    """Operators of a branch with their names in the whole network, and those of what it writes."""
+    """Operators of a branch with their names in the whole network, and the names of its outputs there."""
     prefix = f"{segment}_{safe_name(name)}_"
     names: Mapping[str, str] = {op.name: handed[op.name] if op.kind == "input" else prefix + op.name for op in branch.ops}
     tags = {"segment": segment, "processor": processor, "subgraph": f"{segment}.{name}", "meeting_point": "false"}

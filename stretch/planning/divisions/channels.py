@@ -263,10 +263,10 @@ MAX_REPEATED = 0.5
 
 @dataclass(frozen=True)
 class _Tensor:
-    """A tensor of a part whose channels may be divided, and what is known of its ranges, whatever the device."""
+    """A tensor of a part whose channels may be divided, and the facts of its ranges that no device changes."""
 
     join: JoinKind  # How branches meet.
-    segment: Segment  # The part, or what is before its tail.
+    segment: Segment  # The part, or its operators before the tail.
     tail: Segment | None  # Operators that need the whole sum; None for none.
     channels: int  # Its channels.
     step: int  # Channels that belong together.
@@ -308,7 +308,7 @@ class _DividedPart(Divisible):
     def __init__(self, space: DesignSpace, part: Segment, alone_ms: Sequence[float], tensor: _Tensor) -> None:
         self.space, self.tensor, self.end, self.alone_ms = space, tensor, part, alone_ms
         self.join, self.in_elements = tensor.join, prod(part.graph.input.shape)
-        # of sums it matters which processor has what is added once
+        # in sums it matters which processor adds the terms that count once
         self.symmetric = tensor.join != HIDDEN
         if tensor.tail is not None:
             self.after_ms = space.costs.whole(tensor.tail, space.costs.host).ms
@@ -318,7 +318,7 @@ class _DividedPart(Divisible):
         return self.tensor.segment
 
     def unit(self, order: Sequence[str]) -> int:
-        """Channels of a step; what is left over behind the last whole one belongs to the last branch."""
+        """Channels of a step; the rest behind the last whole step belongs to the last branch."""
         return lcm(self.tensor.step, *(self.space.costs.align(name) for name in order))
 
     def complete(self, options: SegmentOptions) -> SegmentOptions:

@@ -612,7 +612,7 @@ def join_kinds(segment: Segment, following: Segment | None) -> tuple[JoinKind, .
 
 @memoised
 def divide(graph: OpGraph, stage: Segment, clean: frozenset[str], every: bool = False, vectors: bool = False) -> list[Segment]:
-    """The parts of a stage between cut points that no kernel spans: its blocks, and what is behind its last tensor with rows.
+    """The parts of a stage between cut points that no kernel spans: its blocks, and the operators behind its last tensor with rows.
 
     With `every` it is divided within blocks, too, with `vectors` at each linear layer that reads what another computed.
     """

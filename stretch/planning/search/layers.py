@@ -1,4 +1,4 @@
-"""Exact shortest path through layers of options under a range of total multiply-accumulates, and under a bound on what is lost.
+"""Exact shortest path through layers of options under a range of total multiply-accumulates, and under a bound on the loss.
 
 Every segment is a layer; an option leads from a state (which processor holds the tensor, or how wide it is) to one before a later
 segment, and costs time and multiply-accumulates. Time adds up, so the best design is a shortest path whose multiply-accumulates lie in

@@ -379,7 +379,7 @@ class DesignSpace:
     def undivided(self, segment: Segment, processor: str, arriving: int, dropped: tuple[int, ...] = ()) -> SegmentOptions:
         """Return a segment undivided on one processor, with `arriving` input channels and without some blocks, which count as computed."""
         cost = self.costs.branch(segment, processor, segment.depth - len(dropped), segment.width, arriving, dropped)
-        # the range of multiply-accumulates is for networks that are trained; these are bounded by what they lose
+        # the range of multiply-accumulates is for networks that are trained; these are bounded by their loss
         cost_macs = segment.graph.macs if dropped else cost.macs
         elements = pixels(segment.graph.input.shape) * arriving
         entering = np.array([[self.costs.transfer(h, processor, elements)] for h in self.holders])

@@ -357,7 +357,7 @@ def fit_join(
         backbones: Of each branch, what its convolution reads, (rows, channels).
         target: The original's backbone, (rows, channels).
         ridge: Weight of the penalty.
-        trunk: Of a join that adds up, a branch that hands on its whole backbone as it is; the others regress what it lacks.
+        trunk: Of a join that adds up, a branch that passes its whole backbone on unchanged; the others regress its error.
     """
     join = join_of(part.join)
     if not join.convolves:
@@ -393,7 +393,7 @@ def fit_join(
 def readout(output: torch.Tensor, target: torch.Tensor, ridge: float) -> tuple[torch.Tensor, torch.Tensor]:
     """The map that makes the most of a join without convolutions: of the original's backbone on the concatenated one.
 
-    Those who read the backbone are fitted after it; this says what they can get from it.
+    Layers behind the join are fitted after it; this is the best that they can compute of the backbone.
     """
     prior = torch.zeros(target.shape[1], output.shape[1], device=target.device)
     sums = Regression(1, prior.shape[1], len(prior), prior.device)

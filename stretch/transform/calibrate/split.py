@@ -45,7 +45,7 @@ def divide(images: Sequence[torch.Tensor], largest: int, synthetic: Sequence[tor
     together = torch.cat([*synthetic, *images])
     chosen = held_back(sum(len(batch) for batch in images)).to(together.device)
     if not together.is_cuda and together.dim() == 4:
-        # CPU convolutions need not reorder what is stored so, nor do regressions.
+        # CPU convolutions need not reorder tensors of this format, nor do regressions.
         together = together.contiguous(memory_format=torch.channels_last)
     size = max(1, (_GPU_BYTES if together.is_cuda else _CPU_BYTES) // largest)
     chosen = F.pad(chosen, (len(together) - len(chosen), 0))

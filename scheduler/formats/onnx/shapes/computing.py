@@ -98,7 +98,7 @@ def _cast(node: ShapeNode) -> Cost:
     need(to in CASTS, f"it casts to type {to}")
     values = x.values
     if values is not None and to in INDICES | {BOOL}:
-        # The nearest whole number towards zero; what is none stays unknown.
+        # The nearest whole number towards zero; NaN and infinity stay unknown.
         are_integers = all(n == n and abs(n) < 1 << 53 for n in values)
         values = tuple(bool(n) if to == BOOL else int(n) for n in values) if are_integers else None
     return Cost((KnownTensor(x.shape, to, values),), x.size)

@@ -207,7 +207,7 @@ def _swish(site: OnnxSite) -> fx.Node:
 
 @rule("Shrink")
 def _shrink(site: OnnxSite) -> fx.Node:
-    """Nothing between −lambd and lambd, and what is beyond moved towards zero."""
+    """Zero between −lambd and lambd, and values beyond moved towards zero."""
     bound, bias = site.real("lambd", 0.5), site.real("bias", 0.0)
     need(bound >= 0, f"its lambd is {bound}")
     if bias == bound:
@@ -287,7 +287,7 @@ RULES.update(
         "Max": partial(_reduce_inputs, function=torch.maximum),
         "Mean": lambda site: site.call(operator.truediv, RULES["Sum"](site), float(len(site.inputs))),
         "Min": partial(_reduce_inputs, function=torch.minimum),
-        # with the sign of what is divided, or of what divides
+        # with the sign of the dividend, or of the divisor
         "Mod": lambda site: _pair(site, torch.fmod if site.flag("fmod") else torch.remainder),
         "Sum": partial(_reduce_inputs, function=operator.add, read=operand),
         # Swish of one tensor times another.

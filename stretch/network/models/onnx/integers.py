@@ -90,7 +90,7 @@ _FORMS = {
 
 
 def _weight_axis(op: str, attrs: Mapping[str, Any]) -> int:
-    """The axis of a weight along which scales differ: that of what it gives."""
+    """The axis of a weight along which scales differ: that of its output."""
     return 0 if op == "Conv" or (op == "Gemm" and attrs.get("transB", 0)) else -1
 
 

@@ -228,7 +228,7 @@ _RESIZE_OPSET = 21
 #: Domains of ONNX's own operators, and one whose operators ONNX Runtime's quantisers write.
 _OWN, _RUNTIME = ("", "ai.onnx"), "com.microsoft"
 
-#: Operators whose result is part of what they read, and may be empty: exporters cut the shapes of single numbers out of others.
+#: Operators whose result is part of their input, and may be empty: exporters cut the shapes of single numbers out of others.
 _CUTTING = ("Slice",)
 
 
@@ -551,7 +551,7 @@ class _Lowering:
         return results
 
     def _check_unread(self, node: Any, attrs: Attributes) -> None:
-        """Refuse attributes that its rule did not ask for: they may change what is computed."""
+        """Refuse attributes that its rule did not ask for: they may change the result."""
 
         def usual(name: str) -> Any:
             try:
