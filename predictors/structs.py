@@ -16,5 +16,5 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """Plain data that the command line prints."""
 
     def to_json(self) -> dict[str, Any]:
-        """Its object in the command line's JSON."""
+        """The struct as an object of the command line's JSON."""
         return to_builtins(self)

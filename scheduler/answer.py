@@ -63,7 +63,7 @@ class BoardAnswer(msgspec.Struct, frozen=True, kw_only=True):
     arch: str  # ``x86_64`` or ``aarch64``.
     python: str  # Its version there.
     glibc: str  # Its version there.
-    cores: int  # That programs may use there.
+    cores: int  # Number of cores that programs may use there.
     folder: str  # There, with all that was copied.
     copied_bytes: dict[str, int]  # Parts that were copied there: ``packages``, ``nn_stretch``, ``bundle``.
 

@@ -112,7 +112,7 @@ MIN_MS = 1e-4
 class TimedKernel:
     """A measured kernel."""
 
-    network: str  # That it is part of.
+    network: str  # The network that it is part of.
     cost: KernelCost  # Facts that its time depends on.
     ms: float  # Its time.
 
@@ -436,7 +436,7 @@ class _Task:
 
     @property
     def core_sets(self) -> Mapping[str, object]:
-        """Those of the processor in the profile."""
+        """The core sets of the processor in the profile."""
         return self.device.processors[self.family].core_sets
 
     def processor(self, core_set: str) -> Processor:

@@ -337,7 +337,7 @@ class TimedCoreSet:
     device: str  # Its device.
     name: str  # Such as ``1large2med``.
     times: Vector  # ms of each network of a design, in its order; NaN where it was not measured.
-    runtime: str = ""  # That timed them; empty where it does not matter.
+    runtime: str = ""  # The runtime that timed them; empty where it does not matter.
 
     @property
     def key(self) -> tuple[str, str]:

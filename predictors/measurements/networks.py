@@ -54,7 +54,7 @@ class Measurements:
     kernels: list[KernelLatency] = field(default_factory=list)  # Times of single kernels.
 
     def of(self, device: str) -> "Measurements":
-        """Those on one device."""
+        """The measurements on one device."""
         return Measurements(
             self.source,
             self.graphs,

@@ -33,7 +33,7 @@ class Grain:
 
 @dataclass(frozen=True)
 class Term:
-    """One term."""
+    """One term of a kernel's time."""
 
     units: Callable[[Any, Grain], Any]  # How many units of it a kernel has, from its cost (numbers or arrays) and the processor's grain.
     part: Part  # Part of the time that it belongs to.

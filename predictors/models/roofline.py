@@ -62,7 +62,7 @@ class Times(NamedTuple):
         return cls(*np.array([(time.ms, time.launch_ms, time.compute_ms, time.memory_ms) for time in times]).reshape(-1, 4).T)
 
     def kernels(self, origin: Origin) -> list[KernelTime]:
-        """One by one, all from the same model."""
+        """The time of each kernel, all from the same model."""
         columns = (column.tolist() for column in self)
         return [KernelTime(ms, launch, compute, memory, origin) for ms, launch, compute, memory in zip(*columns, strict=True)]
 

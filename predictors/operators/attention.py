@@ -42,7 +42,7 @@ def _macs(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> int:
 
 
 def _work(ins: Sequence[Shape], attrs: Attrs, out: Shape) -> KernelWork:
-    """Its two products, as two of the second one's size."""
+    """The two products of attention, each of the second one's size."""
     query, key, value = ins
     heads = integer(attrs, "heads")
     reduced = max(1, key[3] * (query[1] + value[1]) // (2 * value[1]))

@@ -58,7 +58,7 @@ class Preprocessing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return size
 
     def replace(self, values: Mapping[str, Any]) -> "Preprocessing":
-        """This with other values.
+        """The same preprocessing with other values.
 
         Args:
             values: By name; others stay as they are, but for a `size` that a `crop` replaces.

@@ -167,7 +167,7 @@ class TunedKernel(msgspec.Struct, frozen=True, kw_only=True):
     shape: str  # Shapes that it works on, in words.
     macs: int  # Multiply-accumulates.
     bytes: int  # Read and written.
-    precision: str  # That it computes in.
+    precision: str  # The precision of its arithmetic.
     before_ms: float | None  # Its time before; None where tuning brought it in.
     after_ms: float | None  # Its time after; None where tuning replaced it.
     choice: dict[str, Any] | None  # Choice for it in this run; None: none.

@@ -98,7 +98,7 @@ class Supply:
 
 
 def _microwatts(folder: Path) -> float:
-    """Its power now: stated, or current × voltage; 0 W of a battery that gives power means that it does not know."""
+    """The source's power now: stated, or current × voltage; 0 W of a battery that supplies power means unknown."""
     power = folder / "power_now"
     microwatts = read_number(power) if power.exists() else read_number(folder / "current_now") * read_number(folder / "voltage_now") / 1e6
     if microwatts == 0:

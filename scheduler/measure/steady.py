@@ -187,7 +187,7 @@ def time_steadily(
 
 @dataclass(frozen=True)
 class _Sample:
-    """One run, ms."""
+    """The time of one run, ms."""
 
     wall: float  # From its start to its end.
     computed: float  # Of that, what this process computed, on all its threads.

@@ -36,7 +36,7 @@ class Sequential:
         self._call = compiled.bind(list(self._inputs.values()), list(self._outputs.values()))
 
     def run(self, x: Values) -> Values:
-        """Its output for `x`: by name each, where it has several inputs or outputs."""
+        """The file's output for `x`; arrays by name where the file has several inputs or outputs."""
         for name, arguments in as_arrays(x, list(self._inputs)).items():
             buffer = self._inputs[name]
             if arguments.shape != buffer.shape:

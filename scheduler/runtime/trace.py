@@ -26,7 +26,7 @@ class Span:
 
     @property
     def ms(self) -> float:
-        """Its length in milliseconds."""
+        """The span's length, ms."""
         return (self.end_ns - self.start_ns) / 1e6
 
 
@@ -40,7 +40,7 @@ class QueueDepth:
 
 @dataclass(frozen=True)
 class Trace:
-    """One inference."""
+    """Spans and facts of one inference."""
 
     spans: tuple[Span, ...]  # In the order in which they ended.
     start_ns: int  # When the input was ready.

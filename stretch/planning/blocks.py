@@ -130,7 +130,7 @@ def _shortened_options(segment: Segment, loss: Mapping[int, float] | None, proce
 
 
 def _undominated(options: Iterable[_ShortenedOption]) -> list[_ShortenedOption]:
-    """Those that no other one beats in time and in loss, the fastest first."""
+    """The sets that no other one beats in time and in loss, the fastest first."""
     best: list[_ShortenedOption] = []
     for option in sorted(options):
         if not best or option[1] < best[-1][1]:

@@ -30,7 +30,7 @@ class Help(NamedTuple):
 
 @dataclass(frozen=True)
 class Option:
-    """One thing that may be asked of the planner.
+    """One option of the planner.
 
     Its name is the argument of `stretch.PlanConfig` and the key of a recipe's ``[plan]``, and the flag of `stretch branch` or what follows
     its ``--set``. How its value is written there follows from the kind: a number, a word, names (``cpu,gpu``), a range (``0.97:1.03``) or
@@ -55,7 +55,7 @@ class Option:
 
     @property
     def base_type(self) -> Any:
-        """Its kind without bounds, and without None."""
+        """The option's type without bounds, and without None."""
         kind = self.kind
         if get_origin(kind) in (Union, UnionType):
             kind = next(arg for arg in get_args(kind) if arg is not NoneType)

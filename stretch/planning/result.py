@@ -467,7 +467,7 @@ class PlanResult:
 
     @cached_property
     def predicted(self) -> Predicted:
-        """Its times and those of its controls."""
+        """The times of the design and of its controls."""
         run, single, sequential = self.run, self.best_single, self.sequential
         same_macs, ratio = (sequential.single, sequential.macs / self.graph.macs) if sequential else (None, None)
         return Predicted(

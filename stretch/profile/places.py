@@ -39,7 +39,7 @@ class ProfiledProcessor:
 
     @property
     def backend(self) -> str:
-        """Its fusion rules."""
+        """The name of the backend's fusion rules."""
         return get_delegate(self.delegate).fuses
 
     @property

@@ -99,11 +99,11 @@ class MeasuredProcessor(Protocol):
 
     @property
     def family(self) -> str:
-        """Such as ``cpu``."""
+        """Name of the processor, such as ``cpu``."""
 
     @property
     def core_set(self) -> str:
-        """Such as ``1core``."""
+        """Name of the core set, such as ``1core``."""
 
     @property
     def cores(self) -> tuple[int, ...]:
@@ -111,7 +111,7 @@ class MeasuredProcessor(Protocol):
 
     @property
     def backend(self) -> str:
-        """Its fusion rules."""
+        """The name of the backend's fusion rules."""
 
     @property
     def precision(self) -> str:

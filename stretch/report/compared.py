@@ -29,7 +29,7 @@ _HINT = "give a file with what `stretch branch`, `search` or `run` prints with -
 
 
 class ComparedRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One compared thing; facts that its source does not state are None."""
+    """One compared bundle, plan, search or run; facts that its source does not state are None."""
 
     name: _Name  # Name that distinguishes it from the others.
     kind: Kind  # Where it came from.

@@ -70,7 +70,7 @@ def predictions_page(table: PredictionTable) -> Page:
 
 
 def _times(row: PredictedLatency | PredictedRow) -> Iterator[str]:
-    """Its time and the ends of the interval."""
+    """The predicted time and the ends of its interval."""
     return (f"{ms:.2f}" for ms in (row.latency_ms, row.low_ms, row.high_ms))
 
 

@@ -31,7 +31,7 @@ class CapturedNetwork:
 
     @property
     def graph(self) -> OpGraph:
-        """Its operators."""
+        """The network's operators."""
         return self.captured.graph
 
     @property

@@ -128,7 +128,7 @@ class BestPair:
 
     @property
     def sequential(self) -> CandidatePair:
-        """One after the other, each on its best candidate; the one that is over sooner goes first."""
+        """The networks one after the other, each on its best candidate; the shorter one goes first."""
         times = tuple(item.alone_ms for item in self.alone)
         makespan = sum(times)
         late = makespan if times[0] > times[1] else times[0]

@@ -281,13 +281,13 @@ class Side(nn.Module):
 
     @property
     def branch(self) -> Branch:
-        """Its operators."""
+        """The model's operators."""
         branch = self.get_submodule(self._name)
         assert isinstance(branch, Branch)
         return branch
 
     def forward(self, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Its outputs by name."""
+        """The model's outputs by name."""
         branch = self.branch
         written = branch(*(values[name] for name in branch.sources))
         return dict(zip(branch.results, written if len(branch.results) > 1 else (written,), strict=True))

@@ -557,7 +557,7 @@ class _Average:
         torch._foreach_copy_(list(self.parameters), current)
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Its state for a checkpoint."""
+        """The state for a checkpoint."""
         return {f"average.{number}": weight for number, weight in enumerate(self.weights)} | {"averaged": torch.tensor(self.steps)}
 
     def load(self, tensors: Mapping[str, torch.Tensor]) -> None:

@@ -398,7 +398,7 @@ class OnnxFile:
 
     @property
     def nodes(self) -> Sequence[Any]:
-        """Its `onnx.NodeProto`s, in order."""
+        """The graph's `onnx.NodeProto`s, in order."""
         return list(self.proto.graph.node)
 
     @property
@@ -408,7 +408,7 @@ class OnnxFile:
 
     @property
     def initialisers(self) -> dict[str, Any]:
-        """Its weights as `onnx.TensorProto`, by name."""
+        """The graph's weights as `onnx.TensorProto`, by name."""
         return {tensor.name: tensor for tensor in self.proto.graph.initializer}
 
     @cached_property
@@ -470,7 +470,7 @@ class OnnxFile:
 
     @cached_property
     def graph(self) -> OpGraph:
-        """Its operators as a graph; an int8 or fp16 subgraph comes back as if it were in reals.
+        """The file's operators as a graph; an int8 or fp16 subgraph comes back as if it were in reals.
 
         Operators that are identities at inference were not written and do not come back.
         """

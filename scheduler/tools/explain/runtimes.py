@@ -203,7 +203,7 @@ def _by_operator(model: ForeignModel, network: Any) -> dict[int, list[str]]:
 
 
 def _readable(words: str) -> str:
-    """Its message without where in its source it was raised."""
+    """The runtime's message without the place in its source."""
     lines = [line.strip() for line in words.splitlines() if line.strip()]
     message_lines = [line for line in lines if not re.match(r"(Exception from|Check .* failed at|\S+\.(cpp|hpp):\d+)", line)]
     return " ".join(message_lines or lines)[:600]

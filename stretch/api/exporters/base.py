@@ -39,7 +39,7 @@ class Exporter:
 
     @property
     def options(self) -> dict[str, inspect.Parameter]:
-        """Its parameters that are options."""
+        """The exporter's parameters that are options."""
         parameters = inspect.signature(self.write).parameters
         return {name: parameter for name, parameter in parameters.items() if hasattr(parameter.annotation, "__metadata__")}
 

@@ -66,7 +66,7 @@ class AtenCall:
 
     @property
     def tensors(self) -> list[AtenValue]:
-        """Those that depend on the network's input."""
+        """The tensors that depend on the network's input."""
         return [value for value in self.values if value.op]
 
     @property

@@ -68,7 +68,7 @@ class Axes:
         return tuple(_size(axis) for axis in self.axes)
 
     def factors(self, of: FactorKind) -> tuple[Factor, ...]:
-        """Those that step through channels, pixels or images, in order."""
+        """The factors that step through channels, pixels or images, in order."""
         return tuple(factor for axis in self.axes for factor in axis if factor.of == of)
 
     def channels(self) -> list[int]:
@@ -100,7 +100,7 @@ class Axes:
         return None if left else replace(self, axes=tuple(axes))
 
     def permute(self, order: Sequence[int]) -> "Axes":
-        """Its axes in another order."""
+        """The tensor's axes in another order."""
         return replace(self, axes=tuple(self.axes[axis] for axis in order))
 
     def cut(self, axis: int, start: int, size: int) -> "Axes | None":

@@ -209,7 +209,7 @@ def _identity(call: AtenCall) -> LoweringResult:
 
 @_add("dropout")
 def _dropout(call: AtenCall) -> LoweringResult:
-    """One that drops while the network is trained."""
+    """A dropout, which drops only while the network is trained."""
     x, p = call.tensors[0], float(call.arguments["p"])
     alone = len(x.shape) in (2, 4) and x.shape == (x.base or x.shape)
     return [Step("dropout", {"p": p}, (x,))] if p and alone and _is_floating_point(call) else _identity(call)

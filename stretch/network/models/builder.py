@@ -407,7 +407,7 @@ def finish_network(
 
 
 def _copied_weights_warning(path: Path, network: fx.GraphModule) -> list[str]:
-    """That weights which several operators share in the file are several here, where that makes the network larger by a tenth."""
+    """A warning where operators share weights in the file and have copies here, if the copies add a tenth to the network."""
     weights = [parameter.detach().numpy() for parameter in network.parameters() if parameter.numel() >= _LARGE]
     sizes: dict[bytes, int] = {}
     copies = 0

@@ -68,7 +68,7 @@ class TfliteView:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its shape in the file."""
+        """The tensor's shape in the file."""
         return permute_shape(shape_of(self.node), TO_LAST if self.form == "image" else ())
 
     def like(self, node: fx.Node) -> "TfliteView":
@@ -591,7 +591,7 @@ def _pool(site: TfliteSite) -> TfliteView:
 
 @rule("TRANSPOSE_CONV")
 def _transposed_convolution(site: TfliteSite) -> TfliteView:
-    """Its first input is the shape that it makes; surplus rows of SAME are cut off, the odd row behind."""
+    """A transposed convolution, whose first input is the shape of its result; surplus rows of SAME are cut off, the odd row behind."""
     result_shape, x = site.numbers(0, "shape"), site.image(2)
     weight, bias = _weights(site, 1)
     weight = weight.transpose(3, 0, 1, 2)

@@ -50,7 +50,7 @@ class CallTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One call."""
+    """One call of torch."""
 
     operator: str  # Name and overload in `torch.ops.aten`, such as ``roll.default``.
     #: By position. A tensor is ``{"read": i}``, ``{"constant": i}`` or ``{"call": i}``, the result of an earlier call, with ``"result": j``

@@ -163,7 +163,7 @@ class Capacity(Bound):
     words = "a branched segment has at most {:.2g} of the original's MACs; the minimum is {:g}"
 
     def denominator(self, options: "SegmentOptions", segment_ms: float) -> float:
-        """Those of the original."""
+        """The multiply-accumulates of the original."""
         return options.segment.graph.macs
 
 
@@ -228,7 +228,7 @@ class Intact(Bound):
         return np.asarray(np.max([kept[at] for kept, at in zip(depths, options.scales_of(), strict=True)], axis=0))
 
     def denominator(self, options: "SegmentOptions", segment_ms: float) -> float:
-        """Those of the segment."""
+        """The blocks of the segment."""
         return options.segment.depth
 
 
@@ -269,7 +269,7 @@ class Meetings(Constraint):
     option = Option("n_meet", Annotated[int, msgspec.Meta(ge=1, le=1000)], 1, "Minimum number of meeting points, where branches join.")
 
     def limits(self, value: int, options: "Sequence[SegmentOptions]") -> list[Limit]:
-        """Their number, where it is more than one."""
+        """The number of meeting points, where it is more than one."""
         return [Limit(self, value, 1, tuple(range(value - 1, 0, -1)), lambda _, number: round(number))] if value > 1 else []
 
 

@@ -128,7 +128,7 @@ class BranchCost(NamedTuple):
 
     @property
     def time(self) -> KernelsTime:
-        """Its computation."""
+        """The branch's computation."""
         return KernelsTime(self.ms, self.arithmetic_ms, self.memory_ms)
 
 

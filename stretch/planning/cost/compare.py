@@ -201,7 +201,7 @@ class UncertainStep:
         return bool(self.fixed_ms or any((*self.parts.values(), *self.computing.values())))
 
     def ms(self, factors: Factors) -> Any:
-        """Its time if numbers are off by these factors."""
+        """The time if numbers are off by these factors."""
         shares = (1 + share * (factors.get(key, 1.0) - 1) for key, share in self.contended.items())
         return _ms(self.computing, factors) * prod(shares) + _ms(self.parts, factors) + self.fixed_ms
 
@@ -215,11 +215,11 @@ class PredictedRun:
     parts: Mapping[UncertainFactor, float] = field(default_factory=dict)
 
     def ms(self, factors: Factors | None = None) -> float:
-        """Its time if numbers are off by these factors."""
+        """The time if numbers are off by these factors."""
         return float(self._ms(factors or {}))
 
     def drawn_ms(self, factors: Mapping[UncertainFactor, Floats]) -> Floats:
-        """Its time in each draw."""
+        """The run's time in each draw."""
         return np.broadcast_to(np.asarray(self._ms(factors), dtype=np.float64), (len(next(iter(factors.values()), np.ones(1))),))
 
     def _ms(self, factors: Factors) -> Floats | float:

@@ -342,7 +342,7 @@ class _ChannelCandidates(RangeCandidates):
         self._costs: dict[tuple[int, Channels, str], BranchCost] = {}
 
     def candidates(self) -> Iterator[tuple[int, SegmentOptions]]:
-        """One object for each sequence of processors, by the number of the part."""
+        """The divided part for each sequence of processors, by the number of the part."""
         tensors, host = self.space.costs.cache_of("divided tensors"), self.space.costs.host
         structures = [structure(part.graph) for part in self.parts.parts]
         divided_parts: dict[Structure, list[_DividedPart]] = {}

@@ -459,7 +459,7 @@ class Segment:
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
-        """Its blocks, in order; a unit whose removal would leave a backbone made of other parts stays, as in Inception."""
+        """The segment's blocks, in order; a unit whose removal would leave a backbone made of other parts stays, as in Inception."""
         blocks = find_blocks(self.graph)
         last, runs = {block.run: self._backbone(block.end) for block in blocks}, [None, *(block.run for block in blocks)]
         stays = [

@@ -39,7 +39,7 @@ Number = int | float
 
 @dataclass(frozen=True)
 class NcnnLayer:
-    """One line."""
+    """One line of a param file."""
 
     kind: str  # ncnn's name of the layer, such as ``Convolution``.
     name: str  # Its name.

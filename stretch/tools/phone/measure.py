@@ -326,7 +326,7 @@ _MAX_US = 1e10
 
 @dataclass(frozen=True)
 class AdbCall:
-    """One call."""
+    """One run of `benchmark_model` on the phone."""
 
     program: str  # Where `benchmark_model` is on the phone.
     graph: str  # Where the TFLite file is.

@@ -65,7 +65,7 @@ class Images:
 
     @cached_property
     def for_planning(self) -> "Images":
-        """Those that calibration looks at, divided as it divides them: plans are chosen on none that the network is compared on."""
+        """The images of calibration, divided as calibration divides them: plans are chosen without the images that the network is compared on."""
         images, size = torch.cat(self.fitted), len(self.fitted[0])
         chosen = held_back(len(images))
         return replace(self, fitted=list(images[~chosen].split(size)), held_back=list(images[chosen].split(size)))

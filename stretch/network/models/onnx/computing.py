@@ -271,7 +271,7 @@ def _as_type(site: OnnxSite, kind: torch.dtype) -> fx.Node:
 
 
 def _dropout(site: OnnxSite) -> fx.Node:
-    """Its input: nothing is dropped where nothing is trained."""
+    """The operator's input: nothing is dropped where nothing is trained."""
     training = site.optional_stored(2, "training mode")
     need(training is None or not training.any(), "it is in training mode")
     return site.x

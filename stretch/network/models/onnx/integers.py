@@ -42,7 +42,7 @@ def _quantise(site: OnnxSite) -> QuantisedTensor:
 
 @rule("DequantizeLinear", quantising=True)
 def _dequantise(site: OnnxSite) -> fx.Node:
-    """Its input: the scales of activations are calibrated again. Whole numbers from a product are scaled."""
+    """The operator's input: the scales of activations are calibrated again. Whole numbers from a product are scaled."""
     current = site.quantisation_of(0)
     if current is None:
         quant = stated_quantisation(site, 1, 2, np.int32)
@@ -55,7 +55,7 @@ def _dequantise(site: OnnxSite) -> fx.Node:
 
 @rule("DynamicQuantizeLinear", quantising=True)
 def _quantise_by_range(site: OnnxSite) -> list[QuantisedTensor | np.ndarray]:
-    """Its input, with scale 1: each product of it is multiplied by its scale."""
+    """The operator's input, with scale 1: each of its products is multiplied by the scale."""
     quant = Quantisation(np.ones((), np.float32), np.zeros((), np.uint8))
     return [QuantisedTensor(site.x, quant), quant.scale, quant.zero_point]
 

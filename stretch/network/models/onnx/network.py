@@ -130,7 +130,7 @@ class Attributes(Mapping[str, Any]):
         return self._values[name]
 
     def __iter__(self) -> Iterator[str]:
-        """Their names, which does not count as asking for them."""
+        """The names of the attributes; reading these does not count as reading the attributes."""
         return iter(self._values)
 
     def __len__(self) -> int:
@@ -157,7 +157,7 @@ class OnnxSite(Site[fx.Node]):
 
     @property
     def x(self) -> fx.Node:
-        """Its first input as a tensor of the network."""
+        """The node's first input as a tensor of the network."""
         return self.tensor(0)
 
     def tensor(self, i: int) -> fx.Node:
