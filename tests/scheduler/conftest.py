@@ -3,6 +3,7 @@ import pytest
 from scheduler.bundle.load import load_bundle
 from scheduler.memory import Lifetime, Lifetimes
 from tests.scheduler import bundles as small
+from tests.scheduler.doubles import threads
 
 
 @pytest.fixture(scope="session")
@@ -19,6 +20,13 @@ def bundle_dir(bundles, tmp_path):
 @pytest.fixture
 def bundle(bundle_dir):
     return load_bundle(bundle_dir)
+
+
+@pytest.fixture
+def new_threads():
+    """Threads of sessions that were started during the test; those of earlier tests may still be ending."""
+    before = set(threads())
+    return lambda: set(threads()) - before
 
 
 @pytest.fixture

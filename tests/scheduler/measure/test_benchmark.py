@@ -46,8 +46,7 @@ def test_rounds_go_on_until_ratios_are_known_or_the_time_is_over(bundle_dir):
             *(({"width": 0.0, "seconds": 0.5}, False), ({"width": 1e9, "least_seconds": 0.5}, False)),
         ):
             result = benchmark(session, random_input(session.bundle), Effort(rounds=4, warmup=0, **limits))
-            assert result.runs == 4 if few else result.runs > 4
-            assert few or result.seconds >= 0.5
+            assert result.runs == 4 if few else result.seconds >= 0.5
 
 
 NAMES = ("branched", "original, 2 threads", "sequential_same_macs, 1 thread", "same net as one graph, 2 threads")

@@ -35,7 +35,7 @@ from scheduler.runtime.session import Session
 from scheduler.runtime.trace import Span, Trace, median_trace, write_perfetto
 from scheduler.runtime.watchdog import Watchdog, interrupt
 from tests.scheduler.bundles import Builder, one_after_the_other
-from tests.scheduler.doubles import Hooked, flaky, numbers, threads, whole
+from tests.scheduler.doubles import Hooked, flaky, numbers, whole
 
 
 def executor_of(path, delegate, mapping=None, placed=None, in_flight=1):
@@ -268,7 +268,7 @@ class Hears:
         self.heard.set()
 
 
-def test_call_that_takes_too_long_is_told_once_and_a_new_one_again_and_one_that_ends_in_time_is_not():
+def test_call_that_takes_too_long_is_told_once_and_a_new_one_again_and_one_that_ends_in_time_is_not(new_threads):
     hears, patient = Hears(), Hears()
     watch, late = Watchdog(0.01, hears.overdue), Watchdog(1000.0, patient.overdue)
     for name in ("first", "second"):
@@ -280,7 +280,7 @@ def test_call_that_takes_too_long_is_told_once_and_a_new_one_again_and_one_that_
     late.running["gpu"] = None
     watch.close()
     late.close()
-    assert ([call[0] for _, call in hears.calls], patient.calls, threads()) == (["first", "second"], [], [])
+    assert ([call[0] for _, call in hears.calls], patient.calls, new_threads()) == (["first", "second"], [], set())
 
 
 def test_thread_that_is_not_the_main_one_is_interrupted_between_instructions():

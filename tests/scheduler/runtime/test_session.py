@@ -19,7 +19,6 @@ from scheduler.bundle.load import load_bundle
 from scheduler.checks.verify import compare_with_reference
 from scheduler.cores import available_cores
 from scheduler.delegates.base import UnableError
-from scheduler.delegates.null import AsyncNullDelegate, NullDelegate
 from scheduler.measure.benchmark import Effort, benchmark
 from scheduler.placement.place import Placement
 from scheduler.runtime.adaptive import AdaptiveSession
@@ -29,12 +28,7 @@ from scheduler.runtime.session import Session, retry_after_hang
 from scheduler.runtime.threads import QueueThreads
 from tests.corpus import mutations
 from tests.scheduler import bundles
-from tests.scheduler.doubles import Gate, Hooked, HookedQueue, flaky, numbers, threads, whole
-
-
-def workers():
-    return [t for t in threads() if t.name != "nn-stretch watch"]
-
+from tests.scheduler.doubles import Gate, Hooked, HookedQueue, flaky, numbers, whole
 
 #: A core that this process may use.
 CORE = available_cores()[0]
@@ -55,13 +49,13 @@ def test_subgraphs_compute_what_the_whole_model_computes(bundles, tmp_path, mapp
         assert np.allclose(session(x), whole(path, x), atol=1e-6)
 
 
-def test_processors_left_out_hand_their_work_to_the_first(bundle_dir):
+def test_processors_left_out_hand_their_work_to_the_first(bundle_dir, new_threads):
     x = numbers()
     with Session(bundle_dir, processors=["cpu"]) as session:
         assert np.allclose(session(x), whole(bundle_dir, x), atol=1e-6)
         cores = "+".join(map(str, sorted(os.sched_getaffinity(0))))
         assert {span.queue for span in session.trace.spans if span.kind == "subgraph"} == {f"cpu{cores}"}
-        assert workers() == []
+        assert {thread.name for thread in new_threads()} == {"nn-stretch watch"}
 
 
 @pytest.mark.parametrize(
@@ -73,20 +67,20 @@ def test_processors_left_out_hand_their_work_to_the_first(bundle_dir):
         *(({"time_limit": limit}, UsageError, "time limit") for limit in (0, -1.0, float("inf"), float("nan"))),
     ],
 )
-def test_session_that_cannot_be_is_refused_and_leaves_no_thread(bundle_dir, options, error, noun):
+def test_session_that_cannot_be_is_refused_and_leaves_no_thread(bundle_dir, new_threads, options, error, noun):
     with pytest.raises(error, match=noun):
         Session(bundle_dir, **options)
-    assert threads() == []
+    assert not new_threads()
 
 
-def test_result_is_not_overwritten_by_the_next_run_and_close_leaves_no_thread_and_no_affinity_behind(bundle_dir):
+def test_result_is_not_overwritten_by_the_next_run_and_close_leaves_no_thread_and_no_affinity_behind(bundle_dir, new_threads):
     before = os.sched_getaffinity(0)
     with Session(bundle_dir, {"gpu": "reference"}) as session:
         kept = (first := session(numbers(1))).copy()
         session(numbers(2))
         assert np.array_equal(first, kept)
-        assert (len(workers()), os.sched_getaffinity(0)) == (1, before)
-    assert threads() == []
+        assert (len(new_threads()), os.sched_getaffinity(0)) == (2, before)  # a worker and the watch
+    assert not new_threads()
     session.close()
 
 
@@ -115,13 +109,11 @@ def test_failing_delegate_is_one_error_and_the_session_stays_usable(bundle_dir, 
             assert np.array_equal(session(x), expected)
 
 
-def test_asynchronous_processor_overlaps_without_a_thread(bundle_dir):
-    cost = AsyncNullDelegate({"s1.gpu": 0.05, "s2.gpu": 0.05})
-    inline = NullDelegate({"s1.cpu": 0.05, "s2.cpu": 0.05})
-    with Session(bundle_dir, {"cpu": "null", "gpu": "null_async"}, delegates={"null": inline, "null_async": cost}) as session:
+def test_asynchronous_processor_overlaps_without_a_thread(bundle_dir, new_threads):
+    with Session(bundle_dir, {"cpu": "null", "gpu": "null_async"}) as session:
         for _ in range(3):
             session(numbers())
-            assert workers() == []
+            assert {thread.name for thread in new_threads()} == {"nn-stretch watch"}
             assert session.trace.overlap_ms("cpu", "gpu") > 0
 
 
@@ -213,12 +205,12 @@ def test_callback_that_would_wait_for_its_own_thread_is_refused(bundle_dir):
     assert rows == ["a callback of a future cannot start another inference"] * 2
 
 
-def test_close_waits_for_what_is_in_flight_and_leaves_no_thread(bundle_dir):
+def test_close_waits_for_what_is_in_flight_and_leaves_no_thread(bundle_dir, new_threads):
     session = Session(bundle_dir)
     futures = [session.submit(numbers(seed)) for seed in range(3)]
     session.close()
     assert all(future.done() for future in futures)
-    assert threads() == []
+    assert not new_threads()
     for call in (session.submit, session.run):
         with pytest.raises(StretchError, match="closed"):
             call(numbers())
@@ -301,13 +293,13 @@ def test_results_are_called_as_the_manifest_says_one_at_a_time_and_in_flight(pat
         benchmark(session, named_numbers(), Effort(1, warmup=0))
 
 
-def test_thread_that_hangs_gives_its_jobs_to_another_and_ends_when_it_comes_back():
+def test_thread_that_hangs_gives_its_jobs_to_another_and_ends_when_it_comes_back(new_threads):
     threads, free, begun, done = QueueThreads(), threading.Event(), threading.Event(), threading.Event()
     threads.open("cpu1", ())
     threads.inbox("cpu1").put(lambda: (begun.set(), free.wait(60)))
     threads.inbox("cpu1").put(done.set)
     assert begun.wait(60)
-    (hung,) = [thread for thread in threading.enumerate() if thread.name == "nn-stretch cpu1"]
+    (hung,) = new_threads()
     threads.replace_thread("cpu1")
     assert done.wait(60)
     free.set()

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import threading
 from concurrent.futures import CancelledError
 from math import inf
 
@@ -101,7 +100,8 @@ def test_request_that_waits_can_be_cancelled_and_close_without_draining_cancels_
     cancelled, waiting = service.submit(numbers()), service.submit(numbers())
     assert cancelled.cancel()
     assert not running.cancel()
-    threading.Timer(0.2, delegate.open.set).start()
+    # what runs ends only after that
+    waiting.add_done_callback(lambda _: delegate.open.set())
     service.close(drain=False)
     assert running.result(0) is not None
     with pytest.raises(CancelledError):
