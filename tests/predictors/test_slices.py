@@ -5,10 +5,9 @@ from hypothesis import strategies as st
 
 from predictors.channels import Groups, OperatorView
 from predictors.graph import Op
-from predictors.kinds import kinds
 from predictors.operators import kind_of
 from predictors.rows import Rows, height, window_rows
-from predictors.slices import Additive, Channels, columns, filters, pieces, weight_rows, width
+from predictors.slices import Channels, columns, filters, pieces, weight_rows, width
 from tests.effort import examples
 from tests.predictors.networks import convolution
 from tests.scheduler.delegates.graphs import KIND_NAMES, computed, graphs, loaded
@@ -106,12 +105,6 @@ def test_what_is_done_to_a_sum_may_be_done_to_its_terms(kind, data):
     rest = {key: np.zeros_like(array) if key in additive.offsets else array for key, array in current.items()}
     second = share if additive.once else by_torch(op, rest, share)
     np.testing.assert_allclose(by_torch(op, current, value - share) + second, by_torch(op, current, value), rtol=1e-3, atol=1e-4)
-
-
-def test_kinds_that_need_the_whole_sum_are_those_that_are_not_linear():
-    needs = {name for name in kinds if kind_of(name).additive is None and not kind_of(name).dense({"groups": 1})}
-    assert {"relu", "sigmoid", "mul", "max_pool", "softmax", "layer_norm"} <= needs
-    assert kind_of("batch_norm").additive == Additive(offsets=("bias", "running_mean"))
 
 
 @pytest.mark.parametrize(

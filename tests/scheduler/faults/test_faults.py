@@ -35,8 +35,8 @@ def test_inferences_count_for_a_trial_only_when_the_site_has_its_work_again():
     assert [item.what for item in keeper.handle(InferenceEnded())] == ["restored"]
 
 
-def failed(site=GPU, **more):
-    return SiteFailed(site, "s1.gpu", "it broke", **more)
+def failed(**more):
+    return SiteFailed(GPU, "s1.gpu", "it broke", **more)
 
 
 def test_site_that_fails_on_trial_is_left_alone_for_twice_as_long_up_to_the_longest():

@@ -56,10 +56,10 @@ def every_design(space, low, high, n_meet, loads=True):
                 open_paths.append((*then, ms + float(options.ms[row, i]), now, (*picks, (options, int(i)))))
 
 
-def waiting(device="mi9", watts=None):
+def waiting():
     """A profile whose processors take power while they wait, W by name, and half of it while they idle."""
-    profile, change = specified(device), msgspec.structs.replace
-    waits = {"cpu": 0.4, "gpu": 0.3, "dsp": 0.2} if watts is None else watts
-    power = {n: {"waiting_w": NotNegative(w, "x"), "idle_w": NotNegative(w / 2, "x")} for n, w in waits.items() if w}
-    processors = {name: change(processor, **power.get(name, {})) for name, processor in profile.processors.items()}
-    return change(profile, processors=processors)
+    profile, change = specified("mi9"), msgspec.structs.replace
+    power = {
+        n: {"waiting_w": NotNegative(w, "x"), "idle_w": NotNegative(w / 2, "x")} for n, w in (("cpu", 0.4), ("gpu", 0.3), ("dsp", 0.2))
+    }
+    return change(profile, processors={name: change(processor, **power[name]) for name, processor in profile.processors.items()})

@@ -153,14 +153,6 @@ def test_binary_that_the_driver_refuses_is_compiled_again(monkeypatch):
     assert [compilations(), compilations()] == [1, 0]
 
 
-@pytest.mark.parametrize("path", sorted(opencl_device.FOLDER.glob("*.cl")), ids=lambda path: path.stem)
-def test_file_holds_the_kernel_of_its_name_and_says_what_it_does(path):
-    text = path.read_text()
-    assert f"__kernel void {path.stem}(" in text
-    assert text.count("__kernel") == 1
-    assert text.startswith("// ")
-
-
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

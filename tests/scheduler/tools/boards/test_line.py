@@ -25,11 +25,10 @@ from tests.scheduler.tools.boards.servers import ended, free_port
 SOURCE = files("scheduler.tools.boards").joinpath("agent.py").read_text()
 
 
-def sent(data, pieces=1):
+def sent(data):
     stream = io.BytesIO()
     sending = board.ChunkWriter(stream.write)
-    for at in range(pieces):
-        sending.write(data[len(data) * at // pieces : len(data) * (at + 1) // pieces])
+    sending.write(data)
     sending.end()
     return stream.getvalue()
 

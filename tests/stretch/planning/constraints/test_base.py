@@ -38,12 +38,6 @@ def combinations_of(branches=2, **figures):
     return SegmentOptions(SEGMENT, "project", ((),) * branches, **result)
 
 
-@pytest.mark.parametrize("constraint", all_constraints(), ids=lambda item: item.option.name)
-def test_constraint_can_be_asked_for_and_says_nothing_of_its_own_accord_where_it_has_no_default(constraint):
-    assert constraint.option.name in PlanConfig.__struct_fields__
-    assert getattr(PlanConfig(), constraint.option.name) == constraint.option.default
-
-
 def test_every_constraint_is_listed_once_those_that_are_blamed_first_in_front():
     names = [constraint.option.name for constraint in all_constraints()]
     assert (sorted(names), names[: len(FIRST)]) == (sorted(constraints), list(FIRST))

@@ -153,11 +153,6 @@ def chain(kernels, skip=False):
     return net.graph("chain")
 
 
-def timed_bands(graph, bounds, processors=("cpu", "gpu", "dsp"), contention=1.0):
-    graphs = [band_graph(graph, "band", start, stop) for start, stop in pairwise(bounds)]
-    return [(g, MI9.predict(g, p), contention) for g, p in zip(graphs, processors, strict=False)]
-
-
 @given(
     st.lists(st.sampled_from([1, 3, 5]), min_size=2, max_size=5),
     st.booleans(),
@@ -166,7 +161,8 @@ def timed_bands(graph, bounds, processors=("cpu", "gpu", "dsp"), contention=1.0)
 def test_time_is_that_of_rows_which_several_bands_need(kernels, skip, places):
     """The rows of every operator, marked one by one: those beyond their union are computed twice."""
     graph, bounds = chain(tuple(kernels), skip), [0, *sorted(places), 32]
-    bands = timed_bands(graph, bounds)
+    graphs = [band_graph(graph, "band", start, stop) for start, stop in pairwise(bounds)]
+    bands = [(band, MI9.predict(band, p), 1.0) for band, p in zip(graphs, ("cpu", "gpu", "dsp"), strict=False)]
     needs = [bands_of(graph, start, stop)[0] for start, stop in pairwise(bounds)]
     expected = 0.0
     for _, estimate, _ in bands:

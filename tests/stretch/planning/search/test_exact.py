@@ -1,7 +1,6 @@
 """The exact search against brute force, over stages that are merged or cut and with concatenated joins."""
 
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from stretch.planning.search.exact import LATENCY, Measure, search_concat, searc
 from stretch.planning.search.goal import search_best
 from stretch.planning.search.parts import cut_blocks, merge_neighbours, merge_stages
 from stretch.planning.search.space import DesignSpace, Rules, Totals
-from tests.predictors.networks import efficientnet, resnet50, small_resnet
+from tests.predictors.networks import resnet50, small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.designs import whole
 from tests.stretch.planning.spaces import as_design, every_design, fastest_by_brute_force, make_space
@@ -78,19 +77,10 @@ def test_search_within_a_loss_and_for_the_least_loss_equal_brute_force():
 
 
 MERGING_GRAPH = small_resnet(16, blocks=(2, 2, 2), mids=(8, 16, 32))
-#: Inverted bottlenecks with gates, the blocks of the networks whose stages are short.
-INVERTED = efficientnet([(1, 3, 1, 16, 1), (4, 3, 2, 24, 2), (4, 5, 2, 40, 2)], 16, 64, 32, se=True, act="silu")
-
-
-@cache
-def spaces(name, processors=("cpu", "gpu"), **changes):
-    graph = {"bottleneck": MERGING_GRAPH, "inverted": INVERTED}[name]
-    space = make_space(graph, processors=processors, **changes)
-    return graph, space, merge_stages(graph, space)
 
 
 def test_blocks_of_merged_stages_are_dropped_evenly():
-    _, _, merged = spaces("bottleneck")
+    merged = merge_stages(MERGING_GRAPH, make_space(MERGING_GRAPH))
     options = next(o for o in merged.options[1] if o.segment.name == "s1_to_s3")
     assert (options.segment.depth, sorted({b.depth for b in options.candidates[0]})) == (6, [3, 4, 5, 6])
     widths = [b.width for b in options.candidates[0]]
@@ -107,7 +97,8 @@ def most_branched(space, at=0):
 
 @pytest.mark.parametrize("processors", [("cpu", "gpu"), ("cpu", "gpu", "dsp")])
 def test_most_meetings_counts_segments_that_can_branch_in_one_design(processors):
-    _, space, merged = spaces("bottleneck", processors, min_width=0.25)
+    space = make_space(MERGING_GRAPH, processors=processors, min_width=0.25)
+    merged = merge_stages(MERGING_GRAPH, space)
     assert space.max_meetings == most_branched(space)
     assert merged.max_meetings == most_branched(merged) >= space.max_meetings
     nothing = merged.replace_rules(Rules({"alpha": 1e-6}))
@@ -121,25 +112,17 @@ FREE = {"alpha": 1e6, "beta": 1e6}
 SMALL = small_resnet(blocks=(1, 2), mids=(4, 8))
 
 
-@cache
-def cut_spaces(processors=("cpu", "gpu"), merged=False, kinds=(), **changes):
-    space = make_space(CUTTING_GRAPH, processors=processors, **(FREE | changes))
-    space = merge_stages(CUTTING_GRAPH, space) if merged else space
-    return space, cut_blocks(CUTTING_GRAPH, PlanConfig(merge="always" if merged else "never"), space, kinds, merged=merged)
-
-
 def names(space):
     return {offer.segment.name for offers in space.offers for offer in offers}
 
 
 def test_segments_begin_and_end_at_every_block_but_within_stages_that_are_kept():
-    _, cut = cut_spaces()
+    space = make_space(CUTTING_GRAPH, **FREE)
+    cut = cut_blocks(CUTTING_GRAPH, PlanConfig(merge="never"), space, merged=False)
     assert [part.name for part in cut.segments] == ["stem", "s1_1", "s1_2", "s2_1", "s2_2", "s2_3", "head"]
     inner = {"s1_1", "s1_2", "s2_1", "s2_2", "s2_3", "s2_1_to_s2_2", "s2_2_to_s2_3"}
     assert names(cut) == {"stem", "s1", "s2", *inner}
-    space = make_space(CUTTING_GRAPH, **FREE)
-    space = replace(space, kept=frozenset({"s1"}))
-    cut = cut_blocks(CUTTING_GRAPH, PlanConfig(), space, merged=True)
+    cut = cut_blocks(CUTTING_GRAPH, PlanConfig(), replace(space, kept=frozenset({"s1"})), merged=True)
     assert not any("s1" in name for name in names(cut) if name != "s1")
     assert "stem" in names(cut)
 
@@ -159,7 +142,8 @@ def test_exact_search_over_cut_segments_equals_brute_force(device, n_meet):
 
 
 def test_predicted_makespan_of_cut_segments_is_that_of_the_design():
-    space, cut = cut_spaces(("cpu", "gpu", "dsp"), True, min_width=0.5)
+    space = merge_stages(CUTTING_GRAPH, make_space(CUTTING_GRAPH, processors=("cpu", "gpu", "dsp"), **FREE, min_width=0.5))
+    cut = cut_blocks(CUTTING_GRAPH, PlanConfig(merge="always"), space, merged=True)
     macs = round(0.97 * CUTTING_GRAPH.macs), round(1.03 * CUTTING_GRAPH.macs)
     search_result = search_best(cut, Totals(*macs, 2), LATENCY)
     parts = merge_neighbours(CUTTING_GRAPH, space.segments, search_result.segments(cut.costs))

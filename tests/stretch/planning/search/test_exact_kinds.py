@@ -1,6 +1,5 @@
 """Bands, channels and paths in the search: every option costs what its timeline says, and brute force finds no better."""
 
-from functools import cache
 from itertools import combinations, permutations
 
 import numpy as np
@@ -15,7 +14,6 @@ from stretch.planning.cost.branch import Costs
 from stretch.planning.cost.compare import ideal_split_ms
 from stretch.planning.cost.makespan import timeline
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
-from stretch.planning.divisions.channels import _tensors
 from stretch.planning.divisions.paths import path_candidates
 from stretch.planning.divisions.rows import MAX_HALO, BandCandidates
 from stretch.planning.network.segments import clean_cuts, cut_segment, divide, split_segments
@@ -32,28 +30,25 @@ from stretch.planning.search.parts import (
     without_stretched,
 )
 from stretch.planning.search.space import DesignSpace, Rules, Totals
-from tests.predictors.networks import Net, efficientnet, resnet50, small_resnet
+from tests.predictors.networks import Net, resnet50, small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.planning.design.test_paths import conv, joined
 from tests.stretch.planning.spaces import as_design, make_space
 
 TINY = small_resnet(96, blocks=(1, 1), mids=(64, 64))
 GRAPH = small_resnet(64, blocks=(2, 2), mids=(32, 64))
-GATED = efficientnet([(1, 3, 1, 16, 1), (4, 3, 2, 24, 2)], 16, 64, 32, se=True, act="silu")
 
 
-@cache
-def mixed(name, device="mi9", processors=("cpu", "gpu"), stretched=True, **changes):
-    graph = {"tiny": TINY, "graph": GRAPH, "gated": GATED}[name]
-    space = make_space(graph, device, processors, **changes)
-    return graph, with_exact_kinds(graph, PlanConfig(kinds=("stretch", "rows")), space if stretched else without_stretched(space))
+def exact_space(graph, *kinds, processors=("cpu", "gpu"), **changes):
+    space = make_space(graph, processors=processors, **changes)
+    return with_exact_kinds(graph, PlanConfig(kinds=kinds), without_stretched(space))
 
 
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("processors", [("cpu", "gpu"), ("cpu", "gpu", "dsp")])
 def test_every_banded_option_is_one_that_the_timeline_knows(processors):
     """Each option of a run, alone in a design of whole parts, costs the same on the timeline."""
-    graph, space = mixed("tiny", processors=processors, stretched=False)
+    space = exact_space(TINY, "rows", processors=processors)
     host = space.holders.index(space.costs.host)
     wholes = [options[0] for options in space.options]
     seen = 0
@@ -65,7 +60,7 @@ def test_every_banded_option_is_one_that_the_timeline_knows(processors):
                     segment_options.design(index, space.costs),
                     *(o.design(0, space.costs) for o in wholes[at + segment_options.span :]),
                 ]
-                row = timeline(graph, as_design(graph, parts), space.costs).segments[at]
+                row = timeline(TINY, as_design(TINY, parts), space.costs).segments[at]
                 assert row.ms == pytest.approx(segment_options.ms[host, index])
                 assert row.communication_ms <= segment_options.exchange_ms[host, index] + 1e-9
                 assert 0 <= row.halo_macs <= 2 * len(row.branches) * MAX_HALO * row.segment.graph.macs
@@ -74,12 +69,12 @@ def test_every_banded_option_is_one_that_the_timeline_knows(processors):
 
 
 def test_band_on_the_processor_that_holds_its_input_copies_its_rows_where_they_are_not_together():
-    graph, space = mixed("graph", stretched=False)
+    space = exact_space(GRAPH, "rows")
     gpu = space.holders.index("gpu")
     at, segment_options = next((i, o) for i, options in enumerate(space.options) for o in options if o.division == "rows" and i > 0)
     parts = [next(o for o in options if o.processors == ("gpu",)).design(0, space.costs) for options in space.options]
     parts[at : at + segment_options.span] = [segment_options.design(0, space.costs)]
-    assert timeline(graph, as_design(graph, parts), space.costs).segments[at].ms == pytest.approx(segment_options.ms[gpu, 0])
+    assert timeline(GRAPH, as_design(GRAPH, parts), space.costs).segments[at].ms == pytest.approx(segment_options.ms[gpu, 0])
     assert segment_options.candidates[1][0].cut.ms > 0
 
 
@@ -104,9 +99,6 @@ def test_network_with_nothing_to_split_is_refused_with_the_operator_that_mixes_r
         with_exact_kinds(graph, PlanConfig(kinds=("rows",)), make_space(graph))
 
 
-EVERY = ("stretch", "rows", "channels", "graph")
-
-
 def small_network():
     """One of each: an inverted residual, paths, and linear layers."""
     net = Net(1, 16, 8, 8)
@@ -122,15 +114,6 @@ def small_network():
     return net.graph("small")
 
 
-def space_of(graph, device="mi9", processors=("cpu", "gpu"), kinds=EVERY, **changes):
-    space = make_space(graph, device, processors, min_width=0.9, min_depth=1.0, **changes)
-    return with_exact_kinds(graph, PlanConfig(kinds=kinds), space if "stretch" in kinds else without_stretched(space))
-
-
-def channelled(options):
-    return [o for o in options if o.division == "channels"]
-
-
 def test_sum_before_a_rectifier_is_followed_by_it_on_the_host():
     """A residual block ends with a ReLU, which needs the whole sum."""
     net = Net(1, 64, 14, 14)
@@ -141,13 +124,8 @@ def test_sum_before_a_rectifier_is_followed_by_it_on_the_host():
         net.add("relu")
     net.head(10)
     graph = net.graph("basic")
-    space = space_of(graph, kinds=("channels",), precision={"cpu": "fp32"})
-    sums = [
-        segment_options
-        for options in space.options
-        for segment_options in channelled(options)
-        if segment_options.join == "partial_sums" and segment_options.tail
-    ]
+    space = exact_space(graph, "channels", precision={"cpu": "fp32"})
+    sums = [o for options in space.options for o in options if o.division == "channels" and o.join == "partial_sums" and o.tail]
     assert sums
     for segment_options in sums:
         assert graph.by_name[segment_options.segment.end].kind == "add"
@@ -157,7 +135,7 @@ def test_sum_before_a_rectifier_is_followed_by_it_on_the_host():
     assert len(segments) > len(search_result.picks)
     run = timeline(graph, as_design(graph, segments), space.costs)
     assert (run.makespan_ms, run.macs - run.repeated_macs) == (pytest.approx(search_result.ms), graph.macs)
-    gone = space_of(graph, processors=("gpu", "dsp"), kinds=("graph", "rows", "channels"))
+    gone = exact_space(graph, "graph", "rows", "channels", processors=("gpu", "dsp"))
     assert not any(segment_options.tail for options in gone.options for segment_options in options)
 
 
@@ -166,19 +144,11 @@ def test_no_exact_plan_has_a_partial_sum_on_a_processor_in_int8(precision, with_
     """Export would leave it in fp32; the DSP of the profile computes integers alone."""
     processors = ("cpu", "gpu", "dsp") if with_dsp else ("cpu", "gpu")
     supported = {name: at for name, at in precision.items() if at in specified("mi9").processor(name).precisions}
-    space = space_of(small_network(), processors=processors, kinds=("rows", "channels", "graph"), precision=supported)
+    space = exact_space(small_network(), "rows", "channels", "graph", processors=processors, precision=supported)
     sums = [o.processors for options in space.options for o in options if o.join == "partial_sums"]
     rounded = {name for name in processors if space.costs.precision[name] == "int8"}
     assert not any(rounded & set(names) for names in sums)
     assert bool(sums) == rounded.isdisjoint(("cpu", "gpu"))
-
-
-def test_squeeze_and_excitation_keeps_a_block_in_one_piece():
-    space = make_space(GATED)
-    parts = PartSpace(GATED, space).parts
-    gated = [part for part in parts if any(op.kind == "sigmoid" and op.shape[2:] == (1, 1) for op in part.graph.ops)]
-    assert gated
-    assert not any(tensor.join == "partial_sums" for part in gated for tensor in _tensors(GATED, part))
 
 
 def split(graph, device, processors=()):

@@ -173,11 +173,8 @@ def test_agreement_beyond_reach_names_the_highest_there_is_and_that_exact_segmen
     assert current.value(loss_of(accurate_enough, current)) >= nearest
 
 
-MEASURES_GRAPH = small_resnet(blocks=(1, 1))
-
-
 def test_space_kept_to_some_processors_gives_work_to_no_other():
-    space = make_space(MEASURES_GRAPH, processors=("cpu", "gpu", "dsp"))
+    space = make_space(TINY, processors=("cpu", "gpu", "dsp"))
     part = restrict_processors(space, ("gpu", "dsp"))
     assert restrict_processors(space, space.processors) is space
     assert {name for options in part.options for option in options for name in option.processors} == {"gpu", "dsp"}

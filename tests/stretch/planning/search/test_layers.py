@@ -16,7 +16,7 @@ from stretch.planning.search.exact import search_coarse, search_exact, search_pr
 from stretch.planning.search.layers import Layer, remove_dominated, shortest_path
 from stretch.planning.search.parts import merge_stages
 from stretch.planning.search.space import Totals
-from tests.predictors.networks import efficientnet, small_resnet
+from tests.predictors.networks import small_resnet
 from tests.stretch.planning.spaces import fastest_by_brute_force, make_space
 
 
@@ -120,15 +120,17 @@ def test_undominated_keeps_what_is_faster_or_loses_less():
 
 
 GRAPH = small_resnet(16, blocks=(2, 2, 2), mids=(8, 16, 32))
-INVERTED = efficientnet([(1, 3, 1, 16, 1), (4, 3, 2, 24, 2), (4, 5, 2, 40, 2)], 16, 64, 32, se=True, act="silu")
 
 
 @cache
-def spaces(name, device, processors, alpha):
+def spaces(*processors):
     """A space whose merged stages have all their scales, and the same with all options worked out."""
-    graph = {"bottleneck": GRAPH, "inverted": INVERTED}[name]
-    space = merge_stages(graph, make_space(graph, device, processors, min_width=0.5, **({} if alpha is None else {"alpha": alpha})))
-    return graph, space, replace(space, offers=[[offer.full for offer in offers] for offers in space.offers])
+    space = merge_stages(GRAPH, make_space(GRAPH, processors=processors, min_width=0.5))
+    return space, replace(space, offers=[[offer.full for offer in offers] for offers in space.offers])
+
+
+def macs_of(low, high):
+    return round(low * GRAPH.macs), round(high * GRAPH.macs)
 
 
 @pytest.fixture(autouse=True)
@@ -150,32 +152,30 @@ def test_what_is_found_equals_brute_force(device, n_meet):
 
 
 def test_too_many_options_within_the_slack_leave_a_gap_that_is_told(monkeypatch):
-    graph, _, every = spaces("bottleneck", "mi9", ("cpu", "gpu", "dsp"), None)
+    _, every = spaces("cpu", "gpu", "dsp")
     monkeypatch.setattr(design_space, "MAX_COMBINATIONS", 0)
-    space = merge_stages(graph, make_space(graph, "mi9", ("cpu", "gpu", "dsp"), min_width=0.5))
-    low, high = round(0.97 * graph.macs), round(1.03 * graph.macs)
-    best = search_exact(every, Totals(low, high, 1))
+    space = merge_stages(GRAPH, make_space(GRAPH, processors=("cpu", "gpu", "dsp"), min_width=0.5))
+    totals = Totals(*macs_of(0.97, 1.03), 1)
+    best = search_exact(every, totals)
     monkeypatch.setattr(pruning, "MAX_OPTIONS", 0)
-    pruned = search_pruned(space, Totals(low, high, 1))[0]
+    pruned = search_pruned(space, totals)[0]
     assert not pruned.optimal
     assert pruned.ms / (1 + pruned.gap) <= best.ms + 1e-9
     assert pruned.ms >= best.ms - 1e-9
 
 
 def test_links_that_take_endless_time_are_not_used():
-    graph, space, _ = spaces("bottleneck", "mi9", ("cpu", "gpu"), None)
+    space, _ = spaces("cpu", "gpu")
     device, change = space.costs.predictor.device, msgspec.structs.replace
     slow = {name: change(link, map_ms=change(link.map_ms, value=1e9)) for name, link in device.links.items()}
-    far = make_space(graph, change(device, links=slow), min_width=0.5)
-    low, high = round(0.9 * graph.macs), round(1.1 * graph.macs)
-    assert search_pruned(far, Totals(low, high, 0))[0].ms == pytest.approx(search_exact(far, Totals(low, high, 0)).ms)
+    far, totals = make_space(GRAPH, change(device, links=slow), min_width=0.5), Totals(*macs_of(0.9, 1.1), 0)
+    assert search_pruned(far, totals)[0].ms == pytest.approx(search_exact(far, totals).ms)
 
 
 @pytest.mark.parametrize("macs", [(0.97, 1.03), (2.0, 2.1), (9.0, 9.1)])
 def test_some_design_is_found_where_there_is_one(macs):
-    graph, space, every = spaces("bottleneck", "mi9", ("cpu", "gpu"), None)
-    low, high = round(macs[0] * graph.macs), round(macs[1] * graph.macs)
-    some, best = search_coarse(space, Totals(low, high, 1)), search_exact(every, Totals(low, high, 1))
+    (space, every), totals = spaces("cpu", "gpu"), Totals(*macs_of(*macs), 1)
+    some, best = search_coarse(space, totals), search_exact(every, totals)
     assert (some is None) == (best is None)
     if some is not None:
         assert some.ms >= best.ms - 1e-9
