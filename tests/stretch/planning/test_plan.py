@@ -192,8 +192,9 @@ REFUSED = [
     ("mi9", {"processors": ("cpu", "gpu"), "rewrite": ("gpu:silu=no",)}, UnknownNameError, "unknown rewrite `silu=no`"),
     ("pixel6", LOOSE | {"strategy": "evolve", "params": (0.9, 1.1)}, UsageError, "exact strategy only"),
     ("pixel6", LOOSE | {"join": "concat", "macs": (0.99999, 1.00001)}, InfeasibleError, "use `join=project`"),
+    ("pixel6", {"kinds": ("stretch",)}, InfeasibleError, "alpha=0.2"),
     # a rule that was asked for is never given up
-    *(("pixel6", asked, InfeasibleError, "") for asked in ({"kinds": ("stretch",)}, {"alpha": 0.19}, {"macs": (0.98, 1.02), "beta": 0.1})),
+    *(("pixel6", asked, InfeasibleError, "") for asked in ({"alpha": 0.19}, {"macs": (0.98, 1.02), "beta": 0.1})),
 ]
 
 

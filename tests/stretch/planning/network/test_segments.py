@@ -131,16 +131,6 @@ def test_net_of_one_long_run_is_divided_into_parts_of_equal_cost_and_one_without
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("name", ["tiny_resnet", "tiny_mobilenet", "tiny_regnet", "tiny_vgg"])
-def test_segments_cover_every_operator_once(captured, name):
-    graph = captured(name).graph
-    segments = split_segments(graph)
-    inside = [op.name for s in segments for op in s.graph.ops if op.kind != "input"]
-    assert inside == [op.name for op in graph.ops if op.kind != "input"]
-    assert sum(s.graph.macs for s in segments) == graph.macs
-
-
-@pytest.mark.torch
 @pytest.mark.parametrize(
     ("split", "error", "noun"),
     [

@@ -22,19 +22,6 @@ from tests.stretch.planning.spaces import as_design, every_design, fastest_by_br
 GRAPH = small_resnet(blocks=(2, 2))
 
 
-@pytest.mark.representatives(8)
-@pytest.mark.parametrize("n_meet", [0, 1, 2])
-@pytest.mark.parametrize("device", ["mi9", "pixel6", "host"])
-def test_exact_search_equals_brute_force(device, n_meet):
-    space = make_space(GRAPH, device, min_width=0.85)
-    assert 100 < 10**space.size_log10 < 60_000
-    low, high = round(0.9 * GRAPH.macs), round(1.6 * GRAPH.macs)
-    search_result = search_exact(space, Totals(low, high, n_meet))
-    assert search_result.ms == pytest.approx(fastest_by_brute_force(space, low, high, n_meet)[0])
-    assert search_result.optimal
-    assert search_result.n_meet >= n_meet
-
-
 @pytest.mark.parametrize("processors", [("cpu", "gpu"), ("cpu", "gpu", "dsp")])
 def test_design_that_has_to_use_a_processor_is_the_fastest_of_those_that_do(processors):
     space = make_space(GRAPH, processors=processors, min_width=0.85)

@@ -232,12 +232,6 @@ def on(processors):
     ]
 
 
-def test_parts_of_a_stage_on_one_processor_are_the_stage_again():
-    joined = merge_neighbours(SEAMS_GRAPH, STAGES, on(["gpu"] * len(PARTS)))
-    assert [(item.name, item.start, item.end) for item in joined] == [(stage.name, stage.start, stage.end) for stage in STAGES]
-    assert [item.branches[0].depth for item in joined] == [stage.depth for stage in STAGES]
-
-
 @pytest.mark.parametrize("where", range(1, len(PARTS)))
 def test_processors_change_where_they_did_and_the_time_is_the_same(where):
     parts = on(["cpu"] * where + ["gpu"] * (len(PARTS) - where))
