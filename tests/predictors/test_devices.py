@@ -144,7 +144,7 @@ def test_bad_profile_is_refused_in_one_sentence(tmp_path, old, new, message):
         ("hysteresis_c = 2.0", "hysteresis_c = 2.0.0", "heat"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_a_sentence(tmp_path, before, after, message):
+def test_invalid_thermal_description_is_refused(tmp_path, before, after, message):
     assert before in TEXT
     (tmp_path / "heat.toml").write_text(TEXT.replace(before, after))
     with pytest.raises(StretchError, match=message):

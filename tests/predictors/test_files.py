@@ -56,7 +56,7 @@ def test_regular_file_is_read_up_to_its_limit_and_named_in_texts(tmp_path):
     ],
     ids=lambda text: str(text[:20]),
 )
-def test_toml_that_no_file_of_ours_is_is_one_sentence(tmp_path, text, problem):
+def test_invalid_toml_is_refused_in_one_sentence(tmp_path, text, problem):
     (tmp_path / "f.toml").write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(StretchError, match=problem) as caught:
         read_toml(tmp_path / "f.toml", "design", "look at an example")

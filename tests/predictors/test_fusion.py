@@ -170,17 +170,17 @@ def test_hard_swish_and_sigmoid_that_are_written_out_are_one_operator_of_the_sam
         assert [kernel.ops for kernel in fuse(before, backend)] == kernels
 
 
-@pytest.mark.parametrize("change", [{"shift": 2.0}, {"factor": 0.2}, {"clamp": "relu"}, {"multiplied": "input"}])
-def test_what_differs_in_a_number_or_an_operator_stays(change):
-    before = graph(*written_out(**change))
+@pytest.mark.parametrize(
+    "before",
+    [
+        *(graph(*written_out(**change)) for change in ({"shift": 2.0}, {"factor": 0.2}, {"clamp": "relu"}, {"multiplied": "input"})),
+        # an intermediate result is read elsewhere or returned
+        graph(*written_out(), Op("again", "add", ("clamp", "sixth"))),
+        *(graph(*written_out()[:3]), graph(*written_out(), output=["sixth", "clamp"])),
+    ],
+)
+def test_operators_that_differ_from_an_idiom_or_whose_results_are_read_elsewhere_stay(before):
     assert recognise(before, IDIOMS).graph is before
-
-
-def test_idiom_whose_inside_is_read_elsewhere_or_is_the_result_stays():
-    read = graph(*written_out(), Op("again", "add", ("clamp", "sixth")))
-    assert recognise(read, IDIOMS).graph is read
-    for result in (graph(*written_out()[:3]), graph(*written_out(), output=["sixth", "clamp"])):
-        assert recognise(result, IDIOMS).graph is result
 
 
 def dense(widths, first=8, size=6):

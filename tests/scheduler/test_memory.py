@@ -29,7 +29,7 @@ def test_plan_that_lets_live_tensors_meet_or_leaves_its_arena_is_found_out_and_o
         ([Lifetime("a", 1, (0,))], [(1,), ()], "does not come before"),
     ],
 )
-def test_what_is_no_order_is_refused(tensors, after, message):
+def test_invalid_lifetimes_and_orders_are_refused(tensors, after, message):
     with pytest.raises(ValueError, match=message):
         Lifetimes(tensors, after)
 

@@ -66,7 +66,7 @@ def test_what_was_not_measured_or_too_little_is_refused(count, device, measured,
         fit_device(whole_world(count=count), load_device(device), *measured)
 
 
-def test_what_too_little_was_measured_of_is_told_and_left_out_beside_the_rest_and_refused_alone():
+def test_precision_with_too_few_measurements_is_reported_and_left_out_and_refused_if_it_is_the_only_one():
     world = whole_world()
     few = [structs.replace(row, precision="int8") for row in world.latencies[:3]]
     # times of whole networks are no fit of a backend whose kernels are fitted

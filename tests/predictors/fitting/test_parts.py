@@ -383,7 +383,7 @@ def test_row_of_another_unit_or_network_is_named():
         ("model,processor\nresnet34,gpu\n", "column `ms`"),
     ],
 )
-def test_table_that_cannot_be_is_refused_with_its_line(tmp_path, text, words):
+def test_invalid_table_is_refused_with_its_line(tmp_path, text, words):
     (tmp_path / "networks.csv").write_text(text)
     with pytest.raises(StretchError, match=words):
         read_networks(tmp_path / "networks.csv")

@@ -282,7 +282,7 @@ def tensor(data, name):
         (lambda m: m.update(outputs=["y", "t2"]), "tensor `t2` states the consumers head and is read by head, output"),
     ],
 )
-def test_each_inconsistency_is_told_in_words(stated, change, message):
+def test_each_inconsistency_of_the_manifest_is_described(stated, change, message):
     change(manifest := copy.deepcopy(stated))
     assert message in "\n".join(graph_problems(msgspec.convert(manifest, Manifest, strict=False)))
 
@@ -349,7 +349,7 @@ def test_share_by_a_way_to_divide_of_another_package_and_a_branch_that_was_moved
         (("checks", "rounding"), {"y": 0.2}, "`checks.rounding` states an error above 0.01"),
     ],
 )
-def test_what_cannot_be_is_one_sentence(stated, path, value, problem):
+def test_impossible_statement_of_the_manifest_is_a_problem(stated, path, value, problem):
     at = data = copy.deepcopy(stated)
     for key in path[:-1]:
         at = at[key]
@@ -381,7 +381,7 @@ def test_resized_picture_always_holds_the_crop(width, height, wide, high, crop, 
         (Preprocessing(crop=0.01), (20_000, 1_000), "too large"),
     ],
 )
-def test_sizes_are_those_that_are_known_or_refused(read, picture, resized):
+def test_resized_sizes_are_the_expected_ones_or_refused(read, picture, resized):
     with pytest.raises(StretchError, match=resized) if isinstance(resized, str) else contextlib.nullcontext():
         assert read.resized_size(*picture, (224, 224)) == resized
 
@@ -393,7 +393,7 @@ def prepared(folder, value):
     return bundle
 
 
-def test_bundle_carries_it_and_an_older_one_without_it_loads(tmp_path):
+def test_bundle_has_its_preprocessing_and_an_older_one_without_loads(tmp_path):
     read = Preprocessing((0.5, 0.4, 0.3), (0.1, 0.2, 0.3), 0.9, interpolation="bicubic", channels="bgr", range=255)
     bundle = prepared(tmp_path, msgspec.to_builtins(read))
     assert load_bundle(bundle).manifest.model.preprocessing == read
@@ -415,7 +415,7 @@ def test_bundle_carries_it_and_an_older_one_without_it_loads(tmp_path):
         ({"crop": 0.5}, (1, 1, 8, 8), r"is one of colour pictures, the model reads \[1, 1, 8, 8\]"),
     ],
 )
-def test_what_cannot_be_asked_for_is_a_usage_error(requested, shape, message):
+def test_invalid_request_for_preprocessing_is_a_usage_error(requested, shape, message):
     with pytest.raises(UsageError, match=message):
         requested_preprocessing(IMAGENET, requested, shape)
 

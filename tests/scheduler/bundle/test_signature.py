@@ -29,7 +29,7 @@ def keys(tmp_path):
     return write_keys(tmp_path, "mine")
 
 
-def test_file_swapped_and_hashed_anew_is_whole_but_not_signed(bundle_dir, keys):
+def test_replaced_file_with_a_new_hash_is_complete_but_not_signed(bundle_dir, keys):
     sign_bundle(bundle_dir, keys[0])
     (bundle_dir / "stem.onnx").write_bytes(mutations.weights_negated((bundle_dir / "stem.onnx").read_bytes()))
     mutations.hashed(bundle_dir, "stem.onnx")
@@ -50,7 +50,7 @@ def test_one_of_several_keys_is_enough_and_another_alone_is_not(bundle_dir, keys
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"[]", b'{"schema": 2}', b"[" * 50_000, b'{"schema":1,"algorithm":"ed25519","key":"","signature":"?"}']
 )
-def test_signature_that_is_none_or_not_there_is_one_sentence(bundle_dir, keys, content):
+def test_damaged_or_missing_signature_is_refused(bundle_dir, keys, content):
     (bundle_dir / SIGNATURE).write_bytes(content)
     with pytest.raises(StretchError, match="damaged"):
         load_bundle(bundle_dir, trust=keys[1])
@@ -60,7 +60,7 @@ def test_signature_that_is_none_or_not_there_is_one_sentence(bundle_dir, keys, c
         load_bundle(bundle_dir, trust=keys[1])
 
 
-def test_what_is_no_key_is_refused_and_nothing_is_written(bundle_dir, keys, tmp_path):
+def test_invalid_key_and_damaged_bundle_are_refused_and_nothing_is_written(bundle_dir, keys, tmp_path):
     rsa_key = write_keys(tmp_path, "rsa", rsa.generate_private_key(65537, 2048))
     before = sorted(os.listdir(bundle_dir))
     others = (bundle_dir / "bundle.json", tmp_path / "nowhere")

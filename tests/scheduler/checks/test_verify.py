@@ -151,7 +151,7 @@ def test_other_output_is_a_problem(change, message):
     assert message in verify.Sample.of(X, y, 0).problem(X, change(y))
 
 
-def test_bundle_without_a_sample_has_none_and_garbage_is_one_sentence():
+def test_bundle_may_lack_a_sample_and_a_damaged_one_is_refused():
     assert verify.read_sample({}) is None
     for garbage in (1, {"seed": "x"}, {"seed": 0, "input_sha256": "", "size": 1, "values": ["a"]}):
         with pytest.raises(StretchError, match=r"`checks\.sample` of the bundle is damaged"):

@@ -45,7 +45,7 @@ def test_plain_arrays_come_back_as_they_were_saved(tmp_path_factory, array):
         b"\x93NUMPY\x09\x00\x10\x27" + b" " * 100,
     ],
 )
-def test_file_that_is_no_array_or_another_than_its_header_says_is_one_sentence(tmp_path, data):
+def test_file_that_is_no_array_or_contradicts_its_header_is_refused(tmp_path, data):
     (tmp_path / "x.npy").write_bytes(data)
     np.savez(tmp_path / "x.npz", a=np.ones(2))
     for name, noun in (("x.npy", "plain numbers"), ("x.npz", "several arrays")):

@@ -113,7 +113,7 @@ def change(**places):
         (change(c__type=2, c__quantization={"scale": [float("inf")], "zero_point": [0]}), "tensor `c` has a scale that is none"),
     ],
 )
-def test_what_leads_nowhere_is_refused_in_one_sentence(tmp_path, changed, problem):
+def test_dangling_reference_and_impossible_number_are_refused_in_one_sentence(tmp_path, changed, problem):
     model = small()
     changed(model)
     with pytest.raises(StretchError, match=problem) as caught:

@@ -55,7 +55,7 @@ NOUNS = {m.Replaced: None, m.QueueReleased: "left behind"}
         *(m.Replaced("s1.join", CPU), m.QueueReleased("gpu", 1.0)),
     ],
 )
-def test_event_that_cannot_be_is_refused_and_nothing_has_changed(event):
+def test_impossible_event_is_refused_and_changes_nothing(event):
     machine = m.Machine.of(*three_processors())
     for first in (m.InputReady(0), m.StepDone(0, "stem", "cpu0")):
         machine.handle(first)

@@ -206,7 +206,7 @@ def next_turn(machine, running, at):
     return turns[0][:2] if turns else None
 
 
-def test_who_wanted_nothing_for_long_is_owed_nothing():
+def test_client_that_was_idle_for_long_gets_no_compensation():
     machine = shared()
     asked(machine, *(("a", lane) for lane in range(60)))
     running = next_turn(machine, ("holder", 0), 0.0)

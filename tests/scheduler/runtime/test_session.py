@@ -67,7 +67,7 @@ def test_processors_left_out_hand_their_work_to_the_first(bundle_dir, new_thread
         *(({"time_limit": limit}, UsageError, "time limit") for limit in (0, -1.0, float("inf"), float("nan"))),
     ],
 )
-def test_session_that_cannot_be_is_refused_and_leaves_no_thread(bundle_dir, new_threads, options, error, noun):
+def test_session_with_invalid_options_is_refused_and_leaves_no_thread(bundle_dir, new_threads, options, error, noun):
     with pytest.raises(error, match=noun):
         Session(bundle_dir, **options)
     assert not new_threads()
@@ -459,7 +459,7 @@ def test_subgraph_moves_between_runs_and_its_code_is_made_while_the_session_live
 
 
 @pytest.mark.slow
-def test_policy_that_is_told_the_same_decides_the_same(bundle_dir):
+def test_policy_decides_the_same_after_the_same_events(bundle_dir):
     """Both processors, of which the GPU's pace changes, and a CPU that alone takes longer."""
     factors, rules = {"gpu": 1, "cpu": 2}, AdaptationRules(contended=3.0, free=2.0, inferences=2, probe_after=3, probe_most=3)
     # a subgraph takes far longer than what a busy machine adds

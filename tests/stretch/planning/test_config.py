@@ -114,7 +114,7 @@ def test_name_without_weight_counts_once_and_weight_of_nothing_leaves_latency_al
         ("latency+", "is not understood"),
     ],
 )
-def test_what_is_no_objective_is_refused(text, why):
+def test_invalid_objective_is_refused(text, why):
     with pytest.raises((UsageError, UnknownNameError)) as caught:
         read_objective(text)
     assert why in caught.value.message

@@ -136,19 +136,13 @@ def test_a_plan_states_its_answer_at_the_ends_of_its_own_links():
     assert answered.predicted.makespan_high_ms > usual.predicted.makespan_high_ms
 
 
-@pytest.fixture(scope="module")
-def lossless():
-    return plan(NETWORK, MI9, PlanConfig(processors=("cpu", "gpu"), lossless=True))
-
-
-def test_halos_count_as_computed_and_not_as_a_larger_network(lossless):
+def test_lossless_plan_counts_halos_as_computed_and_has_the_original_as_its_rival():
+    lossless = plan(NETWORK, MI9, PlanConfig(processors=("cpu", "gpu"), lossless=True))
     halo = lossless.run.halo_macs / lossless.graph.macs
     assert halo > 0
     assert lossless.macs_ratio == pytest.approx(1 + halo)
+    # they make no larger network
     assert not any("outside" in warning for warning in lossless.warnings)
-
-
-def test_lossless_plan_has_the_original_as_its_rival(lossless):
     assert lossless.recommended in ("branched", "no clear winner", f"single:{lossless.best_single.processor}")
     assert "sequential_same_macs" in lossless.predicted.probability_faster
     assert lossless.predicted.reference == ["sequential_same_macs"]

@@ -70,7 +70,7 @@ def test_what_an_agent_that_is_gone_left_unfinished_is_removed_and_what_another_
     assert [path.name for path in (tmp_path / "unfinished").iterdir()] == ["run-1-1"]
 
 
-def test_end_that_is_closed_is_one_sentence(monkeypatch, tmp_path):
+def test_closed_pipe_is_an_error_in_one_sentence(monkeypatch, tmp_path):
     (request, questions), (answers, arguments) = os.pipe(), os.pipe()
     os.close(arguments)
     monkeypatch.setenv(ASK_VARIABLE, f"{questions},{answers}")

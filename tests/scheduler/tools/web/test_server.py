@@ -43,7 +43,7 @@ def server(bundle_dir, tmp_path):
 
 def ask(server, path, body=None, token=None, connect=http.client.HTTPConnection, **headers):
     content = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-    with closing(connect("127.0.0.1", server.port, timeout=20)) as connection:
+    with closing(connect("127.0.0.1", server.port, timeout=60)) as connection:
         connection.request("GET" if body is None else "POST", f"/{server.token if token is None else token}/{path}", content, headers)
         response = connection.getresponse()
         return response, response.read()
@@ -134,7 +134,7 @@ def test_what_cannot_have_been_measured_is_refused_in_a_sentence_and_changes_not
 def test_a_message_that_is_no_json_or_too_long_is_refused(server):
     for body in (b"", b"{", b'{"times": NaN}', b"\xff\xfe", b"[" * 100_000):
         assert ask(server, "result", body)[0].status == 400
-    with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)) as connection:
+    with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)) as connection:
         connection.request("POST", f"/{server.token}/result", headers={"Content-Length": str(MAX_BYTES + 1)})
         assert connection.getresponse().status == 413
     assert server.answers == []
@@ -205,7 +205,7 @@ def page_machine(tmp_path_factory):
 
     yield asked
     process.stdin.close()
-    process.wait(timeout=20)
+    process.wait(timeout=60)
     process.stdout.close()
 
 

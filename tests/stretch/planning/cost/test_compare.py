@@ -139,13 +139,16 @@ def test_crossover_is_where_the_branches_take_as_long_as_the_best_single_process
 MI9 = specified("mi9")
 
 
-def test_kinds_of_kernels_without_a_fit_err_each_for_itself():
+def test_kinds_of_kernels_without_a_fit_err_each_for_itself_and_add_up_with_the_exchanges_of_a_branch():
     estimate = LatencyPredictor(MI9).predict(small_resnet(), "dsp")
     result = compare.kernel_times(estimate, MI9)
     assert sum(result.values()) == pytest.approx(estimate.computing_ms)
     assert {key.what for key in result} == {f"{kernel.kernel.cost.kind} kernels on dsp" for kernel in estimate.kernels}
     off = 1 + MI9.processors["dsp"].uncertainty.value
     assert all((key.low, key.high) == (1 / off, off) for key in result)
+    branch = PredictedRun([UncertainStep.of(estimate, MI9, {"dsp": 3.0}, estimate.computing_ms + 2.0)])
+    assert branch.ms() == pytest.approx(estimate.computing_ms + 5.0)
+    assert branch.ms({compare.link("dsp", MI9): 2.0}) == pytest.approx(estimate.computing_ms + 8.0)
 
 
 def test_nine_in_ten_draws_lie_in_the_interval_of_a_number():
@@ -153,13 +156,6 @@ def test_nine_in_ten_draws_lie_in_the_interval_of_a_number():
         inside = (key.low <= factors) & (factors <= key.high)
         assert inside.mean() == pytest.approx(0.9, abs=0.03)
         assert compare.interval(factors) == pytest.approx((key.low, key.high), rel=0.1)
-
-
-def test_parts_of_a_branch_add_up_number_by_number():
-    estimate = LatencyPredictor(MI9).predict(small_resnet(), "dsp")
-    branch = PredictedRun([UncertainStep.of(estimate, MI9, {"dsp": 3.0}, estimate.computing_ms + 2.0)])
-    assert branch.ms() == pytest.approx(estimate.computing_ms + 5.0)
-    assert branch.ms({compare.link("dsp", MI9): 2.0}) == pytest.approx(estimate.computing_ms + 8.0)
 
 
 def test_slowest_branch_counts_draw_by_draw_and_the_time_that_most_draws_keep_is_a_quantile():

@@ -272,7 +272,7 @@ def test_trials_keep_to_the_rules_and_compute_about_as_much_as_their_segment():
         assert len(trial.stages(SPACE)) == trial.options.span
 
 
-def test_random_designs_branch_fit_the_network_differ_and_are_the_same_for_a_seed():
+def test_random_designs_branch_differ_are_the_same_for_a_seed_and_lie_in_the_range_or_are_fewer():
     designs = random_designs(SPACE, MEASURED.name, "mi9", 12, (0.9, 1.1), 3)
     assert designs == random_designs(SPACE, MEASURED.name, "mi9", 12, (0.9, 1.1), 3)
     assert len(set(designs)) == len(designs) == 12
@@ -280,9 +280,6 @@ def test_random_designs_branch_fit_the_network_differ_and_are_the_same_for_a_see
         assert design.n_meet >= 1
         assert 0.9 <= scaled_graph(MEASURED, design).macs / MEASURED.macs <= 1.1
     assert len({tuple(part.name for part in design.segments if not part.whole) for design in designs}) == 4
-
-
-def test_space_without_designs_in_the_range_gives_fewer():
     assert random_designs(SPACE, MEASURED.name, "mi9", 2, (0.01, 0.02), 0) == []
 
 
