@@ -21,15 +21,6 @@ def hooks():
     return program("make_site")
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("site")
-    command = [str(Path(sys.executable).parent / "mkdocs"), "build", "--strict", "--quiet", "--site-dir", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return folder
-
-
 class _Read(HTMLParser):
     """Links and loaded files of a page, and the places in it."""
 
@@ -76,7 +67,11 @@ def test_sections_of_an_index_become_tabs_and_groups_their_parts(hooks, tmp_path
 
 
 @pytest.mark.slow
-def test_no_link_of_the_site_is_dead_and_nothing_is_loaded_from_elsewhere(site):
+def test_no_link_of_the_site_is_dead_and_nothing_is_loaded_from_elsewhere(tmp_path):
+    site = tmp_path / "site"
+    command = [str(Path(sys.executable).parent / "mkdocs"), "build", "--strict", "--quiet", "--site-dir", str(site)]
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
     read = {path: _Read(path.read_text()) for path in site.rglob("*.html")}
     assert len(read) > 60
     dead = []

@@ -33,15 +33,11 @@ def test_tables_are_read_back_as_they_were_written(tmp_path):
     assert (kernel.cost.variant, kernel.cost.taps) == ("winograd", 9)
 
 
-@pytest.fixture
-def folder(tmp_path):
-    (tmp_path / SOURCE).write_text('title = "t"\nurl = ""\ncommit = ""\nlicence = "MIT"\nnotes = "n"\n')
-    write_networks(tmp_path / NETWORKS, [("net", "resnet", small_resnet())])
-    (tmp_path / LATENCIES).write_text(HEADER + ROW)
-    return tmp_path
-
-
-def test_damaged_networks_and_measurements_that_are_not_there_are_refused(folder):
+def test_damaged_networks_and_measurements_that_are_not_there_are_refused(tmp_path):
+    folder = tmp_path
+    (folder / SOURCE).write_text('title = "t"\nurl = ""\ncommit = ""\nlicence = "MIT"\nnotes = "n"\n')
+    write_networks(folder / NETWORKS, [("net", "resnet", small_resnet())])
+    (folder / LATENCIES).write_text(HEADER + ROW)
     packed = (folder / NETWORKS).read_bytes()
     for content, message in (
         (packed[: len(packed) // 2], "gzip"),

@@ -138,12 +138,11 @@ def weights_of(graph, random):
     return weights
 
 
-def plan_of(graph, name="case", **changes):
+def plan_of(graph, name="case"):
     ends = ((graph.input.name, graph.input.shape, "input", (name,)), (graph.output, graph.by_name[graph.output].shape, name, ("output",)))
     tensors = tuple(Tensor(t, nhwc(s), built, read, layout="NHWC" if len(s) == 4 else "NC") for t, s, built, read in ends)
     subgraph = SubgraphEntry(name, "s", "cpu", "model.tflite", (graph.input.name,), (graph.output,), graph.macs)
-    plan = TflitePlan(SCHEMA, "0", graph.name, "none", (graph.input.name,), (graph.output,), tensors, (subgraph,), ())
-    return msgspec.structs.replace(plan, **changes)
+    return TflitePlan(SCHEMA, "0", graph.name, "none", (graph.input.name,), (graph.output,), tensors, (subgraph,), ())
 
 
 def tflite_bytes(graph, source, plan=None, half=False):

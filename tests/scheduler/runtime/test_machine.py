@@ -299,17 +299,6 @@ def test_second_inference_starts_where_the_first_ended_and_learns_nothing():
     assert len(learned) == first
 
 
-@pytest.fixture
-def recorded(bundle_dir, tmp_path):
-    """The record of two runs and of three inferences in flight."""
-    with Session(bundle_dir, {"gpu": "reference"}, record=tmp_path / "run.jsonl") as session:
-        session(numbers())
-        for future in [session.submit(numbers()) for _ in range(3)]:
-            future.result(60)
-        session(numbers())
-    return tmp_path / "run.jsonl"
-
-
 def lines(path):
     return [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]
 
@@ -342,7 +331,13 @@ def test_failed_run_is_part_of_the_record(bundle_dir, tmp_path):
         (lambda result: result.clear(), "it has no line"),
     ],
 )
-def test_record_of_a_real_run_is_answered_alike_by_a_fresh_machine_and_a_tampered_one_refused_with_the_line(recorded, change, message):
+def test_fresh_machine_answers_a_record_alike_and_a_changed_record_is_refused_with_the_line(bundle_dir, tmp_path, change, message):
+    recorded = tmp_path / "run.jsonl"
+    with Session(bundle_dir, {"gpu": "reference"}, record=recorded) as session:
+        session(numbers())
+        for future in [session.submit(numbers()) for _ in range(3)]:
+            future.result(60)
+        session(numbers())
     # Eight steps an inference and its input; runs and inferences in flight are a machine each.
     assert replay(recorded) == Replay(machines=2, events=5 * 9, finished=5)
     result = lines(recorded)

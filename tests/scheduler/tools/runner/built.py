@@ -76,14 +76,12 @@ def build(bundle, folder, *options):
     return Built(tree / "runner", folder / "source" / "model.tflite")
 
 
-def again(bundle, built, folder, *anew):
-    """A runner of another bundle from earlier object files: only files that include plan.h are compiled again, and with an option those of its name."""
+def again(bundle, built, folder):
+    """A runner of another bundle from earlier object files: only the file that includes plan.h is compiled again."""
     write_runner(bundle, folder / "source")
-    objects = (built.program.parent / "CMakeFiles" / "runner.dir").glob("*.o")
-    objects = [path for path in objects if path.name.removesuffix(".o") not in ("main.cpp", *anew[1:])]
+    objects = [path for path in (built.program.parent / "CMakeFiles" / "runner.dir").glob("*.o") if path.name != "main.cpp.o"]
     library = litert_library()
-    command = ["g++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", *anew[:1]]
-    command += [*(folder / "source" / name for name in ("main.cpp", *anew[1:])), *objects]
+    command = ["g++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", folder / "source" / "main.cpp", *objects]
     _call(*command, library, f"-Wl,-rpath,{library.parent}", "-pthread", "-o", folder / "runner")
     return Built(folder / "runner", folder / "source" / "model.tflite")
 
