@@ -27,26 +27,18 @@ def child(sound, tmp_path_factory):
     process.close()
 
 
-def judged(child, sound, tmp_path, kind, numbers):
-    """Forbidden effects of the wrong files of a kind with these numbers."""
+@pytest.mark.parametrize(
+    ("kind", "count"),
+    [*((kind, 3) for kind in list(COUNTS)[::6]), *(pytest.param(*every, marks=pytest.mark.slow) for every in COUNTS.items())],
+)
+def test_wrong_files_end_in_one_sentence(child, sound, tmp_path, kind, count):
     failures = {}
-    for number in numbers:
+    for number in range(count):
         words, strayed = made(kind, number, sound, tmp_path / "cases")
         if problem := judge(child.ask(words)) or strayed():
             failures[number] = (" ".join(Path(word).name if "/" in str(word) else str(word) for word in words), problem)
         shutil.rmtree(tmp_path / "cases")
-    return failures
-
-
-@pytest.mark.parametrize("kind", list(COUNTS)[::6])
-def test_some_wrong_files_end_in_one_sentence(child, sound, tmp_path, kind):
-    assert judged(child, sound, tmp_path, kind, range(3)) == {}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", COUNTS)
-def test_every_wrong_file_of_the_corpus_ends_in_one_sentence(child, sound, tmp_path, kind):
-    assert judged(child, sound, tmp_path, kind, range(COUNTS[kind])) == {}
+    assert failures == {}
 
 
 def test_corpus_has_two_thousand_files_of_which_most_are_wrong(sound):

@@ -23,18 +23,16 @@ def dsp(tmp_path):
     return DspDelegate(tmp_path / "cache")
 
 
-def exact(y_scale=qdq.Y_SCALE):
+def exact():
     """The integer convolution, worked out in numpy, before its output is rounded."""
     x = np.pad(np.round(X[0] / qdq.X_SCALE).astype(np.int64).clip(-128, 127), ((0, 0), (1, 1), (1, 1)))
     windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), axis=(1, 2))
     sums = np.einsum("chwij,ocij->ohw", windows, qdq.weights().astype(np.int64))
-    return (sums * qdq.X_SCALE * qdq.W_SCALE).clip(-128 * y_scale, 127 * y_scale)[None]
+    return (sums * qdq.X_SCALE * qdq.W_SCALE).clip(-128 * qdq.Y_SCALE, 127 * qdq.Y_SCALE)[None]
 
 
-def run(delegate, path, shape=(1, 4, 6, 6)):
-    output = np.full(shape, np.nan, np.float32)
-    delegate.compile(path).run([X], [output])
-    return output
+def run(delegate, path):
+    return graphs.output_of(delegate, path, (1, 4, 6, 6), X)
 
 
 @pytest.mark.slow

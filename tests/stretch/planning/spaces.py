@@ -25,6 +25,11 @@ def make_space(graph=None, device="mi9", processors=("cpu", "gpu"), join="projec
     return DesignSpace.of(split_segments(graph), config.processors, costs, Rules.of(config), join)
 
 
+def losses(options):
+    """What options lose if narrow or shallow designs do."""
+    return 0.1 * np.maximum(1.5 - options.macs / options.segment.graph.macs, 0) if options.branched else np.zeros(len(options.macs))
+
+
 def as_design(graph, segments):
     return BranchDesign(graph.name, "mi9", tuple(segments))
 

@@ -3,7 +3,6 @@
 from functools import cache
 from itertools import combinations
 
-import numpy as np
 import pytest
 
 from predictors.devices import load_device
@@ -18,7 +17,7 @@ from tests.predictors.networks import small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.planning import spaces
 from tests.stretch.planning.cost.measured import GRAPH, made
-from tests.stretch.planning.spaces import LOOSE, make_space, waiting
+from tests.stretch.planning.spaces import LOOSE, losses, make_space, waiting
 
 MI9 = specified("mi9")
 REQUEST = {"processors": ("cpu", "gpu"), "macs": (0.9, 1.1), "min_width": 0.75, **LOOSE}
@@ -57,16 +56,11 @@ def weigh(criteria, names, result):
 @cache
 def small_criteria():
     space = make_space(RESNET, waiting(), min_width=0.9, min_depth=1.0)
-    goals = {"latency": LATENCY, "macs": MACS, "loss": Measure(made_losses)}
+    goals = {"latency": LATENCY, "macs": MACS, "loss": Measure(losses)}
     goals["energy"] = measure_of(read_objective("energy"), waiting(), space.processors)
     low, high = round(0.9 * RESNET.macs), round(1.9 * RESNET.macs)
     designs = [(picks, ms, sum(int(o.macs[i]) for o, i in picks)) for picks, ms, _ in spaces.every_design(space, low, high, 0)]
     return Criteria(space, Totals(low, high, 0), goals), [SearchResult(*design, True, 0.0, 0, design[1]) for design in designs]
-
-
-def made_losses(options):
-    """Narrow or shallow designs lose."""
-    return 0.1 * np.maximum(1.5 - options.macs / options.segment.graph.macs, 0) if options.branched else np.zeros(len(options.macs))
 
 
 def brute_force(points):

@@ -17,7 +17,7 @@ from stretch.planning.search.space import DesignSpace, Rules, Totals
 from tests.predictors.networks import resnet50, small_resnet
 from tests.predictors.specified import specified
 from tests.stretch.designs import whole
-from tests.stretch.planning.spaces import as_design, every_design, fastest_by_brute_force, make_space
+from tests.stretch.planning.spaces import as_design, every_design, fastest_by_brute_force, losses, make_space
 
 GRAPH = small_resnet(blocks=(2, 2))
 
@@ -37,11 +37,6 @@ def test_design_that_has_to_use_a_processor_is_the_fastest_of_those_that_do(proc
         search_result = search_exact(space, Totals(low, high, 1), required=lambda o, name=name: name in o.processors)
         assert search_result.ms == pytest.approx(min(forced))
         assert any(name in options.processors for options, _ in search_result.picks)
-
-
-def losses(options):
-    """Narrow or shallow designs lose."""
-    return 0.1 * (1.5 - options.macs / options.segment.graph.macs) if options.branched else np.zeros(len(options.macs))
 
 
 def test_search_within_a_loss_and_for_the_least_loss_equal_brute_force():

@@ -96,11 +96,7 @@ def test_best_design_equals_brute_force(text, name, kinds, processors, merged):
 @settings(max_examples=examples(25), deadline=None)
 @given(st.data())
 def test_energy_of_a_design_is_that_of_its_timeline(data):
-    name, kinds = data.draw(
-        st.sampled_from(
-            [("resnet", ("stretch", "rows")), ("paths", ("stretch", "channels", "graph")), ("cells", ("graph",)), ("paths", ("rows",))]
-        )
-    )
+    name, kinds = data.draw(st.sampled_from([*KINDS, ("paths", ("rows",))]))
     processors = data.draw(st.sampled_from([("cpu", "gpu"), ("cpu", "gpu", "dsp")]))
     graph, space = GRAPHS[name], spaced(name, kinds, processors)
     picks, at, holder = [], 0, space.costs.host
