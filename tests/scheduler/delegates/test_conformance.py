@@ -13,6 +13,7 @@ from onnx import helper
 
 from predictors.errors import StretchError
 from scheduler.delegates import delegates, load_plugins
+from scheduler.delegates.opencl.graph import read_graph
 from scheduler.delegates.reference import ReferenceDelegate
 from scheduler.runtime.session import Session
 from tests.effort import examples
@@ -146,9 +147,15 @@ def test_forms_of_other_exporters_are_computed_as_onnx_runtime_does_or_refused(t
     assert "reference" not in refused
 
 
-@pytest.mark.parametrize(("domain", "opset", "noun"), [("com.example", 20, "`theirs`"), ("", 11, "opset 11")])
-def test_operator_of_another_domain_or_opset_whose_operators_are_written_differently_is_refused(tmp_path, domain, opset, noun):
+@pytest.mark.parametrize(
+    ("read", "domain", "opset", "noun"),
+    [
+        *((ReferenceDelegate().compile, *row) for row in (("com.example", 20, "`theirs`"), ("", 11, "opset 11"))),
+        *((read_graph, *row) for row in (("com.example", 20, "does not run"), ("", 12, "opset 12"))),
+    ],
+)
+def test_operator_of_another_domain_or_opset_whose_operators_are_written_differently_is_refused(tmp_path, read, domain, opset, noun):
     node = helper.make_node("Relu", ["x"], ["y"], name="theirs", domain=domain)
     onnx.save(onnx_model([node], {"x": (1, 4)}, {"y": (1, 4)}, opset=opset), str(tmp_path / "m.onnx"))
     with pytest.raises(StretchError, match=noun):
-        ReferenceDelegate().compile(tmp_path / "m.onnx")
+        read(tmp_path / "m.onnx")
