@@ -1,7 +1,6 @@
 import pytest
 
 from scheduler.bundle.load import load_bundle
-from scheduler.memory import Lifetime, Lifetimes
 from tests.scheduler import bundles as small
 from tests.scheduler.doubles import threads
 
@@ -33,10 +32,3 @@ def new_threads():
 def folders(bundles, tmp_path):
     """Two such bundles of networks with other weights."""
     return {"a": bundles.two_branches(tmp_path / "a"), "b": bundles.two_branches(tmp_path / "b", seed=1)}
-
-
-@pytest.fixture(scope="session")
-def memory_example():
-    """Figure 5 of paper 000: sizes 32, 8, 4, 8, 64 on edges 0→1, 1→{2, 3}, {2, 3}→4, 4→5."""
-    uses = {"0": (32, (0, 1)), "1": (8, (1, 2, 3)), "2": (4, (2, 4)), "3": (8, (3, 4)), "4": (64, (4, 5))}
-    return Lifetimes([Lifetime(name, size, steps) for name, (size, steps) in uses.items()])

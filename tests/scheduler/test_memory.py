@@ -9,6 +9,10 @@ from scheduler.memory import Lifetime, Lifetimes, MemoryPlan, plan_memory, plann
 from scheduler.memory.plan import plan_flow, plan_greedy, plan_offset
 from tests.effort import examples
 
+#: Of paper 000: sizes 32, 8, 4, 8, 64 on edges 0→1, 1→{2, 3}, {2, 3}→4, 4→5.
+USES = {"0": (32, (0, 1)), "1": (8, (1, 2, 3)), "2": (4, (2, 4)), "3": (8, (3, 4)), "4": (64, (4, 5))}
+FIGURE_5 = Lifetimes([Lifetime(name, *use) for name, use in USES.items()])
+
 
 def test_plan_that_lets_live_tensors_meet_or_leaves_its_arena_is_found_out_and_one_fits_between_longer_lived_ones():
     two = Lifetimes([Lifetime("a", 4, (0, 1)), Lifetime("b", 4, (1, 2))])
@@ -34,12 +38,12 @@ def test_invalid_lifetimes_and_orders_are_refused(tensors, after, message):
         Lifetimes(tensors, after)
 
 
-def test_tensors_take_over_the_objects_that_the_paper_names(memory_example):
-    flow, greedy = plan_flow(memory_example), plan_greedy(memory_example)
+def test_tensors_take_over_the_objects_that_the_paper_names():
+    flow, greedy = plan_flow(FIGURE_5), plan_greedy(FIGURE_5)
     assert (flow.arenas["4"], sorted(flow.sizes)) == (flow.arenas["0"], [4, 8, 8, 64])
     assert (greedy.arenas["2"], greedy.arenas["4"], greedy.sizes) == (greedy.arenas["0"], greedy.arenas["1"], (32, 64, 8))
     with pytest.raises(ValueError, match="above zero"):
-        plan_offset(memory_example, 0)
+        plan_offset(FIGURE_5, 0)
 
 
 @st.composite
@@ -83,6 +87,6 @@ def test_tensor_is_before_another_only_if_no_schedule_lets_them_meet(made):
 
 
 @pytest.mark.parametrize(("name", "total"), [("naive", 116), ("greedy", 104), ("flow", 84), ("offset", 76)])
-def test_example_of_the_paper_gives_its_totals(memory_example, name, total):
-    assert plan_memory(memory_example, name, alignment=1).total_bytes == total
+def test_example_of_the_paper_gives_its_totals(name, total):
+    assert plan_memory(FIGURE_5, name, alignment=1).total_bytes == total
     assert plan_memory(Lifetimes([]), name).total_bytes == 0
