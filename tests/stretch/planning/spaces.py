@@ -26,7 +26,7 @@ def make_space(graph=None, device="mi9", processors=("cpu", "gpu"), join="projec
 
 
 def losses(options):
-    """What options lose if narrow or shallow designs do."""
+    """Losses of options in a world where narrow or shallow designs lose."""
     return 0.1 * np.maximum(1.5 - options.macs / options.segment.graph.macs, 0) if options.branched else np.zeros(len(options.macs))
 
 
