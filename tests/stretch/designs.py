@@ -39,6 +39,14 @@ def pair(segment: Segment, join: str, depths: tuple[int, int], processors: tuple
     return part_of(segment, join, (BranchScale(p, depth, segment.width, "none", share) for p, depth, share in rows))
 
 
+def in_bands(segment: Segment, processors: tuple[str, str] = ("cpu", "gpu"), first: int | None = None) -> SegmentDesign:
+    """Two bands of rows, each of half of them unless the height of the first is given."""
+    rows = segment.graph.by_name[segment.end].shape[2]
+    first = rows // 2 if first is None else first
+    bands = zip(processors, ((0, first), (first, rows)), strict=True)
+    return part_of(segment, "rows", (BranchScale(p, segment.depth, segment.width, rows=band) for p, band in bands))
+
+
 def branchable(graph: OpGraph) -> list[Segment]:
     return [s for s in split_segments(graph) if s.branchable]
 

@@ -10,7 +10,7 @@ from stretch.network.capture import capture
 from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign
 from stretch.planning.network.segments import cut_segment
 from stretch.transform import build
-from tests.stretch.designs import whole
+from tests.stretch.designs import in_bands, whole
 
 #: Odd sizes, of which the strides below leave a rest.
 HEIGHT, WIDTH = 37, 29
@@ -50,15 +50,12 @@ def designed(graph, second="gpu"):
     parts = []
     for name, start, end in bounds:
         segment = cut_segment(graph, name, start, end)
-        rows = segment.graph.by_name[end].shape[2] if name in ("s1", "s3") else 0
         if name == "s2":
             current = (("cpu", (0, 2)), (second, (2, 4)))
             branches = tuple(BranchScale(p, segment.depth, segment.width, paths=item) for p, item in current)
             parts.append(SegmentDesign(name, start, end, branches, "paths"))
-        elif rows:
-            bands = (("cpu", (0, rows // 2)), (second, (rows // 2, rows)))
-            branches = tuple(BranchScale(p, segment.depth, segment.width, rows=item) for p, item in bands)
-            parts.append(SegmentDesign(name, start, end, branches, "rows"))
+        elif name in ("s1", "s3"):
+            parts.append(in_bands(segment, ("cpu", second)))
         else:
             parts.append(whole(segment))
     return BranchDesign(graph.name, "mi9", tuple(parts))

@@ -74,63 +74,6 @@ learning_rate = 0.05
 steps = 4
 """
 
-#: A delegate in a package, and its twin that gives something else.
-DELEGATE = '''
-"""Subgraphs on ONNX Runtime, in a delegate of my own."""
-import numpy as np
-import onnxruntime
-
-from scheduler.delegates import Compiled, Delegate, Invocation
-from scheduler.formats.onnx import open_onnx
-
-
-class Call(Invocation):
-    def __init__(self, session, feed, outputs, factor):
-        self.session, self.feed, self.outputs, self.factor = session, feed, outputs, factor
-
-    def run(self):
-        for buffer, value in zip(self.outputs, self.session.run(None, self.feed), strict=True):
-            np.multiply(value, np.float32(self.factor), out=buffer)
-
-
-class Loaded(Compiled):
-    def __init__(self, model, factor):
-        super().__init__(*open_onnx(model).ends)
-        self.session, self.factor = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"]), factor
-
-    def bind(self, inputs, outputs):
-        self.check(inputs, outputs)
-        return Call(self.session, dict(zip(self.inputs, inputs, strict=True)), outputs, self.factor)
-
-
-class Mine(Delegate):
-    summary = "ONNX Runtime, in a delegate of my own"
-    factor = 1.0
-
-    def compile(self, model):
-        return Loaded(model, self.factor)
-
-
-class Wrong(Mine):
-    summary = "the same, times 1.5"
-    factor = 1.5
-'''
-
-PROJECT = """
-[build-system]
-requires = ["hatchling"]
-build-backend = "hatchling.build"
-
-[project]
-name = "my-delegates"
-version = "0.1"
-dependencies = ["nn-stretch", "onnxruntime"]
-
-[project.entry-points."nn_stretch.delegates"]
-mine = "my_delegates:Mine"
-wrong = "my_delegates:Wrong"
-"""
-
 
 @dataclass(frozen=True)
 class Done:
@@ -211,11 +154,3 @@ def new_user(home: Path) -> User:
                 pixels = np.clip(colour + random.normal(0, 40, (72, 96, 3)), 0, 255).astype(np.uint8)
                 image.fromarray(pixels).save(folder / f"{i}.{'png' if i % 2 else 'jpg'}")
     return User(home)
-
-
-def delegate_package(folder: Path) -> Path:
-    """A package with delegates, as another project would have it."""
-    (folder / "my_delegates").mkdir(parents=True)
-    (folder / "pyproject.toml").write_text(PROJECT)
-    (folder / "my_delegates" / "__init__.py").write_text(DELEGATE)
-    return folder

@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from tests.contracts.repository import ROOT
-from tests.stretch.newcomer import BIN, User, delegate_package, new_user, uv
+from tests.stretch.newcomer import BIN, User, new_user, uv
 
 pytest.importorskip("torch")
 pytestmark = [
@@ -110,19 +110,6 @@ def program(tmp_path_factory):
     [wheel] = (folder / "dist").glob("*.whl")
     uv("pip", "install", "--quiet", "--offline", "--python", folder / "venv" / "bin" / "python", wheel, cwd=folder)
     return folder / "venv" / "bin" / "stretch"
-
-
-def test_delegate_of_another_package_runs_and_is_judged(user, branched, program, tmp_path):
-    package = delegate_package(tmp_path / "package")
-    uv("pip", "install", "--quiet", "--offline", "--python", program.parent / "python", package, cwd=tmp_path)
-    current = User(user.home, program)
-    assert {"mine", "wrong"} <= {item["name"] for item in current.ask("list", "delegates")["items"]}
-    ran = current.ask("run", "own", "--map", "dsp=mine", *QUICK)
-    assert ran["processors"]["dsp"]["delegate"] == "mine"
-    check_run(ran, 1e-4)
-    failed = current.ask("run", "own", "--map", "dsp=wrong", *QUICK, code=1)
-    assert "wrong" in failed["error"]
-    assert ".dsp` on processor `dsp`" in failed["error"]
 
 
 def test_wheel_without_torch_runs_bundles_and_names_what_it_lacks(user, branched, program, tmp_path):

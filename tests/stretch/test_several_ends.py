@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import stretch
-from predictors.errors import UsageError
 from scheduler import Session
 from scheduler.checks.verify import verify_bundle
 from stretch.network.capture.results import walk_leaves
@@ -111,9 +110,3 @@ def test_command_line_takes_a_shape_for_each_input_of_a_file_and_tells_of_its_st
     (item,) = json.loads(call(capsys, "list", "models", path, "--details", *sizes, "--json").out)["items"]
     assert (item["family"], item["captured"]) == ("file", "traced")
     assert "it is outside the backbone and runs whole" in [stage["why"] for stage in item["stages"]]
-
-
-def test_shape_of_an_input_that_a_file_does_not_have_is_refused(tmp_path):
-    onnx_file(tmp_path / "net.onnx", "towers")
-    with pytest.raises(UsageError, match=r"net\.onnx has no input `picture`"):
-        stretch.branch(str(tmp_path / "net.onnx"), "mi9", input_shape={"picture": (1, 3, 16, 16)}, dry_run=True)

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 from tests.predictors.specified import kept
 from tests.scheduler.bundles import onnx_model
-from tests.stretch.cli.commands import LOOSE, call, follow, printed, succeed
+from tests.stretch.cli.commands import LOOSE, follow, printed, succeed
 from tests.stretch.stages.test_one_reader import FILES, FIRST, conv
 
 pytestmark = pytest.mark.torch
@@ -88,8 +88,3 @@ def test_bundle_in_a_folder_with_a_space_runs_as_it_is_said(capsys, home):
     [ran] = follow(capsys, done.out, "--repeat", 2, "--warmup", 0)
     assert "my runs/one" in ran.out
     assert all(command[1] == "my runs/one" for command in printed(ran.out))
-
-
-def test_device_with_one_processor_is_told_a_verb_that_answers(capsys, home):
-    hint = call(capsys, "branch", "tiny_resnet", "--device", kept("pixel6"), "--processors", "cpu").hint
-    assert "MODEL" not in hint

@@ -32,7 +32,7 @@ from stretch.export.onnx import NODE_TAGS, save_onnx, to_numpy, to_onnx
 from stretch.export.reweigh import export_reweighed
 from stretch.network.capture import capture
 from stretch.planning.config import PlanConfig
-from stretch.planning.design.branch_design import BranchDesign, BranchScale
+from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.scale import scaled_graph
 from stretch.planning.search.parts import cut_blocks, merge_stages
 from stretch.transform import build
@@ -41,7 +41,7 @@ from tests import onnx_runtime
 from tests.effort import examples
 from tests.scheduler.delegates import graphs
 from tests.stretch.cli.commands import tree
-from tests.stretch.designs import branchable, cpu_and, divided, identity_design, part_of, random_designs
+from tests.stretch.designs import branchable, cpu_and, divided, identity_design, in_bands, random_designs
 from tests.stretch.export.written import assert_near
 from tests.stretch.network.capture.patterns import Calling
 from tests.stretch.planning.spaces import make_space
@@ -78,13 +78,8 @@ def test_manifest_tells_what_the_planner_knew_and_the_same_model_is_exported_to_
 
 def rows_of_two(graph):
     """Every segment that ends in rows in two bands, the first of a third of them."""
-    parts = []
-    for s in branchable(graph):
-        rows = graph.by_name[s.end].shape[2]
-        bounds = [(0, max(1, rows // 3)), (max(1, rows // 3), rows)]
-        bands = (BranchScale(p, s.depth, s.width, rows=band) for p, band in zip(("cpu", "gpu"), bounds, strict=True))
-        parts += [part_of(s, "rows", bands)] if rows > 1 else []
-    return divided(graph, *parts)
+    heights = {segment: graph.by_name[segment.end].shape[2] for segment in branchable(graph)}
+    return divided(graph, *(in_bands(segment, first=max(1, rows // 3)) for segment, rows in heights.items() if rows > 1))
 
 
 @pytest.mark.slow

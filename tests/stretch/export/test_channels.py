@@ -23,13 +23,13 @@ from stretch.export.onnx import WHOLE_PADDING, weights_of
 from stretch.export.staging import file_entry, write_manifest
 from stretch.export.tflite import FILE, export_tflite, write_tflite
 from stretch.network.capture import capture
-from stretch.planning.design.branch_design import BranchDesign, BranchScale, SegmentDesign, undivided
+from stretch.planning.design.branch_design import BranchDesign, undivided
 from stretch.planning.network.segments import cut_segment
 from tests.effort import examples
 from tests.stretch.band_networks import BLOCKS, WIDTH, Residual, banded, networks
 from tests.stretch.channel_networks import Pair, divided, in_channels, small, small_in_channels
 from tests.stretch.channel_networks import networks as channel_networks
-from tests.stretch.designs import whole
+from tests.stretch.designs import in_bands, whole
 from tests.stretch.export.written import UNSHRUNK, images_of, in_int8, parts_and_whole, written
 
 
@@ -90,17 +90,14 @@ def test_bands_of_each_kind_of_block_in_int8_are_the_whole_to_the_last_bit(tmp_p
     assert bands_equal_in_int8(tmp_path_factory.mktemp("int8"), drawn, data.draw(banded(drawn.graph)))
 
 
-def in_bands(net, end, size=15, lower=None):
+def cut_in_bands(net, end, size=15, lower=None):
     """A network whose operators behind the first up to `end` are in two bands; the lower one is half of the rows, or `lower` of them."""
     captured = capture(net.eval(), (1, 3, size, size), "net")
     segment = cut_segment(captured.graph, "s1", "0", end)
-    rows = segment.graph.by_name[end].shape[2]
-    first = rows - lower if lower else rows // 2
-    bounds = (("cpu", (0, first)), ("dsp", (first, rows)))
-    branches = tuple(BranchScale(name, segment.depth, segment.width, rows=band) for name, band in bounds)
+    first = segment.graph.by_name[end].shape[2] - lower if lower else None
     parts = [
         whole(cut_segment(captured.graph, "stem", "input", "0")),
-        SegmentDesign("s1", segment.start, segment.end, branches, "rows"),
+        in_bands(segment, ("cpu", "dsp"), first),
         whole(cut_segment(captured.graph, "head", segment.end, captured.graph.output)),
     ]
     return captured, BranchDesign("net", "test", tuple(parts))
@@ -123,7 +120,7 @@ def net_of(*body):
 )
 def test_means_of_bands_are_rounded_as_those_of_the_whole(tmp_path, body, size):
     layers = [nn.Conv2d(WIDTH, WIDTH, part, padding=part // 2) if isinstance(part, int) else part for part in body]
-    assert bands_equal_in_int8(tmp_path, *in_bands(net_of(*layers), "2", *size))
+    assert bands_equal_in_int8(tmp_path, *cut_in_bands(net_of(*layers), "2", *size))
 
 
 def test_pooling_window_larger_than_its_input_is_written_and_read(tmp_path):
@@ -139,7 +136,7 @@ def test_pooling_window_larger_than_its_input_is_written_and_read(tmp_path):
 
 def test_padding_that_is_none_is_refused(tmp_path):
     body = nn.Sequential(nn.Conv2d(WIDTH, WIDTH, 3, padding=1), nn.ReLU(), nn.Conv2d(WIDTH, WIDTH, 3, padding=1))
-    bundle = written(tmp_path / "b", *in_bands(net_of(Residual(body)), "add", 16))
+    bundle = written(tmp_path / "b", *cut_in_bands(net_of(Residual(body)), "add", 16))
     (band,) = [sub for sub in bundle.manifest.subgraphs if sub.name == "s1.dsp"]
     model = onnx.load(bundle.file(band.file))
     for entry in (entry for node in model.graph.node for entry in node.metadata_props if entry.key == WHOLE_PADDING):

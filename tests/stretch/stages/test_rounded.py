@@ -17,13 +17,12 @@ from stretch.export.lowering import RANGES, read_ranges, scales_of, stated_range
 from stretch.export.precision import Acceptance, export_precision
 from stretch.export.quantize.replay import replay, runner
 from stretch.network.capture import capture
-from stretch.planning.design.branch_design import BranchScale
 from stretch.stages.rounded import RoundedModel, _half, _per_channel
 from stretch.train.extract import extract
 from stretch.train.recipe import load_recipe
 from stretch.train.session import train_recipe
 from stretch.transform import build
-from tests.stretch.designs import branchable, cpu_and, divided, identity_design, part_of
+from tests.stretch.designs import branchable, cpu_and, divided, identity_design, in_bands
 from tests.stretch.train.recipes import network
 
 PRECISION = {"cpu": "int8", "gpu": "fp16"}
@@ -123,10 +122,8 @@ def test_processor_in_fp32_computes_as_it_does(captured):
 
 def test_parts_of_a_segment_are_refused(captured):
     result = captured("tiny_resnet")
-    segment = branchable(result.graph)[0]
-    bands = [BranchScale(p, segment.depth, segment.width, rows=rows) for p, rows in (("cpu", (0, 16)), ("gpu", (16, 32)))]
     with pytest.raises(StretchError, match="computes a part of its segment"):
-        rounded(result, divided(result.graph, part_of(segment, "rows", bands)))
+        rounded(result, divided(result.graph, in_bands(branchable(result.graph)[0])))
 
 
 @pytest.mark.parametrize("text", ['{"a": [0, 3]}', '{"a": [1.0, 300]}', '{"a": 1}', "nothing"])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from predictors.errors import StretchError
 from stretch.planning.config import PlanConfig
-from stretch.planning.design.branch_design import BranchDesign, BranchScale
+from stretch.planning.design.branch_design import BranchDesign
 from stretch.planning.design.scale import scaled_graph
 from stretch.planning.network.segments import split_segments
 from stretch.planning.plan import evaluate, plan
@@ -20,7 +20,7 @@ from stretch.train.supernet import Sharing, Supernet, designs_between, envelope,
 from stretch.transform import BranchedModel, build
 from tests.effort import examples
 from tests.predictors.specified import specified
-from tests.stretch.designs import branchable, divided, part_of
+from tests.stretch.designs import branchable, divided, in_bands
 from tests.stretch.planning.spaces import small_resnet
 from tests.stretch.train.supernets import design, part, pool
 
@@ -134,13 +134,12 @@ def test_designs_that_cannot_share_weights_are_refused(captured):
     graph, first = network.graph, pool(network.graph)[0]
     shallow, deep = design(graph, (1, 1.0), (2, 1.0)), design(graph, (3, 1.0), (3, 1.0))
     segment = next(s for s in split_segments(graph) if s.name == "s1")
-    bands = [BranchScale(p, segment.depth, segment.width, rows=rows) for p, rows in (("cpu", (0, 9)), ("gpu", (9, 32)))]
     for designs, noun in (
         ([], "at least one design"),
         ([first, design(graph, (1, 1.0), (2, 1.0), "sum")], "another join"),
         ([design(graph, (1, 1.5), (1, 1.0))], "wider on cpu"),
         ([first, BranchDesign(first.model, "test", first.segments[:-1])], "different points"),
-        ([divided(graph, part_of(segment, "rows", bands))], "`s1` joins by `rows`"),
+        ([divided(graph, in_bands(segment))], "`s1` joins by `rows`"),
     ):
         with pytest.raises(StretchError, match=noun):
             Sharing(network, designs)

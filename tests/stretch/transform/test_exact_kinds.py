@@ -38,7 +38,7 @@ from tests.stretch.band_networks import banded, networks
 from tests.stretch.channel_networks import divided, small, small_in_channels, small_segments
 from tests.stretch.channel_networks import networks as networks_in_channels
 from tests.stretch.designs import divided as in_parts
-from tests.stretch.designs import pair, part_of
+from tests.stretch.designs import in_bands, pair
 from tests.stretch.export.written import FACTS, written
 from tests.stretch.portion_networks import WIDTH, Skipping, random_placements, skipping_networks
 
@@ -57,11 +57,9 @@ def test_bands_behind_a_wider_backbone_read_all_of_it(captured):
     segments = split_segments(result.graph)
     at = next(i for i, s in enumerate(segments) if s.branchable and i + 1 < len(segments) and segments[i + 1].dense_input)
     before, after = segments[at], segments[at + 1]
-    rows = after.graph.by_name[after.end].shape[2]
-    bands = [BranchScale(p, after.depth, after.width, rows=r) for p, r in (("cpu", (0, rows // 2)), ("gpu", (rows // 2, rows)))]
     first, x = pair(before, "concat", (before.depth, before.depth)), image(result)
     with torch.inference_mode():
-        got = build(result, in_parts(result.graph, first, part_of(after, "rows", bands)))(x)
+        got = build(result, in_parts(result.graph, first, in_bands(after)))(x)
         want = build(result, in_parts(result.graph, first))(x)
     assert same(got.numpy(), want.numpy())
 
@@ -77,12 +75,12 @@ def drawn(data):
     return network, captured, data.draw(random_placements(captured.graph))
 
 
-def in_bands(data):
+def drawn_bands(data):
     result = data.draw(networks())
     return result.module, result, data.draw(banded(result.graph))
 
 
-def in_channels(data):
+def drawn_channels(data):
     result = data.draw(networks_in_channels())
     design = data.draw(divided(result.graph))
     for part in design.segments:
@@ -91,7 +89,7 @@ def in_channels(data):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("draw", "slack"), [(in_bands, 1e-6), (drawn, 0.0), (in_channels, 2e-6)])
+@pytest.mark.parametrize(("draw", "slack"), [(drawn_bands, 1e-6), (drawn, 0.0), (drawn_channels, 2e-6)])
 @given(data=st.data())
 def test_parts_built_and_captured_are_the_scaled_graph_and_the_original(draw, slack, data):
     network, result, design = draw(data)

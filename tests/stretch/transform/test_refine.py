@@ -13,12 +13,11 @@ import stretch
 import stretch.transform.refine as module
 from predictors.errors import StretchError
 from stretch.evaluation.agreement import compare
-from stretch.planning.design.branch_design import BranchScale
 from stretch.stages.build import int8_rounding
 from stretch.transform import build
 from stretch.transform.calibrate.split import Images
 from stretch.transform.refine import FILE, VERSION, Checkpoint, Done, Refinement, SegmentErrors, SegmentPairs, Views, refine
-from tests.stretch.designs import branchable, cpu_and, divided, identity_design, part_of
+from tests.stretch.designs import branchable, cpu_and, divided, identity_design, in_bands
 from tests.stretch.interrupts import Interrupt
 from tests.stretch.several import form
 
@@ -84,11 +83,7 @@ def test_last_steps_bring_the_network_that_int8_rounds_closer(captured):
 
 def test_exact_branches_are_refined_in_fp32_which_is_said(captured):
     result = captured("tiny_resnet")
-    segment = branchable(result.graph)[0]
-    rows = result.graph.by_name[segment.end].shape[2]
-    bands = (("cpu", (0, rows // 2)), ("gpu", (rows // 2, rows)))
-    branches = [BranchScale(name, segment.depth, segment.width, rows=band) for name, band in bands]
-    model = build(result, divided(result.graph, part_of(segment, "rows", branches)))
+    model = build(result, divided(result.graph, in_bands(branchable(result.graph)[0])))
     rounding, said = int8_rounding(model, INT8, [images(result, 4)])
     assert (rounding, len(said)) == (None, 1)
     assert "refined in fp32 alone, without int8's rounding: branch `s1.cpu` computes a part of its segment" in said[0]

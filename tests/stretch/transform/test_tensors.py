@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import load_file
 
 from predictors.errors import StretchError
-from stretch.transform.tensors import load_optimizer, optimizer_tensors, write_tensors
+from stretch.transform.tensors import write_tensors
 
 
 def test_full_disk_leaves_the_old_file_and_no_rest(tmp_path):
@@ -31,24 +31,3 @@ def test_tensors_that_share_memory_are_written_each_by_itself(tmp_path):
         "b": [0.0, 1.0, 2.0, 3.0],
         "c": [1.0, 1.0],
     }
-
-
-def test_optimizer_that_was_written_steps_on_as_the_one_that_never_stopped(tmp_path):
-    def stepped(weight, optimizer, count):
-        for number in range(count):
-            weight.grad = torch.full_like(weight, 0.5 + number)
-            optimizer.step()
-
-    whole = torch.nn.Parameter(torch.ones(2, 3))
-    first = torch.optim.Adam([whole], 0.1)
-    stepped(whole, first, 3)
-    write_tensors(tmp_path / "o.safetensors", optimizer_tensors(first, [whole]))
-    resumed = torch.nn.Parameter(whole.detach().clone())
-    second = torch.optim.Adam([resumed], 0.1)
-    load_optimizer(second, [resumed], load_file(tmp_path / "o.safetensors"))
-    fresh = torch.nn.Parameter(whole.detach().clone())
-    stepped(fresh, torch.optim.Adam([fresh], 0.1), 3)
-    stepped(whole, first, 3)
-    stepped(resumed, second, 3)
-    torch.testing.assert_close(resumed, whole)
-    assert float((fresh - whole).detach().abs().max()) > 1e-3

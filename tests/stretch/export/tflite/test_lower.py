@@ -215,7 +215,7 @@ def test_batch_norms_are_folded_into_float_weights(files):
     assert (source.weights["batch_norm_2"].keys(), source.scales) == ({"weight", "bias"}, {})
 
 
-def test_scales_are_those_of_the_file_with_integers_from_minus_128(files):
+def test_scales_and_weights_are_those_of_the_file_with_integers_from_minus_128(files):
     source = read_source(files / "int8.onnx")
     model = onnx.load(files / "int8.onnx")
     constants = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
@@ -225,10 +225,7 @@ def test_scales_are_those_of_the_file_with_integers_from_minus_128(files):
     names = {op.name for op in source.graph.ops}
     assert names <= source.scales.keys()
     assert source.scales.keys() - names == {"silu_4.sigmoid", "global_avg_pool_7.pooled"}  # inside of operators that are two nodes
-
-
-def test_reals_are_what_the_integers_stand_for(files):
-    source = read_source(files / "int8.onnx")
+    # reals are what the integers mean
     assert source.integers.keys() == {op.name for op in source.graph.ops if op.kind in ("conv", "linear")}
     for name, rounded in source.integers.items():
         assert rounded.values.dtype == np.int8

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from predictors.errors import StretchError, UnknownNameError, UsageError
-from scheduler.bundle.preprocessing import IMAGENET, Preprocessing
+from scheduler.bundle.preprocessing import Preprocessing
 from stretch.export.quantize.images import read_images
 from stretch.network.models import model_names
 from stretch.network.models.builder import Builder, End, Size, by_name, named_ends, resolve_input_shapes
@@ -40,6 +40,9 @@ def same(one, other):
 def test_equal_seeds_give_equal_weights_others_do_not_and_those_of_an_untrained_model_are_random_with_a_warning():
     one, two, other = (load_model("tiny_resnet", weights="none", seed=s).module for s in (3, 3, 4))
     assert (same(one, two), same(one, other)) == (True, False)
+    for seed in (-1, 2**63):
+        with pytest.raises(UsageError, match=f"the seed {seed}"):
+            load_model("tiny_resnet", weights="none", seed=seed)
     model = load_model("tiny_resnet")
     assert (model.weights_source, ["random" in words for words in model.warnings]) == ("random", [True])
 
@@ -142,12 +145,6 @@ def test_onnx_file_may_have_random_weights_or_those_of_another_file(tmp_path):
     assert same(model.module, bare.module)
 
 
-@pytest.mark.parametrize("seed", [-1, 2**63, 10**30])
-def test_seed_that_is_none_is_a_usage_error(seed):
-    with pytest.raises(UsageError, match=f"the seed {seed} is none"):
-        load_model("tiny_resnet", weights="none", seed=seed)
-
-
 MANY = """
 from pathlib import Path
 Path({marker!r}).touch()
@@ -160,24 +157,23 @@ class Net: ...
 
 
 @pytest.mark.parametrize(
-    ("body", "hint"), [(MANY, "FUNCTION`; it has small, Net"), ("def make(): ...\n", "make`"), ("x = 1\n", "FUNCTION`; it has none")]
+    ("body", "reason", "hint"),
+    [
+        (MANY, "name the function or class", "mymodel.py:FUNCTION`; it has small, Net"),
+        ("def make(): ...\n", "name the function or class", "mymodel.py:make`"),
+        ("x = 1\n", "name the function or class", "mymodel.py:FUNCTION`; it has none"),
+        *((body, "no Python code", "") for body in ("def :", "\0")),
+        (None, "there is no file", ""),
+    ],
 )
-def test_file_alone_suggests_its_functions_without_running_it(tmp_path, body, hint):
+def test_file_without_a_name_suggests_its_functions_and_is_not_run(tmp_path, body, reason, hint):
     path = tmp_path / "mymodel.py"
-    path.write_text(body.replace("{marker!r}", repr(str(tmp_path / "ran"))))
-    with pytest.raises(UsageError, match="name the function or class") as caught:
+    if body is not None:
+        path.write_text(body.replace("{marker!r}", repr(str(tmp_path / "ran"))))
+    with pytest.raises(StretchError, match=reason) as caught:
         load_model(str(path))
-    assert f"mymodel.py:{hint}" in caught.value.hint.partition("write `")[2]
+    assert not hint or hint in caught.value.hint.partition("write `")[2]
     assert not (tmp_path / "ran").exists()
-
-
-@pytest.mark.parametrize(("content", "reason"), [(None, "there is no file"), (b"def :", "no Python code"), (b"\0", "no Python code")])
-def test_file_that_is_none_or_no_code_is_refused(tmp_path, content, reason):
-    path = tmp_path / "mymodel.py"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(StretchError, match=reason):
-        load_model(str(path))
 
 
 CONTENT = b"weights" * 1000
@@ -355,11 +351,6 @@ def test_squashed_pictures_are_timms(tmp_path, size):
     assert np.abs(result - expected).max() < 1e-5
 
 
-def test_cifar_networks_read_whole_pictures():
-    assert load_model("resnet20_cifar10", weights="none").preprocessing.crop == 1.0
-    assert load_model("tiny_resnet", weights="none").preprocessing == IMAGENET
-
-
 def own(preprocessing):
     module = nn.Identity()
     module.preprocessing = preprocessing
@@ -451,12 +442,6 @@ def test_module_has_the_weights_that_are_published(name):
 def test_input_and_preprocessing_are_those_of_the_default_weights():
     family, name = SegmentationFamily(), "fcn_resnet50"
     assert (family.input_shape(name), family.preprocessing(name).mean) == ((1, 3, 520, 520), (0.485, 0.456, 0.406))
-
-
-def test_prefixed_name_builds_timms_model_with_its_input_size():
-    model = load_model("timm:test_resnet", weights="none")
-    assert type(model.module).__module__.startswith("timm.")
-    assert (model.input_shape, model.weights_source) == ((1, 3, 160, 160), "random")
 
 
 def test_model_without_published_weights_has_no_default_weights():

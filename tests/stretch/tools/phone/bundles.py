@@ -96,9 +96,9 @@ BENCHMARK = [
 END = [{"call": shell(["rm", "-rf", "{folder}"])}]
 
 
-def made(folder, make=lambda path: two_branches(path, 1, ("cpu", "gpu", "dsp"))):
+def made(folder):
     def on_mi9(path):
-        edit(make(path), lambda data: data.update(device="mi9"))
+        edit(two_branches(path, 1, ("cpu", "gpu", "dsp")), lambda data: data.update(device="mi9"))
         return path
 
     return exported(folder, on_mi9)

@@ -83,24 +83,17 @@ def hidden(segment, inherited):
     return set(inherited.original_channels(name).tolist())
 
 
-def test_of_a_channel_and_its_copy_one_is_kept_where_norms_keep_both(halves, known):
-    result, segment, _, design = halves
-    pairs = [set(pair) for pair in zip(COPIED, COPIES, strict=True)]
-    for built, inherited in zip(inherited_channels(result, design)[0], chosen_by(halves, known), strict=True):
+def test_of_a_channel_and_its_copy_one_is_kept_where_norms_keep_both_and_backbones_cover_the_output(halves, known):
+    result, segment, part, design = halves
+    pairs, family = [set(pair) for pair in zip(COPIED, COPIES, strict=True)], chosen_by(halves, known)
+    for built, inherited in zip(inherited_channels(result, design)[0], family, strict=True):
         assert all(pair <= hidden(segment, built) for pair in pairs)
         assert not any(pair <= hidden(segment, inherited) for pair in pairs)
         assert len(hidden(segment, inherited)) == 8
-
-
-def test_backbones_of_the_branches_cover_the_output_together(halves, known):
-    """A sum needs each channel from one branch, a projection its own part from each."""
-    _, _, part, _ = halves
-    first, second = (set(inherited.backbone.tolist()) for inherited in chosen_by(halves, known))
+    # a sum needs each channel from one branch, a projection its own part from each
+    first, second = (set(inherited.backbone.tolist()) for inherited in family)
     assert len(first) == len(second) == 3
-    if part.join == "sum":
-        assert first | second == set(range(6))
-    else:
-        assert (first, second) == ({0, 1, 2}, {3, 4, 5})
+    assert first | second == set(range(6)) if part.join == "sum" else (first, second) == ({0, 1, 2}, {3, 4, 5})
 
 
 def test_calibration_comes_closer_with_channels_that_were_chosen(halves):

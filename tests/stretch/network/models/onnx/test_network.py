@@ -5,9 +5,8 @@ import warnings
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
-from predictors.errors import StretchError
 from predictors.operators import kind_of
 from stretch.network.capture import capture
 from stretch.network.models.onnx import read_module
@@ -176,15 +175,3 @@ def test_branch_that_the_sizes_decide_is_part_of_the_network(tmp_path, axis):
     nodes = [helper.make_node("Conv", ["x", "w"], ["h"]), *decided("h", "a"), *decided("a", "y")]
     model = net(*nodes, stored={"w": random((4, 4, 1, 1)), "axis": np.int64(axis), "four": np.int64(4)})
     same(tmp_path / "m.onnx", model, random((1, 4, 5, 3), 1))
-
-
-def test_branch_that_the_input_decides_is_refused(tmp_path):
-    within = helper.make_graph([helper.make_node("Relu", ["x"], ["inner"])], "g", [], [onnx.ValueInfoProto(name="inner")])
-    nodes = [
-        helper.make_node("ReduceMax", ["x"], ["m"], keepdims=0),
-        helper.make_node("Cast", ["m"], ["c"], to=TensorProto.BOOL),
-        helper.make_node("If", ["c"], ["y"], then_branch=within, else_branch=within),
-    ]
-    onnx.save(net(*nodes), tmp_path / "m.onnx")
-    with pytest.raises(StretchError, match="decides by what is computed from the inputs"):
-        read_module(tmp_path / "m.onnx")
